@@ -1,0 +1,1 @@
+"""Which upstream version needs which fix: generated data, and the sweep that generates it."""
