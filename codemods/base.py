@@ -1,0 +1,124 @@
+"""What the codemods share: anchors, edits, and the post-condition, on plain ASTs.
+
+A codemod finds its anchors with ``ast`` alone, so that ``unhang check`` can name a missing one without importing
+LibCST. The rewrite itself is an :class:`Edit`: a span of whole statements, and a function over their LibCST nodes
+(see ``unhang.codemods.rewrite``) that runs only when something is really rewritten.
+"""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING, Callable, NamedTuple, Sequence
+
+from unhang.shape import Function, digest
+
+if TYPE_CHECKING:
+    import libcst as cst
+
+    Statements = list[cst.BaseStatement]
+
+
+class AnchorError(Exception):
+    """An anchor was not found exactly once. ``anchor`` says which; ``found`` how often it stands there."""
+
+    def __init__(self, anchor: str, found: int = 0) -> None:
+        super().__init__(f"found {found} times, expected once: {anchor}" if found else f"not found: {anchor}")
+        self.anchor = anchor
+        self.found = found
+
+
+class Edit(NamedTuple):
+    """Rewrite the statements from line ``first`` to line ``last`` of the file (counted from 1, inclusive)."""
+
+    first: int
+    last: int
+    change: Callable[[Statements], Statements]
+    """Takes the LibCST nodes of exactly these statements, and gives those to stand in their place."""
+
+
+class Codemod:
+    """The rewrite of one target. A fix's module lists its codemods in ``CODEMODS``, by the function's qualified name."""
+
+    def edits(self, function: Function) -> list[Edit]:
+        """The edits that bring the fix into place, in the order of their lines; none if it is there already.
+
+        Raises AnchorError if an anchor does not stand there exactly once: then nothing is known of this code.
+        """
+        return [] if self.holds(function) else self.plan(function)
+
+    def plan(self, function: Function) -> list[Edit]:
+        """As ``edits``, for a function in which our rewrite is known not to be in place."""
+        raise NotImplementedError
+
+    def holds(self, function: Function) -> bool:
+        """The post-condition of our own rewrite."""
+        raise NotImplementedError
+
+    def holds_upstream(self, function: Function) -> bool:
+        """The post-condition of upstream's own fix; False where upstream has none."""
+        return False
+
+    def names(self, function: Function) -> frozenset[str]:
+        """The global names that the rewrite of this function uses: all must be bound in its file."""
+        raise NotImplementedError
+
+
+def once(found: Sequence[ast.stmt], anchor: str) -> ast.stmt:
+    """The one statement of ``found``; AnchorError, which names the anchor, if there is none or more than one."""
+    if len(found) != 1:
+        raise AnchorError(anchor, len(found))
+    return found[0]
+
+
+def statements(template: str) -> list[ast.stmt]:
+    """The AST of a template's statements, to compare code with."""
+    return ast.parse(template).body
+
+
+def matches(nodes: Sequence[ast.AST], template: str) -> bool:
+    """Whether these statements are, one for one, those of the template."""
+    wanted = statements(template)
+    return len(nodes) == len(wanted) and all(digest(a) == digest(b) for a, b in zip(nodes, wanted))
+
+
+def digests(nodes: Sequence[ast.AST]) -> list[str]:
+    """The digest of each statement: how a codemod knows upstream's longer statements, whose text is not ours to keep."""
+    return [digest(node) for node in nodes]
+
+
+def expression(node: ast.AST) -> str:
+    """An expression in Python's own spelling, to compare with a short literal of ours (never stored, never digested)."""
+    return ast.unparse(node)
+
+
+def span(first: ast.stmt, last: ast.stmt, change: Callable[[Statements], Statements]) -> Edit:
+    """The edit of the statements from ``first`` to ``last``."""
+    return Edit(first.lineno, last.end_lineno or last.lineno, change)
+
+
+def followed_by(template: str) -> Callable[[Statements], Statements]:
+    """The change that puts a template's statements after those of the edit."""
+
+    def change(nodes: Statements) -> Statements:
+        from unhang.codemods import rewrite  # here, and not above: it imports LibCST
+
+        return [*nodes, *rewrite.suite(template)]
+
+    return change
+
+
+def preceded_by(template: str) -> Callable[[Statements], Statements]:
+    """The change that puts a template's statements, and a blank line, before those of the edit."""
+
+    def change(nodes: Statements) -> Statements:
+        from unhang.codemods import rewrite
+
+        first, *rest = nodes
+        return [*rewrite.suite(template), rewrite.after_blank_line(first), *rest]
+
+    return change
+
+
+def only_first(nodes: Statements) -> Statements:
+    """The change that drops all but the first statement of the edit, and the comments above those it drops."""
+    return nodes[:1]

@@ -1,0 +1,172 @@
+"""megatron-core and ms-swift: bootstrap the expert data-parallel communicators while GPU memory is still free.
+
+https://github.com/modelscope/ms-swift/pull/9486 (which warms a group that ms-swift never creates)
+"""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING, Callable
+
+from unhang.codemods.base import (
+    AnchorError,
+    Codemod,
+    Edit,
+    Function,
+    digest,
+    digests,
+    expression,
+    followed_by,
+    matches,
+    once,
+    only_first,
+    span,
+    statements,
+)
+
+if TYPE_CHECKING:
+    from unhang.codemods.base import Statements
+
+# The backend may be composite ("cpu:gloo,cuda:nccl"), and get_backend gives the whole string, for sub-groups too.
+# The groups are looked up by name, so that a release that lacks one is served by the same code.
+_MEGATRON_CORE = '''
+# unhang expert-dp-warmup: make these communicators now, not when GPU memory is nearly full
+if expert_model_parallel_size > 1:
+    warmed_up_groups = []
+    for group_name in (
+        '_EXPERT_DATA_PARALLEL_GROUP',
+        '_INTER_PARTIAL_EXPERT_DATA_PARALLEL_GROUP',
+        '_INTRA_PARTIAL_EXPERT_DATA_PARALLEL_GROUP',
+        '_INTRA_DISTRIBUTED_OPTIMIZER_INSTANCE_GROUP',
+    ):
+        warmup_group = globals().get(group_name)
+        if warmup_group is None or any(warmup_group is other for other in warmed_up_groups):
+            continue
+        backends = torch.distributed.get_backend(warmup_group).split(',')
+        if torch.distributed.get_world_size(warmup_group) == 1 or not any(
+            backend.split(':')[-1] in ('nccl', 'hccl', 'mccl') for backend in backends
+        ):
+            continue
+        torch.distributed.all_reduce(
+            torch.zeros(1, device=torch.cuda.current_device()), group=warmup_group
+        )
+        warmed_up_groups.append(warmup_group)
+    if warmed_up_groups:
+        torch.cuda.synchronize()
+'''
+
+_MS_SWIFT = '''
+# unhang expert-dp-warmup: make these communicators now, not when GPU memory is nearly full
+if args.expert_model_parallel_size > 1:
+    from swift.utils import get_current_device
+    warmed_up_groups = []
+    for accessor_name in (
+            'get_expert_data_parallel_group',
+            'get_inter_distributed_optimizer_instance_group',
+            'get_intra_distributed_optimizer_instance_group',
+    ):
+        try:
+            warmup_group = getattr(mpu, accessor_name)()
+        except (AttributeError, AssertionError):
+            continue
+        if warmup_group is None or any(warmup_group is other for other in warmed_up_groups):
+            continue
+        backends = torch.distributed.get_backend(warmup_group).split(',')
+        if torch.distributed.get_world_size(warmup_group) == 1 or not any(
+                backend.split(':')[-1] in ('nccl', 'hccl', 'mccl') for backend in backends):
+            continue
+        warmup_tensor = torch.zeros(1, device=get_current_device())
+        torch.distributed.all_reduce(warmup_tensor, group=warmup_group)
+        warmup_tensor.item()  # waits for the device, whichever it is
+        warmed_up_groups.append(warmup_group)
+'''
+
+_SIZE = "expert_model_parallel_size"
+_MEMORY_BUFFER = "_set_global_memory_buffer()"
+_INITIALIZE = "mpu.initialize_model_parallel"
+# The block of pull request 9486, at its head and at its first commit: it warms nothing, and on megatron-core 0.13 and
+# 0.14 its argument raises TypeError.
+_AS_WRITTEN = frozenset({"033b459bdc27b746"})
+
+
+class MegatronCore(Codemod):
+    """In megatron-core, directly after the groups are made: serves Megatron-LM, verl and ms-swift alike."""
+
+    def plan(self, function: Function) -> list[Edit]:
+        found = [node for node in ast.walk(function) if _is_call(node, "_set_global_memory_buffer")]
+        anchor = once([node for node in function.body if matches([node], _MEMORY_BUFFER)], _MEMORY_BUFFER)
+        if len(found) != 1:
+            raise AnchorError(_MEMORY_BUFFER, len(found))
+        if _SIZE not in _arguments(function):
+            raise AnchorError(f"the argument {_SIZE} of {function.name}")
+        return [span(anchor, anchor, followed_by(_MEGATRON_CORE))]
+
+    def holds(self, function: Function) -> bool:
+        return _SIZE in _arguments(function) and _stands_after(
+            function.body, lambda node: matches([node], _MEMORY_BUFFER), _MEGATRON_CORE
+        )
+
+    def names(self, function: Function) -> frozenset[str]:
+        return frozenset({"torch", "_EXPERT_DATA_PARALLEL_GROUP"})
+
+
+class MsSwift(Codemod):
+    """In ms-swift 4, where megatron-core itself may be out of reach of a rewrite."""
+
+    def plan(self, function: Function) -> list[Edit]:
+        body = _initializing(function.body)
+        anchor = once([node for node in body if _is_initializing_with(node)], f"with ...: {_INITIALIZE}(...)")
+        edits = [span(anchor, anchor, followed_by(_MS_SWIFT))]
+        for before, node in zip(body, body[1:]):
+            if digest(node) in _AS_WRITTEN:
+                edits.append(span(before, node, only_first))
+        return edits
+
+    def holds(self, function: Function) -> bool:
+        body = _initializing(function.body)
+        return _stands_after(body, _is_initializing_with, _MS_SWIFT) and not _AS_WRITTEN & set(digests(body))
+
+    def names(self, function: Function) -> frozenset[str]:
+        return frozenset({"torch", "mpu"})
+
+
+def _stands_after(body: list[ast.stmt], is_anchor: Callable[[ast.stmt], bool], template: str) -> bool:
+    """Whether the template stands once, directly after the one anchor of this block."""
+    places = [index for index, node in enumerate(body) if is_anchor(node)]
+    wanted = digests(statements(template))
+    return (
+        len(places) == 1
+        and digests(body[places[0] + 1 : places[0] + 1 + len(wanted)]) == wanted
+        and [digest(node) for node in body].count(wanted[0]) == 1
+    )
+
+
+def _initializing(body: list[ast.stmt]) -> list[ast.stmt]:
+    """The block that holds the ``with`` which initialises megatron-core; AnchorError unless there is exactly one."""
+    found = [block for block in _blocks(body) if any(_is_initializing_with(node) for node in block)]
+    if len(found) != 1:
+        raise AnchorError(f"with ...: {_INITIALIZE}(...)", len(found))
+    return found[0]
+
+
+def _blocks(body: list[ast.stmt]) -> list[list[ast.stmt]]:
+    nested = [_blocks(getattr(node, field, [])) for node in body for field in ("body", "orelse") if getattr(node, field, [])]
+    return [body, *(block for blocks in nested for block in blocks)]
+
+
+def _is_initializing_with(node: ast.stmt) -> bool:
+    return isinstance(node, ast.With) and any(
+        isinstance(inner, ast.Call) and expression(inner.func) == _INITIALIZE for inner in ast.walk(node)
+    )
+
+
+def _is_call(node: ast.AST, name: str) -> bool:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == name
+
+
+def _arguments(function: Function) -> set[str]:
+    arguments = function.args
+    return {argument.arg for argument in [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]}
+
+
+CODEMODS = {"initialize_model_parallel": MegatronCore(), "_initialize_mpu": MsSwift()}

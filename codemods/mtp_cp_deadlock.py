@@ -1,0 +1,107 @@
+"""verl: let every rank of the last pipeline stage join the all-reduce of the multi-token-prediction loss.
+
+https://github.com/verl-project/verl/pull/5895
+"""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING, Iterator
+
+from unhang.codemods.base import Codemod, Edit, Function, digests, expression, matches, once, span
+
+if TYPE_CHECKING:
+    from unhang.codemods.base import Statements
+
+_ENABLED = "self.model_config.mtp.enable"
+_SOURCE_RANK = "self.is_mp_src_rank_with_outputs()"
+_LAST_STAGE = "mpu.is_pipeline_last_stage(ignore_virtual=True)"
+_SOME_BATCH = "n_micro_batch > 0"
+_CALL = "metrics = get_megatron_mtp_loss(n_micro_batch)"
+# The two statements that write the metrics, as upstream has them.
+_WRITE = ["a73db47b0f601fb2", "0af6eeda91acd74b"]
+_COMMENT = "# unhang mtp-cp-deadlock: all ranks of the last stage join the all-reduce, the source rank reports"
+
+
+class ForwardBackwardBatch(Codemod):
+    """Gate on the pipeline stage, equal on all ranks that share the all-reduce, and never on a rank's place in it."""
+
+    def plan(self, function: Function) -> list[Edit]:
+        gates = [
+            node
+            for node in function.body
+            if isinstance(node, ast.If)
+            and not node.orelse
+            and _conditions(node) == [_ENABLED, _SOURCE_RANK]
+            and matches(node.body[:1], _CALL)
+            and digests(node.body[1:]) == _WRITE
+        ]
+        gate = once(gates, f"if {_ENABLED} and {_SOURCE_RANK}: {_CALL}, then the write of the metrics")
+        once(_callers(function), "get_megatron_mtp_loss(...)")
+        return [span(gate, gate, _regated)]
+
+    def holds(self, function: Function) -> bool:
+        return _gated_by(function, {_ENABLED, _LAST_STAGE, _SOME_BATCH})
+
+    def holds_upstream(self, function: Function) -> bool:
+        return _gated_by(function, {_ENABLED, _LAST_STAGE})
+
+    def names(self, function: Function) -> frozenset[str]:
+        return frozenset({"mpu", "get_megatron_mtp_loss"})
+
+
+def _regated(nodes: Statements) -> Statements:
+    import libcst as cst
+
+    from unhang.codemods import rewrite
+
+    (gate,) = nodes
+    gate = cst.ensure_type(gate, cst.If)
+    call, *write = rewrite.body_of(gate.body)
+    test = cst.parse_expression(f"{_ENABLED} and {_SOME_BATCH} and {_LAST_STAGE}")
+    report = cst.If(cst.parse_expression(_SOURCE_RANK), cst.IndentedBlock(write))
+    comment = cst.EmptyLine(comment=cst.Comment(_COMMENT))
+    changed = gate.with_changes(test=test, body=rewrite.block([call, report], gate.body))
+    return [changed.with_changes(leading_lines=[*gate.leading_lines, comment])]
+
+
+def _gated_by(function: Function, wanted: set[str]) -> bool:
+    """Whether the one call stands in an ``if`` at the function's top level with exactly these conditions.
+
+    The metrics must be written on the source rank alone, right after the call.
+    """
+    callers = _callers(function)
+    if len(callers) != 1 or callers[0] not in function.body:
+        return False
+    gate = callers[0]
+    if not isinstance(gate, ast.If) or gate.orelse or len(gate.body) != 2 or not matches(gate.body[:1], _CALL):
+        return False
+    report = gate.body[1]
+    return (
+        set(_conditions(gate)) == wanted
+        and isinstance(report, ast.If)
+        and not report.orelse
+        and expression(report.test) == _SOURCE_RANK
+        and digests(report.body) == _WRITE
+    )
+
+
+def _conditions(gate: ast.If) -> list[str]:
+    """The conditions that an ``if`` joins by ``and``."""
+    test = gate.test
+    joined = test.values if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) else [test]
+    return [expression(value) for value in joined]
+
+
+def _callers(function: Function) -> list[ast.stmt]:
+    """The function's top-level statements that call get_megatron_mtp_loss, one entry for each call."""
+    return [node for node in function.body for _ in _calls(node)]
+
+
+def _calls(node: ast.stmt) -> Iterator[ast.AST]:
+    return (
+        inner for inner in ast.walk(node) if isinstance(inner, ast.Name) and inner.id == "get_megatron_mtp_loss"
+    )
+
+
+CODEMODS = {"MegatronEngine.forward_backward_batch": ForwardBackwardBatch()}

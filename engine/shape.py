@@ -1,0 +1,154 @@
+"""Shapes: a function's AST, normalised so that it is equal on Python 3.10 to 3.13, and named by its digest.
+
+``ast.dump`` and ``ast.unparse`` are not equal across these, so this is a walk of our own. It leaves out docstrings,
+comments, positions, and whatever differs between Pythons; it keeps decorators.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import re
+from typing import Iterator, Union
+
+Function = Union[ast.FunctionDef, ast.AsyncFunctionDef]
+
+# What says nothing about meaning (`ctx` follows from the place, `kind` is the u of u"") or is never set by the parser.
+_LEFT_OUT = frozenset({"ctx", "kind", "type_comment", "type_ignores"})
+_WITH_DOCSTRING = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+
+
+def digest(node: ast.AST) -> str:
+    """The shape of a function (or any AST node): 16 hexadecimal digits, equal on Python 3.10 to 3.13."""
+    out: list[str] = []
+    _walk(node, out)
+    return hashlib.sha256(" ".join(out).encode("ascii")).hexdigest()[:16]
+
+
+def same(left: ast.AST, right: ast.AST) -> bool:
+    """Whether two nodes have one shape."""
+    return digest(left) == digest(right)
+
+
+def find(tree: ast.Module, qualified: str) -> list[Function]:
+    """Every definition of ``Class.method`` or ``function`` in a module, in order.
+
+    Definitions under a module-level ``if``, ``try`` or ``with`` count; those nested in another function do not. More
+    than one is for the caller to refuse: it cannot tell which of them runs.
+    """
+    *classes, name = qualified.split(".")
+    bodies = [tree.body]
+    for owner in classes:
+        bodies = [
+            node.body
+            for body in bodies
+            for node in _definitions(body)
+            if isinstance(node, ast.ClassDef) and node.name == owner
+        ]
+    return [
+        node
+        for body in bodies
+        for node in _definitions(body)
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.name == name
+    ]
+
+
+def mentions(data: bytes, qualified: str) -> bool:
+    """Whether a file can define this function at all: a search that is cheaper than parsing."""
+    name = qualified.rpartition(".")[2].encode()
+    return re.search(rb"\bdef[\s\\]+" + name + rb"\b", data) is not None
+
+
+def bound_names(tree: ast.Module) -> frozenset[str]:
+    """The names that a module's own top level binds: imports, assignments, definitions, also under if, try and with."""
+    names: set[str] = set()
+    for node in _module_level(tree.body):
+        if isinstance(node, _WITH_DOCSTRING):
+            names.add(node.name)
+        elif isinstance(node, ast.Import):
+            names.update(alias.asname or alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            names.update(alias.asname or alias.name for alias in node.names)
+        else:
+            names.update(_stored(node))
+    return frozenset(names)
+
+
+def _stored(node: ast.stmt) -> Iterator[str]:
+    """The names that this statement itself assigns to, without the statements nested in it."""
+    places: list[ast.AST] = list(getattr(node, "targets", []))
+    places += [getattr(node, field) for field in ("target", "test", "value") if isinstance(getattr(node, field, None), ast.AST)]
+    places += [item.optional_vars for item in getattr(node, "items", []) if item.optional_vars is not None]
+    for place in places:
+        for inner in ast.walk(place):
+            if isinstance(inner, ast.Name) and isinstance(inner.ctx, ast.Store):
+                yield inner.id
+
+
+def _definitions(body: list[ast.stmt]) -> Iterator[ast.stmt]:
+    return (node for node in _module_level(body) if isinstance(node, _WITH_DOCSTRING))
+
+
+def _module_level(body: list[ast.stmt]) -> Iterator[ast.stmt]:
+    for node in body:
+        yield node
+        if isinstance(node, _WITH_DOCSTRING):
+            continue
+        for field in ("body", "orelse", "finalbody"):
+            yield from _module_level(getattr(node, field, []))
+        for handler in getattr(node, "handlers", []):
+            yield from _module_level(handler.body)
+
+
+def _walk(node: object, out: list[str]) -> None:
+    if isinstance(node, ast.Constant):
+        out.append(_constant(node.value))
+    elif isinstance(node, ast.JoinedStr):
+        _walk_joined(node, out)
+    elif isinstance(node, ast.AST):
+        out.append("(" + type(node).__name__)
+        for field in node._fields:
+            value = getattr(node, field, None)
+            if field in _LEFT_OUT or value is None or value == []:
+                continue  # absent, or a field that only newer Pythons have
+            if field == "body" and isinstance(node, _WITH_DOCSTRING):
+                value = value[1:] if ast.get_docstring(node, clean=False) is not None else value
+            out.append(field)
+            _walk(value, out)
+        out.append(")")
+    elif isinstance(node, list):
+        out.append("[")
+        for item in node:
+            _walk(item, out)
+        out.append("]")
+    else:
+        out.append(ascii(node))
+
+
+def _constant(value: object) -> str:
+    # hex, not decimal: a decimal of over 4,300 digits is refused by newer Pythons
+    return f"int:{value:#x}" if type(value) is int else f"{type(value).__name__}:{ascii(value)}"
+
+
+def _walk_joined(node: ast.JoinedStr, out: list[str]) -> None:
+    """f-strings: Python 3.12 parses them anew, and differs in how it splits the literal text between the fields."""
+    out.append("(JoinedStr")
+    text = ""
+    for part in node.values:
+        if isinstance(part, ast.Constant):
+            text += str(part.value)
+            continue
+        if text:
+            out.append(ascii(text))
+            text = ""
+        if isinstance(part, ast.FormattedValue):
+            out.append(f"(FormattedValue {part.conversion}")
+            _walk(part.value, out)
+            if isinstance(part.format_spec, ast.JoinedStr) and part.format_spec.values:
+                _walk_joined(part.format_spec, out)
+            out.append(")")
+        else:  # pragma: no cover - the grammar has no third kind
+            _walk(part, out)
+    if text:
+        out.append(ascii(text))
+    out.append(")")
