@@ -1,0 +1,191 @@
+"""One writer for each environment: the lock in its state folder, and that folder's coming and going."""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
+
+from unhang import disk
+from unhang.errors import UnhangError
+
+if TYPE_CHECKING:
+    from filelock import BaseFileLock
+
+LOCK = "lock"
+MADE = "made-parent"
+"""In the state folder: its parent, such as `share`, is ours too, and goes with it."""
+JOURNAL_DRAFT = "journal.tmp"
+
+_held: set[str] = set()
+
+
+def held(state_dir: str) -> bool:
+    """Say whether this process is inside `exclusive(state_dir)`."""
+    return os.path.realpath(state_dir) in _held
+
+
+@contextmanager
+def exclusive(state_dir: str, *, timeout: float = 60.0) -> Iterator[None]:
+    """Be the only writer of the environment that keeps its state in `state_dir`, for the length of a `with`.
+
+    Plan inside of it: what was planned before the wait may be old. Makes `state_dir`, and leaves neither it nor any
+    file behind in which nothing of ours remains. Raises UnhangError: `locked` (somebody else held it for all of
+    `timeout` seconds), `no-locks` (a file system without locks), `not-writable` and the others of `disk.refusal`.
+    """
+    state_dir = os.path.realpath(state_dir)
+    lock = _acquire(state_dir, time.monotonic() + timeout, timeout)
+    _held.add(state_dir)
+    try:
+        with disk.about(os.path.join(state_dir, MADE)):
+            _keep_mark(state_dir)
+        yield
+    finally:
+        _held.discard(state_dir)
+        try:
+            # What cannot be tidied is litter, not a failure; it must not hide the error that brought us here.
+            with suppress(OSError):
+                _tidy(state_dir)
+        finally:
+            lock.release()
+
+
+def _acquire(state_dir: str, deadline: float, timeout: float) -> BaseFileLock:
+    from filelock import Timeout  # only who writes pays for it
+
+    path = os.path.join(state_dir, LOCK)
+    first = True
+    while True:
+        with disk.about(path):
+            _make(state_dir)
+        lock = _new(path)
+        try:
+            # A first try without waiting: so that a file system without locks is named at once.
+            lock.acquire(timeout=0 if first else max(0.0, deadline - time.monotonic()), poll_interval=0.05)
+        except Timeout:
+            _probe(path)
+            if not first and time.monotonic() >= deadline:
+                raise UnhangError(
+                    "locked", f"another unhang has been writing this environment for {timeout:g} s", path=state_dir,
+                    hint=f"wait for it to end, then run the same command again (see: fuser -v {path})",
+                ) from None  # fmt: skip
+        except FileNotFoundError:
+            pass  # the one before us tidied the folder away between our making it and our locking in it
+        except (OSError, NotImplementedError) as error:
+            raise _refused(error, path) from error
+        else:
+            if not _is_native(lock):
+                lock.release()
+                raise _no_locks(path, "flock is not supported")
+            if _still_there(lock, path):
+                return lock
+            lock.release()
+        first = False
+
+
+def _new(path: str) -> BaseFileLock:
+    from filelock import FileLock
+
+    try:
+        return FileLock(path, fallback_to_soft=False)
+    except TypeError:  # an older filelock, which has no such thing
+        return FileLock(path)
+
+
+def _is_native(lock: BaseFileLock) -> bool:
+    from filelock import SoftFileLock
+
+    # Some versions turn into a lock by mere existence where there is no flock: a killed process would hold it for ever.
+    return not isinstance(lock, SoftFileLock)
+
+
+def _still_there(lock: BaseFileLock, path: str) -> bool:
+    """Whether what is locked is what has the name: whoever held it before us deleted it while we waited."""
+    # filelock does the same from 3.21 on; the descriptor has no public name, and images come with older ones.
+    descriptor = getattr(getattr(lock, "_context", None), "lock_file_fd", None)
+    if descriptor is None:
+        return True
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.stat(path))
+    except FileNotFoundError:
+        return False
+
+
+def _probe(path: str) -> None:
+    """Raise where it was not another process that kept us from locking; older filelocks take any failure for that."""
+    import fcntl
+
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return
+    except OSError as error:
+        raise _refused(error, path) from error
+    finally:
+        os.close(descriptor)
+
+
+def _refused(error: OSError | NotImplementedError, path: str) -> UnhangError:
+    if isinstance(error, NotImplementedError):
+        return _no_locks(path, str(error))
+    if error.errno in (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL):
+        return _no_locks(path, error.strerror or str(error))
+    return disk.refusal(error, path)
+
+
+def _no_locks(path: str, reason: str) -> UnhangError:
+    return UnhangError(
+        "no-locks", f"the file system of {os.path.dirname(path)} has no file locks: {reason}", path=path,
+        hint="mount it with locks (Lustre: -o flock), or patch a copy on a local disk, such as in the image's build",
+    )  # fmt: skip
+
+
+def _mark(state_dir: str) -> str:
+    """The mark while the folders are coming or going: beside the parent, so that no kill loses who made it."""
+    parent = os.path.dirname(state_dir)
+    return os.path.join(os.path.dirname(parent), f".unhang-made-{os.path.basename(parent)}")
+
+
+def _make(state_dir: str) -> None:
+    parent = os.path.dirname(state_dir)
+    if not os.path.isdir(parent):
+        disk.write(_mark(state_dir), b"", replace=True)
+        try:
+            with suppress(FileExistsError):
+                disk.run(os.mkdir, parent)
+        except OSError:
+            disk.remove(_mark(state_dir))
+            raise
+    with suppress(FileExistsError, FileNotFoundError):  # the latter: tidied away just now, and the lock will tell
+        disk.run(os.mkdir, state_dir)
+
+
+def _keep_mark(state_dir: str) -> None:
+    if os.path.exists(_mark(state_dir)):
+        disk.write(os.path.join(state_dir, MADE), b"", replace=True)
+        disk.remove(_mark(state_dir))
+
+
+def _tidy(state_dir: str) -> None:
+    """Take away the lock, and the folder with it if nothing in it matters; done while the lock is held."""
+    names = set(os.listdir(state_dir))
+    if names - {LOCK, MADE, JOURNAL_DRAFT}:
+        disk.remove(os.path.join(state_dir, LOCK))
+        return
+    if MADE in names:
+        disk.write(_mark(state_dir), b"", replace=True)
+    for name in (MADE, JOURNAL_DRAFT, LOCK):  # the lock last: from then on others may come in
+        if name in names:
+            disk.remove(os.path.join(state_dir, name))
+    if disk.remove_dir(state_dir) and MADE in names:
+        parent = os.path.dirname(state_dir)
+        # The mark stays where somebody has come in again meanwhile: it is theirs to keep now.
+        if disk.remove_dir(parent) or not os.path.exists(state_dir):
+            disk.remove(_mark(state_dir))
