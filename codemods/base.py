@@ -58,6 +58,10 @@ class Codemod:
         """The post-condition of upstream's own fix; False where upstream has none."""
         return False
 
+    def lacks_feature(self, function: Function) -> bool:
+        """Whether the feature that the defect is about is not in this function at all: then it is not affected."""
+        return False
+
     def names(self, function: Function) -> frozenset[str]:
         """The global names that the rewrite of this function uses: all must be bound in its file."""
         raise NotImplementedError

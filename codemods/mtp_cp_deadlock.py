@@ -46,6 +46,9 @@ class ForwardBackwardBatch(Codemod):
     def holds_upstream(self, function: Function) -> bool:
         return _gated_by(function, {_ENABLED, _LAST_STAGE})
 
+    def lacks_feature(self, function: Function) -> bool:
+        return not _callers(function)
+
     def names(self, function: Function) -> frozenset[str]:
         return frozenset({"mpu", "get_megatron_mtp_loss"})
 

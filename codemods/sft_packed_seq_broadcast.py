@@ -89,6 +89,9 @@ class GetBatchOnThisTpRank(Codemod):
         except (AnchorError, Unreadable):
             return False
 
+    def lacks_feature(self, function: Function) -> bool:
+        return not any(isinstance(node, ast.Constant) and node.value == "cu_seqlens" for node in ast.walk(function))
+
     def names(self, function: Function) -> frozenset[str]:
         return frozenset({"torch", "mpu", "get_args"})
 

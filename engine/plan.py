@@ -1,0 +1,168 @@
+"""The plan of a run, whole in memory before a byte is written: verdicts for every target, and the files' new bytes."""
+
+from __future__ import annotations
+
+import os
+from typing import Callable, Iterable, Mapping, NamedTuple
+
+from unhang import catalog
+from unhang.catalog import Fix, Target
+from unhang.decide import DRIFTED, NEEDED, SETTLED, UNLISTED, Past, Verdict, decide
+from unhang.errors import UnhangError
+from unhang.model import Installation
+from unhang.observe import Observation, observe
+
+
+class Finding(NamedTuple):
+    """One fix on one installation, for one target: a line of every report."""
+
+    installation: Installation
+    target: Target
+    seen: Observation
+    verdict: Verdict
+
+    @property
+    def settled(self) -> bool:
+        """Whether nothing is left to do here."""
+        return self.verdict.verdict in SETTLED
+
+
+class FilePlan(NamedTuple):
+    """One file to rewrite."""
+
+    installation: Installation
+    path: str
+    """The real file."""
+    before: bytes
+    after: bytes
+    steps: tuple[tuple[Target, str, str, bool], ...]
+    """For each function: its target, its shape before and after, and whether that shape was listed."""
+
+
+class Blocked(NamedTuple):
+    """A fix that cannot go into an installation, whole: nothing of it is written there."""
+
+    installation: Installation
+    fix: str
+    target: Target
+    reason: str
+    hint: str
+
+
+class Plan(NamedTuple):
+    """What ``apply`` would write, and what it could not."""
+
+    files: tuple[FilePlan, ...]
+    blocked: tuple[Blocked, ...]
+
+
+def judge(
+    installations: Iterable[Installation], fixes: Iterable[Fix], past: Callable[[str, Target], Past | None]
+) -> list[Finding]:
+    """The verdict of every fix on every installation that has a target of it.
+
+    ``past`` gives what the receipt says of a file (its real path) and a target. Raises UnhangError ``unreadable``.
+    """
+    table = catalog.shape_table()
+    findings = []
+    for installation in installations:
+        for fix in fixes:
+            for target in fix.targets:
+                if target.upstream != installation.upstream:
+                    continue
+                try:
+                    seen = observe(installation, target, table)
+                except OSError as error:
+                    hint = "run unhang as a user who may read it"
+                    raise UnhangError("unreadable", str(error.strerror), path=error.filename, hint=hint) from error
+                releases = _Lazy(installation.upstream)
+                known = past(os.path.realpath(seen.path), target)
+                findings.append(
+                    Finding(installation, target, seen, decide(target, installation, seen, table, releases, known))
+                )
+    return findings
+
+
+def plan(findings: Iterable[Finding], *, unverified: bool = False) -> Plan:
+    """The files that bring every needed fix into place, and the fixes that cannot go in, whole.
+
+    With ``unverified``, unknown shapes are tried as well, on the strength of anchors, post-condition and second pass.
+    """
+    findings = list(findings)
+    blocked: dict[tuple[Installation, str], Blocked] = {}
+    for finding in findings:
+        if not finding.settled and not _may_try(finding.verdict, unverified):
+            _block(blocked, finding, finding.verdict.detail, finding.verdict.hint)
+    while True:
+        files, failed = _rewrite(findings, blocked, unverified)
+        if failed is None:
+            return Plan(tuple(files), tuple(blocked.values()))
+        # Whole or not at all: leave this fix out of this installation, and plan the others anew.
+        finding, reason = failed
+        _block(blocked, finding, reason, "compare the function with `unhang explain`, or reinstall the package")
+
+
+def _rewrite(
+    findings: list[Finding], blocked: Mapping[tuple[Installation, str], Blocked], unverified: bool
+) -> tuple[list[FilePlan], tuple[Finding, str] | None]:
+    """All files rewritten, or the first finding whose rewrite does not hold, and why."""
+    by_path: dict[str, list[Finding]] = {}
+    for finding in findings:
+        if _may_try(finding.verdict, unverified) and (finding.installation, finding.target.fix) not in blocked:
+            by_path.setdefault(os.path.realpath(finding.seen.path), []).append(finding)
+    if not by_path:
+        return [], None
+
+    from unhang.rewriting import RewriteError, Step, rewrite
+
+    table = catalog.shape_table()
+    files = []
+    for path, group in by_path.items():
+        steps = []
+        for finding in group:
+            shape = finding.seen.shape or ""
+            listed = table.shapes.get((finding.target.fix, finding.target.function, shape))
+            steps.append(Step(finding.target, listed.result if listed else None))
+        before = group[0].seen.data
+        assert before is not None  # a verdict that may be tried has seen a function
+        try:
+            done = rewrite(before, steps)
+        except RewriteError as error:
+            return [], (next(finding for finding in group if finding.target == error.target), str(error))
+        told = tuple((step.target, *shapes, step.result is not None) for step, shapes in zip(steps, done.shapes))
+        files.append(FilePlan(group[0].installation, path, before, done.data, told))
+    return files, None
+
+
+def _may_try(verdict: Verdict, unverified: bool) -> bool:
+    if verdict.verdict == NEEDED:
+        return True
+    return unverified and verdict.verdict in (DRIFTED, UNLISTED) and verdict.code in _TRIABLE
+
+
+# The codes under which there is one function to try a rewrite on.
+_TRIABLE = frozenset({"unknown-shape", "newer-than-matrix", "older-than-floor"})
+
+
+def _block(blocked: dict[tuple[Installation, str], Blocked], finding: Finding, reason: str, hint: str) -> None:
+    key = finding.installation, finding.target.fix
+    blocked.setdefault(key, Blocked(finding.installation, finding.target.fix, finding.target, reason, hint))
+
+
+class _Lazy(Mapping[str, catalog.Release]):
+    """An upstream's releases, read from disk only if somebody asks: known shapes need none of them."""
+
+    def __init__(self, upstream: str) -> None:
+        self._upstream = upstream
+
+    def _releases(self) -> Mapping[str, catalog.Release]:
+        return catalog.releases().get(self._upstream, {})
+
+    def __getitem__(self, version: str) -> catalog.Release:
+        return self._releases()[version]
+
+    def __iter__(self):  # type: ignore[no-untyped-def]
+        return iter(self._releases())
+
+    def __len__(self) -> int:
+        return len(self._releases())

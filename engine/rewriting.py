@@ -1,0 +1,109 @@
+"""One file rewritten in memory: decoded, changed function by function, compiled whole, and held against the record."""
+
+from __future__ import annotations
+
+import ast
+import io
+import tokenize
+from typing import NamedTuple, Sequence
+
+from unhang import shape
+from unhang.catalog import Target
+from unhang.decide import codemod
+
+
+class Step(NamedTuple):
+    """One function to rewrite. ``result`` is the shape on record for its result; None to go by the post-condition."""
+
+    target: Target
+    result: str | None
+
+
+class Rewritten(NamedTuple):
+    """A file's new bytes, and each step's shapes, before and after."""
+
+    data: bytes
+    shapes: tuple[tuple[str, str], ...]
+
+
+class RewriteError(Exception):
+    """A rewrite that does not hold: the file is to be left alone. ``target`` says where, the message why."""
+
+    def __init__(self, target: Target, message: str) -> None:
+        super().__init__(message)
+        self.target = target
+
+
+def rewrite(data: bytes, steps: Sequence[Step]) -> Rewritten:
+    """The file with every step done, every byte that no step touches kept. Pure.
+
+    Raises RewriteError where an anchor is missing, the result does not compile, has another shape than the one on
+    record, or (without one) does not hold its post-condition or is not stable under a second pass.
+    """
+    seen = []
+    for step in steps:
+        data, before, after = _one(data, step)
+        seen.append((before, after))
+    return Rewritten(data, tuple(seen))
+
+
+def _one(data: bytes, step: Step) -> tuple[bytes, str, str]:
+    from unhang.codemods import rewrite as splice  # here: it imports LibCST
+    from unhang.codemods.base import AnchorError
+
+    target = step.target
+    change = codemod(target)
+    tree, function = _parsed(data, target)
+    before = shape.digest(function)
+    missing = sorted(change.names(function) - shape.bound_names(tree))
+    if missing:
+        raise RewriteError(target, f"the file does not define or import {', '.join(missing)}")
+    encoding, text = _decoded(data, target)
+    try:
+        new = splice.apply(text, change.edits(function), _unit(text, function)).encode(encoding)
+    except AnchorError as error:
+        raise RewriteError(target, f"the rewrite's anchor is missing ({error})") from error
+    except Exception as error:  # LibCST has no one class for what it cannot parse or what is not the node expected
+        raise RewriteError(target, f"the rewrite cannot be carried out: {error}") from error
+    _, function = _parsed(new, target)
+    after = shape.digest(function)
+    if step.result is not None and after != step.result:
+        raise RewriteError(target, f"the result has shape {after}, not {step.result} as on record")
+    if not change.holds(function):
+        raise RewriteError(target, "the result does not hold its post-condition")
+    if change.edits(function):
+        raise RewriteError(target, "a second pass would change the result again")
+    return new, before, after
+
+
+def _parsed(data: bytes, target: Target) -> tuple[ast.Module, shape.Function]:
+    """The file's AST, compiled whole, and the one function in it."""
+    try:
+        tree = ast.parse(data)
+        compile(data, target.file, "exec", dont_inherit=True)
+    except (SyntaxError, ValueError, RecursionError) as error:
+        raise RewriteError(target, f"the file does not compile: {error}") from error
+    found = shape.find(tree, target.function)
+    if len(found) != 1:
+        raise RewriteError(target, f"{target.function} is defined {len(found)} times")
+    return tree, found[0]
+
+
+def _decoded(data: bytes, target: Target) -> tuple[str, str]:
+    """Encoding and text of a file, its line ends as they are; a BOM stays a part of the encoding."""
+    encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
+    text = data.decode(encoding)
+    if text.encode(encoding) != data:
+        raise RewriteError(target, f"the file does not survive decoding and encoding as {encoding}")
+    return encoding, text
+
+
+def _unit(text: str, function: shape.Function) -> str:
+    """One level of the file's indentation, as the function itself has it."""
+    outer, inner = (_indentation(text, node.lineno) for node in (function, function.body[0]))
+    return inner[len(outer) :]
+
+
+def _indentation(text: str, line: int) -> str:
+    found = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")[line - 1]
+    return found[: len(found) - len(found.lstrip())]
