@@ -61,20 +61,23 @@ def _imitate(descriptor: int, like: os.stat_result) -> None:
             with suppress(OSError):
                 run(os.fchown, descriptor, -1, like.st_gid)
     run(os.fchmod, descriptor, mode)
-    if now.st_size == like.st_size and int(now.st_mtime) == int(like.st_mtime):
+    if int(now.st_mtime) <= int(like.st_mtime):
         # Bytecode knows its source by size and second: an import that runs beside us may yet write what it compiled
-        # from the old source, and it must not fit the new one.
-        run(os.utime, descriptor, ns=(now.st_atime_ns, now.st_mtime_ns + 1_000_000_000))
+        # from the old source, and it must fit neither the new one nor, after that, the next.
+        run(os.utime, descriptor, ns=(now.st_atime_ns, like.st_mtime_ns + 1_000_000_000))
 
 
 def remove(path: str) -> None:
     """Delete a file, if it is there. Raises OSError."""
-    with suppress(FileNotFoundError, NotADirectoryError):
-        run(os.unlink, path)
+    if os.path.lexists(path):  # asked first: a read-only file system refuses even what is not there
+        with suppress(FileNotFoundError):
+            run(os.unlink, path)
 
 
 def remove_dir(path: str) -> bool:
     """Delete a folder if it is empty; say whether it is gone. Raises OSError."""
+    if not os.path.lexists(path):
+        return True
     try:
         run(os.rmdir, path)
     except FileNotFoundError:

@@ -147,45 +147,60 @@ def _no_locks(path: str, reason: str) -> UnhangError:
     )  # fmt: skip
 
 
-def _mark(state_dir: str) -> str:
-    """The mark while the folders are coming or going: beside the parent, so that no kill loses who made it."""
+def _marks(state_dir: str) -> list[str]:
+    """The marks while the folders are coming or going: beside the parent, so that no kill forgets who made it."""
     parent = os.path.dirname(state_dir)
-    return os.path.join(os.path.dirname(parent), f".unhang-made-{os.path.basename(parent)}")
+    lead = _mark(parent, "")
+    with suppress(OSError):
+        above = os.path.dirname(parent)
+        return [os.path.join(above, name) for name in os.listdir(above) if name.startswith(os.path.basename(lead))]
+    return []
+
+
+def _mark(parent: str, owner: str) -> str:
+    # One for each who makes or removes: so nobody takes away another's, who may be making what we just removed.
+    return os.path.join(os.path.dirname(parent), f".unhang-made-{os.path.basename(parent)}-{owner}")
 
 
 def _make(state_dir: str) -> None:
     parent = os.path.dirname(state_dir)
     if not os.path.isdir(parent):
-        disk.write(_mark(state_dir), b"", replace=True)
+        mark = _mark(parent, os.urandom(4).hex())
+        disk.write(mark, b"")
         try:
-            with suppress(FileExistsError):
-                disk.run(os.mkdir, parent)
+            disk.run(os.mkdir, parent)
+        except FileExistsError:
+            disk.remove(mark)
         except OSError:
-            disk.remove(_mark(state_dir))
+            disk.remove(mark)
             raise
+        else:
+            disk.write(mark, b"", replace=True)  # one who came and went in between may have taken the first
     with suppress(FileExistsError, FileNotFoundError):  # the latter: tidied away just now, and the lock will tell
         disk.run(os.mkdir, state_dir)
 
 
 def _keep_mark(state_dir: str) -> None:
-    if os.path.exists(_mark(state_dir)):
+    if marks := _marks(state_dir):
         disk.write(os.path.join(state_dir, MADE), b"", replace=True)
-        disk.remove(_mark(state_dir))
+        for mark in marks:
+            disk.remove(mark)
 
 
 def _tidy(state_dir: str) -> None:
     """Take away the lock, and the folder with it if nothing in it matters; done while the lock is held."""
     names = set(os.listdir(state_dir))
-    if names - {LOCK, MADE, JOURNAL_DRAFT}:
-        disk.remove(os.path.join(state_dir, LOCK))
-        return
-    if MADE in names:
-        disk.write(_mark(state_dir), b"", replace=True)
-    for name in (MADE, JOURNAL_DRAFT, LOCK):  # the lock last: from then on others may come in
-        if name in names:
-            disk.remove(os.path.join(state_dir, name))
-    if disk.remove_dir(state_dir) and MADE in names:
-        parent = os.path.dirname(state_dir)
+    parent, made = os.path.dirname(state_dir), MADE in names
+    mark = _mark(parent, os.urandom(4).hex())
+    try:
+        if not names - {LOCK, MADE, JOURNAL_DRAFT}:
+            if made:
+                disk.write(mark, b"")
+            disk.remove(os.path.join(state_dir, MADE))
+            disk.remove(os.path.join(state_dir, JOURNAL_DRAFT))
+    finally:
+        disk.remove(os.path.join(state_dir, LOCK))  # the last: from here on others may come in
+    if disk.remove_dir(state_dir) and made:
         # The mark stays where somebody has come in again meanwhile: it is theirs to keep now.
         if disk.remove_dir(parent) or not os.path.exists(state_dir):
-            disk.remove(_mark(state_dir))
+            disk.remove(mark)

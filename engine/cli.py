@@ -1,0 +1,125 @@
+"""The command line: options in, exit code out. The commands themselves are in ``unhang.commands``."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Sequence
+
+from unhang import __version__, commands, report
+from unhang.errors import UnhangError
+
+_EXITS = "exit codes: 0 the end state is there, 1 it is not, 2 wrong usage or a failure (then nothing was changed), 130 Ctrl-C"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run ``unhang`` with these arguments (by default the command line's); gives the exit code, and raises nothing."""
+    options = _parser().parse_args(arguments)
+    try:
+        code: int = options.run(options)
+        sys.stdout.flush()
+        return code
+    except UnhangError as error:
+        if getattr(options, "output_format", "text") == "json":
+            print(report.json_error(error))
+        print(report.text_error(error), file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("interrupted: nothing is half done", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        # the reader has gone (`unhang diff | head`): no traceback, and no second error when stdout is closed
+        sys.stderr.close()
+        return 2
+    except OSError as error:
+        failure = UnhangError("io", str(error.strerror or error), path=_text(error.filename), hint="nothing was changed")
+        print(report.text_error(failure), file=sys.stderr)
+        return 2
+
+
+def _text(path: object) -> str | None:
+    return None if path is None else str(path)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="unhang",
+        description="Finds Megatron-LM, megatron-core, verl and ms-swift, says which of four hangs each would run into, "
+        "and rewrites them.",
+        epilog=_EXITS,
+    )
+    parser.add_argument("--version", action="version", version=f"unhang {__version__}")
+    subparsers = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    check = subparsers.add_parser("check", help="what is needed here", epilog=_EXITS)
+    _where(check)
+    _which(check)
+    _output(check)
+    _require(check)
+    check.set_defaults(run=commands.check)
+
+    apply = subparsers.add_parser("apply", help="bring every needed fix into place", epilog=_EXITS)
+    _where(apply)
+    _which(apply)
+    _output(apply)
+    _require(apply)
+    _unverified(apply)
+    apply.set_defaults(run=commands.apply)
+
+    diff = subparsers.add_parser("diff", help="what apply would change, on stdout alone", epilog=_EXITS)
+    _where(diff)
+    _which(diff)
+    _unverified(diff)
+    diff.set_defaults(run=commands.diff)
+
+    revert = subparsers.add_parser("revert", help="restore the original bytes", epilog=_EXITS)
+    _where(revert)
+    _which(revert)
+    _output(revert)
+    revert.set_defaults(run=commands.revert)
+
+    list_ = subparsers.add_parser("list", help="the fixes")
+    list_.set_defaults(run=commands.list_fixes)
+
+    explain = subparsers.add_parser("explain", help="symptom, cause, evidence and cost of a fix")
+    explain.add_argument("fix_id", metavar="FIX")
+    explain.set_defaults(run=commands.explain)
+    return parser
+
+
+def _where(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("where to look (else $VIRTUAL_ENV, $CONDA_PREFIX, .venv, this interpreter)")
+    place = group.add_mutually_exclusive_group()
+    place.add_argument("--python", metavar="PY", help="the environment of this interpreter")
+    place.add_argument("--target", metavar="DIR", help="a site-packages folder, without an interpreter")
+    place.add_argument("--source", metavar="DIR", help="a checkout")
+    group.add_argument("--script", metavar="FILE", help="put this script's folder first on the path, as torchrun does")
+    group.add_argument("--allow-none", action="store_true", help="finding no upstream at all is not an error")
+
+
+def _which(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("what to look at")
+    group.add_argument("--fix", metavar="ID", action="append", default=[], help="this fix alone (repeatable)")
+    group.add_argument("--skip", metavar="ID", action="append", default=[], help="all fixes but this (repeatable)")
+    group.add_argument(
+        "--upstream", metavar="NAME", action="append", default=[], choices=commands.UPSTREAMS,
+        help=f"this upstream alone (repeatable): {', '.join(commands.UPSTREAMS)}",
+    )  # fmt: skip
+
+
+def _output(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--output-format", choices=("text", "json", "github"), default="text", help="default: text")
+
+
+def _require(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--require", metavar="ID", action="append", default=[],
+        help="exit with 1 unless this fix is in place, or not needed, on every installation (repeatable)",
+    )  # fmt: skip
+
+
+def _unverified(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--unverified", action="store_true",
+        help="try unknown shapes too, if anchors and post-condition hold and a second pass changes nothing",
+    )  # fmt: skip
