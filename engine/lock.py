@@ -19,6 +19,7 @@ LOCK = "lock"
 MADE = "made-parent"
 """In the state folder: its parent, such as `share`, is ours too, and goes with it."""
 JOURNAL_DRAFT = "journal.tmp"
+_POLL_S = 0.02
 
 _held: set[str] = set()
 
@@ -37,43 +38,40 @@ def exclusive(state_dir: str, *, timeout: float = 60.0) -> Iterator[None]:
     `timeout` seconds), `no-locks` (a file system without locks), `not-writable` and the others of `disk.refusal`.
     """
     state_dir = os.path.realpath(state_dir)
-    lock = _acquire(state_dir, time.monotonic() + timeout, timeout)
+    lock = _acquire(state_dir, timeout)
     _held.add(state_dir)
     try:
-        with disk.about(os.path.join(state_dir, MADE)):
-            _keep_mark(state_dir)
         yield
     finally:
         _held.discard(state_dir)
-        try:
-            # What cannot be tidied is litter, not a failure; it must not hide the error that brought us here.
-            with suppress(OSError):
-                _tidy(state_dir)
-        finally:
-            lock.release()
+        _release(lock, state_dir)
 
 
-def _acquire(state_dir: str, deadline: float, timeout: float) -> BaseFileLock:
+def _acquire(state_dir: str, timeout: float) -> BaseFileLock:
     from filelock import Timeout  # only who writes pays for it
 
     path = os.path.join(state_dir, LOCK)
-    first = True
+    deadline = time.monotonic() + timeout
+    probed = made = False
     while True:
         with disk.about(path):
-            _make(state_dir)
+            made = _make(state_dir) or made
         lock = _new(path)
         try:
-            # A first try without waiting: so that a file system without locks is named at once.
-            lock.acquire(timeout=0 if first else max(0.0, deadline - time.monotonic()), poll_interval=0.05)
+            lock.acquire(timeout=0)
         except Timeout:
-            _probe(path)
-            if not first and time.monotonic() >= deadline:
+            if not probed:
+                _probe(path)
+            probed = True
+            if time.monotonic() >= deadline:
                 raise UnhangError(
                     "locked", f"another unhang has been writing this environment for {timeout:g} s", path=state_dir,
                     hint=f"wait for it to end, then run the same command again (see: fuser -v {path})",
                 ) from None  # fmt: skip
+            # Not filelock's own waiting, which would make a folder that was tidied away, and tell nobody.
+            time.sleep(_POLL_S)
         except FileNotFoundError:
-            pass  # the one before us tidied the folder away between our making it and our locking in it
+            pass  # tidied away between our making it and our locking in it
         except (OSError, NotImplementedError) as error:
             raise _refused(error, path) from error
         else:
@@ -81,9 +79,24 @@ def _acquire(state_dir: str, deadline: float, timeout: float) -> BaseFileLock:
                 lock.release()
                 raise _no_locks(path, "flock is not supported")
             if _still_there(lock, path):
-                return lock
+                break
             lock.release()
-        first = False
+    try:
+        with disk.about(os.path.join(state_dir, MADE)):
+            _keep_mark(state_dir, made)
+    except BaseException:
+        _release(lock, state_dir)
+        raise
+    return lock
+
+
+def _release(lock: BaseFileLock, state_dir: str) -> None:
+    try:
+        # What cannot be tidied is litter, not a failure; it must not hide the error that brought us here.
+        with suppress(OSError):
+            _tidy(state_dir)
+    finally:
+        lock.release()
 
 
 def _new(path: str) -> BaseFileLock:
@@ -162,15 +175,18 @@ def _mark(parent: str, owner: str) -> str:
     return os.path.join(os.path.dirname(parent), f".unhang-made-{os.path.basename(parent)}-{owner}")
 
 
-def _make(state_dir: str) -> None:
+def _make(state_dir: str) -> bool:
+    """Make the state folder, and its parent if need be; say whether the parent is ours, or was while we looked."""
     parent = os.path.dirname(state_dir)
-    if not os.path.isdir(parent):
+    made = not os.path.isdir(parent)
+    if made:
         mark = _mark(parent, os.urandom(4).hex())
         disk.write(mark, b"")
         try:
             disk.run(os.mkdir, parent)
         except FileExistsError:
             disk.remove(mark)
+            made = False
         except OSError:
             disk.remove(mark)
             raise
@@ -178,13 +194,16 @@ def _make(state_dir: str) -> None:
             disk.write(mark, b"", replace=True)  # one who came and went in between may have taken the first
     with suppress(FileExistsError, FileNotFoundError):  # the latter: tidied away just now, and the lock will tell
         disk.run(os.mkdir, state_dir)
+    return made or bool(_marks(state_dir)) or os.path.exists(os.path.join(state_dir, MADE))
 
 
-def _keep_mark(state_dir: str) -> None:
-    if marks := _marks(state_dir):
-        disk.write(os.path.join(state_dir, MADE), b"", replace=True)
-        for mark in marks:
-            disk.remove(mark)
+def _keep_mark(state_dir: str, made: bool) -> None:
+    """Move the knowledge that the parent is ours to where it lasts."""
+    path = os.path.join(state_dir, MADE)
+    if made and not os.path.exists(path):
+        disk.write(path, b"", replace=True)
+    for mark in _marks(state_dir):
+        disk.remove(mark)
 
 
 def _tidy(state_dir: str) -> None:

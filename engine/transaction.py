@@ -197,7 +197,8 @@ def _back_up(file: File, data: bytes, like: os.stat_result | None) -> None:
 
 def _forward(journal: Journal) -> None:
     """Put every new file in place. Bytecode goes before, since what has no time stamp would fit the new source too, and
-    after, for what an import wrote in between."""
+    after, for what an import wrote in between.
+    """
     _drop_bytecode(journal)
     for file in journal.files:
         with disk.about(file.path):
@@ -253,7 +254,8 @@ def _clean(state_dir: str, journal: Journal, stage: str) -> None:
 
 def _undo(state_dir: str, journal: Journal, error: BaseException) -> None:
     """Make everything as it was after a failure. The journal's name on disk says how far it came, for an interrupt may
-    fall between a rename and the line after it."""
+    fall between a rename and the line after it.
+    """
     try:
         if os.path.exists(os.path.join(state_dir, DONE)):
             disk.run(os.rename, os.path.join(state_dir, DONE), os.path.join(state_dir, READY))
