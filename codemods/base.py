@@ -8,7 +8,9 @@ LibCST. The rewrite itself is an :class:`Edit`: a span of whole statements, and 
 from __future__ import annotations
 
 import ast
-from typing import TYPE_CHECKING, Callable, NamedTuple, Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import TYPE_CHECKING, NamedTuple
 
 from unhang.shape import Function, digest
 
@@ -16,6 +18,23 @@ if TYPE_CHECKING:
     import libcst as cst
 
     Statements = list[cst.BaseStatement]
+
+__all__ = [
+    "AnchorError",
+    "Codemod",
+    "Edit",
+    "Function",
+    "digest",
+    "digests",
+    "expression",
+    "followed_by",
+    "matches",
+    "once",
+    "only_first",
+    "preceded_by",
+    "span",
+    "wanted",
+]
 
 
 class AnchorError(Exception):
@@ -37,7 +56,7 @@ class Edit(NamedTuple):
 
 
 class Codemod:
-    """The rewrite of one target. A fix's module lists its codemods in ``CODEMODS``, by the function's qualified name."""
+    """The rewrite of one target. A fix's module lists them in ``CODEMODS``, by the function's qualified name."""
 
     def edits(self, function: Function) -> list[Edit]:
         """The edits that bring the fix into place, in the order of their lines; none if it is there already.
@@ -74,24 +93,24 @@ def once(found: Sequence[ast.stmt], anchor: str) -> ast.stmt:
     return found[0]
 
 
-def statements(template: str) -> list[ast.stmt]:
-    """The AST of a template's statements, to compare code with."""
-    return ast.parse(template).body
+@cache
+def wanted(template: str) -> list[str]:
+    """The digests of a template's statements, to compare code with."""
+    return digests(ast.parse(template).body)
 
 
 def matches(nodes: Sequence[ast.AST], template: str) -> bool:
     """Whether these statements are, one for one, those of the template."""
-    wanted = statements(template)
-    return len(nodes) == len(wanted) and all(digest(a) == digest(b) for a, b in zip(nodes, wanted))
+    return len(nodes) == len(wanted(template)) and digests(nodes) == wanted(template)
 
 
 def digests(nodes: Sequence[ast.AST]) -> list[str]:
-    """The digest of each statement: how a codemod knows upstream's longer statements, whose text is not ours to keep."""
+    """The digest of each statement: how a codemod knows upstream's longer ones, whose text is not ours to keep."""
     return [digest(node) for node in nodes]
 
 
 def expression(node: ast.AST) -> str:
-    """An expression in Python's own spelling, to compare with a short literal of ours (never stored, never digested)."""
+    """An expression in Python's own spelling, to compare with a short literal of ours: never stored or digested."""
     return ast.unparse(node)
 
 

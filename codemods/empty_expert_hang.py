@@ -6,6 +6,7 @@ https://github.com/NVIDIA/Megatron-LM/pull/4851 (which tests sum(tokens_per_expe
 from __future__ import annotations
 
 import ast
+
 from unhang.codemods.base import (
     AnchorError,
     Codemod,
@@ -19,7 +20,7 @@ from unhang.codemods.base import (
     only_first,
     preceded_by,
     span,
-    statements,
+    wanted,
 )
 
 _HIDDEN = "permuted_local_hidden_states"
@@ -66,12 +67,12 @@ class TEGroupedMLPForward(Codemod):
         except AnchorError:
             return False
         body = function.body
-        rows = statements(_rows(function))
+        rows = wanted(_rows(function))
         start = body.index(anchor) - len(rows) if _is_grouped(function) else body.index(anchor) + 1
         assigned = [node for node in ast.walk(function) if isinstance(node, ast.Name) and node.id == "has_no_tokens"]
         return (
             start > 0
-            and digests(body[start : start + len(rows)]) == digests(rows)
+            and digests(body[start : start + len(rows)]) == rows
             and matches(body[-2:], _SLICE + _RETURN)
             and len(assigned) == 3  # set once, asked twice
             and not set(digests(body)) & {*_AS_WRITTEN_ROWS, *_AS_WRITTEN_SLICE}
@@ -88,9 +89,10 @@ class TEGroupedMLPForward(Codemod):
 
 
 def _anchor(function: Function) -> ast.stmt:
-    """The statement at whose place the rows are added: tokens_per_expert becomes a list, or (grouped tensors) before."""
+    """The statement behind which the rows are added, or before which (grouped tensors)."""
     if _is_grouped(function):
-        return once([node for node in function.body if matches([node], _UNSQUEEZE)], _UNSQUEEZE)
+        assigns = [node for node in function.body if isinstance(node, ast.Assign)]
+        return once([node for node in assigns if matches([node], _UNSQUEEZE)], _UNSQUEEZE)
     return once([node for node in function.body if _is_tolist(node)], _TOLIST)
 
 

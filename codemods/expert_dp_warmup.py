@@ -6,7 +6,8 @@ https://github.com/modelscope/ms-swift/pull/9486 (which warms a group that ms-sw
 from __future__ import annotations
 
 import ast
-from typing import TYPE_CHECKING, Callable
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from unhang.codemods.base import (
     AnchorError,
@@ -21,15 +22,15 @@ from unhang.codemods.base import (
     once,
     only_first,
     span,
-    statements,
+    wanted,
 )
 
 if TYPE_CHECKING:
-    from unhang.codemods.base import Statements
+    pass
 
 # The backend may be composite ("cpu:gloo,cuda:nccl"), and get_backend gives the whole string, for sub-groups too.
 # The groups are looked up by name, so that a release that lacks one is served by the same code.
-_MEGATRON_CORE = '''
+_MEGATRON_CORE = """
 # unhang expert-dp-warmup: make these communicators now, not when GPU memory is nearly full
 if expert_model_parallel_size > 1:
     warmed_up_groups = []
@@ -53,9 +54,9 @@ if expert_model_parallel_size > 1:
         warmed_up_groups.append(warmup_group)
     if warmed_up_groups:
         torch.cuda.synchronize()
-'''
+"""
 
-_MS_SWIFT = '''
+_MS_SWIFT = """
 # unhang expert-dp-warmup: make these communicators now, not when GPU memory is nearly full
 if args.expert_model_parallel_size > 1:
     from swift.utils import get_current_device
@@ -79,7 +80,7 @@ if args.expert_model_parallel_size > 1:
         torch.distributed.all_reduce(warmup_tensor, group=warmup_group)
         warmup_tensor.item()  # waits for the device, whichever it is
         warmed_up_groups.append(warmup_group)
-'''
+"""
 
 _SIZE = "expert_model_parallel_size"
 _MEMORY_BUFFER = "_set_global_memory_buffer()"
@@ -94,7 +95,7 @@ class MegatronCore(Codemod):
 
     def plan(self, function: Function) -> list[Edit]:
         found = [node for node in ast.walk(function) if _is_call(node, "_set_global_memory_buffer")]
-        anchor = once([node for node in function.body if matches([node], _MEMORY_BUFFER)], _MEMORY_BUFFER)
+        anchor = once([node for node in function.body if _is_memory_buffer(node)], _MEMORY_BUFFER)
         if len(found) != 1:
             raise AnchorError(_MEMORY_BUFFER, len(found))
         if _SIZE not in _arguments(function):
@@ -102,9 +103,7 @@ class MegatronCore(Codemod):
         return [span(anchor, anchor, followed_by(_MEGATRON_CORE))]
 
     def holds(self, function: Function) -> bool:
-        return _SIZE in _arguments(function) and _stands_after(
-            function.body, lambda node: matches([node], _MEMORY_BUFFER), _MEGATRON_CORE
-        )
+        return _SIZE in _arguments(function) and _stands_after(function.body, _is_memory_buffer, _MEGATRON_CORE)
 
     def names(self, function: Function) -> frozenset[str]:
         return frozenset({"torch", "_EXPERT_DATA_PARALLEL_GROUP"})
@@ -133,11 +132,11 @@ class MsSwift(Codemod):
 def _stands_after(body: list[ast.stmt], is_anchor: Callable[[ast.stmt], bool], template: str) -> bool:
     """Whether the template stands once, directly after the one anchor of this block."""
     places = [index for index, node in enumerate(body) if is_anchor(node)]
-    wanted = digests(statements(template))
+    ours = wanted(template)
     return (
         len(places) == 1
-        and digests(body[places[0] + 1 : places[0] + 1 + len(wanted)]) == wanted
-        and [digest(node) for node in body].count(wanted[0]) == 1
+        and digests(body[places[0] + 1 : places[0] + 1 + len(ours)]) == ours
+        and digests(body).count(ours[0]) == 1
     )
 
 
@@ -150,14 +149,18 @@ def _initializing(body: list[ast.stmt]) -> list[ast.stmt]:
 
 
 def _blocks(body: list[ast.stmt]) -> list[list[ast.stmt]]:
-    nested = [_blocks(getattr(node, field, [])) for node in body for field in ("body", "orelse") if getattr(node, field, [])]
-    return [body, *(block for blocks in nested for block in blocks)]
+    nested = [getattr(node, field, []) for node in body for field in ("body", "orelse")]
+    return [body, *(block for inner in nested if inner for block in _blocks(inner))]
 
 
 def _is_initializing_with(node: ast.stmt) -> bool:
     return isinstance(node, ast.With) and any(
         isinstance(inner, ast.Call) and expression(inner.func) == _INITIALIZE for inner in ast.walk(node)
     )
+
+
+def _is_memory_buffer(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Expr) and matches([node], _MEMORY_BUFFER)
 
 
 def _is_call(node: ast.AST, name: str) -> bool:

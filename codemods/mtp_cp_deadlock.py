@@ -6,7 +6,8 @@ https://github.com/verl-project/verl/pull/5895
 from __future__ import annotations
 
 import ast
-from typing import TYPE_CHECKING, Iterator
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from unhang.codemods.base import Codemod, Edit, Function, digests, expression, matches, once, span
 
@@ -102,9 +103,7 @@ def _callers(function: Function) -> list[ast.stmt]:
 
 
 def _calls(node: ast.stmt) -> Iterator[ast.AST]:
-    return (
-        inner for inner in ast.walk(node) if isinstance(inner, ast.Name) and inner.id == "get_megatron_mtp_loss"
-    )
+    return (inner for inner in ast.walk(node) if isinstance(inner, ast.Name) and inner.id == "get_megatron_mtp_loss")
 
 
 CODEMODS = {"MegatronEngine.forward_backward_batch": ForwardBackwardBatch()}

@@ -1,4 +1,4 @@
-"""The part of a rewrite that needs LibCST: parse a few statements, change them, and put every other byte back as it was.
+"""The part of a rewrite that needs LibCST: parse a few statements, change them, and leave every other byte as it was.
 
 LibCST sees only the statements that an edit spans, never the file. Nothing here is imported by ``unhang check``.
 """
@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import ast
 import re
-from typing import TYPE_CHECKING, Sequence, cast
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, cast
 
 import libcst as cst
 
@@ -87,7 +88,7 @@ def block(statements: Sequence[cst.BaseStatement], like: cst.BaseSuite) -> cst.I
 
 def body_of(suite_: cst.BaseSuite) -> Statements:
     """The statements of an indented block, as a list to change."""
-    return list(cast("Sequence[cst.BaseStatement]", _indented(suite_).body))
+    return list(_indented(suite_).body)
 
 
 def _indented(suite_: cst.BaseSuite) -> cst.IndentedBlock:

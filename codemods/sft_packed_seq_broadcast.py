@@ -6,7 +6,8 @@ https://github.com/NVIDIA/Megatron-LM/pull/4150 (which leaves the last stage wit
 from __future__ import annotations
 
 import ast
-from typing import TYPE_CHECKING, Callable, NamedTuple, Sequence
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from unhang.codemods.base import (
     AnchorError,
@@ -66,7 +67,7 @@ class Half(NamedTuple):
 
 
 class GetBatchOnThisTpRank(Codemod):
-    """0.17 and dev: arms of their own for last and middle stages. 0.16: one broadcast behind the arms, for all stages."""
+    """0.17 and dev: metadata in the arms of last and middle stages. 0.16: one broadcast behind the arms, for all."""
 
     def plan(self, function: Function) -> list[Edit]:
         sender, receiver = _halves(function)
@@ -96,7 +97,7 @@ class GetBatchOnThisTpRank(Codemod):
         return frozenset({"torch", "mpu", "get_args"})
 
 
-# -- 0.17 and dev: the arms of the last and the middle stages lack the metadata -----------------------------------------
+# 0.17 and dev: the arms of the last and the middle stages lack the metadata
 
 
 def _plan_arms(sender: Half, receiver: Half) -> list[Edit]:
@@ -188,7 +189,7 @@ def _indented(template: str) -> str:
     return "".join(f"    {line}\n" for line in template.splitlines())
 
 
-# -- 0.16: the metadata is broadcast in the arms and once more behind them ----------------------------------------------
+# 0.16: the metadata is broadcast in the arms and once more behind them
 
 
 def _plan_trailing(sender: Half, receiver: Half) -> list[Edit]:
@@ -243,20 +244,19 @@ def _double_buffer(receiver: Half) -> tuple[ast.stmt, ast.stmt]:
             and matches(receiver.body[start + 1 : end], "cu_seqlens = None")
         ):
             return nodes[0], nodes[1]
-    raise AnchorError("max_seqlen = torch.empty(...) if args.hybrid_context_parallel else None, after the one for args.sft")
+    raise AnchorError("two statements that make max_seqlen, for args.sft and for args.hybrid_context_parallel")
 
 
 def _one_buffer(nodes: Statements) -> Statements:
     import libcst as cst
 
     test = cst.parse_expression("args.sft or args.hybrid_context_parallel")
-    comment = cst.EmptyLine(
-        comment=cst.Comment("# unhang sft-packed-seq-broadcast: one buffer, and one broadcast behind the arms, for all stages")
-    )
+    text = "# unhang sft-packed-seq-broadcast: one buffer, and one broadcast behind the arms, for all"
+    comment = cst.EmptyLine(comment=cst.Comment(text))
     return [nodes[0].with_changes(test=test, leading_lines=[comment])]
 
 
-# -- what a half does, stage by stage: the post-condition is checked by following it ------------------------------------
+# What a half does, stage by stage: the post-condition is checked by following it
 
 
 class Unreadable(Exception):
@@ -280,8 +280,10 @@ def _holds_arms(sender: Half, receiver: Half) -> bool:
                 return False
             if stage == 2 and not sft and {values.get(name) for name in _METADATA} != {"None"}:
                 return False
-            if stage == 3 and sft and any(
-                values.get(field) != ("received" if field in sent else "None") for field in fields
+            if (
+                stage == 3
+                and sft
+                and any(values.get(field) != ("received" if field in sent else "None") for field in fields)
             ):
                 return False
     return len(sender.arms) == len(receiver.arms) == 4
@@ -306,8 +308,9 @@ def _holds_upstream(function: Function) -> bool:
         return False
     (flag,) = flags
     known = {flag: True, f"{flag} or is_hybrid_cp": True}
-    tests = ("pipeline_model_parallel_size == 1 or mtp_on_this_rank", "is_pipeline_first_stage", "is_pipeline_last_stage")
-    sender, receiver = _halves(function, "tp_rank == 0", (*tests, flag))
+    whole = "pipeline_model_parallel_size == 1 or mtp_on_this_rank"
+    tests = (whole, "is_pipeline_first_stage", "is_pipeline_last_stage", flag)
+    sender, receiver = _halves(function, "tp_rank == 0", tests)
     for stage in range(4):
         sent, _ = _follow_arm(sender, stage, known)
         received, values = _follow_arm(receiver, stage, known)
@@ -376,7 +379,7 @@ def _follow(body: list[ast.stmt], known: dict[str, bool]) -> tuple[list[str], di
                 if inner or otherwise:
                     events.append(f"if {test}: {inner} else: {otherwise}")
                 values.update(dict.fromkeys(held, f"if {test}"))
-        elif any(isinstance(inner_node, ast.Name) and inner_node.id.startswith("_broadcast") for inner_node in ast.walk(node)) and not isinstance(node, ast.FunctionDef):
+        elif _hides_a_broadcast(node):
             raise Unreadable(expression(node))
         else:
             nothing = isinstance(node, ast.Assign) and expression(node.value) == "None"
@@ -384,10 +387,25 @@ def _follow(body: list[ast.stmt], known: dict[str, bool]) -> tuple[list[str], di
     return events, values
 
 
+def _hides_a_broadcast(node: ast.stmt) -> bool:
+    """Whether a broadcast stands anywhere in a statement that is not itself one (the helper's definition is none)."""
+    return not isinstance(node, ast.FunctionDef) and any(
+        isinstance(inner, ast.Name) and inner.id.startswith("_broadcast") for inner in ast.walk(node)
+    )
+
+
+_FORMS = (
+    "_broadcast(batch['{}'])",
+    "_broadcast_cu_seqlens(batch['{}'])",
+    "_broadcast({})",
+    "{} = _broadcast_cu_seqlens()",
+)
+
+
 def _broadcast_field(node: ast.stmt) -> str | None:
     """The field that a statement broadcasts, in either half's way of writing it."""
     text = expression(node)
-    for form in ("_broadcast(batch['{}'])", "_broadcast_cu_seqlens(batch['{}'])", "_broadcast({})", "{} = _broadcast_cu_seqlens()"):
+    for form in _FORMS:
         before, _, after = form.partition("{}")
         if text.startswith(before) and text.endswith(after):
             field = text[len(before) : len(text) - len(after)]
@@ -405,7 +423,8 @@ def _assigned(node: ast.stmt) -> set[str]:
     """The names, and the keys of ``batch``, that a statement assigns anywhere in it."""
     if isinstance(node, ast.FunctionDef):
         return set()
-    stored = [inner for inner in ast.walk(node) if isinstance(inner, (ast.Name, ast.Subscript)) and isinstance(inner.ctx, ast.Store)]
+    places = (inner for inner in ast.walk(node) if isinstance(inner, (ast.Name, ast.Subscript)))
+    stored = [inner for inner in places if isinstance(inner.ctx, ast.Store)]
     return {inner.id if isinstance(inner, ast.Name) else expression(inner.slice).strip("'") for inner in stored}
 
 

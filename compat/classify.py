@@ -25,8 +25,8 @@ class State(NamedTuple):
 def classify(data: bytes, target: Target) -> State:
     """The state of the target's function in this file.
 
-    ``affected`` only if its rewrite compiles, holds its post-condition and is a no-op the second time; ``fixed`` only if
-    upstream's post-condition holds as it is; ``not-affected`` only if the feature is not in the function at all.
+    ``affected`` only if its rewrite compiles, holds its post-condition and is a no-op the second time; ``fixed`` only
+    if upstream's post-condition holds as it is; ``not-affected`` only if the feature is not in the function at all.
     """
     (function,) = shapes.find(ast.parse(data), target.function)
     change = codemod(target)

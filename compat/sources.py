@@ -8,7 +8,8 @@ import os
 import subprocess
 import tempfile
 import zipfile
-from typing import TYPE_CHECKING, Any, Iterable, Iterator, Mapping, NamedTuple, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from git import Repo
@@ -89,10 +90,13 @@ def _blob(tree: Any, path: str) -> bytes | None:
     return data
 
 
-def history(repo: Repo, upstream: str, refs: Sequence[str], path: str, floor: str, version_file: str) -> Iterator[Commit]:
+def history(
+    repo: Repo, upstream: str, refs: Sequence[str], path: str, floor: str, version_file: str
+) -> Iterator[Commit]:
     """Every content that a file had on these refs, oldest first."""
     names = repo.git.for_each_ref("--format=%(refname)", *refs).split()
-    log = repo.git.log("--format=C %H %cs", "--raw", "--no-abbrev", "--no-renames", "-m", "--reverse", *names, "--", path)
+    options = ("--format=C %H %cs", "--raw", "--no-abbrev", "--no-renames", "-m", "--reverse")
+    log = repo.git.log(*options, *names, "--", path)
     seen: dict[str, list[str]] = {}
     where = ""
     for line in log.splitlines():

@@ -12,7 +12,8 @@ import hashlib
 import json
 import os
 import sys
-from typing import Any, Iterable, Mapping, NamedTuple, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from unhang import catalog
 from unhang import shape as shapes
@@ -95,7 +96,7 @@ class Sweep:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the sweep; 0 if every shape was decided, 1 if a person must decide some (they are listed)."""
-    parser = argparse.ArgumentParser(prog="python -m unhang.compat.sweep", description=__doc__.splitlines()[0] if __doc__ else "")
+    parser = argparse.ArgumentParser(prog="python -m unhang.compat.sweep")
     parser.add_argument("--wheels", required=True, help="a folder with the wheels that compat/wheels.json pins")
     parser.add_argument("--clone", action="append", default=[], metavar="UPSTREAM=PATH", help="a clone of an upstream")
     parser.add_argument("--out", required=True, help="the folder to write the data to: compat/data")

@@ -57,8 +57,9 @@ def _cached(source: str) -> list[tuple[str, re.Match[str]]]:
     for cache in folders:
         with suppress(OSError):  # no cache here, which is the common case
             for entry in os.listdir(cache):
-                if entry.startswith(stem) and (match := _NAME.fullmatch(entry, len(stem))):
-                    found.append((os.path.join(cache, entry), match))
+                path = os.path.join(cache, entry)
+                if entry.startswith(stem) and (match := _NAME.fullmatch(entry, len(stem))) and not os.path.isdir(path):
+                    found.append((path, match))
     return found
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-from functools import lru_cache
-from typing import Any, Mapping, NamedTuple
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, NamedTuple
 
 from unhang.errors import UnhangError
 
@@ -48,7 +49,7 @@ class Shape(NamedTuple):
 
 
 class Release(NamedTuple):
-    """One release in the matrix: the shape of each target's function, by ``file::function``; None where it is absent."""
+    """One release in the matrix: each target's shape, by ``file::function``; None where it is absent."""
 
     version: str
     yanked: bool
@@ -62,7 +63,7 @@ class ShapeTable(NamedTuple):
     files: Mapping[str, Mapping[str, str | None]]
 
 
-@lru_cache(maxsize=1)
+@cache
 def fixes() -> Mapping[str, Fix]:
     """All fixes, by id, in alphabetical order."""
     found = {}
@@ -91,22 +92,22 @@ def fix(name: str) -> Fix:
     return known[name]
 
 
-@lru_cache(maxsize=1)
+@cache
 def shape_table() -> ShapeTable:
     """The shapes and the file digests on record."""
     shapes: dict[tuple[str, str, str], Shape] = {}
     for row in _data("shapes.json")["shapes"]:
-        where = row["fix"], row["function"]
+        fix, function, result = row["fix"], row["function"], row.get("result")
         names = tuple(row.get("names", ()))
-        shapes[*where, row["shape"]] = Shape(row["state"], row.get("result"), names, row.get("note", ""))
-        if row.get("result"):
-            shapes.setdefault((*where, row["result"]), Shape("ours", None, (), ""))
+        shapes[fix, function, row["shape"]] = Shape(row["state"], result, names, row.get("note", ""))
+        if result is not None:
+            shapes.setdefault((fix, function, result), Shape("ours", None, (), ""))
     return ShapeTable(shapes, _data("files.json")["files"])
 
 
-@lru_cache(maxsize=1)
+@cache
 def releases() -> Mapping[str, Mapping[str, Release]]:
-    """The releases in the matrix, by upstream and version. Only read where a shape is unknown, or to show the matrix."""
+    """The releases in the matrix, by upstream and version. Only read where a shape is unknown."""
     return {
         upstream: {
             version: Release(version, item.get("yanked", False), item["shapes"]) for version, item in versions.items()

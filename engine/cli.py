@@ -1,29 +1,32 @@
 """The command line: options in, exit code out. The commands themselves are in ``unhang.commands``."""
 
+# `unhang --help` and a mistyped option should answer at once: what the commands need is imported when one is run.
+
 from __future__ import annotations
 
 import argparse
+import os
 import sys
-from typing import Sequence
+from collections.abc import Sequence
 
-from unhang import __version__, commands, report
+from unhang import __version__
 from unhang.errors import UnhangError
 
-_EXITS = "exit codes: 0 the end state is there, 1 it is not, 2 wrong usage or a failure (then nothing was changed), 130 Ctrl-C"
+UPSTREAMS = ("megatron-core", "megatron-lm", "verl", "ms-swift")
+_EXITS = "exit codes: 0 the end state is there, 1 it is not, 2 wrong usage or failure (nothing was changed), 130 Ctrl-C"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run ``unhang`` with these arguments (by default the command line's); gives the exit code, and raises nothing."""
     options = _parser().parse_args(arguments)
     try:
-        code: int = options.run(options)
+        from unhang import commands
+
+        code: int = getattr(commands, options.run)(options)
         sys.stdout.flush()
         return code
     except UnhangError as error:
-        if getattr(options, "output_format", "text") == "json":
-            print(report.json_error(error))
-        print(report.text_error(error), file=sys.stderr)
-        return 2
+        return _fail(error, options)
     except KeyboardInterrupt:
         print("interrupted: nothing is half done", file=sys.stderr)
         return 130
@@ -32,20 +35,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.close()
         return 2
     except OSError as error:
-        failure = UnhangError("io", str(error.strerror or error), path=_text(error.filename), hint="nothing was changed")
-        print(report.text_error(failure), file=sys.stderr)
-        return 2
+        path = None if error.filename is None else os.fspath(error.filename)
+        return _fail(UnhangError("io", error.strerror or str(error), path=path, hint="nothing was changed"), options)
 
 
-def _text(path: object) -> str | None:
-    return None if path is None else str(path)
+def _fail(error: UnhangError, options: argparse.Namespace) -> int:
+    from unhang import report
+
+    if getattr(options, "output_format", "text") == "json":
+        print(report.json_error(error))
+    print(report.text_error(error), file=sys.stderr)
+    return 2
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="unhang",
-        description="Finds Megatron-LM, megatron-core, verl and ms-swift, says which of four hangs each would run into, "
-        "and rewrites them.",
+        description="Finds Megatron-LM, megatron-core, verl and ms-swift, says which of four hangs each would run "
+        "into, and rewrites them.",
         epilog=_EXITS,
     )
     parser.add_argument("--version", action="version", version=f"unhang {__version__}")
@@ -56,7 +63,7 @@ def _parser() -> argparse.ArgumentParser:
     _which(check)
     _output(check)
     _require(check)
-    check.set_defaults(run=commands.check)
+    check.set_defaults(run="check")
 
     apply = subparsers.add_parser("apply", help="bring every needed fix into place", epilog=_EXITS)
     _where(apply)
@@ -64,26 +71,26 @@ def _parser() -> argparse.ArgumentParser:
     _output(apply)
     _require(apply)
     _unverified(apply)
-    apply.set_defaults(run=commands.apply)
+    apply.set_defaults(run="apply")
 
     diff = subparsers.add_parser("diff", help="what apply would change, on stdout alone", epilog=_EXITS)
     _where(diff)
     _which(diff)
     _unverified(diff)
-    diff.set_defaults(run=commands.diff)
+    diff.set_defaults(run="diff")
 
     revert = subparsers.add_parser("revert", help="restore the original bytes", epilog=_EXITS)
     _where(revert)
     _which(revert)
     _output(revert)
-    revert.set_defaults(run=commands.revert)
+    revert.set_defaults(run="revert")
 
     list_ = subparsers.add_parser("list", help="the fixes")
-    list_.set_defaults(run=commands.list_fixes)
+    list_.set_defaults(run="list_fixes")
 
     explain = subparsers.add_parser("explain", help="symptom, cause, evidence and cost of a fix")
     explain.add_argument("fix_id", metavar="FIX")
-    explain.set_defaults(run=commands.explain)
+    explain.set_defaults(run="explain")
     return parser
 
 
@@ -102,8 +109,8 @@ def _which(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--fix", metavar="ID", action="append", default=[], help="this fix alone (repeatable)")
     group.add_argument("--skip", metavar="ID", action="append", default=[], help="all fixes but this (repeatable)")
     group.add_argument(
-        "--upstream", metavar="NAME", action="append", default=[], choices=commands.UPSTREAMS,
-        help=f"this upstream alone (repeatable): {', '.join(commands.UPSTREAMS)}",
+        "--upstream", metavar="NAME", action="append", default=[], choices=UPSTREAMS,
+        help=f"this upstream alone (repeatable): {', '.join(UPSTREAMS)}",
     )  # fmt: skip
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING, Collection, NamedTuple, Sequence
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from unhang import catalog, receipt, report
 from unhang.catalog import Fix, Target
+from unhang.cli import UPSTREAMS
 from unhang.decide import Past
 from unhang.errors import UnhangError
 from unhang.model import Environment, Search
@@ -18,8 +20,6 @@ from unhang.transaction import interrupted
 
 if TYPE_CHECKING:
     import argparse
-
-UPSTREAMS = ("megatron-core", "megatron-lm", "verl", "ms-swift")
 
 
 class Scope(NamedTuple):
@@ -70,13 +70,14 @@ def diff(options: argparse.Namespace) -> int:
 
 
 def apply(options: argparse.Namespace) -> int:
-    """``unhang apply``: 0 if the end state is reached, changed or not; 1 if a fix is blocked or a required one missing."""
+    """``unhang apply``: 0 if the end state is reached, changed or not; 1 if a fix is blocked or missing."""
     scope = _scope(options)
-    planned = plan(_judge(scope), unverified=options.unverified)
+    findings = _judge(scope)
+    planned = plan(findings, unverified=options.unverified)
     changed: frozenset[str] = frozenset()
     if planned.files or interrupted(scope.environment.state_dir):
-        planned, changed = _apply_alone(scope, options.unverified)
-    findings = _judge(scope)
+        planned, changed = _apply_alone(scope, findings, planned, options.unverified)
+        findings = _judge(scope)
     _tell(options, Told(scope.search, findings, changed, False))
     _tell_applied(planned, findings, changed)
     unmet = _unmet(scope, findings)
@@ -129,7 +130,7 @@ def explain(options: argparse.Namespace) -> int:
 
 
 def _scope(options: argparse.Namespace) -> Scope:
-    """Find the environment and its installations. Raises UnhangError ``no-upstream`` where there are none to look at."""
+    """Find the environment and its installations. Raises UnhangError ``no-upstream`` where there are none."""
     from unhang import environment, locate
 
     chosen = [catalog.fix(name) for name in options.fix] if options.fix else list(catalog.fixes().values())
@@ -180,14 +181,16 @@ def _receipt(environment: Environment) -> Receipt:
     return receipt.load(environment.state_dir) or Receipt("", ())
 
 
-def _apply_alone(scope: Scope, unverified: bool) -> tuple[Plan, frozenset[str]]:
-    """Plan again as the environment's only writer, and write: what was planned before the lock may be old."""
+def _apply_alone(scope: Scope, findings: list[Finding], planned: Plan, unverified: bool) -> tuple[Plan, frozenset[str]]:
+    """Write as the environment's only writer; planned again if what was found before the lock is not there any more."""
     from unhang import write
     from unhang.transaction import exclusive, recover
 
     with exclusive(scope.environment.state_dir):
         _say_if(recover(scope.environment.state_dir))
-        planned = plan(_judge(scope), unverified=unverified)
+        now = _judge(scope)
+        if now != findings:
+            planned = plan(now, unverified=unverified)
         if planned.files:
             write.apply(scope.environment, planned.files)
     return planned, frozenset(file.path for file in planned.files)
@@ -200,7 +203,7 @@ def _unmet(scope: Scope, findings: Sequence[Finding]) -> list[str]:
         mine = [finding for finding in findings if finding.target.fix == fix.id]
         if not mine:
             names = " or ".join(dict.fromkeys(target.upstream for target in fix.targets))
-            told.append(f"{fix.id}: no {names} to judge here; install it first, or name its environment with --python PY")
+            told.append(f"{fix.id}: no {names} to judge here; do: install it first, or name its --python PY")
         for finding in mine:
             if not finding.settled:
                 place, verdict = finding.installation, finding.verdict

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Mapping, NamedTuple
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, NamedTuple
 
 from unhang.catalog import Release, Shape, ShapeTable, Target
 from unhang.model import Installation
@@ -96,9 +97,7 @@ def _unjudged(seen: Observation) -> Verdict:
     return Verdict(DRIFTED, seen.problem, detail, f"{hint}, then run `unhang check` again")
 
 
-def _absent(
-    target: Target, installation: Installation, seen: Observation, releases: Mapping[str, Release]
-) -> Verdict:
+def _absent(target: Target, installation: Installation, seen: Observation, releases: Mapping[str, Release]) -> Verdict:
     what = "no such file here" if seen.data is None else "no such function in this file"
     release = releases.get(installation.version or "")
     listed = None if release is None else release.shapes.get(f"{target.file}::{target.function}")
@@ -109,15 +108,13 @@ def _absent(
             f"{what}, though release {installation.version} has it",
             f"look for {target.function} where it was moved to, or reinstall the package",
         )
-    outside = None if seen.on_record else _outside(installation, releases)
+    outside = None if seen.on_record or release is not None else _outside(installation, releases)
     if outside:
         return Verdict(UNLISTED, outside[0], f"{what}; {outside[1]}", outside[2])
     return Verdict(NOT_AFFECTED, None, what, "")
 
 
-def _unknown(
-    target: Target, installation: Installation, seen: Observation, releases: Mapping[str, Release]
-) -> Verdict:
+def _unknown(target: Target, installation: Installation, seen: Observation, releases: Mapping[str, Release]) -> Verdict:
     """A shape that nobody has verified: upstream's own fix if its post-condition holds, else drifted or unlisted."""
     import ast  # here: a listed shape needs none of these, and `check` should cost nothing
 
@@ -130,7 +127,8 @@ def _unknown(
     if rewrite.holds_upstream(function):
         return Verdict(FIXED_UPSTREAM, None, "an unlisted shape, in which upstream's post-condition holds", "")
     outside = _outside(installation, releases)
-    verdict, code, why, hint = (UNLISTED, *outside) if outside else (DRIFTED, "unknown-shape", "a shape nobody has verified", "")
+    drifted = ("unknown-shape", "a shape nobody has verified", "")
+    verdict, (code, why, hint) = (UNLISTED, outside) if outside else (DRIFTED, drifted)
     if rewrite.holds(function):
         why += "; our rewrite's post-condition holds in it, but the function has been edited"
         return Verdict(verdict, code, why, hint or "compare it with `unhang explain`, or reinstall and apply")
@@ -138,7 +136,7 @@ def _unknown(
         rewrite.edits(function)
     except AnchorError as error:
         why += f"; the rewrite's anchor is missing ({error})"
-        return Verdict(verdict, code, why, hint or "reinstall the package, or make the change by hand: `unhang explain`")
+        return Verdict(verdict, code, why, hint or "reinstall the package, or change it by hand: `unhang explain`")
     why += "; the rewrite's anchors match once each"
     return Verdict(verdict, code, why, f"to rewrite it all the same: unhang apply --unverified --fix {target.fix}")
 

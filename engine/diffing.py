@@ -1,11 +1,11 @@
-"""What ``apply`` would change, as a unified diff that ``git apply`` and ``patch -p1`` take. On bytes: no encoding is guessed."""
+"""What ``apply`` would change, as a unified diff for ``git apply`` and ``patch -p1``; on bytes, no encoding guessed."""
 
 from __future__ import annotations
 
 import difflib
 import os
 import re
-from typing import Sequence
+from collections.abc import Sequence
 
 from unhang.model import Environment
 from unhang.plan import FilePlan

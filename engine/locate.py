@@ -96,7 +96,7 @@ def _at(root: str, module: str) -> Found:
     init = os.path.join(folder, "__init__.py")
     origin = init if os.path.isfile(init) else None
     folders = [folder] if os.path.isdir(folder) else []
-    return {"origin": origin, "folders": folders, "regular": origin is not None, "finder": "path", "others": []}
+    return {"origin": origin, "folders": folders, "regular": origin is not None, "others": []}
 
 
 def _folder(root: str, module: str) -> str:
@@ -142,12 +142,10 @@ def _installation(upstream: str, module: str, distribution: str, found: Found, s
     record = None if is_linked else _record(root, module, distribution, version)
     if record:
         kind = "wheel"
-    elif found["finder"] != "path":
-        kind = "editable"
     elif root in sources or os.path.basename(root) in ("site-packages", "dist-packages"):
         kind = "source"
     else:
-        kind = "editable"  # no other way is left to be on the path than a .pth file
+        kind = "editable"  # for no other way to be found is left than a .pth file or a finder
     return Installation(upstream, version, root, real if is_linked else folder, kind, record, _hidden(module, found))
 
 
@@ -166,15 +164,13 @@ def _constants(path: str) -> dict[str, str]:
     """The numbers and plain strings that the file's top level assigns to names."""
     constants = {}
     for line in _read(path).splitlines():
-        name, equals, value = line.partition("=")
+        name, _, value = line.partition("=")
         value = value.partition("#")[0].strip()
         if value[:1] in ("'", '"') and value[-1:] == value[:1]:
             value = value[1:-1]
         elif not value.isdigit():
             continue
-        name = name.partition(":")[0].rstrip()
-        if equals and name.isidentifier():  # so an indented line is none
-            constants[name] = value
+        constants[name.partition(":")[0].rstrip()] = value  # an indented name keeps its indentation: another name
     return constants
 
 

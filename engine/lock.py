@@ -219,7 +219,6 @@ def _tidy(state_dir: str) -> None:
             disk.remove(os.path.join(state_dir, JOURNAL_DRAFT))
     finally:
         disk.remove(os.path.join(state_dir, LOCK))  # the last: from here on others may come in
-    if disk.remove_dir(state_dir) and made:
-        # The mark stays where somebody has come in again meanwhile: it is theirs to keep now.
-        if disk.remove_dir(parent) or not os.path.exists(state_dir):
-            disk.remove(mark)
+    # The mark stays where somebody has come in again meanwhile: it is theirs to keep now.
+    if disk.remove_dir(state_dir) and made and (disk.remove_dir(parent) or not os.path.exists(state_dir)):
+        disk.remove(mark)

@@ -21,7 +21,8 @@ BELOW_MEGATRON = ("megatron.core", "megatron.training")
 
 def job_path(script_folder: str) -> list[str]:
     """Return the ``sys.path`` that a job has: without the entry that is there for this very program, and with
-    ``script_folder`` first where it is not empty, as ``python FILE`` has it."""
+    ``script_folder`` first where it is not empty, as ``python FILE`` has it.
+    """
     path = [entry for entry in sys.path if isinstance(entry, str)]
     if path and _is_for_this_program(path[0]):
         del path[0]
@@ -32,8 +33,7 @@ def look(path: list[str]) -> dict[str, dict[str, Any]]:
     """Return, for each name of an upstream, what ``import`` would find with ``path`` as ``sys.path``.
 
     Each is ``{"origin": its file or None, "folders": where its submodules are, "regular": whether it is a package with
-    an __init__ file, "finder": "path" or the module of another finder, "others": [the same of each other copy]}``.
-    What a finder raises is passed on, as ``import`` would.
+    an __init__ file, "others": [the same of each other copy]}``. What a finder raises is passed on, as by ``import``.
     """
     saved = sys.path[:]
     sys.path[:] = path  # finders of others' making read it there
@@ -74,20 +74,20 @@ def _imported(name: str, path: Sequence[str] | None) -> dict[str, Any]:
     module = sys.modules.get(name)
     if module is not None:  # made as the interpreter started, by the -nspkg.pth file of an old namespace package
         origin = getattr(module, "__file__", None)
-        return _description(origin, list(getattr(module, "__path__", ())), "sys.modules")
+        return _description(origin, list(getattr(module, "__path__", ())))
     if path is None or path:
         for finder in sys.meta_path:
             spec = _ask(finder, name, path)
             if spec is not None:
-                return _of_spec(spec, finder)
-    return _description(None, [], None)
+                return _of_spec(spec)
+    return _description(None, [])
 
 
 def _copies(name: str, everywhere: Sequence[str]) -> Iterator[dict[str, Any]]:
     for entry in dict.fromkeys(everywhere):
         spec = _ask(PathFinder, name, [entry])
         if spec is not None:
-            yield _of_spec(spec, PathFinder)
+            yield _of_spec(spec)
     for finder in sys.meta_path:
         if finder is not PathFinder:
             try:
@@ -95,7 +95,7 @@ def _copies(name: str, everywhere: Sequence[str]) -> Iterator[dict[str, Any]]:
             except Exception:  # only a report of what is hidden: import itself may never get as far as this finder
                 continue
             if spec is not None:
-                yield _of_spec(spec, finder)
+                yield _of_spec(spec)
 
 
 def _ask(finder: Any, name: str, path: Sequence[str] | None) -> ModuleSpec | None:
@@ -112,11 +112,9 @@ def _ask(finder: Any, name: str, path: Sequence[str] | None) -> ModuleSpec | Non
     return spec
 
 
-def _of_spec(spec: ModuleSpec, finder: Any) -> dict[str, Any]:
-    origin = spec.origin if spec.has_location else None
-    kind = "path" if finder is PathFinder else str(getattr(finder, "__module__", finder))
-    return _description(origin, list(spec.submodule_search_locations or ()), kind)
+def _of_spec(spec: ModuleSpec) -> dict[str, Any]:
+    return _description(spec.origin if spec.has_location else None, list(spec.submodule_search_locations or ()))
 
 
-def _description(origin: str | None, folders: list[str], finder: str | None) -> dict[str, Any]:
-    return {"origin": origin, "folders": folders, "regular": origin is not None and bool(folders), "finder": finder}
+def _description(origin: str | None, folders: list[str]) -> dict[str, Any]:
+    return {"origin": origin, "folders": folders, "regular": origin is not None and bool(folders)}

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import Any, Iterable, Mapping, NamedTuple, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from unhang import __version__
 from unhang.decide import APPLIED, DRIFTED, FIXED_UPSTREAM, NEEDED, NOT_AFFECTED, UNLISTED
@@ -32,7 +33,7 @@ class Told(NamedTuple):
 
 
 def json_report(told: Told) -> str:
-    """The JSON document of ``check``, ``apply`` and ``revert``; its form is documented in docs/json.md and kept stable."""
+    """The JSON document of ``check``, ``apply`` and ``revert``; docs/json.md documents its form, which is stable."""
     environment = told.search.environment
     document = {
         "schema": 1,
@@ -82,7 +83,7 @@ def text_report(told: Told, *, colour: bool) -> str:
         lines += [f"  shadows {other}" for other in installation.shadowed]
         lines += [_line(finding, told.changed, colour) for finding in group]
     if told.interrupted:
-        lines += ["", "interrupted: an earlier run was killed halfway; the next `unhang apply` or `unhang revert` settles it"]
+        lines += ["", "interrupted: an earlier run was killed halfway; `unhang apply` or `unhang revert` settles it"]
     return "\n".join(lines)
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 import io
 import tokenize
-from typing import NamedTuple, Sequence
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from unhang import shape
 from unhang.catalog import Target
@@ -60,33 +61,43 @@ def _one(data: bytes, step: Step) -> tuple[bytes, str, str]:
         raise RewriteError(target, f"the file does not define or import {', '.join(missing)}")
     encoding, text = _decoded(data, target)
     try:
-        new = splice.apply(text, change.edits(function), _unit(text, function)).encode(encoding)
+        edits = change.plan(function) if step.result else change.edits(function)
+        new = splice.apply(text, edits, _unit(text, function)).encode(encoding)
     except AnchorError as error:
         raise RewriteError(target, f"the rewrite's anchor is missing ({error})") from error
     except Exception as error:  # LibCST has no one class for what it cannot parse or what is not the node expected
         raise RewriteError(target, f"the rewrite cannot be carried out: {error}") from error
-    _, function = _parsed(new, target)
+    tree, function = _parsed(new, target)
+    _compile(tree, target)
     after = shape.digest(function)
-    if step.result is not None and after != step.result:
-        raise RewriteError(target, f"the result has shape {after}, not {step.result} as on record")
-    if not change.holds(function):
+    if step.result is not None:
+        if after != step.result:
+            raise RewriteError(target, f"the result has shape {after}, not {step.result} as on record")
+    elif not change.holds(function):
         raise RewriteError(target, "the result does not hold its post-condition")
-    if change.edits(function):
+    elif change.edits(function):
         raise RewriteError(target, "a second pass would change the result again")
     return new, before, after
 
 
 def _parsed(data: bytes, target: Target) -> tuple[ast.Module, shape.Function]:
-    """The file's AST, compiled whole, and the one function in it."""
+    """The file's AST, and the one function in it."""
     try:
         tree = ast.parse(data)
-        compile(data, target.file, "exec", dont_inherit=True)
     except (SyntaxError, ValueError, RecursionError) as error:
-        raise RewriteError(target, f"the file does not compile: {error}") from error
+        raise RewriteError(target, f"the file does not parse: {error}") from error
     found = shape.find(tree, target.function)
     if len(found) != 1:
         raise RewriteError(target, f"{target.function} is defined {len(found)} times")
     return tree, found[0]
+
+
+def _compile(tree: ast.Module, target: Target) -> None:
+    """Compile the whole module: what parses may still be no program (a `return` outside of a function)."""
+    try:
+        compile(tree, target.file, "exec", dont_inherit=True)
+    except (SyntaxError, ValueError, RecursionError) as error:
+        raise RewriteError(target, f"the result does not compile: {error}") from error
 
 
 def _decoded(data: bytes, target: Target) -> tuple[str, str]:

@@ -9,9 +9,9 @@ from __future__ import annotations
 import ast
 import hashlib
 import re
-from typing import Iterator, Union
+from collections.abc import Iterator
 
-Function = Union[ast.FunctionDef, ast.AsyncFunctionDef]
+Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 # What says nothing about meaning (`ctx` follows from the place, `kind` is the u of u"") or is never set by the parser.
 _LEFT_OUT = frozenset({"ctx", "kind", "type_comment", "type_ignores"})
@@ -77,7 +77,8 @@ def bound_names(tree: ast.Module) -> frozenset[str]:
 def _stored(node: ast.stmt) -> Iterator[str]:
     """The names that this statement itself assigns to, without the statements nested in it."""
     places: list[ast.AST] = list(getattr(node, "targets", []))
-    places += [getattr(node, field) for field in ("target", "test", "value") if isinstance(getattr(node, field, None), ast.AST)]
+    fields = (getattr(node, field, None) for field in ("target", "test", "value"))
+    places += [field for field in fields if isinstance(field, ast.AST)]
     places += [item.optional_vars for item in getattr(node, "items", []) if item.optional_vars is not None]
     for place in places:
         for inner in ast.walk(place):
@@ -127,7 +128,7 @@ def _walk(node: object, out: list[str]) -> None:
 
 def _constant(value: object) -> str:
     # hex, not decimal: a decimal of over 4,300 digits is refused by newer Pythons
-    return f"int:{value:#x}" if type(value) is int else f"{type(value).__name__}:{ascii(value)}"
+    return f"int:{value:#x}" if type(value) is int else f"{type(value).__name__}:{value!a}"
 
 
 def _walk_joined(node: ast.JoinedStr, out: list[str]) -> None:

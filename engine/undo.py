@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from typing import Collection, NamedTuple
+from collections.abc import Collection
+from typing import NamedTuple
 
 from unhang import catalog, disk, receipt, write
 from unhang.errors import UnhangError
@@ -85,7 +86,8 @@ def _without(pristine: bytes, entry: Entry, kept: tuple[receipt.Fixed, ...]) -> 
         return rewrite(pristine, steps).data
     except RewriteError as error:
         hint = "revert all fixes of this file: run `unhang revert`, then apply the ones to keep"
-        raise UnhangError("cannot-keep", f"{error.target.fix} cannot be kept: {error}", path=entry.path, hint=hint) from error
+        message = f"{error.target.fix} cannot be kept: {error}"
+        raise UnhangError("cannot-keep", message, path=entry.path, hint=hint) from error
 
 
 def _carries_ours(data: bytes, entry: Entry) -> bool:

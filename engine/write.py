@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from unhang import bytecode, disk, receipt, record
 from unhang.model import Change, Environment
@@ -22,9 +22,7 @@ def apply(environment: Environment, files: Sequence[FilePlan]) -> None:
     originals = {receipt.sha256(file.before): file.before for file in files}
     changes = [Change(file.path, file.before, file.after) for file in files]
     rows = record_changes((entry, file.after, None) for entry, file in zip(entries, files))
-    commit_with_bytecode(
-        environment, [*changes, *rows, *receipt.changes(environment.state_dir, merged, originals)]
-    )
+    commit_with_bytecode(environment, [*changes, *rows, *receipt.changes(environment.state_dir, merged, originals)])
 
 
 def commit_with_bytecode(environment: Environment, changes: Sequence[FileChange | Change]) -> None:
@@ -36,7 +34,7 @@ def commit_with_bytecode(environment: Environment, changes: Sequence[FileChange 
 
 
 def record_changes(files: Iterable[tuple[Entry, bytes, str | None]]) -> list[FileChange]:
-    """The changes of the RECORDs that list these files: (entry, new bytes, the row to restore or None to compute it)."""
+    """The changes of the RECORDs that list these files: entry, new bytes, and the row to restore (None: compute it)."""
     before: dict[str, bytes] = {}
     after: dict[str, bytes] = {}
     for entry, data, original in files:
@@ -50,8 +48,10 @@ def record_changes(files: Iterable[tuple[Entry, bytes, str | None]]) -> list[Fil
             before[entry.record] = after[entry.record] = found
         now = after[entry.record]
         name = entry.relative.replace(os.sep, "/")
-        restored = original is not None
-        after[entry.record] = record.restore(now, name, original or "") if restored else record.update(now, {name: data})
+        if original is None:
+            after[entry.record] = record.update(now, {name: data})
+        else:
+            after[entry.record] = record.restore(now, name, original)
     return [FileChange(path, data, after[path]) for path, data in before.items() if after[path] != data]
 
 

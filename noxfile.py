@@ -1,0 +1,71 @@
+# /// script
+# requires-python = ">=3.10"
+# dependencies = ["nox>=2025.2.9"]
+# ///
+"""The project's sessions. Without nox: `python3 .ci/nox -s demo`; with it: `nox -s demo`."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import nox
+
+nox.needs_version = ">=2025.2.9"
+nox.options.default_venv_backend = "virtualenv"
+nox.options.sessions = ["lint", "typecheck", "tests"]
+
+HERE = Path(__file__).parent
+PYTHONS = ["3.10", "3.11", "3.12", "3.13"]
+GROUPS = nox.project.load_toml(HERE / "pyproject.toml")
+DEMO = ["verl==0.7.1", "megatron-core==0.17.1", "ms-swift==4.6.0"]
+
+
+def install_wheel(session: nox.Session) -> None:
+    """Build the wheel and install that: what is tested is what users get, not the source tree."""
+    dist = Path(session.create_tmp()) / "dist"
+    for stale in dist, HERE / "build":  # setuptools would pack a module that has left the source
+        shutil.rmtree(stale, ignore_errors=True)
+    session.run("python", "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(dist), str(HERE))
+    session.install("--quiet", "--force-reinstall", "--no-deps", *map(str, dist.glob("*.whl")))
+    session.install("--quiet", *map(str, dist.glob("*.whl")))
+
+
+@nox.session(reuse_venv=True)
+def demo(session: nox.Session) -> None:
+    """Fetch verl 0.7.1, megatron-core 0.17.1 and ms-swift 4.6.0 into a folder of their own, and patch them there."""
+    install_wheel(session)
+    folder = Path(session.create_tmp()) / "site-packages"
+    shutil.rmtree(folder, ignore_errors=True)
+    # megatron-core 0.17 asks for Python 3.12, whatever Python this is; nothing of it is imported
+    for_312 = ["--python-version", "3.12", "--platform", "manylinux_2_28_x86_64", "--platform", "manylinux_2_24_x86_64"]
+    options = ["--quiet", "--target", str(folder), "--no-deps", "--only-binary=:all:", "--no-compile"]
+    session.run("python", "-m", "pip", "install", *options, *for_312, *DEMO)
+    session.run("unhang", "check", "--target", str(folder), success_codes=[1])
+    session.run("unhang", "diff", "--target", str(folder), success_codes=[1])
+    session.run("unhang", "apply", "--target", str(folder))
+    session.run("unhang", "check", "--target", str(folder))
+    session.log(f"patched, in {folder}; undo with: {session.bin}/unhang revert --target {folder}")
+
+
+@nox.session(python=PYTHONS, reuse_venv=True)
+def tests(session: nox.Session) -> None:
+    """Run the tests against the built wheel."""
+    install_wheel(session)
+    session.install("--quiet", *nox.project.dependency_groups(GROUPS, "test"))
+    session.run("python", "-m", "pytest", *session.posargs)
+
+
+@nox.session(reuse_venv=True)
+def lint(session: nox.Session) -> None:
+    """Lint all Python files."""
+    session.install("--quiet", *nox.project.dependency_groups(GROUPS, "lint"))
+    session.run("ruff", "check", ".")
+
+
+@nox.session(reuse_venv=True)
+def typecheck(session: nox.Session) -> None:
+    """Check the types of the installed package, strictly."""
+    install_wheel(session)
+    session.install("--quiet", *nox.project.dependency_groups(GROUPS, "typecheck"))
+    session.run("mypy", "--strict", "-p", "unhang")
