@@ -231,6 +231,10 @@ def _entry(value: Any) -> Entry:
         folder, name = os.path.split(entry.record)
         if name != "RECORD" or not folder.endswith(".dist-info") or os.path.dirname(folder) != entry.root:
             raise ValueError(f"{entry.record} is no RECORD of {entry.root}")
+    if entry.record_row is not None:
+        from unhang import record  # only where there is a row
+
+        record.restore(b"", entry.relative, entry.record_row)  # raises for the row of another file
     return entry
 
 

@@ -63,7 +63,7 @@ def test_a_path_that_leaves_site_packages_is_refused(path: str) -> None:
 
 
 def test_a_row_of_another_file_is_not_smuggled_in() -> None:
-    with pytest.raises(ValueError, match="not a row of x.py"):
+    with pytest.raises(ValueError, match="not a row of"):
         record.restore(f"{line('x.py', OLD)}\n".encode(), "x.py", "../../evil.py,,")
 
 

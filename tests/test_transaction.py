@@ -27,6 +27,9 @@ from unhang.errors import UnhangError
 from unhang.model import Change
 from unhang.transaction import FileChange, commit, exclusive, interrupted, recover
 
+# Of Python 3.12 and later, where a test runner has threads; our children do little enough.
+pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+
 KILLED = 9
 
 
@@ -604,7 +607,7 @@ def test_recovery_goes_forward_where_a_new_file_was_edited_since(tmp_path: Path)
 
 def test_recovery_goes_back_where_a_new_file_was_lost(tmp_path: Path) -> None:
     case = stop_in_the_middle(tmp_path)
-    (lost,) = [p for p in (tmp_path / "c").glob(".unhang-*.new")]
+    (lost,) = (tmp_path / "c").glob(".unhang-*.new")
     lost.write_bytes(b"garbage")
     assert "taken back" in (finish(case) or "")
     assert case.look() == case.old
