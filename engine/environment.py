@@ -138,12 +138,8 @@ def _dot_venv(folder: str) -> str | None:
 
 def _prefix(python: str, cwd: str) -> str:
     """``sys.prefix`` of ``python``: from the files that tell it where there are any, for asking takes longer."""
-    here = os.path.dirname(python)
-    above = os.path.dirname(here)
-    for folder in (here, above):  # the two places, in this order, where an interpreter looks, links not followed
-        if os.path.isfile(os.path.join(folder, "pyvenv.cfg")):
-            return folder
-    if os.path.basename(here) == "bin" and os.path.isdir(os.path.join(above, "conda-meta")):
+    above = os.path.dirname(os.path.dirname(python))  # links not followed: so does the interpreter itself
+    if os.path.isfile(os.path.join(above, "pyvenv.cfg")) or os.path.isdir(os.path.join(above, "conda-meta")):
         return above
     if os.path.realpath(python) == os.path.realpath(sys.executable):
         return sys.base_prefix

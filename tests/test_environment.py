@@ -70,7 +70,7 @@ def test_python_in_each_spelling(env: Env, tmp_path: Path, spelling: str) -> Non
     (tmp_path / "commands").mkdir()
     script = f'#!/bin/sh\nexec "{env.python}" "$@"\n'
     fake(tmp_path / "commands" / "mypython", script)
-    fake(tmp_path / "commands" / "other", "#!/bin/sh\nexit 1\n")
+    fake(tmp_path / "commands" / "env" / "bin" / "python")  # a path is no command: never looked for on PATH
     named = spelling.format(python=env.python, prefix=env.prefix)
     chosen = choose(
         named, str(env.prefix.parent), {"PATH": f"/nowhere:{tmp_path / 'commands'}", "VIRTUAL_ENV": "/gone"}
@@ -87,7 +87,8 @@ def test_a_link_to_an_interpreter_is_asked(env: Env, tmp_path: Path) -> None:
     assert choose(str(link), str(tmp_path), {}).prefix == truth != str(env.prefix)
 
 
-def test_the_base_interpreter_of_our_own(tmp_path: Path) -> None:
+def test_the_base_interpreter_of_our_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("unhang.environment.ask", None)  # known without running it
     chosen = choose(os.path.realpath(sys.executable), str(tmp_path), {})
     assert chosen.prefix == sys.base_prefix
 

@@ -148,6 +148,14 @@ def test_nothing_is_imported(env: Env) -> None:
     assert len(json.loads(env.run("-c", make.IN_PROCESS))[1]) == 4
 
 
+def test_nothing_is_written(env: Env, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
+    make.write(make.tree(env.site), {"mine.py": "", "mine.pth": "import mine\n"})
+    before = sorted(env.prefix.rglob("*"))
+    assert len(env.search().installations) == 2
+    assert sorted(env.prefix.rglob("*")) == before
+
+
 @pytest.mark.parametrize("version", ["0.10.0", "0.17.0rc0", "0.15.0rc7"])
 def test_version_of_megatron(env: Env, version: str) -> None:
     make.tree(env.site, version)
@@ -169,8 +177,10 @@ def test_version_that_is_not_said(env: Env, text: str) -> None:
 
 
 def test_version_in_other_spellings(env: Env) -> None:
-    info = "# (C)\nMAJOR: int = 0  # zero\r\nMINOR=18\nPATCH  =  2 \nPRE_RELEASE = \"rc1\"  # 'x'\nVERSION = (MAJOR,)\n"
-    make.write(make.tree(env.site), {"megatron/core/package_info.py": info})
+    info = (
+        "# \u00a9\nMAJOR: int = 0  # zero\r\nMINOR=18\nPATCH  =  2 \nPRE_RELEASE = \"rc1\"  # 'x'\nVERSION = (MAJOR,)\n"
+    )
+    (make.tree(env.site) / "megatron" / "core" / "package_info.py").write_text(info, encoding="latin-1")
     assert [i.version for i in env.search().installations] == ["0.18.2rc1"] * 2
     make.write(make.verl(env.site), {"verl/version/version": "\n0.8.0.dev\r\n"})
     assert by_upstream(env.search())["verl"].version == "0.8.0.dev"
@@ -201,10 +211,10 @@ def test_each_package_by_its_own_row(env: Env) -> None:
 def test_a_record_under_another_spelling_of_the_version(env: Env) -> None:
     make.verl(env.site, "0.8.0.dev")
     rows = "verl/__init__.py,,\n"
-    leftover(env, "verl_tools-0.8.0.dist-info", rows)  # another distribution, whatever it claims
-    old = leftover(env, "verl-0.4.0.dist-info", rows)
     new = leftover(env, "verl-0.8.0.dev0.dist-info", rows)
-    os.utime(old, (1, 1))
+    os.utime(leftover(env, "verl-0.9.0.dist-info", rows), (1, 1))
+    os.utime(new, (2, 2))
+    leftover(env, "verl_tools-0.8.0.dist-info", rows)  # another distribution, whatever it claims
     assert by_upstream(env.search())["verl"].record == str(new)
 
 
@@ -284,6 +294,18 @@ def test_an_old_namespace_package(env: Env, tmp_path: Path) -> None:
     make.core(env.site)
     make.tree(tmp_path / "checkout")
     assert {i.root for i in agree(env).installations} == {str(tmp_path / "checkout")}
+
+
+def test_a_finder_without_the_parent(env: Env) -> None:
+    """A finder may know a module that `import` never asks it for, as its parent is nowhere."""
+    finder = """\
+        from importlib.machinery import ModuleSpec
+        class Finder:
+            def find_spec(self, name, *args):
+                return ModuleSpec(name, None, origin="x") if name == "megatron.core" else None
+        """
+    make.write(env.site, {"only.py": finder, "only.pth": "import sys, only; sys.meta_path.append(only.Finder())\n"})
+    assert agree(env)[1:] == ((), ())
 
 
 # One namespace, two places
@@ -431,12 +453,14 @@ def test_a_linked_package(env: Env, tmp_path: Path) -> None:
     assert (verl.kind, verl.record) == ("source", None)
 
 
-def test_a_link_above_the_package(env: Env, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("first", ["link", "checkout"])
+def test_a_link_above_the_package(env: Env, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: str) -> None:
     make.verl(tmp_path / "checkout")
     (tmp_path / "link").symlink_to(tmp_path / "checkout")
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path / "link"), str(tmp_path / "checkout")]))
+    entries = [str(tmp_path / first), str(tmp_path / "link"), str(tmp_path / "checkout")]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(entries))
     (verl,) = agree(env).installations
-    assert (verl.package_dir, verl.shadowed) == (str(tmp_path / "link" / "verl"), ())
+    assert (verl.package_dir, verl.shadowed) == (str(tmp_path / first / "verl"), ())
 
 
 # Folders without an interpreter
@@ -561,6 +585,7 @@ def test_the_price_does_not_grow_with_the_environment(env: Env, wheels: dict[str
     assert slow == []
     assert seen_when_full == seen
     assert sum("RECORD" in event for event in seen) == 4
+    assert f"os.listdir {env.site}" not in seen  # the interpreter has read it as it started, and remembers
 
 
 def test_our_own_interpreter_is_known_by_other_names(env: Env) -> None:
@@ -576,4 +601,8 @@ def test_our_own_interpreter_is_known_by_other_names(env: Env) -> None:
 def test_choosing_then_searching_our_own() -> None:
     """The environment of the tests themselves, which has none of the four."""
     environment = choose(None, "/", {})
+    before = sys.path[:]
+    found = search(environment, script=__file__, cwd="/")
+    assert sys.path == before
+    assert found.installations == search(environment, cwd="/").installations
     assert [i for i in search(environment, cwd="/").installations if i.root.startswith(sys.prefix)] == []
