@@ -127,18 +127,20 @@ def _unknown(target: Target, installation: Installation, seen: Observation, rele
     if rewrite.holds_upstream(function):
         return Verdict(FIXED_UPSTREAM, None, "an unlisted shape, in which upstream's post-condition holds", "")
     outside = _outside(installation, releases)
-    drifted = ("unknown-shape", "a shape nobody has verified", "")
-    verdict, (code, why, hint) = (UNLISTED, outside) if outside else (DRIFTED, drifted)
+    verdict, code, why, nearest = (UNLISTED, *outside) if outside else (DRIFTED, "unknown-shape", "", "")
+    why = "; ".join(filter(None, ("a shape nobody has verified", why)))
     if rewrite.holds(function):
         why += "; our rewrite's post-condition holds in it, but the function has been edited"
-        return Verdict(verdict, code, why, hint or "compare it with `unhang explain`, or reinstall and apply")
-    try:
-        rewrite.edits(function)
-    except AnchorError as error:
-        why += f"; the rewrite's anchor is missing ({error})"
-        return Verdict(verdict, code, why, hint or "reinstall the package, or change it by hand: `unhang explain`")
-    why += "; the rewrite's anchors match once each"
-    return Verdict(verdict, code, why, f"to rewrite it all the same: unhang apply --unverified --fix {target.fix}")
+        hint = "reinstall the package and apply, or keep it as it is: `unhang explain`"
+    else:
+        try:
+            rewrite.edits(function)
+            why += "; the rewrite's anchors match once each"
+            hint = f"to rewrite it all the same: unhang apply --unverified --fix {target.fix}"
+        except AnchorError as error:
+            why += f"; the rewrite's anchor is missing ({error})"
+            hint = f"reinstall the package, or change it by hand: unhang explain {target.fix}"
+    return Verdict(verdict, code, why, "; ".join(filter(None, (nearest, hint))))
 
 
 def _outside(installation: Installation, releases: Mapping[str, Release]) -> tuple[str, str, str] | None:
