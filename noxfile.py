@@ -31,16 +31,22 @@ def install_wheel(session: nox.Session) -> None:
     session.install("--quiet", *map(str, dist.glob("*.whl")))
 
 
-@nox.session(reuse_venv=True)
-def demo(session: nox.Session) -> None:
-    """Fetch verl 0.7.1, megatron-core 0.17.1 and ms-swift 4.6.0 into a folder of their own, and patch them there."""
-    install_wheel(session)
+def fetch(session: nox.Session) -> Path:
+    """Lay out the demo's wheels in a folder of their own."""
     folder = Path(session.create_tmp()) / "site-packages"
     shutil.rmtree(folder, ignore_errors=True)
     # megatron-core 0.17 asks for Python 3.12, whatever Python this is; nothing of it is imported
     for_312 = ["--python-version", "3.12", "--platform", "manylinux_2_28_x86_64", "--platform", "manylinux_2_24_x86_64"]
     options = ["--quiet", "--target", str(folder), "--no-deps", "--only-binary=:all:", "--no-compile"]
     session.run("python", "-m", "pip", "install", *options, *for_312, *DEMO)
+    return folder
+
+
+@nox.session(reuse_venv=True)
+def demo(session: nox.Session) -> None:
+    """Fetch verl 0.7.1, megatron-core 0.17.1 and ms-swift 4.6.0 into a folder of their own, and patch them there."""
+    install_wheel(session)
+    folder = fetch(session)
     session.run("unhang", "check", "--target", str(folder), success_codes=[1])
     session.run("unhang", "diff", "--target", str(folder), success_codes=[1])
     session.run("unhang", "apply", "--target", str(folder))
@@ -69,3 +75,10 @@ def typecheck(session: nox.Session) -> None:
     install_wheel(session)
     session.install("--quiet", *nox.project.dependency_groups(GROUPS, "typecheck"))
     session.run("mypy", "--strict", "-p", "unhang")
+
+
+@nox.session(reuse_venv=True)
+def bench(session: nox.Session) -> None:
+    """Time whole processes of unhang beside the imports that they are measured against."""
+    install_wheel(session)
+    session.run("python", str(HERE / "benchmarks" / "start_up.py"), str(fetch(session)))

@@ -19,7 +19,7 @@ BATCH_MOVED = ("megatron-lm", "sft-packed-seq-broadcast", "megatron/training/uti
 ENGINE = ("verl", "mtp-cp-deadlock", "verl/workers/engine/megatron/transformer_impl.py")
 MPU = ("ms-swift", "expert-dp-warmup", "swift/megatron/utils/megatron_lm_utils.py")
 
-# What shared/fixes.md says of each release, typed here by hand: the matrix is held against it, not it against the matrix.
+# What is known of each release, typed here by hand: the matrix is held against it, and not the other way round.
 CORE_ONLY = {EXPERTS: "needed", PARALLEL: "needed", CORE_BATCH: "not-affected"}
 WITH_TRAINING = {**CORE_ONLY, BATCH: "needed", BATCH_MOVED: "not-affected"}
 FIXED_BATCH = {**WITH_TRAINING, CORE_BATCH: "fixed-upstream", BATCH: "not-affected"}
