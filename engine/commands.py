@@ -79,7 +79,7 @@ def apply(options: argparse.Namespace) -> int:
         planned, changed = _apply_alone(scope, findings, planned, options.unverified)
         findings = _judge(scope)
     _tell(options, Told(scope.search, findings, changed, False))
-    _tell_applied(planned, findings, changed)
+    _tell_applied(scope.environment, planned, changed)
     unmet = _unmet(scope, findings)
     _tell_blocked(planned.blocked)
     _tell_unmet(unmet)
@@ -247,11 +247,11 @@ def _tell(options: argparse.Namespace, told: Told) -> None:
     _warn(told.search)
 
 
-def _tell_applied(planned: Plan, findings: Sequence[Finding], changed: Collection[str]) -> None:
+def _tell_applied(environment: Environment, planned: Plan, changed: Collection[str]) -> None:
     if not changed:
         _say("nothing was changed" + ("" if planned.blocked else ": the end state was there already"))
         return
-    _say(f"patched {_count(len(changed), 'file')}; undo with `unhang revert`")
+    _say(f"patched {_count(len(changed), 'file')}; to undo: unhang revert{_place(environment)}")
     done = {target.fix for file in planned.files for target, *_ in file.steps}
     if any(catalog.fix(name).manifest["collectives"] for name in done):
         _say(report.PATCH_ALL)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -70,8 +71,8 @@ def _acquire(state_dir: str, timeout: float) -> BaseFileLock:
                 ) from None  # fmt: skip
             # Not filelock's own waiting, which would make a folder that was tidied away, and tell nobody.
             time.sleep(_POLL_S)
-        except FileNotFoundError:
-            pass  # tidied away between our making it and our locking in it
+        except (FileNotFoundError, FileExistsError):
+            pass  # tidied away between our making it and our locking in it, or within filelock's own look at it
         except (OSError, NotImplementedError) as error:
             raise _refused(error, path) from error
         else:
@@ -100,12 +101,14 @@ def _release(lock: BaseFileLock, state_dir: str) -> None:
 
 
 def _new(path: str) -> BaseFileLock:
+    from inspect import signature
+
     from filelock import FileLock
 
-    try:
+    # Older ones have no such thing; asked, not tried: what fails halfway complains again when it is thrown away.
+    if "fallback_to_soft" in signature(FileLock.__init__).parameters:
         return FileLock(path, fallback_to_soft=False)
-    except TypeError:  # an older filelock, which has no such thing
-        return FileLock(path)
+    return FileLock(path)
 
 
 def _is_native(lock: BaseFileLock) -> bool:
@@ -192,8 +195,14 @@ def _make(state_dir: str) -> bool:
             raise
         else:
             disk.write(mark, b"", replace=True)  # one who came and went in between may have taken the first
-    with suppress(FileExistsError, FileNotFoundError):  # the latter: tidied away just now, and the lock will tell
+    try:
         disk.run(os.mkdir, state_dir)
+    except FileNotFoundError:
+        pass  # its parent was tidied away just now: the lock will tell
+    except FileExistsError:
+        with suppress(FileNotFoundError):
+            if not stat.S_ISDIR(os.lstat(state_dir).st_mode):
+                raise
     return made or bool(_marks(state_dir)) or os.path.exists(os.path.join(state_dir, MADE))
 
 

@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 from functools import lru_cache
+from types import CodeType
 from typing import Any, Callable, Mapping, NamedTuple, Sequence
 
 import pytest
@@ -162,19 +163,26 @@ def bare(function: shape.Function) -> shape.Function:
     return copy
 
 
-def run(nodes: Sequence[ast.stmt], namespace: dict[str, Any]) -> dict[str, Any]:
-    """The namespace after these statements were executed in it."""
+def compiled(nodes: Sequence[ast.stmt]) -> CodeType:
+    """These statements, to be executed with ``exec``."""
     module = ast.fix_missing_locations(ast.Module(list(nodes), []))
-    exec(compile(module, "<upstream>", "exec", dont_inherit=True), namespace)
-    return namespace
+    return compile(module, "<upstream>", "exec", dont_inherit=True)
 
 
 def callable_of(function: shape.Function, namespace: Mapping[str, Any]) -> Callable[..., Any]:
     """The function, defined in a namespace of stand-ins."""
-    found: Callable[..., Any] = run([bare(function)], dict(namespace))[function.name]
+    made = dict(namespace)
+    exec(_compiled(function), made)
+    found: Callable[..., Any] = made[function.name]
     return found
 
 
+@lru_cache(maxsize=None)
+def _compiled(function: shape.Function) -> CodeType:
+    return compiled([bare(function)])
+
+
+@lru_cache(maxsize=None)
 def unparsed(function: shape.Function) -> str:
     """The function's code in Python's own spelling, which a mutation may look for."""
     return ast.unparse(function)

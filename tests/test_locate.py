@@ -299,12 +299,20 @@ def test_an_old_namespace_package(env: Env, tmp_path: Path) -> None:
 def test_a_finder_without_the_parent(env: Env) -> None:
     """A finder may know a module that `import` never asks it for, as its parent is nowhere."""
     finder = """\
-        from importlib.machinery import ModuleSpec
+        import importlib.util, os.path
+        init = os.path.join(os.path.dirname(__file__), "elsewhere", "__init__.py")
         class Finder:
             def find_spec(self, name, *args):
-                return ModuleSpec(name, None, origin="x") if name == "megatron.core" else None
+                if name == "megatron.core": return importlib.util.spec_from_file_location(name, init)
         """
-    make.write(env.site, {"only.py": finder, "only.pth": "import sys, only; sys.meta_path.append(only.Finder())\n"})
+    make.write(
+        env.site,
+        {
+            "elsewhere/__init__.py": "",
+            "only.py": finder,
+            "only.pth": "import sys, only; sys.meta_path.append(only.Finder())\n",
+        },
+    )
     assert agree(env)[1:] == ((), ())
 
 
@@ -401,7 +409,14 @@ def test_working_directory_that_is_the_one_used(env: Env, tmp_path: Path, monkey
     assert agree(env, cwd=checkout).warnings == ()
 
 
-@pytest.mark.parametrize("how", ["script", "-m", "-P"])
+@pytest.mark.parametrize(
+    "how",
+    [
+        "script",
+        "-m",
+        pytest.param("-P", marks=pytest.mark.skipif(sys.version_info < (3, 11), reason="Python has no -P")),
+    ],
+)
 def test_our_own_place_on_the_path_is_dropped(
     env: Env, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
@@ -416,8 +431,6 @@ def test_our_own_place_on_the_path_is_dropped(
     elif how == "-m":
         inside = [env.run("-m", "runner", cwd=decoy)]
     else:
-        if sys.version_info < (3, 11):
-            pytest.skip("this Python has no -P")
         monkeypatch.setenv("PYTHONPATH", str(decoy))  # with -P, the first entry is no addition for the program
         (text,) = [env.run("-P", "-m", "runner", cwd=decoy)]
         assert [i[0] for i in json.loads(text)[1]] == ["verl"]
