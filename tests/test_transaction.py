@@ -937,7 +937,7 @@ def test_a_soft_lock_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_thirty_two_writers_each_add_one(tmp_path: Path) -> None:
-    """Each reads, adds one and commits; every tenth time leaves no state behind, so that the folders come and go."""
+    """Each reads, adds one and commits, and leaves no state behind: the folders come and go under the others."""
     counter, state = tmp_path / "counter.py", str(tmp_path / "share" / "unhang")
     counter.write_bytes(b"0")
     rounds = 4
