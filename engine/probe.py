@@ -89,7 +89,7 @@ def _copies(name: str, everywhere: Sequence[str]) -> Iterator[dict[str, Any]]:
         if spec is not None:
             yield _of_spec(spec)
     for finder in sys.meta_path:
-        if finder is not PathFinder:
+        if everywhere and finder is not PathFinder:  # nowhere: there is no parent at all, and nothing is asked for
             try:
                 spec = _ask(finder, name, everywhere if "." in name else None)
             except Exception:  # only a report of what is hidden: import itself may never get as far as this finder
