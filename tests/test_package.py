@@ -1,0 +1,81 @@
+"""The distribution: one import name, all data inside, and an editable install that behaves like the wheel."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import cli
+import pytest
+
+import unhang
+
+REPOSITORY = Path(__file__).parent.parent
+
+
+def test_nothing_slow_is_imported_by_check(tmp_path: Path) -> None:
+    site = cli.unpack(tmp_path, ("verl", "0.7.1"))
+    code = f"import sys; from unhang.cli import main; main(['check', '--target', {str(site)!r}]); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd="/")
+    loaded = set(done.stdout.splitlines()[-1].split())
+    assert not loaded & {"libcst", "git", "filelock", "packaging", "ast", "importlib.metadata", "inspect", "subprocess"}
+    assert "unhang.commands" in loaded
+
+
+def test_help_imports_no_command() -> None:
+    code = "import sys; from unhang.cli import main\ntry: main(['--help'])\nexcept SystemExit: print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd="/")
+    loaded = set(done.stdout.splitlines()[-1].split())
+    assert not loaded & {"unhang.commands", "json", "hashlib"}
+
+
+def test_tests_run_against_the_installed_package() -> None:
+    assert REPOSITORY not in Path(unhang.__file__).parents
+
+
+@pytest.fixture
+def distribution() -> metadata.Distribution:
+    """The installed wheel's, wherever a stray egg-info lies on the path."""
+    found = list(Path(unhang.__file__).parent.parent.glob("unhang-*.dist-info"))
+    if not found:
+        pytest.skip("unhang is installed in editable mode here: there is no wheel to look at")
+    return metadata.Distribution.at(found[0])
+
+
+def test_the_wheel_has_one_import_name_and_all_its_data(distribution: metadata.Distribution) -> None:
+    files = [str(file) for file in distribution.files or []]
+    tops = {file.split("/")[0] for file in files}
+    assert {top for top in tops if not top.startswith("..") and ".dist-info" not in top} == {"unhang"}
+    for name in ("py.typed", "compat/data/shapes.json", "compat/wheels.json", "patches/mtp-cp-deadlock/page.md"):
+        assert f"unhang/{name}" in files
+    assert distribution.metadata["License-Expression"] == "Apache-2.0"
+    assert not [name for name in tops if name in ("engine", "codemods", "patches", "compat", "tests")]
+
+
+def test_what_it_needs_at_run_time_is_short_and_pins_nothing(distribution: metadata.Distribution) -> None:
+    needs = [need for need in distribution.requires or [] if "extra ==" not in need]
+    assert sorted(need.split(">=")[0] for need in needs) == ["filelock", "libcst", "packaging"]
+    assert not [need for need in needs if "==" in need or "<" in need]
+
+
+def test_an_editable_install_behaves_like_the_wheel(tmp_path: Path) -> None:
+    venv = tmp_path / "venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(venv)], check=True)
+    python = venv / "bin" / "python"
+    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "--python", str(python)]
+    done = subprocess.run(
+        [*pip, "install", "--no-input", "-e", str(REPOSITORY)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    site = cli.unpack(tmp_path / "site", ("verl", "0.7.1"))
+    check = ["check", "--target", str(site), "--output-format", "json"]
+    editable = subprocess.run([venv / "bin" / "unhang", *check], capture_output=True, text=True, check=False, cwd="/")
+    installed = cli.unhang(*check)
+    assert editable.returncode == installed.code == 1
+    assert json.loads(editable.stdout) == installed.json
+    where = "import unhang; print(unhang.__file__)"
+    found = subprocess.run([python, "-c", where], capture_output=True, text=True, check=True, cwd="/").stdout.strip()
+    assert Path(found) == REPOSITORY / "engine" / "__init__.py"
