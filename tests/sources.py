@@ -6,9 +6,11 @@ import ast
 import codecs
 import difflib
 import hashlib
+import io
 import re
 import shutil
 import subprocess
+import tokenize
 from functools import lru_cache
 from types import CodeType
 from typing import Any, Callable, Mapping, NamedTuple, Sequence
@@ -344,5 +346,14 @@ def _imports_unhang(node: ast.AST) -> bool:
 
 
 def _tabs(data: bytes) -> bytes:
-    """The file, indented with tabs."""
-    return re.sub(rb"(?m)^(?:    )+", lambda found: b"\t" * (len(found.group()) // 4), data)
+    """The file, indented with tabs; the lines within a string stay as they are."""
+    within: set[int] = set()
+    for token in tokenize.tokenize(io.BytesIO(data).readline):
+        if token.type not in (tokenize.NEWLINE, tokenize.NL):
+            within.update(range(token.start[0] + 1, token.end[0] + 1))
+    lines = data.splitlines(keepends=True)
+    return b"".join(line if number in within else _tabbed(line) for number, line in enumerate(lines, 1))
+
+
+def _tabbed(line: bytes) -> bytes:
+    return re.sub(rb"^(?:    )+", lambda found: b"\t" * (len(found.group()) // 4), line)
