@@ -159,6 +159,10 @@ def _decide(
     by_key = {(target.fix, target.function): target for target in sweep.targets}
     undecided, rows, results = [], [], {}
     _as_written(sweep, clones, by_key)
+    older = {
+        (item["fix"], item["function"], item["pristine"]): item
+        for item in sources.load("superseded.json")["superseded"]
+    }
     for (fix, function, shape), row in sorted(sweep.rows.items(), key=lambda item: item[0]):
         state = classify(row.data, by_key[fix, function])
         told: dict[str, Any] = {"fix": fix, "function": function, "shape": shape, "state": state.state}
@@ -172,6 +176,9 @@ def _decide(
         if told["state"] == "affected" and state.result is not None:
             told |= {"result": state.result, "names": list(state.names)}
             results[fix, function, shape] = state.result
+            if (fix, function, shape) in older:
+                was = older[fix, function, shape]["shape"]
+                rows.append({**told, "shape": was, "state": "superseded"})
         if row.note and "note" not in told:
             told["note"] = row.note
         if row.places:

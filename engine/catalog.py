@@ -39,9 +39,10 @@ class Shape(NamedTuple):
     """What the matrix says of one shape of a fix's target."""
 
     state: str
-    """``affected``, ``fixed`` (by upstream), ``not-affected``, or ``ours`` (the result of our rewrite)."""
+    """``affected``, ``fixed`` (by upstream), ``not-affected``, ``ours`` (the result of our rewrite), or ``superseded``
+    (the result of an older version of it)."""
     result: str | None
-    """The shape that our rewrite of an affected one has."""
+    """The shape that our rewrite of an affected or superseded one has."""
     names: tuple[str, ...]
     """The global names that the rewrite uses."""
     note: str

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from unhang import catalog, receipt, report
@@ -13,7 +13,7 @@ from unhang.cli import UPSTREAMS
 from unhang.decide import Past
 from unhang.errors import UnhangError
 from unhang.model import Environment, Search
-from unhang.plan import Blocked, Finding, Plan, judge, plan
+from unhang.plan import Blocked, Finding, Original, Plan, judge, plan
 from unhang.receipt import Receipt
 from unhang.report import Told
 from unhang.transaction import interrupted
@@ -53,7 +53,7 @@ def check(options: argparse.Namespace) -> int:
 def diff(options: argparse.Namespace) -> int:
     """``unhang diff``: the diff on stdout alone; 0 if ``apply`` would change nothing, 1 if something."""
     scope = _scope(options)
-    planned = plan(_judge(scope), unverified=options.unverified)
+    planned = plan(_judge(scope), _originals(scope.environment), unverified=options.unverified)
     _say(report.environment_line(scope.environment))
     _warn(scope.search)
     if planned.files:
@@ -73,7 +73,7 @@ def apply(options: argparse.Namespace) -> int:
     """``unhang apply``: 0 if the end state is reached, changed or not; 1 if a fix is blocked or missing."""
     scope = _scope(options)
     findings = _judge(scope)
-    planned = plan(findings, unverified=options.unverified)
+    planned = plan(findings, _originals(scope.environment), unverified=options.unverified)
     changed: frozenset[str] = frozenset()
     if planned.files or interrupted(scope.environment.state_dir):
         planned, changed = _apply_alone(scope, findings, planned, options.unverified)
@@ -177,6 +177,24 @@ def _judge(scope: Scope) -> list[Finding]:
     return judge(scope.search.installations, scope.fixes, past)
 
 
+def _originals(environment: Environment) -> Callable[[str], Original | None]:
+    """What the receipt keeps of a file, read when it is asked for."""
+
+    def original(path: str) -> Original | None:
+        entry = next((entry for entry in _receipt(environment).files if entry.path == path), None)
+        if entry is None:
+            return None
+        known = {
+            (target.fix, target.file, target.function): target
+            for fix in catalog.fixes().values()
+            for target in fix.targets
+        }
+        steps = tuple((known[fixed.fix, fixed.file, fixed.function], fixed.after) for fixed in entry.fixes)
+        return Original(entry.patched, receipt.pristine(environment.state_dir, entry), steps)
+
+    return original
+
+
 def _receipt(environment: Environment) -> Receipt:
     return receipt.load(environment.state_dir) or Receipt("", ())
 
@@ -190,7 +208,7 @@ def _apply_alone(scope: Scope, findings: list[Finding], planned: Plan, unverifie
         _say_if(recover(scope.environment.state_dir))
         now = _judge(scope)
         if now != findings:
-            planned = plan(now, unverified=unverified)
+            planned = plan(now, _originals(scope.environment), unverified=unverified)
         if planned.files:
             write.apply(scope.environment, planned.files)
     return planned, frozenset(file.path for file in planned.files)

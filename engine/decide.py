@@ -17,7 +17,7 @@ NEEDED, APPLIED, FIXED_UPSTREAM = "needed", "applied", "fixed-upstream"
 NOT_AFFECTED, DRIFTED, UNLISTED = "not-affected", "drifted", "unlisted"
 VERDICTS = (NEEDED, APPLIED, FIXED_UPSTREAM, NOT_AFFECTED, DRIFTED, UNLISTED)
 SETTLED = frozenset({APPLIED, FIXED_UPSTREAM, NOT_AFFECTED})
-_BY_STATE = {"affected": NEEDED, "ours": APPLIED, "fixed": FIXED_UPSTREAM, "not-affected": NOT_AFFECTED}
+_BY_STATE = {"ours": APPLIED, "fixed": FIXED_UPSTREAM, "not-affected": NOT_AFFECTED}
 
 
 class Verdict(NamedTuple):
@@ -57,7 +57,7 @@ def decide(
         known = Shape("ours", None, (), "rewritten with --unverified")
     if known is None:
         return _unknown(target, installation, seen, releases)
-    if known.state == "affected":
+    if known.state in ("affected", "superseded"):
         return _affected(target, known, seen, past)
     if known.state == "ours" and not seen.on_record and (past is None or past.patched != seen.sha256):
         edited = "edited since: the rest of the file is not as any release has it"
@@ -81,7 +81,10 @@ def _affected(target: Target, known: Shape, seen: Observation, past: Past | None
             f"the rewrite uses {', '.join(missing)}, which this file does not define or import",
             f"restore the import in {target.file}, then run `unhang check` again",
         )
-    again = "patched before, and reinstalled or restored since" if past is not None else ""
+    if known.state == "superseded":
+        again = "an older version of this rewrite is in place"
+    else:
+        again = "patched before, and reinstalled or restored since" if past is not None else ""
     return Verdict(NEEDED, None, "; ".join(filter(None, (known.note, again))), "unhang apply")
 
 

@@ -50,6 +50,17 @@ class Blocked(NamedTuple):
     hint: str
 
 
+class Original(NamedTuple):
+    """What the receipt keeps of a file that we patched: where an upgrade of a rewrite starts from."""
+
+    patched: str
+    """The sha256 that the file has as we left it."""
+    data: bytes
+    """Its bytes before the first fix."""
+    steps: tuple[tuple[Target, str], ...]
+    """The functions that we rewrote in it, and the shapes they have since."""
+
+
 class Plan(NamedTuple):
     """What ``apply`` would write, and what it could not."""
 
@@ -84,10 +95,12 @@ def judge(
     return findings
 
 
-def plan(findings: Iterable[Finding], *, unverified: bool = False) -> Plan:
+def plan(findings: Iterable[Finding], original: Callable[[str], Original | None], *, unverified: bool = False) -> Plan:
     """The files that bring every needed fix into place, and the fixes that cannot go in, whole.
 
-    With ``unverified``, unknown shapes are tried as well, on the strength of anchors, post-condition and second pass.
+    ``original`` gives what the receipt keeps of a file, by its real path: a rewrite of an older version of ours goes
+    back to it first. With ``unverified``, unknown shapes are tried as well, on the strength of anchors, post-condition
+    and second pass.
     """
     findings = list(findings)
     blocked: dict[tuple[Installation, str], Blocked] = {}
@@ -95,7 +108,7 @@ def plan(findings: Iterable[Finding], *, unverified: bool = False) -> Plan:
         if not finding.settled and not _may_try(finding.verdict, unverified):
             _block(blocked, finding, finding.verdict.detail, finding.verdict.hint)
     while True:
-        files, failed = _rewrite(findings, blocked, unverified)
+        files, failed = _rewrite(findings, blocked, original, unverified)
         if failed is None:
             return Plan(tuple(files), tuple(blocked.values()))
         # Whole or not at all: leave this fix out of this installation, and plan the others anew.
@@ -104,7 +117,10 @@ def plan(findings: Iterable[Finding], *, unverified: bool = False) -> Plan:
 
 
 def _rewrite(
-    findings: list[Finding], blocked: Mapping[tuple[Installation, str], Blocked], unverified: bool
+    findings: list[Finding],
+    blocked: Mapping[tuple[Installation, str], Blocked],
+    original: Callable[[str], Original | None],
+    unverified: bool,
 ) -> tuple[list[FilePlan], tuple[Finding, str] | None]:
     """All files rewritten, or the first finding whose rewrite does not hold, and why."""
     by_path: dict[str, list[Finding]] = {}
@@ -119,17 +135,24 @@ def _rewrite(
     table = catalog.shape_table()
     files = []
     for path, group in by_path.items():
-        steps = []
-        for finding in group:
-            shape = finding.seen.shape or ""
-            listed = table.shapes.get((finding.target.fix, finding.target.function, shape))
-            steps.append(Step(finding.target, listed.result if listed else None))
-        before = group[0].seen.data
+        known = [
+            table.shapes.get((finding.target.fix, finding.target.function, finding.seen.shape or ""))
+            for finding in group
+        ]
+        steps = [Step(finding.target, shape.result if shape else None) for finding, shape in zip(group, known)]
+        before = base = group[0].seen.data
         assert before is not None  # a verdict that may be tried has seen a function
+        kept = original(path) if any(shape is not None and shape.state == "superseded" for shape in known) else None
+        if kept is not None and kept.patched == group[0].seen.sha256:
+            # old -> pristine -> new: with it come the other functions that we rewrote in this file
+            again = {finding.target for finding in group}
+            steps = [*(Step(target, shape) for target, shape in kept.steps if target not in again), *steps]
+            base = kept.data
         try:
-            done = rewrite(before, steps)
+            done = rewrite(base or b"", steps)
         except RewriteError as error:
-            return [], (next(finding for finding in group if finding.target == error.target), str(error))
+            mine = [finding for finding in group if finding.target == error.target]
+            return [], ((mine or group)[0], str(error))
         told = tuple((step.target, *shapes, step.result is not None) for step, shapes in zip(steps, done.shapes))
         files.append(FilePlan(group[0].installation, path, before, done.data, told))
     return files, None

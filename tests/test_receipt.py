@@ -265,6 +265,18 @@ def test_original_bytes_that_were_altered_or_lost_are_refused(tmp_path: Path) ->
     assert (caught.value.code, caught.value.path) == ("bad-receipt", str(blob))
 
 
+def test_blobs_are_not_deleted_through_a_link(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    store.mkdir()
+    (store / receipt.sha256(C)).write_bytes(C)
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state" / "pristine").symlink_to(store)
+    with pytest.raises(UnhangError) as caught:
+        receipt.changes(str(tmp_path / "state"), receipt.merge(None, [entry()]), {receipt.sha256(A): A})
+    assert caught.value.code == "bad-receipt"
+    assert list(store.iterdir()) == [store / receipt.sha256(C)]
+
+
 # Out of git
 
 
@@ -417,8 +429,9 @@ def loaded(code: str) -> set[str]:
 
 def test_looking_imports_nothing_slow() -> None:
     code = (
-        "from unhang.receipt import load; from unhang.transaction import interrupted\n"
+        "from unhang.receipt import load; from unhang.state import interrupted\n"
         "load('/nonexistent'); interrupted('/nonexistent')"
     )
     slow = {"dataclasses", "pathlib", "tempfile", "inspect", "filelock", "subprocess", "libcst", "ast", "logging"}
+    slow |= {"unhang.transaction", "unhang.journal", "unhang.lock"}
     assert slow & (loaded(code) - loaded("")) == set()  # an editable install may load some by itself

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import filelock  # before any fork: some of these run as a user who may not read it
 import pytest
 
-from unhang import disk, journal, lock, transaction
+from unhang import disk, lock, state, transaction
 from unhang.errors import UnhangError
 from unhang.model import Change
 from unhang.transaction import FileChange, commit, exclusive, interrupted, recover
@@ -515,9 +515,11 @@ def test_every_change_to_the_disk_passes_the_seam(tmp_path: Path) -> None:
 
         def audit(event: str, arguments: tuple[Any, ...]) -> None:
             writes = event == "open" and isinstance(arguments[2], int) and arguments[2] & (os.O_WRONLY | os.O_RDWR)
-            # Its lock, and the folder of that, which is there.
-            by_filelock = bool(arguments) and str(arguments[0]) in (case.state, os.path.join(case.state, "lock"))
-            if (writes or event in watched) and not inside[0] and not by_filelock:
+            if inside[0] or not (writes or event in watched):
+                return
+            on = arguments[0]
+            on = os.readlink(f"/proc/self/fd/{on}") if isinstance(on, int) else str(on)
+            if on not in (case.state, os.path.join(case.state, "lock")):  # filelock's; that folder is there by then
                 escaped.append((event, arguments))
 
         disk.run = run
@@ -543,8 +545,8 @@ def test_all_is_synced_before_the_first_replacement(tmp_path: Path) -> None:
 
     disk.run = run
     go(case)
-    ready = log.index(("rename", os.path.join(case.state, journal.INTENT)))
-    done = log.index(("rename", os.path.join(case.state, journal.READY)))
+    ready = log.index(("rename", os.path.join(case.state, state.INTENT)))
+    done = log.index(("rename", os.path.join(case.state, state.READY)))
     created = [name for what, name in log[:ready] if what == "open" and ".unhang-" in name and "made" not in name]
     linked = [name for what, name in log[:ready] if what == "link"]
     assert (len(created), len(linked)) == (5 + 2 + 2, 5)
@@ -683,10 +685,10 @@ def test_bytecode_written_meanwhile_goes(tmp_path: Path) -> None:
         lambda j: {**j, "made": "/"},
     ],
 )
-@pytest.mark.parametrize("stage", [journal.INTENT, journal.READY, journal.DONE])
+@pytest.mark.parametrize("stage", [state.INTENT, state.READY, state.DONE])
 def test_a_journal_that_is_not_ours_is_refused(tmp_path: Path, stage: str, spoil: Callable[[Any], Any]) -> None:
     case = stop_in_the_middle(tmp_path)
-    path = Path(case.state, journal.READY)
+    path = Path(case.state, state.READY)
     spoiled = spoil(json.loads(path.read_bytes()))
     path.unlink()
     Path(case.state, stage).write_bytes(spoiled if isinstance(spoiled, bytes) else json.dumps(spoiled).encode())
@@ -697,7 +699,7 @@ def test_a_journal_that_is_not_ours_is_refused(tmp_path: Path, stage: str, spoil
     assert (case.look(), case.names()) == before
 
 
-@pytest.mark.parametrize("stage", [journal.INTENT, journal.READY, journal.DONE])
+@pytest.mark.parametrize("stage", [state.INTENT, state.READY, state.DONE])
 @pytest.mark.parametrize(("old", "new"), [("now", "evil"), ("now", None), (None, "now"), ("evil", "now")])
 def test_a_journal_has_no_power_without_the_files_beside(
     tmp_path: Path, stage: str, old: str | None, new: str | None
@@ -919,6 +921,22 @@ def test_a_library_that_hides_the_missing_lock_does_not_make_us_wait(
     with pytest.raises(UnhangError) as caught, exclusive(str(tmp_path / ".unhang")):
         pass
     assert caught.value.code == "no-locks"
+
+
+@pytest.mark.parametrize("name", [".unhang", ".unhang/lock"])
+def test_a_link_is_not_followed_out(tmp_path: Path, name: str) -> None:
+    victim = tmp_path / "victim"
+    link = tmp_path / name
+    link.parent.mkdir(exist_ok=True)
+    link.symlink_to(victim)
+    if name.endswith("lock"):
+        victim.write_text("precious")
+    else:
+        victim.mkdir()
+    with pytest.raises(UnhangError) as caught, exclusive(str(tmp_path / ".unhang")):
+        pass
+    assert (caught.value.code, caught.value.path) == ("bad-state", str(link))
+    assert (victim.read_text() if victim.is_file() else list(victim.iterdir())) in ("precious", [])
 
 
 def test_a_file_in_the_place_of_the_folder_is_named(tmp_path: Path) -> None:
