@@ -4,21 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-from typing import NamedTuple
 
 from unhang import disk
+from unhang.receipt import Exclude
 from unhang.transaction import FileChange
-
-
-class Exclude(NamedTuple):
-    """How the line went in, so that it can go out without a trace. Where it went is looked up, never trusted."""
-
-    newline: bool
-    """The file did not end in a newline, so that one went in before the line."""
-    created: bool
-    """There was no file."""
-    made_dir: bool
-    """There was no folder for it."""
 
 
 def find(folder: str) -> tuple[str, bytes] | None:

@@ -1,11 +1,4 @@
-"""The journal of a transaction: which files, from which bytes to which; read as if an enemy had written it.
-
-Its name is the stage, so that one rename takes a run from a stage to the next:
-
-    journal.intent   nothing is replaced yet, or everything is put back: what is ours can go
-    journal.json     every `.new` and `.old` is on disk: it can go forward and back
-    journal.done     everything is replaced: what is ours can go
-"""
+"""The journal of a transaction: which files, from which bytes to which; read as if an enemy had written it."""
 
 from __future__ import annotations
 
@@ -18,7 +11,6 @@ from typing import Any, NamedTuple
 
 from unhang.errors import UnhangError
 
-INTENT, READY, DONE = "journal.intent", "journal.json", "journal.done"
 SCHEMA = 1
 PREFIX = ".unhang-"
 

@@ -12,14 +12,11 @@ from typing import TYPE_CHECKING
 
 from unhang import disk
 from unhang.errors import UnhangError
+from unhang.state import JOURNAL_DRAFT, LOCK, MADE
 
 if TYPE_CHECKING:
     from filelock import BaseFileLock
 
-LOCK = "lock"
-MADE = "made-parent"
-"""In the state folder: its parent, such as `share`, is ours too, and goes with it."""
-JOURNAL_DRAFT = "journal.tmp"
 _POLL_S = 0.02
 
 _held: set[str] = set()
@@ -36,8 +33,15 @@ def exclusive(state_dir: str, *, timeout: float = 60.0) -> Iterator[None]:
 
     Plan inside of it: what was planned before the wait may be old. Makes `state_dir`, and leaves neither it nor any
     file behind in which nothing of ours remains. Raises UnhangError: `locked` (somebody else held it for all of
-    `timeout` seconds), `no-locks` (a file system without locks), `not-writable` and the others of `disk.refusal`.
+    `timeout` seconds), `no-locks` (a file system without locks), `bad-state` (our folder or lock is a link),
+    `not-writable` and the others of `disk.refusal`.
     """
+    for path in (state_dir, os.path.join(state_dir, LOCK)):
+        if os.path.islink(path):  # we make none; a checkout may bring one, for us to write through
+            raise UnhangError(
+                "bad-state", f"{path} is a symlink, which unhang never makes", path=path,
+                hint="nothing was changed; see where it leads, delete it, then run the same command again",
+            )  # fmt: skip
     state_dir = os.path.realpath(state_dir)
     lock = _acquire(state_dir, timeout)
     _held.add(state_dir)

@@ -11,12 +11,13 @@ import os
 import re
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from unhang import __version__, disk, git_exclude
+from unhang import __version__, disk
 from unhang.errors import UnhangError
-from unhang.git_exclude import Exclude
-from unhang.transaction import FileChange
+
+if TYPE_CHECKING:
+    from unhang.transaction import FileChange
 
 NAME, BLOBS = "receipt.json", "pristine"
 SCHEMA = 1
@@ -56,6 +57,19 @@ class Entry(NamedTuple):
     record_row: str | None
     """Its row before the first fix (`record.row`)."""
     fixes: tuple[Fixed, ...]
+
+
+class Exclude(NamedTuple):
+    """How the line that hides us from git went in, so that it can go out without a trace. Where it went is looked up,
+    never trusted.
+    """
+
+    newline: bool
+    """The file did not end in a newline, so that one went in before the line."""
+    created: bool
+    """There was no file."""
+    made_dir: bool
+    """There was no folder for it."""
 
 
 class Receipt(NamedTuple):
@@ -164,6 +178,9 @@ def changes(state_dir: str, receipt: Receipt, blobs: Mapping[str, bytes]) -> lis
     Reads the state there is now. Raises UnhangError `bad-receipt` for a blob that is there with other bytes, ValueError
     for one that is neither there nor in `blobs`.
     """
+    from unhang import git_exclude  # here and below: only who writes pays for it
+    from unhang.transaction import FileChange
+
     state_dir = os.path.realpath(state_dir)
     folder, path = os.path.dirname(state_dir), os.path.join(state_dir, NAME)
     with disk.about(path):
@@ -183,6 +200,8 @@ def changes(state_dir: str, receipt: Receipt, blobs: Mapping[str, bytes]) -> lis
 
 
 def _blob_changes(folder: str, wanted: set[str], blobs: Mapping[str, bytes]) -> list[FileChange]:
+    from unhang.transaction import FileChange
+
     result = []
     for digest in sorted(wanted):
         path = os.path.join(folder, digest)
@@ -191,6 +210,8 @@ def _blob_changes(folder: str, wanted: set[str], blobs: Mapping[str, bytes]) -> 
             if data is None or sha256(data) != digest:
                 raise ValueError(f"the bytes of blob {digest} are missing")
             result.append(FileChange(path, None, data))
+    if os.path.islink(folder):
+        raise _bad(folder, "it is a symlink, and what it leads to is not ours to delete")
     kept: list[str] = []
     with suppress(FileNotFoundError), disk.about(folder):
         kept = sorted(os.listdir(folder)) if os.path.isdir(folder) else []

@@ -1,7 +1,7 @@
 """All or nothing: a set of files is replaced, created and deleted together, or not at all, whatever instant kills us.
 
 Beside every file stand, while it lasts, two of ours: `.new` with the new bytes, and `.old`, to put it back from. The
-journal lists the files, and its name says how far the run came (see `journal`).
+journal lists the files, and its name says how far the run came (see `state`).
 
 No file is ever replaced or deleted for a journal's word alone: the `.new` or `.old` beside it must have the bytes whose
 sha256 the journal names, and only who may write in that folder could have put it there.
@@ -18,9 +18,10 @@ from typing import Literal, NamedTuple
 
 from unhang import bytecode, disk
 from unhang.errors import UnhangError
-from unhang.journal import DONE, INTENT, PREFIX, READY, File, Journal, compose, parse, render
-from unhang.lock import JOURNAL_DRAFT, exclusive, held
+from unhang.journal import PREFIX, File, Journal, compose, parse, render
+from unhang.lock import exclusive, held
 from unhang.model import Change
+from unhang.state import DONE, INTENT, JOURNAL_DRAFT, READY, interrupted
 
 __all__ = ["FileChange", "commit", "exclusive", "interrupted", "recover"]
 
@@ -35,11 +36,6 @@ class FileChange(NamedTuple):
     """Its new bytes; None: it is deleted."""
     prune: bool = False
     """After a deletion: remove its folder too, where that leaves it empty."""
-
-
-def interrupted(state_dir: str) -> bool:
-    """Say whether a journal is there: a run was killed (or is at work right now). Only reads, raises nothing."""
-    return any(os.path.lexists(os.path.join(state_dir, stage)) for stage in (INTENT, READY, DONE))
 
 
 def recover(state_dir: str) -> str | None:
