@@ -171,7 +171,8 @@ def pip(env: Path, *arguments: str) -> None:
     )
 
 
-def test_metadata_verifies_and_pip_uninstalls_a_patched_wheel(site: Path) -> None:
+def test_metadata_verifies_and_pip_works_on_a_patched_wheel(site: Path) -> None:
+    untouched = {path.name for path in (site / "tiny_demo").rglob("*")}
     listed = site / "tiny_demo-1.0.dist-info" / "RECORD"
     before = listed.read_bytes()
     new = {"tiny_demo/mod.py": b"X = 'patched'\n", "tiny_demo/a,b.py": NEW}
@@ -191,6 +192,14 @@ def test_metadata_verifies_and_pip_uninstalls_a_patched_wheel(site: Path) -> Non
             assert (file.hash.value, file.size) == (digest, len(data))
             checked.add(str(file))
     assert set(new) < checked
+
+    (wheel,) = site.parents[3].glob("*.whl")
+    pip(site.parents[2], "install", "--no-index", "--no-deps", "--force-reinstall", str(wheel))
+    assert {path.name for path in (site / "tiny_demo").rglob("*")} == untouched
+    assert (site / "tiny_demo" / "mod.py").read_bytes() == b"X = 1\n"
+    listed.write_bytes(record.update(listed.read_bytes(), new))
+    for path, data in new.items():
+        (site / path).write_bytes(data)
 
     pip(site.parents[2], "uninstall", "--yes", "tiny-demo")
     assert [path.name for path in site.iterdir() if path.name.startswith("tiny_demo")] == []
