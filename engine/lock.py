@@ -17,7 +17,7 @@ from unhang.state import JOURNAL_DRAFT, LOCK, MADE
 if TYPE_CHECKING:
     from filelock import BaseFileLock
 
-_POLL_S = 0.02
+_POLL_S = 0.01, 0.05  # at first, and at most: many who wait must not keep the one who works from working
 
 _held: set[str] = set()
 
@@ -58,6 +58,7 @@ def _acquire(state_dir: str, timeout: float) -> BaseFileLock:
     path = os.path.join(state_dir, LOCK)
     deadline = time.monotonic() + timeout
     probed = made = False
+    pause = _POLL_S[0]
     while True:
         with disk.about(path):
             made = _make(state_dir) or made
@@ -74,7 +75,8 @@ def _acquire(state_dir: str, timeout: float) -> BaseFileLock:
                     hint=f"wait for it to end, then run the same command again (see: fuser -v {path})",
                 ) from None  # fmt: skip
             # Not filelock's own waiting, which would make a folder that was tidied away, and tell nobody.
-            time.sleep(_POLL_S)
+            time.sleep(pause)
+            pause = min(2 * pause, _POLL_S[1])
         except (FileNotFoundError, FileExistsError):
             pass  # tidied away between our making it and our locking in it, or within filelock's own look at it
         except (OSError, NotImplementedError) as error:
