@@ -354,31 +354,35 @@ def _follow_arm(half: Half, stage: int, known: dict[str, bool]) -> tuple[list[st
     return _follow(half.arms[stage], known) if stage < len(half.arms) else ([], {})
 
 
-def _follow(body: list[ast.stmt], known: dict[str, bool]) -> tuple[list[str], dict[str, str]]:
+def _follow(
+    body: list[ast.stmt], known: dict[str, bool], before: dict[str, str] | None = None
+) -> tuple[list[str], dict[str, str]]:
     """Which fields these statements broadcast, in order, and what each name holds after them.
 
-    ``known`` says which conditions hold; what stands under another condition is one event, named by that condition.
-    Raises Unreadable where a broadcast stands in anything but an expression, an assignment or an ``if``.
+    ``known`` says which conditions hold, ``before`` what names hold already; what stands under another condition is one
+    event, named by that condition. Raises Unreadable where a broadcast stands in anything but an expression, an
+    assignment or an ``if``.
     """
     events: list[str] = []
-    values: dict[str, str] = {}
+    values = dict(before or {})
     for node in body:
         field = _broadcast_field(node)
-        if field is not None:
+        if field is not None and values.get(field) == "None" and isinstance(node, ast.Expr):
+            pass  # `_broadcast(None)` is none
+        elif field is not None:
             events.append(field)
             values[field] = "received"
         elif isinstance(node, ast.If):
             test = expression(node.test)
             if test in known:
-                inner, held = _follow(node.body if known[test] else node.orelse, known)
+                inner, values = _follow(node.body if known[test] else node.orelse, known, values)
                 events += inner
-                values.update(held)
             else:
-                inner, held = _follow(node.body, known)
-                otherwise, _ = _follow(node.orelse, known)
+                inner, held = _follow(node.body, known, values)
+                otherwise, _ = _follow(node.orelse, known, values)
                 if inner or otherwise:
                     events.append(f"if {test}: {inner} else: {otherwise}")
-                values.update(dict.fromkeys(held, f"if {test}"))
+                values.update({name: f"if {test}" for name in held if held[name] != values.get(name)})
         elif _hides_a_broadcast(node):
             raise Unreadable(expression(node))
         else:

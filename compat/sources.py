@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import json
 import os
+import re
 import subprocess
 import tempfile
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from unhang import shape
 
 if TYPE_CHECKING:
     from git import Repo
@@ -115,8 +119,6 @@ def history(
 
 
 def _at_least(repo: Repo, commit: str, version_file: str, floor: str) -> bool:
-    import re
-
     from packaging.version import Version
 
     data = _blob(repo.commit(commit).tree, version_file)
@@ -129,21 +131,31 @@ def _at_least(repo: Repo, commit: str, version_file: str, floor: str) -> bool:
     return Version(version) >= Version(floor)
 
 
-def as_written(repo: Repo, ref: str, path: str, data: bytes) -> bytes | None:
-    """A file with a pull request's change of it applied as GNU patch does; None where it does not apply whole."""
+def as_written(repo: Repo, ref: str, path: str, function: str, data: bytes) -> bytes | None:
+    """A file with a pull request's change of one function, applied by GNU patch; None where it does not apply whole."""
     base = repo.git.merge_base("main", ref)
-    hunks = repo.git.diff(base, ref, "--", path, strip_newline_in_stdout=False)
+    hunks = _of_function(
+        repo.git.diff(base, ref, "--", path, strip_newline_in_stdout=False), repo, base, path, function
+    )
     with tempfile.TemporaryDirectory() as folder:
         target = os.path.join(folder, "file.py")
         with open(target, "wb") as file:
             file.write(data)
-        done = subprocess.run(
-            ["patch", "--silent", "--force", "--no-backup-if-mismatch", "--reject-file=-", target],
-            input=hunks.encode(),
-            capture_output=True,
-            check=False,
-        )
+        command = ["patch", "--silent", "--force", "--no-backup-if-mismatch", "--reject-file=-", target]
+        done = subprocess.run(command, input=hunks.encode(), capture_output=True, check=False)
         with open(target, "rb") as file:
             result = file.read()
-    # Import lines differ between releases and may be rejected; the shape of the function is what counts.
-    return result if done.returncode in (0, 1) and result != data else None
+    return result if done.returncode == 0 else None
+
+
+def _of_function(diff: str, repo: Repo, base: str, path: str, function: str) -> str:
+    """The hunks of a diff that touch a function: those around it, such as sorted imports, are not the fix."""
+    before = _blob(repo.commit(base).tree, path)
+    (node,) = shape.find(ast.parse(before or b""), function)
+    head, *hunks = re.split(r"^(?=@@ )", diff, flags=re.MULTILINE)
+    mine = []
+    for hunk in hunks:
+        start, length = (int(number or 1) for number in re.match(r"@@ -(\d+)(?:,(\d+))?", hunk).groups())  # type: ignore[union-attr]
+        if start < (node.end_lineno or 0) and start + length > node.lineno:
+            mine.append(hunk)
+    return head + "".join(mine)

@@ -201,7 +201,7 @@ def _as_written(sweep: Sweep, clones: Mapping[str, str], by_key: Mapping[tuple[s
         for (fix, function, _), row in list(sweep.rows.items()):
             if (fix, function) != (target.fix, target.function) or row.note:
                 continue
-            data = sources.as_written(repo, item["ref"], item["file"], row.data)
+            data = sources.as_written(repo, item["ref"], item["file"], function, row.data)
             if data is None or not _parses(data):
                 continue
             # a hunk that was rejected shows: then our rewrite of it is not what our rewrite of the untouched file is

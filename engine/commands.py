@@ -16,7 +16,7 @@ from unhang.model import Environment, Search
 from unhang.plan import Blocked, Finding, Original, Plan, judge, plan
 from unhang.receipt import Receipt
 from unhang.report import Told
-from unhang.transaction import interrupted
+from unhang.state import interrupted, littered
 
 if TYPE_CHECKING:
     import argparse
@@ -78,6 +78,7 @@ def apply(options: argparse.Namespace) -> int:
     if planned.files or interrupted(scope.environment.state_dir):
         planned, changed = _apply_alone(scope, findings, planned, options.unverified)
         findings = _judge(scope)
+    _tidy(scope.environment.state_dir)
     _tell(options, Told(scope.search, findings, changed, False))
     _tell_applied(scope.environment, planned, changed)
     unmet = _unmet(scope, findings)
@@ -93,6 +94,7 @@ def revert(options: argparse.Namespace) -> int:
 
     scope = _scope(options)
     state_dir = scope.environment.state_dir
+    _tidy(state_dir)
     if receipt.load(state_dir) is None and not interrupted(state_dir):
         _say(report.environment_line(scope.environment))
         _say(f"nothing to revert: there is no receipt in {state_dir}")
@@ -212,6 +214,14 @@ def _apply_alone(scope: Scope, findings: list[Finding], planned: Plan, unverifie
         if planned.files:
             write.apply(scope.environment, planned.files)
     return planned, frozenset(file.path for file in planned.files)
+
+
+def _tidy(state_dir: str) -> None:
+    """Take away the lock of a run that was killed with no journal to tell of it."""
+    if littered(state_dir):
+        from unhang.lock import tidy
+
+        tidy(state_dir)
 
 
 def _unmet(scope: Scope, findings: Sequence[Finding]) -> list[str]:

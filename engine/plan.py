@@ -12,6 +12,7 @@ from unhang.decide import DRIFTED, NEEDED, SETTLED, UNLISTED, Past, Verdict, dec
 from unhang.errors import UnhangError
 from unhang.model import Installation
 from unhang.observe import Observation, observe
+from unhang.observe import judge as judge_bytes
 
 
 class Finding(NamedTuple):
@@ -142,8 +143,10 @@ def _rewrite(
         steps = [Step(finding.target, shape.result if shape else None) for finding, shape in zip(group, known)]
         before = base = group[0].seen.data
         assert before is not None  # a verdict that may be tried has seen a function
-        kept = original(path) if any(shape is not None and shape.state == "superseded" for shape in known) else None
-        if kept is not None and kept.patched == group[0].seen.sha256:
+        kept = original(path)
+        if kept is not None and kept.patched != group[0].seen.sha256 and _stands(kept, before, table):
+            return [], (group[0], "the file was edited since it was patched, and its original could not be kept")
+        if kept is not None and any(shape is not None and shape.state == "superseded" for shape in known):
             # old -> pristine -> new: with it come the other functions that we rewrote in this file
             again = {finding.target for finding in group}
             steps = [*(Step(target, shape) for target, shape in kept.steps if target not in again), *steps]
@@ -156,6 +159,11 @@ def _rewrite(
         told = tuple((step.target, *shapes, step.result is not None) for step, shapes in zip(steps, done.shapes))
         files.append(FilePlan(group[0].installation, path, before, done.data, told))
     return files, None
+
+
+def _stands(kept: Original, data: bytes, table: catalog.ShapeTable) -> bool:
+    """Whether a rewrite of ours still stands in the file: it was edited then, and not reinstalled."""
+    return any(judge_bytes("", data, target.function, table.files).shape == shape for target, shape in kept.steps)
 
 
 def _may_try(verdict: Verdict, unverified: bool) -> bool:
