@@ -11,9 +11,10 @@ import re
 import shutil
 import subprocess
 import tokenize
-from functools import lru_cache
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from types import CodeType
-from typing import Any, Callable, Mapping, NamedTuple, Sequence
+from typing import Any, NamedTuple
 
 import pytest
 import wheels
@@ -63,7 +64,9 @@ class Case(NamedTuple):
         return _load(self)
 
 
-def cases(fix: str, releases: Mapping[str, Sequence[str]], trees: Mapping[str, Sequence[str]] | None = None) -> list[Any]:
+def cases(
+    fix: str, releases: Mapping[str, Sequence[str]], trees: Mapping[str, Sequence[str]] | None = None
+) -> list[Any]:
     """The cases of a fix: these releases of each upstream, then every other affected shape that a clone has.
 
     ``trees`` are releases that exist only as source trees.
@@ -74,7 +77,11 @@ def cases(fix: str, releases: Mapping[str, Sequence[str]], trees: Mapping[str, S
             (target,) = (item for item in catalog.fix(fix).targets if item.upstream == upstream and _has(item, names))
             covered |= {f"{upstream} {name}" for name in names}
             found += [pytest.param(Case(kind, target, name), id=f"{upstream}-{name}") for name in names]
-    return [*found, *(item for row in _ROWS if row["fix"] == fix and not covered & {*row.get("releases", ())} for item in _shape_case(row))]
+    for row in _ROWS:
+        if row["fix"] == fix and row["state"] == "affected" and not covered & {*row.get("releases", ())}:
+            kind = "pull" if _is_pull(row) else "shape"
+            found.append(pytest.param(Case(kind, _targets(row)[0], row["shape"]), id=f"{kind}-{row['shape']}"))
+    return found
 
 
 def first(parameters: Sequence[Any], upstream: str) -> Source:
@@ -117,7 +124,8 @@ def check(source: Source) -> None:
     assert not too_wide
     assert [line for line in added if line != line.rstrip()] == []
     comments = [line for line in added if re.fullmatch(rf"\s*# unhang {target.fix}: \S.*", line)]
-    assert comments and b"\n".join([*before, *after]).count(f"# unhang {target.fix}".encode()) == 0
+    assert comments
+    assert f"# unhang {target.fix}".encode() not in b"".join([*before, *after])
     assert not any(_imports_unhang(node) for node in ast.walk(_parsed(new.data)))
     assert "unhang" not in "\n".join(line for line in added if line not in comments)
     assert rewrite(new.data, [Step(target, None)]).data == new.data
@@ -134,7 +142,8 @@ def check_variants(source: Source) -> None:
         "bom, crlf, no last line end": lambda data: codecs.BOM_UTF8 + data.rstrip(b"\n").replace(b"\n", b"\r\n"),
         "no last line end": lambda data: data.rstrip(b"\n"),
     }
-    assert b"\r" not in source.data and not source.data.startswith(codecs.BOM_UTF8)
+    assert b"\r" not in source.data
+    assert not source.data.startswith(codecs.BOM_UTF8)
     for name, variant in variants.items():
         assert (name, _rewritten(source.target, variant(source.data), result)) == (name, variant(new.data))
     # Up to the end of the function alone: then the function is the end of the file, and there may be no last line end.
@@ -179,12 +188,12 @@ def callable_of(function: shape.Function, namespace: Mapping[str, Any]) -> Calla
     return found
 
 
-@lru_cache(maxsize=None)
+@cache
 def _compiled(function: shape.Function) -> CodeType:
     return compiled([bare(function)])
 
 
-@lru_cache(maxsize=None)
+@cache
 def unparsed(function: shape.Function) -> str:
     """The function's code in Python's own spelling, which a mutation may look for."""
     return ast.unparse(function)
@@ -197,15 +206,6 @@ def mutated(function: shape.Function, old: str, new: str, count: int = 1) -> sha
     (changed,) = ast.parse(text.replace(old, new)).body
     assert isinstance(changed, (ast.FunctionDef, ast.AsyncFunctionDef))
     return changed
-
-
-def _shape_case(row: dict[str, Any]) -> list[Any]:
-    """The case of a shape that is affected, if a clone can show it."""
-    if row["state"] != "affected":
-        return []
-    if _is_pull(row):
-        return [pytest.param(Case("pull", _targets(row)[0], row["shape"]), id=f"pull-{row['shape']}")]
-    return [pytest.param(Case("shape", _targets(row)[0], row["shape"]), id=f"shape-{row['shape']}")]
 
 
 def _is_pull(row: Mapping[str, Any]) -> bool:
@@ -222,7 +222,7 @@ def _has(target: Target, versions: Sequence[str]) -> bool:
     return all(known[version].shapes.get(f"{target.file}::{target.function}") for version in versions)
 
 
-@lru_cache(maxsize=None)
+@cache
 def _load(case: Case) -> Source:
     if case.kind == "wheel":
         project = "megatron-core" if case.target.upstream == "megatron-lm" else case.target.upstream
@@ -254,7 +254,7 @@ def _show(target: Target, revision: str, path: str) -> bytes | None:
     return done.stdout if done.returncode == 0 else None
 
 
-@lru_cache(maxsize=None)
+@cache
 def _pulls(fix: str) -> Mapping[str, Source]:
     """The pull request of a fix, as written, applied to every shape of its target: shape -> source."""
     (item,) = (item for item in compat.load("upstreams.json")["as-written"] if item["fix"] == fix)
@@ -268,7 +268,7 @@ def _pulls(fix: str) -> Mapping[str, Source]:
         if row["fix"] != fix or row["function"] != item["function"]:
             continue
         for base in _bases(row):
-            data = compat.as_written(repo, item["ref"], item["file"], base.data)
+            data = compat.as_written(repo, item["ref"], item["file"], item["function"], base.data)
             if data is None or not _parses(data):
                 continue
             source = Source(base.target, data)
@@ -308,7 +308,7 @@ def _parsed(data: bytes) -> ast.Module:
     return _TREES[key]
 
 
-@lru_cache(maxsize=None)
+@cache
 def _rewritten(target: Target, data: bytes, result: str | None) -> bytes:
     return rewrite(data, [Step(target, result)]).data
 

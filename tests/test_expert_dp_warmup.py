@@ -1,4 +1,4 @@
-"""expert-dp-warmup: the real initialisation runs for every rank of a job, and it is noted which groups are warmed up."""
+"""expert-dp-warmup: the real initialisation runs for every rank of a job, and it is noted which groups it warms up."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ import math
 import os
 import sys
 import warnings
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from functools import partial
 from itertools import cycle
 from types import CodeType, ModuleType, SimpleNamespace
-from typing import Any, Callable, NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 import sources
+import wheels
 from sources import Source
 
 from unhang import catalog, shape
@@ -105,13 +107,13 @@ class Job(NamedTuple):
 JOBS = [Job(), Job(tp=2), Job(pp=2), Job(ep=4), Job(tp=2, pp=2, ep=2), Job(instances=2), Job(pp=2, ep=2, instances=2)]
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def definitions(data: bytes) -> CodeType:
     """What parallel_state.py defines, without its imports: its functions, its class, its globals."""
-    kept = []
+    kept: list[ast.stmt] = []
     for node in ast.parse(data).body:
         if isinstance(node, (ast.Assign, ast.AnnAssign)):
-            kept.append(ast.Assign([node.target], node.value) if isinstance(node, ast.AnnAssign) else node)
+            kept.append(node)
         elif isinstance(node, ast.FunctionDef):
             kept.append(sources.bare(node))
         elif isinstance(node, ast.ClassDef):
@@ -128,7 +130,7 @@ def rearrange(ranks: list[int], pattern: str, u: int, s: int, l: int) -> SimpleN
 
 
 def initialised(source: Source, job: Job, rank: int) -> tuple[Torch, dict[str, Any]]:
-    """Run the whole of initialize_model_parallel as one rank; what torch recorded, and the module's globals after it."""
+    """Run the whole of initialize_model_parallel as one rank: what torch recorded, and the module's globals then."""
     torch = Torch(8, rank, job.backend)
     namespace: dict[str, Any] = {
         "__name__": "megatron.core.parallel_state",
@@ -222,8 +224,9 @@ def tail(source: Source) -> CodeType:
     return sources.compiled(body[start:])
 
 
-def run_tail(source: Source, torch: Torch, size: int = 2, **names: object) -> list[Any]:
+def run_tail(source: Source, names: Mapping[str, object], size: int = 2) -> list[Any]:
     """Run the tail alone, with these globals and no others; what was done."""
+    torch = Torch()
     namespace = {"torch": torch, "expert_model_parallel_size": size, "_set_global_memory_buffer": lambda: None, **names}
     exec(tail(source), namespace)
     return torch.done
@@ -248,19 +251,18 @@ def newest() -> Source:
     return rewritten
 
 
-# -- ms-swift -----------------------------------------------------------------------------------------------------------
+# -- ms-swift ---------------------------------------------------------------------------------------------------------
 
 
 class Mpu(SimpleNamespace):
     """megatron-core's accessors, as far as a release has them."""
 
-    def __init__(self, ready: bool = False, **groups: object) -> None:
-        accessors = {name: (lambda group=group: group) if not callable(group) else group for name, group in groups.items()}
+    def __init__(self, groups: Mapping[str, object], ready: bool = False) -> None:
         super().__init__(
             initialize_model_parallel=lambda *_, **__: self.made.append("groups"),
             model_parallel_is_initialized=lambda: ready,
             made=[],
-            **accessors,
+            **{name: group if callable(group) else partial(lambda it: it, group) for name, group in groups.items()},
         )
 
 
@@ -313,13 +315,13 @@ def _swift_utils(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "swift.utils", utils)
 
 
-# -- no-op cases --------------------------------------------------------------------------------------------------------
+# -- no-op cases ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("version", ["3.12.6", "3.0.0"])
 def test_ms_swift_3_has_no_such_file(version: str) -> None:
     (target,) = (item for item in catalog.fix(FIX).targets if item.upstream == "ms-swift")
-    assert sources.wheels.read("ms-swift", version, target.file) is None
+    assert wheels.read("ms-swift", version, target.file) is None
 
 
 def test_a_function_of_the_same_name_in_verl_is_no_target() -> None:
@@ -345,17 +347,17 @@ def test_without_an_accelerator_backend_nothing_is_done(case: sources.Case, back
 def test_ms_swift_does_nothing_where_there_is_nothing_to_do(case: sources.Case) -> None:
     source = case.load().rewritten
     groups = dict.fromkeys(ACCESSORS, Group([0, 2], "nccl"))
-    assert initialise_mpu(source, Torch(), Mpu(**groups), ep=1) == []
-    assert initialise_mpu(source, Torch(), Mpu(ready=True, **groups)) == []
+    assert initialise_mpu(source, Torch(), Mpu(groups), ep=1) == []
+    assert initialise_mpu(source, Torch(), Mpu(groups, ready=True)) == []
     for backend in NOT_SERVED:
-        assert initialise_mpu(source, Torch(), Mpu(**dict.fromkeys(ACCESSORS, Group([0, 2], backend)))) == []
-    assert initialise_mpu(source, Torch(), Mpu()) == []
-    assert initialise_mpu(source, Torch(), Mpu(**dict.fromkeys(ACCESSORS, asserting))) == []
-    assert initialise_mpu(source, Torch(), Mpu(**dict.fromkeys(ACCESSORS))) == []
-    assert initialise_mpu(source, Torch(), Mpu(**dict.fromkeys(ACCESSORS, Group([0], "nccl")))) == []
+        assert initialise_mpu(source, Torch(), Mpu(dict.fromkeys(ACCESSORS, Group([0, 2], backend)))) == []
+    assert initialise_mpu(source, Torch(), Mpu({})) == []
+    assert initialise_mpu(source, Torch(), Mpu(dict.fromkeys(ACCESSORS, asserting))) == []
+    assert initialise_mpu(source, Torch(), Mpu(dict.fromkeys(ACCESSORS))) == []
+    assert initialise_mpu(source, Torch(), Mpu(dict.fromkeys(ACCESSORS, Group([0], "nccl")))) == []
 
 
-# -- the rewrite --------------------------------------------------------------------------------------------------------
+# -- the rewrite ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -409,18 +411,18 @@ def test_every_accelerator_backend_is_served_also_in_a_composite(case: sources.C
 def test_the_tail_takes_whatever_groups_there_are(case: sources.Case) -> None:
     source = case.load().rewritten
     one, two, alone, cpu = Group([0, 2], "nccl"), Group([0, 4], "nccl"), Group([0], "nccl"), Group([0, 2], "gloo")
-    assert run_tail(source, Torch()) == []
-    assert run_tail(source, Torch(), **dict.fromkeys(GROUPS)) == []
-    assert run_tail(source, Torch(), **dict.fromkeys(GROUPS, alone)) == []
-    assert run_tail(source, Torch(), size=1, **dict.fromkeys(GROUPS, one)) == []
-    assert run_tail(source, Torch(), **dict.fromkeys(GROUPS, one)) == [(one, 3), "synchronize"]
+    assert run_tail(source, {}) == []
+    assert run_tail(source, dict.fromkeys(GROUPS)) == []
+    assert run_tail(source, dict.fromkeys(GROUPS, alone)) == []
+    assert run_tail(source, dict.fromkeys(GROUPS, one), size=1) == []
+    assert run_tail(source, dict.fromkeys(GROUPS, one)) == [(one, 3), "synchronize"]
     for name in GROUPS:
-        assert run_tail(source, Torch(), **{name: one}) == [(one, 3), "synchronize"]
+        assert run_tail(source, {name: one}) == [(one, 3), "synchronize"]
     mixed = dict(zip(GROUPS, (one, cpu, alone, two)))
-    assert run_tail(source, Torch(), **mixed) == [(one, 3), (two, 3), "synchronize"]
+    assert run_tail(source, mixed) == [(one, 3), (two, 3), "synchronize"]
     equal = Group([0, 2], "nccl")  # other objects have communicators of their own, whatever ranks they have
-    assert run_tail(source, Torch(), **dict(zip(GROUPS, (one, equal)))) == [(one, 3), (equal, 3), "synchronize"]
-    assert run_tail(source, Torch(), **dict(zip(reversed(GROUPS), (one, two)))) == [(two, 3), (one, 3), "synchronize"]
+    assert run_tail(source, dict(zip(GROUPS, (one, equal)))) == [(one, 3), (equal, 3), "synchronize"]
+    assert run_tail(source, dict(zip(reversed(GROUPS), (one, two)))) == [(two, 3), (one, 3), "synchronize"]
 
 
 @pytest.mark.usefixtures("_swift_utils")
@@ -439,7 +441,7 @@ def test_ms_swift_warms_up_what_the_accessors_give(case: sources.Case, backend: 
         ({ACCESSORS[2]: two}, done_two),
         (dict(zip(ACCESSORS, (asserting, one, asserting))), done_one),
     ):
-        mpu = Mpu(**groups)
+        mpu = Mpu(groups)
         assert initialise_mpu(source, Torch(backend=backend), mpu) == wanted
         assert mpu.made == ["groups"]
 
@@ -447,40 +449,48 @@ def test_ms_swift_warms_up_what_the_accessors_give(case: sources.Case, backend: 
 @pytest.mark.usefixtures("_swift_utils")
 @pytest.mark.parametrize("case", SWIFT)
 def test_ms_swift_untouched_warms_up_nothing(case: sources.Case) -> None:
-    groups = dict.fromkeys(ACCESSORS, Group([0, 2], "nccl"))
+    groups: dict[str, object] = dict.fromkeys(ACCESSORS, Group([0, 2], "nccl"))
     source = case.load()
     if source.known.note:
         assert "9486" in source.known.note
         # its argument: megatron-core 0.13 and 0.14 have the accessor without it
         with pytest.raises(TypeError, match="check_initialized"):
-            initialise_mpu(source, Torch(), Mpu(**groups))
-        groups["get_inter_distributed_optimizer_instance_group"] = lambda check_initialized: None  # type: ignore[assignment]
-    assert initialise_mpu(source, Torch(), Mpu(**groups)) == []
-    assert initialise_mpu(source.rewritten, Torch(), Mpu(**dict.fromkeys(ACCESSORS, Group([0, 2], "nccl")))) != []
+            initialise_mpu(source, Torch(), Mpu(groups))
+        groups["get_inter_distributed_optimizer_instance_group"] = lambda check_initialized: None
+    assert initialise_mpu(source, Torch(), Mpu(groups)) == []
+    assert initialise_mpu(source.rewritten, Torch(), Mpu(dict.fromkeys(ACCESSORS, Group([0, 2], "nccl")))) != []
 
 
 def test_ms_swift_imports_the_device_from_where_it_is() -> None:
     """`swift.utils` has had the name in every release that is rewritten."""
     for case in SWIFT:
         if case.values[0].kind == "wheel":
-            data = sources.wheels.read("ms-swift", case.values[0].key, "swift/utils/__init__.py")
+            data = wheels.read("ms-swift", case.values[0].key, "swift/utils/__init__.py")
             assert data is not None
             assert b"get_current_device" in data
 
 
-# -- half of the rewrite ------------------------------------------------------------------------------------------------
+# -- half of the rewrite ----------------------------------------------------------------------------------------------
 
+
+def only(source: Source, kept: str) -> Source:
+    """The source with one group alone to warm up."""
+    for name in GROUPS:
+        if name != kept:
+            source = mutated(source, f"        '{name}',\n", "")
+    return source
+
+
+_GATE = "    if expert_model_parallel_size > 1:\n        warmed_up_groups"
 _DEDUPLICATION = "warmup_group is None or any(warmup_group is other for other in warmed_up_groups)"
 MUTATIONS: dict[str, tuple[Callable[[Source], Source], Job, str]] = {
     "one group alone": (
-        lambda source: functools.reduce(lambda done, name: mutated(done, f"        '{name}',\n", ""), GROUPS[1:], source),
+        lambda source: only(source, GROUPS[0]),
         Job(instances=2),
         "a group is not warmed up",
     ),
     "the group of the pull request alone": (
-        lambda source: functools.reduce(
-            lambda done, name: mutated(done, f"        '{name}',\n", ""), (GROUPS[0], *GROUPS[2:]), source
-        ),
+        lambda source: only(source, GROUPS[1]),
         Job(),
         "the expert data-parallel group is not warmed up",
     ),
@@ -505,12 +515,12 @@ MUTATIONS: dict[str, tuple[Callable[[Source], Source], Job, str]] = {
         "the device is not waited for, once, at the end",
     ),
     "the wrong device": (
-        lambda source: mutated(source, "torch.zeros(1, device=torch.cuda.current_device()), group", "torch.zeros(1, device='cpu'), group"),
+        lambda source: mutated(source, "device=torch.cuda.current_device()), group=w", "device='cpu'), group=w"),
         Job(),
         "not on this rank's device",
     ),
     "on some ranks": (
-        lambda source: mutated(source, "    if expert_model_parallel_size > 1:\n        warmed_up", "    if rank < 4:\n        warmed_up"),
+        lambda source: mutated(source, _GATE, _GATE.replace("expert_model_parallel_size > 1", "rank < 4")),
         Job(),
         "the ranks wait for each other in vain",
     ),
@@ -537,13 +547,12 @@ def test_half_of_the_rewrite_is_not_enough(name: str, newest: Source) -> None:
 
 
 def test_without_the_gate_a_dense_model_makes_communicators(newest: Source) -> None:
-    gate = "    if expert_model_parallel_size > 1:\n        warmed_up_groups"
-    source = mutated(newest, gate, gate.replace("expert_model_parallel_size > 1", "True"))
+    source = mutated(newest, _GATE, _GATE.replace("expert_model_parallel_size > 1", "True"))
     assert initialised(source, Job(ep=1), 0)[0].done != []
     assert not codemod(source.target).holds(source.function)
 
 
-# -- the pull request ---------------------------------------------------------------------------------------------------
+# -- the pull request -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("pull", sources.as_written(FIX))

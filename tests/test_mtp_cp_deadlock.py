@@ -37,7 +37,7 @@ class Grid(NamedTuple):
     batches: int = 2
     enabled: bool = True
     looks_at_virtual: bool = True
-    """Whether `is_pipeline_last_stage` looks at virtual stages unless told not to, as it does by default in some releases."""
+    """Whether `is_pipeline_last_stage` looks at virtual stages unless told not to, as some releases do."""
 
     def ranks(self) -> list[Rank]:
         return [Rank(*place) for place in itertools.product(*map(range, (self.tp, self.cp, self.dp, self.pp)))]
@@ -90,7 +90,8 @@ def run_rank(
     )
     mask = SimpleNamespace(sum=lambda: SimpleNamespace(to=lambda device: SimpleNamespace(item=lambda: 8)))
     mpu = SimpleNamespace(
-        get_virtual_pipeline_model_parallel_world_size=lambda: grid.virtual, is_pipeline_last_stage=is_pipeline_last_stage
+        get_virtual_pipeline_model_parallel_world_size=lambda: grid.virtual,
+        is_pipeline_last_stage=is_pipeline_last_stage,
     )
     group = SimpleNamespace(all_reduce=lambda *_, **__: None, ReduceOp=SimpleNamespace(SUM="sum"))
     engine = SimpleNamespace(
@@ -126,7 +127,7 @@ def run_rank(
     return Seen(calls, [loss["metrics"] for loss in losses if "metrics" in loss])
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def faults(function: Any, grids: tuple[Grid, ...] = tuple(GRIDS)) -> frozenset[str]:
     """What is wrong with a method's gate, over the grids: empty if every rank does as fixes.md says."""
     found = set()
@@ -155,7 +156,7 @@ def calls_at_all(function: Any, grid: Grid) -> bool:
     return any(run_rank(function, grid, rank, False).calls for rank in grid.ranks())
 
 
-# -- no-op cases --------------------------------------------------------------------------------------------------------
+# -- no-op cases ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("version", "state"), [("0.7.0", "not-affected"), ("0.8.0", "fixed"), ("0.9.1", "fixed")])
@@ -194,7 +195,7 @@ def test_the_pull_request_as_written_is_upstreams_own_fix(pull: sources.Case) ->
     assert faults(source.function) == set()
 
 
-# -- the rewrite --------------------------------------------------------------------------------------------------------
+# -- the rewrite ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("case", CASES)

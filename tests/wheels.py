@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,7 @@ class WheelError(Exception):
     """A pinned wheel that cannot be had, or is not the one that was pinned."""
 
 
-@lru_cache(maxsize=None)
+@cache
 def fetch(project: str, version: str) -> Path:
     """The pinned wheel of a release, from the cache; downloaded by pip if it is not there yet.
 
