@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from unhang import catalog, receipt, report
 from unhang.catalog import Fix, Target
-from unhang.cli import UPSTREAMS
 from unhang.decide import Past
 from unhang.errors import UnhangError
 from unhang.model import Environment, Search
@@ -53,9 +53,12 @@ def check(options: argparse.Namespace) -> int:
 def diff(options: argparse.Namespace) -> int:
     """``unhang diff``: the diff on stdout alone; 0 if ``apply`` would change nothing, 1 if something."""
     scope = _scope(options)
-    planned = plan(_judge(scope), _originals(scope.environment), unverified=options.unverified)
     _say(report.environment_line(scope.environment))
     _warn(scope.search)
+    if interrupted(scope.environment.state_dir):  # what `apply` will find once that is settled, nobody knows yet
+        _say("interrupted: an earlier run was killed halfway; run `unhang apply` or `unhang revert` first")
+        return 1
+    planned = plan(_judge(scope), _originals(scope.environment), unverified=options.unverified)
     if planned.files:
         from unhang.diffing import render
 
@@ -63,9 +66,6 @@ def diff(options: argparse.Namespace) -> int:
         sys.stdout.buffer.write(render(scope.environment, planned.files))
         sys.stdout.flush()
     _tell_blocked(planned.blocked)
-    if interrupted(scope.environment.state_dir):
-        _say("interrupted: an earlier run was killed halfway; run `unhang apply` or `unhang revert` first")
-        return 1
     return 1 if planned.files or planned.blocked else 0
 
 
@@ -73,9 +73,9 @@ def apply(options: argparse.Namespace) -> int:
     """``unhang apply``: 0 if the end state is reached, changed or not; 1 if a fix is blocked or missing."""
     scope = _scope(options)
     findings = _judge(scope)
-    planned = plan(findings, _originals(scope.environment), unverified=options.unverified)
+    planned = _plan_early(scope, findings, options.unverified)
     changed: frozenset[str] = frozenset()
-    if planned.files or interrupted(scope.environment.state_dir):
+    if planned is None or planned.files or interrupted(scope.environment.state_dir):
         planned, changed = _apply_alone(scope, findings, planned, options.unverified)
         findings = _judge(scope)
     _tidy(scope.environment.state_dir)
@@ -146,7 +146,7 @@ def _scope(options: argparse.Namespace) -> Scope:
     else:
         place = environment.choose(options.python, cwd, os.environ)
     search = locate.search(place, script=options.script, cwd=cwd)
-    upstreams = tuple(options.upstream) or UPSTREAMS
+    upstreams = tuple(options.upstream or options.upstreams)
     inside = tuple(found for found in search.installations if found.upstream in upstreams)
     if not inside and not options.allow_none:
         raise _nothing_found(search, upstreams)
@@ -193,6 +193,11 @@ def _originals(environment: Environment) -> Callable[[str], Original | None]:
         }
         steps = tuple((known[fixed.fix, fixed.file, fixed.function], fixed.after) for fixed in entry.fixes)
         return Original(entry.patched, receipt.pristine(environment.state_dir, entry), steps)
+        if not {(fixed.fix, fixed.file, fixed.function) for fixed in entry.fixes} <= set(known):
+            raise UnhangError(
+                "bad-receipt", f"the receipt names a fix of {path} that this unhang does not know",
+                path=environment.state_dir, hint="use the unhang that wrote it, or reinstall what was patched",
+            )  # fmt: skip
 
     return original
 
@@ -201,7 +206,19 @@ def _receipt(environment: Environment) -> Receipt:
     return receipt.load(environment.state_dir) or Receipt("", ())
 
 
-def _apply_alone(scope: Scope, findings: list[Finding], planned: Plan, unverified: bool) -> tuple[Plan, frozenset[str]]:
+def _plan_early(scope: Scope, findings: list[Finding], unverified: bool) -> Plan | None:
+    """The plan, made before anybody has to wait for it; None where the receipt's parts do not fit together."""
+    try:
+        return plan(findings, _originals(scope.environment), unverified=unverified)
+    except UnhangError as error:
+        if error.code != "bad-receipt":
+            raise
+        return None  # a run was killed between them, or is at work on them: whoever is alone sees the truth
+
+
+def _apply_alone(
+    scope: Scope, findings: list[Finding], planned: Plan | None, unverified: bool
+) -> tuple[Plan, frozenset[str]]:
     """Write as the environment's only writer; planned again if what was found before the lock is not there any more."""
     from unhang import write
     from unhang.transaction import exclusive, recover
@@ -209,7 +226,7 @@ def _apply_alone(scope: Scope, findings: list[Finding], planned: Plan, unverifie
     with exclusive(scope.environment.state_dir):
         _say_if(recover(scope.environment.state_dir))
         now = _judge(scope)
-        if now != findings:
+        if planned is None or now != findings:
             planned = plan(now, _originals(scope.environment), unverified=unverified)
         if planned.files:
             write.apply(scope.environment, planned.files)
@@ -217,11 +234,12 @@ def _apply_alone(scope: Scope, findings: list[Finding], planned: Plan, unverifie
 
 
 def _tidy(state_dir: str) -> None:
-    """Take away the lock of a run that was killed with no journal to tell of it."""
+    """Take away the lock of a run that was killed with no journal to tell of it; harmless where we may not write."""
     if littered(state_dir):
-        from unhang.lock import tidy
+        from unhang.transaction import exclusive, recover
 
-        tidy(state_dir)
+        with suppress(UnhangError), exclusive(state_dir):
+            _say_if(recover(state_dir))
 
 
 def _unmet(scope: Scope, findings: Sequence[Finding]) -> list[str]:

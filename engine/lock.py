@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from unhang import disk
 from unhang.errors import UnhangError
-from unhang.state import JOURNAL_DRAFT, LOCK, MADE
+from unhang.state import JOURNAL_DRAFT, LOCK, MADE, MAKING
 
 if TYPE_CHECKING:
     from filelock import BaseFileLock
@@ -181,7 +181,7 @@ def _marks(state_dir: str) -> list[str]:
 
 def _mark(parent: str, owner: str) -> str:
     # One for each who makes or removes: so nobody takes away another's, who may be making what we just removed.
-    return os.path.join(os.path.dirname(parent), f".unhang-made-{os.path.basename(parent)}-{owner}")
+    return os.path.join(os.path.dirname(parent), f"{MAKING}{os.path.basename(parent)}-{owner}")
 
 
 def _make(state_dir: str) -> bool:

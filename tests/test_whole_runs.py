@@ -1,0 +1,183 @@
+"""Whole runs of `unhang`, killed at every operation that changes the disk: an environment is old or new, never between.
+
+`tests/test_transaction.py` shows the same of a transaction alone. `UNHANG_SOAK=1` (`nox -s soak`) adds the runs that
+take minutes: recovery killed wherever it began, real processes killed at random times and at every system call.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import whole
+from whole import KILLED, Blow, Stage, Tree
+
+# Of Python 3.12 and later, where a test runner has threads; our children do little enough.
+pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+
+SOAK = bool(os.environ.get("UNHANG_SOAK"))
+soak = pytest.mark.skipif(not SOAK, reason="takes minutes: UNHANG_SOAK=1, or nox -s soak")
+RECOVERED = "An earlier run was interrupted"
+COMMANDS = ("apply", "revert")
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    # In memory where that is possible: thousands of syncs to a real disk take minutes, and no kill can tell the two.
+    home = tmp_path_factory.mktemp("stage")
+    if os.access("/dev/shm", os.W_OK):
+        home = Path(tempfile.mkdtemp(prefix="unhang-", dir="/dev/shm"))
+    try:
+        with whole.rewriting_once():
+            yield whole.stage(home, *whole.RELEASES)
+    finally:
+        shutil.rmtree(home)
+
+
+@pytest.fixture
+def tell(capfd: pytest.CaptureFixture[str]) -> Iterator[list[str]]:
+    """Figures for people, printed though the test passes: docs/promises.md cites them."""
+    figures: list[str] = []
+    yield figures
+    with capfd.disabled():
+        for figure in figures:
+            print(f"\n[measured] {figure}", file=sys.stderr)
+
+
+def is_ours(name: str) -> bool:
+    return name == "share" or name.startswith(("share/", ".unhang-made-share-")) or "/.unhang-" in name
+
+
+def assert_whole_files(stage: Stage, found: Tree) -> None:
+    """Each file is old or new, whole; what else there is, is ours and known as ours."""
+    for name in stage.pristine:
+        assert found[name] in (stage.pristine[name], stage.applied[name]), f"{name} is torn"
+    assert all(is_ours(name) for name in found if name not in stage.pristine)
+
+
+def assert_honest(prefix: Path, found: Tree) -> None:
+    """`check` and `diff` say that a journal is there, and change nothing."""
+    halfway = whole.interrupted(prefix)
+    check = whole.run(prefix, "check")
+    assert ("interrupted: " in check.out) is halfway
+    assert check.code in ((1,) if halfway else (0, 1))
+    if halfway:
+        diff = whole.run(prefix, "diff")
+        assert (diff.code, "interrupted: " in diff.out, diff.operations) == (1, True, ())
+    assert (check.operations, whole.tree(prefix)) == ((), found)
+
+
+def assert_settled(stage: Stage, prefix: Path, command: str) -> None:
+    """The next command brings all of it to one side, says so, and leaves nothing else behind."""
+    halfway = whole.interrupted(prefix)
+    ran = whole.run(prefix, command)
+    assert (RECOVERED in ran.out) is halfway, ran.out
+    assert ran.code == 0 or (command == "revert" and "nothing to revert" in ran.out), ran.out
+    left, wanted = whole.tree(prefix), stage.applied if command == "apply" else stage.pristine
+    assert set(left) - set(wanted) == set(), "litter"
+    assert {name for name in wanted if left[name] != wanted[name]} == set(), "half a set"
+    assert whole.stale_bytecode(prefix / "site") == []
+
+
+def assert_survives(stage: Stage, prefix: Path, following: str) -> None:
+    found = whole.tree(prefix)
+    assert_whole_files(stage, found)
+    assert whole.stale_bytecode(prefix / "site") == []
+    assert_honest(prefix, found)
+    assert_settled(stage, prefix, following)
+
+
+def instants(operations: tuple[str, ...]) -> list[tuple[int, Blow]]:
+    """Every place to be killed at: before each operation, in the midst of each write, and after the last."""
+    before = [(at, whole.die) for at in range(len(operations))]
+    return before + [(at, whole.die_halfway) for at, name in enumerate(operations) if name == "write"]
+
+
+# Nothing to do, and nothing done
+
+
+def test_a_run_with_nothing_to_do_does_not_touch_the_disk(stage: Stage) -> None:
+    for command, applied in (("apply", True), ("revert", False), ("check", True), ("diff", False)):
+        prefix = stage.fresh(applied)
+        assert whole.run(prefix, command).operations == ()
+        assert whole.tree(prefix) == (stage.applied if applied else stage.pristine)
+
+
+# Killed
+
+
+def struck(stage: Stage, command: str, followings: tuple[str, ...]) -> str:
+    """Kill a run at each of its instants, and have the next command settle it; gives the figures."""
+    is_apply = command == "apply"
+    prefix = stage.fresh(applied=not is_apply)
+    counted = whole.run(prefix, command)
+    assert whole.tree(prefix) == (stage.applied if is_apply else stage.pristine)
+    assert whole.stale_bytecode(prefix / "site") == []
+    todo = instants(counted.operations)
+    assert {"open", "write", "fsync", "rename", "replace", "link", "unlink"} <= set(counted.operations)
+    halfway = 0
+    for number, (at, blow) in enumerate(todo):
+        prefix = stage.fresh(applied=not is_apply)
+        assert whole.run(prefix, command, blow=blow, at=at).code == KILLED
+        halfway += whole.interrupted(prefix)
+        assert_survives(stage, prefix, followings[number % len(followings)])
+    assert halfway > len(todo) / 2
+    return f"`{command}` killed at {len(todo)} instants, {halfway} of them with a journal; then {followings}: no mix"
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_killed_at_every_operation(stage: Stage, tell: list[str], command: str) -> None:
+    tell.append(struck(stage, command, COMMANDS))
+
+
+@soak
+@pytest.mark.parametrize("following", COMMANDS)
+@pytest.mark.parametrize("command", COMMANDS)
+def test_killed_at_every_operation_and_then_each_command(
+    stage: Stage, tell: list[str], command: str, following: str
+) -> None:
+    tell.append(struck(stage, command, (following,)))
+
+
+def halfway_at(stage: Stage, command: str) -> dict[str, int]:
+    """An operation in the midst of each stage of a run: before which a kill leaves that journal."""
+    names = whole.run(stage.fresh(applied=command == "revert"), command).operations
+    ready, done = (at for at, name in enumerate(names) if name == "rename" and at > names.index("rename"))
+    return {"intent": ready - 3, "ready": (ready + done) // 2, "done": done + 4}
+
+
+def struck_twice(stage: Stage, command: str, at: int, second: str, every: int) -> int:
+    """Kill a run once, the run that recovers from it at every instant of its own, and let a third settle it."""
+
+    def hurt() -> Path:
+        prefix = stage.fresh(applied=command == "revert")
+        assert whole.run(prefix, command, blow=whole.die, at=at).code == KILLED
+        assert whole.interrupted(prefix)
+        return prefix
+
+    todo = instants(whole.run(hurt(), second).operations)[::every]
+    for number, (at_second, blow) in enumerate(todo):
+        prefix = hurt()
+        assert whole.run(prefix, second, blow=blow, at=at_second).code == KILLED
+        assert_survives(stage, prefix, COMMANDS[number % 2])
+    return len(todo)
+
+
+def test_killed_again_while_recovering(stage: Stage, tell: list[str]) -> None:
+    at = halfway_at(stage, "apply")["ready"]
+    killed = struck_twice(stage, "apply", at, "apply", every=1) + struck_twice(stage, "apply", at, "revert", every=7)
+    tell.append(f"an `apply` killed halfway, then the run that recovers killed too, at {killed} instants: no mix")
+
+
+@soak
+@pytest.mark.parametrize("second", COMMANDS)
+@pytest.mark.parametrize("command", COMMANDS)
+def test_killed_again_wherever_it_began(stage: Stage, tell: list[str], command: str, second: str) -> None:
+    for name, at in halfway_at(stage, command).items():
+        killed = struck_twice(stage, command, at, second, every=1)
+        tell.append(f"`{command}` killed at stage {name}, then `{second}` killed at {killed} instants: no mix")
