@@ -105,6 +105,7 @@ def _where(parser: argparse.ArgumentParser) -> None:
 
 
 def _which(parser: argparse.ArgumentParser) -> None:
+    parser.set_defaults(upstreams=UPSTREAMS)
     group = parser.add_argument_group("what to look at")
     group.add_argument("--fix", metavar="ID", action="append", default=[], help="this fix alone (repeatable)")
     group.add_argument("--skip", metavar="ID", action="append", default=[], help="all fixes but this (repeatable)")

@@ -150,7 +150,9 @@ def _scope(options: argparse.Namespace) -> Scope:
     inside = tuple(found for found in search.installations if found.upstream in upstreams)
     if not inside and not options.allow_none:
         raise _nothing_found(search, upstreams)
-    fixes = tuple(fix for fix in chosen if fix.id not in skipped)
+    # a required fix is judged, whatever else was named
+    wanted = {fix.id for fix in chosen} - skipped | {fix.id for fix in required}
+    fixes = tuple(fix for fix in catalog.fixes().values() if fix.id in wanted)
     return Scope(search._replace(installations=inside), fixes, upstreams, required)
 
 
@@ -191,13 +193,13 @@ def _originals(environment: Environment) -> Callable[[str], Original | None]:
             for fix in catalog.fixes().values()
             for target in fix.targets
         }
-        steps = tuple((known[fixed.fix, fixed.file, fixed.function], fixed.after) for fixed in entry.fixes)
-        return Original(entry.patched, receipt.pristine(environment.state_dir, entry), steps)
         if not {(fixed.fix, fixed.file, fixed.function) for fixed in entry.fixes} <= set(known):
             raise UnhangError(
                 "bad-receipt", f"the receipt names a fix of {path} that this unhang does not know",
                 path=environment.state_dir, hint="use the unhang that wrote it, or reinstall what was patched",
             )  # fmt: skip
+        steps = tuple((known[fixed.fix, fixed.file, fixed.function], fixed.after) for fixed in entry.fixes)
+        return Original(entry.patched, receipt.pristine(environment.state_dir, entry), steps)
 
     return original
 
@@ -289,6 +291,9 @@ def _tell(options: argparse.Namespace, told: Told) -> None:
     if options.output_format == "github":
         print(report.github_report(told))
         return
+    from unhang.decoration import commits
+
+    told = told._replace(commits=commits(told.search.installations))
     print(report.text_report(told, colour=_colour()))
     _warn(told.search)
 

@@ -30,6 +30,8 @@ class Told(NamedTuple):
     changed: frozenset[str] | None
     """The files that were written, for the commands that write; None for the others."""
     interrupted: bool
+    commits: Mapping[str, str] = {}
+    """What git says of the roots that are checkouts."""
 
 
 def json_report(told: Told) -> str:
@@ -79,7 +81,8 @@ def text_report(told: Told, *, colour: bool) -> str:
     """The report for people: one line for each fix on each installation, always."""
     lines = [environment_line(told.search.environment), ""]
     for installation, group in _by_installation(told.findings):
-        lines.append(f"{installation.upstream} {installation.version or '(no version)'}  {installation.root}")
+        version, commit = installation.version or "(no version)", told.commits.get(installation.root)
+        lines.append("  ".join(filter(None, (f"{installation.upstream} {version}", installation.root, commit))))
         lines += [f"  shadows {other}" for other in installation.shadowed]
         lines += [_line(finding, told.changed, colour) for finding in group]
     if told.interrupted:

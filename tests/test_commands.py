@@ -246,6 +246,26 @@ def test_a_checkout_keeps_the_receipt_out_of_git(tmp_path: Path) -> None:
     assert (checkout / ".git/info/exclude").read_bytes() == exclude
 
 
+def test_git_decorates_a_checkout_and_is_not_needed(tmp_path: Path) -> None:
+    checkout = cli.unpack(tmp_path / "verl", ("verl", "0.9.1"))
+    assert f"verl 0.9.1  {checkout}\n" in cli.unhang("check", "--source", checkout).out, "no git, no decoration"
+    git = ["git", "-c", "user.name=t", "-c", "user.email=t@t", "-C", str(checkout)]
+    for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "x"], ["tag", "v0.9.1"]):
+        subprocess.run([*git, *words], check=True)
+    head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout[:9]
+    assert f"{checkout}  git {head} (v0.9.1)\n" in cli.unhang("check", "--source", checkout).out
+    (checkout / ENGINE).write_bytes((checkout / ENGINE).read_bytes() + b"\n")
+    assert f"git {head} (v0.9.1), edited\n" in cli.unhang("check", "--source", checkout).out
+    without = cli.unhang("check", "--source", checkout, env={"PATH": "/nonexistent"})
+    assert (without.code, f"verl 0.9.1  {checkout}\n" in without.out) == (0, True)
+
+
+def test_a_required_fix_is_judged_whatever_else_was_named(pristine: Path) -> None:
+    ran = cli.unhang("check", "--target", pristine, "--fix", "empty-expert-hang", "--require", "mtp-cp-deadlock")
+    assert ran.code == 1
+    assert "required fix not in place: mtp-cp-deadlock is needed on verl 0.7.1" in ran.err
+
+
 def test_an_interpreter_is_asked_and_its_bytecode_made_anew(tmp_path: Path) -> None:
     venv = tmp_path / "venv"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(venv)], check=True)
