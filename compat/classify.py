@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 from typing import NamedTuple
 
 from unhang import shape as shapes
@@ -28,7 +27,7 @@ def classify(data: bytes, target: Target) -> State:
     ``affected`` only if its rewrite compiles, holds its post-condition and is a no-op the second time; ``fixed`` only
     if upstream's post-condition holds as it is; ``not-affected`` only if the feature is not in the function at all.
     """
-    (function,) = shapes.find(ast.parse(data), target.function)
+    (function,) = shapes.find(shapes.parse(data), target.function)
     change = codemod(target)
     if change.holds_upstream(function):
         return State("fixed", None, (), "")

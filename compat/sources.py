@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import json
 import os
@@ -151,7 +150,7 @@ def as_written(repo: Repo, ref: str, path: str, function: str, data: bytes) -> b
 def _of_function(diff: str, repo: Repo, base: str, path: str, function: str) -> str:
     """The hunks of a diff that touch a function: those around it, such as sorted imports, are not the fix."""
     before = _blob(repo.commit(base).tree, path)
-    (node,) = shape.find(ast.parse(before or b""), function)
+    (node,) = shape.find(shape.parse(before or b""), function)
     head, *hunks = re.split(r"^(?=@@ )", diff, flags=re.MULTILINE)
     mine = []
     for hunk in hunks:

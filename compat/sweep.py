@@ -7,7 +7,6 @@ decisions.json, is listed, and the sweep exits with 1: it does not guess.
 from __future__ import annotations
 
 import argparse
-import ast
 import hashlib
 import json
 import os
@@ -48,7 +47,7 @@ class Sweep:
         """The shape of a function in a file; None where it is not there."""
         key = hashlib.sha256(data).hexdigest(), function
         if key not in self._parsed:
-            found = shapes.find(ast.parse(data), function) if shapes.mentions(data, function) else []
+            found = shapes.find(shapes.parse(data), function) if shapes.mentions(data, function) else []
             self._parsed[key] = shapes.digest(found[0]) if len(found) == 1 else None
         return self._parsed[key]
 
@@ -214,7 +213,7 @@ def _as_written(sweep: Sweep, clones: Mapping[str, str], by_key: Mapping[tuple[s
 
 def _parses(data: bytes) -> bool:
     try:
-        ast.parse(data)
+        shapes.parse(data)
     except SyntaxError:
         return False
     return True

@@ -119,13 +119,11 @@ def _absent(target: Target, installation: Installation, seen: Observation, relea
 
 def _unknown(target: Target, installation: Installation, seen: Observation, releases: Mapping[str, Release]) -> Verdict:
     """A shape that nobody has verified: upstream's own fix if its post-condition holds, else drifted or unlisted."""
-    import ast  # here: a listed shape needs none of these, and `check` should cost nothing
-
-    from unhang import shape as shapes
+    from unhang import shape as shapes  # here: a listed shape needs neither of these, nor the `ast` they import
     from unhang.codemods.base import AnchorError
 
     assert seen.data is not None
-    (function,) = shapes.find(ast.parse(seen.data), target.function)
+    (function,) = shapes.find(shapes.parse(seen.data), target.function)
     rewrite = codemod(target)
     if rewrite.holds_upstream(function):
         return Verdict(FIXED_UPSTREAM, None, "an unlisted shape, in which upstream's post-condition holds", "")

@@ -50,9 +50,12 @@ def observe(installation: Installation, target: Target, table: ShapeTable) -> Ob
 
 def file_of(installation: Installation, file: str) -> str:
     """The path of an upstream's file in this installation: below its package's folder, wherever that is."""
-    package = installation.package_dir
-    levels = {"megatron-core": 2, "megatron-lm": 2}.get(installation.upstream, 1)
-    return os.path.join(package, *file.split("/")[levels:])
+    return os.path.join(installation.package_dir, *below_package(installation.upstream, file))
+
+
+def below_package(upstream: str, file: str) -> list[str]:
+    """The parts of an upstream's file below its package's folder."""
+    return file.split("/")[{"megatron-core": 2, "megatron-lm": 2}.get(upstream, 1) :]
 
 
 def judge(path: str, data: bytes, function: str, files: Mapping[str, Mapping[str, str | None]]) -> Observation:
@@ -66,10 +69,8 @@ def judge(path: str, data: bytes, function: str, files: Mapping[str, Mapping[str
 
     if not shape.mentions(data, function):
         return Observation(path, data, sha256, None, False, None, "", None)
-    import ast
-
     try:
-        tree = ast.parse(data)
+        tree = shape.parse(data)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         # ValueError: NUL bytes; the last two: nested beyond what the parser bears
         where = f"line {error.lineno}: " if isinstance(error, SyntaxError) and error.lineno else ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import io
 import tokenize
+import warnings
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -83,7 +84,7 @@ def _one(data: bytes, step: Step) -> tuple[bytes, str, str]:
 def _parsed(data: bytes, target: Target) -> tuple[ast.Module, shape.Function]:
     """The file's AST, and the one function in it."""
     try:
-        tree = ast.parse(data)
+        tree = shape.parse(data)
     except (SyntaxError, ValueError, RecursionError) as error:
         raise RewriteError(target, f"the file does not parse: {error}") from error
     found = shape.find(tree, target.function)
@@ -95,7 +96,9 @@ def _parsed(data: bytes, target: Target) -> tuple[ast.Module, shape.Function]:
 def _compile(tree: ast.Module, target: Target) -> None:
     """Compile the whole module: what parses may still be no program (a `return` outside of a function)."""
     try:
-        compile(tree, target.file, "exec", dont_inherit=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of upstream's own code, as in `shape.parse`
+            compile(tree, target.file, "exec", dont_inherit=True)
     except (SyntaxError, ValueError, RecursionError) as error:
         raise RewriteError(target, f"the result does not compile: {error}") from error
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import re
+import warnings
 from collections.abc import Iterator
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -16,6 +17,16 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 # What says nothing about meaning (`ctx` follows from the place, `kind` is the u of u"") or is never set by the parser.
 _LEFT_OUT = frozenset({"ctx", "kind", "type_comment", "type_ignores"})
 _WITH_DOCSTRING = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+
+
+def parse(data: bytes) -> ast.Module:
+    """The AST of a module. What upstream's own code would be warned of is not ours to say, nor to fail by.
+
+    Raises SyntaxError; ValueError for NUL bytes; RecursionError or MemoryError where it is nested beyond bearing.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return ast.parse(data)
 
 
 def digest(node: ast.AST) -> str:
@@ -75,15 +86,19 @@ def bound_names(tree: ast.Module) -> frozenset[str]:
 
 
 def _stored(node: ast.stmt) -> Iterator[str]:
-    """The names that this statement itself assigns to, without the statements nested in it."""
-    places: list[ast.AST] = list(getattr(node, "targets", []))
-    fields = (getattr(node, field, None) for field in ("target", "test", "value"))
-    places += [field for field in fields if isinstance(field, ast.AST)]
-    places += [item.optional_vars for item in getattr(node, "items", []) if item.optional_vars is not None]
+    """The names that this statement itself binds, without the statements nested in it."""
+    places: list[ast.AST | None] = list(getattr(node, "targets", []))
+    if not isinstance(node, ast.AnnAssign) or node.value is not None:  # `x: int` alone binds nothing
+        places.append(getattr(node, "target", None))
+    places += [item.optional_vars for item in getattr(node, "items", [])]
     for place in places:
-        for inner in ast.walk(place):
+        for inner in ast.walk(place) if place is not None else ():
             if isinstance(inner, ast.Name) and isinstance(inner.ctx, ast.Store):
                 yield inner.id
+    for field in ("value", "test"):
+        for inner in ast.walk(value) if (value := getattr(node, field, None)) is not None else ():
+            if isinstance(inner, ast.NamedExpr):  # and not the variables of a comprehension
+                yield inner.target.id
 
 
 def _definitions(body: list[ast.stmt]) -> Iterator[ast.stmt]:
