@@ -83,6 +83,10 @@ def _parser() -> argparse.ArgumentParser:
     _where(revert)
     _which(revert)
     _output(revert)
+    revert.add_argument(
+        "--force", action="store_true",
+        help="also where you edited a patched file since: your version is kept beside it, as FILE.unhang-kept",
+    )  # fmt: skip
     revert.set_defaults(run="revert")
 
     list_ = subparsers.add_parser("list", help="the fixes")

@@ -103,7 +103,10 @@ def revert(options: argparse.Namespace) -> int:
         _say_if(recover(state_dir))
         found = receipt.load(state_dir)
         names = {fix.id for fix in scope.fixes}
-        planned = None if found is None else undo.plan(scope.environment, scope.search, found, names, scope.upstreams)
+        planned = None
+        if found is not None:
+            where = scope.environment, scope.search, found
+            planned = undo.plan(*where, names, scope.upstreams, force=options.force)
         if planned is not None and planned.remaining != found:
             undo.carry_out(scope.environment, planned)
     changed = frozenset(entry.path for entry, _, _ in planned.files) if planned else frozenset()
@@ -112,7 +115,7 @@ def revert(options: argparse.Namespace) -> int:
         _say(f"note: {note}")
     for entry, why, hint in planned.refused if planned else ():
         _say(f"error[edited]: {entry.path}: {why}\n  hint: {hint}")
-    if planned is not None and not planned.refused:
+    if planned is not None and (changed or not planned.refused):
         _say(f"reverted {_count(len(changed), 'file')}")
     return 1 if planned is not None and planned.refused else 0
 
@@ -148,12 +151,19 @@ def _scope(options: argparse.Namespace) -> Scope:
     search = locate.search(place, script=options.script, cwd=cwd)
     upstreams = tuple(options.upstream or options.upstreams)
     inside = tuple(found for found in search.installations if found.upstream in upstreams)
-    if not inside and not options.allow_none:
+    if not inside and not options.allow_none and not _may_undo(options, place):
         raise _nothing_found(search, upstreams)
     # a required fix is judged, whatever else was named
     wanted = {fix.id for fix in chosen} - skipped | {fix.id for fix in required}
     fixes = tuple(fix for fix in catalog.fixes().values() if fix.id in wanted)
     return Scope(search._replace(installations=inside), fixes, upstreams, required)
+
+
+def _may_undo(options: argparse.Namespace, place: Environment) -> bool:
+    """Whether there is something to revert though the upstreams are gone: the receipt of what was uninstalled since."""
+    if options.run != "revert":
+        return False
+    return interrupted(place.state_dir) or receipt.load(place.state_dir) is not None
 
 
 def _nothing_found(search: Search, upstreams: Sequence[str]) -> UnhangError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Collection
 from typing import NamedTuple
@@ -9,6 +10,7 @@ from typing import NamedTuple
 from unhang import catalog, disk, receipt, write
 from unhang.errors import UnhangError
 from unhang.model import Environment, Search
+from unhang.observe import below_package, file_of
 from unhang.receipt import Entry, Receipt
 from unhang.transaction import FileChange
 
@@ -22,17 +24,26 @@ class Undo(NamedTuple):
     refused: tuple[tuple[Entry, str, str], ...]
     """Entry, why it stays, what to do."""
     notes: tuple[str, ...]
+    copies: tuple[tuple[str, bytes], ...]
+    """The files to make: the user's edited versions of what is reverted all the same."""
 
 
 def plan(
-    environment: Environment, search: Search, found: Receipt, fixes: Collection[str], upstreams: Collection[str]
+    environment: Environment,
+    search: Search,
+    found: Receipt,
+    fixes: Collection[str],
+    upstreams: Collection[str],
+    *,
+    force: bool = False,
 ) -> Undo:
     """Plan to take these fixes out of these upstreams.
 
-    A file that was edited since is refused; one that was reinstalled or removed since only leaves the receipt. Raises
-    UnhangError ``bad-receipt`` for an entry that leads out of the environment, or whose original bytes are gone.
+    A file that was edited since is refused, or with ``force`` kept under another name beside; one that was reinstalled
+    or removed since only leaves the receipt. Raises UnhangError ``bad-receipt`` for an entry that leads out of the
+    environment, or whose original bytes are gone.
     """
-    files, refused, notes = [], [], []
+    files, refused, notes, copies = [], [], [], []
     remaining = {entry.path: entry for entry in found.files}
     for entry in found.files:
         _check_place(environment, search, entry)
@@ -44,7 +55,10 @@ def plan(
         if now is None:
             notes.append(f"{entry.path} is gone; nothing is left to revert in it")
             del remaining[entry.path]
-        elif receipt.sha256(now) == entry.patched:
+        elif receipt.sha256(now) == entry.patched or (force and _carries_ours(now, entry)):
+            if receipt.sha256(now) != entry.patched:
+                copies.append((_free_name(entry.path), now))
+                notes.append(f"{entry.path} was edited since it was patched; your version is kept as {copies[-1][0]}")
             pristine = receipt.pristine(environment.state_dir, entry)
             after = _without(pristine, entry, kept)
             files.append((entry, now, after))
@@ -56,14 +70,17 @@ def plan(
             notes.append(f"{entry.path} was reinstalled or restored since; nothing of ours is left in it")
             del remaining[entry.path]
         else:
-            hint = f"take your own change out of {entry.path}, or reinstall {entry.upstream}; then run `unhang revert`"
+            hint = f"run `unhang revert --force`, which keeps your version as {_free_name(entry.path)}; "
+            hint += f"or take your own change out, or reinstall {entry.upstream}, then run `unhang revert`"
             refused.append((entry, "edited since it was patched: reverting would destroy that edit", hint))
-    return Undo(tuple(files), found._replace(files=tuple(remaining.values())), tuple(refused), tuple(notes))
+    left = found._replace(files=tuple(remaining.values()))
+    return Undo(tuple(files), left, tuple(refused), tuple(notes), tuple(copies))
 
 
 def carry_out(environment: Environment, undo: Undo) -> None:
     """Write what was planned; call it inside ``transaction.exclusive``, with a plan made inside of it."""
-    changes = [FileChange(entry.path, now, after) for entry, now, after in undo.files]
+    changes = [FileChange(path, None, data) for path, data in undo.copies]
+    changes += [FileChange(entry.path, now, after) for entry, now, after in undo.files]
     left = {entry.path for entry in undo.remaining.files}
     rows = write.record_changes(
         (entry, after, entry.record_row if entry.path not in left else None) for entry, _, after in undo.files
@@ -92,12 +109,10 @@ def _without(pristine: bytes, entry: Entry, kept: tuple[receipt.Fixed, ...]) -> 
 
 def _carries_ours(data: bytes, entry: Entry) -> bool:
     """Whether a function of ours still stands in the file: then the rest of it is the user's edit."""
-    import ast
-
     from unhang import shape
 
     try:
-        tree = ast.parse(data)
+        tree = shape.parse(data)
     except (SyntaxError, ValueError, RecursionError):
         return True  # broken by an edit, and not ours to throw away
     marks = any(f"# unhang {fixed.fix}:".encode() in data for fixed in entry.fixes)
@@ -106,15 +121,41 @@ def _carries_ours(data: bytes, entry: Entry) -> bool:
     )
 
 
+def _free_name(path: str) -> str:
+    """Where the user's version of a file goes: beside it, under a name that no import finds and nobody has yet."""
+    names = (f"{path}.unhang-kept{number}" for number in itertools.chain([""], itertools.count(2)))
+    return next(name for name in names if not os.path.lexists(name))
+
+
 def _check_place(environment: Environment, search: Search, entry: Entry) -> None:
-    allowed = [os.path.realpath(environment.prefix)]
+    """Raise for an entry that is not of this environment: a checkout may bring an enemy's receipt, which is to lead to
+    no file but those that the fixes are about, and to no RECORD but the one beside.
+    """
+    targets = {(target.fix, target.upstream, target.file) for fix in catalog.fixes().values() for target in fix.targets}
+    packages, roots = [os.path.realpath(environment.prefix)], [os.path.realpath(environment.prefix)]
     if environment.python is not None:
-        allowed += [os.path.realpath(installation.package_dir) for installation in search.installations]
-    inside = [path for path in allowed if entry.path.startswith(path + os.sep)]
-    if not inside or os.path.realpath(entry.path) != entry.path:
-        raise UnhangError(
-            "bad-receipt",
-            f"the receipt names {entry.path}, which is not a file of this environment",
-            path=environment.state_dir,
-            hint="nothing was changed; look at who wrote that receipt, and reinstall what was patched",
-        )
+        packages += [os.path.realpath(installation.package_dir) for installation in search.installations]
+        roots += [os.path.realpath(installation.root) for installation in search.installations]
+    hint = "nothing was changed; look at who wrote that receipt, and reinstall what was patched"
+    if not _is_inside(entry.path, packages):
+        raise _bad(environment, f"the receipt names {entry.path}, which is not a file of this environment", hint)
+    if entry.record is not None and not _is_inside(entry.record, roots):
+        raise _bad(environment, f"the receipt names {entry.record}, which is not of this environment", hint)
+    for fixed in entry.fixes:
+        if (fixed.fix, entry.upstream, fixed.file) not in targets:
+            what = f"{fixed.fix} in {entry.upstream}'s {fixed.file}"
+            hint = f"use the unhang that wrote it, if it is newer than this one; else {hint}"
+            raise _bad(environment, f"the receipt names {what}, which this unhang does not know", hint)
+        here = [os.path.realpath(file_of(i, fixed.file)) for i in search.installations if i.upstream == entry.upstream]
+        tail = os.path.join(os.sep, *below_package(entry.upstream, fixed.file))
+        if entry.path not in here and not entry.path.endswith(tail):  # here, it may be a link to another name
+            raise _bad(environment, f"the receipt names {entry.path}, which is not {fixed.file}", hint)
+
+
+def _is_inside(path: str, folders: Collection[str]) -> bool:
+    """Whether a path is in one of these folders, with no link on the way."""
+    return os.path.realpath(path) == path and any(path.startswith(os.path.join(folder, "")) for folder in folders)
+
+
+def _bad(environment: Environment, message: str, hint: str) -> UnhangError:
+    return UnhangError("bad-receipt", message, path=environment.state_dir, hint=hint)
