@@ -365,13 +365,20 @@ def no_leftovers(case: Case, others: set[str]) -> None:
         assert case.names() == others  # not even the folders
 
 
+# Whether a file's time has to be moved on depends on the second it falls into: runs differ by so many operations at most.
+SPREAD = 8
+
+
 def kill_everywhere(top: Path, make: Callable[[Path], Case], blow: Blow) -> None:
     total = count(make, top / "count")
     others = make_apply(top / "fresh").names()
     ends = {"old": 0, "new": 0}
-    for number in range(total):
+    for number in range(total + SPREAD):
         case = make(top / str(number))
-        assert struck(case, number, blow) == KILLED
+        if struck(case, number, blow) != KILLED:
+            assert number >= total - SPREAD
+            assert case.look() == case.new
+            break  # there is no operation of this number
         now = case.look()
         assert all(now[path] in (case.old[path], case.new[path]) for path in now), f"a torn file at {number}"
         before = interrupted(case.state)
@@ -423,7 +430,7 @@ def test_killed_again_while_recovering(tmp_path: Path) -> None:
     total = count(make_apply, tmp_path / "count")
     others = make_apply(tmp_path / "fresh").names()
     deaths = 0
-    for number in range(20, total, 9):
+    for number in range(20, total - SPREAD, 9):
         for second in range(0, 60, 7):
             top = tmp_path / f"{number}-{second}"
             case = make_apply(top)
