@@ -28,28 +28,33 @@ def apply(text: str, edits: Sequence[Edit], unit: str) -> str:
     ``text`` has its line ends as in the file; ``unit`` is one level of its indentation. The lines that no edit spans
     come back as they were. Raises SpanError where an edit's statements share a line with other code.
     """
-    lines = _LINE.findall(text)
+    rows = lines(text)
     ordered = sorted(edits, key=lambda edit: edit.first, reverse=True)
     if any(later.first <= earlier.last for later, earlier in zip(ordered, ordered[1:])):
         raise SpanError("two of its edits overlap")
     for edit in ordered:
-        lines[edit.first - 1 : edit.last] = [_rewritten(lines[edit.first - 1 : edit.last], edit, unit)]
-    return "".join(lines)
+        rows[edit.first - 1 : edit.last] = [_rewritten(rows[edit.first - 1 : edit.last], edit, unit)]
+    return "".join(rows)
 
 
-def _rewritten(lines: list[str], edit: Edit, unit: str) -> str:
+def lines(text: str) -> list[str]:
+    """The lines of a text as Python counts them, each with its own line end; str.splitlines knows more of these."""
+    return _LINE.findall(text)
+
+
+def _rewritten(rows: list[str], edit: Edit, unit: str) -> str:
     """The new text of an edit's lines.
 
     They are parsed as the body of made-up ``if`` blocks, which keeps their indentation; the first of these also tells
     LibCST what one level of indentation is.
     """
-    newline = "\r\n" if lines[0].endswith("\r\n") else lines[0][-1] if lines[0][-1] in "\r\n" else "\n"
-    ended = lines[-1][-1] in "\r\n"
-    indentation = lines[0][: len(lines[0]) - len(lines[0].lstrip())]
+    newline = "\r\n" if rows[0].endswith("\r\n") else rows[0][-1] if rows[0][-1] in "\r\n" else "\n"
+    ended = rows[-1][-1] in "\r\n"
+    indentation = rows[0][: len(rows[0]) - len(rows[0].lstrip())]
     if not indentation.startswith(unit):
         raise SpanError(f"line {edit.first} is not indented like the function around it")
     head = f"if _:{newline}" if indentation == unit else f"if _:{newline}{unit}if _:{newline}"
-    module = cst.parse_module(head + "".join(lines) + ("" if ended else newline))
+    module = cst.parse_module(head + "".join(rows) + ("" if ended else newline))
     wrapper = module.body[0]
     block_ = body_of(cst.ensure_type(wrapper, cst.If).body)[0] if indentation != unit else wrapper
     inner = cst.ensure_type(block_, cst.If).body

@@ -81,13 +81,13 @@ class GetBatchOnThisTpRank(Codemod):
             if _metadata_events(sender.after) or _metadata_events(receiver.after):
                 return _holds_trailing(sender, receiver)
             return _holds_arms(sender, receiver)
-        except (AnchorError, Unreadable):
+        except AnchorError:
             return False
 
     def holds_upstream(self, function: Function) -> bool:
         try:
             return _holds_upstream(function)
-        except (AnchorError, Unreadable):
+        except AnchorError:
             return False
 
     def lacks_feature(self, function: Function) -> bool:
@@ -259,7 +259,7 @@ def _one_buffer(nodes: Statements) -> Statements:
 # What a half does, stage by stage: the post-condition is checked by following it
 
 
-class Unreadable(Exception):
+class Unreadable(AnchorError):
     """A broadcast stands where this small reader cannot follow it."""
 
 

@@ -1,6 +1,6 @@
 """`python -m unhang`: the same as the command `unhang`."""
 
-from unhang.cli import main
+from unhang.cli import run
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(run())

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import sys
 from collections.abc import Sequence
@@ -14,6 +15,12 @@ from unhang.errors import UnhangError
 
 UPSTREAMS = ("megatron-core", "megatron-lm", "verl", "ms-swift")
 _EXITS = "exit codes: 0 the end state is there, 1 it is not, 2 wrong usage or failure (nothing was changed), 130 Ctrl-C"
+
+
+def run() -> int:
+    """The command's own process: `main`, without a garbage collector that would walk every syntax tree for nothing."""
+    gc.disable()
+    return main()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

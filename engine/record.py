@@ -68,7 +68,8 @@ def _rows(record: bytes) -> Iterator[tuple[bytes, bytes, bytes]]:
     while position < len(record):
         match = _ROW.match(record, position)
         assert match is not None  # any bytes match: a field may be empty
-        yield _plain(_FIELDS.findall(match["body"])[0]), match["body"], match["end"]
+        body, end = match["body"], match["end"]
+        yield _plain(_FIELDS.findall(body)[0]) if body[:1] == b'"' else body.partition(b",")[0], body, end
         position = match.end()
 
 

@@ -68,8 +68,11 @@ def _one(data: bytes, step: Step) -> tuple[bytes, str, str]:
         raise RewriteError(target, f"the rewrite's anchor is missing ({error})") from error
     except Exception as error:  # LibCST has no one class for what it cannot parse or what is not the node expected
         raise RewriteError(target, f"the rewrite cannot be carried out: {error}") from error
-    tree, function = _parsed(new, target)
-    _compile(tree, target)
+    _compile(new, target)
+    try:
+        function = _again(splice.lines(new.decode(encoding)), function, len(splice.lines(text)))
+    except (SyntaxError, ValueError, TypeError) as error:
+        raise RewriteError(target, f"the result does not stand apart from the code around it: {error}") from error
     after = shape.digest(function)
     if step.result is not None:
         if after != step.result:
@@ -93,12 +96,25 @@ def _parsed(data: bytes, target: Target) -> tuple[ast.Module, shape.Function]:
     return tree, found[0]
 
 
-def _compile(tree: ast.Module, target: Target) -> None:
+def _again(now: list[str], function: shape.Function, lines_before: int) -> shape.Function:
+    """The function as it is now: only its own lines are parsed, for no others have changed."""
+    first = min(node.lineno for node in (function, *function.decorator_list))
+    mine = "".join(now[first - 1 : (function.end_lineno or 0) + len(now) - lines_before])
+    indented = mine[:1] in (" ", "\t")
+    (found,) = shape.parse((f"if _:\n{mine}" if indented else mine).encode()).body
+    if indented and isinstance(found, ast.If):
+        (found,) = found.body
+    if not isinstance(found, ast.FunctionDef | ast.AsyncFunctionDef):
+        raise TypeError(f"line {first} is no definition")
+    return found
+
+
+def _compile(data: bytes, target: Target) -> None:
     """Compile the whole module: what parses may still be no program (a `return` outside of a function)."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of upstream's own code, as in `shape.parse`
-            compile(tree, target.file, "exec", dont_inherit=True)
+            compile(data, target.file, "exec", dont_inherit=True)
     except (SyntaxError, ValueError, RecursionError) as error:
         raise RewriteError(target, f"the result does not compile: {error}") from error
 

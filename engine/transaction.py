@@ -239,8 +239,9 @@ def _clean(state_dir: str, journal: Journal, stage: str) -> None:
     for file in journal.files:
         disk.remove(file.temp)
         disk.remove(file.backup)
-    for folder in journal.folders():
-        disk.sync_dir(folder)
+    if stage == INTENT:  # else all that counts is on disk already, and these were only hidden files of ours
+        for folder in journal.folders():
+            disk.sync_dir(folder)
     unneeded = journal.made[::-1] if stage == INTENT else [os.path.dirname(f.path) for f in journal.files if f.prune]
     for folder in unneeded:
         disk.remove_dir(folder)
