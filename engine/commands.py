@@ -78,7 +78,7 @@ def revert(options: argparse.Namespace) -> int:
     state_dir = scope.environment.state_dir
     _tidy(state_dir)
     if receipt.load(state_dir) is None and not interrupted(state_dir):
-        tell.say(report.environment_line(scope.environment))
+        tell.results(options, Told(scope.search, judge(scope), frozenset(), False))
         tell.say(f"nothing to revert: there is no receipt in {state_dir}")
         return 1
     with exclusive(state_dir):
@@ -93,13 +93,10 @@ def revert(options: argparse.Namespace) -> int:
             undo.carry_out(scope.environment, planned)
     changed = frozenset(entry.path for entry, _, _ in planned.files) if planned else frozenset()
     tell.results(options, Told(scope.search, judge(scope), changed, False))
-    for note in planned.notes if planned else ():
-        tell.say(f"note: {note}")
-    for entry, why, hint in planned.refused if planned else ():
-        tell.say(f"error[edited]: {entry.path}: {why}\n  hint: {hint}")
-    if planned is not None and (changed or not planned.refused):
-        tell.say(f"reverted {tell.count(len(changed), 'file')}")
-    return 1 if planned is not None and planned.refused else 0
+    if planned is None:  # an interrupted run was all there was, and it is taken back
+        return 0
+    tell.reverted(planned, len(changed))
+    return 1 if planned.refused else 0
 
 
 def list_fixes(options: argparse.Namespace) -> int:

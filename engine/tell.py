@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import argparse
 
     from unhang.scope import Scope
+    from unhang.undo import Undo
 
 
 def results(options: argparse.Namespace, told: Told) -> None:
@@ -42,6 +43,16 @@ def applied(environment: Environment, planned: Plan, changed: Collection[str]) -
     done = {target.fix for file in planned.files for target, *_ in file.steps}
     if any(catalog.fix(name).manifest["collectives"] for name in done):
         say(report.PATCH_ALL)
+
+
+def reverted(undo: Undo, files: int) -> None:
+    """Say what ``revert`` did, and what stands in its way."""
+    for note in undo.notes:
+        say(f"note: {note}")
+    for entry, why, hint in undo.refused:
+        say(f"error[edited]: {entry.path}: {why}\n  hint: {hint}")
+    if files or not undo.refused:
+        say(f"reverted {count(files, 'file')}")
 
 
 def blocked(items: Sequence[Blocked]) -> None:

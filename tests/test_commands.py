@@ -38,6 +38,12 @@ def test_allow_none_makes_an_empty_folder_no_error(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_nothing_to_revert_is_told_in_every_format(pristine: Path) -> None:
+    ran = cli.unhang("revert", "--target", pristine, "--output-format", "json")
+    assert (ran.code, {item["changed"] for item in ran.json["results"]}) == (1, {False})
+    assert "nothing to revert: there is no receipt in" in ran.err
+
+
 def test_a_fix_without_a_target_here_leaves_nothing_to_do(pristine: Path) -> None:
     ran = cli.unhang("check", "--target", pristine, "--upstream", "verl", "--fix", "empty-expert-hang")
     assert (ran.code, "nothing to judge" in ran.out) == (0, True)
