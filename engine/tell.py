@@ -129,11 +129,12 @@ def summary(findings: Sequence[Finding], scope: Scope) -> str:
     for finding in findings:
         if not finding.settled:
             todo.setdefault(finding.verdict.verdict, set()).add((finding.installation, finding.target.fix))
+    digest = f"(digest {report.digest(findings)})"
     if not todo:
-        return f"nothing left to do (digest {report.digest(findings)})"
+        return f"nothing left to do {digest}"
     told = ", ".join(f"{len(places)} {verdict}" for verdict, places in sorted(todo.items()))
     next_ = f"run: unhang apply{_place(scope.environment)}" if "needed" in todo else "see the hints above"
-    return f"{told}; {next_}"
+    return f"{told} {digest}; {next_}"
 
 
 def _place(environment: Environment) -> str:
