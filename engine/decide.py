@@ -49,7 +49,7 @@ def decide(
 ) -> Verdict:
     """The verdict for one target of one installation. ``releases`` are those of its upstream."""
     if seen.problem is not None:
-        return _unjudged(seen)
+        return _unjudged(seen, installation)
     if seen.shape is None:
         return _absent(target, installation, seen, releases)
     known = table.shapes.get((target.fix, target.function, seen.shape))
@@ -88,7 +88,7 @@ def _affected(target: Target, known: Shape, seen: Observation, past: Past | None
     return Verdict(NEEDED, None, "; ".join(filter(None, (known.note, again))), "unhang apply")
 
 
-def _unjudged(seen: Observation) -> Verdict:
+def _unjudged(seen: Observation, installation: Installation) -> Verdict:
     assert seen.problem is not None
     told = {
         "does-not-parse": (f"the file does not parse: {seen.detail}", "reinstall the package, or repair the file"),
@@ -97,6 +97,8 @@ def _unjudged(seen: Observation) -> Verdict:
         "outside": (f"the file is {seen.detail}", "install a copy of the package (uv: --link-mode=copy)"),
     }
     detail, hint = told[seen.problem]
+    if seen.problem == "outside" and installation.kind == "editable":  # such as setuptools' strict mode makes
+        hint = "patch the source tree that it leads to (--source DIR), or install that without editable_mode=strict"
     return Verdict(DRIFTED, seen.problem, detail, f"{hint}, then run `unhang check` again")
 
 

@@ -14,7 +14,9 @@ import marshal
 import os
 import py_compile
 import shutil
+import signal
 import sys
+import time
 import zipfile
 from collections.abc import Callable, Iterator
 from functools import lru_cache
@@ -113,6 +115,11 @@ def die(operation: Any, arguments: tuple[Any, ...]) -> None:
     os._exit(KILLED)
 
 
+def stop(operation: Any, arguments: tuple[Any, ...]) -> None:
+    """Stand still before the operation, with all locks held, until somebody ends it."""
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
 def die_halfway(operation: Any, arguments: tuple[Any, ...]) -> None:
     """Be killed in the midst of it, where it has one: half of the bytes are on disk."""
     if operation is os.write:
@@ -122,6 +129,26 @@ def die_halfway(operation: Any, arguments: tuple[Any, ...]) -> None:
 
 def run(prefix: Path, *arguments: str, blow: Blow | None = None, at: int = -1) -> Ran:
     """Run `unhang` in a child; `blow` falls just before operation `at` (or never: then they are counted)."""
+    return start(prefix, *arguments, blow=blow, at=at).wait()
+
+
+class Started(NamedTuple):
+    """A run at work in its child."""
+
+    pid: int
+    reader: int
+
+    def wait(self) -> Ran:
+        """What came of it."""
+        with open(self.reader) as pipe:
+            told = pipe.read()
+        code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        out, operations = json.loads(told) if told else ("", [])
+        return Ran(code, out, tuple(operations))
+
+
+def start(prefix: Path, *arguments: str, blow: Blow | None = None, at: int = -1, pause: float = 0) -> Started:
+    """Start a run, as `run` does, and do not wait for it; `pause` (seconds) comes before each operation."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
@@ -130,7 +157,7 @@ def run(prefix: Path, *arguments: str, blow: Blow | None = None, at: int = -1) -
             os.close(reader)
             with open(os.devnull) as nothing:
                 os.dup2(nothing.fileno(), 0)
-            said, operations = io.StringIO(), _seam(blow, at)
+            said, operations = io.StringIO(), _seam(blow, at, pause)
             with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
                 _pretend(prefix)
                 try:
@@ -142,20 +169,17 @@ def run(prefix: Path, *arguments: str, blow: Blow | None = None, at: int = -1) -
         finally:
             os._exit(code)
     os.close(writer)
-    with open(reader) as pipe:
-        told = pipe.read()
-    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    out, operations = json.loads(told) if told else ("", [])
-    return Ran(code, out, tuple(operations))
+    return Started(child, reader)
 
 
-def _seam(blow: Blow | None, at: int) -> list[str]:
+def _seam(blow: Blow | None, at: int, pause: float) -> list[str]:
     operations: list[str] = []
 
     def stopped(operation: Any, *arguments: Any, **options: Any) -> Any:
         operations.append(operation.__name__)
         if blow is not None and len(operations) == at + 1:
             blow(operation, arguments)
+        time.sleep(pause)
         return operation(*arguments, **options)
 
     disk.run = stopped
