@@ -93,6 +93,7 @@ def _unjudged(seen: Observation, installation: Installation) -> Verdict:
     told = {
         "does-not-parse": (f"the file does not parse: {seen.detail}", "reinstall the package, or repair the file"),
         "defined-twice": (f"the function is defined more than once, {seen.detail}", "keep one definition"),
+        "not-a-file": (f"it is {seen.detail}", "reinstall the package"),
         "too-large": (f"the file is {seen.detail}", "reinstall the package"),
         "outside": (f"the file is {seen.detail}", "install a copy of the package (uv: --link-mode=copy)"),
     }

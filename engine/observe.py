@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import stat
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -26,7 +27,7 @@ class Observation(NamedTuple):
     on_record: bool
     """Whether this very file is on record: then all that was checked of it when it was recorded holds."""
     problem: str | None
-    """``does-not-parse``, ``defined-twice``, ``too-large``, ``outside``; None where all is well."""
+    """``does-not-parse``, ``defined-twice``, ``too-large``, ``outside``, ``not-a-file``; None where all is well."""
     detail: str
     names: frozenset[str] | None
     """The names that the file's top level binds; None where it was not parsed."""
@@ -37,14 +38,18 @@ def observe(installation: Installation, target: Target, table: ShapeTable) -> Ob
     path = file_of(installation, target.file)
     try:
         real = os.path.realpath(path)
-        if os.path.getsize(real) > _TOO_LARGE:
+        status = os.stat(real)
+        # All this before it is opened: to open a pipe would wait for ever, and some devices have no end.
+        if not real.startswith(os.path.realpath(installation.package_dir) + os.sep):
+            return Observation(path, b"", "", None, False, "outside", f"a link that leads out, to {real}", None)
+        if not stat.S_ISREG(status.st_mode):
+            return Observation(path, b"", "", None, False, "not-a-file", "not a regular file", None)
+        if status.st_size > _TOO_LARGE:
             return Observation(path, b"", "", None, False, "too-large", "larger than any module of an upstream", None)
         with open(real, "rb") as file:
             data = file.read()
     except (FileNotFoundError, NotADirectoryError):
         return Observation(path, None, "", None, False, None, "", None)
-    if not real.startswith(os.path.realpath(installation.package_dir) + os.sep):
-        return Observation(path, data, "", None, False, "outside", f"a link that leads out, to {real}", None)
     return judge(path, data, target.function, table.files)
 
 

@@ -121,9 +121,13 @@ def _compile(data: bytes, target: Target) -> None:
 
 def _decoded(data: bytes, target: Target) -> tuple[str, str]:
     """Encoding and text of a file, its line ends as they are; a BOM stays a part of the encoding."""
-    encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
-    text = data.decode(encoding)
-    if text.encode(encoding) != data:
+    try:
+        encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
+        text = data.decode(encoding)
+        survives = text.encode(encoding) == data
+    except (SyntaxError, ValueError) as error:  # Python lets a comment be no text at all
+        raise RewriteError(target, f"the file is not text in its own encoding: {error}") from error
+    if not survives:
         raise RewriteError(target, f"the file does not survive decoding and encoding as {encoding}")
     return encoding, text
 
