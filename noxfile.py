@@ -65,6 +65,15 @@ def tests(session: nox.Session) -> None:
 
 
 @nox.session(reuse_venv=True)
+def soak(session: nox.Session) -> None:
+    """Kill whole runs for some minutes, wherever and whenever, and print the figures of docs/promises.md."""
+    install_wheel(session)
+    session.install("--quiet", *nox.project.dependency_groups(GROUPS, "test"))
+    env = {"TMPDIR": tempfile.gettempdir(), "UNHANG_SOAK": "1"}
+    session.run("python", "-m", "pytest", "-n", "0", "tests/test_whole_runs.py", *session.posargs, env=env)
+
+
+@nox.session(reuse_venv=True)
 def lint(session: nox.Session) -> None:
     """Lint all Python files."""
     session.install("--quiet", *nox.project.dependency_groups(GROUPS, "lint"))

@@ -16,12 +16,19 @@ _NAME = re.compile(r"\.(?P<tag>[A-Za-z][\w-]*?)(?P<pytest>-pytest-[\w.]+?)?(?:\.
 
 # Run by the target interpreter; -I -S keeps out whatever its environment would run at start.
 _RECOMPILE = """\
-import json, py_compile, sys
+import json, os, py_compile, sys
+def read(path):
+    with open(path, "rb") as file:
+        return file.read()
 for source, path, mode, optimize, tag in json.load(sys.stdin):
     if tag == sys.implementation.cache_tag:
         mode = getattr(py_compile.PycInvalidationMode, mode.upper().replace("-", "_"))
         try:
+            before = read(source)
             py_compile.compile(source, path, doraise=True, optimize=int(optimize or 0), invalidation_mode=mode)
+            # Whoever started this may be dead, and its lock another's, who has replaced the source meanwhile.
+            if read(source) != before:
+                os.unlink(path)
         except Exception:
             pass
 """

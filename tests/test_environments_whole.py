@@ -20,6 +20,8 @@ import pytest
 import wheels
 from environments import pip_python
 
+from unhang import bytecode
+
 VERL = ("verl", "0.7.1")
 ENGINE = "verl/workers/engine/megatron/transformer_impl.py"
 MARK = b"# unhang mtp-cp-deadlock"
@@ -134,6 +136,38 @@ def test_bytecode_is_never_stale_and_made_by_the_environments_own_interpreter(tm
         os.utime(env.site / ENGINE, ns=(was.st_atime_ns, was.st_mtime_ns))
         assert marshal.loads(cached.read_bytes()[16:]) == want
     assert (env.site / ENGINE).read_bytes() == source
+
+
+# An interpreter whose compiler is overtaken: the source is replaced just before or just after it writes.
+OVERTAKEN = """\
+#!/bin/sh
+exec {python} -I -S -c '
+import py_compile, sys
+real = py_compile.compile
+def overtaken(source, *arguments, **options):
+    done = real(source, *arguments, **options)
+    with open(source, "w") as file:
+        file.write("x = 2")
+    return done
+py_compile.compile = overtaken
+exec(sys.argv[-1])
+' "$@"
+"""
+
+
+def test_a_compiler_that_outlives_its_run_leaves_nothing_stale(tmp_path: Path) -> None:
+    source, python = tmp_path / "x.py", tmp_path / "python"
+    python.write_text(OVERTAKEN.format(python=sys.executable))
+    python.chmod(0o755)
+    for overtaken, left in ((sys.executable, True), (str(python), False)):
+        source.write_text("x = 1")
+        cached = py_compile.compile(str(source), invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)
+        assert cached is not None
+        compiled = bytecode.survey([str(source)])
+        os.unlink(cached)
+        bytecode.recompile(overtaken, compiled)
+        assert os.path.exists(cached) is left
+    assert source.read_text() == "x = 2"
 
 
 # uv, conda

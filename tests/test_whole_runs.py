@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import cli
@@ -125,7 +125,7 @@ def struck(stage: Stage, command: str, followings: tuple[str, ...]) -> str:
     assert whole.stale_bytecode(prefix / "site") == []
     todo = instants(counted.operations)
     assert {"open", "write", "fsync", "rename", "replace", "link", "unlink"} <= set(counted.operations)
-    halfway = 0
+    killed = halfway = 0
     for number, (at, blow) in enumerate(todo):
         prefix = stage.fresh(applied=not is_apply)
         ran = whole.run(prefix, command, blow=blow, at=at)
@@ -133,10 +133,12 @@ def struck(stage: Stage, command: str, followings: tuple[str, ...]) -> str:
             # whether a file's time is moved on depends on the second: this run has fewer operations than were counted
             assert at >= len(ran.operations)
             continue
-        halfway += whole.interrupted(prefix)
+        killed, halfway = killed + 1, halfway + whole.interrupted(prefix)
         assert_survives(stage, prefix, followings[number % len(followings)])
-    assert halfway > len(todo) / 2
-    return f"`{command}` killed at {len(todo)} instants, {halfway} of them with a journal; then {followings}: no mix"
+    assert killed > 100
+    assert halfway > killed / 2
+    then = " or ".join(f"`{following}`" for following in followings)
+    return f"`{command}` killed at {killed} instants, {halfway} of them with a journal, then {then}: no mix"
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -190,6 +192,43 @@ def test_killed_again_wherever_it_began(stage: Stage, tell: list[str], command: 
     for name, at in halfway_at(stage, command).items():
         killed = struck_twice(stage, command, at, second, every=1)
         tell.append(f"`{command}` killed at stage {name}, then `{second}` killed at {killed} instants: no mix")
+
+
+# What another program does between the plan and the write
+
+
+def edited(path: Path) -> None:
+    path.write_bytes(b"# edited\n" + path.read_bytes())
+
+
+@pytest.mark.parametrize(
+    ("hurt", "code"), [(edited, "changed-underneath"), (Path.unlink, "vanished")], ids=["edited", "vanished"]
+)
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_file_that_changes_between_plan_and_write(
+    stage: Stage, command: str, hurt: Callable[[Path], None], code: str
+) -> None:
+    operations = whole.run(stage.fresh(applied=command == "revert"), command).operations
+    link = operations.index("link")  # the first file is backed up: the plan was made and held against the disk
+    for at in (link, operations.index("replace")):
+        prefix = stage.fresh(applied=command == "revert")
+        before, victim = whole.tree(prefix), prefix / "site" / whole.ENGINE
+
+        def blow(operation: object, arguments: object, victim: Path = victim) -> None:
+            hurt(victim)
+
+        ran = whole.run(prefix, command, blow=blow, at=at)
+        assert ran.code == 2, ran.out
+        assert f"error[{code}]" in ran.out or "error[changed-underneath]" in ran.out
+        assert str(victim) in ran.out
+        assert "run the same command again" in ran.out
+        after, name = whole.tree(prefix), f"site/{whole.ENGINE}"
+        assert after.pop(name, None) == (b"# edited\n" + (before[name] or b"") if hurt is edited else None)
+        del before[name]
+        assert after == before
+        again = whole.run(prefix, command)
+        assert again.code in (0, 1), "the same command starts from what is there now"
+        assert RECOVERED not in again.out
 
 
 # Many at once
