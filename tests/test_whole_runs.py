@@ -171,12 +171,16 @@ def struck_twice(stage: Stage, command: str, at: int, second: str, every: int) -
         assert whole.interrupted(prefix)
         return prefix
 
-    todo = instants(whole.run(hurt(), second).operations)[::every]
+    killed, todo = 0, instants(whole.run(hurt(), second).operations)[::every]
     for number, (at_second, blow) in enumerate(todo):
         prefix = hurt()
-        assert whole.run(prefix, second, blow=blow, at=at_second).code == KILLED
+        ran = whole.run(prefix, second, blow=blow, at=at_second)
+        if ran.code != KILLED:
+            assert at_second >= len(ran.operations)  # as above
+            continue
+        killed += 1
         assert_survives(stage, prefix, COMMANDS[number % 2])
-    return len(todo)
+    return killed
 
 
 def test_killed_again_while_recovering(stage: Stage, tell: list[str]) -> None:
@@ -300,12 +304,13 @@ def test_killed_at_random_while_others_work(stage: Stage, tell: list[str]) -> No
     seed = random.randrange(10**6)
     random_, ends, killed, runs, halfway = random.Random(seed), set(), 0, 0, 0
     until = time.monotonic() + seconds
+    at_most = until + 60  # a slow machine gets the time to see a kill halfway, and both ends
     prefix = stage.fresh(applied=False)
     began = time.monotonic()
     pause = 0.001  # so that the time is spent where it matters, not on finding and planning
     assert whole.start(prefix, "apply", pause=pause).wait().code == 0
     long = time.monotonic() - began
-    while time.monotonic() < until:
+    while time.monotonic() < (until if halfway and len(ends) == 2 else at_most):
         started = [whole.start(prefix, random_.choice(COMMANDS), pause=pause) for _ in range(3)]
         for one in started[: random_.randrange(2)]:  # one alone at times, and then all that are left, as a power cut
             time.sleep(random_.uniform(0, long))
@@ -323,7 +328,8 @@ def test_killed_at_random_while_others_work(stage: Stage, tell: list[str]) -> No
         ends.add(settled(stage, prefix))
     assert ends == {"applied", "pristine"}
     assert halfway > 0
-    tell.append(f"{killed} of {runs} runs killed at random in {seconds:g} s, {halfway} left a journal: no mix")
+    took = time.monotonic() - began
+    tell.append(f"{killed} of {runs} runs killed at random in {took:.0f} s, {halfway} left a journal: no mix")
 
 
 # By the kernel's own account: the calls themselves, not our seam
