@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from unhang import bytecode, disk, receipt, record
 from unhang.model import Change, Environment
 from unhang.plan import FilePlan
-from unhang.receipt import Entry, Fixed, Receipt
+from unhang.receipt import Entry, Fixed
 from unhang.transaction import FileChange, commit
 
 
@@ -53,11 +53,6 @@ def record_changes(files: Iterable[tuple[Entry, bytes, str | None]]) -> list[Fil
         else:
             after[entry.record] = record.restore(now, name, original)
     return [FileChange(path, data, after[path]) for path, data in before.items() if after[path] != data]
-
-
-def known(found: Receipt | None) -> Mapping[str, Entry]:
-    """A receipt's entries, by the path of their file."""
-    return {} if found is None else {entry.path: entry for entry in found.files}
 
 
 def _entry(file: FilePlan) -> Entry:
