@@ -44,6 +44,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         path = None if error.filename is None else os.fspath(error.filename)
         return _fail(UnhangError("io", error.strerror or str(error), path=path, hint="nothing was changed"), options)
+    except Exception as error:
+        import traceback
+
+        traceback.print_exc()
+        message = f"this is a mistake in unhang: {type(error).__name__}: {error}"
+        hint = "nothing was changed; please report it with the lines above"
+        return _fail(UnhangError("internal", message, hint=hint), options)
 
 
 def _fail(error: UnhangError, options: argparse.Namespace) -> int:

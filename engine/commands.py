@@ -58,8 +58,7 @@ def apply(options: argparse.Namespace) -> int:
     planned = _plan_early(scope, findings, options.unverified)
     changed: frozenset[str] = frozenset()
     if planned is None or planned.files or interrupted(scope.environment.state_dir):
-        planned, changed = _apply_alone(scope, findings, planned, options.unverified)
-        findings = judge(scope)
+        planned, changed, findings = _apply_alone(scope, findings, planned, options.unverified)
     _tidy(scope.environment.state_dir)
     tell.results(options, Told(scope.search, findings, changed, False))
     tell.applied(scope.environment, planned, changed)
@@ -125,8 +124,11 @@ def _plan_early(scope: Scope, findings: list[Finding], unverified: bool) -> Plan
 
 def _apply_alone(
     scope: Scope, findings: list[Finding], planned: Plan | None, unverified: bool
-) -> tuple[Plan, frozenset[str]]:
-    """Write as the environment's only writer; planned again if what was found before the lock is not there any more."""
+) -> tuple[Plan, frozenset[str], list[Finding]]:
+    """Write as the environment's only writer; planned again if what was found before the lock is not there any more.
+
+    Gives the plan, the files written, and the verdicts after it, before anybody else may write again.
+    """
     from unhang import write
     from unhang.transaction import exclusive, recover
 
@@ -137,7 +139,8 @@ def _apply_alone(
             planned = plan(now, originals(scope.environment), unverified=unverified)
         if planned.files:
             write.apply(scope.environment, planned.files)
-    return planned, frozenset(file.path for file in planned.files)
+            now = judge(scope)
+    return planned, frozenset(file.path for file in planned.files), now
 
 
 def _tidy(state_dir: str) -> None:

@@ -31,6 +31,7 @@ _MARKS = {
     "verl": ("__init__.py", "protocol.py", "version/version"),
     "swift": ("__init__.py", "version.py", "tuners", "trainers"),
 }
+_TOO_LONG = 64 * 1024 * 1024  # characters; a RECORD of 60,000 files has six million
 _FRAMEWORKS = {"verl": "the verl framework", "swift": "ms-swift"}
 
 
@@ -176,8 +177,10 @@ def _constants(path: str) -> dict[str, str]:
 
 def _read(path: str) -> str:
     try:
+        if not os.path.isfile(path):  # a pipe would have us wait for ever
+            return ""
         with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read()
+            return file.read(_TOO_LONG)
     except OSError:
         return ""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import shutil
 import subprocess
@@ -111,6 +112,29 @@ def test_namesakes_are_named_and_not_touched(tmp_path: Path) -> None:
     assert "is not ms-swift" in ran.err
     assert "is not the verl framework" in ran.err
     assert cli.tree(tmp_path) == before
+
+
+def test_a_pipe_in_the_place_of_a_version_is_not_waited_for(site: Path) -> None:
+    (site / "verl/version/version").unlink()
+    os.mkfifo(site / "verl/version/version")
+    (result,) = cli.unhang("check", "--target", site, "--output-format", "json").json["results"]
+    assert (result["version"], result["verdict"]) == (None, "needed")
+
+
+def test_a_mistake_of_ours_exits_2_and_says_so(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from unhang import cli as command_line
+    from unhang import commands
+
+    def fails(options: object) -> int:
+        raise ZeroDivisionError("oops")
+
+    monkeypatch.setattr(commands, "check", fails)
+    with pytest.MonkeyPatch.context() as patched:
+        errors = io.StringIO()
+        patched.setattr(sys, "stderr", errors)
+        assert command_line.main(["check", "--target", str(site)]) == 2
+    assert "Traceback" in errors.getvalue()
+    assert "error[internal]: this is a mistake in unhang: ZeroDivisionError: oops" in errors.getvalue()
 
 
 def test_an_unknown_fix_names_the_nearest(site: Path) -> None:
