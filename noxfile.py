@@ -74,6 +74,14 @@ def soak(session: nox.Session) -> None:
 
 
 @nox.session(reuse_venv=True)
+def fuzz(session: nox.Session) -> None:
+    """Mutate the real target functions 10,000 times and more, and print the figures of docs/promises.md."""
+    install_wheel(session)
+    session.install("--quiet", *nox.project.dependency_groups(GROUPS, "test"))
+    session.run("python", "-W", "ignore", "tests/fuzz.py", *session.posargs)
+
+
+@nox.session(reuse_venv=True)
 def lint(session: nox.Session) -> None:
     """Lint all Python files."""
     session.install("--quiet", *nox.project.dependency_groups(GROUPS, "lint"))

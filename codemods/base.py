@@ -8,7 +8,7 @@ LibCST. The rewrite itself is an :class:`Edit`: a span of whole statements, and 
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -24,11 +24,15 @@ __all__ = [
     "Codemod",
     "Edit",
     "Function",
+    "bound",
+    "check_plain",
     "digest",
     "digests",
     "expression",
     "followed_by",
+    "leaving",
     "matches",
+    "mentioned",
     "once",
     "only_first",
     "preceded_by",
@@ -107,6 +111,65 @@ def matches(nodes: Sequence[ast.AST], template: str) -> bool:
 def digests(nodes: Sequence[ast.AST]) -> list[str]:
     """The digest of each statement: how a codemod knows upstream's longer ones, whose text is not ours to keep."""
     return [digest(node) for node in nodes]
+
+
+def mentioned(*nodes: ast.AST) -> set[str]:
+    """Every identifier, and every string, that stands anywhere in these nodes: what they can possibly be about."""
+    found: set[str] = set()
+    for node in nodes:
+        for inner in ast.walk(node):
+            for field in ("id", "attr", "arg", "name", "asname", "value", "names"):
+                value = getattr(inner, field, None)
+                if isinstance(value, str):
+                    found.add(value)
+                elif isinstance(value, list):  # of global and nonlocal; an import's are nodes
+                    found |= {item for item in value if isinstance(item, str)}
+    return found
+
+
+def bound(*nodes: ast.AST) -> set[str]:
+    """The names that are assigned, deleted, imported or defined anywhere in these nodes, nested functions' as well."""
+    found: set[str] = set()
+    for node in nodes:
+        for inner in ast.walk(node):
+            if isinstance(inner, ast.Name) and not isinstance(inner.ctx, ast.Load):
+                found.add(inner.id)
+            elif isinstance(inner, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+                found.add(inner.name)
+            elif isinstance(inner, ast.alias):
+                found.add((inner.asname or inner.name).partition(".")[0])
+            elif isinstance(inner, ast.ExceptHandler) and inner.name:
+                found.add(inner.name)
+            elif isinstance(inner, (ast.Global, ast.Nonlocal)):
+                found.update(inner.names)
+            elif isinstance(inner, (ast.MatchAs, ast.MatchStar)) and inner.name:
+                found.add(inner.name)
+    return found
+
+
+def leaving(*nodes: ast.AST) -> list[ast.AST]:
+    """What may leave the function, or makes it a generator, in these nodes; functions nested in them left out."""
+    found: list[ast.AST] = []
+    for node in nodes:
+        if isinstance(node, (ast.Return, ast.Yield, ast.YieldFrom, ast.Await)):
+            found.append(node)
+        elif not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)):
+            found += leaving(*ast.iter_child_nodes(node))
+    return found
+
+
+def check_plain(function: Function, names: Iterable[str]) -> None:
+    """AnchorError unless this is a plain function that leaves these names, which a rewrite rests on, as they are.
+
+    Decorators could do anything to it, and these few built-ins to any name in it.
+    """
+    if isinstance(function, ast.AsyncFunctionDef) or function.decorator_list:
+        raise AnchorError(f"{function.name} as a function without decorators")
+    anything = mentioned(function) & {"locals", "exec", "eval", "vars", "setattr", "delattr", "__dict__"}
+    for name in sorted(anything):
+        raise AnchorError(f"{function.name} without {name}")
+    for name in sorted(bound(*function.body) & set(names)):
+        raise AnchorError(f"{function.name} that leaves {name} as it is")
 
 
 def expression(node: ast.AST) -> str:

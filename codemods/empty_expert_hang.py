@@ -12,10 +12,13 @@ from unhang.codemods.base import (
     Codemod,
     Edit,
     Function,
+    check_plain,
     digests,
     expression,
     followed_by,
+    leaving,
     matches,
+    mentioned,
     once,
     only_first,
     preceded_by,
@@ -29,6 +32,50 @@ _TOLIST = "tokens_per_expert = tokens_per_expert.tolist()"
 _UNSQUEEZE = "permuted_probs = permuted_probs.unsqueeze(-1)"
 _RETURN = "return output, output_bias"
 _SLICE = "if has_no_tokens:\n    output = output[:0]\n"
+_OURS = frozenset({"has_no_tokens", "rows_per_expert", "num_rows", "zero_rows"})
+# What carries the tokens through the forward.
+_CARRIERS = frozenset(
+    {
+        *(_HIDDEN, _PROBS, "tokens_per_expert", "output", "output_bias"),
+        *("intermediate_parallel", "bias_parallel", "fc1_output", "bias_act_output", "bias_act_func"),
+    }
+)
+# Upstream's dev had this one twice in July 2026, to no effect: it makes an object that nothing has used yet.
+_AGAIN = "5c3580af6c470be4"
+_PADS = frozenset(
+    {
+        *("ef123e4c5f97fa3d", "a52e9736bd38a692", "6ee48f0911fb942f", "be2f7a85c6bf0b50", "c570fe56e2642a94"),
+        "ab95fa74376819fd",  # with grouped tensors
+    }
+)
+# The statements that work with it, as upstream has them, in five stages: up to fc1, fc1, the activation, fc2, the rest.
+_STAGES = (
+    _PADS
+    | {
+        *("9e041b3e60c05672", "de3fcaffdfc0918c", "adf2419b0f25e2cc", "4e2c97c8633ecb77", "bbb0f4b4b1ccc39c"),
+    },
+    frozenset(
+        {"4341be5dfc0a064b", "6066fd3a3209add9", "147b969389cd66c5", "ea29278ce98c3ccd", "cc09bb97fe82b26d"},
+    ),
+    frozenset(
+        {
+            *("33d963972656db6f", "b06f6238312ad157", "422d191439c97be1", "f22b5c02b3d3417f", "3fa981188f051707"),
+            *("be56e03c897c8665", "6db398a18c37cb22", "7daf0cb15d44ffd4", "0839e25b4d1abecb", "0e5c92edeb4b279c"),
+            *("5c3580af6c470be4", "d2ac914ccbf070ae", "2aac0bf985cce406", "a16bc6407407e00a", "ace740461d30e034"),
+            *("327b099bd4284608", "e1349f2f01a05ee8", "108cfca010f2a0b2", "a1d78ff6480a7327", "cbba7c2c5a7d2d42"),
+            *("050d3dd890470fa2", "d53e9a9450e1a581"),
+        }
+    ),
+    frozenset(
+        {"74ef5ebac95492d2", "84b4e26fc51129a7", "f181e657a4f67240", "70025aa4307ba09d", "94648e46b717aa56"},
+    ),
+    frozenset(
+        {
+            *("a81cc219f1be3297", "72cf139dc61d94ef", "5c3c736bc0497979", "0ca825ce9d546349", "dee45270971a45ce"),
+            *("500e5e985ff185f5", "2397b4e360b084c0", "29f952f89d45f3e8", "cb726f3b4a7a5bfc"),
+        }
+    ),
+)
 # Two ways in which a forward leaves the padding for quantization to others; then our rows must be aligned themselves.
 _PADDED_ELSEWHERE = ("skip_routed_expert_padding(self.config)", "self.config.moe_router_padding_for_quantization")
 # The statements of pull request 4851 as written.
@@ -46,9 +93,10 @@ class TEGroupedMLPForward(Codemod):
         last = body[-1]
         if not matches([last], _RETURN):
             raise AnchorError(f"{_RETURN}, as the last statement")
-        for name in ("linear_fc1", "linear_fc2"):
-            if not any(_uses(node, name) for node in body[index:]):
-                raise AnchorError(f"self.{name}, after {expression(anchor)}")
+        if mentioned(*body) & _OURS:
+            raise AnchorError("a forward without rows of ours")
+        as_written = [node for node in body if digests([node])[0] in {*_AS_WRITTEN_ROWS, *_AS_WRITTEN_SLICE}]
+        _check_flow(function, body[:index], [node for node in body[index + 1 : -1] if node not in as_written])
         if _is_grouped(function):
             return [span(anchor, anchor, preceded_by(rows)), span(last, last, preceded_by(_SLICE))]
         edits = []
@@ -69,15 +117,23 @@ class TEGroupedMLPForward(Codemod):
         body = function.body
         rows = wanted(_rows(function))
         start = body.index(anchor) - len(rows) if _is_grouped(function) else body.index(anchor) + 1
-        assigned = [node for node in ast.walk(function) if isinstance(node, ast.Name) and node.id == "has_no_tokens"]
-        return (
-            start > 0
-            and digests(body[start : start + len(rows)]) == rows
-            and matches(body[-2:], _SLICE + _RETURN)
-            and len(assigned) == 3  # set once, asked twice
-            and not set(digests(body)) & {*_AS_WRITTEN_ROWS, *_AS_WRITTEN_SLICE}
-            and all(any(_uses(node, name) for node in body[start:]) for name in ("linear_fc1", "linear_fc2"))
-        )
+        if (
+            start < 0
+            or digests(body[start : start + len(rows)]) != rows
+            or not matches(body[-2:], _SLICE + _RETURN)
+            or set(digests(body)) & {*_AS_WRITTEN_ROWS, *_AS_WRITTEN_SLICE}
+        ):
+            return False
+        before, after = body[:start], body[start + len(rows) : -2]
+        before = [node for node in before if node is not anchor]
+        after = [node for node in after if node is not anchor]
+        if mentioned(*before, *after) & _OURS:
+            return False
+        try:
+            _check_flow(function, before, after)
+        except AnchorError:
+            return False
+        return True
 
     def names(self, function: Function) -> frozenset[str]:
         names = {"torch"}
@@ -86,6 +142,36 @@ class TEGroupedMLPForward(Codemod):
         if _padded_elsewhere(function) == _PADDED_ELSEWHERE[0]:
             names.add("skip_routed_expert_padding")
         return frozenset(names)
+
+
+def _check_flow(function: Function, before: list[ast.stmt], after: list[ast.stmt]) -> None:
+    """AnchorError unless the rows that are added take the way that tokens take, to the last statement.
+
+    ``before`` and ``after``: the statements before the anchor, and those between the rows and the slice. All that works
+    with what carries the tokens must be as a release has it, and in order: no such statement asks for the tokens
+    themselves, so what holds with tokens holds with the rows.
+    """
+    check_plain(function, ("self", "torch", "skip_routed_expert_padding", "get_align_size_for_quantization"))
+    fused = [node for node in before if isinstance(node, ast.If) and expression(node.test) == "self._with_fused_impl"]
+    before = [node for node in before if node not in fused]
+    if leaving(*before, *after):
+        raise AnchorError(f"{_RETURN}, and no other return")
+    if not _is_grouped(function) and mentioned(*before) & _CARRIERS:
+        raise AnchorError(f"nothing about the tokens before {_TOLIST}")
+    working = [node for node in [*before, *after] if mentioned(node) & _CARRIERS]
+    found = digests(working)
+    stages = [[number for number, stage in enumerate(_STAGES) if shape in stage] for shape in found]
+    for node, stage in zip(working, stages):
+        if not stage:
+            raise AnchorError(f"what works with the tokens as a release has it, not line {node.lineno}")
+    once_each = [shape for shape in found if shape != _AGAIN]
+    if stages != sorted(stages) or len({*once_each}) != len(once_each):
+        raise AnchorError("what works with the tokens in the order of a release, and once each")
+    for number, name in (1, "linear_fc1"), (3, "linear_fc2"):
+        if stages.count([number]) != 1:
+            raise AnchorError(f"self.{name}", stages.count([number]))
+    if len(_PADS & {*found}) != any("padd" in name for name in mentioned(*before, *after)):
+        raise AnchorError("if ...: ..._padding(...)")
 
 
 def _anchor(function: Function) -> ast.stmt:

@@ -6,27 +6,27 @@ https://github.com/modelscope/ms-swift/pull/9486 (which warms a group that ms-sw
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from unhang.codemods.base import (
     AnchorError,
     Codemod,
     Edit,
     Function,
+    check_plain,
     digest,
     digests,
     expression,
     followed_by,
+    leaving,
     matches,
+    mentioned,
     once,
     only_first,
     span,
     wanted,
 )
-
-if TYPE_CHECKING:
-    pass
 
 # The backend may be composite ("cpu:gloo,cuda:nccl"), and get_backend gives the whole string, for sub-groups too.
 # The groups are looked up by name, so that a release that lacks one is served by the same code.
@@ -85,6 +85,15 @@ if args.expert_model_parallel_size > 1:
 _SIZE = "expert_model_parallel_size"
 _MEMORY_BUFFER = "_set_global_memory_buffer()"
 _INITIALIZE = "mpu.initialize_model_parallel"
+_INITIALIZED = "mpu.model_parallel_is_initialized()"
+_OURS = frozenset({"warmed_up_groups", "warmup_group"})
+# What another warm-up would use.
+_WARMING = frozenset(
+    {
+        *("get_expert_data_parallel_group", "get_inter_distributed_optimizer_instance_group"),
+        *("get_intra_distributed_optimizer_instance_group", "all_reduce", "barrier"),
+    }
+)
 # The block of pull request 9486, at its head and at its first commit: it warms nothing, and on megatron-core 0.13 and
 # 0.14 its argument raises TypeError.
 _AS_WRITTEN = frozenset({"033b459bdc27b746"})
@@ -100,10 +109,21 @@ class MegatronCore(Codemod):
             raise AnchorError(_MEMORY_BUFFER, len(found))
         if _SIZE not in _arguments(function):
             raise AnchorError(f"the argument {_SIZE} of {function.name}")
+        if _occurrences(function):
+            raise AnchorError("a function without a warm-up of its own")
+        _check_core(function, function.body[function.body.index(anchor) + 1 :])
         return [span(anchor, anchor, followed_by(_MEGATRON_CORE))]
 
     def holds(self, function: Function) -> bool:
-        return _SIZE in _arguments(function) and _stands_after(function.body, _is_memory_buffer, _MEGATRON_CORE)
+        body = function.body
+        if _SIZE not in _arguments(function) or not _stands_after(body, _is_memory_buffer, _MEGATRON_CORE):
+            return False
+        place = next(index for index, node in enumerate(body) if _is_memory_buffer(node))
+        try:
+            _check_core(function, body[place + 2 :])
+        except AnchorError:
+            return False
+        return _occurrences(function) == _occurrences(ast.parse(_MEGATRON_CORE))
 
     def names(self, function: Function) -> frozenset[str]:
         return frozenset({"torch", "_EXPERT_DATA_PARALLEL_GROUP"})
@@ -115,6 +135,9 @@ class MsSwift(Codemod):
     def plan(self, function: Function) -> list[Edit]:
         body = _initializing(function.body)
         anchor = once([node for node in body if _is_initializing_with(node)], f"with ...: {_INITIALIZE}(...)")
+        if _occurrences(function):
+            raise AnchorError("a function without a warm-up of its own")
+        _check_swift(function, body)
         edits = [span(anchor, anchor, followed_by(_MS_SWIFT))]
         for before, node in zip(body, body[1:]):
             if digest(node) in _AS_WRITTEN:
@@ -122,11 +145,54 @@ class MsSwift(Codemod):
         return edits
 
     def holds(self, function: Function) -> bool:
-        body = _initializing(function.body)
-        return _stands_after(body, _is_initializing_with, _MS_SWIFT) and not _AS_WRITTEN & set(digests(body))
+        try:
+            body = _initializing(function.body)
+            _check_swift(function, body)
+        except AnchorError:
+            return False
+        return (
+            _stands_after(body, _is_initializing_with, _MS_SWIFT)
+            and not _AS_WRITTEN & set(digests(body))
+            and _occurrences(function) == _occurrences(ast.parse(_MS_SWIFT))
+        )
 
     def names(self, function: Function) -> frozenset[str]:
         return frozenset({"torch", "mpu"})
+
+
+def _check_core(function: Function, behind: list[ast.stmt]) -> None:
+    """AnchorError unless the warm-up is reached by every rank, after all groups are made, and knows their sizes."""
+    check_plain(function, ("torch", "any", "globals", _SIZE, "_set_global_memory_buffer"))
+    if leaving(*function.body):
+        raise AnchorError(f"{function.name} without a return")
+    for node in behind:
+        if not re.fullmatch(r"_set_\w+\(\)", expression(node)):
+            raise AnchorError(f"nothing but _set_...() behind {_MEMORY_BUFFER}")
+
+
+def _check_swift(function: Function, body: list[ast.stmt]) -> None:
+    """AnchorError unless every rank that initialises megatron-core comes by, once, and finds what the warm-up uses."""
+    check_plain(function, ("args", "torch", "mpu", "any", "getattr"))
+    if leaving(*function.body):
+        raise AnchorError(f"{function.name} without a return")
+    outer = [node for node in function.body if isinstance(node, ast.If) and expression(node.test) == _INITIALIZED]
+    if body is not function.body and not any(body is node.orelse for node in outer):
+        raise AnchorError(f"{_INITIALIZE}(...), on every rank alike")
+    calls = [node for node in ast.walk(function) if isinstance(node, ast.Attribute) and expression(node) == _INITIALIZE]
+    if len(calls) != 1:
+        raise AnchorError(f"{_INITIALIZE}(...)", len(calls))
+    others = [node for node in {*function.body, *body} if body is not getattr(node, "orelse", None)]
+    others = [node for node in others if digest(node) not in {*_AS_WRITTEN, *wanted(_MS_SWIFT)}]
+    for name in sorted(mentioned(*others) & _WARMING):
+        raise AnchorError(f"{function.name} without {name}")
+    for node in ast.walk(function):
+        if isinstance(node, ast.Attribute) and node.attr == _SIZE and not isinstance(node.ctx, ast.Load):
+            raise AnchorError(f"{function.name} that leaves {_SIZE} as it is")
+
+
+def _occurrences(tree: ast.AST) -> int:
+    """How often names of ours stand here."""
+    return sum(isinstance(node, ast.Name) and node.id in _OURS for node in ast.walk(tree))
 
 
 def _stands_after(body: list[ast.stmt], is_anchor: Callable[[ast.stmt], bool], template: str) -> bool:
@@ -154,8 +220,12 @@ def _blocks(body: list[ast.stmt]) -> list[list[ast.stmt]]:
 
 
 def _is_initializing_with(node: ast.stmt) -> bool:
-    return isinstance(node, ast.With) and any(
-        isinstance(inner, ast.Call) and expression(inner.func) == _INITIALIZE for inner in ast.walk(node)
+    """A ``with`` whose body is the call alone."""
+    return (
+        isinstance(node, ast.With)
+        and len(node.body) == 1
+        and isinstance(call := getattr(node.body[0], "value", None), ast.Call)
+        and expression(call.func) == _INITIALIZE
     )
 
 

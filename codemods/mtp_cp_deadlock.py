@@ -9,7 +9,21 @@ import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from unhang.codemods.base import Codemod, Edit, Function, digests, expression, matches, once, span
+from unhang.codemods.base import (
+    AnchorError,
+    Codemod,
+    Edit,
+    Function,
+    bound,
+    check_plain,
+    digests,
+    expression,
+    leaving,
+    matches,
+    mentioned,
+    once,
+    span,
+)
 
 if TYPE_CHECKING:
     from unhang.codemods.base import Statements
@@ -21,6 +35,13 @@ _SOME_BATCH = "n_micro_batch > 0"
 _CALL = "metrics = get_megatron_mtp_loss(n_micro_batch)"
 # The two statements that write the metrics, as upstream has them.
 _WRITE = ["a73db47b0f601fb2", "0af6eeda91acd74b"]
+# What the gate works on, and the only statements that make it.
+_MADE = {
+    "n_micro_batch": "n_micro_batch = len(micro_batches)",
+    "losses_reduced": "losses_reduced = forward_backward_func(forward_step_func=forward_step, "
+    "data_iterator=batch_generator, model=self.module, num_microbatches=n_micro_batch, seq_length=1, "
+    "micro_batch_size=1, forward_only=forward_only)",
+}
 _COMMENT = "# unhang mtp-cp-deadlock: all ranks of the last stage join the all-reduce, the source rank reports"
 
 
@@ -39,6 +60,7 @@ class ForwardBackwardBatch(Codemod):
         ]
         gate = once(gates, f"if {_ENABLED} and {_SOURCE_RANK}: {_CALL}, then the write of the metrics")
         once(_callers(function), "get_megatron_mtp_loss(...)")
+        _check_around(function, gate)
         return [span(gate, gate, _regated)]
 
     def holds(self, function: Function) -> bool:
@@ -80,6 +102,10 @@ def _gated_by(function: Function, wanted: set[str]) -> bool:
     gate = callers[0]
     if not isinstance(gate, ast.If) or gate.orelse or len(gate.body) != 2 or not matches(gate.body[:1], _CALL):
         return False
+    try:
+        _check_around(function, gate)
+    except AnchorError:
+        return False
     report = gate.body[1]
     return (
         set(_conditions(gate)) == wanted
@@ -88,6 +114,27 @@ def _gated_by(function: Function, wanted: set[str]) -> bool:
         and expression(report.test) == _SOURCE_RANK
         and digests(report.body) == _WRITE
     )
+
+
+def _check_around(function: Function, gate: ast.stmt) -> None:
+    """AnchorError unless the rest of the function leaves to the gate what it asks, reads and writes.
+
+    Every rank must come to the gate, with the number of micro-batches and the losses of the schedule itself.
+    """
+    check_plain(function, ("self", "mpu", "get_megatron_mtp_loss"))
+    before = function.body[: function.body.index(gate)]
+    others = [node for node in function.body if node is not gate]
+    if leaving(*before):
+        raise AnchorError("no return before the metrics are written")
+    for name, template in _MADE.items():
+        once([node for node in before if matches([node], template)], template.partition("(")[0] + "(...)")
+        if sum(name in bound(node) for node in others) != 1:
+            raise AnchorError(f"one assignment of {name}")
+    if any("losses_reduced" in mentioned(node) for node in before if "losses_reduced" not in bound(node)):
+        raise AnchorError("nothing else about losses_reduced before the metrics are written")
+    for name in ("mtp", "metrics"):
+        if name in mentioned(*others):
+            raise AnchorError(f"{name}, where the metrics are written alone")
 
 
 def _conditions(gate: ast.If) -> list[str]:

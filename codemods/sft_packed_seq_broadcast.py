@@ -6,6 +6,7 @@ https://github.com/NVIDIA/Megatron-LM/pull/4150 (which leaves the last stage wit
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -14,9 +15,13 @@ from unhang.codemods.base import (
     Codemod,
     Edit,
     Function,
+    bound,
+    check_plain,
     digests,
     expression,
+    leaving,
     matches,
+    mentioned,
     once,
     only_first,
     span,
@@ -38,6 +43,18 @@ _SEND = "_broadcast_cu_seqlens(batch['cu_seqlens'])\n_broadcast(batch['max_seqle
 _RECEIVE = "cu_seqlens = _broadcast_cu_seqlens()\n_broadcast(max_seqlen)\n"
 _NO_MAX_SEQLEN = "max_seqlen = None\n"
 _DROP_BATCH = "batch['cu_seqlens'] = None\nbatch['max_seqlen'] = None\n"
+# The helpers, as upstream has them: all ranks', the sender's, the receiver's.
+_BROADCAST = frozenset({"d2919b3a0ed542c9"})
+_SEND_CU_SEQLENS = frozenset({"c850058c187af238", "a46df62fe0586b9d", "c3bc5e35e519e2df"})
+_RECEIVE_CU_SEQLENS = frozenset({"f58ff5e51302e401", "e2973ea8c1f9bb9c"})
+# With dynamic context parallelism the length goes ahead of all else: the sender's statement, the receiver's.
+_SEND_LENGTH = frozenset({"115ed8019073aa58", "77e7f94af1d8b5b3"})
+_RECEIVE_LENGTH = frozenset({"877424249ccc9083", "c8d2fa7b036b0938"})
+_BUFFER = "max_seqlen = torch.empty(1, dtype=torch.int32, device=torch.cuda.current_device())"
+_DYNAMIC = ("args.hybrid_context_parallel", "args.dynamic_context_parallel")
+# What the promise is about; and what else the statements in the arms work with.
+_ABOUT = frozenset({"cu_seqlens", "max_seqlen", "_broadcast_cu_seqlens", "sft"})
+_WITH = frozenset({"_broadcast", "args", "batch", "data", "get_args", "mpu", "torch"})
 # The middle-stage arms of pull request 4150 as written: the sender's, the receiver's.
 _AS_WRITTEN = (
     ["b694442e894763e6", "0fe1a9cccd060b70", "49dcb77f8b9ceb30"],
@@ -71,16 +88,16 @@ class GetBatchOnThisTpRank(Codemod):
 
     def plan(self, function: Function) -> list[Edit]:
         sender, receiver = _halves(function)
-        if _metadata_events(sender.after) or _metadata_events(receiver.after):
-            return _plan_trailing(sender, receiver)
-        return _plan_arms(sender, receiver)
+        trailing = bool(_behind(sender) or _behind(receiver))
+        _check_around(function, sender, receiver, trailing)
+        return _plan_trailing(sender, receiver) if trailing else _plan_arms(sender, receiver)
 
     def holds(self, function: Function) -> bool:
         try:
             sender, receiver = _halves(function)
-            if _metadata_events(sender.after) or _metadata_events(receiver.after):
-                return _holds_trailing(sender, receiver)
-            return _holds_arms(sender, receiver)
+            trailing = bool(_behind(sender) or _behind(receiver))
+            _check_around(function, sender, receiver, trailing)
+            return _holds_trailing(sender, receiver) if trailing else _holds_arms(sender, receiver)
         except AnchorError:
             return False
 
@@ -107,7 +124,7 @@ def _plan_arms(sender: Half, receiver: Half) -> list[Edit]:
                 raise AnchorError(f"the broadcast of {' and '.join(_METADATA)} in the arm of the {name}")
         if _metadata_events(half.arms[2]):
             raise AnchorError("an arm of the last stage without the packed-sequence metadata")
-    _check_buffer(receiver, {"args.sft"})
+    _check_buffer(receiver)
     once([node for node in receiver.arms[2] if matches([node], _NO_MAX_SEQLEN)], "max_seqlen = None, on the last stage")
     fields = _batch_fields(receiver)
     return [
@@ -122,7 +139,11 @@ def _middle_kind(half: Half, as_written: list[str]) -> str:
     """What the middle stages have: nothing, the pull request's arm, or an arm of upstream's own for other fields."""
     if len(half.arms) == 3:
         return "none"
-    return "as written" if digests(half.arms[3]) == as_written else "own"
+    if digests(half.arms[3]) == as_written:
+        return "as written"
+    if _metadata_events(half.arms[3]):
+        raise AnchorError("an arm of the middle stages without the packed-sequence metadata")
+    return "own"
 
 
 def _chain_edit(
@@ -195,7 +216,7 @@ def _indented(template: str) -> str:
 def _plan_trailing(sender: Half, receiver: Half) -> list[Edit]:
     edits = []
     for half, item in (sender, _SEND), (receiver, _RECEIVE):
-        if _metadata_events(half.after) != _METADATA:
+        if _behind(half) != _METADATA:
             raise AnchorError(f"the broadcast of {' and '.join(_METADATA)} behind the arms")
         if [_metadata_events(arm) for arm in half.arms] != [_METADATA, _METADATA, []]:
             raise AnchorError(f"the broadcast of {' and '.join(_METADATA)} in the arms of whole batch and first stage")
@@ -239,8 +260,11 @@ def _double_buffer(receiver: Half) -> tuple[ast.stmt, ast.stmt]:
         start, end = receiver.body.index(nodes[0]), receiver.body.index(nodes[1])
         if (
             expression(nodes[0].test) == "args.sft"
+            and _is_buffer(nodes[0])
             and isinstance(value, ast.IfExp)
             and expression(value.test) == "args.hybrid_context_parallel"
+            and expression(value.body) == _BUFFER.partition(" = ")[2]
+            and expression(value.orelse) == "None"
             and matches(receiver.body[start + 1 : end], "cu_seqlens = None")
         ):
             return nodes[0], nodes[1]
@@ -256,6 +280,111 @@ def _one_buffer(nodes: Statements) -> Statements:
     return [nodes[0].with_changes(test=test, leading_lines=[comment])]
 
 
+# What the arms rest on must be as upstream has it, and nothing else may be about the metadata
+
+
+def _check_around(function: Function, sender: Half, receiver: Half, trailing: bool) -> None:
+    """AnchorError unless the function around the arms is known as far as the metadata depends on it.
+
+    The arms themselves are read statement by statement (``_follow``), so these may have fields that no release has.
+    """
+    check_plain(function, ("mpu", "torch", "get_args"))
+    outer = [node for node in function.body if not (isinstance(node, ast.If) and node.body is sender.body)]
+    known = [
+        _one(outer, "args = get_args()"),
+        _helper(outer, "_broadcast", _BROADCAST),
+        _one(outer, "return batch"),
+    ]
+    if function.body[-1] is not known[-1]:
+        raise AnchorError("return batch, as the last statement")
+    _check_others(outer, known)
+    for half, helpers, lengths in (
+        (sender, _SEND_CU_SEQLENS, _SEND_LENGTH),
+        (receiver, _RECEIVE_CU_SEQLENS, _RECEIVE_LENGTH),
+    ):
+        before = half.body[: half.body.index(half.chain)]
+        length = once([node for node in before if {*digests([node])} <= lengths], "if args....: _broadcast(seq_len)")
+        if trailing:  # ours leaves the second definition alone
+            known = [*_helpers(before), _helper(half.after, "_broadcast_cu_seqlens", helpers)]
+            if not {*digests(known)} <= helpers or half.after[0] is not known[-1]:
+                raise AnchorError("def _broadcast_cu_seqlens(...), behind the arms")
+        else:
+            known = [_helper(before, "_broadcast_cu_seqlens", helpers)]
+        ours = known[-1:] if trailing else []
+        known.append(length)
+        if half is sender:
+            known += [_one(before, "data = next(data_iterator)"), _made_batch(before)]
+        else:
+            known += [_one(before, "cu_seqlens = None", most=2), *_buffer_statements(receiver)]
+            known += [node for node in before if matches([node], "cu_seqlens = None")]
+        _check_others(before, known)
+        known = [*ours, *(node for node in half.after if _broadcast_field(node) in _METADATA)]
+        known += [_returned_batch(half.after)] if half is receiver else []
+        _check_others(half.after, known)
+
+
+def _check_others(nodes: list[ast.stmt], known: list[ast.stmt]) -> None:
+    """AnchorError if any but the known statements is about the metadata, rebinds what the arms use, or leaves."""
+    for node in nodes:
+        if any(node is other for other in known):
+            continue
+        if mentioned(node) & (_ABOUT | {"_broadcast"}) or bound(node) & _WITH or leaving(node):
+            raise AnchorError(f"nothing else about the metadata, not line {node.lineno}")
+
+
+def _one(nodes: list[ast.stmt], template: str, most: int = 1) -> ast.stmt:
+    found = [node for node in nodes if matches([node], template)]
+    if not 1 <= len(found) <= most:
+        raise AnchorError(template, len(found))
+    return found[0]
+
+
+def _helpers(nodes: list[ast.stmt]) -> list[ast.stmt]:
+    return [node for node in nodes if isinstance(node, ast.FunctionDef) and node.name == "_broadcast_cu_seqlens"]
+
+
+def _helper(nodes: list[ast.stmt], name: str, known: frozenset[str]) -> ast.stmt:
+    """The one definition of a nested function, which must be one of the known ones."""
+    found = [node for node in nodes if isinstance(node, ast.FunctionDef) and node.name == name]
+    if not {*digests(found)} <= known:
+        raise AnchorError(f"def {name}(...) as a release has it")
+    return once(found, f"def {name}(...)")
+
+
+def _made_batch(nodes: list[ast.stmt]) -> ast.stmt:
+    """The sender's ``batch = {...}``, with the metadata of the data loader."""
+    node, items = _dict_of_batch(nodes)
+    for name in _METADATA:
+        wanted = f"None if '{name}' not in data else data['{name}'].cuda(non_blocking=True)"
+        if name not in items or expression(items[name]) != wanted:
+            raise AnchorError(f"batch['{name}']: {wanted}")
+    for name, value in items.items():
+        if name not in _METADATA and mentioned(value) & _ABOUT:
+            raise AnchorError(f"batch['{name}'] that has nothing to do with the metadata")
+    return node
+
+
+def _returned_batch(nodes: list[ast.stmt]) -> ast.stmt:
+    """The receiver's ``batch = {...}``, with the metadata it received."""
+    node, items = _dict_of_batch(nodes)
+    for name in _METADATA:
+        if name not in items or expression(items[name]) != name:
+            raise AnchorError(f"batch['{name}']: {name}")
+    return node
+
+
+def _dict_of_batch(nodes: list[ast.stmt]) -> tuple[ast.stmt, dict[str, ast.expr]]:
+    """The one ``batch = {...}`` in these statements, and what it holds."""
+    found = [node for node in nodes if isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict)]
+    node = once([node for node in found if [*map(expression, node.targets)] == ["batch"]], "batch = {...}")
+    assert isinstance(node, ast.Assign)  # for the type checker
+    assert isinstance(node.value, ast.Dict)
+    keys = [key.value if isinstance(key, ast.Constant) else None for key in node.value.keys]
+    if len({*keys}) != len(keys) or None in keys:
+        raise AnchorError("batch = {...}, with each field once")
+    return node, {str(key): value for key, value in zip(keys, node.value.values)}
+
+
 # What a half does, stage by stage: the post-condition is checked by following it
 
 
@@ -264,7 +393,7 @@ class Unreadable(AnchorError):
 
 
 def _holds_arms(sender: Half, receiver: Half) -> bool:
-    _check_buffer(receiver, {"args.sft"})
+    _check_buffer(receiver)
     fields = _batch_fields(receiver)
     for sft in (True, False):
         known = {"args.sft": sft, "not args.sft": not sft}
@@ -276,7 +405,9 @@ def _holds_arms(sender: Half, receiver: Half) -> bool:
             wanted = _METADATA if sft or stage < 2 else []
             if [event for event in sent if event in _METADATA] != wanted:
                 return False
-            if stage >= 2 and wanted and (sent[-2:] != wanted or {values[name] for name in wanted} != {"received"}):
+            if wanted and {values[name] for name in wanted} != {"received"}:
+                return False
+            if stage >= 2 and wanted and sent[-2:] != wanted:
                 return False
             if stage == 2 and not sft and {values.get(name) for name in _METADATA} != {"None"}:
                 return False
@@ -290,15 +421,13 @@ def _holds_arms(sender: Half, receiver: Half) -> bool:
 
 
 def _holds_trailing(sender: Half, receiver: Half) -> bool:
-    _check_buffer(receiver, {"args.sft", "args.hybrid_context_parallel"})
+    _check_buffer(receiver)
     for stage in range(3):
         sent, _ = _follow_arm(sender, stage, {})
         received, values = _follow_arm(receiver, stage, {})
         if sent != received or set(_METADATA) & {*sent, *values}:
             return False
-    sent, _ = _follow(sender.after, {})
-    received, _ = _follow(receiver.after, {})
-    return sent == received == _METADATA
+    return _behind(sender) == _behind(receiver) == _METADATA
 
 
 def _holds_upstream(function: Function) -> bool:
@@ -383,7 +512,7 @@ def _follow(
                 if inner or otherwise:
                     events.append(f"if {test}: {inner} else: {otherwise}")
                 values.update({name: f"if {test}" for name in held if held[name] != values.get(name)})
-        elif _hides_a_broadcast(node):
+        elif (mentioned(node) & (_ABOUT | _WITH | {"_broadcast"}) and not _is_nulling(node)) or leaving(node):
             raise Unreadable(expression(node))
         else:
             nothing = isinstance(node, ast.Assign) and expression(node.value) == "None"
@@ -391,11 +520,11 @@ def _follow(
     return events, values
 
 
-def _hides_a_broadcast(node: ast.stmt) -> bool:
-    """Whether a broadcast stands anywhere in a statement that is not itself one (the helper's definition is none)."""
-    return not isinstance(node, ast.FunctionDef) and any(
-        isinstance(inner, ast.Name) and inner.id.startswith("_broadcast") for inner in ast.walk(node)
-    )
+def _is_nulling(node: ast.stmt) -> bool:
+    """``FIELD = None``, or ``batch['FIELD'] = None``."""
+    if not isinstance(node, ast.Assign) or len(node.targets) != 1 or expression(node.value) != "None":
+        return False
+    return re.fullmatch(r"[a-z_]+|batch\['[a-z_]+'\]", expression(node.targets[0])) is not None
 
 
 _FORMS = (
@@ -423,6 +552,11 @@ def _metadata_events(body: list[ast.stmt]) -> list[str]:
     return [event for event in events if event in _METADATA]
 
 
+def _behind(half: Half) -> list[str]:
+    """The metadata that is broadcast behind the arms, by statements of their own."""
+    return [field for field in map(_broadcast_field, half.after) if field in _METADATA]
+
+
 def _assigned(node: ast.stmt) -> set[str]:
     """The names, and the keys of ``batch``, that a statement assigns anywhere in it."""
     if isinstance(node, ast.FunctionDef):
@@ -437,13 +571,19 @@ def _buffer_statements(receiver: Half) -> list[ast.stmt]:
     return [node for node in receiver.body[: receiver.body.index(receiver.chain)] if "max_seqlen" in _assigned(node)]
 
 
-def _check_buffer(receiver: Half, wanted: set[str]) -> None:
-    """AnchorError unless the receiver makes its max_seqlen buffer once, and under each of these conditions at least."""
+def _check_buffer(receiver: Half) -> None:
+    """AnchorError unless the receiver makes its max_seqlen buffer once, with `args.sft` or dynamic context parallel."""
     node = once(_buffer_statements(receiver), "max_seqlen = torch.empty(...)")
     test = node.test if isinstance(node, ast.If) else None
     joined = test.values if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.Or) else []
-    if not wanted <= {expression(value) for value in joined}:
-        raise AnchorError(f"if {' or '.join(sorted(wanted))}: max_seqlen = torch.empty(...)")
+    asked = {expression(value) for value in joined}
+    if not any(asked == {"args.sft", dynamic} for dynamic in _DYNAMIC) or not _is_buffer(node):
+        raise AnchorError(f"if args.sft or {_DYNAMIC[1]}: {_BUFFER}")
+
+
+def _is_buffer(node: ast.stmt) -> bool:
+    """Whether an ``if`` makes the buffer, and else none."""
+    return isinstance(node, ast.If) and matches(node.body, _BUFFER) and matches(node.orelse, _NO_MAX_SEQLEN)
 
 
 def _batch_fields(receiver: Half) -> list[str]:

@@ -306,36 +306,39 @@ def is_ours(setting: Setting) -> bool:
 @functools.cache
 def faults(function: Any) -> frozenset[str]:
     """What is wrong with a forward that is given no row at all; empty if it does as fixes.md says."""
+    return frozenset().union(*(faults_in(function, setting) for setting in filter(is_ours, settings(function))))
+
+
+def faults_in(function: Any, setting: Setting) -> set[str]:
+    """What is wrong with a forward in one configuration, given no row at all."""
     found = set()
-    for setting in filter(is_ours, settings(function)):
-        try:
-            outcome = run(function, setting._replace(cuts_graph=True))
-        except Misfit as error:
-            found.add(f"raises: {error}")
-            continue
-        wanted = ALIGNMENT if setting.quantized else 1
-        if [call.name for call in outcome.calls] != ["fc1", "fc2"]:
-            found.add("fc1 and fc2 are not called once each")
-        fc1, fc2 = outcome.calls
-        if not (fc1.rows and fc2.rows):
-            found.add("a grouped linear gets an empty input")
-        if any(call.tokens != [wanted] * EXPERTS for call in outcome.calls):
-            found.add(f"tokens_per_expert is not [{'k' if setting.quantized else 1}] * n")
-        if any(len(call.rows) != sum(call.tokens) for call in outcome.calls):
-            found.add("the rows are not those that tokens_per_expert counts")
-        if any(not call.is_list for call in outcome.calls):
-            found.add("tokens_per_expert is no list")
-        if fc1.rows != [[0.0] * HIDDEN] * len(fc1.rows):
-            found.add("the rows are not zero")
-        weighted = is_weighted(function)
-        if weighted and not setting.on_input and fc2.rows != [[0.0] * HIDDEN] * len(fc2.rows):
-            found.add("the probabilities are not zero")
-        output_shape, _, origin = outcome.output
-        if output_shape != (0, HIDDEN):
-            found.add("the output has rows")
-        if not origin >= {"hidden", "fc1", "fc2"} or (weighted and "probs" not in origin):
-            found.add("the graph is cut")
-    return frozenset(found)
+    try:
+        outcome = run(function, setting._replace(cuts_graph=True))
+    except Misfit as error:
+        return {f"raises: {error}"}
+    wanted = ALIGNMENT if setting.quantized else 1
+    if [call.name for call in outcome.calls] != ["fc1", "fc2"]:
+        found.add("fc1 and fc2 are not called once each")
+    fc1, fc2 = outcome.calls
+    if not (fc1.rows and fc2.rows):
+        found.add("a grouped linear gets an empty input")
+    if any(call.tokens != [wanted] * EXPERTS for call in outcome.calls):
+        found.add(f"tokens_per_expert is not [{'k' if setting.quantized else 1}] * n")
+    if any(len(call.rows) != sum(call.tokens) for call in outcome.calls):
+        found.add("the rows are not those that tokens_per_expert counts")
+    if any(not call.is_list for call in outcome.calls):
+        found.add("tokens_per_expert is no list")
+    if fc1.rows != [[0.0] * HIDDEN] * len(fc1.rows):
+        found.add("the rows are not zero")
+    weighted = is_weighted(function)
+    if weighted and not setting.on_input and fc2.rows != [[0.0] * HIDDEN] * len(fc2.rows):
+        found.add("the probabilities are not zero")
+    output_shape, _, origin = outcome.output
+    if output_shape != (0, HIDDEN):
+        found.add("the output has rows")
+    if not origin >= {"hidden", "fc1", "fc2"} or (weighted and "probs" not in origin):
+        found.add("the graph is cut")
+    return found
 
 
 # -- no-op cases ------------------------------------------------------------------------------------------------------

@@ -150,7 +150,9 @@ def initialised(source: Source, job: Job, rank: int) -> tuple[Torch, dict[str, A
         "GlobalSymmetricMemoryBuffer": lambda *_, **__: object(),
         "is_torch_min_version": lambda *_: True,
     }
-    exec(definitions(source.data), namespace)
+    before, _, after = sources._around(source)
+    exec(definitions(b"".join([*before, *after])), namespace)
+    exec(sources._compiled(source.function), namespace)
     wanted = {
         "tensor_model_parallel_size": job.tp,
         "pipeline_model_parallel_size": job.pp,

@@ -213,34 +213,38 @@ def faults(function: Any, none_elsewhere: bool = True) -> frozenset[str]:
 
     ``none_elsewhere``: whether a receiver on a middle stage is to return None for every field it did not receive.
     """
+    made = (faults_in(function, setting, none_elsewhere) for setting in settings(function, sft=True))
+    return frozenset().union(*made)
+
+
+def faults_in(function: Any, setting: Setting, none_elsewhere: bool = True) -> set[str]:
+    """What is wrong with a function in one setting."""
     found = set()
-    for setting in settings(function, sft=True):
-        outcome, place = run(function, setting), setting.place
-        if outcome.error:
-            found.add(f"{place}: {outcome.error.partition(':')[0]}")
-            continue
-        if outcome.sent != outcome.received:
-            found.add(f"{place}: sent and received differ")
-        for name in METADATA:
-            sent, received = outcome.sender[name], outcome.receiver[name]
-            if received is None or sent is None:
-                found.add(f"{place}: {name} is None")
-            elif sent.told() != received.told():
-                found.add(f"{place}: {name} differs")
-            elif sent.told() != data_of(setting)[name].told():
-                found.add(f"{place}: {name} is not the data's")
-        metadata = sum(1 for item in outcome.sent if item[1] == "int32" and item[0] in (1, 3))
-        if metadata != 2 + (2 if setting.dynamic and place == "whole" else 1 if setting.dynamic else 0):
-            found.add(f"{place}: the metadata is broadcast {metadata} times")
-        for name, item in outcome.receiver.items():
-            kept = {"padding_mask"} if setting.padding_mask else set()
-            if none_elsewhere and place == "middle" and name not in METADATA and (item is None) == (name in kept):
-                found.add(f"middle: {name} is {'lost' if item is None else 'not None'}")
-            if item is not None and name in wanted_fields(setting) and item.told() != data_of(setting)[name].told():
-                found.add(f"{place}: {name} differs")
-            if item is None and name in wanted_fields(setting):
-                found.add(f"{place}: {name} is None")
-    return frozenset(found)
+    outcome, place = run(function, setting), setting.place
+    if outcome.error:
+        return {f"{place}: {outcome.error.partition(':')[0]}"}
+    if outcome.sent != outcome.received:
+        found.add(f"{place}: sent and received differ")
+    for name in METADATA:
+        sent, received = outcome.sender[name], outcome.receiver[name]
+        if received is None or sent is None:
+            found.add(f"{place}: {name} is None")
+        elif sent.told() != received.told():
+            found.add(f"{place}: {name} differs")
+        elif sent.told() != data_of(setting)[name].told():
+            found.add(f"{place}: {name} is not the data's")
+    metadata = sum(1 for item in outcome.sent if item[1] == "int32" and item[0] in (1, 3))
+    if metadata != 2 + (2 if setting.dynamic and place == "whole" else 1 if setting.dynamic else 0):
+        found.add(f"{place}: the metadata is broadcast {metadata} times")
+    for name, item in outcome.receiver.items():
+        kept = {"padding_mask"} if setting.padding_mask else set()
+        if none_elsewhere and place == "middle" and name not in METADATA and (item is None) == (name in kept):
+            found.add(f"middle: {name} is {'lost' if item is None else 'not None'}")
+        if item is not None and name in wanted_fields(setting) and item.told() != data_of(setting)[name].told():
+            found.add(f"{place}: {name} differs")
+        if item is None and name in wanted_fields(setting):
+            found.add(f"{place}: {name} is None")
+    return found
 
 
 def wanted_fields(setting: Setting) -> set[str]:

@@ -365,7 +365,7 @@ def no_leftovers(case: Case, others: set[str]) -> None:
         assert case.names() == others  # not even the folders
 
 
-# Whether a file's time has to be moved on depends on the second it falls into: runs differ by so many operations at most.
+# Whether a file's time has to be moved on depends on the second it falls into: runs differ by so many operations.
 SPREAD = 8
 
 
