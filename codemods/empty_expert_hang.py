@@ -170,6 +170,9 @@ def _check_flow(function: Function, before: list[ast.stmt], after: list[ast.stmt
     for number, name in (1, "linear_fc1"), (3, "linear_fc2"):
         if stages.count([number]) != 1:
             raise AnchorError(f"self.{name}", stages.count([number]))
+    probs = wanted(_UNSQUEEZE)[0]
+    if probs in found and _PADS & {*found[: found.index(probs)]}:
+        raise AnchorError(f"{_UNSQUEEZE} before the padding")
     if len(_PADS & {*found}) != any("padd" in name for name in mentioned(*before, *after)):
         raise AnchorError("if ...: ..._padding(...)")
 

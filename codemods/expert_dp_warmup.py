@@ -87,6 +87,7 @@ _MEMORY_BUFFER = "_set_global_memory_buffer()"
 _INITIALIZE = "mpu.initialize_model_parallel"
 _INITIALIZED = "mpu.model_parallel_is_initialized()"
 _OURS = frozenset({"warmed_up_groups", "warmup_group"})
+_GROUPS = frozenset(re.findall(r"'(_\w+_GROUP)'", _MEGATRON_CORE))
 # What another warm-up would use.
 _WARMING = frozenset(
     {
@@ -168,6 +169,21 @@ def _check_core(function: Function, behind: list[ast.stmt]) -> None:
     for node in behind:
         if not re.fullmatch(r"_set_\w+\(\)", expression(node)):
             raise AnchorError(f"nothing but _set_...() behind {_MEMORY_BUFFER}")
+    assigned = _assigned(function)
+    for name in sorted(_GROUPS & set(assigned)):
+        sources = {value.id for value in assigned[name] if isinstance(value, ast.Name)} - _GROUPS
+        for value in [value for source in sources for value in assigned.get(source, [])]:
+            if not (isinstance(value, ast.Call) and re.search("groups?$", expression(value.func))):
+                raise AnchorError(f"{name} as a call makes it, not line {value.lineno}")
+
+
+def _assigned(function: Function) -> dict[str, list[ast.expr]]:
+    """What is assigned to each name in a function, one name at a time."""
+    found: dict[str, list[ast.expr]] = {}
+    for node in ast.walk(function):
+        if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
+            found.setdefault(node.targets[0].id, []).append(node.value)
+    return found
 
 
 def _check_swift(function: Function, body: list[ast.stmt]) -> None:
