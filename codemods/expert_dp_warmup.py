@@ -104,16 +104,18 @@ class MegatronCore(Codemod):
     """In megatron-core, directly after the groups are made: serves Megatron-LM, verl and ms-swift alike."""
 
     def plan(self, function: Function) -> list[Edit]:
-        found = [node for node in ast.walk(function) if _is_call(node, "_set_global_memory_buffer")]
-        anchor = once([node for node in function.body if _is_memory_buffer(node)], _MEMORY_BUFFER)
-        if len(found) != 1:
-            raise AnchorError(_MEMORY_BUFFER, len(found))
+        anchor = _memory_buffer(function)
         if _SIZE not in _arguments(function):
             raise AnchorError(f"the argument {_SIZE} of {function.name}")
+        return [span(anchor, anchor, followed_by(_MEGATRON_CORE))]
+
+    def check(self, function: Function) -> None:
+        found = [node for node in ast.walk(function) if _is_call(node, "_set_global_memory_buffer")]
+        if len(found) != 1:
+            raise AnchorError(_MEMORY_BUFFER, len(found))
         if _occurrences(function):
             raise AnchorError("a function without a warm-up of its own")
-        _check_core(function, function.body[function.body.index(anchor) + 1 :])
-        return [span(anchor, anchor, followed_by(_MEGATRON_CORE))]
+        _check_core(function, function.body[function.body.index(_memory_buffer(function)) + 1 :])
 
     def holds(self, function: Function) -> bool:
         body = function.body
@@ -136,14 +138,16 @@ class MsSwift(Codemod):
     def plan(self, function: Function) -> list[Edit]:
         body = _initializing(function.body)
         anchor = once([node for node in body if _is_initializing_with(node)], f"with ...: {_INITIALIZE}(...)")
-        if _occurrences(function):
-            raise AnchorError("a function without a warm-up of its own")
-        _check_swift(function, body)
         edits = [span(anchor, anchor, followed_by(_MS_SWIFT))]
         for before, node in zip(body, body[1:]):
             if digest(node) in _AS_WRITTEN:
                 edits.append(span(before, node, only_first))
         return edits
+
+    def check(self, function: Function) -> None:
+        if _occurrences(function):
+            raise AnchorError("a function without a warm-up of its own")
+        _check_swift(function, _initializing(function.body))
 
     def holds(self, function: Function) -> bool:
         try:
@@ -243,6 +247,11 @@ def _is_initializing_with(node: ast.stmt) -> bool:
         and isinstance(call := getattr(node.body[0], "value", None), ast.Call)
         and expression(call.func) == _INITIALIZE
     )
+
+
+def _memory_buffer(function: Function) -> ast.stmt:
+    """The one statement behind which all groups are made."""
+    return once([node for node in function.body if _is_memory_buffer(node)], _MEMORY_BUFFER)
 
 
 def _is_memory_buffer(node: ast.stmt) -> bool:

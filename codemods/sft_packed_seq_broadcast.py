@@ -88,16 +88,18 @@ class GetBatchOnThisTpRank(Codemod):
 
     def plan(self, function: Function) -> list[Edit]:
         sender, receiver = _halves(function)
-        trailing = bool(_behind(sender) or _behind(receiver))
-        _check_around(function, sender, receiver, trailing)
-        return _plan_trailing(sender, receiver) if trailing else _plan_arms(sender, receiver)
+        return _plan_trailing(sender, receiver) if _is_trailing(sender, receiver) else _plan_arms(sender, receiver)
+
+    def check(self, function: Function) -> None:
+        sender, receiver = _halves(function)
+        _check_around(function, sender, receiver, _is_trailing(sender, receiver))
 
     def holds(self, function: Function) -> bool:
         try:
             sender, receiver = _halves(function)
-            trailing = bool(_behind(sender) or _behind(receiver))
-            _check_around(function, sender, receiver, trailing)
-            return _holds_trailing(sender, receiver) if trailing else _holds_arms(sender, receiver)
+            self.check(function)
+            holds = _holds_trailing if _is_trailing(sender, receiver) else _holds_arms
+            return holds(sender, receiver)
         except AnchorError:
             return False
 
@@ -112,6 +114,11 @@ class GetBatchOnThisTpRank(Codemod):
 
     def names(self, function: Function) -> frozenset[str]:
         return frozenset({"torch", "mpu", "get_args"})
+
+
+def _is_trailing(sender: Half, receiver: Half) -> bool:
+    """Whether this is 0.16's way: the metadata is broadcast behind the arms."""
+    return bool(_behind(sender) or _behind(receiver))
 
 
 # 0.17 and dev: the arms of the last and the middle stages lack the metadata
