@@ -20,8 +20,8 @@ _NARROWEST = 31  # a column, without its gap
 _MEANING = {
     NEEDED: "the defect is here",
     FIXED_UPSTREAM: "upstream's own fix is here",
-    NOT_AFFECTED: "the feature or the function is not here",
-    DRIFTED: "nobody has verified this one",
+    NOT_AFFECTED: "nothing to fix here",
+    DRIFTED: "nobody has verified it",
 }
 # Each verdict has a sign as well as a colour, and the colours differ in lightness too: for black and white. Drawn, not
 # written: no font can miss them. Around the middle of a cell.
