@@ -7,8 +7,10 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
+from packaging.version import Version
+
 from unhang.catalog import Fix
-from unhang.matrix import Row, is_nightly, nightlies_of, parsed, place
+from unhang.matrix import Row, is_nightly, parsed
 
 
 class Range(NamedTuple):
@@ -33,7 +35,7 @@ class Range(NamedTuple):
     @property
     def notes(self) -> list[str]:
         """What the label does not tell: nightlies inside, and releases that were yanked."""
-        found = Counter(nightlies_of(version) for version in self.versions if is_nightly(version))
+        found = Counter(_nightlies(version) for version in self.versions if is_nightly(version))
         told = [
             f"{number} {'nightly' if number == 1 else 'nightlies'}{'' if name == self.label else f' {name}'}"
             for name, number in found.items()
@@ -81,9 +83,9 @@ def _folded(rows: Iterable[Row], fixes: Sequence[Fix], apart: Callable[[str], Ha
     for upstream, versions in found.items():
         mine = tuple(fix.id for fix in fixes if any(target.upstream == upstream for target in fix.targets))
         if mine:
-            told = {version: tuple(told[fix].verdict for fix in mine) for version, told in versions.items()}
-            yanked = {version for version, told in versions.items() if told[mine[0]].yanked}
-            folded.append(Panel(upstream, mine, tuple(_ranges(told, yanked, apart))))
+            verdicts = {version: tuple(by_fix[fix].verdict for fix in mine) for version, by_fix in versions.items()}
+            yanked = {version for version, by_fix in versions.items() if by_fix[mine[0]].yanked}
+            folded.append(Panel(upstream, mine, tuple(_ranges(verdicts, yanked, apart))))
     return folded
 
 
@@ -91,11 +93,21 @@ def _ranges(
     verdicts: dict[str, tuple[str, ...]], yanked: set[str], apart: Callable[[str], Hashable]
 ) -> Iterable[Range]:
     # nightlies share a place: those with the same verdicts stand together, whatever their numbers
-    ordered = sorted(verdicts, key=lambda version: (place(version), verdicts[version], parsed(version)))
+    ordered = sorted(verdicts, key=lambda version: (_place(version), verdicts[version], parsed(version)))
     for (_, told), group in groupby(ordered, key=lambda version: (apart(version), verdicts[version])):
         versions = tuple(group)
         yield Range(versions, tuple(version for version in versions if version in yanked), told)
 
 
+def _nightlies(version: str) -> str:
+    """The name of the series that a nightly belongs to: ``0.16.0rc0.dev*``."""
+    return version.rpartition(".dev")[0] + ".dev*"
+
+
+def _place(version: str) -> Version:
+    """What a release is ordered by: its version; all nightlies of a series share one place, the first one's."""
+    return parsed(_nightlies(version).replace("*", "0")) if is_nightly(version) else parsed(version)
+
+
 def _name(version: str) -> str:
-    return nightlies_of(version) if is_nightly(version) else version
+    return _nightlies(version) if is_nightly(version) else version

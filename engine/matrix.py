@@ -73,7 +73,7 @@ def droppable(fix: Fix, releases: Releases, table: ShapeTable) -> dict[str, str 
     """
     found: dict[str, str | None] = {}
     for upstream in dict.fromkeys(target.upstream for target in fix.targets):
-        ordered = sorted(releases.get(upstream, {}).values(), key=lambda release: place(release.version))
+        ordered = sorted(releases.get(upstream, {}).values(), key=lambda release: parsed(release.version))
         verdicts = [verdict(fix, upstream, release, table) for release in ordered]
         if NEEDED in verdicts:
             last = max(index for index, told in enumerate(verdicts) if told not in SETTLED)
@@ -107,16 +107,6 @@ def is_nightly(version: str) -> bool:
     A CI job numbers those by its own identity; a development release that people number counts from 0.
     """
     return (parsed(version).dev or 0) >= 1000
-
-
-def nightlies_of(version: str) -> str:
-    """The name of the series that a nightly belongs to: ``0.16.0rc0.dev*``."""
-    return version.rpartition(".dev")[0] + ".dev*"
-
-
-def place(version: str) -> Version:
-    """What a release is ordered by: its version; all nightlies of a series share one place, the first one's."""
-    return parsed(nightlies_of(version).replace("*", "0")) if is_nightly(version) else parsed(version)
 
 
 def _reader(rows: Iterable[Row], wanted: str) -> Callable[[Version], bool]:

@@ -63,6 +63,7 @@ def test_only_the_part_between_the_markers_is_written(checkout: Path) -> None:
         "no marker at all",
         f"{pages.START}\nno end",
         f"{pages.END}\n{pages.START}\n",
+        f"{pages.START}\n{pages.START}\n{pages.END}\n",
         f"{pages.START}\n{pages.END}\n{pages.START}\n{pages.END}\n",
     ],
 )
