@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
@@ -15,8 +15,8 @@ from unhang.matrix_text import needed_by
 WIDTH = 900
 TITLE = "Which release needs which fix"
 
-_MARGIN, _LABELS, _ROW, _CELL, _GAP = 20, 186, 27, 22, 3
-_NARROWEST = 31  # a column, without its gap
+_MARGIN, _LABELS, _ROW, _CELL, _GAP = 20, 172, 27, 22, 3
+_NARROWEST = 28  # a column, without its gap
 _MEANING = {
     NEEDED: "the defect is here",
     FIXED_UPSTREAM: "upstream's own fix is here",
@@ -131,20 +131,28 @@ def _panel(root: Element, panel: Panel, top: int) -> int:
     return top
 
 
-def _bands(panel: Panel) -> Iterator[list[_Column]]:
-    """The columns of a panel, as many side by side as have room."""
+def _bands(panel: Panel) -> list[list[_Column]]:
+    """The columns of a panel: side by side if they have room, else in bands of about the same number."""
     names = [series(item.versions[-1]) for item in panel.ranges]
-    band: list[_Column] = []
-    left = float(_MARGIN + _LABELS)
-    for name, item in zip(names, panel.ranges, strict=True):
-        lines = (name,) if names.count(name) == 1 else _part(item)
+    labels = [
+        (name,) if names.count(name) == 1 else _part(item) for name, item in zip(names, panel.ranges, strict=True)
+    ]
+    bands = _placed(panel, labels, len(labels))
+    return bands if len(bands) == 1 else _placed(panel, labels, -(-len(labels) // len(bands)))
+
+
+def _placed(panel: Panel, labels: Sequence[tuple[str, ...]], most: int) -> list[list[_Column]]:
+    """Columns with their places, in bands of at most so many, and none wider than there is room."""
+    bands: list[list[_Column]] = [[]]
+    left = start = float(_MARGIN + _LABELS)
+    for lines, item in zip(labels, panel.ranges, strict=True):
         width = max(_NARROWEST, *(_measure(line, 11) + 4 for line in lines))
-        if band and left + width > WIDTH - _MARGIN:
-            yield band
-            band, left = [], float(_MARGIN + _LABELS)
-        band.append(_Column(lines, left, width, item))
+        if len(bands[-1]) == most or (bands[-1] and left + width > WIDTH - _MARGIN):
+            bands.append([])
+            left = start
+        bands[-1].append(_Column(lines, left, width, item))
         left += width + _GAP
-    yield band
+    return bands
 
 
 def _part(item: Range) -> tuple[str, ...]:

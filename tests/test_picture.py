@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping
 from xml.etree import ElementTree
 
@@ -134,6 +135,17 @@ def test_nothing_lies_over_anything_or_outside() -> None:
     for number, (_, top, right, base) in enumerate(boxes):
         for left, other_top, _, other_base in boxes[number + 1 :]:
             assert left >= right or other_top >= base or other_base <= top
+
+
+def test_columns_without_room_are_shared_out_evenly() -> None:
+    def widths(columns: int) -> list[int]:
+        swift = {f"4.{minor}.0": "affected" for minor in range(columns)}
+        tops = [group.get("transform", "").split()[1] for group in drawn(swift=swift).iter(f"{SVG}g")]
+        return list(Counter(tops[1:]).values())  # without the legend
+
+    assert widths(20) == [20]
+    assert widths(24) == [12, 12]
+    assert widths(49) == [17, 17, 15]
 
 
 def test_it_needs_no_script_and_nothing_from_elsewhere() -> None:
