@@ -9,7 +9,7 @@ import tempfile
 from typing import TYPE_CHECKING
 
 from unhang import shape
-from unhang.compat.clones import Reader
+from unhang.compat.clones import Reader, branch_ref
 
 if TYPE_CHECKING:
     from git import Repo
@@ -20,7 +20,7 @@ def hunks(repo: Repo, ref: str, path: str, function: str) -> str:
 
     The hunks around it, such as sorted imports, are not the fix. Raises GitError where the clone has no such ref.
     """
-    base = repo.git.merge_base("main", ref)
+    base = repo.git.merge_base(branch_ref(repo, "main"), ref)
     diff = repo.git.diff(base, ref, "--", path, strip_newline_in_stdout=False)
     before = Reader(repo).content(f"{base}:{path}")
     (node,) = shape.find(shape.parse(before.data if before else b""), function)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import os
 import re
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from packaging.version import InvalidVersion, Version
 
@@ -37,10 +38,11 @@ class Seen(NamedTuple):
     """Whether the first of them has the floor version, or a later one."""
 
 
-def open_clone(where: str, cache: Path) -> Repo:
+def open_clone(where: str, cache: Path, refs: Sequence[str] = ()) -> Repo:
     """The repository at a path; for a URL, a bare clone of it in this folder, brought up to date.
 
-    Its blobs are fetched as they are needed, where the server can do that. Raises UnhangError ``clone-failed``.
+    Such a clone has all branches and tags, and these refs; its blobs are fetched as they are needed, where the server
+    can do that. Raises UnhangError ``no-git``, or ``clone-failed`` where there is no repository, or no such ref.
     """
     try:
         import git
@@ -48,18 +50,32 @@ def open_clone(where: str, cache: Path) -> Repo:
         raise UnhangError(
             "no-git", f"reading history needs git, and GitPython: {error}", hint="pip install 'unhang[git]'"
         ) from error
+    hint = "name a clone, or a URL that git can clone, which has all branches and tags"
     try:
         if os.path.isdir(where):
-            return git.Repo(where)
-        folder = cache / "clones" / hashlib.sha256(where.encode()).hexdigest()[:16]
-        if folder.exists():
-            repo = git.Repo(folder)
-            repo.git.fetch("--prune", "origin")
-            return repo
-        options = ["--filter=blob:none", "--config=remote.origin.fetch=+refs/*:refs/*"]
-        return git.Repo.clone_from(where, folder, multi_options=options, allow_unsafe_options=True, bare=True)
+            repo = git.Repo(where)
+            hint = f"run this there: git fetch origin {' '.join(f'{ref}:{ref}' for ref in refs)}"
+        else:
+            repo = _own_clone(where, cache / "clones" / hashlib.sha256(where.encode()).hexdigest()[:16], refs)
+        for ref in refs:
+            repo.git.rev_parse("--verify", "--quiet", f"{ref}^{{commit}}")
     except (git.GitError, OSError) as error:
-        raise UnhangError("clone-failed", f"{where}: {error}", hint="name a clone, or a URL that git can clone") from error
+        raise UnhangError("clone-failed", f"{where}: {error}", hint=hint) from error
+    return repo
+
+
+def _own_clone(url: str, folder: Path, refs: Sequence[str]) -> Repo:
+    """A bare clone of ours, which is made or brought up to date, as few blobs in it as the server lets us have."""
+    import git
+
+    repo = git.Repo.init(folder, bare=True)
+    options = {"url": url, "promisor": "true", "partialclonefilter": "blob:none"}
+    with repo.config_writer() as config:
+        for name, value in options.items():
+            config.set_value('remote "origin"', name, value)
+    wanted = [f"+{ref}:{ref}" for ref in ("refs/heads/*", "refs/tags/*", *refs)]
+    repo.git.fetch("origin", "--prune", "--no-tags", "--filter=blob:none", *wanted)
+    return repo
 
 
 class Reader:
@@ -71,37 +87,43 @@ class Reader:
 
     def content(self, name: str) -> Content | None:
         """A blob, by its own name or as ``COMMIT:PATH``; None where there is none of this name."""
-        try:
-            sha = name if ":" not in name else self._repo.git.get_object_header(name)[0]
-            if sha not in self._contents:
-                self._contents[sha] = content(self._repo.git.get_object_data(sha)[3])
-        except ValueError:
-            return None
-        return self._contents[sha]
+        if name not in self._contents:
+            try:
+                _, kind, _, data = self._repo.git.get_object_data(name)
+            except ValueError:  # of GitPython, for a name that leads nowhere
+                return None
+            if "blob" not in str(kind):  # which it gives as bytes, though typed as str
+                return None
+            self._contents[name] = content(data)
+        return self._contents[name]
 
     def prefetch(self, blobs: Iterable[str]) -> None:
-        """Have the missing ones of these blobs sent in one go, in a clone that has left them out."""
-        config = self._repo.config_reader()
-        if not config.get_value('remote "origin"', "promisor", False):
+        """Have those of these blobs that a clone of ours has left out sent in one go: one by one takes minutes."""
+        if not self._repo.config_reader().get_value('remote "origin"', "promisor", False):
             return
-        wanted = "\n".join(sorted({*blobs})).encode()
-        self._repo.git.fetch(
-            "origin", "--no-tags", "--no-write-fetch-head", "--filter=blob:none", "--stdin", istream=io.BytesIO(wanted)
-        )
+        # GitPython runs git with the environment, and this variable keeps git from fetching what is only asked about
+        with _lines(sorted(blobs)) as asked, self._repo.git.custom_environment(GIT_NO_LAZY_FETCH="1"):
+            told = self._repo.git.cat_file("--batch-check", istream=asked).splitlines()
+        missing = [line.split()[0] for line in told if line.endswith(" missing")]
+        if missing:
+            with _lines(missing) as asked:
+                self._repo.git.fetch("origin", "--no-tags", "--no-write-fetch-head", "--stdin", istream=asked)
 
 
 def history(repo: Repo, about: Mapping[str, Any], paths: Sequence[str]) -> tuple[list[Seen], int]:
     """Every content that these files had on the refs of an upstream, oldest first, and how many commits touched one.
 
-    ``about`` is the upstream's entry in upstreams.json.
+    ``about`` is the upstream's entry in upstreams.json. No checkout; one ``git log``, and one process for the contents.
     """
     options = ("--full-history", "--format=C %H %cs", "--raw", "--no-abbrev", "--no-renames", "-m")
-    log = repo.git.log(*options, *_refs(repo, about["refs"]), "--", *paths).splitlines()
-    places: dict[tuple[str, str], set[tuple[str, str]]] = {}
-    for commit, path, blob in _touched(log):
-        places.setdefault((path, blob), set()).add(commit)
+    log = repo.git.log(*options, *_refs(repo, about["refs"]), "--", *paths, about["version-file"]).splitlines()
+    touched = list(_touched(log))
     reader = Reader(repo)
-    reader.prefetch(blob for _, blob in places)
+    reader.prefetch({blob for _, _, blob in touched})
+    places: dict[tuple[str, str], set[tuple[str, str]]] = {}
+    for commit, path, blob in touched:
+        if path in paths:
+            places.setdefault((path, blob), set()).add(commit)
     seen = []
     for (path, blob), commits in sorted(places.items(), key=lambda item: (min(item[1]), item[0])):
         found = reader.content(blob)
@@ -129,20 +151,39 @@ def trees(repo: Repo, about: Mapping[str, Any], paths: Sequence[str], beside: It
             yield Release("megatron-lm", str(version), False, files)
 
 
+def branch_ref(repo: Repo, branch: str) -> str:
+    """The ref that upstream's branch of this name has here. Raises UnhangError ``clone-failed`` if there is none."""
+    names = _refs(repo, [f"refs/heads/{branch}"])
+    if not names:
+        raise UnhangError("clone-failed", f"{repo.common_dir} has no branch {branch}", hint="fetch it into there")
+    return names[0]
+
+
 def tips(repo: Repo, about: Mapping[str, Any], paths: Sequence[str]) -> Iterator[tuple[str, Content]]:
-    """The files, with their paths, as the development branches have them now."""
+    """The files, with their paths, as the development branches have them. Raises UnhangError ``clone-failed``."""
     reader = Reader(repo)
     for branch in about["tips"]:
         for path in paths:
-            found = reader.content(f"refs/heads/{branch}:{path}")
+            found = reader.content(f"{branch_ref(repo, branch)}:{path}")
             if found is not None:
                 yield path, found
 
 
+@contextmanager
+def _lines(lines: Iterable[str]) -> Iterator[IO[bytes]]:
+    """These lines as a file that a process can read."""
+    with tempfile.TemporaryFile() as file:
+        file.write("".join(f"{line}\n" for line in lines).encode())
+        file.seek(0)
+        yield file
+
+
 def _refs(repo: Repo, globs: Sequence[str]) -> list[str]:
+    """The refs that these globs of branches and tags name: in a clone to work in, branches are remote ones."""
+    heads, remotes = "refs/heads/", "refs/remotes/origin/"
+    if not repo.bare:
+        globs = [remotes + glob.removeprefix(heads) if glob.startswith(heads) else glob for glob in globs]
     names: list[str] = repo.git.for_each_ref("--format=%(refname)", *globs).split()
-    if not names:
-        raise UnhangError("clone-failed", f"{repo.common_dir} has none of {', '.join(globs)}", hint="fetch them into it")
     return names
 
 
@@ -165,7 +206,8 @@ def _version(file: Content | None) -> Version:
     text = "" if file is None else file.data.decode(errors="replace")
     parts = dict(re.findall(r"^(MAJOR|MINOR|PATCH|PRE_RELEASE) = ['\"]?(\w*)", text, re.M))
     plain = re.search(r"\d+\.\d+(\.\d+)?", text)
+    whole = "{MAJOR}.{MINOR}.{PATCH}{PRE_RELEASE}"
     try:
-        return Version("{MAJOR}.{MINOR}.{PATCH}{PRE_RELEASE}".format(**parts) if parts else plain.group() if plain else "0")
+        return Version(whole.format(**parts) if parts else plain.group() if plain else "0")
     except (InvalidVersion, KeyError):
         return Version("0")

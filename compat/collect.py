@@ -88,8 +88,12 @@ class Collection:
         if shape is not None and shape not in {known for _, _, known in self.rows}:
             self._row(target, shape, found).note = note
 
-    def patched(self, results: Mapping[Key, str]) -> None:
-        """Take note of what a release's files are once they are patched: then `check` need not parse them either."""
+    def patched(self, results: Mapping[Key, str]) -> list[str]:
+        """Take note of what a release's files are once they are patched: then `check` need not parse them either.
+
+        Gives those in which the rewrite of their shape does not hold: an import may be missing there.
+        """
+        failed = []
         for (target, _), found in self.released.items():
             shape = self._learnt.shape(found, target.function)
             result = results.get((target.fix, target.function, shape or ""))
@@ -97,9 +101,10 @@ class Collection:
                 continue
             digest = self._learnt.patched(found, target, result)
             if digest is None:
-                self.problems.append(f"{target.file} {found.sha256}: the rewrite of its shape does not hold in this file")
+                failed.append(f"{target.fix} {shape}: its rewrite does not hold in {target.file} of {found.sha256}")
             else:
                 self.files.setdefault(digest, {})[target.function] = result
+        return failed
 
     def _see(self, target: Target, found: Content, where: str) -> str | None:
         self.contents.add(found.sha256)

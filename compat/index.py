@@ -87,6 +87,15 @@ def offers(index: PyPISimple, project: str, floor: str, pinned: Mapping[str, str
     return [_offer(project, str(version), by_version[version], pinned) for version in sorted(by_version)]
 
 
+def all_offers(index: PyPISimple, upstreams: Mapping[str, Any], pins: Iterable[Mapping[str, Any]]) -> list[Offer]:
+    """The offers of these projects, with the floors of upstreams.json. Raises UnhangError ``index-failed``."""
+    pinned: dict[str, dict[str, str]] = {project: {} for project in upstreams}
+    for pin in pins:
+        pinned.setdefault(pin["project"], {})[pin["version"]] = pin["file"]
+    found = (offers(index, project, about["floor"], pinned[project]) for project, about in upstreams.items())
+    return [offer for offered in found for offer in offered]
+
+
 def hold_against(pins: Iterable[Mapping[str, Any]], offered: Sequence[Offer]) -> None:
     """Raises UnhangError ``pin-changed`` where the index now gives a pinned file with another digest. Pure."""
     now = {offer.file: offer for offer in offered}

@@ -1,4 +1,4 @@
-"""What our own code says of contents: each is asked once, and the answers are kept for as long as that code is the same."""
+"""What our own code says of contents: asked once, and kept for as long as that code is the same."""
 
 from __future__ import annotations
 
@@ -62,8 +62,13 @@ class Learnt:
 
     def as_written(self, found: Content, diff: str) -> Content | None:
         """A content with an upstream pull request applied; None where it does not apply whole, or does not parse."""
-        digest = self._fact(f"diff {content(diff.encode()).sha256} {found.sha256}", lambda: self._as_written(found, diff))
-        return None if digest is None else self._cache.content(digest)
+        key = f"diff {content(diff.encode()).sha256} {found.sha256}"
+        digest = self._fact(key, lambda: self._as_written(found, diff))
+        changed = None if digest is None else self._cache.content(digest)
+        if digest is not None and changed is None:  # the cache has lost it
+            del self._facts[key]
+            return self.as_written(found, diff)
+        return changed
 
     def _as_written(self, found: Content, diff: str) -> str | None:
         data = as_written.applied(diff, found.data)
@@ -82,7 +87,7 @@ class Learnt:
         return self._facts[key]
 
 
-def _shape(data: bytes, function: str) -> str | None | dict[str, str]:
+def _shape(data: bytes, function: str) -> str | dict[str, str] | None:
     if not shapes.mentions(data, function):
         return None
     try:

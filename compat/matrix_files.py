@@ -22,7 +22,7 @@ def shapes(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def files(found: Mapping[str, Mapping[str, str | None]]) -> str:
     """The text of files.json."""
-    lines = [f"{json.dumps(digest)}: {json.dumps(dict(sorted(told.items())))}" for digest, told in sorted(found.items())]
+    lines = [f"{json.dumps(digest)}: {json.dumps(told, sort_keys=True)}" for digest, told in sorted(found.items())]
     return _text("files", lines, "{}")
 
 
