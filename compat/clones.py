@@ -7,9 +7,8 @@ import os
 import re
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from packaging.version import InvalidVersion, Version
 
@@ -101,13 +100,13 @@ class Reader:
         """Have those of these blobs that a clone of ours has left out sent in one go: one by one takes minutes."""
         if not self._repo.config_reader().get_value('remote "origin"', "promisor", False):
             return
-        # GitPython runs git with the environment, and this variable keeps git from fetching what is only asked about
-        with _lines(sorted(blobs)) as asked, self._repo.git.custom_environment(GIT_NO_LAZY_FETCH="1"):
-            told = self._repo.git.cat_file("--batch-check", istream=asked).splitlines()
-        missing = [line.split()[0] for line in told if line.endswith(" missing")]
-        if missing:
-            with _lines(missing) as asked:
-                self._repo.git.fetch("origin", "--no-tags", "--no-write-fetch-head", "--stdin", istream=asked)
+        options = ("--no-tags", "--no-write-fetch-head", "--filter=blob:none", "--stdin")
+        with tempfile.TemporaryFile() as asked:
+            asked.write("".join(f"{blob}\n" for blob in sorted(blobs)).encode())
+            asked.seek(0)
+            # as git itself fetches what is left out: else the server takes what our commits have for ours already
+            git = self._repo.git(c="fetch.negotiationAlgorithm=noop")
+            git.fetch("origin", *options, istream=asked)
 
 
 def history(repo: Repo, about: Mapping[str, Any], paths: Sequence[str]) -> tuple[list[Seen], int]:
@@ -169,19 +168,10 @@ def tips(repo: Repo, about: Mapping[str, Any], paths: Sequence[str]) -> Iterator
                 yield path, found
 
 
-@contextmanager
-def _lines(lines: Iterable[str]) -> Iterator[IO[bytes]]:
-    """These lines as a file that a process can read."""
-    with tempfile.TemporaryFile() as file:
-        file.write("".join(f"{line}\n" for line in lines).encode())
-        file.seek(0)
-        yield file
-
-
 def _refs(repo: Repo, globs: Sequence[str]) -> list[str]:
     """The refs that these globs of branches and tags name: in a clone to work in, branches are remote ones."""
     heads, remotes = "refs/heads/", "refs/remotes/origin/"
-    if not repo.bare:
+    if not repo.bare and repo.remotes:
         globs = [remotes + glob.removeprefix(heads) if glob.startswith(heads) else glob for glob in globs]
     names: list[str] = repo.git.for_each_ref("--format=%(refname)", *globs).split()
     return names

@@ -20,8 +20,8 @@ class Settled(NamedTuple):
     """The shape that our rewrite of each affected shape has."""
     undecided: list[str]
     """What a person must decide, a line each."""
-    by_person: int
-    """How many rows a person has decided."""
+    by_person: list[str]
+    """The shapes that a person has decided."""
 
 
 def as_written(collection: Collection, learnt: Learnt, target: Target, diff: str, note: str) -> None:
@@ -48,13 +48,14 @@ def settle(
     decided = {(item["fix"], item["shape"]): item for item in decisions}
     older = {(item["fix"], item["function"], item["pristine"]): item["shape"] for item in superseded}
     by_key = {(target.fix, target.function): target for target in collection.targets}
-    done = Settled([], {}, list(collection.problems), len(decided))
+    done = Settled([], {}, list(collection.problems), [])
     for key, row in sorted(collection.rows.items(), key=lambda item: item[0]):
         fix, function, shape = key
         state = learnt.state(row.content, by_key[fix, function])
         told: dict[str, Any] = {"fix": fix, "function": function, "shape": shape, "state": state.state}
         if (fix, shape) in decided:
             told["state"], told["note"] = decided[fix, shape]["state"], decided[fix, shape]["why"]
+            done.by_person.append(shape)
         elif state.state == "undecided" and not row.supported:
             continue  # older than the floor: what evidence does not decide is left out
         elif state.state == "undecided":

@@ -128,7 +128,7 @@ def _tell(collection: Collection, settled: Settled, offered: Sequence[Offer], co
     for (fix, function), count in counts.items():
         print(f"{count} shapes of {function} ({fix})")
     print(f"{len(settled.rows)} shapes, {len(collection.files)} file digests")
-    print(f"{settled.by_person} decided by a person, {len(settled.undecided)} undecided")
+    print(f"{len(settled.by_person)} decided by a person, {len(settled.undecided)} undecided")
 
 
 def _parser() -> argparse.ArgumentParser:
