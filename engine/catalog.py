@@ -111,9 +111,10 @@ def releases() -> Mapping[str, Mapping[str, Release]]:
     """The releases in the matrix, by upstream and version. Only read where a shape is unknown."""
     return {
         upstream: {
-            version: Release(version, item.get("yanked", False), item["shapes"]) for version, item in versions.items()
+            version: Release(version, row.get("yanked", False), dict(zip(about["targets"], row["shapes"])))
+            for version, row in about["versions"].items()
         }
-        for upstream, versions in _data("releases.json")["releases"].items()
+        for upstream, about in _data("releases.json")["releases"].items()
     }
 
 
