@@ -68,7 +68,8 @@ def _run(options: argparse.Namespace) -> int:
     times.append(time.monotonic())
     _tell(collection, settled, offered, commits)
     first, second, third = (now - before for before, now in zip(times, times[1:]))
-    print(f"{opened} wheels opened; releases {first:.2f} s, history {second:.2f} s, deciding and writing {third:.2f} s")
+    print(f"{opened} wheels opened; {first:.2f} s for the releases, {len(offered) / first:.0f} a second")
+    print(f"{second:.2f} s for the history, {commits / second:.0f} commits a second; {third:.2f} s to decide and write")
     return 1 if settled.undecided else 0
 
 

@@ -337,11 +337,14 @@ def repository(folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("kind", ["mirror", "work", "url"])
+@pytest.mark.parametrize("kind", ["mirror", "work", "url", "url of a server that sends all"])
 def test_history_is_every_content_with_its_first_and_last_commit(kind: str, tmp_path: Path) -> None:
     origin = repository(tmp_path / "origin")
     where = f"file://{origin}"
-    if kind != "url":
+    if kind.startswith("url of"):
+        git(origin, "config", "uploadpack.allowFilter", "false")
+        git(origin, "config", "uploadpack.allowAnySHA1InWant", "false")
+    elif kind != "url":
         git(tmp_path, "clone", "-q", *(["--mirror"] if kind == "mirror" else []), str(origin), "copy")
         where = str(tmp_path / "copy")
     repo = clones.open_clone(where, tmp_path / "cache")
