@@ -124,10 +124,10 @@ def _tell(collection: Collection, settled: Settled, offered: Sequence[Offer], co
     nightlies = sum(offer.project == "megatron-core" and ".dev" in offer.version for offer in offered)
     print(f"{len(offered)} releases, {nightlies} of them nightlies, {sum(offer.yanked for offer in offered)} yanked")
     print(f"{len(collection.releases.get('megatron-lm', ()))} releases of Megatron-LM, as source trees or in these")
-    print(f"{commits} commits, {len(collection.contents)} distinct files")
+    print(f"{commits} commits, {len(set().union(*collection.contents.values()))} distinct files")
     counts = Counter((row["fix"], row["function"]) for row in settled.rows)
-    for (fix, function), count in counts.items():
-        print(f"{count} shapes of {function} ({fix})")
+    for (fix, function), files in sorted(collection.contents.items()):
+        print(f"{counts[fix, function]} shapes of {function} ({fix}), in {len(files)} distinct files")
     print(f"{len(settled.rows)} shapes, {len(collection.files)} file digests")
     print(f"{len(settled.by_person)} decided by a person, {len(settled.undecided)} undecided")
 

@@ -89,7 +89,7 @@ def test_what_the_index_offers_is_in_the_matrix(
     assert files[sources.content(b"pass\n").sha256] == {"_initialize_mpu": None, "get_batch_on_this_tp_rank": None}
     out = capsys.readouterr().out
     assert "5 releases, 1 of them nightlies, 1 yanked\n" in out
-    assert "2 shapes of initialize_model_parallel (expert-dp-warmup)\n" in out
+    assert "2 shapes of initialize_model_parallel (expert-dp-warmup), in 2 distinct files\n" in out
 
 
 def test_a_second_run_fetches_nothing_and_writes_the_same_bytes(fake: FakeIndex, tmp_path: Path) -> None:
