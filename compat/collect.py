@@ -41,7 +41,8 @@ class Collection:
         self.releases: dict[str, dict[str, Release]] = {}
         self.shapes: dict[tuple[str, str, Target], str | None] = {}
         """The shape that a release, by upstream and version, has of a target."""
-        self.contents: set[str] = set()
+        self.contents: dict[tuple[str, str], set[str]] = {}
+        """The digests of all files looked at for a fix's function."""
         self.problems: list[str] = []
         """What nothing can be said of, though people run it: for a person to look at."""
         self._learnt = learnt
@@ -63,10 +64,9 @@ class Collection:
         """Take note of contents in history; gives those that do not parse: a branch may be broken for a day."""
         broken = []
         for item in seen:
-            self.contents.add(item.content.sha256)
             for target in (target for target in self.targets if target.file == item.path):
                 try:
-                    shape = self._learnt.shape(item.content, target.function)
+                    shape = self._shape(target, item.content)
                 except UnreadableError as error:
                     broken.append(f"{item.path} at {item.first}: {error}")
                     continue
@@ -107,14 +107,17 @@ class Collection:
         return failed
 
     def _see(self, target: Target, found: Content, where: str) -> str | None:
-        self.contents.add(found.sha256)
         try:
-            shape = self._learnt.shape(found, target.function)
+            shape = self._shape(target, found)
         except UnreadableError as error:
             self.problems.append(f"{target.file} of {where}: {error}")
             return None
         self.files.setdefault(found.sha256, {})[target.function] = shape
         return shape
+
+    def _shape(self, target: Target, found: Content) -> str | None:
+        self.contents.setdefault((target.fix, target.function), set()).add(found.sha256)
+        return self._learnt.shape(found, target.function)
 
     def _row(self, target: Target, shape: str, found: Content) -> Row:
         return self.rows.setdefault((target.fix, target.function, shape), Row(found))

@@ -68,7 +68,8 @@ def _run(options: argparse.Namespace) -> int:
     times.append(time.monotonic())
     _tell(collection, settled, offered, commits)
     first, second, third = (now - before for before, now in zip(times, times[1:]))
-    print(f"{opened} wheels opened; releases {first:.2f} s, history {second:.2f} s, deciding and writing {third:.2f} s")
+    print(f"{opened} wheels opened; {first:.2f} s for the releases, {len(offered) / first:.0f} a second")
+    print(f"{second:.2f} s for the history, {commits / second:.0f} commits a second; {third:.2f} s to decide and write")
     return 1 if settled.undecided else 0
 
 
@@ -123,10 +124,10 @@ def _tell(collection: Collection, settled: Settled, offered: Sequence[Offer], co
     nightlies = sum(offer.project == "megatron-core" and ".dev" in offer.version for offer in offered)
     print(f"{len(offered)} releases, {nightlies} of them nightlies, {sum(offer.yanked for offer in offered)} yanked")
     print(f"{len(collection.releases.get('megatron-lm', ()))} releases of Megatron-LM, as source trees or in these")
-    print(f"{commits} commits, {len(collection.contents)} distinct files")
+    print(f"{commits} commits, {len(set().union(*collection.contents.values()))} distinct files")
     counts = Counter((row["fix"], row["function"]) for row in settled.rows)
-    for (fix, function), count in counts.items():
-        print(f"{count} shapes of {function} ({fix})")
+    for (fix, function), files in sorted(collection.contents.items()):
+        print(f"{counts[fix, function]} shapes of {function} ({fix}), in {len(files)} distinct files")
     print(f"{len(settled.rows)} shapes, {len(collection.files)} file digests")
     print(f"{len(settled.by_person)} decided by a person, {len(settled.undecided)} undecided")
 

@@ -89,7 +89,7 @@ def test_what_the_index_offers_is_in_the_matrix(
     assert files[sources.content(b"pass\n").sha256] == {"_initialize_mpu": None, "get_batch_on_this_tp_rank": None}
     out = capsys.readouterr().out
     assert "5 releases, 1 of them nightlies, 1 yanked\n" in out
-    assert "2 shapes of initialize_model_parallel (expert-dp-warmup)\n" in out
+    assert "2 shapes of initialize_model_parallel (expert-dp-warmup), in 2 distinct files\n" in out
 
 
 def test_a_second_run_fetches_nothing_and_writes_the_same_bytes(fake: FakeIndex, tmp_path: Path) -> None:
@@ -337,11 +337,14 @@ def repository(folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("kind", ["mirror", "work", "url"])
+@pytest.mark.parametrize("kind", ["mirror", "work", "url", "url of a server that sends all"])
 def test_history_is_every_content_with_its_first_and_last_commit(kind: str, tmp_path: Path) -> None:
     origin = repository(tmp_path / "origin")
     where = f"file://{origin}"
-    if kind != "url":
+    if kind.startswith("url of"):
+        git(origin, "config", "uploadpack.allowFilter", "false")
+        git(origin, "config", "uploadpack.allowAnySHA1InWant", "false")
+    elif kind != "url":
         git(tmp_path, "clone", "-q", *(["--mirror"] if kind == "mirror" else []), str(origin), "copy")
         where = str(tmp_path / "copy")
     repo = clones.open_clone(where, tmp_path / "cache")
