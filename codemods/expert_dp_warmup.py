@@ -176,7 +176,9 @@ def _check_core(function: Function, behind: list[ast.stmt]) -> None:
     assigned = _assigned(function)
     for name in sorted(_GROUPS & set(assigned)):
         sources = {value.id for value in assigned[name] if isinstance(value, ast.Name)} - _GROUPS
-        for value in [value for source in sources for value in assigned.get(source, [])]:
+        made = [value for source in sources for value in assigned.get(source, [])]
+        made += [value for value in assigned[name] if not isinstance(value, (ast.Name, ast.Subscript))]
+        for value in made:
             if not (isinstance(value, ast.Call) and re.search("groups?$", expression(value.func))):
                 raise AnchorError(f"{name} as a call makes it, not line {value.lineno}")
 

@@ -137,6 +137,9 @@ def _check_around(function: Function, gate: ast.stmt) -> None:
         once([node for node in before if matches([node], template)], template.partition("(")[0] + "(...)")
         if sum(name in bound(node) for node in others) != 1:
             raise AnchorError(f"one assignment of {name}")
+    made = [node for other in others for node in ast.walk(other) if isinstance(node, ast.Assign)]
+    if not all(isinstance(node.value, ast.Call) for node in made if "micro_batches" in bound(*node.targets)):
+        raise AnchorError("micro_batches as a call makes them")
     if any("losses_reduced" in mentioned(node) for node in before if "losses_reduced" not in bound(node)):
         raise AnchorError("nothing else about losses_reduced before the metrics are written")
     for name in ("mtp", "metrics"):

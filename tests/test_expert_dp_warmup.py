@@ -555,10 +555,13 @@ def test_without_the_gate_a_dense_model_makes_communicators(newest: Source) -> N
     assert not codemod(source.target).holds(source.function)
 
 
-def test_a_group_that_no_call_makes_is_not_ours_to_warm_up() -> None:
+@pytest.mark.parametrize("how", ["through a name", "as it is"])
+def test_a_group_that_no_call_makes_is_not_ours_to_warm_up(how: str) -> None:
     untouched = sources.first(CORE_WHEELS, "megatron-core")
     old = "_EXPERT_DATA_PARALLEL_GROUP = group\n"
-    function = sources.mutated(untouched.function, old, f"group = (group, group)\n            {old}")
+    pair = "(group, group)"
+    two = {"through a name": f"group = {pair}\n            {old}", "as it is": old.replace("group", pair)}
+    function = sources.mutated(untouched.function, old, two[how])
     with pytest.raises(AnchorError, match="_EXPERT_DATA_PARALLEL_GROUP as a call makes it, not line"):
         codemod(untouched.target).edits(function)
 
