@@ -5,26 +5,21 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from unhang import catalog, report
 from unhang.catalog import Target
+from unhang.cli import UPSTREAMS
 from unhang.compat import fetch, gather, index, sources
 from unhang.compat.cache import Cache, default_folder
 from unhang.compat.index import Offer
 from unhang.compat.learnt import Learnt, UnreadableError
 from unhang.compat.sources import Release
-from unhang.decide import APPLIED, DRIFTED, FIXED_UPSTREAM, NEEDED, NOT_AFFECTED, UNLISTED
+from unhang.decide import DRIFTED, NOT_AFFECTED, UNLISTED
 from unhang.errors import UnhangError
-
-_VERDICTS = {
-    "affected": NEEDED,
-    "superseded": NEEDED,
-    "ours": APPLIED,
-    "fixed": FIXED_UPSTREAM,
-    "not-affected": NOT_AFFECTED,
-}
+from unhang.matrix import BY_STATE
+from unhang.matrix_text import retirements
 
 
 class Finding(NamedTuple):
@@ -52,14 +47,15 @@ class Drift(NamedTuple):
     """Those that are yanked now, and are not so in the matrix."""
 
 
-def against_index(options: argparse.Namespace, retired: Sequence[str] = ()) -> int:
+def against_index(options: argparse.Namespace) -> int:
     """Compare the matrix with the index, print what differs; 0, or 1 where the index has what the matrix has not.
 
     ``options`` has ``output_format`` (text, json or markdown), and ``fix`` and ``upstream``, lists that narrow.
-    ``retired`` are lines to add on fixes that can be dropped. Raises UnhangError where the index, or a wheel, cannot
-    be had, or is not what was pinned.
+    Says also which fix can be dropped from which release on. Raises UnhangError where the index, or a wheel, cannot be
+    had, or is not what was pinned.
     """
-    targets = _chosen(options.fix or (), options.upstream or ())
+    fixes = [catalog.fix(name) for name in options.fix or ()] or list(catalog.fixes().values())
+    targets = [target for fix in fixes for target in fix.targets if target.upstream in (options.upstream or UPSTREAMS)]
     names = {target.upstream for target in targets}
     upstreams = sources.load("upstreams.json")["upstreams"]
     mine = {name: about for name, about in upstreams.items() if names & {*sources.upstreams_of(name)}}
@@ -73,6 +69,8 @@ def against_index(options: argparse.Namespace, retired: Sequence[str] = ()) -> i
         found, _ = fetch.releases(session, drift.unlisted, gather.wanted(targets), cache)
     findings = [finding for release in found for finding in judge(release, targets, learnt)]
     learnt.save()
+    mine_on_record = {name: told for name, told in catalog.releases().items() if name in names}
+    retired = retirements(fixes, mine_on_record, catalog.shape_table())
     print(_RENDER[options.output_format](drift, findings, retired))
     return 1 if drift.unlisted else 0
 
@@ -114,18 +112,13 @@ def _judged(release: Release, target: Target, learnt: Learnt) -> tuple[str | Non
         return None, NOT_AFFECTED, "no such function in its file"
     known = catalog.shape_table().shapes.get((target.fix, target.function, shape))
     if known is not None:
-        return shape, _VERDICTS[known.state], "a known shape"
+        return shape, BY_STATE[known.state], "a known shape"
     state = learnt.state(content, target)
     if state.state in ("fixed", "not-affected"):
-        return shape, _VERDICTS[state.state], "a new shape, by its post-condition or what it lacks"
+        return shape, BY_STATE[state.state], "a new shape, by its post-condition or what it lacks"
     if state.state == "affected":
         return shape, UNLISTED, "a new shape; the rewrite holds: it compiles, has its post-condition, and is stable"
     return shape, UNLISTED, f"a new shape; the rewrite does not hold: {state.why}"
-
-
-def _chosen(fixes: Collection[str], upstreams: Collection[str]) -> list[Target]:
-    chosen = [catalog.fix(name) for name in fixes] or catalog.fixes().values()
-    return [target for fix in chosen for target in fix.targets if not upstreams or target.upstream in upstreams]
 
 
 def _text(drift: Drift, findings: Sequence[Finding], retired: Sequence[str]) -> str:

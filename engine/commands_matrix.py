@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 from collections.abc import Sequence
 
 from unhang import catalog, folding, matrix_text, tell
@@ -48,10 +47,9 @@ def _against_index(options: argparse.Namespace, fixes: Sequence[str]) -> int:
     if options.output_format == "svg" or options.release is not None:
         hint = "leave out --version, and ask for text, markdown or json"
         raise UnhangError("bad-option", "--against-index draws no picture and takes no --version", hint=hint)
-    # by name: what the radar asks the index with is an extra, which nothing else here needs
-    radar = importlib.import_module("unhang.compat.radar")
-    code: int = radar.against_index(argparse.Namespace(**{**vars(options), "fix": list(fixes)}))
-    return code
+    from unhang.compat import radar  # here: `matrix` itself needs none of what that imports
+
+    return radar.against_index(argparse.Namespace(**{**vars(options), "fix": list(fixes)}))
 
 
 def _releases(upstreams: Sequence[str]) -> matrix_of.Releases:

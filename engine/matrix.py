@@ -18,7 +18,7 @@ from unhang.report import URGENCY
 Releases = Mapping[str, Mapping[str, Release]]
 """Releases by upstream and version, as ``catalog.releases`` gives them."""
 
-_BY_STATE = {
+BY_STATE = {  # the verdict of an untouched copy whose function has a shape of this state
     "affected": NEEDED,
     "superseded": NEEDED,
     "ours": APPLIED,
@@ -61,7 +61,7 @@ def verdict(fix: Fix, upstream: str, release: Release, table: ShapeTable) -> str
             shape = release.shapes.get(f"{target.file}::{target.function}")
             known = None if shape is None else table.shapes.get((fix.id, target.function, shape))
             absent = NOT_AFFECTED if shape is None else DRIFTED
-            told.append(absent if known is None else _BY_STATE[known.state])
+            told.append(absent if known is None else BY_STATE[known.state])
     return min(told, key=URGENCY.index, default=NOT_AFFECTED)
 
 

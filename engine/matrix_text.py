@@ -7,10 +7,10 @@ import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import zip_longest
 
-from unhang.catalog import Fix
+from unhang.catalog import Fix, ShapeTable
 from unhang.decide import NEEDED
 from unhang.folding import Panel, Range, panels
-from unhang.matrix import Row
+from unhang.matrix import Releases, Row, droppable
 from unhang.report import COLOURS
 
 WIDTH = 80
@@ -64,6 +64,17 @@ def retirement(upstream: str, droppable: Mapping[str, str | None]) -> str:
     if version is None:
         return f"It cannot be dropped yet: the newest release of {upstream} in the matrix needs it."
     return f"From {upstream} {version} on it can be dropped: no release from there on needs it."
+
+
+def retirements(fixes: Iterable[Fix], releases: Releases, table: ShapeTable) -> list[str]:
+    """A line for each fix that can be dropped from some release of an upstream on."""
+    return [
+        f"{fix.id}: {retirement(upstream, since)}"
+        for fix in fixes
+        for since in [droppable(fix, releases, table)]
+        for upstream, version in since.items()
+        if version is not None
+    ]
 
 
 def needed_by(rows: Iterable[Row], fix: Fix) -> str:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Mapping, Sequence
-from types import SimpleNamespace
 
 import cli
 import made_up
@@ -14,6 +12,7 @@ import pytest
 from unhang import catalog, folding, matrix, matrix_text
 from unhang.catalog import Fix
 from unhang.cli import main
+from unhang.compat import radar
 from unhang.errors import UnhangError
 
 HANG, STALL = made_up.fix("hang", "core"), made_up.fix("stall", "core", "swift")
@@ -375,8 +374,7 @@ def test_errors_have_their_code_in_every_format(arguments: list[str], code: str)
 
 def test_the_radar_is_asked_about_the_fixes_that_were_named(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
-    radar = SimpleNamespace(against_index=lambda options: asked.append(options) or 1)
-    monkeypatch.setitem(sys.modules, "unhang.compat.radar", radar)  # type: ignore[arg-type]
+    monkeypatch.setattr(radar, "against_index", lambda options: asked.append(options) or 1)
     arguments = ["matrix", "--against-index", "--skip", "expert-dp-warmup", "--skip", "mtp-cp-deadlock"]
     assert main([*arguments, "--upstream", "verl", "--output-format", "markdown"]) == 1
     (options,) = asked
