@@ -87,6 +87,8 @@ def sweep(session: nox.Session) -> None:
     install_wheel(session)
     session.install("--quiet", *nox.project.dependency_groups(GROUPS, "sweep"))
     session.run("python", "-m", "unhang.compat.sweep", "--out", str(HERE / "compat"), *session.posargs)
+    install_wheel(session)  # with the new data: the README's table and the picture are made from that
+    session.run("python", "-m", "unhang.compat.pages", "--root", str(HERE))
 
 
 @nox.session(reuse_venv=True)
