@@ -125,6 +125,7 @@ def _result(finding: Finding, changed: frozenset[str] | None) -> dict[str, Any]:
         "code": verdict.code,
         "detail": verdict.detail,
         "hint": verdict.hint,
+        "nearest": verdict.nearest.document() if verdict.nearest is not None else None,
     }
     return told if changed is None else {**told, "changed": _is_changed(finding, changed)}
 
