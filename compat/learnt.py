@@ -15,6 +15,7 @@ from unhang.compat import as_written
 from unhang.compat.cache import Cache, code_digest
 from unhang.compat.classify import State, classify
 from unhang.compat.sources import Content, content
+from unhang.outline import Entry, outline
 from unhang.rewriting import RewriteError, Step, rewrite
 
 _FILE = "learnt.json"
@@ -60,6 +61,20 @@ class Learnt:
         )
         return digest
 
+    def outline(self, found: Content, function: str) -> list[Entry]:
+        """The outline of a function that a content has."""
+        told = self._fact(f"outline {found.sha256} {function}", lambda: _outline(found.data, function))
+        return [Entry(*entry) for entry in told]
+
+    def outline_patched(self, found: Content, target: Target, result: str) -> list[Entry]:
+        """The outline of what our rewrite makes of a target in a content; ``result`` is the shape that it has then."""
+        step = Step(target, result)
+        told = self._fact(
+            f"outline {found.sha256} {_name(target)} {result}",
+            lambda: _outline(rewrite(found.data, [step]).data, target.function),
+        )
+        return [Entry(*entry) for entry in told]
+
     def as_written(self, found: Content, diff: str) -> Content | None:
         """A content with an upstream pull request applied; None where it does not apply whole, or does not parse."""
         key = f"diff {content(diff.encode()).sha256} {found.sha256}"
@@ -104,6 +119,11 @@ def _patched(data: bytes, target: Target, result: str) -> str | None:
         return content(rewrite(data, [Step(target, result)]).data).sha256
     except RewriteError:
         return None
+
+
+def _outline(data: bytes, function: str) -> list[Entry]:
+    (found,) = shapes.find(shapes.parse(data), function)
+    return outline(found)
 
 
 def _name(target: Target) -> str:

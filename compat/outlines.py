@@ -12,9 +12,10 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from unhang import shape
-from unhang.outline import Entry, outline
-from unhang.shape import Function
+from unhang.compat.collect import Collection
+from unhang.compat.learnt import Learnt
+from unhang.compat.settle import Settled
+from unhang.outline import Entry
 
 
 class Row(NamedTuple):
@@ -28,9 +29,21 @@ class Row(NamedTuple):
     entries: tuple[Entry, ...]
 
 
-def entry(qualified: str, function: Function, last: str) -> Row:
-    """The row of a shape: of a known function of upstream's, or of our rewrite of one (with an empty ``last``)."""
-    return Row(qualified, shape.digest(function), last, tuple(outline(function)))
+def rows(collection: Collection, learnt: Learnt, settled: Settled) -> list[Row]:
+    """The rows of all shapes that the matrix will hold, upstream's and those of our rewrites."""
+    targets = {(target.fix, target.function): target for target in collection.targets}
+    found = []
+    for told in settled.rows:
+        key = told["fix"], told["function"], told["shape"]
+        if key not in collection.rows:  # the result of an older rewrite of ours: nobody has it at hand
+            continue
+        _, function, shape = key
+        content = collection.rows[key].content
+        found.append(Row(function, shape, told.get("last", ""), tuple(learnt.outline(content, function))))
+        if key in settled.results:
+            result, target = settled.results[key], targets[told["fix"], function]
+            found.append(Row(function, result, "", tuple(learnt.outline_patched(content, target, result))))
+    return found
 
 
 def render(rows: Iterable[Row]) -> str:

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from unhang import report
-from unhang.compat import clones, gather, matrix_files, sources
+from unhang.compat import clones, gather, matrix_files, outlines, sources
 from unhang.compat.cache import Cache, default_folder
 from unhang.compat.collect import Collection
 from unhang.compat.index import Offer
@@ -60,11 +60,12 @@ def _run(options: argparse.Namespace) -> int:
         times.append(time.monotonic())
         gather.pull_requests(collection, learnt, repos)
         settled = _settled(collection, learnt)
+        texts = _texts(collection, learnt, settled, offered)
     finally:
         learnt.save()
     if not options.forget:
         _refuse_to_forget(options.out, settled)
-    _write(options.out, collection, settled, offered)
+    matrix_files.write({os.path.join(options.out, name): text for name, text in texts.items()})
     times.append(time.monotonic())
     _tell(collection, settled, offered, commits)
     first, second, third = (now - before for before, now in zip(times, times[1:]))
@@ -108,14 +109,15 @@ def _refuse_to_forget(out: str, settled: Settled) -> None:
         )
 
 
-def _write(out: str, collection: Collection, settled: Settled, offered: Sequence[Offer]) -> None:
-    texts = {
+def _texts(collection: Collection, learnt: Learnt, settled: Settled, offered: Sequence[Offer]) -> dict[str, str]:
+    """The files to write, by their names below compat/."""
+    return {
         "wheels.json": matrix_files.wheels(offered),
         "data/shapes.json": matrix_files.shapes(settled.rows),
         "data/files.json": matrix_files.files(collection.files),
         "data/releases.json": matrix_files.releases(collection),
+        "data/outlines.json": outlines.render(outlines.rows(collection, learnt, settled)),
     }
-    matrix_files.write({os.path.join(out, name): text for name, text in texts.items()})
 
 
 def _tell(collection: Collection, settled: Settled, offered: Sequence[Offer], commits: int) -> None:

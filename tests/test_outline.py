@@ -33,6 +33,10 @@ def function(code: str) -> shape.Function:
     return node
 
 
+def made(code: shape.Function, last: str) -> outlines.Row:
+    return outlines.Row("f", shape.digest(code), last, tuple(outline.outline(code)))
+
+
 def kinds(code: str) -> list[str]:
     return [f"{entry.depth} {entry.kind}" for entry in outline.outline(function(code))]
 
@@ -141,7 +145,7 @@ def test_an_outline_is_equal_on_every_python(minor: int, tmp_path: Path) -> None
 def test_packing_loses_nothing() -> None:
     bodies = ("with x:\n        a()\n        b()\n", "if x:\n        with x:\n            a()\n")
     codes = [f"def f(x):\n    {body}" for body in bodies]
-    rows = [outlines.entry("f", function(code), "2026-01-01 abc") for code in codes]
+    rows = [made(function(code), "2026-01-01 abc") for code in codes]
     data = json.loads(outlines.render([*rows, *rows]))
     assert [row["shape"] for row in data["outlines"]] == sorted(shape.digest(function(code)) for code in codes)
     for row in rows:
@@ -150,7 +154,7 @@ def test_packing_loses_nothing() -> None:
 
 
 def test_the_text_of_the_data_does_not_depend_on_the_order_of_the_rows() -> None:
-    rows = [outlines.entry("f", function(f"def f():\n    {name} = 1\n"), last) for name in "ab" for last in ("", "1")]
+    rows = [made(function(f"def f():\n    {name} = 1\n"), last) for name in "ab" for last in ("", "1")]
     text = outlines.render(rows)
     assert outlines.render(rows[::-1]) == text
     assert [row["last"] for row in json.loads(text)["outlines"]] == ["1", "1"]
