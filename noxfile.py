@@ -92,6 +92,15 @@ def sweep(session: nox.Session) -> None:
 
 
 @nox.session(reuse_venv=True)
+def compat(session: nox.Session) -> None:
+    """Lint the matrix, the pages made of it, and verify a random sample of it against real wheels."""
+    install_wheel(session)
+    session.install("--quiet", *nox.project.dependency_groups(GROUPS, "sweep"))
+    session.run("python", "-m", "unhang.compat.pages", "--check", "--root", str(HERE))
+    session.run("python", "-m", "unhang.compat.lint", *session.posargs)
+
+
+@nox.session(reuse_venv=True)
 def radar(session: nox.Session) -> None:
     """Compare the matrix with what the package index offers now."""
     install_wheel(session)
