@@ -17,6 +17,7 @@ from unhang import catalog, shape
 from unhang.catalog import OutlineTable, Release, Shape, ShapeTable, Target
 from unhang.compat import outlines
 from unhang.nearest import Nearest, nearest
+from unhang.outline import outline
 
 TARGET = Target("made-up", "verl", "verl/x.py", "f")
 KNOWN = """\
@@ -37,6 +38,10 @@ PARALLEL_STATE = "megatron/core/parallel_state.py"
 EXPERTS = "megatron/core/transformer/moe/experts.py"
 
 
+def row_of(qualified: str, function: shape.Function, last: str) -> outlines.Row:
+    return outlines.Row(qualified, shape.digest(function), last, tuple(outline(function)))
+
+
 def function(code: str) -> shape.Function:
     (node,) = shape.find(shape.parse(code.encode()), "f")
     return node
@@ -46,7 +51,7 @@ def look(
     code: str, known: Mapping[str, tuple[str, Shape]], releases: Mapping[str, Release] | None = None
 ) -> Nearest | None:
     """What is nearest to some code, of made-up known shapes: their code -> their last place and their state."""
-    rows = [outlines.entry("f", function(text), last) for text, (last, _) in known.items()]
+    rows = [row_of("f", function(text), last) for text, (last, _) in known.items()]
     data = json.loads(outlines.render(rows))
     table = OutlineTable(
         data["kinds"],
@@ -123,7 +128,7 @@ def test_where_less_is_equal_than_differs_none_is_close() -> None:
 
 
 def test_only_shapes_of_the_same_fix_and_function_are_looked_at() -> None:
-    rows = [outlines.entry("f", function(KNOWN), "")]
+    rows = [row_of("f", function(KNOWN), "")]
     data = json.loads(outlines.render(rows))
     table = OutlineTable(data["kinds"], data["blocks"], {("f", rows[0].shape): (data["outlines"][0]["outline"], "")})
     code = KNOWN.replace("a = 1", "a = 2")

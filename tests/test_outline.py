@@ -6,6 +6,7 @@ import ast
 import json
 import os
 import subprocess
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -123,7 +124,9 @@ def test_an_outline_is_equal_on_every_python(minor: int, tmp_path: Path) -> None
         version = {"verl": "0.7.1", "ms-swift": "4.6.0"}.get(project, "0.17.1")
         data = wheels.read(project, version, target.file)
         found = shape.find(shape.parse(data), target.function) if data is not None else []
-        code += "\n" + "".join(ast.unparse(node) + "\n" for node in found)
+        # as it stands, not unparsed: newer Pythons have spellings that older ones do not parse
+        rows = (data or b"").decode().splitlines(keepends=True)
+        code += "".join("\n" + textwrap.dedent("".join(rows[node.lineno - 1 : node.end_lineno])) for node in found)
     done = subprocess.run(
         [python, "-W", "ignore", "-c", SCRIPT],
         input=code.encode(),
