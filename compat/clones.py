@@ -47,7 +47,7 @@ def open_clone(where: str, cache: Path, refs: Sequence[str] = ()) -> Repo:
         import git
     except ImportError as error:  # GitPython raises it too where there is no git
         raise UnhangError(
-            "no-git", f"reading history needs git, and GitPython: {error}", hint="pip install 'unhang[git]'"
+            "no-git", f"reading history needs git, and GitPython: {error}", hint="pip install gitpython, and git"
         ) from error
     hint = "name a clone, or a URL that git can clone, which has all branches and tags"
     try:

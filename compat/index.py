@@ -47,7 +47,7 @@ def client(connections: int = 1) -> Iterator[PyPISimple]:
         from urllib3.util import Retry
     except ImportError as error:
         raise UnhangError(
-            "no-index-client", f"reading the package index needs {error.name}", hint="pip install 'unhang[index]'"
+            "no-index-client", f"reading the package index needs {error.name}", hint="pip install pypi-simple"
         ) from error
     adapter = HTTPAdapter(
         pool_maxsize=connections,

@@ -109,4 +109,4 @@ def test_without_the_client_library_the_hint_installs_it(monkeypatch: pytest.Mon
     monkeypatch.setitem(sys.modules, "pypi_simple", None)
     with pytest.raises(UnhangError) as told, index.client():
         pass
-    assert (told.value.code, told.value.hint) == ("no-index-client", "pip install 'unhang[index]'")
+    assert (told.value.code, told.value.hint) == ("no-index-client", "pip install pypi-simple")
