@@ -77,6 +77,10 @@ def _parser() -> argparse.ArgumentParser:
     _which(check)
     _output(check)
     _require(check)
+    check.add_argument(
+        "--expect-digest", metavar="DIGEST", type=_digest,
+        help="exit with 1 unless the code in question has this digest, as `unhang check` printed it elsewhere",
+    )  # fmt: skip
     check.set_defaults(run="check")
 
     apply = subparsers.add_parser("apply", help="bring every needed fix into place", epilog=_EXITS)
@@ -122,6 +126,13 @@ def _parser() -> argparse.ArgumentParser:
     matrix.add_argument("--against-index", action="store_true", help="compare with what the package index offers now")
     matrix.set_defaults(run="matrix")
     return parser
+
+
+def _digest(word: str) -> str:
+    """A digest as ``check`` prints it. An empty one, of a command that failed, is wrong usage and no digest."""
+    if len(word) != 16 or set(word) - set("0123456789abcdef"):
+        raise argparse.ArgumentTypeError(f"{word!r} is no digest: 16 hexadecimal digits, as `unhang check` prints it")
+    return word
 
 
 def _where(parser: argparse.ArgumentParser) -> None:

@@ -72,6 +72,13 @@ def required(reasons: Sequence[str]) -> None:
         say(f"required fix not in place: {reason}")
 
 
+def unexpected(why: str | None) -> None:
+    """Say that the code is not what ``--expect-digest`` expects, if it is not; ``why`` holds both digests."""
+    if why:
+        sys.stdout.flush()
+        say(f"unexpected code: {why}; do: install and patch all nodes alike")
+
+
 def warnings(search: Search) -> None:
     """Print what was noticed while looking."""
     for warning in search.warnings:
