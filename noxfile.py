@@ -97,6 +97,15 @@ def radar(session: nox.Session) -> None:
     session.run("python", "-m", "unhang.compat.radar", *session.posargs)
 
 
+@nox.session(python="3.11", reuse_venv=True)
+def fleet(session: nox.Session) -> None:
+    """Try docs/fleets.md: a local Ray cluster of several nodes, one of them unpatched; a stand-in for Slurm's srun."""
+    install_wheel(session)
+    session.install("--quiet", *nox.project.dependency_groups(GROUPS, "test"), "ray")
+    env = {"TMPDIR": tempfile.gettempdir()}
+    session.run("python", "-m", "pytest", "-n", "0", "tests/test_fleet.py", *session.posargs, env=env)
+
+
 @nox.session(reuse_venv=True)
 def lint(session: nox.Session) -> None:
     """Lint all Python files."""

@@ -25,7 +25,7 @@ def run() -> int:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run ``unhang`` with these arguments (by default the command line's); gives the exit code, and raises nothing."""
-    options = _parser().parse_args(arguments)
+    options = parse(arguments)
     try:
         from unhang import commands
 
@@ -51,6 +51,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         message = f"this is a mistake in unhang: {type(error).__name__}: {error}"
         hint = "nothing was changed; please report it with the lines above"
         return _fail(UnhangError("internal", message, hint=hint), options)
+
+
+def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """The options that these arguments (by default the command line's) stand for; exits with 2 on wrong usage."""
+    return _parser().parse_args(arguments)
 
 
 def _fail(error: UnhangError, options: argparse.Namespace) -> int:
