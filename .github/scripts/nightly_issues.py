@@ -35,9 +35,9 @@ def keep(repository: Repository, results: Mapping[Job, Result], run_url: str) ->
     standing = list(repository.issues(TROUBLE_LABEL, "open"))
     for subject in dict.fromkeys(job.subject for job in results):
         bad = {job: result for job, result in results.items() if job.subject == subject and result.outcome != GREEN}
-        mine = [issue for issue in standing if marker(subject) in (issue["body"] or "")]
+        mine = [issue for issue in standing if _is(issue, marker(subject))]
         done += _trouble(repository, subject, bad, mine, run_url)
-    told = "".join(issue["body"] or "" for issue in repository.issues(NEWS_LABEL, "all"))
+    told = [*repository.issues(NEWS_LABEL, "all")]
     done += _news(repository, results, told, run_url)
     return done
 
@@ -82,7 +82,9 @@ def _trouble(
     return [f"updated #{issue['number']}: {title}"]
 
 
-def _news(repository: Repository, results: Mapping[Job, Result], told: str, run_url: str) -> list[str]:
+def _news(
+    repository: Repository, results: Mapping[Job, Result], told: Sequence[dict[str, Any]], run_url: str
+) -> list[str]:
     places: dict[tuple[str, str], list[str]] = {}
     for result in results.values():
         for upstream, fix, place in result.news:
@@ -90,7 +92,7 @@ def _news(repository: Repository, results: Mapping[Job, Result], told: str, run_
     done = []
     for (upstream, fix), where in sorted(places.items()):
         mark = marker(f"{upstream} has fixed {fix}")
-        if mark not in told:  # told once, though somebody closed it since
+        if not any(_is(issue, mark) for issue in told):  # once, though somebody closed it since
             title = f"Good news: {upstream} has fixed {fix}"
             text = f"In {', '.join(sorted(set(where)))}, though not yet in its newest release. Seen by {run_url}"
             repository.open(title, f"{mark}\n\n{text}", NEWS_LABEL)
@@ -108,6 +110,11 @@ def _read(path: Path) -> Result:
         return Result(TROUBLE, "the job left no result: it was cancelled, or could not start", "", ())
     except (OSError, ValueError, KeyError, TypeError) as error:
         return Result(TROUBLE, f"the job left a result that cannot be read: {type(error).__name__}", "", ())
+
+
+def _is(issue: Mapping[str, Any], mark: str) -> bool:
+    """Whether an issue is the one with this marker, which comes first: further down it may be quoted from a log."""
+    return str(issue["body"] or "").startswith(mark)
 
 
 def _word(text: object) -> str:

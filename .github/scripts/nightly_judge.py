@@ -47,14 +47,15 @@ def by_verdicts(ran: Ran, place: str, newest: Mapping[tuple[str, str], str]) -> 
     rows = None if document is None else document.get("results", document.get("findings"))
     if ran.code not in (0, 1) or rows is None:
         return Result(TROUBLE, f"exit code {ran.code}, and no verdicts", _tail(ran), ())
-    unknown = [row for row in rows if row["verdict"] in _UNKNOWN]
+    # a branch below the matrix's floor is one that upstream has left behind
+    unknown = [row for row in rows if row["verdict"] in _UNKNOWN and row.get("code") != "older-than-floor"]
     news = {
         (row["upstream"], row["fix"], _place(row, place))
         for row in rows
         if row["verdict"] == "fixed-upstream" and newest.get((row["upstream"], row["fix"])) == "needed"
     }
     if not unknown:
-        return Result(GREEN, f"{len(rows)} verdicts, all of known shapes", "", tuple(sorted(news)))
+        return Result(GREEN, f"{len(rows)} verdicts, none of an unknown shape", "", tuple(sorted(news)))
     log = "\n".join(_told(row, place) for row in unknown)
     return Result(TROUBLE, f"{len(unknown)} of {len(rows)} verdicts are of unknown shapes", log, tuple(sorted(news)))
 

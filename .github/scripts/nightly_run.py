@@ -13,6 +13,7 @@ from pathlib import Path
 import nightly_judge as judge
 from nightly_plan import REPOSITORY, Job, jobs
 
+_NOT_THERE = "Sessions not found"  # as nox says it
 _LIMIT_S = 100 * 60  # less than the workflow's own limit: what ran too long is told with its log
 
 
@@ -20,11 +21,10 @@ def run(job: Job, nox: Sequence[str], remote: str) -> judge.Result:
     """Run a job with this nox command, fetching upstreams from below this URL; never raises for what the job does."""
     if job.session is None:
         return _branch(job, remote)
-    listed = _run([*nox, "--list", "--json"])
+    listed = _run([*nox, "-s", job.session, "--list", "--json"])
     if listed.code != 0:
-        return judge.by_code(listed)
-    if job.session not in {item["name"] for item in json.loads(listed.out)}:
-        return judge.missing(job.session)
+        # anything else that is wrong with the noxfile is not a session that nobody has written yet
+        return judge.missing(job.session) if _NOT_THERE in listed.err else judge.by_code(listed)
     ran = _run([*nox, "-s", job.session, *(("--", *job.arguments) if job.arguments else ())])
     return judge.by_verdicts(ran, "", _newest()) if job.verdicts else judge.by_code(ran)
 
