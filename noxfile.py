@@ -108,17 +108,23 @@ def fleet(session: nox.Session) -> None:
 
 @nox.session(reuse_venv=True)
 def lint(session: nox.Session) -> None:
-    """Lint all Python files."""
+    """Lint all Python files, and hold the workflows against their published schemas."""
     session.install("--quiet", *nox.project.dependency_groups(GROUPS, "lint"))
     session.run("ruff", "check", ".")
+    for schema, files in ("github-workflows", "workflows/*.yml"), ("github-actions", "actions/*/action.yml"):
+        found = map(str, sorted((HERE / ".github").glob(files)))
+        session.run("check-jsonschema", "--builtin-schema", f"vendor.{schema}", *found)
 
 
 @nox.session(reuse_venv=True)
 def typecheck(session: nox.Session) -> None:
-    """Check the types of the installed package, strictly."""
+    """Check the types of the installed package, and of what CI runs, strictly."""
     install_wheel(session)
     session.install("--quiet", *nox.project.dependency_groups(GROUPS, "typecheck"))
     session.run("mypy", "--strict", "-p", "unhang")
+    session.run("mypy", "--strict", ".github/actions/unhang/run.py")
+    with session.chdir(".github/scripts"):
+        session.run("mypy", "--strict", *(path.name for path in sorted(Path().glob("*.py"))))
 
 
 @nox.session(reuse_venv=True)
