@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from pathlib import Path
@@ -104,6 +105,19 @@ def fleet(session: nox.Session) -> None:
     session.install("--quiet", *nox.project.dependency_groups(GROUPS, "test"), "ray")
     env = {"TMPDIR": tempfile.gettempdir()}
     session.run("python", "-m", "pytest", "-n", "0", "tests/test_fleet.py", *session.posargs, env=env)
+
+
+@nox.session(reuse_venv=True)
+def image(session: nox.Session) -> None:
+    """Try docs/docker.md: build and run its images with Debian's buildah, as root; and the builds that must fail."""
+    if not shutil.which("buildah"):
+        session.error("this needs buildah: apt-get install buildah")
+    if os.geteuid() != 0:
+        session.error("buildah's chroot isolation wants root")
+    install_wheel(session)
+    session.install("--quiet", *nox.project.dependency_groups(GROUPS, "test"))
+    env = {"TMPDIR": tempfile.gettempdir()}
+    session.run("python", "-m", "pytest", "-n", "0", "tests/test_image.py", *session.posargs, env=env)
 
 
 @nox.session(reuse_venv=True)

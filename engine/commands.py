@@ -60,7 +60,11 @@ def apply(options: argparse.Namespace) -> int:
     planned = _plan_early(scope, findings, options.unverified)
     changed: frozenset[str] = frozenset()
     if planned is None or planned.files or interrupted(scope.environment.state_dir):
-        planned, changed, findings = _apply_alone(scope, findings, planned, options.unverified)
+        try:
+            planned, changed, findings = _apply_alone(scope, findings, planned, options.unverified)
+        except UnhangError as error:
+            tell.refused(error, planned)
+            raise
     _tidy(scope.environment.state_dir)
     tell.results(options, Told(scope.search, findings, changed, False))
     tell.applied(scope.environment, planned, changed)
