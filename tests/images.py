@@ -8,8 +8,10 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import zipfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -92,6 +94,15 @@ class Buildah(NamedTuple):
         finally:
             self.must("rm", container)
         return cli.Ran(done.returncode, done.stdout, "")
+
+
+@contextmanager
+def storage() -> Iterator[Path]:
+    """A folder for images, which are copied whole at each step: in memory, where the machine has room for that."""
+    memory = Path("/dev/shm")
+    room = memory.is_dir() and shutil.disk_usage(memory).free > 4 * 2**30
+    with tempfile.TemporaryDirectory(prefix="unhang-images-", dir=memory if room else None) as folder:
+        yield Path(folder)
 
 
 def trouble() -> str | None:

@@ -24,13 +24,12 @@ if images.trouble() is not None:
 
 
 @pytest.fixture(scope="module")
-def buildah(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Buildah]:
-    folder = tmp_path_factory.mktemp("images")
-    built = Buildah(folder)
-    upstreams = [wheels.fetch("verl", "0.7.1"), wheels.fetch("megatron-core", "0.16.1")]
-    images.make_base(built, folder, images.download_needs(folder / "wheels"), upstreams)
-    yield built
-    shutil.rmtree(folder)
+def buildah() -> Iterator[Buildah]:
+    with images.storage() as folder:
+        built = Buildah(folder)
+        upstreams = [wheels.fetch("verl", "0.7.1"), wheels.fetch("megatron-core", "0.16.1")]
+        images.make_base(built, folder, images.download_needs(folder / "wheels"), upstreams)
+        yield built
 
 
 @pytest.fixture(scope="module")
