@@ -25,7 +25,7 @@ def run() -> int:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run ``unhang`` with these arguments (by default the command line's); gives the exit code, and raises nothing."""
-    options = _parser().parse_args(arguments)
+    options = parse(arguments)
     try:
         from unhang import commands
 
@@ -53,6 +53,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _fail(UnhangError("internal", message, hint=hint), options)
 
 
+def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """The options that these arguments (by default the command line's) stand for; exits with 2 on wrong usage."""
+    return _parser().parse_args(arguments)
+
+
 def _fail(error: UnhangError, options: argparse.Namespace) -> int:
     from unhang import report
 
@@ -77,6 +82,10 @@ def _parser() -> argparse.ArgumentParser:
     _which(check)
     _output(check)
     _require(check)
+    check.add_argument(
+        "--expect-digest", metavar="DIGEST", type=_digest,
+        help="exit with 1 unless the code in question has this digest, as `unhang check` printed it elsewhere",
+    )  # fmt: skip
     check.set_defaults(run="check")
 
     apply = subparsers.add_parser("apply", help="bring every needed fix into place", epilog=_EXITS)
@@ -122,6 +131,13 @@ def _parser() -> argparse.ArgumentParser:
     matrix.add_argument("--against-index", action="store_true", help="compare with what the package index offers now")
     matrix.set_defaults(run="matrix")
     return parser
+
+
+def _digest(word: str) -> str:
+    """A digest as ``check`` prints it. An empty one, of a command that failed, is wrong usage and no digest."""
+    if len(word) != 16 or set(word) - set("0123456789abcdef"):
+        raise argparse.ArgumentTypeError(f"{word!r} is no digest: 16 hexadecimal digits, as `unhang check` prints it")
+    return word
 
 
 def _where(parser: argparse.ArgumentParser) -> None:

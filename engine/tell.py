@@ -15,6 +15,7 @@ from unhang.report import Told
 if TYPE_CHECKING:
     import argparse
 
+    from unhang.errors import UnhangError
     from unhang.scope import Scope
     from unhang.undo import Undo
 
@@ -70,6 +71,23 @@ def required(reasons: Sequence[str]) -> None:
     sys.stdout.flush()
     for reason in reasons:
         say(f"required fix not in place: {reason}")
+
+
+def refused(error: UnhangError, planned: Plan | None) -> None:
+    """Name each file that was to be patched and cannot be: the error itself names the first thing that was tried."""
+    if error.code != "not-writable" or planned is None:
+        return
+    for file in planned.files:
+        # a file is replaced, which its folder must allow
+        if not os.access(os.path.dirname(file.path), os.W_OK):
+            say(f"not writable here: {file.path}")
+
+
+def unexpected(why: str | None) -> None:
+    """Say that the code is not what ``--expect-digest`` expects, if it is not; ``why`` holds both digests."""
+    if why:
+        sys.stdout.flush()
+        say(f"unexpected code: {why}; do: install and patch all nodes alike")
 
 
 def warnings(search: Search) -> None:
