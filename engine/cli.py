@@ -103,6 +103,17 @@ def _parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     revert.set_defaults(run="revert")
 
+    overlay = subparsers.add_parser(
+        "overlay", help="write the rewritten modules into a folder of their own, for PYTHONPATH", epilog=_EXITS
+    )
+    overlay.add_argument("folder", metavar="DIR", help="a new or empty folder, or an overlay to make anew")
+    _where(overlay)
+    _which(overlay)
+    _output(overlay)
+    _require(overlay)
+    _unverified(overlay)
+    overlay.set_defaults(run="overlay")
+
     list_ = subparsers.add_parser("list", help="the fixes")
     list_.set_defaults(run="list_fixes")
 

@@ -98,6 +98,13 @@ def revert(options: argparse.Namespace) -> int:
     return 1 if planned.refused else 0
 
 
+def overlay(options: argparse.Namespace) -> int:
+    """``unhang overlay DIR``: the rewritten modules in a folder of their own."""
+    from unhang import commands_overlay
+
+    return commands_overlay.run(options)
+
+
 def list_fixes(options: argparse.Namespace) -> int:
     """``unhang list``: the fixes, a line each."""
     for fix in catalog.fixes().values():

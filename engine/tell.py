@@ -40,6 +40,19 @@ def applied(environment: Environment, planned: Plan, changed: Collection[str]) -
         say("nothing was changed" + ("" if planned.blocked else ": the end state was there already"))
         return
     say(f"patched {count(len(changed), 'file')}; to undo: unhang revert{_place(environment)}")
+    _patch_all(planned)
+
+
+def overlay(folder: str, modules: Sequence[str], planned: Plan, written: bool) -> None:
+    """Say what an overlay holds, how a job uses it, and that all of its nodes must."""
+    state = "written" if written else "nothing was changed: it was there already"
+    say(f"overlay of {count(len(modules), 'module')} in {folder}: {state}")
+    if modules:
+        say(f"start the job, on every node, with PYTHONPATH={folder} (before what PYTHONPATH holds already)")
+        _patch_all(planned)
+
+
+def _patch_all(planned: Plan) -> None:
     done = {target.fix for file in planned.files for target, *_ in file.steps}
     if any(catalog.fix(name).manifest["collectives"] for name in done):
         say(report.PATCH_ALL)
