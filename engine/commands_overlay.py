@@ -29,7 +29,7 @@ def run(options: argparse.Namespace) -> int:
     made = overlay.compose(planned.files)
     folder = os.path.abspath(options.folder)
     written = overlay_write.bring(folder, made)
-    through = overlay.seen_through(found, planned.files)
+    through = overlay.seen_through(found, planned.files, "in the overlay")
     tell.results(options, Told(scope.search, through, None, False))
     tell.overlay(folder, made.modules, planned, written)
     unmet = tell.unmet(scope, through, planned.blocked)

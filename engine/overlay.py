@@ -49,8 +49,8 @@ def compose(files: Iterable[FilePlan]) -> Overlay:
     return Overlay(identity, hook, content, tuple(told))
 
 
-def seen_through(findings: Iterable[Finding], files: Sequence[FilePlan]) -> list[Finding]:
-    """The findings as a process has them that imports by the overlay of these files."""
+def seen_through(findings: Iterable[Finding], files: Sequence[FilePlan], where: str) -> list[Finding]:
+    """The findings as they are where these files stand in for the originals; ``where`` says in words what that is."""
     rewritten = {(file.path, target): file.after for file in files for target, *_ in file.steps}
     known = catalog.shape_table().files
     through = []
@@ -59,7 +59,7 @@ def seen_through(findings: Iterable[Finding], files: Sequence[FilePlan]) -> list
         after = rewritten.get((os.path.realpath(path), finding.target))
         if after is not None:
             seen = judge(path, after, finding.target.function, known)
-            finding = finding._replace(seen=seen, verdict=Verdict(APPLIED, None, "in the overlay", ""))
+            finding = finding._replace(seen=seen, verdict=Verdict(APPLIED, None, where, ""))
         through.append(finding)
     return through
 
