@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,10 @@ import cli
 import environments
 import pytest
 import wheels
+
+from unhang import disk, overlay_write
+from unhang.errors import UnhangError
+from unhang.overlay import MARK, Overlay
 
 STATE = "megatron/core/parallel_state.py"
 EXPERTS = "megatron/core/transformer/moe/experts.py"
@@ -355,6 +361,49 @@ def test_check_tells_of_the_originals_and_says_that_there_is_an_overlay(site: Pa
     assert "needed" in ran.out
     assert f"warning: PYTHONPATH has the overlay {overlay}" in ran.err
     assert "overlay" not in cli.unhang("check", *OVERLAY, "--target", site, env=env).err
+
+
+def test_many_that_make_the_same_overlay_at_once_all_succeed(site: Path, tmp_path: Path) -> None:
+    overlay = tmp_path / "overlay"
+    command = [sys.executable, "-m", "unhang", "overlay", overlay, *OVERLAY, "--target", site]
+    running = [subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, cwd="/") for _ in range(4)]
+    told = [process.communicate(timeout=120)[1].decode() for process in running]
+    assert [process.returncode for process in running] == [0] * 4, told
+    assert sum("written" in said for said in told) == 1
+    assert len(list(overlay.glob(".unhang-overlay/*"))) == 1
+    assert job(LOOK, overlay, site).out.startswith(str(overlay))
+
+
+def test_whatever_operation_fails_the_folder_holds_the_old_overlay_or_the_new(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, new = (Overlay(name * 16, MARK + name.encode(), {"a": b"1", "modules/b": b"2"}, ()) for name in "ab")
+    held = []
+    for failing in range(1, 100):
+        folder = tmp_path / str(failing)
+        overlay_write.bring(str(folder), old)
+        left = iter(range(1, 1000))
+
+        def run(operation: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+            if next(left) == failing:  # noqa: B023
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return operation(*args, **kwargs)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(disk, "run", run)
+            try:
+                overlay_write.bring(str(folder), new)
+            except UnhangError as error:
+                assert error.code == "disk-full"
+            else:
+                break
+        holds = [overlay_write._holds(str(folder), it) for it in (old, new)]
+        assert any(holds)
+        held.append(holds[1])
+        assert overlay_write.bring(str(folder), new) != holds[1], "the next run does what is left to do"
+        assert overlay_write._holds(str(folder), new)
+    assert held == sorted(held)
+    assert set(held) == {False, True}, "some failed before the rename that counts, some after it"
 
 
 def test_starting_up_costs_little(site: Path, tmp_path: Path) -> None:

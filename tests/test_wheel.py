@@ -172,10 +172,11 @@ def test_installed_it_is_applied_and_revert_says_what_to_do(how: str, verl: Path
     assert not [path for path in env.site.glob("verl*/**/*") if path.is_file()]
 
 
-def test_a_requirement_of_the_plain_version_takes_it(verl: Path, tmp_path: Path) -> None:
+def test_a_requirement_of_the_plain_version_takes_it_before_the_plain_wheel(verl: Path, tmp_path: Path) -> None:
+    index = offline(VERL, folder=tmp_path / "index")
     env = environments.make_env(tmp_path / "env")
     words = [environments.pip_python(), "-m", "pip", "--python", str(env.python), "install", "-q", "--no-deps"]
-    environments.run(*words, "--no-index", "--find-links", str(verl.parent), "verl==0.7.1", cwd=tmp_path)
+    environments.run(*words, *index, "--find-links", str(verl.parent), "verl==0.7.1", cwd=tmp_path)
     assert (env.site / "verl-0.7.1+unhang.1.dist-info").is_dir()
 
 
