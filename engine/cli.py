@@ -112,6 +112,26 @@ def _parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     revert.set_defaults(run="revert")
 
+    overlay = subparsers.add_parser(
+        "overlay", help="write the rewritten modules into a folder of their own, for PYTHONPATH", epilog=_EXITS
+    )
+    overlay.add_argument("folder", metavar="DIR", help="a new or empty folder, or an overlay to make anew")
+    _where(overlay)
+    _which(overlay)
+    _output(overlay)
+    _require(overlay)
+    _unverified(overlay)
+    overlay.set_defaults(run="overlay")
+
+    wheel = subparsers.add_parser("wheel", help="download wheels, and write patched ones", epilog=_EXITS)
+    wheel.add_argument("requirements", metavar="REQ", nargs="*", help="megatron-core==0.17.1, or the path of a wheel")
+    wheel.add_argument("-o", "--output", metavar="DIR", required=True, help="where to write them")
+    _which(wheel)
+    _require(wheel)
+    _unverified(wheel)
+    _download(wheel)
+    wheel.set_defaults(run="wheel")
+
     list_ = subparsers.add_parser("list", help="the fixes")
     list_.set_defaults(run="list_fixes")
 
@@ -148,6 +168,30 @@ def _where(parser: argparse.ArgumentParser) -> None:
     place.add_argument("--source", metavar="DIR", help="a checkout")
     group.add_argument("--script", metavar="FILE", help="put this script's folder first on the path, as torchrun does")
     group.add_argument("--allow-none", action="store_true", help="finding no upstream at all is not an error")
+
+
+def _download(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("how to download (as pip understands it, to which it is handed)")
+    group.add_argument(
+        "-r", "--requirement", metavar="FILE", action="append", default=[], dest="requirement_files",
+        help="a requirements file, also with hashes (repeatable)",
+    )  # fmt: skip
+    group.add_argument("--python-version", metavar="X.Y", help="default: this Python, or one that there is a wheel for")
+    parser.set_defaults(pip_options=[])
+    for option in ("--index-url", "--extra-index-url", "--find-links", "--platform", "--abi", "--implementation"):
+        group.add_argument(option, metavar=option.rpartition("-")[2].upper(), action=_HandedOn)
+    for option in ("--no-index", "--require-hashes", "--pre"):
+        group.add_argument(option, nargs=0, action=_HandedOn)
+
+
+class _HandedOn(argparse.Action):
+    """Collects options of pip's, as they were given."""
+
+    def __call__(
+        self, parser: object, namespace: argparse.Namespace, values: object, option: str | None = None
+    ) -> None:
+        given = [option or "", *([values] if isinstance(values, str) else [])]
+        namespace.pip_options = [*namespace.pip_options, *given]
 
 
 def _which(parser: argparse.ArgumentParser) -> None:

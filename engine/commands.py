@@ -85,6 +85,7 @@ def revert(options: argparse.Namespace) -> int:
     if receipt.load(state_dir) is None and not interrupted(state_dir):
         tell.results(options, Told(scope.search, judge(scope), frozenset(), False))
         tell.say(f"nothing to revert: there is no receipt in {state_dir}")
+        tell.made_by_wheel(scope.search.installations)
         return 1
     with exclusive(state_dir):
         tell.say_if(recover(state_dir))
@@ -102,6 +103,20 @@ def revert(options: argparse.Namespace) -> int:
         return 0
     tell.reverted(planned, len(changed))
     return 1 if planned.refused else 0
+
+
+def overlay(options: argparse.Namespace) -> int:
+    """``unhang overlay DIR``: the rewritten modules in a folder of their own."""
+    from unhang import commands_overlay
+
+    return commands_overlay.run(options)
+
+
+def wheel(options: argparse.Namespace) -> int:
+    """``unhang wheel REQ... -o DIR``: wheels with the fixes in them."""
+    from unhang import commands_wheel
+
+    return commands_wheel.run(options)
 
 
 def list_fixes(options: argparse.Namespace) -> int:

@@ -47,10 +47,12 @@ def search(environment: Environment, *, script: str | None = None, cwd: str) -> 
         found = {module: _at(environment.prefix, module) for module in ("megatron", *_MARKS)}
         sources = [environment.prefix]
         stray: list[str] = []
+        overlays: list[str] = []
     else:
         found = _probe(environment, script_folder, cwd)
         python_path = os.environ.get("PYTHONPATH", "").split(os.pathsep)
         sources = [script_folder, *(os.path.abspath(os.path.join(cwd, entry)) for entry in python_path if entry)]
+        overlays = [folder for folder in sources[1:] if os.path.isdir(os.path.join(folder, ".unhang-overlay"))]
         # A job that is started as `python FILE` has that file's folder on its path, and not the working directory.
         stray = [module for module in _MARKS if script is None and _is_framework(module, _folder(cwd, module))]
     installed = {
@@ -58,7 +60,12 @@ def search(environment: Environment, *, script: str | None = None, cwd: str) -> 
         for upstream, module, distribution in _UPSTREAMS
         if _is_installed(module, found[module])
     }
-    return Search(environment, tuple(installed.values()), (*_unusable(found), *_strays(stray, installed, cwd)))
+    warnings = (*_unusable(found), *_strays(stray, installed, cwd), *map(_overlaid, overlays))
+    return Search(environment, tuple(installed.values()), warnings)
+
+
+def _overlaid(folder: str) -> str:
+    return f"PYTHONPATH has the overlay {folder}; this is about the originals, and `unhang overlay {folder}` about that"
 
 
 def _script_folder(script: str | None, cwd: str) -> str:
