@@ -14,7 +14,8 @@ from unhang.errors import UnhangError
 
 # Tried in turn for a release that has no wheel for the Python that runs this: the upstreams publish for one of these.
 _PYTHONS = ("3.12", "3.10", "3.11", "3.13", "3.14")
-_UNAVAILABLE = "No matching distribution found"
+# No wheel of this Python's tags; and one that would do, but whose Requires-Python says no.
+_UNAVAILABLE = ("No matching distribution found", "requires a different Python")
 
 
 class Wanted(NamedTuple):
@@ -47,7 +48,7 @@ def fetch(what: Sequence[str], wanted: Wanted, folder: str, say: Callable[[str],
             if python and not wanted.python_version:
                 say(f"note: {' '.join(what)} has no wheel for Python {own}; this is its wheel for Python {python}")
             return sorted(os.path.join(folder, name) for name in os.listdir(folder) if name.endswith(".whl"))
-        if _UNAVAILABLE not in error:
+        if not any(reason in error for reason in _UNAVAILABLE):
             raise _failed("download-failed", what, error)
     raise _failed("no-such-wheel", what, first)
 

@@ -196,6 +196,8 @@ def test_releases_are_downloaded_also_for_another_python_and_that_is_said(tmp_pa
     here = sys.version_info[:2]
     told = f"megatron-core==0.17.1 has no wheel for Python {here[0]}.{here[1]}; this is its wheel for Python 3.12"
     assert (told in ran.err) == (here != (3, 12))
+    # there its one wheel is for any Python, and its metadata says which
+    assert ("verl==0.9.1 has no wheel for Python" in ran.err) == (here >= (3, 13))
     assert "verl-0.9.1-py3-none-any.whl" in ran.out
     assert "not written: it needs nothing" in ran.out
     names = sorted(path.name for path in (tmp_path / "out").iterdir())
