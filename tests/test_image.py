@@ -20,7 +20,7 @@ SITE = f"/opt/venv/lib/{Path(os.__file__).parent.name}/site-packages"
 ENGINE = "verl/workers/engine/megatron/transformer_impl.py"
 
 if images.trouble() is not None:
-    pytest.skip(f"no image can be built: {images.trouble()}; nox -s image tells", allow_module_level=True)
+    pytest.skip(f"no image is built: {images.trouble()}", allow_module_level=True)
 
 
 @pytest.fixture(scope="module")
