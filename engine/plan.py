@@ -93,7 +93,7 @@ def judge(
                     hint = "run unhang as a user who may read it"
                     raise UnhangError("unreadable", str(error.strerror), path=error.filename, hint=hint) from error
                 releases = _Lazy(installation.upstream)
-                known = past(os.path.realpath(seen.path), target)
+                known = past(seen.real or os.path.realpath(seen.path), target)
                 verdict = decide(target, installation, seen, table, releases, known)
                 if verdict.verdict == UNLISTED and seen.shape is None:
                     verdict = _moved(installation, fix, target) or verdict
