@@ -38,12 +38,13 @@ def count(command: Sequence[str], *, environment: Mapping[str, str] | None = Non
     """Run the command and count. Raises FileNotFoundError where there is no strace."""
     with tempfile.TemporaryDirectory(prefix="unhang-strace-") as folder:
         log = Path(folder) / "log"
-        asked = ["-f", "-y", "-s", "4096", "-e", "trace=%file,read,pread64", "-e", "signal=none", "-o", str(log)]
+        asked = ["-y", "-s", "4096", "-e", "trace=%file,read,pread64", "-e", "signal=none"]
+        asked += ["-ff", "-o", str(log)]  # a log for each process: in one, they cut each other's lines
         subprocess.run(
             ["strace", *asked, *command], capture_output=True, check=False, cwd=cwd or "/",
             env={**os.environ, **(environment or {})},
         )  # fmt: skip
-        return parse(log.read_text(errors="replace"))
+        return parse("".join(part.read_text(errors="replace") for part in sorted(Path(folder).iterdir())))
 
 
 def parse(log: str) -> Work:
