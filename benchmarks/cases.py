@@ -84,8 +84,8 @@ def processes(small: Path, large: Path, diff: Path) -> dict[str, Case]:
     }
 
 
-COLD = ("python -c pass", "import importlib.metadata", "import libcst", "unhang check", "unhang check, crowded")
-COLD += ("unhang apply",)
+COLD = ["python -c pass", "import importlib.metadata", "import libcst"]
+COLD += ["unhang check", "unhang check, crowded", "unhang apply"]
 
 
 def timed(case: Case, environment: Mapping[str, str], before: Callable[[], object]) -> Callable[[int], float]:

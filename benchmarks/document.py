@@ -40,7 +40,8 @@ class Measured(NamedTuple):
 
     def ratio(self, name: str, yardstick: str) -> float:
         """How many times as long as the yardstick a process takes, by their medians."""
-        return self.processes[name].median() / self.processes[yardstick].median()
+        ratio: float = self.processes[name].median() / self.processes[yardstick].median()
+        return ratio
 
     def goals(self) -> list[Goal]:
         """The goals of issue 8 that one run can judge."""

@@ -49,7 +49,8 @@ def count(command: Sequence[str], *, environment: Mapping[str, str] | None = Non
 
 def parse(log: str) -> Work:
     """What a log of strace tells."""
-    opened, listed = [], []
+    opened: list[str] = []
+    listed: list[str] = []
     calls = read = 0
     for line in log.splitlines():
         match = _CALL.match(line)
