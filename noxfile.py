@@ -98,7 +98,7 @@ def typecheck(session: nox.Session) -> None:
 
 @nox.session(reuse_venv=True)
 def bench(session: nox.Session) -> None:
-    """Time check, diff and apply beside imports and other tools, and hold them against the goals: docs/performance.md."""
+    """Time check, diff and apply beside imports and other tools; print the goals, and write docs/performance.md."""
     install_wheel(session)
     session.install("--quiet", *nox.project.dependency_groups(GROUPS, "bench"))
     script = str(HERE / "benchmarks" / "session.py")
