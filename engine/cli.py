@@ -24,10 +24,13 @@ _EXITS = "exit codes: 0 the end state is there, 1 it is not, 2 wrong usage or fa
 
 def run() -> NoReturn:
     """The command's own process: `main`, without a garbage collector that would walk every syntax tree for nothing,
-    and without taking every object apart at its end. Leaves with the exit code; `--help` and wrong usage: SystemExit.
+    and without taking every object apart at its end. Leaves with the exit code.
     """
     gc.disable()
-    code = main()
+    try:
+        code = main()
+    except SystemExit as end:  # argparse's: `--help`, `--version`, wrong usage
+        code = int(end.code or 0)
     for stream in sys.stdout, sys.stderr:
         with suppress(OSError, ValueError):  # nobody reads it, or it was closed for that: `main` has told what it could
             stream.flush()
