@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import resource
 import subprocess
 import sys
 import tempfile
@@ -88,7 +89,18 @@ COLD = ["python -c pass", "import importlib.metadata", "import libcst"]
 COLD += ["unhang check", "unhang check, crowded", "unhang apply"]
 
 
-def timed(case: Case, environment: Mapping[str, str], before: Callable[[], object]) -> Callable[[int], float]:
+def processor() -> float:
+    """The processor's time, in seconds, of all processes that ended: no neighbour's load nor disk is in it."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
+def timed(
+    case: Case,
+    environment: Mapping[str, str],
+    before: Callable[[], object],
+    clock: Callable[[], float] = time.perf_counter,
+) -> Callable[[int], float]:
     """The function that pyperf calls: runs the process so many times, and gives the seconds that these took."""
 
     def run(loops: int) -> float:
@@ -96,11 +108,11 @@ def timed(case: Case, environment: Mapping[str, str], before: Callable[[], objec
         for _ in range(loops):
             before()
             with open(case.stdin or os.devnull, "rb") as stdin:
-                start = time.perf_counter()
+                start = clock()
                 done = subprocess.run(
                     case.command, cwd=case.folder, env=environment, stdin=stdin, capture_output=True, check=False
                 )
-                total += time.perf_counter() - start
+                total += clock() - start
             if done.returncode not in case.codes:
                 raise RuntimeError(f"{case.command} exits with {done.returncode}: {done.stderr.decode()}")
             if case.undo is not None:
@@ -151,14 +163,14 @@ def bench_functions(runner: pyperf.Runner, small: Path) -> None:
 
 
 def main() -> None:
-    """Time one group: `warm`, `cold` or `functions`."""
+    """Time one group: `warm`, `processor` (the same processes by the processor's time), `cold` or `functions`."""
 
     def pass_on(command: list[str], options: argparse.Namespace) -> None:
         for name in "group", "small", "large", "diff":
             command += [f"--{name}", getattr(options, name)]
 
     runner = pyperf.Runner(add_cmdline_args=pass_on)
-    runner.argparser.add_argument("--group", required=True, choices=("warm", "cold", "functions"))
+    runner.argparser.add_argument("--group", required=True, choices=("warm", "processor", "cold", "functions"))
     for name in "small", "large", "diff":
         runner.argparser.add_argument(f"--{name}", required=True)
     options = runner.parse_args()
@@ -168,9 +180,10 @@ def main() -> None:
         return
     cases = processes(small, Path(options.large), Path(options.diff))
     environment = warm_environment()
-    if options.group == "warm":
+    if options.group != "cold":
+        clock = time.perf_counter if options.group == "warm" else processor
         for name, case in cases.items():
-            runner.bench_time_func(name, timed(case, environment, lambda: None))
+            runner.bench_time_func(name, timed(case, environment, lambda: None, clock))
         return
     with tempfile.TemporaryDirectory(prefix="unhang-no-bytecode-") as nothing:
         # bytecode is looked for in an empty folder, and none is written there

@@ -57,11 +57,12 @@ def measure(pristine: Path, folder: Path, *, quick: bool) -> Measured:
     places = ["--small", str(small), "--large", str(large), "--diff", str(diff)]
     rounds = QUICK if quick else FULL
     warm = _pyperf("warm", folder, rounds, [*places, *WARM])
+    processor = _pyperf("processor", folder, rounds, [*places, *WARM])
     cold = _pyperf("cold", folder, rounds, [*places, *COLD])
     functions = _pyperf("functions", folder, 1, [*places, "--processes", "3" if quick else "10"])
     peak = _peak_megabytes(small)
     work = _work(small, large)
-    return Measured({**warm, **cold}, functions, peak, work, breakdown(), _machine(quick), may_drop_caches())
+    return Measured({**warm, **cold}, processor, functions, peak, work, breakdown(), _machine(quick), may_drop_caches())
 
 
 def _pyperf(group: str, folder: Path, rounds: int, options: list[str]) -> dict[str, pyperf.Benchmark]:
