@@ -154,6 +154,9 @@ def typecheck(session: nox.Session) -> None:
 
 @nox.session(reuse_venv=True)
 def bench(session: nox.Session) -> None:
-    """Time whole processes of unhang beside the imports that they are measured against."""
+    """Time check, diff and apply beside imports and other tools; print the goals, and write docs/performance.md."""
     install_wheel(session)
-    session.run("python", str(HERE / "benchmarks" / "start_up.py"), str(fetch(session)))
+    session.install("--quiet", *nox.project.dependency_groups(GROUPS, "bench"))
+    script = str(HERE / "benchmarks" / "session.py")
+    # the counting of system calls is shared with the tests
+    session.run("python", script, str(fetch(session)), *session.posargs, env={"PYTHONPATH": str(HERE / "tests")})

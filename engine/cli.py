@@ -9,18 +9,32 @@ import gc
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 
 from unhang import __version__
 from unhang.errors import UnhangError
+
+TYPE_CHECKING = False  # as typing's, which is slow to import
+if TYPE_CHECKING:
+    from typing import Any, NoReturn
 
 UPSTREAMS = ("megatron-core", "megatron-lm", "verl", "ms-swift")
 _EXITS = "exit codes: 0 the end state is there, 1 it is not, 2 wrong usage or failure (nothing was changed), 130 Ctrl-C"
 
 
-def run() -> int:
-    """The command's own process: `main`, without a garbage collector that would walk every syntax tree for nothing."""
+def run() -> NoReturn:
+    """The command's own process: `main`, without a garbage collector that would walk every syntax tree for nothing,
+    and without taking every object apart at its end. Leaves with the exit code.
+    """
     gc.disable()
-    return main()
+    try:
+        code = main()
+    except SystemExit as end:  # argparse's: `--help`, `--version`, wrong usage
+        code = int(end.code or 0)
+    for stream in sys.stdout, sys.stderr:
+        with suppress(OSError, ValueError):  # nobody reads it, or it was closed for that: `main` has told what it could
+            stream.flush()
+    os._exit(code)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -67,8 +81,25 @@ def _fail(error: UnhangError, options: argparse.Namespace) -> int:
     return 2
 
 
+class _Formatter(argparse.HelpFormatter):
+    """argparse's own, told the width: to ask, it would import shutil and three compressors, for every command."""
+
+    def __init__(self, prog: str) -> None:
+        columns = os.environ.get("COLUMNS", "")
+        try:
+            width = int(columns) if columns.isdecimal() else os.get_terminal_size(1).columns  # of stdout
+        except OSError:  # stdout is closed, or no terminal
+            width = 0
+        super().__init__(prog, width=(width or 80) - 2)
+
+
+class _Parser(argparse.ArgumentParser):
+    def __init__(self, **options: Any) -> None:
+        super().__init__(formatter_class=_Formatter, **options)
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="unhang",
         description="Finds Megatron-LM, megatron-core, verl and ms-swift, says which of four hangs each would run "
         "into, and rewrites them.",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from unhang import probe
@@ -42,6 +43,7 @@ def search(environment: Environment, *, script: str | None = None, cwd: str) -> 
     ``cwd`` is the working directory. Returns the installations in a fixed order, and warnings. Raises UnhangError
     ``no-script``, or ``broken-interpreter`` where the interpreter, or a finder in it, fails.
     """
+    _read.cache_clear()
     script_folder = _script_folder(script, cwd)
     if environment.found_by in ("--target", "--source"):
         found = {module: _at(environment.prefix, module) for module in ("megatron", *_MARKS)}
@@ -182,6 +184,7 @@ def _constants(path: str) -> dict[str, str]:
     return constants
 
 
+@lru_cache(maxsize=8)  # for the length of a search: two upstreams share a RECORD, which may be long
 def _read(path: str) -> str:
     try:
         if not os.path.isfile(path):  # a pipe would have us wait for ever
