@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def cuda_on_cpu() -> None:
@@ -13,11 +16,12 @@ def cuda_on_cpu() -> None:
     torch.set_num_threads(1)
     torch.cuda.current_device = lambda: "cpu"  # as a device=, it makes a tensor on the CPU
     for name in ("synchronize", "set_device", "empty_cache", "manual_seed", "manual_seed_all", "set_rng_state"):
-        setattr(torch.cuda, name, _nothing)
+        setattr(torch.cuda, name, _nothing())
     torch.Tensor.cuda = lambda self, *_, **__: self
     torch.nn.Module.cuda = lambda self, *_, **__: self
-    torch.cuda.Stream = torch.cuda.Event = Stream
-    torch.cuda.current_stream = torch.cuda.default_stream = lambda *_, **__: Stream()
+    torch.cuda.Stream, torch.cuda.Event = type("Stream", (Stream,), {}), type("Event", (Stream,), {})
+    torch.cuda.current_stream = lambda *_, **__: Stream()
+    torch.cuda.default_stream = lambda *_, **__: Stream()
     torch.cuda.stream = lambda *_: contextlib.nullcontext()
 
 
@@ -70,5 +74,6 @@ class Stream:
     wait_event = wait = record = synchronize = wait_stream
 
 
-def _nothing(*_: object, **__: object) -> None:
-    """Do nothing, whatever is asked."""
+def _nothing() -> Callable[..., None]:
+    """A function that does nothing: a new one each time, for torch's compiler knows functions by their identity."""
+    return lambda *_, **__: None
