@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 WARM = ("torch", "transformers", "ray", "datasets", "peft", "accelerate", "tensordict")
 _REDUCE = "reduce_loss_in_tracker"
+_FEW = 8
 _NONE = {"micro_batches": 0}
 CASES = (
     Case("cp2", Topology(cp=2), "ranks", HUNG, _REDUCE, core=True),
@@ -30,6 +31,15 @@ CASES = (
     Case("schedule-1024", Topology(tp=4, pp=8, cp=2, dp=16), "schedule", HUNG, _REDUCE),
 )
 _METRIC = "mtp_losses/mtp_1_loss"
+BESIDE = {"verl": ("megatron-core",)}
+
+
+def case_for(topology: Topology, upstream: str) -> Case:
+    """A user's job: it hangs wherever context is parallel. Real ranks as long as a few processes are enough."""
+    harness = "ranks" if topology.world <= _FEW else "schedule"
+    if topology.cp > 1:
+        return Case("yours", topology, harness, HUNG, _REDUCE)
+    return Case("yours", topology, harness, PASSED)
 
 
 def prepare() -> None:
