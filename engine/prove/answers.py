@@ -119,7 +119,7 @@ def summary(lines: Sequence[Line]) -> str:
         counts[line.answer] = counts.get(line.answer, 0) + 1
     told = ", ".join(f"{number} {answer}" for answer, number in counts.items()) or "nothing to judge"
     needed = list(dict.fromkeys(line.fix for line in lines if line.would_fail))
-    return f"{told}; installed as it is, this job fails: unhang apply ({', '.join(needed)})" if needed else told
+    return f"{told}; what is installed shows the defect: unhang apply ({', '.join(needed)})" if needed else told
 
 
 def text(told: Told, *, colour: bool) -> str:

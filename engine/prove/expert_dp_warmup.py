@@ -44,6 +44,7 @@ CASES_BY_UPSTREAM = {
     "megatron-core": CASES,
     "ms-swift": tuple(case._replace(options={**case.options, **_THROUGH_SWIFT}) for case in (*_CORE, _LARGE)),
 }
+BESIDE = {"ms-swift": ("megatron-core",)}
 # In this order, wherever a release has them; one object may stand behind several names.
 _GROUPS = (
     "_EXPERT_DATA_PARALLEL_GROUP",
@@ -52,6 +53,16 @@ _GROUPS = (
     "_INTRA_DISTRIBUTED_OPTIMIZER_INSTANCE_GROUP",
 )
 _SWIFT = "swift.megatron.utils.megatron_lm_utils"
+
+
+def case_for(topology: Topology, upstream: str) -> Case | None:
+    """A user's job; None where no expert is replicated: which groups are left to warm up there depends on the release."""
+    options = _THROUGH_SWIFT if upstream == "ms-swift" else {}
+    if topology.ep == 1:
+        return Case("yours", topology, "schedule", PASSED, options=options)
+    if topology.tp * topology.cp * topology.dp == topology.ep:
+        return None
+    return Case("yours", topology, "schedule", DIFFERS, _COLD, options)
 
 
 def prepare() -> None:
