@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import multiprocessing
 import os
 import time
@@ -43,6 +44,7 @@ def check(
     Module state is the caller's: ``prepare`` has to undo what the rank before has left. Raises RuntimeError, with the
     traceback, where ``prepare`` fails.
     """
+    importlib.import_module("torch.testing._internal.distributed.fake_pg")  # once, and not in every fork
     begun = time.monotonic()
     workers = 1 if world <= _ALONE else min(os.cpu_count() or 1, 8)
     context = multiprocessing.get_context("fork")
