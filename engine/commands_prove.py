@@ -104,9 +104,10 @@ class _Asked:
         return self._ask(line, both, beside, cases)
 
     def _ask(self, line: Line, both: Sides, beside: Mapping[str, bytes], cases: Sequence[Case]) -> list[Line]:
-        variants = {host.PATCHED: {**beside, **both.patched}}
+        names = [case.name for case in cases]
+        variants = {host.PATCHED: ({**beside, **both.patched}, names)}
         if both.untouched is not None:
-            variants[host.UNTOUCHED] = {**beside, **both.untouched}
+            variants[host.UNTOUCHED] = {**beside, **both.untouched}, names
         answer = host.ask(self._python, line.fix, self._path(), variants, cases, deadline_s=_DEADLINE_S)
         self.versions = {"python": answer.python, "torch": answer.torch}
         untouched = answer.outcomes.get(host.UNTOUCHED, {})
