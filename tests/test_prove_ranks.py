@@ -15,7 +15,8 @@ from unhang.errors import UnhangError
 from unhang.prove import host, ranks, schedules
 from unhang.prove.cases import Case, Topology
 
-needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="no torch here: nox -s proofs has one")
+HAS_TORCH = importlib.util.find_spec("torch") is not None
+needs_torch = pytest.mark.skipif(not HAS_TORCH, reason="no torch here: nox -s proofs has one")
 Job = Callable[[int], Any]
 
 
@@ -63,9 +64,8 @@ def crossed(rank: int) -> None:
 
 def crossed_but_asynchronous(rank: int) -> None:
     one, other = dist().new_group([0, 1]), dist().new_group([0, 1])
-    works = [
-        dist().all_reduce(tensor(), group=group, async_op=True) for group in ((one, other) if rank == 0 else (other, one))
-    ]
+    order = (one, other) if rank == 0 else (other, one)
+    works = [dist().all_reduce(tensor(), group=group, async_op=True) for group in order]
     for work in works:
         work.wait()
 

@@ -1,8 +1,9 @@
 """Real ranks: processes forked after the slow imports, with gloo between them, and a deadline.
 
-A rank that is done stays until all are: were it to end, its closed connections would make an error of its peers' hang. So
-these are different findings: a rank that raised, one that died, and one that is still at work at the deadline, of which
-the Python stack is kept. No rank tears its groups down: in a world that half hangs, that would block.
+A rank that is done stays until all are: were it to end, its closed connections would make an error of its peers'
+hang. So these are different findings: a rank that raised, one that died, and one that is still at work at the
+deadline, of which the Python stack is kept. No rank tears its groups down: in a world that half hangs, that would
+block.
 """
 
 from __future__ import annotations
@@ -81,8 +82,8 @@ class World(NamedTuple):
 def run(world: int, body: Callable[[int], Any], *, deadline_s: float = 20.0) -> World:
     """Run ``body(rank)`` in ``world`` processes at once, each with gloo as its default group, until all are done.
 
-    Its results must be picklable. A rank still at work ``deadline_s`` seconds after all have met is ``alive``. To be called
-    where no process group and no thread of torch's is at work yet: the ranks are forks.
+    Its results must be picklable. A rank still at work ``deadline_s`` seconds after all have met is ``alive``. To be
+    called where no process group and no thread of torch's is at work yet: the ranks are forks.
     """
     context = multiprocessing.get_context("fork")
     begun = time.monotonic()
@@ -202,7 +203,7 @@ def _late(process: ForkProcess, number: int, folder: str) -> Rank:
 
 
 def _stack(text: str) -> list[str]:
-    """The stack that speaks of a collective, of all threads' stacks as faulthandler writes them; else the main one's."""
+    """The stack that speaks of a collective, of all that faulthandler writes; else the main thread's."""
     stacks: list[list[str]] = []
     for line in text.splitlines():
         if "most recent call first" in line:
