@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 
 from unhang.errors import UnhangError
-from unhang.prove import host, ranks, schedules
+from unhang.prove import host, places, ranks, schedules
 from unhang.prove.cases import Case, Topology
 
-needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="no torch here: nox -s proofs has one")
+HAS_TORCH = importlib.util.find_spec("torch") is not None
+needs_torch = pytest.mark.skipif(not HAS_TORCH, reason="no torch here: nox -s proofs has one")
 Job = Callable[[int], Any]
 
 
@@ -63,9 +64,8 @@ def crossed(rank: int) -> None:
 
 def crossed_but_asynchronous(rank: int) -> None:
     one, other = dist().new_group([0, 1]), dist().new_group([0, 1])
-    works = [
-        dist().all_reduce(tensor(), group=group, async_op=True) for group in ((one, other) if rank == 0 else (other, one))
-    ]
+    order = (one, other) if rank == 0 else (other, one)
+    works = [dist().all_reduce(tensor(), group=group, async_op=True) for group in order]
     for work in works:
         work.wait()
 
@@ -239,3 +239,10 @@ def _computing_s(run: Callable[[], object]) -> float:
     begun = os.times()
     run()
     return sum(now - then for now, then in zip(os.times()[:4], begun[:4]))
+
+
+def test_the_frame_to_name_is_upstreams_wherever_unhang_itself_lies() -> None:
+    ours = [places.place(ranks.__file__.replace("ranks.py", "shims.py"), 34, "averaging")]
+    torch = ["torch/distributed/distributed_c10d.py:1 in all_reduce", "torch/distributed/c10d_logger.py:2 in wrapper"]
+    stack = [*torch, *ours, "megatron/core/multi.py:3 in reduce_loss", "verl/engine.py:4 in step"]
+    assert ranks.place(stack) == "all_reduce at megatron/core/multi.py:3 in reduce_loss"

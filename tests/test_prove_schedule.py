@@ -1,4 +1,4 @@
-"""The schedule checker, on programs written by hand: what completes, what does not, and what it says of it. No torch."""
+"""The schedule checker, on programs written by hand: what completes, what does not, and what is said of it."""
 
 from __future__ import annotations
 
@@ -17,12 +17,16 @@ from unhang.prove.schedule import Operation, Raised, Step, Wait, play, ranges
 ALL = (0, 1, 2, 3)
 
 
-def reduce(group: str = "world", ranks: tuple[int, ...] = ALL, signature: str = "1 x float32", waits: bool = True) -> Operation:
+FLOAT = "1 x float32"
+
+
+def reduce(group: str = "world", ranks: tuple[int, ...] = ALL, signature: str = FLOAT, waits: bool = True) -> Operation:
     return Operation("all_reduce", group, ranks, signature, signature, f"job.py:1 in on_{group}", waits)
 
 
-def p2p(kind: str, sender: int, receiver: int, waits: bool = True, signature: str = "1 x float32") -> Operation:
-    return Operation(kind, f"{sender}->{receiver}", (sender, receiver), signature, signature, f"job.py:2 in {kind}", waits)
+def p2p(kind: str, sender: int, receiver: int, waits: bool = True, signature: str = FLOAT) -> Operation:
+    pair = sender, receiver
+    return Operation(kind, f"{sender}->{receiver}", pair, signature, signature, f"job.py:2 in {kind}", waits)
 
 
 def kinds(programs: dict[int, list[Step]]) -> list[str]:
@@ -99,7 +103,9 @@ def test_an_operation_that_nobody_waits_for_and_a_peer_never_issues_is_told() ->
 
 
 def test_sends_on_both_sides_before_the_receives_are_a_deadlock() -> None:
-    assert kinds({0: [p2p("send", 0, 1), p2p("recv", 1, 0)], 1: [p2p("send", 1, 0), p2p("recv", 0, 1)]}) == ["deadlock"] * 2
+    programs: dict[int, list[Step]] = {0: [p2p("send", 0, 1), p2p("recv", 1, 0)]}
+    programs[1] = [p2p("send", 1, 0), p2p("recv", 0, 1)]
+    assert kinds(programs) == ["deadlock"] * 2
 
 
 def test_sends_issued_without_waiting_and_then_waited_for_complete() -> None:

@@ -1,4 +1,4 @@
-"""A job's schedule: every rank recorded, in one process or in several, and then played. Runs in forks of this process."""
+"""A job's schedule: every rank recorded, in one process or in several, and then played. It runs in forks."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Schedule(NamedTuple):
 def check(
     world: int, prepare: Callable[[int], object], body: Callable[[int], Any], *, backend: str = "nccl"
 ) -> Schedule:
-    """Record ``prepare(rank)`` (not kept) and ``body(rank)`` for every rank, on groups that call themselves ``backend``.
+    """Record ``prepare(rank)`` (not kept) and ``body(rank)`` for every rank, on groups that pose as ``backend``.
 
     Module state is the caller's: ``prepare`` has to undo what the rank before has left. Raises RuntimeError, with the
     traceback, where ``prepare`` fails.
