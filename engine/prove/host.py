@@ -61,11 +61,15 @@ def sources(fix: Fix, installations: Sequence[Installation], upstreams: Sequence
     pairs = {}
     for finding in findings:
         file = files.get(os.path.realpath(finding.seen.path))
+        if file is None and finding.seen.shape is None and len(findings) > 1:
+            continue  # the function stands in another file of this upstream
         if file is None:
             why = planned.blocked[0].reason if planned.blocked else f"the verdict is {finding.verdict.verdict}"
             hint = "unhang check"
             raise UnhangError("not-provable", f"{fix.id}: {why}", path=finding.seen.path, hint=hint)
         pairs[finding.target.file] = file.before, file.after
+    if not pairs:
+        raise UnhangError("not-provable", f"{fix.id}: the function is not here", hint="unhang check")
     return pairs
 
 
