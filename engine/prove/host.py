@@ -1,4 +1,4 @@
-"""Our side of a proof: the variants of the source laid out in a temporary folder, and the target's interpreter asked."""
+"""Our side of a proof: the variants of the source in a temporary folder, and the target's interpreter asked."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from unhang import catalog
 from unhang.catalog import Fix
+from unhang.decide import NOT_AFFECTED
 from unhang.errors import UnhangError
 from unhang.model import Installation
 from unhang.plan import judge, plan
@@ -48,11 +49,13 @@ class Answer(NamedTuple):
     """By variant and case."""
 
 
-def sources(fix: Fix, installations: Sequence[Installation], upstreams: Sequence[str]) -> dict[str, tuple[bytes, bytes]]:
+def sources(
+    fix: Fix, installations: Sequence[Installation], upstreams: Sequence[str]
+) -> dict[str, tuple[bytes, bytes]]:
     """The files of a fix in these upstreams, by their path below the import path: as they are, and as we rewrite them.
 
-    What is patched already, or fixed by upstream, is no more untouched. Raises UnhangError ``not-provable`` then, and where
-    the rewrite would not go in.
+    What is patched already, or fixed by upstream, is no more untouched. Raises UnhangError ``not-provable`` then, and
+    where the rewrite would not go in.
     """
     chosen = [found for found in installations if found.upstream in upstreams]
     findings = judge(chosen, [fix], lambda _path, _target: None)
@@ -61,15 +64,13 @@ def sources(fix: Fix, installations: Sequence[Installation], upstreams: Sequence
     pairs = {}
     for finding in findings:
         file = files.get(os.path.realpath(finding.seen.path))
-        if file is None and finding.seen.shape is None and len(findings) > 1:
-            continue  # the function stands in another file of this upstream
-        if file is None:
-            why = planned.blocked[0].reason if planned.blocked else f"the verdict is {finding.verdict.verdict}"
-            hint = "unhang check"
-            raise UnhangError("not-provable", f"{fix.id}: {why}", path=finding.seen.path, hint=hint)
-        pairs[finding.target.file] = file.before, file.after
+        if file is not None:
+            pairs[finding.target.file] = file.before, file.after
+        elif finding.verdict.verdict != NOT_AFFECTED:
+            blocked = [item.reason for item in planned.blocked]
+            raise _not_provable(fix, blocked[0] if blocked else f"the verdict is {finding.verdict.verdict}")
     if not pairs:
-        raise UnhangError("not-provable", f"{fix.id}: the function is not here", hint="unhang check")
+        raise _not_provable(fix, "nothing here is affected")
     return pairs
 
 
@@ -85,8 +86,9 @@ def ask(
 ) -> Answer:
     """Run the cases of a fix in ``python``, with ``path`` first on its import path, once for each variant of the files.
 
-    ``variants`` gives each variant's files, by their path below the import path, and the names of the cases to run on it.
-    All that is written lies in a temporary folder, and goes with it. Raises UnhangError ``no-torch``, or ``broken-interpreter`` where no answer comes.
+    ``variants`` gives each variant's files, by their path below the import path, and the names of the cases to run on
+    it. All that is written lies in a temporary folder, and goes with it. Raises UnhangError ``no-torch``, or
+    ``broken-interpreter`` where no answer comes.
     """
     with tempfile.TemporaryDirectory(prefix="unhang-prove-") as folder:
         question = {
@@ -165,6 +167,10 @@ def _read(python: str, answer: Mapping[str, Any]) -> Answer:
         variant: {case: Outcome(*row) for case, row in rows.items()} for variant, rows in answer["outcomes"].items()
     }
     return Answer(answer["torch"], answer["python"], outcomes)
+
+
+def _not_provable(fix: Fix, why: str) -> UnhangError:
+    return UnhangError("not-provable", f"there is no untouched source to prove {fix.id} on: {why}", hint="unhang check")
 
 
 def _silent(python: str, why: str) -> UnhangError:

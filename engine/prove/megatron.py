@@ -1,4 +1,4 @@
-"""What the proofs about Megatron share: its groups made for a topology, and its module globals made new for each rank."""
+"""What the proofs about Megatron share: groups made for a topology, and module globals made new for each rank."""
 
 from __future__ import annotations
 
@@ -11,13 +11,17 @@ if TYPE_CHECKING:
     from .cases import Topology
 
 
-def initialize(topology: Topology) -> None:
-    """Call the real ``initialize_model_parallel``, with the arguments that this release knows."""
+def initialize(topology: Topology, chunks: int | None = None) -> None:
+    """Call the real ``initialize_model_parallel``, with the arguments that this release knows.
+
+    ``chunks`` is the number of virtual pipeline stages on each rank.
+    """
     from megatron.core import parallel_state
 
     wanted = {
         "tensor_model_parallel_size": topology.tp,
         "pipeline_model_parallel_size": topology.pp,
+        "virtual_pipeline_model_parallel_size": chunks,
         "context_parallel_size": topology.cp,
         "expert_model_parallel_size": topology.ep,
         "expert_tensor_parallel_size": 1,
@@ -26,6 +30,25 @@ def initialize(topology: Topology) -> None:
     }
     known = inspect.signature(parallel_state.initialize_model_parallel).parameters
     parallel_state.initialize_model_parallel(**{name: value for name, value in wanted.items() if name in known})
+
+
+def remember_rank_lists() -> None:
+    """Have the lists of ranks, the same for every rank, computed once for all in this process: half of the time."""
+    from megatron.core import parallel_state
+
+    compute = getattr(parallel_state, "generate_masked_orthogonal_rank_groups", None)
+    if compute is None or hasattr(compute, "known"):  # a release that has other ways
+        return
+    known: dict[str, list[list[int]]] = {}
+
+    def remembered(*args: Any, **kwargs: Any) -> list[list[int]]:
+        key = repr((args, kwargs))
+        if key not in known:
+            known[key] = compute(*args, **kwargs)
+        return [list(ranks) for ranks in known[key]]
+
+    remembered.known = known  # type: ignore[attr-defined]
+    parallel_state.generate_masked_orthogonal_rank_groups = remembered
 
 
 class Globals:

@@ -41,8 +41,6 @@ def batches(case: Case) -> Seen:
     from megatron.training import global_vars
 
     chunks = int(case.options.get("chunks", 1))
-    if chunks > 1:
-        parallel_state.set_virtual_pipeline_model_parallel_world_size(chunks)
     if global_vars._GLOBAL_ARGS is None:
         global_vars.set_args(_arguments(case))
     config = _config(case)

@@ -121,18 +121,19 @@ def run(case: Case, deadline_s: float) -> Outcome:
     if case.harness == "ranks":
 
         def body(rank: int) -> Seen:
-            megatron.initialize(case.topology)
+            megatron.initialize(case.topology, chunks=case.options.get("chunks"))
             return batches(case)
 
         world = ranks.run(case.topology.world, body, deadline_s=deadline_s)
         if world.status != PASSED:
             return Outcome(world.status, world.text())
         return _compared(case, {number: rank.value for number, rank in enumerate(world.ranks)})
+    megatron.remember_rank_lists()
     kept = megatron.Globals(parallel_state)
 
     def fresh(_: int) -> None:
         kept.restore()
-        megatron.initialize(case.topology)
+        megatron.initialize(case.topology, chunks=case.options.get("chunks"))
 
     found = schedules.check(case.topology.world, fresh, lambda _: batches(case))
     if found.findings:
