@@ -1,152 +1,176 @@
-"""Megatron-LM: what the real ``get_batch_on_this_tp_rank`` gives to each rank of a tensor-parallel group.
+"""Megatron-LM: what each rank of a pipeline is given of a batch of packed sequences, compared with the data.
 
-The metadata of packed sequences is compared by value with what the data loader gave to the group's first rank, on every
-pipeline stage: that it is there proves nothing, for its buffer may be memory that nobody has written.
+Real: ``get_batch_on_this_tp_rank``, the groups, the stages, ``mtp_on_this_rank`` and the global arguments; in a source
+tree also ``get_batch`` of ``pretrain_gpt``, which no wheel has, and the parameters for attention that it makes.
+Stand-ins: the data (one packed sample for each chunk and data-parallel rank, on the ranks that have a data loader), the
+arguments (only those that these functions read) and the model's config, which is not made of the arguments.
+
+Where memory is made that nobody has written to, torch fills it with a fixed value, so that it is always told from data.
+Not seen: what attention makes of wrong metadata (a crash on the middle stages, a wrong loss on the last one), for no
+model runs; context parallelism with packed sequences, which needs Transformer Engine; Mamba's own ``get_batch``; and
+devices, CUDA graphs, padding masks and dynamic context parallelism. In a schedule of more than 64 ranks the values are
+those of the real job only where one process records a whole tensor-parallel group, as it does in the cases here.
 """
 
 from __future__ import annotations
 
 import hashlib
 import importlib
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+import importlib.util
+import typing
+from typing import TYPE_CHECKING
 
 from . import megatron, ranks, schedules, shims
 from .cases import CRASHED, DIFFERS, HUNG, PASSED, Case, Outcome, Topology
+from .packed_batches import Seen, batches
 from .schedule import Operation
-from .schedule import ranges as told_ranks
+from .schedule import ranges as numbers
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 WARM = ("torch", "numpy", "transformers")
-_LOST = "cu_seqlens"
-_PLAIN = {"sft": False, "same": True}
-_SIXTEEN = Topology(tp=2, pp=4, cp=2, dp=2)
+_LAST, _MIDDLE = "on the last stage cu_seqlens is None", "on the middle stage cu_seqlens is None"
+_BROADCAST = "in _broadcast"
+_VIRTUAL, _MTP = {"chunks": 2}, {"mtp": True}
+_GET_BATCH = {"through": "get_batch"}
+_SMALL, _LARGE = Topology(tp=2, pp=4), Topology(tp=4, pp=8, dp=8)
+# Without --sft the broadcasts are these, no more: a whole batch, the first stage's, a middle one's, the last one's.
+_BROADCASTS = {"whole": 6, "first": 4, "middle": 0, "last": 2}
+_BROADCASTS_0_16 = {"whole": 8, "first": 6, "middle": 2, "last": 4}
+
+
+def _controls(most: Mapping[str, int]) -> tuple[Case, ...]:
+    plain = {"sft": False, "most": most}
+    return (
+        Case("tp1-pp4", Topology(pp=4), "ranks", PASSED, core=True),
+        Case("tp2-pp4-no-sft", _SMALL, "schedule", PASSED, options=plain, core=True),
+        Case("tp2-pp4-no-sft-virtual-mtp", _SMALL, "schedule", PASSED, options={**plain, **_VIRTUAL, **_MTP}),
+        Case("tp2-pp1-no-sft", Topology(tp=2), "schedule", PASSED, options=plain),
+    )
+
+
 CASES = (
-    Case("tp2-pp4", Topology(tp=2, pp=4), "ranks", DIFFERS, _LOST, core=True),
+    Case("tp2-pp2", Topology(tp=2, pp=2), "ranks", DIFFERS, _LAST, core=True),
+    Case("tp2-pp4", _SMALL, "ranks", DIFFERS, _MIDDLE, core=True),
+    Case("tp2-pp4-virtual", _SMALL, "ranks", DIFFERS, _LAST, _VIRTUAL),
+    Case("tp2-pp4-mtp", _SMALL, "ranks", DIFFERS, _MIDDLE, _MTP),
+    Case("tp2-pp4-virtual-mtp", _SMALL, "ranks", DIFFERS, _LAST, {**_VIRTUAL, **_MTP}),
+    Case("tp2-pp4-schedule", _SMALL, "schedule", DIFFERS, _LAST, core=True),
+    Case("tp4-pp8-dp8-schedule-256", _LARGE, "schedule", DIFFERS, _LAST),
     Case("tp2-pp1", Topology(tp=2), "ranks", PASSED, core=True),
-    Case("tp1-pp4", Topology(pp=4), "ranks", PASSED),
-    Case("tp2-pp4-chunks", Topology(tp=2, pp=4), "ranks", DIFFERS, _LOST, {"chunks": 2}),
-    Case("tp2-pp4-mtp", Topology(tp=2, pp=4), "ranks", DIFFERS, _LOST, {"mtp": True}),
-    Case("schedule-32", _SIXTEEN, "schedule", DIFFERS, _LOST, core=True),
-    Case("schedule-32-without-sft", _SIXTEEN, "schedule", PASSED, options=_PLAIN, core=True),
-    Case("schedule-32-without-sft-mtp", _SIXTEEN, "schedule", PASSED, options={**_PLAIN, "mtp": True}),
+    *_controls(_BROADCASTS),
 )
-_LENGTH = 16
-_SEQUENCES, _LONGEST = [[0, 5, _LENGTH]], [11]
-Batch = dict[str, Any]
+"""0.17 and dev, through ``get_batch_on_this_tp_rank`` alone."""
+CASES_0_16 = (
+    *(
+        Case(name, topology, "schedule", HUNG, _BROADCAST, {**options, "buffers": True}, core=True)
+        for name, topology, options in (
+            ("tp2-pp1-schedule", Topology(tp=2), {}),
+            ("tp2-pp4-schedule", _SMALL, {}),
+            ("tp2-pp4-virtual-schedule", _SMALL, _VIRTUAL),
+            ("tp2-pp4-virtual-mtp-schedule", _SMALL, {**_VIRTUAL, **_MTP}),
+            ("tp4-pp8-dp8-schedule-256", _LARGE, {}),
+        )
+    ),
+    *_controls(_BROADCASTS_0_16),
+)
+"""0.16, where sender and receiver issue different broadcasts on every stage."""
+CASES_OF_TREES = (
+    Case("get-batch-tp2-pp4", _SMALL, "ranks", DIFFERS, _LAST, _GET_BATCH, core=True),
+    Case("get-batch-tp2-pp4-mtp", _SMALL, "ranks", DIFFERS, _MIDDLE, {**_GET_BATCH, **_MTP}),
+    Case("get-batch-tp2-pp4-virtual", _SMALL, "ranks", CRASHED, "TypeError", {**_GET_BATCH, **_VIRTUAL}),
+    Case("get-batch-tp2-pp1", Topology(tp=2), "ranks", PASSED, options=_GET_BATCH),
+)
+"""What ``pretrain_gpt`` makes of it, where it asks for the metadata on middle stages too: 0.17, and dev since then."""
+_UNPACKED = {**_GET_BATCH, "middle": "nothing"}
+CASES_OF_OLDER_TREES = (
+    Case("get-batch-tp2-pp4", _SMALL, "ranks", DIFFERS, _LAST, _UNPACKED, core=True),
+    Case("get-batch-tp2-pp4-virtual", _SMALL, "ranks", DIFFERS, _LAST, {**_UNPACKED, **_VIRTUAL}),
+    Case("get-batch-tp2-pp1", Topology(tp=2), "ranks", PASSED, options=_UNPACKED),
+)
+"""The same for dev before that: middle stages ask for nothing, and stay unpacked."""
+_NO_DIM = "'NoneType' object has no attribute 'dim'"
+CASES_OF_0_16_TREES = (
+    Case("get-batch-tp2-pp4", _SMALL, "schedule", CRASHED, _NO_DIM, _UNPACKED, core=True),
+    Case("get-batch-tp2-pp4-virtual", _SMALL, "schedule", CRASHED, _NO_DIM, {**_UNPACKED, **_VIRTUAL}),
+    Case("get-batch-tp2-pp1", Topology(tp=2), "schedule", HUNG, _BROADCAST, _UNPACKED),
+    Case("get-batch-tp1-pp4", Topology(pp=4), "schedule", PASSED, options=_UNPACKED),
+)
+"""And for 0.16, where the last stage's receiver stumbles over what its peer never sends alike."""
 
 
 def prepare() -> None:
-    """Import Megatron-LM, for CPU."""
-    importlib.import_module("megatron.training.utils")
+    """Import Megatron-LM, for CPU; of a source tree also ``pretrain_gpt``."""
+    import torch
+    import typing_extensions
+
+    if not hasattr(typing, "override"):  # before Python 3.12, which upstream asks for
+        typing.override = typing_extensions.override  # type: ignore[attr-defined]
+    torch.use_deterministic_algorithms(True, warn_only=True)  # what torch.empty gives is filled then
     shims.cuda_on_cpu()
+    importlib.import_module("megatron.training.utils")
+    if importlib.util.find_spec("pretrain_gpt"):
+        importlib.import_module("pretrain_gpt")
 
 
 def run(case: Case, deadline_s: float) -> Outcome:
-    """Run one case: every rank takes one batch for each of its virtual chunks."""
-    if case.harness == "schedule":
-        return _scheduled(case)
-
-    def body(rank: int) -> list[Batch]:
-        _initialize(case)
-        return _batches(case)
-
-    world = ranks.run(case.topology.world, body, deadline_s=deadline_s)
-    if world.status != PASSED:
-        return Outcome(world.status, world.text())
-    wrong = _wrong(case, {number: rank.value for number, rank in enumerate(world.ranks)})
-    return Outcome(DIFFERS, wrong) if wrong else Outcome(PASSED, "the metadata on every rank of every stage")
-
-
-def _scheduled(case: Case) -> Outcome:
+    """Run one case: every rank asks for the batch of each of its chunks, and compares it with the data."""
     from megatron.core import parallel_state
 
+    if case.harness == "ranks":
+
+        def body(rank: int) -> Seen:
+            megatron.initialize(case.topology, chunks=case.options.get("chunks"))
+            return batches(case)
+
+        world = ranks.run(case.topology.world, body, deadline_s=deadline_s)
+        if world.status != PASSED:
+            return Outcome(world.status, world.text())
+        return _compared(case, {number: rank.value for number, rank in enumerate(world.ranks)})
     megatron.remember_rank_lists()
     kept = megatron.Globals(parallel_state)
 
     def fresh(_: int) -> None:
         kept.restore()
-        _initialize(case)
+        megatron.initialize(case.topology, chunks=case.options.get("chunks"))
 
-    found = schedules.check(case.topology.world, fresh, lambda _: _batches(case))
-    if any(finding.kind == "raised" for finding in found.findings):
-        return Outcome(CRASHED, found.text())
+    found = schedules.check(case.topology.world, fresh, lambda _: batches(case))
     if found.findings:
-        return Outcome(HUNG, found.text())
-    wrong = _wrong(case, found.values)
-    if wrong:
-        return Outcome(DIFFERS, wrong)
-    issued = {
-        rank: [step[:5] for step in steps if isinstance(step, Operation)] for rank, steps in found.programs.items()
-    }
-    digest = hashlib.sha256(repr((issued, found.values)).encode()).hexdigest()[:12]
-    count = sum(map(len, issued.values()))
-    return Outcome(PASSED, f"{count} broadcasts, these and all batches together have digest {digest}")
+        raised = any(finding.kind == "raised" for finding in found.findings)
+        return Outcome(CRASHED if raised else HUNG, found.text())
+    outcome = _compared(case, found.values)
+    if outcome.status == PASSED and "most" in case.options:
+        return _counted(case, found.values, {rank: _broadcasts(steps) for rank, steps in found.programs.items()})
+    return outcome
 
 
-def _initialize(case: Case) -> None:
-    megatron.initialize(case.topology, chunks=case.options.get("chunks"))
+def _compared(case: Case, seen: Mapping[int, Seen]) -> Outcome:
+    faults: dict[str, list[int]] = {}
+    for rank, one in seen.items():
+        for fault in one.faults:
+            faults.setdefault(fault, []).append(rank)
+    if faults:
+        told = [f"{fault} (rank {numbers(set(where))})" for fault, where in sorted(faults.items())]
+        return Outcome(DIFFERS, "; ".join(told))
+    chunks = sum(len(one.places) for one in seen.values())
+    what = "packed-sequence metadata" if case.options.get("sft", True) else "batch"
+    return Outcome(PASSED, f"the data's own {what} in each of {chunks} chunks on {len(seen)} ranks")
 
 
-def _batches(case: Case) -> list[Batch]:
-    """What the real function returns for each virtual chunk of this rank, as plain values."""
-    import torch
-    from megatron.core import parallel_state
-    from megatron.training import utils
-
-    arguments = SimpleNamespace(
-        tensor_model_parallel_size=case.topology.tp,
-        pipeline_model_parallel_size=case.topology.pp,
-        context_parallel_size=1,
-        seq_length=_LENGTH,
-        micro_batch_size=1,
-        sft=case.options.get("sft", True),
-        hybrid_context_parallel=False,
-        create_attention_mask_in_dataloader=False,
-    )
-    utils.get_args = lambda: arguments
-    torch.use_deterministic_algorithms(True)  # what nobody has written holds the same values in every run, and odd ones
-    row = torch.arange(_LENGTH)[None]
-    data = {"tokens": row, "labels": row + 1, "loss_mask": torch.ones(1, _LENGTH), "position_ids": row + 2}
-    if arguments.sft:
-        data["cu_seqlens"] = torch.tensor(_SEQUENCES, dtype=torch.int32)
-        data["max_seqlen"] = torch.tensor(_LONGEST, dtype=torch.int32)
-    is_first = parallel_state.get_tensor_model_parallel_rank() == 0
-    with_mtp = bool(case.options.get("mtp")) and _stage(case) == case.topology.pp - 1
-    batches = []
-    for chunk in range(case.options.get("chunks") or 1):
-        if case.options.get("chunks"):
-            parallel_state.set_virtual_pipeline_model_parallel_rank(chunk)
-        batch = utils.get_batch_on_this_tp_rank(iter([data]) if is_first else None, mtp_on_this_rank=with_mtp)
-        batches.append({name: None if value is None else value.tolist() for name, value in batch.items()})
-    return batches
+def _counted(case: Case, seen: Mapping[int, Seen], issued: Mapping[int, int]) -> Outcome:
+    """Whether no rank issued more than it may; with a digest of all that was given, to compare sources by."""
+    for rank, one in seen.items():
+        most = sum(case.options["most"][place] for place in one.places)
+        if issued[rank] > most:
+            return Outcome(
+                DIFFERS, f"rank {rank} issues {issued[rank]} broadcasts as {'+'.join(one.places)}, not {most}"
+            )
+    digest = hashlib.sha256("\n".join(one.told for one in seen.values()).encode()).hexdigest()[:12]
+    loaders = [(rank, one) for rank, one in seen.items() if rank % case.topology.tp == 0]
+    each = ", ".join(f"{'+'.join(one.places)} {issued[rank]}" for rank, one in loaders)
+    return Outcome(PASSED, f"broadcasts: {each}; batches {digest}")
 
 
-def _stage(case: Case) -> int:
-    from megatron.core import parallel_state
-
-    rank: int = parallel_state.get_pipeline_model_parallel_rank()
-    return rank
-
-
-def _wrong(case: Case, batches: Mapping[int, list[Batch]]) -> str:
-    """Which ranks have not got what their stage works on; empty where all have."""
-    topology = case.topology
-    wanted: Batch = {"cu_seqlens": _SEQUENCES, "max_seqlen": _LONGEST} if case.options.get("sft", True) else {}
-    row = list(range(_LENGTH))
-    inputs = {"tokens": [row], "position_ids": [[place + 2 for place in row]]}
-    outputs = {"labels": [[place + 1 for place in row]], "loss_mask": [[1.0] * _LENGTH]}
-    missed: dict[str, list[int]] = {}
-    for rank, found in batches.items():
-        stage = rank // (topology.world // topology.pp)
-        both = bool(case.options.get("mtp")) and stage == topology.pp - 1
-        need = {**wanted, **(inputs if stage == 0 or both else {}), **(outputs if stage == topology.pp - 1 else {})}
-        for chunk, batch in enumerate(found):
-            for name, value in need.items():
-                if batch[name] != value:
-                    lost = "none" if batch[name] is None else "other values"
-                    where = f", chunk {chunk}" if len(found) > 1 else ""
-                    missed.setdefault(f"{name} is {lost} on stage {stage}{where}", []).append(rank)
-    return "; ".join(f"{what} (rank {told_ranks(where)})" for what, where in missed.items())
+def _broadcasts(steps: Iterable[object]) -> int:
+    return sum(isinstance(step, Operation) and step.kind == "broadcast" for step in steps)

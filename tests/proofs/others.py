@@ -8,6 +8,7 @@ from collections.abc import Callable
 import wheels
 from git import Repo
 
+from unhang.compat import as_written as pull_request
 from unhang.compat import sources as compat
 from unhang.prove.host import Other
 
@@ -30,7 +31,8 @@ def as_written(fix: str) -> Callable[[bytes, bytes], bytes]:
     def change(before: bytes, after: bytes) -> bytes:
         (item,) = (item for item in compat.load("upstreams.json")["as-written"] if item["fix"] == fix)
         repo = Repo(wheels.clone(item["upstream"]))
-        data = compat.as_written(repo, item["ref"], item["file"], item["function"], before)
+        diff = pull_request.hunks(repo, item["ref"], item["file"], item["function"])
+        data = pull_request.applied(diff, before)
         assert data is not None, "the pull request does not apply"
         return data
 
@@ -54,13 +56,13 @@ _SFT = "sft-packed-seq-broadcast"
 OTHERS = {
     (_SFT, "megatron-lm"): {
         "half: the middle stages' sender alone": Other(
-            without(r"elif args\.sft:(?=\n[^\n]*\n\s+tokens = None)", "elif False:"), ("tp2-pp4", "schedule-32")
+            without(r"elif args\.sft:(?=\n[^\n]*\n\s+tokens = None)", "elif False:"), ("tp2-pp4", "tp2-pp4-schedule")
         ),
         "half: the last stage's sender alone": Other(
-            without(r"(?s)(.*)(?<!el)if args\.sft:", r"\1if False:"), ("schedule-32",)
+            without(r"(?s)(.*)(?<!el)if args\.sft:", r"\1if False:"), ("tp2-pp4-schedule",)
         ),
         "half: the last stage left as it was": Other(
-            without(r"(?<!el)if args\.sft:", "if False:", count=2), ("tp2-pp4", "schedule-32")
+            without(r"(?<!el)if args\.sft:", "if False:", count=2), ("tp2-pp4", "tp2-pp4-schedule")
         ),
         AS_WRITTEN: Other(as_written(_SFT), ("tp2-pp4",)),
     },
