@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from unhang import environment, tell
 from unhang.decide import DRIFTED, UNLISTED
 from unhang.errors import UnhangError
+from unhang.model import Installation
 from unhang.plan import Finding, Original
 from unhang.prove import answers, host, transformer_engine
 from unhang.prove.answers import NOTHING, UNKNOWN, Line, Told
@@ -96,7 +97,7 @@ class _Asked:
             return [line._replace(answer=NOTHING, detail=verdict.detail)]
         about = self._about(fix)
         proof = _proof(fix)
-        cases, why = self._cases(proof, place.upstream)
+        cases, why = self._cases(proof, place)
         if why:
             return [line._replace(detail="; ".join(filter(None, (why, about))))]
         line = line._replace(detail="; ".join(filter(None, (both.note, about))))
@@ -114,19 +115,22 @@ class _Asked:
         patched = answer.outcomes[host.PATCHED]
         return [answers.judged(line, case, untouched.get(case.name), patched[case.name]) for case in cases]
 
-    def _cases(self, proof: Any, upstream: str) -> tuple[Sequence[Case], str]:
+    def _cases(self, proof: Any, place: Installation) -> tuple[Sequence[Case], str]:
         """The cases to run, or why there are none."""
         if proof is None:
             return (), "this unhang has no proof of it"
         installed = {place.upstream for place in self._scope.search.installations}
-        missing = [name for name in getattr(proof, "BESIDE", {}).get(upstream, ()) if name not in installed]
+        missing = [name for name in getattr(proof, "BESIDE", {}).get(place.upstream, ()) if name not in installed]
         if missing:
             return (), f"the proof needs {', '.join(missing)} as well, which is not installed here"
         if self._topology is None:
-            every = getattr(proof, "CASES_BY_UPSTREAM", {}).get(upstream, proof.CASES)
+            if hasattr(proof, "cases_for"):
+                every = proof.cases_for(place.upstream, place.version)
+            else:
+                every = getattr(proof, "CASES_BY_UPSTREAM", {}).get(place.upstream, proof.CASES)
             return [case for case in every if case.core], ""
         case_for = getattr(proof, "case_for", None)
-        case = case_for(self._topology, upstream) if case_for else None
+        case = case_for(self._topology, place.upstream, place.version) if case_for else None
         if case is None:
             return (), f"its proof knows no job of this topology: {self._topology.text()}; without one, it runs its own"
         return [case], ""

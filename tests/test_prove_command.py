@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import shutil
@@ -339,6 +340,31 @@ def test_the_installed_transformer_engine_is_named() -> None:
     assert told.startswith("Transformer Engine 2.1.0 is installed")
     assert "does not cure" in told
     assert "does not cure" not in transformer_engine.about({"transformer-engine": "2.10.0"})
+
+
+@pytest.mark.parametrize(
+    ("fix", "upstream", "version", "sizes", "untouched"),
+    [
+        ("mtp_cp_deadlock", "verl", "0.7.1", {"cp": 2}, HUNG),
+        ("mtp_cp_deadlock", "verl", "0.7.1", {"tp": 2, "pp": 2, "dp": 64}, PASSED),
+        ("expert_dp_warmup", "megatron-core", "0.16.1", {"ep": 2, "dp": 4}, DIFFERS),
+        ("expert_dp_warmup", "megatron-core", "0.16.1", {"tp": 2, "dp": 4}, PASSED),
+        ("expert_dp_warmup", "ms-swift", "4.6.0", {"ep": 8, "dp": 8}, None),
+        ("sft_packed_seq_broadcast", "megatron-lm", "0.17.1", {"tp": 2, "pp": 2}, DIFFERS),
+        ("sft_packed_seq_broadcast", "megatron-lm", "0.17.1", {"tp": 2}, PASSED),
+        ("sft_packed_seq_broadcast", "megatron-lm", "0.16.1", {"tp": 2}, HUNG),
+        ("sft_packed_seq_broadcast", "megatron-lm", "0.16.1", {"pp": 2}, PASSED),
+    ],
+)
+def test_a_proof_says_how_a_users_job_ends_untouched(
+    fix: str, upstream: str, version: str, sizes: dict[str, int], untouched: str | None
+) -> None:
+    proof = importlib.import_module(f"unhang.prove.{fix}")
+    case = proof.case_for(answers.topology(**sizes), upstream, version)
+    assert (case and case.untouched) == untouched
+    if case is not None:
+        assert case.topology == answers.topology(**sizes)
+        assert bool(case.at) is (untouched != PASSED)
 
 
 # -- for real ---------------------------------------------------------------------------------------------------------

@@ -10,7 +10,8 @@ To add a proof: one module named after the fix (``mtp_cp_deadlock`` is a short o
 
 * ``CASES_BY_UPSTREAM``: the cases for an upstream, where they are not the same for all.
 * ``WARM``: what to import once, before the variants of the source part.
-* For ``unhang prove``, on a user's own installation: ``case_for(topology, upstream)``, the ``Case`` of a user's topology,
-  which says how the untouched source ends there (``passed``, where the defect cannot come up), or None for a job that
-  the proof cannot lay out; and ``BESIDE``, the other upstreams that a proof of an upstream imports.
+* For ``unhang prove``, on a user's own installation: ``case_for(topology, upstream, version)``, the ``Case`` of a
+  user's topology, which says how the untouched source ends there (``passed``, where the defect cannot come up), or None
+  for a job that the proof cannot lay out; ``cases_for(upstream, version)``, where the proof's own cases depend on the
+  version; and ``BESIDE``, the other upstreams that a proof of an upstream imports.
 """

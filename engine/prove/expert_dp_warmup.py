@@ -55,8 +55,8 @@ _GROUPS = (
 _SWIFT = "swift.megatron.utils.megatron_lm_utils"
 
 
-def case_for(topology: Topology, upstream: str) -> Case | None:
-    """A user's job; None where no expert is replicated: which groups are left to warm up there depends on the release."""
+def case_for(topology: Topology, upstream: str, version: str | None) -> Case | None:
+    """A user's job; None where no expert is replicated: which groups are left there depends on the release."""
     options = _THROUGH_SWIFT if upstream == "ms-swift" else {}
     if topology.ep == 1:
         return Case("yours", topology, "schedule", PASSED, options=options)

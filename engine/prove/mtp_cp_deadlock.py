@@ -34,7 +34,7 @@ _METRIC = "mtp_losses/mtp_1_loss"
 BESIDE = {"verl": ("megatron-core",)}
 
 
-def case_for(topology: Topology, upstream: str) -> Case:
+def case_for(topology: Topology, upstream: str, version: str | None) -> Case:
     """A user's job: it hangs wherever context is parallel. Real ranks as long as a few processes are enough."""
     harness = "ranks" if topology.world <= _FEW else "schedule"
     if topology.cp > 1:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from multiprocessing.connection import Connection
 
-_ALONE = 64  # to this size one process records all, so that what one rank broadcasts reaches the others
+ALONE = 64  # to this size one process records all, so that what one rank broadcasts reaches the others
 
 
 class Schedule(NamedTuple):
@@ -46,7 +46,7 @@ def check(
     """
     importlib.import_module("torch.testing._internal.distributed.fake_pg")  # once, and not in every fork
     begun = time.monotonic()
-    workers = 1 if world <= _ALONE else min(os.cpu_count() or 1, 8)
+    workers = 1 if world <= ALONE else min(os.cpu_count() or 1, 8)
     context = multiprocessing.get_context("fork")
     started = []
     for worker in range(workers):

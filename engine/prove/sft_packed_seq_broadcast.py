@@ -17,6 +17,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import importlib.util
+import os
 import typing
 from typing import TYPE_CHECKING
 
@@ -98,6 +99,27 @@ CASES_OF_0_16_TREES = (
     Case("get-batch-tp1-pp4", Topology(pp=4), "schedule", PASSED, options=_UNPACKED),
 )
 """And for 0.16, where the last stage's receiver stumbles over what its peer never sends alike."""
+
+BESIDE = {"megatron-lm": ("megatron-core",), "megatron-core": ("megatron-lm",)}
+_FEW = 8
+
+
+def cases_for(upstream: str, version: str | None) -> tuple[Case, ...]:
+    """The cases of a version's ``get_batch_on_this_tp_rank``."""
+    return CASES_0_16 if (version or "").startswith("0.16.") else CASES
+
+
+def case_for(topology: Topology, upstream: str, version: str | None) -> Case | None:
+    """A user's job; None where the processes that record it would part a tensor-parallel group."""
+    world, workers = topology.world, min(os.cpu_count() or 1, 8)
+    if world > schedules.ALONE and any(world * worker // workers % topology.tp for worker in range(workers)):
+        return None
+    harness = "ranks" if world <= _FEW else "schedule"
+    if topology.tp > 1 and (version or "").startswith("0.16."):
+        return Case("yours", topology, "schedule", HUNG, _BROADCAST, {"buffers": True})
+    if topology.tp > 1 and topology.pp > 1:
+        return Case("yours", topology, harness, DIFFERS, "stage cu_seqlens is None")
+    return Case("yours", topology, harness, PASSED)
 
 
 def prepare() -> None:
