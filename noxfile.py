@@ -82,6 +82,33 @@ def fuzz(session: nox.Session) -> None:
 
 
 @nox.session(reuse_venv=True)
+def sweep(session: nox.Session) -> None:
+    """Regenerate compat/ from the package index and clones (UNHANG_{MEGATRON,VERL,SWIFT}_CLONE: paths or URLs)."""
+    install_wheel(session)
+    session.install("--quiet", *nox.project.dependency_groups(GROUPS, "sweep"))
+    session.run("python", "-m", "unhang.compat.sweep", "--out", str(HERE / "compat"), *session.posargs)
+    install_wheel(session)  # with the new data: the README's table and the picture are made from that
+    session.run("python", "-m", "unhang.compat.pages", "--root", str(HERE))
+
+
+@nox.session(reuse_venv=True)
+def compat(session: nox.Session) -> None:
+    """Lint the matrix, the pages made of it, and verify a random sample of it against real wheels."""
+    install_wheel(session)
+    session.install("--quiet", *nox.project.dependency_groups(GROUPS, "sweep"))
+    session.run("python", "-m", "unhang.compat.pages", "--check", "--root", str(HERE))
+    session.run("python", "-m", "unhang.compat.lint", *session.posargs)
+
+
+@nox.session(reuse_venv=True)
+def radar(session: nox.Session) -> None:
+    """Compare the matrix with what the package index offers now."""
+    install_wheel(session)
+    session.install("--quiet", *nox.project.dependency_groups(GROUPS, "sweep"))
+    session.run("python", "-m", "unhang.compat.radar", *session.posargs)
+
+
+@nox.session(reuse_venv=True)
 def lint(session: nox.Session) -> None:
     """Lint all Python files."""
     session.install("--quiet", *nox.project.dependency_groups(GROUPS, "lint"))

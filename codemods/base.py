@@ -67,10 +67,21 @@ class Codemod:
 
         Raises AnchorError if an anchor does not stand there exactly once: then nothing is known of this code.
         """
-        return [] if self.holds(function) else self.plan(function)
+        if self.holds(function):
+            return []
+        planned = self.plan(function)
+        self.check(function)
+        return planned
 
     def plan(self, function: Function) -> list[Edit]:
-        """As ``edits``, for a function in which our rewrite is known not to be in place."""
+        """The edits of a function without our rewrite in it. Of a listed shape this is all that is asked."""
+        raise NotImplementedError
+
+    def check(self, function: Function) -> None:
+        """AnchorError unless what the edits rest on, around the anchors, is as a release has it.
+
+        Asked of every shape once, by the sweep that lists it, and of an unknown one each time.
+        """
         raise NotImplementedError
 
     def holds(self, function: Function) -> bool:

@@ -93,10 +93,6 @@ class TEGroupedMLPForward(Codemod):
         last = body[-1]
         if not matches([last], _RETURN):
             raise AnchorError(f"{_RETURN}, as the last statement")
-        if mentioned(*body) & _OURS:
-            raise AnchorError("a forward without rows of ours")
-        as_written = [node for node in body if digests([node])[0] in {*_AS_WRITTEN_ROWS, *_AS_WRITTEN_SLICE}]
-        _check_flow(function, body[:index], [node for node in body[index + 1 : -1] if node not in as_written])
         if _is_grouped(function):
             return [span(anchor, anchor, preceded_by(rows)), span(last, last, preceded_by(_SLICE))]
         edits = []
@@ -108,6 +104,13 @@ class TEGroupedMLPForward(Codemod):
             if digests([node]) == _AS_WRITTEN_SLICE:
                 edits.append(span(before, node, only_first))
         return [*edits, span(last, last, preceded_by(_SLICE))]
+
+    def check(self, function: Function) -> None:
+        body, index = function.body, function.body.index(_anchor(function))
+        if mentioned(*body) & _OURS:
+            raise AnchorError("a forward without rows of ours")
+        as_written = [node for node in body if digests([node])[0] in {*_AS_WRITTEN_ROWS, *_AS_WRITTEN_SLICE}]
+        _check_flow(function, body[:index], [node for node in body[index + 1 : -1] if node not in as_written])
 
     def holds(self, function: Function) -> bool:
         try:
@@ -170,6 +173,9 @@ def _check_flow(function: Function, before: list[ast.stmt], after: list[ast.stmt
     for number, name in (1, "linear_fc1"), (3, "linear_fc2"):
         if stages.count([number]) != 1:
             raise AnchorError(f"self.{name}", stages.count([number]))
+    probs = wanted(_UNSQUEEZE)[0]
+    if probs in found and _PADS & {*found[: found.index(probs)]}:
+        raise AnchorError(f"{_UNSQUEEZE} before the padding")
     if len(_PADS & {*found}) != any("padd" in name for name in mentioned(*before, *after)):
         raise AnchorError("if ...: ..._padding(...)")
 

@@ -87,6 +87,7 @@ _MEMORY_BUFFER = "_set_global_memory_buffer()"
 _INITIALIZE = "mpu.initialize_model_parallel"
 _INITIALIZED = "mpu.model_parallel_is_initialized()"
 _OURS = frozenset({"warmed_up_groups", "warmup_group"})
+_GROUPS = frozenset(re.findall(r"'(_\w+_GROUP)'", _MEGATRON_CORE))
 # What another warm-up would use.
 _WARMING = frozenset(
     {
@@ -103,16 +104,18 @@ class MegatronCore(Codemod):
     """In megatron-core, directly after the groups are made: serves Megatron-LM, verl and ms-swift alike."""
 
     def plan(self, function: Function) -> list[Edit]:
-        found = [node for node in ast.walk(function) if _is_call(node, "_set_global_memory_buffer")]
-        anchor = once([node for node in function.body if _is_memory_buffer(node)], _MEMORY_BUFFER)
-        if len(found) != 1:
-            raise AnchorError(_MEMORY_BUFFER, len(found))
+        anchor = _memory_buffer(function)
         if _SIZE not in _arguments(function):
             raise AnchorError(f"the argument {_SIZE} of {function.name}")
+        return [span(anchor, anchor, followed_by(_MEGATRON_CORE))]
+
+    def check(self, function: Function) -> None:
+        found = [node for node in ast.walk(function) if _is_call(node, "_set_global_memory_buffer")]
+        if len(found) != 1:
+            raise AnchorError(_MEMORY_BUFFER, len(found))
         if _occurrences(function):
             raise AnchorError("a function without a warm-up of its own")
-        _check_core(function, function.body[function.body.index(anchor) + 1 :])
-        return [span(anchor, anchor, followed_by(_MEGATRON_CORE))]
+        _check_core(function, function.body[function.body.index(_memory_buffer(function)) + 1 :])
 
     def holds(self, function: Function) -> bool:
         body = function.body
@@ -135,14 +138,16 @@ class MsSwift(Codemod):
     def plan(self, function: Function) -> list[Edit]:
         body = _initializing(function.body)
         anchor = once([node for node in body if _is_initializing_with(node)], f"with ...: {_INITIALIZE}(...)")
-        if _occurrences(function):
-            raise AnchorError("a function without a warm-up of its own")
-        _check_swift(function, body)
         edits = [span(anchor, anchor, followed_by(_MS_SWIFT))]
         for before, node in zip(body, body[1:]):
             if digest(node) in _AS_WRITTEN:
                 edits.append(span(before, node, only_first))
         return edits
+
+    def check(self, function: Function) -> None:
+        if _occurrences(function):
+            raise AnchorError("a function without a warm-up of its own")
+        _check_swift(function, _initializing(function.body))
 
     def holds(self, function: Function) -> bool:
         try:
@@ -168,6 +173,23 @@ def _check_core(function: Function, behind: list[ast.stmt]) -> None:
     for node in behind:
         if not re.fullmatch(r"_set_\w+\(\)", expression(node)):
             raise AnchorError(f"nothing but _set_...() behind {_MEMORY_BUFFER}")
+    assigned = _assigned(function)
+    for name in sorted(_GROUPS & set(assigned)):
+        sources = {value.id for value in assigned[name] if isinstance(value, ast.Name)} - _GROUPS
+        made = [value for source in sources for value in assigned.get(source, [])]
+        made += [value for value in assigned[name] if not isinstance(value, (ast.Name, ast.Subscript))]
+        for value in made:
+            if not (isinstance(value, ast.Call) and re.search("groups?$", expression(value.func))):
+                raise AnchorError(f"{name} as a call makes it, not line {value.lineno}")
+
+
+def _assigned(function: Function) -> dict[str, list[ast.expr]]:
+    """What is assigned to each name in a function, one name at a time."""
+    found: dict[str, list[ast.expr]] = {}
+    for node in ast.walk(function):
+        if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
+            found.setdefault(node.targets[0].id, []).append(node.value)
+    return found
 
 
 def _check_swift(function: Function, body: list[ast.stmt]) -> None:
@@ -227,6 +249,11 @@ def _is_initializing_with(node: ast.stmt) -> bool:
         and isinstance(call := getattr(node.body[0], "value", None), ast.Call)
         and expression(call.func) == _INITIALIZE
     )
+
+
+def _memory_buffer(function: Function) -> ast.stmt:
+    """The one statement behind which all groups are made."""
+    return once([node for node in function.body if _is_memory_buffer(node)], _MEMORY_BUFFER)
 
 
 def _is_memory_buffer(node: ast.stmt) -> bool:

@@ -49,19 +49,12 @@ class ForwardBackwardBatch(Codemod):
     """Gate on the pipeline stage, equal on all ranks that share the all-reduce, and never on a rank's place in it."""
 
     def plan(self, function: Function) -> list[Edit]:
-        gates = [
-            node
-            for node in function.body
-            if isinstance(node, ast.If)
-            and not node.orelse
-            and _conditions(node) == [_ENABLED, _SOURCE_RANK]
-            and matches(node.body[:1], _CALL)
-            and digests(node.body[1:]) == _WRITE
-        ]
-        gate = once(gates, f"if {_ENABLED} and {_SOURCE_RANK}: {_CALL}, then the write of the metrics")
+        gate = _gate(function)
         once(_callers(function), "get_megatron_mtp_loss(...)")
-        _check_around(function, gate)
         return [span(gate, gate, _regated)]
+
+    def check(self, function: Function) -> None:
+        _check_around(function, _gate(function))
 
     def holds(self, function: Function) -> bool:
         return _gated_by(function, {_ENABLED, _LAST_STAGE, _SOME_BATCH})
@@ -74,6 +67,20 @@ class ForwardBackwardBatch(Codemod):
 
     def names(self, function: Function) -> frozenset[str]:
         return frozenset({"mpu", "get_megatron_mtp_loss"})
+
+
+def _gate(function: Function) -> ast.stmt:
+    """The one statement that is gated wrongly."""
+    gates = [
+        node
+        for node in function.body
+        if isinstance(node, ast.If)
+        and not node.orelse
+        and _conditions(node) == [_ENABLED, _SOURCE_RANK]
+        and matches(node.body[:1], _CALL)
+        and digests(node.body[1:]) == _WRITE
+    ]
+    return once(gates, f"if {_ENABLED} and {_SOURCE_RANK}: {_CALL}, then the write of the metrics")
 
 
 def _regated(nodes: Statements) -> Statements:
@@ -130,6 +137,9 @@ def _check_around(function: Function, gate: ast.stmt) -> None:
         once([node for node in before if matches([node], template)], template.partition("(")[0] + "(...)")
         if sum(name in bound(node) for node in others) != 1:
             raise AnchorError(f"one assignment of {name}")
+    made = [node for other in others for node in ast.walk(other) if isinstance(node, ast.Assign)]
+    if not all(isinstance(node.value, ast.Call) for node in made if "micro_batches" in bound(*node.targets)):
+        raise AnchorError("micro_batches as a call makes them")
     if any("losses_reduced" in mentioned(node) for node in before if "losses_reduced" not in bound(node)):
         raise AnchorError("nothing else about losses_reduced before the metrics are written")
     for name in ("mtp", "metrics"):

@@ -22,19 +22,19 @@ class SpanError(Exception):
     """The statements of an edit do not have their lines to themselves, so they cannot be replaced by whole lines."""
 
 
-def apply(text: str, edits: Sequence[Edit], unit: str) -> str:
-    """The text of a file with these edits done.
+def apply(rows: Sequence[str], edits: Sequence[Edit], unit: str) -> list[str]:
+    """The lines of a file (see ``lines``) with these edits done.
 
-    ``text`` has its line ends as in the file; ``unit`` is one level of its indentation. The lines that no edit spans
-    come back as they were. Raises SpanError where an edit's statements share a line with other code.
+    ``unit`` is one level of the file's indentation. The lines that no edit spans come back as they were. Raises
+    SpanError where an edit's statements share a line with other code.
     """
-    rows = lines(text)
+    rows = list(rows)
     ordered = sorted(edits, key=lambda edit: edit.first, reverse=True)
     if any(later.first <= earlier.last for later, earlier in zip(ordered, ordered[1:])):
         raise SpanError("two of its edits overlap")
     for edit in ordered:
-        rows[edit.first - 1 : edit.last] = [_rewritten(rows[edit.first - 1 : edit.last], edit, unit)]
-    return "".join(rows)
+        rows[edit.first - 1 : edit.last] = lines(_rewritten(rows[edit.first - 1 : edit.last], edit, unit))
+    return rows
 
 
 def lines(text: str) -> list[str]:

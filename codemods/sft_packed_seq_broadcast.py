@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from unhang.codemods.base import (
@@ -88,16 +88,18 @@ class GetBatchOnThisTpRank(Codemod):
 
     def plan(self, function: Function) -> list[Edit]:
         sender, receiver = _halves(function)
-        trailing = bool(_behind(sender) or _behind(receiver))
-        _check_around(function, sender, receiver, trailing)
-        return _plan_trailing(sender, receiver) if trailing else _plan_arms(sender, receiver)
+        return _plan_trailing(sender, receiver) if _is_trailing(sender, receiver) else _plan_arms(sender, receiver)
+
+    def check(self, function: Function) -> None:
+        sender, receiver = _halves(function)
+        _check_around(function, sender, receiver, _is_trailing(sender, receiver))
 
     def holds(self, function: Function) -> bool:
         try:
             sender, receiver = _halves(function)
-            trailing = bool(_behind(sender) or _behind(receiver))
-            _check_around(function, sender, receiver, trailing)
-            return _holds_trailing(sender, receiver) if trailing else _holds_arms(sender, receiver)
+            self.check(function)
+            holds = _holds_trailing if _is_trailing(sender, receiver) else _holds_arms
+            return holds(sender, receiver)
         except AnchorError:
             return False
 
@@ -114,6 +116,11 @@ class GetBatchOnThisTpRank(Codemod):
         return frozenset({"torch", "mpu", "get_args"})
 
 
+def _is_trailing(sender: Half, receiver: Half) -> bool:
+    """Whether this is 0.16's way: the metadata is broadcast behind the arms."""
+    return bool(_behind(sender) or _behind(receiver))
+
+
 # 0.17 and dev: the arms of the last and the middle stages lack the metadata
 
 
@@ -126,7 +133,7 @@ def _plan_arms(sender: Half, receiver: Half) -> list[Edit]:
             raise AnchorError("an arm of the last stage without the packed-sequence metadata")
     _check_buffer(receiver)
     once([node for node in receiver.arms[2] if matches([node], _NO_MAX_SEQLEN)], "max_seqlen = None, on the last stage")
-    fields = _batch_fields(receiver)
+    _, fields = _dict_of_batch(receiver.after)
     return [
         _chain_edit(sender, _send_last, lambda arm: _send_middle(arm, _middle_kind(sender, _AS_WRITTEN[0]))),
         _chain_edit(
@@ -195,7 +202,7 @@ def _receive_last(body: Statements) -> Statements:
     return [*kept, *rewrite.suite(ours)]
 
 
-def _receive_middle(arm: cst.Else | None, fields: list[str], kind: str) -> cst.If | cst.Else:
+def _receive_middle(arm: cst.Else | None, fields: Iterable[str], kind: str) -> cst.If | cst.Else:
     from unhang.codemods import rewrite
 
     if arm is None or kind == "as written":
@@ -394,7 +401,7 @@ class Unreadable(AnchorError):
 
 def _holds_arms(sender: Half, receiver: Half) -> bool:
     _check_buffer(receiver)
-    fields = _batch_fields(receiver)
+    _, fields = _dict_of_batch(receiver.after)
     for sft in (True, False):
         known = {"args.sft": sft, "not args.sft": not sft}
         for stage in range(4):
@@ -584,14 +591,6 @@ def _check_buffer(receiver: Half) -> None:
 def _is_buffer(node: ast.stmt) -> bool:
     """Whether an ``if`` makes the buffer, and else none."""
     return isinstance(node, ast.If) and matches(node.body, _BUFFER) and matches(node.orelse, _NO_MAX_SEQLEN)
-
-
-def _batch_fields(receiver: Half) -> list[str]:
-    """The fields of the dict that the receiver returns."""
-    dicts = [node.value for node in receiver.after if isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict)]
-    if len(dicts) != 1:
-        raise AnchorError("batch = {...}", len(dicts))
-    return [expression(key).strip("'") for key in dicts[0].keys if key is not None]
 
 
 CODEMODS = {"get_batch_on_this_tp_rank": GetBatchOnThisTpRank()}

@@ -64,6 +64,17 @@ class ShapeTable(NamedTuple):
     files: Mapping[str, Mapping[str, str | None]]
 
 
+class OutlineTable(NamedTuple):
+    """The outlines of the shapes on record, packed: see ``unhang.compat.outlines``."""
+
+    kinds: Mapping[str, str]
+    """The kind of each statement, by its digest."""
+    blocks: Mapping[str, str]
+    """The statements that hold others: their own digest, and the names of those."""
+    rows: Mapping[tuple[str, str], tuple[str, str]]
+    """By function and shape: the outline's name, and where upstream had it last (empty if it never had)."""
+
+
 @cache
 def fixes() -> Mapping[str, Fix]:
     """All fixes, by id, in alphabetical order."""
@@ -111,10 +122,19 @@ def releases() -> Mapping[str, Mapping[str, Release]]:
     """The releases in the matrix, by upstream and version. Only read where a shape is unknown."""
     return {
         upstream: {
-            version: Release(version, item.get("yanked", False), item["shapes"]) for version, item in versions.items()
+            version: Release(version, row.get("yanked", False), dict(zip(about["targets"], row["shapes"])))
+            for version, row in about["versions"].items()
         }
-        for upstream, versions in _data("releases.json")["releases"].items()
+        for upstream, about in _data("releases.json")["releases"].items()
     }
+
+
+@cache
+def outlines() -> OutlineTable:
+    """The outlines on record. Only read where a shape is unknown."""
+    data = _data("outlines.json")
+    rows = {(row["function"], row["shape"]): (row["outline"], row.get("last", "")) for row in data["outlines"]}
+    return OutlineTable(data["kinds"], data["blocks"], rows)
 
 
 def page(name: str) -> str:

@@ -109,6 +109,18 @@ def _parser() -> argparse.ArgumentParser:
     explain = subparsers.add_parser("explain", help="symptom, cause, evidence and cost of a fix")
     explain.add_argument("fix_id", metavar="FIX")
     explain.set_defaults(run="explain")
+
+    matrix = subparsers.add_parser("matrix", help="which release of an upstream needs which fix")
+    _which(matrix)
+    matrix.add_argument(
+        "--version", metavar="SPEC", dest="release",
+        help="these releases alone: a version (0.17.1) or a PEP 440 specifier (~=0.17)",
+    )  # fmt: skip
+    matrix.add_argument(
+        "--output-format", choices=("text", "markdown", "json", "svg"), default="text", help="default: text"
+    )
+    matrix.add_argument("--against-index", action="store_true", help="compare with what the package index offers now")
+    matrix.set_defaults(run="matrix")
     return parser
 
 

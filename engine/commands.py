@@ -107,9 +107,17 @@ def list_fixes(options: argparse.Namespace) -> int:
 
 
 def explain(options: argparse.Namespace) -> int:
-    """``unhang explain FIX``: its page."""
-    print(catalog.page(options.fix_id).rstrip())
-    return 0
+    """``unhang explain FIX``: its page, and what the matrix says of it."""
+    from unhang import commands_matrix
+
+    return commands_matrix.explain(options)
+
+
+def matrix(options: argparse.Namespace) -> int:
+    """``unhang matrix``: which release needs which fix."""
+    from unhang import commands_matrix
+
+    return commands_matrix.matrix(options)
 
 
 def _plan_early(scope: Scope, findings: list[Finding], unverified: bool) -> Plan | None:

@@ -6,12 +6,14 @@ import importlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
+from unhang import catalog
 from unhang.catalog import Release, Shape, ShapeTable, Target
 from unhang.model import Installation
 from unhang.observe import Observation
 
 if TYPE_CHECKING:
     from unhang.codemods.base import Codemod
+    from unhang.nearest import Nearest
 
 NEEDED, APPLIED, FIXED_UPSTREAM = "needed", "applied", "fixed-upstream"
 NOT_AFFECTED, DRIFTED, UNLISTED = "not-affected", "drifted", "unlisted"
@@ -28,6 +30,8 @@ class Verdict(NamedTuple):
     """A stable code where the verdict is ``drifted`` or ``unlisted``: why."""
     detail: str
     hint: str
+    nearest: Nearest | None = None
+    """The closest known shape, where this one is unknown and close to any."""
 
 
 class Past(NamedTuple):
@@ -56,7 +60,7 @@ def decide(
     if known is None and past is not None and past.after == seen.shape:
         known = Shape("ours", None, (), "rewritten with --unverified")
     if known is None:
-        return _unknown(target, installation, seen, releases)
+        return _unknown(target, installation, seen, table, releases)
     if known.state in ("affected", "superseded"):
         return _affected(target, known, seen, past)
     if known.state == "ours" and not seen.on_record and (past is None or past.patched != seen.sha256):
@@ -120,10 +124,13 @@ def _absent(target: Target, installation: Installation, seen: Observation, relea
     return Verdict(NOT_AFFECTED, None, what, "")
 
 
-def _unknown(target: Target, installation: Installation, seen: Observation, releases: Mapping[str, Release]) -> Verdict:
+def _unknown(
+    target: Target, installation: Installation, seen: Observation, table: ShapeTable, releases: Mapping[str, Release]
+) -> Verdict:
     """A shape that nobody has verified: upstream's own fix if its post-condition holds, else drifted or unlisted."""
     from unhang import shape as shapes  # here: a listed shape needs neither of these, nor the `ast` they import
     from unhang.codemods.base import AnchorError
+    from unhang.nearest import nearest
 
     assert seen.data is not None
     (function,) = shapes.find(shapes.parse(seen.data), target.function)
@@ -131,7 +138,7 @@ def _unknown(target: Target, installation: Installation, seen: Observation, rele
     if rewrite.holds_upstream(function):
         return Verdict(FIXED_UPSTREAM, None, "an unlisted shape, in which upstream's post-condition holds", "")
     outside = _outside(installation, releases)
-    verdict, code, why, nearest = (UNLISTED, *outside) if outside else (DRIFTED, "unknown-shape", "", "")
+    verdict, code, why, supported = (UNLISTED, *outside) if outside else (DRIFTED, "unknown-shape", "", "")
     why = "; ".join(filter(None, ("a shape nobody has verified", why)))
     if rewrite.holds(function):
         why += "; our rewrite's post-condition holds in it, but the function has been edited"
@@ -144,7 +151,10 @@ def _unknown(target: Target, installation: Installation, seen: Observation, rele
         except AnchorError as error:
             why += f"; the rewrite's anchor is missing ({error})"
             hint = f"reinstall the package, or change it by hand: unhang explain {target.fix}"
-    return Verdict(verdict, code, why, "; ".join(filter(None, (nearest, hint))))
+    # where the two part never softens the verdict: what is far from the rewrite may still change what it means
+    near = nearest(target, function, seen.data, table, catalog.outlines(), releases)
+    why += f"; {near.sentence() if near is not None else 'no known shape is close to it'}"
+    return Verdict(verdict, code, why, "; ".join(filter(None, (supported, hint))), near)
 
 
 def _outside(installation: Installation, releases: Mapping[str, Release]) -> tuple[str, str, str] | None:

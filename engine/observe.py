@@ -13,6 +13,8 @@ from unhang.model import Installation
 
 # No module of an upstream is near this; a file that is, is not one, and is not worth the memory.
 _TOO_LARGE = 16 * 1024 * 1024
+# How many folders deep a package lies below the import path, where it is not one: megatron/core.
+_DEPTH = {"megatron-core": 2, "megatron-lm": 2}
 
 
 class Observation(NamedTuple):
@@ -60,7 +62,12 @@ def file_of(installation: Installation, file: str) -> str:
 
 def below_package(upstream: str, file: str) -> list[str]:
     """The parts of an upstream's file below its package's folder."""
-    return file.split("/")[{"megatron-core": 2, "megatron-lm": 2}.get(upstream, 1) :]
+    return file.split("/")[_DEPTH.get(upstream, 1) :]
+
+
+def package_of(target: Target) -> list[str]:
+    """The parts of the path from an import path's folder to the package's folder that holds a target."""
+    return target.file.split("/")[: _DEPTH.get(target.upstream, 1)]
 
 
 def judge(path: str, data: bytes, function: str, files: Mapping[str, Mapping[str, str | None]]) -> Observation:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import NamedTuple
 
 from unhang import catalog
 from unhang.catalog import Fix, Target
-from unhang.decide import DRIFTED, NEEDED, SETTLED, UNLISTED, Past, Verdict, decide
+from unhang.decide import DRIFTED, NEEDED, NOT_AFFECTED, SETTLED, UNLISTED, Past, Verdict, decide
 from unhang.errors import UnhangError
 from unhang.model import Installation
-from unhang.observe import Observation, observe
+from unhang.observe import Observation, observe, package_of
 from unhang.observe import judge as judge_bytes
 
 
@@ -90,10 +91,23 @@ def judge(
                     raise UnhangError("unreadable", str(error.strerror), path=error.filename, hint=hint) from error
                 releases = _Lazy(installation.upstream)
                 known = past(os.path.realpath(seen.path), target)
-                findings.append(
-                    Finding(installation, target, seen, decide(target, installation, seen, table, releases, known))
-                )
+                verdict = decide(target, installation, seen, table, releases, known)
+                if verdict.verdict == UNLISTED and seen.shape is None:
+                    verdict = _moved(installation, fix, target) or verdict
+                findings.append(Finding(installation, target, seen, verdict))
     return findings
+
+
+def _moved(installation: Installation, fix: Fix, gone: Target) -> Verdict | None:
+    """The verdict on a function that is gone from this file, and stands in another target of the fix beside it."""
+    for target in fix.targets:
+        beside = installation._replace(
+            upstream=target.upstream, package_dir=os.path.join(installation.root, *package_of(target))
+        )
+        with suppress(OSError):
+            if target.function == gone.function and observe(beside, target, catalog.shape_table()).shape is not None:
+                return Verdict(NOT_AFFECTED, None, f"not in this file: it stands in {target.file}, judged there", "")
+    return None
 
 
 def plan(findings: Iterable[Finding], original: Callable[[str], Original | None], *, unverified: bool = False) -> Plan:

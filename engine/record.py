@@ -5,7 +5,8 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 _BOM = b"\xef\xbb\xbf"
 _FIELD = rb'"[^"]*(?:""[^"]*)*"[^,\r\n]*|[^,\r\n]*'
@@ -62,15 +63,18 @@ def _lead(record: bytes) -> bytes:
     return _BOM if record.startswith(_BOM) else b""
 
 
-def _rows(record: bytes) -> Iterator[tuple[bytes, bytes, bytes]]:
+@lru_cache(maxsize=4)  # several files of a run are in one RECORD of thousands of rows
+def _rows(record: bytes) -> Sequence[tuple[bytes, bytes, bytes]]:
     """Path, text and line end of each row; the rows, one after the other, are the file."""
-    position = len(_lead(record))
+    rows, position = [], len(_lead(record))
     while position < len(record):
         match = _ROW.match(record, position)
         assert match is not None  # any bytes match: a field may be empty
         body, end = match["body"], match["end"]
-        yield _plain(_FIELDS.findall(body)[0]) if body[:1] == b'"' else body.partition(b",")[0], body, end
+        name = _plain(_FIELDS.findall(body)[0]) if body[:1] == b'"' else body.partition(b",")[0]
+        rows.append((name, body, end))
         position = match.end()
+    return rows
 
 
 def _plain(field: bytes) -> bytes:

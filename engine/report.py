@@ -14,8 +14,8 @@ from unhang.model import Environment, Search
 from unhang.plan import Finding
 
 # What a fix with several targets shows in its one line: the target with the most to do.
-_URGENCY = (DRIFTED, UNLISTED, NEEDED, APPLIED, FIXED_UPSTREAM, NOT_AFFECTED)
-_COLOURS = {NEEDED: "33", APPLIED: "32", FIXED_UPSTREAM: "32", DRIFTED: "31", UNLISTED: "31", NOT_AFFECTED: "2"}
+URGENCY = (DRIFTED, UNLISTED, NEEDED, APPLIED, FIXED_UPSTREAM, NOT_AFFECTED)
+COLOURS = {NEEDED: "33", APPLIED: "32", FIXED_UPSTREAM: "32", DRIFTED: "31", UNLISTED: "31", NOT_AFFECTED: "2"}
 PATCH_ALL = (
     "Patch every node of a job, or none: this changes which collectives a rank issues, and a job whose nodes are "
     "only partly patched can hang."
@@ -125,6 +125,7 @@ def _result(finding: Finding, changed: frozenset[str] | None) -> dict[str, Any]:
         "code": verdict.code,
         "detail": verdict.detail,
         "hint": verdict.hint,
+        "nearest": verdict.nearest.document() if verdict.nearest is not None else None,
     }
     return told if changed is None else {**told, "changed": _is_changed(finding, changed)}
 
@@ -132,7 +133,7 @@ def _result(finding: Finding, changed: frozenset[str] | None) -> dict[str, Any]:
 def _line(finding: Finding, changed: frozenset[str] | None, colour: bool) -> str:
     verdict = finding.verdict
     word = f"{verdict.verdict:<14}"
-    word = f"\x1b[{_COLOURS[verdict.verdict]}m{word}\x1b[0m" if colour else word
+    word = f"\x1b[{COLOURS[verdict.verdict]}m{word}\x1b[0m" if colour else word
     done = "  (changed now)" if changed is not None and _is_changed(finding, changed) else ""
     detail = f"  {verdict.detail}" if verdict.detail else ""
     hint = f"\n{'':18}hint: {verdict.hint}" if verdict.hint and verdict.verdict in (DRIFTED, UNLISTED) else ""
@@ -152,7 +153,7 @@ def _by_installation(findings: Iterable[Finding]) -> Iterable[tuple[Any, list[Fi
 
 def _rank(finding: Finding) -> tuple[int, bool]:
     # of two that are not affected, the file that is there says more
-    return _URGENCY.index(finding.verdict.verdict), finding.seen.data is None
+    return URGENCY.index(finding.verdict.verdict), finding.seen.data is None
 
 
 def _is_changed(finding: Finding, changed: frozenset[str]) -> bool:

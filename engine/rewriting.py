@@ -55,22 +55,21 @@ def _one(data: bytes, step: Step) -> tuple[bytes, str, str]:
 
     target = step.target
     change = codemod(target)
-    tree, function = _parsed(data, target)
-    before = shape.digest(function)
-    missing = sorted(change.names(function) - shape.bound_names(tree))
-    if missing:
-        raise RewriteError(target, f"the file does not define or import {', '.join(missing)}")
     encoding, text = _decoded(data, target)
+    rows = splice.lines(text)
+    function = _parsed(data, target)
+    before = shape.digest(function)
     try:
         edits = change.plan(function) if step.result else change.edits(function)
-        new = splice.apply(text, edits, _unit(text, function)).encode(encoding)
+        now = splice.apply(rows, edits, _unit(rows, function))
+        new = "".join(now).encode(encoding)
     except AnchorError as error:
         raise RewriteError(target, f"the rewrite's anchor is missing ({error})") from error
     except Exception as error:  # LibCST has no one class for what it cannot parse or what is not the node expected
         raise RewriteError(target, f"the rewrite cannot be carried out: {error}") from error
     _compile(new, target)
     try:
-        function = _again(splice.lines(new.decode(encoding)), function, len(splice.lines(text)))
+        function = _again(now, function, len(rows))
     except (SyntaxError, ValueError, TypeError) as error:
         raise RewriteError(target, f"the result does not stand apart from the code around it: {error}") from error
     after = shape.digest(function)
@@ -84,8 +83,8 @@ def _one(data: bytes, step: Step) -> tuple[bytes, str, str]:
     return new, before, after
 
 
-def _parsed(data: bytes, target: Target) -> tuple[ast.Module, shape.Function]:
-    """The file's AST, and the one function in it."""
+def _parsed(data: bytes, target: Target) -> shape.Function:
+    """The one function in the file; RewriteError unless the file binds the names that the rewrite of it uses."""
     try:
         tree = shape.parse(data)
     except (SyntaxError, ValueError, RecursionError) as error:
@@ -93,7 +92,10 @@ def _parsed(data: bytes, target: Target) -> tuple[ast.Module, shape.Function]:
     found = shape.find(tree, target.function)
     if len(found) != 1:
         raise RewriteError(target, f"{target.function} is defined {len(found)} times")
-    return tree, found[0]
+    missing = sorted(codemod(target).names(found[0]) - shape.bound_names(tree))
+    if missing:
+        raise RewriteError(target, f"the file does not define or import {', '.join(missing)}")
+    return found[0]
 
 
 def _again(now: list[str], function: shape.Function, lines_before: int) -> shape.Function:
@@ -132,12 +134,11 @@ def _decoded(data: bytes, target: Target) -> tuple[str, str]:
     return encoding, text
 
 
-def _unit(text: str, function: shape.Function) -> str:
+def _unit(rows: list[str], function: shape.Function) -> str:
     """One level of the file's indentation, as the function itself has it."""
-    outer, inner = (_indentation(text, node.lineno) for node in (function, function.body[0]))
+    outer, inner = (_indentation(rows[node.lineno - 1]) for node in (function, function.body[0]))
     return inner[len(outer) :]
 
 
-def _indentation(text: str, line: int) -> str:
-    found = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")[line - 1]
-    return found[: len(found) - len(found.lstrip())]
+def _indentation(row: str) -> str:
+    return row[: len(row) - len(row.lstrip())]

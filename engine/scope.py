@@ -35,8 +35,7 @@ class Scope(NamedTuple):
 
 def find(options: argparse.Namespace) -> Scope:
     """Find the environment and its installations. Raises UnhangError ``no-upstream`` where there are none."""
-    chosen = [catalog.fix(name) for name in options.fix] if options.fix else list(catalog.fixes().values())
-    skipped = {catalog.fix(name).id for name in options.skip}
+    named = fixes_named(options)
     required = tuple(catalog.fix(name) for name in getattr(options, "require", ()))
     cwd = os.getcwd()
     if options.target:
@@ -51,9 +50,15 @@ def find(options: argparse.Namespace) -> Scope:
     if not inside and not options.allow_none and not _may_undo(options, place):
         raise _nothing_found(search, upstreams)
     # a required fix is judged, whatever else was named
-    wanted = {fix.id for fix in chosen} - skipped | {fix.id for fix in required}
-    fixes = tuple(fix for fix in catalog.fixes().values() if fix.id in wanted)
+    fixes = tuple(fix for fix in catalog.fixes().values() if fix in (*named, *required))
     return Scope(search._replace(installations=inside), fixes, upstreams, required)
+
+
+def fixes_named(options: argparse.Namespace) -> tuple[Fix, ...]:
+    """The fixes that ``--fix`` and ``--skip`` leave. Raises UnhangError ``unknown-fix``."""
+    chosen = {catalog.fix(name).id for name in options.fix} or set(catalog.fixes())
+    skipped = {catalog.fix(name).id for name in options.skip}
+    return tuple(fix for fix in catalog.fixes().values() if fix.id in chosen - skipped)
 
 
 def _may_undo(options: argparse.Namespace, place: Environment) -> bool:

@@ -30,7 +30,7 @@ def results(options: argparse.Namespace, told: Told) -> None:
     from unhang.decoration import commits
 
     told = told._replace(commits=commits(told.search.installations))
-    print(report.text_report(told, colour=_colour()))
+    print(report.text_report(told, colour=colour()))
     warnings(told.search)
 
 
@@ -89,7 +89,8 @@ def say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def _colour() -> bool:
+def colour() -> bool:
+    """Whether to colour stdout: on a terminal, or if FORCE_COLOR asks for it; never where NO_COLOR is set."""
     if os.environ.get("NO_COLOR"):
         return False
     return bool(os.environ.get("FORCE_COLOR")) or sys.stdout.isatty()

@@ -33,9 +33,14 @@ class Ran(NamedTuple):
 
 def unhang(*arguments: str | os.PathLike[str], cwd: Path | None = None, env: Mapping[str, str] | None = None) -> Ran:
     """Run the installed command."""
+    return python("-m", "unhang", *arguments, cwd=cwd, env=env)
+
+
+def python(*arguments: str | os.PathLike[str], cwd: Path | None = None, env: Mapping[str, str] | None = None) -> Ran:
+    """Run this Python, which has the installed package."""
     neutral = {name: value for name, value in os.environ.items() if name not in _NEUTRAL}
     done = subprocess.run(
-        [sys.executable, "-m", "unhang", *map(os.fspath, arguments)],
+        [sys.executable, *map(os.fspath, arguments)],
         capture_output=True,
         cwd=cwd or "/",
         env={**neutral, **(env or {})},

@@ -21,6 +21,7 @@ What the harness cannot see (decorators, annotations, other threads) it does not
 
 from __future__ import annotations
 
+import ast
 import sys
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
@@ -143,7 +144,14 @@ class Experts(Judge):
     def settings(self) -> Sequence[experts.Setting]:
         return list(experts.settings(self.base.function))
 
+    @staticmethod
+    def _as_asked(source: Source, key: experts.Setting) -> experts.Setting:
+        """The setting, without the fused way for a mutant that has lost it: there is none to keep then."""
+        names = {node.attr for node in ast.walk(source.function) if isinstance(node, ast.Attribute)}
+        return key if "_with_fused_impl" in names else key._replace(fused=False)
+
     def promise(self, source: Source, key: experts.Setting) -> set[str]:
+        key = self._as_asked(source, key)
         if not experts.is_ours(key):
             return set()
         function = source.function
@@ -153,6 +161,7 @@ class Experts(Judge):
         return found
 
     def control(self, source: Source, key: experts.Setting) -> Any:
+        key = self._as_asked(source, key)
         some = key._replace(tokens=(16, 0, 32))
         others = [key._replace(tokens=(2, 0, 1))] if not (key.skip and key.quantized) else []
         others += [key._replace(spare=4)]

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import builtins
 import contextlib
 import difflib
 import gc
@@ -22,6 +23,7 @@ import logging
 import os
 import random
 import signal
+import symtable
 import sys
 import tempfile
 import time
@@ -283,9 +285,26 @@ def _judge(base: Base, data: bytes, after: bytes, what: str, tally: Tally) -> No
         endstates.forget()
         tally.count[f"{what}: runs without end, not judged"] += 1
         return
+    if wrongs and nowhere_bound(data, target) - nowhere_bound(base.source.data, target):
+        tally.count[f"{what}: uses a name that the mutation left bound nowhere, and raises for it"] += 1
+        return
     tally.judged[f"{what}, " + ("sound" if sound else "broken by the mutation")] += 1
     tally.fix_judged[target.fix] += 1
     _demand(not wrongs, f"{what}, and the end state is wrong:\n  " + "\n  ".join(wrongs[:6]), base, data, after)
+
+
+def nowhere_bound(data: bytes, target: catalog.Target) -> set[str]:
+    """The names that a function, or one nested in it, looks for in its module and in the built-ins, where none is."""
+    there = shape.bound_names(shape.parse(data)) | set(dir(builtins))
+
+    def missing(table: symtable.SymbolTable) -> set[str]:
+        mine = {symbol.get_name() for symbol in table.get_symbols() if symbol.is_referenced() and symbol.is_global()}
+        return (mine - there).union(*map(missing, table.get_children()))
+
+    table = symtable.symtable(data.decode(), target.file, "exec")
+    for name in target.function.split("."):
+        (table,) = (child for child in table.get_children() if child.get_name() == name)
+    return missing(table)
 
 
 @contextlib.contextmanager

@@ -21,6 +21,7 @@ import wheels
 
 from unhang import catalog, shape
 from unhang.catalog import Shape, Target
+from unhang.compat import as_written as as_written_change
 from unhang.compat import sources as compat
 from unhang.decide import codemod
 from unhang.rewriting import Step, rewrite
@@ -78,7 +79,7 @@ def cases(
             covered |= {f"{upstream} {name}" for name in names}
             found += [pytest.param(Case(kind, target, name), id=f"{upstream}-{name}") for name in names]
     for row in _ROWS:
-        if row["fix"] == fix and row["state"] == "affected" and not covered & {*row.get("releases", ())}:
+        if row["fix"] == fix and row["state"] == "affected" and not covered & {*_released(row)}:
             kind = "pull" if _is_pull(row) else "shape"
             found.append(pytest.param(Case(kind, _targets(row)[0], row["shape"]), id=f"{kind}-{row['shape']}"))
     return found
@@ -216,6 +217,25 @@ def _targets(row: Mapping[str, Any]) -> list[Target]:
     return [item for item in catalog.fix(row["fix"]).targets if item.function == row["function"]]
 
 
+@cache
+def _by_shape() -> Mapping[tuple[str, str, str], list[str]]:
+    """The releases that have a shape, by fix, function and shape: ``megatron-core 0.17.1``."""
+    found: dict[tuple[str, str, str], list[str]] = {}
+    for target in (target for fix in catalog.fixes().values() for target in fix.targets):
+        for version, release in catalog.releases()[target.upstream].items():
+            if shape_here := release.shapes[f"{target.file}::{target.function}"]:
+                found.setdefault((target.fix, target.function, shape_here), []).append(f"{target.upstream} {version}")
+    return found
+
+
+def _released(row: Mapping[str, Any]) -> list[str]:
+    return _by_shape().get((row["fix"], row["function"], row["shape"]), [])
+
+
+def _only_in_wheels(row: Mapping[str, Any]) -> bool:
+    return row.get("first", "").partition(" ")[0] in WIDTHS
+
+
 def _has(target: Target, versions: Sequence[str]) -> bool:
     """Whether this is the target (of several in one upstream) that these releases have."""
     known = catalog.releases()[target.upstream]
@@ -230,14 +250,17 @@ def _load(case: Case) -> Source:
         assert data is not None, f"{project} {case.key} has no {case.target.file}"
         return Source(case.target, data)
     if case.kind == "tree":
-        tags = compat.load("upstreams.json")["upstreams"]["megatron-core"]["trees"]
-        (tag,) = (tag for tag, version in tags.items() if version == case.key)
-        return Source(case.target, _show(case.target, tag, case.target.file) or b"")
+        prefix = compat.load("upstreams.json")["upstreams"]["megatron-core"]["tree-tags"]
+        return Source(case.target, _show(case.target, f"refs/tags/{prefix}{case.key}", case.target.file) or b"")
     if case.kind == "pull":
         found = _pulls(case.target.fix)
         assert case.key in found, f"the pull request applied to no shape gives {case.key}"
         return found[case.key]
     (row,) = (row for row in _ROWS if (row["fix"], row["shape"]) == (case.target.fix, case.key))
+    if _only_in_wheels(row):
+        upstream, version = row["first"].split()
+        (target,) = (item for item in _targets(row) if item.upstream == upstream and _has(item, [version]))
+        return _load(Case("wheel", target, version))
     for target in _targets(row):
         data = _show(target, row["first"].split()[1], target.file)
         if data is not None:
@@ -263,12 +286,13 @@ def _pulls(fix: str) -> Mapping[str, Source]:
     if shutil.which("patch") is None:
         pytest.skip("GNU patch is needed to apply a pull request")
     repo = git.Repo(folder)
+    diff = as_written_change.hunks(repo, item["ref"], item["file"], item["function"])
     found: dict[str, Source] = {}
     for row in _ROWS:
         if row["fix"] != fix or row["function"] != item["function"]:
             continue
         for base in _bases(row):
-            data = compat.as_written(repo, item["ref"], item["file"], item["function"], base.data)
+            data = as_written_change.applied(diff, base.data)
             if data is None or not _parses(data):
                 continue
             source = Source(base.target, data)
@@ -280,11 +304,11 @@ def _pulls(fix: str) -> Mapping[str, Source]:
 def _bases(row: Mapping[str, Any]) -> list[Source]:
     """What may have been patched: the first release, and the first commit, of a shape."""
     bases = []
-    released = [name.split() for name in row.get("releases", ())][:1]
+    released = [name.split() for name in _released(row)][:1]
     for upstream, version in released:
         data = wheels.read(upstream, version, _targets(row)[0].file) if upstream != "megatron-lm" else None
         bases += [Source(_targets(row)[0], data)] if data is not None else []
-    if row.get("first"):
+    if row.get("first") and not _only_in_wheels(row):
         bases.append(_load(Case("shape", _targets(row)[0], row["shape"])))
     return bases
 

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import cli
+import environments
 import pytest
 
 VERL = ("verl", "0.7.1")
@@ -221,6 +222,22 @@ def test_a_version_outside_of_the_matrix_with_an_unknown_shape(
     exit_code, result = the_result(site)
     assert (exit_code, result["verdict"], result["code"]) == (1, "unlisted", code)
     assert f"nearest supported version: {nearest}" in result["hint"]
+
+
+@pytest.mark.parametrize("only", [(), ("--upstream", "megatron-lm")], ids=["both", "megatron-lm alone"])
+def test_a_function_that_stands_in_another_target_is_judged_there(only: tuple[str, ...], tmp_path: Path) -> None:
+    """A tree of tomorrow is not `unlisted` for a function that upstream moved to where the fix looks as well."""
+    fix = ("--fix", "sft-packed-seq-broadcast", "--output-format", "json", *only)
+    root = environments.tree(tmp_path, "99.0.0")
+    results = cli.unhang("check", "--source", root, *fix).json["results"]
+    assert {result["verdict"] for result in results} == {"unlisted"}
+    environments.write(root, {"megatron/core/utils.py": "def get_batch_on_this_tp_rank(batch):\n    return batch\n"})
+    results = cli.unhang("check", "--source", root, *fix).json["results"]
+    verdicts = {(result["upstream"], result["verdict"]) for result in results}
+    assert ("megatron-lm", "not-affected") in verdicts
+    assert ("megatron-core", "unlisted") in verdicts or only, "an unknown shape there is told there"
+    (detail,) = {result["detail"] for result in results if result["upstream"] == "megatron-lm"}
+    assert "it stands in megatron/core/utils.py" in detail
 
 
 def test_a_link_that_leads_out_of_the_installation(site: Path, tmp_path: Path) -> None:

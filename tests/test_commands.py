@@ -17,7 +17,7 @@ import unhang
 
 CORE, VERL, SWIFT = ("megatron-core", "0.17.1"), ("verl", "0.7.1"), ("ms-swift", "4.6.0")
 ENGINE = "verl/workers/engine/megatron/transformer_impl.py"
-KEYS = ["upstream", "version", "location", "fix", "file", "function", "verdict", "shape", "code", "detail", "hint"]
+KEYS = "upstream version location fix file function verdict shape code detail hint nearest".split()
 
 
 @pytest.fixture(scope="module")

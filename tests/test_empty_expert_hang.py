@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import functools
 import itertools
 import logging
@@ -14,6 +15,7 @@ import pytest
 import sources
 
 from unhang import catalog, shape
+from unhang.codemods.base import AnchorError
 from unhang.decide import codemod
 
 FIX = "empty-expert-hang"
@@ -489,6 +491,17 @@ def test_the_alignment_is_asked_only_with_quantization() -> None:
         "if skip_routed_expert_padding(self.config):",
     )
     assert "a grouped linear gets an empty input" in faults(function)
+
+
+def test_probabilities_that_are_padded_before_they_have_a_column_are_not_ours_to_add_to() -> None:
+    (target,) = catalog.fix(FIX).targets
+    function = sources.bare(sources.Case("wheel", target, "0.19.2").load().function)
+    (column,) = (node for node in function.body if ast.unparse(node).startswith("permuted_probs = permuted_probs"))
+    function.body.remove(column)
+    (padding,) = (node for node in function.body if ".quantization_padding(" in ast.unparse(node))
+    function.body.insert(function.body.index(padding) + 1, column)
+    with pytest.raises(AnchorError, match=r"unsqueeze\(-1\) before the padding"):
+        codemod(target).edits(function)
 
 
 # -- the pull request -------------------------------------------------------------------------------------------------

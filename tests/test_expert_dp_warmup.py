@@ -22,6 +22,7 @@ import wheels
 from sources import Source
 
 from unhang import catalog, shape
+from unhang.codemods.base import AnchorError
 from unhang.decide import codemod
 
 FIX = "expert-dp-warmup"
@@ -552,6 +553,17 @@ def test_without_the_gate_a_dense_model_makes_communicators(newest: Source) -> N
     source = mutated(newest, _GATE, _GATE.replace("expert_model_parallel_size > 1", "True"))
     assert initialised(source, Job(ep=1), 0)[0].done != []
     assert not codemod(source.target).holds(source.function)
+
+
+@pytest.mark.parametrize("how", ["through a name", "as it is"])
+def test_a_group_that_no_call_makes_is_not_ours_to_warm_up(how: str) -> None:
+    untouched = sources.first(CORE_WHEELS, "megatron-core")
+    old = "_EXPERT_DATA_PARALLEL_GROUP = group\n"
+    pair = "(group, group)"
+    two = {"through a name": f"group = {pair}\n            {old}", "as it is": old.replace("group", pair)}
+    function = sources.mutated(untouched.function, old, two[how])
+    with pytest.raises(AnchorError, match="_EXPERT_DATA_PARALLEL_GROUP as a call makes it, not line"):
+        codemod(untouched.target).edits(function)
 
 
 # -- the pull request -------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ import pytest
 import sources
 
 from unhang import catalog, shape
+from unhang.codemods.base import AnchorError
 from unhang.decide import codemod
 
 FIX = "mtp-cp-deadlock"
@@ -264,3 +265,10 @@ def test_the_guard_against_no_micro_batch_matters() -> None:
     assert faults(function) == set()
     with pytest.raises(IndexError):
         calls_at_all(function, Grid(batches=0))
+
+
+def test_a_count_of_something_else_than_micro_batches_is_not_ours_to_gate_on() -> None:
+    source = sources.first(CASES, "verl")
+    function = sources.mutated(source.function, "micro_batches, indices = ", "micro_batches, indices = 0 or ")
+    with pytest.raises(AnchorError, match="micro_batches as a call makes them"):
+        codemod(source.target).edits(function)

@@ -29,7 +29,7 @@ CLONES = {
     "ms-swift": "UNHANG_SWIFT_CLONE",
 }
 # The platforms that the pinned wheels of megatron-core are built for; a wheel for any platform matches as well.
-_PLATFORMS = ("manylinux_2_28_x86_64", "manylinux_2_24_x86_64")
+_PLATFORMS = tuple(f"manylinux_2_{minor}_{machine}" for machine in ("x86_64", "aarch64") for minor in (28, 24))
 
 
 class WheelError(Exception):
