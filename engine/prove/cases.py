@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 PASSED, HUNG, CRASHED, DIFFERS, BROKEN = "passed", "hung", "crashed", "differs", "broken"
@@ -42,7 +44,7 @@ class Case(NamedTuple):
     """How it must end on untouched source: ``passed`` for a control, else how the defect shows."""
     at: str = ""
     """What must be named where the untouched source ends so: a function, a rank. Else it is another defect than ours."""
-    options: dict[str, Any] = {}
+    options: Mapping[str, Any] = MappingProxyType({})
     """What else the proof's ``run`` is to know."""
     core: bool = False
     """Whether it belongs to the core set, which runs in CI."""
@@ -72,10 +74,7 @@ def verdict(case: Case, untouched: Outcome, patched: Outcome) -> str:
     return ""
 
 
-def mutation_verdict(cases: dict[str, Case], outcomes: dict[str, Outcome]) -> str:
-    """Why a mutation of the patch was not caught; empty where a case fails, and none is broken."""
-    for name, outcome in outcomes.items():
-        if outcome.status == BROKEN:
-            return f"{name} is broken: {outcome.detail}"
-    failed = [name for name in cases if outcomes[name].status != PASSED]
-    return "" if failed else "every case passes on it"
+def survivors(outcomes: Mapping[str, Outcome]) -> str:
+    """Why a variant that must fail on all of these cases does not; empty where it fails on each, by its own fault."""
+    wrong = [name for name, outcome in outcomes.items() if outcome.status in (PASSED, BROKEN)]
+    return "; ".join(f"{name} {outcomes[name].status}: {outcomes[name].detail}" for name in wrong)

@@ -1,7 +1,7 @@
 """Runs a proof's cases on every variant of the source, in the target's interpreter: a question on stdin, an answer on stdout.
 
-The question: ``fix``; ``path``, what goes first on ``sys.path``; ``variants``, a name for each and the modules that it
-replaces, with their files; ``cases``, each as the fields of ``Case``; ``deadline_s``. The answer: ``torch``'s version, and
+The question: ``fix``; ``path``, what goes first on ``sys.path``; ``cases``, each as the fields of ``Case``; ``deadline_s``;
+``variants``, for each name the modules that it replaces, with their files, and the names of its cases. The answer: ``torch``'s version, and
 ``outcomes``, by variant and case. Each variant has a process of its own, in which the upstream is imported for real, its
 module taken from the variant's file.
 """
@@ -63,9 +63,10 @@ def answer(question: Mapping[str, Any]) -> dict[str, Any]:
         except Exception:
             continue
     cases = [Case(*row)._replace(topology=Topology(*row[1])) for row in question["cases"]]
-    outcomes = {
-        name: _forked(proof, files, cases, float(question["deadline_s"])) for name, files in question["variants"].items()
-    }
+    outcomes = {}
+    for name, (files, wanted) in question["variants"].items():
+        chosen = [case for case in cases if case.name in wanted]
+        outcomes[name] = _forked(proof, files, chosen, float(question["deadline_s"]))
     return {"torch": torch.__version__, "python": sys.version.split()[0], "outcomes": outcomes}
 
 

@@ -28,7 +28,15 @@ from unhang_prove import child
 child.main()
 """
 _MARK = "unhang-proof:"
-Mutation = Callable[[bytes], bytes]
+
+
+class Other(NamedTuple):
+    """Another variant of the source than untouched and patched: half of the patch, or a pull request as written."""
+
+    change: Callable[[bytes, bytes], bytes]
+    """Makes a file of it, from the untouched one and the patched one."""
+    fails: tuple[str, ...]
+    """The cases that must fail on it."""
 
 
 class Answer(NamedTuple):
@@ -65,7 +73,7 @@ def ask(
     python: str,
     fix: str,
     path: Sequence[str],
-    variants: Mapping[str, Mapping[str, bytes]],
+    variants: Mapping[str, tuple[Mapping[str, bytes], Sequence[str]]],
     cases: Sequence[Case],
     *,
     deadline_s: float = 8.0,
@@ -73,15 +81,18 @@ def ask(
 ) -> Answer:
     """Run the cases of a fix in ``python``, with ``path`` first on its import path, once for each variant of the files.
 
-    ``variants`` gives each variant's files, by their path below the import path. All that is written lies in a temporary
-    folder, and goes with it. Raises UnhangError ``no-torch``, or ``broken-interpreter`` where no answer comes.
+    ``variants`` gives each variant's files, by their path below the import path, and the names of the cases to run on it.
+    All that is written lies in a temporary folder, and goes with it. Raises UnhangError ``no-torch``, or ``broken-interpreter`` where no answer comes.
     """
     with tempfile.TemporaryDirectory(prefix="unhang-prove-") as folder:
         question = {
             "fix": fix,
             "path": list(path),
-            "variants": {name: _lay_out(os.path.join(folder, name), files) for name, files in variants.items()},
-            "cases": [tuple(case) for case in cases],
+            "variants": {
+                name: (_lay_out(os.path.join(folder, name), files), list(wanted))
+                for name, (files, wanted) in variants.items()
+            },
+            "cases": [case._replace(options=dict(case.options)) for case in cases],
             "deadline_s": deadline_s,
         }
         here = os.path.dirname(os.path.abspath(__file__))
@@ -109,22 +120,25 @@ def ask(
 
 def prove(
     python: str,
-    proof: str,
+    fix: str,
     upstreams: Sequence[str],
     installations: Sequence[Installation],
     cases: Sequence[Case],
-    mutations: Mapping[str, Mutation] = {},
+    others: Mapping[str, Other],
 ) -> Answer:
-    """Run the cases on the untouched source of these installations, on the patched one, and on mutations of that.
+    """Run the cases on the untouched source of these installations and on the patched one, and some on others.
 
-    ``upstreams`` are those whose files are rewritten; the others are used as they are. Raises as ``sources`` and ``ask``.
+    ``upstreams`` are those whose files are rewritten; the rest is used as it is. Raises as ``sources`` and ``ask``.
     """
-    pairs = sources(catalog.fix(proof), installations, upstreams)
-    variants = {UNTOUCHED: {path: before for path, (before, _) in pairs.items()}}
-    variants[PATCHED] = {path: after for path, (_, after) in pairs.items()}
-    for name, mutate in mutations.items():
-        variants[name] = {path: mutate(after) for path, (_, after) in pairs.items()}
-    return ask(python, proof, list(dict.fromkeys(found.root for found in installations)), variants, cases)
+    pairs = sources(catalog.fix(fix), installations, upstreams)
+    every = [case.name for case in cases]
+    variants: dict[str, tuple[Mapping[str, bytes], Sequence[str]]] = {
+        UNTOUCHED: ({path: before for path, (before, _) in pairs.items()}, every),
+        PATCHED: ({path: after for path, (_, after) in pairs.items()}, every),
+    }
+    for name, other in others.items():
+        variants[name] = {path: other.change(*pair) for path, pair in pairs.items()}, other.fails
+    return ask(python, fix, list(dict.fromkeys(found.root for found in installations)), variants, cases)
 
 
 def _lay_out(folder: str, files: Mapping[str, bytes]) -> dict[str, str]:
