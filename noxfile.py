@@ -20,6 +20,7 @@ nox.options.sessions = ["lint", "typecheck", "tests"]
 HERE = Path(__file__).parent
 PYTHONS = ["3.10", "3.11", "3.12", "3.13"]
 GROUPS = nox.project.load_toml(HERE / "pyproject.toml")
+PROOFS = ["tests/test_prove_schedule.py", "tests/test_prove_ranks.py", "tests/proofs"]
 DEMO = ["verl==0.7.1", "megatron-core==0.17.1", "ms-swift==4.6.0"]
 
 
@@ -86,8 +87,9 @@ def fuzz(session: nox.Session) -> None:
 def proofs(session: nox.Session) -> None:
     """Show each hang on untouched source, on a CPU, and that it is gone on patched source: docs/proofs.md.
 
-    Prints the table, and leaves it in the session's temporary folder, as JSON and JUnit. `UNHANG_PROOFS=core` runs the core
-    set alone, which takes a minute. Where an index holds both, pip may take the torch for CUDA: that does as well.
+    Prints the table, and leaves it in the session's temporary folder, as JSON and JUnit. `UNHANG_PROOFS=core` runs
+    the core set alone, which takes a minute. Where an index holds both, pip may take the torch for CUDA: that does as
+    well.
     """
     install_wheel(session)
     session.install("--quiet", *nox.project.dependency_groups(GROUPS, "test"))
@@ -96,8 +98,8 @@ def proofs(session: nox.Session) -> None:
     out = Path(session.create_tmp())
     wanted = os.environ.get("UNHANG_PROOFS", "all")
     env = {"TMPDIR": tempfile.gettempdir(), "UNHANG_PROOFS": wanted, "UNHANG_PROOFS_JSON": str(out / "proofs.json")}
-    options = ["-n", "0", "-o", "console_output_style=none", f"--junitxml={out / 'proofs.xml'}"]
-    session.run("python", "-m", "pytest", *options, "tests/proofs", *session.posargs, env=env)
+    options = ["-n", "0", f"--junitxml={out / 'proofs.xml'}"]
+    session.run("python", "-m", "pytest", *options, *PROOFS, *session.posargs, env=env)
 
 
 @nox.session(reuse_venv=True)

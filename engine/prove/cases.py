@@ -43,7 +43,7 @@ class Case(NamedTuple):
     untouched: str
     """How it must end on untouched source: ``passed`` for a control, else how the defect shows."""
     at: str = ""
-    """What must be named where the untouched source ends so: a function, a rank. Else it is another defect than ours."""
+    """What must be named where the untouched source ends so: a function, a rank. Else it is another defect."""
     options: Mapping[str, Any] = MappingProxyType({})
     """What else the proof's ``run`` is to know."""
     core: bool = False

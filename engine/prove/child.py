@@ -1,9 +1,9 @@
-"""Runs a proof's cases on every variant of the source, in the target's interpreter: a question on stdin, an answer on stdout.
+"""Runs a proof's cases on all variants of the source, in the target's interpreter: asked on stdin, answered on stdout.
 
-The question: ``fix``; ``path``, what goes first on ``sys.path``; ``cases``, each as the fields of ``Case``; ``deadline_s``;
-``variants``, for each name the modules that it replaces, with their files, and the names of its cases. The answer: ``torch``'s version, and
-``outcomes``, by variant and case. Each variant has a process of its own, in which the upstream is imported for real, its
-module taken from the variant's file.
+The question: ``fix``; ``path``, what goes first on ``sys.path``; ``cases``, each as the fields of ``Case``;
+``deadline_s``; ``variants``, for each name the modules that it replaces, with their files, and the names of its
+cases. The answer: ``torch``'s version, and ``outcomes``, by variant and case. Each variant has a process of its own,
+in which the upstream is imported for real, its module taken from the variant's file.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """megatron-core and ms-swift: which collectives the real initialisation issues on the groups that it makes.
 
-NCCL's own stall cannot be shown on a CPU. What is shown is its cause: that the expert data-parallel communicators are not
-used until the first gradient reduction, or, patched, that right after initialisation every rank has issued one all-reduce of
-one element on each of them, in one order. The fake backend poses as the device's.
+NCCL's own stall cannot be shown on a CPU. What is shown is its cause: that the expert data-parallel communicators are
+not used until the first gradient reduction, or, patched, that right after initialisation every rank has issued one
+all-reduce of one element on each of them, in one order. The fake backend poses as the device's.
 """
 
 from __future__ import annotations
@@ -64,6 +64,7 @@ def run(case: Case, deadline_s: float) -> Outcome:
     """Run the initialisation as every rank, and compare what each issued with what it should have."""
     from megatron.core import parallel_state
 
+    megatron.remember_rank_lists()
     kept = megatron.Globals(parallel_state)
     wanted: dict[int, list[tuple[int, ...]]] = {}
     initialize = _swift if case.options.get("through") == "ms-swift" else megatron.initialize

@@ -1,4 +1,4 @@
-"""Our side of a proof: the variants of the source laid out in a temporary folder, and the target's interpreter asked."""
+"""Our side of a proof: the variants of the source in a temporary folder, and the target's interpreter asked."""
 
 from __future__ import annotations
 
@@ -48,11 +48,13 @@ class Answer(NamedTuple):
     """By variant and case."""
 
 
-def sources(fix: Fix, installations: Sequence[Installation], upstreams: Sequence[str]) -> dict[str, tuple[bytes, bytes]]:
+def sources(
+    fix: Fix, installations: Sequence[Installation], upstreams: Sequence[str]
+) -> dict[str, tuple[bytes, bytes]]:
     """The files of a fix in these upstreams, by their path below the import path: as they are, and as we rewrite them.
 
-    What is patched already, or fixed by upstream, is no more untouched. Raises UnhangError ``not-provable`` then, and where
-    the rewrite would not go in.
+    What is patched already, or fixed by upstream, is no more untouched. Raises UnhangError ``not-provable`` then, and
+    where the rewrite would not go in.
     """
     chosen = [found for found in installations if found.upstream in upstreams]
     findings = judge(chosen, [fix], lambda _path, _target: None)
@@ -81,8 +83,9 @@ def ask(
 ) -> Answer:
     """Run the cases of a fix in ``python``, with ``path`` first on its import path, once for each variant of the files.
 
-    ``variants`` gives each variant's files, by their path below the import path, and the names of the cases to run on it.
-    All that is written lies in a temporary folder, and goes with it. Raises UnhangError ``no-torch``, or ``broken-interpreter`` where no answer comes.
+    ``variants`` gives each variant's files, by their path below the import path, and the names of the cases to run on
+    it. All that is written lies in a temporary folder, and goes with it. Raises UnhangError ``no-torch``, or
+    ``broken-interpreter`` where no answer comes.
     """
     with tempfile.TemporaryDirectory(prefix="unhang-prove-") as folder:
         question = {

@@ -1,4 +1,4 @@
-"""What the proofs about Megatron share: its groups made for a topology, and its module globals made new for each rank."""
+"""What the proofs about Megatron share: groups made for a topology, and module globals made new for each rank."""
 
 from __future__ import annotations
 
@@ -26,6 +26,25 @@ def initialize(topology: Topology) -> None:
     }
     known = inspect.signature(parallel_state.initialize_model_parallel).parameters
     parallel_state.initialize_model_parallel(**{name: value for name, value in wanted.items() if name in known})
+
+
+def remember_rank_lists() -> None:
+    """Have the lists of ranks, the same for every rank, computed once for all in this process: half of the time."""
+    from megatron.core import parallel_state
+
+    compute = getattr(parallel_state, "generate_masked_orthogonal_rank_groups", None)
+    if compute is None or hasattr(compute, "known"):  # a release that has other ways
+        return
+    known: dict[str, list[list[int]]] = {}
+
+    def remembered(*args: Any, **kwargs: Any) -> list[list[int]]:
+        key = repr((args, kwargs))
+        if key not in known:
+            known[key] = compute(*args, **kwargs)
+        return [list(ranks) for ranks in known[key]]
+
+    remembered.known = known  # type: ignore[attr-defined]
+    parallel_state.generate_masked_orthogonal_rank_groups = remembered
 
 
 class Globals:

@@ -60,6 +60,7 @@ def _scheduled(case: Case) -> Outcome:
     from megatron.core import parallel_state
     from megatron.core.transformer import multi_token_prediction
 
+    megatron.remember_rank_lists()
     kept = megatron.Globals(parallel_state)
 
     def fresh(_: int) -> None:
@@ -114,7 +115,7 @@ def _engine(module: ModuleType, topology: Topology) -> Any:
     import torch
     from megatron.core.transformer.transformer_config import TransformerConfig
 
-    engine = object.__new__(type("Engine", (module.MegatronEngine,), {"__init__": lambda self: None}))
+    engine: Any = object.__new__(type("Engine", (module.MegatronEngine,), {"__init__": lambda self: None}))
     engine.model_config = SimpleNamespace(mtp=SimpleNamespace(enable=True, enable_train=True))
     engine.engine_config = SimpleNamespace(
         context_parallel_size=topology.cp, router_replay=SimpleNamespace(mode="disabled")

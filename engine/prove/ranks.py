@@ -1,8 +1,9 @@
 """Real ranks: processes forked after the slow imports, with gloo between them, and a deadline.
 
-A rank that is done stays until all are: were it to end, its closed connections would make an error of its peers' hang. So
-these are different findings: a rank that raised, one that died, and one that is still at work at the deadline, of which
-the Python stack is kept. No rank tears its groups down: in a world that half hangs, that would block.
+A rank that is done stays until all are: were it to end, its closed connections would make an error of its peers'
+hang. So these are different findings: a rank that raised, one that died, and one that is still at work at the
+deadline, of which the Python stack is kept. No rank tears its groups down: in a world that half hangs, that would
+block.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ if TYPE_CHECKING:
     from multiprocessing.context import ForkProcess
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
+_START_S = 120.0  # for all ranks to meet, on however busy a machine; the deadline runs from then on
 _GRACE_S = 1.0  # for the peers of a rank that raised: to come to where they will wait for it
+_READY = "ready"
 _TORCH_TIMEOUT = timedelta(minutes=30)  # far beyond any deadline: it is ours that counts
 
 
@@ -71,31 +74,33 @@ class World(NamedTuple):
             places.setdefault(told[rank.state], []).append(number)
         if list(places) == ["done"]:
             return ""
-        order = sorted(places, key=lambda told: (told == "done", not told.startswith("raised"), told))
+        causes = ("died", "raised", "waits", "done")  # of a rank that died, its peers' errors are the consequence
+        order = sorted(places, key=lambda told: (causes.index(told.split()[0]), told))
         return "; ".join(f"rank {ranges(places[told])} {told}" for told in order)
 
 
 def run(world: int, body: Callable[[int], Any], *, deadline_s: float = 20.0) -> World:
     """Run ``body(rank)`` in ``world`` processes at once, each with gloo as its default group, until all are done.
 
-    Its results must be picklable. A rank still at work after ``deadline_s`` seconds is ``alive``. To be called where no
-    process group and no thread of torch's is at work yet: the ranks are forks.
+    Its results must be picklable. A rank still at work ``deadline_s`` seconds after all have met is ``alive``. To be
+    called where no process group and no thread of torch's is at work yet: the ranks are forks.
     """
     context = multiprocessing.get_context("fork")
     begun = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="unhang-ranks-") as folder:
-        pipes = [context.Pipe() for _ in range(world)]
-        processes = [
-            context.Process(target=_rank, args=(number, world, body, folder, pipes[number][1]), daemon=True)
-            for number in range(world)
-        ]
         sys.stdout.flush()
         sys.stderr.flush()
-        for process, (_, theirs) in zip(processes, pipes):
-            process.start()
-            theirs.close()
+        processes: list[ForkProcess] = []
+        pipes: list[Connection[Any, Any]] = []
         try:
-            answers = _answers(processes, [ours for ours, _ in pipes], begun + deadline_s)
+            for number in range(world):
+                ours, theirs = context.Pipe()
+                process = context.Process(target=_rank, args=(number, world, body, folder, theirs), daemon=True)
+                process.start()
+                theirs.close()  # before the next fork: the end of this rank is to be the end of its pipe
+                processes.append(process)
+                pipes.append(ours)
+            answers = _answers(processes, pipes, deadline_s)
             ranks = [
                 answers[number] if number in answers else _late(process, number, folder)
                 for number, process in enumerate(processes)
@@ -115,14 +120,15 @@ def place(stack: Sequence[str]) -> str:
     return f"{inside[0].rpartition(' in ')[2]} at {where}" if inside and stack[0] != where else where
 
 
-def _rank(number: int, world: int, body: Callable[[int], Any], folder: str, pipe: Connection) -> None:
+def _rank(number: int, world: int, body: Callable[[int], Any], folder: str, pipe: Connection[Any, Any]) -> None:
     stacks = open(os.path.join(folder, f"stack{number}"), "w")  # noqa: SIM115 - faulthandler keeps its descriptor
     faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=True)
     quiet = os.open(os.devnull, os.O_WRONLY)
     os.dup2(quiet, 1)
     os.dup2(quiet, 2)
     try:
-        answer = _body(number, world, body, folder)
+        signal.alarm(int(_START_S) + 3600)  # should the parent be gone without a word
+        answer = _body(number, world, body, folder, pipe)
         try:
             pipe.send(answer)
         except Exception as error:  # whatever cannot be pickled
@@ -134,13 +140,14 @@ def _rank(number: int, world: int, body: Callable[[int], Any], folder: str, pipe
         os._exit(0)
 
 
-def _body(number: int, world: int, body: Callable[[int], Any], folder: str) -> Rank:
+def _body(number: int, world: int, body: Callable[[int], Any], folder: str, pipe: Connection[Any, Any]) -> Rank:
     try:
         import torch.distributed as dist
 
         os.environ.update(RANK=str(number), LOCAL_RANK=str(number), WORLD_SIZE=str(world))
         store = dist.FileStore(os.path.join(folder, "store"), world)
         dist.init_process_group("gloo", store=store, rank=number, world_size=world, timeout=_TORCH_TIMEOUT)
+        pipe.send(_READY)
         return Rank("done", body(number), "", ())
     except BaseException as error:
         return Rank("raised", None, f"{type(error).__name__}: {str(error)[:300]}", tuple(_frames(error)))
@@ -155,19 +162,29 @@ def _frames(error: BaseException) -> list[str]:
     return frames[::-1]
 
 
-def _answers(processes: list[ForkProcess], pipes: list[Connection[Any, Any]], deadline: float) -> dict[int, Rank]:
+def _answers(
+    processes: Sequence[ForkProcess], pipes: Sequence[Connection[Any, Any]], deadline_s: float
+) -> dict[int, Rank]:
     """What the ranks say, until all have said it, or died, or it is too late; early, if one has raised."""
     answers: dict[int, Rank] = {}
-    open_pipes = {pipe: number for number, pipe in enumerate(pipes)}
-    while open_pipes and (left := deadline - time.monotonic()) > 0:
-        for pipe in wait(list(open_pipes), left):
-            number = open_pipes.pop(pipe)  # type: ignore[call-overload]
+    met = 0
+    deadline = time.monotonic() + _START_S
+    todo = dict(enumerate(pipes))
+    while todo and (left := deadline - time.monotonic()) > 0:
+        ready = wait(list(todo.values()), left)
+        for number in [number for number, pipe in todo.items() if pipe in ready]:
             try:
-                answers[number] = pipe.recv()  # type: ignore[union-attr]
+                said = pipes[number].recv()
             except (EOFError, OSError):
                 processes[number].join()
-                answers[number] = Rank("died", None, f"died with exit code {processes[number].exitcode}", ())
-            if answers[number].state != "done":
+                said = Rank("died", None, f"died with exit code {processes[number].exitcode}", ())
+            if said == _READY:
+                met += 1
+                deadline = time.monotonic() + (deadline_s if met == len(pipes) else _START_S)
+                continue
+            del todo[number]
+            answers[number] = said
+            if said.state != "done":
                 deadline = min(deadline, time.monotonic() + _GRACE_S)
     return answers
 
@@ -186,7 +203,7 @@ def _late(process: ForkProcess, number: int, folder: str) -> Rank:
 
 
 def _stack(text: str) -> list[str]:
-    """The stack that speaks of a collective, of all threads' stacks as faulthandler writes them; else the main one's."""
+    """The stack that speaks of a collective, of all that faulthandler writes; else the main thread's."""
     stacks: list[list[str]] = []
     for line in text.splitlines():
         if "most recent call first" in line:

@@ -1,10 +1,10 @@
 """Records what each rank of a job issues, one rank after the other, on torch's ``fake`` process-group backend.
 
-What is wrapped are the functions of ``torch.distributed`` (install before the upstream is imported: it may keep some by
-name), so object collectives and ``batch_isend_irecv`` are seen as well. Not seen: calls of a process group's own methods, and
-functional collectives. Nothing is moved between ranks, with one exception: what an earlier rank has broadcast reaches the
-later ones. After any other operation a rank finds its own values, so control flow that depends on values of others
-needs real ranks (``ranks``).
+What is wrapped are the functions of ``torch.distributed`` (install before the upstream is imported: it may keep some
+by name), so object collectives and ``batch_isend_irecv`` are seen as well. Not seen: calls of a process group's own
+methods, and functional collectives. Nothing is moved between ranks, with one exception: what an earlier rank has
+broadcast reaches the later ones. After any other operation a rank finds its own values, so control flow that depends
+on values of others needs real ranks (``ranks``).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from .schedule import Operation, Raised, Step, Wait
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
+    from types import FrameType
 
 # name -> kind, the argument that carries what all members must agree on, the argument that names the root
 _COLLECTIVES: dict[str, tuple[str, str, str]] = {
@@ -180,12 +181,10 @@ class Recorder:
 
     @staticmethod
     def _peer(given: dict[str, Any], name: str, ranks: Sequence[int]) -> int | None:
-        """The global rank of a root or peer, given as such or as its place in the group; 0 is torch's default root."""
-        place = given.get(f"group_{name}")
-        if place is not None:
-            return ranks[place]
+        """The global rank of a root or peer, given as such or as its place in the group."""
+        place: int | None = given.get(f"group_{name}")
         peer: int | None = given.get(name)
-        return peer
+        return peer if place is None else ranks[place]
 
     def _move(self, kind: str, given: dict[str, Any], key: tuple[str, int], ranks: Sequence[int]) -> None:
         """Leave in the outputs what is to be found there: never memory that nobody has written."""
@@ -238,19 +237,22 @@ class Recorder:
     def _new_group(self, real: Callable[..., Any]) -> Callable[..., Any]:
         import torch.distributed as dist
 
-        signature = inspect.signature(real)
-
-        def new_group(*args: Any, **kwargs: Any) -> Any:
-            given = signature.bind(*args, **kwargs).arguments
-            ranks = given.get("ranks")
-            members = self._world_ranks if ranks is None else tuple(ranks)
+        def new_group(
+            ranks: Sequence[int] | None = None,
+            timeout: object = None,
+            backend: object = None,
+            pg_options: object = None,
+            use_local_synchronization: bool = False,
+            *_: object,
+            **__: object,
+        ) -> Any:
+            members = self._world_ranks if ranks is None else tuple(sorted(ranks))
             self._count += 1
-            if self.rank not in members:  # torch checks and sorts the ranks first, which at 1,024 takes most of the time
-                return None if given.get("use_local_synchronization") else dist.GroupMember.NON_GROUP_MEMBER
-            group = real(sorted(members))
-            name = f"group {self._count}"
-            self._groups[id(group)] = name, tuple(sorted(members))
-            self._backends[id(group)] = str(given.get("backend") or self.backend)
+            if self.rank not in members:  # torch would look at each of its ranks first: at 1,024, most of the time
+                return None if use_local_synchronization else dist.GroupMember.NON_GROUP_MEMBER
+            group = real(list(members))
+            self._groups[id(group)] = f"group {self._count}", members
+            self._backends[id(group)] = str(backend or self.backend)
             self._kept.append(group)
             return group
 
@@ -261,16 +263,15 @@ class Recorder:
 
     def site(self) -> str:
         """The innermost place outside of torch and of these modules: file, line and function."""
-        frame = sys._getframe(1)
-        outermost = frame
+        frame: FrameType | None = sys._getframe(1)
         while frame is not None:
             key = frame.f_code, frame.f_lineno
             if key not in self._sites:
                 self._sites[key] = "" if _is_inside(frame.f_code.co_filename) else _place(*key)
             if self._sites[key]:
                 return self._sites[key]
-            outermost, frame = frame, frame.f_back  # type: ignore[assignment]
-        return _place(outermost.f_code, outermost.f_lineno)
+            frame = frame.f_back
+        return "?"
 
 
 class Work:

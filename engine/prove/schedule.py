@@ -1,9 +1,9 @@
 """Plays what every rank of a job issues against each other: an operation that never completes is a hang. Pure.
 
-An operation is matched by its place: the n-th that a rank issues on a group is the n-th of every member, as NCCL and gloo
-have it. It completes when all members have issued it, and all alike. A rank goes on past an operation that it does not wait
-for, and stops at one that it waits for until that completes. So a program that only buffering lets pass is reported: whether
-it passes is not in its own hands.
+An operation is matched by its place: the n-th that a rank issues on a group is the n-th of every member, as NCCL and
+gloo have it. It completes when all members have issued it, and all alike. A rank goes on past an operation that it
+does not wait for, and stops at one that it waits for until that completes. So a program that only buffering lets pass
+is reported: whether it passes is not in its own hands.
 """
 
 from __future__ import annotations
@@ -173,8 +173,8 @@ class _Player:
 def play(programs: Mapping[int, Sequence[Step]]) -> list[Finding]:
     """Why the job of these ranks does not come to its end, nearest cause first; empty where it does.
 
-    ``programs`` holds what each rank issues and waits for, in order. Members that are not in it count as if they did not
-    exist.
+    ``programs`` holds what each rank issues and waits for, in order. Members that are not in it count as if they did
+    not exist.
     """
     player = _Player(programs)
     player.play()
@@ -188,7 +188,8 @@ def disagreement(slot: Mapping[int, Operation]) -> str:
     first = operations[0]
     for other in operations[1:]:
         if _alike(other) != _alike(first):
-            return "kinds differ" if _alike(other)[0] != _alike(first)[0] else f"{first.signature} and {other.signature}"
+            differ = _alike(other)[0] != _alike(first)[0]
+            return "kinds differ" if differ else f"{first.signature} and {other.signature}"
     if first.splits is not None and len(slot) == len(first.ranks):
         for sender, operation in slot.items():
             for receiver, other in slot.items():

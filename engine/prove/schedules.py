@@ -1,7 +1,8 @@
-"""A job's schedule: every rank recorded, in one process or in several, and then played. Runs in forks of this process."""
+"""A job's schedule: every rank recorded, in one process or in several, and then played. It runs in forks."""
 
 from __future__ import annotations
 
+import importlib
 import multiprocessing
 import os
 import time
@@ -38,11 +39,12 @@ class Schedule(NamedTuple):
 def check(
     world: int, prepare: Callable[[int], object], body: Callable[[int], Any], *, backend: str = "nccl"
 ) -> Schedule:
-    """Record ``prepare(rank)`` (not kept) and ``body(rank)`` for every rank, on groups that call themselves ``backend``.
+    """Record ``prepare(rank)`` (not kept) and ``body(rank)`` for every rank, on groups that pose as ``backend``.
 
     Module state is the caller's: ``prepare`` has to undo what the rank before has left. Raises RuntimeError, with the
     traceback, where ``prepare`` fails.
     """
+    importlib.import_module("torch.testing._internal.distributed.fake_pg")  # once, and not in every fork
     begun = time.monotonic()
     workers = 1 if world <= _ALONE else min(os.cpu_count() or 1, 8)
     context = multiprocessing.get_context("fork")

@@ -48,7 +48,8 @@ def gloo_as_nccl() -> None:
         group: Any = None,
         async_op: bool = False,
     ) -> Any:
-        splits = [sizes.tolist() if torch.is_tensor(sizes) else sizes for sizes in (output_split_sizes, input_split_sizes)]
+        given = output_split_sizes, input_split_sizes
+        splits = [sizes.tolist() if torch.is_tensor(sizes) else sizes for sizes in given]
         return all_to_all_single(output, input, *splits, group=group, async_op=async_op)
 
     for module in (dist, dist.distributed_c10d):

@@ -46,7 +46,7 @@ _EXPERT = {
     "composite backends unknown": Other(without(r"backend\.split\(':'\)\[-1\] in", "backend in"), ("ep2-8-composite",)),
     "any backend": Other(without(r"in \('nccl', 'hccl', 'mccl'\)", "!= ''"), ("ep2-8-gloo",)),
     "the order of odd ranks reversed": Other(
-        without(r"(?s)in (\(\s+'_?(?:EXPERT|get_expert).*?\)):", r"in \1[::1 - 2 * (torch.distributed.get_rank() % 2)]:"),
+        without(r"(?s)in (\(\s+'_EXPERT.*?\)):", r"in \1[::1 - 2 * (torch.distributed.get_rank() % 2)]:"),
         ("ep2-8-instances",),
     ),
 }
