@@ -200,27 +200,28 @@ def _layer(case: Case) -> Any:
     from megatron.core.transformer.transformer_config import TransformerConfig
 
     options = case.options
-    config = TransformerConfig(
-        num_layers=1,
-        hidden_size=_HIDDEN,
-        num_attention_heads=2,
-        num_moe_experts=_EXPERTS,
-        moe_ffn_hidden_size=_WIDTH,
-        add_bias_linear=False,
-        gated_linear_unit=True,
-        activation_func=torch.nn.functional.silu,
-        bias_activation_fusion=False,
-        moe_grouped_gemm=True,
-        moe_token_dispatcher_type=options["dispatcher"],
-        moe_router_topk=1 if options.get("on_input") else 2,
-        moe_router_pre_softmax=bool(options.get("on_input")),
-        moe_apply_probs_on_input=bool(options.get("on_input")),
-        moe_router_load_balancing_type="none",
-        expert_model_parallel_size=case.topology.ep,
-        use_cpu_initialization=True,
-        recompute_granularity="selective" if options.get("recompute") else None,
-        recompute_modules=["moe_act"] if options.get("recompute") else None,
-    )
+    wanted: dict[str, Any] = {
+        "num_layers": 1,
+        "hidden_size": _HIDDEN,
+        "num_attention_heads": 2,
+        "num_moe_experts": _EXPERTS,
+        "moe_ffn_hidden_size": _WIDTH,
+        "add_bias_linear": False,
+        "gated_linear_unit": True,
+        "activation_func": torch.nn.functional.silu,
+        "bias_activation_fusion": False,
+        "moe_grouped_gemm": True,
+        "moe_token_dispatcher_type": options["dispatcher"],
+        "moe_router_topk": 2,
+        "moe_router_load_balancing_type": "none",
+        "expert_model_parallel_size": case.topology.ep,
+        "use_cpu_initialization": True,
+    }
+    if options.get("on_input"):
+        wanted.update(moe_router_topk=1, moe_router_pre_softmax=True, moe_apply_probs_on_input=True)
+    if options.get("recompute"):
+        wanted.update(recompute_granularity="selective", recompute_modules=["moe_act"])
+    config = TransformerConfig(**wanted)
     torch.manual_seed(1)
     layer = MoELayer(config, MoESubmodules(experts=_spec(options)))
     if options.get("fp8"):
