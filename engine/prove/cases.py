@@ -45,7 +45,7 @@ class Case(NamedTuple):
     at: str = ""
     """What must be named where the untouched source ends so: a function, a rank. Else it is another defect."""
     options: Mapping[str, Any] = MappingProxyType({})
-    """What else the proof's ``run`` is to know."""
+    """What else the proof's ``run`` is to know; ``same``: untouched and patched have to show the very same."""
     core: bool = False
     """Whether it belongs to the core set, which runs in CI."""
 
@@ -71,6 +71,8 @@ def verdict(case: Case, untouched: Outcome, patched: Outcome) -> str:
         return f"untouched source {untouched.status}, but not at {case.at}: {untouched.detail}"
     if patched.status != PASSED:
         return f"patched source {patched.status}: {patched.detail}"
+    if case.options.get("same") and untouched.detail != patched.detail:
+        return f"patched source does not do the same as untouched: {patched.detail}, and {untouched.detail}"
     return ""
 
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from unhang import catalog
 from unhang.catalog import Fix
+from unhang.decide import NOT_AFFECTED
 from unhang.errors import UnhangError
 from unhang.model import Installation
 from unhang.plan import judge, plan
@@ -63,11 +64,13 @@ def sources(
     pairs = {}
     for finding in findings:
         file = files.get(os.path.realpath(finding.seen.path))
-        if file is None:
-            why = planned.blocked[0].reason if planned.blocked else f"the verdict is {finding.verdict.verdict}"
-            hint = "unhang check"
-            raise UnhangError("not-provable", f"{fix.id}: {why}", path=finding.seen.path, hint=hint)
-        pairs[finding.target.file] = file.before, file.after
+        if file is not None:
+            pairs[finding.target.file] = file.before, file.after
+        elif finding.verdict.verdict != NOT_AFFECTED:
+            blocked = [item.reason for item in planned.blocked]
+            raise _not_provable(fix, blocked[0] if blocked else f"the verdict is {finding.verdict.verdict}")
+    if not pairs:
+        raise _not_provable(fix, "nothing here is affected")
     return pairs
 
 
@@ -164,6 +167,10 @@ def _read(python: str, answer: Mapping[str, Any]) -> Answer:
         variant: {case: Outcome(*row) for case, row in rows.items()} for variant, rows in answer["outcomes"].items()
     }
     return Answer(answer["torch"], answer["python"], outcomes)
+
+
+def _not_provable(fix: Fix, why: str) -> UnhangError:
+    return UnhangError("not-provable", f"there is no untouched source to prove {fix.id} on: {why}", hint="unhang check")
 
 
 def _silent(python: str, why: str) -> UnhangError:

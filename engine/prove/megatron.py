@@ -11,13 +11,17 @@ if TYPE_CHECKING:
     from .cases import Topology
 
 
-def initialize(topology: Topology) -> None:
-    """Call the real ``initialize_model_parallel``, with the arguments that this release knows."""
+def initialize(topology: Topology, chunks: int | None = None) -> None:
+    """Call the real ``initialize_model_parallel``, with the arguments that this release knows.
+
+    ``chunks`` is the number of virtual pipeline stages on each rank.
+    """
     from megatron.core import parallel_state
 
     wanted = {
         "tensor_model_parallel_size": topology.tp,
         "pipeline_model_parallel_size": topology.pp,
+        "virtual_pipeline_model_parallel_size": chunks,
         "context_parallel_size": topology.cp,
         "expert_model_parallel_size": topology.ep,
         "expert_tensor_parallel_size": 1,

@@ -50,7 +50,20 @@ _EXPERT = {
         ("ep2-8-instances",),
     ),
 }
+_SFT = "sft-packed-seq-broadcast"
 OTHERS = {
+    (_SFT, "megatron-lm"): {
+        "half: the middle stages' sender alone": Other(
+            without(r"elif args\.sft:(?=\n[^\n]*\n\s+tokens = None)", "elif False:"), ("tp2-pp4", "schedule-32")
+        ),
+        "half: the last stage's sender alone": Other(
+            without(r"(?s)(.*)(?<!el)if args\.sft:", r"\1if False:"), ("schedule-32",)
+        ),
+        "half: the last stage left as it was": Other(
+            without(r"(?<!el)if args\.sft:", "if False:", count=2), ("tp2-pp4", "schedule-32")
+        ),
+        AS_WRITTEN: Other(as_written(_SFT), ("tp2-pp4",)),
+    },
     ("mtp-cp-deadlock", "verl"): {
         "half: reports on one rank, called by one rank": Other(
             without(r"mpu\.is_pipeline_last_stage\(ignore_virtual=True\)", "self.is_mp_src_rank_with_outputs()"),

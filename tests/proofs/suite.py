@@ -21,11 +21,15 @@ from unhang.prove import host
 from unhang.prove.cases import Case
 
 _LARGE = 512  # ranks: from here on, a case takes a quarter of a minute, and is run on the core set's releases alone
+_PROJECTS = {"megatron-lm": "megatron-core"}
 _CORE_LINES = ("0.10.0", "0.11.0", "0.12.3", "0.13.1", "0.14.0", "0.15.3", "0.16.1", "0.17.1", "0.18.2", "0.19.2")
 
 
 class Proof(NamedTuple):
-    """A fix, proved on one release of one upstream, with what else is needed to run it."""
+    """A fix, proved on one release of one upstream, with what else is needed to run it.
+
+    A wheel of megatron-core brings megatron-lm of its own version.
+    """
 
     fix: str
     upstream: str
@@ -59,6 +63,8 @@ def proofs() -> list[Proof]:
         Proof("mtp-cp-deadlock", "verl", "0.7.1", (("megatron-core", "0.16.1"),), core=True),
         Proof("mtp-cp-deadlock", "verl", "0.7.1", (("megatron-core", "0.15.3"),)),
         *(Proof("expert-dp-warmup", "megatron-core", line, core=line == "0.16.1") for line in _CORE_LINES),
+        Proof("sft-packed-seq-broadcast", "megatron-lm", "0.17.1", core=True),
+        Proof("sft-packed-seq-broadcast", "megatron-lm", "0.17.0"),
         Proof("expert-dp-warmup", "ms-swift", "4.6.0", (("megatron-core", "0.16.1"),), core=True),
         Proof("expert-dp-warmup", "ms-swift", "4.0.0", (("megatron-core", "0.13.1"),)),
         Proof("expert-dp-warmup", "ms-swift", "4.2.3", (("megatron-core", "0.15.3"),)),
@@ -80,10 +86,10 @@ def python() -> str:
 def answer(proof: Proof) -> host.Answer:
     """Run a proof, once: all its cases, on all variants."""
     interpreter = python()
-    releases = [(proof.upstream, proof.version), *proof.beside]
+    releases = [(_PROJECTS.get(proof.upstream, proof.upstream), proof.version), *proof.beside]
     places = [environment.for_target(str(unpacked(*release))) for release in releases]
     found = [one for place in places for one in locate.search(place, cwd="/").installations]
-    projects = {project for project, _ in releases}
+    projects = {proof.upstream, *(project for project, _ in releases)}
     cases = proof.cases()
     return host.prove(
         interpreter,
