@@ -1,10 +1,11 @@
-"""megatron-core: the real ``MoELayer`` with its router, dispatcher and ``TEGroupedMLP``, expert-parallel over real ranks.
+"""megatron-core: the real ``MoELayer`` with its router, dispatcher and ``TEGroupedMLP``, and real expert-parallel ranks.
 
 Transformer Engine does not run on a CPU. Stand-ins of ours are the grouped linears, what pads rows for fp8, and what
-recomputation needs of it, or compiles in C++. A linear either keeps the autograd graph on empty input, or returns a fresh
-empty tensor there, as the backends do that the fix is a safeguard against; under fp8 it refuses rows that are not aligned,
-as an fp8 GEMM does, but computes in float32. So this shows what follows from such a backend, and that the rewrite cures it;
-not which backend is one, nor anything of fp8 numbers, kernels, streams, the fused path, or the flex dispatchers.
+recomputation needs of it, or compiles in C++. A linear either keeps the autograd graph on empty input, or returns a
+fresh empty tensor there, as the backends do that the fix is a safeguard against; under fp8 it refuses rows that are not
+aligned, as an fp8 GEMM does, but computes in float32. So this shows what follows from such a backend, and that the
+rewrite cures it; not which backend is one, nor anything of fp8 numbers, kernels, streams, the fused path, or the flex
+dispatchers.
 
 Each case goes through several steps: tokens for all ranks, none for those but the first, and tokens for all again.
 """
@@ -323,7 +324,7 @@ def _wrong(case: Case, values: list[list[Step]]) -> str:
     """What is wrong with the steps of all ranks; empty where each has the gradients that it should have."""
     for rank, steps in enumerate(values):
         for number, (kind, step) in enumerate(zip(_kinds(case, rank), steps), 1):
-            has_none = kind == _EMPTY and rank % case.topology.ep > 0
+            has_none = _lacks_tokens(case, rank, kind)
             assert (step.tokens == 0) == has_none, f"rank {rank} has {step.tokens} tokens in step {number}, {kind}"
             where = f"rank {rank}, step {number} ({kind})"
             if step.shape != (_TOKENS, 1, _HIDDEN) or not step.reaches_input:
@@ -340,9 +341,14 @@ def _wrong(case: Case, values: list[list[Step]]) -> str:
     return ""
 
 
+def _lacks_tokens(case: Case, rank: int, kind: str) -> bool:
+    return kind == _EMPTY and kind in _kinds(case, rank) and rank % case.topology.ep > 0
+
+
 def _told(case: Case, values: list[list[Step]]) -> str:
     steps = f"{len(values[0])} steps"
     if case.options.get("compare"):
         return f"{steps} with tokens: output and all gradients bit-identical to the untouched forward"
-    empty = [rank for rank, of_rank in enumerate(values) if any(step.tokens == 0 for step in of_rank)]
-    return f"{steps}: every gradient of fc1 and fc2 exists; rank {ranges(empty)} has no token in one of them"
+    empty = ranges(rank for rank in range(len(values)) if _lacks_tokens(case, rank, _EMPTY))
+    added = "" if case.options.get("ddp") else ", and all are zero there"  # with replicas, those of another are added
+    return f"{steps}: rank {empty} has no token in one; every gradient of fc1 and fc2 exists{added}"

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import wheels
 from git import Repo
 
+from unhang.compat import as_written as pull_request
 from unhang.compat import sources as compat
 from unhang.prove.host import Other
 
@@ -30,7 +31,7 @@ def as_written(fix: str) -> Callable[[bytes, bytes], bytes]:
     def change(before: bytes, after: bytes) -> bytes:
         (item,) = (item for item in compat.load("upstreams.json")["as-written"] if item["fix"] == fix)
         repo = Repo(wheels.clone(item["upstream"]))
-        data = compat.as_written(repo, item["ref"], item["file"], item["function"], before)
+        data = pull_request.applied(pull_request.hunks(repo, item["ref"], item["file"], item["function"]), before)
         assert data is not None, "the pull request does not apply"
         return data
 
@@ -51,7 +52,20 @@ _EXPERT = {
     ),
 }
 _SFT = "sft-packed-seq-broadcast"
+_EMPTY = {
+    "half: rows appended, and never sliced off": Other(without(r"output = output\[:0\]", "pass"), ("alltoall-cuts",)),
+    "half: rows without probabilities": Other(
+        without(r"permuted_probs = torch\.cat\(.*\)", "pass"), ("alltoall-cuts", "alltoall-keeps")
+    ),
+    "half: rows that no expert counts": Other(
+        without(r"tokens_per_expert = \[\w+\] \* self\.num_local_experts", "pass"), ("alltoall-cuts",)
+    ),
+    "rows appended with tokens present": Other(
+        without(r"(has_no_tokens = ).*", r"\1True"), ("alltoall-same", "fp8-aligned-same")
+    ),
+}
 OTHERS = {
+    ("empty-expert-hang", "megatron-core"): _EMPTY,
     (_SFT, "megatron-lm"): {
         "half: the middle stages' sender alone": Other(
             without(r"elif args\.sft:(?=\n[^\n]*\n\s+tokens = None)", "elif False:"), ("tp2-pp4", "schedule-32")
