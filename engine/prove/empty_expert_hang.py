@@ -1,4 +1,4 @@
-"""megatron-core: the real ``MoELayer`` with its router, dispatcher and ``TEGroupedMLP``, and real expert-parallel ranks.
+"""megatron-core: the real ``MoELayer``, its router, dispatcher and ``TEGroupedMLP``, on real expert-parallel ranks.
 
 Transformer Engine does not run on a CPU. Stand-ins of ours are the grouped linears, what pads rows for fp8, and what
 recomputation needs of it, or compiles in C++. A linear either keeps the autograd graph on empty input, or returns a
