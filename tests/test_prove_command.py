@@ -17,7 +17,7 @@ import pytest
 
 from unhang.cli import main
 from unhang.errors import UnhangError
-from unhang.prove import answers, host, transformer_engine
+from unhang.prove import answers, expert_dp_warmup, host, transformer_engine
 from unhang.prove.cases import BROKEN, DIFFERS, HUNG, PASSED, Case, Outcome, Topology
 
 VERL, CORE = ("verl", "0.7.1"), ("megatron-core", "0.16.1")
@@ -277,12 +277,25 @@ def test_a_source_that_nobody_knows_is_a_2(site: Path, asked: Asked, capsys: pyt
 
 
 def test_a_topology_that_a_proof_does_not_know_is_a_2(
-    site: Path, asked: Asked, capsys: pytest.CaptureFixture[str]
+    site: Path, asked: Asked, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(expert_dp_warmup, "case_for", lambda *_: None)
     code, (line,) = results(capsys, site, "--fix", "expert-dp-warmup", "--ep", "8", "--dp", "8")
     assert (code, line["answer"]) == (2, "unknown")
     assert "DP 8 x EP 8 (8 ranks)" in line["detail"]
     assert asked.cases == []
+
+
+def test_with_one_expert_group_nobody_waits_for_an_empty_rank(
+    site: Path, asked: Asked, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fix = ("--fix", "empty-expert-hang")
+    code, (line,) = results(capsys, site, *fix, "--dp", "8")
+    assert (code, line["answer"], line["verdict"]) == (0, "nothing-to-prove", "needed")
+    assert asked.cases == []
+    code, (line,) = results(capsys, site, *fix, "--ep", "8", "--dp", "8")
+    assert (code, line["answer"], line["topology"]) == (1, "proven", "DP 2 x EP 2 (2 ranks)")
+    assert "Transformer Engine" in line["detail"]
 
 
 def test_the_text_tells_both_sides(site: Path, asked: Asked, capsys: pytest.CaptureFixture[str]) -> None:
@@ -349,7 +362,7 @@ def test_the_installed_transformer_engine_is_named() -> None:
         ("mtp_cp_deadlock", "verl", "0.7.1", {"tp": 2, "pp": 2, "dp": 64}, PASSED),
         ("expert_dp_warmup", "megatron-core", "0.16.1", {"ep": 2, "dp": 4}, DIFFERS),
         ("expert_dp_warmup", "megatron-core", "0.16.1", {"tp": 2, "dp": 4}, PASSED),
-        ("expert_dp_warmup", "ms-swift", "4.6.0", {"ep": 8, "dp": 8}, None),
+        ("expert_dp_warmup", "ms-swift", "4.6.0", {"ep": 8, "dp": 8}, DIFFERS),
         ("sft_packed_seq_broadcast", "megatron-lm", "0.17.1", {"tp": 2, "pp": 2}, DIFFERS),
         ("sft_packed_seq_broadcast", "megatron-lm", "0.17.1", {"tp": 2}, PASSED),
         ("sft_packed_seq_broadcast", "megatron-lm", "0.16.1", {"tp": 2}, HUNG),

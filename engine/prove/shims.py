@@ -17,6 +17,7 @@ def cuda_on_cpu() -> None:
     torch.cuda.current_device = lambda: "cpu"  # as a device=, it makes a tensor on the CPU
     for name in ("synchronize", "set_device", "empty_cache", "manual_seed", "manual_seed_all", "set_rng_state"):
         setattr(torch.cuda, name, _nothing())
+    torch.cuda.get_rng_state = torch.cuda.random.get_rng_state = lambda *_, **__: torch.get_rng_state()
     torch.Tensor.cuda = lambda self, *_, **__: self
     torch.nn.Module.cuda = lambda self, *_, **__: self
     torch.cuda.Stream, torch.cuda.Event = type("Stream", (Stream,), {}), type("Event", (Stream,), {})

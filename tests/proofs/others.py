@@ -53,7 +53,20 @@ _EXPERT = {
     ),
 }
 _SFT = "sft-packed-seq-broadcast"
+_EMPTY = {
+    "half: rows appended, and never sliced off": Other(without(r"output = output\[:0\]", "pass"), ("alltoall-cuts",)),
+    "half: rows without probabilities": Other(
+        without(r"permuted_probs = torch\.cat\(.*\)", "pass"), ("alltoall-cuts", "alltoall-keeps")
+    ),
+    "half: rows that no expert counts": Other(
+        without(r"tokens_per_expert = \[\w+\] \* self\.num_local_experts", "pass"), ("alltoall-cuts",)
+    ),
+    "rows appended with tokens present": Other(
+        without(r"(has_no_tokens = ).*", r"\1True"), ("alltoall-same", "fp8-aligned-same")
+    ),
+}
 OTHERS = {
+    ("empty-expert-hang", "megatron-core"): _EMPTY,
     (_SFT, "megatron-lm"): {
         "half: the middle stages' sender alone": Other(
             without(r"elif args\.sft:(?=\n[^\n]*\n\s+tokens = None)", "elif False:"), ("tp2-pp4", "tp2-pp4-schedule")
