@@ -95,10 +95,10 @@ class _Asked:
             return [line._replace(detail=error.message)]
         if not both.patched:
             return [line._replace(answer=NOTHING, detail=verdict.detail)]
-        about = self._about(fix)
         proof = _proof(fix)
         if self._topology is not None and (why := getattr(proof, "ruled_out", lambda _: "")(self._topology)):
             return [line._replace(answer=NOTHING, detail=why)]
+        about = self._about(fix)
         cases, why = self._cases(proof, place)
         if why:
             return [line._replace(detail="; ".join(filter(None, (why, about))))]

@@ -12,6 +12,7 @@ To add a proof: one module named after the fix (``mtp_cp_deadlock`` is a short o
 * ``WARM``: what to import once, before the variants of the source part.
 * For ``unhang prove``, on a user's own installation: ``case_for(topology, upstream, version)``, the ``Case`` of a
   user's topology, which says how the untouched source ends there (``passed``, where the defect cannot come up), or None
-  for a job that the proof cannot lay out; ``ruled_out(topology)``, why nothing need be run at a topology, if so; ``cases_for(upstream, version)``, where the proof's own cases depend on the
-  version; and ``BESIDE``, the other upstreams that a proof of an upstream imports.
+  for a job that the proof cannot lay out; ``ruled_out(topology)``, why nothing need be run there, empty where it must;
+  ``cases_for(upstream, version)``, where the proof's own cases depend on the version; and ``BESIDE``, the other
+  upstreams that a proof of an upstream imports.
 """
