@@ -20,6 +20,7 @@ nox.options.sessions = ["lint", "typecheck", "tests"]
 HERE = Path(__file__).parent
 PYTHONS = ["3.10", "3.11", "3.12", "3.13"]
 GROUPS = nox.project.load_toml(HERE / "pyproject.toml")
+PROOFS = ["tests/test_prove_schedule.py", "tests/test_prove_command.py", "tests/test_prove_ranks.py", "tests/proofs"]
 DEMO = ["verl==0.7.1", "megatron-core==0.17.1", "ms-swift==4.6.0"]
 
 
@@ -80,6 +81,25 @@ def fuzz(session: nox.Session) -> None:
     install_wheel(session)
     session.install("--quiet", *nox.project.dependency_groups(GROUPS, "test"))
     session.run("python", "-W", "ignore", "tests/fuzz.py", *session.posargs)
+
+
+@nox.session(python="3.11", reuse_venv=True)
+def proofs(session: nox.Session) -> None:
+    """Show each hang on untouched source, on a CPU, and that it is gone on patched source: docs/proofs.md.
+
+    Prints the table, and leaves it in the session's temporary folder, as JSON and JUnit. `UNHANG_PROOFS=core` runs
+    the core set alone, which takes a minute. Where an index holds both, pip may take the torch for CUDA: that does as
+    well.
+    """
+    install_wheel(session)
+    session.install("--quiet", *nox.project.dependency_groups(GROUPS, "test"))
+    session.install("--quiet", "torch==2.13.0")
+    session.install("--quiet", "--no-deps", "--requirement", str(HERE / "tests" / "proofs" / "requirements.txt"))
+    out = Path(session.create_tmp())
+    wanted = os.environ.get("UNHANG_PROOFS", "all")
+    env = {"TMPDIR": tempfile.gettempdir(), "UNHANG_PROOFS": wanted, "UNHANG_PROOFS_JSON": str(out / "proofs.json")}
+    options = ["-n", "0", f"--junitxml={out / 'proofs.xml'}"]
+    session.run("python", "-m", "pytest", *options, *PROOFS, *session.posargs, env=env)
 
 
 @nox.session(reuse_venv=True)

@@ -19,7 +19,26 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 
 UPSTREAMS = ("megatron-core", "megatron-lm", "verl", "ms-swift")
+_SIZES = {
+    "tp": "tensor parallel",
+    "pp": "pipeline parallel",
+    "cp": "context parallel",
+    "ep": "expert parallel",
+    "dp": "data parallel",
+    "world-size": "all ranks",
+}
 _EXITS = "exit codes: 0 the end state is there, 1 it is not, 2 wrong usage or failure (nothing was changed), 130 Ctrl-C"
+
+_PROVE = (
+    "Runs what is installed, untouched and patched, on this machine's CPU: with real ranks (gloo) for a small job, "
+    "rank by rank and played against each other for a large one. Needs torch in the environment it looks at, and "
+    "changes nothing there. Without sizes, each proof runs its own small cases."
+)
+_PROVE_EXITS = (
+    "exit codes: 0 patched code passes, and what is installed has no need of it; 1 what is installed fails at this "
+    "topology, or patched code does; 2 something could not be shown (no torch, no proof, another version than a proof "
+    "knows), or wrong usage; 130 Ctrl-C"
+)
 
 
 def run() -> NoReturn:
@@ -163,6 +182,14 @@ def _parser() -> argparse.ArgumentParser:
     _download(wheel)
     wheel.set_defaults(run="wheel")
 
+    prove = subparsers.add_parser("prove", help="show each hang on a CPU, and that the patched code has it no more")
+    prove.description = _PROVE
+    prove.epilog = _PROVE_EXITS
+    _where_to_prove(prove)
+    _job(prove)
+    prove.add_argument("--output-format", choices=("text", "json"), default="text", help="default: text")
+    prove.set_defaults(run="prove", upstreams=UPSTREAMS, upstream=[], skip=[], allow_none=False)
+
     list_ = subparsers.add_parser("list", help="the fixes")
     list_.set_defaults(run="list_fixes")
 
@@ -223,6 +250,28 @@ class _HandedOn(argparse.Action):
     ) -> None:
         given = [option or "", *([values] if isinstance(values, str) else [])]
         namespace.pip_options = [*namespace.pip_options, *given]
+
+
+def _where_to_prove(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("where to look (else $VIRTUAL_ENV, $CONDA_PREFIX, .venv, this interpreter)")
+    group.add_argument("--python", metavar="PY", help="the environment of this interpreter, which runs the proofs")
+    place = group.add_mutually_exclusive_group()
+    place.add_argument("--target", metavar="DIR", help="a site-packages folder, run by --python PY")
+    place.add_argument("--source", metavar="DIR", help="a checkout, run by --python PY")
+    group.add_argument("--script", metavar="FILE", help="put this script's folder first on the path, as torchrun does")
+
+
+def _job(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--fix", metavar="ID", action="append", default=[], help="this fix alone (repeatable)")
+    group = parser.add_argument_group("the job (sizes not given are 1; DP follows from the world size)")
+    for name, what in _SIZES.items():
+        group.add_argument(f"--{name}", metavar="N", type=_size, help=what)
+
+
+def _size(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of 1 or more")
+    return int(text)
 
 
 def _which(parser: argparse.ArgumentParser) -> None:

@@ -141,6 +141,13 @@ def matrix(options: argparse.Namespace) -> int:
     return commands_matrix.matrix(options)
 
 
+def prove(options: argparse.Namespace) -> int:
+    """``unhang prove``: the hangs shown on what is installed."""
+    from unhang import commands_prove
+
+    return commands_prove.prove(options)
+
+
 def _plan_early(scope: Scope, findings: list[Finding], unverified: bool) -> Plan | None:
     """The plan, made before anybody has to wait for it; None where the receipt's parts do not fit together."""
     try:

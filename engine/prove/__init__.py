@@ -1,0 +1,18 @@
+"""The proofs: each hang shown on the untouched source, and gone on the patched one, on a plain CPU.
+
+Two sides. ``host`` is ours: it finds the installations, plans the rewrites, starts the target's interpreter and reads
+what it answers. Every other module runs inside that interpreter, which has torch but perhaps no unhang and no LibCST:
+they import the standard library, torch (inside functions, so that a proof's cases can be read without it) and each
+other, relatively.
+
+To add a proof: one module named after the fix (``mtp_cp_deadlock`` is a short one), with its ``CASES``, ``prepare`` and
+``run``; see ``cases``. Nothing central is edited. What else it may have:
+
+* ``CASES_BY_UPSTREAM``: the cases for an upstream, where they are not the same for all.
+* ``WARM``: what to import once, before the variants of the source part.
+* For ``unhang prove``, on a user's own installation: ``case_for(topology, upstream, version)``, the ``Case`` of a
+  user's topology, which says how the untouched source ends there (``passed``, where the defect cannot come up), or None
+  for a job that the proof cannot lay out; ``ruled_out(topology)``, why nothing need be run there, empty where it must;
+  ``cases_for(upstream, version)``, where the proof's own cases depend on the version; and ``BESIDE``, the other
+  upstreams that a proof of an upstream imports.
+"""

@@ -1,0 +1,216 @@
+"""Real ranks: processes forked after the slow imports, with gloo between them, and a deadline.
+
+A rank that is done stays until all are: were it to end, its closed connections would make an error of its peers'
+hang. So these are different findings: a rank that raised, one that died, and one that is still at work at the
+deadline, of which the Python stack is kept. No rank tears its groups down: in a world that half hangs, that would
+block.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import multiprocessing
+import os
+import re
+import signal
+import sys
+import tempfile
+import time
+from datetime import timedelta
+from multiprocessing.connection import wait
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from .places import place as site
+from .schedule import ranges
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from multiprocessing.connection import Connection
+    from multiprocessing.context import ForkProcess
+
+_HERE = os.path.dirname(os.path.abspath(__file__))
+_START_S = 120.0  # for all ranks to meet, on however busy a machine; the deadline runs from then on
+_GRACE_S = 1.0  # for the peers of a rank that raised: to come to where they will wait for it
+_READY = "ready"
+_TORCH_TIMEOUT = timedelta(minutes=30)  # far beyond any deadline: it is ours that counts
+
+
+class Rank(NamedTuple):
+    """How one rank ended. ``state`` is ``done``, ``raised``, ``died`` or ``alive`` (at the deadline)."""
+
+    state: str
+    value: Any
+    """What its body returned, if it is done."""
+    error: str
+    """What it raised, or how it died."""
+    stack: tuple[str, ...]
+    """Where: the innermost frame first, each as file, line and function."""
+
+
+class World(NamedTuple):
+    """How all ranks ended."""
+
+    ranks: tuple[Rank, ...]
+    seconds: float
+
+    @property
+    def status(self) -> str:
+        """``passed``, ``hung``, or ``crashed``, if a rank raised or died of itself."""
+        states = {rank.state for rank in self.ranks}
+        if states & {"raised", "died"}:
+            return "crashed"
+        return "hung" if "alive" in states else "passed"
+
+    def text(self) -> str:
+        """Who did not come to an end, and where; empty where all did."""
+        places: dict[str, list[int]] = {}
+        for number, rank in enumerate(self.ranks):
+            where = place(rank.stack)
+            told = {
+                "done": "done",
+                "alive": f"waits in {where}",
+                "raised": f"raised {rank.error} at {where}",
+                "died": rank.error,
+            }
+            places.setdefault(told[rank.state], []).append(number)
+        if list(places) == ["done"]:
+            return ""
+        causes = ("died", "raised", "waits", "done")  # of a rank that died, its peers' errors are the consequence
+        order = sorted(places, key=lambda told: (causes.index(told.split()[0]), told))
+        return "; ".join(f"rank {ranges(places[told])} {told}" for told in order)
+
+
+def run(world: int, body: Callable[[int], Any], *, deadline_s: float = 20.0) -> World:
+    """Run ``body(rank)`` in ``world`` processes at once, each with gloo as its default group, until all are done.
+
+    Its results must be picklable. A rank still at work ``deadline_s`` seconds after all have met is ``alive``. To be
+    called where no process group and no thread of torch's is at work yet: the ranks are forks.
+    """
+    context = multiprocessing.get_context("fork")
+    begun = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="unhang-ranks-") as folder:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        processes: list[ForkProcess] = []
+        pipes: list[Connection[Any, Any]] = []
+        try:
+            for number in range(world):
+                ours, theirs = context.Pipe()
+                process = context.Process(target=_rank, args=(number, world, body, folder, theirs), daemon=True)
+                process.start()
+                theirs.close()  # before the next fork: the end of this rank is to be the end of its pipe
+                processes.append(process)
+                pipes.append(ours)
+            answers = _answers(processes, pipes, deadline_s)
+            ranks = [
+                answers[number] if number in answers else _late(process, number, folder)
+                for number, process in enumerate(processes)
+            ]
+        finally:
+            for process in processes:
+                process.kill()
+                process.join()
+    return World(tuple(ranks), time.monotonic() - begun)
+
+
+def place(stack: Sequence[str]) -> str:
+    """The frame to name: the innermost one outside of torch, and the collective of torch's that it is in."""
+    ours = site(os.path.join(_HERE, ""), 0, "").partition(":")[0]
+    outside = [frame for frame in stack if not frame.startswith(("torch/", ours, "threading.py"))]
+    inside = [frame for frame in stack if "distributed_c10d.py" in frame and " in wrapper" not in frame]
+    where = next(iter(outside), stack[0] if stack else "?")
+    return f"{inside[0].rpartition(' in ')[2]} at {where}" if inside and stack[0] != where else where
+
+
+def _rank(number: int, world: int, body: Callable[[int], Any], folder: str, pipe: Connection[Any, Any]) -> None:
+    stacks = open(os.path.join(folder, f"stack{number}"), "w")  # noqa: SIM115 - faulthandler keeps its descriptor
+    faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=True)
+    quiet = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(quiet, 1)
+    os.dup2(quiet, 2)
+    try:
+        signal.alarm(int(_START_S) + 3600)  # should the parent be gone without a word
+        answer = _body(number, world, body, folder, pipe)
+        try:
+            pipe.send(answer)
+        except Exception as error:  # whatever cannot be pickled
+            pipe.send(Rank("raised", None, f"{type(error).__name__}: {error}", ()))
+        pipe.recv()  # until the parent is gone, or kills us
+    except (EOFError, OSError):
+        pass
+    finally:
+        os._exit(0)
+
+
+def _body(number: int, world: int, body: Callable[[int], Any], folder: str, pipe: Connection[Any, Any]) -> Rank:
+    try:
+        import torch.distributed as dist
+
+        os.environ.update(RANK=str(number), LOCAL_RANK=str(number), WORLD_SIZE=str(world))
+        store = dist.FileStore(os.path.join(folder, "store"), world)
+        dist.init_process_group("gloo", store=store, rank=number, world_size=world, timeout=_TORCH_TIMEOUT)
+        pipe.send(_READY)
+        return Rank("done", body(number), "", ())
+    except BaseException as error:
+        return Rank("raised", None, f"{type(error).__name__}: {str(error)[:300]}", tuple(_frames(error)))
+
+
+def _frames(error: BaseException) -> list[str]:
+    frames = []
+    trace = error.__traceback__
+    while trace is not None:
+        frames.append(site(trace.tb_frame.f_code.co_filename, trace.tb_lineno, trace.tb_frame.f_code.co_name))
+        trace = trace.tb_next
+    return frames[::-1]
+
+
+def _answers(
+    processes: Sequence[ForkProcess], pipes: Sequence[Connection[Any, Any]], deadline_s: float
+) -> dict[int, Rank]:
+    """What the ranks say, until all have said it, or died, or it is too late; early, if one has raised."""
+    answers: dict[int, Rank] = {}
+    met = 0
+    deadline = time.monotonic() + _START_S
+    todo = dict(enumerate(pipes))
+    while todo and (left := deadline - time.monotonic()) > 0:
+        ready = wait(list(todo.values()), left)
+        for number in [number for number, pipe in todo.items() if pipe in ready]:
+            try:
+                said = pipes[number].recv()
+            except (EOFError, OSError):
+                processes[number].join()
+                said = Rank("died", None, f"died with exit code {processes[number].exitcode}", ())
+            if said == _READY:
+                met += 1
+                deadline = time.monotonic() + (deadline_s if met == len(pipes) else _START_S)
+                continue
+            del todo[number]
+            answers[number] = said
+            if said.state != "done":
+                deadline = min(deadline, time.monotonic() + _GRACE_S)
+    return answers
+
+
+def _late(process: ForkProcess, number: int, folder: str) -> Rank:
+    """A rank that is still at work, and where."""
+    path = os.path.join(folder, f"stack{number}")
+    assert process.pid is not None
+    os.kill(process.pid, signal.SIGUSR1)
+    text, until = "", time.monotonic() + 2
+    while time.monotonic() < until and not text.endswith("\n"):
+        time.sleep(0.05)
+        with open(path) as file:
+            text = file.read()
+    return Rank("alive", None, "", tuple(_stack(text)))
+
+
+def _stack(text: str) -> list[str]:
+    """The stack that speaks of a collective, of all that faulthandler writes; else the main thread's."""
+    stacks: list[list[str]] = []
+    for line in text.splitlines():
+        if "most recent call first" in line:
+            stacks.append([])
+        elif stacks and (found := re.match(r'\s+File "(.*)", line (\d+) in (.*)', line)):
+            stacks[-1].append(site(found[1], int(found[2]), found[3]))
+    speaking = [stack for stack in stacks if any("distributed_c10d.py" in frame for frame in stack)]
+    return next(iter(speaking), stacks[-1] if stacks else [])

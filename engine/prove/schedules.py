@@ -1,0 +1,89 @@
+"""A job's schedule: every rank recorded, in one process or in several, and then played. It runs in forks."""
+
+from __future__ import annotations
+
+import importlib
+import multiprocessing
+import os
+import time
+import traceback
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from .recorder import Recorder, record
+from .schedule import Finding, Step, play
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from multiprocessing.connection import Connection
+
+ALONE = 64  # to this size one process records all, so that what one rank broadcasts reaches the others
+
+
+class Schedule(NamedTuple):
+    """What every rank issues, and why the job does not come to its end, if it does not."""
+
+    programs: dict[int, list[Step]]
+    values: dict[int, Any]
+    findings: list[Finding]
+    recording_s: float
+    checking_s: float
+
+    def text(self) -> str:
+        """The first finding, and how many more there are; empty where there is none."""
+        if not self.findings:
+            return ""
+        more = f" (and {len(self.findings) - 1} findings more)" if len(self.findings) > 1 else ""
+        return self.findings[0].text() + more
+
+
+def check(
+    world: int, prepare: Callable[[int], object], body: Callable[[int], Any], *, backend: str = "nccl"
+) -> Schedule:
+    """Record ``prepare(rank)`` (not kept) and ``body(rank)`` for every rank, on groups that pose as ``backend``.
+
+    Module state is the caller's: ``prepare`` has to undo what the rank before has left. Raises RuntimeError, with the
+    traceback, where ``prepare`` fails.
+    """
+    importlib.import_module("torch.testing._internal.distributed.fake_pg")  # once, and not in every fork
+    begun = time.monotonic()
+    workers = 1 if world <= ALONE else min(os.cpu_count() or 1, 8)
+    context = multiprocessing.get_context("fork")
+    started = []
+    for worker in range(workers):
+        ranks = range(world * worker // workers, world * (worker + 1) // workers)
+        ours, theirs = context.Pipe(duplex=False)
+        process = context.Process(target=_work, args=(theirs, ranks, world, prepare, body, backend), daemon=True)
+        process.start()
+        theirs.close()
+        started.append((process, ours))
+    programs: dict[int, list[Step]] = {}
+    values: dict[int, Any] = {}
+    for process, pipe in started:
+        answer = pipe.recv()
+        process.join()
+        if isinstance(answer, str):
+            raise RuntimeError(answer)
+        programs.update(answer[0])
+        values.update(answer[1])
+    recorded = time.monotonic()
+    findings = play(programs)
+    return Schedule(programs, values, findings, recorded - begun, time.monotonic() - recorded)
+
+
+def _work(
+    pipe: Connection,
+    ranks: range,
+    world: int,
+    prepare: Callable[[int], object],
+    body: Callable[[int], Any],
+    backend: str,
+) -> None:
+    try:
+        recorder = Recorder(backend)
+        recorder.install()
+        pipe.send(record(recorder, ranks, world, prepare, body))
+    except BaseException:
+        pipe.send(traceback.format_exc())
+    finally:
+        pipe.close()
+        os._exit(0)

@@ -1,0 +1,198 @@
+"""Megatron-LM: what each rank of a pipeline is given of a batch of packed sequences, compared with the data.
+
+Real: ``get_batch_on_this_tp_rank``, the groups, the stages, ``mtp_on_this_rank`` and the global arguments; in a source
+tree also ``get_batch`` of ``pretrain_gpt``, which no wheel has, and the parameters for attention that it makes.
+Stand-ins: the data (one packed sample for each chunk and data-parallel rank, on the ranks that have a data loader), the
+arguments (only those that these functions read) and the model's config, which is not made of the arguments.
+
+Where memory is made that nobody has written to, torch fills it with a fixed value, so that it is always told from data.
+Not seen: what attention makes of wrong metadata (a crash on the middle stages, a wrong loss on the last one), for no
+model runs; context parallelism with packed sequences, which needs Transformer Engine; Mamba's own ``get_batch``; and
+devices, CUDA graphs, padding masks and dynamic context parallelism. In a schedule of more than 64 ranks the values are
+those of the real job only where one process records a whole tensor-parallel group, as it does in the cases here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import os
+import typing
+from typing import TYPE_CHECKING
+
+from . import megatron, ranks, schedules, shims
+from .cases import CRASHED, DIFFERS, HUNG, PASSED, Case, Outcome, Topology
+from .packed_batches import Seen, batches
+from .schedule import Operation
+from .schedule import ranges as numbers
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+WARM = ("torch", "numpy", "transformers")
+_LAST, _MIDDLE = "on the last stage cu_seqlens is None", "on the middle stage cu_seqlens is None"
+_BROADCAST = "in _broadcast"
+_VIRTUAL, _MTP = {"chunks": 2}, {"mtp": True}
+_GET_BATCH = {"through": "get_batch"}
+_SMALL, _LARGE = Topology(tp=2, pp=4), Topology(tp=4, pp=8, dp=8)
+# Without --sft the broadcasts are these, no more: a whole batch, the first stage's, a middle one's, the last one's.
+_BROADCASTS = {"whole": 6, "first": 4, "middle": 0, "last": 2}
+_BROADCASTS_0_16 = {"whole": 8, "first": 6, "middle": 2, "last": 4}
+
+
+def _controls(most: Mapping[str, int]) -> tuple[Case, ...]:
+    plain = {"sft": False, "most": most}
+    return (
+        Case("tp1-pp4", Topology(pp=4), "ranks", PASSED, core=True),
+        Case("tp2-pp4-no-sft", _SMALL, "schedule", PASSED, options=plain, core=True),
+        Case("tp2-pp4-no-sft-virtual-mtp", _SMALL, "schedule", PASSED, options={**plain, **_VIRTUAL, **_MTP}),
+        Case("tp2-pp1-no-sft", Topology(tp=2), "schedule", PASSED, options=plain),
+    )
+
+
+CASES = (
+    Case("tp2-pp2", Topology(tp=2, pp=2), "ranks", DIFFERS, _LAST, core=True),
+    Case("tp2-pp4", _SMALL, "ranks", DIFFERS, _MIDDLE, core=True),
+    Case("tp2-pp4-virtual", _SMALL, "ranks", DIFFERS, _LAST, _VIRTUAL),
+    Case("tp2-pp4-mtp", _SMALL, "ranks", DIFFERS, _MIDDLE, _MTP),
+    Case("tp2-pp4-virtual-mtp", _SMALL, "ranks", DIFFERS, _LAST, {**_VIRTUAL, **_MTP}),
+    Case("tp2-pp4-schedule", _SMALL, "schedule", DIFFERS, _LAST, core=True),
+    Case("tp4-pp8-dp8-schedule-256", _LARGE, "schedule", DIFFERS, _LAST),
+    Case("tp2-pp1", Topology(tp=2), "ranks", PASSED, core=True),
+    *_controls(_BROADCASTS),
+)
+"""0.17 and dev, through ``get_batch_on_this_tp_rank`` alone."""
+CASES_0_16 = (
+    *(
+        Case(name, topology, "schedule", HUNG, _BROADCAST, {**options, "buffers": True}, core=True)
+        for name, topology, options in (
+            ("tp2-pp1-schedule", Topology(tp=2), {}),
+            ("tp2-pp4-schedule", _SMALL, {}),
+            ("tp2-pp4-virtual-schedule", _SMALL, _VIRTUAL),
+            ("tp2-pp4-virtual-mtp-schedule", _SMALL, {**_VIRTUAL, **_MTP}),
+            ("tp4-pp8-dp8-schedule-256", _LARGE, {}),
+        )
+    ),
+    *_controls(_BROADCASTS_0_16),
+)
+"""0.16, where sender and receiver issue different broadcasts on every stage."""
+CASES_OF_TREES = (
+    Case("get-batch-tp2-pp4", _SMALL, "ranks", DIFFERS, _LAST, _GET_BATCH, core=True),
+    Case("get-batch-tp2-pp4-mtp", _SMALL, "ranks", DIFFERS, _MIDDLE, {**_GET_BATCH, **_MTP}),
+    Case("get-batch-tp2-pp4-virtual", _SMALL, "ranks", CRASHED, "TypeError", {**_GET_BATCH, **_VIRTUAL}),
+    Case("get-batch-tp2-pp1", Topology(tp=2), "ranks", PASSED, options=_GET_BATCH),
+)
+"""What ``pretrain_gpt`` makes of it, where it asks for the metadata on middle stages too: 0.17, and dev since then."""
+_UNPACKED = {**_GET_BATCH, "middle": "nothing"}
+CASES_OF_OLDER_TREES = (
+    Case("get-batch-tp2-pp4", _SMALL, "ranks", DIFFERS, _LAST, _UNPACKED, core=True),
+    Case("get-batch-tp2-pp4-virtual", _SMALL, "ranks", DIFFERS, _LAST, {**_UNPACKED, **_VIRTUAL}),
+    Case("get-batch-tp2-pp1", Topology(tp=2), "ranks", PASSED, options=_UNPACKED),
+)
+"""The same for dev before that: middle stages ask for nothing, and stay unpacked."""
+_NO_DIM = "'NoneType' object has no attribute 'dim'"
+CASES_OF_0_16_TREES = (
+    Case("get-batch-tp2-pp4", _SMALL, "schedule", CRASHED, _NO_DIM, _UNPACKED, core=True),
+    Case("get-batch-tp2-pp4-virtual", _SMALL, "schedule", CRASHED, _NO_DIM, {**_UNPACKED, **_VIRTUAL}),
+    Case("get-batch-tp2-pp1", Topology(tp=2), "schedule", HUNG, _BROADCAST, _UNPACKED),
+    Case("get-batch-tp1-pp4", Topology(pp=4), "schedule", PASSED, options=_UNPACKED),
+)
+"""And for 0.16, where the last stage's receiver stumbles over what its peer never sends alike."""
+
+BESIDE = {"megatron-lm": ("megatron-core",), "megatron-core": ("megatron-lm",)}
+_FEW = 8
+
+
+def cases_for(upstream: str, version: str | None) -> tuple[Case, ...]:
+    """The cases of a version's ``get_batch_on_this_tp_rank``."""
+    return CASES_0_16 if (version or "").startswith("0.16.") else CASES
+
+
+def case_for(topology: Topology, upstream: str, version: str | None) -> Case | None:
+    """A user's job; None where the processes that record it would part a tensor-parallel group."""
+    world, workers = topology.world, min(os.cpu_count() or 1, 8)
+    if world > schedules.ALONE and any(world * worker // workers % topology.tp for worker in range(workers)):
+        return None
+    harness = "ranks" if world <= _FEW else "schedule"
+    if topology.tp > 1 and (version or "").startswith("0.16."):
+        return Case("yours", topology, "schedule", HUNG, _BROADCAST, {"buffers": True})
+    if topology.tp > 1 and topology.pp > 1:
+        return Case("yours", topology, harness, DIFFERS, "stage cu_seqlens is None")
+    return Case("yours", topology, harness, PASSED)
+
+
+def prepare() -> None:
+    """Import Megatron-LM, for CPU; of a source tree also ``pretrain_gpt``."""
+    import torch
+    import typing_extensions
+
+    if not hasattr(typing, "override"):  # before Python 3.12, which upstream asks for
+        typing.override = typing_extensions.override  # type: ignore[attr-defined]
+    torch.use_deterministic_algorithms(True, warn_only=True)  # what torch.empty gives is filled then
+    shims.cuda_on_cpu()
+    importlib.import_module("megatron.training.utils")
+    if importlib.util.find_spec("pretrain_gpt"):
+        importlib.import_module("pretrain_gpt")
+
+
+def run(case: Case, deadline_s: float) -> Outcome:
+    """Run one case: every rank asks for the batch of each of its chunks, and compares it with the data."""
+    from megatron.core import parallel_state
+
+    if case.harness == "ranks":
+
+        def body(rank: int) -> Seen:
+            megatron.initialize(case.topology, chunks=case.options.get("chunks"))
+            return batches(case)
+
+        world = ranks.run(case.topology.world, body, deadline_s=deadline_s)
+        if world.status != PASSED:
+            return Outcome(world.status, world.text())
+        return _compared(case, {number: rank.value for number, rank in enumerate(world.ranks)})
+    megatron.remember_rank_lists()
+    kept = megatron.Globals(parallel_state)
+
+    def fresh(_: int) -> None:
+        kept.restore()
+        megatron.initialize(case.topology, chunks=case.options.get("chunks"))
+
+    found = schedules.check(case.topology.world, fresh, lambda _: batches(case))
+    if found.findings:
+        raised = any(finding.kind == "raised" for finding in found.findings)
+        return Outcome(CRASHED if raised else HUNG, found.text())
+    outcome = _compared(case, found.values)
+    if outcome.status == PASSED and "most" in case.options:
+        return _counted(case, found.values, {rank: _broadcasts(steps) for rank, steps in found.programs.items()})
+    return outcome
+
+
+def _compared(case: Case, seen: Mapping[int, Seen]) -> Outcome:
+    faults: dict[str, list[int]] = {}
+    for rank, one in seen.items():
+        for fault in one.faults:
+            faults.setdefault(fault, []).append(rank)
+    if faults:
+        told = [f"{fault} (rank {numbers(set(where))})" for fault, where in sorted(faults.items())]
+        return Outcome(DIFFERS, "; ".join(told))
+    chunks = sum(len(one.places) for one in seen.values())
+    what = "packed-sequence metadata" if case.options.get("sft", True) else "batch"
+    return Outcome(PASSED, f"the data's own {what} in each of {chunks} chunks on {len(seen)} ranks")
+
+
+def _counted(case: Case, seen: Mapping[int, Seen], issued: Mapping[int, int]) -> Outcome:
+    """Whether no rank issued more than it may; with a digest of all that was given, to compare sources by."""
+    for rank, one in seen.items():
+        most = sum(case.options["most"][place] for place in one.places)
+        if issued[rank] > most:
+            return Outcome(
+                DIFFERS, f"rank {rank} issues {issued[rank]} broadcasts as {'+'.join(one.places)}, not {most}"
+            )
+    digest = hashlib.sha256("\n".join(one.told for one in seen.values()).encode()).hexdigest()[:12]
+    loaders = [(rank, one) for rank, one in seen.items() if rank % case.topology.tp == 0]
+    each = ", ".join(f"{'+'.join(one.places)} {issued[rank]}" for rank, one in loaders)
+    return Outcome(PASSED, f"broadcasts: {each}; batches {digest}")
+
+
+def _broadcasts(steps: Iterable[object]) -> int:
+    return sum(isinstance(step, Operation) and step.kind == "broadcast" for step in steps)

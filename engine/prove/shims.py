@@ -1,0 +1,81 @@
+"""What lets code for CUDA run on a CPU. All shims are here; they are put into place for good, so in a fork."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def cuda_on_cpu() -> None:
+    """``cuda`` devices are the CPU, streams and events do nothing; before the upstream is imported."""
+    import torch
+
+    torch.set_num_threads(1)
+    torch.cuda.current_device = lambda: "cpu"  # as a device=, it makes a tensor on the CPU
+    for name in ("synchronize", "set_device", "empty_cache", "manual_seed", "manual_seed_all", "set_rng_state"):
+        setattr(torch.cuda, name, _nothing())
+    torch.cuda.get_rng_state = torch.cuda.random.get_rng_state = lambda *_, **__: torch.get_rng_state()
+    torch.Tensor.cuda = lambda self, *_, **__: self
+    torch.nn.Module.cuda = lambda self, *_, **__: self
+    torch.cuda.Stream, torch.cuda.Event = type("Stream", (Stream,), {}), type("Event", (Stream,), {})
+    torch.cuda.current_stream = lambda *_, **__: Stream()
+    torch.cuda.default_stream = lambda *_, **__: Stream()
+    torch.cuda.stream = lambda *_: contextlib.nullcontext()
+
+
+def gloo_as_nccl() -> None:
+    """What gloo lacks: ReduceOp.AVG (a sum, then divided), and split sizes that are tensors. In each rank."""
+    import torch
+    import torch.distributed as dist
+
+    all_reduce, all_to_all_single = dist.all_reduce, dist.all_to_all_single
+
+    def averaging(tensor: Any, op: Any = dist.ReduceOp.SUM, group: Any = None, async_op: bool = False) -> Any:
+        if op != dist.ReduceOp.AVG:
+            return all_reduce(tensor, op=op, group=group, async_op=async_op)
+        all_reduce(tensor, group=group)
+        tensor.div_(dist.get_world_size(group))
+        return None
+
+    def with_lists(
+        output: Any,
+        input: Any,
+        output_split_sizes: Any = None,
+        input_split_sizes: Any = None,
+        group: Any = None,
+        async_op: bool = False,
+    ) -> Any:
+        given = output_split_sizes, input_split_sizes
+        splits = [sizes.tolist() if torch.is_tensor(sizes) else sizes for sizes in given]
+        return all_to_all_single(output, input, *splits, group=group, async_op=async_op)
+
+    for module in (dist, dist.distributed_c10d):
+        module.all_reduce, module.all_to_all_single = averaging, with_lists
+
+
+class Stream:
+    """A stream or an event on which everything has happened already."""
+
+    def __init__(self, *_: object, **__: object) -> None:
+        pass
+
+    def record_event(self, *_: object) -> Stream:
+        """Itself: an event that has happened."""
+        return self
+
+    def query(self) -> bool:
+        """Whether it has happened: yes."""
+        return True
+
+    def wait_stream(self, *_: object) -> None:
+        """Nothing to wait for; so for the others."""
+
+    wait_event = wait = record = synchronize = wait_stream
+
+
+def _nothing() -> Callable[..., None]:
+    """A function that does nothing: a new one each time, for torch's compiler knows functions by their identity."""
+    return lambda *_, **__: None

@@ -1,0 +1,41 @@
+"""Keeps a line for each proof; prints the table at the end, and writes it as JSON where ``UNHANG_PROOFS_JSON`` says."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+LINES = pytest.StashKey[list[dict[str, Any]]]()
+
+
+@pytest.fixture
+def tell(request: pytest.FixtureRequest) -> Callable[..., None]:
+    """Keep a line of the table: fix, versions, topology, variant, what it did, seconds, and what is wrong."""
+    lines = request.config.stash.setdefault(LINES, [])
+    return lambda **line: lines.append(line)
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    lines = config.stash.get(LINES, [])
+    if not lines:
+        return
+    terminalreporter.section("proofs")
+    for line in lines:
+        control = " (control)" if line["control"] else ""
+        terminalreporter.write_line(f"{line['proof']} | {line['topology']} | {line['case']}{control}")
+        for variant, told in line["outcomes"].items():
+            terminalreporter.write_line(f"    {variant}: {told['status']}, {told['seconds']:.2f} s: {told['detail']}")
+        if line["wrong"]:
+            terminalreporter.write_line(f"    WRONG: {line['wrong']}")
+    terminalreporter.write_line(f"{len(lines)} lines, {sum(bool(line['wrong']) for line in lines)} of them wrong")
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    path, lines = os.environ.get("UNHANG_PROOFS_JSON"), session.config.stash.get(LINES, [])
+    if path and lines:
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump({"schema": 1, "proofs": lines}, file, indent=1)

@@ -1,0 +1,97 @@
+"""The variants on which a proof must fail: halves of our own patches, and upstream's pull requests as written."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import wheels
+from git import Repo
+
+from unhang.compat import as_written as pull_request
+from unhang.compat import sources as compat
+from unhang.prove.host import Other
+
+
+def without(old: str, new: str, count: int = 1) -> Callable[[bytes, bytes], bytes]:
+    """Our patch with the first ``count`` of one of its own phrases replaced, from its comment on."""
+
+    def change(before: bytes, after: bytes) -> bytes:
+        head, marker, patch = after.decode().partition("# unhang ")
+        mutated, found = re.subn(old, new, patch, count=count)
+        assert found == count, f"{old} stands {found} times in {patch[:200]}"
+        return f"{head}{marker}{mutated}".encode()
+
+    return change
+
+
+def as_written(fix: str) -> Callable[[bytes, bytes], bytes]:
+    """The fix's pull request, applied to the untouched file of an upstream that there is a clone of."""
+
+    def change(before: bytes, after: bytes) -> bytes:
+        (item,) = (item for item in compat.load("upstreams.json")["as-written"] if item["fix"] == fix)
+        repo = Repo(wheels.clone(item["upstream"]))
+        diff = pull_request.hunks(repo, item["ref"], item["file"], item["function"])
+        data = pull_request.applied(diff, before)
+        assert data is not None, "the pull request does not apply"
+        return data
+
+    return change
+
+
+AS_WRITTEN = "pull request as written"
+"""The name of every variant that needs a clone."""
+_EXPERT = {
+    "without the gate on expert parallelism": Other(
+        without(r"if (args\.)?expert_model_parallel_size > 1:", "if True:"), ("ep1-8",)
+    ),
+    "composite backends unknown": Other(without(r"backend\.split\(':'\)\[-1\] in", "backend in"), ("ep2-8-composite",)),
+    "any backend": Other(without(r"in \('nccl', 'hccl', 'mccl'\)", "!= ''"), ("ep2-8-gloo",)),
+    "the order of odd ranks reversed": Other(
+        without(r"(?s)in (\(\s+'_EXPERT.*?\)):", r"in \1[::1 - 2 * (torch.distributed.get_rank() % 2)]:"),
+        ("ep2-8-instances",),
+    ),
+}
+_SFT = "sft-packed-seq-broadcast"
+_EMPTY = {
+    "half: rows appended, and never sliced off": Other(without(r"output = output\[:0\]", "pass"), ("alltoall-cuts",)),
+    "half: rows without probabilities": Other(
+        without(r"permuted_probs = torch\.cat\(.*\)", "pass"), ("alltoall-cuts", "alltoall-keeps")
+    ),
+    "half: rows that no expert counts": Other(
+        without(r"tokens_per_expert = \[\w+\] \* self\.num_local_experts", "pass"), ("alltoall-cuts",)
+    ),
+    "rows appended with tokens present": Other(
+        without(r"(has_no_tokens = ).*", r"\1True"), ("alltoall-same", "fp8-aligned-same")
+    ),
+}
+OTHERS = {
+    ("empty-expert-hang", "megatron-core"): _EMPTY,
+    (_SFT, "megatron-lm"): {
+        "half: the middle stages' sender alone": Other(
+            without(r"elif args\.sft:(?=\n[^\n]*\n\s+tokens = None)", "elif False:"), ("tp2-pp4", "tp2-pp4-schedule")
+        ),
+        "half: the last stage's sender alone": Other(
+            without(r"(?s)(.*)(?<!el)if args\.sft:", r"\1if False:"), ("tp2-pp4-schedule",)
+        ),
+        "half: the last stage left as it was": Other(
+            without(r"(?<!el)if args\.sft:", "if False:", count=2), ("tp2-pp4", "tp2-pp4-schedule")
+        ),
+        AS_WRITTEN: Other(as_written(_SFT), ("tp2-pp4",)),
+    },
+    ("mtp-cp-deadlock", "verl"): {
+        "half: reports on one rank, called by one rank": Other(
+            without(r"mpu\.is_pipeline_last_stage\(ignore_virtual=True\)", "self.is_mp_src_rank_with_outputs()"),
+            ("cp2", "schedule-32"),
+        ),
+        "half: called by all ranks, reports on all": Other(
+            without(r"if self\.is_mp_src_rank_with_outputs\(\):", "if True:"), ("cp2",)
+        ),
+        "without the guard for no micro-batch": Other(without(r"n_micro_batch > 0 and ", ""), ("no-micro-batch",)),
+    },
+    ("expert-dp-warmup", "megatron-core"): _EXPERT,
+    ("expert-dp-warmup", "ms-swift"): {
+        name: other for name, other in _EXPERT.items() if other.fails != ("ep2-8-instances",)
+    }
+    | {AS_WRITTEN: Other(as_written("expert-dp-warmup"), ("ep2-8",))},
+}

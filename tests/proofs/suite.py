@@ -1,0 +1,135 @@
+"""Which proofs are run on which releases: the data that `nox -s proofs` works through, and one run of each."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import wheels
+from others import AS_WRITTEN, OTHERS
+
+from unhang import environment, locate
+from unhang.prove import host
+from unhang.prove.cases import Case
+
+_LARGE = 512  # ranks: from here on, a case takes a quarter of a minute, and is run on the core set's releases alone
+_PROJECTS = {"megatron-lm": "megatron-core"}
+_CORE_LINES = ("0.10.0", "0.11.0", "0.12.3", "0.13.1", "0.14.0", "0.15.3", "0.16.1", "0.17.1", "0.18.2", "0.19.2")
+# A release for each shape of the forward. 0.10 and 0.11 are left out: they refuse grouped linears without the package
+# grouped_gemm, which needs CUDA, and do not recompute the activation. So is 0.12.0: its router has a gradient without
+# the experts, so that the case with data parallelism hangs, instead of raising on the empty rank.
+_EXPERT_LINES = (
+    *("0.12.3", "0.13.1", "0.14.0", "0.15.0rc0", "0.15.0rc4", "0.15.3"),
+    *("0.16.0rc0.dev100085", "0.16.1", "0.17.1", "0.18.2", "0.19.2"),
+)
+
+
+class Proof(NamedTuple):
+    """A fix, proved on one release of one upstream, with what else is needed to run it.
+
+    A wheel of megatron-core brings megatron-lm of its own version.
+    """
+
+    fix: str
+    upstream: str
+    version: str
+    beside: tuple[tuple[str, str], ...] = ()
+    """The other upstreams that are imported, untouched: project and version."""
+    core: bool = False
+    """Whether its core cases belong to the core set."""
+
+    @property
+    def name(self) -> str:
+        """Fix, upstream and versions."""
+        releases = [(self.upstream, self.version), *self.beside]
+        return f"{self.fix} {' with '.join(' '.join(release) for release in releases)}"
+
+    def cases(self) -> list[Case]:
+        """Its cases: the core ones alone, where that is asked for."""
+        module = importlib.import_module(f"unhang.prove.{self.fix.replace('-', '_')}")
+        every = getattr(module, "CASES_BY_UPSTREAM", {}).get(self.upstream, module.CASES)
+        return [case for case in every if case.core or (everything() and (self.core or case.topology.world < _LARGE))]
+
+
+def everything() -> bool:
+    """Whether all proofs are wanted, and not the core set alone."""
+    return os.environ.get("UNHANG_PROOFS") == "all"
+
+
+def proofs() -> list[Proof]:
+    """The proofs to run."""
+    found = [
+        Proof("mtp-cp-deadlock", "verl", "0.7.1", (("megatron-core", "0.16.1"),), core=True),
+        Proof("mtp-cp-deadlock", "verl", "0.7.1", (("megatron-core", "0.15.3"),)),
+        *(Proof("expert-dp-warmup", "megatron-core", line, core=line == "0.16.1") for line in _CORE_LINES),
+        *(Proof("empty-expert-hang", "megatron-core", line, core=line == "0.19.2") for line in _EXPERT_LINES),
+        Proof("sft-packed-seq-broadcast", "megatron-lm", "0.17.1", core=True),
+        Proof("sft-packed-seq-broadcast", "megatron-lm", "0.17.0"),
+        Proof("expert-dp-warmup", "ms-swift", "4.6.0", (("megatron-core", "0.16.1"),), core=True),
+        Proof("expert-dp-warmup", "ms-swift", "4.0.0", (("megatron-core", "0.13.1"),)),
+        Proof("expert-dp-warmup", "ms-swift", "4.2.3", (("megatron-core", "0.15.3"),)),
+    ]
+    return [proof for proof in found if everything() or proof.core]
+
+
+@cache
+def python() -> str:
+    """The interpreter with torch: ``UNHANG_PROOFS_PYTHON``, else our own. The test is skipped where it has none."""
+    chosen = os.environ.get("UNHANG_PROOFS_PYTHON") or sys.executable
+    probe = [chosen, "-c", "import importlib.util as i, sys; sys.exit(i.find_spec('torch') is None)"]
+    if subprocess.run(probe, check=False).returncode:
+        pytest.skip(f"{chosen} has no torch: `nox -s proofs` installs one")
+    return chosen
+
+
+@cache
+def answer(proof: Proof) -> host.Answer:
+    """Run a proof, once: all its cases, on all variants."""
+    interpreter = python()
+    releases = [(_PROJECTS.get(proof.upstream, proof.upstream), proof.version), *proof.beside]
+    places = [environment.for_target(str(unpacked(*release))) for release in releases]
+    found = [one for place in places for one in locate.search(place, cwd="/").installations]
+    projects = {proof.upstream, *(project for project, _ in releases)}
+    cases = proof.cases()
+    return host.prove(
+        interpreter,
+        proof.fix,
+        [proof.upstream],
+        [one for one in found if one.upstream in projects],
+        cases,
+        others(proof),
+    )
+
+
+def others(proof: Proof) -> dict[str, host.Other]:
+    """The variants that a proof is to fail on: those that need a clone only where one is named."""
+    known = {case.name for case in proof.cases()}
+    found = {}
+    for name, other in OTHERS[proof.fix, proof.upstream].items():
+        if name != AS_WRITTEN or os.environ.get(wheels.CLONES[proof.upstream]):
+            found[name] = other._replace(fails=tuple(case for case in other.fails if case in known))
+    return found
+
+
+@cache
+def unpacked(project: str, version: str) -> Path:
+    """A release's wheel, laid out in a folder beside the cached wheels that later runs find again."""
+    wheel = wheels.fetch(project, version)
+    folder = wheel.parent / "unpacked" / wheel.stem
+    if not folder.exists():
+        fresh = folder.with_name(f"{folder.name}.{os.getpid()}")
+        with zipfile.ZipFile(wheel) as archive:
+            archive.extractall(fresh)
+        try:
+            fresh.rename(folder)
+        except OSError:  # another run was faster
+            shutil.rmtree(fresh)
+    return folder

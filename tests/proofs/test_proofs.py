@@ -1,0 +1,72 @@
+"""Each hang shown on the untouched source, and gone on the patched one: one test for each case of each proof."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import suite
+import wheels
+from others import OTHERS
+
+from unhang.prove import cases, host
+from unhang.prove.cases import Case, Outcome
+
+Tell = Callable[..., None]
+CASES = [
+    pytest.param(proof, case, id=f"{proof.name} {case.name}".replace(" ", "-"))
+    for proof in suite.proofs()
+    for case in proof.cases()
+]
+VARIANTS = [
+    pytest.param(proof, name, id=f"{proof.name} {name}".replace(" ", "-"))
+    for proof in suite.proofs()
+    for name in OTHERS[proof.fix, proof.upstream]
+]
+
+
+@pytest.mark.parametrize(("proof", "case"), CASES)
+def test_the_untouched_source_shows_the_defect_and_the_patched_one_does_not(
+    proof: suite.Proof, case: Case, tell: Tell
+) -> None:
+    outcomes = suite.answer(proof).outcomes
+    untouched, patched = outcomes[host.UNTOUCHED][case.name], outcomes[host.PATCHED][case.name]
+    wrong = cases.verdict(case, untouched, patched)
+    pair = {"untouched": _told(untouched), "patched": _told(patched)}
+    tell(**_line(proof, case, wrong), outcomes=pair)
+    assert not wrong
+
+
+@pytest.mark.parametrize(("proof", "name"), VARIANTS)
+def test_half_a_patch_fails(proof: suite.Proof, name: str, tell: Tell) -> None:
+    known = {case.name: case for case in proof.cases()}
+    if name not in suite.others(proof):
+        wheels.clone(proof.upstream)  # skips the test, and says why
+    outcomes = suite.answer(proof).outcomes[name]
+    assert outcomes
+    assert outcomes.keys() == set(suite.others(proof)[name].fails)
+    wrong = cases.survivors(outcomes)
+    for case, outcome in outcomes.items():
+        tell(**_line(proof, known[case], wrong), outcomes={name: _told(outcome)})
+    assert not wrong
+
+
+@pytest.mark.parametrize("proof", suite.proofs(), ids=lambda proof: proof.name.replace(" ", "-"))
+def test_each_proof_has_a_control_and_a_defect(proof: suite.Proof) -> None:
+    assert {case.is_control for case in proof.cases()} == {True, False}
+
+
+def _line(proof: suite.Proof, case: Case, wrong: str) -> dict[str, Any]:
+    return {
+        "proof": proof.name,
+        "fix": proof.fix,
+        "topology": case.topology.text(),
+        "case": case.name,
+        "control": case.is_control,
+        "wrong": wrong,
+    }
+
+
+def _told(outcome: Outcome) -> dict[str, Any]:
+    return outcome._asdict()
