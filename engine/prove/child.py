@@ -19,6 +19,7 @@ import time
 import traceback
 from typing import TYPE_CHECKING, Any
 
+from . import places
 from .cases import BROKEN, Case, Outcome, Topology
 
 if TYPE_CHECKING:
@@ -96,6 +97,7 @@ def _variant(
     quiet = os.open(os.devnull, os.O_WRONLY)
     os.dup2(quiet, 1)
     sys.meta_path.insert(0, Variant(files))
+    places.ROOTS += [file[: -len(f"{name.replace('.', '/')}.py")] for name, file in files.items()]
     try:
         proof.prepare()
     except Exception:

@@ -20,6 +20,7 @@ from datetime import timedelta
 from multiprocessing.connection import wait
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from .places import place as site
 from .schedule import ranges
 
 if TYPE_CHECKING:
@@ -114,7 +115,10 @@ def run(world: int, body: Callable[[int], Any], *, deadline_s: float = 20.0) -> 
 
 def place(stack: Sequence[str]) -> str:
     """The frame to name: the innermost one outside of torch, and the collective of torch's that it is in."""
-    outside = [frame for frame in stack if not frame.startswith(("torch/", _HERE, "threading.py"))]
+    ours = site(os.path.join(_HERE, ""), 0, "").partition(":")[0]
+    outside = [
+        frame for frame in stack if not frame.startswith(("torch/", ours, "threading.py", "typing_extensions.py"))
+    ]
     inside = [frame for frame in stack if "distributed_c10d.py" in frame and " in wrapper" not in frame]
     where = next(iter(outside), stack[0] if stack else "?")
     return f"{inside[0].rpartition(' in ')[2]} at {where}" if inside and stack[0] != where else where
@@ -157,7 +161,7 @@ def _frames(error: BaseException) -> list[str]:
     frames = []
     trace = error.__traceback__
     while trace is not None:
-        frames.append(_frame(trace.tb_frame.f_code.co_filename, trace.tb_lineno, trace.tb_frame.f_code.co_name))
+        frames.append(site(trace.tb_frame.f_code.co_filename, trace.tb_lineno, trace.tb_frame.f_code.co_name))
         trace = trace.tb_next
     return frames[::-1]
 
@@ -209,12 +213,6 @@ def _stack(text: str) -> list[str]:
         if "most recent call first" in line:
             stacks.append([])
         elif stacks and (found := re.match(r'\s+File "(.*)", line (\d+) in (.*)', line)):
-            stacks[-1].append(_frame(found[1], int(found[2]), found[3]))
+            stacks[-1].append(site(found[1], int(found[2]), found[3]))
     speaking = [stack for stack in stacks if any("distributed_c10d.py" in frame for frame in stack)]
     return next(iter(speaking), stacks[-1] if stacks else [])
-
-
-def _frame(file: str, line: int, name: str) -> str:
-    roots = [root for root in sys.path if root and file.startswith(root.rstrip(os.sep) + os.sep)]
-    shown = file[len(max(roots, key=len).rstrip(os.sep)) + 1 :] if roots else file
-    return f"{shown}:{line} in {name}"

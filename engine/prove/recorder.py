@@ -1,10 +1,10 @@
 """Records what each rank of a job issues, one rank after the other, on torch's ``fake`` process-group backend.
 
-What is wrapped are the functions of ``torch.distributed`` (install before the upstream is imported: it may keep some
-by name), so object collectives and ``batch_isend_irecv`` are seen as well. Not seen: calls of a process group's own
-methods, and functional collectives. Nothing is moved between ranks, with one exception: what an earlier rank has
-broadcast reaches the later ones. After any other operation a rank finds its own values, so control flow that depends
-on values of others needs real ranks (``ranks``).
+What is wrapped are the functions of ``torch.distributed``, so object collectives and ``batch_isend_irecv`` are seen as
+well. Not seen: a function that an upstream imported by name before (``from torch.distributed import ...``), calls of a
+process group's own methods, and functional collectives. Nothing is moved between ranks, with one exception: what an
+earlier rank has broadcast reaches the later ones. After any other operation a rank finds its own values, so control
+flow that depends on values of others needs real ranks (``ranks``).
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
+from .places import place
 from .schedule import Operation, Raised, Step, Wait
 
 if TYPE_CHECKING:
@@ -230,7 +231,7 @@ class Recorder:
         """Note that this rank ends with an error."""
         trace, site = error.__traceback__, "?"
         while trace is not None:
-            site = _place(trace.tb_frame.f_code, trace.tb_lineno)
+            site = _site(trace.tb_frame.f_code, trace.tb_lineno)
             trace = trace.tb_next
         self.steps.append(Raised(f"{type(error).__name__}: {str(error)[:200]}", site))
 
@@ -267,7 +268,7 @@ class Recorder:
         while frame is not None:
             key = frame.f_code, frame.f_lineno
             if key not in self._sites:
-                self._sites[key] = "" if _is_inside(frame.f_code.co_filename) else _place(*key)
+                self._sites[key] = "" if _is_inside(frame.f_code.co_filename) else _site(*key)
             if self._sites[key]:
                 return self._sites[key]
             frame = frame.f_back
@@ -325,11 +326,8 @@ def _is_inside(file: str) -> bool:
     return file.startswith((os.path.dirname(torch.__file__) + os.sep, _HERE + os.sep, "<"))
 
 
-def _place(code: Any, line: int) -> str:
-    file = code.co_filename
-    roots = [root for root in sys.path if root and file.startswith(root.rstrip(os.sep) + os.sep)]
-    shown = file[len(max(roots, key=len).rstrip(os.sep)) + 1 :] if roots else file
-    return f"{shown}:{line} in {code.co_name}"
+def _site(code: Any, line: int) -> str:
+    return place(code.co_filename, line, code.co_name)
 
 
 def _first(payload: Any) -> Any:
