@@ -59,6 +59,18 @@ def _variant(base: Case, name: str, untouched: str, **options: Any) -> Case:
 
 
 CASES = tuple(_cases())
+
+
+def ruled_out(topology: Topology) -> str:
+    """Why the defect cannot come up."""
+    return "with EP 1 every rank has all experts, and waits for no other's tokens" if topology.ep == 1 else ""
+
+
+def case_for(topology: Topology, upstream: str, version: str | None) -> Case:
+    """The smallest job that shows it, whatever the user's sizes: what they change is how likely an empty rank is."""
+    return next(case for case in CASES if case.name == "alltoall-cuts")
+
+
 _TOKENS = 32  # of each rank
 
 
