@@ -54,6 +54,12 @@ _EXPERT = {
 }
 _SFT = "sft-packed-seq-broadcast"
 OTHERS = {
+    ("empty-expert-hang", "megatron-core"): {
+        "half: the rows stay in the output": Other(
+            without(r"if has_no_tokens:(?=\n\s+output)", "if False:"), ("graph-cut", "graph-kept")
+        ),
+        "half: no rows go in": Other(without(r"has_no_tokens = [^\n]+", "has_no_tokens = False"), ("graph-cut",)),
+    },
     (_SFT, "megatron-lm"): {
         "half: the middle stages' sender alone": Other(
             without(r"elif args\.sft:(?=\n[^\n]*\n\s+tokens = None)", "elif False:"), ("tp2-pp4", "tp2-pp4-schedule")

@@ -21,6 +21,7 @@ from unhang.prove import host
 from unhang.prove.cases import Case
 
 _LARGE = 512  # ranks: from here on, a case takes a quarter of a minute, and is run on the core set's releases alone
+_EMPTY_LINES = ("0.16.1", "0.17.1", "0.18.2", "0.19.2")
 _PROJECTS = {"megatron-lm": "megatron-core"}
 _CORE_LINES = ("0.10.0", "0.11.0", "0.12.3", "0.13.1", "0.14.0", "0.15.3", "0.16.1", "0.17.1", "0.18.2", "0.19.2")
 
@@ -63,6 +64,7 @@ def proofs() -> list[Proof]:
         Proof("mtp-cp-deadlock", "verl", "0.7.1", (("megatron-core", "0.16.1"),), core=True),
         Proof("mtp-cp-deadlock", "verl", "0.7.1", (("megatron-core", "0.15.3"),)),
         *(Proof("expert-dp-warmup", "megatron-core", line, core=line == "0.16.1") for line in _CORE_LINES),
+        *(Proof("empty-expert-hang", "megatron-core", line, core=line == "0.17.1") for line in _EMPTY_LINES),
         Proof("sft-packed-seq-broadcast", "megatron-lm", "0.17.1", core=True),
         Proof("sft-packed-seq-broadcast", "megatron-lm", "0.17.0"),
         Proof("expert-dp-warmup", "ms-swift", "4.6.0", (("megatron-core", "0.16.1"),), core=True),
