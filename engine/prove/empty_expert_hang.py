@@ -182,7 +182,8 @@ def _set_router(layer: Any, kind: str) -> None:
     weight = layer.router.weight
     with torch.no_grad():
         if kind == _FULL:
-            weight.copy_(torch.randn(weight.shape, generator=torch.Generator().manual_seed(0)))
+            drawn = torch.randn(weight.shape, generator=torch.Generator().manual_seed(0))
+            weight.copy_(drawn - drawn.mean(dim=1, keepdim=True))  # so that every expert is some token's choice
         else:
             local = moe_layer.EXPERTS // _EP2.ep
             chosen = range(local) if kind == _EMPTY else range(0, moe_layer.EXPERTS, local)
