@@ -1,28 +1,21 @@
 """megatron-core: the real ``MoELayer``, its router, dispatcher and ``TEGroupedMLP``, on real expert-parallel ranks.
 
-Transformer Engine does not run on a CPU. Stand-ins of ours are the grouped linears, what pads rows for fp8, and what
-recomputation needs of it, or compiles in C++. A linear either keeps the autograd graph on empty input, or returns a
-fresh empty tensor there, as the backends do that the fix is a safeguard against; under fp8 it refuses rows that are not
-aligned, as an fp8 GEMM does, but computes in float32. So this shows what follows from such a backend, and that the
-rewrite cures it; not which backend is one, nor anything of fp8 numbers, kernels, streams, the fused path, or the flex
-dispatchers.
+Transformer Engine does not run on a CPU. Stand-ins (in ``moe_layer``) are the grouped linears, what pads rows for fp8,
+and what recomputation needs of it, or compiles in C++. A linear either keeps the autograd graph on empty input, or
+returns a fresh empty tensor there, as the backends do that the fix is a safeguard against; under fp8 it refuses rows
+that are not aligned, as an fp8 GEMM does, but computes in float32. So this shows what follows from such a backend, and
+that the rewrite cures it; not which backend is one, nor anything of fp8 numbers, kernels, streams, the fused path, or
+the flex dispatchers.
 
 Each case goes through several steps: tokens for all ranks, none for those but the first, and tokens for all again.
 """
 
 from __future__ import annotations
 
-import contextlib
-import functools
-import importlib
-import importlib.util
-import inspect
-import sys
 import types
-from importlib.machinery import PathFinder
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from . import megatron, ranks, shims
+from . import megatron, moe_layer, ranks, shims
 from .cases import CRASHED, DIFFERS, HUNG, PASSED, Case, Outcome, Topology
 from .schedule import ranges
 
@@ -78,9 +71,7 @@ def case_for(topology: Topology, upstream: str, version: str | None) -> Case:
     return next(case for case in CASES if case.name == "alltoall-cuts")
 
 
-_EXPERTS, _LOCAL, _HIDDEN, _WIDTH, _TOKENS = 4, 2, 8, 16, 32
-_ALIGNMENT = 16  # rows, of an fp8 GEMM
-_MODULE = "megatron.core.transformer.moe.experts"
+_TOKENS = 32  # of each rank
 
 
 class Step(NamedTuple):
@@ -100,15 +91,7 @@ class Step(NamedTuple):
 def prepare() -> None:
     """Import megatron-core, for CPU."""
     shims.cuda_on_cpu()
-    importlib.import_module("megatron.core.transformer.moe.moe_layer")
-    importlib.import_module(_MODULE)
-    vars(importlib.import_module("megatron.core.transformer.moe.moe_utils")).setdefault("te_general_gemm", None)
-    random = importlib.import_module("megatron.core.tensor_parallel.random")
-    if not hasattr(random, "FP8GlobalStateManager"):  # recomputation asks Transformer Engine, with fp8 or without
-        random.FP8GlobalStateManager = types.SimpleNamespace(is_fp8_enabled=lambda: False)
-        random.activation_recompute_forward = random.fp8_autocast = lambda **_: contextlib.nullcontext()
-    if hasattr(random, "_share_storage_ext"):  # else it compiles this, and keeps it in the user's cache
-        random._share_storage_ext = types.SimpleNamespace(share_storage=_share_storage)
+    moe_layer.stand_in()
 
 
 def run(case: Case, deadline_s: float) -> Outcome:
@@ -134,13 +117,13 @@ def _steps(case: Case, rank: int) -> list[Step]:
     import torch
     import torch.distributed as dist
 
-    layer = _layer(case)
+    layer = moe_layer.make(case.options, case.topology.ep)
     tokens: list[int] = []
     layer.experts.register_forward_pre_hook(lambda _, args: tokens.append(int(args[1].sum())))
     forwards = [layer.experts.forward]
     if case.options.get("compare"):
-        forwards.append(types.MethodType(_untouched_forward(), layer.experts))
-    model = _wrapped(layer) if case.options.get("ddp") else layer
+        forwards.append(types.MethodType(moe_layer.untouched_forward(), layer.experts))
+    model = moe_layer.wrapped(layer) if case.options.get("ddp") else layer
     told = []
     for number, kind in enumerate(_kinds(case, rank)):
         _set_router(layer, kind)
@@ -148,7 +131,7 @@ def _steps(case: Case, rank: int) -> list[Step]:
         for forward in forwards:
             layer.experts.forward = forward
             torch.manual_seed(100 * number + rank)
-            results.append(_once(model, layer, torch.rand(_TOKENS, 1, _HIDDEN, requires_grad=True)))
+            results.append(_once(model, layer, torch.rand(_TOKENS, 1, moe_layer.HIDDEN, requires_grad=True)))
             dist.barrier()  # a step ends with collectives on other groups: no rank comes to the next one alone
         given, gradients = results[0]
         names = given.keys() if len(results) > 1 else ()
@@ -199,137 +182,13 @@ def _set_router(layer: Any, kind: str) -> None:
     weight = layer.router.weight
     with torch.no_grad():
         if kind == _FULL:
-            weight.copy_(torch.randn(weight.shape, generator=torch.Generator().manual_seed(0)))
+            drawn = torch.randn(weight.shape, generator=torch.Generator().manual_seed(0))
+            weight.copy_(drawn - drawn.mean(dim=1, keepdim=True))  # so that every expert is some token's choice
         else:
-            chosen = range(_LOCAL) if kind == _EMPTY else range(0, _EXPERTS, _LOCAL)
+            local = moe_layer.EXPERTS // _EP2.ep
+            chosen = range(local) if kind == _EMPTY else range(0, moe_layer.EXPERTS, local)
             weight.zero_()
             weight[list(chosen)] = 1.0  # the tokens are positive
-
-
-def _layer(case: Case) -> Any:
-    """A real layer, whose grouped linears are stand-ins."""
-    import torch
-    from megatron.core.transformer.moe.moe_layer import MoELayer, MoESubmodules
-    from megatron.core.transformer.transformer_config import TransformerConfig
-
-    options = case.options
-    wanted: dict[str, Any] = {
-        "num_layers": 1,
-        "hidden_size": _HIDDEN,
-        "num_attention_heads": 2,
-        "num_moe_experts": _EXPERTS,
-        "moe_ffn_hidden_size": _WIDTH,
-        "add_bias_linear": False,
-        "gated_linear_unit": True,
-        "activation_func": torch.nn.functional.silu,
-        "bias_activation_fusion": False,
-        "moe_grouped_gemm": True,
-        "moe_token_dispatcher_type": options["dispatcher"],
-        "moe_router_topk": 2,
-        "moe_router_load_balancing_type": "none",
-        "expert_model_parallel_size": case.topology.ep,
-        "use_cpu_initialization": True,
-    }
-    if options.get("on_input"):
-        wanted.update(moe_router_topk=1, moe_router_pre_softmax=True, moe_apply_probs_on_input=True)
-    if options.get("recompute"):
-        wanted.update(recompute_granularity="selective", recompute_modules=["moe_act"])
-    config = TransformerConfig(**wanted)
-    torch.manual_seed(1)
-    layer = MoELayer(config, MoESubmodules(experts=_spec(options)))
-    if options.get("fp8"):
-        # after the layer is made: it would ask for Transformer Engine
-        config.fp8 = "hybrid"
-        for name in ("moe_router_padding_for_fp8", "moe_router_padding_for_quantization"):
-            if hasattr(config, name):
-                setattr(config, name, bool(options.get("aligned")))
-        for name in ("fp8", "quantization"):
-            setattr(layer.experts, f"{name}_padding", _pad)
-            setattr(layer.experts, f"{name}_unpadding", _unpad)
-    return layer
-
-
-def _spec(options: Any) -> Any:
-    """How a release wants to be told which experts to make."""
-    from megatron.core.transformer.mlp import MLPSubmodules
-    from megatron.core.transformer.spec_utils import ModuleSpec
-
-    module = sys.modules[_MODULE]
-    linear = _linear(bool(options["cuts"]), _ALIGNMENT if options.get("fp8") else 1)
-    if "submodules" in inspect.signature(module.TEGroupedMLP).parameters and hasattr(module, "GroupedMLPSubmodules"):
-        submodules = module.GroupedMLPSubmodules(linear_fc1=linear, linear_fc2=linear)
-        return functools.partial(module.TEGroupedMLP, submodules=submodules)
-    return ModuleSpec(module=module.TEGroupedMLP, submodules=MLPSubmodules(linear_fc1=linear, linear_fc2=linear))
-
-
-def _linear(cuts: bool, alignment: int) -> Any:
-    """A class of grouped linears: whether an empty input cuts the graph, and how many rows an expert must have."""
-    import torch
-
-    class GroupedLinear(torch.nn.Module):
-        """One matrix for each local expert, as Transformer Engine's ``GroupedLinear`` has it."""
-
-        def __init__(self, experts: int, inputs: int, outputs: int, **_: object) -> None:
-            super().__init__()
-            self.experts, self.outputs = experts, outputs
-            for number in range(experts):
-                weight = torch.nn.Parameter(torch.randn(outputs, inputs) / inputs)
-                weight.allreduce = False  # of the experts: reduced over their own data-parallel group
-                setattr(self, f"weight{number}", weight)
-
-        def forward(self, rows: Any, tokens: list[int]) -> tuple[Any, None]:
-            """Each expert's rows by its matrix."""
-            if any(count % alignment for count in tokens):
-                raise ValueError(f"rows of experts not aligned to {alignment}: {tokens}")
-            if cuts and sum(tokens) == 0:
-                return rows.new_empty(0, self.outputs), None
-            weights = [getattr(self, f"weight{number}") for number in range(self.experts)]
-            return torch.cat([part @ weight.t() for part, weight in zip(rows.split(tokens), weights)]), None
-
-    return GroupedLinear
-
-
-def _pad(rows: Any, tokens: list[int]) -> tuple[Any, list[int]]:
-    """Zero rows behind those of each expert, up to the alignment: a stand-in for ``Fp8Padding``."""
-    import torch
-
-    fill = [-count % _ALIGNMENT for count in tokens]
-    parts = [torch.cat([part, part.new_zeros(more, part.shape[1])]) for part, more in zip(rows.split(tokens), fill)]
-    return torch.cat(parts), [count + more for count, more in zip(tokens, fill)]
-
-
-def _unpad(rows: Any, tokens: list[int]) -> Any:
-    """What ``_pad`` was given, of its rows."""
-    import torch
-
-    padded = [count + -count % _ALIGNMENT for count in tokens]
-    return torch.cat([part[:count] for part, count in zip(rows.split(padded), tokens)])
-
-
-def _share_storage(emptied: Any, computed: Any) -> None:
-    """Give an emptied tensor its values back, below autograd."""
-    storage, source = emptied.untyped_storage(), computed.untyped_storage()
-    storage.resize_(source.nbytes())
-    storage.copy_(source)
-
-
-def _wrapped(layer: Any) -> Any:
-    """The layer in Megatron's own data parallelism, which reduces each gradient as soon as it is there."""
-    from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
-
-    ddp = DistributedDataParallelConfig(overlap_grad_reduce=True, use_distributed_optimizer=False)
-    return DistributedDataParallel(layer.config, ddp, layer)
-
-
-def _untouched_forward() -> Any:
-    """The forward as it is installed, whichever variant is imported."""
-    package = sys.modules[_MODULE.rpartition(".")[0]]
-    spec = PathFinder.find_spec(_MODULE, package.__path__)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.TEGroupedMLP.forward
 
 
 def _wrong(case: Case, values: list[list[Step]]) -> str:
@@ -339,7 +198,7 @@ def _wrong(case: Case, values: list[list[Step]]) -> str:
             has_none = _lacks_tokens(case, rank, kind)
             assert (step.tokens == 0) == has_none, f"rank {rank} has {step.tokens} tokens in step {number}, {kind}"
             where = f"rank {rank}, step {number} ({kind})"
-            if step.shape != (_TOKENS, 1, _HIDDEN) or not step.reaches_input:
+            if step.shape != (_TOKENS, 1, moe_layer.HIDDEN) or not step.reaches_input:
                 return f"{where}: output {step.shape}, {'a' if step.reaches_input else 'no'} gradient of the input"
             missing = [name for name, largest in step.gradients.items() if largest is None]
             if missing or not step.gradients:

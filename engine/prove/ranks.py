@@ -116,7 +116,9 @@ def run(world: int, body: Callable[[int], Any], *, deadline_s: float = 20.0) -> 
 def place(stack: Sequence[str]) -> str:
     """The frame to name: the innermost one outside of torch, and the collective of torch's that it is in."""
     ours = site(os.path.join(_HERE, ""), 0, "").partition(":")[0]
-    outside = [frame for frame in stack if not frame.startswith(("torch/", ours, "threading.py"))]
+    outside = [
+        frame for frame in stack if not frame.startswith(("torch/", ours, "threading.py", "typing_extensions.py"))
+    ]
     inside = [frame for frame in stack if "distributed_c10d.py" in frame and " in wrapper" not in frame]
     where = next(iter(outside), stack[0] if stack else "?")
     return f"{inside[0].rpartition(' in ')[2]} at {where}" if inside and stack[0] != where else where

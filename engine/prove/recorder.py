@@ -1,10 +1,10 @@
 """Records what each rank of a job issues, one rank after the other, on torch's ``fake`` process-group backend.
 
-What is wrapped are the functions of ``torch.distributed`` (install before the upstream is imported: it may keep some
-by name), so object collectives and ``batch_isend_irecv`` are seen as well. Not seen: calls of a process group's own
-methods, and functional collectives. Nothing is moved between ranks, with one exception: what an earlier rank has
-broadcast reaches the later ones. After any other operation a rank finds its own values, so control flow that depends
-on values of others needs real ranks (``ranks``).
+What is wrapped are the functions of ``torch.distributed``, so object collectives and ``batch_isend_irecv`` are seen as
+well. Not seen: a function that an upstream imported by name before (``from torch.distributed import ...``), calls of a
+process group's own methods, and functional collectives. Nothing is moved between ranks, with one exception: what an
+earlier rank has broadcast reaches the later ones. After any other operation a rank finds its own values, so control
+flow that depends on values of others needs real ranks (``ranks``).
 """
 
 from __future__ import annotations

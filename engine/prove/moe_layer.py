@@ -1,0 +1,163 @@
+"""A real ``MoELayer`` of megatron-core on a CPU: what Transformer Engine would give it are stand-ins."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import importlib.util
+import inspect
+import sys
+import types
+from importlib.machinery import PathFinder
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+EXPERTS, HIDDEN = 4, 8
+_WIDTH = 16
+_ALIGNMENT = 16  # rows, of an fp8 GEMM
+_MODULE = "megatron.core.transformer.moe.experts"
+
+
+def stand_in() -> None:
+    """Import the layer, and put what it wants of Transformer Engine, or compiles in C++, into place for good."""
+    importlib.import_module("megatron.core.transformer.moe.moe_layer")
+    importlib.import_module(_MODULE)
+    vars(importlib.import_module("megatron.core.transformer.moe.moe_utils")).setdefault("te_general_gemm", None)
+    random: Any = importlib.import_module("megatron.core.tensor_parallel.random")
+    if not hasattr(random, "FP8GlobalStateManager"):  # recomputation asks Transformer Engine, with fp8 or without
+        random.FP8GlobalStateManager = types.SimpleNamespace(is_fp8_enabled=lambda: False)
+        random.activation_recompute_forward = random.fp8_autocast = lambda **_: contextlib.nullcontext()
+    if hasattr(random, "_share_storage_ext"):  # else it compiles this, and keeps it in the user's cache
+        random._share_storage_ext = types.SimpleNamespace(share_storage=_share_storage)
+
+
+def make(options: Mapping[str, Any], ep: int) -> Any:
+    """A real layer whose grouped linears are stand-ins, on a rank that has its groups; of ``ep`` ranks in a group.
+
+    Options: ``dispatcher``, as the configuration names it; ``cuts``, whether the linears cut the graph on empty input;
+    ``recompute`` of the activation; ``on_input``, probabilities applied to the input; ``fp8``, for which the experts
+    pad their rows, or, if ``aligned``, the router has done so.
+    """
+    import torch
+    from megatron.core.transformer.moe.moe_layer import MoELayer, MoESubmodules
+    from megatron.core.transformer.transformer_config import TransformerConfig
+
+    wanted: dict[str, Any] = {
+        "num_layers": 1,
+        "hidden_size": HIDDEN,
+        "num_attention_heads": 2,
+        "num_moe_experts": EXPERTS,
+        "moe_ffn_hidden_size": _WIDTH,
+        "add_bias_linear": False,
+        "gated_linear_unit": True,
+        "activation_func": torch.nn.functional.silu,
+        "bias_activation_fusion": False,
+        "moe_grouped_gemm": True,
+        "moe_token_dispatcher_type": options["dispatcher"],
+        "moe_router_topk": 2,
+        "moe_router_load_balancing_type": "none",
+        "expert_model_parallel_size": ep,
+        "use_cpu_initialization": True,
+    }
+    if options.get("on_input"):
+        wanted.update(moe_router_topk=1, moe_router_pre_softmax=True, moe_apply_probs_on_input=True)
+    if options.get("recompute"):
+        wanted.update(recompute_granularity="selective", recompute_modules=["moe_act"])
+    config = TransformerConfig(**wanted)
+    torch.manual_seed(1)
+    layer = MoELayer(config, MoESubmodules(experts=_spec(options)))
+    if options.get("fp8"):
+        # now that the layer is made, which would have asked for Transformer Engine
+        config.fp8 = "hybrid"
+        for name in ("moe_router_padding_for_fp8", "moe_router_padding_for_quantization"):
+            if hasattr(config, name):
+                setattr(config, name, bool(options.get("aligned")))
+        for name in ("fp8", "quantization"):
+            setattr(layer.experts, f"{name}_padding", _pad)
+            setattr(layer.experts, f"{name}_unpadding", _unpad)
+    return layer
+
+
+def wrapped(layer: Any) -> Any:
+    """The layer in Megatron's own data parallelism, which reduces each gradient as soon as it is there."""
+    from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
+
+    ddp = DistributedDataParallelConfig(overlap_grad_reduce=True, use_distributed_optimizer=False)
+    return DistributedDataParallel(layer.config, ddp, layer)
+
+
+def untouched_forward() -> Any:
+    """The forward as it is installed, whichever variant is imported."""
+    package = sys.modules[_MODULE.rpartition(".")[0]]
+    spec = PathFinder.find_spec(_MODULE, package.__path__)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.TEGroupedMLP.forward
+
+
+def _spec(options: Mapping[str, Any]) -> Any:
+    """How a release wants to be told which experts to make."""
+    from megatron.core.transformer.mlp import MLPSubmodules
+    from megatron.core.transformer.spec_utils import ModuleSpec
+
+    module = sys.modules[_MODULE]
+    linear = _linear(bool(options["cuts"]), _ALIGNMENT if options.get("fp8") else 1)
+    if "submodules" in inspect.signature(module.TEGroupedMLP).parameters and hasattr(module, "GroupedMLPSubmodules"):
+        submodules = module.GroupedMLPSubmodules(linear_fc1=linear, linear_fc2=linear)
+        return functools.partial(module.TEGroupedMLP, submodules=submodules)
+    return ModuleSpec(module=module.TEGroupedMLP, submodules=MLPSubmodules(linear_fc1=linear, linear_fc2=linear))
+
+
+def _linear(cuts: bool, alignment: int) -> Any:
+    """A class of grouped linears, with a matrix for each local expert, as Transformer Engine's are.
+
+    ``cuts``: whether an empty input cuts the graph; ``alignment``: each expert's rows must be a multiple of it.
+    """
+    import torch
+
+    def init(self: Any, experts: int, inputs: int, outputs: int, **_: object) -> None:
+        torch.nn.Module.__init__(self)
+        self.experts, self.outputs = experts, outputs
+        for number in range(experts):
+            weight = torch.nn.Parameter(torch.randn(outputs, inputs) / inputs)
+            weight.allreduce = False  # of the experts: reduced over their own data-parallel group
+            setattr(self, f"weight{number}", weight)
+
+    def forward(self: Any, rows: Any, tokens: list[int]) -> tuple[Any, None]:
+        if any(count % alignment for count in tokens):
+            raise ValueError(f"rows of experts not aligned to {alignment}: {tokens}")
+        if cuts and sum(tokens) == 0:
+            return rows.new_empty(0, self.outputs), None
+        weights = [getattr(self, f"weight{number}") for number in range(self.experts)]
+        return torch.cat([part @ weight.t() for part, weight in zip(rows.split(tokens), weights)]), None
+
+    return type("GroupedLinear", (torch.nn.Module,), {"__init__": init, "forward": forward})
+
+
+def _pad(rows: Any, tokens: list[int]) -> tuple[Any, list[int]]:
+    """Zero rows behind those of each expert, up to the alignment: a stand-in for ``Fp8Padding``."""
+    import torch
+
+    fill = [-count % _ALIGNMENT for count in tokens]
+    parts = [torch.cat([part, part.new_zeros(more, part.shape[1])]) for part, more in zip(rows.split(tokens), fill)]
+    return torch.cat(parts), [count + more for count, more in zip(tokens, fill)]
+
+
+def _unpad(rows: Any, tokens: list[int]) -> Any:
+    """What ``_pad`` was given, of its rows."""
+    import torch
+
+    padded = [count + -count % _ALIGNMENT for count in tokens]
+    return torch.cat([part[:count] for part, count in zip(rows.split(padded), tokens)])
+
+
+def _share_storage(emptied: Any, computed: Any) -> None:
+    """Give an emptied tensor its values back, below autograd."""
+    storage, source = emptied.untyped_storage(), computed.untyped_storage()
+    storage.resize_(source.nbytes())
+    storage.copy_(source)
