@@ -129,23 +129,54 @@ def radar(session: nox.Session) -> None:
     session.run("python", "-m", "unhang.compat.radar", *session.posargs)
 
 
+@nox.session(python="3.11", reuse_venv=True)
+def fleet(session: nox.Session) -> None:
+    """Try docs/fleets.md: a local Ray cluster of several nodes, one of them unpatched; a stand-in for Slurm's srun."""
+    install_wheel(session)
+    session.install("--quiet", *nox.project.dependency_groups(GROUPS, "test"), "ray")
+    env = {"TMPDIR": tempfile.gettempdir()}
+    session.run("python", "-m", "pytest", "-n", "0", "tests/test_fleet.py", *session.posargs, env=env)
+
+
+@nox.session(reuse_venv=True)
+def image(session: nox.Session) -> None:
+    """Try docs/docker.md: build and run its images with Debian's buildah, as root; and the builds that must fail."""
+    if not shutil.which("buildah"):
+        session.error("this needs buildah: apt-get install buildah")
+    if os.geteuid() != 0:
+        session.error("buildah's chroot isolation wants root")
+    install_wheel(session)
+    session.install("--quiet", *nox.project.dependency_groups(GROUPS, "test"))
+    env = {"TMPDIR": tempfile.gettempdir(), "UNHANG_IMAGES": "1"}
+    session.run("python", "-m", "pytest", "-n", "0", "tests/test_image.py", *session.posargs, env=env)
+
+
 @nox.session(reuse_venv=True)
 def lint(session: nox.Session) -> None:
-    """Lint all Python files."""
+    """Lint all Python files, and hold the workflows against their published schemas."""
     session.install("--quiet", *nox.project.dependency_groups(GROUPS, "lint"))
     session.run("ruff", "check", ".")
+    for schema, files in ("github-workflows", "workflows/*.yml"), ("github-actions", "actions/*/action.yml"):
+        found = map(str, sorted((HERE / ".github").glob(files)))
+        session.run("check-jsonschema", "--builtin-schema", f"vendor.{schema}", *found)
 
 
 @nox.session(reuse_venv=True)
 def typecheck(session: nox.Session) -> None:
-    """Check the types of the installed package, strictly."""
+    """Check the types of the installed package, and of what CI runs, strictly."""
     install_wheel(session)
     session.install("--quiet", *nox.project.dependency_groups(GROUPS, "typecheck"))
     session.run("mypy", "--strict", "-p", "unhang")
+    session.run("mypy", "--strict", ".github/actions/unhang/run.py")
+    with session.chdir(".github/scripts"):
+        session.run("mypy", "--strict", *(path.name for path in sorted(Path().glob("*.py"))))
 
 
 @nox.session(reuse_venv=True)
 def bench(session: nox.Session) -> None:
-    """Time whole processes of unhang beside the imports that they are measured against."""
+    """Time check, diff and apply beside imports and other tools; print the goals, and write docs/performance.md."""
     install_wheel(session)
-    session.run("python", str(HERE / "benchmarks" / "start_up.py"), str(fetch(session)))
+    session.install("--quiet", *nox.project.dependency_groups(GROUPS, "bench"))
+    script = str(HERE / "benchmarks" / "session.py")
+    # the counting of system calls is shared with the tests
+    session.run("python", script, str(fetch(session)), *session.posargs, env={"PYTHONPATH": str(HERE / "tests")})

@@ -71,7 +71,8 @@ def read(compat: Path, patches: Sequence[str]) -> tuple[Data, list[Problem]]:
         path = beside if beside.exists() else compat / "data" / f"{name}.json"
         whole[name] = load(path)
         problems += schema.whole(path.name, name, whole[name])
-    data = Data(manifests, pulls=whole["upstreams"]["as-written"], **{name: whole[name][name] for name in schema.WHOLE})
+    named = {name: told[name] for name, told in whole.items() if name in Data._fields}
+    data = Data(manifests, pulls=whole["upstreams"]["as-written"], **named)
     return data, problems
 
 

@@ -46,6 +46,7 @@ WHOLE = {
     **{name: {name} for name in ("shapes", "files", "releases", "wheels", "decisions", "superseded")},
     "outlines": {"kinds", "blocks", "outlines"},
     "upstreams": {"upstreams", "as-written"},
+    "generation": {"generation"},
 }
 
 

@@ -143,6 +143,13 @@ def page(name: str) -> str:
         return file.read()
 
 
+def generation() -> int:
+    """Which generation of rewrites this is: one more whenever a release of unhang rewrites a known shape otherwise."""
+    with open(os.path.join(_folder("compat"), "generation.json"), encoding="utf-8") as file:
+        number: int = json.load(file)["generation"]
+    return number
+
+
 def _data(name: str) -> Any:
     with open(os.path.join(_folder("compat"), "data", name), encoding="utf-8") as file:
         return json.load(file)

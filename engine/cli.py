@@ -9,9 +9,14 @@ import gc
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 
 from unhang import __version__
 from unhang.errors import UnhangError
+
+TYPE_CHECKING = False  # as typing's, which is slow to import
+if TYPE_CHECKING:
+    from typing import Any, NoReturn
 
 UPSTREAMS = ("megatron-core", "megatron-lm", "verl", "ms-swift")
 _SIZES = {
@@ -36,15 +41,24 @@ _PROVE_EXITS = (
 )
 
 
-def run() -> int:
-    """The command's own process: `main`, without a garbage collector that would walk every syntax tree for nothing."""
+def run() -> NoReturn:
+    """The command's own process: `main`, without a garbage collector that would walk every syntax tree for nothing,
+    and without taking every object apart at its end. Leaves with the exit code.
+    """
     gc.disable()
-    return main()
+    try:
+        code = main()
+    except SystemExit as end:  # argparse's: `--help`, `--version`, wrong usage
+        code = int(end.code or 0)
+    for stream in sys.stdout, sys.stderr:
+        with suppress(OSError, ValueError):  # nobody reads it, or it was closed for that: `main` has told what it could
+            stream.flush()
+    os._exit(code)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run ``unhang`` with these arguments (by default the command line's); gives the exit code, and raises nothing."""
-    options = _parser().parse_args(arguments)
+    options = parse(arguments)
     try:
         from unhang import commands
 
@@ -72,6 +86,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _fail(UnhangError("internal", message, hint=hint), options)
 
 
+def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """The options that these arguments (by default the command line's) stand for; exits with 2 on wrong usage."""
+    return _parser().parse_args(arguments)
+
+
 def _fail(error: UnhangError, options: argparse.Namespace) -> int:
     from unhang import report
 
@@ -81,8 +100,25 @@ def _fail(error: UnhangError, options: argparse.Namespace) -> int:
     return 2
 
 
+class _Formatter(argparse.HelpFormatter):
+    """argparse's own, told the width: to ask, it would import shutil and three compressors, for every command."""
+
+    def __init__(self, prog: str) -> None:
+        columns = os.environ.get("COLUMNS", "")
+        try:
+            width = int(columns) if columns.isdecimal() else os.get_terminal_size(1).columns  # of stdout
+        except OSError:  # stdout is closed, or no terminal
+            width = 0
+        super().__init__(prog, width=(width or 80) - 2)
+
+
+class _Parser(argparse.ArgumentParser):
+    def __init__(self, **options: Any) -> None:
+        super().__init__(formatter_class=_Formatter, **options)
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="unhang",
         description="Finds Megatron-LM, megatron-core, verl and ms-swift, says which of four hangs each would run "
         "into, and rewrites them.",
@@ -96,6 +132,10 @@ def _parser() -> argparse.ArgumentParser:
     _which(check)
     _output(check)
     _require(check)
+    check.add_argument(
+        "--expect-digest", metavar="DIGEST", type=_digest,
+        help="exit with 1 unless the code in question has this digest, as `unhang check` printed it elsewhere",
+    )  # fmt: skip
     check.set_defaults(run="check")
 
     apply = subparsers.add_parser("apply", help="bring every needed fix into place", epilog=_EXITS)
@@ -121,6 +161,26 @@ def _parser() -> argparse.ArgumentParser:
         help="also where you edited a patched file since: your version is kept beside it, as FILE.unhang-kept",
     )  # fmt: skip
     revert.set_defaults(run="revert")
+
+    overlay = subparsers.add_parser(
+        "overlay", help="write the rewritten modules into a folder of their own, for PYTHONPATH", epilog=_EXITS
+    )
+    overlay.add_argument("folder", metavar="DIR", help="a new or empty folder, or an overlay to make anew")
+    _where(overlay)
+    _which(overlay)
+    _output(overlay)
+    _require(overlay)
+    _unverified(overlay)
+    overlay.set_defaults(run="overlay")
+
+    wheel = subparsers.add_parser("wheel", help="download wheels, and write patched ones", epilog=_EXITS)
+    wheel.add_argument("requirements", metavar="REQ", nargs="*", help="megatron-core==0.17.1, or the path of a wheel")
+    wheel.add_argument("-o", "--output", metavar="DIR", required=True, help="where to write them")
+    _which(wheel)
+    _require(wheel)
+    _unverified(wheel)
+    _download(wheel)
+    wheel.set_defaults(run="wheel")
 
     prove = subparsers.add_parser("prove", help="show each hang on a CPU, and that the patched code has it no more")
     prove.description = _PROVE
@@ -151,6 +211,13 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _digest(word: str) -> str:
+    """A digest as ``check`` prints it. An empty one, of a command that failed, is wrong usage and no digest."""
+    if len(word) != 16 or set(word) - set("0123456789abcdef"):
+        raise argparse.ArgumentTypeError(f"{word!r} is no digest: 16 hexadecimal digits, as `unhang check` prints it")
+    return word
+
+
 def _where(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("where to look (else $VIRTUAL_ENV, $CONDA_PREFIX, .venv, this interpreter)")
     place = group.add_mutually_exclusive_group()
@@ -159,6 +226,30 @@ def _where(parser: argparse.ArgumentParser) -> None:
     place.add_argument("--source", metavar="DIR", help="a checkout")
     group.add_argument("--script", metavar="FILE", help="put this script's folder first on the path, as torchrun does")
     group.add_argument("--allow-none", action="store_true", help="finding no upstream at all is not an error")
+
+
+def _download(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("how to download (as pip understands it, to which it is handed)")
+    group.add_argument(
+        "-r", "--requirement", metavar="FILE", action="append", default=[], dest="requirement_files",
+        help="a requirements file, also with hashes (repeatable)",
+    )  # fmt: skip
+    group.add_argument("--python-version", metavar="X.Y", help="default: this Python, or one that there is a wheel for")
+    parser.set_defaults(pip_options=[])
+    for option in ("--index-url", "--extra-index-url", "--find-links", "--platform", "--abi", "--implementation"):
+        group.add_argument(option, metavar=option.rpartition("-")[2].upper(), action=_HandedOn)
+    for option in ("--no-index", "--require-hashes", "--pre"):
+        group.add_argument(option, nargs=0, action=_HandedOn)
+
+
+class _HandedOn(argparse.Action):
+    """Collects options of pip's, as they were given."""
+
+    def __call__(
+        self, parser: object, namespace: argparse.Namespace, values: object, option: str | None = None
+    ) -> None:
+        given = [option or "", *([values] if isinstance(values, str) else [])]
+        namespace.pip_options = [*namespace.pip_options, *given]
 
 
 def _where_to_prove(parser: argparse.ArgumentParser) -> None:

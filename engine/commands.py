@@ -23,13 +23,15 @@ def check(options: argparse.Namespace) -> int:
     scope = find(options)
     findings = judge(scope)
     halfway = interrupted(scope.environment.state_dir)
-    tell.results(options, Told(scope.search, findings, None, halfway))
+    tell.results(options, Told(scope.search, findings, None, halfway, expected=options.expect_digest))
     unmet = tell.unmet(scope, findings)
+    other = report.differs(options.expect_digest, findings)
     left = [finding for finding in findings if not finding.settled]
     if options.output_format == "text":
         print(f"\n{tell.summary(findings, scope)}")
     tell.required(unmet)
-    return 1 if left or unmet or halfway else 0
+    tell.unexpected(other)
+    return 1 if left or unmet or other or halfway else 0
 
 
 def diff(options: argparse.Namespace) -> int:
@@ -58,7 +60,11 @@ def apply(options: argparse.Namespace) -> int:
     planned = _plan_early(scope, findings, options.unverified)
     changed: frozenset[str] = frozenset()
     if planned is None or planned.files or interrupted(scope.environment.state_dir):
-        planned, changed, findings = _apply_alone(scope, findings, planned, options.unverified)
+        try:
+            planned, changed, findings = _apply_alone(scope, findings, planned, options.unverified)
+        except UnhangError as error:
+            tell.refused(error, planned)
+            raise
     _tidy(scope.environment.state_dir)
     tell.results(options, Told(scope.search, findings, changed, False))
     tell.applied(scope.environment, planned, changed)
@@ -79,6 +85,7 @@ def revert(options: argparse.Namespace) -> int:
     if receipt.load(state_dir) is None and not interrupted(state_dir):
         tell.results(options, Told(scope.search, judge(scope), frozenset(), False))
         tell.say(f"nothing to revert: there is no receipt in {state_dir}")
+        tell.made_by_wheel(scope.search.installations)
         return 1
     with exclusive(state_dir):
         tell.say_if(recover(state_dir))
@@ -96,6 +103,20 @@ def revert(options: argparse.Namespace) -> int:
         return 0
     tell.reverted(planned, len(changed))
     return 1 if planned.refused else 0
+
+
+def overlay(options: argparse.Namespace) -> int:
+    """``unhang overlay DIR``: the rewritten modules in a folder of their own."""
+    from unhang import commands_overlay
+
+    return commands_overlay.run(options)
+
+
+def wheel(options: argparse.Namespace) -> int:
+    """``unhang wheel REQ... -o DIR``: wheels with the fixes in them."""
+    from unhang import commands_wheel
+
+    return commands_wheel.run(options)
 
 
 def list_fixes(options: argparse.Namespace) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from unhang import probe
@@ -42,15 +43,18 @@ def search(environment: Environment, *, script: str | None = None, cwd: str) -> 
     ``cwd`` is the working directory. Returns the installations in a fixed order, and warnings. Raises UnhangError
     ``no-script``, or ``broken-interpreter`` where the interpreter, or a finder in it, fails.
     """
+    _read.cache_clear()
     script_folder = _script_folder(script, cwd)
     if environment.found_by in ("--target", "--source"):
         found = {module: _at(environment.prefix, module) for module in ("megatron", *_MARKS)}
         sources = [environment.prefix]
         stray: list[str] = []
+        overlays: list[str] = []
     else:
         found = _probe(environment, script_folder, cwd)
         python_path = os.environ.get("PYTHONPATH", "").split(os.pathsep)
         sources = [script_folder, *(os.path.abspath(os.path.join(cwd, entry)) for entry in python_path if entry)]
+        overlays = [folder for folder in sources[1:] if os.path.isdir(os.path.join(folder, ".unhang-overlay"))]
         # A job that is started as `python FILE` has that file's folder on its path, and not the working directory.
         stray = [module for module in _MARKS if script is None and _is_framework(module, _folder(cwd, module))]
     installed = {
@@ -58,7 +62,12 @@ def search(environment: Environment, *, script: str | None = None, cwd: str) -> 
         for upstream, module, distribution in _UPSTREAMS
         if _is_installed(module, found[module])
     }
-    return Search(environment, tuple(installed.values()), (*_unusable(found), *_strays(stray, installed, cwd)))
+    warnings = (*_unusable(found), *_strays(stray, installed, cwd), *map(_overlaid, overlays))
+    return Search(environment, tuple(installed.values()), warnings)
+
+
+def _overlaid(folder: str) -> str:
+    return f"PYTHONPATH has the overlay {folder}; this is about the originals, and `unhang overlay {folder}` about that"
 
 
 def _script_folder(script: str | None, cwd: str) -> str:
@@ -175,6 +184,7 @@ def _constants(path: str) -> dict[str, str]:
     return constants
 
 
+@lru_cache(maxsize=8)  # for the length of a search: two upstreams share a RECORD, which may be long
 def _read(path: str) -> str:
     try:
         if not os.path.isfile(path):  # a pipe would have us wait for ever

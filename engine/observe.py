@@ -33,6 +33,8 @@ class Observation(NamedTuple):
     detail: str
     names: frozenset[str] | None
     """The names that the file's top level binds; None where it was not parsed."""
+    real: str = ""
+    """The path with its links followed; empty where there is no file that was read."""
 
 
 def observe(installation: Installation, target: Target, table: ShapeTable) -> Observation:
@@ -52,7 +54,7 @@ def observe(installation: Installation, target: Target, table: ShapeTable) -> Ob
             data = file.read()
     except (FileNotFoundError, NotADirectoryError):
         return Observation(path, None, "", None, False, None, "", None)
-    return judge(path, data, target.function, table.files)
+    return judge(path, data, target.function, table.files)._replace(real=real)
 
 
 def file_of(installation: Installation, file: str) -> str:

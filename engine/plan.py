@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from unhang import catalog
 from unhang.catalog import Fix, Target
@@ -14,6 +14,9 @@ from unhang.errors import UnhangError
 from unhang.model import Installation
 from unhang.observe import Observation, observe, package_of
 from unhang.observe import judge as judge_bytes
+
+if TYPE_CHECKING:
+    from unhang.rewriting import Step
 
 
 class Finding(NamedTuple):
@@ -90,7 +93,7 @@ def judge(
                     hint = "run unhang as a user who may read it"
                     raise UnhangError("unreadable", str(error.strerror), path=error.filename, hint=hint) from error
                 releases = _Lazy(installation.upstream)
-                known = past(os.path.realpath(seen.path), target)
+                known = past(seen.real or os.path.realpath(seen.path), target)
                 verdict = decide(target, installation, seen, table, releases, known)
                 if verdict.verdict == UNLISTED and seen.shape is None:
                     verdict = _moved(installation, fix, target) or verdict
@@ -154,7 +157,7 @@ def _rewrite(
             table.shapes.get((finding.target.fix, finding.target.function, finding.seen.shape or ""))
             for finding in group
         ]
-        steps = [Step(finding.target, shape.result if shape else None) for finding, shape in zip(group, known)]
+        steps = [_step(finding, shape) for finding, shape in zip(group, known)]
         before = base = group[0].seen.data
         assert before is not None  # a verdict that may be tried has seen a function
         kept = original(path)
@@ -163,6 +166,7 @@ def _rewrite(
         if kept is not None and any(shape is not None and shape.state == "superseded" for shape in known):
             # old -> pristine -> new: with it come the other functions that we rewrote in this file
             again = {finding.target for finding in group}
+            steps = [step._replace(known=None) for step in steps]
             steps = [*(Step(target, shape) for target, shape in kept.steps if target not in again), *steps]
             base = kept.data
         try:
@@ -176,6 +180,13 @@ def _rewrite(
         told = tuple((step.target, *shapes, step.result is not None) for step, shapes in zip(steps, done.shapes))
         files.append(FilePlan(group[0].installation, path, before, done.data, told))
     return files, None
+
+
+def _step(finding: Finding, known: catalog.Shape | None) -> Step:
+    from unhang.rewriting import Step
+
+    seen = finding.seen
+    return Step(finding.target, known.result if known else None, seen.shape if seen.on_record else None)
 
 
 def _stands(kept: Original, data: bytes, table: catalog.ShapeTable) -> bool:

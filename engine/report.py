@@ -11,6 +11,7 @@ from unhang import __version__
 from unhang.decide import APPLIED, DRIFTED, FIXED_UPSTREAM, NEEDED, NOT_AFFECTED, UNLISTED
 from unhang.errors import UnhangError
 from unhang.model import Environment, Search
+from unhang.observe import Observation
 from unhang.plan import Finding
 
 # What a fix with several targets shows in its one line: the target with the most to do.
@@ -32,6 +33,8 @@ class Told(NamedTuple):
     interrupted: bool
     commits: Mapping[str, str] = {}
     """What git says of the roots that are checkouts."""
+    expected: str | None = None
+    """The digest that ``--expect-digest`` expects."""
 
 
 def json_report(told: Told) -> str:
@@ -42,6 +45,7 @@ def json_report(told: Told) -> str:
         "unhang": __version__,
         "environment": _environment(environment),
         "digest": digest(told.findings),
+        **({} if told.expected is None else {"expected_digest": told.expected}),
         "interrupted": told.interrupted,
         "warnings": list(told.search.warnings),
         "results": [_result(finding, told.changed) for finding in told.findings],
@@ -68,13 +72,22 @@ def text_error(error: UnhangError) -> str:
 def digest(findings: Iterable[Finding]) -> str:
     """One digest of the code that the fixes are about: equal exactly where all of that code is equal.
 
-    Over upstream, file, function and shape; not over versions and places, which may differ where the code does not.
+    Over the bytes of the files that hold the targets; not over versions and places, which may differ where the code
+    does not. Not over shapes: two files that do not parse have none, and a file can differ around its target.
     """
     told = sorted(
-        (finding.installation.upstream, finding.target.file, finding.target.function, _shape(finding) or "-")
+        (finding.installation.upstream, finding.target.file, finding.target.function, _code(finding.seen))
         for finding in findings
     )
     return hashlib.sha256(json.dumps(told).encode()).hexdigest()[:16]
+
+
+def differs(expected: str | None, findings: Iterable[Finding]) -> str | None:
+    """Why the code is not what ``--expect-digest`` expects, a sentence; None where it is, or nothing was expected."""
+    found = digest(findings)
+    if expected in (None, found):
+        return None
+    return f"the code has digest {found}, not {expected} as expected: this node would not run what that one runs"
 
 
 def text_report(told: Told, *, colour: bool) -> str:
@@ -102,6 +115,8 @@ def github_report(told: Told) -> str:
             title = f"unhang {finding.target.fix}"
             lines.append(f"::{kind} file={_property(finding.seen.path)},title={_property(title)}::{_escaped(text)}")
     lines += [f"::warning title=unhang::{_escaped(warning)}" for warning in told.search.warnings]
+    other = differs(told.expected, told.findings)
+    lines += [f"::error title=unhang digest::{_escaped(other)}"] if other else []
     return "\n".join(lines)
 
 
@@ -160,6 +175,11 @@ def _is_changed(finding: Finding, changed: frozenset[str]) -> bool:
     import os
 
     return os.path.realpath(finding.seen.path) in changed
+
+
+def _code(seen: Observation) -> str:
+    """What stands for a file's code: the digest of its bytes, or what is in its place where those were not read."""
+    return seen.sha256 or (f"{seen.problem}: {seen.detail}" if seen.problem else "-")
 
 
 def _shape(finding: Finding) -> str | None:

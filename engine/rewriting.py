@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import ast
 import io
 import tokenize
 import warnings
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from unhang import shape
+from unhang import excerpt, shape
 from unhang.catalog import Target
 from unhang.decide import codemod
 
@@ -19,6 +18,8 @@ class Step(NamedTuple):
 
     target: Target
     result: str | None
+    known: str | None = None
+    """The function's shape, where the file itself is on record: then it defines it once, and binds what is needed."""
 
 
 class Rewritten(NamedTuple):
@@ -57,8 +58,11 @@ def _one(data: bytes, step: Step) -> tuple[bytes, str, str]:
     change = codemod(target)
     encoding, text = _decoded(data, target)
     rows = splice.lines(text)
-    function = _parsed(data, target)
-    before = shape.digest(function)
+    function = excerpt.find(rows, target.function, step.known) if step.known else None
+    before = step.known
+    if function is None or before is None:
+        function = _parsed(data, target)
+        before = shape.digest(function)
     try:
         edits = change.plan(function) if step.result else change.edits(function)
         now = splice.apply(rows, edits, _unit(rows, function))
@@ -101,14 +105,7 @@ def _parsed(data: bytes, target: Target) -> shape.Function:
 def _again(now: list[str], function: shape.Function, lines_before: int) -> shape.Function:
     """The function as it is now: only its own lines are parsed, for no others have changed."""
     first = min(node.lineno for node in (function, *function.decorator_list))
-    mine = "".join(now[first - 1 : (function.end_lineno or 0) + len(now) - lines_before])
-    indented = mine[:1] in (" ", "\t")
-    (found,) = shape.parse((f"if _:\n{mine}" if indented else mine).encode()).body
-    if indented and isinstance(found, ast.If):
-        (found,) = found.body
-    if not isinstance(found, ast.FunctionDef | ast.AsyncFunctionDef):
-        raise TypeError(f"line {first} is no definition")
-    return found
+    return shape.parse_lines(now[first - 1 : (function.end_lineno or 0) + len(now) - lines_before], first)
 
 
 def _compile(data: bytes, target: Target) -> None:

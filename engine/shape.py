@@ -10,7 +10,7 @@ import ast
 import hashlib
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -27,6 +27,22 @@ def parse(data: bytes) -> ast.Module:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return ast.parse(data)
+
+
+def parse_lines(rows: Sequence[str], first: int) -> Function:
+    """The function that these lines of a file are, whatever their indentation; ``first`` is the number of the first.
+
+    Raises TypeError where they are something else, and as `parse` does.
+    """
+    if rows and rows[0][:1] in (" ", "\t"):
+        (found,) = parse(("\n" * (first - 2) + "if _:\n" + "".join(rows)).encode()).body
+        if isinstance(found, ast.If):
+            (found,) = found.body
+    else:
+        (found,) = parse(("\n" * (first - 1) + "".join(rows)).encode()).body
+    if not isinstance(found, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        raise TypeError(f"line {first} is no definition")
+    return found
 
 
 def digest(node: ast.AST) -> str:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from unhang import catalog, report
-from unhang.model import Environment, Search
+from unhang.model import Environment, Installation, Search
 from unhang.plan import Blocked, Finding, Plan
 from unhang.report import Told
 
 if TYPE_CHECKING:
     import argparse
 
+    from unhang.errors import UnhangError
     from unhang.scope import Scope
     from unhang.undo import Undo
 
@@ -40,6 +42,19 @@ def applied(environment: Environment, planned: Plan, changed: Collection[str]) -
         say("nothing was changed" + ("" if planned.blocked else ": the end state was there already"))
         return
     say(f"patched {count(len(changed), 'file')}; to undo: unhang revert{_place(environment)}")
+    _patch_all(planned)
+
+
+def overlay(folder: str, modules: Sequence[str], planned: Plan, written: bool) -> None:
+    """Say what an overlay holds, how a job uses it, and that all of its nodes must."""
+    state = "written" if written else "nothing was changed: it was there already"
+    say(f"overlay of {count(len(modules), 'module')} in {folder}: {state}")
+    if modules:
+        say(f"start the job, on every node, with PYTHONPATH={folder} (before what PYTHONPATH holds already)")
+        _patch_all(planned)
+
+
+def _patch_all(planned: Plan) -> None:
     done = {target.fix for file in planned.files for target, *_ in file.steps}
     if any(catalog.fix(name).manifest["collectives"] for name in done):
         say(report.PATCH_ALL)
@@ -53,6 +68,16 @@ def reverted(undo: Undo, files: int) -> None:
         say(f"error[edited]: {entry.path}: {why}\n  hint: {hint}")
     if files or not undo.refused:
         say(f"reverted {count(files, 'file')}")
+
+
+def made_by_wheel(installations: Sequence[Installation]) -> None:
+    """Name the installations whose wheel held the rewrites already, and how to have the plain release instead."""
+    for folder in dict.fromkeys(os.path.basename(os.path.dirname(place.record or "")) for place in installations):
+        name, _, version = folder.removesuffix(".dist-info").rpartition("-")
+        plain = re.sub(r"[+.]unhang\.[0-9]+", "", version)
+        if plain != version:
+            say(f"{name} {version} was installed from a wheel with the fixes in it (unhang wheel)")
+            say(f"  hint: install the plain release: pip install --force-reinstall --no-deps {name}=={plain}")
 
 
 def blocked(items: Sequence[Blocked]) -> None:
@@ -70,6 +95,23 @@ def required(reasons: Sequence[str]) -> None:
     sys.stdout.flush()
     for reason in reasons:
         say(f"required fix not in place: {reason}")
+
+
+def refused(error: UnhangError, planned: Plan | None) -> None:
+    """Name each file that was to be patched and cannot be: the error itself names the first thing that was tried."""
+    if error.code != "not-writable" or planned is None:
+        return
+    for file in planned.files:
+        # a file is replaced, which its folder must allow
+        if not os.access(os.path.dirname(file.path), os.W_OK):
+            say(f"not writable here: {file.path}")
+
+
+def unexpected(why: str | None) -> None:
+    """Say that the code is not what ``--expect-digest`` expects, if it is not; ``why`` holds both digests."""
+    if why:
+        sys.stdout.flush()
+        say(f"unexpected code: {why}; do: install and patch all nodes alike")
 
 
 def warnings(search: Search) -> None:

@@ -269,6 +269,6 @@ def test_the_guard_against_no_micro_batch_matters() -> None:
 
 def test_a_count_of_something_else_than_micro_batches_is_not_ours_to_gate_on() -> None:
     source = sources.first(CASES, "verl")
-    function = sources.mutated(source.function, "micro_batches, indices = ", "micro_batches, indices = 0 or ")
+    function = sources.mutated(source.function, "prepare_micro_batches(", "0 or prepare_micro_batches(")
     with pytest.raises(AnchorError, match="micro_batches as a call makes them"):
         codemod(source.target).edits(function)

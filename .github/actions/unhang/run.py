@@ -1,0 +1,110 @@
+"""The composite action's one step: installs unhang in an environment of its own, runs it, and writes the summary."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import venv
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+_PLACES = ("python", "target", "source")
+_NARROWING = ("fix", "skip", "upstream")
+_COMMANDS = ("check", "apply", "diff")
+
+
+class WrongInputError(Exception):
+    """An input that the action cannot use; the message says which."""
+
+
+def where(inputs: Mapping[str, str]) -> list[str]:
+    """The options that say what to look at. Raises WrongInputError for two places, or none."""
+    named = [(place, inputs[place]) for place in _PLACES if inputs[place]]
+    if len(named) > 1:
+        raise WrongInputError(f"only one of {', '.join(_PLACES)} can be given, not {' and '.join(dict(named))}")
+    place, value = named[0] if named else ("python", shutil.which("python") or shutil.which("python3") or "")
+    if not value:
+        raise WrongInputError("this job has no `python`: give python, target or source")
+    return [f"--{place}", value, *(word for name in _NARROWING for word in _repeated(name, inputs[name]))]
+
+
+def command_line(inputs: Mapping[str, str]) -> list[str]:
+    """The arguments of the command itself. Raises WrongInputError where the inputs do not fit each other."""
+    command = inputs["command"]
+    if command not in _COMMANDS:
+        raise WrongInputError(f"command is {command!r}, not one of {', '.join(_COMMANDS)}")
+    if inputs["require"] and command == "diff":
+        raise WrongInputError("require is of check and apply, not of diff")
+    if inputs["expect_digest"] and command != "check":
+        raise WrongInputError(f"expect-digest is of check, not of {command}")
+    require = _repeated("require", inputs["require"])
+    expect = ["--expect-digest", inputs["expect_digest"]] if inputs["expect_digest"] else []
+    annotated = [] if command == "diff" else ["--output-format", "github"]
+    return [command, *where(inputs), *require, *expect, *annotated]
+
+
+def summary(document: Mapping[str, Any], command: str, code: int) -> str:
+    """The step's summary in Markdown: a table of the verdicts, as they are after the command."""
+    rows = [
+        f"| {_cell(row['upstream'])} | {_cell(row['version'] or '')} | `{row['fix']}` | {_cell(row['verdict'])} | "
+        f"{_cell(row['function'])} | {_cell(row['detail'])} |"
+        for row in document.get("results", ())
+    ]
+    error = document.get("error")
+    lines = [f"### unhang {command}: exit code {code}", ""]
+    if error:
+        return "\n".join([*lines, _cell(f"{error['code']}: {error['message']}"), ""])
+    head = ["| upstream | version | fix | verdict | function | |", "|---|---|---|---|---|---|"]
+    return "\n".join([*lines, *head, *rows, "", f"digest `{document['digest']}`", ""])
+
+
+def _repeated(name: str, words: str) -> list[str]:
+    return [word for value in words.split() for word in (f"--{name}", value)]
+
+
+def _cell(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").replace("\n", " ")
+
+
+def _install(version: str, folder: Path) -> Path:
+    """An environment with unhang in it, so that the one looked at stays as it is; gives its python."""
+    venv.create(folder, with_pip=True, clear=True)
+    python = folder / "bin" / "python"
+    wanted = f"unhang=={version}" if version else str(REPOSITORY)
+    pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", wanted]
+    subprocess.run(pip, check=True)
+    return python
+
+
+def _add(variable: str, text: str) -> None:
+    if path := os.environ.get(variable):
+        with open(path, "a", encoding="utf-8") as file:
+            file.write(text)
+
+
+def main(environ: Mapping[str, str] = os.environ) -> int:
+    """Run the action; gives the command's exit code, 2 for wrong input."""
+    names = (*_PLACES, *_NARROWING, "command", "require", "expect_digest", "version")
+    inputs = {name: environ.get(f"UNHANG_{name.upper()}", "").strip() for name in names}
+    try:
+        arguments = command_line(inputs)
+    except WrongInputError as error:
+        print(f"::error title=unhang::{error}")
+        return 2
+    python = _install(inputs["version"], Path(environ.get("RUNNER_TEMP", "/tmp"), "unhang-action"))  # noqa: S108
+    code = subprocess.run([python, "-m", "unhang", *arguments], check=False).returncode
+    look: Sequence[str | Path] = [python, "-m", "unhang", "check", *where(inputs), "--output-format", "json"]
+    told = subprocess.run(look, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False).stdout
+    document = json.loads(told)
+    _add("GITHUB_STEP_SUMMARY", summary(document, inputs["command"], code) + "\n")
+    _add("GITHUB_OUTPUT", f"digest={document.get('digest', '')}\nexit-code={code}\n")
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,102 @@
+"""Judges what came of a nightly job: green, trouble or missing; and what upstream has fixed. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+GREEN, TROUBLE, MISSING = "green", "trouble", "missing"
+_UNKNOWN = ("drifted", "unlisted")
+_TAIL = 6_000  # characters of a log; an issue holds 65,536, and several jobs share one
+
+
+class Ran(NamedTuple):
+    """What came of a command."""
+
+    code: int
+    out: str
+    err: str
+
+
+class Result(NamedTuple):
+    """What a job came to."""
+
+    outcome: str
+    detail: str
+    """A sentence."""
+    log: str
+    """The end of what it printed; empty where it is green."""
+    news: tuple[tuple[str, str, str], ...]
+    """Upstream, fix and place of each defect that upstream has fixed since its newest release."""
+
+
+def by_code(ran: Ran) -> Result:
+    """Judge a run by its exit code alone."""
+    if ran.code == 0:
+        return Result(GREEN, "passed", "", ())
+    return Result(TROUBLE, f"exit code {ran.code}", _tail(ran), ())
+
+
+def by_verdicts(ran: Ran, place: str, newest: Mapping[tuple[str, str], str]) -> Result:
+    """Judge a run by the verdicts in its JSON: what is needed is known, and so no trouble; an unknown shape is.
+
+    ``newest`` is the verdict of each upstream's newest release, by upstream and fix.
+    """
+    document = _document(ran.out)
+    rows = None if document is None else document.get("results", document.get("findings"))
+    if ran.code not in (0, 1) or rows is None:
+        return Result(TROUBLE, f"exit code {ran.code}, and no verdicts", _tail(ran), ())
+    # a branch below the matrix's floor is one that upstream has left behind
+    unknown = [row for row in rows if row["verdict"] in _UNKNOWN and row.get("code") != "older-than-floor"]
+    news = {
+        (row["upstream"], row["fix"], _place(row, place))
+        for row in rows
+        if row["verdict"] == "fixed-upstream" and newest.get((row["upstream"], row["fix"])) == "needed"
+    }
+    if not unknown:
+        return Result(GREEN, f"{len(rows)} verdicts, none of an unknown shape", "", tuple(sorted(news)))
+    log = "\n".join(_told(row, place) for row in unknown)
+    return Result(TROUBLE, f"{len(unknown)} of {len(rows)} verdicts are of unknown shapes", log, tuple(sorted(news)))
+
+
+def missing(session: str) -> Result:
+    """The result of a session that the noxfile does not have."""
+    return Result(MISSING, f"noxfile.py has no session {session!r}: it was not run", "", ())
+
+
+def newest(rows: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], str]:
+    """The verdict of each upstream's newest final release, by upstream and fix, of the rows of ``unhang matrix``."""
+    from packaging.version import Version  # here: the job that writes issues has no packages but the standard library
+
+    found: dict[tuple[str, str], tuple[Version, str]] = {}
+    for row in rows:
+        version, key = Version(row["version"]), (row["upstream"], row["fix"])
+        if not version.is_prerelease and not row["yanked"] and (key not in found or version > found[key][0]):
+            found[key] = version, row["verdict"]
+    return {key: verdict for key, (_, verdict) in found.items()}
+
+
+def _document(text: str) -> dict[str, Any] | None:
+    """The JSON object in a command's output; pip and nox may have spoken before it."""
+    start = 0 if text.startswith("{") else text.find("\n{") + 1
+    try:
+        document, _ = json.JSONDecoder().raw_decode(text[start:])
+    except ValueError:
+        return None
+    return document if isinstance(document, dict) else None
+
+
+def _place(row: Mapping[str, Any], place: str) -> str:
+    """The radar's rows are of releases, each with its version; those of a checkout are of its branch."""
+    return place or f"release {row['version']}"
+
+
+def _told(row: Mapping[str, Any], place: str) -> str:
+    words: Sequence[str] = (row["upstream"], _place(row, place), row["fix"], row["verdict"], row["function"])
+    return f"{' '.join(words)} {row['shape'] or '-'}: {row['detail']}"
+
+
+def _tail(ran: Ran) -> str:
+    text = "\n".join(part.strip() for part in (ran.out, ran.err) if part.strip())
+    return text if len(text) <= _TAIL else f"[...]\n{text[-_TAIL:]}"

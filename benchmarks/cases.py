@@ -1,0 +1,196 @@
+"""What is timed: whole processes and a few functions, as one pyperf script. `benchmarks/session.py` runs it.
+
+Every process is started anew for each value; what must be taken back before the next one is taken back untimed, which
+pyperf's own `bench_command` has no place for.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import pyperf
+
+HERE = Path(__file__).parent
+DROP_CACHES = Path("/proc/sys/vm/drop_caches")
+FILES = (
+    "megatron/core/parallel_state.py",
+    "megatron/core/transformer/moe/experts.py",
+    "megatron/training/utils.py",
+    "swift/megatron/utils/megatron_lm_utils.py",
+    "verl/workers/engine/megatron/transformer_impl.py",
+)
+_AST_GREP = ["--pattern", "self.is_mp_src_rank_with_outputs()", "--lang", "python", "--update-all"]
+_AST_GREP += ["--rewrite", "mpu.is_pipeline_last_stage(ignore_virtual=True)"]
+
+
+class Case(NamedTuple):
+    """One process to time."""
+
+    command: list[str]
+    folder: Path
+    stdin: Path | None = None
+    undo: Callable[[], object] | None = None
+    """Run, untimed, after each."""
+    codes: tuple[int, ...] = (0,)
+
+
+def processes(small: Path, large: Path, diff: Path) -> dict[str, Case]:
+    """The processes, by name; every one on the same five files."""
+    unhang = [str(Path(sys.executable).with_name("unhang"))]
+    kept = {name: (small / name).read_bytes() for name in FILES}
+
+    def restore() -> None:
+        for name, data in kept.items():
+            (small / name).write_bytes(data)
+
+    def python(code: str) -> Case:
+        return Case([sys.executable, "-c", code], small)
+
+    def check(folder: Path) -> Case:
+        return Case([*unhang, "check", "--target", str(folder)], folder, codes=(1,))
+
+    def apply(folder: Path) -> Case:
+        def revert() -> None:
+            subprocess.run([*unhang, "revert", "--target", str(folder)], capture_output=True, check=True)
+
+        return Case([*unhang, "apply", "--target", str(folder)], folder, undo=revert)
+
+    tool = [sys.executable, "-m", "libcst.tool", "codemod", "-x", "whole_module.Fixes", "-j", "1", "--no-format"]
+    return {
+        "python -c pass": python("pass"),
+        "import argparse": python("import argparse"),
+        "import importlib.metadata": python("import importlib.metadata"),
+        "import libcst": python("import libcst"),
+        "unhang --help": Case([*unhang, "--help"], small),
+        "unhang check": check(small),
+        "unhang check, crowded": check(large),
+        "unhang diff": Case([*unhang, "diff", "--target", str(small)], small, codes=(1,)),
+        "unhang apply": apply(small),
+        "unhang apply, crowded": apply(large),
+        "git apply": Case(["git", "apply", "-p1"], small, diff, restore),
+        "patch": Case(["patch", "-p1", "--silent", "--no-backup-if-mismatch"], small, diff, restore),
+        "ast-grep, one edit": Case(
+            [str(Path(sys.executable).with_name("ast-grep")), "run", *_AST_GREP, FILES[-1]], small, undo=restore
+        ),
+        "libcst.tool codemod": Case([*tool, "--hide-progress", *FILES], small, undo=restore),
+    }
+
+
+COLD = ["python -c pass", "import importlib.metadata", "import libcst"]
+COLD += ["unhang check", "unhang check, crowded", "unhang apply"]
+
+
+def processor() -> float:
+    """The processor's time, in seconds, of all processes that ended: no neighbour's load nor disk is in it."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
+def timed(
+    case: Case,
+    environment: Mapping[str, str],
+    before: Callable[[], object],
+    clock: Callable[[], float] = time.perf_counter,
+) -> Callable[[int], float]:
+    """The function that pyperf calls: runs the process so many times, and gives the seconds that these took."""
+
+    def run(loops: int) -> float:
+        total = 0.0
+        for _ in range(loops):
+            before()
+            with open(case.stdin or os.devnull, "rb") as stdin:
+                start = clock()
+                done = subprocess.run(
+                    case.command, cwd=case.folder, env=environment, stdin=stdin, capture_output=True, check=False
+                )
+                total += clock() - start
+            if done.returncode not in case.codes:
+                raise RuntimeError(f"{case.command} exits with {done.returncode}: {done.stderr.decode()}")
+            if case.undo is not None:
+                case.undo()
+        return total
+
+    return run
+
+
+def warm_environment() -> dict[str, str]:
+    """The processes' environment: nothing in it that leads elsewhere."""
+    kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG", "TMPDIR") if name in os.environ}
+    return {**kept, "PYTHONPATH": str(HERE), "NO_COLOR": "1"}
+
+
+def may_drop_caches() -> bool:
+    """Whether this user may empty the page cache."""
+    return os.access(DROP_CACHES, os.W_OK)
+
+
+def drop_caches() -> None:
+    """Empty the page cache, where we may."""
+    if may_drop_caches():
+        os.sync()
+        DROP_CACHES.write_text("3\n")
+
+
+def bench_functions(runner: pyperf.Runner, small: Path) -> None:
+    """The parts of a run that are ours, in a process where all is imported."""
+    from unhang import catalog, plan, rewriting, shape
+    from unhang.environment import for_target
+    from unhang.locate import search
+
+    found = search(for_target(str(small)), cwd="/")
+    fixes = list(catalog.fixes().values())
+    findings = plan.judge(found.installations, fixes, lambda path, target: None)
+    planned = plan.plan(findings, lambda path: None)
+    table = catalog.shape_table().shapes
+    file = planned.files[0]
+    target, before, _, _ = file.steps[0]
+    step = rewriting.Step(target, table[target.fix, target.function, before].result, before)
+    (function,) = shape.find(shape.parse(file.before), target.function)
+    runner.bench_func("shape of a function", shape.digest, function)
+    runner.bench_func("search", lambda: search(for_target(str(small)), cwd="/"))
+    runner.bench_func("judge", lambda: plan.judge(found.installations, fixes, lambda path, target: None))
+    runner.bench_func("rewrite a file", rewriting.rewrite, file.before, [step])
+    runner.bench_func("plan", lambda: plan.plan(findings, lambda path: None))
+
+
+def main() -> None:
+    """Time one group: `warm`, `processor` (the same processes by the processor's time), `cold` or `functions`."""
+
+    def pass_on(command: list[str], options: argparse.Namespace) -> None:
+        for name in "group", "small", "large", "diff":
+            command += [f"--{name}", getattr(options, name)]
+
+    runner = pyperf.Runner(add_cmdline_args=pass_on)
+    runner.argparser.add_argument("--group", required=True, choices=("warm", "processor", "cold", "functions"))
+    for name in "small", "large", "diff":
+        runner.argparser.add_argument(f"--{name}", required=True)
+    options = runner.parse_args()
+    small = Path(options.small)
+    if options.group == "functions":
+        bench_functions(runner, small)
+        return
+    cases = processes(small, Path(options.large), Path(options.diff))
+    environment = warm_environment()
+    if options.group != "cold":
+        clock = time.perf_counter if options.group == "warm" else processor
+        for name, case in cases.items():
+            runner.bench_time_func(name, timed(case, environment, lambda: None, clock))
+        return
+    with tempfile.TemporaryDirectory(prefix="unhang-no-bytecode-") as nothing:
+        # bytecode is looked for in an empty folder, and none is written there
+        environment |= {"PYTHONPYCACHEPREFIX": nothing, "PYTHONDONTWRITEBYTECODE": "1"}
+        for name in COLD:
+            runner.bench_time_func(f"{name}, cold", timed(cases[name], environment, drop_caches))
+
+
+if __name__ == "__main__":
+    main()

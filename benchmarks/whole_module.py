@@ -1,0 +1,43 @@
+"""The same edits as LibCST's own tool makes them: every file parsed whole, and written anew from its tree.
+
+`python -m libcst.tool codemod -x whole_module.Fixes FILE...` runs it. It does less than `unhang apply`: no verdict, no
+proof, no receipt, no undo.
+"""
+
+from __future__ import annotations
+
+import libcst as cst
+from libcst.codemod import CodemodContext, VisitorBasedCodemodCommand
+from libcst.metadata import PositionProvider
+
+from unhang import catalog, shape
+from unhang.codemods.base import Edit
+from unhang.decide import codemod
+
+
+class Fixes(VisitorBasedCodemodCommand):
+    """All fixes of a file, by its path."""
+
+    DESCRIPTION = "Bring unhang's fixes into place."
+    METADATA_DEPENDENCIES = (PositionProvider,)
+
+    def __init__(self, context: CodemodContext) -> None:
+        super().__init__(context)
+        self._edits: list[Edit] = []
+
+    def visit_Module(self, node: cst.Module) -> None:
+        tree = shape.parse(node.bytes)
+        for fix in catalog.fixes().values():
+            for target in fix.targets:
+                if str(self.context.filename).endswith(f"/{target.file}"):
+                    (function,) = shape.find(tree, target.function)
+                    self._edits += codemod(target).plan(function)
+
+    def leave_IndentedBlock(self, original_node: cst.IndentedBlock, updated_node: cst.IndentedBlock) -> cst.BaseSuite:
+        lines = [self.get_metadata(PositionProvider, node).start.line for node in original_node.body]
+        body = list(updated_node.body)
+        for edit in sorted(self._edits, key=lambda edit: edit.first, reverse=True):
+            inside = [index for index, line in enumerate(lines) if edit.first <= line <= edit.last]
+            if inside and lines[inside[0]] == edit.first:
+                body[inside[0] : inside[-1] + 1] = edit.change(body[inside[0] : inside[-1] + 1])
+        return updated_node.with_changes(body=body)

@@ -1,0 +1,126 @@
+"""``unhang wheel REQ... -o DIR``: wheels with the fixes in them, to install instead of the published ones."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import tempfile
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from unhang import __version__, catalog, disk, tell, wheel, wheel_fetch, zips
+from unhang.errors import UnhangError
+from unhang.overlay import seen_through
+from unhang.plan import Blocked, FilePlan, Finding, plan
+from unhang.scope import Scope, find, findings
+
+
+class _Judged(NamedTuple):
+    """A wheel, and what its rewrite would be."""
+
+    scope: Scope
+    findings: list[Finding]
+    """As they are with the planned files in place."""
+    files: dict[str, FilePlan]
+    """By name in the wheel."""
+    blocked: tuple[Blocked, ...]
+
+
+def run(options: argparse.Namespace) -> int:
+    """``unhang wheel REQ... -o DIR``: 0 if every needed fix went in; 1 if one is blocked or missing.
+
+    Raises UnhangError as ``wheel_fetch.fetch``, ``wheel.load`` and ``disk.refusal`` do.
+    """
+    if not options.requirements and not options.requirement_files:
+        raise UnhangError("bad-option", "nothing was named", hint="unhang wheel megatron-core==0.17.1 -o DIR")
+    folder = os.path.abspath(options.output)
+    found: list[Finding] = []
+    blocked: list[Blocked] = []
+    scope = None
+    with tempfile.TemporaryDirectory(prefix="unhang-wheel-") as work:
+        # all are looked through before one is written
+        judged = [(read, _judge(read, options)) for read in map(wheel.load, _wheels(options, work))]
+        for read, result in judged:
+            _tell(read, result)
+            if result.files:
+                _write(folder, *_rewritten(read, result))
+            scope, found, blocked = result.scope, found + result.findings, [*blocked, *result.blocked]
+    unmet = tell.unmet(scope, found, blocked) if scope else []
+    tell.blocked(blocked)
+    tell.required(unmet)
+    return 1 if blocked or unmet else 0
+
+
+def _wheels(options: argparse.Namespace, work: str) -> Iterator[str]:
+    """The paths of the wheels that were named: local ones, and downloads into ``work``."""
+    wanted = wheel_fetch.Wanted(options.python_version, tuple(options.pip_options))
+    requests = [[name] for name in options.requirements] + [["-r", name] for name in options.requirement_files]
+    for number, request in enumerate(requests):
+        if len(request) == 1 and request[0].endswith(".whl"):
+            yield request[0]
+        else:
+            folder = os.path.join(work, str(number))
+            os.mkdir(folder)
+            yield from wheel_fetch.fetch(request, wanted, folder, tell.say)
+
+
+def _judge(read: wheel.Wheel, options: argparse.Namespace) -> _Judged:
+    """Lay a wheel out as an installer does, and plan on that."""
+    with tempfile.TemporaryDirectory(prefix="unhang-wheel-") as root:
+        root = os.path.realpath(root)
+        for member in read.members:
+            path = os.path.join(root, *member.name.rstrip("/").split("/"))
+            os.makedirs(path if member.name.endswith("/") else os.path.dirname(path), exist_ok=True)
+            if not member.name.endswith("/"):
+                with open(path, "xb") as file:
+                    file.write(zips.data(read.path, member))
+        place = {"target": root, "source": None, "python": None, "script": None, "allow_none": True}
+        scope = find(argparse.Namespace(**{**vars(options), **place}))
+        before = findings(scope)
+        planned = plan(before, lambda path: None, unverified=options.unverified)
+        through = seen_through(before, planned.files, "in the rewritten wheel")
+        files = {os.path.relpath(file.path, root).replace(os.sep, "/"): file for file in planned.files}
+    # what is told of them names the wheel, not a folder that is gone
+    name = os.path.basename(read.path)
+    through = [item._replace(installation=item.installation._replace(root=name)) for item in through]
+    blocked = tuple(item._replace(installation=item.installation._replace(root=name)) for item in planned.blocked)
+    return _Judged(scope, through, files, blocked)
+
+
+def _tell(read: wheel.Wheel, result: _Judged) -> None:
+    print(os.path.basename(read.path))
+    for item in result.findings:
+        place, verdict = item.target, item.verdict
+        print(f"  {verdict.verdict:<14}  {place.fix:<24}  {place.file}  {place.function}  {verdict.detail}".rstrip())
+    if not result.files:
+        print("  not written: " + ("nothing could be done" if result.blocked else "it needs nothing"))
+
+
+def _rewritten(read: wheel.Wheel, result: _Judged) -> tuple[str, bytes]:
+    with open(read.path, "rb") as file:
+        digest = hashlib.sha256(file.read()).hexdigest()
+    lines = [
+        f"This is {read.distribution} {read.version}, modified by unhang {__version__}.",
+        f"The unmodified wheel is {os.path.basename(read.path)}, sha256 {digest}.",
+        "Files that were changed, and the fixes that changed them:",
+        *(f"  {name}: {', '.join(sorted({t.fix for t, *_ in file.steps}))}" for name, file in result.files.items()),
+        "Also METADATA (its version) and RECORD. The modifications are under the Apache License 2.0; each changed",
+        "function says in a comment that it was changed. Not supported by the authors of the unmodified release.",
+    ]
+    changed = {name: file.after for name, file in result.files.items()}
+    return wheel.rewritten(read, changed, "\n".join(lines) + "\n", catalog.generation())
+
+
+def _write(folder: str, name: str, data: bytes) -> None:
+    path = os.path.join(folder, name)
+    with disk.about(path):
+        os.makedirs(folder, exist_ok=True)
+        if disk.read(path) == data:
+            print(f"  there already: {path}")
+            return
+        draft = os.path.join(folder, f".{name}.new")
+        disk.write(draft, data, replace=True)
+        disk.run(os.replace, draft, path)
+        disk.sync_dir(folder)
+    print(f"  written: {path}")

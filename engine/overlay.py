@@ -1,0 +1,89 @@
+"""An overlay: the rewritten modules of a plan, and a start-up hook that imports them in place of the originals. Pure,
+but for reading the hook's own source.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from unhang import __version__, catalog
+from unhang.decide import APPLIED, Verdict
+from unhang.observe import judge
+from unhang.plan import FilePlan, Finding
+
+MARK = b"# unhang overlay"
+"""How the hook begins: what does not begin so is not ours to replace."""
+_HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+class Overlay(NamedTuple):
+    """All that an overlay's folder is to hold."""
+
+    identity: str
+    """The digest of ``files``: the name of their folder, so that no file there ever changes."""
+    hook: bytes
+    """Its ``sitecustomize.py``."""
+    files: Mapping[str, bytes]
+    """Below the folder named by ``identity``: the manifest, the loader, the rewritten modules."""
+    modules: tuple[str, ...]
+
+
+def compose(files: Iterable[FilePlan]) -> Overlay:
+    """The overlay that a plan's files make. The same plan makes the same bytes, wherever its installations are."""
+    planned = {file.steps[0][0].file: file for file in files}
+    told = {_module(name): _told(name, planned[name]) for name in sorted(planned)}
+    manifest = {"schema": 1, "unhang": __version__, "modules": told}
+    content = {
+        "manifest.json": (json.dumps(manifest, indent=1) + "\n").encode("ascii"),
+        "loader.py": _source("overlay_loader.py"),
+        **{f"modules/{name}": planned[name].after for name in sorted(planned)},
+    }
+    digests = [(name, _sha256(data)) for name, data in content.items()]
+    identity = _sha256(json.dumps(digests).encode())[:16]
+    call = f"\n\ninstall(__file__, {identity!r}, {tuple(told)!r})\n"
+    hook = MARK + b": made by `unhang overlay`, which also replaces it\n" + _source("overlay_hook.py") + call.encode()
+    return Overlay(identity, hook, content, tuple(told))
+
+
+def seen_through(findings: Iterable[Finding], files: Sequence[FilePlan], where: str) -> list[Finding]:
+    """The findings as they are where these files stand in for the originals; ``where`` says in words what that is."""
+    rewritten = {(file.path, target): file.after for file in files for target, *_ in file.steps}
+    known = catalog.shape_table().files
+    through = []
+    for finding in findings:
+        path = finding.seen.path
+        after = rewritten.get((os.path.realpath(path), finding.target))
+        if after is not None:
+            seen = judge(path, after, finding.target.function, known)
+            finding = finding._replace(seen=seen, verdict=Verdict(APPLIED, None, where, ""))
+        through.append(finding)
+    return through
+
+
+def _module(file: str) -> str:
+    return file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
+def _told(name: str, file: FilePlan) -> dict[str, object]:
+    installation = file.installation
+    return {
+        "file": name,
+        "upstream": installation.upstream,
+        "version": installation.version,
+        "fixes": sorted({target.fix for target, *_ in file.steps}),
+        "original": _sha256(file.before),
+        "rewritten": _sha256(file.after),
+    }
+
+
+def _source(name: str) -> bytes:
+    with open(os.path.join(_HERE, name), "rb") as file:
+        return file.read()
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()

@@ -1,0 +1,308 @@
+"""Fleets: the very lines of docs/fleets.md, under a stand-in for srun and on a real Ray cluster of several nodes."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import cli
+import environments
+import pytest
+
+from unhang import fleet
+from unhang.errors import UnhangError
+from unhang.fleet import Seen
+
+PAGE = Path(__file__).parent.parent / "docs" / "fleets.md"
+VERL = ("verl", "0.7.1")
+SRUN = """\
+#!/bin/sh
+# stands in for srun: runs the command once for each node, in that node's environment; exits with the highest code
+while [ "${1#--}" != "$1" ]; do shift; done
+highest=0 task=0
+for node in $NODES; do
+    VIRTUAL_ENV="$node" PATH="$node/bin:$PATH" "$@" >"$node.log" 2>&1
+    code=$?
+    sed "s/^/$task: /" "$node.log"
+    [ "$code" -le "$highest" ] || highest=$code
+    task=$((task + 1))
+done
+exit "$highest"
+"""
+
+
+def lines_of_the_page(name: str) -> str:
+    (block,) = re.findall(rf"<!-- {name} -->\n```\w+\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)
+    return str(block)
+
+
+# ---- Slurm
+
+
+class Nodes(NamedTuple):
+    """Two nodes, each an environment of its own, and what stands in for srun."""
+
+    folder: Path
+    prefixes: list[Path]
+
+    def run(self, script: str) -> cli.Ran:
+        """Run a batch script on the first node."""
+        first = self.prefixes[0]
+        path = os.pathsep.join([str(first / "bin"), str(self.folder / "slurm"), os.environ["PATH"]])
+        env = {**os.environ, "PATH": path, "VIRTUAL_ENV": str(first), "NODES": " ".join(map(str, self.prefixes))}
+        env.pop("PYTHONPATH", None)
+        done = subprocess.run(
+            ["sh", "-c", script], env=env, cwd=self.folder, capture_output=True, text=True, check=False
+        )
+        return cli.Ran(done.returncode, done.stdout, done.stderr)
+
+
+@pytest.fixture
+def nodes(tmp_path: Path) -> Nodes:
+    prefixes = []
+    for name in "first", "second":
+        env = environments.make_env(tmp_path / name)
+        cli.unpack(env.site, VERL)
+        command = env.prefix / "bin" / "unhang"
+        # the one unhang looks at each node's environment, which $VIRTUAL_ENV names
+        command.write_text(f"#!{sys.executable}\nfrom unhang.cli import run\nraise SystemExit(run())\n")
+        command.chmod(0o755)
+        prefixes.append(env.prefix)
+    srun = tmp_path / "slurm" / "srun"
+    srun.parent.mkdir()
+    srun.write_text(SRUN)
+    srun.chmod(0o755)
+    return Nodes(tmp_path, prefixes)
+
+
+def patch(prefix: Path) -> None:
+    assert cli.unhang("apply", "--python", prefix / "bin" / "python").code == 0
+
+
+def test_slurm_passes_where_all_nodes_are_patched(nodes: Nodes) -> None:
+    for prefix in nodes.prefixes:
+        patch(prefix)
+    ran = nodes.run(lines_of_the_page("slurm") + "echo training")
+    assert (ran.code, ran.out.splitlines()[-1]) == (0, "training"), ran
+    assert [line for line in ran.out.splitlines() if "nothing left to do" in line][1].startswith("1: ")
+
+
+@pytest.mark.parametrize("patched", [0, 1])
+def test_slurm_stops_where_half_of_the_nodes_are_patched(nodes: Nodes, patched: int) -> None:
+    patch(nodes.prefixes[patched])
+    ran = nodes.run(lines_of_the_page("slurm") + "echo training")
+    assert (ran.code, "training" in ran.out) == (1, False), ran
+    other = f"{1 - patched}: required fix not in place: mtp-cp-deadlock is needed on verl 0.7.1"
+    assert next(line for line in ran.out.splitlines() if "required fix" in line).startswith(other)
+    (line,) = [line for line in ran.out.splitlines() if "unexpected code" in line]
+    assert line.startswith("1: unexpected code: the code has digest ")
+
+
+def test_slurm_stops_where_the_first_node_has_nothing(nodes: Nodes) -> None:
+    shutil.rmtree(next(nodes.prefixes[0].glob("lib/*/site-packages/verl")))
+    ran = nodes.run(lines_of_the_page("slurm") + "echo training")
+    assert (ran.code, "training" in ran.out) == (1, False)
+    assert "is no digest" in ran.out
+
+
+# ---- what is said of the nodes
+
+
+def test_nodes_that_agree_are_not_spoken_of() -> None:
+    assert fleet.disagreement({"a": Seen("1", ()), "b": Seen("1", ())}) == []
+
+
+def test_each_node_and_what_it_has_is_named() -> None:
+    found: dict[str, Seen | str] = {
+        "a": Seen("1", ()),
+        "b": Seen("2", ("x is needed",)),
+        "c": Seen("1", ()),
+        "d": "gone",
+    }
+    assert fleet.disagreement(found)[1:] == [
+        "  a: digest 1, as 2 of 4 have it",
+        "  b: digest 2, as 1 of 4 have it",
+        "    required fix not in place: x is needed",
+        "  c: digest 1, as 2 of 4 have it",
+        "  d: gone",
+    ]
+
+
+@pytest.mark.parametrize("bad", [Seen("1", ("x is needed",)), "no answer"])
+def test_nodes_that_agree_on_less_than_is_asked_for_are_trouble(bad: Seen | str) -> None:
+    assert len(fleet.disagreement({"a": bad, "b": bad})) > 2
+
+
+def test_a_process_says_what_it_would_import(tmp_path: Path) -> None:
+    site = cli.unpack(tmp_path, VERL)
+    code = "from unhang.fleet import look; print(look(['mtp-cp-deadlock'])); print(look([]))"
+    ran = cli.python("-c", code, env={"PYTHONPATH": str(site)})
+    bare = cli.unhang("check", "--target", site, "--output-format", "json").json["digest"]
+    needed, told = ran.out.splitlines()
+    assert needed.startswith(f"Seen(digest='{bare}', unmet=('mtp-cp-deadlock is needed on verl 0.7.1 in {site}")
+    assert told == f"Seen(digest='{bare}', unmet=())"
+
+
+def test_a_process_without_any_upstream_says_so() -> None:
+    assert "is installed in" in cli.python("-c", "from unhang.fleet import look; print(look([]))").out
+
+
+def test_a_fix_that_does_not_exist_is_an_error_before_any_node_is_asked() -> None:
+    with pytest.raises(UnhangError) as caught:
+        fleet.require_agreement(["mtp-cp-deadlok"])
+    assert caught.value.code == "unknown-fix"
+
+
+def test_without_ray_started_nothing_is_started() -> None:
+    with pytest.raises(UnhangError) as caught:
+        fleet.require_agreement()
+    expected = "Ray is not started" if find_spec("ray") else "Ray is not installed here"
+    assert (caught.value.code, caught.value.message) == ("no-ray", expected)
+
+
+# ---- Ray
+
+needs_ray = pytest.mark.skipif(
+    find_spec("ray") is None, reason="ray is not installed: the check of a cluster's nodes is tested by nox -s fleet"
+)
+pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own, which are many
+
+
+class RayCluster(NamedTuple):
+    """A local cluster; each node has a PYTHONPATH of its own, and so another copy of verl, or none."""
+
+    cluster: Any
+    folders: dict[str, Path]
+    ids: dict[str, str]
+
+    def nodes(self, *names: str) -> list[str]:
+        """The ids of these nodes."""
+        return [self.ids[name] for name in names]
+
+    def differ(self, *names: str, **options: Any) -> list[str]:
+        """The lines of the error that these nodes give."""
+        with pytest.raises(UnhangError) as caught:
+            fleet.require_agreement(["mtp-cp-deadlock"], nodes=self.nodes(*names), **options)
+        assert caught.value.code == "nodes-differ"
+        return caught.value.message.splitlines()
+
+
+@pytest.fixture(scope="module")
+def ray_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayCluster]:
+    os.environ |= {"RAY_USAGE_STATS_ENABLED": "0"}
+    import ray
+    from ray.cluster_utils import Cluster
+
+    top = tmp_path_factory.mktemp("nodes")
+    folders = {name: top / name for name in ("patched", "patched too", "bare", "without unhang", "without verl")}
+    for name, folder in folders.items():
+        folder.mkdir()
+        if name != "without verl":
+            cli.unpack(folder, VERL)
+        if name.startswith("patched"):
+            assert cli.unhang("apply", "--target", folder).code == 0
+    text = "raise ModuleNotFoundError(\"No module named 'unhang'\")\n"
+    environments.write(folders["without unhang"], {"unhang/__init__.py": text})
+    cluster = Cluster()
+    ids = {}
+    try:
+        for name, folder in folders.items():
+            options = {"num_cpus": 1, "object_store_memory": 80 * 2**20, "include_dashboard": False}
+            ids[name] = cluster.add_node(env_vars={"PYTHONPATH": str(folder)}, **options).node_id
+        ray.init(address=cluster.address, log_to_driver=False)
+        yield RayCluster(cluster, folders, ids)
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+
+
+@needs_ray
+def test_ray_nodes_that_are_all_patched_agree(ray_cluster: RayCluster) -> None:
+    nodes = ray_cluster.nodes("patched", "patched too")
+    expected = cli.unhang("check", "--target", ray_cluster.folders["patched"], "--output-format", "json").json["digest"]
+    assert fleet.require_agreement(["mtp-cp-deadlock"], nodes=nodes) == expected
+
+
+@needs_ray
+def test_one_unpatched_ray_node_is_named_with_what_it_has(ray_cluster: RayCluster) -> None:
+    _, *told = ray_cluster.differ("patched", "patched too", "bare")
+    bare = ray_cluster.ids["bare"][:8]
+    assert [line for line in told if "as 1 of 3 have it" in line] == [line for line in told if f"(node {bare})" in line]
+    assert sum("as 2 of 3 have it" in line for line in told) == 2
+    assert f"mtp-cp-deadlock is needed on verl 0.7.1 in {ray_cluster.folders['bare']}" in "\n".join(told)
+
+
+@needs_ray
+def test_ray_nodes_are_compared_though_no_fix_is_required(ray_cluster: RayCluster) -> None:
+    with pytest.raises(UnhangError, match="as 1 of 2 have it"):
+        fleet.require_agreement(nodes=ray_cluster.nodes("patched", "bare"))
+    assert len(fleet.require_agreement(nodes=ray_cluster.nodes("bare"))) == 16
+
+
+@needs_ray
+def test_a_ray_node_that_cannot_answer_is_named(ray_cluster: RayCluster) -> None:
+    told = "\n".join(ray_cluster.differ("patched", "without unhang", "without verl"))
+    without = ray_cluster.ids["without unhang"][:8]
+    assert f"(node {without}): cannot be asked: ModuleNotFoundError: No module named 'unhang'" in told
+    assert f"(node {ray_cluster.ids['without verl'][:8]}): none of megatron-core, megatron-lm, verl, ms-swift" in told
+
+
+@needs_ray
+def test_a_ray_node_that_does_not_answer_in_time_is_named(ray_cluster: RayCluster) -> None:
+    assert "no answer within 0 s" in "\n".join(ray_cluster.differ("patched", "bare", timeout_s=0))
+
+
+@needs_ray
+def test_by_default_all_alive_ray_nodes_are_asked(ray_cluster: RayCluster) -> None:
+    with pytest.raises(UnhangError, match="the 5 nodes do not all have"):
+        fleet.require_agreement()
+
+
+@needs_ray
+def test_a_ray_node_that_is_not_there_is_no_agreement(ray_cluster: RayCluster) -> None:
+    for nodes in ["0" * 56], []:
+        with pytest.raises(UnhangError) as caught:
+            fleet.require_agreement(nodes=nodes)
+        assert caught.value.code == "no-nodes"
+
+
+@needs_ray
+def test_a_ray_node_that_was_patched_meanwhile_agrees(ray_cluster: RayCluster) -> None:
+    nodes = ray_cluster.nodes("patched", "bare")
+    assert cli.unhang("apply", "--target", ray_cluster.folders["bare"]).code == 0
+    try:
+        assert len(fleet.require_agreement(["mtp-cp-deadlock"], nodes=nodes)) == 16
+    finally:
+        assert cli.unhang("revert", "--target", ray_cluster.folders["bare"]).code == 0
+
+
+@needs_ray
+def test_the_lines_of_the_page_stop_a_job_on_this_cluster(ray_cluster: RayCluster, tmp_path: Path) -> None:
+    script = tmp_path / "agree.py"
+    script.write_text(lines_of_the_page("ray"))
+    ran = cli.python(script, env={"RAY_ADDRESS": ray_cluster.cluster.address, "PYTHONPATH": ""})
+    assert ran.code == 1
+    assert "unhang.errors.UnhangError: the 5 nodes do not all have the code" in ran.err
+
+
+@needs_ray
+def test_the_runtime_environment_of_the_job_decides(ray_cluster: RayCluster, tmp_path: Path) -> None:
+    code = f"""\
+        import ray
+        from unhang.fleet import require_agreement
+        ray.init(address={ray_cluster.cluster.address!r}, log_to_driver=False,
+                 runtime_env={{"env_vars": {{"PYTHONPATH": {str(ray_cluster.folders["patched"])!r}}}}})
+        print(require_agreement(["mtp-cp-deadlock"]))
+        """
+    script = tmp_path / "agree.py"
+    script.write_text(textwrap.dedent(code))
+    ran = cli.python(script)
+    assert (ran.code, len(ran.out.strip())) == (0, 16), ran.err[-2000:]
