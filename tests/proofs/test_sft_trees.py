@@ -1,48 +1,53 @@
-"""sft-packed-seq-broadcast, proved: untouched, patched and half-patched Megatron-LM run on a CPU, wheels and trees.
+"""sft-packed-seq-broadcast where no wheel has it: 0.16's source trees, dev's shapes, the real ``get_batch`` of each.
 
-What needs torch runs in ``UNHANG_PROOFS_PYTHON``, else in our own interpreter if that has one. The core set is 0.17.1;
-with ``UNHANG_PROOFS=all`` it is every affected release and shape, where ``UNHANG_MEGATRON_CLONE`` names a clone.
+All of them need ``UNHANG_MEGATRON_CLONE``, and are run with ``UNHANG_PROOFS=all``. What is without --sft is also told
+of the wheels, which ``suite`` runs.
 """
 
 from __future__ import annotations
 
 import ast
 import os
+import re
 import subprocess
-import sys
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
-import cli
 import pytest
+import suite
 import wheels
+from others import AS_WRITTEN, as_written
 
 from unhang import catalog, environment, locate
-from unhang.compat import as_written as pull_request
-from unhang.compat import sources as compat
 from unhang.prove import cases, host
 from unhang.prove import sft_packed_seq_broadcast as proof
-from unhang.prove.cases import Case
+from unhang.prove.cases import Case, Outcome
 from unhang.prove.host import Other
 
 FIX = "sft-packed-seq-broadcast"
-CORE = "0.17.1"
-WHEELS = {"0.17.0": proof.CASES, CORE: proof.CASES}
+GATE = "without the gate on --sft"
+ARMS = tuple(case for case in proof.CASES if case.topology.world <= 8)
+DEV = (*ARMS, *proof.CASES_OF_TREES)
 TREES = {
     "core_v0.16.1": (*proof.CASES_0_16, *proof.CASES_OF_0_16_TREES),
-    "core_v0.17.1": proof.CASES_OF_TREES,
-    "cde56a469": (*proof.CASES, *proof.CASES_OF_OLDER_TREES),
-    "c0c4fdc45": (*proof.CASES, *proof.CASES_OF_TREES),
-    "0af570878": (*proof.CASES, *proof.CASES_OF_TREES),
-    "280d2440d": (*proof.CASES, *proof.CASES_OF_TREES),
+    "core_v0.17.1": (*ARMS, *proof.CASES_OF_TREES),
+    "cde56a469": (*ARMS, *proof.CASES_OF_OLDER_TREES),
+    "c0c4fdc45": DEV,
+    "0af570878": DEV,
+    "280d2440d": tuple(case for case in proof.CASES_OF_NEWEST_TREES if case.topology.world <= 8),
 }
 """The releases that only trees have whole, and the first commit of each shape that only dev has had."""
+LACKING = {
+    "core_v0.16.1": {GATE},  # there --sft gates no broadcast: all stages have the same ones
+    "280d2440d": {AS_WRITTEN},  # the pull request does not apply
+}
 FILES = ("megatron", "pretrain_gpt.py", "gpt_builders.py", "model_provider.py")
-EVERYTHING = os.environ.get("UNHANG_PROOFS") == "all"
-VERSIONS = {**WHEELS, **TREES} if EVERYTHING else {CORE: tuple(case for case in WHEELS[CORE] if case.core)}
+CLONE = os.environ.get(wheels.CLONES["megatron-lm"])
+VERSIONS = TREES if suite.everything() and CLONE else {}
 
 
 @pytest.fixture(scope="module")
@@ -51,44 +56,24 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @cache
-def interpreter() -> str:
-    """The interpreter with torch; the test is skipped where there is none."""
-    chosen = os.environ.get("UNHANG_PROOFS_PYTHON") or sys.executable
-    probe = [chosen, "-c", "import importlib.util as i, sys; sys.exit(i.find_spec('torch') is None)"]
-    if subprocess.run(probe, check=False).returncode:
-        pytest.skip(f"{chosen} has no torch: UNHANG_PROOFS_PYTHON may name an interpreter that has")
-    return chosen
-
-
-@cache
-def laid_out(folder: Path, version: str) -> Path:
-    """A release's wheel, or what is needed of a source tree."""
-    where = folder / version
-    if version in WHEELS:
-        return cli.unpack(where, ("megatron-core", version))
-    command = ["git", "-C", str(wheels.clone("megatron-lm")), "archive", "--format=zip", version, *FILES]
+def answer(folder: Path, version: str) -> host.Answer:
+    """Run all cases on a tree, once, on all variants."""
+    python = suite.python()
+    command = ["git", "-C", str(CLONE), "archive", "--format=zip", version, *FILES]
     done = subprocess.run(command, capture_output=True, check=True)
+    where = folder / version
     with zipfile.ZipFile(BytesIO(done.stdout)) as archive:
         archive.extractall(where)
-    return where
-
-
-@cache
-def answer(folder: Path, version: str) -> host.Answer:
-    """Run all cases of a version, once, on all variants."""
-    python = interpreter()
-    found = locate.search(environment.for_target(str(laid_out(folder, version))), cwd="/").installations
+    found = locate.search(environment.for_target(str(where)), cwd="/").installations
     here = [one for one in found if one.upstream in ("megatron-core", "megatron-lm")]
-    return host.prove(python, FIX, ["megatron-lm"], here, VERSIONS[version], others(version))
+    return host.prove(python, FIX, ["megatron-lm"], here, TREES[version], others(version))
 
 
 def others(version: str) -> dict[str, Other]:
-    """The variants that must fail on this version: those whose cases it has."""
-    known = {case.name for case in VERSIONS[version]}
-    found = {name: other for name, other in OTHERS.items() if known.issuperset(other.fails)}
-    if version == "280d2440d" or not os.environ.get(wheels.CLONES["megatron-lm"]):
-        found.pop(AS_WRITTEN, None)  # where it does not apply, or is not to be had
-    return found
+    """The variants that must fail on this tree: those whose cases it has."""
+    known = {case.name for case in TREES[version]}
+    lacking = LACKING.get(version, set())
+    return {name: other for name, other in OTHERS.items() if known.issuperset(other.fails) and name not in lacking}
 
 
 def grafted(kept: str) -> Callable[[bytes, bytes], bytes]:
@@ -120,44 +105,37 @@ def without_gate(before: bytes, after: bytes) -> bytes:
     return head + marker + patch.replace(b"if args.sft:", b"if True:")
 
 
-def as_written(before: bytes, after: bytes) -> bytes:
-    """The pull request, applied to the untouched file."""
-    git = pytest.importorskip("git", reason="gitpython is needed to apply a pull request")
-    (item,) = (item for item in compat.load("upstreams.json")["as-written"] if item["fix"] == FIX)
-    repo = git.Repo(wheels.clone(item["upstream"]))
-    diff = pull_request.hunks(repo, item["ref"], item["file"], item["function"])
-    data = pull_request.applied(diff, before)
-    assert data is not None, "the pull request does not apply"
-    return data
-
-
-AS_WRITTEN = "pull request 4150 as written"
 OTHERS = {
     "half: the sender alone": Other(grafted("body"), ("tp2-pp4-schedule",)),
     "half: the receiver alone": Other(grafted("orelse"), ("tp2-pp4-schedule",)),
     "without the gate on --sft": Other(without_gate, ("tp2-pp4-no-sft",)),
-    AS_WRITTEN: Other(as_written, ("tp2-pp2", "tp2-pp4")),
+    AS_WRITTEN: Other(as_written(FIX), ("tp2-pp2", "tp2-pp4")),
 }
-PAIRS = [
-    pytest.param(version, case, id=f"{version}-{case.name}") for version, all_ in VERSIONS.items() for case in all_
-]
+PAIRS = [pytest.param(version, case, id=f"{version}-{case.name}") for version in VERSIONS for case in TREES[version]]
 VARIANTS = [pytest.param(version, name, id=f"{version}-{name}") for version in VERSIONS for name in others(version)]
 PLAIN = [pair for pair in PAIRS if not pair.values[1].options.get("sft", True)]
 
 
 @pytest.mark.parametrize(("version", "case"), PAIRS)
 def test_the_untouched_source_shows_the_defect_and_the_patched_one_does_not(
-    folder: Path, version: str, case: Case
+    folder: Path, version: str, case: Case, tell: Callable[..., None]
 ) -> None:
     outcomes = answer(folder, version).outcomes
-    assert cases.verdict(case, outcomes[host.UNTOUCHED][case.name], outcomes[host.PATCHED][case.name]) == ""
+    pair = {name: outcomes[name][case.name] for name in (host.UNTOUCHED, host.PATCHED)}
+    wrong = cases.verdict(case, *pair.values())
+    tell(**line(version, case, wrong), outcomes={name: outcome._asdict() for name, outcome in pair.items()})
+    assert not wrong
 
 
 @pytest.mark.parametrize(("version", "name"), VARIANTS)
-def test_half_a_patch_fails(folder: Path, version: str, name: str) -> None:
+def test_half_a_patch_fails(folder: Path, version: str, name: str, tell: Callable[..., None]) -> None:
     outcomes = answer(folder, version).outcomes[name]
     assert outcomes.keys() == {*OTHERS[name].fails}
-    assert cases.survivors(outcomes) == ""
+    wrong = cases.survivors(outcomes)
+    for case in TREES[version]:
+        if case.name in outcomes:
+            tell(**line(version, case, wrong), outcomes={name: outcomes[case.name]._asdict()})
+    assert not wrong
     if name.startswith("half"):
         assert {outcome.status for outcome in outcomes.values()} == {cases.HUNG}
     if name == AS_WRITTEN:
@@ -170,23 +148,51 @@ def test_without_sft_the_batch_is_the_same_and_the_broadcasts_are_no_more(
     folder: Path, version: str, case: Case
 ) -> None:
     outcomes = answer(folder, version).outcomes
-    before, after = (outcomes[name][case.name].detail for name in (host.UNTOUCHED, host.PATCHED))
-    assert before.startswith("broadcasts: ")
-    assert after.partition("; batches ")[2] == before.partition("; batches ")[2] != ""
-    if "0.16" not in version:
-        assert after == before
+    same_without_sft(case, outcomes, fewer="0.16" in version)
+
+
+@pytest.mark.parametrize("one", [one for one in suite.proofs() if one.fix == FIX], ids=lambda one: one.version)
+def test_without_sft_a_wheel_does_exactly_as_before(one: suite.Proof) -> None:
+    plain = [case for case in one.cases() if not case.options.get("sft", True)]
+    assert plain
+    for case in plain:
+        same_without_sft(case, suite.answer(one).outcomes, fewer=False)
+
+
+def same_without_sft(case: Case, outcomes: Mapping[str, Mapping[str, Outcome]], *, fewer: bool) -> None:
+    """Every field on every rank is as before (by digest), and so are the broadcasts, or they are fewer."""
+    before, after = (outcomes[name][case.name].detail.split("; batches ") for name in (host.UNTOUCHED, host.PATCHED))
+    assert after[1] == before[1] != ""
+    if not fewer:
+        assert after[0] == before[0]
+    else:
+        counts = [[int(number) for number in re.findall(r" (\d+)(?=,|$)", told)] for told, _ in (before, after)]
+        assert len(counts[0]) == len(counts[1]) == case.topology.world // case.topology.tp
+        assert all(new <= old for old, new in zip(*counts))
 
 
 def test_each_set_of_cases_has_a_control_and_a_defect() -> None:
-    for all_ in (*WHEELS.values(), *TREES.values()):
+    for all_ in (proof.CASES, *TREES.values()):
         assert {case.is_control for case in all_} == {True, False}
         assert len({case.name for case in all_}) == len(all_)
 
 
 def test_every_affected_shape_is_proved() -> None:
-    """A tree or a wheel for each; a pull request as written has the result of the shape that it was applied to."""
+    """On a tree or a wheel, each; a pull request as written has the result of the shape that it was applied to."""
     rows = [row for row in catalog._data("shapes.json")["shapes"] if row["fix"] == FIX and row["state"] == "affected"]
     firsts = {row["result"]: row["first"].split()[1] for row in rows if "first" in row}
     assert {row["result"] for row in rows} == firsts.keys()
-    released = {"98d8c56db": "core_v0.16.1", "4bce841d2": "core_v0.17.1"}  # what is proved on a release instead
+    released = {"98d8c56db": "core_v0.16.1", "4bce841d2": "core_v0.17.1"}  # proved on the release that has the shape
     assert {released.get(first, first) for first in firsts.values()} == TREES.keys()
+
+
+def line(version: str, case: Case, wrong: str) -> dict[str, Any]:
+    """What the table says of a case beside its outcomes."""
+    return {
+        "proof": f"{FIX} megatron-lm {version} (tree)",
+        "fix": FIX,
+        "topology": case.topology.text(),
+        "case": case.name,
+        "control": case.is_control,
+        "wrong": wrong,
+    }
