@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from unhang import catalog, report
+from unhang.arguments import UPSTREAMS
 from unhang.catalog import Target
-from unhang.cli import UPSTREAMS
 from unhang.compat import fetch, gather, index, sources
 from unhang.compat.cache import Cache, default_folder
 from unhang.compat.index import Offer

@@ -83,7 +83,7 @@ def look(fixes: Sequence[str]) -> Seen | str:
     A string and no exception, since the driver's unhang may not be the one of the node.
     """
     from unhang import report, scope, state, tell
-    from unhang.cli import parse
+    from unhang.arguments import parse
 
     importlib.invalidate_caches()  # Ray uses a worker again, and what is installed may have changed meanwhile
     require = [word for fix in fixes for word in ("--require", fix)]
