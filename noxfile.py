@@ -85,7 +85,7 @@ def fuzz(session: nox.Session) -> None:
 
 @nox.session(python="3.11", reuse_venv=True)
 def proofs(session: nox.Session) -> None:
-    """Show each hang on untouched source, on a CPU, and that it is gone on patched source: docs/proofs.md.
+    """Show each hang on untouched source, on a CPU, and that it is gone on patched source: docs/prove.md.
 
     Prints the table, and leaves it in the session's temporary folder, as JSON and JUnit. `UNHANG_PROOFS=core` runs
     the core set alone, which takes a minute. Where an index holds both, pip may take the torch for CUDA: that does as

@@ -385,10 +385,10 @@ def test_a_proof_says_how_a_users_job_ends_untouched(
 
 @pytest.fixture(scope="module")
 def torch_python() -> str:
-    chosen = os.environ.get("UNHANG_TORCH_PYTHON") or sys.executable
+    chosen = os.environ.get("UNHANG_PROOFS_PYTHON") or sys.executable
     probe = [chosen, "-c", "import importlib.util as i, sys; sys.exit(i.find_spec('torch') is None)"]
     if subprocess.run(probe, check=False).returncode:
-        pytest.skip(f"{chosen} has no torch: UNHANG_TORCH_PYTHON names one that has")
+        pytest.skip(f"{chosen} has no torch: UNHANG_PROOFS_PYTHON names one that has")
     return chosen
 
 
