@@ -88,8 +88,8 @@ def proofs(session: nox.Session) -> None:
     """Show each hang on untouched source, on a CPU, and that it is gone on patched source: docs/prove.md.
 
     Prints the table, and leaves it in the session's temporary folder, as JSON and JUnit. `UNHANG_PROOFS=core` runs
-    the core set alone, which takes a minute. Where an index holds both, pip may take the torch for CUDA: that does as
-    well.
+    the core set alone, which takes some minutes; all of it, more than half an hour. Where an index holds both, pip may
+    take the torch for CUDA: that does as well.
     """
     install_wheel(session)
     session.install("--quiet", *nox.project.dependency_groups(GROUPS, "test"))
