@@ -1,9 +1,9 @@
 """The proofs: each hang shown on the untouched source, and gone on the patched one, on a plain CPU.
 
-Two sides. ``host``, ``sides`` and ``answers`` are ours: they plan the rewrites, start the target's interpreter, and read
-and tell what it answers. Every other module runs inside that interpreter, which has torch but perhaps no unhang and no
-LibCST: they import the standard library, torch and the upstreams (these inside functions, so that a proof's cases can
-be read without them) and each other, relatively.
+Two sides. ``host``, ``sides`` and ``answers`` are ours: they plan the rewrites, start the target's interpreter, and
+read and tell what it answers. Every other module runs inside that interpreter, which has torch but perhaps no unhang
+and no LibCST: they import the standard library, torch and the upstreams (these inside functions, so that a proof's
+cases can be read without them) and each other, relatively.
 
 To add a proof: one module named after the fix (``mtp_cp_deadlock`` is a short one), with its ``CASES``, ``prepare`` and
 ``run``; see ``cases``. Nothing central is edited. What else it may have:
