@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import hashlib
 import os
 import tempfile
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from unhang import __version__, catalog, disk, tell, wheel, wheel_fetch, zips
 from unhang.errors import UnhangError
 from unhang.overlay import seen_through
 from unhang.plan import Blocked, FilePlan, Finding, plan
+from unhang.receipt import sha256
 from unhang.scope import Scope, find, findings
 
 
@@ -99,7 +99,7 @@ def _tell(read: wheel.Wheel, result: _Judged) -> None:
 
 def _rewritten(read: wheel.Wheel, result: _Judged) -> tuple[str, bytes]:
     with open(read.path, "rb") as file:
-        digest = hashlib.sha256(file.read()).hexdigest()
+        digest = sha256(file.read())
     lines = [
         f"This is {read.distribution} {read.version}, modified by unhang {__version__}.",
         f"The unmodified wheel is {os.path.basename(read.path)}, sha256 {digest}.",

@@ -92,7 +92,8 @@ def nearest(
     if best is None or 2 * len(best[1]) > len(mine):
         return None
     (digest, shape, last, *_), differs = best
-    quoted = sorted((_quoted(difference, data.splitlines()) for difference in differs), key=lambda item: item.line)
+    lines = data.splitlines()
+    quoted = sorted((_quoted(difference, lines) for difference in differs), key=lambda item: item.line)
     return Nearest(digest, shape.state, _where(target, digest, shape, last, releases), tuple(quoted))
 
 

@@ -4,7 +4,6 @@ but for reading the hook's own source.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,6 +13,7 @@ from unhang import __version__, catalog
 from unhang.decide import APPLIED, Verdict
 from unhang.observe import judge
 from unhang.plan import FilePlan, Finding
+from unhang.receipt import sha256
 
 MARK = b"# unhang overlay"
 """How the hook begins: what does not begin so is not ours to replace."""
@@ -42,8 +42,8 @@ def compose(files: Iterable[FilePlan]) -> Overlay:
         "loader.py": _source("overlay_loader.py"),
         **{f"modules/{name}": planned[name].after for name in sorted(planned)},
     }
-    digests = [(name, _sha256(data)) for name, data in content.items()]
-    identity = _sha256(json.dumps(digests).encode())[:16]
+    digests = [(name, sha256(data)) for name, data in content.items()]
+    identity = sha256(json.dumps(digests).encode())[:16]
     call = f"\n\ninstall(__file__, {identity!r}, {tuple(told)!r})\n"
     hook = MARK + b": made by `unhang overlay`, which also replaces it\n" + _source("overlay_hook.py") + call.encode()
     return Overlay(identity, hook, content, tuple(told))
@@ -75,15 +75,11 @@ def _told(name: str, file: FilePlan) -> dict[str, object]:
         "upstream": installation.upstream,
         "version": installation.version,
         "fixes": sorted({target.fix for target, *_ in file.steps}),
-        "original": _sha256(file.before),
-        "rewritten": _sha256(file.after),
+        "original": sha256(file.before),
+        "rewritten": sha256(file.after),
     }
 
 
 def _source(name: str) -> bytes:
     with open(os.path.join(_HERE, name), "rb") as file:
         return file.read()
-
-
-def _sha256(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()

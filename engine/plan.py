@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from unhang import catalog
 from unhang.catalog import Fix, Target
@@ -14,9 +14,6 @@ from unhang.errors import UnhangError
 from unhang.model import Installation
 from unhang.observe import Observation, observe, package_of
 from unhang.observe import judge as judge_bytes
-
-if TYPE_CHECKING:
-    from unhang.rewriting import Step
 
 
 class Finding(NamedTuple):
@@ -157,7 +154,9 @@ def _rewrite(
             table.shapes.get((finding.target.fix, finding.target.function, finding.seen.shape or ""))
             for finding in group
         ]
-        steps = [_step(finding, shape) for finding, shape in zip(group, known)]
+        results = [shape.result if shape else None for shape in known]
+        shapes = [finding.seen.shape if finding.seen.on_record else None for finding in group]
+        steps = [Step(finding.target, *told) for finding, *told in zip(group, results, shapes)]
         before = base = group[0].seen.data
         assert before is not None  # a verdict that may be tried has seen a function
         kept = original(path)
@@ -180,13 +179,6 @@ def _rewrite(
         told = tuple((step.target, *shapes, step.result is not None) for step, shapes in zip(steps, done.shapes))
         files.append(FilePlan(group[0].installation, path, before, done.data, told))
     return files, None
-
-
-def _step(finding: Finding, known: catalog.Shape | None) -> Step:
-    from unhang.rewriting import Step
-
-    seen = finding.seen
-    return Step(finding.target, known.result if known else None, seen.shape if seen.on_record else None)
 
 
 def _stands(kept: Original, data: bytes, table: catalog.ShapeTable) -> bool:

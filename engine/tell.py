@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
@@ -72,9 +71,11 @@ def reverted(undo: Undo, files: int) -> None:
 
 def made_by_wheel(installations: Sequence[Installation]) -> None:
     """Name the installations whose wheel held the rewrites already, and how to have the plain release instead."""
+    from unhang.wheel import plain_version  # here: only a revert that finds nothing asks
+
     for folder in dict.fromkeys(os.path.basename(os.path.dirname(place.record or "")) for place in installations):
         name, _, version = folder.removesuffix(".dist-info").rpartition("-")
-        plain = re.sub(r"[+.]unhang\.[0-9]+", "", version)
+        plain = plain_version(version)
         if plain != version:
             say(f"{name} {version} was installed from a wheel with the fixes in it (unhang wheel)")
             say(f"  hint: install the plain release: pip install --force-reinstall --no-deps {name}=={plain}")

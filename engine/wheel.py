@@ -60,8 +60,13 @@ def load(path: str) -> Wheel:
 
 def local_version(version: str, generation: int) -> str:
     """The version of a rewritten release: ``0.17.1+unhang.1``; what was local before stays, an older such goes."""
-    plain = _OURS.sub("", version, count=1)
+    plain = plain_version(version)
     return f"{plain}{'.' if '+' in plain else '+'}unhang.{generation}"
+
+
+def plain_version(version: str) -> str:
+    """The version without ours in it: that of the release that was rewritten."""
+    return _OURS.sub("", version, count=1)
 
 
 def rewritten(wheel: Wheel, changed: Mapping[str, bytes], notice: str, generation: int) -> tuple[str, bytes]:

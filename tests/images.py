@@ -46,19 +46,15 @@ class Buildah(NamedTuple):
 
     folder: Path
 
+    @property
+    def _command(self) -> list[str | Path]:
+        places = ["--root", self.folder / "root", "--runroot", self.folder / "run"]
+        return ["buildah", "--storage-driver", "vfs", *places]
+
     def run(self, *arguments: str | Path, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
         """Run a command of buildah's, its two streams as one."""
-        command = [
-            "buildah",
-            "--storage-driver",
-            "vfs",
-            "--root",
-            self.folder / "root",
-            "--runroot",
-            self.folder / "run",
-        ]
         return subprocess.run(
-            [*command, *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
+            [*self._command, *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
             env={**os.environ, **(env or {})}, timeout=300,
         )  # fmt: skip
 
@@ -71,17 +67,8 @@ class Buildah(NamedTuple):
     def build(self, file: Path, context: Path, tag: str, base: str = BASE) -> Built:
         """Build a Dockerfile, with no network in any of its steps."""
         options = ["--isolation", "chroot", "--pull-never", "--layers=false", "--build-arg", f"BASE={base}"]
-        command = [
-            "buildah",
-            "--storage-driver",
-            "vfs",
-            "--root",
-            self.folder / "root",
-            "--runroot",
-            self.folder / "run",
-        ]
         done = subprocess.run(
-            ["unshare", "--net", *command, "build", *options, "-t", f"localhost/{tag}", "-f", file, context],
+            ["unshare", "--net", *self._command, "build", *options, "-t", f"localhost/{tag}", "-f", file, context],
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, timeout=300,
         )  # fmt: skip
         return Built(done.returncode, [line for line in done.stdout.splitlines() if line.strip()])
