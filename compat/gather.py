@@ -40,8 +40,7 @@ def wanted(targets: Iterable[Target]) -> dict[str, list[str]]:
 def pinned(folder: str) -> list[dict[str, Any]]:
     """The rows of a folder's wheels.json, each with its ``project``; none where there is no such file yet."""
     with suppress(FileNotFoundError):
-        wheels = json.loads(Path(folder, "wheels.json").read_text(encoding="utf-8"))["wheels"]
-        return [{"project": project, **row} for project, rows in wheels.items() for row in rows]
+        return sources.rows(json.loads(Path(folder, "wheels.json").read_text(encoding="utf-8")))
     return []
 
 

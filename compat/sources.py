@@ -45,5 +45,9 @@ def load(name: str) -> Any:
 
 def pins() -> list[dict[str, Any]]:
     """The pinned wheels, each with ``project``, ``version``, ``file``, ``sha256``, ``python`` and ``yanked``."""
-    wheels = load("wheels.json")["wheels"]
-    return [{"project": project, **row} for project, rows in wheels.items() for row in rows]
+    return rows(load("wheels.json"))
+
+
+def rows(document: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The rows of a ``wheels.json``, each with its ``project``."""
+    return [{"project": project, **row} for project, rows in document["wheels"].items() for row in rows]

@@ -6,13 +6,13 @@ import importlib
 import json
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import cli
+import interpreters
 import pytest
 
 from unhang.cli import main
@@ -385,11 +385,7 @@ def test_a_proof_says_how_a_users_job_ends_untouched(
 
 @pytest.fixture(scope="module")
 def torch_python() -> str:
-    chosen = os.environ.get("UNHANG_PROOFS_PYTHON") or sys.executable
-    probe = [chosen, "-c", "import importlib.util as i, sys; sys.exit(i.find_spec('torch') is None)"]
-    if subprocess.run(probe, check=False).returncode:
-        pytest.skip(f"{chosen} has no torch: UNHANG_PROOFS_PYTHON names one that has")
-    return chosen
+    return interpreters.with_torch()
 
 
 def test_a_hang_is_shown_on_the_users_topology_and_gone_when_patched(site: Path, torch_python: str) -> None:

@@ -5,14 +5,12 @@ from __future__ import annotations
 import importlib
 import os
 import shutil
-import subprocess
-import sys
 import zipfile
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-import pytest
+import interpreters
 import wheels
 from others import AS_WRITTEN, OTHERS
 
@@ -81,19 +79,9 @@ def proofs() -> list[Proof]:
 
 
 @cache
-def python() -> str:
-    """The interpreter with torch: ``UNHANG_PROOFS_PYTHON``, else our own. The test is skipped where it has none."""
-    chosen = os.environ.get("UNHANG_PROOFS_PYTHON") or sys.executable
-    probe = [chosen, "-c", "import importlib.util as i, sys; sys.exit(i.find_spec('torch') is None)"]
-    if subprocess.run(probe, check=False).returncode:
-        pytest.skip(f"{chosen} has no torch: `nox -s proofs` installs one")
-    return chosen
-
-
-@cache
 def answer(proof: Proof) -> host.Answer:
     """Run a proof, once: all its cases, on all variants."""
-    interpreter = python()
+    interpreter = interpreters.with_torch()
     releases = [(_PROJECTS.get(proof.upstream, proof.upstream), proof.version), *proof.beside]
     places = [environment.for_target(str(unpacked(*release))) for release in releases]
     found = [one for place in places for one in locate.search(place, cwd="/").installations]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+import interpreters
 import pytest
 import suite
 import wheels
@@ -21,7 +22,7 @@ ONE_ROW = Other(without(r"rows_per_expert = get_align_size_for_quantization\(sel
 @pytest.mark.parametrize("version", RELEASES)
 @pytest.mark.parametrize("variant", ["half: one row for each expert, not aligned", AS_WRITTEN])
 def test_rows_that_are_not_aligned_fail(version: str, variant: str) -> None:
-    python = suite.python()
+    python = interpreters.with_torch()
     if variant == AS_WRITTEN:
         wheels.clone("megatron-core")  # skips the test, and says why
     other = Other(as_written(FIX), (CASE,)) if variant == AS_WRITTEN else ONE_ROW

@@ -17,6 +17,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+import interpreters
 import pytest
 import suite
 import wheels
@@ -58,7 +59,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @cache
 def answer(folder: Path, version: str) -> host.Answer:
     """Run all cases on a tree, once, on all variants."""
-    python = suite.python()
+    python = interpreters.with_torch()
     command = ["git", "-C", str(CLONE), "archive", "--format=zip", version, *FILES]
     done = subprocess.run(command, capture_output=True, check=True)
     where = folder / version

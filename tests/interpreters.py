@@ -1,0 +1,20 @@
+"""An interpreter that has torch, for what runs upstream's own code."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from functools import cache
+
+import pytest
+
+
+@cache
+def with_torch() -> str:
+    """``UNHANG_PROOFS_PYTHON``, else our own interpreter. The test is skipped where it has no torch."""
+    chosen = os.environ.get("UNHANG_PROOFS_PYTHON") or sys.executable
+    probe = [chosen, "-c", "import importlib.util as i, sys; sys.exit(i.find_spec('torch') is None)"]
+    if subprocess.run(probe, check=False).returncode:
+        pytest.skip(f"{chosen} has no torch: `nox -s proofs` installs one, UNHANG_PROOFS_PYTHON may name one that has")
+    return chosen
