@@ -18,6 +18,7 @@ _SIZES = {
     "pp": "pipeline parallel",
     "cp": "context parallel",
     "ep": "expert parallel",
+    "etp": "expert tensor parallel (Megatron's own default: as --tp)",
     "dp": "data parallel",
     "world-size": "all ranks",
 }

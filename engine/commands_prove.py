@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from unhang import environment, tell
 from unhang.decide import DRIFTED, UNLISTED
 from unhang.errors import UnhangError
-from unhang.model import Installation
 from unhang.plan import Finding, Original
 from unhang.prove import answers, host, transformer_engine
 from unhang.prove.answers import NOTHING, UNKNOWN, Line, Told
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     import argparse
 
 _DEADLINE_S = 20.0  # a rank that has come to no end by then counts as hung: a busy machine needs half a second
-_SIZES = ("tp", "pp", "cp", "ep", "dp", "world_size")
+_SIZES = ("tp", "pp", "cp", "ep", "etp", "dp", "world_size")
 _VERSIONS = """
 import sys
 from importlib import metadata
@@ -99,7 +98,7 @@ class _Asked:
         if self._topology is not None and (why := getattr(proof, "ruled_out", lambda _: "")(self._topology)):
             return [line._replace(answer=NOTHING, detail=why)]
         about = self._about(fix)
-        cases, why = self._cases(proof, place)
+        cases, why = self._cases(proof, group)
         if why:
             return [line._replace(detail="; ".join(filter(None, (why, about))))]
         line = line._replace(detail="; ".join(filter(None, (both.note, about))))
@@ -117,8 +116,9 @@ class _Asked:
         patched = answer.outcomes[host.PATCHED]
         return [answers.judged(line, case, untouched.get(case.name), patched[case.name]) for case in cases]
 
-    def _cases(self, proof: Any, place: Installation) -> tuple[Sequence[Case], str]:
-        """The cases to run, or why there are none."""
+    def _cases(self, proof: Any, group: Sequence[Finding]) -> tuple[Sequence[Case], str]:
+        """The cases to run for the findings of one fix on one installation, or why there are none."""
+        place, shapes = group[0].installation, {finding.seen.shape for finding in group if finding.seen.shape}
         if proof is None:
             return (), "this unhang has no proof of it"
         installed = {place.upstream for place in self._scope.search.installations}
@@ -127,12 +127,12 @@ class _Asked:
             return (), f"the proof needs {', '.join(missing)} as well, which is not installed here"
         if self._topology is None:
             if hasattr(proof, "cases_for"):
-                every = proof.cases_for(place.upstream, place.version)
+                every = proof.cases_for(place.upstream, shapes)
             else:
                 every = getattr(proof, "CASES_BY_UPSTREAM", {}).get(place.upstream, proof.CASES)
             return [case for case in every if case.core], ""
         case_for = getattr(proof, "case_for", None)
-        case = case_for(self._topology, place.upstream, place.version) if case_for else None
+        case = case_for(self._topology, place.upstream, shapes) if case_for else None
         if case is None:
             return (), f"its proof knows no job of this topology: {self._topology.text()}; without one, it runs its own"
         return [case], ""

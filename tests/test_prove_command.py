@@ -15,9 +15,11 @@ import cli
 import interpreters
 import pytest
 
+from unhang import catalog
 from unhang.cli import main
 from unhang.errors import UnhangError
 from unhang.prove import answers, expert_dp_warmup, host, transformer_engine
+from unhang.prove import sft_packed_seq_broadcast as sft
 from unhang.prove.cases import BROKEN, DIFFERS, HUNG, PASSED, Case, Outcome, Topology
 
 VERL, CORE = ("verl", "0.7.1"), ("megatron-core", "0.16.1")
@@ -89,6 +91,7 @@ def results(capsys: pytest.CaptureFixture[str], site: Path, *arguments: str) -> 
         ({"tp": 2, "dp": 4, "world_size": 16}, "TP x PP x CP x DP = 8, and the world size is 16"),
         ({"ep": 3, "dp": 4}, "4 ranks, which EP = 3 does not divide"),
         ({"ep": 2, "pp": 2}, "1 ranks, which EP = 2 does not divide"),
+        ({"tp": 2, "ep": 4, "etp": 2, "dp": 2}, "4 ranks, which EP x ETP = 4 x 2 = 8 does not divide"),
     ],
 )
 def test_an_impossible_topology_is_a_usage_error(sizes: dict[str, int], message: str, tmp_path: Path) -> None:
@@ -106,6 +109,7 @@ def test_the_data_parallel_size_follows_from_the_world_size() -> None:
     assert answers.topology(tp=4, pp=8, cp=2, ep=8, world_size=1024) == Topology(tp=4, pp=8, cp=2, dp=16, ep=8)
     assert answers.topology(world_size=6, dp=6).world == 6
     assert answers.topology(cp=2) == Topology(cp=2)
+    assert answers.topology(tp=2, ep=2, etp=2, dp=2) == Topology(tp=2, dp=2, ep=2, etp=2)
 
 
 @pytest.mark.parametrize("size", ["0", "-1", "two", "1.5", ""])
@@ -183,7 +187,7 @@ def test_the_document_says_where_and_what(site: Path, asked: Asked, capsys: pyte
     assert told["environment"] == {"python": None, "prefix": str(site), "found_by": "--target"}
     assert told["interpreter"] == {"path": sys.executable, "python": "3.12.0", "torch": "2.0"}
     assert told["topology"] == {
-        "tp": 1, "pp": 1, "cp": 2, "dp": 1, "ep": 1, "instances": 1, "world_size": 2,
+        "tp": 1, "pp": 1, "cp": 2, "dp": 1, "ep": 1, "etp": 1, "instances": 1, "world_size": 2,
     }  # fmt: skip
 
 
@@ -307,9 +311,12 @@ def test_the_text_tells_both_sides(site: Path, asked: Asked, capsys: pytest.Capt
     assert told.endswith("1 proven; what is installed shows the defect: unhang apply (mtp-cp-deadlock)\n")
 
 
+# of get_batch_on_this_tp_rank: core_v0.16.1, core_v0.17.1, and dev since 280d2440d
+SHAPE_0_16, SHAPE_0_17, SHAPE_DEV = "5e80042fa2c81f1e", "776cadbb14f4ec15", "2991e1d44541f615"
 LINE = answers.Line("verl", "0.7.1", "/", FIX[1], "needed", "unknown", "")
 DEFECT = Case("yours", Topology(cp=2), "ranks", HUNG, REDUCE)
 CONTROL = Case("yours", Topology(dp=2), "ranks", PASSED)
+EITHER = DEFECT._replace(options={"may_pass": True})
 FINE, STUCK = Outcome(PASSED, ""), Outcome(HUNG, f"in {REDUCE}")
 
 
@@ -325,6 +332,10 @@ FINE, STUCK = Outcome(PASSED, ""), Outcome(HUNG, f"in {REDUCE}")
         (DEFECT, Outcome(HUNG, "elsewhere"), FINE, "unknown", 2),
         (DEFECT, FINE, FINE, "unknown", 2),
         (CONTROL, STUCK, FINE, "unknown", 2),
+        (EITHER, FINE, FINE, "unaffected", 0),
+        (EITHER, STUCK, FINE, "proven", 1),
+        (EITHER, FINE, STUCK, "failed", 1),
+        (EITHER, Outcome(HUNG, "elsewhere"), FINE, "unknown", 2),
         (DEFECT, STUCK, Outcome(BROKEN, "a traceback\nValueError: 7"), "unknown", 2),
         (DEFECT, Outcome(BROKEN, "a traceback\nValueError: 7"), FINE, "unknown", 2),
     ],
@@ -356,28 +367,52 @@ def test_the_installed_transformer_engine_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fix", "upstream", "version", "sizes", "untouched"),
+    ("fix", "upstream", "shape", "sizes", "untouched"),
     [
-        ("mtp_cp_deadlock", "verl", "0.7.1", {"cp": 2}, HUNG),
-        ("mtp_cp_deadlock", "verl", "0.7.1", {"tp": 2, "pp": 2, "dp": 64}, PASSED),
-        ("expert_dp_warmup", "megatron-core", "0.16.1", {"ep": 2, "dp": 4}, DIFFERS),
-        ("expert_dp_warmup", "megatron-core", "0.16.1", {"tp": 2, "dp": 4}, PASSED),
-        ("expert_dp_warmup", "ms-swift", "4.6.0", {"ep": 8, "dp": 8}, DIFFERS),
-        ("sft_packed_seq_broadcast", "megatron-lm", "0.17.1", {"tp": 2, "pp": 2}, DIFFERS),
-        ("sft_packed_seq_broadcast", "megatron-lm", "0.17.1", {"tp": 2}, PASSED),
-        ("sft_packed_seq_broadcast", "megatron-lm", "0.16.1", {"tp": 2}, HUNG),
-        ("sft_packed_seq_broadcast", "megatron-lm", "0.16.1", {"pp": 2}, PASSED),
+        ("mtp_cp_deadlock", "verl", "", {"cp": 2}, HUNG),
+        ("mtp_cp_deadlock", "verl", "", {"tp": 2, "pp": 2, "dp": 64}, PASSED),
+        ("expert_dp_warmup", "megatron-core", "", {"ep": 2, "dp": 4}, DIFFERS),
+        ("expert_dp_warmup", "megatron-core", "", {"tp": 2, "dp": 4}, PASSED),
+        ("expert_dp_warmup", "ms-swift", "", {"ep": 8, "dp": 8}, DIFFERS),
+        ("sft_packed_seq_broadcast", "megatron-lm", SHAPE_0_17, {"tp": 2, "pp": 2}, DIFFERS),
+        ("sft_packed_seq_broadcast", "megatron-lm", SHAPE_0_17, {"tp": 2}, PASSED),
+        ("sft_packed_seq_broadcast", "megatron-lm", SHAPE_0_17, {"pp": 4}, PASSED),
+        ("sft_packed_seq_broadcast", "megatron-lm", SHAPE_0_16, {"tp": 2}, HUNG),
+        ("sft_packed_seq_broadcast", "megatron-lm", SHAPE_0_16, {"pp": 2}, PASSED),
+        ("sft_packed_seq_broadcast", "megatron-lm", SHAPE_DEV, {"pp": 4}, DIFFERS),
+        ("sft_packed_seq_broadcast", "megatron-lm", SHAPE_DEV, {"pp": 2}, PASSED),
+        ("sft_packed_seq_broadcast", "megatron-lm", SHAPE_DEV, {"tp": 2, "pp": 4}, DIFFERS),
     ],
 )
 def test_a_proof_says_how_a_users_job_ends_untouched(
-    fix: str, upstream: str, version: str, sizes: dict[str, int], untouched: str | None
+    fix: str, upstream: str, shape: str, sizes: dict[str, int], untouched: str | None
 ) -> None:
     proof = importlib.import_module(f"unhang.prove.{fix}")
-    case = proof.case_for(answers.topology(**sizes), upstream, version)
+    case = proof.case_for(answers.topology(**sizes), upstream, {shape})
     assert (case and case.untouched) == untouched
     if case is not None:
         assert case.topology == answers.topology(**sizes)
         assert bool(case.at) is (untouched != PASSED)
+
+
+def test_a_proofs_own_cases_are_those_of_the_shape() -> None:
+    """The digests that a proof is told apart by are on record, both untouched and as we rewrite them."""
+    rows = [row for row in catalog._data("shapes.json")["shapes"] if row["fix"] == "sft-packed-seq-broadcast"]
+    results = {row["shape"]: row["result"] for row in rows if row["state"] == "affected"}
+    sets = {SHAPE_0_16: sft.CASES_0_16, SHAPE_0_17: sft.CASES, SHAPE_DEV: sft.CASES_NULLED}
+    assert len({id(cases) for cases in sets.values()}) == len(sets)
+    for shape, cases in sets.items():
+        assert sft.cases_for("megatron-lm", {shape}) is cases
+        assert sft.cases_for("megatron-lm", {results[shape]}) is cases
+
+
+def test_where_no_expert_is_replicated_the_release_decides() -> None:
+    for sizes, may_pass in (
+        ({"ep": 8, "dp": 8}, True), ({"ep": 4, "dp": 8}, False), ({"tp": 2, "ep": 4, "etp": 2, "dp": 4}, True),
+        ({"tp": 2, "ep": 4, "dp": 4}, False),
+    ):  # fmt: skip
+        case = expert_dp_warmup.case_for(answers.topology(**sizes), "megatron-core", ())
+        assert bool(case.options.get("may_pass")) is may_pass
 
 
 # -- for real ---------------------------------------------------------------------------------------------------------
@@ -411,10 +446,39 @@ def test_a_hang_is_shown_on_the_users_topology_and_gone_when_patched(site: Path,
 
 def test_real_groups_are_warmed_up_on_the_users_topology(site: Path, torch_python: str) -> None:
     where = ("--target", site, "--python", torch_python, "--fix", "expert-dp-warmup", "--output-format", "json")
-    ran = cli.unhang("prove", *where, "--tp", "2", "--ep", "4", "--world-size", "16")
-    (line,) = ran.json["results"]
-    assert (ran.code, line["answer"]) == (1, "proven"), ran.out
-    assert line["untouched"]["status"] == DIFFERS
+    for sizes in ("--ep", "4"), ("--ep", "2", "--etp", "2"):
+        ran = cli.unhang("prove", *where, "--tp", "2", *sizes, "--world-size", "16")
+        (line,) = ran.json["results"]
+        assert (ran.code, line["answer"]) == (1, "proven"), ran.out
+        assert line["untouched"]["status"] == DIFFERS
+
+
+@pytest.mark.parametrize(("release", "answer"), [("0.16.1", "proven"), ("0.11.0", "unaffected")])
+def test_without_replicas_of_an_expert_the_release_decides(
+    release: str, answer: str, tmp_path: Path, torch_python: str
+) -> None:
+    """Only newer ones have a group of the optimizer's instances, which is warmed up then as well."""
+    site = cli.unpack(tmp_path / "site", ("megatron-core", release))
+    where = ("--target", site, "--python", torch_python, "--fix", "expert-dp-warmup", "--output-format", "json")
+    (line,) = cli.unhang("prove", *where, "--ep", "8", "--world-size", "8").json["results"]
+    assert line["answer"] == answer, line
+
+
+def test_nothing_is_written_outside_a_temporary_folder(tmp_path: Path, torch_python: str) -> None:
+    """Not below HOME either, where torch, triton and Transformers keep what they build and fetch."""
+    site = cli.unpack(tmp_path / "site", VERL, ("megatron-core", "0.17.1"))
+    home, temporary = tmp_path / "home", tmp_path / "tmp"
+    home.mkdir()
+    temporary.mkdir()
+    before = cli.tree(site)
+    chosen = {"HOME": str(home), "TMPDIR": str(temporary)}
+    ran = cli.unhang("prove", "--target", site, "--python", torch_python, "--output-format", "json", env=chosen)
+    answers_ = {line["fix"]: line["answer"] for line in ran.json["results"] if line["case"]}
+    assert answers_.keys() == {line["fix"] for line in ran.json["results"]}, ran.out
+    assert "unknown" not in answers_.values(), ran.out
+    assert cli.tree(site) == before
+    assert [*home.rglob("*")] == []
+    assert [*temporary.rglob("*")] == []
 
 
 def test_what_a_proof_cannot_import_is_a_2(tmp_path: Path, torch_python: str) -> None:

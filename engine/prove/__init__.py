@@ -10,9 +10,10 @@ To add a proof: one module named after the fix (``mtp_cp_deadlock`` is a short o
 
 * ``CASES_BY_UPSTREAM``: the cases for an upstream, where they are not the same for all.
 * ``WARM``: what to import once, before the variants of the source part.
-* For ``unhang prove``, on a user's own installation: ``case_for(topology, upstream, version)``, the ``Case`` of a
+* For ``unhang prove``, on a user's own installation: ``case_for(topology, upstream, shapes)``, the ``Case`` of a
   user's topology, which says how the untouched source ends there (``passed``, where the defect cannot come up), or None
   for a job that the proof cannot lay out; ``ruled_out(topology)``, why nothing need be run there, empty where it must;
-  ``cases_for(upstream, version)``, where the proof's own cases depend on the version; and ``BESIDE``, the other
+  ``cases_for(upstream, shapes)``, where the proof's own cases depend on the shapes of the
+  installed targets; and ``BESIDE``, the other
   upstreams that a proof of an upstream imports.
 """

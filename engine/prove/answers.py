@@ -60,7 +60,13 @@ class Told(NamedTuple):
 
 
 def topology(
-    tp: int = 1, pp: int = 1, cp: int = 1, ep: int = 1, dp: int | None = None, world_size: int | None = None
+    tp: int = 1,
+    pp: int = 1,
+    cp: int = 1,
+    ep: int = 1,
+    etp: int = 1,
+    dp: int | None = None,
+    world_size: int | None = None,
 ) -> Topology:
     """The topology of these sizes; ``dp`` follows from ``world_size``, and is else 1.
 
@@ -78,10 +84,11 @@ def topology(
         raise UnhangError("bad-topology", message, hint="leave out --dp or --world-size")
     else:
         dp = world_size // model
-    if tp * cp * dp % ep:
-        message = f"a pipeline stage has TP x CP x DP = {tp * cp * dp} ranks, which EP = {ep} does not divide"
-        raise UnhangError("bad-topology", message, hint="experts are not split by TP here; give --dp or --world-size")
-    return Topology(tp=tp, pp=pp, cp=cp, dp=dp, ep=ep)
+    if tp * cp * dp % (ep * etp):
+        experts = f"EP = {ep}" if etp == 1 else f"EP x ETP = {ep} x {etp} = {ep * etp}"
+        message = f"a pipeline stage has TP x CP x DP = {tp * cp * dp} ranks, which {experts} does not divide"
+        raise UnhangError("bad-topology", message, hint="give --dp or --world-size; ETP is 1 unless --etp says more")
+    return Topology(tp=tp, pp=pp, cp=cp, dp=dp, ep=ep, etp=etp)
 
 
 def judged(line: Line, case: Case, untouched: Outcome | None, patched: Outcome) -> Line:
@@ -93,6 +100,8 @@ def judged(line: Line, case: Case, untouched: Outcome | None, patched: Outcome) 
     broken = next((outcome for outcome in (untouched, patched) if outcome and outcome.status == BROKEN), None)
     if broken is not None:
         return line._replace(answer=UNKNOWN, detail=_join(line.detail, f"the proof does not run here: {_last(broken)}"))
+    if untouched is not None and untouched.status == PASSED and case.options.get("may_pass"):
+        case = case._replace(untouched=PASSED, at="")
     if untouched is not None and (untouched.status != case.untouched or case.at not in untouched.detail):
         expected = f"{case.untouched} {case.at}".strip()
         why = f"the untouched source {untouched.status}, where the proof knows it as: {expected}"

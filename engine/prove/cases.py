@@ -17,7 +17,9 @@ class Topology(NamedTuple):
     cp: int = 1
     dp: int = 1
     ep: int = 1
-    """The size of an expert-parallel group: it shares the ranks of dp x cp (and tp), and adds none."""
+    """The size of an expert-parallel group: it shares the ranks of tp x cp x dp, and adds none."""
+    etp: int = 1
+    """The size of an expert tensor-parallel group, likewise. Megatron's own default is the tensor-parallel size."""
     instances: int = 1
     """Instances of the distributed optimizer."""
 
@@ -28,7 +30,7 @@ class Topology(NamedTuple):
 
     def text(self) -> str:
         """Its sizes that are not 1, and the number of ranks."""
-        names = {"tp": "TP", "pp": "PP", "cp": "CP", "dp": "DP", "ep": "EP", "instances": "instances"}
+        names = {"tp": "TP", "pp": "PP", "cp": "CP", "dp": "DP", "ep": "EP", "etp": "ETP", "instances": "instances"}
         sizes = [f"{name} {getattr(self, field)}" for field, name in names.items() if getattr(self, field) > 1]
         return f"{' x '.join(sizes) or 'one of each'} ({self.world} ranks)"
 
@@ -45,7 +47,8 @@ class Case(NamedTuple):
     at: str = ""
     """What must be named where the untouched source ends so: a function, a rank. Else it is another defect."""
     options: Mapping[str, Any] = MappingProxyType({})
-    """What else the proof's ``run`` is to know; ``same``: untouched and patched have to show the very same."""
+    """What else the proof's ``run`` is to know. ``same``: untouched and patched have to show the very same;
+    ``may_pass``: whether the defect comes up depends on the release, so that the untouched source may pass."""
     core: bool = False
     """Whether it belongs to the core set, which runs in CI."""
 

@@ -20,7 +20,7 @@ from .cases import CRASHED, DIFFERS, HUNG, PASSED, Case, Outcome, Topology
 from .schedule import ranges
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
 WARM = ("torch", "numpy")
 _BACKWARD = "in the dispatcher's backward pass"
@@ -66,7 +66,7 @@ def ruled_out(topology: Topology) -> str:
     return "with EP 1 every rank has all experts, and waits for no other's tokens" if topology.ep == 1 else ""
 
 
-def case_for(topology: Topology, upstream: str, version: str | None) -> Case:
+def case_for(topology: Topology, upstream: str, shapes: Collection[str]) -> Case:
     """The smallest job that shows it, whatever the user's sizes: what they change is how likely an empty rank is."""
     return next(case for case in CASES if case.name == "alltoall-cuts")
 

@@ -29,6 +29,7 @@ from unhang_prove import child
 child.main()
 """
 _MARK = "unhang-proof:"
+_CACHES = ("TMPDIR", "TORCHINDUCTOR_CACHE_DIR", "TORCH_EXTENSIONS_DIR", "TRITON_CACHE_DIR")
 
 
 class Other(NamedTuple):
@@ -103,6 +104,7 @@ def ask(
         }
         here = os.path.dirname(os.path.abspath(__file__))
         environ = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", "CUDA_VISIBLE_DEVICES": ""}
+        environ |= dict.fromkeys(_CACHES, folder)  # torch makes its folders when it is imported
         command = [python, "-B", "-W", "ignore", "-c", _CHILD, here]
         try:
             run = subprocess.run(

@@ -24,7 +24,7 @@ def initialize(topology: Topology, chunks: int | None = None) -> None:
         "virtual_pipeline_model_parallel_size": chunks,
         "context_parallel_size": topology.cp,
         "expert_model_parallel_size": topology.ep,
-        "expert_tensor_parallel_size": 1,
+        "expert_tensor_parallel_size": topology.etp,
         "num_distributed_optimizer_instances": topology.instances,
         "create_gloo_process_groups": False,
     }

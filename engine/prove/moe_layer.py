@@ -110,7 +110,10 @@ def _spec(options: Mapping[str, Any]) -> Any:
     if "submodules" in inspect.signature(module.TEGroupedMLP).parameters and hasattr(module, "GroupedMLPSubmodules"):
         submodules = module.GroupedMLPSubmodules(linear_fc1=linear, linear_fc2=linear)
         return functools.partial(module.TEGroupedMLP, submodules=submodules)
-    return ModuleSpec(module=module.TEGroupedMLP, submodules=MLPSubmodules(linear_fc1=linear, linear_fc2=linear))
+    submodules = MLPSubmodules(linear_fc1=linear, linear_fc2=linear)
+    if "TEGroupedMLP" in vars(sys.modules["megatron.core.transformer.moe.moe_layer"]):
+        return submodules  # 0.10 chooses by the type of these
+    return ModuleSpec(module=module.TEGroupedMLP, submodules=submodules)
 
 
 def _linear(cuts: bool, alignment: int) -> Any:

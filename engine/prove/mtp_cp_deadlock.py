@@ -13,6 +13,7 @@ from . import megatron, ranks, schedules, shims
 from .cases import CRASHED, DIFFERS, HUNG, PASSED, Case, Outcome, Topology
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
     from types import ModuleType
 
 WARM = ("torch", "transformers", "ray", "datasets", "peft", "accelerate", "tensordict")
@@ -34,7 +35,7 @@ _METRIC = "mtp_losses/mtp_1_loss"
 BESIDE = {"verl": ("megatron-core",)}
 
 
-def case_for(topology: Topology, upstream: str, version: str | None) -> Case:
+def case_for(topology: Topology, upstream: str, shapes: Collection[str]) -> Case:
     """A user's job: it hangs wherever context is parallel. Real ranks as long as a few processes are enough."""
     harness = "ranks" if topology.world <= _FEW else "schedule"
     if topology.cp > 1:

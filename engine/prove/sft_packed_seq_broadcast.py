@@ -28,7 +28,7 @@ from .schedule import Operation
 from .schedule import ranges as numbers
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
 WARM = ("torch", "numpy", "transformers")
 _LAST, _MIDDLE = "on the last stage cu_seqlens is None", "on the middle stage cu_seqlens is None"
@@ -89,11 +89,22 @@ _NULLED = {
     "get-batch-tp2-pp4": (CRASHED, "TypeError"),
     "get-batch-tp2-pp4-mtp": (CRASHED, "TypeError"),
 }
-CASES_OF_NEWEST_TREES = tuple(
-    case._replace(untouched=_NULLED[case.name][0], at=_NULLED[case.name][1]) if case.name in _NULLED else case
-    for case in (*CASES, *CASES_OF_TREES)
-)
-"""Both for dev at its newest: middle stages lose the metadata on the sender too, so that TP 1 is no control there."""
+
+
+def _nulled(cases: Iterable[Case]) -> tuple[Case, ...]:
+    return tuple(
+        case._replace(untouched=_NULLED[case.name][0], at=_NULLED[case.name][1]) if case.name in _NULLED else case
+        for case in cases
+    )
+
+
+CASES_NULLED = _nulled(CASES)
+"""Dev at its newest: middle stages lose the metadata on the sender too, so that TP 1 is no control there."""
+CASES_OF_NEWEST_TREES = (*CASES_NULLED, *_nulled(CASES_OF_TREES))
+"""Both for that."""
+# The shapes that these cases are for, as on record: untouched, and as we rewrite them.
+_SHAPES_0_16 = frozenset({"5e80042fa2c81f1e", "3e6887506a0fb6f4"})
+_NULLING = frozenset({"2991e1d44541f615", "b9840013aa631b0a"})
 _UNPACKED = {**_GET_BATCH, "middle": "nothing"}
 CASES_OF_OLDER_TREES = (
     Case("get-batch-tp2-pp4", _SMALL, "ranks", DIFFERS, _LAST, _UNPACKED, core=True),
@@ -114,20 +125,23 @@ BESIDE = {"megatron-lm": ("megatron-core",), "megatron-core": ("megatron-lm",)}
 _FEW = 8
 
 
-def cases_for(upstream: str, version: str | None) -> tuple[Case, ...]:
-    """The cases of a version's ``get_batch_on_this_tp_rank``."""
-    return CASES_0_16 if (version or "").startswith("0.16.") else CASES
+def cases_for(upstream: str, shapes: Collection[str]) -> tuple[Case, ...]:
+    """The cases of a ``get_batch_on_this_tp_rank`` of this shape."""
+    if not _SHAPES_0_16.isdisjoint(shapes):
+        return CASES_0_16
+    return CASES if _NULLING.isdisjoint(shapes) else CASES_NULLED
 
 
-def case_for(topology: Topology, upstream: str, version: str | None) -> Case | None:
+def case_for(topology: Topology, upstream: str, shapes: Collection[str]) -> Case | None:
     """A user's job; None where the processes that record it would part a tensor-parallel group."""
     world, workers = topology.world, min(os.cpu_count() or 1, 8)
     if world > schedules.ALONE and any(world * worker // workers % topology.tp for worker in range(workers)):
         return None
     harness = "ranks" if world <= _FEW else "schedule"
-    if topology.tp > 1 and (version or "").startswith("0.16."):
+    if topology.tp > 1 and not _SHAPES_0_16.isdisjoint(shapes):
         return Case("yours", topology, "schedule", HUNG, _BROADCAST, {"buffers": True})
-    if topology.tp > 1 and topology.pp > 1:
+    has_nulled = topology.pp > 2 and not _NULLING.isdisjoint(shapes)
+    if (topology.tp > 1 and topology.pp > 1) or has_nulled:
         return Case("yours", topology, harness, DIFFERS, "stage cu_seqlens is None")
     return Case("yours", topology, harness, PASSED)
 

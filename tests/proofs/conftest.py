@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import suite
 
 LINES = pytest.StashKey[list[dict[str, Any]]]()
 
@@ -31,6 +32,8 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
             terminalreporter.write_line(f"    {variant}: {told['status']}, {told['seconds']:.2f} s: {told['detail']}")
         if line["wrong"]:
             terminalreporter.write_line(f"    WRONG: {line['wrong']}")
+    for left_out in _left_out():
+        terminalreporter.write_line("left out: {proof}: {name}: {why}".format(**left_out))
     terminalreporter.write_line(f"{len(lines)} lines, {sum(bool(line['wrong']) for line in lines)} of them wrong")
 
 
@@ -38,4 +41,12 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     path, lines = os.environ.get("UNHANG_PROOFS_JSON"), session.config.stash.get(LINES, [])
     if path and lines:
         with open(path, "w", encoding="utf-8") as file:
-            json.dump({"schema": 1, "proofs": lines}, file, indent=1)
+            json.dump({"schema": 1, "proofs": lines, "left-out": _left_out()}, file, indent=1)
+
+
+def _left_out() -> list[dict[str, str]]:
+    return [
+        {"proof": proof.name, "name": name, "why": why}
+        for proof in suite.proofs()
+        for name, why in proof.lacking.items()
+    ]

@@ -1,10 +1,11 @@
-"""Writes the tables of docs/prove.md from a run of the proofs: `python page.py proofs.json docs/prove.md`."""
+"""Writes the tables of docs/prove.md and docs/proofs.md from a run of the proofs: `python page.py proofs.json docs`."""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,19 +14,52 @@ _UNTOUCHED, _PATCHED = "untouched", "patched"
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Put the tables of ``arguments[0]`` between the markers of ``arguments[1]``."""
-    source, page = map(Path, arguments)
+    """Put the tables of ``arguments[0]`` between the markers of both pages in the folder ``arguments[1]``."""
+    source, docs = map(Path, arguments)
     document = json.loads(source.read_text(encoding="utf-8"))
-    before, _, rest = page.read_text(encoding="utf-8").partition(START)
-    after = rest.partition(END)[2]
-    page.write_text(f"{before}{START}\n{tables(document['proofs'])}\n{END}{after}", encoding="utf-8")
+    for page, text in (docs / "prove.md", summary(document)), (docs / "proofs.md", tables(document["proofs"])):
+        before, _, rest = page.read_text(encoding="utf-8").partition(START)
+        after = rest.partition(END)[2]
+        page.write_text(f"{before}{START}\n{text}\n{END}{after}", encoding="utf-8")
     return 0
+
+
+def summary(document: Mapping[str, Any]) -> str:
+    """A line for each proof, and what of it a release does not have, as Markdown."""
+    proofs: dict[str, list[dict[str, Any]]] = {}
+    for line in document["proofs"]:
+        proofs.setdefault(line["proof"], []).append(line)
+    rows = [_summed(name, lines) for name, lines in proofs.items()]
+    left_out = [(item["proof"], f"`{item['name']}`", item["why"]) for item in document["left-out"]]
+    head = ("proof", "cases", "of them controls", "untouched", "patched", "half patches", "seconds", "wrong")
+    parts = [table(head, rows)]
+    if left_out:
+        parts += ["Left out, as the release cannot have it:", table(("proof", "case or variant", "why"), left_out)]
+    return "\n\n".join(parts)
+
+
+def _summed(name: str, lines: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    pairs = [line["outcomes"] for line in lines if is_pair(line)]
+    halves = {variant for line in lines if not is_pair(line) for variant in line["outcomes"]}
+    ends = [
+        ", ".join(f"{number} {status}" for status, number in Counter(pair[side]["status"] for pair in pairs).items())
+        for side in (_UNTOUCHED, _PATCHED)
+    ]
+    seconds = sum(outcome["seconds"] for line in lines for outcome in line["outcomes"].values())
+    controls = sum(line["control"] for line in lines if is_pair(line))
+    wrong = sum(bool(line["wrong"]) for line in lines)
+    return name, str(len(pairs)), str(controls), *ends, str(len(halves)), f"{seconds:.0f}", str(wrong)
+
+
+def is_pair(line: Mapping[str, Any]) -> bool:
+    """Whether a line is of both sides, and not of a variant."""
+    return set(line["outcomes"]) == {_UNTOUCHED, _PATCHED}
 
 
 def tables(lines: Sequence[dict[str, Any]]) -> str:
     """The proofs, and what must fail and does, as Markdown."""
-    pairs = [line for line in lines if set(line["outcomes"]) == {_UNTOUCHED, _PATCHED}]
-    others = [line for line in lines if line not in pairs]
+    pairs = [line for line in lines if is_pair(line)]
+    others = [line for line in lines if not is_pair(line)]
     proofs = [
         (
             line["proof"],

@@ -8,24 +8,21 @@ import shutil
 import zipfile
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import interpreters
 import wheels
+from exceptions import LACKING, OTHERWISE
 from others import AS_WRITTEN, OTHERS
 
 from unhang import environment, locate
 from unhang.prove import host
 from unhang.prove.cases import Case
 
-_LARGE = 512  # ranks: from here on, a case takes a quarter of a minute, and is run on the core set's releases alone
 _PROJECTS = {"megatron-lm": "megatron-core"}
 _CORE_LINES = ("0.10.0", "0.11.0", "0.12.3", "0.13.1", "0.14.0", "0.15.3", "0.16.1", "0.17.1", "0.18.2", "0.19.2")
-# A release for each shape of the forward. 0.10 and 0.11 are left out: they refuse grouped linears without the package
-# grouped_gemm, which needs CUDA, and do not recompute the activation. So is 0.12.0: its router has a gradient without
-# the experts, so that the case with data parallelism hangs, instead of raising on the empty rank.
-_EXPERT_LINES = (
-    *("0.12.3", "0.13.1", "0.14.0", "0.15.0rc0", "0.15.0rc4", "0.15.3"),
+_EXPERT_LINES = (  # a release for each shape of the forward
+    *("0.10.0", "0.11.0", "0.12.0", "0.12.3", "0.13.1", "0.14.0", "0.15.0rc0", "0.15.0rc4", "0.15.3"),
     *("0.16.0rc0.dev100085", "0.16.1", "0.17.1", "0.18.2", "0.19.2"),
 )
 
@@ -50,11 +47,25 @@ class Proof(NamedTuple):
         releases = [(self.upstream, self.version), *self.beside]
         return f"{self.fix} {' with '.join(' '.join(release) for release in releases)}"
 
+    @property
+    def lacking(self) -> dict[str, str]:
+        """Its cases and variants that this release does not have, and why."""
+        return LACKING.get((self.fix, self.version), {})
+
     def cases(self) -> list[Case]:
         """Its cases: the core ones alone, where that is asked for."""
-        module = importlib.import_module(f"unhang.prove.{self.fix.replace('-', '_')}")
-        every = getattr(module, "CASES_BY_UPSTREAM", {}).get(self.upstream, module.CASES)
-        return [case for case in every if case.core or (everything() and (self.core or case.topology.world < _LARGE))]
+        every = getattr(module(self.fix), "CASES_BY_UPSTREAM", {}).get(self.upstream, module(self.fix).CASES)
+        otherwise = OTHERWISE.get((self.fix, self.version), {})
+        return [
+            case._replace(**dict(zip(("untouched", "at"), otherwise.get(case.name, ()))))
+            for case in every
+            if (case.core or everything()) and case.name not in self.lacking
+        ]
+
+
+def module(fix: str) -> Any:
+    """The proof of a fix."""
+    return importlib.import_module(f"unhang.prove.{fix.replace('-', '_')}")
 
 
 def everything() -> bool:
@@ -73,6 +84,7 @@ def proofs() -> list[Proof]:
         Proof("sft-packed-seq-broadcast", "megatron-lm", "0.17.0"),
         Proof("expert-dp-warmup", "ms-swift", "4.6.0", (("megatron-core", "0.16.1"),), core=True),
         Proof("expert-dp-warmup", "ms-swift", "4.0.0", (("megatron-core", "0.13.1"),)),
+        Proof("expert-dp-warmup", "ms-swift", "4.0.0", (("megatron-core", "0.16.1"),)),
         Proof("expert-dp-warmup", "ms-swift", "4.2.3", (("megatron-core", "0.15.3"),)),
     ]
     return [proof for proof in found if everything() or proof.core]
@@ -102,7 +114,8 @@ def others(proof: Proof) -> dict[str, host.Other]:
     known = {case.name for case in proof.cases()}
     found = {}
     for name, other in OTHERS[proof.fix, proof.upstream].items():
-        if name != AS_WRITTEN or os.environ.get(wheels.CLONES[proof.upstream]):
+        has_source = name != AS_WRITTEN or os.environ.get(wheels.CLONES[proof.upstream])
+        if has_source and name not in proof.lacking:
             found[name] = other._replace(fails=tuple(case for case in other.fails if case in known))
     return found
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import suite
 import wheels
+from exceptions import LACKING, OTHERWISE
 from others import OTHERS
 
 from unhang.prove import cases, host
@@ -23,6 +24,7 @@ VARIANTS = [
     pytest.param(proof, name, id=f"{proof.name} {name}".replace(" ", "-"))
     for proof in suite.proofs()
     for name in OTHERS[proof.fix, proof.upstream]
+    if name not in proof.lacking
 ]
 
 
@@ -50,6 +52,19 @@ def test_half_a_patch_fails(proof: suite.Proof, name: str, tell: Tell) -> None:
     for case, outcome in outcomes.items():
         tell(**_line(proof, known[case], wrong), outcomes={name: _told(outcome)})
     assert not wrong
+
+
+def test_what_is_left_out_exists() -> None:
+    """A case or variant of another name would be left out by mistake, or no more."""
+    known = {(one.fix, one.version): one for one in suite.proofs()}
+    for key in LACKING.keys() | OTHERWISE.keys():
+        if key not in known:
+            assert not suite.everything()
+            continue
+        proof = known[key]
+        names = {case.name for case in suite.module(proof.fix).CASES} | OTHERS[proof.fix, proof.upstream].keys()
+        assert names >= LACKING.get(key, {}).keys()
+        assert {case.name for case in proof.cases()} >= OTHERWISE.get(key, {}).keys() - LACKING.get(key, {}).keys()
 
 
 @pytest.mark.parametrize("proof", suite.proofs(), ids=lambda proof: proof.name.replace(" ", "-"))
