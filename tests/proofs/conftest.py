@@ -27,11 +27,12 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     terminalreporter.section("proofs")
     for line in lines:
         control = " (control)" if line["control"] else ""
-        terminalreporter.write_line(f"{line['proof']} | {line['topology']} | {line['case']}{control}")
+        parts = [line["proof"], line["topology"], f"{line['case']}{control}"]
         for variant, told in line["outcomes"].items():
-            terminalreporter.write_line(f"    {variant}: {told['status']}, {told['seconds']:.2f} s: {told['detail']}")
+            parts.append(f"{variant}: {told['status']}, {told['seconds']:.2f} s: {told['detail']}")
         if line["wrong"]:
-            terminalreporter.write_line(f"    WRONG: {line['wrong']}")
+            parts.append(f"WRONG: {line['wrong']}")
+        terminalreporter.write_line(" | ".join(parts))
     for left_out in _left_out():
         terminalreporter.write_line("left out: {proof}: {name}: {why}".format(**left_out))
     terminalreporter.write_line(f"{len(lines)} lines, {sum(bool(line['wrong']) for line in lines)} of them wrong")

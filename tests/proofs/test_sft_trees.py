@@ -112,12 +112,14 @@ OTHERS = {
     "without the gate on --sft": Other(without_gate, ("tp2-pp4-no-sft",)),
     AS_WRITTEN: Other(as_written(FIX), ("tp2-pp2", "tp2-pp4")),
 }
+WHY = f"needs UNHANG_PROOFS=all, and a clone that {wheels.CLONES['megatron-lm']} names"
+NONE = [pytest.param(None, None, id="trees", marks=pytest.mark.skip(reason=WHY))]
 PAIRS = [pytest.param(version, case, id=f"{version}-{case.name}") for version in VERSIONS for case in TREES[version]]
 VARIANTS = [pytest.param(version, name, id=f"{version}-{name}") for version in VERSIONS for name in others(version)]
 PLAIN = [pair for pair in PAIRS if not pair.values[1].options.get("sft", True)]
 
 
-@pytest.mark.parametrize(("version", "case"), PAIRS)
+@pytest.mark.parametrize(("version", "case"), PAIRS or NONE)
 def test_the_untouched_source_shows_the_defect_and_the_patched_one_does_not(
     folder: Path, version: str, case: Case, tell: Callable[..., None]
 ) -> None:
@@ -128,7 +130,7 @@ def test_the_untouched_source_shows_the_defect_and_the_patched_one_does_not(
     assert not wrong
 
 
-@pytest.mark.parametrize(("version", "name"), VARIANTS)
+@pytest.mark.parametrize(("version", "name"), VARIANTS or NONE)
 def test_half_a_patch_fails(folder: Path, version: str, name: str, tell: Callable[..., None]) -> None:
     outcomes = answer(folder, version).outcomes[name]
     assert outcomes.keys() == {*OTHERS[name].fails}
@@ -144,7 +146,7 @@ def test_half_a_patch_fails(folder: Path, version: str, name: str, tell: Callabl
         assert not any("on the middle stage cu_seqlens" in outcome.detail for outcome in outcomes.values())
 
 
-@pytest.mark.parametrize(("version", "case"), PLAIN)
+@pytest.mark.parametrize(("version", "case"), PLAIN or NONE)
 def test_without_sft_the_batch_is_the_same_and_the_broadcasts_are_no_more(
     folder: Path, version: str, case: Case
 ) -> None:
