@@ -19,7 +19,7 @@ from unhang import catalog
 from unhang.cli import main
 from unhang.errors import UnhangError
 from unhang.prove import answers, expert_dp_warmup, host, transformer_engine
-from unhang.prove import sft_packed_seq_broadcast as sft
+from unhang.prove import packed_cases as sft
 from unhang.prove.cases import BROKEN, DIFFERS, HUNG, PASSED, Case, Outcome, Topology
 
 VERL, CORE = ("verl", "0.7.1"), ("megatron-core", "0.16.1")

@@ -25,7 +25,7 @@ from others import AS_WRITTEN, as_written
 
 from unhang import catalog, environment, locate
 from unhang.prove import cases, host
-from unhang.prove import sft_packed_seq_broadcast as proof
+from unhang.prove import packed_cases as proof
 from unhang.prove.cases import Case, Outcome
 from unhang.prove.host import Other
 
