@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 
 from unhang import overlay, overlay_write, tell
 from unhang.errors import UnhangError
@@ -29,6 +30,8 @@ def run(options: argparse.Namespace) -> int:
     made = overlay.compose(planned.files)
     folder = os.path.abspath(options.folder)
     written = overlay_write.bring(folder, made)
+    if written:
+        overlay_write.compile_hook(folder, scope.environment.python or sys.executable)
     through = overlay.seen_through(found, planned.files, "in the overlay")
     tell.results(options, Told(scope.search, through, None, False))
     tell.overlay(folder, made.modules, planned, written)

@@ -4,6 +4,7 @@ but for reading the hook's own source.
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -44,9 +45,7 @@ def compose(files: Iterable[FilePlan]) -> Overlay:
     }
     digests = [(name, sha256(data)) for name, data in content.items()]
     identity = sha256(json.dumps(digests).encode())[:16]
-    call = f"\n\ninstall(__file__, {identity!r}, {tuple(told)!r})\n"
-    hook = MARK + b": made by `unhang overlay`, which also replaces it\n" + _source("overlay_hook.py") + call.encode()
-    return Overlay(identity, hook, content, tuple(told))
+    return Overlay(identity, _hook(identity, tuple(told)), content, tuple(told))
 
 
 def seen_through(findings: Iterable[Finding], files: Sequence[FilePlan], where: str) -> list[Finding]:
@@ -62,6 +61,33 @@ def seen_through(findings: Iterable[Finding], files: Sequence[FilePlan], where: 
             finding = finding._replace(seen=seen, verdict=Verdict(APPLIED, None, where, ""))
         through.append(finding)
     return through
+
+
+def _hook(identity: str, modules: tuple[str, ...]) -> bytes:
+    """The hook of these modules, with nothing in it that only a reader needs: some jobs compile it in every process."""
+    tree = ast.parse(_source("overlay_hook.py"))
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)):
+            node.body = [statement for statement in node.body if not _is_for_readers(statement)]
+        if isinstance(node, ast.FunctionDef):
+            node.returns = None
+        if isinstance(node, ast.arg):
+            node.annotation = None
+    given = {"IDENTITY": identity, "MODULES": modules}
+    code = "\n".join([f"{name} = {value!r}" for name, value in given.items()] + [ast.unparse(tree)])
+    head = b": made by `unhang overlay`, which also replaces it; the reasons stand in unhang's engine/overlay_hook.py\n"
+    return MARK + head + code.encode() + b"\n"
+
+
+def _is_for_readers(statement: ast.stmt) -> bool:
+    """Whether it is a docstring, there for the type checker, or a value in whose place another is given."""
+    if isinstance(statement, ast.Expr):
+        return isinstance(statement.value, ast.Constant)
+    if isinstance(statement, ast.ImportFrom):
+        return statement.module == "__future__"
+    # but for these, its assignments and conditions hold for every overlay
+    names = {node.id for node in ast.iter_child_nodes(statement) if isinstance(node, ast.Name)}
+    return isinstance(statement, ast.Assert) or not names.isdisjoint({"IDENTITY", "MODULES", "TYPE_CHECKING"})
 
 
 def _module(file: str) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+from contextlib import suppress
 
 from unhang import bytecode, disk
 from unhang.errors import UnhangError
@@ -13,6 +15,11 @@ from unhang.state import LOCK
 STORE = ".unhang-overlay"
 HOOK = "sitecustomize.py"
 _NEW = "new-"  # what a run is still writing; a killed one leaves it to the next
+# Checked against the source's own bytes when read: right after a copy and a move, and never stale.
+_COMPILE = """\
+import py_compile, sys
+py_compile.compile(sys.argv[1], doraise=True, invalidation_mode=py_compile.PycInvalidationMode.CHECKED_HASH)
+"""
 
 
 def bring(folder: str, overlay: Overlay) -> bool:
@@ -38,6 +45,14 @@ def bring(folder: str, overlay: Overlay) -> bool:
             for name in set(os.listdir(store)) - {overlay.identity, LOCK}:
                 disk.run(shutil.rmtree, os.path.join(store, name))
     return True
+
+
+def compile_hook(folder: str, python: str) -> None:
+    """Have bytecode of the hook for this interpreter: the job may not be able to write any. A failure is none."""
+    # -I -S keeps out whatever its environment would run at start
+    command = [python, "-I", "-S", "-c", _COMPILE, os.path.join(folder, HOOK)]
+    with suppress(OSError, subprocess.SubprocessError):
+        subprocess.run(command, capture_output=True, timeout=60, check=False)
 
 
 def _permitted(folder: str) -> None:
