@@ -118,6 +118,7 @@ def _parser() -> argparse.ArgumentParser:
     wheel.add_argument("requirements", metavar="REQ", nargs="*", help="megatron-core==0.17.1, or the path of a wheel")
     wheel.add_argument("-o", "--output", metavar="DIR", required=True, help="where to write them")
     _which(wheel)
+    wheel.add_argument("--output-format", choices=("text", "json"), default="text", help="default: text")
     _require(wheel)
     _unverified(wheel)
     _download(wheel)

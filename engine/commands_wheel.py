@@ -8,12 +8,21 @@ import tempfile
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from unhang import __version__, catalog, disk, tell, wheel, wheel_fetch, zips
+from unhang import __version__, catalog, disk, tell, wheel, wheel_fetch, wheel_report, zips
 from unhang.errors import UnhangError
 from unhang.overlay import seen_through
 from unhang.plan import Blocked, FilePlan, Finding, plan
 from unhang.receipt import sha256
 from unhang.scope import Scope, find, findings
+from unhang.wheel_report import Done, Output
+
+
+class _Named(NamedTuple):
+    """A wheel that was asked for."""
+
+    requirement: str
+    path: str
+    notes: tuple[str, ...]
 
 
 class _Judged(NamedTuple):
@@ -35,34 +44,42 @@ def run(options: argparse.Namespace) -> int:
     if not options.requirements and not options.requirement_files:
         raise UnhangError("bad-option", "nothing was named", hint="unhang wheel megatron-core==0.17.1 -o DIR")
     folder = os.path.abspath(options.output)
-    found: list[Finding] = []
-    blocked: list[Blocked] = []
+    all_done: list[Done] = []
     scope = None
     with tempfile.TemporaryDirectory(prefix="unhang-wheel-") as work:
         # all are looked through before one is written
-        judged = [(read, _judge(read, options)) for read in map(wheel.load, _wheels(options, work))]
-        for read, result in judged:
-            _tell(read, result)
-            if result.files:
-                _write(folder, *_rewritten(read, result))
-            scope, found, blocked = result.scope, found + result.findings, [*blocked, *result.blocked]
-    unmet = tell.unmet(scope, found, blocked) if scope else []
+        read = [(named, wheel.load(named.path)) for named in _wheels(options, work)]
+        judged = [(named, it, _judge(it, options)) for named, it in read]
+        for named, it, result in judged:
+            scope = result.scope
+            all_done.append(_done(folder, named, it, result))
+            if options.output_format == "text":
+                print(wheel_report.text(all_done[-1]))
+    blocked = [item for done in all_done for item in done.blocked]
+    unmet = tell.unmet(scope, [item for done in all_done for item in done.findings], blocked) if scope else []
+    if options.output_format == "json":
+        print(wheel_report.document(all_done, unmet))
     tell.blocked(blocked)
     tell.required(unmet)
     return 1 if blocked or unmet else 0
 
 
-def _wheels(options: argparse.Namespace, work: str) -> Iterator[str]:
-    """The paths of the wheels that were named: local ones, and downloads into ``work``."""
+def _wheels(options: argparse.Namespace, work: str) -> Iterator[_Named]:
+    """The wheels that were named: local ones, and downloads into ``work``."""
     wanted = wheel_fetch.Wanted(options.python_version, tuple(options.pip_options))
     requests = [[name] for name in options.requirements] + [["-r", name] for name in options.requirement_files]
     for number, request in enumerate(requests):
         if len(request) == 1 and request[0].endswith(".whl"):
-            yield request[0]
+            yield _Named(request[0], request[0], ())
         else:
             folder = os.path.join(work, str(number))
             os.mkdir(folder)
-            yield from wheel_fetch.fetch(request, wanted, folder, tell.say)
+            notes: list[str] = []
+            found = wheel_fetch.fetch(request, wanted, folder, notes.append)
+            for note in notes:
+                tell.say(f"note: {note}")
+            for path in found:
+                yield _Named(" ".join(request), path, tuple(notes))
 
 
 def _judge(read: wheel.Wheel, options: argparse.Namespace) -> _Judged:
@@ -88,18 +105,23 @@ def _judge(read: wheel.Wheel, options: argparse.Namespace) -> _Judged:
     return _Judged(scope, through, files, blocked)
 
 
-def _tell(read: wheel.Wheel, result: _Judged) -> None:
-    print(os.path.basename(read.path))
-    for item in result.findings:
-        place, verdict = item.target, item.verdict
-        print(f"  {verdict.verdict:<14}  {place.fix:<24}  {place.file}  {place.function}  {verdict.detail}".rstrip())
-    if not result.files:
-        print("  not written: " + ("nothing could be done" if result.blocked else "it needs nothing"))
-
-
-def _rewritten(read: wheel.Wheel, result: _Judged) -> tuple[str, bytes]:
+def _done(folder: str, named: _Named, read: wheel.Wheel, result: _Judged) -> Done:
+    """Write what is to be written of a wheel."""
     with open(read.path, "rb") as file:
         digest = sha256(file.read())
+    output = None
+    if result.files:
+        name, data = wheel.rewritten(
+            read, {name: file.after for name, file in result.files.items()}, _notice(read, digest, result),
+            catalog.generation(),
+        )  # fmt: skip
+        path = os.path.join(folder, name)
+        version = wheel.local_version(read.version, catalog.generation())
+        output = Output(path, version, sha256(data), _write(folder, name, data))
+    return Done(named.requirement, read, digest, result.findings, result.blocked, named.notes, output)
+
+
+def _notice(read: wheel.Wheel, digest: str, result: _Judged) -> str:
     lines = [
         f"This is {read.distribution} {read.version}, modified by unhang {__version__}.",
         f"The unmodified wheel is {os.path.basename(read.path)}, sha256 {digest}.",
@@ -108,19 +130,18 @@ def _rewritten(read: wheel.Wheel, result: _Judged) -> tuple[str, bytes]:
         "Also METADATA (its version) and RECORD. The modifications are under the Apache License 2.0; each changed",
         "function says in a comment that it was changed. Not supported by the authors of the unmodified release.",
     ]
-    changed = {name: file.after for name, file in result.files.items()}
-    return wheel.rewritten(read, changed, "\n".join(lines) + "\n", catalog.generation())
+    return "\n".join(lines) + "\n"
 
 
-def _write(folder: str, name: str, data: bytes) -> None:
+def _write(folder: str, name: str, data: bytes) -> bool:
+    """Have the wheel in the folder; says whether it had to be written."""
     path = os.path.join(folder, name)
     with disk.about(path):
         os.makedirs(folder, exist_ok=True)
         if disk.read(path) == data:
-            print(f"  there already: {path}")
-            return
+            return False
         draft = os.path.join(folder, f".{name}.new")
         disk.write(draft, data, replace=True)
         disk.run(os.replace, draft, path)
         disk.sync_dir(folder)
-    print(f"  written: {path}")
+    return True

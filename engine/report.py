@@ -48,7 +48,7 @@ def json_report(told: Told) -> str:
         **({} if told.expected is None else {"expected_digest": told.expected}),
         "interrupted": told.interrupted,
         "warnings": list(told.search.warnings),
-        "results": [_result(finding, told.changed) for finding in told.findings],
+        "results": [result(finding, told.changed) for finding in told.findings],
     }
     return json.dumps(document, indent=1)
 
@@ -126,7 +126,8 @@ def environment_line(environment: Environment) -> str:
     return f"environment: {what} (found by {environment.found_by})"
 
 
-def _result(finding: Finding, changed: frozenset[str] | None) -> dict[str, Any]:
+def result(finding: Finding, changed: frozenset[str] | None = None) -> dict[str, Any]:
+    """One of the JSON's ``results``; ``changed`` has the files that were written, where the command writes."""
     installation, target, verdict = finding.installation, finding.target, finding.verdict
     told = {
         "upstream": installation.upstream,

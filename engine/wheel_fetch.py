@@ -46,7 +46,7 @@ def fetch(what: Sequence[str], wanted: Wanted, folder: str, say: Callable[[str],
         first = first or error
         if done.returncode == 0:
             if python and not wanted.python_version:
-                say(f"note: {' '.join(what)} has no wheel for Python {own}; this is its wheel for Python {python}")
+                say(f"{' '.join(what)} has no wheel for Python {own}; this is its wheel for Python {python}")
             return sorted(os.path.join(folder, name) for name in os.listdir(folder) if name.endswith(".whl"))
         if not any(reason in error for reason in _UNAVAILABLE):
             raise _failed("download-failed", what, error)

@@ -265,6 +265,68 @@ def test_a_required_fix_that_does_not_apply_exits_1_with_the_reason_last(tmp_pat
     assert [path.name.split("-")[0] for path in (tmp_path / "out").iterdir()] == ["megatron_core"]
 
 
+def test_the_json_tells_each_wheel_and_what_became_of_it(tmp_path: Path) -> None:
+    index = offline(CORE, VERL, ("verl", "0.9.1"), folder=tmp_path / "index")
+    local = wheels.fetch(*VERL)
+    options = ["megatron-core==0.17.1", "verl==0.9.1", local, *index, "--output-format", "json"]
+    ran = make(tmp_path / "out", *options, "--python-version", "3.12")
+    assert ran.code == 0, ran.err
+    told = ran.json["wheels"]
+    assert [item["requirement"] for item in told] == ["megatron-core==0.17.1", "verl==0.9.1", str(local)]
+    assert [(item["project"], item["version"]) for item in told] == [CORE, ("verl", "0.9.1"), VERL]
+    assert [item["output"] is None for item in told] == [False, True, False]
+    for item in told:
+        source = wheels.fetch(item["project"], item["version"])
+        assert item["input"] == {"file": source.name, "sha256": hashlib.sha256(source.read_bytes()).hexdigest()}
+        if item["output"]:
+            path = Path(item["output"]["path"])
+            assert item["output"]["sha256"] == hashlib.sha256(path.read_bytes()).hexdigest()
+            assert item["output"]["version"] == f"{item['version']}+unhang.1" == path.name.split("-")[1]
+            assert item["output"]["written"] is True
+        assert {row["location"] for row in item["results"]} == {source.name}
+    assert told[1]["notes"] == ["not written: it needs nothing"]
+    assert {row["fix"] for row in told[0]["results"] if row["verdict"] == "applied"} == {
+        "empty-expert-hang", "expert-dp-warmup", "sft-packed-seq-broadcast",
+    }  # fmt: skip
+    site = cli.unpack(tmp_path / "site", CORE, VERL)
+    assert cli.unhang("apply", "--target", site).code == 0
+    alone = make(tmp_path / "out", "megatron-core==0.17.1", local, *index, "--python-version", "3.12", *options[-2:])
+    assert [item["output"]["written"] for item in alone.json["wheels"]] == [False, False], "there already"
+    check = cli.unhang("check", "--target", site, "--output-format", "json")
+    assert alone.json["digest"] == check.json["digest"], "the same code, installed"
+
+
+def test_the_json_tells_a_note_of_the_download_where_people_are_told_too(tmp_path: Path) -> None:
+    other = "3.12" if sys.version_info[:2] != (3, 12) else "3.13"
+    source = wheels.fetch(*VERL)
+    tag = f"cp{other.replace('.', '')}"
+    (tmp_path / "index").mkdir()
+    shutil.copy(source, tmp_path / "index" / source.name.replace("-py3-none-", f"-{tag}-none-"))
+    options = ["verl==0.7.1", "--no-index", "--find-links", str(tmp_path / "index"), "--output-format", "json"]
+    ran = make(tmp_path / "out", *options)
+    here = ".".join(map(str, sys.version_info[:2]))
+    note = f"note: verl==0.7.1 has no wheel for Python {here}; this is its wheel for Python {other}"
+    assert ran.json["wheels"][0]["notes"] == [note.removeprefix("note: ")]
+    assert note in ran.err.splitlines()
+
+
+def test_the_json_tells_what_is_blocked_and_unmet_and_errors(tmp_path: Path) -> None:
+    with zipfile.ZipFile(wheels.fetch(*VERL)) as archive:
+        source = archive.read(ENGINE).replace(b"self.is_mp_src_rank_with_outputs():", b"True:", 1)
+    edited = altered(tmp_path / "in", replace={ENGINE: source})
+    ran = make(tmp_path / "out", edited, "--require", "mtp-cp-deadlock", "--output-format", "json")
+    assert ran.code == 1
+    (told,) = ran.json["wheels"]
+    assert told["output"] is None
+    assert told["notes"] == ["not written: nothing could be done"]
+    assert [(item["fix"], item["file"]) for item in told["blocked"]] == [("mtp-cp-deadlock", ENGINE)]
+    assert told["results"][0]["verdict"] == "drifted"
+    (unmet,) = ran.json["unmet"]
+    assert ran.err.splitlines()[-1] == f"required fix not in place: {unmet}"
+    ran = make(tmp_path / "out", tmp_path / "nothing-1-py3-none-any.whl", "--output-format", "json")
+    assert (ran.code, ran.json["error"]["code"]) == (2, "bad-wheel")
+
+
 def altered(
     folder: Path, *, add: Mapping[str, bytes] | None = None, replace: Mapping[str, bytes] | None = None,
     name: str = "verl-0.7.1-py3-none-any.whl",
