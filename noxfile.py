@@ -24,6 +24,14 @@ PROOFS = ["tests/test_prove_schedule.py", "tests/test_prove_command.py", "tests/
 DEMO = ["verl==0.7.1", "megatron-core==0.17.1", "ms-swift==4.6.0"]
 
 
+def install_proofs(session: nox.Session) -> None:
+    """What the proofs import: torch, and what the upstreams import. Where an index holds both, pip may take the torch
+    for CUDA: that does as well.
+    """
+    session.install("--quiet", "torch==2.13.0")
+    session.install("--quiet", "--no-deps", "--requirement", str(HERE / "tests" / "proofs" / "requirements.txt"))
+
+
 def install_wheel(session: nox.Session) -> None:
     """Build the wheel and install that: what is tested is what users get, not the source tree."""
     dist = Path(session.create_tmp()) / "dist"
@@ -88,18 +96,25 @@ def proofs(session: nox.Session) -> None:
     """Show each hang on untouched source, on a CPU, and that it is gone on patched source: docs/prove.md.
 
     Prints the table, and leaves it in the session's temporary folder, as JSON and JUnit. `UNHANG_PROOFS=core` runs
-    the core set alone, which takes some minutes; all of it, more than half an hour. Where an index holds both, pip may
-    take the torch for CUDA: that does as well.
+    the core set alone, which takes some minutes; all of it, more than half an hour.
     """
     install_wheel(session)
     session.install("--quiet", *nox.project.dependency_groups(GROUPS, "test"))
-    session.install("--quiet", "torch==2.13.0")
-    session.install("--quiet", "--no-deps", "--requirement", str(HERE / "tests" / "proofs" / "requirements.txt"))
+    install_proofs(session)
     out = Path(session.create_tmp())
     wanted = os.environ.get("UNHANG_PROOFS", "all")
     env = {"TMPDIR": tempfile.gettempdir(), "UNHANG_PROOFS": wanted, "UNHANG_PROOFS_JSON": str(out / "proofs.json")}
     options = ["-n", "0", f"--junitxml={out / 'proofs.xml'}"]
     session.run("python", "-m", "pytest", *options, *PROOFS, *session.posargs, env=env)
+
+
+@nox.session(python="3.11", reuse_venv=True)
+def prove(session: nox.Session) -> None:
+    """Run `unhang prove` with an interpreter that has torch, on a tree or a folder: `-- --source TREE`."""
+    install_wheel(session)
+    install_proofs(session)
+    # what is installed untouched, and shows its defect, exits with 1, and is no failure of this session
+    session.run("unhang", "prove", "--python", f"{session.bin}/python", *session.posargs, success_codes=[0, 1])
 
 
 @nox.session(reuse_venv=True)

@@ -14,6 +14,7 @@ from typing import Any
 import cli
 import environments
 import fake_github
+import fake_index
 import pytest
 from fake_github import GitHub
 
@@ -48,14 +49,18 @@ def keep(github: GitHub, **results: Result) -> list[str]:
 # ---- the plan
 
 
-def test_each_upstream_has_its_branches_radar_and_tests_and_the_rest_is_for_all() -> None:
+def test_each_upstream_has_its_branches_pre_release_radar_tests_and_proofs_and_the_rest_is_for_all() -> None:
     jobs = {job.name: job for job in plan.jobs()}
-    upstreams = json.loads((REPOSITORY / "compat" / "upstreams.json").read_text())["upstreams"]
     assert len(jobs) == len(plan.jobs())
-    for name, about in upstreams.items():
-        tips = {f"{name}-{kind}{tip}" for kind in ("", "tests-") for tip in about["tips"]}
-        assert {job.name for job in jobs.values() if job.subject == name} == {*tips, f"{name}-radar"}
-    assert {job.session for job in jobs.values() if job.subject == plan.EVERY} == {"sweep", "proofs"}
+    for name, about in plan.upstreams().items():
+        alive = [tip for tip in about["tips"] if (name, tip) not in plan.LEFT_BEHIND]
+        trees = {f"{name}-{kind}-{ref}" for kind in ("tests", "prove") for ref in (*alive, "pre-release")}
+        checks = {f"{name}-{tip}" for tip in about["tips"]}
+        assert {job.name for job in jobs.values() if job.subject == name} == {*trees, *checks, f"{name}-radar"}
+    assert {"megatron-core-prove-dev", "megatron-core-tests-main", "verl-prove-main", "ms-swift-tests-main"} <= {*jobs}
+    assert {job.what for job in jobs.values() if job.subject == plan.EVERY} == {"sweep", "proofs"}
+    left = {(job.subject, job.ref) for job in jobs.values() if job.what in (plan.TESTS, plan.PROVE)}
+    assert not left & plan.LEFT_BEHIND
 
 
 def test_the_workflow_takes_its_jobs_from_the_plan() -> None:
@@ -140,6 +145,37 @@ def test_the_newest_release_is_no_nightly_and_not_yanked() -> None:
     assert judge.newest(told) == {("u", "f"): "b"}
 
 
+def answers(*told: str, **also: Any) -> str:
+    row = {"upstream": "verl", "fix": "f", "case": "cp2", "detail": "why", "patched": None, **also}
+    side = {"status": "hung", "detail": "rank 0", "seconds": 1.0}
+    return json.dumps({"schema": 1, "results": [{**row, "untouched": side, "answer": answer} for answer in told]})
+
+
+def test_that_an_untouched_tip_shows_its_defect_is_no_trouble() -> None:
+    told = answers("proven", "unaffected", "patched-passes", "nothing-to-prove")
+    assert judge.by_answers(Ran(1, told, ""), ["verl"]).outcome == "green"
+
+
+@pytest.mark.parametrize("answer", ["failed", "unknown"])
+def test_a_proof_that_fails_or_does_not_know_the_tip_is_trouble_and_told(answer: str) -> None:
+    result = judge.by_answers(Ran(0, answers("proven", answer), ""), ["verl"])
+    assert (result.outcome, result.detail) == ("trouble", "1 of 2 answers are bad")
+    assert result.log == f"verl f cp2 {answer}: why; untouched hung: rank 0"
+
+
+def test_answers_about_what_was_only_put_beside_do_not_count() -> None:
+    ours, beside = (json.loads(answers(answer, upstream=name))["results"] for answer, name in
+                    (("proven", "verl"), ("failed", "megatron-core")))  # fmt: skip
+    assert judge.by_answers(Ran(1, json.dumps({"results": ours + beside}), ""), ["verl"]).outcome == "green"
+    assert judge.by_answers(Ran(1, json.dumps({"results": beside}), ""), ["verl"]).outcome == "trouble"
+
+
+@pytest.mark.parametrize("ran", [Ran(2, '{"schema": 1, "error": {}}', "why"), Ran(0, "nothing", ""), Ran(0, "{}", "")])
+def test_no_answers_are_trouble(ran: Ran) -> None:
+    result = judge.by_answers(ran, ["verl"])
+    assert (result.outcome, result.detail) == ("trouble", f"exit code {ran.code}, and no answers")
+
+
 def test_a_long_log_keeps_its_end() -> None:
     log = judge.by_code(Ran(1, "x" * 100_000, "the reason")).log
     assert len(log) < 7_000
@@ -152,6 +188,7 @@ def test_a_long_log_keeps_its_end() -> None:
 def run(tmp_path: Path, job: str, *options: str | Path) -> tuple[int, dict[str, Any]]:
     out = tmp_path / "out" / "result.json"
     ran = cli.python(SCRIPTS / "nightly_run.py", job, "--out", out, *options)
+    assert out.exists(), ran.err
     return ran.code, json.loads(out.read_text())
 
 
@@ -175,9 +212,9 @@ def test_a_session_that_does_not_exist_is_named_and_no_success(tmp_path: Path) -
     assert result["detail"] == "noxfile.py has no session 'proofs': it was not run"
 
 
-def test_the_real_noxfile_has_the_radar_and_the_sweep() -> None:
+def test_the_real_noxfile_has_the_sessions_that_are_planned() -> None:
     sessions = set(re.findall(r"^def (\w+)\(session", (REPOSITORY / "noxfile.py").read_text(), flags=re.MULTILINE))
-    assert {job.session for job in plan.jobs() if job.session in ("radar", "sweep")} <= sessions
+    assert {job.what for job in plan.jobs()} - {plan.CHECK, plan.TESTS} <= sessions
 
 
 def test_a_session_gets_its_arguments_and_is_judged_by_its_code(tmp_path: Path) -> None:
@@ -215,8 +252,94 @@ def test_the_tip_of_a_branch_is_checked(tmp_path: Path, remote: Path) -> None:
 
 def test_a_branch_that_cannot_be_fetched_is_trouble(tmp_path: Path) -> None:
     code, result = run(tmp_path, "verl-main", "--remote", f"file://{tmp_path}/nowhere")
-    assert (code, result["detail"]) == (1, "exit code 128")
+    assert (code, result["detail"]) == (1, "what it runs on could not be had")
+    assert result["log"].startswith("git clone failed with 128: ")
     assert "does not appear to be a git repository" in result["log"]
+
+
+@pytest.fixture
+def server(tmp_path: Path, remote: Path) -> str:
+    """A server with the stand-in for verl, and one for Megatron-LM, for what is to lie beside it."""
+    megatron = environments.core(tmp_path / "core", "99.0.0")
+    where = remote.parent.parent / "NVIDIA" / "Megatron-LM"
+    identity = ["-c", "user.name=a", "-c", "user.email=a@b"]
+    for command in (["init", "-q", "-b", "main"], ["add", "."], [*identity, "commit", "-q", "-m", "a"]):
+        environments.run("git", *command, cwd=megatron)
+    environments.run("git", "clone", "-q", "--bare", str(megatron), str(where), cwd=tmp_path)
+    return f"file://{tmp_path}/server"
+
+
+@pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch) -> Iterator[fake_index.FakeIndex]:
+    with fake_index.serving(fake_index.FakeIndex()) as index:
+        monkeypatch.setenv("PIP_INDEX_URL", index.url)
+        monkeypatch.delenv("UNHANG_INDEX", raising=False)
+        index.add("verl", "0.9.0", {"verl/a.py": ""})
+        yield index
+
+
+def prover(tmp_path: Path) -> Path:
+    """A stand-in for nox: its `prove` tells as an answer what lies in the folder that it was given."""
+    text = """\
+        import json, os, sys
+        if "--list" in sys.argv: sys.exit(print("[]"))
+        option, folder = sys.argv[sys.argv.index("--") + 1 :][:2]
+        detail = " ".join([option, *sorted(name for name in os.listdir(folder) if name[0] != ".")])
+        row = {"upstream": "verl", "fix": "f", "case": "", "detail": detail, "untouched": None, "patched": None}
+        print("nox > python -m pip install")
+        print(json.dumps({"results": [{**row, "answer": "unknown"}]}, indent=1))
+        sys.exit(1)
+        """
+    environments.write(tmp_path, {"prover.py": text})
+    return tmp_path / "prover.py"
+
+
+def test_a_branch_is_proved_with_megatron_beside_it(tmp_path: Path, server: str) -> None:
+    code, result = run(tmp_path, "verl-prove-main", "--remote", server, "--nox", prover(tmp_path))
+    assert (code, result["log"]) == (1, "verl f unknown: --source megatron verl")
+
+
+def test_a_tagged_pre_release_is_tested_and_proved_by_its_tag(
+    tmp_path: Path, server: str, remote: Path, served: fake_index.FakeIndex
+) -> None:
+    for tag in "v0.8.0", "v0.10.0rc1", "v0.10.0.rc2", "v-nonsense", "other":
+        environments.run("git", "tag", tag, "main", cwd=remote)
+    options = ["--remote", server, "--nox"]
+    result = run(tmp_path, "verl-tests-pre-release", *options, nox(tmp_path, "upstream", code=1))[1]
+    assert "['-s', 'upstream', '--', 'verl', 'v0.10.0.rc2']" in result["log"]
+    result = run(tmp_path, "verl-prove-pre-release", *options, prover(tmp_path))[1]
+    assert result["log"] == "verl f unknown: --source megatron verl"
+
+
+def test_a_pre_release_that_the_index_alone_has_is_proved_from_its_wheel_and_not_tested(
+    tmp_path: Path, server: str, remote: Path, served: fake_index.FakeIndex
+) -> None:
+    told = {"METADATA": "Metadata-Version: 2.1\nName: verl\nVersion: 0.10.0.dev0\n", "WHEEL": "Wheel-Version: 1.0\n"}
+    about = {f"verl-0.10.0.dev0.dist-info/{name}": text for name, text in told.items()}
+    served.add("verl", "0.10.0.dev0", {"verl/a.py": "", "of_the_wheel.py": "", **about})
+    options = ["--remote", server, "--nox"]
+    result = run(tmp_path, "verl-prove-pre-release", *options, prover(tmp_path))[1]
+    assert result["log"].startswith("verl f unknown: --target megatron of_the_wheel.py")
+    code, result = run(tmp_path, "verl-tests-pre-release", *options, nox(tmp_path, "upstream", code=1))
+    assert (code, result["detail"]) == (0, "not run: 0.10.0.dev0 has no tag, and a wheel holds no tests")
+
+
+@pytest.mark.parametrize("kind", ["tests", "prove"])
+def test_a_pre_release_older_than_the_newest_release_is_not_run_and_that_is_said(
+    kind: str, tmp_path: Path, server: str, remote: Path, served: fake_index.FakeIndex
+) -> None:
+    environments.run("git", "tag", "v0.9.0rc1", "main", cwd=remote)
+    served.add("verl", "0.8.0.dev0", {"verl/a.py": ""})
+    session = nox(tmp_path, "upstream", "prove", code=1)
+    code, result = run(tmp_path, f"verl-{kind}-pre-release", "--remote", server, "--nox", session)
+    assert (code, result["detail"]) == (0, "not run: no pre-release is newer than the newest release")
+
+
+def test_an_index_that_is_down_is_trouble(tmp_path: Path, server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UNHANG_INDEX", "http://127.0.0.1:9/simple/")
+    code, result = run(tmp_path, "verl-prove-pre-release", "--remote", server, "--nox", prover(tmp_path))
+    assert (code, result["detail"]) == (1, "what it runs on could not be had")
+    assert "the index has no answer about verl" in result["log"]
 
 
 # ---- the issues

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 GREEN, TROUBLE, MISSING = "green", "trouble", "missing"
 _UNKNOWN = ("drifted", "unlisted")
+_UNPROVEN = ("failed", "unknown")
 _TAIL = 6_000  # characters of a log; an issue holds 65,536, and several jobs share one
 
 
@@ -60,6 +61,25 @@ def by_verdicts(ran: Ran, place: str, newest: Mapping[tuple[str, str], str]) -> 
     return Result(TROUBLE, f"{len(unknown)} of {len(rows)} verdicts are of unknown shapes", log, tuple(sorted(news)))
 
 
+def by_answers(ran: Ran, upstreams: Collection[str]) -> Result:
+    """Judge a run of ``unhang prove`` by its answers about these upstreams: that an untouched tip shows its defect is
+    no trouble; that a proof does not know it, or that the patched source does not pass, is.
+    """
+    document = _document(ran.out)
+    rows = [row for row in (document or {}).get("results", ()) if row["upstream"] in upstreams]
+    if not rows:
+        return Result(TROUBLE, f"exit code {ran.code}, and no answers", _tail(ran), ())
+    bad = [row for row in rows if row["answer"] in _UNPROVEN]
+    if not bad:
+        return Result(GREEN, f"{len(rows)} answers, none of them {' or '.join(_UNPROVEN)}", "", ())
+    return Result(TROUBLE, f"{len(bad)} of {len(rows)} answers are bad", "\n".join(map(_answered, bad))[-_TAIL:], ())
+
+
+def nothing(why: str) -> Result:
+    """The result where there is nothing to run."""
+    return Result(GREEN, f"not run: {why}", "", ())
+
+
 def missing(session: str) -> Result:
     """The result of a session that the noxfile does not have."""
     return Result(MISSING, f"noxfile.py has no session {session!r}: it was not run", "", ())
@@ -95,6 +115,12 @@ def _place(row: Mapping[str, Any], place: str) -> str:
 def _told(row: Mapping[str, Any], place: str) -> str:
     words: Sequence[str] = (row["upstream"], _place(row, place), row["fix"], row["verdict"], row["function"])
     return f"{' '.join(words)} {row['shape'] or '-'}: {row['detail']}"
+
+
+def _answered(row: Mapping[str, Any]) -> str:
+    words: Sequence[str] = (row["upstream"], row["fix"], row["case"], row["answer"])
+    sides = [f"{name} {row[name]['status']}: {row[name]['detail']}" for name in ("untouched", "patched") if row[name]]
+    return "; ".join([f"{' '.join(filter(None, words))}: {row['detail']}", *sides])
 
 
 def _tail(ran: Ran) -> str:

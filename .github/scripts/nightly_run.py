@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import nightly_judge as judge
-from nightly_plan import REPOSITORY, Job, jobs
+import nightly_trees as trees
+from nightly_plan import CHECK, PRE_RELEASE, PROVE, RADAR, REPOSITORY, TESTS, Job, jobs, names_of, upstreams
 
 _NOT_THERE = "Sessions not found"  # as nox says it
 _LIMIT_S = 100 * 60  # less than the workflow's own limit: what ran too long is told with its log
@@ -19,25 +20,56 @@ _LIMIT_S = 100 * 60  # less than the workflow's own limit: what ran too long is 
 
 def run(job: Job, nox: Sequence[str], remote: str) -> judge.Result:
     """Run a job with this nox command, fetching upstreams from below this URL; never raises for what the job does."""
-    if job.session is None:
-        return _branch(job, remote)
-    listed = _run([*nox, "-s", job.session, "--list", "--json"])
-    if listed.code != 0:
-        # anything else that is wrong with the noxfile is not a session that nobody has written yet
-        return judge.missing(job.session) if _NOT_THERE in listed.err else judge.by_code(listed)
-    ran = _run([*nox, "-s", job.session, *(("--", *job.arguments) if job.arguments else ())])
-    return judge.by_verdicts(ran, "", _newest()) if job.verdicts else judge.by_code(ran)
+    if job.what != CHECK and (trouble := _trouble_with_session(job.what, nox)):
+        return trouble
+    if job.ref is None:
+        narrowed = [word for name in names_of(job.subject) for word in ("--upstream", name)]
+        arguments = ["--output-format", "json", *narrowed] if job.what == RADAR else []
+        ran = _session(nox, job.what, *arguments)
+        return judge.by_verdicts(ran, "", _newest()) if job.what == RADAR else judge.by_code(ran)
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            return _on_tree(job, nox, remote, Path(folder) / "tree")
+    except trees.TreeError as error:
+        return judge.Result(judge.TROUBLE, "what it runs on could not be had", str(error), ())
 
 
-def _branch(job: Job, remote: str) -> judge.Result:
-    repository, tip = job.arguments
-    with tempfile.TemporaryDirectory() as folder:
-        clone = ["git", "clone", "--quiet", "--depth", "1", "--branch", tip, f"{remote}/{repository}", folder]
-        cloned = _run(clone)
-        if cloned.code != 0:
-            return judge.by_code(cloned)
-        check = [sys.executable, "-m", "unhang", "check", "--source", folder, "--output-format", "json"]
-        return judge.by_verdicts(_run(check), f"branch {tip}", _newest())
+def _on_tree(job: Job, nox: Sequence[str], remote: str, tree: Path) -> judge.Result:
+    about, ref, pre = upstreams()[job.subject], job.ref, None
+    if ref == PRE_RELEASE:
+        pre = trees.newest_pre_release(job.subject, about, remote)
+        if pre is None:
+            return judge.nothing("no pre-release is newer than the newest release")
+        ref = pre.tag
+    if job.what == TESTS:
+        if ref is None:
+            return judge.nothing(f"{pre.version if pre else job.subject} has no tag, and a wheel holds no tests")
+        # the session makes its own trees; a clone of Megatron-LM is tested whole
+        return judge.by_code(_session(nox, TESTS, names_of(job.subject)[-1], ref))
+    if ref is not None:
+        trees.clone(about["repository"], ref, tree, remote)
+    elif pre is not None:
+        trees.unpack(job.subject, pre, tree)
+    if job.what == PROVE:
+        trees.put_megatron_beside(tree, remote)
+        place = "--source" if ref is not None else "--target"
+        ran = _session(nox, PROVE, place, str(tree), "--output-format", "json")
+        return judge.by_answers(ran, names_of(job.subject))
+    check = [sys.executable, "-m", "unhang", "check", "--source", str(tree), "--output-format", "json"]
+    return judge.by_verdicts(_run(check), f"branch {ref}", _newest())
+
+
+def _trouble_with_session(name: str, nox: Sequence[str]) -> judge.Result | None:
+    """Why a session cannot be run, if it cannot."""
+    listed = _run([*nox, "-s", name, "--list", "--json"])
+    if listed.code == 0:
+        return None
+    # anything else that is wrong with the noxfile is not a session that nobody has written yet
+    return judge.missing(name) if _NOT_THERE in listed.err else judge.by_code(listed)
+
+
+def _session(nox: Sequence[str], name: str, *arguments: str) -> judge.Ran:
+    return _run([*nox, "-s", name, *(("--", *arguments) if arguments else ())])
 
 
 def _newest() -> dict[tuple[str, str], str]:
