@@ -16,6 +16,8 @@ from unhang.errors import UnhangError
 _PYTHONS = ("3.12", "3.10", "3.11", "3.13", "3.14")
 # No wheel of this Python's tags; and one that would do, but whose Requires-Python says no.
 _UNAVAILABLE = ("No matching distribution found", "requires a different Python")
+# Then pip says that it found none, too: it did not ask all who could have it.
+_UNREACHABLE = "connection broken by"
 
 
 class Wanted(NamedTuple):
@@ -48,15 +50,18 @@ def fetch(what: Sequence[str], wanted: Wanted, folder: str, say: Callable[[str],
             if python and not wanted.python_version:
                 say(f"{' '.join(what)} has no wheel for Python {own}; this is its wheel for Python {python}")
             return sorted(os.path.join(folder, name) for name in os.listdir(folder) if name.endswith(".whl"))
-        if not any(reason in error for reason in _UNAVAILABLE):
+        if _UNREACHABLE in error or not any(reason in error for reason in _UNAVAILABLE):
             raise _failed("download-failed", what, error)
     raise _failed("no-such-wheel", what, first)
 
 
 def _failed(code: str, what: Sequence[str], error: str) -> UnhangError:
-    lines = [line for line in error.splitlines() if line.strip()] or ["it said nothing"]
+    lines = [line.strip() for line in error.splitlines() if line.strip()] or ["it said nothing"]
+    unreachable = [line for line in lines if _UNREACHABLE in line]
+    last = max((number for number, line in enumerate(lines) if line.startswith("ERROR:")), default=-1)
+    why = unreachable[-1] if unreachable else " ".join(lines[last:])  # with all that belongs to the last error
     hint = "see that the version exists and the index can be reached; --platform and --python-version choose a wheel"
-    return UnhangError(code, f"pip could not download {' '.join(what)}: {lines[-1].strip()}", hint=hint)
+    return UnhangError(code, f"pip could not download {' '.join(what)}: {why}", hint=hint)
 
 
 def _pip() -> list[str]:

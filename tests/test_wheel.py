@@ -227,7 +227,17 @@ def test_hashes_are_pips_to_check(tmp_path: Path) -> None:
     ran = make(tmp_path / "other", "-r", wanted, "--require-hashes", *index)
     assert ran.code == 2
     assert "error[download-failed]" in ran.err
+    assert "DO NOT MATCH THE HASHES" in ran.err
+    assert digest in ran.err
     assert not (tmp_path / "other").exists()
+
+
+def test_an_index_that_cannot_be_reached_is_not_one_without_the_release(tmp_path: Path) -> None:
+    env = {"PIP_RETRIES": "1", "PIP_CONFIG_FILE": os.devnull}
+    ran = make(tmp_path / "out", "verl==0.7.1", "--index-url", "http://127.0.0.1:9/simple", env=env)
+    assert ran.code == 2
+    assert "error[download-failed]: pip could not download verl==0.7.1: " in ran.err
+    assert "connection broken by" in ran.err
 
 
 def test_without_pip_uv_brings_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
