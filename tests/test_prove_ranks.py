@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from unhang.errors import UnhangError
-from unhang.prove import host, places, ranks, schedules
+from unhang.prove import host, places, ranks, schedules, stacks
 from unhang.prove.cases import Case, Topology
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
@@ -245,4 +245,4 @@ def test_the_frame_to_name_is_upstreams_wherever_unhang_itself_lies() -> None:
     ours = [places.place(ranks.__file__.replace("ranks.py", "shims.py"), 34, "averaging")]
     torch = ["torch/distributed/distributed_c10d.py:1 in all_reduce", "torch/distributed/c10d_logger.py:2 in wrapper"]
     stack = [*torch, *ours, "megatron/core/multi.py:3 in reduce_loss", "verl/engine.py:4 in step"]
-    assert ranks.place(stack) == "all_reduce at megatron/core/multi.py:3 in reduce_loss"
+    assert stacks.place(stack) == "all_reduce at megatron/core/multi.py:3 in reduce_loss"

@@ -12,7 +12,8 @@ import pytest
 import unhang.prove
 from unhang.prove import cases
 from unhang.prove.cases import CRASHED, HUNG, PASSED, Case, Outcome, Topology
-from unhang.prove.schedule import Operation, Raised, Step, Wait, play, ranges
+from unhang.prove.player import play
+from unhang.prove.schedule import Operation, Raised, Step, Wait, ranges
 
 ALL = (0, 1, 2, 3)
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import faulthandler
 import multiprocessing
 import os
-import re
 import signal
 import sys
 import tempfile
@@ -20,7 +19,7 @@ from datetime import timedelta
 from multiprocessing.connection import wait
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .places import place as site
+from . import stacks
 from .schedule import ranges
 
 if TYPE_CHECKING:
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
     from multiprocessing.context import ForkProcess
 
-_HERE = os.path.dirname(os.path.abspath(__file__))
 _START_S = 120.0  # for all ranks to meet, on however busy a machine; the deadline runs from then on
 _GRACE_S = 1.0  # for the peers of a rank that raised: to come to where they will wait for it
 _READY = "ready"
@@ -65,7 +63,7 @@ class World(NamedTuple):
         """Who did not come to an end, and where; empty where all did."""
         places: dict[str, list[int]] = {}
         for number, rank in enumerate(self.ranks):
-            where = place(rank.stack)
+            where = stacks.place(rank.stack)
             told = {
                 "done": "done",
                 "alive": f"waits in {where}",
@@ -113,17 +111,6 @@ def run(world: int, body: Callable[[int], Any], *, deadline_s: float = 20.0) -> 
     return World(tuple(ranks), time.monotonic() - begun)
 
 
-def place(stack: Sequence[str]) -> str:
-    """The frame to name: the innermost one outside of torch, and the collective of torch's that it is in."""
-    ours = site(os.path.join(_HERE, ""), 0, "").partition(":")[0]
-    outside = [
-        frame for frame in stack if not frame.startswith(("torch/", ours, "threading.py", "typing_extensions.py"))
-    ]
-    inside = [frame for frame in stack if "distributed_c10d.py" in frame and " in wrapper" not in frame]
-    where = next(iter(outside), stack[0] if stack else "?")
-    return f"{inside[0].rpartition(' in ')[2]} at {where}" if inside and stack[0] != where else where
-
-
 def _rank(number: int, world: int, body: Callable[[int], Any], folder: str, pipe: Connection[Any, Any]) -> None:
     stacks = open(os.path.join(folder, f"stack{number}"), "w")  # noqa: SIM115 - faulthandler keeps its descriptor
     faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=True)
@@ -154,16 +141,7 @@ def _body(number: int, world: int, body: Callable[[int], Any], folder: str, pipe
         pipe.send(_READY)
         return Rank("done", body(number), "", ())
     except BaseException as error:
-        return Rank("raised", None, f"{type(error).__name__}: {str(error)[:300]}", tuple(_frames(error)))
-
-
-def _frames(error: BaseException) -> list[str]:
-    frames = []
-    trace = error.__traceback__
-    while trace is not None:
-        frames.append(site(trace.tb_frame.f_code.co_filename, trace.tb_lineno, trace.tb_frame.f_code.co_name))
-        trace = trace.tb_next
-    return frames[::-1]
+        return Rank("raised", None, f"{type(error).__name__}: {str(error)[:300]}", tuple(stacks.of_error(error)))
 
 
 def _answers(
@@ -203,16 +181,4 @@ def _late(process: ForkProcess, number: int, folder: str) -> Rank:
         time.sleep(0.05)
         with open(path) as file:
             text = file.read()
-    return Rank("alive", None, "", tuple(_stack(text)))
-
-
-def _stack(text: str) -> list[str]:
-    """The stack that speaks of a collective, of all that faulthandler writes; else the main thread's."""
-    stacks: list[list[str]] = []
-    for line in text.splitlines():
-        if "most recent call first" in line:
-            stacks.append([])
-        elif stacks and (found := re.match(r'\s+File "(.*)", line (\d+) in (.*)', line)):
-            stacks[-1].append(site(found[1], int(found[2]), found[3]))
-    speaking = [stack for stack in stacks if any("distributed_c10d.py" in frame for frame in stack)]
-    return next(iter(speaking), stacks[-1] if stacks else [])
+    return Rank("alive", None, "", tuple(stacks.of_dump(text)))

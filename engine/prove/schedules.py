@@ -9,12 +9,14 @@ import time
 import traceback
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from .player import play
 from .recorder import Recorder, record
-from .schedule import Finding, Step, play
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from multiprocessing.connection import Connection
+
+    from .schedule import Finding, Step
 
 ALONE = 64  # to this size one process records all, so that what one rank broadcasts reaches the others
 
