@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
+import multiprocessing
 import os
 import sys
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -178,9 +181,44 @@ def test_a_crash_is_no_hang_and_does_not_cost_the_deadline(job: Job, named: str)
     assert world.seconds < 30
 
 
+def test_the_deadline_of_a_crash_stands_when_another_rank_is_ready_only_then() -> None:
+    here, there = zip(*(multiprocessing.Pipe() for _ in range(2)))
+    there[0].send("ready")
+    there[0].send(ranks.Rank("raised", None, "ValueError: at once", ()))
+    late = threading.Timer(0.3, there[1].send, ["ready"])
+    late.start()
+    begun = time.monotonic()
+    answers = ranks._answers([], here, 60)
+    late.join()
+    assert answers.keys() == {0}
+    assert time.monotonic() - begun < 30
+
+
 @needs_torch
 def test_real_ranks_move_values() -> None:
     assert [rank.value for rank in ranks.run(4, completing).ranks] == [4.0] * 4
+
+
+@needs_torch
+def test_64_real_ranks_move_values_exactly() -> None:
+    def job(rank: int) -> tuple[int, list[int], list[int]]:
+        import torch
+
+        total = torch.tensor(3**rank % 1000003)
+        dist().all_reduce(total)
+        rows, received = torch.arange(64) + 1000 * rank, torch.zeros(64, dtype=torch.int64)
+        dist().all_to_all_single(received, rows)
+        sizes = [1 + (rank + other) % 3 for other in range(64)]  # symmetric: what is sent is what is wanted
+        uneven = torch.zeros(sum(sizes), dtype=torch.int64)
+        dist().all_to_all_single(uneven, torch.full((sum(sizes),), rank), sizes, sizes)
+        return int(total), received.tolist(), uneven.tolist()
+
+    world = ranks.run(64, job)
+    assert world.text() == ""
+    total = sum(3**rank % 1000003 for rank in range(64))
+    for rank, done in enumerate(world.ranks):
+        uneven = [other for other in range(64) for _ in range(1 + (rank + other) % 3)]
+        assert done.value == (total, [rank + 1000 * other for other in range(64)], uneven)
 
 
 @needs_torch

@@ -25,6 +25,7 @@ CASES = (
     Case("dp2", Topology(dp=2), "ranks", PASSED, core=True),
     Case("tp2-pp2-cp2", Topology(tp=2, pp=2, cp=2), "ranks", HUNG, _REDUCE),
     Case("tp2-pp2-dp2", Topology(tp=2, pp=2, dp=2), "ranks", PASSED),
+    Case("tp2-pp4-cp2-dp4", Topology(tp=2, pp=4, cp=2, dp=4), "ranks", HUNG, _REDUCE),
     Case("no-micro-batch", Topology(cp=2), "ranks", CRASHED, "get_megatron_mtp_loss", _NONE, core=True),
     Case("schedule-32", Topology(tp=2, pp=4, cp=2, dp=2), "schedule", HUNG, _REDUCE, core=True),
     Case("schedule-32-cp1", Topology(tp=2, pp=4, dp=4), "schedule", PASSED, core=True),

@@ -23,11 +23,12 @@ from . import stacks
 from .schedule import ranges
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from multiprocessing.connection import Connection
     from multiprocessing.context import ForkProcess
 
 _START_S = 120.0  # for all ranks to meet, on however busy a machine; the deadline runs from then on
+_FEW = 8  # ranks: more share the processors, and so have longer
 _GRACE_S = 1.0  # for the peers of a rank that raised: to come to where they will wait for it
 _READY = "ready"
 _TORCH_TIMEOUT = timedelta(minutes=30)  # far beyond any deadline: it is ours that counts
@@ -81,8 +82,9 @@ class World(NamedTuple):
 def run(world: int, body: Callable[[int], Any], *, deadline_s: float = 20.0) -> World:
     """Run ``body(rank)`` in ``world`` processes at once, each with gloo as its default group, until all are done.
 
-    Its results must be picklable. A rank still at work ``deadline_s`` seconds after all have met is ``alive``. To be
-    called where no process group and no thread of torch's is at work yet: the ranks are forks.
+    Its results must be picklable. A rank still at work ``deadline_s`` seconds after all have met is ``alive``; beyond 8
+    ranks, in proportion later. To be called where no process group and no thread of torch's is at work yet: the ranks
+    are forks. What a rank raises is in its ``Rank``; only a fork that the system refuses raises (OSError).
     """
     context = multiprocessing.get_context("fork")
     begun = time.monotonic()
@@ -99,16 +101,13 @@ def run(world: int, body: Callable[[int], Any], *, deadline_s: float = 20.0) -> 
                 theirs.close()  # before the next fork: the end of this rank is to be the end of its pipe
                 processes.append(process)
                 pipes.append(ours)
-            answers = _answers(processes, pipes, deadline_s)
-            ranks = [
-                answers[number] if number in answers else _late(process, number, folder)
-                for number, process in enumerate(processes)
-            ]
+            answers = _answers(processes, pipes, deadline_s * max(1.0, world / _FEW))
+            answers |= _late({number: one for number, one in enumerate(processes) if number not in answers}, folder)
         finally:
             for process in processes:
                 process.kill()
                 process.join()
-    return World(tuple(ranks), time.monotonic() - begun)
+    return World(tuple(answers[number] for number in range(world)), time.monotonic() - begun)
 
 
 def _rank(number: int, world: int, body: Callable[[int], Any], folder: str, pipe: Connection[Any, Any]) -> None:
@@ -149,7 +148,7 @@ def _answers(
 ) -> dict[int, Rank]:
     """What the ranks say, until all have said it, or died, or it is too late; early, if one has raised."""
     answers: dict[int, Rank] = {}
-    met = 0
+    met, failed = 0, False
     deadline = time.monotonic() + _START_S
     todo = dict(enumerate(pipes))
     while todo and (left := deadline - time.monotonic()) > 0:
@@ -162,22 +161,30 @@ def _answers(
                 said = Rank("died", None, f"died with exit code {processes[number].exitcode}", ())
             if said == _READY:
                 met += 1
-                deadline = time.monotonic() + (deadline_s if met == len(pipes) else _START_S)
+                if not failed:  # the peers of a rank that raised at once may still be on their way
+                    deadline = time.monotonic() + (deadline_s if met == len(pipes) else _START_S)
                 continue
             del todo[number]
             answers[number] = said
             if said.state != "done":
+                failed = True
                 deadline = min(deadline, time.monotonic() + _GRACE_S)
     return answers
 
 
-def _late(process: ForkProcess, number: int, folder: str) -> Rank:
-    """A rank that is still at work, and where."""
-    path = os.path.join(folder, f"stack{number}")
-    assert process.pid is not None
-    os.kill(process.pid, signal.SIGUSR1)
-    text, until = "", time.monotonic() + 2
-    while time.monotonic() < until and not text.endswith("\n"):
+def _late(processes: Mapping[int, ForkProcess], folder: str) -> dict[int, Rank]:
+    """The ranks that are still at work, and where."""
+    for process in processes.values():
+        assert process.pid is not None
+        os.kill(process.pid, signal.SIGUSR1)
+    until = time.monotonic() + 2 * max(1.0, len(processes) / _FEW)
+    return {number: _dumped(os.path.join(folder, f"stack{number}"), until) for number in processes}
+
+
+def _dumped(path: str, until: float) -> Rank:
+    """A rank that faulthandler writes the stacks of."""
+    text = ""
+    while not text.endswith("\n") and time.monotonic() < until:
         time.sleep(0.05)
         with open(path) as file:
             text = file.read()
