@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -99,6 +100,34 @@ def test_waiting_for_asynchronous_operations_in_crossed_order_is_a_deadlock() ->
     assert "deadlock" in kinds({0: [one, Wait(0, ""), other], 1: [other, Wait(0, ""), one]})
 
 
+def test_waiting_late_or_never_is_no_hang_where_all_issue_the_operation() -> None:
+    one, other = reduce(ranks=(0, 1), waits=False), reduce("other", (0, 1))
+    assert play({0: [one, other], 1: [one, other, Wait(0, "")]}) == []
+
+
+def test_asynchronous_and_synchronous_operations_keep_one_order_on_a_group() -> None:
+    early, late = reduce(ranks=(0, 1), waits=False), reduce(ranks=(0, 1), signature="8 x float32")
+    assert play({rank: [early, late, Wait(0, "")] for rank in (0, 1)}) == []
+    findings = play({0: [early, late, Wait(0, "")], 1: [late, early, Wait(1, "")]})
+    assert findings[0].kind == "mismatch"
+    assert "1 x float32 and 8 x float32" in findings[0].text()
+
+
+def test_two_groups_of_the_same_ranks_are_not_one() -> None:
+    one, other = reduce("one", (0, 1)), reduce("other", (0, 1))
+    assert play({rank: [one, other, one] for rank in (0, 1)}) == []
+    findings = play({0: [one], 1: [other]})
+    assert {finding.kind for finding in findings} == {"deadlock"}
+    assert len(findings) == 2
+
+
+def test_a_group_that_has_other_members_elsewhere_is_a_mismatch() -> None:
+    (finding,) = play({0: [reduce("group 1", (0, 1))], 1: [reduce("group 1", (0, 1, 2))], 2: []})
+    assert finding.kind == "mismatch"
+    assert "a group of 0, 1, and of 0-2" in finding.text()
+    assert "rank 0 at job.py:1 in on_group 1; rank 1 all_reduce" in finding.text()
+
+
 def test_an_operation_that_nobody_waits_for_and_a_peer_never_issues_is_told() -> None:
     assert kinds({0: [reduce(ranks=(0, 1), waits=False)], 1: []}) == ["missing"]
 
@@ -119,6 +148,7 @@ def test_sends_issued_without_waiting_and_then_waited_for_complete() -> None:
 def test_a_receive_of_another_size_is_a_mismatch() -> None:
     (finding,) = play({0: [p2p("send", 0, 1)], 1: [p2p("recv", 0, 1, signature="4 x float32")]})
     assert finding.kind == "mismatch"
+    assert "on group 0, 1: rank 0 at job.py:2 in send; rank 1 recv (4 x float32) at job.py:2 in recv" in finding.text()
 
 
 def test_a_send_that_nobody_receives_is_missing_its_peer() -> None:
@@ -132,6 +162,17 @@ def test_an_all_to_all_must_send_what_is_wanted() -> None:
     assert play({0: [exchange((1, 3), (1, 2))], 1: [exchange((2, 0), (3, 0))]}) == []
     (finding,) = play({0: [exchange((1, 3), (1, 2))], 1: [exchange((2, 0), (4, 0))]})
     assert "rank 0 sends 3 elements to rank 1, which wants 4" in finding.text()
+
+
+def test_an_all_to_all_of_1024_ranks_is_judged_in_no_time() -> None:
+    ranks = tuple(range(1024))
+    even = Operation("all_to_all", "ep", ranks, "float32", "", "job.py:3 in exchange", splits=((1,) * 1024,) * 2)
+    odd = even._replace(splits=((1,) * 1023 + (2,), even.splits[1])) if even.splits else even
+    begun = time.process_time()
+    assert play({rank: [even] for rank in ranks}) == []
+    (finding,) = play({rank: [odd if rank == 7 else even] for rank in ranks})
+    assert time.process_time() - begun < 10
+    assert "rank 7 sends 2 elements to rank 1023, which wants 1" in finding.text()
 
 
 def test_a_rank_that_raises_comes_before_those_it_leaves_waiting() -> None:

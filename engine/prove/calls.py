@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from .schedule import Unjudged
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -43,13 +45,25 @@ POINT_TO_POINT: dict[str, tuple[str, str, str]] = {
     "recv_object_list": ("recv", "object_list", "src"),
 }
 ASYNC = frozenset({"isend", "irecv"})
+_FIRST_IS_ROOT = frozenset({"gather", "scatter", "gather_object", "broadcast_object_list", "scatter_object_list"})
 
 
-def peer(given: dict[str, Any], name: str, ranks: Sequence[int]) -> int | None:
-    """The global rank of a root or peer, given as such or as its place in the group."""
+def peer(kind: str, given: dict[str, Any], name: str, ranks: Sequence[int]) -> int:
+    """The global rank of a root or peer, given as such or as its place in the group.
+
+    Raises ValueError, as torch does, where it is no member or not given; Unjudged for a receive from any source.
+    """
     place: int | None = given.get(f"group_{name}")
-    found: int | None = given.get(name)
-    return found if place is None else ranks[place]
+    found: int | None = given.get(name) if place is None else ranks[place]
+    if found is None and kind in _FIRST_IS_ROOT:
+        found = 0
+    if found is None and kind == "recv":
+        raise Unjudged("a receive from any source has no schedule to be checked")
+    if found is None:
+        raise ValueError(f"{kind} must be given {name} or group_{name}")
+    if found not in ranks:
+        raise ValueError(f"global rank {found} is not part of the group of {kind}")
+    return found
 
 
 def first(payload: Any) -> Any:
@@ -58,8 +72,8 @@ def first(payload: Any) -> Any:
 
 
 def input_of(given: dict[str, Any]) -> Any:
-    """What an all-to-all sends: a tensor, or a list of them."""
-    return given["input"] if "input" in given else given["input_tensor_list"]
+    """What an all-to-all or an all-gather sends: a tensor, or a list of them."""
+    return next(given[name] for name in ("input", "tensor", "input_tensor_list") if name in given)
 
 
 def elements(payload: Any) -> str:
@@ -79,16 +93,26 @@ def _dtype(tensor: Any) -> str:
 
 
 def splits(given: dict[str, Any], members: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """How many elements of an all-to-all go to each member, and come from each."""
+    """How many elements of an all-to-all, or an all-gather into a list, go to each member, and come from each.
+
+    Raises RuntimeError, as torch does, where the splits are not one for each member, or not of the whole tensor.
+    """
+    if "tensor_list" in given:  # tensors of several sizes are allowed: torch sends them one by one
+        return (given["tensor"].numel(),) * members, _sizes(given["tensor_list"], members)
     if "input_tensor_list" in given:
-        return (
-            tuple(tensor.numel() for tensor in given["input_tensor_list"]),
-            tuple(tensor.numel() for tensor in given["output_tensor_list"]),
-        )
+        return _sizes(given["input_tensor_list"], members), _sizes(given["output_tensor_list"], members)
     sides = []
     for tensor, splits in (given["input"], given["input_split_sizes"]), (given["output"], given["output_split_sizes"]):
         rows = tensor.shape[0] if tensor.dim() else 0
         each = tensor.numel() // rows if rows else 0
         counts = [int(count) for count in splits] if splits is not None and len(splits) else [rows // members] * members
+        if len(counts) != members or sum(counts) != rows:
+            raise RuntimeError(f"a tensor of {rows} rows is not to be split into {counts} for {members} ranks")
         sides.append(tuple(count * each for count in counts))
     return sides[0], sides[1]
+
+
+def _sizes(tensors: Sequence[Any], members: int) -> tuple[int, ...]:
+    if len(tensors) != members:
+        raise RuntimeError(f"{len(tensors)} tensors are not one for each of {members} ranks")
+    return tuple(tensor.numel() for tensor in tensors)

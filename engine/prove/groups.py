@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from .schedule import ranges
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -22,6 +24,7 @@ class Groups:
         if len(self._world) != world:
             self._world = tuple(range(world))
         self._rank, self._count = rank, 0
+        self._alike: dict[tuple[int, ...], int] = {}
         self._known: dict[int, tuple[str, tuple[int, ...]]] = {}
         self._backends: dict[int, str] = {}
         self._kept: list[Any] = []  # the groups: an id is only theirs while they live
@@ -35,12 +38,17 @@ class Groups:
         if group is dist.GroupMember.NON_GROUP_MEMBER:
             return None
         if id(group) not in self._known:  # made by other ways than new_group
-            self._known[id(group)] = str(group.group_name), tuple(dist.get_process_group_ranks(group))
+            self._keep(group, tuple(dist.get_process_group_ranks(group)))
         return self._known[id(group)]
 
     def backend(self, group: Any = None) -> str:
         """What stands for ``get_backend``: what the group poses as."""
         return self._backends.get(id(group), self._backend)
+
+    def _keep(self, group: Any, members: tuple[int, ...]) -> None:
+        """Name a group that its members alone know of: the n-th of theirs."""
+        self._alike[members] = self._alike.get(members, 0) + 1
+        self._known[id(group)] = f"{self._alike[members]} of {members}", members
 
     def maker(self, real: Callable[..., Any]) -> Callable[..., Any]:
         """What stands for ``new_group``, the real one."""
@@ -56,11 +64,17 @@ class Groups:
             **__: object,
         ) -> Any:
             members = self._world if ranks is None else tuple(sorted(ranks))
-            self._count += 1
+            if len(set(members)) != len(members) or not 0 <= members[0] <= members[-1] < len(self._world):
+                raise ValueError(f"no group of {ranges(members)} in a world of {len(self._world)} ranks")
+            if not use_local_synchronization:  # then all ranks make it, and count it, as torch does
+                self._count += 1
             if self._rank not in members:  # torch would look at each of its ranks first: at 1,024, most of the time
                 return None if use_local_synchronization else dist.GroupMember.NON_GROUP_MEMBER
             group = real(list(members))
-            self._known[id(group)] = f"group {self._count}", members
+            if use_local_synchronization:
+                self._keep(group, members)
+            else:
+                self._known[id(group)] = f"group {self._count}", members
             self._backends[id(group)] = str(backend or self._backend)
             self._kept.append(group)
             return group

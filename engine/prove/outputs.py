@@ -26,9 +26,9 @@ class Outputs:
 
         with torch.no_grad():
             if kind == "broadcast":
-                self._broadcasts(given["tensor"], key, calls.peer(given, "src", ranks), rank)
+                self._broadcasts(given["tensor"], key, calls.peer(kind, given, "src", ranks), rank)
             elif kind == "broadcast_object_list":
-                if calls.peer(given, "src", ranks) in (rank, None):
+                if calls.peer(kind, given, "src", ranks) == rank:
                     self._broadcast[key] = list(given["object_list"])
                 elif len(self._broadcast.get(key, ())) == len(given["object_list"]):
                     given["object_list"][:] = self._broadcast[key]
@@ -43,8 +43,22 @@ class Outputs:
                 _fill(given["output"], given["input"])
             elif kind == "reduce_scatter":
                 _fill(given["output"], given["input_list"][0])
-            elif kind == "all_to_all" and "output" in given:
-                _fill(given["output"], given["input"])
+            elif kind == "all_to_all":
+                outputs, inputs = (_listed(given, name) for name in ("output", "input"))
+                for out, source in zip(outputs, inputs):
+                    _fill(out, source)
+            elif kind == "scatter":
+                sent = given["scatter_list"]
+                _fill(given["tensor"], sent[ranks.index(rank)] if sent else given["tensor"].new_zeros(1))
+            elif kind == "gather":
+                for out in given["gather_list"] or ():
+                    _fill(out, given["tensor"])
+            elif kind == "gather_object" and given["object_gather_list"]:
+                given["object_gather_list"][:] = [given["obj"]] * len(ranks)
+            elif kind == "scatter_object_list" and given["scatter_object_input_list"]:
+                given["scatter_object_output_list"][0] = given["scatter_object_input_list"][ranks.index(rank)]
+            elif kind == "recv" and "tensor" in given:
+                given["tensor"].zero_()
 
     def _broadcasts(self, tensor: Any, key: tuple[str, int], source: int | None, rank: int) -> None:
         if source == rank:
@@ -55,6 +69,10 @@ class Outputs:
             tensor.copy_(kept.view_as(tensor))
         else:
             tensor.zero_()
+
+
+def _listed(given: dict[str, Any], side: str) -> Sequence[Any]:
+    return [given[side]] if side in given else given[f"{side}_tensor_list"]
 
 
 def _fill(out: Any, source: Any) -> None:

@@ -92,7 +92,7 @@ class _Player:
         told = f"{first.kind} ({first.shown})"
         why = self.mismatched.get(key) or disagreement(slot)
         if why:
-            alike = {rank for rank, other in slot.items() if (other.kind, other.signature) == _alike(first)}
+            alike = {rank for rank, other in slot.items() if _said(other) == _said(first)}
             others = [(rank, f"{other.kind} ({other.shown}) at {other.site}") for rank, other in slot.items()]
             apart = tuple(pair for pair in others if pair[0] not in alike)
             entered = _entered({rank: slot[rank] for rank in alike})
@@ -134,19 +134,25 @@ def disagreement(slot: Mapping[int, Operation]) -> str:
     operations = list(slot.values())
     first = operations[0]
     for other in operations[1:]:
+        if other.ranks != first.ranks:
+            return f"a group of {ranges(first.ranks)}, and of {ranges(other.ranks)}: not all make the same groups"
         if _alike(other) != _alike(first):
             differ = _alike(other)[0] != _alike(first)[0]
             return "kinds differ" if differ else f"{first.signature} and {other.signature}"
     if first.splits is not None and len(slot) == len(first.ranks):
-        for sender, operation in slot.items():
-            for receiver, other in slot.items():
-                assert operation.splits is not None
-                assert other.splits is not None
-                sent = operation.splits[0][first.ranks.index(receiver)]
-                wanted = other.splits[1][first.ranks.index(sender)]
-                if sent != wanted:
-                    return f"rank {sender} sends {sent} elements to rank {receiver}, which wants {wanted}"
+        both = [operation.splits or ((), ()) for operation in map(slot.__getitem__, first.ranks)]
+        wanted_of = list(zip(*(wanted for _, wanted in both)))
+        for sender, (sent, _), wanted in zip(first.ranks, both, wanted_of):
+            if sent != wanted:
+                receiver = next(place for place, pair in enumerate(zip(sent, wanted)) if pair[0] != pair[1])
+                told = f"rank {sender} sends {sent[receiver]} elements to rank {first.ranks[receiver]}"
+                return f"{told}, which wants {wanted[receiver]}"
     return ""
+
+
+def _said(operation: Operation) -> tuple[str, tuple[int, ...], str]:
+    """What one member says; the halves of a point-to-point operation apart."""
+    return operation.kind, operation.ranks, operation.signature
 
 
 def _alike(operation: Operation) -> tuple[str, str]:

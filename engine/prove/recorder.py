@@ -1,10 +1,13 @@
 """Records what each rank of a job issues, one rank after the other, on torch's ``fake`` process-group backend.
 
 What is wrapped are the functions of ``torch.distributed``, so object collectives and ``batch_isend_irecv`` are seen as
-well. Not seen: a function that an upstream imported by name before (``from torch.distributed import ...``), calls of a
-process group's own methods, and functional collectives. Nothing is moved between ranks, with one exception: what an
-earlier rank has broadcast reaches the later ones. After any other operation a rank finds its own values, so control
-flow that depends on values of others needs real ranks (``ranks``).
+well, wherever a module has them by name. Not seen: what a class or a default argument keeps of them, calls of a process
+group's own methods, and functional collectives. Sends and receives that are not waited for at once are taken to go
+ahead in any order, as in a batch: outside of one, NCCL may keep those of two ranks in order.
+
+Nothing is moved between ranks, with one exception: what an earlier rank has broadcast reaches the later ones. After any
+other operation a rank finds its own values, so control flow that depends on values of others needs real ranks
+(``ranks``).
 """
 
 from __future__ import annotations
@@ -14,12 +17,12 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from . import calls
+from . import calls, originals
 from .groups import Groups
 from .outputs import Outputs
 from .places import place
-from .schedule import Operation, Raised, Step, Wait
-from .works import Work
+from .schedule import Operation, Raised, Step, Unjudged, Wait
+from .works import Together, Work
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -35,6 +38,7 @@ class Recorder:
         """``backend`` is what the groups say they are served by, as ``nccl`` or ``cpu:gloo,cuda:nccl``."""
         self.rank = 0
         self.steps: list[Step] = []
+        self.together: Together | None = None
         self._groups = Groups(backend)
         self._outputs = Outputs()
         self._issued = 0
@@ -46,7 +50,7 @@ class Recorder:
         import torch.distributed as dist
         from torch.testing._internal.distributed.fake_pg import FakeStore
 
-        self.rank, self.steps = rank, []
+        self.rank, self.steps, self.together = rank, [], None
         self._places, self._issued = {}, 0
         self._groups.start(rank, world)
         dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world)
@@ -58,21 +62,20 @@ class Recorder:
         dist.destroy_process_group()
 
     def install(self) -> None:
-        """Put the wrappers into place, in ``torch.distributed`` and the module behind it, for good: in a fork."""
+        """Put the wrappers into place, in whatever module has the real ones, for good: in a fork."""
         import torch.distributed as dist
+
+        def coalescing(group: object = None, device: object = None, async_ops: bool = False) -> Together:
+            return Together(self, async_ops)
 
         wrappers = {name: self._wrap(name, *row, self._collective) for name, row in calls.COLLECTIVES.items()}
         wrappers |= {name: self._wrap(name, *row, self._point_to_point) for name, row in calls.POINT_TO_POINT.items()}
         wrappers |= {"new_group": self._groups.maker(dist.new_group), "get_backend": self._groups.backend}
-        for name, wrapper in wrappers.items():
-            for module in (dist, dist.distributed_c10d):
-                if wrapper is not None and hasattr(module, name):
-                    setattr(module, name, wrapper)
+        wrappers |= {"_coalescing_manager": coalescing}
+        originals.replace({name: wrapper for name, wrapper in wrappers.items() if wrapper is not None})
 
     def _wrap(self, name: str, kind: str, payload: str, peer: str, note: Callable[..., Any]) -> Any:
-        import torch.distributed as dist
-
-        real = getattr(dist, name, None) or getattr(dist.distributed_c10d, name, None)
+        real = originals.find(name)
         if real is None:  # a torch that does not have it
             return None
         signature = inspect.signature(real)
@@ -91,8 +94,8 @@ class Recorder:
             return None
         group, ranks = known
         operation = Operation(kind, group, ranks, "", "", self.site(), not given.get("async_op", False))
-        about = f"root {calls.peer(given, root, ranks)}" if root else ""
-        if kind == "all_to_all":
+        about = f"root {calls.peer(kind, given, root, ranks)}" if root else ""
+        if kind in ("all_to_all", "all_gather"):
             sent = calls.input_of(given)
             operation = operation._replace(splits=calls.splits(given, len(ranks)), shown=calls.shown(sent))
             about = str(calls.first(sent).dtype)
@@ -114,20 +117,27 @@ class Recorder:
         if known is None:
             return None
         group, ranks = known
-        other = calls.peer(given, peer, ranks)
-        if other is None:
-            raise NotImplementedError("a receive from any source has no schedule to be checked")
+        other = calls.peer(kind, given, peer, ranks)
+        if other == self.rank:
+            raise Unjudged("what a rank sends to itself is no matter of a schedule")
         pair = (self.rank, other) if kind == "send" else (other, self.rank)
-        channel = f"{group} {pair[0]}->{pair[1]} {given.get('tag', 0)}"
+        tag = 0 if "nccl" in self._groups.backend(given.get("group")) else given.get("tag", 0)  # which NCCL ignores
+        channel = f"{group} {pair[0]}->{pair[1]} {tag}"
         objects = payload == "object_list"
         about = f"{len(given[payload])} objects" if objects else calls.elements(given[payload])
         shown = about if objects else calls.shown(given[payload])
+        self._outputs.fill(self.rank, kind, given, (channel, 0), pair)
         return self._issue(Operation(kind, channel, pair, about, shown, self.site(), name not in calls.ASYNC))
 
     def _issue(self, operation: Operation) -> Any:
-        self.steps.append(operation)
+        work = Work(self, self._issued)
         self._issued += 1
-        return None if operation.waits else Work(self, self._issued - 1)
+        if self.together is None:
+            self.steps.append(operation)
+            return None if operation.waits else work
+        self.steps.append(operation._replace(waits=False))
+        self.together.append(work)
+        return None
 
     def waited(self, operation: int) -> None:
         """Note that this rank waits for an operation of its own."""
@@ -137,7 +147,9 @@ class Recorder:
         """Note that this rank ends with an error."""
         trace, site = error.__traceback__, "?"
         while trace is not None:
-            site = _site(trace.tb_frame.f_code, trace.tb_lineno)
+            code = trace.tb_frame.f_code
+            if not code.co_filename.startswith(_HERE + os.sep):
+                site = _site(code, trace.tb_lineno)
             trace = trace.tb_next
         self.steps.append(Raised(f"{type(error).__name__}: {str(error)[:200]}", site))
 
@@ -159,7 +171,7 @@ def record(
 ) -> tuple[dict[int, list[Step]], dict[int, Any]]:
     """What each of these ranks issues in ``body``, and what that returns. What ``prepare`` issues is not kept.
 
-    An error in ``body`` is a finding (``Raised``); one in ``prepare`` is passed on.
+    An error in ``body`` is a finding (``Raised``); one in ``prepare``, and Unjudged, is passed on.
     """
     programs: dict[int, list[Step]] = {}
     values: dict[int, Any] = {}

@@ -24,7 +24,7 @@ class Operation(NamedTuple):
     waits: bool = True
     """Whether the rank waits for it at once."""
     splits: tuple[tuple[int, ...], tuple[int, ...]] | None = None
-    """For an all-to-all: how many elements go to each member, and come from each."""
+    """For an all-to-all, or an all-gather into a list: how many elements go to each member, and come from each."""
 
 
 class Wait(NamedTuple):
@@ -42,6 +42,10 @@ class Raised(NamedTuple):
 
 
 Step = Operation | Wait | Raised
+
+
+class Unjudged(BaseException):
+    """A job does what no schedule tells: the fault of the harness, so that no job may catch it as one of its own."""
 
 
 class Finding(NamedTuple):
@@ -62,7 +66,7 @@ class Finding(NamedTuple):
         if self.kind == "raised":
             return f"raised {self.operation} on {_sides(self.entered)}"
         where = f"{self.operation} on group {ranges(self.group)}"
-        return f"{self.kind}: {where}: {_sides(self.entered)}; {_sides(self.absent)}"
+        return f"{self.kind}: {where}: " + "; ".join(_sides(side) for side in (self.entered, self.absent) if side)
 
 
 def ranges(ranks: Iterable[int]) -> str:

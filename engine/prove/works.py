@@ -1,8 +1,10 @@
-"""What an asynchronous operation returns while a job is recorded."""
+"""What asynchronous operations return while a job is recorded, and what stands for the manager that coalesces them."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from .schedule import Unjudged
 
 if TYPE_CHECKING:
     from .recorder import Recorder
@@ -13,10 +15,11 @@ class Work:
 
     def __init__(self, recorder: Recorder, operation: int) -> None:
         self._recorder, self._operation, self._waited = recorder, operation, False
+        self._steps = recorder.steps
 
     def wait(self, timeout: object = None) -> bool:
-        """Wait, once: what is complete stays so."""
-        if not self._waited:
+        """Wait, once: what is complete stays so. For what was issued before the recording, nothing."""
+        if not self._waited and self._steps is self._recorder.steps:
             self._waited = True
             self._recorder.waited(self._operation)
         return True
@@ -27,3 +30,37 @@ class Work:
 
     is_success = is_completed
     synchronize = wait
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise Unjudged(f"what follows from a work's {name} is not seen in a schedule")
+
+
+class Together:
+    """What stands for ``_coalescing_manager``: what is issued inside is waited for at its end, or by ``wait``.
+
+    A group of operations goes out as one, so none of them waits by itself.
+    """
+
+    def __init__(self, recorder: Recorder, async_ops: bool) -> None:
+        self._recorder, self._async_ops = recorder, async_ops
+        self.works: list[Work] = []
+
+    def __enter__(self) -> Together:
+        self._recorder.together = self
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        self._recorder.together = None
+        if kind is None and not self._async_ops:
+            self.wait()
+
+    def append(self, work: Work) -> None:
+        """One more to wait for."""
+        self.works.append(work)
+
+    def wait(self) -> None:
+        """Wait for all of them."""
+        for work in self.works:
+            work.wait()
