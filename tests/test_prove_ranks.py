@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -129,6 +130,104 @@ def wrong_splits(rank: int) -> None:
     dist().all_to_all_single(tensor(4), tensor(4), [2, 2], [3, 1] if rank == 0 else [2, 2])
 
 
+def by_another_name(rank: int) -> None:
+    if rank == 0:
+        sys.modules["made_up_upstream"].reduce_it(tensor())  # type: ignore[attr-defined]
+
+
+def mixed_order(rank: int) -> None:
+    early = dist().all_reduce(tensor(2 if rank else 3), async_op=True)
+    dist().all_reduce(tensor(3 if rank else 2))
+    early.wait()
+
+
+def coalesced(rank: int) -> None:
+    one, other = dist().new_group([0, 1]), dist().new_group([0, 1])
+    with dist()._coalescing_manager() as together:
+        for group in (one, other) if rank == 0 else (other, one):
+            dist().all_reduce(tensor(), group=group)
+    together.wait()
+
+
+def coalesced_and_waited_for(rank: int) -> None:
+    with dist()._coalescing_manager(async_ops=True) as together:
+        if rank == 0:
+            dist().all_reduce(tensor())
+    together.wait()
+
+
+def exchanged_in_a_batch(rank: int) -> None:
+    kinds = (dist().irecv, dist().isend) if rank else (dist().isend, dist().irecv)
+    for work in dist().batch_isend_irecv([dist().P2POp(kind, tensor(), 1 - rank) for kind in kinds]):
+        work.wait()
+
+
+def batched_by_one(rank: int) -> None:
+    if rank == 0:
+        exchanged_in_a_batch(rank)
+
+
+def objects_of_other_roots(rank: int) -> None:
+    dist().broadcast_object_list([None], src=rank)
+
+
+def objects_of_another_length(rank: int) -> None:
+    dist().broadcast_object_list([None] * (1 + rank), src=0)
+
+
+def objects_sent(rank: int) -> None:
+    told = [rank]
+    if rank == 0:
+        dist().send_object_list(told, 1)
+    else:
+        dist().recv_object_list(told, 0)
+
+
+def objects_in_many_ways(rank: int) -> list[Any]:
+    scattered, gathered = [None], [None, None] if rank == 0 else None
+    dist().scatter_object_list(scattered, ["a", "b"] if rank == 0 else None)  # the root is 0 where none is named
+    dist().gather_object(rank, gathered, dst=0)
+    objects_sent(rank)
+    return [*scattered, *(gathered or ())]
+
+
+def root_outside(rank: int) -> None:
+    group = dist().new_group([0, 1])
+    if group is not dist().GroupMember.NON_GROUP_MEMBER:
+        dist().broadcast(tensor(), src=2, group=group)
+
+
+def group_made_by_one(rank: int) -> None:
+    if rank == 0:
+        dist().new_group([0, 1])
+    dist().all_reduce(tensor(), group=dist().new_group([0, 1]))
+
+
+def group_made_in_another_order(rank: int) -> None:
+    pairs = [dist().new_group(ranks) for ranks in (([0, 1], [0, 1, 2]) if rank == 0 else ([0, 1, 2], [0, 1]))]
+    for group in pairs:
+        if group is not dist().GroupMember.NON_GROUP_MEMBER:
+            dist().all_reduce(tensor(), group=group)
+
+
+def groups_made_by_their_members_alone(rank: int) -> None:
+    ranks = [0, 1] if rank < 2 else [2, 3]
+    for _ in range(rank // 2 + 1):
+        dist().all_reduce(tensor(), group=dist().new_group(ranks, use_local_synchronization=True))
+
+
+def uneven(rank: int) -> None:
+    dist().all_gather([tensor(1), tensor(2)], tensor(1 + rank))
+
+
+def unevenly_wanted(rank: int) -> None:
+    dist().all_gather([tensor(1), tensor(2 + rank)], tensor(1 + rank))
+
+
+def ill_split(rank: int) -> None:
+    dist().all_to_all_single(tensor(4), tensor(4), [2, 2], [2, 1])
+
+
 def schedule(job: Job, world: int = 2, backend: str = "nccl") -> schedules.Schedule:
     return schedules.check(world, lambda _: None, job, backend=backend)
 
@@ -154,13 +253,107 @@ def test_a_sound_job_passes_in_both_harnesses(job: Job) -> None:
         (objects_by_one, "missing", "all_gather_object"),
         (other_root, "mismatch", "root 1"),
         (wrong_splits, "mismatch", "rank 0 sends 3 elements to rank 0"),
+        (by_another_name, "missing", "in by_another_name"),
+        (mixed_order, "mismatch", "3 x float32, SUM and 2 x float32, SUM"),
+        (coalesced_and_waited_for, "missing", "rank 1 ended without it"),
+        (batched_by_one, "missing", "rank 1 ended without it"),
+        (objects_of_other_roots, "mismatch", "root 1"),
+        (objects_of_another_length, "mismatch", "2 objects"),
+        (root_outside, "raised", "global rank 2 is not part of the group"),
+        (group_made_by_one, "deadlock", "in group_made_by_one"),
+        (unevenly_wanted, "mismatch", "rank 1 sends 2 elements to rank 1, which wants 3"),
+        (ill_split, "raised", "a tensor of 4 rows is not to be split into [2, 1]"),
     ],
 )
-def test_the_schedule_tells_what_would_not_complete(job: Job, kind: str, named: str) -> None:
+def test_the_schedule_tells_what_would_not_complete(
+    job: Job, kind: str, named: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    upstream = ModuleType("made_up_upstream")
+    upstream.reduce_it = dist().all_reduce  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, upstream.__name__, upstream)
     first = schedule(job).findings[0]
     assert first.kind == kind
     assert named in first.text()
     assert "test_prove_ranks.py:" in first.text()
+
+
+@needs_torch
+@pytest.mark.parametrize("job", [coalesced, exchanged_in_a_batch, objects_in_many_ways, uneven])
+def test_what_nccl_takes_passes(job: Job) -> None:
+    assert schedule(job).findings == []
+
+
+@needs_torch
+def test_groups_that_their_members_alone_make_pass() -> None:
+    assert schedule(groups_made_by_their_members_alone, 4).findings == []
+
+
+@needs_torch
+def test_groups_made_in_another_order_have_other_members() -> None:
+    first = schedule(group_made_in_another_order, 3).findings[0]
+    assert first.kind == "mismatch"
+    assert "a group of 0, 1, and of 0-2" in first.text()
+
+
+@needs_torch
+@pytest.mark.parametrize(("backend", "kinds"), [("nccl", []), ("gloo", ["missing"] * 2)])
+def test_tags_count_where_the_backend_knows_them(backend: str, kinds: list[str]) -> None:
+    def job(rank: int) -> None:
+        if rank == 0:
+            dist().isend(tensor(), 1, tag=1)
+        else:
+            dist().irecv(tensor(), 0, tag=2)
+
+    assert [finding.kind for finding in schedule(job, backend=backend).findings] == kinds
+
+
+@needs_torch
+def test_what_no_schedule_tells_is_no_finding() -> None:
+    def receiving(rank: int) -> None:
+        dist().recv(tensor())
+
+    def chaining(rank: int) -> None:
+        dist().all_reduce(tensor(), async_op=True).get_future()
+
+    for job in receiving, chaining:
+        with pytest.raises(RuntimeError, match="Unjudged"):
+            schedule(job)
+
+
+@needs_torch
+def test_what_was_issued_in_the_preparation_is_not_waited_for_in_the_recording() -> None:
+    works: list[Any] = []
+
+    def prepare(rank: int) -> None:
+        works[:] = [dist().all_reduce(tensor(), async_op=True)]
+
+    def job(rank: int) -> None:
+        works[0].wait()
+        dist().barrier()
+
+    found = schedules.check(2, prepare, job)
+    assert [[type(step).__name__ for step in steps] for steps in found.programs.values()] == [["Operation"]] * 2
+    assert found.findings == []
+
+
+@needs_torch
+def test_outputs_hold_no_memory_that_nobody_has_written() -> None:
+    def job(rank: int) -> list[list[float]]:
+        import torch
+
+        received, scattered = torch.full((2,), 7.0), torch.full((1,), 7.0)
+        dist().irecv(received, 1 - rank)
+        dist().isend(tensor(2), 1 - rank)
+        dist().scatter(scattered, [tensor(), tensor()] if rank == 0 else None, src=0)
+        gathered = [torch.full((1,), 7.0) for _ in range(2)] if rank == 0 else None
+        dist().gather(tensor(), gathered, dst=0)
+        swapped = [torch.full((1,), 7.0) for _ in range(2)]
+        dist().all_to_all(swapped, [tensor(), tensor()])
+        return [tensor.tolist() for tensor in (received, scattered, *(gathered or ()), *swapped)]
+
+    found = schedule(job)
+    assert found.findings == []
+    assert found.values == {0: [[0.0] * 2, *[[1.0]] * 5], 1: [[0.0] * 2, [0.0], [1.0], [1.0]]}
 
 
 @needs_torch
