@@ -44,6 +44,8 @@ POINT_TO_POINT: dict[str, tuple[str, str, str]] = {
     "send_object_list": ("send", "object_list", "dst"),
     "recv_object_list": ("recv", "object_list", "src"),
 }
+NAMES = (*COLLECTIVES, *POINT_TO_POINT, "new_group", "get_backend", "_coalescing_manager")
+"""All that is recorded, or answered for."""
 ASYNC = frozenset({"isend", "irecv"})
 _FIRST_IS_ROOT = frozenset({"gather", "scatter", "gather_object", "broadcast_object_list", "scatter_object_list"})
 

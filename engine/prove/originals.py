@@ -1,4 +1,4 @@
-"""The functions of ``torch.distributed``, by name, and whatever modules have them."""
+"""The functions of ``torch.distributed``, by name, and the modules that have them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable
+
+Place = tuple[dict[str, Any], str, str]
+"""A module's names, one of them, and the function of torch's that it stands for."""
 
 
 def find(name: str) -> Any:
@@ -17,11 +20,17 @@ def find(name: str) -> Any:
     return getattr(dist, name, None) or getattr(dist.distributed_c10d, name, None)
 
 
-def replace(others: Mapping[str, Any]) -> None:
-    """Put others in the place of these functions, under whatever name a module that is imported already has them."""
-    instead = {id(find(name)): other for name, other in others.items()}
+def places(names: Iterable[str]) -> list[Place]:
+    """Where the modules that are imported have these functions, under whatever name of their own.
+
+    To be called before the fork that replaces them: looking at all there is would have the fork copy its memory.
+    """
+    originals = {id(find(name)): name for name in names if find(name) is not None}
+    found: list[Place] = []
     for module in list(sys.modules.values()):
         # not vars(): a module that loads itself late would do so
-        names = object.__getattribute__(module, "__dict__") if isinstance(module, ModuleType) else {}
-        for name in [name for name, value in names.items() if id(value) in instead]:
-            names[name] = instead[id(names[name])]
+        has = object.__getattribute__(module, "__dict__") if isinstance(module, ModuleType) else {}
+        if originals.keys().isdisjoint(map(id, has.values())):  # of thousands of modules, nearly all
+            continue
+        found += [(has, own, originals[id(value)]) for own, value in has.items() if id(value) in originals]
+    return found

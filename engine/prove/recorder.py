@@ -61,8 +61,8 @@ class Recorder:
 
         dist.destroy_process_group()
 
-    def install(self) -> None:
-        """Put the wrappers into place, in whatever module has the real ones, for good: in a fork."""
+    def install(self, places: Iterable[originals.Place]) -> None:
+        """Put the wrappers where the real functions are, for good: in a fork."""
         import torch.distributed as dist
 
         def coalescing(group: object = None, device: object = None, async_ops: bool = False) -> Together:
@@ -72,7 +72,8 @@ class Recorder:
         wrappers |= {name: self._wrap(name, *row, self._point_to_point) for name, row in calls.POINT_TO_POINT.items()}
         wrappers |= {"new_group": self._groups.maker(dist.new_group), "get_backend": self._groups.backend}
         wrappers |= {"_coalescing_manager": coalescing}
-        originals.replace({name: wrapper for name, wrapper in wrappers.items() if wrapper is not None})
+        for names, own, name in places:
+            names[own] = wrappers[name]
 
     def _wrap(self, name: str, kind: str, payload: str, peer: str, note: Callable[..., Any]) -> Any:
         real = originals.find(name)

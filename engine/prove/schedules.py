@@ -9,11 +9,12 @@ import time
 import traceback
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from . import calls, originals
 from .player import play
 from .recorder import Recorder, record
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from multiprocessing.connection import Connection
 
     from .schedule import Finding, Step
@@ -38,6 +39,11 @@ class Schedule(NamedTuple):
         return self.findings[0].text() + more
 
 
+def workers(world: int) -> int:
+    """How many processes share out the ranks of a world."""
+    return 1 if world <= ALONE else min(os.cpu_count() or 1, 8)
+
+
 def check(
     world: int, prepare: Callable[[int], object], body: Callable[[int], Any], *, backend: str = "nccl"
 ) -> Schedule:
@@ -48,13 +54,15 @@ def check(
     """
     importlib.import_module("torch.testing._internal.distributed.fake_pg")  # once, and not in every fork
     begun = time.monotonic()
-    workers = 1 if world <= ALONE else min(os.cpu_count() or 1, 8)
+    places = originals.places(calls.NAMES)
     context = multiprocessing.get_context("fork")
     started = []
-    for worker in range(workers):
-        ranks = range(world * worker // workers, world * (worker + 1) // workers)
+    count = workers(world)
+    for worker in range(count):
+        ranks = range(world * worker // count, world * (worker + 1) // count)
         ours, theirs = context.Pipe(duplex=False)
-        process = context.Process(target=_work, args=(theirs, ranks, world, prepare, body, backend), daemon=True)
+        given = theirs, ranks, world, prepare, body, Recorder(backend), places
+        process = context.Process(target=_work, args=given, daemon=True)
         process.start()
         theirs.close()
         started.append((process, ours))
@@ -78,11 +86,11 @@ def _work(
     world: int,
     prepare: Callable[[int], object],
     body: Callable[[int], Any],
-    backend: str,
+    recorder: Recorder,
+    places: Sequence[originals.Place],
 ) -> None:
     try:
-        recorder = Recorder(backend)
-        recorder.install()
+        recorder.install(places)
         pipe.send(record(recorder, ranks, world, prepare, body))
     except BaseException:
         pipe.send(traceback.format_exc())

@@ -1,0 +1,116 @@
+"""Time the schedules of real upstreams at 32, 256 and 1,024 ranks, on untouched and patched source, against the goals.
+
+It needs what `nox -s proofs` installs, and the tests' helpers:
+
+    PYTHONPATH=tests:tests/proofs .nox/proofs/bin/python benchmarks/schedules.py
+
+Goals are held against processor time, shared out over the processes that record, as an idle machine would; wall time
+stands beside it. Imports are not in it. `--largest 256` leaves out what is larger. Exit 1 where a goal is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import multiprocessing
+import os
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import suite
+
+from unhang import catalog, environment, locate
+from unhang.prove import child, host, schedules
+from unhang.prove.cases import HUNG, Case, Topology
+
+SIZES = (
+    Topology(tp=2, pp=4, cp=2, dp=2, ep=2),
+    Topology(tp=4, pp=4, cp=4, dp=4, ep=4),
+    Topology(tp=4, pp=8, cp=2, dp=16, ep=8),
+)
+GOALS_S = {32: 0.5, 1024: 120.0}
+RELEASES = {
+    "mtp-cp-deadlock": (("verl", "0.7.1"), ("megatron-core", "0.16.1")),
+    "expert-dp-warmup": (("megatron-core", "0.16.1"),),
+}
+
+
+class Timed(NamedTuple):
+    """One run: what it showed, and the seconds of recording and playing all ranks."""
+
+    status: str
+    wall_s: float
+    processor_s: float
+    """Of all processes together."""
+
+
+def main() -> None:
+    """Measure and print a line for each fix, side and size; exit with 1 where a goal is missed."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--largest", type=int, default=1024, help="no more ranks than these")
+    largest = parser.parse_args().largest
+    cases = [Case(f"{size.world}", size, "schedule", HUNG) for size in SIZES if size.world <= largest]
+    print(f"{os.cpu_count()} cores\n\n| proof | ranks | side | | wall s | processor s | goal s | |")
+    print("| --- | --: | --- | --- | --: | --: | --: | --- |")
+    missed = 0
+    for fix, releases in RELEASES.items():
+        roots = [suite.unpacked(*release) for release in releases]
+        places = [environment.for_target(str(root)) for root in roots]
+        found = [one for place in places for one in locate.search(place, cwd="/").installations]
+        pairs = host.sources(catalog.fix(fix), found, [releases[0][0]])
+        for number, side in enumerate((host.UNTOUCHED, host.PATCHED)):
+            files = {path: pair[number] for path, pair in pairs.items()}
+            for case, timed in zip(cases, in_fork(fix, roots, files, cases)):
+                ranks = case.topology.world
+                shared = timed.processor_s / schedules.workers(ranks)
+                goal = GOALS_S.get(ranks)
+                judged = "" if goal is None else "pass" if shared < goal else "MISSED"
+                missed += judged == "MISSED"
+                seconds = f"{timed.wall_s:.2f} | {timed.processor_s:.2f} | {goal or ''}"
+                print(f"| {fix} | {ranks} | {side} | {timed.status} | {seconds} | {judged} |", flush=True)
+    raise SystemExit(1 if missed else 0)
+
+
+def in_fork(fix: str, roots: list[Path], files: Mapping[str, bytes], cases: list[Case]) -> list[Timed]:
+    """Import the upstreams in a process of their own, with these files in place of theirs, and run the cases."""
+    with tempfile.TemporaryDirectory(prefix="unhang-bench-") as folder:
+        modules = {}
+        for path, data in files.items():
+            target = Path(folder, path)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(data)
+            modules[path.removesuffix(".py").replace("/", ".")] = str(target)
+        context = multiprocessing.get_context("fork")
+        ours, theirs = context.Pipe(duplex=False)
+        process = context.Process(target=run, args=(theirs, fix, roots, modules, cases))
+        process.start()
+        theirs.close()
+        try:
+            return [ours.recv() for _ in cases]
+        finally:
+            process.join()
+
+
+def run(pipe: Any, fix: str, roots: list[Path], modules: Mapping[str, str], cases: list[Case]) -> None:
+    """Run the cases, the first one twice: what it loads late is not to be timed."""
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    sys.path[:0] = map(str, roots)
+    sys.meta_path.insert(0, child.Variant(modules))
+    proof = importlib.import_module(f"unhang.prove.{fix.replace('-', '_')}")
+    warnings.simplefilter("ignore")  # the upstreams'
+    proof.prepare()
+    proof.run(cases[0], 0.0)
+    for case in cases:
+        before, begun = os.times(), time.monotonic()
+        outcome = proof.run(case, 0.0)
+        wall, now = time.monotonic() - begun, os.times()
+        pipe.send(Timed(outcome.status, wall, sum(now[:4]) - sum(before[:4])))
+
+
+if __name__ == "__main__":
+    main()
