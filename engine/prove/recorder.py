@@ -5,8 +5,7 @@ well, wherever a module has them by name. Not seen: what a class or a default ar
 group's own methods, and functional collectives. Sends and receives that are not waited for at once are taken to go
 ahead in any order, as in a batch: outside of one, NCCL may keep those of two ranks in order.
 
-Nothing is moved between ranks, with one exception: what an earlier rank has broadcast reaches the later ones. After any
-other operation a rank finds its own values, so control flow that depends on values of others needs real ranks
+What an operation leaves behind is said in ``outputs``: control flow that depends on values of others needs real ranks
 (``ranks``).
 """
 

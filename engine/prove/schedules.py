@@ -50,7 +50,8 @@ def check(
     """Record ``prepare(rank)`` (not kept) and ``body(rank)`` for every rank, on groups that pose as ``backend``.
 
     Module state is the caller's: ``prepare`` has to undo what the rank before has left. Raises RuntimeError, with the
-    traceback, where ``prepare`` fails.
+    traceback, where ``prepare`` fails, or ``body`` does what no schedule tells (``Unjudged``); EOFError where a process
+    that records dies.
     """
     importlib.import_module("torch.testing._internal.distributed.fake_pg")  # once, and not in every fork
     begun = time.monotonic()
