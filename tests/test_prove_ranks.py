@@ -141,12 +141,15 @@ def mixed_order(rank: int) -> None:
     early.wait()
 
 
-def coalesced(rank: int) -> None:
-    one, other = dist().new_group([0, 1]), dist().new_group([0, 1])
-    with dist()._coalescing_manager() as together:
-        for group in (one, other) if rank == 0 else (other, one):
+def coalesced(rank: int, crossed_group: int = 0) -> None:
+    groups = [dist().new_group([0, 1]) for _ in range(3)]
+    with dist()._coalescing_manager(groups[crossed_group]):
+        for group in groups[:2] if rank == 0 else groups[1::-1]:
             dist().all_reduce(tensor(), group=group)
-    together.wait()
+
+
+def coalesced_elsewhere(rank: int) -> None:
+    coalesced(rank, 2)
 
 
 def coalesced_and_waited_for(rank: int) -> None:
@@ -255,6 +258,7 @@ def test_a_sound_job_passes_in_both_harnesses(job: Job) -> None:
         (wrong_splits, "mismatch", "rank 0 sends 3 elements to rank 0"),
         (by_another_name, "missing", "in by_another_name"),
         (mixed_order, "mismatch", "3 x float32, SUM and 2 x float32, SUM"),
+        (coalesced_elsewhere, "deadlock", "waits in all_reduce on group 0, 1"),
         (coalesced_and_waited_for, "missing", "rank 1 ended without it"),
         (batched_by_one, "missing", "rank 1 ended without it"),
         (objects_of_other_roots, "mismatch", "root 1"),

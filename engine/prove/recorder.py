@@ -37,7 +37,7 @@ class Recorder:
         """``backend`` is what the groups say they are served by, as ``nccl`` or ``cpu:gloo,cuda:nccl``."""
         self.rank = 0
         self.steps: list[Step] = []
-        self.together: Together | None = None
+        self.together: dict[str, Together] = {}
         self._groups = Groups(backend)
         self._outputs = Outputs()
         self._issued = 0
@@ -49,7 +49,7 @@ class Recorder:
         import torch.distributed as dist
         from torch.testing._internal.distributed.fake_pg import FakeStore
 
-        self.rank, self.steps, self.together = rank, [], None
+        self.rank, self.steps, self.together = rank, [], {}
         self._places, self._issued = {}, 0
         self._groups.start(rank, world)
         dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world)
@@ -65,7 +65,7 @@ class Recorder:
         import torch.distributed as dist
 
         def coalescing(group: object = None, device: object = None, async_ops: bool = False) -> Together:
-            return Together(self, async_ops)
+            return Together(self, (self._groups.find(group) or ("",))[0], async_ops)
 
         wrappers = {name: self._wrap(name, *row, self._collective) for name, row in calls.COLLECTIVES.items()}
         wrappers |= {name: self._wrap(name, *row, self._point_to_point) for name, row in calls.POINT_TO_POINT.items()}
@@ -110,7 +110,7 @@ class Recorder:
         place = self._places.get(group, 0)
         self._places[group] = place + 1
         self._outputs.fill(self.rank, kind, given, (group, place), ranks)
-        return self._issue(operation)
+        return self._issue(operation, group)
 
     def _point_to_point(self, name: str, kind: str, given: dict[str, Any], payload: str, peer: str) -> Any:
         known = self._groups.find(given.get("group"))
@@ -127,17 +127,17 @@ class Recorder:
         about = f"{len(given[payload])} objects" if objects else calls.elements(given[payload])
         shown = about if objects else calls.shown(given[payload])
         self._outputs.fill(self.rank, kind, given, (channel, 0), pair)
-        return self._issue(Operation(kind, channel, pair, about, shown, self.site(), name not in calls.ASYNC))
+        operation = Operation(kind, channel, pair, about, shown, self.site(), name not in calls.ASYNC)
+        return self._issue(operation, group)
 
-    def _issue(self, operation: Operation) -> Any:
+    def _issue(self, operation: Operation, group: str) -> Any:
         work = Work(self, self._issued)
         self._issued += 1
-        if self.together is None:
-            self.steps.append(operation)
-            return None if operation.waits else work
-        self.steps.append(operation._replace(waits=False))
-        self.together.append(work)
-        return None
+        together = self.together.get(group)
+        self.steps.append(operation if together is None else operation._replace(waits=False))
+        if together is not None:
+            together.append(work)
+        return None if together is not None or operation.waits else work
 
     def waited(self, operation: int) -> None:
         """Note that this rank waits for an operation of its own."""

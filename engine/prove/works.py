@@ -38,21 +38,21 @@ class Work:
 
 
 class Together:
-    """What stands for ``_coalescing_manager``: what is issued inside is waited for at its end, or by ``wait``.
+    """What stands for ``_coalescing_manager``: what is issued on its group inside goes out as one.
 
-    A group of operations goes out as one, so none of them waits by itself.
+    So none of that waits by itself: it is waited for at the end, or with ``async_ops`` by ``wait``.
     """
 
-    def __init__(self, recorder: Recorder, async_ops: bool) -> None:
-        self._recorder, self._async_ops = recorder, async_ops
+    def __init__(self, recorder: Recorder, group: str, async_ops: bool) -> None:
+        self._recorder, self._group, self._async_ops = recorder, group, async_ops
         self.works: list[Work] = []
 
     def __enter__(self) -> Together:
-        self._recorder.together = self
+        self._recorder.together[self._group] = self
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
-        self._recorder.together = None
+        del self._recorder.together[self._group]
         if kind is None and not self._async_ops:
             self.wait()
 
