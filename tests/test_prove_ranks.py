@@ -391,6 +391,20 @@ def test_the_deadline_of_a_crash_stands_when_another_rank_is_ready_only_then() -
     assert time.monotonic() - begun < 30
 
 
+def test_ranks_that_do_not_meet_are_no_hang(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ranks, "_START_S", 0.3)
+    here, there = zip(*(multiprocessing.Pipe() for _ in range(2)))
+    there[0].send("ready")
+    with pytest.raises(TimeoutError, match="only 1 of 2 ranks met"):
+        ranks._answers([], here, 60)
+
+
+@needs_torch
+@pytest.mark.parametrize(("world", "status"), [(2, "hung"), (24, "passed")])
+def test_many_ranks_have_longer_for_they_share_the_processors(world: int, status: str) -> None:
+    assert ranks.run(world, lambda _: time.sleep(3), deadline_s=2).status == status
+
+
 @needs_torch
 def test_real_ranks_move_values() -> None:
     assert [rank.value for rank in ranks.run(4, completing).ranks] == [4.0] * 4

@@ -9,6 +9,7 @@ block.
 from __future__ import annotations
 
 import faulthandler
+import importlib
 import multiprocessing
 import os
 import signal
@@ -84,8 +85,10 @@ def run(world: int, body: Callable[[int], Any], *, deadline_s: float = 20.0) -> 
 
     Its results must be picklable. A rank still at work ``deadline_s`` seconds after all have met is ``alive``; beyond 8
     ranks, in proportion later. To be called where no process group and no thread of torch's is at work yet: the ranks
-    are forks. What a rank raises is in its ``Rank``; only a fork that the system refuses raises (OSError).
+    are forks. What a rank raises is in its ``Rank``. Raises TimeoutError where the ranks do not even meet, and OSError
+    where the system refuses a fork.
     """
+    importlib.import_module("torch.distributed")  # once, and not in every fork
     context = multiprocessing.get_context("fork")
     begun = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="unhang-ranks-") as folder:
@@ -146,7 +149,10 @@ def _body(number: int, world: int, body: Callable[[int], Any], folder: str, pipe
 def _answers(
     processes: Sequence[ForkProcess], pipes: Sequence[Connection[Any, Any]], deadline_s: float
 ) -> dict[int, Rank]:
-    """What the ranks say, until all have said it, or died, or it is too late; early, if one has raised."""
+    """What the ranks say, until all have said it, or died, or it is too late; early, if one has raised.
+
+    Raises TimeoutError where they have not all met by then, though none has failed: no fault of the job's.
+    """
     answers: dict[int, Rank] = {}
     met, failed = 0, False
     deadline = time.monotonic() + _START_S
@@ -169,6 +175,8 @@ def _answers(
             if said.state != "done":
                 failed = True
                 deadline = min(deadline, time.monotonic() + _GRACE_S)
+    if met < len(pipes) and not failed:
+        raise TimeoutError(f"only {met} of {len(pipes)} ranks met within {_START_S:.0f} s")
     return answers
 
 
