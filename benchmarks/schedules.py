@@ -5,7 +5,8 @@ It needs what `nox -s proofs` installs, and the tests' helpers:
     PYTHONPATH=tests:tests/proofs .nox/proofs/bin/python benchmarks/schedules.py
 
 Goals are held against processor time, shared out over the processes that record, as an idle machine would; wall time
-stands beside it. Imports are not in it. `--largest 256` leaves out what is larger. Exit 1 where a goal is missed.
+stands beside it. Imports are not in it. Of 32 ranks it is the best of three runs. `--largest 256` leaves out what is
+larger. Exit 1 where a goal is missed.
 """
 
 from __future__ import annotations
@@ -106,10 +107,16 @@ def run(pipe: Any, fix: str, roots: list[Path], modules: Mapping[str, str], case
     proof.prepare()
     proof.run(cases[0], 0.0)
     for case in cases:
-        before, begun = os.times(), time.monotonic()
-        outcome = proof.run(case, 0.0)
-        wall, now = time.monotonic() - begun, os.times()
-        pipe.send(Timed(outcome.status, wall, sum(now[:4]) - sum(before[:4])))
+        times = 3 if case.topology.world <= schedules.ALONE else 1
+        pipe.send(min((once(proof, case) for _ in range(times)), key=lambda timed: timed.processor_s))
+
+
+def once(proof: Any, case: Case) -> Timed:
+    """One run of a case."""
+    before, begun = os.times(), time.monotonic()
+    outcome = proof.run(case, 0.0)
+    wall, now = time.monotonic() - begun, os.times()
+    return Timed(outcome.status, wall, sum(now[:4]) - sum(before[:4]))
 
 
 if __name__ == "__main__":
