@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 from . import schedules
@@ -112,8 +111,9 @@ def cases_for(upstream: str, shapes: Collection[str]) -> tuple[Case, ...]:
 
 def case_for(topology: Topology, upstream: str, shapes: Collection[str]) -> Case | None:
     """A user's job; None where the processes that record it would part a tensor-parallel group."""
-    world, workers = topology.world, min(os.cpu_count() or 1, 8)
-    if world > schedules.ALONE and any(world * worker // workers % topology.tp for worker in range(workers)):
+    world = topology.world
+    workers = schedules.workers(world)
+    if any(world * worker // workers % topology.tp for worker in range(workers)):
         return None
     harness = "ranks" if world <= _FEW else "schedule"
     if topology.tp > 1 and not _SHAPES_0_16.isdisjoint(shapes):
