@@ -117,6 +117,20 @@ def prove(session: nox.Session) -> None:
     session.run("unhang", "prove", "--python", f"{session.bin}/python", *session.posargs, success_codes=[0, 1])
 
 
+@nox.session(python="3.11", reuse_venv=True)
+def upstream(session: nox.Session) -> None:
+    """Run an upstream's own tests before and after the fixes, and compare: `-- megatron-lm core_v0.17.1`.
+
+    docs/upstream.md says what it needs, and how to read the table, which is left as text, JSON and JUnit in the
+    session's temporary folder, beside the environments of the upstreams.
+    """
+    install_wheel(session)
+    session.install("--quiet", *nox.project.dependency_groups(GROUPS, "test"))
+    script, out = str(HERE / "tests" / "upstream" / "run.py"), session.create_tmp()
+    env = {"TMPDIR": tempfile.gettempdir()}
+    session.run("python", script, "--tmp", out, *session.posargs, env=env)
+
+
 @nox.session(reuse_venv=True)
 def sweep(session: nox.Session) -> None:
     """Regenerate compat/ from the package index and clones (UNHANG_{MEGATRON,VERL,SWIFT}_CLONE: paths or URLs)."""
