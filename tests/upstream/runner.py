@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from compare import CUT, FAILED, UNREACHED, Answer, of_ranks
 
 INJECTED = Path(__file__).parent / "injected"
+_FRAMES = 20
 _GRACE = 15  # seconds for torchrun to end its ranks
 # What could make the two sides differ, or have upstream's pytest take our own options.
 _DROPPED = ("PYTEST_", "PYTHON", "COV_", "VIRTUAL_ENV", "RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_")
@@ -180,9 +181,11 @@ def _signal(pids: Sequence[int], number: int) -> None:
 
 
 def _stack(reports: Path, rank: int) -> str:
-    """Where a rank stood: the frames of its tests and upstream's code, of the thread that ran them."""
+    """Where a rank stood, the innermost frame first: its frames outside the interpreter and its packages."""
     with contextlib.suppress(OSError):
-        return reports.with_name(f"{reports.name}.{rank}.stack").read_text(encoding="utf-8")[-6000:]
+        lines = reports.with_name(f"{reports.name}.{rank}.stack").read_text(encoding="utf-8").splitlines()
+        foreign = ("site-packages", "/lib/python", "<frozen", "/injected/")
+        return "\n".join([line for line in lines if line and not any(word in line for word in foreign)][:_FRAMES])
     return ""
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 SHIMS = (
     "process groups are gloo's, and say that they are nccl's",
-    "cuda devices are the CPU; streams and events do nothing",
+    "cuda devices are the CPU; streams, events and NVTX ranges do nothing",
     "torch.cuda.device_count is the number of ranks",
     "Transformer Engine, where it is absent, has version 0",
     "typing.override on Python 3.11",
@@ -55,6 +55,8 @@ def _devices() -> None:
     ranks = int(os.environ.get("WORLD_SIZE", "1"))
     torch.cuda.device_count = lambda: ranks
     torch.cuda.get_device_capability = lambda *_, **__: (9, 0)
+    for name in ("mark", "range_push", "range_pop", "range_start", "range_end"):
+        setattr(torch.cuda.nvtx, name, lambda *_, **__: None)
     for name in (*_FACTORIES, *_LIKE):
         setattr(torch, name, _without_cuda(getattr(torch, name)))
     move, move_module = torch.Tensor.to, torch.nn.Module.to
@@ -91,8 +93,8 @@ def _process_groups() -> None:
         return "nccl" if backend(group) == "gloo" else str(backend(group))
 
     mesh = device_mesh.init_device_mesh
-    dist.init_process_group, dist.new_group, dist.barrier = init_with_gloo, group_of_gloo, plain_barrier
-    dist.get_backend = posing
+    dist.init_process_group, dist.barrier, dist.get_backend = init_with_gloo, plain_barrier, posing
+    dist.new_group = dist.distributed_c10d.new_group = group_of_gloo  # torch's new_subgroups look it up there
     dist.init_device_mesh = device_mesh.init_device_mesh = lambda kind, *a, **k: mesh(_on_cpu(kind), *a, **k)
 
 
