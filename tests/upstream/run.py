@@ -60,6 +60,9 @@ def session(options: argparse.Namespace, about: Mapping[str, Any], both: trees.T
         print("nothing to compare: no fix is needed here, so both trees are the same; no test was run")
         return 0
     chosen = choose(options, about, version, both.before, fixes)
+    files = tuple(one for one in chosen.files if options.only in one.file)
+    if not files:
+        raise UnhangError("no-tests", f"no file that is chosen has {options.only!r} in its path")
     entry = selection.environment(about, version)
     python = venvs.ready(entry, entry.get("torch", about["torch"]), options.tmp / "environments")
     shims = about["shims"] and not python.gpus
@@ -68,10 +71,10 @@ def session(options: argparse.Namespace, about: Mapping[str, Any], both: trees.T
     targets = [(to.fix, to.file, to.function) for fix in fixes for to in catalog.fix(fix).targets]
     conditions = Conditions(python.python, ranks, python.gpus, options.deadline, shims, variables, targets)
     with tempfile.TemporaryDirectory(prefix="unhang-") as folder:
-        files = tuple(compared(one, conditions, both, chosen.disputed, Path(folder)) for one in chosen.files)
+        ran = tuple(compared(one, conditions, both, chosen.disputed, Path(folder)) for one in files)
         told = reports.Report(
             *(options.upstream, options.ref, both.origin, version, python.told, ranks, options.deadline),
-            *(shim_names() if shims else (), verdicts, chosen.absent, files, chosen.notes),
+            *(shim_names() if shims else (), verdicts, chosen.absent, ran, chosen.notes),
         )
         print(f"\n{reports.table(told)}")
         print(*(f"written: {path}" for path in reports.write(told, options.tmp)), sep="\n")
@@ -194,6 +197,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("upstream", help="megatron-lm, verl or ms-swift")
     parser.add_argument("ref", help="a tag, a branch, a commit or a version")
     parser.add_argument("--all", action="store_true", help="run all tests, not only the selection")
+    parser.add_argument("--only", default="", metavar="TEXT", help="of those, the files with this in their path")
     parser.add_argument("--clone", metavar="PATH_OR_URL", help="where the ref is; else the environment variable's")
     parser.add_argument("--sdist", action="store_true", help="take the sdist of the release, which is pinned")
     parser.add_argument("--ranks", type=int, metavar="N", help="on a CPU 1, else as many as there are GPUs")
