@@ -106,6 +106,12 @@ def cause(told: str) -> str:
     return re.sub(r"\b(port|pid|localhost:|127\.0\.0\.1:|\]:)\s*\d+", r"\1..", line).strip()[:160]
 
 
+def explained(told: str, causes: Mapping[str, str]) -> str:
+    """Why a test failed, in our own words: of the first phrase here that its cause has; empty if it has none."""
+    line = cause(told)
+    return next((why for phrase, why in causes.items() if phrase in line), "")
+
+
 def _category(before: Sequence[Answer], after: Sequence[Answer]) -> str:
     if not before:
         return APPEARED

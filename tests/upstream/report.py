@@ -53,6 +53,8 @@ class Report(NamedTuple):
     files: tuple[File, ...]
     notes: Mapping[str, str]
     """Reasons for tests that fail both ways, by the start of their ids."""
+    causes: Mapping[str, str]
+    """Likewise, by a phrase of what they say."""
 
     def lines(self, category: str) -> list[Line]:
         """The tests of one category, of all files."""
@@ -166,7 +168,8 @@ def _line(report: Report, line: Line) -> dict[str, Any]:
 
 
 def _why(report: Report, line: Line) -> str:
-    return _note(report, line.id) or compare.cause(line.after[-1].told)
+    told = line.after[-1].told
+    return _note(report, line.id) or compare.explained(told, report.causes) or compare.cause(told)
 
 
 def _note(report: Report, id: str) -> str:

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import command_line
 import compare
 import report as reports
 import runner
@@ -34,7 +35,7 @@ _SETTLED = ("fixed-upstream", "not-affected")
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the session with these command line arguments; the exit code."""
-    options = _parser().parse_args(arguments)
+    options = command_line.parse(arguments)
     try:
         about = selection.upstream(options.upstream)
         with _trees(options, about) as both:
@@ -60,21 +61,23 @@ def session(options: argparse.Namespace, about: Mapping[str, Any], both: trees.T
         print("nothing to compare: no fix is needed here, so both trees are the same; no test was run")
         return 0
     chosen = choose(options, about, version, both.before, fixes)
-    files = tuple(one for one in chosen.files if options.only in one.file)
+    files = tuple(one for one in chosen.files if any(text in one.file for text in options.only or [""]))
     if not files:
-        raise UnhangError("no-tests", f"no file that is chosen has {options.only!r} in its path")
+        raise UnhangError("no-tests", f"no file that is chosen has {' or '.join(options.only)} in its path")
     entry = selection.environment(about, version)
     python = venvs.ready(entry, entry.get("torch", about["torch"]), options.tmp / "environments")
     shims = about["shims"] and not python.gpus
     ranks = options.ranks or max(python.gpus, 1)
-    variables = {**about.get("variables", {}), **entry.get("variables", {})}
+    posing = {"UNHANG_POSING": "1"} if options.posing and shims else {}
+    variables = {**about.get("variables", {}), **entry.get("variables", {}), **posing}
     targets = [(to.fix, to.file, to.function) for fix in fixes for to in catalog.fix(fix).targets]
     conditions = Conditions(python.python, ranks, python.gpus, options.deadline, shims, variables, targets)
     with tempfile.TemporaryDirectory(prefix="unhang-") as folder:
         ran = tuple(compared(one, conditions, both, chosen.disputed, Path(folder)) for one in files)
         told = reports.Report(
             *(options.upstream, options.ref, both.origin, version, python.told, ranks, options.deadline),
-            *(shim_names() if shims else (), verdicts, chosen.absent, ran, chosen.notes),
+            *(shim_names(bool(posing)) if shims else (), verdicts, chosen.absent, ran, chosen.notes),
+            about.get("causes", {}),
         )
         print(f"\n{reports.table(told)}")
         print(*(f"written: {path}" for path in reports.write(told, options.tmp)), sep="\n")
@@ -135,13 +138,15 @@ def compared(
     return file
 
 
-def shim_names() -> tuple[str, ...]:
+def shim_names(posing: bool) -> tuple[str, ...]:
     """What the plugin for CPUs says that it changes; read, not imported, for that would change it here."""
     source = (runner.INJECTED / "unhang_on_cpu.py").read_text(encoding="utf-8")
-    for node in ast.parse(source).body:
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "SHIMS":
-            return tuple(ast.literal_eval(node.value))
-    raise AssertionError("no SHIMS")
+    told = {
+        ast.unparse(node.targets[0]): ast.literal_eval(node.value)
+        for node in ast.parse(source).body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) in ("SHIMS", "POSING")
+    }
+    return (*told["SHIMS"], *(told["POSING"] if posing else ()))
 
 
 @contextmanager
@@ -184,27 +189,6 @@ def _unhang(command: str, tree: Path) -> dict[str, Any]:
 
 def _blocked(result: Mapping[str, Any]) -> str:
     return str(result["verdict"]) if result["verdict"] in _SETTLED else f"{result['verdict']}: {result['detail']}"
-
-
-def _folder(text: str) -> Path:
-    folder = Path(text).resolve()  # tests run in the trees
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="nox -s upstream --", description=__doc__)
-    parser.add_argument("upstream", help="megatron-lm, verl or ms-swift")
-    parser.add_argument("ref", help="a tag, a branch, a commit or a version")
-    parser.add_argument("--all", action="store_true", help="run all tests, not only the selection")
-    parser.add_argument("--only", default="", metavar="TEXT", help="of those, the files with this in their path")
-    parser.add_argument("--clone", metavar="PATH_OR_URL", help="where the ref is; else the environment variable's")
-    parser.add_argument("--sdist", action="store_true", help="take the sdist of the release, which is pinned")
-    parser.add_argument("--ranks", type=int, metavar="N", help="on a CPU 1, else as many as there are GPUs")
-    parser.add_argument("--deadline", type=float, default=300, metavar="S", help="for each file, each side (300)")
-    parser.add_argument("--tmp", type=_folder, required=True, metavar="DIR", help="environments, and the reports")
-    parser.add_argument("--cache", type=_folder, default=str(trees.CACHE), metavar="DIR", help="for clones, sdists")
-    return parser
 
 
 if __name__ == "__main__":

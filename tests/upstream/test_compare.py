@@ -126,3 +126,9 @@ def test_failing_for_another_reason_after_is_seen_and_addresses_are_no_reason() 
     assert not compare.failed_differently(line(same.format("0x7f01"), same.format("0x8ab2")))
     assert compare.failed_differently(line("E   ValueError: x", "E   NameError: x"))
     assert not compare.failed_differently(line("/tmp/u/before/t.py: no", "/tmp/u/after/t.py: no"))
+
+
+def test_a_cause_is_told_in_our_own_words_where_we_know_it() -> None:
+    causes = {"no such ranks": "wants more ranks", "ranks": "wants ranks"}
+    assert compare.explained("t.py:1: in f\nE   ValueError: no such ranks (2)", causes) == "wants more ranks"
+    assert compare.explained("E   ValueError: other", causes) == ""

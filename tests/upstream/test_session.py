@@ -202,4 +202,5 @@ def test_the_public_clone_is_taken_where_none_is_named_and_an_sdist_must_be_pinn
 
 
 def test_what_the_plugin_for_cpus_changes_is_told() -> None:
-    assert any("gloo" in shim for shim in run.shim_names())
+    assert any("gloo" in shim for shim in run.shim_names(False))
+    assert {*run.shim_names(True)} - {*run.shim_names(False)} == {"torch.cuda.is_available says yes"}

@@ -1,6 +1,7 @@
 """pytest plugin (``-p unhang_on_cpu``): lets upstream's tests for GPUs run on a CPU, as far as they can.
 
-Never used where there is a GPU. What it changes is told by ``SHIMS``, which stands in every report. The shims that the
+Never used where there is a GPU. What it changes is told by ``SHIMS``, and ``POSING`` where ``UNHANG_POSING`` is set;
+both stand in the report. The shims that the
 proofs use too are ``unhang.prove.shims``, in the file that ``UNHANG_SHIMS`` names; unhang itself is not installed here.
 """
 
@@ -22,6 +23,7 @@ SHIMS = (
     "typing.override on Python 3.11",
     "no download of test data",
 )
+POSING = ("torch.cuda.is_available says yes",)
 _FACTORIES = ("tensor", "zeros", "ones", "empty", "rand", "randn", "randint", "arange", "full", "linspace", "eye")
 _LIKE = ("zeros_like", "ones_like", "empty_like", "rand_like", "randn_like", "full_like", "randperm", "as_tensor")
 _DATA = "tests.test_utils.python_scripts.download_unit_tests_dataset"
@@ -73,6 +75,14 @@ def _devices() -> None:
     torch.Tensor.to, torch.nn.Module.to = to, module_to
 
 
+def _posing() -> None:
+    """Tests that want CUDA are run too: those of them that need no more than the shims pass."""
+    import torch
+
+    torch.cuda.is_available = lambda: True
+    torch.cuda.is_initialized = lambda: False  # so that torch itself leaves it alone
+
+
 def _process_groups() -> None:
     import torch.distributed as dist
     from torch.distributed import device_mesh
@@ -122,6 +132,8 @@ def _apply() -> None:
     shared = _shared()
     shared.cuda_on_cpu()
     shared.gloo_as_nccl()
+    if os.environ.get("UNHANG_POSING"):
+        _posing()
     _devices()
     _process_groups()
     _megatron()
