@@ -55,6 +55,8 @@ class Report(NamedTuple):
     """Reasons for tests that fail both ways, by the start of their ids."""
     causes: Mapping[str, str]
     """Likewise, by a phrase of what they say."""
+    narrowed: str = ""
+    """Which of the chosen files were run, where not all of them were."""
 
     def lines(self, category: str) -> list[Line]:
         """The tests of one category, of all files."""
@@ -96,6 +98,7 @@ def headings(report: Report) -> list[str]:
         f"{report.environment}; {ranks}",
         shims,
         *(f"{fix}: {verdict}" for fix, verdict in report.verdicts.items()),
+        *([f"NARROWED: {report.narrowed}"] if report.narrowed else []),
     ]
 
 

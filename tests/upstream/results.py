@@ -72,6 +72,7 @@ def _remarks(report: Mapping[str, Any]) -> list[str]:
     lines = [line for file in report["files"] for line in file["lines"]]
     applied = [fix for fix, verdict in report["verdicts"].items() if verdict == "applied"]
     told = [f"* **{_name(report)}**: {report['environment']}, {report['deadline']:.0f} s for each file."]
+    told += [f"Narrowed: {report['narrowed']}."] if report.get("narrowed") else []
     told += [f"{fix}: entered by {_entering(report, fix)} tests that pass." for fix in applied]
     cut = [f"`{line['id'].rpartition('/')[2]}`" for line in lines if _was_cut(line)]
     told += [f"Cut: {', '.join(cut)}."] if cut else []

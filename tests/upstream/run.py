@@ -62,8 +62,10 @@ def session(options: argparse.Namespace, about: Mapping[str, Any], both: trees.T
         return 0
     chosen = choose(options, about, version, both.before, fixes)
     files = tuple(one for one in chosen.files if any(text in one.file for text in options.only or [""]))
+    wanted = " or ".join(options.only or [])
     if not files:
-        raise UnhangError("no-tests", f"no file that is chosen has {' or '.join(options.only)} in its path")
+        raise UnhangError("no-tests", f"no file that is chosen has {wanted} in its path")
+    narrowed = f"only files with {wanted} in their path, {len(files)} of {len(chosen.files)}" if wanted else ""
     entry = selection.environment(about, version)
     python = venvs.ready(entry, entry.get("torch", about["torch"]), options.tmp / "environments")
     shims = about["shims"] and not python.gpus
@@ -77,7 +79,7 @@ def session(options: argparse.Namespace, about: Mapping[str, Any], both: trees.T
         told = reports.Report(
             *(options.upstream, options.ref, both.origin, version, python.told, ranks, options.deadline),
             *(shim_names(bool(posing)) if shims else (), verdicts, chosen.absent, ran, chosen.notes),
-            about.get("causes", {}),
+            *(about.get("causes", {}), narrowed),
         )
         print(f"\n{reports.table(told)}")
         print(*(f"written: {path}" for path in reports.write(told, options.tmp)), sep="\n")

@@ -177,6 +177,7 @@ def test_only_some_of_the_files(session: Session, tmp_path: Path, capsys: pytest
     tests = {"one": "def test_1(): pass\n", "two": "def test_2(): pass\n"}
     assert session("--only", "_two_", **tests) == 0
     assert categories(tmp_path) == {"test_2": "passed both"}
+    assert "NARROWED: only files with _two_ in their path, 1 of 2" in capsys.readouterr().out
     assert session_again("--only", "_three_", tmp_path=tmp_path) == 2
     assert "_three_" in capsys.readouterr().err
 
