@@ -18,6 +18,7 @@ _SHOWN = (
     *(compare.DISPUTED, compare.FLAKY, compare.CUT_OFF),
 )
 _NAMED = (compare.REGRESSION, compare.DISPUTED, compare.FLAKY, compare.CHANGED, compare.APPEARED, compare.VANISHED)
+_CONDITIONS = ("upstream", "ref", "origin", "version", "environment", "ranks", "deadline", "shims", "verdicts")
 _CAUSES = 8  # of what fails both ways, for each run
 
 
@@ -33,6 +34,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def results(reports: Sequence[Mapping[str, Any]]) -> str:
     """A row for each run, each file's numbers in each run of its upstream, and what a reader must know of each run."""
+    reports = joined(reports)
     head = ("run", "ranks", *_SHOWN, "not covered", "minutes")
     text = [table(head, (_row(report) for report in reports))]
     for upstream in dict.fromkeys(report["upstream"] for report in reports):
@@ -43,6 +45,23 @@ def results(reports: Sequence[Mapping[str, Any]]) -> str:
         text.append(table(("file", *map(_name, runs)), rows))
         text.append("\n".join(line for report in runs for line in _remarks(report)))
     return "\n\n".join(text)
+
+
+def joined(reports: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """A report for each run: those of other files under the same conditions are parts of one (``--only``)."""
+    found: list[dict[str, Any]] = []
+    for report in reports:
+        files = {file["file"] for file in report["files"]}
+        for whole in found:
+            alike = all(whole[name] == report[name] for name in _CONDITIONS)
+            if alike and files.isdisjoint(file["file"] for file in whole["files"]):
+                whole["files"] = sorted((*whole["files"], *report["files"]), key=lambda file: str(file["file"]))
+                whole["counts"] = Counter(whole["counts"]) + Counter(report["counts"])
+                whole["narrowed"] = "; ".join(filter(None, (one.get("narrowed", "") for one in (whole, report))))
+                break
+        else:
+            found.append({**report})
+    return found
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -127,3 +127,16 @@ def test_the_page_is_made_of_the_reports_and_quotes_no_message(tmp_path: Path) -
     assert "`x.py::d`: asserts the defect" in text
     assert "1 `OddError`" in text
     assert "secret words" not in text
+
+
+def test_the_parts_of_a_run_make_one_row_and_other_conditions_another() -> None:
+    first = report(file(GOOD))
+    second = report(file(line("t::b", compare.FAILED_BOTH, "failed", "failed"))._replace(file="tests/test_b.py"))
+    parts = [json.loads(json.dumps(reports.document(one))) for one in (first, second, first._replace(ranks=4), first)]
+    whole, other, again = results.joined(parts)
+    assert [one["file"] for one in whole["files"]] == ["tests/test_b.py", "tests/test_it.py"]
+    assert whole["counts"][compare.PASSED_BOTH] == whole["counts"][compare.FAILED_BOTH] == 1
+    assert whole["counts"][compare.REGRESSION] == 0
+    assert (other["ranks"], len(other["files"])) == (4, 1)
+    assert len(again["files"]) == 1
+    assert len(parts[0]["files"]) == 1
