@@ -57,7 +57,8 @@ def joined(reports: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
             if alike and files.isdisjoint(file["file"] for file in whole["files"]):
                 whole["files"] = sorted((*whole["files"], *report["files"]), key=lambda file: str(file["file"]))
                 whole["counts"] = Counter(whole["counts"]) + Counter(report["counts"])
-                whole["narrowed"] = "; ".join(filter(None, (one.get("narrowed", "") for one in (whole, report))))
+                whole["parts"] = whole.get("parts", 1) + 1
+                whole["narrowed"] = f"{whole['parts']} runs by --only, of {len(whole['files'])} files together"
                 break
         else:
             found.append({**report})

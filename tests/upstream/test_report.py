@@ -137,6 +137,7 @@ def test_the_parts_of_a_run_make_one_row_and_other_conditions_another() -> None:
     assert [one["file"] for one in whole["files"]] == ["tests/test_b.py", "tests/test_it.py"]
     assert whole["counts"][compare.PASSED_BOTH] == whole["counts"][compare.FAILED_BOTH] == 1
     assert whole["counts"][compare.REGRESSION] == 0
+    assert whole["narrowed"] == "2 runs by --only, of 2 files together"
     assert (other["ranks"], len(other["files"])) == (4, 1)
     assert len(again["files"]) == 1
     assert len(parts[0]["files"]) == 1
