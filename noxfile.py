@@ -21,6 +21,7 @@ HERE = Path(__file__).parent
 PYTHONS = ["3.10", "3.11", "3.12", "3.13"]
 GROUPS = nox.project.load_toml(HERE / "pyproject.toml")
 PROOFS = ["tests/test_prove_schedule.py", "tests/test_prove_command.py", "tests/test_prove_ranks.py", "tests/proofs"]
+PROOFS += ["tests/upstream/test_runner.py"]  # two ranks, which want torch
 DEMO = ["verl==0.7.1", "megatron-core==0.17.1", "ms-swift==4.6.0"]
 
 
@@ -115,6 +116,20 @@ def prove(session: nox.Session) -> None:
     install_proofs(session)
     # what is installed untouched, and shows its defect, exits with 1, and is no failure of this session
     session.run("unhang", "prove", "--python", f"{session.bin}/python", *session.posargs, success_codes=[0, 1])
+
+
+@nox.session(python="3.11", reuse_venv=True)
+def upstream(session: nox.Session) -> None:
+    """Run an upstream's own tests before and after the fixes, and compare: `-- megatron-lm core_v0.17.1`.
+
+    docs/upstream.md says what it needs, and how to read the table, which is left as text, JSON and JUnit in the
+    session's temporary folder, beside the environments of the upstreams.
+    """
+    install_wheel(session)
+    session.install("--quiet", *nox.project.dependency_groups(GROUPS, "test"))
+    script, out = str(HERE / "tests" / "upstream" / "run.py"), session.create_tmp()
+    env = {"TMPDIR": tempfile.gettempdir()}
+    session.run("python", script, "--tmp", out, *session.posargs, env=env)
 
 
 @nox.session(reuse_venv=True)

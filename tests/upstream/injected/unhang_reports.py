@@ -1,0 +1,129 @@
+"""pytest plugin (``-p unhang_reports``): what each test came to, a line of JSON each, as it happens.
+
+Runs in the upstream's environment, beside its own plugins, and changes no test. The lines go to the file that
+``UNHANG_REPORTS`` names, with the rank as its suffix. A process that is killed leaves those up to then; on SIGUSR1 the
+stacks of its threads go to the same name with ``.stack``. Which tests enter a function that a fix rewrites is measured
+too: ``UNHANG_TARGETS`` lists them, each with its file and qualified name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import json
+import os
+import random
+import signal
+import sys
+import time
+from typing import Any
+
+import pytest
+
+_TOLD = 6000  # characters of a test's failure: its end says what went wrong
+_RANK = int(os.environ.get("RANK", "0"))
+_PATH = f"{os.environ['UNHANG_REPORTS']}.{_RANK}"
+_LINES = open(_PATH, "a", encoding="utf-8", buffering=1)  # noqa: SIM115, for as long as the process lives
+_STACK = open(f"{_PATH}.stack", "w", encoding="utf-8")  # noqa: SIM115
+_TARGETS = [tuple(target) for target in json.loads(os.environ.get("UNHANG_TARGETS", "[]"))]
+_NAMES = {function.rpartition(".")[2] for _, _, function in _TARGETS}
+_entered: set[str] = set()
+_phases: dict[str, list[Any]] = {}
+_began: dict[str, float] = {}
+
+
+def _tell(kind: str, **line: Any) -> None:
+    _LINES.write(json.dumps({"kind": kind, **line}) + "\n")
+
+
+faulthandler.register(signal.SIGUSR1, file=_STACK, all_threads=True)
+_tell("process", pid=os.getpid())
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    for item in session.items:
+        _tell("collected", id=item.nodeid)
+
+
+def pytest_collectreport(report: Any) -> None:
+    if not report.passed:
+        _tell("collector", id=report.nodeid, outcome=report.outcome, told=_told(report))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol() -> Any:
+    if not _TARGETS or sys.gettrace():
+        return (yield)
+    sys.settrace(_watch)
+    try:
+        return (yield)
+    finally:
+        sys.settrace(None)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """The same seeds on both sides, and other ones on each rank, as in a job; a test may still set its own."""
+    random.seed(1234 + _RANK)
+    for name, seed in (("numpy", "numpy.random"), ("torch", "torch.random")):
+        if name in sys.modules:
+            module = sys.modules[seed]
+            getattr(module, "seed" if name == "numpy" else "manual_seed")(1234 + _RANK)
+
+
+def pytest_runtest_logstart(nodeid: str) -> None:
+    _began[nodeid] = time.monotonic()
+    _phases[nodeid] = []
+    _entered.clear()
+    _tell("started", id=nodeid)
+
+
+def pytest_runtest_logreport(report: Any) -> None:
+    _phases.setdefault(report.nodeid, []).append(report)
+
+
+def pytest_runtest_logfinish(nodeid: str) -> None:
+    reports = _phases.pop(nodeid, [])
+    outcome, told = _outcome(reports)
+    seconds = time.monotonic() - _began[nodeid]
+    _tell("finished", id=nodeid, outcome=outcome, seconds=seconds, told=told, entered=sorted(_entered))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    _tell("ended", exitstatus=int(exitstatus))
+    session.exitstatus = 0  # torchrun would end the other ranks, were this one to say that a test failed
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_unconfigure() -> None:
+    """End here: threads and process groups that a test left behind may never end, and say nothing of it."""
+    for stream in sys.stdout, sys.stderr, _LINES:
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(0)
+
+
+def _watch(frame: Any, event: str, argument: Any) -> None:
+    """Called as any function is entered, and for nothing within it."""
+    code = frame.f_code
+    if code.co_name in _NAMES:
+        name = getattr(code, "co_qualname", code.co_name)  # from Python 3.11 on
+        _entered.update(fix for fix, file, function in _TARGETS if function == name and code.co_filename.endswith(file))
+
+
+def _outcome(reports: list[Any]) -> tuple[str, str]:
+    failed = [report for report in reports if report.failed]
+    if failed:
+        return "failed", _told(failed[0])
+    skipped = [report for report in reports if report.skipped]
+    if skipped:
+        return "skipped", getattr(skipped[0], "wasxfail", "") or _told(skipped[0])
+    return ("passed", "") if reports else ("failed", "no report")
+
+
+def _told(report: Any) -> str:
+    told = report.longrepr
+    if isinstance(told, tuple):  # of a skip: file, line, reason
+        return str(told[2])
+    return str(told)[-_TOLD:]

@@ -1,0 +1,199 @@
+"""What a comparison came to: as a table, as JSON, as JUnit. Pure but for the one function that writes the files."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+from xml.etree import ElementTree
+
+import compare
+from compare import CATEGORIES, Line
+
+_LISTED = (
+    *(compare.REGRESSION, compare.FIXED, compare.DISPUTED, compare.FLAKY, compare.CHANGED),
+    *(compare.CUT_OFF, compare.APPEARED, compare.VANISHED),
+)
+_MANY = 30  # names of one category in the table; the JSON has all
+
+
+class File(NamedTuple):
+    """One test file, on both sides."""
+
+    file: str
+    covers: tuple[str, ...]
+    """The fixes whose rewritten functions it reaches."""
+    reason: str
+    lines: tuple[Line, ...]
+    seconds: float
+    """On both sides, all runs."""
+    was_cut: bool
+    runs: int
+    """On each side."""
+
+
+class Report(NamedTuple):
+    """One run of the session."""
+
+    upstream: str
+    ref: str
+    origin: str
+    version: str
+    environment: str
+    ranks: int
+    deadline: float
+    shims: tuple[str, ...]
+    """What our plugin changed; empty where it was not injected."""
+    verdicts: Mapping[str, str]
+    """By fix, what `unhang apply` and `unhang check` came to on the second tree."""
+    absent: tuple[str, ...]
+    """Patterns of the selection that no file matched."""
+    files: tuple[File, ...]
+    notes: Mapping[str, str]
+    """Reasons for tests that fail both ways, by the start of their ids."""
+    causes: Mapping[str, str]
+    """Likewise, by a phrase of what they say."""
+    narrowed: str = ""
+    """Which of the chosen files were run, where not all of them were."""
+
+    def lines(self, category: str) -> list[Line]:
+        """The tests of one category, of all files."""
+        return [line for file in self.files for line in file.lines if line.category == category]
+
+    def counts(self) -> dict[str, int]:
+        """How many tests there are of each category."""
+        found = Counter(line.category for file in self.files for line in file.lines)
+        return {category: found[category] for category in CATEGORIES}
+
+    def wrong(self) -> str:
+        """Why the session fails; empty where it does not."""
+        if regressions := self.counts()[compare.REGRESSION]:
+            return f"{regressions} regression{'s' * (regressions > 1)}"
+        if not self.counts()[compare.PASSED_BOTH] + self.counts()[compare.FIXED]:
+            return "no test passed after the fixes, so nothing was compared"
+        return ""
+
+
+def table(report: Report) -> str:
+    """The table, with all that a reader must know to judge it."""
+    shown = [category for category in CATEGORIES if report.counts()[category] or category in CATEGORIES[:5]]
+    head = ["file", "enters", *shown, "s"]
+    rows = [[file.file, _enters(file), *_cells(file.lines, shown), f"{file.seconds:.0f}"] for file in report.files]
+    total = [str(report.counts()[category]) for category in shown]
+    rows.append(["all", "", *total, f"{sum(file.seconds for file in report.files):.0f}"])
+    widths = [max(len(row[column]) for row in [head, *rows]) for column in range(len(head))]
+    text = [*headings(report), ""]
+    text += ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in [head, *rows]]
+    return "\n".join([*text, "", *remarks(report)])
+
+
+def headings(report: Report) -> list[str]:
+    """What was run, and how."""
+    ranks = f"{report.ranks} rank{'s' * (report.ranks > 1)}, {report.deadline:.0f} s for each file"
+    shims = f"injected by a plugin of ours, for a CPU: {'; '.join(report.shims)}" if report.shims else "no shims"
+    return [
+        f"{report.upstream} {report.ref} (version {report.version}), from {report.origin}",
+        f"{report.environment}; {ranks}",
+        shims,
+        *(f"{fix}: {verdict}" for fix, verdict in report.verdicts.items()),
+        *([f"NARROWED: {report.narrowed}"] if report.narrowed else []),
+    ]
+
+
+def remarks(report: Report) -> list[str]:
+    """What stands below the table: names, reasons, outputs, and what was not covered."""
+    text = []
+    for fix in report.verdicts:
+        if report.verdicts[fix] == "applied" and not any(entering(file)[fix] for file in report.files):
+            text.append(f"NOT COVERED: no test that passed has entered a function that {fix} rewrites")
+    for file in report.files:
+        missed = ", ".join(fix for fix in file.covers if not entering(file)[fix])
+        text += [f"chosen for {missed}, which no test that passed has entered: {file.file}"] if missed else []
+    text += [f"not in this tree: {pattern}" for pattern in report.absent]
+    text += [f"cut at the deadline: {file.file}" for file in report.files if file.was_cut]
+    for category in _LISTED:
+        found = report.lines(category)
+        text += [f"{category}: {line.id}{_answers(line)}" for line in found[:_MANY]]
+        text += [f"{category}: and {len(found) - _MANY} more, in the JSON"] if len(found) > _MANY else []
+    different = [line for line in report.lines(compare.FAILED_BOTH) if compare.failed_differently(line)]
+    text += [f"failed both, for another reason after: {line.id}{_answers(line)}" for line in different]
+    for line in report.lines(compare.REGRESSION):
+        for side, answers in ("before", line.before), ("after", line.after):
+            text += [f"--- {line.id}, {side}: {one.outcome}\n{one.told}" for one in answers[-1:]]
+    causes = Counter(_why(report, line) for line in report.lines(compare.FAILED_BOTH))
+    text += [f"failed both, {count} times: {cause}" for cause, count in causes.most_common(_MANY)]
+    return [*text, f"FAILED: {report.wrong()}" if report.wrong() else "no regression"]
+
+
+def document(report: Report) -> dict[str, Any]:
+    """The report as JSON: schema 1."""
+    files = [
+        {**file._asdict(), "lines": [_line(report, line) for line in file.lines]} for file in report.files
+    ]
+    told = {"schema": 1, "wrong": report.wrong(), "counts": report.counts()}
+    return {**told, **report._asdict(), "files": files}
+
+
+def junit(report: Report) -> ElementTree.Element:
+    """The report as JUnit: a regression is a failure; what was not compared is skipped, with its category."""
+    root = ElementTree.Element("testsuites")
+    for file in report.files:
+        suite = ElementTree.SubElement(root, "testsuite", name=f"{report.upstream} {report.ref} {file.file}")
+        for line in file.lines:
+            seconds = str(sum(one.seconds for one in line.after[-1:]))
+            case = ElementTree.SubElement(suite, "testcase", classname=file.file, name=line.id, time=seconds)
+            if line.category == compare.REGRESSION:
+                told = "\n".join(one.told for one in (*line.before[-1:], *line.after[-1:]))
+                failure = ElementTree.SubElement(case, "failure", message=f"{line.category}{_answers(line)}")
+                failure.text = "".join(letter for letter in told if letter.isprintable() or letter in "\n\t")
+            elif line.category not in (compare.PASSED_BOTH, compare.FIXED):
+                ElementTree.SubElement(case, "skipped", message=f"{line.category}{_answers(line)}")
+        suite.set("tests", str(len(file.lines)))
+        suite.set("failures", str(sum(line.category == compare.REGRESSION for line in file.lines)))
+    return root
+
+
+def write(report: Report, folder: Path) -> list[Path]:
+    """Write table, JSON and JUnit into a folder; gives their paths. Raises OSError."""
+    stem = f"{report.upstream}-{report.ref.replace('/', '_')}-{report.ranks}"
+    paths = [folder / f"{stem}.{ending}" for ending in ("txt", "json", "xml")]
+    paths[0].write_text(table(report) + "\n", encoding="utf-8")
+    paths[1].write_text(json.dumps(document(report), indent=1), encoding="utf-8")
+    ElementTree.ElementTree(junit(report)).write(paths[2], encoding="utf-8", xml_declaration=True)
+    return paths
+
+
+def _line(report: Report, line: Line) -> dict[str, Any]:
+    sides = {side: [one._asdict() for one in answers] for side, answers in zip(("before", "after"), line[2:4])}
+    return {"id": line.id, "category": line.category, "reason": line.reason or _note(report, line.id), **sides}
+
+
+def _why(report: Report, line: Line) -> str:
+    told = line.after[-1].told
+    return _note(report, line.id) or compare.explained(told, report.causes) or compare.cause(told)
+
+
+def _note(report: Report, id: str) -> str:
+    return next((why for start, why in report.notes.items() if id.startswith(start)), "")
+
+
+def entering(file: File) -> Counter[str]:
+    """How many tests have entered a function that a fix rewrites, and passed, after the fixes; by fix."""
+    lines = [line for line in file.lines if line.category in (compare.PASSED_BOTH, compare.FIXED)]
+    return Counter(fix for line in lines for fix in {fix for one in line.after for fix in one.entered})
+
+
+def _enters(file: File) -> str:
+    return ", ".join(f"{fix} {count}" for fix, count in sorted(entering(file).items())) or "no rewrite"
+
+
+def _cells(lines: Iterable[Line], shown: Sequence[str]) -> list[str]:
+    found = Counter(line.category for line in lines)
+    return [str(found[category] or "-") for category in shown]
+
+
+def _answers(line: Line) -> str:
+    before, after = (", ".join(one.outcome for one in side) or "not there" for side in (line.before, line.after))
+    return f" ({before} -> {after}){': ' + line.reason if line.reason else ''}"

@@ -1,0 +1,197 @@
+"""`nox -s upstream -- UPSTREAM REF`: an upstream's own tests, on its tree as it is and on the patched one, compared.
+
+Exit codes: 0, no regression, or nothing to compare; 1, a regression, or no test passed; 2, it could not be run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import command_line
+import compare
+import report as reports
+import runner
+import selection
+import trees
+import venvs
+from runner import Conditions
+
+from unhang import catalog
+from unhang.errors import UnhangError
+
+RERUNS = 2
+_SETTLED = ("fixed-upstream", "not-affected")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the session with these command line arguments; the exit code."""
+    options = command_line.parse(arguments)
+    try:
+        about = selection.upstream(options.upstream)
+        with _trees(options, about) as both:
+            return session(options, about, both)
+    except UnhangError as error:
+        where = f" ({error.path})" if error.path else ""
+        print(f"error[{error.code}]: {error.message}{where}", file=sys.stderr)
+        if error.hint:
+            print(f"hint: {error.hint}", file=sys.stderr)
+        return 2
+
+
+def session(options: argparse.Namespace, about: Mapping[str, Any], both: trees.Trees) -> int:
+    """Apply, choose, run, compare and tell; the exit code. Raises UnhangError where it cannot be run."""
+    print(f"{options.upstream} {options.ref}: {both.origin}", flush=True)
+    version, verdicts = applied(both.after)
+    for fix, verdict in verdicts.items():
+        print(f"  {fix}: {verdict}", flush=True)
+    fixes = [fix for fix, verdict in verdicts.items() if verdict == "applied"]
+    if not fixes:
+        if any(verdict not in _SETTLED for verdict in verdicts.values()):
+            raise UnhangError("not-applied", "no fix was applied, and some are blocked", hint="see the verdicts above")
+        print("nothing to compare: no fix is needed here, so both trees are the same; no test was run")
+        return 0
+    chosen = choose(options, about, version, both.before, fixes)
+    files = tuple(one for one in chosen.files if any(text in one.file for text in options.only or [""]))
+    wanted = " or ".join(options.only or [])
+    if not files:
+        raise UnhangError("no-tests", f"no file that is chosen has {wanted} in its path")
+    narrowed = f"only files with {wanted} in their path, {len(files)} of {len(chosen.files)}" if wanted else ""
+    entry = selection.environment(about, version)
+    python = venvs.ready(entry, entry.get("torch", about["torch"]), options.tmp / "environments")
+    shims = about["shims"] and not python.gpus
+    ranks = options.ranks or max(python.gpus, 1)
+    posing = {"UNHANG_POSING": "1"} if options.posing and shims else {}
+    variables = {**about.get("variables", {}), **entry.get("variables", {}), **posing}
+    targets = [(to.fix, to.file, to.function) for fix in fixes for to in catalog.fix(fix).targets]
+    conditions = Conditions(python.python, ranks, python.gpus, options.deadline, shims, variables, targets)
+    with tempfile.TemporaryDirectory(prefix="unhang-") as folder:
+        ran = tuple(compared(one, conditions, both, chosen.disputed, Path(folder)) for one in files)
+        told = reports.Report(
+            *(options.upstream, options.ref, both.origin, version, python.told, ranks, options.deadline),
+            *(shim_names(bool(posing)) if shims else (), verdicts, chosen.absent, ran, chosen.notes),
+            *(about.get("causes", {}), narrowed),
+        )
+        print(f"\n{reports.table(told)}")
+        print(*(f"written: {path}" for path in reports.write(told, options.tmp)), sep="\n")
+    return 1 if told.wrong() else 0
+
+
+def applied(tree: Path) -> tuple[str, dict[str, str]]:
+    """Patch a tree with the real command: the upstream's version there, and each fix's verdict afterwards.
+
+    A verdict that `unhang check` does not confirm is told as it is then. Raises UnhangError ``no-verdict``.
+    """
+    _unhang("apply", tree)
+    results = _unhang("check", tree)["results"]
+    verdicts: dict[str, str] = {}
+    for result in results:
+        told = result["verdict"] if result["verdict"] == "applied" or not result["detail"] else _blocked(result)
+        # of several targets, the one that is not in place counts
+        if verdicts.get(result["fix"], "applied") in ("applied", *_SETTLED):
+            verdicts[result["fix"]] = told if told not in _SETTLED else verdicts.get(result["fix"], told)
+    version = next((result["version"] for result in results if result["version"]), None)
+    if version is None:
+        raise UnhangError("no-verdict", "unhang finds no upstream with a version here", path=str(tree))
+    return version, verdicts
+
+
+def choose(
+    options: argparse.Namespace, about: Mapping[str, Any], version: str, tree: Path, fixes: Sequence[str]
+) -> selection.Selection:
+    """The test files to run. Raises UnhangError ``no-tests``."""
+    if not options.all:
+        return selection.select(options.upstream, version, tree, fixes)
+    try:
+        listed = selection.select(options.upstream, version, tree, fixes)
+    except UnhangError:  # nothing is known of this one: all of it is run, and none of it covers
+        listed = None
+    return selection.every(about["tests"], tree, listed)
+
+
+def compared(
+    one: selection.Chosen, conditions: Conditions, both: trees.Trees, disputed: Mapping[str, str], place: Path
+) -> reports.File:
+    """One file on both sides; again, up to twice, where a test's answers differ."""
+    runs: tuple[list[runner.Result], list[runner.Result]] = ([], [])
+    for attempt in range(1 + RERUNS):
+        for side, tree, results in zip(trees.SIDES, both[:2], runs):
+            folder = place / f"{one.file.replace(os.sep, '_')}-{attempt}-{side}"
+            results.append(runner.run(conditions, tree, one.file, folder))
+        if not compare.differs(runs[0][-1].tests, runs[1][-1].tests):
+            break
+    sides = [[result.tests for result in results] for results in runs]
+    lines = compare.compare(*sides, disputed)
+    results = [*runs[0], *runs[1]]
+    seconds, cut = sum(result.seconds for result in results), any(result.was_cut for result in results)
+    file = reports.File(one.file, one.covers, one.reason, tuple(lines), seconds, cut, len(runs[0]))
+    told = {line.category: sum(other.category == line.category for other in lines) for line in lines}
+    counts = ", ".join(f"{count} {category}" for category, count in told.items()) or "no test"
+    print(f"{one.file}: {counts}{'; cut at the deadline' * cut} ({seconds:.0f} s)", flush=True)
+    return file
+
+
+def shim_names(posing: bool) -> tuple[str, ...]:
+    """What the plugin for CPUs says that it changes; read, not imported, for that would change it here."""
+    source = (runner.INJECTED / "unhang_on_cpu.py").read_text(encoding="utf-8")
+    told = {
+        ast.unparse(node.targets[0]): ast.literal_eval(node.value)
+        for node in ast.parse(source).body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) in ("SHIMS", "POSING")
+    }
+    return (*told["SHIMS"], *(told["POSING"] if posing else ()))
+
+
+@contextmanager
+def _trees(options: argparse.Namespace, about: Mapping[str, Any]) -> Iterator[trees.Trees]:
+    """Both trees: from the clone that is named, else the public one, else an sdist that carries tests."""
+    where = options.clone or os.environ.get(about["clone"])
+    version = options.ref.removeprefix(about["tag"])
+    sha256 = about.get("sdists", {}).get(version)
+    if options.sdist:
+        if sha256 is None:
+            known = ", ".join(about.get("sdists", {})) or "none"
+            raise UnhangError("no-sdist", f"no sdist of {options.upstream} {version} is pinned: {known}")
+        with trees.of_sdist(about["sdist"], version, sha256, options.cache) as found:
+            yield found
+        return
+    of_clone = trees.of_clone(where or about["url"], trees.refs_of(options.ref, about), options.cache, about["clone"])
+    try:
+        found = of_clone.__enter__()
+    except UnhangError as error:
+        if where or sha256 is None:
+            raise
+        print(f"{error.message}\nfalling back to the sdist, which carries some of the tests", file=sys.stderr)
+        with trees.of_sdist(about["sdist"], version, sha256, options.cache) as found:
+            yield found
+        return
+    try:
+        yield found
+    finally:
+        of_clone.__exit__(None, None, None)
+
+
+def _unhang(command: str, tree: Path) -> dict[str, Any]:
+    words = [sys.executable, "-m", "unhang", command, "--source", str(tree), "--output-format", "json"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    if done.returncode not in (0, 1):
+        raise UnhangError("unhang-failed", f"unhang {command} ended with {done.returncode}: {done.stderr}{done.stdout}")
+    answer: dict[str, Any] = json.loads(done.stdout)
+    return answer
+
+
+def _blocked(result: Mapping[str, Any]) -> str:
+    return str(result["verdict"]) if result["verdict"] in _SETTLED else f"{result['verdict']}: {result['detail']}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

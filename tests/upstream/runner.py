@@ -1,0 +1,199 @@
+"""Runs one test file of a tree, in a process of its own with a deadline, and reads what each test came to."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from compare import CUT, FAILED, UNREACHED, Answer, of_ranks
+
+INJECTED = Path(__file__).parent / "injected"
+_FRAMES = 20
+_GRACE = 15  # seconds for torchrun to end its ranks
+# What could make the two sides differ, or have upstream's pytest take our own options.
+_DROPPED = ("PYTEST_", "PYTHON", "COV_", "VIRTUAL_ENV", "RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_")
+
+
+class Conditions(NamedTuple):
+    """What both sides have in common."""
+
+    python: Path
+    ranks: int
+    gpus: int
+    deadline: float
+    """Seconds for each file."""
+    shims: bool
+    """Whether ``unhang_on_cpu`` is injected."""
+    variables: Mapping[str, str]
+    targets: Sequence[tuple[str, str, str]] = ()
+    """Fix, file and qualified name of each function of which it is told which tests enter it."""
+
+
+class Result(NamedTuple):
+    """One run of one file on one side."""
+
+    tests: dict[str, Answer]
+    seconds: float
+    was_cut: bool
+    output: Path
+    """What pytest printed, of all ranks."""
+
+
+def command(conditions: Conditions, file: str) -> list[str]:
+    """The command line: pytest itself for one rank on a CPU, else torchrun, with as many ranks as are wanted."""
+    start = [str(conditions.python), "-m"]
+    if conditions.ranks > 1 or conditions.gpus:
+        # standalone: a free port for the ranks to meet at
+        start += ["torch.distributed.run", "--standalone", f"--nproc-per-node={conditions.ranks}", "-m"]
+    plugins = ["-p", "unhang_reports", *(("-p", "unhang_on_cpu") if conditions.shims else ())]
+    # upstream's own options may stop at the first failure, or want plugins
+    options = ["-o", "addopts=", "-p", "no:cacheprovider", "-p", "no:randomly", "--tb=short", "-q", "--rootdir=."]
+    return [*start, "pytest", *plugins, *options, file]
+
+
+def environment(conditions: Conditions, tree: Path, reports: Path, scratch: Path) -> dict[str, str]:
+    """The environment variables: our own but what could tell the sides apart, then the data's, then what we need."""
+    import unhang.prove.shims as shims
+
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(_DROPPED)}
+    ours = {
+        "PATH": os.pathsep.join((str(conditions.python.parent), os.environ["PATH"])),
+        "PYTHONPATH": os.pathsep.join((str(INJECTED), str(tree))),
+        "PYTHONHASHSEED": "0",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "TMPDIR": str(scratch),
+        "UNHANG_REPORTS": str(reports),
+        "UNHANG_SHIMS": str(shims.__file__),
+        "UNHANG_TARGETS": json.dumps(conditions.targets),
+        "OMP_NUM_THREADS": "1",
+    }
+    if conditions.ranks == 1 and not conditions.gpus:
+        ours |= {"MASTER_ADDR": "localhost", "MASTER_PORT": str(_free_port())}
+    return {**kept, **conditions.variables, **ours}
+
+
+def run(conditions: Conditions, tree: Path, file: str, place: Path) -> Result:
+    """Run a test file of a tree; ``place`` is a new folder for what it tells: reports and output.
+
+    Raises OSError where the interpreter cannot be started; whatever else goes wrong is an answer.
+    """
+    reports, output = place / "reports", place / "output.txt"
+    place.mkdir(parents=True)
+    scratch = Path(tempfile.mkdtemp(prefix="u-"))  # short: Ray has sockets there
+    began = time.monotonic()
+    with output.open("wb") as sink:
+        process = subprocess.Popen(
+            command(conditions, file),
+            cwd=tree,
+            env=environment(conditions, tree, reports, scratch),
+            stdin=subprocess.DEVNULL,
+            stdout=sink,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            process.wait(conditions.deadline)
+            was_cut = False
+        except subprocess.TimeoutExpired:
+            was_cut = not all(_ended(lines) for lines in _reports(reports, conditions.ranks))
+            _end(process, reports, conditions.ranks)
+        except BaseException:
+            _end(process, reports, conditions.ranks)
+            raise
+        finally:
+            with contextlib.suppress(ProcessLookupError):  # what a test has left running
+                os.killpg(process.pid, signal.SIGKILL)
+            shutil.rmtree(scratch, ignore_errors=True)
+    ranks = [
+        _answers(lines, was_cut, file, _tail(output), _stack(reports, rank))
+        for rank, lines in enumerate(_reports(reports, conditions.ranks))
+    ]
+    return Result(of_ranks(ranks), time.monotonic() - began, was_cut, output)
+
+
+def _answers(
+    lines: Sequence[Mapping[str, Any]], was_cut: bool, file: str, output: str, stack: str
+) -> dict[str, Answer]:
+    """One rank's answers. A process that died has failed the test that ran, or the file where none did."""
+    found = {line["id"]: Answer(UNREACHED) for line in lines if line["kind"] == "collected"}
+    running = ""
+    for line in lines:
+        if line["kind"] == "started":
+            running = line["id"]
+        elif line["kind"] == "finished":
+            found[line["id"]] = Answer(line["outcome"], line["seconds"], line["told"], tuple(line["entered"]))
+            running = ""
+        elif line["kind"] == "collector":
+            found[line["id"] or file] = Answer(line["outcome"], 0.0, line["told"])
+    if not _ended(lines):
+        told = f"at the deadline:\n{stack}" if was_cut else f"the process died:\n{output}"
+        found[running or file] = Answer(CUT if was_cut else FAILED, 0.0, told)
+    elif not found:
+        (code,) = (line["exitstatus"] for line in lines if line["kind"] == "ended")
+        if code != 5:  # no test was collected, which is no failure
+            found[file] = Answer(FAILED, 0.0, f"pytest ended with {code}:\n{output}")
+    return found
+
+
+def _reports(path: Path, ranks: int) -> list[list[dict[str, Any]]]:
+    """The lines of each rank; a last line that is not whole is left out."""
+    found = []
+    for rank in range(ranks):
+        lines = []
+        with contextlib.suppress(OSError, ValueError):
+            for line in path.with_name(f"{path.name}.{rank}").read_text(encoding="utf-8").splitlines():
+                lines.append(json.loads(line))
+        found.append(lines)
+    return found
+
+
+def _ended(lines: Sequence[Mapping[str, Any]]) -> bool:
+    return any(line["kind"] == "ended" for line in lines)
+
+
+def _end(process: subprocess.Popen[bytes], reports: Path, ranks: int) -> None:
+    """Have each rank tell its stacks, then end them all."""
+    pids = [line["pid"] for lines in _reports(reports, ranks) for line in lines if line["kind"] == "process"]
+    _signal(pids, signal.SIGUSR1)
+    time.sleep(0.5)
+    _signal(pids, signal.SIGKILL)
+    process.terminate()  # torchrun ends the ranks that have not got as far as to tell their names
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(_GRACE)
+    process.kill()
+    process.wait()
+
+
+def _signal(pids: Sequence[int], number: int) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+def _stack(reports: Path, rank: int) -> str:
+    """Where a rank stood, the innermost frame first: its frames outside the interpreter and its packages."""
+    with contextlib.suppress(OSError):
+        lines = reports.with_name(f"{reports.name}.{rank}.stack").read_text(encoding="utf-8").splitlines()
+        foreign = ("site-packages", "/lib/python", "<frozen", "/injected/")
+        return "\n".join([line for line in lines if line and not any(word in line for word in foreign)][:_FRAMES])
+    return ""
+
+
+def _tail(output: Path) -> str:
+    return output.read_text(encoding="utf-8", errors="replace")[-3000:]
+
+
+def _free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("localhost", 0))
+        return int(one.getsockname()[1])

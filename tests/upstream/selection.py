@@ -1,0 +1,105 @@
+"""Which test files are run, in which environment, for a tree: the data in releases.json and beside each fix."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from packaging.specifiers import SpecifierSet
+
+from unhang.errors import UnhangError
+
+HERE = Path(__file__).parent
+PATCHES = HERE.parents[1] / "patches"
+SCHEMA = 1
+
+
+class Chosen(NamedTuple):
+    """One test file, and why it is run."""
+
+    file: str
+    covers: tuple[str, ...]
+    """The fixes whose rewritten functions it, or what it calls, reaches. Empty: it covers no rewrite."""
+    reason: str
+
+
+class Selection(NamedTuple):
+    """All that is to be run of one tree."""
+
+    files: tuple[Chosen, ...]
+    absent: tuple[str, ...]
+    """Patterns of the data that no file of this tree matches."""
+    disputed: Mapping[str, str]
+    """Reasons by the start of a test's id."""
+    notes: Mapping[str, str]
+    """Likewise: why a test fails both ways, as far as our data knows."""
+
+
+def upstream(name: str) -> dict[str, Any]:
+    """An upstream's entry in releases.json. Raises UnhangError ``unknown-upstream``."""
+    known: dict[str, dict[str, Any]] = _read(HERE / "releases.json")["upstreams"]
+    if name not in known:
+        raise UnhangError("unknown-upstream", f"there is no upstream {name!r}", hint=f"one of {', '.join(known)}")
+    return known[name]
+
+
+def environment(about: Mapping[str, Any], version: str) -> dict[str, Any]:
+    """The environment that the data has for a version; ``main``'s where it is in none of the lists."""
+    for entry in about["environments"]:
+        if _within(version, entry["versions"]):
+            return dict(entry)
+    return dict(about["main"])
+
+
+def select(name: str, version: str, tree: Path, fixes: Collection[str], patches: Path = PATCHES) -> Selection:
+    """The test files for these fixes in a tree, those that cover a rewrite first.
+
+    Raises UnhangError ``no-tests`` where the data has none for them.
+    """
+    found: dict[str, Chosen] = {}
+    absent, disputed, notes = [], {}, {}
+    for fix in sorted(fixes):
+        path = patches / fix / "upstream_tests.json"
+        data = _read(path) if path.exists() else {}
+        for entry in _of(data.get("tests", ()), name, version):
+            for pattern in entry["files"]:
+                matched = sorted(str(one.relative_to(tree)) for one in tree.glob(pattern))
+                absent += [] if matched else [pattern]
+                for file in matched:
+                    before = found.get(file, Chosen(file, (), entry["reason"]))
+                    covers = (*before.covers, fix) if entry["covers"] and fix not in before.covers else before.covers
+                    found[file] = Chosen(file, covers, before.reason)
+        disputed |= {entry["test"]: entry["reason"] for entry in _of(data.get("disputed", ()), name, version)}
+        notes |= {entry["test"]: entry["reason"] for entry in _of(data.get("notes", ()), name, version)}
+    if not found:
+        hint = f"add {name} {version} to patches/*/upstream_tests.json, or give --all"
+        raise UnhangError("no-tests", f"no test file is listed for {', '.join(sorted(fixes))}", hint=hint)
+    files = sorted(found.values(), key=lambda one: (not one.covers, one.file))
+    return Selection(tuple(files), tuple(sorted({*absent})), disputed, notes)
+
+
+def every(patterns: Sequence[str], tree: Path, chosen: Selection | None) -> Selection:
+    """All test files of a tree; what the data says of some stays. Raises UnhangError ``no-tests``."""
+    known = {one.file: one for one in chosen.files} if chosen else {}
+    files = sorted({str(one.relative_to(tree)) for pattern in patterns for one in tree.glob(pattern)} | {*known})
+    if not files:
+        raise UnhangError("no-tests", f"no file matches {', '.join(patterns)}", path=str(tree))
+    rows = tuple(known.get(file, Chosen(file, (), "--all")) for file in files)
+    return Selection(rows, (), chosen.disputed if chosen else {}, chosen.notes if chosen else {})
+
+
+def _of(entries: Sequence[Mapping[str, Any]], name: str, version: str) -> list[Mapping[str, Any]]:
+    return [entry for entry in entries if entry["upstream"] == name and _within(version, entry["versions"])]
+
+
+def _within(version: str, versions: str) -> bool:
+    return SpecifierSet(versions).contains(version, prereleases=True)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    if data["schema"] != SCHEMA:
+        raise UnhangError("wrong-schema", f"schema {data['schema']} is not {SCHEMA}", path=str(path))
+    return data

@@ -1,0 +1,143 @@
+"""The report: what the table says, what the JSON and the JUnit hold, when it is wrong; and the page made of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import compare
+import pytest
+import report as reports
+import results
+from compare import Answer, Line
+from report import File, Report
+
+
+def line(id: str, category: str, before: str = "passed", after: str = "passed", told: str = "", **more: Any) -> Line:
+    return Line(id, category, (Answer(before),), (Answer(after, 1.5, told, more.pop("entered", ())),), **more)
+
+
+def file(*lines: Line, covers: tuple[str, ...] = ("fix",), was_cut: bool = False) -> File:
+    return File("tests/test_it.py", covers, "why", lines, 3.0, was_cut, 1)
+
+
+def report(*files: File, shims: tuple[str, ...] = (), **verdicts: str) -> Report:
+    told = ("verl", "v1", "a clone", "1.0", "Python", 2, 60.0)
+    notes, causes = {"t::noted": "wants a GPU"}, {"Boom": "booms"}
+    return Report(*told, shims, verdicts or {"fix": "applied"}, (), files, notes, causes)
+
+
+GOOD = line("t::good", compare.PASSED_BOTH, entered=("fix",))
+BAD = line("t::bad", compare.REGRESSION, "passed", "failed", "E   ValueError: bad\x00news")
+
+
+def test_a_regression_is_wrong_and_so_is_a_run_in_which_nothing_passed() -> None:
+    assert report(file(GOOD)).wrong() == ""
+    assert report(file(GOOD, BAD)).wrong() == "1 regression"
+    assert "no test passed" in report(file(line("t::a", compare.FAILED_BOTH, "failed", "failed"))).wrong()
+    assert "no test passed" in report().wrong()
+
+
+@pytest.mark.parametrize("category", [compare.DISPUTED, compare.FLAKY, compare.CUT_OFF, compare.CHANGED])
+def test_what_is_no_regression_is_not_wrong_and_is_named(category: str) -> None:
+    told = report(file(GOOD, line("t::it", category, "passed", "failed", reason="because")))
+    assert told.wrong() == ""
+    assert f"{category}: t::it (passed -> failed): because" in reports.table(told)
+
+
+def test_the_table_says_that_shims_were_injected_what_was_cut_and_what_was_not_covered() -> None:
+    text = reports.table(report(file(GOOD, was_cut=True), shims=("gloo for nccl",), fix="applied", other="applied"))
+    assert "injected by a plugin of ours, for a CPU: gloo for nccl" in text
+    assert "2 ranks" in text
+    assert "cut at the deadline: tests/test_it.py" in text
+    assert "NOT COVERED: no test that passed has entered a function that other rewrites" in text
+    assert "rewrites fix" not in text
+    assert "no shims" in reports.table(report(file(GOOD)))
+
+
+def test_that_a_file_chosen_for_a_fix_did_not_enter_it_is_told() -> None:
+    failing = line("t::a", compare.FAILED_BOTH, "failed", "failed", "E   Boom: it", entered=("fix",))
+    text = reports.table(report(file(failing, line("t::b", compare.PASSED_BOTH))))
+    assert "chosen for fix, which no test that passed has entered: tests/test_it.py" in text
+    assert "NOT COVERED" in text
+
+
+def test_a_fix_that_was_not_applied_is_not_said_to_lack_cover() -> None:
+    text = reports.table(report(file(GOOD), fix="applied", other="fixed-upstream"))
+    assert "other: fixed-upstream" in text
+    assert "NOT COVERED" not in text
+
+
+def test_why_tests_fail_both_ways_is_counted_in_our_words_where_we_have_them() -> None:
+    lines = [
+        line("t::noted[1]", compare.FAILED_BOTH, "failed", "failed", "E   OSError: x"),
+        line("t::a", compare.FAILED_BOTH, "failed", "failed", "E   Boom: it"),
+        line("t::b", compare.FAILED_BOTH, "failed", "failed", "E   Boom: that"),
+    ]
+    text = reports.table(report(file(GOOD, *lines)))
+    assert "failed both, 2 times: booms" in text
+    assert "failed both, 1 times: wants a GPU" in text
+
+
+def test_a_test_that_fails_for_another_reason_after_is_named() -> None:
+    both = Line("t::a", compare.FAILED_BOTH, (Answer("failed", 0, "E   X: 1"),), (Answer("failed", 0, "E   Y: 1"),))
+    assert "failed both, for another reason after: t::a" in reports.table(report(file(GOOD, both)))
+
+
+def test_both_outputs_of_a_regression_are_in_the_table_and_in_the_junit(tmp_path: Path) -> None:
+    told = report(file(GOOD, BAD))
+    paths = {path.suffix: path for path in reports.write(told, tmp_path)}
+    text = paths[".txt"].read_text()
+    assert "--- t::bad, before: passed" in text
+    assert "--- t::bad, after: failed\nE   ValueError: bad" in text
+    assert "FAILED: 1 regression" in text
+    root = reports.ElementTree.parse(paths[".xml"]).getroot()
+    (suite,) = root
+    assert suite.attrib | {"name": ""} == {"name": "", "tests": "2", "failures": "1"}
+    (failure,) = root.iter("failure")
+    assert "badnews" in str(failure.text)
+    document = json.loads(paths[".json"].read_text())
+    assert document["wrong"] == "1 regression"
+    assert document["counts"][compare.PASSED_BOTH] == 1
+    assert document["files"][0]["lines"][1]["after"][0]["outcome"] == "failed"
+
+
+def test_a_ref_with_slashes_has_a_file_name(tmp_path: Path) -> None:
+    told = report(file(GOOD))._replace(ref="refs/pull/1/head")
+    assert {path.parent for path in reports.write(told, tmp_path)} == {tmp_path}
+
+
+def test_the_page_is_made_of_the_reports_and_quotes_no_message(tmp_path: Path) -> None:
+    failing = line("t/x.py::a", compare.FAILED_BOTH, "failed", "failed", "E   OddError: secret words")
+    disputed = line("t/x.py::d", compare.DISPUTED, "passed", "failed", reason="asserts the defect")
+    told = report(file(GOOD, failing, disputed, line("t/x.py::c", compare.CUT_OFF, "cut", "cut")))
+    source = next(path for path in reports.write(told, tmp_path) if path.suffix == ".json")
+    page = tmp_path / "page.md"
+    page.write_text(f"above\n{results.START}\nstale\n{results.END}\nbelow\n")
+    assert results.main([str(page), str(source)]) == 0
+    text = page.read_text()
+    assert text.startswith("above\n")
+    assert text.endswith("\nbelow\n")
+    assert "stale" not in text
+    assert "| verl v1 | 2 | 1 | 1 | 0 | 0 | 0 | 1 | 0 | 1 | - | 0 |" in text
+    assert "| `tests/test_it.py` | 1/1/0 |" in text
+    assert "fix: entered by 1 tests that pass" in text
+    assert "Cut: `x.py::c`" in text
+    assert "`x.py::d`: asserts the defect" in text
+    assert "1 `OddError`" in text
+    assert "secret words" not in text
+
+
+def test_the_parts_of_a_run_make_one_row_and_other_conditions_another() -> None:
+    first = report(file(GOOD))
+    second = report(file(line("t::b", compare.FAILED_BOTH, "failed", "failed"))._replace(file="tests/test_b.py"))
+    parts = [json.loads(json.dumps(reports.document(one))) for one in (first, second, first._replace(ranks=4), first)]
+    whole, other, again = results.joined(parts)
+    assert [one["file"] for one in whole["files"]] == ["tests/test_b.py", "tests/test_it.py"]
+    assert whole["counts"][compare.PASSED_BOTH] == whole["counts"][compare.FAILED_BOTH] == 1
+    assert whole["counts"][compare.REGRESSION] == 0
+    assert whole["narrowed"] == "2 runs by --only, of 2 files together"
+    assert (other["ranks"], len(other["files"])) == (4, 1)
+    assert len(again["files"]) == 1
+    assert len(parts[0]["files"]) == 1

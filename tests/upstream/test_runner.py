@@ -1,0 +1,217 @@
+"""One test file in a process of its own: what is read of it, whatever becomes of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+import interpreters
+import pytest
+import runner
+from runner import Conditions, Result
+
+PLAIN = Conditions(Path(sys.executable), 1, 0, 60, False, {})
+
+
+def ran(tmp_path: Path, source: str, conditions: Conditions = PLAIN) -> Result:
+    """Run this as the test file `tests/test_it.py` of a tree."""
+    tree = tmp_path / "tree"
+    (tree / "tests").mkdir(parents=True)
+    (tree / "tests" / "test_it.py").write_text(source, encoding="utf-8")
+    return runner.run(conditions, tree, "tests/test_it.py", tmp_path / "place")
+
+
+def outcomes(result: Result) -> dict[str, str]:
+    return {id.removeprefix("tests/test_it.py::"): answer.outcome for id, answer in result.tests.items()}
+
+
+def test_each_test_is_told_by_its_id(tmp_path: Path) -> None:
+    result = ran(
+        tmp_path,
+        """
+import pytest
+def test_passes(): pass
+def test_fails(): assert 1 == 2, "of course"
+@pytest.mark.parametrize("x", ["a", "b"])
+def test_each(x): pass
+@pytest.mark.skip(reason="not here")
+def test_skips(): pass
+@pytest.mark.xfail(reason="one day")
+def test_is_expected_to_fail(): assert False
+@pytest.fixture
+def broken(): raise OSError("no such thing")
+def test_without_its_fixture(broken): pass
+@pytest.fixture
+def messy():
+    yield
+    raise OSError("left behind")
+def test_whose_teardown_fails(messy): pass
+""",
+    )
+    assert outcomes(result) == {
+        "test_passes": "passed",
+        "test_fails": "failed",
+        "test_each[a]": "passed",
+        "test_each[b]": "passed",
+        "test_skips": "skipped",
+        "test_is_expected_to_fail": "skipped",
+        "test_without_its_fixture": "failed",
+        "test_whose_teardown_fails": "failed",
+    }
+    assert "of course" in result.tests["tests/test_it.py::test_fails"].told
+    assert "not here" in result.tests["tests/test_it.py::test_skips"].told
+    assert not result.was_cut
+
+
+def test_a_file_that_cannot_be_collected_has_failed(tmp_path: Path) -> None:
+    result = ran(tmp_path, "import no_such_module\ndef test_it(): pass\n")
+    assert outcomes(result) == {"tests/test_it.py": "failed"}
+    assert "no_such_module" in result.tests["tests/test_it.py"].told
+
+
+def test_a_file_that_is_skipped_whole_is_told(tmp_path: Path) -> None:
+    result = ran(tmp_path, "import pytest\npytest.skip('no GPU', allow_module_level=True)\n")
+    assert outcomes(result) == {"tests/test_it.py": "skipped"}
+
+
+def test_at_the_deadline_the_test_that_ran_is_cut_and_says_where_it_stood(tmp_path: Path) -> None:
+    source = """
+import time
+def test_first(): pass
+def test_hangs():
+    while True: time.sleep(0.1)
+def test_last(): pass
+"""
+    began = time.monotonic()
+    result = ran(tmp_path, source, PLAIN._replace(deadline=6))
+    assert time.monotonic() - began < 40
+    assert outcomes(result) == {"test_first": "passed", "test_hangs": "cut", "test_last": "unreached"}
+    assert result.was_cut
+    assert "test_hangs" in result.tests["tests/test_it.py::test_hangs"].told
+    lines = [json.loads(line) for line in (tmp_path / "place" / "reports.0").read_text().splitlines()]
+    (pid,) = (line["pid"] for line in lines if line["kind"] == "process")
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+def test_a_process_that_dies_has_failed_the_test_that_ran(tmp_path: Path) -> None:
+    result = ran(tmp_path, "import os\ndef test_first(): pass\ndef test_dies(): os._exit(7)\ndef test_last(): pass\n")
+    assert outcomes(result) == {"test_first": "passed", "test_dies": "failed", "test_last": "unreached"}
+    assert "the process died" in result.tests["tests/test_it.py::test_dies"].told
+
+
+def test_what_a_test_leaves_running_neither_holds_the_run_up_nor_survives(tmp_path: Path) -> None:
+    source = """
+import subprocess, sys, threading, time
+def test_leaves_something():
+    threading.Thread(target=time.sleep, args=(600,)).start()
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    open(%r, "w").write(str(child.pid))
+"""
+    began = time.monotonic()
+    assert outcomes(ran(tmp_path, source % str(tmp_path / "pid"))) == {"test_leaves_something": "passed"}
+    assert time.monotonic() - began < 50
+    status = Path(f"/proc/{(tmp_path / 'pid').read_text()}/status")
+    # killed: gone, or not yet waited for by the init of this machine
+    for _ in range(50):
+        if not status.exists() or "State:\tZ" in status.read_text():
+            return
+        time.sleep(0.1)
+    pytest.fail(status.read_text())
+
+
+def test_upstreams_own_options_are_not_taken_and_nor_are_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "tree").mkdir()
+    (tmp_path / "tree" / "pyproject.toml").write_text("[tool.pytest.ini_options]\naddopts = '--no-such-option -x'\n")
+    monkeypatch.setenv("PYTEST_ADDOPTS", "--no-such-option")
+    monkeypatch.setenv("PYTHONPATH", "/nowhere")
+    tree_has_tests = "def test_fails(): assert False\ndef test_passes(): pass\n"
+    (tmp_path / "tree" / "tests").mkdir()
+    (tmp_path / "tree" / "tests" / "test_it.py").write_text(tree_has_tests)
+    result = runner.run(PLAIN, tmp_path / "tree", "tests/test_it.py", tmp_path / "place")
+    assert outcomes(result) == {"test_fails": "failed", "test_passes": "passed"}
+
+
+def test_the_same_seeds_and_a_temporary_folder_that_is_gone_afterwards(tmp_path: Path) -> None:
+    source = """
+import os, random, tempfile
+def test_it():
+    open(%r, "w").write(f"{random.random()} {hash('x')} {tempfile.gettempdir()}")
+"""
+    told = []
+    for name in "before", "after":
+        (tmp_path / name).mkdir()
+        ran(tmp_path / name, source % str(tmp_path / "told"))
+        told.append((tmp_path / "told").read_text().split())
+    assert told[0][:2] == told[1][:2]
+    assert told[0][2] != told[1][2]
+    assert len(told[0][2]) < 40, "Ray has sockets below it, whose paths are limited"
+    assert not Path(told[0][2]).exists()
+
+
+def test_which_tests_enter_a_rewritten_function_is_measured(tmp_path: Path) -> None:
+    source = """
+class Layer:
+    def forward(self): return 1
+class Other:
+    def forward(self): return 2
+def f(): return 3
+def test_layer(): assert Layer().forward() == 1
+def test_other(): assert Other().forward() == 2
+def test_f(): assert f() == 3
+def test_none(): pass
+"""
+    function = "Layer.forward" if sys.version_info >= (3, 11) else "f"
+    targets = (("fix", "tests/test_it.py", function), ("elsewhere", "tests/other.py", function))
+    result = ran(tmp_path, source, PLAIN._replace(targets=targets))
+    entered = {id.partition("::")[2]: answer.entered for id, answer in result.tests.items() if answer.entered}
+    assert entered == {"test_layer" if function == "Layer.forward" else "test_f": ("fix",)}
+
+
+def test_variables_of_the_data_are_set_and_one_rank_has_a_port_of_its_own(tmp_path: Path) -> None:
+    environment = runner.environment(PLAIN._replace(variables={"A": "1"}), tmp_path, tmp_path / "r", tmp_path)
+    assert environment["A"] == "1"
+    assert int(environment["MASTER_PORT"]) > 0
+    assert "VIRTUAL_ENV" not in environment
+
+
+@pytest.mark.parametrize(("ranks", "gpus"), [(2, 0), (8, 8), (1, 1)])
+def test_more_ranks_and_gpus_are_run_by_torchrun(ranks: int, gpus: int, tmp_path: Path) -> None:
+    conditions = Conditions(Path("/env/bin/python"), ranks, gpus, 60, gpus == 0, {})
+    command = runner.command(conditions, "tests/test_it.py")
+    launcher = ["/env/bin/python", "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+    assert command[:7] == [*launcher, "-m", "pytest"]
+    assert command[-1] == "tests/test_it.py"
+    assert ("unhang_on_cpu" in command) == (gpus == 0)
+    assert "MASTER_PORT" not in runner.environment(conditions, tmp_path, tmp_path, tmp_path)
+
+
+def test_one_rank_on_a_cpu_is_a_plain_pytest_without_shims_where_they_are_not_wanted() -> None:
+    command = runner.command(PLAIN, "t.py")
+    assert command[1:5] == ["-m", "pytest", "-p", "unhang_reports"]
+    assert "unhang_on_cpu" not in command
+
+
+def test_two_ranks_on_a_cpu_reduce_by_gloo_and_one_that_fails_counts(tmp_path: Path) -> None:
+    python = Path(interpreters.with_torch())
+    source = """
+import torch, torch.distributed as dist
+def test_both():
+    dist.init_process_group("nccl")
+    one = torch.ones(1, device=torch.cuda.current_device())
+    dist.all_reduce(one)
+    assert one.item() == 2 and dist.get_backend() == "nccl"
+def test_rank_1_fails():
+    assert dist.get_rank() == 0
+def test_rank_1_never_comes():
+    if dist.get_rank() == 0:
+        dist.barrier()
+    import time
+    time.sleep(600)
+"""
+    result = ran(tmp_path, source, Conditions(python, 2, 0, 40, True, {}))
+    assert outcomes(result) == {"test_both": "passed", "test_rank_1_fails": "failed", "test_rank_1_never_comes": "cut"}
+    assert "rank 1" in result.tests["tests/test_it.py::test_rank_1_fails"].told

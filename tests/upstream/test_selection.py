@@ -1,0 +1,146 @@
+"""The data of the session, as it stands, and how it is read."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import selection
+import venvs
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+
+from unhang import catalog
+from unhang.errors import UnhangError
+
+UPSTREAMS = json.loads((selection.HERE / "releases.json").read_text())["upstreams"]
+DATA = sorted(selection.PATCHES.glob("*/upstream_tests.json"))
+KEYS = {
+    "tests": {"upstream", "versions", "files", "covers", "reason"},
+    "disputed": {"upstream", "versions", "test", "reason"},
+    "notes": {"upstream", "versions", "test", "reason"},
+}
+
+
+def made(tmp_path: Path, **fixes: dict[str, Any]) -> Path:
+    """A made-up `patches` folder."""
+    for fix, data in fixes.items():
+        (tmp_path / "patches" / fix).mkdir(parents=True)
+        (tmp_path / "patches" / fix / "upstream_tests.json").write_text(json.dumps({"schema": 1, **data}))
+    return tmp_path / "patches"
+
+
+def entry(*files: str, covers: bool = True, versions: str = ">=1", reason: str = "why") -> dict[str, Any]:
+    return {"upstream": "verl", "versions": versions, "files": list(files), "covers": covers, "reason": reason}
+
+
+def tree(tmp_path: Path, *files: str) -> Path:
+    for file in files:
+        (tmp_path / "tree" / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "tree" / file).touch()
+    return tmp_path / "tree"
+
+
+# ---- the data as it stands
+
+
+@pytest.mark.parametrize("path", DATA, ids=lambda path: path.parent.name)
+def test_what_stands_beside_a_fix_is_whole(path: Path) -> None:
+    data = json.loads(path.read_text())
+    assert data["schema"] == selection.SCHEMA
+    assert set(data) <= {"schema", *KEYS}
+    reads = {to.upstream for to in catalog.fix(path.parent.name).targets} | {"megatron-lm"}
+    for kind, keys in KEYS.items():
+        for row in data.get(kind, ()):
+            assert set(row) == keys
+            assert row["upstream"] in UPSTREAMS
+            assert row["upstream"] in reads, "a test of another upstream does not touch this fix"
+            assert SpecifierSet(row["versions"])
+            assert len(row["reason"]) > 10
+
+
+@pytest.mark.parametrize("name", UPSTREAMS)
+def test_the_entry_of_an_upstream_is_whole(name: str) -> None:
+    about = selection.upstream(name)
+    assert {"clone", "url", "tag", "tests", "torch", "shims", "environments", "main"} <= set(about)
+    assert about["url"].startswith("https://")
+    assert isinstance(about["shims"], bool)
+    for row in (*about["environments"], about["main"]):
+        assert re.fullmatch(r"3\.\d+", row["python"])
+    for sha256 in about.get("sdists", {}).values():
+        assert re.fullmatch(r"[0-9a-f]{64}", sha256)
+
+
+@pytest.mark.parametrize("path", sorted(venvs.REQUIREMENTS.glob("*.txt")), ids=lambda path: path.stem)
+def test_every_requirement_is_pinned_and_torch_is_none_of_them(path: Path) -> None:
+    lines = [line.partition(" #")[0] for line in path.read_text().splitlines() if line and not line.startswith("#")]
+    found = [Requirement(line) for line in lines]
+    assert all(re.fullmatch(r"==[\w.+]+", str(one.specifier)) for one in found)
+    names = [one.name.lower() for one in found]
+    assert len({*names}) == len(names)
+    assert "torch" not in names
+    assert "pytest" in names
+
+
+def test_a_development_tree_has_an_environment_too() -> None:
+    for about in UPSTREAMS.values():
+        assert selection.environment(about, "99.0.dev0")["requirements"] == about["main"]["requirements"]
+
+
+# ---- how it is read
+
+
+def test_the_first_environment_whose_versions_fit() -> None:
+    about = {"environments": [{"versions": ">=1,<2", "n": 1}, {"versions": ">=2", "n": 2}], "main": {"n": 0}}
+    assert [selection.environment(about, version)["n"] for version in ("1.5", "2.0rc1", "0.9", "2.1")] == [1, 0, 0, 2]
+
+
+def test_files_that_cover_a_rewrite_come_first_and_a_file_of_two_fixes_is_run_once(tmp_path: Path) -> None:
+    patches = made(
+        tmp_path,
+        one={"tests": [entry("tests/a.py", covers=False), entry("tests/b*.py")]},
+        two={"tests": [entry("tests/b1.py", "tests/b2.py"), entry("tests/c.py", versions=">=2")]},
+        other={"tests": [entry("tests/d.py")]},
+    )
+    where = tree(tmp_path, "tests/a.py", "tests/b1.py", "tests/b2.py", "tests/c.py", "tests/d.py")
+    found = selection.select("verl", "1.5", where, ["one", "two"], patches)
+    assert [(one.file, one.covers) for one in found.files] == [
+        ("tests/b1.py", ("one", "two")),
+        ("tests/b2.py", ("one", "two")),
+        ("tests/a.py", ()),
+    ]
+    assert found.absent == ()
+
+
+def test_a_pattern_that_no_file_matches_is_told(tmp_path: Path) -> None:
+    patches = made(tmp_path, one={"tests": [entry("tests/a.py", "tests/gone_*.py")]})
+    assert selection.select("verl", "1", tree(tmp_path, "tests/a.py"), ["one"], patches).absent == ("tests/gone_*.py",)
+
+
+def test_no_test_for_a_fix_is_an_error_not_an_empty_run(tmp_path: Path) -> None:
+    patches = made(tmp_path, one={"tests": [entry("tests/a.py")]})
+    for name, files in ("ms-swift", ("tests/a.py",)), ("verl", ("tests/b.py",)):
+        with pytest.raises(UnhangError) as caught:
+            selection.select(name, "1", tree(tmp_path, *files) / ".." / "tree" / name, ["one", "two"], patches)
+        assert caught.value.code == "no-tests"
+
+
+def test_all_means_all_and_keeps_what_is_known(tmp_path: Path) -> None:
+    patches = made(tmp_path, one={"tests": [entry("tests/a.py")]})
+    where = tree(tmp_path, "tests/a.py", "tests/deep/b.py", "tests/no.txt")
+    listed = selection.select("verl", "1", where, ["one"], patches)
+    found = selection.every(["tests/**/*.py"], where, listed)
+    assert [(one.file, one.covers) for one in found.files] == [("tests/a.py", ("one",)), ("tests/deep/b.py", ())]
+    with pytest.raises(UnhangError) as caught:
+        selection.every(["nowhere/*.py"], where, None)
+    assert caught.value.code == "no-tests"
+
+
+def test_an_unknown_upstream_is_refused_by_name() -> None:
+    with pytest.raises(UnhangError) as caught:
+        selection.upstream("deepspeed")
+    assert caught.value.code == "unknown-upstream"
+    assert "megatron-lm" in str(caught.value.hint)

@@ -1,0 +1,207 @@
+"""The session from end to end, on real verl with made-up tests: applies, runs both sides, compares, tells, exits."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import cli
+import pytest
+import run
+import venvs
+from git import Repo
+
+ENGINE = "verl/workers/engine/megatron/transformer_impl.py"
+HEAD = f"from pathlib import Path\nSOURCE = Path('{ENGINE}').read_text()\nPATCHED = '# unhang' in SOURCE\n"
+ABOUT = {
+    "clone": "A_VARIABLE",
+    "url": "file:///nowhere/at/all",
+    "tag": "v",
+    "tests": ["tests/test_*_on_cpu.py"],
+    "torch": "0",
+    "shims": False,
+    "environments": [],
+    "main": {"python": "3", "requirements": "none.txt", "variables": {"OF_THE_DATA": "1"}},
+}
+Session = Callable[..., int]
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Path:
+    """A clone whose tag v0.7.1 has the sources of verl 0.7.1, and nothing else of it."""
+    return unpacked(tmp_path / "clone", "0.7.1")
+
+
+def unpacked(folder: Path, version: str) -> Path:
+    """A release of verl, without the tests that its wheel carries."""
+    cli.unpack(folder, ("verl", version))
+    shutil.rmtree(folder / "tests", ignore_errors=True)
+    (folder / "tests").mkdir()
+    return folder
+
+
+@pytest.fixture
+def session(clone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Session:
+    """Run the session on a clone with these tests; its exit code. Reports are in `tmp_path / "out"`."""
+    monkeypatch.setattr(venvs, "ready", lambda *_: venvs.Environment(Path(sys.executable), "this Python", 0))
+    monkeypatch.setattr(run.selection, "upstream", lambda name: ABOUT)
+    monkeypatch.delenv("A_VARIABLE", raising=False)
+
+    def start(*options: str, **tests: str) -> int:
+        for name, source in tests.items():
+            (clone / "tests" / f"test_{name}_on_cpu.py").write_text(HEAD + source)
+        with Repo.init(clone) as repo:
+            repo.git.add("--force", ".")
+            repo.git(c=["user.name=us", "user.email=us@here"]).commit("-qm", "made up")
+            repo.git.tag("v0.7.1")
+        places = ["--tmp", str(tmp_path / "out"), "--cache", str(tmp_path / "cache"), "--clone", str(clone)]
+        return run.main(["verl", "v0.7.1", "--all", "--deadline", "60", *places, *options])
+
+    return start
+
+
+def session_again(*options: str, tmp_path: Path, ref: str = "v0.7.1") -> int:
+    """Run the session on the same clone."""
+    places = ["--tmp", str(tmp_path / "out"), "--cache", str(tmp_path / "cache"), "--clone", str(tmp_path / "clone")]
+    return run.main(["verl", ref, "--all", *places, *options])
+
+
+def written(tmp_path: Path) -> dict[str, Any]:
+    return dict(json.loads((tmp_path / "out" / "verl-v0.7.1-1.json").read_text()))
+
+
+def categories(tmp_path: Path) -> dict[str, str]:
+    lines = [line for file in written(tmp_path)["files"] for line in file["lines"]]
+    return {line["id"].partition("::")[2]: line["category"] for line in lines}
+
+
+def test_a_run_without_a_regression(session: Session, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert (
+        session(
+            one="""
+import os, pytest
+def test_passes(): assert os.environ["OF_THE_DATA"] == "1"
+def test_fails(): assert not "of course"
+@pytest.mark.skip(reason="not here")
+def test_skips(): pass
+def test_wants_the_fix(): assert PATCHED
+""",
+            two="def test_flaky():\n    first = not os.path.exists('was-here')\n    open('was-here', 'w').close()\n"
+            "    assert not (PATCHED and first)\nimport os\n",
+        )
+        == 0
+    )
+    assert categories(tmp_path) == {
+        "test_passes": "passed both",
+        "test_fails": "failed both",
+        "test_skips": "skipped both",
+        "test_wants_the_fix": "fixed",
+        "test_flaky": "flaky",
+    }
+    told = capsys.readouterr().out
+    assert "mtp-cp-deadlock: applied" in told
+    assert "no regression" in told
+    assert "flaky: tests/test_two_on_cpu.py::test_flaky (passed, passed -> failed, passed)" in told
+    assert "NOT COVERED: no test that passed has entered a function that mtp-cp-deadlock rewrites" in told
+    assert "no shims" in told
+    assert not [*(tmp_path / "cache").glob("trees-*")]
+    suite = ElementTree.parse(tmp_path / "out" / "verl-v0.7.1-1.xml").getroot()
+    assert [int(one.attrib["tests"]) for one in suite] == [4, 1]
+    assert not suite.findall(".//failure")
+    assert (tmp_path / "out" / "verl-v0.7.1-1.txt").read_text().strip() in told
+
+
+def test_a_regression_fails_with_both_outputs(
+    session: Session, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = "def test_hates_the_fix():\n    assert not PATCHED, 'patched, alas'\ndef test_passes(): pass\n"
+    assert session(one=source) == 1
+    assert categories(tmp_path) == {"test_hates_the_fix": "regression", "test_passes": "passed both"}
+    told = capsys.readouterr().out
+    assert "FAILED: 1 regression" in told
+    assert "::test_hates_the_fix, before: passed" in told
+    assert "::test_hates_the_fix, after: failed" in told
+    assert "patched, alas" in told
+    (file,) = written(tmp_path)["files"]
+    assert file["runs"] == 3, "it was run again, twice, before it was believed"
+    failure = ElementTree.parse(tmp_path / "out" / "verl-v0.7.1-1.xml").getroot().find(".//failure")
+    assert failure is not None
+    assert "patched, alas" in str(failure.text)
+
+
+def test_a_test_that_is_no_longer_collected_is_a_regression(session: Session, tmp_path: Path) -> None:
+    assert session(one="def test_stays(): pass\nif not PATCHED:\n    def test_goes(): pass\n") == 1
+    assert categories(tmp_path) == {"test_stays": "passed both", "test_goes": "regression"}
+
+
+def test_a_hang_after_the_fix_is_a_regression(session: Session, tmp_path: Path) -> None:
+    source = "import time\ndef test_passes(): pass\ndef test_hangs():\n    while PATCHED: time.sleep(0.1)\n"
+    assert session("--deadline", "5", one=source) == 1
+    assert categories(tmp_path) == {"test_passes": "passed both", "test_hangs": "regression"}
+
+
+def test_a_run_in_which_nothing_passes_is_an_error(session: Session, capsys: pytest.CaptureFixture[str]) -> None:
+    assert session(one="def test_fails(): assert False\n") == 1
+    assert "no test passed after the fixes" in capsys.readouterr().out
+
+
+def test_nothing_to_compare_is_said_and_claims_nothing(
+    session: Session, clone: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.rmtree(clone)
+    unpacked(clone, "0.7.0")
+    assert session(one="def test_passes(): pass\n") == 0
+    told = capsys.readouterr().out
+    assert "nothing to compare" in told
+    assert "no regression" not in told
+
+
+def test_a_fix_that_is_blocked_fails_where_no_other_was_applied(
+    session: Session, clone: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = (clone / ENGINE).read_text()
+    assert "n_micro_batch" in source
+    (clone / ENGINE).write_text(source.replace("n_micro_batch", "n_micro_batches"))
+    assert session(one="def test_passes(): pass\n") == 2
+    told = capsys.readouterr()
+    assert "mtp-cp-deadlock: drifted" in told.out
+    assert "error[not-applied]" in told.err
+
+
+def test_only_some_of_the_files(session: Session, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tests = {"one": "def test_1(): pass\n", "two": "def test_2(): pass\n"}
+    assert session("--only", "_two_", **tests) == 0
+    assert categories(tmp_path) == {"test_2": "passed both"}
+    assert "NARROWED: only files with _two_ in their path, 1 of 2" in capsys.readouterr().out
+    assert session_again("--only", "_three_", tmp_path=tmp_path) == 2
+    assert "_three_" in capsys.readouterr().err
+
+
+def test_a_ref_that_is_not_there_is_an_error_with_its_hint(
+    session: Session, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    session(one="def test_passes(): pass\n")
+    assert session_again(tmp_path=tmp_path, ref="v9") == 2
+    told = capsys.readouterr().err
+    assert "error[no-ref]" in told
+    assert "A_VARIABLE" in told
+
+
+def test_the_public_clone_is_taken_where_none_is_named_and_an_sdist_must_be_pinned(
+    session: Session, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    places = ["--tmp", str(tmp_path / "out"), "--cache", str(tmp_path / "cache")]
+    assert run.main(["verl", "v0.7.1", *places]) == 2
+    assert "/nowhere/at/all" in capsys.readouterr().err
+    assert run.main(["verl", "v0.7.1", "--sdist", *places]) == 2
+    assert "error[no-sdist]" in capsys.readouterr().err
+
+
+def test_what_the_plugin_for_cpus_changes_is_told() -> None:
+    assert any("gloo" in shim for shim in run.shim_names(False))
+    assert {*run.shim_names(True)} - {*run.shim_names(False)} == {"torch.cuda.is_available says yes"}

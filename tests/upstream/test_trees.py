@@ -1,0 +1,140 @@
+"""Two trees at a ref: from a made-up clone, by path and by URL, from a made-up sdist; and what cannot be had."""
+
+from __future__ import annotations
+
+import hashlib
+import tarfile
+from pathlib import Path
+
+import cli
+import pytest
+import selection
+import trees
+from git import Repo
+
+from unhang.errors import UnhangError
+
+MEGATRON = selection.upstream("megatron-lm")
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Path:
+    """A clone with a release, tagged as Megatron-LM tags, and a commit on main after it."""
+    folder = tmp_path / "clone"
+    with Repo.init(folder, initial_branch="main") as repo:
+        for number, text in enumerate(("released", "newer")):
+            (folder / "file.py").write_text(text)
+            repo.git.add("file.py")
+            repo.git(c=["user.name=us", "user.email=us@here"]).commit("-m", text)
+            if not number:
+                repo.git.tag("core_v1.2.0")
+                repo.git.branch("core_r1.2.0")
+    return folder
+
+
+def texts(where: str, ref: str, cache: Path) -> set[str]:
+    """What both trees have at a ref."""
+    with trees.of_clone(where, trees.refs_of(ref, MEGATRON), cache, "A_VARIABLE") as both:
+        assert both.before != both.after
+        return {(side / "file.py").read_text() for side in both[:2]}
+
+
+@pytest.mark.parametrize(
+    ("ref", "expected"),
+    [("core_v1.2.0", "released"), ("1.2.0", "released"), ("core_r1.2.0", "released"), ("main", "newer")],
+)
+@pytest.mark.parametrize("scheme", ["", "file://"])
+def test_a_tag_a_version_and_a_branch(clone: Path, tmp_path: Path, ref: str, expected: str, scheme: str) -> None:
+    assert texts(f"{scheme}{clone}", ref, tmp_path / "cache") == {expected}
+
+
+def test_a_commit_by_its_whole_or_short_name(clone: Path, tmp_path: Path) -> None:
+    with Repo(clone) as repo:
+        commit = repo.tags[0].commit.hexsha
+    assert texts(str(clone), commit, tmp_path / "cache") == {"released"}
+    assert texts(str(clone), commit[:9], tmp_path / "cache") == {"released"}
+
+
+def test_a_branch_that_only_the_remote_of_a_clone_has(clone: Path, tmp_path: Path) -> None:
+    with Repo.clone_from(str(clone), tmp_path / "second") as second:
+        assert "core_r1.2.0" not in second.heads
+    assert texts(str(tmp_path / "second"), "core_r1.2.0", tmp_path / "cache") == {"released"}
+
+
+def test_the_clone_stays_as_it_was_and_the_trees_go(clone: Path, tmp_path: Path) -> None:
+    before = cli.tree(clone)
+    cache = tmp_path / "cache"
+    with trees.of_clone(str(clone), ["main"], cache, "A_VARIABLE") as both:
+        (both.after / "file.py").write_text("patched")
+        (both.after / "new").write_text("")
+        assert (both.before / "file.py").read_text() == "newer"
+        places = both[:2]
+    assert cli.tree(clone) == before
+    assert not any(place.exists() for place in places)
+    assert [path.name for path in cache.iterdir()] == ["clones"]
+    assert texts(str(clone), "main", cache) == {"newer"}
+
+
+def test_a_moved_branch_is_fetched_again(clone: Path, tmp_path: Path) -> None:
+    assert texts(str(clone), "main", tmp_path / "cache") == {"newer"}
+    (clone / "file.py").write_text("newest")
+    with Repo(clone) as repo:
+        repo.git(c=["user.name=us", "user.email=us@here"]).commit("-am", "newest")
+    assert texts(str(clone), "main", tmp_path / "cache") == {"newest"}
+
+
+def test_only_one_commit_is_fetched(clone: Path, tmp_path: Path) -> None:
+    with trees.of_clone(f"file://{clone}", ["main"], tmp_path / "cache", "A_VARIABLE"):
+        (repository,) = (tmp_path / "cache" / "clones").glob("*[!k]")
+        with Repo(repository) as ours:
+            assert ours.git.rev_list("--count", "--all", "FETCH_HEAD") == "1"
+
+
+@pytest.mark.parametrize("scheme", ["", "file://"])
+def test_a_ref_that_is_not_there_is_an_error_with_a_hint(clone: Path, tmp_path: Path, scheme: str) -> None:
+    with pytest.raises(UnhangError) as caught:
+        texts(f"{scheme}{clone}", "core_v9.9.9", tmp_path / "cache")
+    assert caught.value.code == "no-ref"
+    assert "core_v9.9.9" in caught.value.message
+    assert "A_VARIABLE" in str(caught.value.hint)
+
+
+def test_a_clone_that_cannot_be_reached_is_an_error_with_the_reason(tmp_path: Path) -> None:
+    with pytest.raises(UnhangError) as caught:
+        texts(f"file://{tmp_path}/nowhere", "main", tmp_path / "cache")
+    assert caught.value.code == "fetch-failed"
+    assert "nowhere" in caught.value.message
+    assert not [*(tmp_path / "cache").glob("trees-*")]
+
+
+def test_a_folder_that_is_no_clone_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(UnhangError) as caught:
+        texts(str(tmp_path), "main", tmp_path / "cache")
+    assert caught.value.code == "fetch-failed"
+
+
+def test_an_sdist_from_the_cache_is_laid_out_twice_and_held_against_its_digest(tmp_path: Path) -> None:
+    (tmp_path / "file.py").write_text("released")
+    (tmp_path / "sdists").mkdir()
+    archive = tmp_path / "sdists" / "made_up-1.0.tar.gz"
+    with tarfile.open(archive, "w:gz") as packed:
+        packed.add(tmp_path / "file.py", "made_up-1.0/file.py")
+    sha256 = hashlib.sha256(archive.read_bytes()).hexdigest()
+    with trees.of_sdist("made-up", "1.0", sha256, tmp_path) as both:
+        assert {(side / "file.py").read_text() for side in both[:2]} == {"released"}
+        assert both.before != both.after
+        assert "sdist" in both.origin
+    assert not both.after.exists()
+
+
+@pytest.mark.parametrize(
+    ("ref", "expected"),
+    [
+        ("core_v0.17.1", ["refs/tags/core_v0.17.1", "refs/heads/core_v0.17.1", "core_v0.17.1"]),
+        ("0.17.1", ["refs/tags/0.17.1", "refs/tags/core_v0.17.1", "refs/heads/0.17.1", "0.17.1"]),
+        ("refs/pull/1/head", ["refs/pull/1/head"]),
+        ("a" * 40, ["a" * 40]),
+    ],
+)
+def test_what_a_ref_may_mean(ref: str, expected: list[str]) -> None:
+    assert trees.refs_of(ref, MEGATRON) == expected

@@ -1,0 +1,153 @@
+"""An upstream's tree at a ref, twice: one to leave untouched, one to patch. From a clone, a URL, or an sdist."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from filelock import FileLock
+
+from unhang.errors import UnhangError
+
+CACHE = Path.home() / ".cache" / "unhang" / "upstream"
+SIDES = ("before", "after")
+_HINT = "--clone PATH_OR_URL, or {variable}, names a clone that has it"
+
+
+class Trees(NamedTuple):
+    """Two equal trees, and where they come from."""
+
+    before: Path
+    after: Path
+    origin: str
+
+
+@contextmanager
+def of_clone(where: str, refs: Sequence[str], cache: Path, variable: str) -> Iterator[Trees]:
+    """Two worktrees at the first of these refs that a clone (a path or a URL) has; gone afterwards.
+
+    Only that one commit is fetched, into a repository of ours in the cache, and from a URL only the blobs that it
+    needs: the clone itself is never written to. Raises UnhangError ``fetch-failed``, ``no-ref`` or ``no-git``.
+    """
+    try:
+        import git
+    except ImportError as error:  # GitPython raises it too where there is no git
+        raise UnhangError("no-git", f"this needs git, and GitPython: {error}", hint="install git") from error
+    is_path = os.path.isdir(where)
+    url = Path(where).resolve().as_uri() if is_path else where
+    folder = cache / "clones" / hashlib.sha256(url.encode()).hexdigest()[:16]
+    folder.mkdir(parents=True, exist_ok=True)
+    hint = _HINT.format(variable=variable)
+    places = Path(tempfile.mkdtemp(dir=cache, prefix="trees-"))
+    try:
+        with FileLock(f"{folder}.lock"):  # two runs may want the same clone
+            repo = git.Repo.init(folder, bare=True)
+            try:
+                commit = _fetched(repo, url, _names(git.Repo(where), refs) if is_path else refs)
+                for side in SIDES:
+                    repo.git.worktree("add", "--detach", str(places / side), commit)
+            except git.GitError as error:
+                told = str(getattr(error, "stderr", "") or error).strip()
+                code = "no-ref" if "find remote ref" in told else "fetch-failed"
+                raise UnhangError(code, f"{where} gives no {' or '.join(refs)}: {told}", hint=hint) from error
+        try:
+            yield Trees(places / "before", places / "after", f"{where}, commit {commit[:12]}")
+        finally:
+            with FileLock(f"{folder}.lock"):
+                for side in SIDES:
+                    repo.git.worktree("remove", "--force", str(places / side))
+            repo.close()
+    finally:
+        shutil.rmtree(places, ignore_errors=True)
+
+
+@contextmanager
+def of_sdist(project: str, version: str, sha256: str, cache: Path) -> Iterator[Trees]:
+    """The sdist of a release, laid out twice; gone afterwards. It is kept in the cache, and held against its sha256.
+
+    Raises UnhangError ``fetch-failed``, also where pip gets one with another digest.
+    """
+    places = Path(tempfile.mkdtemp(dir=_made(cache), prefix="trees-"))
+    try:
+        archive = _sdist(project, version, sha256, _made(cache / "sdists"))
+        for side in SIDES:
+            with tarfile.open(archive) as packed:
+                packed.extractall(places / side, filter="data")
+        (before,), (after,) = ([*(places / side).iterdir()] for side in SIDES)
+        yield Trees(before, after, f"the sdist {archive.name} of the package index, sha256 {sha256[:12]}")
+    finally:
+        shutil.rmtree(places, ignore_errors=True)
+
+
+def refs_of(ref: str, about: Mapping[str, Any]) -> list[str]:
+    """The refs that a user may mean, likeliest first: a tag, a branch, a commit, or a version."""
+    if ref.startswith("refs/") or (len(ref) == 40 and not set(ref) - set("0123456789abcdef")):
+        return [ref]
+    tagged = [] if ref.startswith(about["tag"]) else [f"refs/tags/{about['tag']}{ref}"]
+    return [f"refs/tags/{ref}", *tagged, f"refs/heads/{ref}", ref]
+
+
+def _fetched(repo: Any, url: str, refs: Sequence[str]) -> str:
+    """Have the first of these refs that is there sent; its commit."""
+    import git
+
+    options = {"url": url, "promisor": "true", "partialclonefilter": "blob:none"}
+    with repo.config_writer() as config:
+        for name, value in options.items():
+            config.set_value('remote "origin"', name, value)
+    for ref in refs:
+        try:
+            repo.git.fetch("origin", "--depth=1", "--no-tags", "--filter=blob:none", ref)
+        except git.GitCommandError as error:
+            if ref == refs[-1] or "find remote ref" not in str(error.stderr):
+                raise
+            continue
+        return str(repo.git.rev_parse("FETCH_HEAD^{commit}"))
+    raise AssertionError("no refs")
+
+
+def _names(repo: Any, refs: Sequence[str]) -> list[str]:
+    """The full name of the commit that the first of these is in a local clone, where branches may be remote ones."""
+    import git
+
+    for ref in [*refs, *(f"refs/remotes/origin/{ref}" for ref in refs[-1:])]:
+        try:
+            return [str(repo.git.rev_parse("--verify", "--quiet", f"{ref}^{{commit}}"))]
+        except git.GitCommandError:
+            continue
+    return list(refs)  # the fetch then says what is wrong
+
+
+def _sdist(project: str, version: str, sha256: str, folder: Path) -> Path:
+    """The archive, from the cache, else by pip."""
+    for archive in folder.glob(f"*-{version}.tar.*"):
+        if hashlib.sha256(archive.read_bytes()).hexdigest() == sha256:
+            return archive
+    with tempfile.TemporaryDirectory(dir=folder) as fresh:
+        wanted = Path(fresh) / "wanted.txt"
+        wanted.write_text(f"{project}=={version} --hash=sha256:{sha256}\n", encoding="utf-8")
+        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary=:all:"]
+        # the metadata of an sdist is built, which pip must not make a whole environment for
+        options = ["--no-build-isolation", "--require-hashes", "--dest", fresh, "--requirement", str(wanted)]
+        done = subprocess.run([*command, *options], capture_output=True, text=True, check=False)
+        found = [*Path(fresh).glob("*.tar.*")]
+        if done.returncode or not found:
+            told = done.stderr.strip() or "pip gave nothing"
+            raise UnhangError("fetch-failed", told, hint="is the package index in reach? --clone names a clone")
+        kept = folder / found[0].name
+        os.replace(found[0], kept)
+    return kept
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
