@@ -212,6 +212,6 @@ def test_rank_1_never_comes():
     import time
     time.sleep(600)
 """
-    result = ran(tmp_path, source, Conditions(python, 2, 0, 40, True, {}))
+    result = ran(tmp_path, source, Conditions(python, 2, 0, 60, True, {}))
     assert outcomes(result) == {"test_both": "passed", "test_rank_1_fails": "failed", "test_rank_1_never_comes": "cut"}
     assert "rank 1" in result.tests["tests/test_it.py::test_rank_1_fails"].told
