@@ -125,6 +125,8 @@ def _category(before: Sequence[Answer], after: Sequence[Answer]) -> str:
     (was,), (is_now,) = first, second
     if was == is_now:
         return _BOTH[was]
+    if is_now == CUT and any(one.outcome == UNREACHED for one in after):
+        return CUT_OFF  # the deadline has come at other tests too: a slow machine, and not a hang in this one
     if was == PASSED or (was == SKIPPED and is_now in (FAILED, CUT)):
         return REGRESSION
     return FIXED if is_now == PASSED else CHANGED

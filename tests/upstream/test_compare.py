@@ -54,6 +54,8 @@ def test_the_category_of_one_run(before: str, after: str, expected: str) -> None
         ("passed passed", "cut passed", compare.FLAKY),
         ("passed passed", "unreached passed", compare.PASSED_BOTH),
         ("passed passed passed", "cut cut cut", compare.REGRESSION),
+        ("passed passed unreached", "cut cut cut", compare.REGRESSION),
+        ("passed passed passed", "cut cut unreached", compare.CUT_OFF),
     ],
 )
 def test_a_test_that_gives_two_answers_on_one_side_is_flaky(before: str, after: str, expected: str) -> None:
