@@ -1,4 +1,7 @@
-"""Writes the tables of docs/prove.md and docs/proofs.md from a run of the proofs: `python page.py proofs.json docs`."""
+"""Writes the tables of docs/prove.md and docs/proofs.md from a run of the proofs: `python page.py proofs.json docs`.
+
+Of a run in parts (`nox -s proofs -- -k ms-swift`), name the files of all.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +17,26 @@ _UNTOUCHED, _PATCHED = "untouched", "patched"
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Put the tables of ``arguments[0]`` between the markers of both pages in the folder ``arguments[1]``."""
-    source, docs = map(Path, arguments)
-    document = json.loads(source.read_text(encoding="utf-8"))
+    """Put the tables of these runs between the markers of both pages in the folder that is named last."""
+    *sources, docs = map(Path, arguments)
+    document = joined([json.loads(source.read_text(encoding="utf-8")) for source in sources])
     for page, text in (docs / "prove.md", summary(document)), (docs / "proofs.md", tables(document["proofs"])):
         before, _, rest = page.read_text(encoding="utf-8").partition(START)
         after = rest.partition(END)[2]
         page.write_text(f"{before}{START}\n{text}\n{END}{after}", encoding="utf-8")
     return 0
+
+
+def joined(documents: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """One document of several runs: of a line that several have, the first."""
+    lines: dict[tuple[str, ...], dict[str, Any]] = {}
+    left_out: dict[tuple[str, ...], dict[str, Any]] = {}
+    for document in documents:
+        for line in document["proofs"]:
+            lines.setdefault((line["proof"], line["case"], *line["outcomes"]), line)
+        for item in document["left-out"]:
+            left_out.setdefault((item["proof"], item["name"]), item)
+    return {"proofs": list(lines.values()), "left-out": list(left_out.values())}
 
 
 def summary(document: Mapping[str, Any]) -> str:
