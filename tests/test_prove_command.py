@@ -472,7 +472,8 @@ def test_nothing_is_written_outside_a_temporary_folder(tmp_path: Path, torch_pyt
     temporary.mkdir()
     before = cli.tree(site)
     chosen = {"HOME": str(home), "TMPDIR": str(temporary)}
-    ran = cli.unhang("prove", "--target", site, "--python", torch_python, "--output-format", "json", env=chosen)
+    where = ("--target", site, "--python", torch_python, "--output-format", "json")
+    ran = cli.unhang("prove", *where, "--tp", "2", "--pp", "2", "--ep", "2", "--dp", "2", env=chosen)
     answers_ = {line["fix"]: line["answer"] for line in ran.json["results"] if line["case"]}
     assert answers_.keys() == {line["fix"] for line in ran.json["results"]}, ran.out
     assert "unknown" not in answers_.values(), ran.out

@@ -1013,7 +1013,7 @@ def test_killed_at_random_while_others_work(tmp_path: Path) -> None:
 
     killed = 0
     deadline = time.monotonic() + float(os.environ.get("UNHANG_SOAK_S", "2"))
-    while time.monotonic() < deadline:
+    while time.monotonic() < (deadline if killed > 10 else deadline + 60):  # a slow machine gets the time for some
         children = []
         for _ in range(3):
             pid = os.fork()
