@@ -118,7 +118,7 @@ def _parser() -> argparse.ArgumentParser:
     wheel.add_argument("requirements", metavar="REQ", nargs="*", help="megatron-core==0.17.1, or the path of a wheel")
     wheel.add_argument("-o", "--output", metavar="DIR", required=True, help="where to write them")
     _which(wheel)
-    wheel.add_argument("--output-format", choices=("text", "json"), default="text", help="default: text")
+    _text_or_json(wheel)
     _require(wheel)
     _unverified(wheel)
     _download(wheel)
@@ -129,7 +129,7 @@ def _parser() -> argparse.ArgumentParser:
     prove.epilog = _PROVE_EXITS
     _where_to_prove(prove)
     _job(prove)
-    prove.add_argument("--output-format", choices=("text", "json"), default="text", help="default: text")
+    _text_or_json(prove)
     prove.set_defaults(run="prove", upstreams=UPSTREAMS, upstream=[], skip=[], allow_none=False)
 
     list_ = subparsers.add_parser("list", help="the fixes")
@@ -229,6 +229,10 @@ def _which(parser: argparse.ArgumentParser) -> None:
 
 def _output(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output-format", choices=("text", "json", "github"), default="text", help="default: text")
+
+
+def _text_or_json(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--output-format", choices=("text", "json"), default="text", help="default: text")
 
 
 def _require(parser: argparse.ArgumentParser) -> None:

@@ -25,7 +25,7 @@ def places(names: Iterable[str]) -> list[Place]:
 
     To be called before the fork that replaces them: looking at all there is would have the fork copy its memory.
     """
-    originals = {id(find(name)): name for name in names if find(name) is not None}
+    originals = {id(real): name for name in names if (real := find(name)) is not None}
     found: list[Place] = []
     for module in list(sys.modules.values()):
         # not vars(): a module that loads itself late would do so

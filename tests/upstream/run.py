@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -157,27 +157,22 @@ def _trees(options: argparse.Namespace, about: Mapping[str, Any]) -> Iterator[tr
     where = options.clone or os.environ.get(about["clone"])
     version = options.ref.removeprefix(about["tag"])
     sha256 = about.get("sdists", {}).get(version)
-    if options.sdist:
-        if sha256 is None:
-            known = ", ".join(about.get("sdists", {})) or "none"
-            raise UnhangError("no-sdist", f"no sdist of {options.upstream} {version} is pinned: {known}")
-        with trees.of_sdist(about["sdist"], version, sha256, options.cache) as found:
-            yield found
-        return
-    of_clone = trees.of_clone(where or about["url"], trees.refs_of(options.ref, about), options.cache, about["clone"])
-    try:
-        found = of_clone.__enter__()
-    except UnhangError as error:
-        if where or sha256 is None:
-            raise
-        print(f"{error.message}\nfalling back to the sdist, which carries some of the tests", file=sys.stderr)
-        with trees.of_sdist(about["sdist"], version, sha256, options.cache) as found:
-            yield found
-        return
-    try:
+    if options.sdist and sha256 is None:
+        known = ", ".join(about.get("sdists", {})) or "none"
+        raise UnhangError("no-sdist", f"no sdist of {options.upstream} {version} is pinned: {known}")
+    with ExitStack() as stack:
+        found = None
+        if not options.sdist:
+            refs = trees.refs_of(options.ref, about)
+            try:
+                found = stack.enter_context(trees.of_clone(where or about["url"], refs, options.cache, about["clone"]))
+            except UnhangError as error:
+                if where or sha256 is None:
+                    raise
+                print(f"{error.message}\nfalling back to the sdist, which carries some of the tests", file=sys.stderr)
+        if found is None:
+            found = stack.enter_context(trees.of_sdist(about["sdist"], version, sha256, options.cache))
         yield found
-    finally:
-        of_clone.__exit__(None, None, None)
 
 
 def _unhang(command: str, tree: Path) -> dict[str, Any]:
