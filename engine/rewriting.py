@@ -11,6 +11,7 @@ from typing import NamedTuple
 from unhang import excerpt, shape
 from unhang.catalog import Target
 from unhang.decide import codemod
+from unhang.errors import UnhangError
 
 
 class Step(NamedTuple):
@@ -41,7 +42,8 @@ def rewrite(data: bytes, steps: Sequence[Step]) -> Rewritten:
     """The file with every step done, every byte that no step touches kept. Pure.
 
     Raises RewriteError where an anchor is missing, the result does not compile, has another shape than the one on
-    record, or (without one) does not hold its post-condition or is not stable under a second pass.
+    record, or (without one) does not hold its post-condition or is not stable under a second pass; UnhangError
+    ``no-libcst`` where LibCST cannot be loaded.
     """
     seen = []
     for step in steps:
@@ -51,7 +53,11 @@ def rewrite(data: bytes, steps: Sequence[Step]) -> Rewritten:
 
 
 def _one(data: bytes, step: Step) -> tuple[bytes, str, str]:
-    from unhang.codemods import rewrite as splice  # here: it imports LibCST
+    try:
+        from unhang.codemods import rewrite as splice  # here: it imports LibCST
+    except ImportError as error:
+        hint = "reinstall unhang, or run it from an environment of its own, with `--python` or `--target` for this one"
+        raise UnhangError("no-libcst", f"LibCST, which rewrites, cannot be loaded: {error}", hint=hint) from error
     from unhang.codemods.base import AnchorError
 
     target = step.target

@@ -138,6 +138,21 @@ def test_a_mistake_of_ours_exits_2_and_says_so(site: Path, monkeypatch: pytest.M
     assert "error[internal]: this is a mistake in unhang: ZeroDivisionError: oops" in errors.getvalue()
 
 
+def test_a_broken_libcst_is_named_and_nothing_changes(site: Path, tmp_path: Path) -> None:
+    """As where another Python's compiled part lies on the path: `check` needs none of it."""
+    broken = tmp_path / "broken"
+    (broken / "libcst").mkdir(parents=True)
+    (broken / "libcst/__init__.py").write_text("raise ImportError('native.so: undefined symbol')\n")
+    before = cli.tree(site)
+    env = {"PYTHONPATH": str(broken)}
+    assert cli.unhang("check", "--target", site, env=env).code == 1
+    ran = cli.unhang("apply", "--target", site, env=env)
+    assert ran.code == 2
+    assert ran.err.startswith("error[no-libcst]: LibCST, which rewrites, cannot be loaded: native.so: undefined symbol")
+    assert "an environment of its own" in ran.err
+    assert cli.tree(site) == before
+
+
 def test_an_unknown_fix_names_the_nearest(site: Path) -> None:
     for arguments in (("check", "--fix"), ("apply", "--require"), ("revert", "--skip")):
         ran = cli.unhang(*arguments, "mtp-cp-deadlok", "--target", site)
