@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from unhang.errors import UnhangError
-from unhang.prove import host, places, ranks, schedules, stacks
+from unhang.prove import demand, host, places, ranks, schedules, stacks
 from unhang.prove.cases import Case, Topology
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
@@ -403,6 +403,45 @@ def test_ranks_that_do_not_meet_are_no_hang(monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize(("world", "status"), [(2, "hung"), (24, "passed")])
 def test_many_ranks_have_longer_for_they_share_the_processors(world: int, status: str) -> None:
     assert ranks.run(world, lambda _: time.sleep(3), deadline_s=2).status == status
+
+
+def working(seconds: float) -> None:
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        pass
+
+
+@needs_torch
+def test_a_rank_that_is_at_work_has_longer_and_one_that_waits_has_not() -> None:
+    assert ranks.run(2, lambda _: working(5), deadline_s=2).status == "passed"
+    assert ranks.run(2, lambda rank: working(5) if rank == 0 else time.sleep(5), deadline_s=2).status == "passed"
+    assert ranks.run(2, lambda _: time.sleep(5), deadline_s=2).status == "hung"
+
+
+@needs_torch
+def test_work_without_an_end_has_hung() -> None:
+    world = ranks.run(2, lambda rank: working(600 * rank), deadline_s=1)
+    assert [rank.state for rank in world.ranks] == ["done", "alive"]
+    assert "in working; rank 0 done" in world.text()
+    assert world.seconds < 60
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/schedstat"), reason="no schedstat here: the clock alone counts")
+@pytest.mark.parametrize(("job", "is_at_work"), [(working, True), (time.sleep, False)])
+def test_who_wants_a_processor_is_at_work(job: Callable[[float], None], is_at_work: bool) -> None:
+    process = multiprocessing.get_context("fork").Process(target=job, args=(600.0,), daemon=True)
+    process.start()
+    try:
+        assert process.pid is not None
+        time.sleep(0.5)  # it starts, and that is work
+        assert demand.at_work([process.pid]) is is_at_work
+    finally:
+        process.kill()
+        process.join()
+
+
+def test_a_process_that_is_gone_is_not_at_work() -> None:
+    assert not demand.at_work([2**22 + 1], 0.01)
 
 
 @needs_torch

@@ -20,16 +20,17 @@ from datetime import timedelta
 from multiprocessing.connection import wait
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from . import stacks
+from . import demand, stacks
 from .schedule import ranges
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from multiprocessing.connection import Connection
     from multiprocessing.context import ForkProcess
 
 _START_S = 120.0  # for all ranks to meet, on however busy a machine; the deadline runs from then on
 _FEW = 8  # ranks: more share the processors, and so have longer
+_LONGEST = 6  # deadlines, for ranks that are at work all the while: a busy machine, or a loop without an end
 _GRACE_S = 1.0  # for the peers of a rank that raised: to come to where they will wait for it
 _READY = "ready"
 _TORCH_TIMEOUT = timedelta(minutes=30)  # far beyond any deadline: it is ours that counts
@@ -83,10 +84,10 @@ class World(NamedTuple):
 def run(world: int, body: Callable[[int], Any], *, deadline_s: float = 20.0) -> World:
     """Run ``body(rank)`` in ``world`` processes at once, each with gloo as its default group, until all are done.
 
-    Its results must be picklable. A rank still at work ``deadline_s`` seconds after all have met is ``alive``; beyond 8
-    ranks, in proportion later. To be called where no process group and no thread of torch's is at work yet: the ranks
-    are forks. What a rank raises is in its ``Rank``. Raises TimeoutError where the ranks do not even meet, and OSError
-    where the system refuses a fork.
+    Its results must be picklable. A rank not done ``deadline_s`` seconds after all have met is ``alive``; beyond 8
+    ranks, in proportion later, and up to six times as late while one of them wants a processor instead of a peer. To be
+    called where no process group and no thread of torch's is at work yet: the ranks are forks. What a rank raises is in
+    its ``Rank``. Raises TimeoutError where the ranks do not even meet, and OSError where the system refuses a fork.
     """
     importlib.import_module("torch.distributed")  # once, and not in every fork
     context = multiprocessing.get_context("fork")
@@ -155,10 +156,15 @@ def _answers(
     """
     answers: dict[int, Rank] = {}
     met, failed = 0, False
-    deadline = time.monotonic() + _START_S
+    deadline = latest = time.monotonic() + _START_S
     todo = dict(enumerate(pipes))
-    while todo and (left := deadline - time.monotonic()) > 0:
-        ready = wait(list(todo.values()), left)
+    while todo:
+        ready = wait(list(todo.values()), max(0.0, deadline - time.monotonic()))
+        if not ready:
+            over = failed or met < len(pipes) or time.monotonic() > latest
+            # what was said while we looked counts
+            if over or not (demand.at_work(_pids(processes, todo)) or wait(list(todo.values()), 0)):
+                break
         for number in [number for number, pipe in todo.items() if pipe in ready]:
             try:
                 said = pipes[number].recv()
@@ -169,6 +175,7 @@ def _answers(
                 met += 1
                 if not failed:  # the peers of a rank that raised at once may still be on their way
                     deadline = time.monotonic() + (deadline_s if met == len(pipes) else _START_S)
+                    latest = time.monotonic() + _LONGEST * deadline_s
                 continue
             del todo[number]
             answers[number] = said
@@ -178,6 +185,10 @@ def _answers(
     if met < len(pipes) and not failed:
         raise TimeoutError(f"only {met} of {len(pipes)} ranks met within {_START_S:.0f} s")
     return answers
+
+
+def _pids(processes: Sequence[ForkProcess], numbers: Iterable[int]) -> list[int]:
+    return [pid for number in numbers if (pid := processes[number].pid) is not None]
 
 
 def _late(processes: Mapping[int, ForkProcess], folder: str) -> dict[int, Rank]:
