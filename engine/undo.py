@@ -14,6 +14,8 @@ from unhang.observe import below_package, file_of
 from unhang.receipt import Entry, Receipt
 from unhang.transaction import FileChange
 
+_HINT = "nothing was changed; look at who wrote that receipt, and reinstall what was patched"
+
 
 class Undo(NamedTuple):
     """What a revert does: the files to write, the receipt that remains, and what stands in its way."""
@@ -40,15 +42,18 @@ def plan(
     """Plan to take these fixes out of these upstreams.
 
     A file that was edited since is refused, or with ``force`` kept under another name beside; one that was reinstalled
-    or removed since only leaves the receipt. Raises UnhangError ``bad-receipt`` for an entry that leads out of the
-    environment, or whose original bytes are gone.
+    or removed since only leaves the receipt. Raises UnhangError ``bad-receipt`` for an entry of these upstreams that
+    leads out of the environment, or whose original bytes are gone, and for any that this unhang does not know.
     """
     files, refused, notes, copies = [], [], [], []
     remaining = {entry.path: entry for entry in found.files}
     for entry in found.files:
+        _check_known(environment, entry)
+        if entry.upstream not in upstreams:
+            continue
         _check_place(environment, search, entry)
         kept = tuple(fixed for fixed in entry.fixes if fixed.fix not in fixes)
-        if len(kept) == len(entry.fixes) or entry.upstream not in upstreams:
+        if len(kept) == len(entry.fixes):
             continue
         with disk.about(entry.path):
             now = disk.read(entry.path)
@@ -127,25 +132,30 @@ def _free_name(path: str) -> str:
     return next(name for name in names if not os.path.lexists(name))
 
 
+def _check_known(environment: Environment, entry: Entry) -> None:
+    """Raise for an entry that is about no target of ours."""
+    targets = {(target.fix, target.upstream, target.file) for fix in catalog.fixes().values() for target in fix.targets}
+    for fixed in entry.fixes:
+        if (fixed.fix, entry.upstream, fixed.file) not in targets:
+            what = f"{fixed.fix} in {entry.upstream}'s {fixed.file}"
+            hint = f"use the unhang that wrote it, if it is newer than this one; else {_HINT}"
+            raise _bad(environment, f"the receipt names {what}, which this unhang does not know", hint)
+
+
 def _check_place(environment: Environment, search: Search, entry: Entry) -> None:
     """Raise for an entry that is not of this environment: a checkout may bring an enemy's receipt, which is to lead to
     no file but those that the fixes are about, and to no RECORD but the one beside.
     """
-    targets = {(target.fix, target.upstream, target.file) for fix in catalog.fixes().values() for target in fix.targets}
     packages, roots = [os.path.realpath(environment.prefix)], [os.path.realpath(environment.prefix)]
     if environment.python is not None:
         packages += [os.path.realpath(installation.package_dir) for installation in search.installations]
         roots += [os.path.realpath(installation.root) for installation in search.installations]
-    hint = "nothing was changed; look at who wrote that receipt, and reinstall what was patched"
+    hint = f"{_HINT}; `--upstream` with their names reverts others than {entry.upstream}"
     if not _is_inside(entry.path, packages):
         raise _bad(environment, f"the receipt names {entry.path}, which is not a file of this environment", hint)
     if entry.record is not None and not _is_inside(entry.record, roots):
         raise _bad(environment, f"the receipt names {entry.record}, which is not of this environment", hint)
     for fixed in entry.fixes:
-        if (fixed.fix, entry.upstream, fixed.file) not in targets:
-            what = f"{fixed.fix} in {entry.upstream}'s {fixed.file}"
-            hint = f"use the unhang that wrote it, if it is newer than this one; else {hint}"
-            raise _bad(environment, f"the receipt names {what}, which this unhang does not know", hint)
         here = [os.path.realpath(file_of(i, fixed.file)) for i in search.installations if i.upstream == entry.upstream]
         tail = os.path.join(os.sep, *below_package(entry.upstream, fixed.file))
         if entry.path not in here and not entry.path.endswith(tail):  # here, it may be a link to another name

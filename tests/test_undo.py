@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 
 import cli
+import environments
 import pytest
 
 VERL = ("verl", "0.7.1")
@@ -139,6 +140,29 @@ def test_what_was_uninstalled_since_only_leaves_the_receipt(site: Path) -> None:
     ran = cli.unhang("revert", "--target", site)
     assert (ran.code, "is gone; nothing is left to revert in it" in ran.err) == (0, True)
     assert list(site.iterdir()) == []
+
+
+def test_a_checkout_that_is_not_installed_any_more_holds_back_itself_alone(pristine: Path, tmp_path: Path) -> None:
+    """Its file is none of the environment's now, and an enemy's receipt could name it: it is left alone, and told."""
+    env = environments.make_env(tmp_path / "env")
+    cli.unpack(env.site, ("ms-swift", "4.6.0"))
+    checkout = Path(shutil.copytree(pristine, tmp_path / "checkout"))
+    (env.site / "mine.pth").write_text(f"{checkout}\n")
+    before = cli.tree(env.site)
+    assert cli.unhang("apply", "--python", env.python).code == 0
+    (env.site / "mine.pth").unlink()
+    patched = cli.tree(checkout)
+    assert patched != cli.tree(pristine)
+    ran = cli.unhang("revert", "--python", env.python)
+    assert (ran.code, f"{ENGINE}, which is not a file of this environment" in ran.err) == (2, True)
+    assert "`--upstream` with their names reverts others than verl" in ran.err
+    ran = cli.unhang("revert", "--upstream", "ms-swift", "--python", env.python)
+    assert (ran.code, "reverted 1 file" in ran.err) == (0, True)
+    assert cli.tree(checkout) == patched
+    (env.site / "mine.pth").write_text(f"{checkout}\n")
+    assert cli.tree(env.site) == before
+    assert cli.unhang("revert", "--python", env.python).code == 0
+    assert cli.tree(checkout) == cli.tree(pristine)
 
 
 def test_a_receipt_whose_bytes_are_gone_refuses_before_anything_is_written(site: Path) -> None:
