@@ -10,6 +10,7 @@ import cli
 import pytest
 import selection
 import trees
+from filelock import FileLock
 from git import Repo
 
 from unhang.errors import UnhangError
@@ -73,6 +74,20 @@ def test_the_clone_stays_as_it_was_and_the_trees_go(clone: Path, tmp_path: Path)
     assert not any(place.exists() for place in places)
     assert [path.name for path in cache.iterdir()] == ["clones"]
     assert texts(str(clone), "main", cache) == {"newer"}
+
+
+def test_what_a_killed_run_left_goes_and_the_trees_of_another_run_stay(clone: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    for name in ("trees-dead", "trees-at-work"):
+        (cache / name / "before").mkdir(parents=True)
+        (cache / f"{name}.lock").touch()
+    with FileLock(cache / "trees-at-work.lock"):
+        assert texts(str(clone), "main", cache) == {"newer"}
+        assert sorted(path.name for path in cache.iterdir()) == ["clones", "trees-at-work", "trees-at-work.lock"]
+    with trees.of_clone(str(clone), ["main"], cache, "A_VARIABLE") as both:
+        (lock,) = cache.glob("*.lock")
+        assert both.before.parent == lock.with_suffix("")
+    assert [path.name for path in cache.iterdir()] == ["clones"]
 
 
 def test_a_moved_branch_is_fetched_again(clone: Path, tmp_path: Path) -> None:

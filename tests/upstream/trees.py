@@ -10,11 +10,11 @@ import sys
 import tarfile
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
 from unhang.errors import UnhangError
 
@@ -47,11 +47,11 @@ def of_clone(where: str, refs: Sequence[str], cache: Path, variable: str) -> Ite
     folder = cache / "clones" / hashlib.sha256(url.encode()).hexdigest()[:16]
     folder.mkdir(parents=True, exist_ok=True)
     hint = _HINT.format(variable=variable)
-    places = Path(tempfile.mkdtemp(dir=cache, prefix="trees-"))
-    try:
+    with _places(cache) as places:
         with FileLock(f"{folder}.lock"):  # two runs may want the same clone
             repo = git.Repo.init(folder, bare=True)
             try:
+                repo.git.worktree("prune")
                 commit = _fetched(repo, url, _names(git.Repo(where), refs) if is_path else refs)
                 for side in SIDES:
                     repo.git.worktree("add", "--detach", str(places / side), commit)
@@ -66,8 +66,6 @@ def of_clone(where: str, refs: Sequence[str], cache: Path, variable: str) -> Ite
                 for side in SIDES:
                     repo.git.worktree("remove", "--force", str(places / side))
             repo.close()
-    finally:
-        shutil.rmtree(places, ignore_errors=True)
 
 
 @contextmanager
@@ -76,16 +74,30 @@ def of_sdist(project: str, version: str, sha256: str, cache: Path) -> Iterator[T
 
     Raises UnhangError ``fetch-failed``, also where pip gets one with another digest.
     """
-    places = Path(tempfile.mkdtemp(dir=_made(cache), prefix="trees-"))
-    try:
-        archive = _sdist(project, version, sha256, _made(cache / "sdists"))
+    archive = _sdist(project, version, sha256, _made(cache / "sdists"))
+    with _places(cache) as places:
         for side in SIDES:
             with tarfile.open(archive) as packed:
                 packed.extractall(places / side, filter="data")
         (before,), (after,) = ([*(places / side).iterdir()] for side in SIDES)
         yield Trees(before, after, f"the sdist {archive.name} of the package index, sha256 {sha256[:12]}")
-    finally:
-        shutil.rmtree(places, ignore_errors=True)
+
+
+@contextmanager
+def _places(cache: Path) -> Iterator[Path]:
+    """A new folder for the trees, gone afterwards; so is what runs that were killed have left, which nobody locks."""
+    for left in cache.glob("trees-*.lock"):
+        with suppress(Timeout), FileLock(left, timeout=0):
+            shutil.rmtree(left.with_suffix(""), ignore_errors=True)
+            left.unlink(missing_ok=True)
+    places = cache / f"trees-{os.urandom(4).hex()}"
+    with FileLock(f"{places}.lock"):  # before there is a folder: an unlocked one is nobody's
+        places.mkdir()
+        try:
+            yield places
+        finally:
+            shutil.rmtree(places, ignore_errors=True)
+            Path(f"{places}.lock").unlink(missing_ok=True)
 
 
 def refs_of(ref: str, about: Mapping[str, Any]) -> list[str]:
