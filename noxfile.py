@@ -20,7 +20,7 @@ nox.options.sessions = ["lint", "typecheck", "tests"]
 HERE = Path(__file__).parent
 PYTHONS = ["3.10", "3.11", "3.12", "3.13"]
 GROUPS = nox.project.load_toml(HERE / "pyproject.toml")
-PROOFS = ["tests/test_prove_schedule.py", "tests/test_prove_command.py", "tests/test_prove_ranks.py", "tests/proofs"]
+PROOFS = ["tests/prove", "tests/cli/test_prove_command.py", "tests/proofs"]
 PROOFS += ["tests/upstream/test_runner.py"]  # two ranks, which want torch
 DEMO = ["verl==0.7.1", "megatron-core==0.17.1", "ms-swift==4.6.0"]
 
@@ -81,7 +81,7 @@ def soak(session: nox.Session) -> None:
     install_wheel(session)
     session.install("--quiet", *nox.project.dependency_groups(GROUPS, "test"))
     env = {"TMPDIR": tempfile.gettempdir(), "UNHANG_SOAK": "1"}
-    session.run("python", "-m", "pytest", "-n", "0", "tests/test_whole_runs.py", *session.posargs, env=env)
+    session.run("python", "-m", "pytest", "-n", "0", "tests/whole/test_killed_runs.py", *session.posargs, env=env)
 
 
 @nox.session(reuse_venv=True)
@@ -89,7 +89,7 @@ def fuzz(session: nox.Session) -> None:
     """Mutate the real target functions 10,000 times and more, and print the figures of docs/promises.md."""
     install_wheel(session)
     session.install("--quiet", *nox.project.dependency_groups(GROUPS, "test"))
-    session.run("python", "-W", "ignore", "tests/fuzz.py", *session.posargs)
+    session.run("python", "-W", "ignore", "tests/support/fuzz.py", *session.posargs, env={"PYTHONPATH": "tests"})
 
 
 @nox.session(python="3.11", reuse_venv=True)
@@ -137,9 +137,9 @@ def sweep(session: nox.Session) -> None:
     """Regenerate compat/ from the package index and clones (UNHANG_{MEGATRON,VERL,SWIFT}_CLONE: paths or URLs)."""
     install_wheel(session)
     session.install("--quiet", *nox.project.dependency_groups(GROUPS, "sweep"))
-    session.run("python", "-m", "unhang.compat.sweep", "--out", str(HERE / "compat"), *session.posargs)
+    session.run("python", "-m", "unhang.compat.sweep.generate", "--out", str(HERE / "compat"), *session.posargs)
     install_wheel(session)  # with the new data: the README's table and the picture are made from that
-    session.run("python", "-m", "unhang.compat.pages", "--root", str(HERE))
+    session.run("python", "-m", "unhang.compat.sweep.pages", "--root", str(HERE))
 
 
 @nox.session(reuse_venv=True)
@@ -147,8 +147,8 @@ def compat(session: nox.Session) -> None:
     """Lint the matrix, the pages made of it, and verify a random sample of it against real wheels."""
     install_wheel(session)
     session.install("--quiet", *nox.project.dependency_groups(GROUPS, "sweep"))
-    session.run("python", "-m", "unhang.compat.pages", "--check", "--root", str(HERE))
-    session.run("python", "-m", "unhang.compat.lint", *session.posargs)
+    session.run("python", "-m", "unhang.compat.sweep.pages", "--check", "--root", str(HERE))
+    session.run("python", "-m", "unhang.compat.sweep.lint", *session.posargs)
 
 
 @nox.session(reuse_venv=True)
@@ -178,7 +178,7 @@ def image(session: nox.Session) -> None:
     install_wheel(session)
     session.install("--quiet", *nox.project.dependency_groups(GROUPS, "test"))
     env = {"TMPDIR": tempfile.gettempdir(), "UNHANG_IMAGES": "1"}
-    session.run("python", "-m", "pytest", "-n", "0", "tests/test_image.py", *session.posargs, env=env)
+    session.run("python", "-m", "pytest", "-n", "0", "tests/whole/test_image.py", *session.posargs, env=env)
 
 
 @nox.session(reuse_venv=True)

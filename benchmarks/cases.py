@@ -142,9 +142,10 @@ def drop_caches() -> None:
 
 def bench_functions(runner: pyperf.Runner, small: Path) -> None:
     """The parts of a run that are ours, in a process where all is imported."""
-    from unhang import catalog, plan, rewriting, shape
-    from unhang.environment import for_target
-    from unhang.locate import search
+    from unhang.find.environment import for_target
+    from unhang.find.locate import search
+    from unhang.rewrite import one_file, plan
+    from unhang.shapes import catalog, shape
 
     found = search(for_target(str(small)), cwd="/")
     fixes = list(catalog.fixes().values())
@@ -153,12 +154,12 @@ def bench_functions(runner: pyperf.Runner, small: Path) -> None:
     table = catalog.shape_table().shapes
     file = planned.files[0]
     target, before, _, _ = file.steps[0]
-    step = rewriting.Step(target, table[target.fix, target.function, before].result, before)
+    step = one_file.Step(target, table[target.fix, target.function, before].result, before)
     (function,) = shape.find(shape.parse(file.before), target.function)
     runner.bench_func("shape of a function", shape.digest, function)
     runner.bench_func("search", lambda: search(for_target(str(small)), cwd="/"))
     runner.bench_func("judge", lambda: plan.judge(found.installations, fixes, lambda path, target: None))
-    runner.bench_func("rewrite a file", rewriting.rewrite, file.before, [step])
+    runner.bench_func("rewrite a file", one_file.rewrite, file.before, [step])
     runner.bench_func("plan", lambda: plan.plan(findings, lambda path: None))
 
 

@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 import pyperf
 from imports import Breakdown
-from work import Work
+
+from support.work import Work
 
 
 class Goal(NamedTuple):

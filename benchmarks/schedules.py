@@ -25,9 +25,11 @@ from typing import Any, NamedTuple
 
 import suite
 
-from unhang import catalog, environment, locate
-from unhang.prove import child, host, schedules
+from unhang.find import environment, locate
+from unhang.prove import child, host
 from unhang.prove.cases import HUNG, Case, Topology
+from unhang.prove.ranks import schedule
+from unhang.shapes import catalog
 
 SIZES = (
     Topology(tp=2, pp=4, cp=2, dp=2, ep=2),
@@ -68,7 +70,7 @@ def main() -> None:
             files = {path: pair[number] for path, pair in pairs.items()}
             for case, timed in zip(cases, in_fork(fix, roots, files, cases)):
                 ranks = case.topology.world
-                shared = timed.processor_s / schedules.workers(ranks)
+                shared = timed.processor_s / schedule.workers(ranks)
                 goal = GOALS_S.get(ranks)
                 judged = "" if goal is None else "pass" if shared < goal else "MISSED"
                 missed += judged == "MISSED"
@@ -102,12 +104,12 @@ def run(pipe: Any, fix: str, roots: list[Path], modules: Mapping[str, str], case
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
     sys.path[:0] = map(str, roots)
     sys.meta_path.insert(0, child.Variant(modules))
-    proof = importlib.import_module(f"unhang.prove.{fix.replace('-', '_')}")
+    proof = importlib.import_module(f"unhang.prove.fixes.{fix.replace('-', '_')}")
     warnings.simplefilter("ignore")  # the upstreams'
     proof.prepare()
     proof.run(cases[0], 0.0)
     for case in cases:
-        times = 3 if case.topology.world <= schedules.ALONE else 1
+        times = 3 if case.topology.world <= schedule.ALONE else 1
         pipe.send(min((once(proof, case) for _ in range(times)), key=lambda timed: timed.processor_s))
 
 

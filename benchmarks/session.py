@@ -20,7 +20,8 @@ from chart import render as chart
 from document import Measured, render, tables
 from imports import breakdown
 from layout import copied, crowded
-from work import STRACE, Work, beyond, count
+
+from support.work import STRACE, Work, beyond, count
 
 HERE = Path(__file__).parent
 WARM = ["--processes", "1", "--values", "3", "--warmups", "1", "--loops", "1"]

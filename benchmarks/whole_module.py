@@ -10,9 +10,9 @@ import libcst as cst
 from libcst.codemod import CodemodContext, VisitorBasedCodemodCommand
 from libcst.metadata import PositionProvider
 
-from unhang import catalog, shape
 from unhang.codemods.base import Edit
-from unhang.decide import codemod
+from unhang.judge.decide import codemod
+from unhang.shapes import catalog, shape
 
 
 class Fixes(VisitorBasedCodemodCommand):

@@ -2,7 +2,7 @@
 
 A codemod finds its anchors with ``ast`` alone, so that ``unhang check`` can name a missing one without importing
 LibCST. The rewrite itself is an :class:`Edit`: a span of whole statements, and a function over their LibCST nodes
-(see ``unhang.codemods.rewrite``) that runs only when something is really rewritten.
+(see ``unhang.codemods.splice``) that runs only when something is really rewritten.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
-from unhang.shape import Function, digest
+from unhang.shapes.shape import Function, digest
 
 if TYPE_CHECKING:
     import libcst as cst
@@ -197,9 +197,9 @@ def followed_by(template: str) -> Callable[[Statements], Statements]:
     """The change that puts a template's statements after those of the edit."""
 
     def change(nodes: Statements) -> Statements:
-        from unhang.codemods import rewrite  # here, and not above: it imports LibCST
+        from unhang.codemods import splice  # here, and not above: it imports LibCST
 
-        return [*nodes, *rewrite.suite(template)]
+        return [*nodes, *splice.suite(template)]
 
     return change
 
@@ -208,10 +208,10 @@ def preceded_by(template: str) -> Callable[[Statements], Statements]:
     """The change that puts a template's statements, and a blank line, before those of the edit."""
 
     def change(nodes: Statements) -> Statements:
-        from unhang.codemods import rewrite
+        from unhang.codemods import splice
 
         first, *rest = nodes
-        return [*rewrite.suite(template), rewrite.after_blank_line(first), *rest]
+        return [*splice.suite(template), splice.after_blank_line(first), *rest]
 
     return change
 

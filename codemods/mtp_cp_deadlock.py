@@ -86,15 +86,15 @@ def _gate(function: Function) -> ast.stmt:
 def _regated(nodes: Statements) -> Statements:
     import libcst as cst
 
-    from unhang.codemods import rewrite
+    from unhang.codemods import splice
 
     (gate,) = nodes
     gate = cst.ensure_type(gate, cst.If)
-    call, *write = rewrite.body_of(gate.body)
+    call, *write = splice.body_of(gate.body)
     test = cst.parse_expression(f"{_ENABLED} and {_SOME_BATCH} and {_LAST_STAGE}")
     report = cst.If(cst.parse_expression(_SOURCE_RANK), cst.IndentedBlock(write))
     comment = cst.EmptyLine(comment=cst.Comment(_COMMENT))
-    changed = gate.with_changes(test=test, body=rewrite.block([call, report], gate.body))
+    changed = gate.with_changes(test=test, body=splice.block([call, report], gate.body))
     return [changed.with_changes(leading_lines=[*gate.leading_lines, comment])]
 
 

@@ -161,13 +161,13 @@ def _chain_edit(
     def change(nodes: Statements) -> Statements:
         import libcst as cst
 
-        from unhang.codemods import rewrite
+        from unhang.codemods import splice
 
         def arm(node: cst.If, number: int) -> cst.If:
             if number < 3:
                 following = cst.ensure_type(node.orelse, cst.If)
                 return node.with_changes(orelse=arm(following, number + 1))
-            body = rewrite.block(last(rewrite.body_of(node.body)), node.body)
+            body = splice.block(last(splice.body_of(node.body)), node.body)
             orelse = None if node.orelse is None else cst.ensure_type(node.orelse, cst.Else)
             return node.with_changes(body=body, orelse=middle(orelse))
 
@@ -178,39 +178,39 @@ def _chain_edit(
 
 
 def _send_last(body: Statements) -> Statements:
-    from unhang.codemods import rewrite
+    from unhang.codemods import splice
 
-    return [*body, *rewrite.suite(f"{_COMMENT}\nif args.sft:\n{_indented(_SEND)}")]
+    return [*body, *splice.suite(f"{_COMMENT}\nif args.sft:\n{_indented(_SEND)}")]
 
 
 def _send_middle(arm: cst.Else | None, kind: str) -> cst.If | cst.Else:
-    from unhang.codemods import rewrite
+    from unhang.codemods import splice
 
     if arm is None or kind == "as written":
-        return rewrite.elif_("args.sft", f"{_COMMENT}\n{_SEND}")
-    kept = rewrite.without(rewrite.body_of(arm.body), _DROP_BATCH)
-    ours = rewrite.suite(f"{_COMMENT}\nif args.sft:\n{_indented(_SEND)}else:\n{_indented(_DROP_BATCH)}")
-    return arm.with_changes(body=rewrite.block([*kept, *ours], arm.body))
+        return splice.elif_("args.sft", f"{_COMMENT}\n{_SEND}")
+    kept = splice.without(splice.body_of(arm.body), _DROP_BATCH)
+    ours = splice.suite(f"{_COMMENT}\nif args.sft:\n{_indented(_SEND)}else:\n{_indented(_DROP_BATCH)}")
+    return arm.with_changes(body=splice.block([*kept, *ours], arm.body))
 
 
 def _receive_last(body: Statements) -> Statements:
-    from unhang.codemods import rewrite
+    from unhang.codemods import splice
 
     # the pull request also nulls local_cp_size here: untouched code does not
-    kept = rewrite.without(body, _NO_MAX_SEQLEN + "local_cp_size = None\n")
+    kept = splice.without(body, _NO_MAX_SEQLEN + "local_cp_size = None\n")
     ours = f"{_COMMENT}\nif args.sft:\n{_indented(_RECEIVE)}else:\n{_indented(_NO_MAX_SEQLEN)}"
-    return [*kept, *rewrite.suite(ours)]
+    return [*kept, *splice.suite(ours)]
 
 
 def _receive_middle(arm: cst.Else | None, fields: Iterable[str], kind: str) -> cst.If | cst.Else:
-    from unhang.codemods import rewrite
+    from unhang.codemods import splice
 
     if arm is None or kind == "as written":
         nothing = "".join(f"{field} = None\n" for field in fields if field not in _METADATA)
-        return rewrite.elif_("args.sft", f"{_COMMENT}\n{nothing}\n{_RECEIVE}")
-    kept = rewrite.without(rewrite.body_of(arm.body), _NO_MAX_SEQLEN)
+        return splice.elif_("args.sft", f"{_COMMENT}\n{nothing}\n{_RECEIVE}")
+    kept = splice.without(splice.body_of(arm.body), _NO_MAX_SEQLEN)
     ours = f"{_COMMENT}\nif args.sft:\n{_indented(_RECEIVE)}else:\n{_indented(_NO_MAX_SEQLEN)}"
-    return arm.with_changes(body=rewrite.block([*kept, *rewrite.suite(ours)], arm.body))
+    return arm.with_changes(body=splice.block([*kept, *splice.suite(ours)], arm.body))
 
 
 def _indented(template: str) -> str:
@@ -246,11 +246,11 @@ def _filtered_arms(dropped: str) -> Callable[[Statements], Statements]:
     def change(nodes: Statements) -> Statements:
         import libcst as cst
 
-        from unhang.codemods import rewrite
+        from unhang.codemods import splice
 
         def arm(node: cst.If) -> cst.If:
             orelse = None if node.orelse is None else arm(cst.ensure_type(node.orelse, cst.If))
-            body = rewrite.block(rewrite.without(rewrite.body_of(node.body), dropped), node.body)
+            body = splice.block(splice.without(splice.body_of(node.body), dropped), node.body)
             return node.with_changes(body=body, orelse=orelse)
 
         (chain,) = nodes

@@ -8,18 +8,20 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from unhang import catalog, report
-from unhang.arguments import UPSTREAMS
-from unhang.catalog import Target
-from unhang.compat import fetch, gather, index, sources
-from unhang.compat.cache import Cache, default_folder
+from unhang.cli.arguments import UPSTREAMS
+from unhang.compat import index
 from unhang.compat.index import Offer
-from unhang.compat.learnt import Learnt, UnreadableError
-from unhang.compat.sources import Release
-from unhang.decide import DRIFTED, NOT_AFFECTED, UNLISTED
+from unhang.compat.sweep import fetch, gather, sources
+from unhang.compat.sweep.cache import Cache, default_folder
+from unhang.compat.sweep.learnt import Learnt, UnreadableError
+from unhang.compat.sweep.sources import Release
 from unhang.errors import UnhangError
-from unhang.matrix import BY_STATE
-from unhang.matrix_text import retirements
+from unhang.judge.decide import DRIFTED, NOT_AFFECTED, UNLISTED
+from unhang.judge.matrix import BY_STATE
+from unhang.shapes import catalog
+from unhang.shapes.catalog import Target
+from unhang.tell import report
+from unhang.tell.matrix_text import retirements
 
 
 class Finding(NamedTuple):

@@ -4,4 +4,4 @@ from __future__ import annotations
 
 import pytest
 
-pytest.register_assert_rewrite("sources", "wheels", "environments")
+pytest.register_assert_rewrite("support.sources", "support.wheels", "support.environments")

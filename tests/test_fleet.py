@@ -13,10 +13,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import cli
-import environments
 import pytest
 
+from support import cli, environments
 from unhang import fleet
 from unhang.errors import UnhangError
 from unhang.fleet import Seen
@@ -73,7 +72,7 @@ def nodes(tmp_path: Path) -> Nodes:
         cli.unpack(env.site, VERL)
         command = env.prefix / "bin" / "unhang"
         # the one unhang looks at each node's environment, which $VIRTUAL_ENV names
-        command.write_text(f"#!{sys.executable}\nfrom unhang.cli import run\nraise SystemExit(run())\n")
+        command.write_text(f"#!{sys.executable}\nfrom unhang.cli.main import run\nraise SystemExit(run())\n")
         command.chmod(0o755)
         prefixes.append(env.prefix)
     srun = tmp_path / "slurm" / "srun"

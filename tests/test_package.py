@@ -8,32 +8,34 @@ import sys
 from importlib import metadata
 from pathlib import Path
 
-import cli
 import pytest
 
 import unhang
+from support import cli
 
 REPOSITORY = Path(__file__).parent.parent
 
 
 def test_nothing_slow_is_imported_by_check(tmp_path: Path) -> None:
     site = cli.unpack(tmp_path, ("verl", "0.7.1"))
-    code = f"import sys; from unhang.cli import main; main(['check', '--target', {str(site)!r}]); print(*sys.modules)"
+    code = (
+        f"import sys; from unhang.cli.main import main; main(['check', '--target', {str(site)!r}]); print(*sys.modules)"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd="/")
     loaded = set(done.stdout.splitlines()[-1].split())
     assert not loaded & {"libcst", "git", "filelock", "packaging", "ast", "importlib.metadata", "inspect", "subprocess"}
-    assert "unhang.commands" in loaded
+    assert "unhang.cli.commands" in loaded
 
 
 def test_help_imports_no_command() -> None:
-    code = "import sys; from unhang.cli import main\ntry: main(['--help'])\nexcept SystemExit: print(*sys.modules)"
+    code = "import sys; from unhang.cli.main import main\ntry: main(['--help'])\nexcept SystemExit: print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd="/")
     loaded = set(done.stdout.splitlines()[-1].split())
-    assert not loaded & {"unhang.commands", "json", "hashlib"}
+    assert not loaded & {"unhang.cli.commands", "json", "hashlib"}
 
 
 def test_tests_run_against_the_installed_package() -> None:
-    assert Path(unhang.__file__).parent != REPOSITORY / "engine"
+    assert Path(unhang.__file__).parent != REPOSITORY / "src" / "unhang"
 
 
 @pytest.fixture
@@ -52,7 +54,7 @@ def test_the_wheel_has_one_import_name_and_all_its_data(distribution: metadata.D
     for name in ("py.typed", "compat/data/shapes.json", "compat/wheels.json", "patches/mtp-cp-deadlock/page.md"):
         assert f"unhang/{name}" in files
     assert distribution.metadata["License-Expression"] == "Apache-2.0"
-    assert not [name for name in tops if name in ("engine", "codemods", "patches", "compat", "tests")]
+    assert not [name for name in tops if name in ("src", "codemods", "patches", "compat", "tests")]
 
 
 def test_what_it_needs_at_run_time_is_short_and_pins_nothing(distribution: metadata.Distribution) -> None:
@@ -78,4 +80,4 @@ def test_an_editable_install_behaves_like_the_wheel(tmp_path: Path) -> None:
     assert json.loads(editable.stdout) == installed.json
     where = "import unhang; print(unhang.__file__)"
     found = subprocess.run([python, "-c", where], capture_output=True, text=True, check=True, cwd="/").stdout.strip()
-    assert Path(found) == REPOSITORY / "engine" / "__init__.py"
+    assert Path(found) == REPOSITORY / "src" / "unhang" / "__init__.py"

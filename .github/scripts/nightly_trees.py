@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 from packaging.version import InvalidVersion, Version
 
 from unhang.compat import index
+from unhang.deliver.download import Wanted, fetch
 from unhang.errors import UnhangError
-from unhang.wheel_fetch import Wanted, fetch
 
 MEGATRON, BRANCH = "NVIDIA/Megatron-LM", "main"
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-import wheels
 from git import Repo
 
-from unhang.compat import as_written as pull_request
-from unhang.compat import sources as compat
+from support import wheels
+from unhang.compat.sweep import as_written as pull_request
+from unhang.compat.sweep import sources as compat
 from unhang.prove.host import Other
 
 

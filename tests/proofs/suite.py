@@ -10,12 +10,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import interpreters
-import wheels
 from exceptions import LACKING, OTHERWISE
 from others import AS_WRITTEN, OTHERS
 
-from unhang import environment, locate
+from support import interpreters, wheels
+from unhang.find import environment, locate
 from unhang.prove import host
 from unhang.prove.cases import Case
 
@@ -65,7 +64,7 @@ class Proof(NamedTuple):
 
 def module(fix: str) -> Any:
     """The proof of a fix."""
-    return importlib.import_module(f"unhang.prove.{fix.replace('-', '_')}")
+    return importlib.import_module(f"unhang.prove.fixes.{fix.replace('-', '_')}")
 
 
 def everything() -> bool:

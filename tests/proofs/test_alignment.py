@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 
-import interpreters
 import pytest
 import suite
-import wheels
 from others import AS_WRITTEN, as_written, without
 
-from unhang import environment, locate
-from unhang.prove import cases, empty_expert_hang, host
+from support import interpreters, wheels
+from unhang.find import environment, locate
+from unhang.prove import cases, host
+from unhang.prove.fixes import empty_expert_hang
 from unhang.prove.host import Other
 
 FIX, CASE = "empty-expert-hang", "fp8-aligned-cuts"

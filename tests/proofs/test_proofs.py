@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 import suite
-import wheels
 from exceptions import LACKING, OTHERWISE
 from others import OTHERS
 
+from support import wheels
 from unhang.prove import cases, host
 from unhang.prove.cases import Case, Outcome
 

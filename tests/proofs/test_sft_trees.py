@@ -17,17 +17,17 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-import interpreters
 import pytest
 import suite
-import wheels
 from others import AS_WRITTEN, as_written
 
-from unhang import catalog, environment, locate
+from support import interpreters, wheels
+from unhang.find import environment, locate
 from unhang.prove import cases, host
-from unhang.prove import packed_cases as proof
 from unhang.prove.cases import Case, Outcome
+from unhang.prove.fixes.sft_packed_seq_broadcast import cases as proof
 from unhang.prove.host import Other
+from unhang.shapes import catalog
 
 FIX = "sft-packed-seq-broadcast"
 GATE = "without the gate on --sft"

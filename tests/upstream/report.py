@@ -129,9 +129,7 @@ def remarks(report: Report) -> list[str]:
 
 def document(report: Report) -> dict[str, Any]:
     """The report as JSON: schema 1."""
-    files = [
-        {**file._asdict(), "lines": [_line(report, line) for line in file.lines]} for file in report.files
-    ]
+    files = [{**file._asdict(), "lines": [_line(report, line) for line in file.lines]} for file in report.files]
     told = {"schema": 1, "wrong": report.wrong(), "counts": report.counts()}
     return {**told, **report._asdict(), "files": files}
 

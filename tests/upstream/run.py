@@ -26,8 +26,8 @@ import trees
 import venvs
 from runner import Conditions
 
-from unhang import catalog
 from unhang.errors import UnhangError
+from unhang.shapes import catalog
 
 RERUNS = 2
 _SETTLED = ("fixed-upstream", "not-affected")

@@ -63,7 +63,7 @@ def command(conditions: Conditions, file: str) -> list[str]:
 
 def environment(conditions: Conditions, tree: Path, reports: Path, scratch: Path) -> dict[str, str]:
     """The environment variables: our own but what could tell the sides apart, then the data's, then what we need."""
-    import unhang.prove.shims as shims
+    import unhang.prove.ranks.shims as shims
 
     kept = {name: value for name, value in os.environ.items() if not name.startswith(_DROPPED)}
     ours = {

@@ -8,10 +8,11 @@ import sys
 import time
 from pathlib import Path
 
-import interpreters
 import pytest
 import runner
 from runner import Conditions, Result
+
+from support import interpreters
 
 PLAIN = Conditions(Path(sys.executable), 1, 0, 60, False, {})
 

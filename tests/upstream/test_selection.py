@@ -13,8 +13,8 @@ import venvs
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
-from unhang import catalog
 from unhang.errors import UnhangError
+from unhang.shapes import catalog
 
 UPSTREAMS = json.loads((selection.HERE / "releases.json").read_text())["upstreams"]
 DATA = sorted(selection.PATCHES.glob("*/upstream_tests.json"))

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-import cli
 import pytest
 import run
 import venvs
 from git import Repo
+
+from support import cli
 
 ENGINE = "verl/workers/engine/megatron/transformer_impl.py"
 HEAD = f"from pathlib import Path\nSOURCE = Path('{ENGINE}').read_text()\nPATCHED = '# unhang' in SOURCE\n"

@@ -6,13 +6,13 @@ import hashlib
 import tarfile
 from pathlib import Path
 
-import cli
 import pytest
 import selection
 import trees
 from filelock import FileLock
 from git import Repo
 
+from support import cli
 from unhang.errors import UnhangError
 
 MEGATRON = selection.upstream("megatron-lm")

@@ -1,8 +1,8 @@
 """pytest plugin (``-p unhang_on_cpu``): lets upstream's tests for GPUs run on a CPU, as far as they can.
 
 Never used where there is a GPU. What it changes is told by ``SHIMS``, and ``POSING`` where ``UNHANG_POSING`` is set;
-both stand in the report. The shims that the
-proofs use too are ``unhang.prove.shims``, in the file that ``UNHANG_SHIMS`` names; unhang itself is not installed here.
+both stand in the report. The shims that the proofs use too are ``unhang.prove.ranks.shims``, in the file that
+``UNHANG_SHIMS`` names; unhang itself is not installed here.
 """
 
 from __future__ import annotations

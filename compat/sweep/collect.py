@@ -1,0 +1,126 @@
+"""Collect what the releases and the commits show: each distinct shape of a target, and each distinct file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from unhang.compat.sweep.clones import Seen
+from unhang.compat.sweep.learnt import Learnt, UnreadableError
+from unhang.compat.sweep.sources import Content, Release
+from unhang.shapes.catalog import Target
+
+Key = tuple[str, str, str]
+"""Fix, function and shape."""
+
+
+@dataclass
+class Row:
+    """A shape under way to the matrix: the first content that showed it, and where it was seen."""
+
+    content: Content
+    note: str = ""
+    commits: list[str] = field(default_factory=list)
+    """Date and short name of commits."""
+    releases: list[tuple[str, str]] = field(default_factory=list)
+    """Upstream and version."""
+    supported: bool = False
+    """Whether it was seen at the floor version or later, at least once."""
+
+
+class Collection:
+    """The distinct shapes and files of some targets. Pure, but for what ``learnt`` keeps."""
+
+    def __init__(self, targets: Sequence[Target], learnt: Learnt) -> None:
+        self.targets = targets
+        self.rows: dict[Key, Row] = {}
+        self.files: dict[str, dict[str, str | None]] = {}
+        """The shapes in the files of releases and of the tips of branches, by the file's digest."""
+        self.released: dict[tuple[Target, str], Content] = {}
+        """The contents of releases that have a target, by target and digest."""
+        self.releases: dict[str, dict[str, Release]] = {}
+        self.shapes: dict[tuple[str, str, Target], str | None] = {}
+        """The shape that a release, by upstream and version, has of a target."""
+        self.contents: dict[tuple[str, str], set[str]] = {}
+        """The digests of all files looked at for a fix's function."""
+        self.problems: list[str] = []
+        """What nothing can be said of, though people run it: for a person to look at."""
+        self._learnt = learnt
+
+    def release(self, release: Release) -> None:
+        """Take note of a release: its files' digests, its shapes."""
+        self.releases.setdefault(release.upstream, {})[release.version] = release
+        for target in self._targets_of(release.upstream):
+            found = release.files[target.file]
+            shape = None if found is None else self._see(target, found, f"{release.upstream} {release.version}")
+            self.shapes[release.upstream, release.version, target] = shape
+            if shape is not None and found is not None:
+                row = self._row(target, shape, found)
+                row.supported = True
+                row.releases.append((release.upstream, release.version))
+                self.released.setdefault((target, found.sha256), found)
+
+    def history(self, seen: Iterable[Seen]) -> list[str]:
+        """Take note of contents in history; gives those that do not parse: a branch may be broken for a day."""
+        broken = []
+        for item in seen:
+            for target in (target for target in self.targets if target.file == item.path):
+                try:
+                    shape = self._shape(target, item.content)
+                except UnreadableError as error:
+                    broken.append(f"{item.path} at {item.first}: {error}")
+                    continue
+                if shape is not None:
+                    row = self._row(target, shape, item.content)
+                    row.supported |= item.supported
+                    row.commits += [item.first, item.last]
+        return broken
+
+    def tip(self, path: str, found: Content) -> None:
+        """Take note of a file as a development branch has it now: then a checkout of that need not be parsed."""
+        for target in self.targets:
+            if target.file == path:
+                self._see(target, found, f"{path} at the tip of a branch")
+
+    def change(self, target: Target, found: Content, note: str) -> None:
+        """Take note of a change of upstream's that people apply by hand."""
+        shape = self._learnt.shape(found, target.function)
+        if shape is not None and shape not in {known for _, _, known in self.rows}:
+            self._row(target, shape, found).note = note
+
+    def patched(self, results: Mapping[Key, str]) -> list[str]:
+        """Take note of what a release's files are once they are patched: then `check` need not parse them either.
+
+        Gives those in which the rewrite of their shape does not hold: an import may be missing there.
+        """
+        failed = []
+        for (target, _), found in self.released.items():
+            shape = self._learnt.shape(found, target.function)
+            result = results.get((target.fix, target.function, shape or ""))
+            if result is None:
+                continue
+            digest = self._learnt.patched(found, target, result)
+            if digest is None:
+                failed.append(f"{target.fix} {shape}: its rewrite does not hold in {target.file} of {found.sha256}")
+            else:
+                self.files.setdefault(digest, {})[target.function] = result
+        return failed
+
+    def _see(self, target: Target, found: Content, where: str) -> str | None:
+        try:
+            shape = self._shape(target, found)
+        except UnreadableError as error:
+            self.problems.append(f"{target.file} of {where}: {error}")
+            return None
+        self.files.setdefault(found.sha256, {})[target.function] = shape
+        return shape
+
+    def _shape(self, target: Target, found: Content) -> str | None:
+        self.contents.setdefault((target.fix, target.function), set()).add(found.sha256)
+        return self._learnt.shape(found, target.function)
+
+    def _row(self, target: Target, shape: str, found: Content) -> Row:
+        return self.rows.setdefault((target.fix, target.function, shape), Row(found))
+
+    def _targets_of(self, upstream: str) -> list[Target]:
+        return [target for target in self.targets if target.upstream == upstream]

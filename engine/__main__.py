@@ -1,6 +1,0 @@
-"""`python -m unhang`: the same as the command `unhang`."""
-
-from unhang.cli import run
-
-if __name__ == "__main__":
-    run()

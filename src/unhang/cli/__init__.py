@@ -1,0 +1,1 @@
+"""Arguments and commands: what a user types, and what they see."""

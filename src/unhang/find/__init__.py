@@ -1,0 +1,1 @@
+"""Which environment, and which copies of the upstreams its imports would use."""

@@ -1,0 +1,1 @@
+"""What stands in an installation's files, and what that means: the verdicts."""

@@ -1,0 +1,121 @@
+"""Runs a proof's cases on all variants of the source, in the target's interpreter: asked on stdin, answered on stdout.
+
+The question: ``fix``; ``path``, what goes first on ``sys.path``; ``cases``, each as the fields of ``Case``;
+``deadline_s``; ``variants``, for each name the modules that it replaces, with their files, and the names of its
+cases. The answer: ``torch``'s version, and ``outcomes``, by variant and case. Each variant has a process of its own,
+in which the upstream is imported for real, its module taken from the variant's file.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.abc
+import importlib.util
+import json
+import multiprocessing
+import os
+import sys
+import time
+import traceback
+from typing import TYPE_CHECKING, Any
+
+from .cases import BROKEN, Case, Outcome, Topology
+from .ranks import places
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from importlib.machinery import ModuleSpec
+    from multiprocessing.connection import Connection
+    from types import ModuleType
+
+MARK = "unhang-proof:"
+"""The answer stands behind this, whatever else is printed."""
+
+
+class Variant(importlib.abc.MetaPathFinder):
+    """Finds some modules in files of our own; all others where they are."""
+
+    def __init__(self, files: Mapping[str, str]) -> None:
+        self._files = files
+
+    def find_spec(self, fullname: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        """The spec of a module of the variant; None for any other."""
+        file = self._files.get(fullname)
+        return importlib.util.spec_from_file_location(fullname, file) if file else None
+
+
+def main() -> None:
+    """Answer the question on stdin."""
+    question = json.load(sys.stdin)
+    sys.path[:0] = question["path"]
+    print(f"\n{MARK}{json.dumps(answer(question))}", flush=True)
+
+
+def answer(question: Mapping[str, Any]) -> dict[str, Any]:
+    """Run the cases: the answer, or ``problem`` where this interpreter cannot."""
+    try:
+        import torch
+    except ImportError as error:
+        return {"problem": f"no torch here: {error}"}
+    proof = importlib.import_module(f".fixes.{question['fix'].replace('-', '_')}", __package__)
+    for name in getattr(proof, "WARM", ()):  # once, not for each variant; what fails will be told where it is needed
+        try:
+            importlib.import_module(name)
+        except Exception:
+            continue
+    cases = [Case(*row)._replace(topology=Topology(*row[1])) for row in question["cases"]]
+    outcomes = {}
+    for name, (files, wanted) in question["variants"].items():
+        chosen = [case for case in cases if case.name in wanted]
+        outcomes[name] = _forked(proof, files, chosen, float(question["deadline_s"]))
+    return {"torch": torch.__version__, "python": sys.version.split()[0], "outcomes": outcomes}
+
+
+def _forked(
+    proof: ModuleType, files: Mapping[str, str], cases: Sequence[Case], deadline_s: float
+) -> dict[str, tuple[str, str, float]]:
+    context = multiprocessing.get_context("fork")
+    ours, theirs = context.Pipe(duplex=False)
+    process = context.Process(target=_variant, args=(theirs, proof, files, cases, deadline_s))
+    process.start()
+    theirs.close()
+    outcomes: dict[str, tuple[str, str, float]] = {}
+    try:
+        while True:
+            name, outcome = ours.recv()
+            outcomes[name] = outcome
+    except EOFError:
+        process.join()
+    for case in cases:
+        outcomes.setdefault(case.name, (BROKEN, f"its process ended with exit code {process.exitcode}", 0.0))
+    return outcomes
+
+
+def _variant(
+    pipe: Connection, proof: ModuleType, files: Mapping[str, str], cases: Sequence[Case], deadline_s: float
+) -> None:
+    quiet = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(quiet, 1)
+    sys.meta_path.insert(0, Variant(files))
+    places.ROOTS += [file[: -len(f"{name.replace('.', '/')}.py")] for name, file in files.items()]
+    try:
+        proof.prepare()
+    except Exception:
+        for case in cases:
+            pipe.send((case.name, (BROKEN, _tail(), 0.0)))
+        return
+    for case in cases:
+        begun = time.monotonic()
+        try:
+            outcome: Outcome = proof.run(case, deadline_s)
+        except Exception:
+            outcome = Outcome(BROKEN, _tail())
+        pipe.send((case.name, (outcome.status, outcome.detail, round(time.monotonic() - begun, 2))))
+
+
+def _tail() -> str:
+    return traceback.format_exc()[-1500:]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,226 @@
+"""megatron-core: the real ``MoELayer``, its router, dispatcher and ``TEGroupedMLP``, on real expert-parallel ranks.
+
+Transformer Engine does not run on a CPU. Stand-ins (in ``moe_layer``) are the grouped linears, what pads rows for fp8,
+and what recomputation needs of it, or compiles in C++. A linear either keeps the autograd graph on empty input, or
+returns a fresh empty tensor there, as the backends do that the fix is a safeguard against; under fp8 it refuses rows
+that are not aligned, as an fp8 GEMM does, but computes in float32. So this shows what follows from such a backend, and
+that the rewrite cures it; not which backend is one, nor anything of fp8 numbers, kernels, streams, the fused path, or
+the flex dispatchers.
+
+Each case goes through several steps: tokens for all ranks, none for those but the first, and tokens for all again.
+"""
+
+from __future__ import annotations
+
+import types
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ...cases import CRASHED, DIFFERS, HUNG, PASSED, Case, Outcome, Topology
+from ...ranks import gloo, megatron, shims
+from ...ranks.operations import ranges
+from . import moe_layer
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Sequence
+
+WARM = ("torch", "numpy")
+_BACKWARD = "in the dispatcher's backward pass"
+_EP2 = Topology(dp=2, ep=2)
+_FULL, _EMPTY, _UNEVEN = "full", "empty", "uneven"
+_STEPS, _WITH_TOKENS = (_FULL, _EMPTY, _FULL), (_FULL, _UNEVEN, _FULL)
+
+
+def _cases() -> Iterator[Case]:
+    for dispatcher in ("alltoall", "allgather"):
+        for recompute in (False, True):
+            name = dispatcher + ("-recompute" if recompute else "")
+            base = Case(name, _EP2, "ranks", PASSED, options={"dispatcher": dispatcher, "recompute": recompute})
+            core = dispatcher == "alltoall" and not recompute
+            yield _variant(base, "cuts", HUNG)._replace(core=core)
+            yield _variant(base, "keeps", PASSED)._replace(core=core)
+            yield _variant(base, "same", PASSED, cuts=True, compare=True)._replace(core=core)
+    padded = Case("fp8", _EP2, "ranks", PASSED, options={"dispatcher": "alltoall", "fp8": True})
+    yield _variant(padded, "cuts", HUNG)
+    yield _variant(padded, "same", PASSED, cuts=True, compare=True)
+    skipped = padded._replace(name="fp8-aligned", options={**padded.options, "aligned": True})
+    yield _variant(skipped, "cuts", HUNG)._replace(core=True)
+    yield _variant(skipped, "same", PASSED, cuts=True, compare=True)
+    on_input = Case("on-input", _EP2, "ranks", PASSED, options={"dispatcher": "alltoall", "on_input": True})
+    yield _variant(on_input, "cuts", HUNG)
+    yield _variant(on_input, "keeps", PASSED)
+    wrapped = Case("ddp", Topology(dp=4, ep=2), "ranks", PASSED, options={"dispatcher": "alltoall", "ddp": True})
+    yield _variant(wrapped, "cuts", HUNG)._replace(untouched=CRASHED, at="finish_grad_sync")
+    yield _variant(wrapped, "keeps", PASSED)
+
+
+def _variant(base: Case, name: str, untouched: str, **options: Any) -> Case:
+    told = {"cuts": untouched == HUNG, **base.options, **options}
+    at = _BACKWARD if untouched == HUNG else ""
+    return base._replace(name=f"{base.name}-{name}", untouched=untouched, at=at, options=told)
+
+
+CASES = tuple(_cases())
+
+
+def ruled_out(topology: Topology) -> str:
+    """Why the defect cannot come up."""
+    return "with EP 1 every rank has all experts, and waits for no other's tokens" if topology.ep == 1 else ""
+
+
+def case_for(topology: Topology, upstream: str, shapes: Collection[str]) -> Case:
+    """The smallest job that shows it, whatever the user's sizes: what they change is how likely an empty rank is."""
+    return next(case for case in CASES if case.name == "alltoall-cuts")
+
+
+_TOKENS = 32  # of each rank
+
+
+class Step(NamedTuple):
+    """What one rank did in one step."""
+
+    tokens: int
+    """Tokens that its experts were given."""
+    shape: tuple[int, ...]
+    reaches_input: bool
+    """Whether the input has a gradient."""
+    gradients: dict[str, float | None]
+    """The largest of each weight of its experts, by name; None where there is none."""
+    differs: tuple[str, ...]
+    """What is not bit by bit what the untouched forward gives: names of gradients, or the output."""
+
+
+def prepare() -> None:
+    """Import megatron-core, for CPU."""
+    shims.cuda_on_cpu()
+    moe_layer.stand_in()
+
+
+def run(case: Case, deadline_s: float) -> Outcome:
+    """Run the steps on every rank, and look at the gradients."""
+
+    def body(rank: int) -> list[Step]:
+        shims.gloo_as_nccl()
+        megatron.initialize(case.topology)
+        return _steps(case, rank)
+
+    world = gloo.run(case.topology.world, body, deadline_s=deadline_s)
+    if world.status != PASSED:
+        frames = [frame for rank in world.ranks for frame in rank.stack]
+        is_backward = any("tensor_parallel/mappings.py" in frame and frame.endswith(" in backward") for frame in frames)
+        return Outcome(world.status, f"{_BACKWARD}: " * is_backward + world.text())
+    values: list[list[Step]] = [rank.value for rank in world.ranks]
+    wrong = _wrong(case, values)
+    return Outcome(DIFFERS, wrong) if wrong else Outcome(PASSED, _told(case, values))
+
+
+def _steps(case: Case, rank: int) -> list[Step]:
+    """Go through the steps as one rank."""
+    import torch
+    import torch.distributed as dist
+
+    layer = moe_layer.make(case.options, case.topology.ep)
+    tokens: list[int] = []
+    layer.experts.register_forward_pre_hook(lambda _, args: tokens.append(int(args[1].sum())))
+    forwards = [layer.experts.forward]
+    if case.options.get("compare"):
+        forwards.append(types.MethodType(moe_layer.untouched_forward(), layer.experts))
+    model = moe_layer.wrapped(layer) if case.options.get("ddp") else layer
+    told = []
+    for number, kind in enumerate(_kinds(case, rank)):
+        _set_router(layer, kind)
+        results = []
+        for forward in forwards:
+            layer.experts.forward = forward
+            torch.manual_seed(100 * number + rank)
+            results.append(_once(model, layer, torch.rand(_TOKENS, 1, moe_layer.HIDDEN, requires_grad=True)))
+            dist.barrier()  # a step ends with collectives on other groups: no rank comes to the next one alone
+        given, gradients = results[0]
+        names = given.keys() if len(results) > 1 else ()
+        differs = tuple(name for name in names if not _equal(given[name], results[1][0][name]))
+        reaches = given["input"] is not None
+        told.append(Step(tokens[-1], tuple(given["output"].shape), reaches, gradients, differs))
+    return told
+
+
+def _once(model: Any, layer: Any, tokens: Any) -> tuple[dict[str, Any], dict[str, float | None]]:
+    """Forward and backward: the tensors that come out, and the largest of each of the experts' gradients."""
+    is_wrapped = model is not layer
+    if is_wrapped:
+        model.zero_grad_buffer()
+    for parameter in layer.parameters():
+        parameter.grad = None
+    output = tokens + model(tokens)[0]  # as in a transformer layer
+    output.square().sum().backward()
+    if is_wrapped:
+        model.finish_grad_sync()
+    kept = "main_grad" if is_wrapped else "grad"
+    gradients = {name: getattr(parameter, kept) for name, parameter in layer.named_parameters()}
+    largest = {
+        name.removeprefix("experts."): None if value is None else float(value.abs().max())
+        for name, value in gradients.items()
+        if name.startswith("experts.")
+    }
+    return {**gradients, "input": tokens.grad, "output": output.detach()}, largest
+
+
+def _equal(one: Any, other: Any) -> bool:
+    import torch
+
+    return one is other if one is None or other is None else torch.equal(one, other)
+
+
+def _kinds(case: Case, rank: int) -> Sequence[str]:
+    """The steps of a rank: with replicas of the experts, those of the first expert-parallel group alone lack tokens."""
+    if case.options.get("compare") or rank >= case.topology.ep:
+        return _WITH_TOKENS
+    return _STEPS
+
+
+def _set_router(layer: Any, kind: str) -> None:
+    """Make the router choose: as it comes, the experts of rank 0, or one expert of each rank."""
+    import torch
+
+    weight = layer.router.weight
+    with torch.no_grad():
+        if kind == _FULL:
+            drawn = torch.randn(weight.shape, generator=torch.Generator().manual_seed(0))
+            weight.copy_(drawn - drawn.mean(dim=1, keepdim=True))  # so that every expert is some token's choice
+        else:
+            local = moe_layer.EXPERTS // _EP2.ep
+            chosen = range(local) if kind == _EMPTY else range(0, moe_layer.EXPERTS, local)
+            weight.zero_()
+            weight[list(chosen)] = 1.0  # the tokens are positive
+
+
+def _wrong(case: Case, values: list[list[Step]]) -> str:
+    """What is wrong with the steps of all ranks; empty where each has the gradients that it should have."""
+    for rank, steps in enumerate(values):
+        for number, (kind, step) in enumerate(zip(_kinds(case, rank), steps), 1):
+            has_none = _lacks_tokens(case, rank, kind)
+            assert (step.tokens == 0) == has_none, f"rank {rank} has {step.tokens} tokens in step {number}, {kind}"
+            where = f"rank {rank}, step {number} ({kind})"
+            if step.shape != (_TOKENS, 1, moe_layer.HIDDEN) or not step.reaches_input:
+                return f"{where}: output {step.shape}, {'a' if step.reaches_input else 'no'} gradient of the input"
+            missing = [name for name, largest in step.gradients.items() if largest is None]
+            if missing or not step.gradients:
+                return f"{where}: no gradient of {', '.join(missing) or 'any expert'}"
+            if step.differs:
+                return f"{where}: not what the untouched forward gives: {', '.join(step.differs)}"
+            if has_none != (not any(step.gradients.values())) and not case.options.get("ddp"):
+                return f"{where}: {step.tokens} tokens, gradients {step.gradients}"
+            if step.gradients != values[rank % case.topology.ep][number - 1].gradients:
+                return f"{where}: gradients differ from those of its replica on rank {rank % case.topology.ep}"
+    return ""
+
+
+def _lacks_tokens(case: Case, rank: int, kind: str) -> bool:
+    return kind == _EMPTY and kind in _kinds(case, rank) and rank % case.topology.ep > 0
+
+
+def _told(case: Case, values: list[list[Step]]) -> str:
+    steps = f"{len(values[0])} steps"
+    if case.options.get("compare"):
+        return f"{steps} with tokens: output and all gradients bit-identical to the untouched forward"
+    empty = ranges(rank for rank in range(len(values)) if _lacks_tokens(case, rank, _EMPTY))
+    added = "" if case.options.get("ddp") else ", and all are zero there"  # with replicas, those of another are added
+    return f"{steps}: rank {empty} has no token in one; every gradient of fc1 and fc2 exists{added}"

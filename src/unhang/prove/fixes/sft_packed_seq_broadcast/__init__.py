@@ -1,0 +1,112 @@
+"""Megatron-LM: what each rank of a pipeline is given of a batch of packed sequences, compared with the data.
+
+Real: ``get_batch_on_this_tp_rank``, the groups, the stages, ``mtp_on_this_rank`` and the global arguments; in a source
+tree also ``get_batch`` of ``pretrain_gpt``, which no wheel has, and the parameters for attention that it makes.
+Stand-ins: the data (one packed sample for each chunk and data-parallel rank, on the ranks that have a data loader), the
+arguments (only those that these functions read) and the model's config, which is not made of the arguments.
+
+Where memory is made that nobody has written to, torch fills it with a fixed value, so that it is always told from data.
+Not seen: what attention makes of wrong metadata (a crash on the middle stages, a wrong loss on the last one), for no
+model runs; context parallelism with packed sequences, which needs Transformer Engine; Mamba's own ``get_batch``; and
+devices, CUDA graphs, padding masks and dynamic context parallelism. In a schedule of more than 64 ranks the values are
+those of the real job only where one process records a whole tensor-parallel group, as it does in the cases here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import typing
+from typing import TYPE_CHECKING
+
+from ...cases import CRASHED, DIFFERS, HUNG, PASSED, Case, Outcome
+from ...ranks import gloo, megatron, schedule, shims
+from ...ranks.operations import Operation
+from ...ranks.operations import ranges as numbers
+from .batches import Seen, batches
+from .cases import CASES as CASES
+from .cases import case_for as case_for
+from .cases import cases_for as cases_for
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+WARM = ("torch", "numpy", "transformers")
+BESIDE = {"megatron-lm": ("megatron-core",), "megatron-core": ("megatron-lm",)}
+
+
+def prepare() -> None:
+    """Import Megatron-LM, for CPU; of a source tree also ``pretrain_gpt``."""
+    import torch
+    import typing_extensions
+
+    if not hasattr(typing, "override"):  # before Python 3.12, which upstream asks for
+        typing.override = typing_extensions.override  # type: ignore[attr-defined]
+    torch.use_deterministic_algorithms(True, warn_only=True)  # what torch.empty gives is filled then
+    shims.cuda_on_cpu()
+    importlib.import_module("megatron.training.utils")
+    if importlib.util.find_spec("pretrain_gpt"):
+        importlib.import_module("pretrain_gpt")
+
+
+def run(case: Case, deadline_s: float) -> Outcome:
+    """Run one case: every rank asks for the batch of each of its chunks, and compares it with the data."""
+    from megatron.core import parallel_state
+
+    if case.harness == "ranks":
+
+        def body(rank: int) -> Seen:
+            megatron.initialize(case.topology, chunks=case.options.get("chunks"))
+            return batches(case)
+
+        world = gloo.run(case.topology.world, body, deadline_s=deadline_s)
+        if world.status != PASSED:
+            return Outcome(world.status, world.text())
+        return _compared(case, {number: rank.value for number, rank in enumerate(world.ranks)})
+    megatron.remember_rank_lists()
+    kept = megatron.Globals(parallel_state)
+
+    def fresh(_: int) -> None:
+        kept.restore()
+        megatron.initialize(case.topology, chunks=case.options.get("chunks"))
+
+    found = schedule.check(case.topology.world, fresh, lambda _: batches(case))
+    if found.findings:
+        raised = any(finding.kind == "raised" for finding in found.findings)
+        return Outcome(CRASHED if raised else HUNG, found.text())
+    outcome = _compared(case, found.values)
+    if outcome.status == PASSED and "most" in case.options:
+        return _counted(case, found.values, {rank: _broadcasts(steps) for rank, steps in found.programs.items()})
+    return outcome
+
+
+def _compared(case: Case, seen: Mapping[int, Seen]) -> Outcome:
+    faults: dict[str, list[int]] = {}
+    for rank, one in seen.items():
+        for fault in one.faults:
+            faults.setdefault(fault, []).append(rank)
+    if faults:
+        told = [f"{fault} (rank {numbers(set(where))})" for fault, where in sorted(faults.items())]
+        return Outcome(DIFFERS, "; ".join(told))
+    chunks = sum(len(one.places) for one in seen.values())
+    what = "packed-sequence metadata" if case.options.get("sft", True) else "batch"
+    return Outcome(PASSED, f"the data's own {what} in each of {chunks} chunks on {len(seen)} ranks")
+
+
+def _counted(case: Case, seen: Mapping[int, Seen], issued: Mapping[int, int]) -> Outcome:
+    """Whether no rank issued more than it may; with a digest of all that was given, to compare sources by."""
+    for rank, one in seen.items():
+        most = sum(case.options["most"][place] for place in one.places)
+        if issued[rank] > most:
+            return Outcome(
+                DIFFERS, f"rank {rank} issues {issued[rank]} broadcasts as {'+'.join(one.places)}, not {most}"
+            )
+    digest = hashlib.sha256("\n".join(one.told for one in seen.values()).encode()).hexdigest()[:12]
+    loaders = [(rank, one) for rank, one in seen.items() if rank % case.topology.tp == 0]
+    each = ", ".join(f"{'+'.join(one.places)} {issued[rank]}" for rank, one in loaders)
+    return Outcome(PASSED, f"broadcasts: {each}; batches {digest}")
+
+
+def _broadcasts(steps: Iterable[object]) -> int:
+    return sum(isinstance(step, Operation) and step.kind == "broadcast" for step in steps)

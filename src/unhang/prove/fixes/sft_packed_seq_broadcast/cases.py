@@ -1,0 +1,124 @@
+"""The cases of ``sft-packed-seq-broadcast``: a set for each shape of the target, and those of a user's job."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ...cases import CRASHED, DIFFERS, HUNG, PASSED, Case, Topology
+from ...ranks import schedule
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping
+
+_LAST, _MIDDLE = "on the last stage cu_seqlens is None", "on the middle stage cu_seqlens is None"
+_BROADCAST = "in _broadcast"
+_VIRTUAL, _MTP = {"chunks": 2}, {"mtp": True}
+_GET_BATCH = {"through": "get_batch"}
+_SMALL, _LARGE = Topology(tp=2, pp=4), Topology(tp=4, pp=8, dp=8)
+# Without --sft the broadcasts are these, no more: a whole batch, the first stage's, a middle one's, the last one's.
+_BROADCASTS = {"whole": 6, "first": 4, "middle": 0, "last": 2}
+_BROADCASTS_0_16 = {"whole": 8, "first": 6, "middle": 2, "last": 4}
+
+
+def _controls(most: Mapping[str, int]) -> tuple[Case, ...]:
+    plain = {"sft": False, "most": most}
+    return (
+        Case("tp1-pp4", Topology(pp=4), "ranks", PASSED, core=True),
+        Case("tp2-pp4-no-sft", _SMALL, "schedule", PASSED, options=plain, core=True),
+        Case("tp2-pp4-no-sft-virtual-mtp", _SMALL, "schedule", PASSED, options={**plain, **_VIRTUAL, **_MTP}),
+        Case("tp2-pp1-no-sft", Topology(tp=2), "schedule", PASSED, options=plain),
+    )
+
+
+CASES = (
+    Case("tp2-pp2", Topology(tp=2, pp=2), "ranks", DIFFERS, _LAST, core=True),
+    Case("tp2-pp4", _SMALL, "ranks", DIFFERS, _MIDDLE, core=True),
+    Case("tp2-pp4-virtual", _SMALL, "ranks", DIFFERS, _LAST, _VIRTUAL),
+    Case("tp2-pp4-mtp", _SMALL, "ranks", DIFFERS, _MIDDLE, _MTP),
+    Case("tp2-pp4-virtual-mtp", _SMALL, "ranks", DIFFERS, _LAST, {**_VIRTUAL, **_MTP}),
+    Case("tp2-pp4-schedule", _SMALL, "schedule", DIFFERS, _LAST, core=True),
+    Case("tp4-pp8-dp8-schedule-256", _LARGE, "schedule", DIFFERS, _LAST),
+    Case("tp2-pp1", Topology(tp=2), "ranks", PASSED, core=True),
+    *_controls(_BROADCASTS),
+)
+"""0.17 and dev, through ``get_batch_on_this_tp_rank`` alone."""
+CASES_0_16 = (
+    *(
+        Case(name, topology, "schedule", HUNG, _BROADCAST, {**options, "buffers": True}, core=True)
+        for name, topology, options in (
+            ("tp2-pp1-schedule", Topology(tp=2), {}),
+            ("tp2-pp4-schedule", _SMALL, {}),
+            ("tp2-pp4-virtual-schedule", _SMALL, _VIRTUAL),
+            ("tp2-pp4-virtual-mtp-schedule", _SMALL, {**_VIRTUAL, **_MTP}),
+            ("tp4-pp8-dp8-schedule-256", _LARGE, {}),
+        )
+    ),
+    *_controls(_BROADCASTS_0_16),
+)
+"""0.16, where sender and receiver issue different broadcasts on every stage."""
+CASES_OF_TREES = (
+    Case("get-batch-tp2-pp4", _SMALL, "ranks", DIFFERS, _LAST, _GET_BATCH, core=True),
+    Case("get-batch-tp2-pp4-mtp", _SMALL, "ranks", DIFFERS, _MIDDLE, {**_GET_BATCH, **_MTP}),
+    Case("get-batch-tp2-pp4-virtual", _SMALL, "ranks", CRASHED, "TypeError", {**_GET_BATCH, **_VIRTUAL}),
+    Case("get-batch-tp2-pp1", Topology(tp=2), "ranks", PASSED, options=_GET_BATCH),
+)
+"""What ``pretrain_gpt`` makes of it, where it asks for the metadata on middle stages too: 0.17, and dev since then."""
+_NULLED = {
+    "tp1-pp4": (DIFFERS, _MIDDLE),
+    "get-batch-tp2-pp4": (CRASHED, "TypeError"),
+    "get-batch-tp2-pp4-mtp": (CRASHED, "TypeError"),
+}
+
+
+def _nulled(cases: Iterable[Case]) -> tuple[Case, ...]:
+    return tuple(
+        case._replace(untouched=_NULLED[case.name][0], at=_NULLED[case.name][1]) if case.name in _NULLED else case
+        for case in cases
+    )
+
+
+CASES_NULLED = _nulled(CASES)
+"""Dev at its newest: middle stages lose the metadata on the sender too, so that TP 1 is no control there."""
+CASES_OF_NEWEST_TREES = (*CASES_NULLED, *_nulled(CASES_OF_TREES))
+"""Both for that."""
+# The shapes that these cases are for, as on record: untouched, and as we rewrite them.
+_SHAPES_0_16 = frozenset({"5e80042fa2c81f1e", "3e6887506a0fb6f4"})
+_NULLING = frozenset({"2991e1d44541f615", "b9840013aa631b0a"})
+_UNPACKED = {**_GET_BATCH, "middle": "nothing"}
+CASES_OF_OLDER_TREES = (
+    Case("get-batch-tp2-pp4", _SMALL, "ranks", DIFFERS, _LAST, _UNPACKED, core=True),
+    Case("get-batch-tp2-pp4-virtual", _SMALL, "ranks", DIFFERS, _LAST, {**_UNPACKED, **_VIRTUAL}),
+    Case("get-batch-tp2-pp1", Topology(tp=2), "ranks", PASSED, options=_UNPACKED),
+)
+"""The same for dev before that: middle stages ask for nothing, and stay unpacked."""
+_NO_DIM = "'NoneType' object has no attribute 'dim'"
+CASES_OF_0_16_TREES = (
+    Case("get-batch-tp2-pp4", _SMALL, "schedule", CRASHED, _NO_DIM, _UNPACKED, core=True),
+    Case("get-batch-tp2-pp4-virtual", _SMALL, "schedule", CRASHED, _NO_DIM, {**_UNPACKED, **_VIRTUAL}),
+    Case("get-batch-tp2-pp1", Topology(tp=2), "schedule", HUNG, _BROADCAST, _UNPACKED),
+    Case("get-batch-tp1-pp4", Topology(pp=4), "schedule", PASSED, options=_UNPACKED),
+)
+"""And for 0.16, where the last stage's receiver stumbles over what its peer never sends alike."""
+_FEW = 8
+
+
+def cases_for(upstream: str, shapes: Collection[str]) -> tuple[Case, ...]:
+    """The cases of a ``get_batch_on_this_tp_rank`` of this shape."""
+    if not _SHAPES_0_16.isdisjoint(shapes):
+        return CASES_0_16
+    return CASES if _NULLING.isdisjoint(shapes) else CASES_NULLED
+
+
+def case_for(topology: Topology, upstream: str, shapes: Collection[str]) -> Case | None:
+    """A user's job; None where the processes that record it would part a tensor-parallel group."""
+    world = topology.world
+    workers = schedule.workers(world)
+    if any(world * worker // workers % topology.tp for worker in range(workers)):
+        return None
+    harness = "ranks" if world <= _FEW else "schedule"
+    if topology.tp > 1 and not _SHAPES_0_16.isdisjoint(shapes):
+        return Case("yours", topology, "schedule", HUNG, _BROADCAST, {"buffers": True})
+    has_nulled = topology.pp > 2 and not _NULLING.isdisjoint(shapes)
+    if (topology.tp > 1 and topology.pp > 1) or has_nulled:
+        return Case("yours", topology, harness, DIFFERS, "stage cu_seqlens is None")
+    return Case("yours", topology, harness, PASSED)

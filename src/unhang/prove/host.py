@@ -1,0 +1,179 @@
+"""Our side of a proof: the variants of the source in a temporary folder, and the target's interpreter asked."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from unhang.errors import UnhangError
+from unhang.judge.decide import NOT_AFFECTED
+from unhang.prove.cases import Case, Outcome
+from unhang.records import Installation
+from unhang.rewrite.plan import judge, plan
+from unhang.shapes import catalog
+from unhang.shapes.catalog import Fix
+
+UNTOUCHED, PATCHED = "untouched", "patched"
+_CHILD = """
+import importlib.util, os, sys
+folder = sys.argv[1]
+spec = importlib.util.spec_from_file_location(
+    "unhang_prove", os.path.join(folder, "__init__.py"), submodule_search_locations=[folder])
+sys.modules["unhang_prove"] = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(sys.modules["unhang_prove"])
+from unhang_prove import child
+child.main()
+"""
+_MARK = "unhang-proof:"
+_CACHES = ("TMPDIR", "TORCHINDUCTOR_CACHE_DIR", "TORCH_EXTENSIONS_DIR", "TRITON_CACHE_DIR")
+
+
+class Other(NamedTuple):
+    """Another variant of the source than untouched and patched: half of the patch, or a pull request as written."""
+
+    change: Callable[[bytes, bytes], bytes]
+    """Makes a file of it, from the untouched one and the patched one."""
+    fails: tuple[str, ...]
+    """The cases that must fail on it."""
+
+
+class Answer(NamedTuple):
+    """What the target's interpreter found."""
+
+    torch: str
+    python: str
+    outcomes: Mapping[str, Mapping[str, Outcome]]
+    """By variant and case."""
+
+
+def sources(
+    fix: Fix, installations: Sequence[Installation], upstreams: Sequence[str]
+) -> dict[str, tuple[bytes, bytes]]:
+    """The files of a fix in these upstreams, by their path below the import path: as they are, and as we rewrite them.
+
+    What is patched already, or fixed by upstream, is no more untouched. Raises UnhangError ``not-provable`` then, and
+    where the rewrite would not go in.
+    """
+    chosen = [found for found in installations if found.upstream in upstreams]
+    findings = judge(chosen, [fix], lambda _path, _target: None)
+    planned = plan(findings, lambda _: None)
+    files = {os.path.realpath(file.path): file for file in planned.files}
+    pairs = {}
+    for finding in findings:
+        file = files.get(os.path.realpath(finding.seen.path))
+        if file is not None:
+            pairs[finding.target.file] = file.before, file.after
+        elif finding.verdict.verdict != NOT_AFFECTED:
+            blocked = [item.reason for item in planned.blocked]
+            raise _not_provable(fix, blocked[0] if blocked else f"the verdict is {finding.verdict.verdict}")
+    if not pairs:
+        raise _not_provable(fix, "nothing here is affected")
+    return pairs
+
+
+def ask(
+    python: str,
+    fix: str,
+    path: Sequence[str],
+    variants: Mapping[str, tuple[Mapping[str, bytes], Sequence[str]]],
+    cases: Sequence[Case],
+    *,
+    deadline_s: float = 8.0,
+    timeout_s: float = 1800.0,
+) -> Answer:
+    """Run the cases of a fix in ``python``, with ``path`` first on its import path, once for each variant of the files.
+
+    ``variants`` gives each variant's files, by their path below the import path, and the names of the cases to run on
+    it. All that is written lies in a temporary folder, and goes with it. Raises UnhangError ``no-torch``, or
+    ``broken-interpreter`` where no answer comes.
+    """
+    with tempfile.TemporaryDirectory(prefix="unhang-prove-") as folder:
+        question = {
+            "fix": fix,
+            "path": list(path),
+            "variants": {
+                name: (_lay_out(os.path.join(folder, name), files), list(wanted))
+                for name, (files, wanted) in variants.items()
+            },
+            "cases": [case._replace(options=dict(case.options)) for case in cases],
+            "deadline_s": deadline_s,
+        }
+        here = os.path.dirname(os.path.abspath(__file__))
+        environ = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", "CUDA_VISIBLE_DEVICES": ""}
+        environ |= dict.fromkeys(_CACHES, folder)  # torch makes its folders when it is imported
+        command = [python, "-B", "-W", "ignore", "-c", _CHILD, here]
+        try:
+            run = subprocess.run(
+                command,
+                input=json.dumps(question).encode(),
+                capture_output=True,
+                cwd=folder,
+                env=environ,
+                timeout=timeout_s,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise _silent(python, f"no answer within {timeout_s:.0f} s") from None
+        except OSError as error:
+            raise _silent(python, error.strerror or str(error)) from None
+    for line in run.stdout.decode("utf-8", "replace").splitlines():
+        if line.startswith(_MARK):
+            return _read(python, json.loads(line[len(_MARK) :]))
+    raise _silent(python, run.stderr.decode("utf-8", "replace").strip()[-500:] or f"exit status {run.returncode}")
+
+
+def prove(
+    python: str,
+    fix: str,
+    upstreams: Sequence[str],
+    installations: Sequence[Installation],
+    cases: Sequence[Case],
+    others: Mapping[str, Other],
+) -> Answer:
+    """Run the cases on the untouched source of these installations and on the patched one, and some on others.
+
+    ``upstreams`` are those whose files are rewritten; the rest is used as it is. Raises as ``sources`` and ``ask``.
+    """
+    pairs = sources(catalog.fix(fix), installations, upstreams)
+    every = [case.name for case in cases]
+    variants: dict[str, tuple[Mapping[str, bytes], Sequence[str]]] = {
+        UNTOUCHED: ({path: before for path, (before, _) in pairs.items()}, every),
+        PATCHED: ({path: after for path, (_, after) in pairs.items()}, every),
+    }
+    for name, other in others.items():
+        variants[name] = {path: other.change(*pair) for path, pair in pairs.items()}, other.fails
+    return ask(python, fix, list(dict.fromkeys(found.root for found in installations)), variants, cases)
+
+
+def _lay_out(folder: str, files: Mapping[str, bytes]) -> dict[str, str]:
+    """Write a variant's files below a folder: where each module is."""
+    where = {}
+    for path, data in files.items():
+        target = os.path.join(folder, *path.split("/"))
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        with open(target, "wb") as file:
+            file.write(data)
+        where[path.removesuffix(".py").replace("/", ".")] = target
+    return where
+
+
+def _read(python: str, answer: Mapping[str, Any]) -> Answer:
+    if "problem" in answer:
+        hint = "prove with an interpreter that has torch: --python PY"
+        raise UnhangError("no-torch", answer["problem"], path=python, hint=hint)
+    outcomes = {
+        variant: {case: Outcome(*row) for case, row in rows.items()} for variant, rows in answer["outcomes"].items()
+    }
+    return Answer(answer["torch"], answer["python"], outcomes)
+
+
+def _not_provable(fix: Fix, why: str) -> UnhangError:
+    return UnhangError("not-provable", f"there is no untouched source to prove {fix.id} on: {why}", hint="unhang check")
+
+
+def _silent(python: str, why: str) -> UnhangError:
+    return UnhangError("broken-interpreter", f"the interpreter does not answer: {why}", path=python)

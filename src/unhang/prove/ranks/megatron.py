@@ -1,0 +1,66 @@
+"""What the proofs about Megatron share: groups made for a topology, and module globals made new for each rank."""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from ..cases import Topology
+
+
+def initialize(topology: Topology, chunks: int | None = None) -> None:
+    """Call the real ``initialize_model_parallel``, with the arguments that this release knows.
+
+    ``chunks`` is the number of virtual pipeline stages on each rank.
+    """
+    from megatron.core import parallel_state
+
+    wanted = {
+        "tensor_model_parallel_size": topology.tp,
+        "pipeline_model_parallel_size": topology.pp,
+        "virtual_pipeline_model_parallel_size": chunks,
+        "context_parallel_size": topology.cp,
+        "expert_model_parallel_size": topology.ep,
+        "expert_tensor_parallel_size": topology.etp,
+        "num_distributed_optimizer_instances": topology.instances,
+        "create_gloo_process_groups": False,
+    }
+    known = inspect.signature(parallel_state.initialize_model_parallel).parameters
+    parallel_state.initialize_model_parallel(**{name: value for name, value in wanted.items() if name in known})
+
+
+def remember_rank_lists() -> None:
+    """Have the lists of ranks, the same for every rank, computed once for all in this process: half of the time."""
+    from megatron.core import parallel_state
+
+    compute = getattr(parallel_state, "generate_masked_orthogonal_rank_groups", None)
+    if compute is None or hasattr(compute, "known"):  # a release that has other ways
+        return
+    known: dict[str, list[list[int]]] = {}
+
+    def remembered(*args: Any, **kwargs: Any) -> list[list[int]]:
+        key = repr((args, kwargs))
+        if key not in known:
+            known[key] = compute(*args, **kwargs)
+        return [list(ranks) for ranks in known[key]]
+
+    remembered.known = known  # type: ignore[attr-defined]
+    parallel_state.generate_masked_orthogonal_rank_groups = remembered
+
+
+class Globals:
+    """The globals of some modules as they are now, for every rank that is run in one process to start from."""
+
+    def __init__(self, *modules: ModuleType) -> None:
+        self._kept: list[tuple[ModuleType, dict[str, Any]]] = [(module, dict(vars(module))) for module in modules]
+
+    def restore(self) -> None:
+        """Make the globals what they were."""
+        for module, kept in self._kept:
+            now = vars(module)
+            for name in set(now) - set(kept):
+                del now[name]
+            now.update(kept)

@@ -1,0 +1,47 @@
+"""Where a rank is, or was: Python stacks, innermost frame first, each frame as file, line and function."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TYPE_CHECKING
+
+from .places import place as site
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # all of the proofs
+
+
+def place(stack: Sequence[str]) -> str:
+    """The frame to name: the innermost one outside of torch, and the collective of torch's that it is in."""
+    ours = site(os.path.join(_HERE, ""), 0, "").partition(":")[0]
+    outside = [
+        frame for frame in stack if not frame.startswith(("torch/", ours, "threading.py", "typing_extensions.py"))
+    ]
+    inside = [frame for frame in stack if "distributed_c10d.py" in frame and " in wrapper" not in frame]
+    where = next(iter(outside), stack[0] if stack else "?")
+    return f"{inside[0].rpartition(' in ')[2]} at {where}" if inside and stack[0] != where else where
+
+
+def of_error(error: BaseException) -> list[str]:
+    """The frames that an exception came through."""
+    frames = []
+    trace = error.__traceback__
+    while trace is not None:
+        frames.append(site(trace.tb_frame.f_code.co_filename, trace.tb_lineno, trace.tb_frame.f_code.co_name))
+        trace = trace.tb_next
+    return frames[::-1]
+
+
+def of_dump(text: str) -> list[str]:
+    """The stack that speaks of a collective, of all that faulthandler writes; else the main thread's."""
+    stacks: list[list[str]] = []
+    for line in text.splitlines():
+        if "most recent call first" in line:
+            stacks.append([])
+        elif stacks and (found := re.match(r'\s+File "(.*)", line (\d+) in (.*)', line)):
+            stacks[-1].append(site(found[1], int(found[2]), found[3]))
+    speaking = [stack for stack in stacks if any("distributed_c10d.py" in frame for frame in stack)]
+    return next(iter(speaking), stacks[-1] if stacks else [])

@@ -1,0 +1,53 @@
+"""Both sides of a fix on an installation, whichever of them is installed: untouched source, and as we rewrite it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from unhang.errors import UnhangError
+from unhang.judge.decide import APPLIED, NEEDED
+from unhang.rewrite.plan import Finding, Original, plan
+
+
+class Sides(NamedTuple):
+    """The files of a fix, by their path below the import path."""
+
+    untouched: Mapping[str, bytes] | None
+    """None where what is installed is patched, and its original bytes are not at hand."""
+    patched: Mapping[str, bytes]
+    """Empty where nothing of the fix is needed or applied here."""
+    note: str
+    """Where the untouched bytes come from, if not from the installation; or why there are none."""
+
+
+def sides(findings: Sequence[Finding], original: Callable[[str], Original | None]) -> Sides:
+    """Both sides of the findings of one fix on one installation.
+
+    ``original`` gives what the receipt keeps of a file, by its real path. Raises UnhangError ``not-provable`` where the
+    rewrite would not go in, and what ``original`` raises.
+    """
+    planned = plan(findings, original)
+    for blocked in planned.blocked:
+        raise UnhangError("not-provable", blocked.reason, path=blocked.installation.root, hint=blocked.hint)
+    files = {file.path: file for file in planned.files}
+    untouched: dict[str, bytes | None] = {}
+    patched: dict[str, bytes] = {}
+    notes = set()
+    for finding in findings:
+        verdict, seen, name = finding.verdict.verdict, finding.seen, finding.target.file
+        if verdict not in (NEEDED, APPLIED) or seen.data is None:
+            continue
+        path = os.path.realpath(seen.path)
+        kept = original(path)
+        ours = kept.data if kept is not None and kept.patched == seen.sha256 else None
+        patched[name] = files[path].after if verdict == NEEDED else seen.data
+        untouched[name] = seen.data if verdict == NEEDED and ours is None else ours
+        if ours is not None:
+            notes.add("patched already: the untouched source is the receipt's")
+        elif verdict == APPLIED:
+            edited = ", for the file was edited since" if kept is not None else ""
+            notes.add(f"patched already, and no receipt has its original bytes{edited}: only the patched side is shown")
+    known = {name: data for name, data in untouched.items() if data is not None}
+    return Sides(known if len(known) == len(untouched) else None, patched, "; ".join(sorted(notes)))

@@ -1,0 +1,1 @@
+"""What is to be written, planned whole in memory."""

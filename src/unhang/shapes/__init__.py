@@ -1,0 +1,1 @@
+"""What a function's shape is, and all shapes on record."""

@@ -1,0 +1,168 @@
+"""What is known: the fixes (manifests in patches/) and the compat matrix (data in compat/), read as they are needed."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, NamedTuple
+
+from unhang.errors import UnhangError
+
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+
+class Target(NamedTuple):
+    """One function in one file of one upstream that a fix rewrites."""
+
+    fix: str
+    upstream: str
+    file: str
+    """Below the folder on the import path: ``megatron/core/parallel_state.py``."""
+    function: str
+    """Its qualified name: ``TEGroupedMLP.forward``."""
+
+
+class Fix(NamedTuple):
+    """A thing a user can name."""
+
+    id: str
+    title: str
+    manifest: Mapping[str, Any]
+    """Its manifest as it stands, DEP-3 fields as keys."""
+    targets: tuple[Target, ...]
+    folder: str
+
+
+class Shape(NamedTuple):
+    """What the matrix says of one shape of a fix's target."""
+
+    state: str
+    """``affected``, ``fixed`` (by upstream), ``not-affected``, ``ours`` (the result of our rewrite), or ``superseded``
+    (the result of an older version of it)."""
+    result: str | None
+    """The shape that our rewrite of an affected or superseded one has."""
+    names: tuple[str, ...]
+    """The global names that the rewrite uses."""
+    note: str
+    """What a user should know of it, such as a pull request that was applied as written; often empty."""
+
+
+class Release(NamedTuple):
+    """One release in the matrix: each target's shape, by ``file::function``; None where it is absent."""
+
+    version: str
+    yanked: bool
+    shapes: Mapping[str, str | None]
+
+
+class ShapeTable(NamedTuple):
+    """All shapes on record, by fix, function and digest; and the shapes of whole files, by the file's sha256."""
+
+    shapes: Mapping[tuple[str, str, str], Shape]
+    files: Mapping[str, Mapping[str, str | None]]
+
+
+class OutlineTable(NamedTuple):
+    """The outlines of the shapes on record, packed: see ``unhang.compat.sweep.outlines``."""
+
+    kinds: Mapping[str, str]
+    """The kind of each statement, by its digest."""
+    blocks: Mapping[str, str]
+    """The statements that hold others: their own digest, and the names of those."""
+    rows: Mapping[tuple[str, str], tuple[str, str]]
+    """By function and shape: the outline's name, and where upstream had it last (empty if it never had)."""
+
+
+@cache
+def fixes() -> Mapping[str, Fix]:
+    """All fixes, by id, in alphabetical order."""
+    found = {}
+    patches = _folder("patches")
+    for name in sorted(os.listdir(patches)):
+        folder = os.path.join(patches, name)
+        path = os.path.join(folder, "manifest.json")
+        if not os.path.exists(path):
+            continue
+        with open(path, encoding="utf-8") as file:
+            manifest = json.load(file)
+        targets = tuple(Target(name, item["upstream"], item["file"], item["function"]) for item in manifest["targets"])
+        found[name] = Fix(name, manifest["title"], manifest, targets, folder)
+    return found
+
+
+def fix(name: str) -> Fix:
+    """The fix with this id. Raises UnhangError ``unknown-fix``, with the nearest id as its hint."""
+    known = fixes()
+    if name not in known:
+        import difflib
+
+        near = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise UnhangError("unknown-fix", f"there is no fix {name!r}", hint=f"{hint}`unhang list` names them all")
+    return known[name]
+
+
+@cache
+def shape_table() -> ShapeTable:
+    """The shapes and the file digests on record."""
+    shapes: dict[tuple[str, str, str], Shape] = {}
+    for row in _data("shapes.json")["shapes"]:
+        fix, function, result = row["fix"], row["function"], row.get("result")
+        names = tuple(row.get("names", ()))
+        shapes[fix, function, row["shape"]] = Shape(row["state"], result, names, row.get("note", ""))
+        if result is not None:
+            shapes.setdefault((fix, function, result), Shape("ours", None, (), ""))
+    return ShapeTable(shapes, _data("files.json")["files"])
+
+
+@cache
+def releases() -> Mapping[str, Mapping[str, Release]]:
+    """The releases in the matrix, by upstream and version. Only read where a shape is unknown."""
+    return {
+        upstream: {
+            version: Release(version, row.get("yanked", False), dict(zip(about["targets"], row["shapes"])))
+            for version, row in about["versions"].items()
+        }
+        for upstream, about in _data("releases.json")["releases"].items()
+    }
+
+
+@cache
+def outlines() -> OutlineTable:
+    """The outlines on record. Only read where a shape is unknown."""
+    data = _data("outlines.json")
+    rows = {(row["function"], row["shape"]): (row["outline"], row.get("last", "")) for row in data["outlines"]}
+    return OutlineTable(data["kinds"], data["blocks"], rows)
+
+
+def page(name: str) -> str:
+    """The page of prose that ``unhang explain`` prints. Raises UnhangError ``unknown-fix``."""
+    with open(os.path.join(fix(name).folder, "page.md"), encoding="utf-8") as file:
+        return file.read()
+
+
+def generation() -> int:
+    """Which generation of rewrites this is: one more whenever a release of unhang rewrites a known shape otherwise."""
+    with open(os.path.join(_folder("compat"), "generation.json"), encoding="utf-8") as file:
+        number: int = json.load(file)["generation"]
+    return number
+
+
+def _data(name: str) -> Any:
+    with open(os.path.join(_folder("compat"), "data", name), encoding="utf-8") as file:
+        return json.load(file)
+
+
+def _folder(name: str) -> str:
+    """A sub-package's folder, without importing it: beside this one in a wheel, elsewhere in an editable install."""
+    beside = os.path.join(_PACKAGE, name)
+    if os.path.isdir(beside):
+        return beside
+    import importlib.util
+
+    spec = importlib.util.find_spec(f"unhang.{name}")
+    if spec is None or not spec.submodule_search_locations:  # a broken install: the wheel always holds all three
+        raise UnhangError("broken-install", f"unhang's own folder {name} is missing", hint="reinstall unhang")
+    return next(iter(spec.submodule_search_locations))

@@ -1,0 +1,50 @@
+"""One function's own lines in a file that is on record: found by indentation, parsed alone, and held against its shape.
+
+To parse all of a large module for one function costs more than all else that a rewrite does with `ast`. Indentation
+cannot tell every function's lines; the shape can tell whether it did.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from unhang.shapes import shape
+
+_CLOSING = tuple(")]}#")  # what may stand at the left of a definition's own lines: the end of its header, a comment
+
+
+def find(rows: Sequence[str], qualified: str, expected: str) -> shape.Function | None:
+    """The function with the shape ``expected``, its line numbers as in the file; None where its lines do not tell.
+
+    ``rows`` are the lines of a file that is known to define it exactly once.
+    """
+    first, last = 0, len(rows)
+    for name in qualified.split("."):
+        definition = re.compile(rf"[ \t]*(?:def|class)[ \t]+{name}\b")
+        found = [index for index in range(first, last) if definition.match(rows[index])]
+        if len(found) != 1:
+            return None
+        first = found[0]
+        last = _end(rows, first, last)
+    while first and rows[first - 1].lstrip().startswith("@"):
+        first -= 1
+    try:
+        function = shape.parse_lines(rows[first:last], first + 1)
+    except (SyntaxError, ValueError, TypeError, RecursionError):
+        return None
+    return function if shape.digest(function) == expected else None
+
+
+def _end(rows: Sequence[str], first: int, last: int) -> int:
+    """The index behind a definition's last line, going by indentation."""
+    depth = _indentation(rows[first])
+    for index in range(first + 1, last):
+        rest = rows[index].lstrip()
+        if rest and not rest.startswith(_CLOSING) and _indentation(rows[index]) <= depth:
+            return index
+    return last
+
+
+def _indentation(row: str) -> int:
+    return len(row) - len(row.lstrip())

@@ -1,0 +1,110 @@
+"""Outlines: a function as the list of its statements, each with a digest of its own, to say where two of them part.
+
+Built on the walk of ``unhang.shapes.shape``: an outline is equal on Python 3.10 to 3.13, and two functions have one
+outline exactly when they have the same shape (unless two of these short digests collide). The digest of a statement
+leaves out the statements nested in it: an ``if`` around forty lines is one line of difference, not forty-one.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from unhang.shapes.shape import Function, digest
+
+_BLOCKS = ("body", "handlers", "cases", "orelse", "finalbody")
+_ARMS = {"orelse": "else", "finalbody": "finally"}
+_WITH_DOCSTRING = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+
+
+class Entry(NamedTuple):
+    """One statement, or the ``else`` or ``finally`` of one."""
+
+    depth: int
+    """How deep it is nested: 0 for the function itself. The arms of an ``if`` are as deep as that."""
+    kind: str
+    """``If``, ``Assign``, ... as ``ast`` calls them; ``elif``, ``else`` and ``finally``."""
+    digest: str
+    """Eight hexadecimal digits: of the kind, and of the statement's own parts, without the blocks nested in it."""
+
+
+class Placed(NamedTuple):
+    """An entry, and the line of the file that it starts on."""
+
+    entry: Entry
+    line: int
+
+
+def outline(function: Function) -> list[Entry]:
+    """The statements of a function in source order, nested ones too, docstrings left out; the function comes first."""
+    return [placed.entry for placed in placed_outline(function)]
+
+
+def placed_outline(function: Function) -> list[Placed]:
+    """As ``outline``, each entry with its line. An ``else`` or ``finally`` has that of the first statement in it."""
+    return list(_statement(function, 0))
+
+
+def parents(entries: Sequence[Entry]) -> list[int]:
+    """For each entry, the index of the one that it is nested in; -1 for the first, which is nested in none."""
+    found: list[int] = []
+    around: list[int] = []
+    for index, entry in enumerate(entries):
+        del around[entry.depth :]
+        found.append(around[-1] if around else -1)
+        around.append(index)
+    return found
+
+
+def unpacked(name: str, blocks: Mapping[str, str], kinds: Mapping[str, str]) -> list[Entry]:
+    """The outline that stands under this name in the data: see ``unhang.compat.sweep.outlines``, which packs it.
+
+    Raises KeyError where the data has no such name.
+    """
+    return list(_unpacked(name, 0, blocks, kinds))
+
+
+def _unpacked(name: str, depth: int, blocks: Mapping[str, str], kinds: Mapping[str, str]) -> Iterator[Entry]:
+    own, *nested = blocks.get(name, name).split()
+    yield Entry(depth, kinds[own], own)
+    for inner in nested:
+        yield from _unpacked(inner, depth + 1, blocks, kinds)
+
+
+def _statement(node: ast.AST, depth: int, kind: str = "") -> Iterator[Placed]:
+    kind = kind or type(node).__name__
+    yield Placed(Entry(depth, kind, _short(f"{kind} {digest(_header(node))}")), _line(node))
+    for field in _BLOCKS:
+        block: list[ast.AST] = getattr(node, field, [])
+        if field == "orelse" and isinstance(node, ast.If) and len(block) == 1 and isinstance(block[0], ast.If):
+            yield from _statement(block[0], depth, "elif")  # not one level deeper for each arm of a chain
+            continue
+        if field in _ARMS and block:
+            yield Placed(Entry(depth, _ARMS[field], _short(_ARMS[field])), _line(block[0]))
+        for inner in block[1:] if field == "body" and _has_docstring(node) else block:
+            yield from _statement(inner, depth + 1)
+
+
+def _header(node: ast.AST) -> ast.AST:
+    """The node without the blocks nested in it."""
+    if not any(isinstance(getattr(node, field, None), list) for field in _BLOCKS):
+        return node
+    values: dict[str, Any] = {field: [] if field in _BLOCKS else getattr(node, field, None) for field in node._fields}
+    return type(node)(**values)
+
+
+def _short(text: str) -> str:
+    return hashlib.sha256(text.encode("ascii")).hexdigest()[:8]
+
+
+def _has_docstring(node: ast.AST) -> bool:
+    return isinstance(node, _WITH_DOCSTRING) and ast.get_docstring(node, clean=False) is not None
+
+
+def _line(node: ast.AST) -> int:
+    if isinstance(node, ast.match_case):  # the one of these that has no line of its own
+        return node.pattern.lineno
+    line: int = getattr(node, "lineno")  # noqa: B009 - ast.AST itself declares none
+    return line

@@ -1,0 +1,1 @@
+"""How planned bytes get to disk, and back."""

@@ -1,0 +1,130 @@
+"""How the compat matrix is told: a table for people, Markdown, JSON, and the section of ``explain``. Pure."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import zip_longest
+
+from unhang.judge.decide import NEEDED
+from unhang.judge.matrix import Releases, Row, droppable
+from unhang.shapes.catalog import Fix, ShapeTable
+from unhang.tell.report import COLOURS
+from unhang.tell.version_ranges import Panel, Range, panels
+
+WIDTH = 80
+_HEADING = 16
+NO_TARGET = "none of these fixes has a target in these upstreams"
+_FOOT = "This is of untouched copies; what stands in an environment, `unhang check` says."
+
+
+def json_rows(rows: Iterable[Row]) -> str:
+    """The JSON document of ``unhang matrix``; docs/json.md documents its form, which is stable."""
+    return json.dumps({"schema": 1, "rows": [row._asdict() for row in rows]}, indent=1)
+
+
+def text_table(folded: Sequence[Panel], *, colour: bool) -> str:
+    """The table for people: a block for each upstream, a line for each range of releases, a column for each fix."""
+    if not folded:
+        return NO_TARGET
+    lines: list[str] = []
+    for panel in folded:
+        lines += [f"{panel.upstream}: {panel.summary}", *_block(panel, colour), ""]
+    return "\n".join([*lines, _FOOT])
+
+
+def markdown_table(folded: Sequence[Panel]) -> str:
+    """The same as Markdown: a heading and a table for each upstream."""
+    if not folded:
+        return NO_TARGET
+    return "\n\n".join(_markdown(panel) for panel in folded)
+
+
+def section(fix: Fix, rows: Sequence[Row], droppable: Mapping[str, str | None]) -> str:
+    """The section of ``unhang explain`` that the matrix gives: ranges with verdicts, and when the fix can go.
+
+    ``rows`` are those of this fix, ``droppable`` is what ``matrix.droppable`` says of it.
+    """
+    lines = ["## In the matrix"]
+    for panel in panels(rows, [fix]):
+        lines.append(f"{panel.upstream} ({panel.summary}):")
+        width = max(len(item.label) for item in panel.ranges)
+        for item in panel.ranges:
+            lines += [f"- {item.label:<{width}}  {item.verdicts[0]}", *_notes(item, "  ")]
+        lines += textwrap.wrap(retirement(panel.upstream, droppable), WIDTH)
+    return "\n".join(lines)
+
+
+def retirement(upstream: str, droppable: Mapping[str, str | None]) -> str:
+    """One sentence: from which release of an upstream on a fix can be dropped."""
+    if upstream not in droppable:
+        return f"No release of {upstream} in the matrix needs it."
+    version = droppable[upstream]
+    if version is None:
+        return f"It cannot be dropped yet: the newest release of {upstream} in the matrix needs it."
+    return f"From {upstream} {version} on it can be dropped: no release from there on needs it."
+
+
+def retirements(fixes: Iterable[Fix], releases: Releases, table: ShapeTable) -> list[str]:
+    """A line for each fix that can be dropped from some release of an upstream on."""
+    return [
+        f"{fix.id}: {retirement(upstream, since)}"
+        for fix in fixes
+        for since in [droppable(fix, releases, table)]
+        for upstream, version in since.items()
+        if version is not None
+    ]
+
+
+def needed_by(rows: Iterable[Row], fix: Fix) -> str:
+    """The releases that need a fix, as ranges: ``megatron-core 0.10.0 - 0.19.2; ms-swift 4.0.0 - 4.6.0``."""
+    told = []
+    for panel in panels((row for row in rows if row.fix == fix.id), [fix]):
+        labels = [item.label for item in panel.ranges if item.verdicts == (NEEDED,)]
+        if labels:
+            told.append(f"{panel.upstream} {', '.join(labels)}")
+    return "; ".join(told)
+
+
+def _block(panel: Panel, colour: bool) -> Iterable[str]:
+    heads = [textwrap.wrap(fix, _HEADING, break_on_hyphens=True) for fix in panel.fixes]
+    columns = list(zip(*(item.verdicts for item in panel.ranges), strict=True))
+    widths = [max(map(len, (*head, *column))) for head, column in zip(heads, columns, strict=True)]
+    first = max(len(item.label) for item in panel.ranges)
+    for parts in zip_longest(*heads, fillvalue=""):
+        yield _line("", first, list(parts), widths)
+    for item in panel.ranges:
+        cells = [_coloured(cell, width, colour) for cell, width in zip(item.verdicts, widths, strict=True)]
+        yield _line(item.label, first, cells, widths)
+        yield from _notes(item, "    ")
+
+
+def _line(label: str, first: int, cells: Sequence[str], widths: Sequence[int]) -> str:
+    told = (f"{cell:<{width}}" for cell, width in zip(cells, widths, strict=True))
+    return "  ".join((f"  {label:<{first}}", *told)).rstrip()
+
+
+def _coloured(verdict: str, width: int, colour: bool) -> str:
+    return f"\x1b[{COLOURS[verdict]}m{verdict:<{width}}\x1b[0m" if colour else verdict
+
+
+def _notes(item: Range, indent: str) -> list[str]:
+    return [
+        line
+        for note in item.notes
+        for line in textwrap.wrap(note, WIDTH, initial_indent=indent, subsequent_indent=indent + "  ")
+    ]
+
+
+def _markdown(panel: Panel) -> str:
+    heads = ("releases", *(f"`{fix}`" for fix in panel.fixes))
+    lines = [f"### {panel.upstream}", "", _cells(heads), _cells(["---"] * len(heads))]
+    for item in panel.ranges:
+        notes = f" ({'; '.join(item.notes)})" if item.notes else ""
+        lines.append(_cells((f"{item.label}{notes}".replace("*", r"\*"), *item.verdicts)))
+    return "\n".join(lines)
+
+
+def _cells(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"

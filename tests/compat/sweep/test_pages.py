@@ -1,0 +1,93 @@
+"""What the matrix gives the pages: the README's table and the picture; a stale one is found."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from support import cli, made_up
+from unhang.compat.sweep import pages
+from unhang.errors import UnhangError
+from unhang.shapes import catalog
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """The two pages, to change."""
+    (tmp_path / "docs").mkdir()
+    for name in ("README.md", "docs/matrix.svg"):
+        shutil.copy(ROOT / name, tmp_path / name)
+    return tmp_path
+
+
+def test_the_pages_here_are_as_the_matrix_has_it() -> None:
+    assert not pages.stale(ROOT), "run python -m unhang.compat.sweep.pages"
+
+
+def test_the_readme_shows_the_picture_and_stays_short() -> None:
+    readme = (ROOT / "README.md").read_text()
+    assert "](docs/matrix.svg)" in readme
+    assert len(readme.splitlines()) <= 120
+
+
+def test_a_stale_page_is_named_and_written_anew(checkout: Path) -> None:
+    command = "-m", "unhang.compat.sweep.pages", "--root", checkout
+    assert cli.python(*command, "--check").code == 0
+    good = {path: path.read_text() for path in (checkout / "README.md", checkout / "docs/matrix.svg")}
+    (checkout / "README.md").write_text(good[checkout / "README.md"].replace("| verl 0.7.1 |", "| verl 0.7.2 |"))
+    (checkout / "docs/matrix.svg").unlink()
+    ran = cli.python(*command, "--check")
+    assert ran.code == 1
+    assert [line.split()[0] for line in ran.err.splitlines()] == [str(path) for path in good]
+    assert not (checkout / "docs/matrix.svg").exists(), "--check writes nothing"
+    assert cli.python(*command).code == 0
+    assert {path: path.read_text() for path in good} == good
+    assert cli.python(*command).err == "", "nothing is written that is as it should be"
+
+
+def test_only_the_part_between_the_markers_is_written(checkout: Path) -> None:
+    readme = checkout / "README.md"
+    readme.write_text(f"before\n{pages.START}\nold\n{pages.END}\nafter\n")
+    table = pages.fixes_table(list(catalog.fixes().values()), catalog.releases(), catalog.shape_table())
+    assert pages.stale(checkout) == {readme: f"before\n{pages.START}\n{table}\n{pages.END}\nafter\n"}
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        "no marker at all",
+        f"{pages.START}\nno end",
+        f"{pages.END}\n{pages.START}\n",
+        f"{pages.START}\n{pages.START}\n{pages.END}\n",
+        f"{pages.START}\n{pages.END}\n{pages.START}\n{pages.END}\n",
+    ],
+)
+def test_a_page_without_one_pair_of_markers_is_refused(page: str) -> None:
+    with pytest.raises(UnhangError) as caught:
+        pages.with_table(page, "table")
+    assert caught.value.code == "no-markers"
+
+
+def test_elsewhere_than_in_a_checkout_it_is_an_error(tmp_path: Path) -> None:
+    ran = cli.python("-m", "unhang.compat.sweep.pages", cwd=tmp_path)
+    assert (ran.code, list(tmp_path.iterdir())) == (2, [])
+    assert ran.err.startswith("error[no-checkout]: README.md is not there")
+
+
+def test_the_table_tells_who_needs_a_fix_and_from_where_on_it_can_go() -> None:
+    fixes = [made_up.fix("hang", "core", "swift"), made_up.fix("stall", "core")]
+    releases = made_up.releases(
+        fixes,
+        core={"1.0": "affected affected", "1.1rc0.dev99000": "affected fixed", "1.1": "fixed affected"},
+        swift={"4.0": "affected"},
+    )
+    assert pages.fixes_table(fixes, releases, made_up.table(*fixes)).splitlines() == [
+        "| fix | what is wrong | needed by | fixed upstream |",
+        "|---|---|---|---|",
+        r"| `hang` | the title of hang | core 1.0 - 1.1rc0.dev\*; swift 4.0 | core 1.1 |",
+        "| `stall` | the title of stall | core 1.0, 1.1 | no |",
+    ]

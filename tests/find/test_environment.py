@@ -1,0 +1,157 @@
+"""Which environment is chosen, and that a broken one is never passed over."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from support.environments import Env, make_env
+from unhang.errors import UnhangError
+from unhang.find.environment import ask, choose, for_source, for_target
+
+
+@pytest.fixture(scope="module")
+def env(tmp_path_factory: pytest.TempPathFactory) -> Env:
+    return make_env(tmp_path_factory.mktemp("chosen") / "env")
+
+
+def fake(path: Path, text: str = "#!/bin/sh\nexit 3\n") -> Path:
+    """An executable that is no interpreter."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    path.chmod(0o755)
+    return path
+
+
+def refusal(python: str | None, cwd: Path, **environ: str) -> UnhangError:
+    with pytest.raises(UnhangError) as caught:
+        choose(python, str(cwd), environ)
+    return caught.value
+
+
+def test_nothing_set_is_our_own(tmp_path: Path) -> None:
+    chosen = choose(None, str(tmp_path), {"VIRTUAL_ENV": "", "PATH": "/nowhere"})
+    assert chosen == (sys.executable, sys.prefix, "own interpreter", os.path.join(sys.prefix, "share", "unhang"))
+
+
+def test_order(env: Env, tmp_path: Path) -> None:
+    prefixes = {name: tmp_path / name for name in ("named", "virtual", "conda", "work/.venv")}
+    for prefix in prefixes.values():
+        prefix.parent.mkdir(exist_ok=True)
+        prefix.symlink_to(env.prefix)
+    cwd = str(tmp_path / "work")
+    environ = {"VIRTUAL_ENV": str(prefixes["virtual"]), "CONDA_PREFIX": str(prefixes["conda"])}
+
+    def chosen(python: str | None, environ: dict[str, str]) -> tuple[str, str]:
+        environment = choose(python, cwd, environ)
+        assert environment.python == os.path.join(environment.prefix, "bin", "python")
+        assert environment.state_dir == os.path.join(environment.prefix, "share", "unhang")
+        return environment.found_by, environment.prefix
+
+    assert chosen(str(prefixes["named"]), environ) == ("--python", str(prefixes["named"]))
+    assert chosen(None, environ) == ("$VIRTUAL_ENV", str(prefixes["virtual"]))
+    del environ["VIRTUAL_ENV"]
+    assert chosen(None, environ) == ("$CONDA_PREFIX", str(prefixes["conda"]))
+    assert chosen(None, {}) == (".venv", str(prefixes["work/.venv"]))
+
+
+def test_dot_venv_above_the_working_directory(env: Env, tmp_path: Path) -> None:
+    (tmp_path / ".venv").symlink_to(env.prefix)
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / "a" / ".venv").write_text("a file of that name is not an environment")
+    assert choose(None, str(tmp_path / "a" / "b"), {}).prefix == str(tmp_path / ".venv")
+
+
+@pytest.mark.parametrize("spelling", ["{python}", "{prefix}", "env", "./env/", "env/bin/python", "mypython"])
+def test_python_in_each_spelling(env: Env, tmp_path: Path, spelling: str) -> None:
+    (tmp_path / "commands").mkdir()
+    script = f'#!/bin/sh\nexec "{env.python}" "$@"\n'
+    fake(tmp_path / "commands" / "mypython", script)
+    fake(tmp_path / "commands" / "env" / "bin" / "python")  # a path is no command: never looked for on PATH
+    named = spelling.format(python=env.python, prefix=env.prefix)
+    chosen = choose(
+        named, str(env.prefix.parent), {"PATH": f"/nowhere:{tmp_path / 'commands'}", "VIRTUAL_ENV": "/gone"}
+    )
+    assert (chosen.found_by, chosen.prefix) == ("--python", str(env.prefix))
+    assert chosen.python == str(tmp_path / "commands" / "mypython" if spelling == "mypython" else env.python)
+
+
+def test_a_link_to_an_interpreter_is_asked(env: Env, tmp_path: Path) -> None:
+    link = tmp_path / "bin" / "py"
+    link.parent.mkdir()
+    link.symlink_to(env.python)
+    truth = ask(str(link), "import sys; answer = sys.prefix", cwd=str(tmp_path))
+    assert choose(str(link), str(tmp_path), {}).prefix == truth != str(env.prefix)
+
+
+def test_the_base_interpreter_of_our_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("unhang.find.environment.ask", None)  # known without running it
+    chosen = choose(os.path.realpath(sys.executable), str(tmp_path), {})
+    assert chosen.prefix == sys.base_prefix
+
+
+def test_conda_prefix_is_known_without_running(tmp_path: Path) -> None:
+    fake(tmp_path / "env" / "bin" / "python")
+    (tmp_path / "env" / "conda-meta").mkdir()
+    assert choose(None, str(tmp_path), {"CONDA_PREFIX": str(tmp_path / "env")}).prefix == str(tmp_path / "env")
+
+
+@pytest.mark.parametrize("variable", ["VIRTUAL_ENV", "CONDA_PREFIX"])
+def test_a_variable_that_names_nothing(env: Env, tmp_path: Path, variable: str) -> None:
+    (tmp_path / ".venv").symlink_to(env.prefix)  # a good one further down the order
+    error = refusal(None, tmp_path, **{variable: str(tmp_path / "gone")})
+    assert (error.code, error.path) == ("no-interpreter", str(tmp_path / "gone" / "bin" / "python"))
+    assert f"${variable} names it" in error.message
+    assert error.hint is not None
+    assert error.hint.startswith(f"unset {variable}, or ")
+
+
+def test_dot_venv_whose_base_has_gone(tmp_path: Path) -> None:
+    python = tmp_path / ".venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.symlink_to(tmp_path / "gone" / "python3.11")
+    error = refusal(None, tmp_path)
+    assert (error.code, error.path) == ("no-interpreter", str(python))
+    assert f"a link to {tmp_path}/gone/python3.11, which is gone" in error.message
+
+
+def test_python_that_is_not_there(tmp_path: Path) -> None:
+    assert refusal("no-such-python", tmp_path).code == "no-interpreter"
+    (tmp_path / "plain.txt").write_text("")
+    error = refusal(str(tmp_path / "plain.txt"), tmp_path)
+    assert (error.code, error.message) == ("no-interpreter", "not an interpreter: the file is not executable")
+    (tmp_path / "empty").mkdir()
+    assert refusal(str(tmp_path / "empty"), tmp_path).path == str(tmp_path / "empty" / "bin" / "python")
+
+
+def test_python_that_does_not_run(tmp_path: Path) -> None:
+    silent = refusal(str(fake(tmp_path / "silent")), tmp_path)
+    assert (silent.code, silent.path) == ("broken-interpreter", str(tmp_path / "silent"))
+    assert silent.message.endswith("exit status 3, and no output")
+    loud = refusal(
+        str(fake(tmp_path / "loud", "#!/bin/sh\necho first >&2\necho 'libpython: gone' >&2\nexit 1\n")), tmp_path
+    )
+    assert loud.message == "the interpreter does not answer: libpython: gone"
+    no_format = refusal(str(fake(tmp_path / "garbage", "\x7fELF garbage")), tmp_path)
+    assert no_format.code == "broken-interpreter"
+
+
+def test_ask_hears_only_the_answer(env: Env, tmp_path: Path) -> None:
+    source = "import sys; print('noise', end=''); answer = [sys.argv[1], 'caf\\u00e9', chr(0xdce9)]"
+    assert ask(str(env.python), source, "one", cwd=str(tmp_path)) == ["one", "café", "\udce9"]
+
+
+@pytest.mark.parametrize("option", ["--target", "--source"])
+def test_a_folder_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str) -> None:
+    of_folder = {"--target": for_target, "--source": for_source}[option]
+    monkeypatch.chdir(tmp_path)
+    assert of_folder(".") == (None, str(tmp_path), option, str(tmp_path / ".unhang"))
+    (tmp_path / "file").write_text("")
+    for name in ("file", "gone"):
+        with pytest.raises(UnhangError) as caught:
+            of_folder(name)
+        assert (caught.value.code, caught.value.path) == ("not-a-folder", str(tmp_path / name))
+        assert option in caught.value.message

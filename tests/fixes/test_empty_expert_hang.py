@@ -1,0 +1,522 @@
+"""empty-expert-hang: the real forward runs on stand-in tensors: which rows the grouped linears get, what comes out."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import itertools
+import logging
+import re
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import pytest
+
+from support import sources
+from unhang.codemods.base import AnchorError
+from unhang.judge.decide import codemod
+from unhang.shapes import catalog, shape
+
+FIX = "empty-expert-hang"
+RELEASES = (
+    *("0.10.0", "0.12.0", "0.12.3", "0.13.1", "0.14.0", "0.15.3", "0.16.1", "0.17.0", "0.17.1", "0.18.2", "0.19.2"),
+    *("0.16.0rc0.dev100093", "0.16.0rc0.dev132550"),
+)
+CASES = sources.cases(FIX, {"megatron-core": RELEASES})
+# A pull request as written has the same result as the untouched shape, by a test of its own.
+UNTOUCHED = [case for case in CASES if case.values[0].kind != "pull"]
+EXPERTS, HIDDEN, ALIGNMENT = 3, 2, 16
+
+
+class Tensor:
+    """A vector, or a matrix as a list of rows; it knows what it was computed from, as an autograd graph does."""
+
+    dtype = "bfloat16"
+
+    def __init__(self, rows: list[Any], width: int | None, origin: frozenset[str], device: str = "cuda") -> None:
+        self.rows, self.width, self.origin, self.device = rows, width, origin, device
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (len(self.rows),) if self.width is None else (len(self.rows), self.width)
+
+    def size(self, dimension: int) -> int:
+        return self.shape[dimension]
+
+    def to(self, *_: object, device: str | None = None, dtype: object = None, non_blocking: bool = False) -> Tensor:
+        return Tensor(self.rows, self.width, self.origin, device or self.device)
+
+    def tolist(self) -> list[Any]:
+        SYNCHRONISED.append(self.device)
+        return list(self.rows)
+
+    def unsqueeze(self, dimension: int) -> Tensor:
+        assert (dimension, self.width) == (-1, None)
+        return Tensor([[value] for value in self.rows], 1, self.origin, self.device)
+
+    def new_zeros(self, *size: Any) -> Tensor:
+        count, width = [*(size[0] if isinstance(size[0], tuple) else size), None][:2]
+        return Tensor([0.0 if width is None else [0.0] * width for _ in range(count)], width, frozenset(), self.device)
+
+    def __getitem__(self, part: slice) -> Tensor:
+        return Tensor(self.rows[part], self.width, self.origin, self.device)
+
+    def __mul__(self, other: Tensor) -> Tensor:
+        """Of two matrices, one of which may have a single column."""
+        if len(self.rows) != len(other.rows):
+            raise Misfit("the rows of the two factors are not those of each other")
+        width = max(self.width or 0, other.width or 0)
+        pairs = zip(self.rows, other.rows)
+        rows = [[a[index % len(a)] * b[index % len(b)] for index in range(width)] for a, b in pairs]
+        return Tensor(rows, width, self.origin | other.origin, self.device)
+
+    def told(self) -> Any:
+        return self.shape, self.rows, self.origin
+
+
+class Misfit(Exception):
+    """Tensors that do not fit each other: a real forward fails there."""
+
+
+SYNCHRONISED: list[str] = []
+"""The devices that values were fetched from, one entry each time: a GPU is waited for then."""
+Tokens = list[int] | Tensor
+
+
+class Setting(NamedTuple):
+    """How the layer is configured, and what it is given."""
+
+    tokens: tuple[int, ...] = (0,) * EXPERTS
+    spare: int = 0
+    """Rows of the buffer that no expert has."""
+    fp8: bool = False
+    fp4: bool = False
+    skip: bool = False
+    """The dispatcher or the router has aligned the experts' rows already."""
+    on_input: bool = False
+    recompute: bool = False
+    grouped: bool = False
+    fused: bool = False
+    cuts_graph: bool = False
+    """The backend returns a fresh tensor for an empty input."""
+
+    @property
+    def quantized(self) -> bool:
+        return self.fp8 or self.fp4
+
+
+class Call(NamedTuple):
+    """One call of a grouped linear."""
+
+    name: str
+    rows: list[Any]
+    tokens: list[int]
+    is_list: bool
+
+
+class Outcome(NamedTuple):
+    """What a forward did."""
+
+    calls: list[Call]
+    output: Any
+    bias: Any
+    synchronised: list[str]
+
+
+def segments(rows: list[Any], tokens: list[int]) -> list[list[Any]]:
+    ends = list(itertools.accumulate(tokens))
+    return [rows[end - count : end] for end, count in zip(ends, tokens)]
+
+
+class Layer:
+    """What TEGroupedMLP.forward needs of itself."""
+
+    def __init__(self, setting: Setting) -> None:
+        self.setting, self.calls = setting, list[Call]()
+        self.num_local_experts = EXPERTS
+        self.activation_recompute = setting.recompute
+        self.offload_expert_fc1 = self.offload_moe_act = False
+        self._use_grouped_tensor, self._with_fused_impl = setting.grouped, setting.fused
+        self.config = SimpleNamespace(
+            fp8="hybrid" if setting.fp8 else None,
+            fp4="nvfp4" if setting.fp4 else None,
+            skip=setting.skip,
+            moe_router_padding_for_quantization=setting.skip,
+            moe_apply_probs_on_input=setting.on_input,
+            moe_router_topk=1,
+            bias_activation_fusion=False,
+            use_te_activation_func=False,
+            use_fused_weighted_squared_relu=False,
+            gated_linear_unit=False,
+            add_bias_linear=False,
+            moe_mlp_glu_interleave_size=None,
+            delay_offload_until_cuda_graph=False,
+        )
+        self.fp8_padding = self.quantization_padding
+        self.fp8_unpadding = self.quantization_unpadding
+
+    def linear_fc1(self, given: Tensor, tokens: Tokens) -> tuple[Tensor, None]:
+        return self._linear("fc1", given, tokens), None
+
+    def linear_fc2(self, given: Tensor, tokens: Tokens) -> tuple[Tensor, None]:
+        return self._linear("fc2", given, tokens), None
+
+    def _linear(self, name: str, given: Tensor, tokens: Tokens) -> Tensor:
+        counts = tokens.rows if isinstance(tokens, Tensor) else tokens
+        self.calls.append(Call(name, [list(row) for row in given.rows], list(counts), isinstance(tokens, list)))
+        rows = []
+        for expert, segment in enumerate(segments(given.rows, counts)):
+            rows += [[value * (expert + 2) + 1.0 for value in row] for row in segment]  # zero rows do not stay zero
+        rows += [[0.0] * (given.width or 0)] * (len(given.rows) - len(rows))
+        origin = frozenset() if self.setting.cuts_graph and not given.rows else given.origin | {name}
+        return Tensor(rows, given.width, origin)
+
+    def activation_func(self, given: Tensor) -> Tensor:
+        return given
+
+    def bias_act_func(self, given: Tensor, bias: None, probs: Tensor) -> Tensor:
+        return given * probs
+
+    def _apply_bias(self, output: Tensor, bias: None, tokens: Tokens, probs: Tensor) -> Tensor:
+        assert bias is None
+        return output
+
+    def _fused_forward(self, given: Tensor, tokens: Tensor, probs: Tensor, *buffers: None) -> Tensor:
+        self.calls.append(Call("fused", given.rows, tokens.rows, False))
+        return given
+
+    def quantization_padding(self, given: Tensor, tokens: list[int]) -> tuple[Tensor, list[int]]:
+        assert isinstance(tokens, list)
+        padded = [-(-count // ALIGNMENT) * ALIGNMENT for count in tokens]
+        zero = [0.0] * (given.width or 0)
+        rows: list[Any] = []
+        for segment, count in zip(segments(given.rows, tokens), padded):
+            rows += segment + [zero] * (count - len(segment))
+        return Tensor(rows, given.width, given.origin), padded
+
+    def quantization_unpadding(self, given: Tensor, tokens: list[int]) -> Tensor:
+        padded = [-(-count // ALIGNMENT) * ALIGNMENT for count in tokens]
+        rows = [row for segment, count in zip(segments(given.rows, padded), tokens) for row in segment[:count]]
+        return Tensor(rows, given.width, given.origin)
+
+
+class Offload:
+    """The ways in which releases have written activation offloading; here none of them does anything."""
+
+    def __init__(self, enabled: bool, tensor: Tensor, name: str) -> None:
+        assert not enabled
+        self.tensor = tensor
+
+    def __enter__(self) -> Tensor:
+        return self.tensor
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing to release."""
+
+    def group_offload(self, tensor: Tensor, **_: object) -> Tensor:
+        return tensor
+
+
+class Checkpoint:
+    """Recomputation, as far as the forward sees it."""
+
+    def checkpoint(self, function: Any, *arguments: Any) -> Any:
+        return function(*arguments)
+
+    def discard_output_and_register_recompute(self, output: Tensor) -> None:
+        assert isinstance(output, Tensor)
+
+
+def cat(tensors: list[Tensor], dim: int = 0) -> Tensor:
+    assert dim == 0
+    assert len({(tensor.width, tensor.device) for tensor in tensors}) == 1
+    rows = [row for tensor in tensors for row in tensor.rows]
+    return Tensor(rows, tensors[0].width, frozenset().union(*(tensor.origin for tensor in tensors)))
+
+
+NAMESPACE: dict[str, Any] = {
+    "logging": logging,
+    "__name__": "megatron.core.transformer.moe.experts",
+    "torch": SimpleNamespace(
+        Tensor=Tensor,
+        int64="int64",
+        cat=cat,
+        full=lambda size, value, dtype, device: Tensor([value] * size[0], None, frozenset(), device),
+        tensor=lambda values, dtype, device: Tensor(list(values), None, frozenset(), device),
+        ones_like=lambda given: Tensor([[1.0]] * len(given.rows), 1, frozenset()),
+    ),
+    "F": SimpleNamespace(silu="silu", gelu="gelu"),
+    "tensor_parallel": SimpleNamespace(CheckpointWithoutOutput=Checkpoint),
+    "off_interface": Offload,
+    "apply_module": lambda module: module,
+    "get_fine_grained_offloading_context": lambda enabled: Offload(enabled, Tensor([], 0, frozenset()), ""),
+    "quick_gelu": "quick_gelu",
+    "squared_relu": "squared_relu",
+    "skip_routed_expert_padding": lambda config: config.skip,
+    "get_align_size_for_quantization": lambda config: ALIGNMENT if config.fp8 or config.fp4 else 0,
+}
+
+
+@functools.cache
+def run(function: Any, setting: Setting) -> Outcome:
+    """Run a forward."""
+    layer, count = Layer(setting), sum(setting.tokens) + setting.spare
+    hidden = Tensor([[float(index + 1)] * HIDDEN for index in range(count)], HIDDEN, frozenset({"hidden"}))
+    probs = Tensor([0.5 + index for index in range(count)], None, frozenset({"probs"}))
+    tokens = Tensor(list(setting.tokens), None, frozenset(), "cuda" if setting.grouped else "cpu")
+    arguments = [hidden, tokens, probs][: 3 if is_weighted(function) else 2]
+    SYNCHRONISED.clear()
+    output, bias = sources.callable_of(function, NAMESPACE)(layer, *arguments)
+    return Outcome(layer.calls, output.told(), bias, list(SYNCHRONISED))
+
+
+def has(function: Any, name: str) -> bool:
+    """Whether a function's code uses a name."""
+    return re.search(rf"\b{name}\b", sources.unparsed(function)) is not None
+
+
+def is_weighted(function: Any) -> bool:
+    """Whether the forward takes the probabilities: not in 0.10 to 0.12.0."""
+    return "permuted_probs" in {argument.arg for argument in function.args.args}
+
+
+def settings(function: Any) -> Iterator[Setting]:
+    """Every configuration that this shape of the forward looks at."""
+    flags = {
+        "fp8": has(function, "fp8"),
+        "fp4": has(function, "fp4"),
+        "skip": has(function, "skip_routed_expert_padding") or has(function, "moe_router_padding_for_quantization"),
+        # for some days it was looked at without the probabilities at hand: such a job fails with or without tokens
+        "on_input": has(function, "moe_apply_probs_on_input")
+        and (is_weighted(function) or not has(function, "permuted_probs")),
+        "recompute": has(function, "activation_recompute"),
+        "grouped": has(function, "_use_grouped_tensor"),
+        "fused": has(function, "_with_fused_impl"),
+    }
+    for values in itertools.product(*((False, True) if there else (False,) for there in flags.values())):
+        setting = Setting(**dict(zip(flags, values)))
+        if not (setting.fp8 and setting.fp4):
+            yield setting
+
+
+def is_ours(setting: Setting) -> bool:
+    """Whether the rewrite is to do anything in this configuration, where there is no row."""
+    return not setting.grouped and not setting.fused
+
+
+@functools.cache
+def faults(function: Any) -> frozenset[str]:
+    """What is wrong with a forward that is given no row at all; empty if it does as fixes.md says."""
+    return frozenset().union(*(faults_in(function, setting) for setting in filter(is_ours, settings(function))))
+
+
+def faults_in(function: Any, setting: Setting) -> set[str]:
+    """What is wrong with a forward in one configuration, given no row at all."""
+    found = set()
+    try:
+        outcome = run(function, setting._replace(cuts_graph=True))
+    except Misfit as error:
+        return {f"raises: {error}"}
+    wanted = ALIGNMENT if setting.quantized else 1
+    if [call.name for call in outcome.calls] != ["fc1", "fc2"]:
+        found.add("fc1 and fc2 are not called once each")
+    fc1, fc2 = outcome.calls
+    if not (fc1.rows and fc2.rows):
+        found.add("a grouped linear gets an empty input")
+    if any(call.tokens != [wanted] * EXPERTS for call in outcome.calls):
+        found.add(f"tokens_per_expert is not [{'k' if setting.quantized else 1}] * n")
+    if any(len(call.rows) != sum(call.tokens) for call in outcome.calls):
+        found.add("the rows are not those that tokens_per_expert counts")
+    if any(not call.is_list for call in outcome.calls):
+        found.add("tokens_per_expert is no list")
+    if fc1.rows != [[0.0] * HIDDEN] * len(fc1.rows):
+        found.add("the rows are not zero")
+    weighted = is_weighted(function)
+    if weighted and not setting.on_input and fc2.rows != [[0.0] * HIDDEN] * len(fc2.rows):
+        found.add("the probabilities are not zero")
+    output_shape, _, origin = outcome.output
+    if output_shape != (0, HIDDEN):
+        found.add("the output has rows")
+    if not origin >= {"hidden", "fc1", "fc2"} or (weighted and "probs" not in origin):
+        found.add("the graph is cut")
+    return found
+
+
+# -- no-op cases ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", UNTOUCHED)
+def test_with_tokens_nothing_changes(case: sources.Case) -> None:
+    """What fc1 and fc2 get and what comes out; nor is the GPU waited for once more."""
+    source = case.load()
+    changed = source.rewritten.function
+    checked = 0
+    for setting in settings(source.function):
+        for tokens in ((2, 0, 1), (0, 0, 1), (16, 0, 32)):
+            if setting.skip and setting.quantized and tokens != (16, 0, 32):
+                continue  # whoever aligns the rows beforehand gives aligned ones
+            given = setting._replace(tokens=tokens)
+            outcome = run(changed, given)
+            assert outcome == run(source.function, given)
+            assert sum(outcome.calls[0].tokens) >= sum(tokens)
+            checked += 1
+    assert checked >= 3
+
+
+@pytest.mark.parametrize("case", UNTOUCHED)
+def test_an_over_allocated_buffer_without_tokens_is_left_alone(case: sources.Case) -> None:
+    source = case.load()
+    for setting in settings(source.function):
+        given = setting._replace(spare=4)
+        outcome = run(source.rewritten.function, given)
+        assert outcome == run(source.function, given)
+        assert outcome.calls[0].tokens == [0] * EXPERTS
+
+
+@pytest.mark.parametrize("case", UNTOUCHED)
+def test_the_fused_and_grouped_tensor_paths_are_left_alone(case: sources.Case) -> None:
+    source = case.load()
+    others = [setting for setting in settings(source.function) if not is_ours(setting)]
+    assert bool(others) == (has(source.function, "_with_fused_impl") or has(source.function, "_use_grouped_tensor"))
+    for setting in others:
+        outcome = run(source.rewritten.function, setting)
+        assert outcome == run(source.function, setting)
+        assert all(call.rows == [] for call in outcome.calls)
+
+
+# -- the rewrite ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_rewrite_changes_the_function_alone(case: sources.Case) -> None:
+    sources.check(case.load())
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_rewrite_of_files_as_others_have_them(case: sources.Case) -> None:
+    sources.check_variants(case.load())
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_without_a_row_the_linears_run_on_zero_rows(case: sources.Case) -> None:
+    assert faults(case.load().rewritten.function) == set()
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_same_harness_shows_the_defect(case: sources.Case) -> None:
+    source = case.load()
+    found = faults(source.function)
+    if source.known.note:
+        # the pull request tests sum(tokens_per_expert): right without a row, wrong in a buffer with some
+        given = Setting(spare=4)
+        assert run(source.function, Setting()).output[0] == (0, HIDDEN)
+        assert run(source.function, given) != run(source.rewritten.function, given)
+    else:
+        assert {"a grouped linear gets an empty input", "the graph is cut"} <= found
+
+
+def test_a_backend_that_keeps_the_graph_is_right_either_way() -> None:
+    """The control: then the untouched forward is right too, and ours keeps all of its graph."""
+    source = sources.first(CASES, "megatron-core")
+    for function in source.function, source.rewritten.function:
+        rows, _, origin = run(function, Setting()).output
+        assert rows == (0, HIDDEN)
+        assert origin >= {"hidden", "fc1", "fc2"}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_tokens_per_expert_is_never_fetched_from_a_device_again(case: sources.Case) -> None:
+    source = case.load()
+    for setting in filter(is_ours, settings(source.rewritten.function)):
+        assert set(run(source.rewritten.function, setting).synchronised) == {"cpu"}
+        assert len(run(source.rewritten.function, setting).synchronised) == 1
+
+
+# -- half of the rewrite ----------------------------------------------------------------------------------------------
+
+_ROWS = "permuted_local_hidden_states = torch.cat([permuted_local_hidden_states, zero_rows])"
+_PROBS = "permuted_probs = torch.cat([permuted_probs, permuted_probs.new_zeros(num_rows)])"
+_NO_ROW = "has_no_tokens = permuted_local_hidden_states.shape[0] == 0"
+_SLICE = "if has_no_tokens:\n        output = output[:0]"
+MUTATIONS = {
+    "no slice": (_SLICE, "pass", "the output has rows"),
+    "no rows": ("num_rows = ", "num_rows = 0 * ", "a grouped linear gets an empty input"),
+    "rows of one": ("= permuted_local_hidden_states.new_zeros(", "= ones(", "the rows are not zero"),
+    "no probabilities": (_PROBS, "pass", "raises: the rows of the two factors are not those of each other"),
+    "fresh rows": (_ROWS, "permuted_local_hidden_states = zero_rows", "the graph is cut"),
+}
+
+
+def ones(count: int, width: int) -> Tensor:
+    return Tensor([[1.0] * width for _ in range(count)], width, frozenset())
+
+
+@pytest.mark.parametrize("name", MUTATIONS)
+@pytest.mark.parametrize("version", ["0.15.3", "0.19.2"])
+def test_part_of_the_rewrite_is_not_enough(version: str, name: str) -> None:
+    old, new, fault = MUTATIONS[name]
+    (target,) = catalog.fix(FIX).targets
+    source = sources.Case("wheel", target, version).load()
+    NAMESPACE["ones"] = ones
+    function = sources.mutated(source.rewritten.function, old, new)
+    assert fault in faults(function)
+    assert not codemod(target).holds(function)
+    assert shape.digest(function) != source.known.result
+
+
+def test_the_sum_of_the_tokens_is_the_wrong_question() -> None:
+    source = sources.first(CASES, "megatron-core")
+    function = sources.mutated(source.rewritten.function, _NO_ROW, "has_no_tokens = sum(tokens_per_expert) == 0")
+    assert faults(function) == set()
+    assert run(function, Setting(spare=4)) != run(source.function, Setting(spare=4))
+
+
+def test_one_row_an_expert_is_not_aligned() -> None:
+    (target,) = catalog.fix(FIX).targets
+    for version in ("0.18.2", "0.19.2"):
+        source = sources.Case("wheel", target, version).load()
+        aligned = "rows_per_expert = get_align_size_for_quantization(self.config)"
+        function = sources.mutated(source.rewritten.function, aligned, "rows_per_expert = 1")
+        assert faults(function) == {"tokens_per_expert is not [k] * n"}
+
+
+def test_the_alignment_is_asked_only_with_quantization() -> None:
+    """Without fp8 and fp4 upstream's helper returns 0: no rows again."""
+    (target,) = catalog.fix(FIX).targets
+    source = sources.Case("wheel", target, "0.19.2").load()
+    function = sources.mutated(
+        source.rewritten.function,
+        "if skip_routed_expert_padding(self.config) and (self.config.fp8 or self.config.fp4):",
+        "if skip_routed_expert_padding(self.config):",
+    )
+    assert "a grouped linear gets an empty input" in faults(function)
+
+
+def test_probabilities_that_are_padded_before_they_have_a_column_are_not_ours_to_add_to() -> None:
+    (target,) = catalog.fix(FIX).targets
+    function = sources.bare(sources.Case("wheel", target, "0.19.2").load().function)
+    (column,) = (node for node in function.body if ast.unparse(node).startswith("permuted_probs = permuted_probs"))
+    function.body.remove(column)
+    (padding,) = (node for node in function.body if ".quantization_padding(" in ast.unparse(node))
+    function.body.insert(function.body.index(padding) + 1, column)
+    with pytest.raises(AnchorError, match=r"unsqueeze\(-1\) before the padding"):
+        codemod(target).edits(function)
+
+
+# -- the pull request -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("pull", sources.as_written(FIX))
+def test_the_pull_request_as_written_is_known_and_ends_as_the_untouched_shape_does(pull: sources.Case) -> None:
+    source = pull.load()
+    assert source.known.state == "affected"
+    for part in ("is_dummy_forward = sum(tokens_per_expert) == 0", "if is_dummy_forward:\n        output = output[:0]"):
+        assert part in sources.unparsed(source.function), "the pull request is only half in this shape"
+    assert source.known.note.startswith("pull request 4851 applied as written: wrong with over-allocated buffers")
+    same = [
+        item
+        for (fix, _, digest), item in catalog.shape_table().shapes.items()
+        if fix == FIX and item.result == source.known.result and digest != source.digest
+    ]
+    assert [(item.state, item.note) for item in same] == [("affected", "")]

@@ -1,0 +1,577 @@
+"""expert-dp-warmup: the real initialisation runs for every rank of a job, and it is noted which groups it warms up."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import logging
+import math
+import os
+import sys
+import warnings
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from functools import partial
+from itertools import cycle
+from types import CodeType, ModuleType, SimpleNamespace
+from typing import Any, NamedTuple
+
+import pytest
+
+from support import sources, wheels
+from support.sources import Source
+from unhang.codemods.base import AnchorError
+from unhang.judge.decide import codemod
+from unhang.shapes import catalog, shape
+
+FIX = "expert-dp-warmup"
+RELEASES = (
+    *("0.10.0", "0.12.0", "0.12.3", "0.13.1", "0.14.0", "0.15.3", "0.16.1", "0.17.0", "0.17.1", "0.18.2", "0.19.2"),
+    *("0.16.0rc0.dev100093", "0.16.0rc0.dev132550"),
+)
+CASES = sources.cases(FIX, {"megatron-core": RELEASES, "ms-swift": ["4.0.0", "4.2.3", "4.6.0"]})
+CORE = [case for case in CASES if case.values[0].target.upstream == "megatron-core"]
+SWIFT = [case for case in CASES if case.values[0].target.upstream == "ms-swift"]
+CORE_WHEELS = [case for case in CORE if case.values[0].kind == "wheel"]
+SERVED = ("nccl", "hccl", "mccl", "cpu:gloo,cuda:nccl", "cpu:gloo,npu:hccl", "cpu:gloo,musa:mccl")
+NOT_SERVED = ("gloo", "fake", "cpu:gloo", "mpi")
+# In this order, by fixes.md.
+GROUPS = (
+    "_EXPERT_DATA_PARALLEL_GROUP",
+    "_INTER_PARTIAL_EXPERT_DATA_PARALLEL_GROUP",
+    "_INTRA_PARTIAL_EXPERT_DATA_PARALLEL_GROUP",
+    "_INTRA_DISTRIBUTED_OPTIMIZER_INSTANCE_GROUP",
+)
+ACCESSORS = (
+    "get_expert_data_parallel_group",
+    "get_inter_distributed_optimizer_instance_group",
+    "get_intra_distributed_optimizer_instance_group",
+)
+
+
+class Group:
+    """A process group: its ranks, and the backend string it was made with."""
+
+    def __init__(self, ranks: list[int], backend: str) -> None:
+        self.ranks, self.backend = tuple(ranks), backend
+
+    def size(self) -> int:
+        return len(self.ranks)
+
+    def __repr__(self) -> str:
+        return f"{self.backend}{list(self.ranks)}"
+
+
+class Torch:
+    """As much of torch as the initialisation asks for; it records what is done to groups and to the device."""
+
+    def __init__(self, world: int = 8, rank: int = 0, backend: str = "nccl") -> None:
+        self.world = Group(list(range(world)), backend)
+        self.rank, self.backend = rank, backend
+        self.done: list[Any] = []
+        self.cuda = SimpleNamespace(
+            current_device=lambda: 3, synchronize=lambda: self.done.append("synchronize"), device_count=lambda: 8
+        )
+        self.distributed = SimpleNamespace(
+            is_initialized=lambda: True,
+            get_rank=lambda group=None: rank,
+            get_world_size=lambda group=None: (group or self.world).size(),
+            get_backend=lambda group=None: (group or self.world).backend,
+            new_group=self.new_group,
+            barrier=lambda *_, **__: self.done.append("barrier"),
+            all_reduce=self.all_reduce,
+            ProcessGroup=Group,
+        )
+
+    def new_group(self, ranks: Any = None, backend: str | None = None, **_: object) -> Group:
+        return Group(list(self.world.ranks if ranks is None else ranks), backend or self.backend)
+
+    def zeros(self, size: int, device: object) -> SimpleNamespace:
+        return SimpleNamespace(size=size, device=device, item=lambda: self.done.append("item"))
+
+    def all_reduce(self, tensor: SimpleNamespace, group: Group) -> None:
+        assert tensor.size == 1
+        self.done.append((group, tensor.device))
+
+
+class Job(NamedTuple):
+    """The sizes that a job initialises with, on eight ranks."""
+
+    tp: int = 1
+    pp: int = 1
+    ep: int = 2
+    instances: int = 1
+    backend: str = "nccl"
+
+
+JOBS = [Job(), Job(tp=2), Job(pp=2), Job(ep=4), Job(tp=2, pp=2, ep=2), Job(instances=2), Job(pp=2, ep=2, instances=2)]
+
+
+@functools.cache
+def definitions(data: bytes) -> CodeType:
+    """What parallel_state.py defines, without its imports: its functions, its class, its globals."""
+    kept: list[ast.stmt] = []
+    for node in ast.parse(data).body:
+        if isinstance(node, (ast.Assign, ast.AnnAssign)):
+            kept.append(node)
+        elif isinstance(node, ast.FunctionDef):
+            kept.append(sources.bare(node))
+        elif isinstance(node, ast.ClassDef):
+            node.body = [sources.bare(item) if isinstance(item, ast.FunctionDef) else item for item in node.body]
+            kept.append(node)
+    return sources.compiled(kept)
+
+
+def rearrange(ranks: list[int], pattern: str, u: int, s: int, l: int) -> SimpleNamespace:  # noqa: E741
+    """As much of einops as the partial groups need."""
+    assert pattern == "(l s u) -> (l u) s"
+    rows = [[ranks[(outer * s + each) * u + inner] for each in range(s)] for outer in range(l) for inner in range(u)]
+    return SimpleNamespace(tolist=lambda: rows)
+
+
+def initialised(source: Source, job: Job, rank: int) -> tuple[Torch, dict[str, Any]]:
+    """Run the whole of initialize_model_parallel as one rank: what torch recorded, and the module's globals then."""
+    torch = Torch(8, rank, job.backend)
+    namespace: dict[str, Any] = {
+        "__name__": "megatron.core.parallel_state",
+        "torch": torch,
+        "logging": logging,
+        "os": os,
+        "warnings": warnings,
+        "timedelta": timedelta,
+        "partial": partial,
+        "cycle": cycle,
+        "log2": math.log2,
+        "np": SimpleNamespace(prod=math.prod, array=list),
+        "einops": SimpleNamespace(rearrange=rearrange),
+        "HAVE_EINOPS": True,
+        "print": lambda *_: None,
+        "GlobalMemoryBuffer": lambda *_, **__: object(),
+        "GlobalSymmetricMemoryBuffer": lambda *_, **__: object(),
+        "is_torch_min_version": lambda *_: True,
+    }
+    before, _, after = sources._around(source)
+    exec(definitions(b"".join([*before, *after])), namespace)
+    exec(sources._compiled(source.function), namespace)
+    wanted = {
+        "tensor_model_parallel_size": job.tp,
+        "pipeline_model_parallel_size": job.pp,
+        "expert_model_parallel_size": job.ep,
+        "expert_tensor_parallel_size": 1,
+        "num_distributed_optimizer_instances": job.instances,
+    }
+    known = {argument.arg for argument in source.function.args.args}
+    namespace["initialize_model_parallel"](**{name: value for name, value in wanted.items() if name in known})
+    return torch, namespace
+
+
+def jobs(source: Source) -> list[Job]:
+    """The jobs that this release can run."""
+    several = "num_distributed_optimizer_instances" in {argument.arg for argument in source.function.args.args}
+    return [job for job in JOBS if job.instances == 1 or several]
+
+
+def distinct(groups: list[Any]) -> list[Any]:
+    """The groups that are there, distinct objects only, and none of a single rank."""
+    found: list[Any] = []
+    for group in groups:
+        if group is not None and group.size() > 1 and not any(group is other for other in found):
+            found.append(group)
+    return found
+
+
+def faults(source: Source, job: Job) -> set[str]:
+    """What is wrong with the warm-up of a job; empty if every rank does as fixes.md says."""
+    found = set()
+    queues = []
+    for rank in range(8):
+        torch, namespace = initialised(source, job, rank)
+        wanted = distinct([namespace.get(name) for name in GROUPS])
+        assert wanted
+        warmed = [item[0] for item in torch.done if isinstance(item, tuple)]
+        if not any(group is wanted[0] for group in warmed):
+            found.add("the expert data-parallel group is not warmed up")
+        if not all(any(group is other for other in warmed) for group in wanted):
+            found.add("a group is not warmed up")
+        if len(warmed) != len({id(group) for group in warmed}):
+            found.add("a group is warmed up twice")
+        if any(group.size() == 1 for group in warmed):
+            found.add("a group of one rank is warmed up")
+        if warmed and sorted(map(id, warmed)) == sorted(map(id, wanted)) and warmed != wanted:
+            found.add("the order is another one")
+        if any(item[1] != 3 for item in torch.done if isinstance(item, tuple)):
+            found.add("not on this rank's device")
+        if torch.done[len(warmed) :] != ["synchronize"]:
+            found.add("the device is not waited for, once, at the end")
+        queues.append([group.ranks for group in warmed])
+    return found | ({"the ranks wait for each other in vain"} if stuck(queues) else set())
+
+
+def stuck(queues: list[list[tuple[int, ...]]]) -> bool:
+    """Play the ranks' collectives against each other: whether some of them never meet."""
+    queues = [list(queue) for queue in queues]
+    while any(queues):
+        ready = [queue[0] for queue in queues if queue and all(queues[rank][:1] == queue[:1] for rank in queue[0])]
+        if not ready:
+            return True
+        for rank in ready[0]:
+            queues[rank].pop(0)
+    return False
+
+
+def tail(source: Source) -> CodeType:
+    """The statements from `_set_global_memory_buffer()` on."""
+    body = source.function.body
+    (start,) = (index for index, node in enumerate(body) if ast.unparse(node) == "_set_global_memory_buffer()")
+    return sources.compiled(body[start:])
+
+
+def run_tail(source: Source, names: Mapping[str, object], size: int = 2) -> list[Any]:
+    """Run the tail alone, with these globals and no others; what was done."""
+    torch = Torch()
+    namespace = {"torch": torch, "expert_model_parallel_size": size, "_set_global_memory_buffer": lambda: None, **names}
+    exec(tail(source), namespace)
+    return torch.done
+
+
+def warmed(done: list[Any]) -> list[Group]:
+    return [item[0] for item in done if isinstance(item, tuple)]
+
+
+def mutated(source: Source, old: str, new: str) -> Source:
+    """The source with its function changed, in the file's own text."""
+    text = source.data.decode()
+    assert text.count(old) == 1, f"{old!r} stands there {text.count(old)} times"
+    return source._replace(data=text.replace(old, new).encode())
+
+
+@pytest.fixture
+def newest() -> Source:
+    """megatron-core 0.19.2, rewritten."""
+    (case,) = (case.values[0] for case in CORE_WHEELS if case.id == "megatron-core-0.19.2")
+    rewritten: Source = case.load().rewritten
+    return rewritten
+
+
+# -- ms-swift ---------------------------------------------------------------------------------------------------------
+
+
+class Mpu(SimpleNamespace):
+    """megatron-core's accessors, as far as a release has them."""
+
+    def __init__(self, groups: Mapping[str, object], ready: bool = False) -> None:
+        super().__init__(
+            initialize_model_parallel=lambda *_, **__: self.made.append("groups"),
+            model_parallel_is_initialized=lambda: ready,
+            made=[],
+            **{name: group if callable(group) else partial(lambda it: it, group) for name, group in groups.items()},
+        )
+
+
+class Quiet:
+    """A context manager and a logger that do nothing."""
+
+    def __enter__(self) -> None:
+        """Nothing to do."""
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing to undo."""
+
+    def info(self, message: str) -> None:
+        """Nobody reads it."""
+
+
+def asserting() -> None:
+    raise AssertionError("is not initialized")
+
+
+def initialise_mpu(source: Source, torch: Torch, mpu: Mpu, ep: int = 2) -> list[Any]:
+    """Run ms-swift's _initialize_mpu; what was done."""
+    sizes = ("tensor", "pipeline", "virtual_pipeline", "expert")
+    arguments = SimpleNamespace(
+        **{f"{name}_model_parallel_size": 1 for name in sizes},
+        context_parallel_size=1,
+        expert_tensor_parallel_size=1,
+        ddp_timeout=600,
+        ddp_backend="nccl",
+    )
+    arguments.expert_model_parallel_size = ep
+    namespace = {
+        "torch": torch,
+        "mpu": mpu,
+        "logger": Quiet(),
+        "is_master": lambda: True,
+        "_patch_megatron_timeout": lambda minutes: Quiet(),
+    }
+    sources.callable_of(source.function, namespace)(arguments)
+    assert arguments.world_size == 8
+    return torch.done
+
+
+@pytest.fixture
+def _swift_utils(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A `swift.utils` that has what the rewrite imports, and nothing else."""
+    utils = ModuleType("swift.utils")
+    utils.get_current_device = lambda: "npu:3"  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "swift", ModuleType("swift"))
+    monkeypatch.setitem(sys.modules, "swift.utils", utils)
+
+
+# -- no-op cases ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", ["3.12.6", "3.0.0"])
+def test_ms_swift_3_has_no_such_file(version: str) -> None:
+    (target,) = (item for item in catalog.fix(FIX).targets if item.upstream == "ms-swift")
+    assert wheels.read("ms-swift", version, target.file) is None
+
+
+def test_a_function_of_the_same_name_in_verl_is_no_target() -> None:
+    assert {target.upstream for target in catalog.fix(FIX).targets} == {"megatron-core", "ms-swift"}
+
+
+@pytest.mark.parametrize("case", CORE_WHEELS)
+def test_a_job_without_expert_parallelism_makes_no_communicator(case: sources.Case) -> None:
+    source = case.load().rewritten
+    for job in (Job(ep=1), Job(tp=2, ep=1, pp=2)):
+        assert [initialised(source, job, rank)[0].done for rank in range(8)] == [[]] * 8
+
+
+@pytest.mark.parametrize("backend", NOT_SERVED)
+@pytest.mark.parametrize("case", CORE_WHEELS)
+def test_without_an_accelerator_backend_nothing_is_done(case: sources.Case, backend: str) -> None:
+    torch, _ = initialised(case.load().rewritten, Job(backend=backend), 5)
+    assert torch.done == []
+
+
+@pytest.mark.usefixtures("_swift_utils")
+@pytest.mark.parametrize("case", SWIFT)
+def test_ms_swift_does_nothing_where_there_is_nothing_to_do(case: sources.Case) -> None:
+    source = case.load().rewritten
+    groups = dict.fromkeys(ACCESSORS, Group([0, 2], "nccl"))
+    assert initialise_mpu(source, Torch(), Mpu(groups), ep=1) == []
+    assert initialise_mpu(source, Torch(), Mpu(groups, ready=True)) == []
+    for backend in NOT_SERVED:
+        assert initialise_mpu(source, Torch(), Mpu(dict.fromkeys(ACCESSORS, Group([0, 2], backend)))) == []
+    assert initialise_mpu(source, Torch(), Mpu({})) == []
+    assert initialise_mpu(source, Torch(), Mpu(dict.fromkeys(ACCESSORS, asserting))) == []
+    assert initialise_mpu(source, Torch(), Mpu(dict.fromkeys(ACCESSORS))) == []
+    assert initialise_mpu(source, Torch(), Mpu(dict.fromkeys(ACCESSORS, Group([0], "nccl")))) == []
+
+
+# -- the rewrite ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_rewrite_changes_the_function_alone(case: sources.Case) -> None:
+    sources.check(case.load())
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_rewrite_of_files_as_others_have_them(case: sources.Case) -> None:
+    sources.check_variants(case.load())
+
+
+@pytest.mark.parametrize("case", CORE)
+def test_every_rank_warms_up_its_groups_in_one_order(case: sources.Case) -> None:
+    source = case.load()
+    for job in jobs(source):
+        assert (job, faults(source.rewritten, job)) == (job, set())
+
+
+@pytest.mark.parametrize("case", CORE)
+def test_the_same_harness_shows_the_defect(case: sources.Case) -> None:
+    source = case.load()
+    for job in jobs(source):
+        assert {"the expert data-parallel group is not warmed up", "a group is not warmed up"} <= faults(source, job)
+
+
+@pytest.mark.parametrize("case", CORE_WHEELS)
+def test_the_groups_are_those_of_the_release(case: sources.Case) -> None:
+    """One instance: no inter-instance group, and the intra one is the first group's own object."""
+    source = case.load().rewritten
+    torch, namespace = initialised(source, Job(), 0)
+    assert warmed(torch.done)[0] is namespace["_EXPERT_DATA_PARALLEL_GROUP"]
+    assert namespace["_EXPERT_DATA_PARALLEL_GROUP"].ranks == (0, 2, 4, 6)
+    assert namespace.get("_INTER_PARTIAL_EXPERT_DATA_PARALLEL_GROUP") is None
+    if Job(instances=2) in jobs(source):
+        torch, namespace = initialised(source, Job(instances=2), 0)
+        ranks = [group.ranks for group in warmed(torch.done)]
+        assert ranks[:1] == [(0, 2, 4, 6)]
+        assert ({(0, 4), (0, 2)} <= set(ranks)) is ("_INTER_PARTIAL_EXPERT_DATA_PARALLEL_GROUP" in namespace)
+    last = namespace.get("_INTRA_DISTRIBUTED_OPTIMIZER_INSTANCE_GROUP")
+    assert (warmed(torch.done)[-1] is last) is ("_INTRA_DISTRIBUTED_OPTIMIZER_INSTANCE_GROUP" in namespace)
+
+
+@pytest.mark.parametrize("backend", SERVED)
+@pytest.mark.parametrize("case", CORE_WHEELS)
+def test_every_accelerator_backend_is_served_also_in_a_composite(case: sources.Case, backend: str) -> None:
+    assert faults(case.load().rewritten, Job(backend=backend)) == set()
+
+
+@pytest.mark.parametrize("case", CORE_WHEELS[:1] + CORE_WHEELS[-3:])
+def test_the_tail_takes_whatever_groups_there_are(case: sources.Case) -> None:
+    source = case.load().rewritten
+    one, two, alone, cpu = Group([0, 2], "nccl"), Group([0, 4], "nccl"), Group([0], "nccl"), Group([0, 2], "gloo")
+    assert run_tail(source, {}) == []
+    assert run_tail(source, dict.fromkeys(GROUPS)) == []
+    assert run_tail(source, dict.fromkeys(GROUPS, alone)) == []
+    assert run_tail(source, dict.fromkeys(GROUPS, one), size=1) == []
+    assert run_tail(source, dict.fromkeys(GROUPS, one)) == [(one, 3), "synchronize"]
+    for name in GROUPS:
+        assert run_tail(source, {name: one}) == [(one, 3), "synchronize"]
+    mixed = dict(zip(GROUPS, (one, cpu, alone, two)))
+    assert run_tail(source, mixed) == [(one, 3), (two, 3), "synchronize"]
+    equal = Group([0, 2], "nccl")  # other objects have communicators of their own, whatever ranks they have
+    assert run_tail(source, dict(zip(GROUPS, (one, equal)))) == [(one, 3), (equal, 3), "synchronize"]
+    assert run_tail(source, dict(zip(reversed(GROUPS), (one, two)))) == [(two, 3), (one, 3), "synchronize"]
+
+
+@pytest.mark.usefixtures("_swift_utils")
+@pytest.mark.parametrize("backend", SERVED)
+@pytest.mark.parametrize("case", SWIFT)
+def test_ms_swift_warms_up_what_the_accessors_give(case: sources.Case, backend: str) -> None:
+    source = case.load().rewritten
+    one, two, alone = Group([0, 2], backend), Group([0, 4], backend), Group([0], backend)
+    done_one, done_two = [(one, "npu:3"), "item"], [(two, "npu:3"), "item"]
+    for groups, wanted in (
+        (dict(zip(ACCESSORS, (one, asserting, two))), done_one + done_two),
+        (dict(zip(ACCESSORS, (two, asserting, one))), done_two + done_one),
+        (dict(zip(ACCESSORS, (one, None, one))), done_one),
+        (dict(zip(ACCESSORS, (one, alone, two))), done_one + done_two),
+        ({ACCESSORS[0]: one}, done_one),
+        ({ACCESSORS[2]: two}, done_two),
+        (dict(zip(ACCESSORS, (asserting, one, asserting))), done_one),
+    ):
+        mpu = Mpu(groups)
+        assert initialise_mpu(source, Torch(backend=backend), mpu) == wanted
+        assert mpu.made == ["groups"]
+
+
+@pytest.mark.usefixtures("_swift_utils")
+@pytest.mark.parametrize("case", SWIFT)
+def test_ms_swift_untouched_warms_up_nothing(case: sources.Case) -> None:
+    groups: dict[str, object] = dict.fromkeys(ACCESSORS, Group([0, 2], "nccl"))
+    source = case.load()
+    if source.known.note:
+        assert "9486" in source.known.note
+        # its argument: megatron-core 0.13 and 0.14 have the accessor without it
+        with pytest.raises(TypeError, match="check_initialized"):
+            initialise_mpu(source, Torch(), Mpu(groups))
+        groups["get_inter_distributed_optimizer_instance_group"] = lambda check_initialized: None
+    assert initialise_mpu(source, Torch(), Mpu(groups)) == []
+    assert initialise_mpu(source.rewritten, Torch(), Mpu(dict.fromkeys(ACCESSORS, Group([0, 2], "nccl")))) != []
+
+
+def test_ms_swift_imports_the_device_from_where_it_is() -> None:
+    """`swift.utils` has had the name in every release that is rewritten."""
+    for case in SWIFT:
+        if case.values[0].kind == "wheel":
+            data = wheels.read("ms-swift", case.values[0].key, "swift/utils/__init__.py")
+            assert data is not None
+            assert b"get_current_device" in data
+
+
+# -- half of the rewrite ----------------------------------------------------------------------------------------------
+
+
+def only(source: Source, kept: str) -> Source:
+    """The source with one group alone to warm up."""
+    for name in GROUPS:
+        if name != kept:
+            source = mutated(source, f"        '{name}',\n", "")
+    return source
+
+
+_GATE = "    if expert_model_parallel_size > 1:\n        warmed_up_groups"
+_DEDUPLICATION = "warmup_group is None or any(warmup_group is other for other in warmed_up_groups)"
+MUTATIONS: dict[str, tuple[Callable[[Source], Source], Job, str]] = {
+    "one group alone": (
+        lambda source: only(source, GROUPS[0]),
+        Job(instances=2),
+        "a group is not warmed up",
+    ),
+    "the group of the pull request alone": (
+        lambda source: only(source, GROUPS[1]),
+        Job(),
+        "the expert data-parallel group is not warmed up",
+    ),
+    "no deduplication": (
+        lambda source: mutated(source, _DEDUPLICATION, "warmup_group is None"),
+        Job(),
+        "a group is warmed up twice",
+    ),
+    "groups of one": (
+        lambda source: mutated(source, "torch.distributed.get_world_size(warmup_group) == 1 or not", "not"),
+        Job(ep=8),
+        "a group of one rank is warmed up",
+    ),
+    "no composite backends": (
+        lambda source: mutated(source, "backend.split(':')[-1] in (", "backend in ("),
+        Job(backend="cpu:gloo,cuda:nccl"),
+        "a group is not warmed up",
+    ),
+    "no wait": (
+        lambda source: mutated(source, "        if warmed_up_groups:\n            torch.cuda.synchronize()\n", ""),
+        Job(),
+        "the device is not waited for, once, at the end",
+    ),
+    "the wrong device": (
+        lambda source: mutated(source, "device=torch.cuda.current_device()), group=w", "device='cpu'), group=w"),
+        Job(),
+        "not on this rank's device",
+    ),
+    "on some ranks": (
+        lambda source: mutated(source, _GATE, _GATE.replace("expert_model_parallel_size > 1", "rank < 4")),
+        Job(),
+        "the ranks wait for each other in vain",
+    ),
+    "in another order": (
+        lambda source: mutated(
+            source,
+            f"        for group_name in (\n            '{GROUPS[0]}',\n",
+            f"        for group_name in (\n            '{GROUPS[3]}',\n            '{GROUPS[0]}',\n",
+        ),
+        Job(),
+        "the order is another one",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MUTATIONS)
+def test_half_of_the_rewrite_is_not_enough(name: str, newest: Source) -> None:
+    change, job, fault = MUTATIONS[name]
+    source = change(newest)
+    assert fault in faults(source, job)
+    assert fault not in faults(newest, job) or job.ep == 8
+    assert not codemod(source.target).holds(source.function)
+    assert shape.digest(source.function) != newest.digest
+
+
+def test_without_the_gate_a_dense_model_makes_communicators(newest: Source) -> None:
+    source = mutated(newest, _GATE, _GATE.replace("expert_model_parallel_size > 1", "True"))
+    assert initialised(source, Job(ep=1), 0)[0].done != []
+    assert not codemod(source.target).holds(source.function)
+
+
+@pytest.mark.parametrize("how", ["through a name", "as it is"])
+def test_a_group_that_no_call_makes_is_not_ours_to_warm_up(how: str) -> None:
+    untouched = sources.first(CORE_WHEELS, "megatron-core")
+    old = "_EXPERT_DATA_PARALLEL_GROUP = group\n"
+    pair = "(group, group)"
+    two = {"through a name": f"group = {pair}\n            {old}", "as it is": old.replace("group", pair)}
+    function = sources.mutated(untouched.function, old, two[how])
+    with pytest.raises(AnchorError, match="_EXPERT_DATA_PARALLEL_GROUP as a call makes it, not line"):
+        codemod(untouched.target).edits(function)
+
+
+# -- the pull request -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("pull", sources.as_written(FIX))
+def test_the_pull_request_as_written_is_known_and_ends_as_the_untouched_shape_does(pull: sources.Case) -> None:
+    source = pull.load()
+    assert source.known.state == "affected"
+    assert source.known.note.startswith("pull request 9486 applied as written: warms nothing")
+    assert "get_inter_distributed_optimizer_instance_group" in sources.unparsed(source.function)
+    assert source.known.result == sources.first(SWIFT, "ms-swift").known.result

@@ -1,0 +1,272 @@
+"""mtp-cp-deadlock: the real method is run for every rank of a grid, and it is noted which ranks join the all-reduce."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import pytest
+
+from support import sources
+from unhang.codemods.base import AnchorError
+from unhang.judge.decide import codemod
+from unhang.shapes import catalog, shape
+
+FIX = "mtp-cp-deadlock"
+CASES = sources.cases(FIX, {"verl": ["0.7.1"]})
+
+
+class Rank(NamedTuple):
+    """A rank's place in the grid."""
+
+    tp: int
+    cp: int
+    dp: int
+    pp: int
+
+
+class Grid(NamedTuple):
+    """The sizes of a job, and the settings that the gate may depend on."""
+
+    tp: int = 1
+    cp: int = 1
+    dp: int = 1
+    pp: int = 1
+    virtual: int | None = None
+    batches: int = 2
+    enabled: bool = True
+    looks_at_virtual: bool = True
+    """Whether `is_pipeline_last_stage` looks at virtual stages unless told not to, as some releases do."""
+
+    def ranks(self) -> list[Rank]:
+        return [Rank(*place) for place in itertools.product(*map(range, (self.tp, self.cp, self.dp, self.pp)))]
+
+
+GRIDS = [
+    Grid(),
+    Grid(tp=2),
+    Grid(cp=2),
+    Grid(dp=2),
+    Grid(pp=2),
+    Grid(tp=2, cp=2, dp=2, pp=2),
+    Grid(cp=4, pp=3),
+    Grid(tp=2, cp=2, pp=2, virtual=2),
+    Grid(cp=2, pp=2, virtual=2, looks_at_virtual=False),
+]
+
+
+class Seen(NamedTuple):
+    """What one rank did: the arguments of its calls, and the metrics it was left with."""
+
+    calls: list[Any]
+    metrics: list[Any]
+
+
+def run_rank(function: Any, grid: Grid, rank: Rank, forward_only: bool, own: dict[str, float] | None = None) -> Seen:
+    """Run the method as one rank of the grid does."""
+    last = rank.pp == grid.pp - 1
+    calls: list[Any] = []
+    # as the real schedules do, only the last stage returns losses
+    losses: list[dict[str, Any]] = [{"loss": index} for index in range(grid.batches)] if last else []
+    if own is not None:
+        losses = [{**loss, "metrics": dict(own)} for loss in losses]
+
+    def is_pipeline_last_stage(ignore_virtual: bool = not grid.looks_at_virtual, vp_stage: int | None = None) -> bool:
+        # the virtual rank that a schedule leaves behind is not the last one
+        return last and (ignore_virtual or grid.virtual is None)
+
+    def get_megatron_mtp_loss(n_micro_batch: int) -> dict[str, float]:
+        calls.append(n_micro_batch)
+        return {"mtp_losses/mtp_1_loss": 0.5}
+
+    anything = SimpleNamespace(
+        assign_non_tensor=lambda *_, **__: None,
+        get_non_tensor_data=lambda data, key, default: default,
+        set_global_router_replay_action=lambda action: None,
+        is_r2_record_action=lambda config: False,
+    )
+    mask = SimpleNamespace(sum=lambda: SimpleNamespace(to=lambda device: SimpleNamespace(item=lambda: 8)))
+    mpu = SimpleNamespace(
+        get_virtual_pipeline_model_parallel_world_size=lambda: grid.virtual,
+        is_pipeline_last_stage=is_pipeline_last_stage,
+    )
+    group = SimpleNamespace(all_reduce=lambda *_, **__: None, ReduceOp=SimpleNamespace(SUM="sum"))
+    engine = SimpleNamespace(
+        engine_config=SimpleNamespace(context_parallel_size=grid.cp),
+        tf_config=SimpleNamespace(microbatch_group_size_per_vp_stage=1),
+        model_config=SimpleNamespace(mtp=SimpleNamespace(enable=grid.enabled)),
+        module=[object()] * (grid.virtual or 1),
+        get_data_parallel_group=lambda: "dp",
+        get_data_parallel_size=lambda: grid.dp,
+        postprocess_micro_batch_func=None,
+        forward_step=None,
+        is_mp_src_rank_with_outputs=lambda: last and rank.tp == 0 and rank.cp == 0,
+    )
+    namespace = {
+        "tu": anything,
+        "RouterReplay": anything,
+        "RouterReplayHelper": anything,
+        "mpu": mpu,
+        "torch": SimpleNamespace(distributed=group),
+        "partial": lambda *_, **__: None,
+        "get_device_id": lambda: 0,
+        "prepare_micro_batches": lambda **_: ([object()] * grid.batches, None),
+        "get_forward_backward_func": lambda: lambda **_: losses,
+        "make_batch_generator": lambda batches, vpp_size: iter(batches),
+        "get_megatron_mtp_loss": get_megatron_mtp_loss,
+        "postprocess_batch_func": lambda output_lst, indices, data: {"losses": output_lst},
+    }
+    output = sources.callable_of(function, namespace)(engine, {"loss_mask": mask}, None, forward_only)
+    if last and output != {"losses": losses}:
+        raise ValueError(f"the last stage returned {output}")
+    if [set(loss) - {"metrics"} for loss in losses] != [{"loss"}] * len(losses):
+        raise ValueError(f"the losses became {losses}")
+    return Seen(calls, [loss["metrics"] for loss in losses if "metrics" in loss])
+
+
+@functools.cache
+def faults(function: Any, grids: tuple[Grid, ...] = tuple(GRIDS)) -> frozenset[str]:
+    """What is wrong with a method's gate, over the grids: empty if every rank does as fixes.md says."""
+    found = set()
+    for grid, forward_only in itertools.product(grids, (True, False)):
+        seen = {rank: run_rank(function, grid, rank, forward_only) for rank in grid.ranks()}
+        joined = {rank for rank, what in seen.items() if what.calls}
+        stage = {rank for rank in seen if rank.pp == grid.pp - 1}
+        # the all-reduce is over DP x CP: those who have tp and pp in common wait for each other
+        if any((rank in joined) != (other in joined) for rank in seen for other in seen if rank[::3] == other[::3]):
+            found.add("a rank waits for one that never joins")
+        if joined - stage:
+            found.add("a rank of another stage joins")
+        if stage - joined:
+            found.add("a rank of the last stage does not join")
+        if any(what.calls not in ([], [grid.batches]) for what in seen.values()):
+            found.add("called more than once, or with another count")
+        sources_ = {rank for rank in stage if rank.tp == rank.cp == 0}
+        if {rank for rank, what in seen.items() if what.metrics} != sources_:
+            found.add("not the source ranks alone report")
+        if any(what.metrics not in ([], [{"mtp_losses/mtp_1_loss": 0.5}]) for what in seen.values()):
+            found.add("other metrics are reported")
+    return frozenset(found)
+
+
+def calls_at_all(function: Any, grid: Grid) -> bool:
+    return any(run_rank(function, grid, rank, False).calls for rank in grid.ranks())
+
+
+# -- no-op cases ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("version", "state"), [("0.7.0", "not-affected"), ("0.8.0", "fixed"), ("0.9.1", "fixed")])
+def test_a_release_without_the_defect_is_known_as_such(version: str, state: str) -> None:
+    (target,) = catalog.fix(FIX).targets
+    source = sources.Case("wheel", target, version).load()
+    assert source.known.state == state
+    assert source.known.result is None
+    assert codemod(target).holds_upstream(source.function) is (state == "fixed")
+    assert codemod(target).lacks_feature(source.function) is (state == "not-affected")
+
+
+def test_nothing_calls_without_the_feature() -> None:
+    source = sources.first(CASES, "verl").rewritten
+    assert not any(calls_at_all(source.function, grid._replace(enabled=False)) for grid in GRIDS)
+
+
+def test_nothing_calls_without_a_micro_batch() -> None:
+    source = sources.first(CASES, "verl")
+    empty = [grid._replace(batches=0) for grid in GRIDS]
+    assert not any(calls_at_all(source.rewritten.function, grid) for grid in empty)
+    with pytest.raises(IndexError):  # untouched code calls, and then has no loss to write the metrics to
+        calls_at_all(source.function, empty[0])
+
+
+def test_the_actor_of_the_same_release_is_left_alone() -> None:
+    """It calls the function too, from every rank: no target of ours is in it."""
+    assert {target.file for target in catalog.fix(FIX).targets} == {"verl/workers/engine/megatron/transformer_impl.py"}
+
+
+@pytest.mark.parametrize("pull", sources.as_written(FIX))
+def test_the_pull_request_as_written_is_upstreams_own_fix(pull: sources.Case) -> None:
+    source = pull.load()
+    assert source.known.state == "fixed"
+    assert "5895" in source.known.note
+    assert faults(source.function) == set()
+
+
+# -- the rewrite ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_rewrite_changes_the_function_alone(case: sources.Case) -> None:
+    sources.check(case.load())
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_rewrite_of_files_as_others_have_them(case: sources.Case) -> None:
+    sources.check_variants(case.load())
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_rank_of_the_last_stage_joins_and_the_source_ranks_report(case: sources.Case) -> None:
+    source = case.load()
+    assert faults(source.rewritten.function) == set()
+    # the defect, by the same measure: with context parallelism alone
+    assert "a rank waits for one that never joins" in faults(source.function, (Grid(cp=2),))
+    assert "a rank waits for one that never joins" not in faults(source.function, (Grid(tp=2, dp=2, pp=2),))
+
+
+def test_metrics_of_the_loss_itself_are_kept() -> None:
+    source = sources.first(CASES, "verl").rewritten
+    seen = run_rank(source.function, Grid(), Rank(0, 0, 0, 0), False, own={"own": 1.0})
+    assert seen.metrics == [{"own": 1.0, "mtp_losses/mtp_1_loss": 0.5}, {"own": 1.0}]
+
+
+MUTATIONS = {
+    "gate on the source rank": (
+        "n_micro_batch > 0 and mpu.is_pipeline_last_stage(ignore_virtual=True)",
+        "n_micro_batch > 0 and self.is_mp_src_rank_with_outputs()",
+        "a rank waits for one that never joins",
+    ),
+    "gate alone": ("if self.is_mp_src_rank_with_outputs():", "if True:", "not the source ranks alone report"),
+    "report alone": (
+        "metrics = get_megatron_mtp_loss(n_micro_batch)",
+        "metrics = get_megatron_mtp_loss(n_micro_batch) if self.is_mp_src_rank_with_outputs() else {}",
+        "a rank waits for one that never joins",
+    ),
+    "no stage": (
+        " and mpu.is_pipeline_last_stage(ignore_virtual=True)",
+        "",
+        "a rank of another stage joins",
+    ),
+    "without ignore_virtual": (
+        "n_micro_batch > 0 and mpu.is_pipeline_last_stage(ignore_virtual=True)",
+        "n_micro_batch > 0 and mpu.is_pipeline_last_stage()",
+        "a rank of the last stage does not join",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MUTATIONS)
+@pytest.mark.parametrize("case", CASES[:1])
+def test_half_of_the_rewrite_is_not_enough(case: sources.Case, name: str) -> None:
+    old, new, fault = MUTATIONS[name]
+    function = sources.mutated(case.load().rewritten.function, old, new)
+    assert fault in faults(function)
+    assert not codemod(case.target).holds(function)
+    assert shape.digest(function) != case.load().known.result
+
+
+def test_the_guard_against_no_micro_batch_matters() -> None:
+    source = sources.first(CASES, "verl").rewritten
+    function = sources.mutated(source.function, "n_micro_batch > 0 and ", "")
+    assert faults(function) == set()
+    with pytest.raises(IndexError):
+        calls_at_all(function, Grid(batches=0))
+
+
+def test_a_count_of_something_else_than_micro_batches_is_not_ours_to_gate_on() -> None:
+    source = sources.first(CASES, "verl")
+    function = sources.mutated(source.function, "prepare_micro_batches(", "0 or prepare_micro_batches(")
+    with pytest.raises(AnchorError, match="micro_batches as a call makes them"):
+        codemod(source.target).edits(function)

@@ -1,0 +1,465 @@
+"""sft-packed-seq-broadcast: what TP rank 0 really sends is played into the real receiving half, stage by stage."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import itertools
+import math
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import pytest
+
+from support import sources
+from unhang.judge.decide import codemod
+from unhang.shapes import catalog, shape
+
+FIX = "sft-packed-seq-broadcast"
+CASES = sources.cases(FIX, {"megatron-lm": ["0.17.0", "0.17.1"]}, {"megatron-lm": ["0.16.0", "0.16.1"]})
+# A pull request as written has the same result as the untouched shape, by a test of its own.
+UNTOUCHED = [case for case in CASES if case.values[0].kind != "pull"]
+WHEELS = [case for case in CASES if case.values[0].kind == "wheel"]
+METADATA = ("cu_seqlens", "max_seqlen")
+UNINITIALISED = "uninitialised memory"
+LENGTH = 8
+
+
+class Tensor:
+    """A tensor that knows its shape, its dtype and its values."""
+
+    def __init__(self, shape: Any, dtype: str, values: Any) -> None:
+        self.shape = (shape,) if isinstance(shape, int) else tuple(shape)
+        self.dtype = dtype
+        self.values = values if isinstance(values, list) else [values] * math.prod(self.shape)
+        assert len(self.values) == math.prod(self.shape)
+
+    def cuda(self, non_blocking: bool = False) -> Tensor:
+        return Tensor(self.shape, self.dtype, list(self.values))
+
+    def to(self, device: int, non_blocking: bool = False) -> Tensor:
+        return self.cuda()
+
+    def contiguous(self) -> Tensor:
+        return self
+
+    def numel(self) -> int:
+        return len(self.values)
+
+    def item(self) -> Any:
+        (value,) = self.values
+        assert value != UNINITIALISED
+        return value
+
+    def fill_(self, value: Any) -> Tensor:
+        self.values = [value] * len(self.values)
+        return self
+
+    def sent(self) -> tuple[int, str, int]:
+        """What both sides of a broadcast must agree on. A collective sees elements, not dimensions."""
+        return len(self.values), self.dtype, len(self.shape) if len(self.values) > 1 else 1
+
+    def told(self) -> Any:
+        return self.dtype, self.shape, self.values
+
+
+class Setting(NamedTuple):
+    """One pipeline stage of one job."""
+
+    stages: int = 1
+    stage: int = 0
+    mtp: bool = False
+    sft: bool = True
+    dynamic: bool = False
+    """hybrid_context_parallel, or dynamic_context_parallel as newer shapes call it."""
+    attention_mask: bool = False
+    padding_mask: bool = False
+    graph: bool = False
+
+    @property
+    def place(self) -> str:
+        if self.stages == 1 or self.mtp:
+            return "whole"
+        return "first" if self.stage == 0 else "last" if self.stage == self.stages - 1 else "middle"
+
+
+class Outcome(NamedTuple):
+    """What TP rank 0 and TP rank 1 did: their broadcasts and their batches; ``error`` is what one of them raised."""
+
+    sent: list[Any]
+    received: list[Any]
+    sender: dict[str, Any]
+    receiver: dict[str, Any]
+    error: str
+
+
+class Mismatch(Exception):
+    """A receiver's broadcast that its sender does not make, or makes otherwise: real ranks crash or hang there."""
+
+
+def data_of(setting: Setting) -> dict[str, Tensor]:
+    """What the data loader gives on TP rank 0."""
+    shape_ = (LENGTH,) if setting.dynamic else (1, LENGTH)
+    values = list(range(LENGTH))
+    data = {
+        "tokens": Tensor(shape_, "int64", values),
+        "labels": Tensor(shape_, "int64", values[::-1]),
+        "loss_mask": Tensor(shape_, "float32", 1.0),
+        "position_ids": Tensor(shape_, "int64", values),
+    }
+    if setting.attention_mask:
+        data["attention_mask"] = Tensor((1, 1, LENGTH, LENGTH), "bool", True)
+    if setting.padding_mask:
+        data["padding_mask"] = Tensor(shape_, "bool", False)
+    if setting.sft or setting.dynamic:
+        data["cu_seqlens"] = Tensor((1, 3), "int32", [0, 5, LENGTH])
+        data["max_seqlen"] = Tensor(1, "int32", 5)
+    if setting.dynamic:
+        data["local_cp_size"] = Tensor(1, "int32", 2)
+    return data
+
+
+def run_rank(function: Any, setting: Setting, tp_rank: int, queue: list[Tensor]) -> tuple[list[Any], dict[str, Any]]:
+    """Run the function on one TP rank; the sender fills the queue, a receiver's broadcasts are served from it."""
+    events: list[Any] = []
+
+    def broadcast(item: Tensor, source: int, group: str) -> None:
+        assert (source, group) == (0, "tp")
+        events.append(item.sent())
+        if tp_rank == 0:
+            queue.append(item.cuda())
+            return
+        if not queue:
+            raise Mismatch("the receiver waits for a broadcast that nobody sends")
+        sent = queue.pop(0)
+        if sent.sent() != item.sent():
+            raise Mismatch(f"sent {sent.sent()}, expected {item.sent()}")
+        item.values = list(sent.values)
+
+    torch = SimpleNamespace(
+        Tensor=Tensor,
+        empty=lambda shape, dtype, device: Tensor(shape, dtype, UNINITIALISED),
+        tensor=lambda value, dtype, device: Tensor((), dtype, value),
+        int64="int64",
+        int32="int32",
+        float32="float32",
+        bool="bool",
+        cuda=SimpleNamespace(current_device=lambda: 0),
+        distributed=SimpleNamespace(broadcast=broadcast),
+    )
+    mpu = SimpleNamespace(
+        get_tensor_model_parallel_rank=lambda: tp_rank,
+        get_tensor_model_parallel_src_rank=lambda: 0,
+        get_tensor_model_parallel_group=lambda: "tp",
+        is_pipeline_first_stage=lambda: setting.stage == 0,
+        is_pipeline_last_stage=lambda: setting.stage == setting.stages - 1,
+    )
+    arguments = SimpleNamespace(
+        pipeline_model_parallel_size=setting.stages,
+        sft=setting.sft,
+        hybrid_context_parallel=setting.dynamic,
+        dynamic_context_parallel=setting.dynamic,
+        create_attention_mask_in_dataloader=setting.attention_mask,
+        cuda_graph_impl="full_iteration" if setting.graph else "none",
+        micro_batch_size=1,
+        seq_length=LENGTH,
+    )
+    called = sources.callable_of(function, {"torch": torch, "mpu": mpu, "get_args": lambda: arguments})
+    keywords = {"needs_padding_mask": True} if setting.padding_mask else {}
+    data = iter([data_of(setting)]) if tp_rank == 0 else None
+    return events, called(data, mtp_on_this_rank=setting.mtp, **keywords)
+
+
+@functools.cache
+def run(function: Any, setting: Setting) -> Outcome:
+    """TP rank 0, and then TP rank 1 on what it sent."""
+    queue: list[Tensor] = []
+    sender: dict[str, Any] = {}
+    try:
+        sent, sender = run_rank(function, setting, 0, queue)
+        received, receiver = run_rank(function, setting, 1, queue)
+    except (Mismatch, AssertionError, TypeError) as error:
+        return Outcome([item.sent() for item in queue], [], sender, {}, f"{type(error).__name__}: {error}")
+    return Outcome(sent, received, sender, receiver, "" if not queue else "Mismatch: broadcasts are left over")
+
+
+def settings(function: Any, **fixed: bool) -> Iterator[Setting]:
+    """Every stage, with every setting that this shape of the function looks at."""
+    text = sources.unparsed(function)
+    flags = {
+        "sft": True,
+        "dynamic": True,
+        "attention_mask": True,
+        "padding_mask": "needs_padding_mask" in text,
+        "graph": "cuda_graph_impl" in text,
+    }
+    choices = {name: (False, True) if there else (False,) for name, there in flags.items()}
+    choices.update({name: (value,) for name, value in fixed.items()})
+    places = [(1, 0, False), *((4, stage, mtp) for stage, mtp in itertools.product((0, 1, 2, 3), (False, True)))]
+    for place in places:
+        for values in itertools.product(*choices.values()):
+            setting = Setting(*place, **dict(zip(choices, values)))
+            if setting.attention_mask and setting.dynamic:
+                continue  # upstream's own receiver takes [0] of an int there, in every shape: not a job that can run
+            if setting.graph and (setting.sft or setting.dynamic):
+                continue  # upstream asserts that there is no cu_seqlens with full-iteration graphs
+            yield setting
+
+
+@functools.cache
+def faults(function: Any, none_elsewhere: bool = True) -> frozenset[str]:
+    """What is wrong with a function when `args.sft` is on; empty if it does as fixes.md says.
+
+    ``none_elsewhere``: whether a receiver on a middle stage is to return None for every field it did not receive.
+    """
+    made = (faults_in(function, setting, none_elsewhere) for setting in settings(function, sft=True))
+    return frozenset().union(*made)
+
+
+def faults_in(function: Any, setting: Setting, none_elsewhere: bool = True) -> set[str]:
+    """What is wrong with a function in one setting."""
+    found = set()
+    outcome, place = run(function, setting), setting.place
+    if outcome.error:
+        return {f"{place}: {outcome.error.partition(':')[0]}"}
+    if outcome.sent != outcome.received:
+        found.add(f"{place}: sent and received differ")
+    for name in METADATA:
+        sent, received = outcome.sender[name], outcome.receiver[name]
+        if received is None or sent is None:
+            found.add(f"{place}: {name} is None")
+        elif sent.told() != received.told():
+            found.add(f"{place}: {name} differs")
+        elif sent.told() != data_of(setting)[name].told():
+            found.add(f"{place}: {name} is not the data's")
+    metadata = sum(1 for item in outcome.sent if item[1] == "int32" and item[0] in (1, 3))
+    if metadata != 2 + (2 if setting.dynamic and place == "whole" else 1 if setting.dynamic else 0):
+        found.add(f"{place}: the metadata is broadcast {metadata} times")
+    for name, item in outcome.receiver.items():
+        kept = {"padding_mask"} if setting.padding_mask else set()
+        if none_elsewhere and place == "middle" and name not in METADATA and (item is None) == (name in kept):
+            found.add(f"middle: {name} is {'lost' if item is None else 'not None'}")
+        if item is not None and name in wanted_fields(setting) and item.told() != data_of(setting)[name].told():
+            found.add(f"{place}: {name} differs")
+        if item is None and name in wanted_fields(setting):
+            found.add(f"{place}: {name} is None")
+    return found
+
+
+def wanted_fields(setting: Setting) -> set[str]:
+    """The fields, the metadata apart, that a receiver needs on this stage."""
+    fields = {
+        "whole": {"tokens", "labels", "loss_mask", "position_ids", "attention_mask", "padding_mask", "local_cp_size"},
+        "first": {"tokens", "position_ids", "attention_mask", "padding_mask"},
+        "last": {"labels", "loss_mask", "attention_mask", "padding_mask"},
+        "middle": {"padding_mask"},
+    }
+    return fields[setting.place] & set(data_of(setting))
+
+
+def told(batch: dict[str, Any]) -> dict[str, Any]:
+    return {name: item if item is None else item.told() for name, item in batch.items()}
+
+
+def is_trailing(function: Any) -> bool:
+    """Whether this is a shape of 0.16: the metadata is broadcast behind the arms."""
+    return sources.unparsed(function).count("def _broadcast_cu_seqlens(cu_seqlens)") == 2
+
+
+# -- no-op cases ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("version", "state"), [("0.18.2", "fixed"), ("0.19.2", "fixed")])
+def test_a_release_without_the_defect_is_known_as_such(version: str, state: str) -> None:
+    (target,) = (item for item in catalog.fix(FIX).targets if item.file == "megatron/core/utils.py")
+    source = sources.Case("wheel", target, version).load()
+    assert source.known.state == state
+    assert source.known.result is None
+    assert codemod(target).holds_upstream(source.function)
+
+
+@pytest.mark.parametrize("version", ["0.10.0", "0.15.3"])
+def test_a_source_tree_before_packed_sequences_is_not_affected(version: str) -> None:
+    (target,) = (item for item in catalog.fix(FIX).targets if item.file == "megatron/training/utils.py")
+    source = sources.Case("tree", target, version).load()
+    assert source.known.state == "not-affected"
+    assert source.known.result is None
+
+
+@pytest.mark.parametrize("case", UNTOUCHED)
+def test_without_sft_nothing_changes(case: sources.Case) -> None:
+    """The same broadcasts, in the same order, and the same batch on both sides; 0.16 makes fewer, and they agree."""
+    source = case.load()
+    changed = source.rewritten.function
+    for setting in settings(source.function, sft=False):
+        before, after = run(source.function, setting), run(changed, setting)
+        assert told(after.sender) == told(before.sender)
+        if is_trailing(source.function):
+            assert after.error == ""
+            assert after.sent == after.received
+            assert len(after.sent) <= len(before.sent)
+            if before.error:
+                assert setting.dynamic
+                continue
+            if not setting.dynamic:
+                assert len(before.sent) - len(after.sent) == (2 if setting.place in ("whole", "first") else 0)
+        else:
+            assert after == before._replace(sender=after.sender, receiver=after.receiver)
+        assert told(after.receiver) == told(before.receiver)
+
+
+def test_without_sft_there_are_settings_to_compare() -> None:
+    """The comparison above is of something: jobs that run, on every stage."""
+    function = sources.first(WHEELS, "megatron-lm").function
+    outcomes = {setting: run(function, setting) for setting in settings(function, sft=False)}
+    assert {setting.place for setting, outcome in outcomes.items() if not outcome.error} == {
+        "whole",
+        "first",
+        "middle",
+        "last",
+    }
+    assert all(not outcome.error for setting, outcome in outcomes.items() if not setting.dynamic)
+
+
+# -- the rewrite ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_rewrite_changes_the_function_alone(case: sources.Case) -> None:
+    sources.check(case.load())
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_rewrite_of_files_as_others_have_them(case: sources.Case) -> None:
+    sources.check_variants(case.load())
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_with_sft_every_stage_has_the_metadata(case: sources.Case) -> None:
+    source = case.load()
+    # 0.16 has no arm for the middle stages, and is given none: there a receiver keeps its empty buffers, as untouched
+    trailing = is_trailing(source.function)
+    assert faults(source.rewritten.function, none_elsewhere=not trailing) == set()
+    if trailing:
+        for function in source.function, source.rewritten.function:
+            made = run(function, Setting(4, 1, sft=False)).receiver
+            assert made["tokens"].values == [UNINITIALISED] * LENGTH
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_same_harness_shows_the_defect(case: sources.Case) -> None:
+    source = case.load()
+    found = faults(source.function)
+    if is_trailing(source.function):
+        assert {place for fault in found for place in [fault.partition(":")[0]]} == {"whole", "first", "middle", "last"}
+    elif "4150" in source.known.note:
+        assert {"last: cu_seqlens is None", "last: max_seqlen is None"} <= found
+        assert "middle: max_seqlen differs" not in found
+    else:
+        assert {"last: cu_seqlens is None", "last: max_seqlen is None", "middle: cu_seqlens is None"} <= found
+        assert not any(fault.startswith(("whole", "first")) for fault in found)
+
+
+def test_a_middle_receiver_of_0_17_has_uninitialised_memory() -> None:
+    source = sources.first(WHEELS, "megatron-lm")
+    outcome = run(source.function, Setting(4, 1))
+    assert outcome.receiver["max_seqlen"].values == [UNINITIALISED]
+    assert run(source.rewritten.function, Setting(4, 1)).receiver["max_seqlen"].values == [5]
+
+
+def test_the_gate_is_args_sft_and_never_the_data() -> None:
+    """With packed data but without `args.sft`, no stage gains a broadcast; both halves ask the same question."""
+    source = sources.first(WHEELS, "megatron-lm")
+    setting = Setting(4, 3, sft=False, dynamic=True)
+    assert "cu_seqlens" in data_of(setting)
+    assert run(source.rewritten.function, setting).sent == run(source.function, setting).sent
+
+
+# -- half of the rewrite ----------------------------------------------------------------------------------------------
+
+
+def grafted(untouched: Any, rewritten: Any, *, sender: bool) -> Any:
+    """The rewritten function with its other half as it was."""
+    mixed = sources.mutated(rewritten, "args = get_args()", "args = get_args()")
+    (split,) = (node for node in mixed.body if isinstance(node, ast.If))
+    (old,) = (node for node in untouched.body if isinstance(node, ast.If))
+    if sender:
+        split.orelse = old.orelse
+    else:
+        split.body = old.body
+    return mixed
+
+
+@pytest.mark.parametrize("sender", [True, False], ids=["sender alone", "receiver alone"])
+@pytest.mark.parametrize("case", CASES)
+def test_one_half_alone_is_not_enough(case: sources.Case, sender: bool) -> None:
+    source = case.load()
+    function = grafted(source.function, source.rewritten.function, sender=sender)
+    found = faults(function)
+    assert any("Mismatch" in fault for fault in found)
+    if not is_trailing(source.function):
+        assert {fault.partition(":")[0] for fault in found if "Mismatch" in fault} >= {"last"}
+    assert not codemod(case.target).holds(function)
+    assert shape.digest(function) != source.known.result
+
+
+MUTATIONS = {
+    "the sender's middle arm is dropped": (
+        "        elif args.sft:\n"
+        "            _broadcast_cu_seqlens(batch['cu_seqlens'])\n"
+        "            _broadcast(batch['max_seqlen'])\n",
+        "",
+        "middle: Mismatch",
+    ),
+    "the receiver sets max_seqlen to None on the last stage, as before": (
+        "cu_seqlens = None\n            _broadcast(labels)",
+        "cu_seqlens = None\n            max_seqlen = None\n            _broadcast(labels)",
+        "last: Mismatch",
+    ),
+    "the receiver takes them the other way round": (
+        "local_cp_size = None\n            cu_seqlens = _broadcast_cu_seqlens()\n            _broadcast(max_seqlen)",
+        "local_cp_size = None\n            _broadcast(max_seqlen)\n            cu_seqlens = _broadcast_cu_seqlens()",
+        "middle: Mismatch",
+    ),
+    "empty tensors on the middle stages": (
+        "            labels = None\n            loss_mask = None\n            attention_mask = None\n",
+        "",
+        "middle: labels is not None",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MUTATIONS)
+def test_part_of_the_rewrite_is_not_enough(name: str) -> None:
+    old, new, fault = MUTATIONS[name]
+    source = sources.first(WHEELS, "megatron-lm")
+    function = sources.mutated(source.rewritten.function, old, new)
+    assert fault in faults(function)
+    assert not codemod(source.target).holds(function)
+
+
+def test_a_gate_on_the_data_is_told_apart() -> None:
+    source = sources.first(WHEELS, "megatron-lm")
+    gated = "if {}:\n                _broadcast_cu_seqlens(batch['cu_seqlens'])"
+    old, new = gated.format("args.sft"), gated.format("batch['cu_seqlens'] is not None")
+    function = sources.mutated(source.rewritten.function, old, new)
+    setting = Setting(4, 3, sft=False, dynamic=True)
+    assert run(function, setting) != run(source.function, setting)
+
+
+# -- the pull request -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("pull", sources.as_written(FIX))
+def test_the_pull_request_as_written_is_known_and_ends_as_the_untouched_shape_does(pull: sources.Case) -> None:
+    source = pull.load()
+    assert source.known.state == "affected"
+    assert source.known.note == "pull request 4150 applied as written: still broken on the last stage"
+    same = [
+        item
+        for (fix, _, digest), item in catalog.shape_table().shapes.items()
+        if fix == FIX and item.result == source.known.result and digest != source.digest
+    ]
+    assert [item.state for item in same] == ["affected"]
+    assert same[0].note == ""

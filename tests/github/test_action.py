@@ -1,0 +1,155 @@
+"""The composite action of docs/ci.md: inputs in, annotations, summary, outputs and exit code out."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from support import cli
+
+REPOSITORY = Path(__file__).parents[2]
+ACTION = REPOSITORY / ".github" / "actions" / "unhang"
+ENGINE = "verl/workers/engine/megatron/transformer_impl.py"
+INPUTS = ("command", "python", "target", "source", "fix", "skip", "upstream", "require", "expect_digest", "version")
+
+
+def load() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("unhang_action", ACTION / "run.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+action = load()
+
+
+@pytest.fixture(scope="module")
+def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return cli.unpack(tmp_path_factory.mktemp("pristine") / "site", ("verl", "0.7.1"))
+
+
+@pytest.fixture
+def site(pristine: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(pristine, tmp_path / "site"))
+
+
+class Job:
+    """A job of a workflow that uses the action, with the installed unhang in place of one that it would install."""
+
+    def __init__(self, folder: Path, capfd: pytest.CaptureFixture[str], patch: pytest.MonkeyPatch) -> None:
+        self.summary, self.output, self._capfd = folder / "summary", folder / "output", capfd
+        patch.setenv("GITHUB_STEP_SUMMARY", str(self.summary))
+        patch.setenv("GITHUB_OUTPUT", str(self.output))
+        patch.setattr(action, "_install", lambda version, folder: sys.executable)
+
+    def run(self, **inputs: str | Path) -> cli.Ran:
+        told = {f"UNHANG_{name.upper()}": str(inputs.get(name, "")) for name in INPUTS}
+        told["UNHANG_COMMAND"] = told["UNHANG_COMMAND"] or "check"
+        self._capfd.readouterr()
+        code = action.main({**os.environ, **told})
+        return cli.Ran(code, *self._capfd.readouterr())
+
+
+@pytest.fixture
+def job(tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Job:
+    return Job(tmp_path, capfd, monkeypatch)
+
+
+def test_a_needed_fix_is_annotated_summed_up_and_fails(job: Job, pristine: Path) -> None:
+    ran = job.run(target=pristine, require="mtp-cp-deadlock")
+    assert ran.code == 1
+    assert f"::error file={pristine / ENGINE},title=unhang mtp-cp-deadlock::needed" in ran.out
+    row = "| verl | 0.7.1 | `mtp-cp-deadlock` | needed | MegatronEngine.forward_backward_batch |"
+    assert row in job.summary.read_text()
+    digest = cli.unhang("check", "--target", pristine, "--output-format", "json").json["digest"]
+    assert job.output.read_text() == f"digest={digest}\nexit-code=1\n"
+    assert "required fix not in place: mtp-cp-deadlock" in ran.err
+
+
+def test_apply_patches_and_sums_up_what_is_there_then(job: Job, site: Path) -> None:
+    assert job.run(command="apply", target=site).code == 0
+    assert "| `mtp-cp-deadlock` | applied |" in job.summary.read_text()
+    assert cli.unhang("check", "--target", site).code == 0
+
+
+def test_diff_prints_the_diff_and_fails(job: Job, site: Path) -> None:
+    ran = job.run(command="diff", source=site)
+    assert (ran.code, f"+++ b/{ENGINE}" in ran.out) == (1, True)
+
+
+def test_an_error_is_summed_up(job: Job, tmp_path: Path) -> None:
+    assert job.run(target=tmp_path / "nowhere").code == 2
+    assert "not-a-folder: what --target names does not exist" in job.summary.read_text()
+    assert job.output.read_text() == "digest=\nexit-code=2\n"
+
+
+def test_an_unexpected_digest_fails(job: Job, site: Path) -> None:
+    assert job.run(command="apply", target=site).code == 0
+    assert job.run(target=site).code == 0
+    ran = job.run(target=site, expect_digest="0123456789abcdef")
+    assert (ran.code, "::error title=unhang digest::" in ran.out) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "why"),
+    [
+        ({"command": "revert"}, "command is 'revert', not one of check, apply, diff"),
+        ({"command": "diff", "require": "x"}, "require is of check and apply"),
+        ({"command": "apply", "expect_digest": "x"}, "expect-digest is of check, not of apply"),
+        ({"target": "a", "source": "b"}, "only one of python, target, source can be given, not target and source"),
+    ],
+)
+def test_inputs_that_do_not_fit_are_told_before_anything_is_installed(
+    job: Job, monkeypatch: pytest.MonkeyPatch, inputs: dict[str, str], why: str
+) -> None:
+    monkeypatch.delattr(action, "_install")
+    ran = job.run(**inputs)
+    assert (ran.code, why in ran.out) == (2, True)
+
+
+def test_inputs_become_words_and_never_shell() -> None:
+    inputs = {**dict.fromkeys(INPUTS, ""), "command": "check", "target": "a b; rm -rf /", "fix": "x y", "require": "z"}
+    assert action.command_line(inputs) == [
+        "check", "--target", "a b; rm -rf /", "--fix", "x", "--fix", "y", "--require", "z", "--output-format", "github",
+    ]  # fmt: skip
+
+
+def test_the_job_s_own_python_is_looked_at_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", os.path.dirname(sys.executable))
+    assert action.where(dict.fromkeys(INPUTS, "")) == ["--python", shutil.which("python")]
+
+
+def test_a_table_survives_what_stands_in_it() -> None:
+    row = dict.fromkeys(("upstream", "version", "fix", "verdict", "function"), "x")
+    told = action.summary({"digest": "d", "results": [{**row, "detail": "a | b\n<script>"}]}, "check", 0)
+    assert "| a \\| b &lt;script> |" in told
+
+
+def test_every_input_reaches_the_script() -> None:
+    text = (ACTION / "action.yml").read_text()
+    declared = re.findall(r"^  ([\w-]+):\n    description", text.split("outputs:")[0], flags=re.MULTILINE)
+    assert {name.replace("-", "_") for name in declared} == set(INPUTS)
+    for name in declared:
+        assert f"UNHANG_{name.replace('-', '_').upper()}: ${{{{ inputs.{name} }}}}" in text
+    assert re.findall(r"run: (.*)", text) == ['python3 "$GITHUB_ACTION_PATH/run.py"']
+
+
+def test_by_default_the_unhang_that_the_action_came_with_is_installed(pristine: Path, tmp_path: Path) -> None:
+    env = {"UNHANG_COMMAND": "check", "UNHANG_TARGET": str(pristine), "RUNNER_TEMP": str(tmp_path)}
+    if subprocess.run([sys.executable, "-m", "ensurepip", "--version"], capture_output=True, check=False).returncode:
+        pytest.skip("this Python has no ensurepip: the action's own environment cannot be made")
+    ran = cli.python(ACTION / "run.py", env=env)
+    assert (ran.code, "title=unhang mtp-cp-deadlock::needed" in ran.out) == (1, True), ran.err
+    where = [tmp_path / "unhang-action" / "bin" / "python", "-c", "import unhang; print(unhang.__file__)"]
+    found = subprocess.run(where, capture_output=True, text=True, check=True, cwd="/").stdout
+    assert found.startswith(str(tmp_path / "unhang-action"))

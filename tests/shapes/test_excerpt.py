@@ -1,0 +1,85 @@
+"""A function's own lines, found by indentation: the very nodes that parsing the whole file gives, or nothing at all."""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+
+from support import wheels
+from unhang.codemods import splice
+from unhang.shapes import catalog, excerpt, shape
+
+PLAIN = """\
+import os
+
+class Other:
+    def run(self):
+        return 0
+
+class Owner:
+    @first
+    @second(1)
+    def run(
+        self,
+    ) -> None:
+        x = 1
+# a comment at the margin
+        return x
+
+def run():
+    return 2
+"""
+# By indentation alone these seem to end too early, to be two, or to have no line of their own.
+MISLEADING = {
+    "a text at the margin": 'def run():\n    """a\nb\n"""\n    return "c"\n',
+    "a second name in a text": 'TEXT = """\ndef run(): pass\n"""\ndef run():\n    return 1\n',
+    "on the line of another statement": "if x: pass\nelse:\n    a = 1; run = 2\n",
+    "decorators of several lines": "@some(\n  1,\n)\ndef run():\n    return 1\n",
+}
+
+
+def _whole(text: str, qualified: str) -> shape.Function:
+    (function,) = shape.find(shape.parse(text.encode()), qualified)
+    return function
+
+
+@pytest.mark.parametrize("qualified", ["run", "Owner.run", "Other.run"])
+def test_the_nodes_are_those_of_the_whole_file(qualified: str) -> None:
+    text = PLAIN if "." in qualified else PLAIN.replace("    def run", "    def go")
+    whole = _whole(text, qualified)
+    found = excerpt.find(splice.lines(text), qualified, shape.digest(whole))
+    assert found is not None
+    assert ast.dump(found, include_attributes=True) == ast.dump(whole, include_attributes=True)
+
+
+def test_another_shape_than_the_one_on_record_is_not_taken() -> None:
+    expected = shape.digest(_whole(PLAIN, "Owner.run"))
+    changed = PLAIN.replace("x = 1", "x = 3")
+    assert excerpt.find(splice.lines(PLAIN), "Owner.run", expected) is not None
+    assert excerpt.find(splice.lines(changed), "Owner.run", expected) is None
+
+
+@pytest.mark.parametrize("why", MISLEADING)
+def test_what_indentation_cannot_tell_is_left_to_the_whole_file(why: str) -> None:
+    found = shape.find(shape.parse(MISLEADING[why].encode()), "run")
+    expected = shape.digest(found[0]) if found else ""
+    assert excerpt.find(splice.lines(MISLEADING[why]), "run", expected) is None
+
+
+@pytest.mark.parametrize(
+    ("project", "version"), [("megatron-core", "0.17.1"), ("verl", "0.7.1"), ("ms-swift", "4.6.0")]
+)
+def test_every_function_of_a_release_is_found_by_its_own_lines(project: str, version: str) -> None:
+    """Else the cheap way is never gone, and nobody notices."""
+    seen = 0
+    for target in {target for fix in catalog.fixes().values() for target in fix.targets}:
+        data = wheels.read(project, version, target.file)
+        if data is None or not (functions := shape.find(shape.parse(data), target.function)):
+            continue
+        (whole,) = functions
+        found = excerpt.find(splice.lines(data.decode()), target.function, shape.digest(whole))
+        assert found is not None, target
+        assert ast.dump(found, include_attributes=True) == ast.dump(whole, include_attributes=True)
+        seen += 1
+    assert seen > 0

@@ -1,0 +1,239 @@
+"""No interpreter ever runs bytecode of a source that was rewritten, and what was compiled is compiled again."""
+
+from __future__ import annotations
+
+import os
+import py_compile
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from unhang.records import Change
+from unhang.store import bytecode
+from unhang.store.transaction import commit, exclusive
+
+TAG = sys.implementation.cache_tag or ""
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    path = tmp_path / "mod.py"
+    path.write_text("VALUE = 1\n")
+    return path
+
+
+def compiled(source: Path, mode: str = "timestamp", optimize: int = 0) -> Path:
+    invalidation = getattr(py_compile.PycInvalidationMode, mode.upper().replace("-", "_"))
+    return Path(str(py_compile.compile(str(source), optimize=optimize, invalidation_mode=invalidation)))
+
+
+def rewrite(source: Path, new: bytes = b"VALUE = 2\n") -> None:
+    state = str(source.parent / ".unhang")
+    with exclusive(state):
+        commit([Change(str(source), source.read_bytes(), new)], state_dir=state)
+
+
+def value(source: Path, *options: str) -> str:
+    """What a fresh interpreter gets by import, writing no bytecode of its own."""
+    code = f"import sys; sys.path.insert(0, {str(source.parent)!r}); import mod; print(mod.VALUE)"
+    done = subprocess.run(
+        [sys.executable, "-B", *options, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    return done.stdout.strip()
+
+
+@pytest.fixture
+def no_subprocess(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(*_: object, **__: object) -> None:
+        raise AssertionError("a subprocess for nothing")
+
+    monkeypatch.setattr(subprocess, "run", run)
+
+
+# Nothing to do
+
+
+def test_no_bytecode_no_subprocess(source: Path, no_subprocess: None) -> None:
+    assert bytecode.cached(str(source)) == []
+    assert bytecode.survey([str(source)]) == ()
+    bytecode.recompile(sys.executable, ())
+
+
+def test_bytecode_of_other_interpreters_only_no_subprocess(source: Path, no_subprocess: None) -> None:
+    compiled(source)
+    bytecode.recompile(sys.executable, bytecode.survey([str(source)]), tag="cpython-399")
+
+
+def test_what_is_no_module_has_none(tmp_path: Path) -> None:
+    (tmp_path / "__pycache__").mkdir()
+    (tmp_path / "__pycache__" / "RECORD.cpython-312.pyc").touch()
+    assert bytecode.cached(str(tmp_path / "RECORD")) == []
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["module.cpython-312.pyc", "mod.other.cpython-312.pyc", "mod.py", "mod.pyc", "mod.cpython-312.pyc.1234",
+     "mod.1.nbi", "a-mod.cpython-312.pyc", "mod2.cpython-312.pyc"],
+)  # fmt: skip
+def test_the_bytecode_of_other_modules_is_not_ours(source: Path, name: str) -> None:
+    (source.parent / "__pycache__").mkdir()
+    (source.parent / "__pycache__" / name).touch()
+    assert bytecode.cached(str(source)) == []
+    rewrite(source)
+    assert (source.parent / "__pycache__" / name).exists()
+
+
+def test_bytecode_right_beside_is_never_run_and_stays(source: Path) -> None:
+    """`compileall -b` writes it; a revert could not bring it back, and no import looks at it."""
+    beside = source.with_suffix(".pyc")
+    unchecked = py_compile.PycInvalidationMode.UNCHECKED_HASH
+    py_compile.compile(str(source), cfile=str(beside), invalidation_mode=unchecked)
+    rewrite(source)
+    assert beside.exists()
+    assert value(source) == "2"
+
+
+# Stale bytecode
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["mod.cpython-310.pyc", "mod.cpython-313.opt-1.pyc", "mod.cpython-313t.opt-2.pyc", "mod.pypy310.pyc",
+     "mod.graalpy242-311.pyc", "mod.cpython-312-pytest-8.3.4.pyc"],
+)  # fmt: skip
+def test_the_bytecode_of_every_interpreter_goes(source: Path, name: str) -> None:
+    path = source.parent / "__pycache__" / name
+    path.parent.mkdir()
+    path.touch()
+    assert bytecode.cached(str(source)) == [str(path)]
+    rewrite(source)
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("mode", ["timestamp", "checked-hash", "unchecked-hash"])
+def test_stale_bytecode_is_never_run(source: Path, mode: str) -> None:
+    """Same size, and the same second as near as can be."""
+    compiled(source, mode)
+    second = source.stat().st_mtime
+    rewrite(source)
+    assert value(source) == "2"
+    assert int(source.stat().st_mtime) > int(second)
+
+
+def test_without_us_stale_bytecode_would_run(source: Path) -> None:
+    """Else the test above shows nothing."""
+    compiled(source, "unchecked-hash")
+    source.write_text("VALUE = 2\n")
+    assert value(source) == "1"
+
+
+def test_bytecode_that_an_import_writes_meanwhile_is_never_run(source: Path) -> None:
+    """It read the old source before we replaced it, and writes after we are done."""
+    old = compiled(source)
+    late = old.read_bytes()
+    rewrite(source)
+    assert not old.exists()
+    old.write_bytes(late)
+    assert value(source) == "2"
+
+
+def test_bytecode_kept_elsewhere_goes_too(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPYCACHEPREFIX", str(tmp_path / "elsewhere"))
+    path = tmp_path / "elsewhere" / str(source.parent).lstrip("/") / f"mod.{TAG}.pyc"
+    unchecked = py_compile.PycInvalidationMode.UNCHECKED_HASH
+    py_compile.compile(str(source), cfile=str(path), invalidation_mode=unchecked)
+    assert value(source) == "1"
+    rewrite(source)
+    assert not path.exists()
+    assert value(source) == "2"
+
+
+# Compiled again
+
+
+@pytest.mark.parametrize("optimize", [0, 1, 2])
+@pytest.mark.parametrize("mode", ["timestamp", "checked-hash", "unchecked-hash"])
+def test_what_was_compiled_is_compiled_again_in_its_mode(source: Path, mode: str, optimize: int) -> None:
+    path = compiled(source, mode, optimize)
+    before = bytecode.survey([str(source)])
+    assert before == (bytecode.Compiled(str(source), str(path), mode, str(optimize or ""), TAG),)
+    rewrite(source)
+    assert not path.exists()
+    bytecode.recompile(sys.executable, before)
+    assert bytecode.survey([str(source)]) == before
+    assert value(source) == "2"
+    # It is what an import runs: with the source taken from under it, unchecked bytecode still has the new value.
+    if mode == "unchecked-hash":
+        source.write_text("VALUE = 3\n")
+        assert value(source, *["-O"] * optimize) == "2"
+
+
+def test_by_the_target_interpreter_and_only_its_own(source: Path, tmp_path: Path) -> None:
+    others = [
+        path
+        for name in ("3.10", "3.12", "3.13")
+        for path in sorted(Path.home().glob(f".pyenv/versions/{name}.*/bin/python"))
+        if f"cpython-{name.replace('.', '')}" != TAG
+    ]
+    if not others:
+        pytest.skip("no other Python here")
+    python = str(others[-1])
+    subprocess.run([python, "-m", "py_compile", str(source)], check=True)
+    theirs = Path(bytecode.cached(str(source))[0])
+    assert TAG not in theirs.name
+    ours = compiled(source)
+    magic = theirs.read_bytes()[:4]
+    before = bytecode.survey([str(source)])
+    rewrite(source)
+    bytecode.recompile(python, before)
+    assert not ours.exists()
+    assert theirs.read_bytes()[:4] == magic
+    assert magic != py_compile.importlib._bootstrap_external.MAGIC_NUMBER  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("python", ["/nonexistent/python", "/bin/false"])
+def test_an_interpreter_that_cannot_is_no_error(source: Path, python: str) -> None:
+    path = compiled(source)
+    before = bytecode.survey([str(source)])
+    rewrite(source)
+    bytecode.recompile(python, before)
+    assert not path.exists()
+
+
+def test_one_source_that_does_not_compile_holds_back_no_other(tmp_path: Path) -> None:
+    sources = [tmp_path / "bad.py", tmp_path / "mod.py"]
+    for path in sources:
+        path.write_text("VALUE = 1\n")
+        compiled(path)
+    before = bytecode.survey(map(str, sources))
+    rewrite(sources[0], b"VALUE = \n")
+    rewrite(sources[1])
+    bytecode.recompile(sys.executable, before)
+    assert [Path(entry.path).name for entry in bytecode.survey(map(str, sources))] == [f"mod.{TAG}.pyc"]
+
+
+def test_what_is_no_bytecode_is_not_made_again(source: Path) -> None:
+    cache = source.parent / "__pycache__"
+    cache.mkdir()
+    (cache / f"mod.{TAG}.pyc").write_bytes(b"short")
+    (cache / f"mod.{TAG}.opt-1.pyc").write_bytes(b"\0\0\0\0\xff\0\0\0" + b"\0" * 8)
+    (cache / f"mod.{TAG}.opt-2.pyc").mkdir()
+    assert bytecode.survey([str(source)]) == ()
+    assert len(bytecode.cached(str(source))) == 2
+    rewrite(source)
+    assert os.listdir(cache) == [f"mod.{TAG}.opt-2.pyc"]  # a folder: nothing imports it
+
+
+def test_the_environment_has_no_say_in_it(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither a module of the working directory nor PYTHONPATH runs in the interpreter that compiles."""
+    compiled(source)
+    before = bytecode.survey([str(source)])
+    evil = source.parent / "evil"
+    evil.mkdir()
+    (evil / "py_compile.py").write_text(f"open({str(evil / 'ran')!r}, 'w')\n")
+    monkeypatch.chdir(evil)
+    monkeypatch.setenv("PYTHONPATH", str(evil))
+    bytecode.recompile(sys.executable, before)
+    assert not os.path.exists(evil / "ran")

@@ -1,0 +1,197 @@
+"""Reverting where it is not plain: the user's own edits, what was reinstalled or uninstalled since, `--force`."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from support import cli, environments
+
+VERL = ("verl", "0.7.1")
+ENGINE = "verl/workers/engine/megatron/transformer_impl.py"
+KEPT = f"{ENGINE}.unhang-kept"
+OURS = b"# my own line\n"
+GATE = b"        output = {}\n"
+
+
+@pytest.fixture(scope="module")
+def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return cli.unpack(tmp_path_factory.mktemp("pristine") / "site", VERL)
+
+
+@pytest.fixture
+def site(pristine: Path, tmp_path: Path) -> Path:
+    """A patched copy."""
+    folder = Path(shutil.copytree(pristine, tmp_path / "site"))
+    assert cli.unhang("apply", "--target", folder).code == 0
+    return folder
+
+
+def edit(site: Path) -> bytes:
+    source = site / ENGINE
+    source.write_bytes(OURS + source.read_bytes())
+    return source.read_bytes()
+
+
+def edit_inside(site: Path) -> bytes:
+    """Edit the very function that was rewritten."""
+    source = site / ENGINE
+    data = source.read_bytes()
+    assert data.count(GATE) == 1
+    source.write_bytes(data.replace(GATE, GATE + b"        mine = 1\n"))
+    return source.read_bytes()
+
+
+def test_force_without_a_receipt_is_nothing_to_do(pristine: Path) -> None:
+    before = cli.tree(pristine)
+    ran = cli.unhang("revert", "--force", "--target", pristine)
+    assert (ran.code, "nothing to revert" in ran.err) == (1, True)
+    assert cli.tree(pristine) == before
+
+
+def test_force_where_nothing_was_edited_keeps_no_copy(site: Path, pristine: Path) -> None:
+    assert cli.unhang("revert", "--force", "--target", site).code == 0
+    assert cli.tree(site) == cli.tree(pristine)
+
+
+@pytest.mark.parametrize("change", [edit, edit_inside])
+def test_apply_never_overwrites_an_edit_of_the_users(site: Path, change: object) -> None:
+    assert callable(change)
+    change(site)
+    before = cli.tree(site)
+    ran = cli.unhang("apply", "--target", site, "--output-format", "json")
+    (result,) = ran.json["results"]
+    assert cli.tree(site) == before
+    if change is edit:
+        assert (ran.code, result["verdict"], "edited since" in result["detail"]) == (0, "applied", True)
+    else:
+        assert (ran.code, result["verdict"], "has been edited" in result["detail"]) == (1, "drifted", True)
+    forced = cli.unhang("apply", "--target", site, "--unverified")
+    assert (forced.code, cli.tree(site)) == (ran.code, before)
+
+
+@pytest.mark.parametrize("change", [edit, edit_inside])
+def test_revert_refuses_without_force_and_keeps_a_copy_with_it(site: Path, pristine: Path, change: object) -> None:
+    assert callable(change)
+    edited = change(site)
+    before = cli.tree(site)
+    refused = cli.unhang("revert", "--target", site)
+    assert refused.code == 1
+    assert f"revert --force`, which keeps your version as {site / KEPT}" in refused.err
+    assert cli.tree(site) == before
+
+    forced = cli.unhang("revert", "--force", "--target", site)
+    assert forced.code == 0
+    assert f"your version is kept as {site / KEPT}" in forced.err
+    assert (site / KEPT).read_bytes() == edited
+    (site / KEPT).unlink()
+    assert cli.tree(site) == cli.tree(pristine), "the RECORD too, and nothing of ours"
+
+
+def test_a_copy_is_never_overwritten(site: Path) -> None:
+    (site / KEPT).write_text("of last time")
+    (site / f"{KEPT}2").symlink_to("/nowhere")
+    edited = edit(site)
+    assert cli.unhang("revert", "--force", "--target", site).code == 0
+    assert (site / KEPT).read_text() == "of last time"
+    assert (site / f"{KEPT}3").read_bytes() == edited
+
+
+def test_a_file_that_an_edit_broke_is_kept_too(site: Path, pristine: Path) -> None:
+    (site / ENGINE).write_bytes(b"def broken(:\n")
+    assert cli.unhang("revert", "--target", site).code == 1
+    assert cli.unhang("revert", "--force", "--target", site).code == 0
+    assert (site / KEPT).read_bytes() == b"def broken(:\n"
+    assert (site / ENGINE).read_bytes() == (pristine / ENGINE).read_bytes()
+
+
+def test_one_edited_file_does_not_hold_back_the_others(tmp_path: Path) -> None:
+    both = cli.unpack(tmp_path / "site", VERL, ("ms-swift", "4.6.0"))
+    before = cli.tree(both)
+    assert cli.unhang("apply", "--target", both).code == 0
+    edit(both)
+    ran = cli.unhang("revert", "--target", both)
+    assert (ran.code, "reverted 1 file" in ran.err, "error[edited]" in ran.err) == (1, True, True)
+    left = {path for path, told in cli.tree(both).items() if told != before.get(path) and ".unhang" not in path}
+    assert left == {ENGINE, "verl-0.7.1.dist-info/RECORD"}
+    assert cli.unhang("revert", "--force", "--target", both).code == 0
+    assert {path for path in cli.tree(both) if path not in before} == {KEPT}
+
+
+def test_what_was_reinstalled_since_only_leaves_the_receipt(site: Path, pristine: Path) -> None:
+    shutil.copy2(pristine / ENGINE, site / ENGINE)
+    shutil.copy2(pristine / "verl-0.7.1.dist-info/RECORD", site / "verl-0.7.1.dist-info/RECORD")
+    (result,) = cli.unhang("check", "--target", site, "--output-format", "json").json["results"]
+    assert (result["verdict"], "reinstalled or restored since" in result["detail"]) == ("needed", True)
+    ran = cli.unhang("revert", "--target", site)
+    assert (ran.code, "was reinstalled or restored since" in ran.err) == (0, True)
+    assert cli.tree(site) == cli.tree(pristine)
+
+
+def test_what_was_uninstalled_since_only_leaves_the_receipt(site: Path) -> None:
+    for folder in site.iterdir():
+        if folder.name != ".unhang":
+            shutil.rmtree(folder)
+    assert cli.unhang("check", "--target", site).code == 2, "there is nothing to look at"
+    ran = cli.unhang("revert", "--target", site)
+    assert (ran.code, "is gone; nothing is left to revert in it" in ran.err) == (0, True)
+    assert list(site.iterdir()) == []
+
+
+def test_a_checkout_that_is_not_installed_any_more_holds_back_itself_alone(pristine: Path, tmp_path: Path) -> None:
+    """Its file is none of the environment's now, and an enemy's receipt could name it: it is left alone, and told."""
+    env = environments.make_env(tmp_path / "env")
+    cli.unpack(env.site, ("ms-swift", "4.6.0"))
+    checkout = Path(shutil.copytree(pristine, tmp_path / "checkout"))
+    (env.site / "mine.pth").write_text(f"{checkout}\n")
+    before = cli.tree(env.site)
+    assert cli.unhang("apply", "--python", env.python).code == 0
+    (env.site / "mine.pth").unlink()
+    patched = cli.tree(checkout)
+    assert patched != cli.tree(pristine)
+    ran = cli.unhang("revert", "--python", env.python)
+    assert (ran.code, f"{ENGINE}, which is not a file of this environment" in ran.err) == (2, True)
+    assert "`--upstream` with their names reverts others than verl" in ran.err
+    ran = cli.unhang("revert", "--upstream", "ms-swift", "--python", env.python)
+    assert (ran.code, "reverted 1 file" in ran.err) == (0, True)
+    assert cli.tree(checkout) == patched
+    (env.site / "mine.pth").write_text(f"{checkout}\n")
+    assert cli.tree(env.site) == before
+    assert cli.unhang("revert", "--python", env.python).code == 0
+    assert cli.tree(checkout) == cli.tree(pristine)
+
+
+def test_a_receipt_whose_bytes_are_gone_refuses_before_anything_is_written(site: Path) -> None:
+    edit(site)
+    (blob,) = (site / ".unhang/pristine").iterdir()
+    blob.unlink()
+    before = cli.tree(site)
+    for force in ([], ["--force"]):
+        ran = cli.unhang("revert", "--target", site, *force)
+        assert ran.code == (2 if force else 1)
+        assert cli.tree(site) == before
+    assert "error[bad-receipt]" in ran.err
+
+
+def test_a_file_that_is_a_link_within_the_installation_reverts(pristine: Path, tmp_path: Path) -> None:
+    site = Path(shutil.copytree(pristine, tmp_path / "linked"))
+    shutil.move(site / ENGINE, site / "verl/elsewhere.py")
+    (site / ENGINE).symlink_to(os.path.relpath(site / "verl/elsewhere.py", (site / ENGINE).parent))
+    before = cli.tree(site)
+    assert cli.unhang("apply", "--target", site).code == 0
+    assert (site / ENGINE).is_symlink()
+    assert b"# unhang mtp" in (site / ENGINE).read_bytes()
+    assert cli.unhang("revert", "--target", site).code == 0
+    assert cli.tree(site) == before
+
+
+def test_one_of_two_fixes_in_one_file_is_reverted_alone_though_it_was_edited(site: Path) -> None:
+    receipt = json.loads((site / ".unhang/receipt.json").read_text())
+    assert len(receipt["files"]) == 1
+    edited = edit(site)
+    ran = cli.unhang("revert", "--force", "--fix", "expert-dp-warmup", "--target", site)
+    assert (ran.code, (site / ENGINE).read_bytes()) == (0, edited), "that fix is not in this file"

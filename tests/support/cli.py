@@ -1,0 +1,73 @@
+"""Runs `unhang` as a user does: a process of its own, its output and exit code; and lays out upstreams to run it on."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from support import wheels
+
+# What could choose another environment, or colour the output, than the test means.
+_NEUTRAL = ("VIRTUAL_ENV", "CONDA_PREFIX", "NO_COLOR", "FORCE_COLOR", "PYTHONPATH")
+
+
+class Ran(NamedTuple):
+    """What came of a run."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        """Its stdout, which must be one JSON document."""
+        return json.loads(self.out)
+
+
+def unhang(*arguments: str | os.PathLike[str], cwd: Path | None = None, env: Mapping[str, str] | None = None) -> Ran:
+    """Run the installed command."""
+    return python("-m", "unhang", *arguments, cwd=cwd, env=env)
+
+
+def python(*arguments: str | os.PathLike[str], cwd: Path | None = None, env: Mapping[str, str] | None = None) -> Ran:
+    """Run this Python, which has the installed package."""
+    neutral = {name: value for name, value in os.environ.items() if name not in _NEUTRAL}
+    done = subprocess.run(
+        [sys.executable, *map(os.fspath, arguments)],
+        capture_output=True,
+        cwd=cwd or "/",
+        env={**neutral, **(env or {})},
+        check=False,
+        timeout=120,
+    )
+    return Ran(done.returncode, done.stdout.decode("latin-1"), done.stderr.decode("latin-1"))
+
+
+def unpack(folder: Path, *releases: tuple[str, str]) -> Path:
+    """Lay out real releases in a folder, as `pip install --target` does; gives the folder."""
+    for project, version in releases:
+        with zipfile.ZipFile(wheels.fetch(project, version)) as wheel:
+            wheel.extractall(folder)
+    return folder
+
+
+def tree(folder: Path) -> dict[str, tuple[int, str]]:
+    """Every file below a folder, outside __pycache__: mode and sha256; folders too, so that a leftover one shows."""
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        if "__pycache__" not in path.parts:
+            data = b"/" if path.is_dir() else path.read_bytes()
+            found[str(path.relative_to(folder))] = (path.lstat().st_mode, hashlib.sha256(data).hexdigest())
+    return found
+
+
+def verdicts(ran: Ran) -> dict[tuple[str, str, str], str]:
+    """The verdict of each result of a JSON report, by upstream, fix and file."""
+    return {(item["upstream"], item["fix"], item["file"]): item["verdict"] for item in ran.json["results"]}

@@ -1,0 +1,213 @@
+"""Builds real environments for the tests: virtual environments, and stand-ins of our own writing for the upstreams.
+
+The stand-ins have the files that mark the upstreams, and so little else that they can really be imported: what `import`
+does is then the measure of what the search says.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import textwrap
+import venv
+import zipfile
+from pathlib import Path
+from typing import NamedTuple
+
+import unhang
+from unhang.find.environment import choose
+from unhang.find.locate import search
+from unhang.records import Search
+
+MODULES = {
+    "megatron-core": "megatron.core",
+    "megatron-lm": "megatron.training",
+    "verl": "verl",
+    "ms-swift": "swift",
+}
+# Prints where `import` finds each module; imports for real, so only for stand-ins.
+TRUTH = """
+import importlib, json, sys
+if sys.path[0] == "": del sys.path[0]
+found = {}
+for name in ["megatron.core", "megatron.training", "verl", "swift"]:
+    try: found[name] = getattr(importlib.import_module(name), "__file__", None)
+    except ImportError: found[name] = None
+print(json.dumps(found))
+"""
+# Searches in the environment's own process, where `unhang` has to be in its site-packages.
+IN_PROCESS = """
+import json, os, sys
+from unhang.find.environment import choose
+from unhang.find.locate import search
+found = search(choose(None, os.getcwd(), {}), script=(sys.argv[1:] or [None])[0], cwd=os.getcwd())
+print(json.dumps([found.environment.found_by, found.installations, found.warnings]))
+"""
+
+
+class Env(NamedTuple):
+    """A virtual environment, without pip, with `unhang` copied into it."""
+
+    prefix: Path
+    python: Path
+    site: Path
+
+    def run(self, *arguments: str, cwd: Path | None = None) -> str:
+        """Run the interpreter from an otherwise harmless folder, and return its stdout."""
+        return run(str(self.python), *arguments, cwd=cwd or self.prefix)
+
+    def install(self, wheel: Path) -> None:
+        """Install a wheel, as any user does: by pip."""
+        command = [pip_python(), "-m", "pip", "--python", str(self.python), "install", "--no-deps", "--no-index", "-q"]
+        run(*command, str(wheel), cwd=self.prefix)
+
+    def search(self, cwd: Path | None = None, script: Path | None = None) -> Search:
+        """Search from the outside: the probe runs in this environment's interpreter."""
+        where = str(cwd or self.prefix)
+        return search(choose(str(self.python), where, {}), script=str(script) if script else None, cwd=where)
+
+
+def run(*command: str, cwd: Path) -> str:
+    """Run a command, and return its stdout; raises AssertionError with what it said where it fails."""
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr + done.stdout
+    return done.stdout
+
+
+def make_env(prefix: Path) -> Env:
+    """Make an environment of the interpreter that runs the tests."""
+    venv.create(prefix, symlinks=True)
+    site = prefix / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
+    # What is installed here, whichever way, is installed there; the folder is on no path there by itself.
+    shutil.copytree(os.path.dirname(unhang.__file__), site / "unhang", ignore=shutil.ignore_patterns("__pycache__"))
+    return Env(prefix, prefix / "bin" / "python", site)
+
+
+_pip: list[str] = []
+
+
+def pip_python() -> str:
+    """An interpreter that has pip: an environment made by uv has none, so then one made here."""
+    if not _pip:
+        if subprocess.run([sys.executable, "-m", "pip", "-V"], capture_output=True, check=False).returncode == 0:
+            _pip.append(sys.executable)
+        else:
+            import tempfile
+
+            folder = tempfile.mkdtemp(prefix="unhang-pip-")
+            venv.create(folder, with_pip=True)
+            _pip.append(os.path.join(folder, "bin", "python"))
+    return _pip[0]
+
+
+def write(root: Path, files: dict[str, str]) -> Path:
+    """Write files below a folder, and return the folder."""
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(textwrap.dedent(text))
+    return root
+
+
+def package_info(version: str) -> str:
+    """The text of megatron/core/package_info.py that says ``version``, such as 0.17.0rc0, as upstream writes it."""
+    major, minor, rest = version.split(".", 2)
+    patch = rest[0]
+    return f"""\
+        # Copyright
+        MAJOR = {major}
+        MINOR = {minor}
+        PATCH = {patch}
+        PRE_RELEASE = '{rest[1:]}'
+
+        # Use the following formatting: (major, minor, patch, pre-release)
+        VERSION = (MAJOR, MINOR, PATCH, PRE_RELEASE)
+
+        __shortversion__ = '.'.join(map(str, VERSION[:3]))
+        __version__ = '.'.join(map(str, VERSION[:3])) + ''.join(VERSION[3:])
+        if not __version__:
+            MAJOR = 9
+        """
+
+
+def core(root: Path, version: str = "0.16.1") -> Path:
+    """A stand-in of megatron.core alone, as in older wheels."""
+    return write(root, {"megatron/core/__init__.py": "", "megatron/core/package_info.py": package_info(version)})
+
+
+def training(root: Path) -> Path:
+    """A stand-in of megatron.training alone."""
+    return write(root, {"megatron/training/__init__.py": ""})
+
+
+def tree(root: Path, version: str = "0.17.0") -> Path:
+    """A stand-in of a Megatron-LM checkout, or of what a newer wheel holds."""
+    return training(core(root, version))
+
+
+def verl(root: Path, version: str = "0.7.1") -> Path:
+    """A stand-in of verl."""
+    return write(root, {"verl/__init__.py": "", "verl/protocol.py": "", "verl/version/version": version + "\n"})
+
+
+def swift(root: Path, version: str = "4.6.0") -> Path:
+    """A stand-in of ms-swift."""
+    text = f"# Make sure\n__version__ = '{version}'\n__release_datetime__ = '2026-01-01 12:00:00'\n"
+    folders = {f"swift/{name}/__init__.py": "" for name in ("tuners", "trainers")}
+    return write(root, {"swift/__init__.py": "", "swift/version.py": text, **folders})
+
+
+def project(root: Path, name: str, version: str, where: str = ".") -> Path:
+    """Make a source tree a project that setuptools can build: all of its packages, namespaces too."""
+    text = f"""\
+        [build-system]
+        requires = ["setuptools"]
+        build-backend = "setuptools.build_meta"
+        [project]
+        name = "{name}"
+        version = "{version}"
+        [tool.setuptools.packages.find]
+        where = ["{where}"]
+        include = ["megatron.core*", "megatron.training*", "verl*", "swift*"]
+        [tool.setuptools.package-data]
+        "verl.version" = ["version"]
+        """
+    return write(root, {"pyproject.toml": text})
+
+
+def build(root: Path, out: Path, *, editable: str | None = None) -> Path:
+    """Build a wheel of a project, or an editable wheel in one of setuptools' modes; without any network."""
+    out.mkdir(parents=True, exist_ok=True)
+    hook = (
+        f"build_editable({str(out)!r}, {{'editable_mode': {editable!r}}})" if editable else f"build_wheel({str(out)!r})"
+    )
+    code = f"import sys; sys.argv = ['setup.py']; from setuptools import build_meta; print('\\n' + build_meta.{hook})"
+    name = run(sys.executable, "-c", code, cwd=root).splitlines()[-1]
+    return out / name
+
+
+def extract(wheel: Path, site: Path) -> None:
+    """Put a wheel's files in place: for interpreters that today's pip does not serve."""
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(site)
+
+
+def agree(env: Env, *, cwd: Path | None = None, script: Path | None = None, namesakes: tuple[str, ...] = ()) -> Search:
+    """Search an environment from the outside; check that its own process, and `import`, say the same."""
+    where = cwd or env.prefix
+    found = env.search(where, script)
+    arguments = [str(script)] if script else []
+    inside = json.loads(env.run("-c", IN_PROCESS, *arguments, cwd=where))
+    assert inside == json.loads(json.dumps(["own interpreter", found.installations, found.warnings]))
+    if script:
+        script.write_text(TRUTH)
+        truth = json.loads(env.run(str(script), cwd=where))
+    else:
+        truth = json.loads(env.run("-c", TRUTH, cwd=where))
+    imported = {name: os.path.realpath(file) for name, file in truth.items() if file and name not in namesakes}
+    inits = {MODULES[i.upstream]: os.path.join(i.package_dir, "__init__.py") for i in found.installations}
+    assert {name: os.path.realpath(init) for name, init in inits.items()} == imported
+    return found

@@ -1,0 +1,250 @@
+"""Whole runs of `unhang` on an environment, each in a forked child in which the world can be stopped at any operation.
+
+The child is the environment's own interpreter as far as `unhang` can tell (`sys.prefix` is the folder, and the folder's
+`site` is on `sys.path`), so that a run is what it is in an image's build, without the start of a process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import io
+import json
+import marshal
+import os
+import py_compile
+import shutil
+import signal
+import sys
+import time
+import zipfile
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import unhang.rewrite.one_file
+from support import wheels
+from unhang.cli.main import main
+from unhang.shapes import catalog
+from unhang.store import disk, state
+
+KILLED = 9
+RELEASES = (("verl", "0.7.1"), ("megatron-core", "0.17.1"), ("ms-swift", "4.6.0"))
+ENGINE = "verl/workers/engine/megatron/transformer_impl.py"
+MPU = "swift/megatron/utils/megatron_lm_utils.py"
+# How bytecode is kept here; what is not named has none.
+COMPILED = {
+    ENGINE: py_compile.PycInvalidationMode.UNCHECKED_HASH,
+    MPU: py_compile.PycInvalidationMode.TIMESTAMP,
+}
+# By these an upstream is known, and its version.
+MARKS = frozenset(
+    f"{upstream}/{name}"
+    for upstream, names in {
+        "verl": ["__init__.py", "protocol.py", "version/version"],
+        "megatron": ["core/__init__.py", "core/package_info.py", "training/__init__.py"],
+        "swift": ["__init__.py", "version.py", "tuners/__init__.py", "trainers/__init__.py"],
+    }.items()
+    for name in names
+)
+Tree = dict[str, "bytes | None"]
+
+
+class Ran(NamedTuple):
+    """What came of a run; `operations` is what changed the disk, by name, where it was counted."""
+
+    code: int
+    out: str
+    operations: tuple[str, ...]
+
+
+def lay_out(prefix: Path, *releases: tuple[str, str]) -> Path:
+    """An environment that holds of these releases what a search and the fixes read; gives its site-packages folder."""
+    site = prefix / "site"
+    targets = {target.file for fix in catalog.fixes().values() for target in fix.targets}
+    for release in releases:
+        with zipfile.ZipFile(wheels.fetch(*release)) as wheel:
+            for name in wheel.namelist():
+                if name in targets or name in MARKS or name.endswith((".dist-info/RECORD", ".dist-info/METADATA")):
+                    wheel.extract(name, site)
+    return site
+
+
+def compile_some(site: Path) -> None:
+    """Lay bytecode beside some sources, one of them in the mode that no import ever checks."""
+    for name, mode in COMPILED.items():
+        if (site / name).exists():
+            py_compile.compile(str(site / name), doraise=True, invalidation_mode=mode)
+
+
+def tree(folder: Path) -> Tree:
+    """The bytes of every file below a folder, outside __pycache__; None for a folder."""
+    found: Tree = {}
+    for path in folder.rglob("*"):
+        if "__pycache__" not in path.parts:
+            found[str(path.relative_to(folder))] = None if path.is_dir() else path.read_bytes()
+    return found
+
+
+def stale_bytecode(site: Path) -> list[str]:
+    """The bytecode that an import would run though it is not what the source compiles to."""
+    stale = []
+    for path in site.rglob("__pycache__/*.pyc"):
+        source = Path(importlib.util.source_from_cache(str(path)))
+        data, stat = path.read_bytes(), source.stat()
+        flags = int.from_bytes(data[4:8], "little")
+        stamp = (int.from_bytes(data[8:12], "little"), int.from_bytes(data[12:16], "little"))
+        if flags == 0 and stamp != (int(stat.st_mtime) & 0xFFFFFFFF, stat.st_size & 0xFFFFFFFF):
+            continue  # import compiles it anew
+        if marshal.loads(data[16:]) != _code(source.read_bytes()):
+            stale.append(str(path))
+    return stale
+
+
+@lru_cache(maxsize=16)
+def _code(source: bytes) -> Any:
+    return compile(source, "<source>", "exec", dont_inherit=True)
+
+
+Blow = Callable[[Any, "tuple[Any, ...]"], None]
+
+
+def die(operation: Any, arguments: tuple[Any, ...]) -> None:
+    """Be killed before the operation."""
+    os._exit(KILLED)
+
+
+def stop(operation: Any, arguments: tuple[Any, ...]) -> None:
+    """Stand still before the operation, with all locks held, until somebody ends it."""
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def die_halfway(operation: Any, arguments: tuple[Any, ...]) -> None:
+    """Be killed in the midst of it, where it has one: half of the bytes are on disk."""
+    if operation is os.write:
+        os.write(arguments[0], arguments[1][: len(arguments[1]) // 2])
+    os._exit(KILLED)
+
+
+def run(prefix: Path, *arguments: str, blow: Blow | None = None, at: int = -1) -> Ran:
+    """Run `unhang` in a child; `blow` falls just before operation `at` (or never: then they are counted)."""
+    return start(prefix, *arguments, blow=blow, at=at).wait()
+
+
+class Started(NamedTuple):
+    """A run at work in its child."""
+
+    pid: int
+    reader: int
+
+    def wait(self) -> Ran:
+        """What came of it."""
+        with open(self.reader) as pipe:
+            told = pipe.read()
+        code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        out, operations = json.loads(told) if told else ("", [])
+        return Ran(code, out, tuple(operations))
+
+
+def start(prefix: Path, *arguments: str, blow: Blow | None = None, at: int = -1, pause: float = 0) -> Started:
+    """Start a run, as `run` does, and do not wait for it; `pause` (seconds) comes before each operation."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            os.close(reader)
+            with open(os.devnull) as nothing:
+                os.dup2(nothing.fileno(), 0)
+            said, operations = io.StringIO(), _seam(blow, at, pause)
+            with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+                _pretend(prefix)
+                try:
+                    code = main([*arguments])
+                except BaseException as error:
+                    print(f"{type(error).__name__}: {error}")
+            with open(writer, "w") as pipe:
+                json.dump([said.getvalue(), operations], pipe)
+        finally:
+            os._exit(code)
+    os.close(writer)
+    return Started(child, reader)
+
+
+def _seam(blow: Blow | None, at: int, pause: float) -> list[str]:
+    operations: list[str] = []
+
+    def stopped(operation: Any, *arguments: Any, **options: Any) -> Any:
+        operations.append(operation.__name__)
+        if blow is not None and len(operations) == at + 1:
+            blow(operation, arguments)
+        time.sleep(pause)
+        return operation(*arguments, **options)
+
+    disk.run = stopped
+    return operations
+
+
+def _pretend(prefix: Path) -> None:
+    """Be the interpreter of this environment."""
+    os.chdir(prefix)
+    sys.prefix = str(prefix)
+    sys.path[:0] = ["", str(prefix / "site")]
+    sys.argv = ["-c"]
+    for name in ("VIRTUAL_ENV", "CONDA_PREFIX", "NO_COLOR", "FORCE_COLOR", "PYTHONPATH", "PYTHONPYCACHEPREFIX"):
+        os.environ.pop(name, None)
+
+
+@contextlib.contextmanager
+def rewriting_once() -> Iterator[None]:
+    """Remember what rewrites give, for they are pure: a child that does one again is spared the time."""
+    original = unhang.rewrite.one_file.rewrite
+    known: dict[Any, Any] = {}
+
+    def remembered(data: bytes, steps: Any) -> Any:
+        key = data, tuple(steps)
+        if key not in known:
+            known[key] = original(data, steps)
+        return known[key]
+
+    unhang.rewrite.one_file.rewrite = remembered  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        unhang.rewrite.one_file.rewrite = original
+
+
+class Stage(NamedTuple):
+    """An environment, laid out once; each run is on a copy, always in the same place, for the receipt names it."""
+
+    home: Path
+    pristine: Tree
+    applied: Tree
+    """What a whole `apply` makes of it."""
+
+    def fresh(self, applied: bool) -> Path:
+        """A copy to hurt, as it was or as it is after `apply`."""
+        copy = self.home / "now"
+        shutil.rmtree(copy, ignore_errors=True)
+        return Path(shutil.copytree(self.home / ("applied" if applied else "pristine"), copy))
+
+
+def stage(home: Path, *releases: tuple[str, str]) -> Stage:
+    """Lay out the releases below `home`, pristine and applied."""
+    compile_some(lay_out(home / "pristine", *releases))
+    # In this process too, so that every child finds all modules imported and all rewrites done.
+    warm_up = str(shutil.copytree(home / "pristine", home / "now") / "site")
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+        assert [main([command, "--target", warm_up]) for command in ("check", "apply", "revert")] == [1, 0, 0]
+    made = Stage(home, tree(home / "pristine"), {})
+    ran = run(made.fresh(applied=False), "apply")
+    assert ran.code == 0, ran.out
+    shutil.copytree(home / "now", home / "applied")
+    return made._replace(applied=tree(home / "now"))
+
+
+def interrupted(prefix: Path) -> bool:
+    """Whether a journal is there."""
+    return state.interrupted(str(prefix / "share" / "unhang"))

@@ -1,0 +1,176 @@
+"""The picture: well-formed, without script, one cell for each column and fix, no labels that collide."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping
+from xml.etree import ElementTree
+
+import pytest
+
+from support import cli, made_up
+from unhang.judge import matrix
+from unhang.shapes import catalog
+from unhang.tell import version_ranges
+from unhang.tell.picture import WIDTH, picture
+
+SVG = "{http://www.w3.org/2000/svg}"
+HANG, STALL = made_up.fix("hang", "core"), made_up.fix("stall", "core", "swift")
+BOTH = [HANG, STALL]
+CORE = {
+    "0.9.0": "- affected",
+    "0.9.1!": "- affected",
+    **{f"0.10.0rc0.dev{number}": "- affected" for number in range(99000, 99339)},
+    "0.10.0rc1": "affected fixed",
+    "0.10.0rc2": "affected fixed",
+    "0.10.0": "affected -",
+    "0.10.1": "affected -",
+    "0.11.0": "unseen not-affected",
+}
+
+
+def rows_of(**upstreams: Mapping[str, str]) -> list[matrix.Row]:
+    return matrix.rows(BOTH, made_up.releases(BOTH, **upstreams), made_up.table(*BOTH))
+
+
+def drawn(**upstreams: Mapping[str, str]) -> ElementTree.Element:
+    return ElementTree.fromstring(picture(rows_of(**upstreams), BOTH))
+
+
+def cells(root: ElementTree.Element) -> dict[str, str]:
+    """The verdict that each cell is drawn as, by what its own title says."""
+    groups = (group for group in root.iter(f"{SVG}g") if group.find(f"{SVG}title") is not None)
+    found = [(group.findtext(f"{SVG}title", ""), group.get("class", "")) for group in groups]
+    assert len(dict(found)) == len(found)
+    return dict(found)
+
+
+def text(root: ElementTree.Element, kind: str) -> list[ElementTree.Element]:
+    return [item for item in root.iter(f"{SVG}text") if item.get("class") == kind]
+
+
+def test_each_column_has_a_cell_for_each_fix() -> None:
+    assert cells(drawn(core=CORE, swift={"4.0.0": "affected"})) == {
+        "hang, core 0.9.0 - 0.9.1: not-affected; yanked: 0.9.1": "not-affected",
+        "stall, core 0.9.0 - 0.9.1: needed; yanked: 0.9.1": "needed",
+        "hang, core 0.10.0rc0.dev*: not-affected; 339 nightlies": "not-affected",
+        "stall, core 0.10.0rc0.dev*: needed; 339 nightlies": "needed",
+        "hang, core 0.10.0rc1 - 0.10.0rc2: needed": "needed",
+        "stall, core 0.10.0rc1 - 0.10.0rc2: fixed-upstream": "fixed-upstream",
+        "hang, core 0.10.0 - 0.10.1: needed": "needed",
+        "stall, core 0.10.0 - 0.10.1: not-affected": "not-affected",
+        "hang, core 0.11.0: drifted": "drifted",
+        "stall, core 0.11.0: not-affected": "not-affected",
+        "stall, swift 4.0.0: needed": "needed",
+    }
+
+
+def test_a_series_is_named_by_its_two_numbers_and_its_parts_by_their_releases() -> None:
+    labels = [item.text for item in text(drawn(core=CORE), "version")]
+    assert labels == ["0.9", "0.10.0rc0.dev*", "0.10.0rc1", "- 0.10.0rc2", "0.10.0", "- 0.10.1", "0.11"]
+
+
+def test_a_verdict_has_a_sign_as_well_as_a_colour() -> None:
+    signs: dict[str, set[str | None]] = {}
+    for group in drawn(core=CORE).iter(f"{SVG}g"):
+        signs.setdefault(group.get("class", ""), set()).update(path.get("d") for path in group.iter(f"{SVG}path"))
+    assert set(signs) == {"needed", "fixed-upstream", "not-affected", "drifted"}
+    assert all(len(paths) == 1 for paths in signs.values())
+    assert len(set().union(*signs.values())) == len(signs)
+
+
+@pytest.mark.parametrize("mode", ["light", "dark"])
+def test_the_colours_differ_in_lightness_too(mode: str) -> None:
+    style = drawn(core=CORE).findtext(f"{SVG}style", "")
+    light, dark = style.split("@media (prefers-color-scheme: dark)")
+    fills = dict(re.findall(r"\.([\w-]+) rect \{ fill: #(\w{6})", {"light": light, "dark": dark}[mode]))
+    weights = (0.299, 0.587, 0.114)
+    lightness = {
+        name: sum(weight * int(fill[place : place + 2], 16) for weight, place in zip(weights, (0, 2, 4), strict=True))
+        for name, fill in fills.items()
+    }
+    told = sorted(lightness[name] for name in ("needed", "fixed-upstream", "not-affected"))
+    assert min(right - left for left, right in zip(told, told[1:])) > 40
+
+
+def test_the_legend_tells_of_the_verdicts_that_are_drawn_and_no_others() -> None:
+    def legend(**upstreams: Mapping[str, str]) -> list[str]:
+        told = [item.text or "" for item in drawn(**upstreams).iter(f"{SVG}text") if ": " in (item.text or "")]
+        return [item.split(":")[0] for item in told]
+
+    assert legend(core=CORE) == ["needed", "fixed-upstream", "not-affected", "drifted"]
+    assert legend(swift={"4.0.0": "affected"}) == ["needed"]
+
+
+def test_it_is_told_in_words_for_those_who_do_not_see_it() -> None:
+    root = drawn(core=CORE, swift={"4.0.0": "affected"})
+    assert root.get("role") == "img"
+    assert {root.find(f"{SVG}{name}").get("id") for name in ("title", "desc")} == set(  # type: ignore[union-attr]
+        root.get("aria-labelledby", "").split()
+    )
+    assert root.findtext(f"{SVG}desc") == (
+        "hang: needed by core 0.10.0rc1 - 0.10.1. stall: needed by core 0.9.0 - 0.10.0rc0.dev*; swift 4.0.0."
+    )
+
+
+def test_nothing_lies_over_anything_or_outside() -> None:
+    """With more columns than have room side by side, and with long labels."""
+    swift = {f"{major}.{minor}.{micro}": "-" for major in (3, 4) for minor in range(20) for micro in range(3)}
+    swift["4.7.1rc12"] = "affected"
+    root = drawn(core=CORE, swift=swift)
+    boxes = []
+    for group in root.iter(f"{SVG}g"):
+        left, top = map(float, re.findall(r"[\d.]+", group.get("transform", "")))
+        rect = group.find(f"{SVG}rect")
+        assert rect is not None
+        boxes.append((left, top, left + float(rect.get("width", 0)), top + float(rect.get("height", 0))))
+    for item in text(root, "version"):  # at 11 px a digit of a sans-serif font is some 6.2 px wide, a dot half of that
+        told = item.text or ""
+        middle, base, half = float(item.get("x", 0)), float(item.get("y", 0)), 3.1 * len(told) - 1.55 * told.count(".")
+        boxes.append((middle - half, base - 9, middle + half, base + 1))
+    height = float(root.get("height", 0))
+    assert min(min(left, top) for left, top, _, _ in boxes) >= 0
+    assert all(right <= WIDTH and base <= height for _, _, right, base in boxes)
+    boxes.sort()
+    for number, (_, top, right, base) in enumerate(boxes):
+        for left, other_top, _, other_base in boxes[number + 1 :]:
+            assert left >= right or other_top >= base or other_base <= top
+
+
+def test_columns_without_room_are_shared_out_evenly() -> None:
+    def widths(columns: int) -> list[int]:
+        swift = {f"4.{minor}.0": "affected" for minor in range(columns)}
+        tops = [group.get("transform", "").split()[1] for group in drawn(swift=swift).iter(f"{SVG}g")]
+        return list(Counter(tops[1:]).values())  # without the legend
+
+    assert widths(20) == [20]
+    assert widths(24) == [12, 12]
+    assert widths(49) == [17, 17, 15]
+
+
+def test_it_needs_no_script_and_nothing_from_elsewhere() -> None:
+    told = picture(rows_of(core=CORE), BOTH)
+    tags = {item.tag.removeprefix(SVG) for item in ElementTree.fromstring(told).iter()}
+    assert tags == {"svg", "title", "desc", "style", "rect", "text", "g", "path"}
+    assert "href" not in told
+    assert "url(" not in told
+    assert told.count("http") == 1, "the namespace"
+
+
+def test_the_same_rows_give_the_same_bytes() -> None:
+    command = "matrix", "--output-format", "svg"
+    first, again = (cli.unhang(*command, env={"PYTHONHASHSEED": seed}) for seed in ("1", "2"))
+    assert (first.code, first.err) == (0, "")
+    assert first.out == again.out
+    fixes, releases, table = list(catalog.fixes().values()), catalog.releases(), catalog.shape_table()
+    assert first.out == picture(matrix.rows(fixes, releases, table), fixes)
+
+
+def test_the_real_one_has_all_its_cells() -> None:
+    fixes = list(catalog.fixes().values())
+    rows = matrix.rows(fixes, catalog.releases(), catalog.shape_table())
+    columns = sum(len(panel.ranges) * len(panel.fixes) for panel in version_ranges.panels_by_series(rows, fixes))
+    root = ElementTree.fromstring(picture(rows, fixes))
+    assert len(cells(root)) == columns > 40
+    assert set(cells(root).values()) == {"needed", "fixed-upstream", "not-affected"}

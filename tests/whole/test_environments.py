@@ -1,0 +1,305 @@
+"""Environments stay whole, by the installers' own account: pip, uv, hardlinked caches, strict editables, bytecode."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import importlib.metadata
+import marshal
+import os
+import py_compile
+import shutil
+import subprocess
+import sys
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from support import cli, wheels
+from support.environments import pip_python
+from unhang.store import bytecode
+
+VERL = ("verl", "0.7.1")
+ENGINE = "verl/workers/engine/megatron/transformer_impl.py"
+MARK = b"# unhang mtp-cp-deadlock"
+
+
+def sh(*command: object, cwd: Path, env: dict[str, str] | None = None) -> str:
+    """Run an installer or an interpreter; its stdout, and an AssertionError with all it said where it fails."""
+    words = [os.fspath(word) if isinstance(word, os.PathLike) else str(word) for word in command]
+    full = {**os.environ, "PIP_DISABLE_PIP_VERSION_CHECK": "1", **(env or {})}
+    done = subprocess.run(words, cwd=cwd, env=full, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+class Venv:
+    """A virtual environment that pip installs wheels into."""
+
+    def __init__(self, prefix: Path) -> None:
+        venv.create(prefix, symlinks=True)
+        self.prefix, self.python = prefix, prefix / "bin" / "python"
+        self.site = prefix / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
+
+    def pip(self, *arguments: object) -> None:
+        sh(pip_python(), "-m", "pip", "--python", self.python, *arguments, "-q", cwd=self.prefix)
+
+    def install(self, *options: str) -> None:
+        self.pip("install", "--no-deps", "--no-index", *options, wheels.fetch(*VERL))
+
+    def unhang(self, *arguments: str) -> cli.Ran:
+        return cli.unhang(*arguments, "--python", self.python)
+
+    def names(self) -> set[str]:
+        return {str(path.relative_to(self.prefix)) for path in self.prefix.rglob("*") if path.is_file()}
+
+    def verdict(self) -> tuple[int, str, str]:
+        """Exit code, verdict and detail of a check."""
+        ran = self.unhang("check", "--output-format", "json")
+        (result,) = ran.json["results"]
+        return ran.code, result["verdict"], result["detail"]
+
+
+def assert_hashes_hold(site: Path) -> None:
+    """Every row of the RECORD, as any Python can verify it."""
+    (distribution,) = importlib.metadata.distributions(name="verl", path=[str(site)])
+    files = distribution.files or []
+    assert len(files) > 400
+    for file in files:
+        if file.hash is not None:
+            digest = hashlib.new(file.hash.mode, (site / file).read_bytes()).digest()
+            assert base64.urlsafe_b64encode(digest).rstrip(b"=").decode() == file.hash.value, file
+            assert file.size == (site / file).stat().st_size
+
+
+# pip
+
+
+@pytest.mark.parametrize("compiled", ["--compile", "--no-compile"])
+def test_pip_uninstalls_and_reinstalls_over_a_patched_wheel(tmp_path: Path, compiled: str) -> None:
+    env = Venv(tmp_path / "env")
+    empty = env.names()
+    env.install(compiled)
+    assert_hashes_hold(env.site)
+    before = cli.tree(env.prefix)
+    assert env.unhang("apply").code == 0
+    assert MARK in (env.site / ENGINE).read_bytes()
+    assert_hashes_hold(env.site)
+
+    env.install(compiled, "--force-reinstall")
+    code, verdict, detail = env.verdict()
+    assert (code, verdict) == (1, "needed")
+    assert "patched before, and reinstalled or restored since" in detail
+    assert_hashes_hold(env.site)
+    assert env.unhang("apply").code == 0
+    assert env.verdict() == (0, "applied", "")
+    assert env.unhang("revert").code == 0
+    assert cli.tree(env.prefix) == before
+
+    assert env.unhang("apply").code == 0
+    env.pip("uninstall", "-y", "verl")
+    left = env.names() - empty
+    assert {name.rpartition("/")[0] for name in left} == {"share/unhang", "share/unhang/pristine"}, "only our receipt"
+    assert env.unhang("revert").code == 0
+    assert env.names() == empty
+
+
+def test_never_patched_is_told_from_reinstalled(tmp_path: Path) -> None:
+    env = Venv(tmp_path / "env")
+    env.install("--no-compile")
+    assert env.verdict() == (1, "needed", "")
+
+
+# Bytecode
+
+
+@pytest.mark.parametrize("mode", ["timestamp", "checked-hash", "unchecked-hash"])
+def test_bytecode_is_never_stale_and_made_by_the_environments_own_interpreter(tmp_path: Path, mode: str) -> None:
+    env = Venv(tmp_path / "env")
+    env.install("--no-compile")
+    sh(env.python, "-m", "compileall", "-q", "--invalidation-mode", mode, env.site / ENGINE, cwd=env.prefix)
+    (cached,) = (env.site / ENGINE).parent.glob("__pycache__/transformer_impl.*.pyc")
+    foreign = cached.with_name("transformer_impl.cpython-38.pyc")
+    foreign.write_bytes(cached.read_bytes())
+    head = cached.read_bytes()[4:8]
+    source, was = (env.site / ENGINE).read_bytes(), (env.site / ENGINE).stat()
+    for command in ("apply", "revert"):
+        assert env.unhang(command).code == 0
+        assert not foreign.exists(), "nobody here could make that one anew"
+        assert cached.read_bytes()[4:8] == head, "in the mode it had"
+        want = compile((env.site / ENGINE).read_bytes(), str(env.site / ENGINE), "exec", dont_inherit=True)
+        assert marshal.loads(cached.read_bytes()[16:]) == want
+        # Were the source as old and as large as before, an import would still not run what was compiled from it.
+        os.utime(env.site / ENGINE, ns=(was.st_atime_ns, was.st_mtime_ns))
+        assert marshal.loads(cached.read_bytes()[16:]) == want
+    assert (env.site / ENGINE).read_bytes() == source
+
+
+# An interpreter whose compiler is overtaken: the source is replaced just before or just after it writes.
+OVERTAKEN = """\
+#!/bin/sh
+exec {python} -I -S -c '
+import py_compile, sys
+real = py_compile.compile
+def overtaken(source, *arguments, **options):
+    done = real(source, *arguments, **options)
+    with open(source, "w") as file:
+        file.write("x = 2")
+    return done
+py_compile.compile = overtaken
+exec(sys.argv[-1])
+' "$@"
+"""
+
+
+def test_a_compiler_that_outlives_its_run_leaves_nothing_stale(tmp_path: Path) -> None:
+    source, python = tmp_path / "x.py", tmp_path / "python"
+    python.write_text(OVERTAKEN.format(python=sys.executable))
+    python.chmod(0o755)
+    for overtaken, left in ((sys.executable, True), (str(python), False)):
+        source.write_text("x = 1")
+        cached = py_compile.compile(str(source), invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)
+        assert cached is not None
+        compiled = bytecode.survey([str(source)])
+        os.unlink(cached)
+        bytecode.recompile(overtaken, compiled)
+        assert os.path.exists(cached) is left
+    assert source.read_text() == "x = 2"
+
+
+# uv, conda
+
+
+@pytest.fixture
+def uv(tmp_path: Path) -> list[str]:
+    """The command `uv`, offline, with a cache of its own."""
+    beside = Path(sys.executable).with_name("uv")
+    found = str(beside) if beside.exists() else shutil.which("uv")
+    if found is None:
+        pytest.skip("there is no uv here: pip install uv")
+    return [found, "--offline", "--no-config", "--quiet", "--cache-dir", str(tmp_path / "cache")]
+
+
+def uv_env(uv: list[str], prefix: Path, *options: str) -> Venv:
+    env = Venv(prefix)
+    sh(*uv, "pip", "install", "--python", env.python, "--no-deps", *options, wheels.fetch(*VERL), cwd=prefix)
+    return env
+
+
+def test_uvs_hardlinked_cache_and_other_environments_keep_their_bytes(uv: list[str], tmp_path: Path) -> None:
+    one = uv_env(uv, tmp_path / "one", "--link-mode=hardlink", "--compile-bytecode")
+    two = uv_env(uv, tmp_path / "two", "--link-mode=hardlink")
+    if (one.site / ENGINE).stat().st_ino != (two.site / ENGINE).stat().st_ino:
+        pytest.skip("uv made no hardlinks on this file system")
+    cache, other = cli.tree(tmp_path / "cache"), cli.tree(two.prefix)
+    before = cli.tree(one.prefix)
+    assert one.unhang("apply").code == 0
+    assert MARK in (one.site / ENGINE).read_bytes()
+    assert_hashes_hold(one.site)
+    assert (cli.tree(tmp_path / "cache"), cli.tree(two.prefix)) == (cache, other)
+    assert two.verdict()[1] == "needed"
+
+    sh(*uv, "pip", "install", "--python", one.python, "--no-deps", "--reinstall", wheels.fetch(*VERL), cwd=tmp_path)
+    code, verdict, detail = one.verdict()
+    assert (code, verdict, "reinstalled or restored since" in detail) == (1, "needed", True)
+    assert one.unhang("apply").code == 0
+    assert one.unhang("revert").code == 0
+    assert (cli.tree(tmp_path / "cache"), cli.tree(two.prefix)) == (cache, other)
+    assert set(cli.tree(one.prefix)) == set(before)
+    assert (one.site / ENGINE).read_bytes() == (two.site / ENGINE).read_bytes()
+
+    assert one.unhang("apply").code == 0
+    sh(*uv, "pip", "uninstall", "--python", one.python, "verl", cwd=tmp_path)
+    assert not (one.site / "verl").exists()
+    assert one.unhang("revert").code == 0
+    assert not (one.prefix / "share").exists()
+
+
+def test_uv_sync_undoes_the_patch_and_check_says_so(uv: list[str], tmp_path: Path) -> None:
+    thin = tmp_path / wheels.fetch(*VERL).name
+    with zipfile.ZipFile(wheels.fetch(*VERL)) as full, zipfile.ZipFile(thin, "w") as out:
+        for name in full.namelist():
+            data = full.read(name)
+            if name.endswith(".dist-info/METADATA"):  # its dependencies are not here to be resolved
+                data = b"".join(line for line in data.splitlines(True) if not line.startswith(b"Requires-Dist"))
+            out.writestr(name, data)
+    project = tmp_path / "project"
+    project.mkdir()
+    minor = f"{sys.version_info.major}.{sys.version_info.minor}"
+    (project / "pyproject.toml").write_text(
+        f'[project]\nname = "job"\nversion = "1"\nrequires-python = "=={minor}.*"\ndependencies = ["verl"]\n'
+        f'[tool.uv.sources]\nverl = {{ path = "{thin}" }}\n'
+    )
+    words = [word for word in uv if word != "--no-config"]
+    sync = [*words, "sync", "--python", sys.executable]
+    sh(*sync, cwd=project)
+    patched = cli.unhang("apply", cwd=project)
+    assert (patched.code, f"environment: {project}/.venv/bin/python (found by .venv)" in patched.out) == (0, True)
+    sh(*sync, cwd=project)
+    assert cli.unhang("check", cwd=project).code == 0, "a sync with nothing to do leaves it"
+    sh(*sync, "--reinstall", cwd=project)
+    ran = cli.unhang("check", cwd=project)
+    assert (ran.code, "patched before, and reinstalled or restored since" in ran.out) == (1, True)
+    assert cli.unhang("apply", cwd=project).code == 0
+
+
+def test_uvs_symlinked_cache_is_refused_by_name(uv: list[str], tmp_path: Path) -> None:
+    env = uv_env(uv, tmp_path / "env", "--link-mode=symlink")
+    assert (env.site / ENGINE).is_symlink()
+    cache, before = cli.tree(tmp_path / "cache"), cli.tree(env.prefix)
+    ran = env.unhang("apply", "--output-format", "json")
+    (result,) = ran.json["results"]
+    assert (ran.code, result["verdict"], result["code"]) == (1, "drifted", "outside")
+    assert str(tmp_path / "cache") in result["detail"]
+    assert "--link-mode=copy" in result["hint"]
+    assert (cli.tree(tmp_path / "cache"), cli.tree(env.prefix)) == (cache, before)
+
+
+def test_condas_hardlinked_packages_keep_their_bytes(tmp_path: Path) -> None:
+    package = cli.unpack(tmp_path / "pkgs" / "verl-0.7.1", VERL)
+    env = Venv(tmp_path / "env")
+    for path in package.rglob("*"):
+        place = env.site / path.relative_to(package)
+        if path.is_file():
+            place.parent.mkdir(parents=True, exist_ok=True)
+            os.link(path, place)
+    py_compile.compile(str(package / ENGINE), doraise=True)
+    (cached,) = (package / ENGINE).parent.glob("__pycache__/*.pyc")
+    (env.site / ENGINE).parent.joinpath("__pycache__").mkdir()
+    linked = (env.site / ENGINE).parent / "__pycache__" / cached.name
+    os.link(cached, linked)
+    kept, compiled = cli.tree(package), cached.read_bytes()
+    assert env.unhang("apply").code == 0
+    assert MARK in (env.site / ENGINE).read_bytes()
+    assert (cli.tree(package), cached.read_bytes()) == (kept, compiled)
+    assert linked.stat().st_ino != cached.stat().st_ino, "made anew, under this name alone"
+    assert env.unhang("revert").code == 0
+    assert (cli.tree(package), cached.read_bytes()) == (kept, compiled)
+
+
+def test_a_strict_editable_is_refused_by_name(tmp_path: Path) -> None:
+    source = cli.unpack(tmp_path / "source", VERL)
+    shutil.rmtree(next(source.glob("*.dist-info")))
+    (source / "pyproject.toml").write_text(
+        '[build-system]\nrequires = ["setuptools"]\nbuild-backend = "setuptools.build_meta"\n'
+        '[project]\nname = "verl"\nversion = "0.7.1"\n[tool.setuptools.packages.find]\ninclude = ["verl*"]\n'
+        '[tool.setuptools.package-data]\n"verl.version" = ["version"]\n'
+    )
+    env = Venv(tmp_path / "env")
+    hook = (
+        "import sys; sys.argv = ['setup.py']; from setuptools import build_meta; "
+        f"print(build_meta.build_editable({str(tmp_path)!r}, {{'editable_mode': 'strict'}}))"
+    )
+    name = sh(sys.executable, "-c", hook, cwd=source).splitlines()[-1]
+    env.pip("install", "--no-deps", "--no-index", tmp_path / name)
+    before = cli.tree(source)
+    ran = env.unhang("apply", "--output-format", "json")
+    (result,) = ran.json["results"]
+    assert (ran.code, result["verdict"], result["code"]) == (1, "drifted", "outside")
+    assert str(source / ENGINE) in result["detail"]
+    assert "--source DIR" in result["hint"]
+    assert "strict" in result["hint"]
+    assert cli.tree(source) == before
+    assert cli.unhang("apply", "--source", source).code == 0, "as the hint says"

@@ -1,0 +1,126 @@
+"""The main job on every affected release line, on the real wheels: check, apply, apply again, revert."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from support import cli, wheels
+
+EXPERTS = ("megatron-core", "empty-expert-hang", "megatron/core/transformer/moe/experts.py")
+PARALLEL = ("megatron-core", "expert-dp-warmup", "megatron/core/parallel_state.py")
+CORE_BATCH = ("megatron-core", "sft-packed-seq-broadcast", "megatron/core/utils.py")
+BATCH = ("megatron-lm", "sft-packed-seq-broadcast", "megatron/training/utils.py")
+BATCH_MOVED = ("megatron-lm", "sft-packed-seq-broadcast", "megatron/training/utils/common_utils.py")
+ENGINE = ("verl", "mtp-cp-deadlock", "verl/workers/engine/megatron/transformer_impl.py")
+MPU = ("ms-swift", "expert-dp-warmup", "swift/megatron/utils/megatron_lm_utils.py")
+
+# What is known of each release, typed here by hand: the matrix is held against it, and not the other way round.
+CORE_ONLY = {EXPERTS: "needed", PARALLEL: "needed", CORE_BATCH: "not-affected"}
+WITH_TRAINING = {**CORE_ONLY, BATCH: "needed", BATCH_MOVED: "not-affected"}
+FIXED_BATCH = {**WITH_TRAINING, CORE_BATCH: "fixed-upstream", BATCH: "not-affected"}
+EXPECTED = {
+    ("verl", "0.7.0"): {ENGINE: "not-affected"},
+    ("verl", "0.8.0"): {ENGINE: "fixed-upstream"},
+    ("verl", "0.9.1"): {ENGINE: "fixed-upstream"},
+    ("ms-swift", "3.12.6"): {MPU: "not-affected"},
+    ("verl", "0.7.1"): {ENGINE: "needed"},
+    ("ms-swift", "4.0.0"): {MPU: "needed"},
+    ("ms-swift", "4.2.3"): {MPU: "needed"},
+    ("ms-swift", "4.6.0"): {MPU: "needed"},
+    ("megatron-core", "0.10.0"): CORE_ONLY,
+    ("megatron-core", "0.12.0"): CORE_ONLY,
+    ("megatron-core", "0.12.3"): CORE_ONLY,
+    ("megatron-core", "0.13.1"): CORE_ONLY,
+    ("megatron-core", "0.14.0"): CORE_ONLY,
+    ("megatron-core", "0.15.3"): CORE_ONLY,
+    ("megatron-core", "0.16.0rc0.dev100093"): CORE_ONLY,
+    ("megatron-core", "0.16.0rc0.dev132550"): CORE_ONLY,
+    ("megatron-core", "0.16.1"): CORE_ONLY,
+    ("megatron-core", "0.17.0"): WITH_TRAINING,
+    ("megatron-core", "0.17.1"): WITH_TRAINING,
+    ("megatron-core", "0.18.2"): FIXED_BATCH,
+    ("megatron-core", "0.19.2"): FIXED_BATCH,
+}
+UNAFFECTED = [release for release, told in EXPECTED.items() if "needed" not in told.values()]
+AFFECTED = [release for release in EXPECTED if release not in UNAFFECTED]
+
+
+@pytest.mark.parametrize("release", UNAFFECTED, ids=" ".join)
+def test_release_that_needs_nothing_is_left_alone(release: tuple[str, str], tmp_path: Path) -> None:
+    site = cli.unpack(tmp_path / "site", release)
+    before = cli.tree(site)
+    check = cli.unhang("check", "--target", site, "--output-format", "json")
+    assert (check.code, cli.verdicts(check)) == (0, EXPECTED[release])
+    diff = cli.unhang("diff", "--target", site)
+    assert (diff.code, diff.out) == (0, "")
+    apply = cli.unhang("apply", "--target", site, "--output-format", "json")
+    assert (apply.code, {item["changed"] for item in apply.json["results"]}) == (0, {False})
+    assert cli.tree(site) == before
+    assert cli.unhang("revert", "--target", site).code == 1, "there is no receipt"
+    assert cli.tree(site) == before
+
+
+@pytest.mark.parametrize("release", AFFECTED, ids=" ".join)
+def test_release_is_patched_once_and_reverts_to_the_byte(release: tuple[str, str], tmp_path: Path) -> None:
+    site = cli.unpack(tmp_path / "site", release)
+    before = cli.tree(site)
+    expected = EXPECTED[release]
+    check = cli.unhang("check", "--target", site, "--output-format", "json")
+    assert (check.code, cli.verdicts(check)) == (1, expected)
+    assert cli.tree(site) == before, "check writes nothing"
+
+    apply = cli.unhang("apply", "--target", site, "--output-format", "json")
+    after = {where: "applied" if verdict == "needed" else verdict for where, verdict in expected.items()}
+    assert (apply.code, cli.verdicts(apply)) == (0, after)
+    changed = {item["file"] for item in apply.json["results"] if item["changed"]}
+    assert changed == {file for (_, _, file), verdict in expected.items() if verdict == "needed"}
+    patched = cli.tree(site)
+    touched = {path for path in patched if patched[path] != before.get(path) and not path.startswith(".unhang")}
+    assert touched == {*changed, *records(site)}
+    for file in changed:
+        source = (site / file).read_bytes()
+        compile(source, file, "exec", dont_inherit=True)
+        assert b"# unhang " in source
+        assert b"import unhang" not in source
+    assert_records_hold(site, changed)
+
+    check = cli.unhang("check", "--target", site, "--output-format", "json")
+    assert (check.code, cli.verdicts(check)) == (0, after)
+    details = {item["detail"] for item in check.json["results"] if item["verdict"] == "applied"}
+    assert details == {""}, "a patched release is on record as such, digest and all"
+    again = cli.unhang("apply", "--target", site, "--output-format", "json")
+    assert (again.code, {item["changed"] for item in again.json["results"]}) == (0, {False})
+    assert cli.tree(site) == patched, "a second apply changes nothing"
+
+    revert = cli.unhang("revert", "--target", site, "--output-format", "json")
+    assert (revert.code, cli.verdicts(revert)) == (0, expected)
+    assert {item["file"] for item in revert.json["results"] if item["changed"]} == changed
+    assert cli.tree(site) == before, "nothing of ours is left, and every byte is back"
+
+
+def test_the_table_is_as_wide_as_the_issue_asks() -> None:
+    assert len(UNAFFECTED) == 4
+    assert len(AFFECTED) == 17
+    pinned = {(pin["project"], pin["version"]) for pin in wheels.pins()}
+    assert set(EXPECTED) <= pinned
+
+
+def records(site: Path) -> set[str]:
+    return {str(path.relative_to(site)) for path in site.glob("*.dist-info/RECORD")}
+
+
+def assert_records_hold(site: Path, changed: set[str]) -> None:
+    """The rows of the changed files have their new hash and size."""
+    rows = {}
+    for record in records(site):
+        with open(site / record, encoding="utf-8", newline="") as file:
+            rows.update({row[0]: row[1:] for row in csv.reader(file)})
+    for name in changed:
+        data = (site / name).read_bytes()
+        digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
+        assert rows[name] == [f"sha256={digest}", str(len(data))]

@@ -1,0 +1,164 @@
+"""The work of `unhang check`, counted under strace: which files it opens, and that each of them is needed.
+
+Time is noisy; this is not. Whoever makes `check` open one file more is to say here what for.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+import unhang
+from support import cli, work
+from support import environments as make
+
+pytestmark = pytest.mark.skipif(work.STRACE is None, reason="strace is not on this machine: no system call is counted")
+
+RELEASES = (("megatron-core", "0.17.1"), ("verl", "0.7.1"), ("ms-swift", "4.6.0"))
+# Every file of the environment that `check` opens, and how often. What for:
+READ = {
+    "megatron/core/package_info.py": "the version",
+    "verl/version/version": "the version",
+    "swift/version.py": "the version",
+    "megatron_core-0.17.1.dist-info/RECORD": "whether it lists the package: a wheel",
+    "verl-0.7.1.dist-info/RECORD": "the same",
+    "ms_swift-4.6.0.dist-info/RECORD": "the same",
+    "megatron/core/transformer/moe/experts.py": "a target",
+    "megatron/core/parallel_state.py": "a target",
+    "megatron/core/utils.py": "a target, of later releases: the function is absent",
+    "megatron/training/utils.py": "a target",
+    "verl/workers/engine/megatron/transformer_impl.py": "a target",
+    "swift/megatron/utils/megatron_lm_utils.py": "a target",
+}
+# Of our own: the fixes, and what is known of shapes and files; releases.json for the function that is absent.
+DATA = {"shapes.json", "files.json", "releases.json"}
+# System calls that name a path: modules looked for along sys.path, then every part of a file's path, and of its
+# package's, for links, and a few for each file. Measured on Python 3.10 to 3.13: 713 to 897, by where they
+# are installed; what is over is a step back.
+CALLS_OF_IMPORTS = 640
+CALLS_OF_FILE = 8
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The three releases of the README, which no test here changes."""
+    return cli.unpack(tmp_path_factory.mktemp("work") / "site", *RELEASES)
+
+
+@pytest.fixture(scope="module")
+def start() -> work.Work:
+    """What starting the interpreter takes: no business of ours."""
+    return _run("-c", "pass")
+
+
+def _run(
+    *arguments: str | os.PathLike[str],
+    cwd: str | os.PathLike[str] = "/",
+    python: str | os.PathLike[str] = sys.executable,
+    virtual_env: str | os.PathLike[str] = "",
+) -> work.Work:
+    """The work of a run of Python, whose bytecode is warm."""
+    neutral = dict.fromkeys(("CONDA_PREFIX", "PYTHONPATH", "PYTHONDONTWRITEBYTECODE"), "")
+    neutral["VIRTUAL_ENV"] = os.fspath(virtual_env)
+    command = [os.fspath(python), *map(os.fspath, arguments)]
+    subprocess.run(command, capture_output=True, check=False, env={**os.environ, **neutral}, cwd=cwd)
+    return work.count(command, environment=neutral, cwd=Path(cwd))
+
+
+def _check(*arguments: str | os.PathLike[str], **how: str | os.PathLike[str]) -> work.Work:
+    return _run("-m", "unhang", "check", "--allow-none", *arguments, **how)
+
+
+def _below(did: work.Work, folder: Path) -> list[str]:
+    real = os.path.join(os.path.realpath(folder), "")
+    return [path.removeprefix(real) for path in did.opened if path.startswith(real)]
+
+
+def _data(did: work.Work) -> list[str]:
+    return [os.path.basename(path) for path in did.opened if path.endswith(".json")]
+
+
+def _opened(did: work.Work) -> list[str]:
+    """The files opened in a stable order: two processes may open theirs in any."""
+    return sorted(did.opened)
+
+
+def _crowd(folder: Path, numbers: Iterable[int]) -> None:
+    for index in numbers:
+        (folder / f"other{index}-1.0.dist-info").mkdir()
+        (folder / f"other{index}-1.0.dist-info" / "RECORD").touch()
+        (folder / f"other{index}").mkdir()
+        (folder / f"other{index}" / "__init__.py").touch()
+
+
+def test_every_file_of_the_environment_that_is_opened_is_needed_and_opened_once(site: Path) -> None:
+    assert sorted(_below(_check("--target", site), site)) == sorted(READ)
+
+
+def test_of_our_own_data_each_file_is_read_once(site: Path) -> None:
+    manifests = ["manifest.json"] * 4
+    assert sorted(_data(_check("--target", site))) == sorted([*manifests, *DATA])
+
+
+def test_a_release_with_every_function_in_its_place_needs_no_list_of_releases(tmp_path: Path) -> None:
+    site = cli.unpack(tmp_path, RELEASES[1])
+    assert "releases.json" not in _data(_check("--target", site))
+
+
+def test_no_folder_of_the_environment_is_listed(site: Path) -> None:
+    listed = _check("--target", site).listed
+    assert [folder for folder in listed if folder.startswith(str(site))] == []
+
+
+def test_the_bytes_read_are_those_of_the_files_and_of_the_modules(site: Path, start: work.Work) -> None:
+    did = work.beyond(_check("--target", site), start)
+    size = sum(os.path.getsize(path) for path in did.opened if os.path.isfile(path))
+    assert sum((site / path).stat().st_size for path in READ) < did.read <= size
+
+
+def test_the_calls_are_bounded(site: Path, start: work.Work) -> None:
+    did = work.beyond(_check("--target", site), start)
+    parts = sum(len(Path(os.path.realpath(site / path)).parts) for path in READ)
+    assert did.calls <= CALLS_OF_IMPORTS + 2 * parts + CALLS_OF_FILE * len(READ)
+
+
+@pytest.mark.parametrize("option", ["--target", "--python", "$VIRTUAL_ENV", "own interpreter"])
+def test_the_work_does_not_grow_with_the_environment(option: str, tmp_path: Path) -> None:
+    env = make.make_env(tmp_path / "env")
+    for name in ("codemods", "compat", "patches"):  # which an editable install has elsewhere
+        spec = importlib.util.find_spec(f"unhang.{name}")
+        assert spec is not None
+        (folder,) = spec.submodule_search_locations or ()
+        shutil.copytree(folder, env.site / "unhang" / name, dirs_exist_ok=True)
+    cli.unpack(env.site, *RELEASES)
+
+    def checked() -> work.Work:
+        if option == "--target":
+            return _check("--target", env.site)
+        if option == "--python":  # another interpreter than ours
+            return _check("--python", env.python)
+        if option == "$VIRTUAL_ENV":
+            return _check(cwd=env.prefix, virtual_env=env.prefix)
+        return _check(cwd=env.prefix, python=env.python)
+
+    _crowd(env.site, range(10))
+    few = checked()
+    _crowd(env.site, range(10, 400))
+    many = checked()
+    assert set(READ) <= set(_below(few, env.site))
+    assert _opened(many) == _opened(few)
+    assert many.calls == few.calls
+
+
+def test_no_module_of_ours_is_opened_that_check_does_not_run(site: Path) -> None:
+    ours = os.path.dirname(os.path.realpath(unhang.__file__))
+    opened = {Path(path).name.split(".")[0] for path in _check("--target", site).opened if path.startswith(ours)}
+    assert not opened & {"rewriting", "excerpt", "shape", "write", "transaction", "lock", "undo", "diffing", "matrix"}
+    assert {"commands", "locate", "observe", "decide", "report"} <= opened
