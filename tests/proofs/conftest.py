@@ -8,7 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-import suite
+
+from proofs import suite
 
 LINES = pytest.StashKey[list[dict[str, Any]]]()
 

@@ -10,9 +10,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from exceptions import LACKING, OTHERWISE
-from others import AS_WRITTEN, OTHERS
-
+from proofs.exceptions import LACKING, OTHERWISE
+from proofs.others import AS_WRITTEN, OTHERS
 from support import interpreters, wheels
 from unhang.find import environment, locate
 from unhang.prove import host

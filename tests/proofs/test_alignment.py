@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 
 import pytest
-import suite
-from others import AS_WRITTEN, as_written, without
 
+from proofs import suite
+from proofs.others import AS_WRITTEN, as_written, without
 from support import interpreters, wheels
 from unhang.find import environment, locate
 from unhang.prove import cases, host

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-import suite
-from exceptions import LACKING, OTHERWISE
-from others import OTHERS
 
+from proofs import suite
+from proofs.exceptions import LACKING, OTHERWISE
+from proofs.others import OTHERS
 from support import wheels
 from unhang.prove import cases, host
 from unhang.prove.cases import Case, Outcome

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import suite
-from others import AS_WRITTEN, as_written
 
+from proofs import suite
+from proofs.others import AS_WRITTEN, as_written
 from support import interpreters, wheels
 from unhang.find import environment, locate
 from unhang.prove import cases, host

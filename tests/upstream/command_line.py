@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-import trees
+from upstream import trees
 
 _ABOUT = "an upstream's own tests, on its tree as it is and on the patched one, compared"
 

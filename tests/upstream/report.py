@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from xml.etree import ElementTree
 
-import compare
-from compare import CATEGORIES, Line
+from upstream import compare
+from upstream.compare import CATEGORIES, Line
 
 _LISTED = (
     *(compare.REGRESSION, compare.FIXED, compare.DISPUTED, compare.FLAKY, compare.CHANGED),

@@ -9,8 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import compare
-import selection
+from upstream import compare, selection
 
 START, END = "<!-- results: written by tests/upstream/results.py -->", "<!-- results: end -->"
 _SHOWN = (

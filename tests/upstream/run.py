@@ -17,17 +17,12 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-import command_line
-import compare
 import report as reports
-import runner
-import selection
-import trees
-import venvs
-from runner import Conditions
 
 from unhang.errors import UnhangError
 from unhang.shapes import catalog
+from upstream import command_line, compare, runner, selection, trees, venvs
+from upstream.runner import Conditions
 
 RERUNS = 2
 _SETTLED = ("fixed-upstream", "not-affected")

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from compare import CUT, FAILED, UNREACHED, Answer, of_ranks
+from upstream.compare import CUT, FAILED, UNREACHED, Answer, of_ranks
 
 INJECTED = Path(__file__).parent / "injected"
 _FRAMES = 20

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import compare
 import pytest
-from compare import Answer, Line
+
+from upstream import compare
+from upstream.compare import Answer, Line
 
 
 def run(**outcomes: str) -> dict[str, Answer]:

@@ -6,12 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-import compare
 import pytest
 import report as reports
-import results
-from compare import Answer, Line
-from report import File, Report
+
+from upstream import compare, results
+from upstream.compare import Answer, Line
+from upstream.report import File, Report
 
 
 def line(id: str, category: str, before: str = "passed", after: str = "passed", told: str = "", **more: Any) -> Line:

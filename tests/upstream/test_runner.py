@@ -9,10 +9,10 @@ import time
 from pathlib import Path
 
 import pytest
-import runner
-from runner import Conditions, Result
 
 from support import interpreters
+from upstream import runner
+from upstream.runner import Conditions, Result
 
 PLAIN = Conditions(Path(sys.executable), 1, 0, 60, False, {})
 

@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import selection
-import venvs
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 from unhang.errors import UnhangError
 from unhang.shapes import catalog
+from upstream import selection, venvs
 
 UPSTREAMS = json.loads((selection.HERE / "releases.json").read_text())["upstreams"]
 DATA = sorted(selection.PATCHES.glob("*/upstream_tests.json"))

@@ -11,11 +11,10 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-import run
-import venvs
 from git import Repo
 
 from support import cli
+from upstream import run, venvs
 
 ENGINE = "verl/workers/engine/megatron/transformer_impl.py"
 HEAD = f"from pathlib import Path\nSOURCE = Path('{ENGINE}').read_text()\nPATCHED = '# unhang' in SOURCE\n"

@@ -7,13 +7,12 @@ import tarfile
 from pathlib import Path
 
 import pytest
-import selection
-import trees
 from filelock import FileLock
 from git import Repo
 
 from support import cli
 from unhang.errors import UnhangError
+from upstream import selection, trees
 
 MEGATRON = selection.upstream("megatron-lm")
 
