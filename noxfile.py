@@ -127,7 +127,6 @@ def upstream(session: nox.Session) -> None:
     """
     install_wheel(session)
     session.install("--quiet", *nox.project.dependency_groups(GROUPS, "test"))
-    script, out = str(HERE / "tests" / "upstream" / "run.py"), session.create_tmp()
     env = {"TMPDIR": tempfile.gettempdir(), "PYTHONPATH": str(HERE / "tests")}
     session.run("python", "-m", "upstream.run", "--tmp", session.create_tmp(), *session.posargs, env=env)
 

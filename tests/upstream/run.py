@@ -17,11 +17,10 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-import report as reports
-
 from unhang.errors import UnhangError
 from unhang.shapes import catalog
 from upstream import command_line, compare, runner, selection, trees, venvs
+from upstream import report as reports
 from upstream.runner import Conditions
 
 RERUNS = 2

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import report as reports
 
 from upstream import compare, results
+from upstream import report as reports
 from upstream.compare import Answer, Line
 from upstream.report import File, Report
 
