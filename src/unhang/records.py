@@ -44,14 +44,3 @@ class Search(NamedTuple):
     environment: Environment
     installations: tuple[Installation, ...]
     warnings: tuple[str, ...]
-
-
-class Change(NamedTuple):
-    """One file to replace: planned whole in memory before anything is written."""
-
-    path: str
-    """The real file (symlinks resolved)."""
-    before: bytes
-    """Its bytes as they were when planned; a file that differs when it is written is left alone."""
-    after: bytes
-    """Its new bytes."""

@@ -79,7 +79,8 @@ def apply(options: argparse.Namespace) -> int:
 def revert(options: argparse.Namespace) -> int:
     """``unhang revert``: 0 if the original bytes are back; 1 if an edit stands in the way, or there is no receipt."""
     from unhang.store import revert
-    from unhang.store.transaction import exclusive, recover
+    from unhang.store.lock import exclusive
+    from unhang.store.recovery import recover
 
     scope = find(options)
     state_dir = scope.environment.state_dir
@@ -96,7 +97,7 @@ def revert(options: argparse.Namespace) -> int:
         planned = None
         if found is not None:
             where = scope.environment, scope.search, found
-            planned = revert.plan(*where, names, scope.upstreams, force=options.force)
+            planned = revert.plan_revert(*where, names, scope.upstreams, force=options.force)
         if planned is not None and planned.remaining != found:
             revert.carry_out(scope.environment, planned)
     changed = frozenset(entry.path for entry, _, _ in planned.files) if planned else frozenset()
@@ -168,7 +169,8 @@ def _apply_alone(
     Gives the plan, the files written, and the verdicts after it, before anybody else may write again.
     """
     from unhang.store import apply
-    from unhang.store.transaction import exclusive, recover
+    from unhang.store.lock import exclusive
+    from unhang.store.recovery import recover
 
     with exclusive(scope.environment.state_dir):
         console.say_if(recover(scope.environment.state_dir))
@@ -184,7 +186,8 @@ def _apply_alone(
 def _tidy(state_dir: str) -> None:
     """Take away the lock of a run that was killed with no journal to tell of it; harmless where we may not write."""
     if littered(state_dir):
-        from unhang.store.transaction import exclusive, recover
+        from unhang.store.lock import exclusive
+        from unhang.store.recovery import recover
 
         with suppress(UnhangError), exclusive(state_dir):
             console.say_if(recover(state_dir))

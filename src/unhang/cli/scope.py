@@ -113,8 +113,10 @@ def originals(place: Environment) -> Callable[[str], Original | None]:
                 "bad-receipt", f"the receipt names a fix of {path} that this unhang does not know",
                 path=place.state_dir, hint="use the unhang that wrote it, or reinstall what was patched",
             )  # fmt: skip
+        from unhang.store import pristine
+
         steps = tuple((known[fixed.fix, fixed.file, fixed.function], fixed.after) for fixed in entry.fixes)
-        return Original(entry.patched, receipt.pristine(place.state_dir, entry), steps)
+        return Original(entry.patched, pristine.read(place.state_dir, entry), steps)
 
     return original
 

@@ -36,7 +36,7 @@ def bring(folder: str, overlay: Overlay) -> bool:
     store = os.path.join(folder, STORE)
     from unhang.store.lock import exclusive  # only who writes pays for it
 
-    with exclusive(store):
+    with exclusive(store, hidden=False):  # an overlay may be committed: git must not leave out its modules
         if _holds(folder, overlay):  # another run was first
             return False
         with disk.about(store):

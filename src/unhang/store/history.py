@@ -1,0 +1,46 @@
+"""What the receipt says about the past, in the terms of the rooms that judge and rewrite."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from unhang.errors import UnhangError
+from unhang.judge.decide import Past
+from unhang.rewrite.plan import Original
+from unhang.shapes import catalog
+from unhang.store.receipt import Entry, Receipt
+
+
+def past(receipt: Receipt | None) -> Mapping[tuple[str, str, str], Past]:
+    """Return what an earlier run did to each function, by its file's real path, the fix and its qualified name."""
+    return {
+        (entry.path, fixed.fix, fixed.function): Past(entry.patched, fixed.after)
+        for entry in (receipt.files if receipt else ())
+        for fixed in entry.fixes
+    }
+
+
+def originals(state_dir: str, receipt: Receipt | None, paths: Collection[str]) -> Mapping[str, Original]:
+    """Return what the receipt keeps of those of these real paths that it lists; reads only their pristine bytes.
+
+    Raises UnhangError `bad-receipt` for a fix that this unhang does not know, and for bytes that are gone or altered.
+    """
+    return {
+        entry.path: _original(state_dir, entry) for entry in (receipt.files if receipt else ()) if entry.path in paths
+    }
+
+
+def _original(state_dir: str, entry: Entry) -> Original:
+    from unhang.store import pristine  # loads the transaction and its lock, which most runs do not need
+
+    known = {
+        (target.fix, target.file, target.function): target for f in catalog.fixes().values() for target in f.targets
+    }
+    keys = [(fixed.fix, fixed.file, fixed.function) for fixed in entry.fixes]
+    if not known.keys() >= set(keys):
+        raise UnhangError(
+            "bad-receipt", f"the receipt names a fix of {entry.path} that this unhang does not know",
+            path=state_dir, hint="use the unhang that wrote it, or reinstall what was patched",
+        )  # fmt: skip
+    steps = tuple((known[key], fixed.after) for key, fixed in zip(keys, entry.fixes))
+    return Original(entry.patched, pristine.read(state_dir, entry), steps)
