@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from unhang.records import Change
 from unhang.store import bytecode
-from unhang.store.transaction import commit, exclusive
+from unhang.store.lock import exclusive
+from unhang.store.transaction import FileChange, commit
 
 TAG = sys.implementation.cache_tag or ""
 
@@ -32,7 +32,7 @@ def compiled(source: Path, mode: str = "timestamp", optimize: int = 0) -> Path:
 def rewrite(source: Path, new: bytes = b"VALUE = 2\n") -> None:
     state = str(source.parent / ".unhang")
     with exclusive(state):
-        commit([Change(str(source), source.read_bytes(), new)], state_dir=state)
+        commit([FileChange(str(source), source.read_bytes(), new)], state_dir=state)
 
 
 def value(source: Path, *options: str) -> str:
@@ -59,11 +59,6 @@ def test_no_bytecode_no_subprocess(source: Path, no_subprocess: None) -> None:
     assert bytecode.cached(str(source)) == []
     assert bytecode.survey([str(source)]) == ()
     bytecode.recompile(sys.executable, ())
-
-
-def test_bytecode_of_other_interpreters_only_no_subprocess(source: Path, no_subprocess: None) -> None:
-    compiled(source)
-    bytecode.recompile(sys.executable, bytecode.survey([str(source)]), tag="cpython-399")
 
 
 def test_what_is_no_module_has_none(tmp_path: Path) -> None:

@@ -155,7 +155,7 @@ def test_a_checkout_that_is_not_installed_any_more_holds_back_itself_alone(prist
     assert patched != cli.tree(pristine)
     ran = cli.unhang("revert", "--python", env.python)
     assert (ran.code, f"{ENGINE}, which is not a file of this environment" in ran.err) == (2, True)
-    assert "`--upstream` with their names reverts others than verl" in ran.err
+    assert "to revert other upstreams than verl, name them with `--upstream`" in ran.err
     ran = cli.unhang("revert", "--upstream", "ms-swift", "--python", env.python)
     assert (ran.code, "reverted 1 file" in ran.err) == (0, True)
     assert cli.tree(checkout) == patched

@@ -18,18 +18,18 @@ import signal
 import sys
 import time
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import unhang.rewrite.one_file
 from support import wheels
+from support.transactions import Blow
 from unhang.cli.main import main
 from unhang.shapes import catalog
 from unhang.store import disk, state
 
-KILLED = 9
 RELEASES = (("verl", "0.7.1"), ("megatron-core", "0.17.1"), ("ms-swift", "4.6.0"))
 ENGINE = "verl/workers/engine/megatron/transformer_impl.py"
 MPU = "swift/megatron/utils/megatron_lm_utils.py"
@@ -107,24 +107,9 @@ def _code(source: bytes) -> Any:
     return compile(source, "<source>", "exec", dont_inherit=True)
 
 
-Blow = Callable[[Any, "tuple[Any, ...]"], None]
-
-
-def die(operation: Any, arguments: tuple[Any, ...]) -> None:
-    """Be killed before the operation."""
-    os._exit(KILLED)
-
-
 def stop(operation: Any, arguments: tuple[Any, ...]) -> None:
     """Stand still before the operation, with all locks held, until somebody ends it."""
     os.kill(os.getpid(), signal.SIGSTOP)
-
-
-def die_halfway(operation: Any, arguments: tuple[Any, ...]) -> None:
-    """Be killed in the midst of it, where it has one: half of the bytes are on disk."""
-    if operation is os.write:
-        os.write(arguments[0], arguments[1][: len(arguments[1]) // 2])
-    os._exit(KILLED)
 
 
 def run(prefix: Path, *arguments: str, blow: Blow | None = None, at: int = -1) -> Ran:

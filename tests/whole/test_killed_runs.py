@@ -12,15 +12,15 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from support import cli, whole
-from support.whole import KILLED, Blow, Stage, Tree
+from support import cli, memory, whole
+from support.transactions import KILLED, Blow, die, die_halfway
+from support.whole import Stage, Tree
 
 # Of Python 3.12 and later, where a test runner has threads; our children do little enough.
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
@@ -33,15 +33,8 @@ COMMANDS = ("apply", "revert")
 
 @pytest.fixture(scope="module")
 def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    # In memory where that is possible: thousands of syncs to a real disk take minutes, and no kill can tell the two.
-    home = tmp_path_factory.mktemp("stage")
-    if os.access("/dev/shm", os.W_OK):
-        home = Path(tempfile.mkdtemp(prefix="unhang-", dir="/dev/shm"))
-    try:
-        with whole.rewriting_once():
-            yield whole.stage(home, *whole.RELEASES)
-    finally:
-        shutil.rmtree(home)
+    with memory.folder(tmp_path_factory.mktemp("stage")) as home, whole.rewriting_once():
+        yield whole.stage(home, *whole.RELEASES)
 
 
 @pytest.fixture
@@ -99,8 +92,8 @@ def assert_survives(stage: Stage, prefix: Path, following: str) -> None:
 
 def instants(operations: tuple[str, ...]) -> list[tuple[int, Blow]]:
     """Every place to be killed at: before each operation, in the midst of each write, and after the last."""
-    before = [(at, whole.die) for at in range(len(operations))]
-    return before + [(at, whole.die_halfway) for at, name in enumerate(operations) if name == "write"]
+    before = [(at, die) for at in range(len(operations))]
+    return before + [(at, die_halfway) for at, name in enumerate(operations) if name == "write"]
 
 
 # Nothing to do, and nothing done
@@ -167,7 +160,7 @@ def struck_twice(stage: Stage, command: str, at: int, second: str, every: int) -
 
     def hurt() -> Path:
         prefix = stage.fresh(applied=command == "revert")
-        assert whole.run(prefix, command, blow=whole.die, at=at).code == KILLED
+        assert whole.run(prefix, command, blow=die, at=at).code == KILLED
         assert whole.interrupted(prefix)
         return prefix
 
@@ -256,7 +249,7 @@ def test_thirty_two_processes_apply_at_once(stage: Stage, tell: list[str]) -> No
     assert [one.returncode for one in many] == [0] * 32, said
     assert sum("patched 5 files" in told for told in said) == 1, "one did it, the others found it done"
     assert {told["verdict"] for told in results(site)} == {"applied", "not-affected"}
-    assert {path.name for path in (site / ".unhang").iterdir()} == {"receipt.json", "pristine"}
+    assert {path.name for path in (site / ".unhang").iterdir()} == {"receipt.json", "pristine", ".gitignore"}
     assert cli.unhang("revert", "--target", site).code == 0
     assert cli.tree(site) == before
     tell.append(f"32 processes apply at once: each exit 0, one state, {time.monotonic() - began:.1f} s in all")

@@ -51,8 +51,8 @@ def _make_parent(parent: str) -> bool:
 
 def _hide(state_dir: str) -> None:
     path = os.path.join(state_dir, GITIGNORE)
-    with suppress(FileNotFoundError):  # another run has just removed the folder: as above
-        # An empty one is from a run that was killed. Any other content is the user's choice.
+    with suppress(OSError):  # a failure must not stop the run; a full disk, for example, is reported by what follows
+        # An empty one is from a run that was killed or failed here. Any other content is the user's choice.
         if not os.path.lexists(path) or os.lstat(path).st_size == 0:
             disk.write(path, b"*", replace=True)
 
