@@ -7,12 +7,12 @@ import os
 from collections.abc import Sequence
 
 from unhang import __version__
+from unhang.records import UPSTREAMS
 
 TYPE_CHECKING = False  # as typing's, which is slow to import
 if TYPE_CHECKING:
     from typing import Any
 
-UPSTREAMS = ("megatron-core", "megatron-lm", "verl", "ms-swift")
 _SIZES = {
     "tp": "tensor parallel",
     "pp": "pipeline parallel",
@@ -77,7 +77,7 @@ def _parser() -> argparse.ArgumentParser:
         "--expect-digest", metavar="DIGEST", type=_digest,
         help="exit with 1 unless the code in question has this digest, as `unhang check` printed it elsewhere",
     )  # fmt: skip
-    check.set_defaults(run="check")
+    check.set_defaults(command="check")
 
     apply = subparsers.add_parser("apply", help="bring every needed fix into place", epilog=_EXITS)
     _where(apply)
@@ -85,13 +85,13 @@ def _parser() -> argparse.ArgumentParser:
     _output(apply)
     _require(apply)
     _unverified(apply)
-    apply.set_defaults(run="apply")
+    apply.set_defaults(command="apply")
 
     diff = subparsers.add_parser("diff", help="what apply would change, on stdout alone", epilog=_EXITS)
     _where(diff)
     _which(diff)
     _unverified(diff)
-    diff.set_defaults(run="diff")
+    diff.set_defaults(command="diff")
 
     revert = subparsers.add_parser("revert", help="restore the original bytes", epilog=_EXITS)
     _where(revert)
@@ -101,7 +101,7 @@ def _parser() -> argparse.ArgumentParser:
         "--force", action="store_true",
         help="also where you edited a patched file since: your version is kept beside it, as FILE.unhang-kept",
     )  # fmt: skip
-    revert.set_defaults(run="revert")
+    revert.set_defaults(command="revert")
 
     overlay = subparsers.add_parser(
         "overlay", help="write the rewritten modules into a folder of their own, for PYTHONPATH", epilog=_EXITS
@@ -112,7 +112,7 @@ def _parser() -> argparse.ArgumentParser:
     _output(overlay)
     _require(overlay)
     _unverified(overlay)
-    overlay.set_defaults(run="overlay")
+    overlay.set_defaults(command="overlay")
 
     wheel = subparsers.add_parser("wheel", help="download wheels, and write patched ones", epilog=_EXITS)
     wheel.add_argument("requirements", metavar="REQ", nargs="*", help="megatron-core==0.17.1, or the path of a wheel")
@@ -122,7 +122,7 @@ def _parser() -> argparse.ArgumentParser:
     _require(wheel)
     _unverified(wheel)
     _download(wheel)
-    wheel.set_defaults(run="wheel")
+    wheel.set_defaults(command="wheel")
 
     prove = subparsers.add_parser("prove", help="show each hang on a CPU, and that the patched code has it no more")
     prove.description = _PROVE
@@ -130,14 +130,14 @@ def _parser() -> argparse.ArgumentParser:
     _where_to_prove(prove)
     _job(prove)
     _text_or_json(prove)
-    prove.set_defaults(run="prove", upstreams=UPSTREAMS, upstream=[], skip=[], allow_none=False)
+    prove.set_defaults(command="prove", upstream=[], skip=[], allow_none=False)
 
     list_ = subparsers.add_parser("list", help="the fixes")
-    list_.set_defaults(run="list_fixes")
+    list_.set_defaults(command="list")
 
     explain = subparsers.add_parser("explain", help="symptom, cause, evidence and cost of a fix")
     explain.add_argument("fix_id", metavar="FIX")
-    explain.set_defaults(run="explain")
+    explain.set_defaults(command="explain")
 
     matrix = subparsers.add_parser("matrix", help="which release of an upstream needs which fix")
     _which(matrix)
@@ -149,7 +149,7 @@ def _parser() -> argparse.ArgumentParser:
         "--output-format", choices=("text", "markdown", "json", "svg"), default="text", help="default: text"
     )
     matrix.add_argument("--against-index", action="store_true", help="compare with what the package index offers now")
-    matrix.set_defaults(run="matrix")
+    matrix.set_defaults(command="matrix")
     return parser
 
 
@@ -217,7 +217,6 @@ def _size(text: str) -> int:
 
 
 def _which(parser: argparse.ArgumentParser) -> None:
-    parser.set_defaults(upstreams=UPSTREAMS)
     group = parser.add_argument_group("what to look at")
     group.add_argument("--fix", metavar="ID", action="append", default=[], help="this fix alone (repeatable)")
     group.add_argument("--skip", metavar="ID", action="append", default=[], help="all fixes but this (repeatable)")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -127,6 +127,25 @@ def releases() -> Mapping[str, Mapping[str, Release]]:
         }
         for upstream, about in _data("releases.json")["releases"].items()
     }
+
+
+class LazyReleases(Mapping[str, Release]):
+    """An upstream's releases by version, read from disk at the first access: a known shape needs none of them."""
+
+    def __init__(self, upstream: str) -> None:
+        self._upstream = upstream
+
+    def _releases(self) -> Mapping[str, Release]:
+        return releases().get(self._upstream, {})
+
+    def __getitem__(self, version: str) -> Release:
+        return self._releases()[version]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._releases())
+
+    def __len__(self) -> int:
+        return len(self._releases())
 
 
 @cache
