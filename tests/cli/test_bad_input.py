@@ -135,7 +135,7 @@ def test_a_mistake_of_ours_exits_2_and_says_so(site: Path, monkeypatch: pytest.M
         patched.setattr(sys, "stderr", errors)
         assert command_line.main(["check", "--target", str(site)]) == 2
     assert "Traceback" in errors.getvalue()
-    assert "error[internal]: this is a mistake in unhang: ZeroDivisionError: oops" in errors.getvalue()
+    assert "error[internal]: this is a bug in unhang: ZeroDivisionError: oops" in errors.getvalue()
 
 
 def test_a_broken_libcst_is_named_and_nothing_changes(site: Path, tmp_path: Path) -> None:
