@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterable, Iterator
 
 from unhang.records import Installation
 
 _LONGEST = 16 * 1024 * 1024  # bytes; packed-refs of a repository with 100,000 refs has seven million
-_COMMIT = re.compile("[0-9a-f]{40}(?:[0-9a-f]{24})?")
 
 
 def commits(installations: Iterable[Installation]) -> dict[str, str]:
@@ -35,7 +33,8 @@ def _head(root: str) -> str | None:
             return None
         loose = _read(os.path.join(_common(git_dir), *ref.split("/"))).strip()
         head = loose or next((commit for commit, name in _packed(git_dir) if name == ref), "")
-    return head if _COMMIT.fullmatch(head) else None
+    is_commit = len(head) in (40, 64) and set(head) <= set("0123456789abcdef")
+    return head if is_commit else None
 
 
 def _tags(root: str, commit: str) -> Iterator[str]:

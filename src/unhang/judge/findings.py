@@ -55,7 +55,7 @@ def _finding(installation: Installation, fix: Fix, target: Target, past: PastTab
         hint = "run unhang as a user who may read it"
         raise UnhangError("unreadable", str(error.strerror), path=error.filename, hint=hint) from error
     known = past.get((seen.real or os.path.realpath(seen.path), target.fix, target.function))
-    verdict = decide(target, installation, seen, table, catalog.LazyReleases(installation.upstream), known)
+    verdict = decide(target, installation, seen, table, catalog.releases_of(installation.upstream), known)
     if verdict.verdict == UNLISTED and seen.shape is None:
         verdict = _moved(installation, fix, target) or verdict
     return Finding(installation, target, seen, verdict)

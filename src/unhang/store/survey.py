@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from unhang.errors import UnhangError
 from unhang.find import environment, locate
-from unhang.judge.findings import Finding, judge
+from unhang.judge.findings import Finding, PastTable, judge
 from unhang.records import Environment, Request, Search
 from unhang.shapes import catalog
-from unhang.store import history, receipt
-from unhang.store.receipt import Receipt
-from unhang.store.state import interrupted
+from unhang.store.state import has_receipt, interrupted
 
 if TYPE_CHECKING:
     from unhang.rewrite.plan import Original
+    from unhang.store.receipt import Receipt
 
 
 class Survey(NamedTuple):
@@ -60,15 +59,23 @@ def survey(request: Request) -> Survey:
 
 def again(search: Search, request: Request) -> Survey:
     """Return the survey of an environment that was searched before: its files and its receipt may have changed."""
-    kept = receipt.load(search.environment.state_dir)
+    state_dir = search.environment.state_dir
+    kept: Receipt | None = None
+    past: PastTable = {}
+    if has_receipt(state_dir):
+        from unhang.store import history, receipt  # a first run needs neither
+
+        kept = receipt.load(state_dir)
+        past = history.past(kept)
     fixes = [catalog.fix(name) for name in request.fixes]
-    findings = judge(search.installations, fixes, history.past(kept))
-    return Survey(search, kept, tuple(findings), interrupted(search.environment.state_dir))
+    findings = judge(search.installations, fixes, past)
+    return Survey(search, kept, tuple(findings), interrupted(state_dir))
 
 
 def originals(seen: Survey, *, unverified: bool = False) -> Mapping[str, Original]:
     """Return what the receipt keeps of the files that a plan would rewrite. Raises UnhangError ``bad-receipt``."""
-    from unhang.rewrite.plan import paths_to_rewrite
+    from unhang.rewrite.plan import paths_to_rewrite  # `check` plans nothing
+    from unhang.store import history
 
     paths = paths_to_rewrite(seen.findings, unverified=unverified)
     return history.originals(seen.environment.state_dir, seen.receipt, paths)

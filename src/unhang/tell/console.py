@@ -7,6 +7,7 @@ import sys
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
+from unhang.find.git_info import commits
 from unhang.judge.findings import Finding
 from unhang.records import Environment, Installation, Search
 from unhang.shapes import catalog
@@ -26,8 +27,6 @@ def results(output_format: str, what: Report) -> None:
     elif output_format == "github":
         print(report.github_report(what))
     else:
-        from unhang.find.git_info import commits
-
         print(report.text_report(what._replace(commits=commits(what.search.installations)), colour=colour()))
         warnings(what.search)
 
