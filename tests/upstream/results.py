@@ -1,6 +1,6 @@
 """Write the tables of docs/maintainers/upstream.md from the reports of `nox -s upstream`.
 
-    PYTHONPATH=tests .nox/upstream/bin/python -m upstream.results docs/maintainers/upstream.md REPORT.json ...
+PYTHONPATH=tests .nox/upstream/bin/python -m upstream.results docs/maintainers/upstream.md REPORT.json ...
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _CAUSES = 8  # how many reasons for failing both ways are named for each run
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Write the tables between the markers of the page ``arguments[0]``. Raises OSError, KeyError for another schema."""
+    """Write the tables to the page ``arguments[0]``. Raises OSError, and KeyError for another schema."""
     page, *sources = map(Path, arguments)
     pages.fill(page, START, END, results([json.loads(source.read_text(encoding="utf-8")) for source in sources]))
     return 0
