@@ -72,14 +72,11 @@ def cases(lines: Sequence[Mapping[str, Any]]) -> str:
         if not _is_pair(line)
         for name, outcome in line["outcomes"].items()
     ]
-    return "\n\n".join(
-        [
-            "Every case:",
-            pages.table(("proof", "job", "untouched", "patched", "wrong"), pairs),
-            "Half patches, and pull requests as written. Each must fail:",
-            pages.table(("proof", "variant", "case", "outcome", "wrong"), variants),
-        ]
-    )
+    parts = ["Every case:", pages.table(("proof", "job", "untouched", "patched", "wrong"), pairs)]
+    if variants:
+        parts += ["Half patches, and pull requests as written. Each must fail:"]
+        parts += [pages.table(("proof", "variant", "case", "outcome", "wrong"), variants)]
+    return "\n\n".join(parts)
 
 
 def _summary_row(name: str, lines: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:

@@ -18,6 +18,6 @@ def fill(page: Path, start: str, end: str, text: str) -> None:
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Return a Markdown table without the columns that are empty in every row."""
     cells = [[cell.replace("|", "\\|").replace("\n", " ") for cell in row] for row in rows]
-    kept = [column for column in range(len(head)) if not cells or any(row[column] for row in cells)]
+    kept = [column for column in range(len(head)) if any(row[column] for row in cells)]
     lines = [head, ["---"] * len(head), *cells]
     return "\n".join(f"| {' | '.join(line[column] for column in kept)} |" for line in lines)
