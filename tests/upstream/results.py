@@ -94,9 +94,9 @@ def _remarks(report: Mapping[str, Any]) -> str:
         parts += [f"{category.capitalize()}: `{_short(line)}`: {line['reason']}." for line in named]
     known = selection.upstream(report["upstream"]).get("causes", {})
     causes = Counter(_why(line, known) for line in lines if line["category"] == compare.FAILED_BOTH)
-    failing = [f"{count} {cause}" for cause, count in causes.most_common(_CAUSES)]
+    failing = [f"{cause} ({count})" for cause, count in causes.most_common(_CAUSES)]
     others = causes.total() - sum(count for _, count in causes.most_common(_CAUSES))
-    failing += [f"{others} others"] if others else []
+    failing += [f"others ({others})"] if others else []
     parts += [f"Failed both ways: {', '.join(failing)}."] if failing else []
     return " ".join(parts)
 

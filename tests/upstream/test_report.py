@@ -125,7 +125,7 @@ def test_the_page_is_made_of_the_reports_and_quotes_no_message(tmp_path: Path) -
     assert "fix: entered by 1 passing tests." in text
     assert "Cut: `x.py::c`" in text
     assert "`x.py::d`: asserts the defect" in text
-    assert "1 `OddError`" in text
+    assert "`OddError` (1)" in text
     assert "secret words" not in text
 
 
