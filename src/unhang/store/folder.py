@@ -66,7 +66,7 @@ def keep_marker(state_dir: str, made: bool) -> None:
         disk.remove(marker)
 
 
-def tidy(state_dir: str) -> None:
+def clean_up(state_dir: str) -> None:
     """Remove the lock, and the folder with it if it holds nothing that counts. Raises OSError. Needs the lock."""
     names = set(os.listdir(state_dir))
     parent, made = os.path.dirname(state_dir), MADE in names

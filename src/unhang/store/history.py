@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING
 
 from unhang.errors import UnhangError
 from unhang.judge.decide import Past
-from unhang.rewrite.plan import Original
 from unhang.shapes import catalog
 from unhang.store.receipt import Entry, Receipt
+
+if TYPE_CHECKING:
+    from unhang.rewrite.plan import Original
 
 
 def past(receipt: Receipt | None) -> Mapping[tuple[str, str, str], Past]:
@@ -31,7 +34,8 @@ def originals(state_dir: str, receipt: Receipt | None, paths: Collection[str]) -
 
 
 def _original(state_dir: str, entry: Entry) -> Original:
-    from unhang.store import pristine  # loads the transaction and its lock, which most runs do not need
+    from unhang.rewrite.plan import Original  # most runs need neither the planning
+    from unhang.store import pristine  # nor the transaction and its lock, which this loads
 
     known = {
         (target.fix, target.file, target.function): target for f in catalog.fixes().values() for target in f.targets

@@ -113,7 +113,7 @@ def _release(lock: BaseFileLock, state_dir: str) -> None:
     try:
         # A failed clean-up is not an error, and must not hide the error that may have led here.
         with suppress(OSError):
-            folder.tidy(state_dir)
+            folder.clean_up(state_dir)
     finally:
         lock.release()
 

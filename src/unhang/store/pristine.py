@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 from unhang.store import disk
-from unhang.store.receipt import NAME, Entry, Receipt, bad, render, sha256
+from unhang.store.receipt import Entry, Receipt, bad, render, sha256
+from unhang.store.state import RECEIPT
 from unhang.store.transaction import FileChange
 
 FOLDER = "pristine"
@@ -30,7 +31,7 @@ def changes(state_dir: str, receipt: Receipt, originals: Mapping[str, bytes]) ->
     UnhangError `bad-receipt` for saved bytes that were altered, ValueError for bytes that are missing from both.
     """
     state_dir = os.path.realpath(state_dir)
-    path = os.path.join(state_dir, NAME)
+    path = os.path.join(state_dir, RECEIPT)
     with disk.about(path):
         before = disk.read(path)
     after = render(receipt) if receipt.files else None

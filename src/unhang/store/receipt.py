@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 from unhang import __version__
 from unhang.errors import UnhangError
 from unhang.store import disk, untrusted
+from unhang.store.state import RECEIPT
 
-NAME = "receipt.json"
 SCHEMA = 1
 
 
@@ -74,7 +74,7 @@ def load(state_dir: str) -> Receipt | None:
     Raises UnhangError `newer-receipt` (a later unhang wrote it) or `bad-receipt` (not to be trusted, and why). Each
     path is below its entry's root; the caller has to check that the root is one to write to.
     """
-    path = os.path.join(state_dir, NAME)
+    path = os.path.join(state_dir, RECEIPT)
     try:
         data = disk.read(path)
     except OSError as error:
