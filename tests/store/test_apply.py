@@ -1,4 +1,4 @@
-"""A plan gets to disk whole: sources, RECORD rows and receipt. `tests/whole` does it with real releases."""
+"""A plan is written whole: sources, RECORD rows and receipt. `tests/whole` does the same with real releases."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from unhang.errors import UnhangError
 from unhang.records import Environment, Installation
-from unhang.rewrite.plan import FilePlan
+from unhang.rewrite.plan import FilePlan, Rewritten
 from unhang.shapes.catalog import Target
 from unhang.store import dist_info
 from unhang.store.apply import apply, record_changes
@@ -30,8 +30,8 @@ def lay_out(top: Path) -> tuple[Environment, FilePlan]:
     environment = Environment(None, str(site), "--target", str(site / ".unhang"))
     record = str(site / "p-1.dist-info" / "RECORD")
     installation = Installation("verl", "0.7.1", str(site), str(site / "p"), "wheel", record, ())
-    target = Target("fix-one", "verl", "p/m.py", "f")
-    return environment, FilePlan(installation, str(site / "p" / "m.py"), OLD, NEW, ((target, "s0", "s1", True),))
+    step = Rewritten(Target("fix-one", "verl", "p/m.py", "f"), "s0", "s1", True)
+    return environment, FilePlan(installation, str(site / "p" / "m.py"), OLD, NEW, (step,))
 
 
 def run(environment: Environment, plan: FilePlan) -> None:
@@ -39,7 +39,7 @@ def run(environment: Environment, plan: FilePlan) -> None:
         apply(environment, [plan])
 
 
-def test_source_row_and_receipt_go_in_together(tmp_path: Path) -> None:
+def test_source_row_and_receipt_are_written_together(tmp_path: Path) -> None:
     environment, plan = lay_out(tmp_path)
     run(environment, plan)
     assert Path(plan.path).read_bytes() == NEW

@@ -1,4 +1,4 @@
-"""Every change to the disk passes `disk.run`; what the disk refuses is named, with its owner and a way out."""
+"""Every change to the disk passes `disk.run`, and what the disk refuses is explained, with a way out."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def test_same_size_and_second_never_looks_unchanged(tmp_path: Path) -> None:
     assert len({*seconds, int(path.stat().st_mtime)}) == 5
 
 
-def test_every_change_to_the_disk_passes_the_seam(tmp_path: Path) -> None:
-    """Else the tests above would miss one."""
+def test_every_change_to_the_disk_passes_run(tmp_path: Path) -> None:
+    """Otherwise the tests that kill a run at each operation would miss some."""
     case = make_apply(tmp_path)
     watched = {"os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.link", "os.symlink", "os.chmod", "os.chown"}
     watched |= {"os.utime", "os.truncate"}
@@ -58,7 +58,7 @@ def test_every_change_to_the_disk_passes_the_seam(tmp_path: Path) -> None:
                 return
             on = arguments[0]
             on = os.readlink(f"/proc/self/fd/{on}") if isinstance(on, int) else str(on)
-            if on not in (case.state, os.path.join(case.state, "lock")):  # filelock's; that folder is there by then
+            if on not in (case.state, os.path.join(case.state, "lock")):  # filelock makes the lock itself
                 escaped.append((event, arguments))
 
         disk.run = run
@@ -73,7 +73,7 @@ def test_every_change_to_the_disk_passes_the_seam(tmp_path: Path) -> None:
 
 
 def as_nobody(work: Callable[[], Any]) -> int:
-    """Run where permission bits hold: root is above them."""
+    """Run as a user who is subject to permissions, unlike root."""
 
     def child() -> None:
         if os.geteuid() == 0:
@@ -87,7 +87,7 @@ def as_nobody(work: Callable[[], Any]) -> int:
 
 @pytest.fixture
 def open_top() -> Iterator[Path]:
-    """A folder that other users may enter, unlike pytest's."""
+    """A folder that other users may enter, unlike those of pytest."""
     top = Path(tempfile.mkdtemp(prefix="unhang-test-"))
     top.chmod(0o755)
     yield top
@@ -130,11 +130,11 @@ def test_a_file_of_another_owner_in_a_folder_of_ours(open_top: Path) -> None:
     other.chmod(0o4755)
     assert as_nobody(lambda: go(case)) == 0
     assert case.look() == case.new
-    assert (other.stat().st_uid, stat.S_IMODE(other.stat().st_mode)) == (65534, 0o755)  # never a setuid of one's own
+    assert (other.stat().st_uid, stat.S_IMODE(other.stat().st_mode)) == (65534, 0o755)  # and no setuid bit
 
 
 def mounted(top: Path, setup: str, case: Case, after: str = "") -> subprocess.CompletedProcess[str]:
-    """Commit `case` in a process with mounts of its own; skips where this machine does not allow them."""
+    """Commit `case` in a process with its own mounts; skip the test if this machine does not allow them."""
     script = textwrap.dedent(
         f"""
         import sys
@@ -168,7 +168,7 @@ def mounted(top: Path, setup: str, case: Case, after: str = "") -> subprocess.Co
 
 @pytest.mark.parametrize("room", [0, 1, 2, 4, 8, 16, 40])
 def test_a_full_disk(tmp_path: Path, room: int) -> None:
-    """A real tmpfs with so many pages left. Where it is enough, all goes in."""
+    """A real tmpfs with `room` free pages: if they suffice, the transaction succeeds."""
     case = make_apply(tmp_path / "tree")
     case = case._replace(
         changes=[c._replace(after=(c.after or b"") * 1000) for c in case.changes if "share" not in c.path]

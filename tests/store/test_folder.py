@@ -1,4 +1,4 @@
-"""The state folder comes and goes with what it holds, and hides itself from git."""
+"""The state folder is removed when it holds nothing that counts, and it hides itself from git."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_share_folder_of_ours_stays_if_others_use_it(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["jupyter", "share"]
 
 
-def test_a_file_in_the_place_of_the_folder_is_named(tmp_path: Path) -> None:
+def test_a_file_in_its_place_is_reported_and_stays(tmp_path: Path) -> None:
     (tmp_path / ".unhang").write_text("mine")
     with pytest.raises(UnhangError) as caught, exclusive(str(tmp_path / ".unhang")):
         pass
@@ -86,7 +86,7 @@ def status(folder: Path) -> list[str]:
 
 
 def there_and_back(state: Path) -> None:
-    """Save and remove a receipt: git sees nothing meanwhile, and nothing is left."""
+    """Save and remove a receipt: git sees nothing of it, and nothing is left."""
     before = sorted(state.parent.parent.rglob("*"))
     with exclusive(str(state)):
         assert status(state.parent) == []
@@ -124,16 +124,19 @@ def test_git_does_not_see_it_in_a_submodule(checkout: Path, tmp_path: Path) -> N
 def test_git_does_not_see_it_wherever_a_run_is_killed(
     checkout: Path, in_memory: Path, make: Callable[[Path, str], Case]
 ) -> None:
-    """Between two operations at most: an empty .gitignore, and the lock alone while the folder is being removed."""
+    """Except for one operation each: an empty .gitignore when it is made, the lock when the folder is removed."""
+    top = Path(shutil.copytree(checkout, in_memory / "now"))
+    case = make(top, ".unhang")
+    git(top, "add", ".")
+    git(top, "commit", "--quiet", "-m", "second")
+    shutil.copytree(top, in_memory / "before")
     seen, number, found = set(), 0, KILLED
     while found == KILLED:
-        top = Path(shutil.copytree(checkout, in_memory / str(number)))
-        case = make(top, ".unhang")
-        git(top, "add", ".")
-        git(top, "commit", "--quiet", "-m", "second")
+        shutil.rmtree(top)
+        shutil.copytree(in_memory / "before", top)
         found = struck(case, number, die)
         untracked = {line[3:] for line in status(top) if line.startswith("??")}
-        # The temporary files beside the sources are to be seen until the next run removes them.
+        # The temporary files beside the sources are visible until the next run removes them.
         ours = frozenset(name for name in untracked if "/.unhang-" not in name)
         assert ours <= ({".unhang/.gitignore"} if make is make_apply else {".unhang/lock"}), number
         seen.add(ours)
@@ -172,13 +175,13 @@ def test_a_link_in_the_place_of_the_gitignore_is_not_followed(tmp_path: Path) ->
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_that_is_not_to_be_hidden_is_not(tmp_path: Path) -> None:
+def test_a_folder_can_stay_visible(tmp_path: Path) -> None:
     with exclusive(str(tmp_path / "store"), hidden=False):
         assert [path.name for path in (tmp_path / "store").iterdir()] == ["lock"]
 
 
 @pytest.mark.parametrize("blow", [die, die_halfway])
-def test_a_run_that_is_killed_while_it_makes_or_removes_the_folder_is_tidied_by_the_next(
+def test_the_next_run_cleans_up_after_one_that_is_killed_while_it_makes_or_removes_the_folder(
     in_memory: Path, blow: Callable[..., None]
 ) -> None:
     number, found = 0, KILLED

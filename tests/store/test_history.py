@@ -1,4 +1,4 @@
-"""What the receipt says about the past, for those who judge and rewrite."""
+"""What the receipt says about earlier runs, for judging and planning."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_the_past_of_each_function_is_found_by_file_and_fix() -> None:
     }
 
 
-def test_only_what_is_asked_for_is_read(tmp_path: Path) -> None:
+def test_only_the_named_files_are_read(tmp_path: Path) -> None:
     receipt = merge(None, [known(), known(C, "p/n.py"), entry(C, B, relative="p/o.py")])
     save(tmp_path / "state", receipt, A, C)
     (tmp_path / "state" / "pristine" / sha256(C)).unlink()
@@ -58,7 +58,7 @@ def test_original_bytes_that_are_gone_or_altered_are_refused(tmp_path: Path, dam
 @pytest.mark.parametrize(
     "fixed", [FIRST, KNOWN._replace(fix="no-such-fix"), KNOWN._replace(file="x.py"), KNOWN._replace(function="g")]
 )
-def test_a_fix_that_is_not_known_is_refused(tmp_path: Path, fixed: Fixed) -> None:
+def test_an_unknown_fix_is_refused(tmp_path: Path, fixed: Fixed) -> None:
     receipt = Receipt("9.9", (entry(A, B, fixed),))
     with pytest.raises(UnhangError, match="does not know") as caught:
         history.originals(str(tmp_path), receipt, ["/site/p/m.py"])

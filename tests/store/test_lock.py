@@ -1,4 +1,4 @@
-"""One writer at a time; a killed one holds nobody up, and a file system without locks is named at once."""
+"""There is one writer at a time, a killed one blocks nobody, and a file system without locks is reported at once."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-import filelock  # before any fork: some of these run as a user who may not read it
+import filelock
 import pytest
 
 from support.transactions import KILLED, in_child
@@ -22,7 +22,7 @@ from unhang.store.transaction import FileChange, commit
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 
 
-def test_no_lock_no_transaction(tmp_path: Path) -> None:
+def test_a_transaction_needs_the_lock(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="exclusive"):
         commit([], state_dir=str(tmp_path))
     with pytest.raises(RuntimeError, match="exclusive"):
@@ -55,7 +55,7 @@ def test_a_dead_holder_does_not_block(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS])
-def test_a_file_system_without_locks_is_named_at_once(
+def test_a_file_system_without_locks_is_reported_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     import fcntl
@@ -72,10 +72,8 @@ def test_a_file_system_without_locks_is_named_at_once(
     assert time.monotonic() - start < 5
 
 
-def test_a_library_that_hides_the_missing_lock_does_not_make_us_wait(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """filelock before 3.2x took any failure of flock for a lock held elsewhere."""
+def test_a_filelock_that_hides_the_failure_causes_no_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Older versions took any failure of flock for a lock that is held."""
     import fcntl
 
     def acquire(self: Any, timeout: float = 0, **_: Any) -> None:
@@ -94,7 +92,7 @@ def test_a_library_that_hides_the_missing_lock_does_not_make_us_wait(
 
 
 @pytest.mark.parametrize("name", [".unhang", ".unhang/lock"])
-def test_a_link_is_not_followed_out(tmp_path: Path, name: str) -> None:
+def test_a_link_is_not_followed(tmp_path: Path, name: str) -> None:
     victim = tmp_path / "victim"
     link = tmp_path / name
     link.parent.mkdir(exist_ok=True)
@@ -117,7 +115,7 @@ def test_a_soft_lock_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_thirty_two_writers_each_add_one(in_memory: Path) -> None:
-    """Each reads, adds one and commits, and leaves no state behind: the folders come and go under the others."""
+    """Each reads, adds one, commits and removes the state folder, which the others need at the same time."""
     counter, state = in_memory / "counter.py", str(in_memory / "share" / "unhang")
     counter.write_bytes(b"0")
     rounds = 4

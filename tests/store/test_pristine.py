@@ -33,14 +33,14 @@ def test_nothing_is_written_by_planning(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_blob_that_nobody_has_is_a_mistake(tmp_path: Path) -> None:
+def test_missing_pristine_bytes_are_a_mistake(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="missing"):
         pristine.changes(str(tmp_path), merge(None, [entry()]), {})
     with pytest.raises(ValueError, match="missing"):
         pristine.changes(str(tmp_path), merge(None, [entry()]), {sha256(A): B})
 
 
-def test_what_was_written_is_read_and_taken_away_without_a_trace(tmp_path: Path) -> None:
+def test_what_was_saved_is_read_and_deleted_without_a_trace(tmp_path: Path) -> None:
     state = tmp_path / "share" / "unhang"
     odd = entry(relative="p/caf\udce9.py")._replace(record=None, record_row=None, version=None)
     new = merge(None, [entry(), odd])
@@ -52,14 +52,14 @@ def test_what_was_written_is_read_and_taken_away_without_a_trace(tmp_path: Path)
     assert files(tmp_path) == {}
 
 
-def test_one_of_two_files_goes_and_its_blob_with_it(tmp_path: Path) -> None:
+def test_the_pristine_bytes_are_deleted_with_their_file(tmp_path: Path) -> None:
     other = entry(C, B, relative="p/n.py")
     save(tmp_path / "state", merge(None, [entry(), other]), A, C)
     save(tmp_path / "state", without(merge(None, [entry(), other]), other.path))
     assert os.listdir(tmp_path / "state" / "pristine") == [sha256(A)]
 
 
-def test_a_blob_shared_by_two_files_stays_for_the_second(tmp_path: Path) -> None:
+def test_pristine_bytes_of_two_files_stay_for_the_second(tmp_path: Path) -> None:
     other = entry(relative="p/n.py")
     both = merge(None, [entry(), other])
     changes = save(tmp_path / "state", both, A)
@@ -68,7 +68,7 @@ def test_a_blob_shared_by_two_files_stays_for_the_second(tmp_path: Path) -> None
     assert pristine.read(str(tmp_path / "state"), entry()) == A
 
 
-def test_files_of_others_beside_ours_stay(tmp_path: Path) -> None:
+def test_other_files_in_the_folder_stay(tmp_path: Path) -> None:
     state = tmp_path / "state"
     new = merge(None, [entry()])
     save(state, new, A)
@@ -93,7 +93,7 @@ def test_original_bytes_that_were_altered_or_lost_are_refused(tmp_path: Path) ->
     assert (caught.value.code, caught.value.path) == ("bad-receipt", str(blob))
 
 
-def test_blobs_are_not_deleted_through_a_link(tmp_path: Path) -> None:
+def test_nothing_is_deleted_through_a_link(tmp_path: Path) -> None:
     store = tmp_path / "store"
     store.mkdir()
     (store / sha256(C)).write_bytes(C)

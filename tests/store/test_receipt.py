@@ -20,7 +20,7 @@ def test_no_receipt(tmp_path: Path) -> None:
     assert receipt.load(str(tmp_path / "nonexistent")) is None
 
 
-def test_the_order_of_things_does_not_show() -> None:
+def test_the_order_of_its_parts_does_not_matter() -> None:
     other = entry(relative="p/n.py")
     one = Receipt("1", (entry(A, B, FIRST, SECOND), other))
     two = Receipt("1", (other, entry(A, B, SECOND, FIRST)))
@@ -35,7 +35,7 @@ def test_a_second_fix_keeps_the_first_pristine_bytes_and_row() -> None:
     assert merged == entry(A, C, FIRST, SECOND, row="1")
 
 
-def test_the_same_fix_again_stands_once() -> None:
+def test_the_same_fix_again_is_listed_once() -> None:
     newer = FIRST._replace(after="s2")
     first = receipt.merge(None, [entry(A, B, FIRST, SECOND)])
     (merged,) = receipt.merge(first, [entry(B, C, newer)]).files
@@ -43,14 +43,14 @@ def test_the_same_fix_again_stands_once() -> None:
     assert merged.pristine == sha256(A)
 
 
-def test_a_reinstalled_file_begins_anew() -> None:
-    """Another release underneath: its own bytes are the pristine ones, and the old fixes are gone with the old file."""
+def test_a_reinstalled_file_starts_again() -> None:
+    """The bytes of the other release are the pristine ones, and the old fixes are gone with the old file."""
     first = receipt.merge(None, [entry(A, B, FIRST)])
     anew = entry(b"another release\n", C, SECOND)
     assert receipt.merge(first, [anew]).files == (anew,)
 
 
-def test_one_of_two_fixes_taken_out() -> None:
+def test_one_of_two_fixes_is_removed() -> None:
     both = receipt.merge(None, [entry(A, C, FIRST, SECOND)])
     one = both.files[0]._replace(patched=sha256(B), fixes=(FIRST,))
     assert receipt.merge(both, [one]).files == (entry(A, B, FIRST),)
@@ -74,7 +74,7 @@ def set_file(**values: Any) -> Callable[[dict[str, Any]], None]:
     return lambda content: content["files"][0].update(values)
 
 
-def test_unspoilt_it_is_read() -> None:
+def test_a_good_receipt_is_read() -> None:
     """Otherwise the tests below show nothing."""
     assert receipt.parse(spoilt(lambda content: None), "x").files == (entry(),)
 
@@ -142,7 +142,7 @@ def test_a_receipt_that_was_tampered_with_is_refused(tmp_path: Path, change: Cal
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"\xff", b"null", b"[" * 100_000, b"\0"])
-def test_what_is_no_json_is_refused(tmp_path: Path, data: bytes) -> None:
+def test_a_file_that_is_not_json_is_refused(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "receipt.json").write_bytes(data)
     with pytest.raises(UnhangError) as caught:
         receipt.load(str(tmp_path))

@@ -1,4 +1,4 @@
-"""What a killed run left is finished or rolled back, and never anything else touched."""
+"""What a killed run left is finished or rolled back, and no other file is changed."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_new_run_does_not_start_before_recovery(tmp_path: Path) -> None:
     assert caught.value.code == "interrupted"
 
 
-def test_looking_changes_nothing(tmp_path: Path) -> None:
+def test_asking_whether_a_run_was_interrupted_changes_nothing(tmp_path: Path) -> None:
     case = stop_in_the_middle(tmp_path)
     before = case.names()
     assert interrupted(case.state)
@@ -59,7 +59,7 @@ def test_recovery_goes_forward(tmp_path: Path) -> None:
     assert case.look() == case.new
 
 
-def test_recovery_goes_back_where_a_file_was_edited_since(tmp_path: Path) -> None:
+def test_recovery_goes_back_if_a_file_was_edited_since(tmp_path: Path) -> None:
     case = stop_in_the_middle(tmp_path)
     edited = case.changes[4].path
     Path(edited).write_bytes(b"mine")
@@ -68,7 +68,7 @@ def test_recovery_goes_back_where_a_file_was_edited_since(tmp_path: Path) -> Non
     assert not interrupted(case.state)
 
 
-def test_recovery_goes_forward_where_a_new_file_was_edited_since(tmp_path: Path) -> None:
+def test_recovery_goes_forward_if_a_new_file_was_edited_since(tmp_path: Path) -> None:
     case = stop_in_the_middle(tmp_path)
     edited = case.changes[0].path
     Path(edited).write_bytes(b"mine")
@@ -76,7 +76,7 @@ def test_recovery_goes_forward_where_a_new_file_was_edited_since(tmp_path: Path)
     assert case.look() == {**case.new, edited: b"mine"}
 
 
-def test_recovery_goes_back_where_a_new_file_was_lost(tmp_path: Path) -> None:
+def test_recovery_goes_back_if_a_new_file_was_lost(tmp_path: Path) -> None:
     case = stop_in_the_middle(tmp_path)
     (lost,) = (tmp_path / "c").glob(".unhang-*.new")
     lost.write_bytes(b"garbage")
@@ -84,7 +84,7 @@ def test_recovery_goes_back_where_a_new_file_was_lost(tmp_path: Path) -> None:
     assert case.look() == case.old
 
 
-def test_recovery_touches_nothing_where_it_can_do_neither(tmp_path: Path) -> None:
+def test_recovery_changes_nothing_if_it_can_do_neither(tmp_path: Path) -> None:
     case = stop_in_the_middle(tmp_path)
     for index in (0, 4):
         Path(case.changes[index].path).write_bytes(b"mine")
@@ -95,7 +95,7 @@ def test_recovery_touches_nothing_where_it_can_do_neither(tmp_path: Path) -> Non
     assert (case.look(), case.names()) == before
 
 
-def test_bytecode_written_meanwhile_goes(tmp_path: Path) -> None:
+def test_bytecode_that_was_written_meanwhile_is_deleted(tmp_path: Path) -> None:
     case = stop_in_the_middle(tmp_path)
     stale = tmp_path / "a" / "__pycache__" / "one.cpython-313.opt-2.pyc"
     stale.write_bytes(b"stale")
@@ -108,7 +108,7 @@ def test_bytecode_written_meanwhile_goes(tmp_path: Path) -> None:
 def test_a_journal_has_no_power_without_the_files_beside(
     tmp_path: Path, stage: str, old: str | None, new: str | None
 ) -> None:
-    """A checkout may bring a journal, but nothing beside a file outside of it."""
+    """A checkout may contain a journal, but no temporary files outside of it."""
     victim = tmp_path / "home" / ".profile"
     victim.parent.mkdir()
     victim.write_bytes(b"now")
@@ -117,7 +117,7 @@ def test_a_journal_has_no_power_without_the_files_beside(
     digests: dict[str | None, str | None] = {text: journal.digest(text.encode()) for text in ("now", "evil")}
     digests[None] = None
     files = [{"path": str(victim), "old": digests[old], "new": digests[new], "prune": True}]
-    # The second makes going forward impossible, so that it would go back.
+    # The second file makes rolling forward impossible, so that recovery would roll back.
     for extra in ([], [{"path": str(tmp_path / "x"), "old": None, "new": digests["evil"], "prune": False}]):
         content = {"schema": 1, "token": "0" * 16, "files": files + extra, "made": []}
         (state / stage).write_text(json.dumps(content))
@@ -143,7 +143,7 @@ def test_killed_again_while_recovering(in_memory: Path) -> None:
 
 
 def fail_from(number: int) -> Any:
-    """The disk is remounted read-only before operation `number`."""
+    """Return a `disk.run` that fails from operation `number` on, as after a remount."""
     done = [0]
 
     def run(operation: Any, *arguments: Any, **options: Any) -> Any:
@@ -155,7 +155,7 @@ def fail_from(number: int) -> Any:
     return run
 
 
-def test_a_disk_that_dies_says_interrupted_and_recovers(in_memory: Path) -> None:
+def test_a_disk_that_fails_for_good_is_reported_and_recovered_from(in_memory: Path) -> None:
     total = count(make_apply, in_memory / "count")
     others = make_apply(in_memory / "fresh").names()
     codes = set()
@@ -173,14 +173,14 @@ def test_a_disk_that_dies_says_interrupted_and_recovers(in_memory: Path) -> None
 
 
 def test_killed_at_random_while_others_work(in_memory: Path) -> None:
-    """The soak beside the exhaustive test: real SIGKILLs, other writers waiting."""
+    """Real SIGKILLs, while other writers wait."""
     case = make_apply(in_memory)
     others = case.names()
     there = [True]
     dice = random.Random(os.environ.get("UNHANG_SEED", "0"))
 
     def flip() -> None:
-        """Apply or revert, whichever is next, for ever."""
+        """Apply and revert in turn, for ever."""
         while there:
             with exclusive(case.state):
                 recover(case.state)
@@ -191,7 +191,7 @@ def test_killed_at_random_while_others_work(in_memory: Path) -> None:
 
     killed = 0
     deadline = time.monotonic() + float(os.environ.get("UNHANG_SOAK_S", "2"))
-    while time.monotonic() < (deadline if killed > 10 else deadline + 60):  # a slow machine gets the time for some
+    while time.monotonic() < (deadline if killed > 10 else deadline + 60):  # a slow machine needs more time
         children = []
         for _ in range(3):
             pid = os.fork()
@@ -199,7 +199,7 @@ def test_killed_at_random_while_others_work(in_memory: Path) -> None:
                 try:
                     flip()
                 finally:
-                    os._exit(1)  # only an error ends it
+                    os._exit(1)  # only an error leads here
             children.append(pid)
         for pid in children:
             time.sleep(dice.uniform(0, 0.08))

@@ -1,4 +1,4 @@
-"""Looking at a state folder tells whether a run was interrupted or left anything, and is cheap."""
+"""A look at the state folder shows whether a run was interrupted or left anything, and loads nothing slow."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from unhang.store import state
 
 
 def loaded(code: str) -> set[str]:
-    """The modules of a fresh interpreter after `code`."""
+    """Return the modules of a fresh interpreter after `code`."""
     program = f"{code}\nimport sys; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True, timeout=60)
     return set(done.stdout.split())
@@ -37,7 +37,7 @@ def test_looking_imports_nothing_slow() -> None:
      ("receipt.json lock .gitignore", True), ("receipt.json journal.tmp", True), ("receipt.json", False),
      ("receipt.json pristine made-parent .gitignore", False), ("notes.txt", False)],
 )  # fmt: skip
-def test_litter_is_a_lock_a_draft_or_a_folder_with_nothing_that_counts(
+def test_a_lock_a_draft_or_a_folder_with_nothing_that_counts_is_litter(
     tmp_path: Path, names: str, is_left: bool
 ) -> None:
     (tmp_path / "share" / "unhang").mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""A set of files is old or new, whatever kills, fails or interrupts the writer, and wherever it does."""
+"""A set of files is old or new, at whatever operation the writer is killed, fails or is interrupted."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from support.transactions import (
     no_leftovers,
     strike,
     struck,
-)  # fmt: skip
+)
 from unhang.errors import UnhangError
 from unhang.store import disk, state
 from unhang.store.lock import exclusive
@@ -51,13 +51,16 @@ def test_a_change_to_the_same_bytes_touches_nothing(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["x.py"]
 
 
+# Refused
+
+
 @pytest.mark.parametrize("path", ["relative.py", "./x.py"])
-def test_a_relative_path_is_a_mistake(tmp_path: Path, path: str) -> None:
+def test_a_relative_path_is_refused(tmp_path: Path, path: str) -> None:
     with exclusive(str(tmp_path / ".unhang")), pytest.raises(ValueError, match="not an absolute path"):
         commit([FileChange(path, None, b"")], state_dir=str(tmp_path / ".unhang"))
 
 
-def test_one_file_twice_is_a_mistake(tmp_path: Path) -> None:
+def test_a_file_that_is_listed_twice_is_refused(tmp_path: Path) -> None:
     (tmp_path / "alias").symlink_to(tmp_path)
     twice = [FileChange(str(tmp_path / name), None, b"") for name in ("x", "alias/x")]
     with exclusive(str(tmp_path / ".unhang")), pytest.raises(ValueError, match="twice"):
@@ -106,7 +109,7 @@ def test_a_file_that_should_not_be_there_stops_all(tmp_path: Path) -> None:
     assert (tmp_path / "a" / "one.py").read_bytes() == b"old 0\n"
 
 
-def test_a_change_at_the_last_moment_takes_all_back(tmp_path: Path) -> None:
+def test_a_change_at_the_last_moment_rolls_back_everything(tmp_path: Path) -> None:
     case = make_apply(tmp_path)
     last = tmp_path / "c" / "four.py"
 
@@ -125,8 +128,11 @@ def test_a_change_at_the_last_moment_takes_all_back(tmp_path: Path) -> None:
     assert case.names() == before
 
 
+# Done
+
+
 @pytest.mark.parametrize("make", MAKERS)
-def test_all_is_done_and_nothing_else_left(tmp_path: Path, make: Callable[[Path], Case]) -> None:
+def test_all_is_done_and_nothing_else_is_left(tmp_path: Path, make: Callable[[Path], Case]) -> None:
     case = make(tmp_path)
     others = {p for p in case.names() if not str(tmp_path / p).startswith(case.state)} - {"share"}
     go(case)
@@ -153,7 +159,7 @@ def test_mode_is_kept(tmp_path: Path, mode: int) -> None:
     assert (path.read_bytes(), stat.S_IMODE(path.stat().st_mode)) == (b"new bytes 0\n", mode)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may change owners")
 def test_owner_is_kept(tmp_path: Path) -> None:
     case = make_apply(tmp_path)
     path = tmp_path / "a" / "one.py"
@@ -173,13 +179,16 @@ def test_other_names_of_a_hardlinked_file_keep_their_bytes(tmp_path: Path) -> No
     assert other.stat().st_nlink == 1
 
 
-def test_stale_bytecode_goes_and_other_bytecode_stays(tmp_path: Path) -> None:
+def test_stale_bytecode_is_deleted_and_other_bytecode_stays(tmp_path: Path) -> None:
     case = make_apply(tmp_path)
     other = tmp_path / "a" / "__pycache__" / "other.cpython-312.pyc"
     other.write_bytes(b"fine")
     go(case)
     left = {path.name for path in tmp_path.rglob("*.pyc")}
-    assert left == {"other.cpython-312.pyc", "RECORD.cpython-312.pyc"}  # RECORD is no module
+    assert left == {"other.cpython-312.pyc", "RECORD.cpython-312.pyc"}  # RECORD is not a module
+
+
+# Killed, failing and interrupted at every operation
 
 
 def kill_everywhere(top: Path, make: Callable[[Path], Case], blow: Blow) -> None:
@@ -200,7 +209,7 @@ def kill_everywhere(top: Path, make: Callable[[Path], Case], blow: Blow) -> None
         no_leftovers(case, others)
         assert not list((top / str(number)).glob(".unhang*"))
         ends["old" if case.look() == case.old else "new"] += 1
-        # And the same command goes through now.
+        # The same command succeeds now.
         if case.look() == case.old:
             go(case)
             assert case.look() == case.new
@@ -267,7 +276,7 @@ def test_failing_at_every_operation(in_memory: Path, error: BaseException) -> No
         finally:
             disk.run = ORIGINAL
         assert case.look() in (case.old, case.new), number
-        finish(case)  # what could not be tidied after the end
+        finish(case)  # if the clean-up failed
         no_leftovers(case, others)
     assert raised > total // 2
 

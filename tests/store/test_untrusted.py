@@ -1,4 +1,4 @@
-"""What a stranger may have written is checked before it is used. `test_receipt` and `test_journal` have more cases."""
+"""JSON of unknown origin is checked before it is used. `test_receipt` and `test_journal` have more cases."""
 
 from __future__ import annotations
 

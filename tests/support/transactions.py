@@ -113,7 +113,7 @@ def strike(number: int, blow: Blow) -> list[int]:
 
 
 def struck(case: Case, number: int, blow: Blow, work: Callable[[Case], object] = go) -> int:
-    """Run `work` in a child with `blow` before operation `number`; return its exit status."""
+    """Run `work` in a child, with `blow` before operation `number`; return its exit status."""
 
     def child() -> None:
         strike(number, blow)

@@ -1,7 +1,7 @@
 """Whole runs of `unhang`, killed at every operation that changes the disk: an environment is old or new, never between.
 
-`tests/test_transaction.py` shows the same of a transaction alone. `UNHANG_SOAK=1` (`nox -s soak`) adds the runs that
-take minutes: recovery killed wherever it began, real processes killed at random times and at every system call.
+`tests/store/test_transaction.py` shows the same for a transaction alone. `UNHANG_SOAK=1` (`nox -s soak`) adds the tests
+that take minutes: recovery killed at every operation, real processes killed at random times and at every system call.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from support import cli, memory, whole
 from support.transactions import KILLED, Blow, die, die_halfway
 from support.whole import Stage, Tree
 
-# Of Python 3.12 and later, where a test runner has threads; our children do little enough.
+# Python 3.12 and later warn where a test runner has threads; these children do little enough.
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 
 SOAK = bool(os.environ.get("UNHANG_SOAK"))
@@ -43,7 +43,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
 
 @pytest.fixture
 def tell(capfd: pytest.CaptureFixture[str]) -> Iterator[list[str]]:
-    """Figures for people, printed though the test passes: docs/promises.md cites them."""
+    """Figures that are printed even if the test passes: docs/promises.md cites them."""
     figures: list[str] = []
     yield figures
     with capfd.disabled():
@@ -56,14 +56,14 @@ def is_ours(name: str) -> bool:
 
 
 def assert_whole_files(stage: Stage, found: Tree) -> None:
-    """Each file is old or new, whole; what else there is, is ours and known as ours."""
+    """Each file is old or new, and every other file has a name of ours."""
     for name in stage.pristine:
         assert found[name] in (stage.pristine[name], stage.applied[name]), f"{name} is torn"
     assert all(is_ours(name) for name in found if name not in stage.pristine)
 
 
 def assert_honest(prefix: Path, found: Tree) -> None:
-    """`check` and `diff` say that a journal is there, and change nothing."""
+    """`check` and `diff` report a journal, and change nothing."""
     halfway = whole.interrupted(prefix)
     check = whole.run(prefix, "check")
     assert ("interrupted: " in check.out) is halfway
@@ -75,7 +75,7 @@ def assert_honest(prefix: Path, found: Tree) -> None:
 
 
 def assert_settled(stage: Stage, prefix: Path, command: str) -> None:
-    """The next command brings all of it to one side, says so, and leaves nothing else behind."""
+    """The next command recovers, says so, and leaves the environment wholly old or new."""
     halfway = whole.interrupted(prefix)
     ran = whole.run(prefix, command)
     assert (RECOVERED in ran.out) is halfway, ran.out
@@ -95,7 +95,7 @@ def assert_survives(stage: Stage, prefix: Path, following: str) -> None:
 
 
 def instants(operations: tuple[str, ...]) -> list[tuple[int, Blow]]:
-    """Every place to be killed at: before each operation, in the midst of each write, and after the last."""
+    """Return every instant to be killed at: before each operation, and halfway through each write."""
     before = [(at, die) for at in range(len(operations))]
     return before + [(at, die_halfway) for at, name in enumerate(operations) if name == "write"]
 
@@ -114,7 +114,7 @@ def test_a_run_with_nothing_to_do_does_not_touch_the_disk(stage: Stage) -> None:
 
 
 def struck(stage: Stage, command: str, followings: tuple[str, ...], every: int = 1) -> str:
-    """Kill a run at each of its instants, or every so many, and have the next command settle it; gives the figures."""
+    """Kill a run at each of its instants, or at some; let the next command recover; return the figures."""
     is_apply = command == "apply"
     prefix = stage.fresh(applied=not is_apply)
     counted = whole.run(prefix, command)
@@ -127,7 +127,7 @@ def struck(stage: Stage, command: str, followings: tuple[str, ...], every: int =
         prefix = stage.fresh(applied=not is_apply)
         ran = whole.run(prefix, command, blow=blow, at=at)
         if ran.code != KILLED:
-            # whether a file's time is moved on depends on the second: this run has fewer operations than were counted
+            # The number of operations depends on the second: this run has fewer than were counted.
             assert at >= len(ran.operations)
             continue
         killed, halfway = killed + 1, halfway + whole.interrupted(prefix)
@@ -154,14 +154,14 @@ def test_killed_at_every_operation_and_then_each_command(
 
 
 def halfway_at(stage: Stage, command: str) -> dict[str, int]:
-    """An operation in the midst of each stage of a run: before which a kill leaves that journal."""
+    """Return, for each stage of the journal, an operation before which a kill leaves it at that stage."""
     names = whole.run(stage.fresh(applied=command == "revert"), command).operations
     ready, done = (at for at, name in enumerate(names) if name == "rename" and at > names.index("rename"))
     return {"intent": ready - 3, "ready": (ready + done) // 2, "done": done + 4}
 
 
 def struck_twice(stage: Stage, command: str, at: int, second: str, every: int) -> int:
-    """Kill a run once, the run that recovers from it at every instant of its own, and let a third settle it."""
+    """Kill a run, then the run that recovers from it at each instant, and let a third recover; return the kills."""
 
     def hurt() -> Path:
         prefix = stage.fresh(applied=command == "revert")
@@ -174,7 +174,7 @@ def struck_twice(stage: Stage, command: str, at: int, second: str, every: int) -
         prefix = hurt()
         ran = whole.run(prefix, second, blow=blow, at=at_second)
         if ran.code != KILLED:
-            assert at_second >= len(ran.operations)  # as above
+            assert at_second >= len(ran.operations)  # as in `struck`
             continue
         killed += 1
         assert_survives(stage, prefix, COMMANDS[number % 2])
@@ -212,7 +212,7 @@ def test_a_file_that_changes_between_plan_and_write(
     stage: Stage, command: str, hurt: Callable[[Path], None], code: str
 ) -> None:
     operations = whole.run(stage.fresh(applied=command == "revert"), command).operations
-    link = operations.index("link")  # the first file is backed up: the plan was made and held against the disk
+    link = operations.index("link")  # the first backup: the plan was made and compared with the disk
     for at in (link, operations.index("replace")):
         prefix = stage.fresh(applied=command == "revert")
         before, victim = whole.tree(prefix), prefix / "site" / whole.ENGINE
@@ -230,7 +230,7 @@ def test_a_file_that_changes_between_plan_and_write(
         del before[name]
         assert after == before
         again = whole.run(prefix, command)
-        assert again.code in (0, 1), "the same command starts from what is there now"
+        assert again.code in (0, 1), "the same command starts from the current files"
         assert RECOVERED not in again.out
 
 
@@ -238,7 +238,7 @@ def test_a_file_that_changes_between_plan_and_write(
 
 
 def settled(stage: Stage, prefix: Path) -> str:
-    """Which of the two states the environment is in, whole and with no litter; fails for any other."""
+    """Return the state of the environment, `applied` or `pristine`; fail for a mix or litter."""
     left = whole.tree(prefix)
     assert left in (stage.pristine, stage.applied), "a mix, or litter"
     assert whole.stale_bytecode(prefix / "site") == []
@@ -250,11 +250,10 @@ def test_thirty_two_processes_apply_at_once(stage: Stage, tell: list[str]) -> No
     site = stage.fresh(applied=False) / "site"
     before, began = cli.tree(site), time.monotonic()
     command = [sys.executable, "-m", "unhang", "apply", "--target", str(site)]
-    pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
-    many = [subprocess.Popen(command, cwd="/", **pipes) for _ in range(32)]
+    many = [subprocess.Popen(command, cwd="/", stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) for _ in range(32)]
     said = [one.communicate(timeout=120)[1].decode() for one in many]
     assert [one.returncode for one in many] == [0] * 32, said
-    assert sum("patched 5 files" in told for told in said) == 1, "one did it, the others found it done"
+    assert sum("patched 5 files" in told for told in said) == 1, "one process patches, the others find it done"
     assert {told["verdict"] for told in results(site)} == {"applied", "not-affected"}
     assert {path.name for path in (site / ".unhang").iterdir()} == {"receipt.json", "pristine", ".gitignore"}
     assert cli.unhang("revert", "--target", site).code == 0
@@ -279,7 +278,7 @@ def test_apply_and_revert_at_once_end_in_one_of_the_two(stage: Stage, applied: b
     assert ends <= {"applied", "pristine"}
 
 
-def test_who_is_killed_with_the_lock_holds_nobody_up(stage: Stage) -> None:
+def test_a_run_that_is_killed_with_the_lock_blocks_nobody(stage: Stage) -> None:
     at = halfway_at(stage, "apply")["ready"]
     prefix = stage.fresh(applied=False)
     holder = whole.start(prefix, "apply", blow=whole.stop, at=at)
@@ -287,7 +286,7 @@ def test_who_is_killed_with_the_lock_holds_nobody_up(stage: Stage) -> None:
         os.waitpid(holder.pid, os.WUNTRACED)
         waiting = whole.start(prefix, "apply")
         time.sleep(0.3)
-        assert os.waitpid(waiting.pid, os.WNOHANG) == (0, 0), "it waits for the one that is alive"
+        assert os.waitpid(waiting.pid, os.WNOHANG) == (0, 0), "it waits while the other is alive"
         assert whole.run(prefix, "check").code == 1
     finally:
         os.kill(holder.pid, signal.SIGKILL)
@@ -302,17 +301,18 @@ def test_who_is_killed_with_the_lock_holds_nobody_up(stage: Stage) -> None:
 def test_killed_at_random_while_others_work(stage: Stage, tell: list[str]) -> None:
     seconds = float(os.environ.get("UNHANG_SOAK_SECONDS", "180")) if SOAK else 5.0
     seed = random.randrange(10**6)
-    random_, ends, killed, runs, halfway = random.Random(seed), set(), 0, 0, 0
+    random_, killed, runs, halfway = random.Random(seed), 0, 0, 0
+    ends: set[str] = set()
     until = time.monotonic() + seconds
-    at_most = until + 60  # a slow machine gets the time to see a kill halfway, and both ends
+    at_most = until + 60  # a slow machine needs more time to see a kill halfway, and both ends
     prefix = stage.fresh(applied=False)
     began = time.monotonic()
-    pause = 0.001  # so that the time is spent where it matters, not on finding and planning
+    pause = 0.001  # so that most kills hit the writing, not the planning
     assert whole.start(prefix, "apply", pause=pause).wait().code == 0
     long = time.monotonic() - began
     while time.monotonic() < (until if halfway and len(ends) == 2 else at_most):
         started = [whole.start(prefix, random_.choice(COMMANDS), pause=pause) for _ in range(3)]
-        for one in started[: random_.randrange(2)]:  # one alone at times, and then all that are left, as a power cut
+        for one in started[: random_.randrange(2)]:  # sometimes one alone, then all that are left, as in a power cut
             time.sleep(random_.uniform(0, long))
             os.kill(one.pid, signal.SIGKILL)
         time.sleep(random_.uniform(0, 2 * long))
@@ -332,7 +332,7 @@ def test_killed_at_random_while_others_work(stage: Stage, tell: list[str]) -> No
     tell.append(f"{killed} of {runs} runs killed at random in {took:.0f} s, {halfway} left a journal: no mix")
 
 
-# By the kernel's own account: the calls themselves, not our seam
+# Killed by the kernel at a system call, not by `disk.run`
 
 
 def traced(site: Path, command: str, *options: str) -> subprocess.CompletedProcess[bytes]:
@@ -352,7 +352,7 @@ def test_killed_at_a_system_call(stage: Stage, tell: list[str]) -> None:
         pytest.skip(f"strace may not trace here: {ran.stderr.decode().splitlines()[-1:]}")
     applied = whole.tree(site)
     killed = 0
-    # Of the calls that an interpreter makes for itself too, the late ones; of the others, from the first.
+    # The interpreter itself makes some of these calls too: of those, only late ones.
     spots = [("rename", at) for at in range(1, 12)] + [("link", 3), ("unlink", 9), ("fsync", 20), ("mkdir", 2)]
     for call, at in spots if SOAK else [("rename", 1), ("rename", 5), ("link", 3), ("unlink", 9), ("fsync", 20)]:
         site = stage.fresh(applied=False) / "site"

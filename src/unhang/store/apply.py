@@ -78,8 +78,8 @@ def _entry(file: FilePlan) -> Entry:
         record=record,
         record_row=row,
         fixes=tuple(
-            Fixed(target.fix, target.file, target.function, before, after, verified)
-            for target, before, after, verified in file.steps
+            Fixed(step.target.fix, step.target.file, step.target.function, step.before, step.after, step.listed)
+            for step in file.steps
         ),
     )
 
