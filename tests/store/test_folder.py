@@ -120,7 +120,7 @@ def test_git_does_not_see_it_in_a_submodule(checkout: Path, tmp_path: Path) -> N
     assert status(outer) == []
 
 
-@pytest.mark.parametrize("make", [make_apply, make_revert])
+@pytest.mark.parametrize("make", [make_apply, pytest.param(make_revert, marks=pytest.mark.slow)])
 def test_git_does_not_see_it_wherever_a_run_is_killed(
     checkout: Path, in_memory: Path, make: Callable[[Path, str], Case]
 ) -> None:
