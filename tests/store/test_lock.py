@@ -8,12 +8,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-import filelock
 import pytest
 
 from support.transactions import KILLED, in_child
 from unhang.errors import UnhangError
-from unhang.store import lock
 from unhang.store.lock import exclusive
 from unhang.store.recovery import recover
 from unhang.store.transaction import FileChange, commit
@@ -72,25 +70,6 @@ def test_a_file_system_without_locks_is_reported_at_once(
     assert time.monotonic() - start < 5
 
 
-def test_a_filelock_that_hides_the_failure_causes_no_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Older versions took any failure of flock for a lock that is held."""
-    import fcntl
-
-    def acquire(self: Any, timeout: float = 0, **_: Any) -> None:
-        raise filelock.Timeout("lock")
-
-    def flock(*_: Any) -> None:
-        raise OSError(errno.ENOLCK, "No locks available")
-
-    (tmp_path / ".unhang").mkdir()
-    (tmp_path / ".unhang" / "lock").touch()
-    monkeypatch.setattr(filelock.FileLock, "acquire", acquire)
-    monkeypatch.setattr(fcntl, "flock", flock)
-    with pytest.raises(UnhangError) as caught, exclusive(str(tmp_path / ".unhang")):
-        pass
-    assert caught.value.code == "no-locks"
-
-
 @pytest.mark.parametrize("name", [".unhang", ".unhang/lock"])
 def test_a_link_is_not_followed(tmp_path: Path, name: str) -> None:
     victim = tmp_path / "victim"
@@ -105,13 +84,6 @@ def test_a_link_is_not_followed(tmp_path: Path, name: str) -> None:
         pass
     assert (caught.value.code, caught.value.path) == ("bad-state", str(link))
     assert (victim.read_text() if victim.is_file() else list(victim.iterdir())) in ("precious", [])
-
-
-def test_a_soft_lock_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lock, "_new", lambda path: filelock.SoftFileLock(path))
-    with pytest.raises(UnhangError) as caught, exclusive(str(tmp_path / ".unhang")):
-        pass
-    assert caught.value.code == "no-locks"
 
 
 def test_thirty_two_writers_each_add_one(in_memory: Path) -> None:

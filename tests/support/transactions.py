@@ -147,7 +147,7 @@ def no_leftovers(case: Case, others: set[str]) -> None:
     now = case.look()
     assert now in (case.old, case.new), "half a set"
     if now[os.path.join(case.state, "receipt.json")] is None:
-        assert case.names() == others  # not even the folders
+        assert case.names() == others, case.names() ^ others  # not even the folders
     else:
         assert disk.read(os.path.join(case.state, ".gitignore")) == b"*"
 

@@ -31,7 +31,8 @@ def make(state_dir: str, *, hidden: bool = True) -> bool:
                 raise
     if hidden:
         _hide(state_dir)
-    return made or bool(_markers(state_dir)) or os.path.exists(os.path.join(state_dir, MADE))
+    # In this order: a run that removes the folder writes its marker before it deletes MADE.
+    return made or os.path.exists(os.path.join(state_dir, MADE)) or bool(_markers(state_dir))
 
 
 def _make_parent(parent: str) -> bool:

@@ -8,10 +8,6 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from inspect import signature
-from typing import Literal
-
-from filelock import BaseFileLock, FileLock, SoftFileLock, Timeout
 
 from unhang.errors import UnhangError
 from unhang.store import disk, folder
@@ -55,29 +51,28 @@ def exclusive(state_dir: str, *, timeout: float = 60.0, hidden: bool = True) -> 
         _release(lock, state_dir)
 
 
-def _acquire(state_dir: str, timeout: float, hidden: bool) -> BaseFileLock:
+def _acquire(state_dir: str, timeout: float, hidden: bool) -> int:
+    """Return the descriptor of the locked file."""
     path = os.path.join(state_dir, LOCK)
     deadline = time.monotonic() + timeout
-    probed = made = False
+    made = False
     pause = _POLL_S[0]
     while True:
         with disk.about(path):
             made = folder.make(state_dir, hidden=hidden) or made
-        lock = _new(path)
-        outcome = _try(lock, path)
-        if outcome == "taken":
+        try:
+            lock = _try(path)
             break
-        if outcome == "gone":
-            continue
-        if not probed:
-            _probe(path)
-        probed = True
-        if time.monotonic() >= deadline:
-            raise UnhangError(
-                "locked", f"another unhang has been writing to this environment for {timeout:g} s", path=state_dir,
-                hint=f"wait for it to end, then run the same command again (see: fuser -v {path})",
-            )  # fmt: skip
-        # Not filelock's own wait, which would silently make a folder that was removed meanwhile.
+        except FileNotFoundError:
+            continue  # the run before has just removed the folder, or the lock
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                raise UnhangError(
+                    "locked", f"another unhang has been writing to this environment for {timeout:g} s", path=state_dir,
+                    hint=f"wait for it to end, then run the same command again (see: fuser -v {path})",
+                ) from None  # fmt: skip
+        except OSError as error:
+            raise _refused(error, path) from error
         time.sleep(pause)
         pause = min(2 * pause, _POLL_S[1])
     try:
@@ -89,80 +84,35 @@ def _acquire(state_dir: str, timeout: float, hidden: bool) -> BaseFileLock:
     return lock
 
 
-def _try(lock: BaseFileLock, path: str) -> Literal["taken", "busy", "gone"]:
-    """Try once to take the lock; `gone`: another run removed the file or its folder meanwhile. Raises UnhangError."""
+def _try(path: str) -> int:
+    """Lock the file and return its descriptor. Raises BlockingIOError if another run has it, and other OSErrors."""
+    descriptor = disk.run(os.open, path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
     try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        return "busy"
-    except (FileNotFoundError, FileExistsError):
-        return "gone"
-    except (OSError, NotImplementedError) as error:
-        raise _refused(error, path) from error
-    # Where there is no flock, some versions use the mere existence of the file: a killed run would hold that for ever.
-    if isinstance(lock, SoftFileLock):
-        lock.release()
-        raise _no_locks(path, "flock is not supported")
-    if _still_there(lock, path):
-        return "taken"
-    lock.release()
-    return "gone"
+        # Not by filelock: it makes a folder that was removed meanwhile, so that nobody knows who made the parent.
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not os.path.samestat(
+            os.fstat(descriptor), os.stat(path)
+        ):  # the run before deleted it, another made a new one
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
 
 
-def _release(lock: BaseFileLock, state_dir: str) -> None:
+def _release(lock: int, state_dir: str) -> None:
     try:
         # A failed clean-up is not an error, and must not hide the error that may have led here.
         with suppress(OSError):
             folder.clean_up(state_dir)
     finally:
-        lock.release()
+        os.close(lock)
 
 
-def _new(path: str) -> BaseFileLock:
-    # Older versions lack the option. A failed attempt would complain again in its destructor, so look first.
-    if "fallback_to_soft" in signature(FileLock.__init__).parameters:
-        return FileLock(path, fallback_to_soft=False)
-    return FileLock(path)
-
-
-def _still_there(lock: BaseFileLock, path: str) -> bool:
-    """Return whether the locked file still has its name: the run before may have deleted it while this one waited."""
-    # filelock does the same since 3.21, but images have older ones; the descriptor has no public name.
-    descriptor = getattr(getattr(lock, "_context", None), "lock_file_fd", None)
-    if descriptor is None:
-        return True
-    try:
-        return os.path.samestat(os.fstat(descriptor), os.stat(path))
-    except FileNotFoundError:
-        return False
-
-
-def _probe(path: str) -> None:
-    """Raise UnhangError if locking fails for another reason than another run; older filelocks hide the reason."""
-    try:
-        descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError:
-        return
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return
-    except OSError as error:
-        raise _refused(error, path) from error
-    finally:
-        os.close(descriptor)
-
-
-def _refused(error: OSError | NotImplementedError, path: str) -> UnhangError:
-    if isinstance(error, NotImplementedError):
-        return _no_locks(path, str(error))
-    if error.errno in (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL):
-        return _no_locks(path, error.strerror or str(error))
-    return disk.refusal(error, path)
-
-
-def _no_locks(path: str, reason: str) -> UnhangError:
+def _refused(error: OSError, path: str) -> UnhangError:
+    if error.errno not in (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL):
+        return disk.refusal(error, path)
     return UnhangError(
-        "no-locks", f"the file system of {os.path.dirname(path)} has no file locks: {reason}", path=path,
+        "no-locks", f"the file system of {os.path.dirname(path)} has no file locks: {error.strerror}", path=path,
         hint="mount it with locks (Lustre: -o flock), or patch a copy on a local disk, such as in the image's build",
     )  # fmt: skip
