@@ -59,7 +59,7 @@ def test_the_wheel_has_one_import_name_and_all_its_data(distribution: metadata.D
 
 def test_what_it_needs_at_run_time_is_short_and_pins_nothing(distribution: metadata.Distribution) -> None:
     needs = [need for need in distribution.requires or [] if "extra ==" not in need]
-    assert sorted(need.split(">=")[0] for need in needs) == ["filelock", "libcst", "packaging"]
+    assert sorted(need.split(">=")[0] for need in needs) == ["libcst", "packaging"]
     assert not [need for need in needs if "==" in need or "<" in need]
 
 

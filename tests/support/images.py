@@ -132,7 +132,7 @@ def download_needs(folder: Path) -> Path:
     """The wheels that installing unhang needs, for this Python: its dependencies, and what builds it."""
     command = [environments.pip_python(), "-m", "pip", "download", "-q", "--only-binary=:all:", "--dest", str(folder)]
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
-    wanted = ["libcst>=1.4", "filelock>=3.12", "packaging>=22", "setuptools>=77"]
+    wanted = ["libcst>=1.4", "packaging>=22", "setuptools>=77"]
     environments.run(*command, "--python-version", version, *wanted, cwd=Path("/"))
     return folder
 

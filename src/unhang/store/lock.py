@@ -90,9 +90,8 @@ def _try(path: str) -> int:
     try:
         # Not by filelock: it makes a folder that was removed meanwhile, so that nobody knows who made the parent.
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if not os.path.samestat(
-            os.fstat(descriptor), os.stat(path)
-        ):  # the run before deleted it, another made a new one
+        # The run before may have deleted this file, and another run may have made a new one.
+        if not os.path.samestat(os.fstat(descriptor), os.stat(path)):
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
     except BaseException:
         os.close(descriptor)
