@@ -9,6 +9,7 @@ from unhang.cli.scope import fixes_named
 from unhang.errors import UnhangError
 from unhang.judge import matrix as matrix_of
 from unhang.shapes import catalog
+from unhang.shapes.catalog import Fix
 from unhang.tell import console, matrix_text, version_ranges
 
 
@@ -27,7 +28,7 @@ def matrix(options: argparse.Namespace) -> int:
     """
     fixes = fixes_named(options)
     if options.against_index:
-        return _against_index(options, [fix.id for fix in fixes])
+        return _against_index(options, fixes)
     rows = matrix_of.rows(fixes, _releases(options.upstream), catalog.shape_table())
     if options.release is not None:
         rows = matrix_of.matching(rows, options.release)
@@ -44,13 +45,13 @@ def matrix(options: argparse.Namespace) -> int:
     return 0
 
 
-def _against_index(options: argparse.Namespace, fixes: Sequence[str]) -> int:
+def _against_index(options: argparse.Namespace, fixes: Sequence[Fix]) -> int:
     if options.output_format == "svg" or options.release is not None:
         hint = "leave out --version, and ask for text, markdown or json"
         raise UnhangError("bad-option", "--against-index draws no picture and takes no --version", hint=hint)
     from unhang.compat import radar  # here: `matrix` itself needs none of what that imports
 
-    return radar.against_index(argparse.Namespace(**{**vars(options), "fix": list(fixes)}))
+    return radar.against_index(fixes, options.upstream, options.output_format)
 
 
 def _releases(upstreams: Sequence[str]) -> matrix_of.Releases:
