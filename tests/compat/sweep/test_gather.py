@@ -9,7 +9,7 @@ import pytest
 from support.fake_clone import UPSTREAMS, git, repository
 from support.fake_index import CLEAN, ENGINE, FakeIndex
 from unhang.compat import upstreams
-from unhang.compat.sweep import clones, gather
+from unhang.compat.sweep import clones, gather, settle
 from unhang.compat.sweep.cache import Cache
 from unhang.compat.sweep.collect import Collection
 from unhang.compat.sweep.learnt import Learnt
@@ -65,7 +65,7 @@ def test_a_pull_request_as_written_is_collected(tmp_path: Path, monkeypatch: pyt
     repos = gather.open_clones({"verl": str(origin)}, cache)
     assert gather.history(collection, repos) == 6
     collected = []
-    monkeypatch.setattr(gather.settle, "as_written", lambda *arguments: collected.append(arguments[2:]))
+    monkeypatch.setattr(settle, "as_written", lambda *arguments: collected.append(arguments[2:]))
     gather.pull_requests(collection, learnt, repos)
     ((target, diff, note),) = collected
     assert (target, note) == (mtp, "as written")
