@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 from pathlib import Path
 from typing import Any
@@ -74,9 +75,14 @@ def test_a_second_run_fetches_nothing_and_writes_the_same_bytes(fake: FakeIndex,
 def test_the_cost_grows_with_contents_and_not_with_releases(
     fake: FakeIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    parsed = []
+    parsed: list[bytes] = []
     real = shape.parse
-    monkeypatch.setattr(shape, "parse", lambda given: parsed.append(given) or real(given))
+
+    def parse(data: bytes) -> ast.Module:
+        parsed.append(data)
+        return real(data)
+
+    monkeypatch.setattr(shape, "parse", parse)
     assert run(tmp_path / "few") == 0
     few = len(parsed)
     for minor in range(20):
