@@ -156,17 +156,6 @@ def test_a_wheel_that_lies_there_is_not_downloaded(
     assert "wrong-digest" in capsys.readouterr().err
 
 
-def test_a_damaged_cache_is_made_anew(fake: FakeIndex, tmp_path: Path) -> None:
-    assert run(tmp_path) == 0
-    before = written(tmp_path / "out")
-    for path in (tmp_path / "cache" / "contents").iterdir():
-        path.write_bytes(b"damaged")
-    (tmp_path / "cache" / "learnt.json").write_bytes(b"{")
-    assert run(tmp_path) == 0
-    assert len(fake.asked) == 6
-    assert written(tmp_path / "out") == before
-
-
 def test_without_the_clones_nothing_is_written_unless_asked(
     fake: FakeIndex, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
