@@ -72,7 +72,7 @@ def reverted(undo: Undo, files: int) -> None:
 
 def made_by_wheel(installations: Sequence[Installation]) -> None:
     """Name the installations whose wheel held the rewrites already, and how to have the plain release instead."""
-    from unhang.deliver.wheel import plain_version  # here: only a revert that finds nothing asks
+    from unhang.local_version import plain_version  # here: only a revert without a receipt needs it
 
     for folder in dict.fromkeys(os.path.basename(os.path.dirname(place.record or "")) for place in installations):
         name, _, version = folder.removesuffix(".dist-info").rpartition("-")
