@@ -35,7 +35,7 @@ def write(folder: str, overlay: Overlay) -> bool:
     with disk.about(os.path.join(folder, "")):
         disk.run(os.makedirs, folder, exist_ok=True)
     store = os.path.join(folder, STORE)
-    from unhang.store.lock import exclusive  # slow to import, and only needed to write
+    from unhang.store.lock import exclusive  # here: a run that writes nothing does without it
 
     with exclusive(store):
         if _holds(folder, overlay):  # another run wrote it meanwhile
@@ -65,16 +65,14 @@ def _check_folder(folder: str) -> None:
         if not os.path.lexists(folder):
             return
         if not os.path.isdir(folder):
-            raise UnhangError(
-                "not-a-folder", "not a folder", path=folder, hint="give a folder, or a path that does not exist"
-            )
+            raise UnhangError("not-a-folder", "not a folder", path=folder, hint="give a folder, or a new path")
         names = os.listdir(folder)
         hook = disk.read(os.path.join(folder, HOOK))
     is_overlay = STORE in names and (hook is None or hook.startswith(MARK))
     if names and not is_overlay:
         raise UnhangError(
             "not-empty", f"{folder} is neither empty nor an overlay", path=folder,
-            hint="give an empty folder, or a path that does not exist: an overlay needs a folder of its own",
+            hint="give an empty folder, or a new path: an overlay needs a folder of its own",
         )  # fmt: skip
 
 
