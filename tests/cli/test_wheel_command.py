@@ -214,8 +214,8 @@ def test_the_json_has_each_wheel_and_its_result(tmp_path: Path) -> None:
     requirements = tmp_path / "requirements.txt"
     requirements.write_text("verl==0.9.1\n")
     local = wheels.fetch(*VERL)
-    options = [local, "megatron-core==0.17.1", "-r", requirements, *index, "--output-format", "json"]
-    ran = make(tmp_path / "out", *options, "--python-version", "3.12")
+    options = ["-r", str(requirements), *index, "--python-version", "3.12", "--output-format", "json"]
+    ran = make(tmp_path / "out", local, "megatron-core==0.17.1", *options)
     assert ran.code == 0, ran.err
     entries = ran.json["wheels"]
     assert [item["requirement"] for item in entries] == [str(local), "megatron-core==0.17.1", f"-r {requirements}"]
