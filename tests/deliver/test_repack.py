@@ -27,17 +27,6 @@ def written(path: Path) -> Path:
     return path.parent / made.file
 
 
-def test_it_has_a_local_version_and_a_notice(tmp_path: Path) -> None:
-    path = written(demo(tmp_path))
-    assert path.name == "demo-1.0+unhang.1-py3-none-any.whl"
-    with zipfile.ZipFile(path) as archive:
-        members = ["demo.py", *(f"{NEW}/{name}" for name in ("METADATA", "WHEEL", "UNHANG-NOTICE.txt", "RECORD"))]
-        assert archive.namelist() == members
-        assert archive.read("demo.py") == b"changed\n"
-        assert archive.read(f"{NEW}/UNHANG-NOTICE.txt") == b"notice\n"
-        assert archive.read(f"{NEW}/METADATA") == b"Metadata-Version: 2.1\nName: demo\nVersion: 1.0+unhang.1\n"
-
-
 def test_the_data_folder_is_renamed_and_the_build_tag_kept(tmp_path: Path) -> None:
     add = {"demo-1.0.data/scripts/go": b"#!python\n"}
     source = demo(tmp_path, name="demo-1.0-7-py3-none-any.whl", add=add)

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from support import cli, wheels
-from support.wheel_files import DEMO, INFO, VERL, demo
+from support.wheel_files import DEMO, INFO, demo
 from unhang.deliver import wheel
 from unhang.errors import UnhangError
 
@@ -63,14 +62,6 @@ def test_a_missing_file_and_a_pipe_are_refused(tmp_path: Path) -> None:
     assert "no such file" in reason(tmp_path / DEMO)
     os.mkfifo(tmp_path / DEMO)
     assert "no such file" in reason(tmp_path / DEMO)
-
-
-def test_it_is_unpacked_as_an_installer_does(tmp_path: Path) -> None:
-    wheel.unpack(wheel.load(str(wheels.fetch(*VERL))), str(tmp_path / "ours"))
-    expected = cli.unpack(tmp_path / "expected", VERL)
-    assert {name: digest for name, (_, digest) in cli.tree(tmp_path / "ours").items()} == {
-        name: digest for name, (_, digest) in cli.tree(expected).items()
-    }
 
 
 def test_folders_of_the_archive_are_made(tmp_path: Path) -> None:
