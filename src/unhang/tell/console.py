@@ -72,7 +72,7 @@ def made_by_wheel(installations: Sequence[Installation]) -> None:
         name, _, version = folder.removesuffix(".dist-info").rpartition("-")
         plain = plain_version(version)
         if plain != version:
-            say(f"{name} {version} was installed from a wheel that already has the fixes (unhang wheel)")
+            say(f"{name} {version} was installed from a wheel with the fixes in it (unhang wheel)")
             say(f"  hint: install the plain release: pip install --force-reinstall --no-deps {name}=={plain}")
 
 
