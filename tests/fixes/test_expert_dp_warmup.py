@@ -561,7 +561,7 @@ def test_a_group_that_no_call_makes_is_not_ours_to_warm_up(how: str) -> None:
     pair = "(group, group)"
     two = {"through a name": f"group = {pair}\n            {old}", "as it is": old.replace("group", pair)}
     function = sources.mutated(untouched.function, old, two[how])
-    with pytest.raises(AnchorError, match="_EXPERT_DATA_PARALLEL_GROUP as a call makes it, not line"):
+    with pytest.raises(AnchorError, match="_EXPERT_DATA_PARALLEL_GROUP from a call, in place of line"):
         codemod(untouched.target).edits(function)
 
 

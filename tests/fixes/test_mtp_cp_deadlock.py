@@ -268,5 +268,5 @@ def test_the_guard_against_no_micro_batch_matters() -> None:
 def test_a_count_of_something_else_than_micro_batches_is_not_ours_to_gate_on() -> None:
     source = sources.first(CASES, "verl")
     function = sources.mutated(source.function, "prepare_micro_batches(", "0 or prepare_micro_batches(")
-    with pytest.raises(AnchorError, match="micro_batches as a call makes them"):
+    with pytest.raises(AnchorError, match="micro_batches from a call"):
         codemod(source.target).edits(function)
