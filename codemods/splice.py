@@ -60,6 +60,8 @@ def _rewritten(rows: list[str], edit: Edit, unit: str) -> str:
     inner = cst.ensure_type(block_, cst.If).body
     changed = module.with_deep_changes(_indented(inner), body=edit.change(body_of(inner)))
     code = cst.ensure_type(changed, cst.Module).code
+    if not code.endswith(newline):
+        code += newline  # LibCST drops a \r at the end of a module
     return code[len(head) :] if ended else code[len(head) : -len(newline)]
 
 

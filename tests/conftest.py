@@ -1,7 +1,7 @@
-"""What all test modules share: failures of the helper modules are told in full."""
+"""Report failed assertions of the helper modules in full."""
 
 from __future__ import annotations
 
 import pytest
 
-pytest.register_assert_rewrite("support.sources", "support.wheels", "support.environments")
+pytest.register_assert_rewrite("support.rewrites", "support.sources", "support.wheels", "support.environments")

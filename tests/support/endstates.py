@@ -131,7 +131,7 @@ class Sft(Judge):
 
     def control(self, source: Source, key: sft.Setting) -> Any:
         made = sft.run(source.function, key._replace(sft=False))
-        return made.sent, made.received, sft.told(made.sender), sft.told(made.receiver), made.error
+        return made.sent, made.received, sft.described(made.sender), sft.described(made.receiver), made.error
 
     def ran(self, control: Any) -> bool:
         # in the harness, ranks that do not agree end in an error; real ones would wait for ever
@@ -184,7 +184,7 @@ class Warmup(Judge):
         made = [warmup.initialised(source, key, rank)[1] for rank in range(8)]
         groups = [warmup.distinct([namespace.get(name) for name in warmup.GROUPS]) for namespace in made]
         if warmup.stuck([[group.ranks for group in own] for own in groups]):
-            found.add("the ranks wait for each other in vain")
+            found.add("the ranks wait for each other forever")
         return found
 
     def control(self, source: Source, key: warmup.Job) -> Any:
@@ -287,9 +287,9 @@ def judge_of(base: Source, origin: Source, rewritten: Source) -> Judge:
 
 def forget() -> None:
     """Drop what the harnesses keep of functions: tens of thousands are run."""
-    for cached in (mtp.faults, sft.run, sft.faults, experts.run, experts.faults, sources._compiled, sources.unparsed):
+    for cached in (mtp.faults, sft.run, sft.faults, experts.run, experts.faults, ):
         cached.cache_clear()
-    sources._TREES.clear()
+    sources.forget()
 
 
 def _tried(what: Any, key: Hashable) -> Any:

@@ -218,7 +218,7 @@ def _examine_written(base: Base, data: bytes, after: bytes, tally: Tally) -> Non
     except (SyntaxError, ValueError) as error:
         raise _violation(f"what was written is no program: {error}", base, data, after) from error
     old, new = Source(target, data), Source(target, after)
-    (before, _, behind), (new_before, _, new_behind) = sources._around(old), sources._around(new)
+    (before, _, behind), (new_before, _, new_behind) = sources.around(old), sources.around(new)
     outside = (before, behind) == (new_before, new_behind)
     _demand(outside, "a line outside the function has changed", base, data, after)
     for part in ("name", "args", "decorator_list", "returns"):
