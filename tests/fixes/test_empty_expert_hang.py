@@ -296,7 +296,8 @@ def settings(function: Any) -> Iterator[Setting]:
         "fused": has(function, "_with_fused_impl"),
     }
     for values in itertools.product(*((False, True) if there else (False,) for there in flags.values())):
-        setting = Setting()._replace(**dict(zip(flags, values)))
+        chosen: dict[str, Any] = dict(zip(flags, values))
+        setting = Setting(**chosen)
         if not (setting.fp8 and setting.fp4):
             yield setting
 
