@@ -19,35 +19,12 @@ if TYPE_CHECKING:
 
     Statements = list[cst.BaseStatement]
 
-__all__ = [
-    "AnchorError",
-    "Codemod",
-    "Edit",
-    "Function",
-    "bound",
-    "check_plain",
-    "digest",
-    "digests",
-    "expression",
-    "followed_by",
-    "leaving",
-    "matches",
-    "mentioned",
-    "once",
-    "only_first",
-    "preceded_by",
-    "span",
-    "wanted",
-]
-
 
 class AnchorError(Exception):
-    """An anchor was not found exactly once: ``anchor`` describes it, ``found`` counts it."""
+    """An anchor was not found exactly once. ``anchor`` describes it; it was ``found`` so many times."""
 
     def __init__(self, anchor: str, found: int = 0) -> None:
         super().__init__(f"found {found} times, expected once: {anchor}" if found else f"not found: {anchor}")
-        self.anchor = anchor
-        self.found = found
 
 
 class Edit(NamedTuple):

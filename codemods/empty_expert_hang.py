@@ -11,7 +11,6 @@ from unhang.codemods.base import (
     AnchorError,
     Codemod,
     Edit,
-    Function,
     check_plain,
     digests,
     expression,
@@ -25,6 +24,7 @@ from unhang.codemods.base import (
     span,
     wanted,
 )
+from unhang.shapes.shape import Function
 
 _HIDDEN = "permuted_local_hidden_states"
 _PROBS = "permuted_probs"

@@ -13,9 +13,7 @@ from unhang.codemods.base import (
     AnchorError,
     Codemod,
     Edit,
-    Function,
     check_plain,
-    digest,
     digests,
     expression,
     followed_by,
@@ -27,6 +25,7 @@ from unhang.codemods.base import (
     span,
     wanted,
 )
+from unhang.shapes.shape import Function, digest
 
 # The backend may be composite ("cpu:gloo,cuda:nccl"); get_backend then returns the whole string, also for sub-groups.
 # The groups are looked up by name, so that the same code works in a release that lacks one.

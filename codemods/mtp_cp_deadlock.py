@@ -13,7 +13,6 @@ from unhang.codemods.base import (
     AnchorError,
     Codemod,
     Edit,
-    Function,
     bound,
     check_plain,
     digests,
@@ -24,6 +23,7 @@ from unhang.codemods.base import (
     once,
     span,
 )
+from unhang.shapes.shape import Function
 
 if TYPE_CHECKING:
     from unhang.codemods.base import Statements

@@ -1,4 +1,4 @@
-"""Megatron-LM: broadcast the packed-sequence metadata once on every pipeline stage, on sender and receivers alike.
+"""Megatron-LM: broadcast the packed-sequence metadata once on every pipeline stage, on sender and receivers.
 
 https://github.com/NVIDIA/Megatron-LM/pull/4150 (it leaves the last stage without the metadata)
 """
@@ -14,7 +14,6 @@ from unhang.codemods.base import (
     AnchorError,
     Codemod,
     Edit,
-    Function,
     bound,
     check_plain,
     digests,
@@ -26,6 +25,7 @@ from unhang.codemods.base import (
     only_first,
     span,
 )
+from unhang.shapes.shape import Function
 
 if TYPE_CHECKING:
     import libcst as cst

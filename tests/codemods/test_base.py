@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from unhang.codemods import base, splice
-from unhang.codemods.base import AnchorError, Codemod, Edit, Function, span
+from unhang.codemods.base import AnchorError, Codemod, Edit, span
+from unhang.shapes.shape import Function
 
 if TYPE_CHECKING:
     from unhang.codemods.base import Statements
@@ -58,12 +59,10 @@ def test_a_codemod_knows_no_upstream_fix_and_no_missing_feature_unless_it_says_s
 def test_an_anchor_must_occur_once() -> None:
     one, two = body("x = 1\nx = 1")
     assert base.once([one], "x = 1") is one
-    with pytest.raises(AnchorError, match=r"^not found: x = 1$") as missing:
+    with pytest.raises(AnchorError, match=r"^not found: x = 1$"):
         base.once([], "x = 1")
-    with pytest.raises(AnchorError, match=r"^found 2 times, expected once: x = 1$") as double:
+    with pytest.raises(AnchorError, match=r"^found 2 times, expected once: x = 1$"):
         base.once([one, two], "x = 1")
-    assert (missing.value.anchor, missing.value.found) == ("x = 1", 0)
-    assert (double.value.anchor, double.value.found) == ("x = 1", 2)
 
 
 def test_statements_match_a_template_whatever_their_layout() -> None:
@@ -130,7 +129,7 @@ def test_only_what_leaves_the_function_itself_is_found() -> None:
 def test_a_function_that_may_change_the_names_of_a_rewrite_is_refused(code: str, anchor: str) -> None:
     with pytest.raises(AnchorError) as caught:
         base.check_plain(function(code), ("mpu",))
-    assert caught.value.anchor == anchor
+    assert str(caught.value) == f"not found: {anchor}"
 
 
 def test_a_plain_function_is_accepted() -> None:

@@ -167,9 +167,8 @@ def _examine_written(base: Base, data: bytes, after: bytes, tally: Tally) -> Non
     except (SyntaxError, ValueError) as error:
         raise _violation(f"what was written does not compile: {error}", base, data, after) from error
     old, new = Source(target, data), Source(target, after)
-    (before, _, behind), (new_before, _, new_behind) = sources.around(old), sources.around(new)
-    outside = (before, behind) == (new_before, new_behind)
-    _demand(outside, "a line outside the function has changed", base, data, after)
+    (before, _, below), (new_before, _, new_below) = sources.around(old), sources.around(new)
+    _demand((before, below) == (new_before, new_below), "a line outside the function has changed", base, data, after)
     for part in ("name", "args", "decorator_list", "returns"):
         parts = (ast.dump(ast.Tuple([*_parts(each.function, part)])) for each in (old, new))
         _demand(len(set(parts)) == 1, f"the function's {part} changed", base, data, after)

@@ -118,8 +118,8 @@ class Text:
         first = min([node.lineno, *(item.lineno for item in decorators)]) - 1
         last = node.end_lineno or node.lineno
         before = self.lines[node.lineno - 1][: node.col_offset]
-        behind = self.lines[last - 1][node.end_col_offset or 0 :].strip()
-        if before.strip() or (behind and not behind.startswith(b"#")):
+        after = self.lines[last - 1][node.end_col_offset or 0 :].strip()
+        if before.strip() or (after and not after.startswith(b"#")):
             return None
         if self.lines[node.lineno - 1][node.col_offset :].startswith(b"elif"):
             return None
@@ -377,10 +377,10 @@ def operators(text: Text, choice: random.Random) -> bytes:
 
 def tests(text: Text, choice: random.Random) -> bytes:
     """Strengthen, weaken, negate or replace the test of an if or a conditional expression."""
-    asked = [node.test for node in ast.walk(text.function) if isinstance(node, (ast.If, ast.IfExp, ast.Assert))]
-    if not asked:
+    conditions = [node.test for node in ast.walk(text.function) if isinstance(node, (ast.If, ast.IfExp, ast.Assert))]
+    if not conditions:
         raise NothingToDo
-    node, other = choice.choice(asked), ast.unparse(choice.choice(asked))
+    node, other = choice.choice(conditions), ast.unparse(choice.choice(conditions))
     was = ast.unparse(node)
     spellings = [f"not ({was})", f"({was}) or ({other})", f"({was}) and ({other})", f"({was}) or True", other]
     return text.with_node(node, choice.choice([*spellings, f"({was}) and False", f"({was}) and True", "True"]))
@@ -462,7 +462,7 @@ def comment_above(text: Text, choice: random.Random) -> bytes:
     return text.with_lines(place.first, place.first, indentation + words.encode() + b"\n")
 
 
-def comment_behind(text: Text, choice: random.Random) -> bytes:
+def comment_after(text: Text, choice: random.Random) -> bytes:
     """Add a comment after a statement."""
     place = text.pick(choice)
     if text.lines[place.last - 1].count(b"#") or not text.lines[place.last - 1].strip():
@@ -625,7 +625,7 @@ EXPRESSIONS = (
 INSERTIONS = (insert_inert, insert_active)
 CHANGING: tuple[Operator, ...] = (*STATEMENTS, *EXPRESSIONS, *INSERTIONS)
 FORMATTING: tuple[Operator, ...] = (
-    *(comment_above, comment_behind, blank_lines, fewer_blank_lines, no_comments, trailing_space, parentheses),
+    *(comment_above, comment_after, blank_lines, fewer_blank_lines, no_comments, trailing_space, parentheses),
     *(semicolon, one_line_block, spacing, explode, quotes, docstring, reindent, line_ends, around),
 )
 NAMED = {operator.__name__: operator for operator in (*CHANGING, *FORMATTING)}
@@ -660,11 +660,11 @@ def _insert(text: Text, choice: random.Random, code: str) -> bytes:
 
 def _condition(text: Text, choice: random.Random) -> str:
     """Return a condition, often one that the function itself tests."""
-    asked = [ast.unparse(node.test) for node in ast.walk(text.function) if isinstance(node, ast.If)]
+    conditions = [ast.unparse(node.test) for node in ast.walk(text.function) if isinstance(node, ast.If)]
     names = [name for name in text.names() if name.isidentifier()]
     return choice.choice(
         [
-            *_sample(asked, choice, 3),
+            *_sample(conditions, choice, 3),
             choice.choice(names),
             f"not {choice.choice(names)}",
             "torch.distributed.get_rank() == 0",

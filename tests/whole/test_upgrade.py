@@ -16,10 +16,11 @@ import pytest
 
 from support import cli
 from unhang.cli.main import main
-from unhang.codemods.base import Edit, Function, once, span
+from unhang.codemods.base import Edit, once, span
 from unhang.judge import decide
 from unhang.shapes import catalog, shape
 from unhang.shapes.catalog import Shape
+from unhang.shapes.shape import Function
 
 if TYPE_CHECKING:
     from unhang.codemods.base import Statements
