@@ -89,7 +89,7 @@ def fuzz(session: nox.Session) -> None:
     """Mutate the real target functions 10,000 times and more, and print the figures of docs/promises.md."""
     install_wheel(session)
     session.install("--quiet", *nox.project.dependency_groups(GROUPS, "test"))
-    session.run("python", "-W", "ignore", "tests/support/fuzz.py", *session.posargs, env={"PYTHONPATH": "tests"})
+    session.run("python", "-W", "ignore", "-m", "fuzz", *session.posargs, env={"PYTHONPATH": "tests"})
 
 
 @nox.session(python="3.11", reuse_venv=True)

@@ -6,4 +6,4 @@ import pytest
 
 import support.checkout  # noqa: F401 - makes unhang.compat.sweep importable
 
-pytest.register_assert_rewrite("support.sources", "support.wheels", "support.environments")
+pytest.register_assert_rewrite("support.rewrites", "support.sources", "support.wheels", "support.environments")

@@ -1,22 +1,22 @@
-"""Judges the end state of a rewrite by running the function, whoever changed it: nothing of the checker is asked.
+"""Judge the end state of a rewrite by running the function. Nothing here asks the codemod that wrote it.
 
-A *mutant* is a real upstream function (its *base*) that something was done to; *written* is what our rewrite made of
-it. For each setting of a job, the fix's own test module runs the function with recording stand-ins. In each, two things
-are looked at: the *promise*, what is wrong with what the fix is about (sender against receiver, which ranks join, the
-rows, the groups), and the *control*, all that the function does in the same setting where the fix has no part (without
-``args.sft``, without the loss, with tokens, the groups themselves). Then ``wrongs`` demands:
+A *mutant* is a real upstream function (its *base*) after some mutations; *written* is what our rewrite made of it. For
+each setting of a job, the fix's own test module runs the function with recording stand-ins. Each setting has two
+parts: the *promise*, the faults in what the fix is about (sender against receiver, which ranks join, the rows, the
+groups), and the *control*, everything that the function does in the same setting where the fix plays no part (without
+``args.sft``, without the loss, with tokens, the groups themselves). ``wrongs`` then demands:
 
-1. Where the mutant is *sound*, its control that of its base, the promise holds in full, and the control of *written* is
-   that of our rewrite of the base: nothing else is changed.
-2. Where it is not, the mutation broke the job with or without us; then nothing may be worse: no fault is there, and
-   nothing is raised, that the mutant does not have as it stands; and if it runs at all, its control stays, or becomes
+1. If the mutant is *sound* (its control is that of its base), the promise holds in full, and the control of *written*
+   is that of our rewrite of the base: nothing else has changed.
+2. If it is not sound, the mutation broke the job with or without us. Then nothing may be worse: *written* has no
+   fault, and raises nothing, that the mutant does not; and if it runs at all, its control is that of the mutant, or
    that of our rewrite of the base.
 
-Of mutants of a pull request as written the promise alone is demanded: our rewrite takes that back, so the control may
-change, and what the pull request hid of a mutation comes to light.
+For mutants of a pull request as written only the promise is demanded: our rewrite undoes the pull request, so the
+control may change, and effects of a mutation that the pull request hid may appear.
 
-A mutant is excused from the promise only where it shows that it is broken in a job which the fix plays no part in.
-What the harness cannot see (decorators, annotations, other threads) it does not judge.
+A mutant is excused from the promise only if it is broken in a job where the fix plays no part. The harness does not
+judge what it cannot see: decorators, annotations, other threads.
 """
 
 from __future__ import annotations
@@ -40,10 +40,17 @@ RAISED = "raises"
 
 
 class Judge:
-    """Runs one fix's function.
+    """Runs the function of one fix.
 
     ``base`` is what is mutated: an upstream function (``origin``), or our rewrite of it (``rewritten``).
     """
+
+    harness: ModuleType
+    """The fix's test module, which runs its function."""
+    share: int
+    """The fix's share of the mutations. Shorter code has fewer different mutants."""
+    focus: str
+    """What the fix is about, as a regular expression: every second mutation is made there."""
 
     def __init__(self, base: Source, origin: Source, rewritten: Source) -> None:
         self.base, self.origin, self.rewritten = base, origin, rewritten
@@ -58,19 +65,19 @@ class Judge:
         raise NotImplementedError
 
     def promise(self, source: Source, key: Any) -> set[str]:
-        """The faults in a setting, in what the fix is about."""
+        """Return the faults in what the fix is about."""
         raise NotImplementedError
 
     def control(self, source: Source, key: Any) -> Any:
-        """What is done in a setting where the fix plays no part."""
+        """Return what the function does where the fix plays no part."""
         raise NotImplementedError
 
     def ran(self, control: Any) -> bool:
-        """Whether the function did its work there."""
+        """Return whether the function did its work there."""
         return not _raised(control)
 
     def wrongs(self, mutant: Source, written: Source) -> tuple[list[str], bool]:
-        """What is wrong with what was written, and whether the mutant was sound in every setting."""
+        """Return what is wrong with *written*, and whether the mutant is sound in every setting."""
         found, sound_everywhere = [], True
         for key in self.keys:
             before = _tried(partial(self.control, mutant), key)
@@ -79,11 +86,11 @@ class Judge:
             sound_everywhere &= sound
             excused = not sound and (not self.ran(before) or after == before)
             if after != self._wanted[key] and not excused and not self.base.known.note:
-                found.append(f"{key}: other things are done where the fix has no part")
+                found.append(f"{key}: the function does other things where the fix plays no part")
             faults = self._faults(written, key)
             if faults and (sound or not faults <= self._faults(mutant, key)):
                 found.append(
-                    f"{key}: {', '.join(sorted(faults))}" + ("" if sound else " (unlike the mutant as it was)")
+                    f"{key}: {', '.join(sorted(faults))}" + ("" if sound else " (which the mutant does not have)")
                 )
         forget()
         return found, sound_everywhere
@@ -96,11 +103,15 @@ class Judge:
 class Mtp(Judge):
     """Which ranks of a grid join the all-reduce, and which report."""
 
+    harness = mtp
+    share = 5
+    focus = r"mtp|losses_reduced|n_micro_batch|metrics|is_mp_src|is_pipeline"
+
     GRIDS = (mtp.Grid(cp=2), mtp.Grid(tp=2, cp=2, dp=2, pp=2), mtp.Grid(tp=2, cp=2, pp=2, virtual=2), mtp.Grid(tp=2))
     NONE = mtp.Grid(cp=2, batches=0)
 
     def settings(self) -> Sequence[mtp.Grid]:
-        # upstream's own fix calls without a micro-batch as well, and then has no loss to write to
+        # upstream's own fix also calls without a micro-batch, and then has no loss to write to
         return (*self.GRIDS, self.NONE) if self.base.known.state != "fixed" else self.GRIDS
 
     def promise(self, source: Source, key: mtp.Grid) -> set[str]:
@@ -114,7 +125,11 @@ class Mtp(Judge):
 
 
 class Sft(Judge):
-    """What TP rank 0 sends, played into the receiving half."""
+    """What TP rank 0 sends, and what the receiving half does with it."""
+
+    harness = sft
+    share = 7
+    focus = r"seqlen|_broadcast|args\b|is_pipeline|batch\b"
 
     def settings(self) -> Sequence[sft.Setting]:
         function = self.base.function
@@ -123,7 +138,7 @@ class Sft(Judge):
 
     @cached_property
     def trailing(self) -> bool:
-        """Whether this is 0.16, whose middle stages have no arm and are given none."""
+        """Whether this is 0.16, whose middle stages have no arm and get none."""
         return sft.is_trailing(self.origin.function)
 
     def promise(self, source: Source, key: sft.Setting) -> set[str]:
@@ -131,22 +146,26 @@ class Sft(Judge):
 
     def control(self, source: Source, key: sft.Setting) -> Any:
         made = sft.run(source.function, key._replace(sft=False))
-        return made.sent, made.received, sft.told(made.sender), sft.told(made.receiver), made.error
+        return made.sent, made.received, sft.described(made.sender), sft.described(made.receiver), made.error
 
     def ran(self, control: Any) -> bool:
-        # in the harness, ranks that do not agree end in an error; real ones would wait for ever
+        # in the harness, ranks that do not agree end in an error; real ones would wait forever
         return super().ran(control) and not control[-1]
 
 
 class Experts(Judge):
-    """Which rows the grouped linears get, and what comes out."""
+    """Which rows the grouped linears get, and what the forward returns."""
+
+    harness = experts
+    share = 6
+    focus = r"tokens_per_expert|permuted_|output|has_no_tokens|num_rows|skip_routed|grouped|linear_fc"
 
     def settings(self) -> Sequence[experts.Setting]:
         return list(experts.settings(self.base.function))
 
     @staticmethod
     def _as_asked(source: Source, key: experts.Setting) -> experts.Setting:
-        """The setting, without the fused way for a mutant that has lost it: there is none to keep then."""
+        """Return the setting, without the fused path if a mutant has lost it."""
         names = {node.attr for node in ast.walk(source.function) if isinstance(node, ast.Attribute)}
         return key if "_with_fused_impl" in names else key._replace(fused=False)
 
@@ -170,7 +189,11 @@ class Experts(Judge):
 
 
 class Warmup(Judge):
-    """Which groups every rank of a job makes, and warms up."""
+    """Which groups every rank of a job makes and warms up."""
+
+    harness = warmup
+    share = 4
+    focus = r"_set_global_memory|expert|EXPERT|warm|initialize_model_parallel|mpu\b|_OPTIMIZER_INSTANCE"
 
     JOBS = (warmup.Job(), warmup.Job(tp=2, pp=2, ep=2), warmup.Job(pp=2, ep=2, instances=2), warmup.Job(ep=4))
 
@@ -180,11 +203,11 @@ class Warmup(Judge):
 
     def promise(self, source: Source, key: warmup.Job) -> set[str]:
         found = set(warmup.faults(source, key))
-        # as the first optimizer step would find out, warm-up or not
+        # the first optimizer step would hang on these, with or without a warm-up
         made = [warmup.initialised(source, key, rank)[1] for rank in range(8)]
         groups = [warmup.distinct([namespace.get(name) for name in warmup.GROUPS]) for namespace in made]
         if warmup.stuck([[group.ranks for group in own] for own in groups]):
-            found.add("the ranks wait for each other in vain")
+            found.add("the ranks wait for each other forever")
         return found
 
     def control(self, source: Source, key: warmup.Job) -> Any:
@@ -197,7 +220,7 @@ class Warmup(Judge):
 
 
 def _globals(namespace: dict[str, Any]) -> dict[str, str]:
-    """What the initialisation left in the module: groups, ranks, sizes."""
+    """Return what the initialisation set in the module: groups, ranks, sizes."""
     kinds = (warmup.Group, list, tuple, int, type(None))
     return {
         name: repr(value) if isinstance(value, kinds) else type(value).__name__
@@ -207,7 +230,7 @@ def _globals(namespace: dict[str, Any]) -> dict[str, str]:
 
 
 class WarmupSwift(Judge):
-    """Which of the accessors' groups ms-swift warms up."""
+    """Which groups of the accessors ms-swift warms up."""
 
     ONE, TWO, ALONE = (warmup.Group(ranks, "cpu:gloo,cuda:nccl") for ranks in ([0, 2], [0, 4], [0]))
     CASES: ClassVar[dict[str, tuple[dict[str, object], list[warmup.Group]]]] = {
@@ -227,9 +250,9 @@ class WarmupSwift(Judge):
             done = warmup.initialise_mpu(source, warmup.Torch(), mpu)
         found = set()
         if mpu.made != ["groups"]:
-            found.add("the groups are not made, once")
+            found.add("the groups are not made exactly once")
         if done != [each for group in wanted for each in ((group, "npu:3"), "item")]:
-            found.add("not the groups there are, once each")
+            found.add("not each existing group once")
         return found
 
     def control(self, source: Source, key: str) -> Any:
@@ -246,7 +269,7 @@ class WarmupSwift(Judge):
         return made
 
     def _mpu(self, groups: dict[str, object], ready: bool = False) -> warmup.Mpu:
-        """Stand-ins whose inter-instance accessor takes the pull request's argument, as megatron-core 0.15 does."""
+        """Return stand-ins whose inter-instance accessor takes the pull request's argument (megatron-core 0.15)."""
         if not self.base.known.note:
             return warmup.Mpu(groups, ready)
         name = "get_inter_distributed_optimizer_instance_group"
@@ -254,7 +277,7 @@ class WarmupSwift(Judge):
 
 
 def _checked(group: Any, check_initialized: bool = True) -> Any:
-    """As megatron-core's accessor: without the argument, it asserts that there is a group."""
+    """Return the group, as megatron-core's accessor does: by default it asserts that there is one."""
     if callable(group) or group is None:
         assert not check_initialized, "is not initialized"
         return None
@@ -263,7 +286,7 @@ def _checked(group: Any, check_initialized: bool = True) -> Any:
 
 @contextmanager
 def _swift_utils() -> Iterator[None]:
-    """A `swift.utils` that has what the rewrite imports, and nothing else."""
+    """Provide a `swift.utils` with only what the rewrite imports."""
     utils = ModuleType("swift.utils")
     utils.get_current_device = lambda: "npu:3"  # type: ignore[attr-defined]
     before = {name: sys.modules.get(name) for name in ("swift", "swift.utils")}
@@ -278,22 +301,25 @@ def _swift_utils() -> Iterator[None]:
                 sys.modules[name] = module
 
 
+JUDGES: dict[str, type[Judge]] = {kind.harness.FIX: kind for kind in (Mtp, Sft, Experts, Warmup)}
+"""The judge of each fix that is fuzzed."""
+
+
 def judge_of(base: Source, origin: Source, rewritten: Source) -> Judge:
-    """The judge for a function's fix."""
-    kinds: dict[str, type[Judge]] = {mtp.FIX: Mtp, sft.FIX: Sft, experts.FIX: Experts, warmup.FIX: Warmup}
-    kind = WarmupSwift if base.target.upstream == "ms-swift" else kinds[base.target.fix]
+    """Return the judge of a function."""
+    kind = WarmupSwift if base.target.upstream == "ms-swift" else JUDGES[base.target.fix]
     return kind(base, origin, rewritten)
 
 
 def forget() -> None:
-    """Drop what the harnesses keep of functions: tens of thousands are run."""
-    for cached in (mtp.faults, sft.run, sft.faults, experts.run, experts.faults, sources._compiled, sources.unparsed):
+    """Drop what the harnesses cache for each function: the fuzz runs tens of thousands."""
+    for cached in (mtp.faults, sft.run, sft.faults, experts.run, experts.faults):
         cached.cache_clear()
-    sources._TREES.clear()
+    sources.forget()
 
 
 def _tried(what: Any, key: Hashable) -> Any:
-    """What comes of it, or the name of what it raises."""
+    """Return the result, or the name of what is raised."""
     try:
         return what(key)
     except Exception as error:
