@@ -10,7 +10,7 @@ from proofs import suite
 from proofs.others import AS_WRITTEN, as_written, without
 from support import interpreters, wheels
 from unhang.find import environment, locate
-from unhang.prove import cases, host
+from unhang.prove import host
 from unhang.prove.fixes import empty_expert_hang
 from unhang.prove.host import Other
 
@@ -30,6 +30,6 @@ def test_rows_that_are_not_aligned_fail(version: str, variant: str) -> None:
     found = [one for one in locate.search(place, cwd=os.sep).installations if one.upstream == "megatron-core"]
     chosen = [case for case in empty_expert_hang.CASES if case.name == CASE]
     outcomes = host.prove(python, FIX, ["megatron-core"], found, chosen, {variant: other}).outcomes
-    assert not cases.verdict(chosen[0], outcomes[host.UNTOUCHED][CASE], outcomes[host.PATCHED][CASE])
-    assert not cases.survivors(outcomes[variant])
+    assert not judging.verdict(chosen[0], outcomes[host.UNTOUCHED][CASE], outcomes[host.PATCHED][CASE])
+    assert not judging.survivors(outcomes[variant])
     assert "not aligned to 16" in outcomes[variant][CASE].detail

@@ -11,7 +11,7 @@ from proofs import suite
 from proofs.exceptions import LACKING, OTHERWISE
 from proofs.others import OTHERS
 from support import wheels
-from unhang.prove import cases, host
+from unhang.prove import host
 from unhang.prove.cases import Case, Outcome
 
 Tell = Callable[..., None]
@@ -34,7 +34,7 @@ def test_the_untouched_source_shows_the_defect_and_the_patched_one_does_not(
 ) -> None:
     outcomes = suite.answer(proof).outcomes
     untouched, patched = outcomes[host.UNTOUCHED][case.name], outcomes[host.PATCHED][case.name]
-    wrong = cases.verdict(case, untouched, patched)
+    wrong = judging.verdict(case, untouched, patched)
     pair = {"untouched": _told(untouched), "patched": _told(patched)}
     tell(**_line(proof, case, wrong), outcomes=pair)
     assert not wrong
@@ -48,7 +48,7 @@ def test_half_a_patch_fails(proof: suite.Proof, name: str, tell: Tell) -> None:
     outcomes = suite.answer(proof).outcomes[name]
     assert outcomes
     assert outcomes.keys() == set(suite.others(proof)[name].fails)
-    wrong = cases.survivors(outcomes)
+    wrong = judging.survivors(outcomes)
     for case, outcome in outcomes.items():
         tell(**_line(proof, known[case], wrong), outcomes={name: _told(outcome)})
     assert not wrong

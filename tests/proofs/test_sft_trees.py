@@ -125,7 +125,7 @@ def test_the_untouched_source_shows_the_defect_and_the_patched_one_does_not(
 ) -> None:
     outcomes = answer(folder, version).outcomes
     pair = {name: outcomes[name][case.name] for name in (host.UNTOUCHED, host.PATCHED)}
-    wrong = cases.verdict(case, *pair.values())
+    wrong = judging.verdict(case, *pair.values())
     tell(**line(version, case, wrong), outcomes={name: outcome._asdict() for name, outcome in pair.items()})
     assert not wrong
 
@@ -134,7 +134,7 @@ def test_the_untouched_source_shows_the_defect_and_the_patched_one_does_not(
 def test_half_a_patch_fails(folder: Path, version: str, name: str, tell: Callable[..., None]) -> None:
     outcomes = answer(folder, version).outcomes[name]
     assert outcomes.keys() == {*OTHERS[name].fails}
-    wrong = cases.survivors(outcomes)
+    wrong = judging.survivors(outcomes)
     for case in TREES[version]:
         if case.name in outcomes:
             tell(**line(version, case, wrong), outcomes={name: outcomes[case.name]._asdict()})
