@@ -1,6 +1,6 @@
 """Writes the tables of docs/prove.md and docs/proofs.md from a run of the proofs: `python page.py proofs.json docs`.
 
-Of a run in parts (`nox -s proofs -- -k ms-swift`), name the files of all.
+If the run was in parts (`nox -s proofs -- -k ms-swift`), name the files of all parts.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _UNTOUCHED, _PATCHED = "untouched", "patched"
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Put the tables of these runs between the markers of both pages in the folder that is named last."""
+    """Write the tables of these runs between the markers of both pages; the last argument is their folder."""
     *sources, docs = map(Path, arguments)
     document = joined([json.loads(source.read_text(encoding="utf-8")) for source in sources])
     for page, text in (docs / "prove.md", summary(document)), (docs / "proofs.md", tables(document["proofs"])):
@@ -28,7 +28,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def joined(documents: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """One document of several runs: of a line that several have, the first."""
+    """Merge the documents of several runs; the first of equal lines counts."""
     lines: dict[tuple[str, ...], dict[str, Any]] = {}
     left_out: dict[tuple[str, ...], dict[str, Any]] = {}
     for document in documents:
@@ -40,7 +40,7 @@ def joined(documents: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def summary(document: Mapping[str, Any]) -> str:
-    """A line for each proof, and what of it a release does not have, as Markdown."""
+    """Return a line for each proof, and the cases that a release does not have, as Markdown."""
     proofs: dict[str, list[dict[str, Any]]] = {}
     for line in document["proofs"]:
         proofs.setdefault(line["proof"], []).append(line)
@@ -49,7 +49,7 @@ def summary(document: Mapping[str, Any]) -> str:
     head = ("proof", "cases", "of them controls", "untouched", "patched", "half patches", "seconds", "wrong")
     parts = [table(head, rows)]
     if left_out:
-        parts += ["Left out, as the release cannot have it:", table(("proof", "case or variant", "why"), left_out)]
+        parts += ["Left out, because the release cannot have it:", table(("proof", "case or variant", "why"), left_out)]
     return "\n\n".join(parts)
 
 
@@ -67,25 +67,25 @@ def _summed(name: str, lines: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
 
 
 def is_pair(line: Mapping[str, Any]) -> bool:
-    """Whether a line is of both sides, and not of a variant."""
+    """Return whether a line has both sides, and no variant."""
     return set(line["outcomes"]) == {_UNTOUCHED, _PATCHED}
 
 
 def tables(lines: Sequence[dict[str, Any]]) -> str:
-    """The proofs, and what must fail and does, as Markdown."""
+    """Return the proofs, and the variants that must fail, as Markdown."""
     pairs = [line for line in lines if is_pair(line)]
     others = [line for line in lines if not is_pair(line)]
     proofs = [
         (
             line["proof"],
             f"{line['topology']}: `{line['case']}`{' (control)' if line['control'] else ''}",
-            *(told(line["outcomes"][side]) for side in (_UNTOUCHED, _PATCHED)),
+            *(shown(line["outcomes"][side]) for side in (_UNTOUCHED, _PATCHED)),
             line["wrong"],
         )
         for line in pairs
     ]
     variants = [
-        (line["proof"], name, f"`{line['case']}`", told(outcome), line["wrong"])
+        (line["proof"], name, f"`{line['case']}`", shown(outcome), line["wrong"])
         for line in others
         for name, outcome in line["outcomes"].items()
     ]
@@ -99,15 +99,15 @@ def tables(lines: Sequence[dict[str, Any]]) -> str:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table as Markdown; a column in which nothing stands is left out."""
+    """Return a table as Markdown, without empty columns."""
     cells = [head, *rows]
     kept = [index for index in range(len(head)) if any(row[index] for row in cells[1:])]
-    told_rows = [[row[index].replace("|", "\\|").replace("\n", " ") for index in kept] for row in cells]
-    return "\n".join(f"| {' | '.join(row)} |" for row in [told_rows[0], ["---"] * len(kept), *told_rows[1:]])
+    kept_rows = [[row[index].replace("|", "\\|").replace("\n", " ") for index in kept] for row in cells]
+    return "\n".join(f"| {' | '.join(row)} |" for row in [kept_rows[0], ["---"] * len(kept), *kept_rows[1:]])
 
 
-def told(outcome: dict[str, Any]) -> str:
-    """One outcome: how it ended, how long it took, and where."""
+def shown(outcome: dict[str, Any]) -> str:
+    """Return how an outcome ended, how long it took, and its detail."""
     return f"{outcome['status']} ({outcome['seconds']:.1f} s): {outcome['detail']}"
 
 

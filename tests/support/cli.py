@@ -50,7 +50,7 @@ def python(
     """Run this Python, which has the installed package."""
     neutral = {name: value for name, value in os.environ.items() if name not in _NEUTRAL}
     done = subprocess.run(
-        [sys.executable, *map(os.fspath, arguments)],
+        [sys.executable, *arguments],
         capture_output=True,
         cwd=cwd or "/",
         env={**neutral, **(env or {})},
