@@ -22,7 +22,7 @@ _CAUSES = 8  # of what fails both ways, for each run
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Put the tables between the markers of the page ``arguments[0]``. Raises OSError, KeyError for another schema."""
+    """Write the tables between the markers of the page ``arguments[0]``. Raises OSError; KeyError on another schema."""
     page, *sources = map(Path, arguments)
     found = [json.loads(source.read_text(encoding="utf-8")) for source in sources]
     before, _, rest = page.read_text(encoding="utf-8").partition(START)
@@ -32,7 +32,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def results(reports: Sequence[Mapping[str, Any]]) -> str:
-    """A row for each run, each file's numbers in each run of its upstream, and what a reader must know of each run."""
+    """Return a row for each run, the counts of each file in each run of its upstream, and remarks on each run."""
     reports = joined(reports)
     head = ("run", "ranks", *_SHOWN, "not covered", "minutes")
     text = [table(head, (_row(report) for report in reports))]
@@ -47,7 +47,7 @@ def results(reports: Sequence[Mapping[str, Any]]) -> str:
 
 
 def joined(reports: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """A report for each run: those of other files under the same conditions are parts of one (``--only``)."""
+    """Return a report for each run, merging those of other files under the same conditions (``--only``)."""
     found: list[dict[str, Any]] = []
     for report in reports:
         files = {file["file"] for file in report["files"]}
@@ -65,7 +65,7 @@ def joined(reports: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table as Markdown."""
+    """Return a table as Markdown."""
     cells = [head, ["---"] * len(head), *rows]
     return "\n".join(f"| {' | '.join(str(cell).replace('|', '/') for cell in row)} |" for row in cells)
 
@@ -90,21 +90,21 @@ def _cell(report: Mapping[str, Any], name: str) -> str:
 def _remarks(report: Mapping[str, Any]) -> list[str]:
     lines = [line for file in report["files"] for line in file["lines"]]
     applied = [fix for fix, verdict in report["verdicts"].items() if verdict == "applied"]
-    told = [f"* **{_name(report)}**: {report['environment']}, {report['deadline']:.0f} s for each file."]
-    told += [f"Narrowed: {report['narrowed']}."] if report.get("narrowed") else []
-    told += [f"{fix}: entered by {_entering(report, fix)} tests that pass." for fix in applied]
+    parts = [f"* **{_name(report)}**: {report['environment']}, {report['deadline']:.0f} s for each file."]
+    parts += [f"Narrowed: {report['narrowed']}."] if report.get("narrowed") else []
+    parts += [f"{fix}: entered by {_entering(report, fix)} tests that pass." for fix in applied]
     cut = [f"`{line['id'].rpartition('/')[2]}`" for line in lines if _was_cut(line)]
-    told += [f"Cut: {', '.join(cut)}."] if cut else []
+    parts += [f"Cut: {', '.join(cut)}."] if cut else []
     for category in _NAMED:
         for line in lines:
             if line["category"] == category:
-                told.append(f"{category.capitalize()}: `{line['id'].rpartition('/')[2]}`: {line['reason']}.")
+                parts.append(f"{category.capitalize()}: `{line['id'].rpartition('/')[2]}`: {line['reason']}.")
     known = selection.upstream(report["upstream"]).get("causes", {})
     causes = Counter(_why(line, known) for line in lines if line["category"] == compare.FAILED_BOTH)
     failing = [f"{count} {cause}" for cause, count in causes.most_common(_CAUSES)]
     rest = sum(causes.values()) - sum(count for _, count in causes.most_common(_CAUSES))
-    told += [f"Failed both ways: {', '.join(failing)}{f', {rest} others' * bool(rest)}."] if failing else []
-    return [" ".join(told)]
+    parts += [f"Failed both ways: {', '.join(failing)}{f', {rest} others' * bool(rest)}."] if failing else []
+    return [" ".join(parts)]
 
 
 def _was_cut(line: Mapping[str, Any]) -> bool:
@@ -112,9 +112,9 @@ def _was_cut(line: Mapping[str, Any]) -> bool:
 
 
 def _why(line: Mapping[str, Any], known: Mapping[str, str]) -> str:
-    """In our own words; else the name of the exception alone, for what it says is upstream's text."""
-    told = line["after"][-1]["told"]
-    return line["reason"] or compare.explained(told, known) or f"`{compare.cause(told).partition(':')[0][:40]}`"
+    """Return why a test failed: our explanation, else the exception's name without its message (upstream's text)."""
+    output = line["after"][-1]["output"]
+    return line["reason"] or compare.explained(output, known) or f"`{compare.cause(output).partition(':')[0][:40]}`"
 
 
 def _entering(report: Mapping[str, Any], fix: str) -> int:
