@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from support import cli
-from support.asked import Asked, as_known, passing
+from support.asked import Asked, Results, as_known, passing
 from unhang.cli.main import main
 from unhang.prove import host
 
@@ -28,9 +27,6 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
 def site(tmp_path: Path) -> Path:
     """A folder with verl 0.7.1 and megatron-core 0.16.1."""
     return cli.unpack(tmp_path / "site", ("verl", "0.7.1"), ("megatron-core", "0.16.1"))
-
-
-Results = Callable[..., tuple[int, list[dict[str, Any]]]]
 
 
 @pytest.fixture

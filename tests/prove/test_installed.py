@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from support import cli
-from support.asked import Asked
+from support.asked import Asked, Results
 from unhang.cli.main import main
 from unhang.errors import UnhangError
 from unhang.find import environment
@@ -21,7 +19,6 @@ from unhang.prove.fixes import expert_dp_warmup
 FIX = ("--fix", "mtp-cp-deadlock")
 FILE = "verl/workers/engine/megatron/transformer_impl.py"
 REDUCE = "reduce_loss_in_tracker"
-Results = Callable[..., tuple[int, list[dict[str, Any]]]]
 
 
 def test_untouched_source_that_hangs_is_a_1(site: Path, asked: Asked, prove: Results) -> None:

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-from support.asked import Asked
+from support.asked import Asked, Results
 from unhang.cli.main import main
 from unhang.prove import host
 
 FIX = ("--fix", "mtp-cp-deadlock")
 FILE = "verl/workers/engine/megatron/transformer_impl.py"
-Results = Callable[..., tuple[int, list[dict[str, Any]]]]
 
 
 def test_the_untouched_side_of_a_patched_copy_is_in_its_receipt(site: Path, asked: Asked, prove: Results) -> None:

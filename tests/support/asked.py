@@ -9,6 +9,8 @@ from unhang.prove import host
 from unhang.prove.cases import PASSED, Case, Outcome
 
 Outcomes = Callable[[Case], Outcome]
+Results = Callable[..., tuple[int, list[dict[str, Any]]]]
+"""Runs ``unhang prove`` on a folder with more options; gives the exit code and the JSON results."""
 
 
 class Asked:

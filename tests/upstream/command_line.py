@@ -22,7 +22,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--sdist", action="store_true", help="use the pinned sdist of the release")
     parser.add_argument("--ranks", type=int, metavar="N", help="ranks (default: one for each GPU, or 1 on a CPU)")
     parser.add_argument("--posing", action="store_true", help="on a CPU, also run tests that ask for CUDA")
-    parser.add_argument("--deadline", type=float, default=300, metavar="S", help="for each file and side (default: 300)")
+    parser.add_argument("--deadline", type=float, default=300, metavar="S", help="for each file and side (300)")
     parser.add_argument("--tmp", type=_folder, required=True, metavar="DIR", help="for environments and reports")
     parser.add_argument("--cache", type=_folder, default=str(trees.CACHE), metavar="DIR", help="for clones and sdists")
     return parser.parse_args(arguments)

@@ -3,7 +3,7 @@
 The question comes on stdin, as JSON: ``fix``; ``path``, which goes first on ``sys.path``; ``cases``, each as the fields
 of ``Case``; ``deadline_s``; and ``variants``, which maps a name to the modules that the variant replaces, with their
 files, and to the names of its cases. The answer on stdout has the versions of ``torch`` and ``python``, and
-``outcomes`` by variant and case. Each variant runs in a process of its own, which imports the real upstream and takes
+``outcomes`` by variant and case. Each variant runs in its own process, which imports the real upstream and takes
 the replaced modules from the variant's files.
 """
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 MARK = "unhang-proof:"
-"""Stands before the answer, which may not be all that is printed."""
+"""Precedes the answer, because other text may be printed too."""
 
 
 class Variant(importlib.abc.MetaPathFinder):
