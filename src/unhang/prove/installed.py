@@ -72,60 +72,52 @@ def interpreter(place: Environment, python: str | None, cwd: str, environ: Mappi
 def prove(job: Job) -> Proved:
     """Run the proofs of a job. Raises UnhangError ``no-torch`` and ``broken-interpreter``."""
     lines: list[Line] = []
-    versions: dict[str, str] = {}
+    versions: Mapping[str, str] = {}
     for group in _grouped(job.findings):
-        prepared = _prepare(job, group)
-        if isinstance(prepared, Line):
-            lines.append(prepared)
-            continue
-        answer = host.ask(
-            job.python, prepared.line.fix, _path(job), prepared.variants, prepared.cases, deadline_s=_DEADLINE_S
-        )
-        versions = {"python": answer.python, "torch": answer.torch}
-        untouched, patched = (answer.outcomes.get(side, {}) for side in (host.UNTOUCHED, host.PATCHED))
-        lines += [
-            answers.judged(prepared.line, case, untouched.get(case.name), patched[case.name]) for case in prepared.cases
-        ]
+        proved = _prove(job, group)
+        lines += proved.lines
+        versions = proved.versions or versions
     return Proved(lines, versions)
 
 
-class _Prepared(NamedTuple):
-    """What to run for one fix on one installation."""
-
-    line: Line
-    """The answer so far."""
-    variants: Mapping[str, tuple[Mapping[str, bytes], Sequence[str]]]
-    cases: Sequence[Case]
-
-
-def _prepare(job: Job, group: Sequence[Finding]) -> _Prepared | Line:
-    """Return what to run for the findings of one fix on one installation, or its answer where nothing is run."""
+def _prove(job: Job, group: Sequence[Finding]) -> Proved:
+    """Run the proof of the findings of one fix on one installation, where there is something to run."""
     first = min(group, key=lambda finding: URGENCY.index(finding.verdict.verdict))
     place, fix, verdict = first.installation, first.target.fix, first.verdict
     line = Line(place.upstream, place.version, place.root, fix, verdict.verdict, UNKNOWN, "")
     if verdict.verdict in (DRIFTED, UNLISTED):
         hint = f"; hint: {verdict.hint}" if verdict.hint else ""
-        return line._replace(detail=f"no proof knows this source: {verdict.detail}{hint}")
+        return _only(line, UNKNOWN, f"no proof knows this source: {verdict.detail}{hint}")
     both = _sides(job, group)
     if isinstance(both, str):
-        return line._replace(detail=both)
+        return _only(line, UNKNOWN, both)
     if not both.patched:
-        return line._replace(answer=NOTHING, detail=verdict.detail)
+        return _only(line, NOTHING, verdict.detail)
     proof = _proof(fix)
     if proof is None:
-        return line._replace(detail="this unhang has no proof of it")
+        return _only(line, UNKNOWN, "this unhang has no proof of it")
     ruled_out = getattr(proof, "ruled_out", None)
     if job.topology is not None and ruled_out is not None and (why := ruled_out(job.topology)):
-        return line._replace(answer=NOTHING, detail=why)
+        return _only(line, NOTHING, why)
     cases, why = _cases(job, proof, group)
     line = line._replace(detail="; ".join(filter(None, (why or both.note, _about(job, proof)))))
-    if why:
-        return line
-    beside, names = _beside(job, proof, first), [case.name for case in cases]
+    return _only(line, UNKNOWN, line.detail) if why else _run(job, line, both, _beside(job, proof, first), cases)
+
+
+def _only(line: Line, answer: str, detail: str) -> Proved:
+    return Proved([line._replace(answer=answer, detail=detail)], {})
+
+
+def _run(job: Job, line: Line, both: Sides, beside: Mapping[str, bytes], cases: Sequence[Case]) -> Proved:
+    """Run the cases on both sides, and return a line for each."""
+    names = [case.name for case in cases]
     variants = {host.PATCHED: ({**beside, **both.patched}, names)}
     if both.untouched is not None:
         variants[host.UNTOUCHED] = {**beside, **both.untouched}, names
-    return _Prepared(line, variants, cases)
+    answer = host.ask(job.python, line.fix, _path(job), variants, cases, deadline_s=_DEADLINE_S)
+    untouched, patched = answer.outcomes.get(host.UNTOUCHED, {}), answer.outcomes[host.PATCHED]
+    lines = [answers.judged(line, case, untouched.get(case.name), patched[case.name]) for case in cases]
+    return Proved(lines, {"python": answer.python, "torch": answer.torch})
 
 
 def _sides(job: Job, group: Sequence[Finding]) -> Sides | str:
