@@ -15,9 +15,9 @@ from fuzz.endstates import JUDGES
 from support import sources, wheels
 from support.sources import Source
 from unhang.judge.decide import decide
+from unhang.judge.findings import Finding
 from unhang.judge.observe import judge
 from unhang.records import Installation
-from unhang.rewrite.plan import Finding
 from unhang.shapes import catalog, shape
 
 Step = tuple[str, int]

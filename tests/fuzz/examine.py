@@ -29,7 +29,8 @@ from support import environments, sources
 from support.sources import Source
 from unhang.cli import main as command
 from unhang.judge.decide import APPLIED, FIXED_UPSTREAM, NEEDED, codemod
-from unhang.rewrite.plan import Finding, plan
+from unhang.judge.findings import Finding
+from unhang.rewrite.plan import plan
 from unhang.shapes import catalog, shape
 
 REAL_FILES = 25  # one in so many of the written mutants is written to real files, and reverted
@@ -127,7 +128,7 @@ def _examine(base: Base, data: bytes, tally: Tally) -> None:
     if verdict == FIXED_UPSTREAM:
         tally.count["called fixed upstream"] += 1
         return _judge(base, data, data, "called fixed upstream", tally)
-    made = plan([finding], lambda path: None, unverified=True)
+    made = plan([finding], {}, unverified=True)
     if not made.files:
         _demand(bool(made.blocked and made.blocked[0].reason), "refused without a reason", base, data)
         tally.count["refused"] += 1
@@ -147,7 +148,7 @@ def _examine_same(base: Base, data: bytes, finding: Finding, tally: Tally) -> No
     """Check a file with changes only in comments and white space: rewritten as its base, or refused with a reason."""
     if finding.verdict.verdict != NEEDED:
         return
-    made = plan([finding], lambda path: None)
+    made = plan([finding], {})
     if not made.files:
         _demand(bool(made.blocked and made.blocked[0].reason), "refused without a reason", base, data)
         tally.count["AST unchanged: refused for its layout"] += 1
@@ -172,7 +173,7 @@ def _examine_written(base: Base, data: bytes, after: bytes, tally: Tally) -> Non
     for part in ("name", "args", "decorator_list", "returns"):
         parts = (ast.dump(ast.Tuple([*_parts(each.function, part)])) for each in (old, new))
         _demand(len(set(parts)) == 1, f"the function's {part} changed", base, data, after)
-    again = plan([finding_of(base.source, after)], lambda path: None, unverified=True)
+    again = plan([finding_of(base.source, after)], {}, unverified=True)
     _demand(all(file.after == after for file in again.files), "a second pass changes it again", base, data, after)
     if sum(tally.written.values()) % REAL_FILES == 1:
         _examine_revert(base, data, after)
