@@ -57,7 +57,7 @@ def _write(request: Request, seen: Survey, plan: Plan | None, unverified: bool) 
     """
     from unhang.store import apply as store
     from unhang.store.lock import exclusive
-    from unhang.store.transaction import recover
+    from unhang.store.recovery import recover
 
     with exclusive(seen.environment.state_dir):
         console.say_if(recover(seen.environment.state_dir))

@@ -37,7 +37,7 @@ def write(folder: str, overlay: Overlay) -> bool:
     store = os.path.join(folder, STORE)
     from unhang.store.lock import exclusive  # here: a run that writes nothing does without it
 
-    with exclusive(store):
+    with exclusive(store, hidden=False):  # an overlay may be committed: git must not leave out its modules
         if _holds(folder, overlay):  # another run wrote it meanwhile
             return False
         with disk.about(store):

@@ -18,7 +18,7 @@ from unhang.tell.report import Report
 if TYPE_CHECKING:
     from unhang.errors import UnhangError
     from unhang.rewrite.plan import Blocked, Plan
-    from unhang.store.revert import Undo
+    from unhang.store.revert import Revert
 
 
 def results(output_format: str, what: Report) -> None:
@@ -56,13 +56,13 @@ def _patch_all(planned: Plan) -> None:
         say(report.PATCH_ALL)
 
 
-def reverted(undo: Undo, files: int) -> None:
+def reverted(planned: Revert, files: int) -> None:
     """Print what ``revert`` did, and what it refused."""
-    for note in undo.notes:
+    for note in planned.notes:
         say(f"note: {note}")
-    for entry, why, hint in undo.refused:
+    for entry, why, hint in planned.refused:
         say(f"error[edited]: {entry.path}: {why}\n  hint: {hint}")
-    if files or not undo.refused:
+    if files or not planned.refused:
         say(f"reverted {count(files, 'file')}")
 
 
