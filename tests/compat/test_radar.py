@@ -131,13 +131,13 @@ def test_text_and_markdown_name_each_finding(fake: FakeIndex, capsys: pytest.Cap
     assert radar.against_index(options) == 1
     text = capsys.readouterr().out
     assert "not in the matrix: verl 0.10.0\n  mtp-cp-deadlock: fixed-upstream; " in text
-    assert "mtp-cp-deadlock: From verl 0.9.1 on it can be dropped: " in text
+    assert "mtp-cp-deadlock: It can be dropped with verl 0.9.1 and later: " in text
     assert "expert-dp-warmup: From" not in text, "no release has a fix of that"
     options.output_format = "markdown"
     assert radar.against_index(options) == 1
     lines = capsys.readouterr().out.splitlines()
     assert f"| verl | 0.10.0 | `mtp-cp-deadlock` | fixed-upstream | {KNOWN} | a known shape |" in lines
-    assert lines[-1].startswith("- mtp-cp-deadlock: From verl 0.9.1 on it can be dropped")
+    assert lines[-1].startswith("- mtp-cp-deadlock: It can be dropped with verl 0.9.1 and later")
 
 
 def test_a_pin_that_the_index_contradicts_is_2(
