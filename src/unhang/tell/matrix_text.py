@@ -16,7 +16,7 @@ from unhang.tell.version_ranges import Panel, Range, panels
 WIDTH = 80
 _HEADING = 16
 NO_TARGET = "none of these fixes has a target in these upstreams"
-_FOOT = "These verdicts are for untouched copies; `unhang check` judges what an environment has."
+_FOOT = "Verdicts are for untouched copies; `unhang check` judges an environment."
 
 
 def json_rows(rows: Iterable[Row]) -> str:
