@@ -102,35 +102,42 @@ def test_our_own_entry_on_the_path_is_dropped(
     assert [json.loads(text)[1] for text in inside] == [[]] * len(inside)
 
 
-def interpreters() -> dict[str, str]:
-    """Return the other Pythons on this machine that the probe must run on, by version."""
-    versions = [f"3.{minor}" for minor in range(8, 20)]
-    places = [Path.home() / ".pyenv" / "versions", Path("/usr")]
-    found: dict[str, str] = {}
-    for version in versions:
-        candidates = [path for place in places for path in sorted(place.glob(f"{version}.*/bin/python{version}"))]
-        candidates += [Path(path) for path in [shutil.which(f"python{version}")] if path]
-        for candidate in candidates:
+@pytest.fixture(scope="module")
+def editable(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build an editable wheel of a checkout with verl and megatron.training."""
+    root = tmp_path_factory.mktemp("editable")
+    checkout = make.project(make.training(make.verl(root / "checkout")), "verl", "0.7.1")
+    return make.build(checkout, root / "out", editable="lenient")
+
+
+def interpreter(version: str) -> str | None:
+    """Return a Python of this version on this machine, if there is one other than our own."""
+    if version == f"3.{sys.version_info.minor}":
+        return None
+    places = (Path.home() / ".pyenv" / "versions", Path("/usr"))
+    candidates = [str(path) for place in places for path in sorted(place.glob(f"{version}.*/bin/python{version}"))]
+    for candidate in (*candidates, shutil.which(f"python{version}")):
+        if candidate:
             code = "import sys, venv; print('%d.%d' % sys.version_info[:2])"
             done = subprocess.run([candidate, "-c", code], capture_output=True, text=True, check=False)
-            if done.stdout.strip() == version and version != f"3.{sys.version_info.minor}":
-                found.setdefault(version, str(candidate))
-    return found
+            if done.stdout.strip() == version:
+                return candidate
+    return None
 
 
 @pytest.mark.parametrize("version", [f"3.{minor}" for minor in range(8, 15)])
-def test_another_python(wheels: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str) -> None:
-    python = interpreters().get(version)
+def test_another_python(
+    wheels: dict[str, Path], editable: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str
+) -> None:
+    python = interpreter(version)
     if python is None:
         pytest.skip(f"no other Python {version} on this machine")
     monkeypatch.delenv("PYTHONPATH", raising=False)
-    make.run(python, "-m", "venv", "--without-pip", str(tmp_path / "env"), cwd=tmp_path)
-    env = Env(
-        tmp_path / "env", tmp_path / "env" / "bin" / "python", tmp_path / f"env/lib/python{version}/site-packages"
-    )
+    prefix = tmp_path / "env"
+    make.run(python, "-m", "venv", "--without-pip", str(prefix), cwd=tmp_path)
+    env = Env(prefix, prefix / "bin" / "python", prefix / "lib" / f"python{version}" / "site-packages")
     make.extract(wheels["core-0.16.1"], env.site)
-    checkout = make.project(make.training(make.verl(tmp_path / "checkout")), "verl", "0.7.1")
-    make.extract(make.build(checkout, tmp_path / "out", editable="lenient"), env.site)
+    make.extract(editable, env.site)
     found = env.search()
     truth = json.loads(env.run("-c", make.TRUTH))
     assert {make.MODULES[i.upstream]: f"{i.package_dir}/__init__.py" for i in found.installations} == {
