@@ -1,4 +1,4 @@
-"""An environment of each test's own, and wheels of the stand-ins to install in it."""
+"""An empty environment for each test, and wheels of the stand-ins to install in it."""
 
 from __future__ import annotations
 

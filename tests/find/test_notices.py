@@ -97,7 +97,7 @@ def test_a_working_directory_that_is_on_the_path(env: Env, tmp_path: Path, monke
     assert len(agree(env, cwd=checkout).warnings) == 1
     assert agree(env, cwd=checkout, script=checkout / "run.py").warnings == ()
     elsewhere = make.write(tmp_path / "elsewhere", {"run.py": ""}) / "run.py"
-    assert agree(env, cwd=checkout, script=elsewhere)[1:] == ((), ())  # it is not on the path of such a job
+    assert agree(env, cwd=checkout, script=elsewhere)[1:] == ((), ())  # then the working directory is not on the path
     monkeypatch.setenv("PYTHONPATH", str(checkout))
     assert agree(env, cwd=checkout).warnings == ()
 
