@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import argparse
 import json
+from collections.abc import Sequence
 
 import pytest
 
@@ -11,6 +11,7 @@ from support import cli
 from unhang.cli.main import main
 from unhang.compat import radar
 from unhang.shapes import catalog
+from unhang.shapes.catalog import Fix
 from unhang.tell import matrix_text
 
 
@@ -108,19 +109,17 @@ def test_an_error_has_its_code_in_every_format(arguments: list[str], code: str) 
     assert cli.unhang("matrix", "--against-index", "--output-format", "svg").code == 2
 
 
-def test_the_radar_gets_the_fixes_that_were_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[argparse.Namespace] = []
+def test_the_radar_gets_what_was_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen: list[tuple[list[str], Sequence[str], str]] = []
 
-    def against_index(options: argparse.Namespace) -> int:
-        asked.append(options)
+    def against_index(fixes: Sequence[Fix], upstreams: Sequence[str], output_format: str) -> int:
+        chosen.append(([fix.id for fix in fixes], upstreams, output_format))
         return 1
 
     monkeypatch.setattr(radar, "against_index", against_index)
     arguments = ["matrix", "--against-index", "--skip", "expert-dp-warmup", "--skip", "mtp-cp-deadlock"]
     assert main([*arguments, "--upstream", "verl", "--output-format", "markdown"]) == 1
-    (options,) = asked
-    assert options.fix == ["empty-expert-hang", "sft-packed-seq-broadcast"]
-    assert (options.upstream, options.output_format) == (["verl"], "markdown")
+    assert chosen == [(["empty-expert-hang", "sft-packed-seq-broadcast"], ["verl"], "markdown")]
 
 
 def test_nothing_slow_is_imported() -> None:
