@@ -124,13 +124,13 @@ def test_text_and_markdown_name_each_finding(fake: FakeIndex, capsys: pytest.Cap
     assert main(["matrix", "--against-index"]) == 1
     out, err = capsys.readouterr()
     assert "not in the matrix: verl 0.10.0\n  mtp-cp-deadlock: fixed-upstream; " in out
-    assert "mtp-cp-deadlock: From verl 0.9.1 on it can be dropped: " in out
-    assert "expert-dp-warmup: From" not in out, "no release has a fix of that"
+    assert "mtp-cp-deadlock: It can be dropped with verl 0.9.1 and later: " in out
+    assert "expert-dp-warmup: It can be dropped" not in out, "no release has a fix of that"
     assert err == f"fetching {name} (1 of 1)\n"
     assert main(["matrix", "--against-index", "--output-format", "markdown"]) == 1
     lines = capsys.readouterr().out.splitlines()
     assert f"| verl | 0.10.0 | `mtp-cp-deadlock` | fixed-upstream | {KNOWN} | a known shape |" in lines
-    assert lines[-1].startswith("- mtp-cp-deadlock: From verl 0.9.1 on it can be dropped")
+    assert lines[-1].startswith("- mtp-cp-deadlock: It can be dropped with verl 0.9.1 and later")
 
 
 def test_a_wheel_that_cannot_be_fetched_is_2(fake: FakeIndex, capsys: pytest.CaptureFixture[str]) -> None:

@@ -98,7 +98,7 @@ def refused(error: UnhangError, planned: Plan | None) -> None:
     if error.code != "not-writable" or planned is None:
         return
     for file in planned.files:
-        # a file is replaced, which its folder must allow
+        # a file is replaced, so its folder must be writable
         if not os.access(os.path.dirname(file.path), os.W_OK):
             say(f"not writable here: {file.path}")
 
@@ -135,7 +135,7 @@ def colour() -> bool:
 
 
 def count(number: int, noun: str) -> str:
-    """Return a number and its noun, in the plural where it is not one."""
+    """Return a number and its noun, in the plural unless the number is 1."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
@@ -150,7 +150,7 @@ def unmet(required: Sequence[str], findings: Sequence[Finding], items: Sequence[
         mine = [finding for finding in findings if finding.target.fix == fix.id]
         if not mine:
             names = " or ".join(dict.fromkeys(target.upstream for target in fix.targets))
-            sentences.append(f"{fix.id}: there is no {names} here; do: install it first, or name its --python PY")
+            sentences.append(f"{fix.id}: there is no {names} here; do: install it, or use --python PY")
         for finding in mine:
             if not finding.settled:
                 place, verdict = finding.installation, finding.verdict
@@ -180,7 +180,7 @@ def summary(findings: Sequence[Finding], environment: Environment) -> str:
 
 
 def _place(environment: Environment) -> str:
-    """Return the option that leads to this environment again."""
+    """Return the option that names this environment in another command."""
     if environment.found_by in ("--target", "--source"):
         return f" {environment.found_by} {environment.prefix}"
     return f" --python {environment.python}" if environment.found_by == "--python" else ""
