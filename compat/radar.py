@@ -15,8 +15,7 @@ from unhang.compat.sweep.cache import Cache, default_folder
 from unhang.compat.sweep.learnt import Learnt, UnreadableError
 from unhang.compat.sweep.sources import Release
 from unhang.errors import UnhangError
-from unhang.judge.decide import DRIFTED, NOT_AFFECTED, UNLISTED
-from unhang.judge.matrix import BY_STATE
+from unhang.judge.decide import BY_STATE, DRIFTED, NOT_AFFECTED, UNLISTED
 from unhang.records import UPSTREAMS
 from unhang.shapes import catalog
 from unhang.shapes.catalog import Target

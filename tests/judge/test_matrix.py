@@ -205,8 +205,8 @@ def test_a_version_or_a_specifier_names_releases_pre_releases_too(wanted: str, c
         ("==1.7.*", "no-such-release", "nearest in the matrix: core 1.2, swift 4.0"),
         ("===nonsense", "no-such-release", "nearest in the matrix: core 1.2, swift 4.0"),
         ("1.2.x", "bad-version", "did you mean 1.2? "),
-        ("newest", "bad-version", "a version reads 0.17.1"),
-        ("", "bad-version", "a version reads 0.17.1"),
+        ("newest", "bad-version", "a version looks like 0.17.1"),
+        ("", "bad-version", "a version looks like 0.17.1"),
     ],
 )
 def test_what_matches_nothing_is_refused_with_the_nearest(wanted: str, code: str, hint: str) -> None:

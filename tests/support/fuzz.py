@@ -42,7 +42,7 @@ from support import endstates, environments, mutations, sources, wheels
 from support.sources import Source
 from unhang.cli import main as command
 from unhang.judge.decide import APPLIED, FIXED_UPSTREAM, NEEDED, codemod, decide
-from unhang.judge.observe import judge
+from unhang.judge.observe import observe_bytes
 from unhang.records import Installation
 from unhang.rewrite.plan import Finding, plan
 from unhang.shapes import catalog, shape
@@ -178,7 +178,7 @@ def _examine(base: Base, data: bytes, tally: Tally) -> None:
     if verdict == FIXED_UPSTREAM:
         tally.count["called fixed upstream"] += 1
         return _judge(base, data, data, "called fixed upstream", tally)
-    made = plan([finding], lambda path: None, unverified=True)
+    made = plan([finding], {}, unverified=True)
     if not made.files:
         _demand(bool(made.blocked and made.blocked[0].reason), "refused, and no reason given", base, data)
         tally.count["refused"] += 1
@@ -198,7 +198,7 @@ def _examine_same(base: Base, data: bytes, finding: Finding, tally: Tally) -> No
     """A file that differs in comments and white space alone: rewritten as the base is, or refused with a reason."""
     if finding.verdict.verdict != NEEDED:
         return
-    made = plan([finding], lambda path: None)
+    made = plan([finding], {})
     if not made.files:
         _demand(bool(made.blocked and made.blocked[0].reason), "refused, and no reason given", base, data)
         tally.count["AST as it was: refused for its layout"] += 1
@@ -224,7 +224,7 @@ def _examine_written(base: Base, data: bytes, after: bytes, tally: Tally) -> Non
     for part in ("name", "args", "decorator_list", "returns"):
         parts = (ast.dump(ast.Tuple([*_parts(each.function, part)])) for each in (old, new))
         _demand(len(set(parts)) == 1, f"the function's {part} changed", base, data, after)
-    again = plan([finding_of(base.source, after)], lambda path: None, unverified=True)
+    again = plan([finding_of(base.source, after)], {}, unverified=True)
     _demand(all(file.after == after for file in again.files), "a second pass changes it again", base, data, after)
     if sum(tally.written.values()) % REAL_FILES == 1:
         _examine_revert(base, data, after)
@@ -331,7 +331,7 @@ def finding_of(source: Source, data: bytes) -> Finding:
     """The verdict on a file of these bytes, as `check` comes to it, without a receipt; no file is read."""
     target = source.target
     where = Installation(target.upstream, None, "/fuzz", "/fuzz/package", "source", None, ())
-    seen = judge(f"/fuzz/{target.file}", data, target.function, catalog.shape_table().files)
+    seen = observe_bytes(f"/fuzz/{target.file}", data, target.function, catalog.shape_table().files)
     return Finding(where, target, seen, decide(target, where, seen, catalog.shape_table(), {}, None))
 
 

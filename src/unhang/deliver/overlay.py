@@ -13,7 +13,7 @@ from typing import NamedTuple
 from unhang import __version__
 from unhang.judge.decide import APPLIED, Verdict
 from unhang.judge.findings import Finding
-from unhang.judge.observe import judge
+from unhang.judge.observe import observe_bytes
 from unhang.rewrite.plan import FilePlan
 from unhang.shapes import catalog
 from unhang.store.receipt import sha256
@@ -59,7 +59,7 @@ def seen_through(findings: Iterable[Finding], files: Sequence[FilePlan], where: 
         path = finding.seen.path
         after = rewritten.get((os.path.realpath(path), finding.target))
         if after is not None:
-            seen = judge(path, after, finding.target.function, known)
+            seen = observe_bytes(path, after, finding.target.function, known)
             finding = finding._replace(seen=seen, verdict=Verdict(APPLIED, None, where, ""))
         through.append(finding)
     return through

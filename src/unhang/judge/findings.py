@@ -69,5 +69,5 @@ def _moved(installation: Installation, fix: Fix, gone: Target) -> Verdict | None
         )
         with suppress(OSError):
             if target.function == gone.function and observe(beside, target, catalog.shape_table()).shape is not None:
-                return Verdict(NOT_AFFECTED, None, f"not in this file: it is in {target.file}, and judged there", "")
+                return Verdict(NOT_AFFECTED, detail=f"not in this file: it is in {target.file}, and judged there")
     return None
