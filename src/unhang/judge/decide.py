@@ -174,7 +174,7 @@ def _tried(rewrite: Codemod, function: Function, fix: str) -> tuple[str, str]:
 
     if rewrite.holds(function):
         return (
-            "our rewrite is in it (its post-condition holds), but the function was edited",
+            "our rewrite is in it (its post-condition holds), but the function has been edited",
             f"reinstall the package and run `unhang apply`, or keep your edit: unhang explain {fix}",
         )
     try:
