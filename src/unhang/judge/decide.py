@@ -113,7 +113,7 @@ def _affected(target: Target, known: Shape, seen: Observation, past: Past | None
 
 
 def _unjudged(seen: Observation, problem: str, installation: Installation) -> Verdict:
-    """Return the verdict on a function that could not be read, or not be told from another."""
+    """Return the verdict on a function that was observed with a problem."""
     detail, hint = {
         "does-not-parse": (f"the file does not parse: {seen.detail}", "reinstall the package, or repair the file"),
         "defined-twice": (f"the function is defined more than once, {seen.detail}", "keep one definition"),

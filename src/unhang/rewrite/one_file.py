@@ -83,7 +83,7 @@ def _one(data: bytes, step: Step) -> tuple[bytes, str, str]:
     try:
         result = _parsed_again(new_rows, function, len(rows))
     except (SyntaxError, ValueError, TypeError) as error:
-        raise RewriteError(target, f"the result cannot be told from the code around it: {error}") from error
+        raise RewriteError(target, f"the result cannot be separated from the code around it: {error}") from error
     after = shape.digest(result)
     if step.result is not None:
         if after != step.result:
