@@ -52,11 +52,6 @@ def digest(node: ast.AST) -> str:
     return hashlib.sha256(" ".join(out).encode("ascii")).hexdigest()[:16]
 
 
-def same(left: ast.AST, right: ast.AST) -> bool:
-    """Return whether two nodes have the same shape."""
-    return digest(left) == digest(right)
-
-
 def find(tree: ast.Module, qualified: str) -> list[Function]:
     """Return every definition of ``Class.method`` or ``function`` in a module, in order.
 
