@@ -194,12 +194,16 @@ def test_what_unverified_does_not_allow(one: str, why: str, tmp_path: Path) -> N
 # -- what an earlier run wrote ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("now", [f"{gates.gated(ONE)}ours = 1\n", gates.gated(ONE).replace("why", "ours")])
+@pytest.mark.parametrize(
+    "now",
+    [f"{gates.gated(ONE)}ours = 1\n", gates.gated(EDITED), gates.gated(ONE).replace("    # unhang gate: why\n", "")],
+    ids=["all of the rewrite is there", "its comment is there", "its shape is there"],
+)
 def test_a_file_that_was_edited_since_it_was_patched_is_blocked(now: str, tmp_path: Path) -> None:
-    found = only(tmp_path, now)
     originals = original_of(tmp_path, gates.gated(ONE), (RUN, gates.shape_of(gates.gated(ONE))))
-    done = short(plan(found, originals))
-    assert done == ({}, {"pause": "the file was edited since it was patched, and its original could not be kept"})
+    done = short(plan(only(tmp_path, now), originals))
+    assert done.files == {}
+    assert done.blocked["pause"] == "the file was edited since it was patched, and its original could not be kept"
 
 
 def test_a_file_that_was_reinstalled_since_is_patched_again(tmp_path: Path) -> None:
