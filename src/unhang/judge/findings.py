@@ -52,7 +52,7 @@ def _finding(installation: Installation, fix: Fix, target: Target, past: PastTab
     try:
         seen = observe(installation, target, table)
     except OSError as error:
-        hint = "run unhang as a user who may read it"
+        hint = "run unhang as a user who can read it"
         raise UnhangError("unreadable", str(error.strerror), path=error.filename, hint=hint) from error
     known = past.get((seen.real or os.path.realpath(seen.path), target.fix, target.function))
     verdict = decide(target, installation, seen, table, catalog.releases_of(installation.upstream), known)
