@@ -183,7 +183,7 @@ def test_an_unknown_shape_with_the_anchors_can_be_rewritten_all_the_same() -> No
     verdict = verdict_on(seen_in(EDITED))
     assert (verdict.verdict, verdict.code) == ("drifted", "unknown-shape")
     assert verdict.detail == (
-        "a shape nobody has verified; each anchor of the rewrite matches exactly once; no known shape is close to it"
+        "a shape nobody has verified; the rewrite's anchors match exactly once each; no known shape is close to it"
     )
     assert verdict.hint.endswith("unhang apply --unverified --fix gate")
 
@@ -199,7 +199,7 @@ def test_an_unknown_shape_with_the_anchors_can_be_rewritten_all_the_same() -> No
 def test_an_anchor_that_does_not_match_is_named(old: str, new: str, why: str) -> None:
     verdict = verdict_on(seen_in(ONE.replace(old, new)))
     assert (verdict.verdict, verdict.code) == ("drifted", "unknown-shape")
-    assert f"an anchor of the rewrite does not match exactly once ({why})" in verdict.detail
+    assert f"the rewrite's anchor is missing or not unique ({why})" in verdict.detail
     assert verdict.hint == "reinstall the package, or change it by hand: unhang explain gate"
 
 

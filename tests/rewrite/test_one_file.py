@@ -92,7 +92,7 @@ def test_a_result_of_another_shape_than_the_one_on_record() -> None:
 @pytest.mark.parametrize("step", [LISTED, BY_CONDITION])
 def test_an_anchor_that_does_not_match_exactly_once(old: str, new: str, why: str, step: Step) -> None:
     message = refused(ONE.replace(old, new), step)
-    assert message.startswith(f"an anchor of the rewrite does not match exactly once ({why}")
+    assert message.startswith(f"the rewrite's anchor is missing or not unique ({why}")
 
 
 def test_what_a_listed_shape_is_not_asked_an_unlisted_one_is() -> None:

@@ -178,7 +178,7 @@ def test_unverified_allows_a_version_outside_the_matrix(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("one", "why"),
     [
-        (NO_ANCHOR, "an anchor of the rewrite does not match exactly once (not found: start())"),
+        (NO_ANCHOR, "the rewrite's anchor is missing or not unique (not found: start())"),
         (gates.gated(EDITED), "it holds our rewrite already, and was edited since"),
         (EDITED.replace("start, wait", "start"), "the file does not define or import wait"),
         (EDITED + "def run(): pass\n", "the function is defined more than once, on lines 4, 13"),

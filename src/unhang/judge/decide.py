@@ -181,11 +181,11 @@ def _tried(rewrite: Codemod, function: Function, fix: str) -> tuple[str, str]:
         rewrite.edits(function)
     except AnchorError as error:
         return (
-            f"an anchor of the rewrite does not match exactly once ({error})",
+            f"the rewrite's anchor is missing or not unique ({error})",
             f"reinstall the package, or change it by hand: unhang explain {fix}",
         )
     return (
-        "each anchor of the rewrite matches exactly once",
+        "the rewrite's anchors match exactly once each",
         f"to rewrite it anyway: unhang apply --unverified --fix {fix}",
     )
 

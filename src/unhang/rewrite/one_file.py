@@ -76,7 +76,7 @@ def _one(data: bytes, step: Step) -> tuple[bytes, str, str]:
         new_rows = splice.apply(rows, edits, _unit(rows, function))
         new = "".join(new_rows).encode(encoding)
     except AnchorError as error:
-        raise RewriteError(target, f"an anchor of the rewrite does not match exactly once ({error})") from error
+        raise RewriteError(target, f"the rewrite's anchor is missing or not unique ({error})") from error
     except Exception as error:  # LibCST has no common class for its errors
         raise RewriteError(target, f"the rewrite cannot be carried out: {error}") from error
     _compile(new, target)
