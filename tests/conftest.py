@@ -1,7 +1,9 @@
-"""What all test modules share: failures of the helper modules are told in full."""
+"""What all test modules share: full assertion messages from the helper modules, and an importable sweep."""
 
 from __future__ import annotations
 
 import pytest
 
-pytest.register_assert_rewrite("support.sources", "support.wheels", "support.environments")
+import support.checkout  # noqa: F401 - makes unhang.compat.sweep importable
+
+pytest.register_assert_rewrite("support.rewrites", "support.sources", "support.wheels", "support.environments")

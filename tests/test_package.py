@@ -24,14 +24,14 @@ def test_nothing_slow_is_imported_by_check(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd="/")
     loaded = set(done.stdout.splitlines()[-1].split())
     assert not loaded & {"libcst", "git", "filelock", "packaging", "ast", "importlib.metadata", "inspect", "subprocess"}
-    assert "unhang.cli.commands" in loaded
+    assert "unhang.cli.check_command" in loaded
 
 
 def test_help_imports_no_command() -> None:
     code = "import sys; from unhang.cli.main import main\ntry: main(['--help'])\nexcept SystemExit: print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd="/")
     loaded = set(done.stdout.splitlines()[-1].split())
-    assert not loaded & {"unhang.cli.commands", "json", "hashlib"}
+    assert not loaded & {"unhang.cli.check_command", "json", "hashlib"}
 
 
 def test_tests_run_against_the_installed_package() -> None:
@@ -51,8 +51,10 @@ def test_the_wheel_has_one_import_name_and_all_its_data(distribution: metadata.D
     files = [str(file) for file in distribution.files or []]
     tops = {file.split("/")[0] for file in files}
     assert {top for top in tops if not top.startswith("..") and ".dist-info" not in top} == {"unhang"}
-    for name in ("py.typed", "compat/data/shapes.json", "compat/wheels.json", "patches/mtp-cp-deadlock/page.md"):
+    for name in ("py.typed", "compat/data/shapes.json", "compat/upstreams.json", "patches/mtp-cp-deadlock/page.md"):
         assert f"unhang/{name}" in files
+    for name in ("compat/sweep/", "compat/schemas/", "compat/wheels.json", "compat/decisions.json"):
+        assert not [file for file in files if file.startswith(f"unhang/{name}")], "only a checkout has it"
     assert distribution.metadata["License-Expression"] == "Apache-2.0"
     assert not [name for name in tops if name in ("src", "codemods", "patches", "compat", "tests")]
 

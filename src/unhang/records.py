@@ -66,14 +66,3 @@ class Search(NamedTuple):
     environment: Environment
     installations: tuple[Installation, ...]
     warnings: tuple[str, ...]
-
-
-class Change(NamedTuple):
-    """One file to replace, planned whole in memory before anything is written."""
-
-    path: str
-    """The real file (symlinks resolved)."""
-    before: bytes
-    """Its bytes when it was planned; a file that has other bytes by the time of writing is not replaced."""
-    after: bytes
-    """Its new bytes."""

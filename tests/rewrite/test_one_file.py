@@ -9,9 +9,10 @@ import pytest
 
 from support import gates
 from support.gates import ONE, RUN, STOP, TWO
-from unhang.codemods.base import Edit, Function, span
+from unhang.codemods.base import Edit, span
 from unhang.errors import UnhangError
 from unhang.rewrite.one_file import RewriteError, Step, rewrite
+from unhang.shapes.shape import Function
 
 RESULT = gates.shape_of(gates.gated(ONE))
 LISTED, BY_CONDITION = Step(RUN, RESULT), Step(RUN, None)

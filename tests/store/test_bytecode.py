@@ -1,4 +1,4 @@
-"""No interpreter ever runs bytecode of a source that was rewritten, and what was compiled is compiled again."""
+"""No interpreter runs stale bytecode of a rewritten source, and bytecode that was there is compiled again."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from unhang.records import Change
 from unhang.store import bytecode
-from unhang.store.transaction import commit, exclusive
+from unhang.store.lock import exclusive
+from unhang.store.transaction import FileChange, commit
 
 TAG = sys.implementation.cache_tag or ""
 
@@ -32,11 +32,11 @@ def compiled(source: Path, mode: str = "timestamp", optimize: int = 0) -> Path:
 def rewrite(source: Path, new: bytes = b"VALUE = 2\n") -> None:
     state = str(source.parent / ".unhang")
     with exclusive(state):
-        commit([Change(str(source), source.read_bytes(), new)], state_dir=state)
+        commit([FileChange(str(source), source.read_bytes(), new)], state_dir=state)
 
 
 def value(source: Path, *options: str) -> str:
-    """What a fresh interpreter gets by import, writing no bytecode of its own."""
+    """Return what a fresh interpreter imports, without writing bytecode."""
     code = f"import sys; sys.path.insert(0, {str(source.parent)!r}); import mod; print(mod.VALUE)"
     done = subprocess.run(
         [sys.executable, "-B", *options, "-c", code], capture_output=True, text=True, check=True, timeout=60
@@ -47,7 +47,7 @@ def value(source: Path, *options: str) -> str:
 @pytest.fixture
 def no_subprocess(monkeypatch: pytest.MonkeyPatch) -> None:
     def run(*_: object, **__: object) -> None:
-        raise AssertionError("a subprocess for nothing")
+        raise AssertionError("an unnecessary subprocess")
 
     monkeypatch.setattr(subprocess, "run", run)
 
@@ -61,12 +61,7 @@ def test_no_bytecode_no_subprocess(source: Path, no_subprocess: None) -> None:
     bytecode.recompile(sys.executable, ())
 
 
-def test_bytecode_of_other_interpreters_only_no_subprocess(source: Path, no_subprocess: None) -> None:
-    compiled(source)
-    bytecode.recompile(sys.executable, bytecode.survey([str(source)]), tag="cpython-399")
-
-
-def test_what_is_no_module_has_none(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_module_has_none(tmp_path: Path) -> None:
     (tmp_path / "__pycache__").mkdir()
     (tmp_path / "__pycache__" / "RECORD.cpython-312.pyc").touch()
     assert bytecode.cached(str(tmp_path / "RECORD")) == []
@@ -77,7 +72,7 @@ def test_what_is_no_module_has_none(tmp_path: Path) -> None:
     ["module.cpython-312.pyc", "mod.other.cpython-312.pyc", "mod.py", "mod.pyc", "mod.cpython-312.pyc.1234",
      "mod.1.nbi", "a-mod.cpython-312.pyc", "mod2.cpython-312.pyc"],
 )  # fmt: skip
-def test_the_bytecode_of_other_modules_is_not_ours(source: Path, name: str) -> None:
+def test_the_bytecode_of_other_modules_stays(source: Path, name: str) -> None:
     (source.parent / "__pycache__").mkdir()
     (source.parent / "__pycache__" / name).touch()
     assert bytecode.cached(str(source)) == []
@@ -85,8 +80,8 @@ def test_the_bytecode_of_other_modules_is_not_ours(source: Path, name: str) -> N
     assert (source.parent / "__pycache__" / name).exists()
 
 
-def test_bytecode_right_beside_is_never_run_and_stays(source: Path) -> None:
-    """`compileall -b` writes it; a revert could not bring it back, and no import looks at it."""
+def test_bytecode_in_the_folder_of_the_source_is_never_run_and_stays(source: Path) -> None:
+    """`compileall -b` writes it. A revert could not restore it, and no import reads it."""
     beside = source.with_suffix(".pyc")
     unchecked = py_compile.PycInvalidationMode.UNCHECKED_HASH
     py_compile.compile(str(source), cfile=str(beside), invalidation_mode=unchecked)
@@ -103,7 +98,7 @@ def test_bytecode_right_beside_is_never_run_and_stays(source: Path) -> None:
     ["mod.cpython-310.pyc", "mod.cpython-313.opt-1.pyc", "mod.cpython-313t.opt-2.pyc", "mod.pypy310.pyc",
      "mod.graalpy242-311.pyc", "mod.cpython-312-pytest-8.3.4.pyc"],
 )  # fmt: skip
-def test_the_bytecode_of_every_interpreter_goes(source: Path, name: str) -> None:
+def test_the_bytecode_of_every_interpreter_is_deleted(source: Path, name: str) -> None:
     path = source.parent / "__pycache__" / name
     path.parent.mkdir()
     path.touch()
@@ -114,7 +109,7 @@ def test_the_bytecode_of_every_interpreter_goes(source: Path, name: str) -> None
 
 @pytest.mark.parametrize("mode", ["timestamp", "checked-hash", "unchecked-hash"])
 def test_stale_bytecode_is_never_run(source: Path, mode: str) -> None:
-    """Same size, and the same second as near as can be."""
+    """Even if size and second are the same."""
     compiled(source, mode)
     second = source.stat().st_mtime
     rewrite(source)
@@ -122,15 +117,15 @@ def test_stale_bytecode_is_never_run(source: Path, mode: str) -> None:
     assert int(source.stat().st_mtime) > int(second)
 
 
-def test_without_us_stale_bytecode_would_run(source: Path) -> None:
-    """Else the test above shows nothing."""
+def test_stale_bytecode_would_run_without_the_transaction(source: Path) -> None:
+    """Otherwise the test above shows nothing."""
     compiled(source, "unchecked-hash")
     source.write_text("VALUE = 2\n")
     assert value(source) == "1"
 
 
 def test_bytecode_that_an_import_writes_meanwhile_is_never_run(source: Path) -> None:
-    """It read the old source before we replaced it, and writes after we are done."""
+    """The import read the old source, and writes after the transaction."""
     old = compiled(source)
     late = old.read_bytes()
     rewrite(source)
@@ -139,7 +134,7 @@ def test_bytecode_that_an_import_writes_meanwhile_is_never_run(source: Path) -> 
     assert value(source) == "2"
 
 
-def test_bytecode_kept_elsewhere_goes_too(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bytecode_below_a_prefix_is_deleted_too(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPYCACHEPREFIX", str(tmp_path / "elsewhere"))
     path = tmp_path / "elsewhere" / str(source.parent).lstrip("/") / f"mod.{TAG}.pyc"
     unchecked = py_compile.PycInvalidationMode.UNCHECKED_HASH
@@ -150,7 +145,7 @@ def test_bytecode_kept_elsewhere_goes_too(source: Path, tmp_path: Path, monkeypa
     assert value(source) == "2"
 
 
-# Compiled again
+# Recompiled
 
 
 @pytest.mark.parametrize("optimize", [0, 1, 2])
@@ -164,13 +159,13 @@ def test_what_was_compiled_is_compiled_again_in_its_mode(source: Path, mode: str
     bytecode.recompile(sys.executable, before)
     assert bytecode.survey([str(source)]) == before
     assert value(source) == "2"
-    # It is what an import runs: with the source taken from under it, unchecked bytecode still has the new value.
+    # An import runs it: when the source changes, unchecked bytecode still has the new value.
     if mode == "unchecked-hash":
         source.write_text("VALUE = 3\n")
         assert value(source, *["-O"] * optimize) == "2"
 
 
-def test_by_the_target_interpreter_and_only_its_own(source: Path, tmp_path: Path) -> None:
+def test_the_target_interpreter_compiles_only_its_own(source: Path, tmp_path: Path) -> None:
     others = [
         path
         for name in ("3.10", "3.12", "3.13")
@@ -194,7 +189,7 @@ def test_by_the_target_interpreter_and_only_its_own(source: Path, tmp_path: Path
 
 
 @pytest.mark.parametrize("python", ["/nonexistent/python", "/bin/false"])
-def test_an_interpreter_that_cannot_is_no_error(source: Path, python: str) -> None:
+def test_an_interpreter_that_fails_is_not_an_error(source: Path, python: str) -> None:
     path = compiled(source)
     before = bytecode.survey([str(source)])
     rewrite(source)
@@ -202,7 +197,7 @@ def test_an_interpreter_that_cannot_is_no_error(source: Path, python: str) -> No
     assert not path.exists()
 
 
-def test_one_source_that_does_not_compile_holds_back_no_other(tmp_path: Path) -> None:
+def test_a_source_that_does_not_compile_does_not_stop_the_others(tmp_path: Path) -> None:
     sources = [tmp_path / "bad.py", tmp_path / "mod.py"]
     for path in sources:
         path.write_text("VALUE = 1\n")
@@ -214,7 +209,7 @@ def test_one_source_that_does_not_compile_holds_back_no_other(tmp_path: Path) ->
     assert [Path(entry.path).name for entry in bytecode.survey(map(str, sources))] == [f"mod.{TAG}.pyc"]
 
 
-def test_what_is_no_bytecode_is_not_made_again(source: Path) -> None:
+def test_files_that_are_not_bytecode_are_not_compiled_again(source: Path) -> None:
     cache = source.parent / "__pycache__"
     cache.mkdir()
     (cache / f"mod.{TAG}.pyc").write_bytes(b"short")
@@ -223,11 +218,11 @@ def test_what_is_no_bytecode_is_not_made_again(source: Path) -> None:
     assert bytecode.survey([str(source)]) == ()
     assert len(bytecode.cached(str(source))) == 2
     rewrite(source)
-    assert os.listdir(cache) == [f"mod.{TAG}.opt-2.pyc"]  # a folder: nothing imports it
+    assert os.listdir(cache) == [f"mod.{TAG}.opt-2.pyc"]  # a folder, which no import reads
 
 
-def test_the_environment_has_no_say_in_it(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither a module of the working directory nor PYTHONPATH runs in the interpreter that compiles."""
+def test_no_code_of_the_environment_runs(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The interpreter that compiles imports nothing from the working directory or PYTHONPATH."""
     compiled(source)
     before = bytecode.survey([str(source)])
     evil = source.parent / "evil"

@@ -1,4 +1,4 @@
-"""RECORD keeps every byte that need not change, and what pip makes of it afterwards."""
+"""RECORD keeps every byte that does not have to change, and pip works with the result."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import importlib.metadata
 import io
 import subprocess
 import sys
-import venv
 import zipfile
 from pathlib import Path
 
 import pytest
 
+from support import environments
 from unhang.store import dist_info
 
 OLD, NEW = b"old\n", b"new bytes\n"
@@ -25,7 +25,7 @@ def line(path: str, data: bytes, algorithm: str = "sha256") -> str:
     return f"{path},{algorithm}={digest},{len(data)}"
 
 
-# What must not change
+# What does not change
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_a_path_that_leaves_site_packages_is_refused(path: str) -> None:
         dist_info.update(f"{line(path, OLD)}\n".encode(), {path: NEW})
 
 
-def test_a_row_of_another_file_is_not_smuggled_in() -> None:
+def test_a_row_of_another_file_is_refused() -> None:
     with pytest.raises(ValueError, match="not a row of"):
         dist_info.restore(f"{line('x.py', OLD)}\n".encode(), "x.py", "../../evil.py,,")
 
@@ -87,7 +87,7 @@ def test_the_last_row_keeps_its_line_end_or_none(end: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["a,b.py", 'say "x".py', "two\nlines.py", "ünï.py", " x.py"])
-def test_quoting_as_csv_has_it(path: str) -> None:
+def test_quoting_is_that_of_csv(path: str) -> None:
     def table(data: bytes) -> bytes:
         out = io.StringIO()
         csv.writer(out, lineterminator="\r\n").writerows(
@@ -101,7 +101,7 @@ def test_quoting_as_csv_has_it(path: str) -> None:
     assert dist_info.restore(table(NEW), path, row) == table(OLD)
 
 
-def test_quotes_that_csv_did_not_need_stay() -> None:
+def test_unneeded_quotes_stay() -> None:
     quoted = ",".join(f'"{field}"' for field in line("x.py", OLD).split(","))
     after = ",".join(f'"{field}"' for field in line("x.py", NEW).split(","))
     assert dist_info.update(f"{quoted}\n".encode(), {"x.py": NEW}) == f"{after}\n".encode()
@@ -114,7 +114,7 @@ def test_the_installers_hash_is_kept(before: str, after: str) -> None:
 
 
 @pytest.mark.parametrize("row", ["x.py,sha256=wrong,999", "x.py,sha256=AAAA,", "x.py,sha256=AAAA", "x.py,md5=1,1,more"])
-def test_an_odd_row_comes_back_as_it_was(row: str) -> None:
+def test_an_odd_row_is_restored(row: str) -> None:
     before = f"a.py,,\n{row}\r\n".encode()
     after = dist_info.update(before, {"x.py": NEW})
     assert after != before
@@ -122,7 +122,7 @@ def test_an_odd_row_comes_back_as_it_was(row: str) -> None:
     assert dist_info.restore(after, "x.py", row) == before
 
 
-def test_a_file_listed_twice_comes_back_as_it_was() -> None:
+def test_a_file_that_is_listed_twice_is_restored() -> None:
     before = f"{line('x.py', OLD)}\na.py,,\nx.py,sha256=other,7\n".encode()
     row = dist_info.row(before, "x.py")
     assert row is not None
@@ -131,7 +131,7 @@ def test_a_file_listed_twice_comes_back_as_it_was() -> None:
     assert dist_info.restore(after, "x.py", row) == before
 
 
-def test_bytes_that_are_no_utf8_survive() -> None:
+def test_bytes_that_are_not_utf8_stay() -> None:
     before = b"caf\xe9.py,sha256=AAAA,3\n"
     path = b"caf\xe9.py".decode("utf-8", "surrogateescape")
     row = dist_info.row(before, path)
@@ -144,7 +144,7 @@ def test_bytes_that_are_no_utf8_survive() -> None:
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A venv with pip, and a small wheel installed in it (with bytecode, as pip does)."""
+    """A venv with a small wheel, which pip installed (with bytecode)."""
     folder = tmp_path_factory.mktemp("pip")
     wheel = folder / "tiny_demo-1.0-py3-none-any.whl"
     files = {"tiny_demo/__init__.py": b"", "tiny_demo/a,b.py": OLD, "tiny_demo/mod.py": b"X = 1\n"}
@@ -156,15 +156,14 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
             archive.writestr(path, data)
             csv.writer(rows).writerow([path, *line("", data).split(",")[1:]])
         archive.writestr("tiny_demo-1.0.dist-info/RECORD", rows.getvalue() + "tiny_demo-1.0.dist-info/RECORD,,\r\n")
-    venv.create(folder / "env", with_pip=True)
-    pip(folder / "env", "install", "--no-index", "--no-deps", str(wheel))
-    (found,) = (folder / "env").glob("lib/python*/site-packages")
-    return found
+    env = environments.make_env(folder / "env")
+    pip(env.prefix, "install", "--no-index", "--no-deps", str(wheel))
+    return env.site
 
 
 def pip(env: Path, *arguments: str) -> None:
     subprocess.run(
-        [env / "bin" / "python", "-m", "pip", "--disable-pip-version-check", *arguments],
+        [environments.pip_python(), "-m", "pip", "--python", env / "bin" / "python", *arguments],
         check=True,
         capture_output=True,
         timeout=120,
@@ -177,7 +176,7 @@ def test_metadata_verifies_and_pip_works_on_a_patched_wheel(site: Path) -> None:
     before = listed.read_bytes()
     new = {"tiny_demo/mod.py": b"X = 'patched'\n", "tiny_demo/a,b.py": NEW}
     tag = f"cpython-{sys.version_info[0]}{sys.version_info[1]}"
-    assert f"tiny_demo/__pycache__/mod.{tag}.pyc,,".encode() in before  # as pip lists bytecode
+    assert f"tiny_demo/__pycache__/mod.{tag}.pyc,,".encode() in before  # pip lists bytecode like this
     listed.write_bytes(dist_info.update(before, new))
     for path, data in new.items():
         (site / path).write_bytes(data)

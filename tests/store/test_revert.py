@@ -1,4 +1,4 @@
-"""Reverting where it is not plain: the user's own edits, what was reinstalled or uninstalled since, `--force`."""
+"""Reverting with edits of the user's, after a reinstall or an uninstall, and with `--force`."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def site(pristine: Path, tmp_path: Path) -> Path:
+def site(pristine: Path, in_memory: Path) -> Path:
     """A patched copy."""
-    folder = Path(shutil.copytree(pristine, tmp_path / "site"))
+    folder = Path(shutil.copytree(pristine, in_memory / "site"))
     assert cli.unhang("apply", "--target", folder).code == 0
     return folder
 
@@ -38,7 +38,7 @@ def edit(site: Path) -> bytes:
 
 
 def edit_inside(site: Path) -> bytes:
-    """Edit the very function that was rewritten."""
+    """Edit the function that was rewritten."""
     source = site / ENGINE
     data = source.read_bytes()
     assert data.count(GATE) == 1
@@ -46,14 +46,14 @@ def edit_inside(site: Path) -> bytes:
     return source.read_bytes()
 
 
-def test_force_without_a_receipt_is_nothing_to_do(pristine: Path) -> None:
+def test_force_without_a_receipt_has_nothing_to_do(pristine: Path) -> None:
     before = cli.tree(pristine)
     ran = cli.unhang("revert", "--force", "--target", pristine)
     assert (ran.code, "nothing to revert" in ran.err) == (1, True)
     assert cli.tree(pristine) == before
 
 
-def test_force_where_nothing_was_edited_keeps_no_copy(site: Path, pristine: Path) -> None:
+def test_force_without_an_edit_keeps_no_copy(site: Path, pristine: Path) -> None:
     assert cli.unhang("revert", "--force", "--target", site).code == 0
     assert cli.tree(site) == cli.tree(pristine)
 
@@ -89,7 +89,7 @@ def test_revert_refuses_without_force_and_keeps_a_copy_with_it(site: Path, prist
     assert f"your version is kept as {site / KEPT}" in forced.err
     assert (site / KEPT).read_bytes() == edited
     (site / KEPT).unlink()
-    assert cli.tree(site) == cli.tree(pristine), "the RECORD too, and nothing of ours"
+    assert cli.tree(site) == cli.tree(pristine), "the RECORD too, and nothing of ours is left"
 
 
 def test_a_copy_is_never_overwritten(site: Path) -> None:
@@ -109,7 +109,7 @@ def test_a_file_that_an_edit_broke_is_kept_too(site: Path, pristine: Path) -> No
     assert (site / ENGINE).read_bytes() == (pristine / ENGINE).read_bytes()
 
 
-def test_one_edited_file_does_not_hold_back_the_others(tmp_path: Path) -> None:
+def test_an_edited_file_does_not_stop_the_others(tmp_path: Path) -> None:
     both = cli.unpack(tmp_path / "site", VERL, ("ms-swift", "4.6.0"))
     before = cli.tree(both)
     assert cli.unhang("apply", "--target", both).code == 0
@@ -122,7 +122,7 @@ def test_one_edited_file_does_not_hold_back_the_others(tmp_path: Path) -> None:
     assert {path for path in cli.tree(both) if path not in before} == {KEPT}
 
 
-def test_what_was_reinstalled_since_only_leaves_the_receipt(site: Path, pristine: Path) -> None:
+def test_a_file_that_was_reinstalled_only_leaves_the_receipt(site: Path, pristine: Path) -> None:
     shutil.copy2(pristine / ENGINE, site / ENGINE)
     shutil.copy2(pristine / "verl-0.7.1.dist-info/RECORD", site / "verl-0.7.1.dist-info/RECORD")
     (result,) = cli.unhang("check", "--target", site, "--output-format", "json").json["results"]
@@ -132,7 +132,7 @@ def test_what_was_reinstalled_since_only_leaves_the_receipt(site: Path, pristine
     assert cli.tree(site) == cli.tree(pristine)
 
 
-def test_what_was_uninstalled_since_only_leaves_the_receipt(site: Path) -> None:
+def test_a_file_that_was_uninstalled_only_leaves_the_receipt(site: Path) -> None:
     for folder in site.iterdir():
         if folder.name != ".unhang":
             shutil.rmtree(folder)
@@ -142,8 +142,8 @@ def test_what_was_uninstalled_since_only_leaves_the_receipt(site: Path) -> None:
     assert list(site.iterdir()) == []
 
 
-def test_a_checkout_that_is_not_installed_any_more_holds_back_itself_alone(pristine: Path, tmp_path: Path) -> None:
-    """Its file is none of the environment's now, and an enemy's receipt could name it: it is left alone, and told."""
+def test_a_checkout_that_is_no_longer_installed_stops_only_its_own_revert(pristine: Path, tmp_path: Path) -> None:
+    """Its file is outside the environment now, as one that a forged receipt names: it is reported, and stays."""
     env = environments.make_env(tmp_path / "env")
     cli.unpack(env.site, ("ms-swift", "4.6.0"))
     checkout = Path(shutil.copytree(pristine, tmp_path / "checkout"))
@@ -155,7 +155,7 @@ def test_a_checkout_that_is_not_installed_any_more_holds_back_itself_alone(prist
     assert patched != cli.tree(pristine)
     ran = cli.unhang("revert", "--python", env.python)
     assert (ran.code, f"{ENGINE}, which is not a file of this environment" in ran.err) == (2, True)
-    assert "`--upstream` with their names reverts others than verl" in ran.err
+    assert "to revert other upstreams than verl, name them with `--upstream`" in ran.err
     ran = cli.unhang("revert", "--upstream", "ms-swift", "--python", env.python)
     assert (ran.code, "reverted 1 file" in ran.err) == (0, True)
     assert cli.tree(checkout) == patched
@@ -177,7 +177,7 @@ def test_a_receipt_whose_bytes_are_gone_refuses_before_anything_is_written(site:
     assert "error[bad-receipt]" in ran.err
 
 
-def test_a_file_that_is_a_link_within_the_installation_reverts(pristine: Path, tmp_path: Path) -> None:
+def test_a_link_within_the_installation_is_reverted(pristine: Path, tmp_path: Path) -> None:
     site = Path(shutil.copytree(pristine, tmp_path / "linked"))
     shutil.move(site / ENGINE, site / "verl/elsewhere.py")
     (site / ENGINE).symlink_to(os.path.relpath(site / "verl/elsewhere.py", (site / ENGINE).parent))
@@ -189,7 +189,7 @@ def test_a_file_that_is_a_link_within_the_installation_reverts(pristine: Path, t
     assert cli.tree(site) == before
 
 
-def test_one_of_two_fixes_in_one_file_is_reverted_alone_though_it_was_edited(site: Path) -> None:
+def test_a_fix_that_is_not_in_an_edited_file_leaves_it_alone(site: Path) -> None:
     receipt = json.loads((site / ".unhang/receipt.json").read_text())
     assert len(receipt["files"]) == 1
     edited = edit(site)

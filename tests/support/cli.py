@@ -31,21 +31,31 @@ class Ran(NamedTuple):
         return json.loads(self.out)
 
 
-def unhang(*arguments: str | os.PathLike[str], cwd: Path | None = None, env: Mapping[str, str] | None = None) -> Ran:
+def unhang(
+    *arguments: str | os.PathLike[str],
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    timeout_s: float = 120,
+) -> Ran:
     """Run the installed command."""
-    return python("-m", "unhang", *arguments, cwd=cwd, env=env)
+    return python("-m", "unhang", *arguments, cwd=cwd, env=env, timeout_s=timeout_s)
 
 
-def python(*arguments: str | os.PathLike[str], cwd: Path | None = None, env: Mapping[str, str] | None = None) -> Ran:
+def python(
+    *arguments: str | os.PathLike[str],
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    timeout_s: float = 120,
+) -> Ran:
     """Run this Python, which has the installed package."""
     neutral = {name: value for name, value in os.environ.items() if name not in _NEUTRAL}
     done = subprocess.run(
-        [sys.executable, *map(os.fspath, arguments)],
+        [sys.executable, *arguments],
         capture_output=True,
         cwd=cwd or "/",
         env={**neutral, **(env or {})},
         check=False,
-        timeout=120,
+        timeout=timeout_s,
     )
     return Ran(done.returncode, done.stdout.decode("latin-1"), done.stderr.decode("latin-1"))
 

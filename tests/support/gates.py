@@ -14,11 +14,12 @@ from types import ModuleType
 
 import pytest
 
-from unhang.codemods.base import AnchorError, Codemod, Edit, Function, followed_by, once, span
+from unhang.codemods.base import AnchorError, Codemod, Edit, followed_by, once, span
 from unhang.judge.findings import Finding, judge
 from unhang.records import Installation
 from unhang.shapes import catalog, shape
 from unhang.shapes.catalog import Fix, OutlineTable, Release, Shape, ShapeTable, Target
+from unhang.shapes.shape import Function
 
 RUN, OTHER_RUN, STOP = (
     Target("gate", "verl", "verl/one.py", "run"),

@@ -1,7 +1,7 @@
-"""Whole runs of `unhang` on an environment, each in a forked child in which the world can be stopped at any operation.
+"""Whole runs of `unhang` on an environment, each in a forked child that can be killed at any operation on the disk.
 
-The child is the environment's own interpreter as far as `unhang` can tell (`sys.prefix` is the folder, and the folder's
-`site` is on `sys.path`), so that a run is what it is in an image's build, without the start of a process.
+To `unhang` the child looks like the environment's own interpreter (`sys.prefix` is the folder, and the folder's `site`
+is on `sys.path`). So a run is as in an image's build, but does not have to start an interpreter.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ import signal
 import sys
 import time
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import unhang.rewrite.one_file
 from support import wheels
+from support.transactions import Blow
 from unhang.cli.main import main
 from unhang.shapes import catalog
 from unhang.store import disk, state
 
-KILLED = 9
 RELEASES = (("verl", "0.7.1"), ("megatron-core", "0.17.1"), ("ms-swift", "4.6.0"))
 ENGINE = "verl/workers/engine/megatron/transformer_impl.py"
 MPU = "swift/megatron/utils/megatron_lm_utils.py"
-# How bytecode is kept here; what is not named has none.
+# The modes of the bytecode here; other files have none.
 COMPILED = {
     ENGINE: py_compile.PycInvalidationMode.UNCHECKED_HASH,
     MPU: py_compile.PycInvalidationMode.TIMESTAMP,
 }
-# By these an upstream is known, and its version.
+# The files that identify an upstream and its version.
 MARKS = frozenset(
     f"{upstream}/{name}"
     for upstream, names in {
@@ -52,7 +52,7 @@ Tree = dict[str, "bytes | None"]
 
 
 class Ran(NamedTuple):
-    """What came of a run; `operations` is what changed the disk, by name, where it was counted."""
+    """The result of a run; `operations` are the names of those that changed the disk, if it was not killed."""
 
     code: int
     out: str
@@ -60,7 +60,7 @@ class Ran(NamedTuple):
 
 
 def lay_out(prefix: Path, *releases: tuple[str, str]) -> Path:
-    """An environment that holds of these releases what a search and the fixes read; gives its site-packages folder."""
+    """Lay out the files of these releases that a search and the fixes read; return the site-packages folder."""
     site = prefix / "site"
     targets = {target.file for fix in catalog.fixes().values() for target in fix.targets}
     for release in releases:
@@ -72,14 +72,14 @@ def lay_out(prefix: Path, *releases: tuple[str, str]) -> Path:
 
 
 def compile_some(site: Path) -> None:
-    """Lay bytecode beside some sources, one of them in the mode that no import ever checks."""
+    """Compile some sources, one of them in the mode that no import checks."""
     for name, mode in COMPILED.items():
         if (site / name).exists():
             py_compile.compile(str(site / name), doraise=True, invalidation_mode=mode)
 
 
 def tree(folder: Path) -> Tree:
-    """The bytes of every file below a folder, outside __pycache__; None for a folder."""
+    """Return the bytes of every file below a folder, outside __pycache__; None for a folder."""
     found: Tree = {}
     for path in folder.rglob("*"):
         if "__pycache__" not in path.parts:
@@ -88,7 +88,7 @@ def tree(folder: Path) -> Tree:
 
 
 def stale_bytecode(site: Path) -> list[str]:
-    """The bytecode that an import would run though it is not what the source compiles to."""
+    """Return the bytecode that an import would run although it is not what the source compiles to."""
     stale = []
     for path in site.rglob("__pycache__/*.pyc"):
         source = Path(importlib.util.source_from_cache(str(path)))
@@ -107,39 +107,24 @@ def _code(source: bytes) -> Any:
     return compile(source, "<source>", "exec", dont_inherit=True)
 
 
-Blow = Callable[[Any, "tuple[Any, ...]"], None]
-
-
-def die(operation: Any, arguments: tuple[Any, ...]) -> None:
-    """Be killed before the operation."""
-    os._exit(KILLED)
-
-
 def stop(operation: Any, arguments: tuple[Any, ...]) -> None:
-    """Stand still before the operation, with all locks held, until somebody ends it."""
+    """Stop the process before the operation, with its locks held."""
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
-def die_halfway(operation: Any, arguments: tuple[Any, ...]) -> None:
-    """Be killed in the midst of it, where it has one: half of the bytes are on disk."""
-    if operation is os.write:
-        os.write(arguments[0], arguments[1][: len(arguments[1]) // 2])
-    os._exit(KILLED)
-
-
 def run(prefix: Path, *arguments: str, blow: Blow | None = None, at: int = -1) -> Ran:
-    """Run `unhang` in a child; `blow` falls just before operation `at` (or never: then they are counted)."""
+    """Run `unhang` in a child, with `blow` just before operation `at` (-1: never)."""
     return start(prefix, *arguments, blow=blow, at=at).wait()
 
 
 class Started(NamedTuple):
-    """A run at work in its child."""
+    """A run in its child."""
 
     pid: int
     reader: int
 
     def wait(self) -> Ran:
-        """What came of it."""
+        """Wait for the end, and return the result."""
         with open(self.reader) as pipe:
             told = pipe.read()
         code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
@@ -148,7 +133,7 @@ class Started(NamedTuple):
 
 
 def start(prefix: Path, *arguments: str, blow: Blow | None = None, at: int = -1, pause: float = 0) -> Started:
-    """Start a run, as `run` does, and do not wait for it; `pause` (seconds) comes before each operation."""
+    """Start a run as `run` does, without waiting for it; `pause` (seconds) comes before each operation."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
@@ -157,7 +142,7 @@ def start(prefix: Path, *arguments: str, blow: Blow | None = None, at: int = -1,
             os.close(reader)
             with open(os.devnull) as nothing:
                 os.dup2(nothing.fileno(), 0)
-            said, operations = io.StringIO(), _seam(blow, at, pause)
+            said, operations = io.StringIO(), _count(blow, at, pause)
             with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
                 _pretend(prefix)
                 try:
@@ -172,7 +157,7 @@ def start(prefix: Path, *arguments: str, blow: Blow | None = None, at: int = -1,
     return Started(child, reader)
 
 
-def _seam(blow: Blow | None, at: int, pause: float) -> list[str]:
+def _count(blow: Blow | None, at: int, pause: float) -> list[str]:
     operations: list[str] = []
 
     def stopped(operation: Any, *arguments: Any, **options: Any) -> Any:
@@ -187,7 +172,7 @@ def _seam(blow: Blow | None, at: int, pause: float) -> list[str]:
 
 
 def _pretend(prefix: Path) -> None:
-    """Be the interpreter of this environment."""
+    """Look like the interpreter of this environment."""
     os.chdir(prefix)
     sys.prefix = str(prefix)
     sys.path[:0] = ["", str(prefix / "site")]
@@ -198,7 +183,7 @@ def _pretend(prefix: Path) -> None:
 
 @contextlib.contextmanager
 def rewriting_once() -> Iterator[None]:
-    """Remember what rewrites give, for they are pure: a child that does one again is spared the time."""
+    """Remember the results of rewrites, which are pure functions, so that the children do not repeat them."""
     original = unhang.rewrite.one_file.rewrite
     known: dict[Any, Any] = {}
 
@@ -208,7 +193,7 @@ def rewriting_once() -> Iterator[None]:
             known[key] = original(data, steps)
         return known[key]
 
-    unhang.rewrite.one_file.rewrite = remembered  # type: ignore[assignment]
+    unhang.rewrite.one_file.rewrite = remembered
     try:
         yield
     finally:
@@ -216,24 +201,24 @@ def rewriting_once() -> Iterator[None]:
 
 
 class Stage(NamedTuple):
-    """An environment, laid out once; each run is on a copy, always in the same place, for the receipt names it."""
+    """An environment that is laid out once; runs use a copy, always at the same path, because the receipt names it."""
 
     home: Path
     pristine: Tree
     applied: Tree
-    """What a whole `apply` makes of it."""
+    """The environment after `apply`."""
 
     def fresh(self, applied: bool) -> Path:
-        """A copy to hurt, as it was or as it is after `apply`."""
+        """Return a new copy, pristine or as after `apply`."""
         copy = self.home / "now"
         shutil.rmtree(copy, ignore_errors=True)
         return Path(shutil.copytree(self.home / ("applied" if applied else "pristine"), copy))
 
 
 def stage(home: Path, *releases: tuple[str, str]) -> Stage:
-    """Lay out the releases below `home`, pristine and applied."""
+    """Return a stage with these releases below `home`."""
     compile_some(lay_out(home / "pristine", *releases))
-    # In this process too, so that every child finds all modules imported and all rewrites done.
+    # In this process, so that every child finds all modules imported and all rewrites done.
     warm_up = str(shutil.copytree(home / "pristine", home / "now") / "site")
     said = io.StringIO()
     with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
@@ -246,5 +231,5 @@ def stage(home: Path, *releases: tuple[str, str]) -> Stage:
 
 
 def interrupted(prefix: Path) -> bool:
-    """Whether a journal is there."""
+    """Return whether there is a journal."""
     return state.interrupted(str(prefix / "share" / "unhang"))

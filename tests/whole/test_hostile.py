@@ -1,4 +1,4 @@
-"""Hostile and odd input to whole commands: refused with its reason, or rewritten with every other byte kept."""
+"""Hostile and odd input to whole commands is refused with a reason, or rewritten with every other byte kept."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def patched(site: Path) -> Path:
 
 
 def added(before: bytes, after: bytes) -> list[bytes]:
-    """The lines that are new; all others must be there as they were, in their order."""
+    """Return the new lines; check that all others stayed, in their order."""
     import difflib
 
     old, new = before.splitlines(True), after.splitlines(True)
@@ -49,17 +49,17 @@ def added(before: bytes, after: bytes) -> list[bytes]:
     return [line for _, _, _, low, high in changes for line in new[low:high]]
 
 
-# Text in other clothes: rewritten, every other byte kept
+# Other encodings and line ends: rewritten, every other byte kept
 
 
 def latin_1(data: bytes) -> bytes:
-    """A real latin-1 file: an e with an accent in a comment, which is no UTF-8."""
+    """A real latin-1 file: an accented e in a comment, which is not UTF-8."""
     data = data.decode().encode("ascii", "backslashreplace")
     return b"# -*- coding: latin-1 -*-\n# caf\xe9\n" + data
 
 
 def tabs(data: bytes) -> bytes:
-    """A tab for each level, in the class alone: strings that span lines there are docstrings."""
+    """A tab for each level, in the class alone: all strings there that span lines are docstrings."""
     head, line, body = data.partition(b"\n" + CLASS)
     lines = []
     for text in body.split(b"\n"):
@@ -69,7 +69,7 @@ def tabs(data: bytes) -> bytes:
     return head + line + b"\n".join(lines)
 
 
-CLOTHES: dict[str, Callable[[bytes], bytes]] = {
+FORMS: dict[str, Callable[[bytes], bytes]] = {
     "CRLF": lambda data: data.replace(b"\n", b"\r\n"),
     "CR": lambda data: data.replace(b"\n", b"\r"),
     "CR and a coding line": lambda data: (b"#!/usr/bin/python\n# coding: utf-8\n" + data).replace(b"\n", b"\r"),
@@ -88,10 +88,10 @@ CLOTHES: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
-@pytest.mark.parametrize("clothes", CLOTHES)
-def test_text_in_other_clothes_keeps_every_other_byte(site: Path, clothes: str) -> None:
+@pytest.mark.parametrize("form", FORMS)
+def test_text_in_another_form_keeps_every_other_byte(site: Path, form: str) -> None:
     source = site / ENGINE
-    source.write_bytes(CLOTHES[clothes](source.read_bytes()))
+    source.write_bytes(FORMS[form](source.read_bytes()))
     before, whole = source.read_bytes(), cli.tree(site)
     ran = cli.unhang("apply", "--target", site)
     assert (ran.code, "Traceback" in ran.err) == (0, False), ran.err
@@ -99,10 +99,10 @@ def test_text_in_other_clothes_keeps_every_other_byte(site: Path, clothes: str) 
     plain = [data.replace(b"\r\n", b"\n").replace(b"\r", b"\n") for data in (before, after)]
     assert b"# unhang mtp-cp-deadlock" in b"".join(added(*plain))
     for end in (b"\r\n", b"\r", b"\n"):
-        assert (after.count(end) > 0) is (before.count(end) > 0), "one kind of line end, as it was"
+        assert (after.count(end) > 0) is (before.count(end) > 0), "the line ends are as before"
     assert after[:3] == before[:3]
     assert (after[-1:] in b"\r\n") is (before[-1:] in b"\r\n")
-    if clothes == "latin-1":
+    if form == "latin-1":
         assert b"caf\xe9" in after
     compile(after, "x", "exec", dont_inherit=True)
     assert cli.unhang("check", "--target", site).code == 0
@@ -110,7 +110,7 @@ def test_text_in_other_clothes_keeps_every_other_byte(site: Path, clothes: str) 
     assert cli.tree(site) == whole
 
 
-# Functions in other places: refused by name, nothing changed
+# Functions in other places: refused, nothing changed
 
 
 def refused(site: Path, code: str, *, command: str = "apply") -> dict[str, Any]:
@@ -146,14 +146,12 @@ def both_arms(text: str) -> str:
     ("change", "code"),
     [(twice, "defined-twice"), (decorated, "unknown-shape"), (nested, "function-gone"), (both_arms, "defined-twice")],
 )
-def test_a_function_that_is_not_where_or_as_it_was_is_refused(
-    site: Path, change: Callable[[str], str], code: str
-) -> None:
+def test_a_function_that_moved_or_changed_is_refused(site: Path, change: Callable[[str], str], code: str) -> None:
     source = site / ENGINE
     text = change(source.read_text())
     compile(text, "x", "exec", dont_inherit=True)
     source.write_text(text)
-    if code == "unknown-shape":  # a decorator changes what the function is: only when asked
+    if code == "unknown-shape":  # a decorator changes the function: only with --unverified
         ran = cli.unhang("check", "--target", site, "--output-format", "json")
         assert (ran.code, ran.json["results"][0]["code"]) == (1, code)
         assert cli.unhang("apply", "--target", site).code == 1
@@ -162,7 +160,7 @@ def test_a_function_that_is_not_where_or_as_it_was_is_refused(
         refused(site, code)
 
 
-# Files that are no module
+# Files that are not modules
 
 
 def sparse(path: Path) -> None:
@@ -183,8 +181,8 @@ def not_utf_8_below(path: Path) -> None:
 
 
 @pytest.mark.parametrize("spoil", [not_utf_8, not_utf_8_below])
-def test_a_comment_that_is_no_text_is_refused(site: Path, spoil: Callable[[Path], None]) -> None:
-    """Python imports such a file all the same: so it has the defect, and the rewrite is blocked by name."""
+def test_a_comment_that_is_not_text_is_refused(site: Path, spoil: Callable[[Path], None]) -> None:
+    """Python imports the file nevertheless: so it has the bug, and the rewrite is reported as blocked."""
     spoil(site / ENGINE)
     before = cli.tree(site)
     ran = cli.unhang("apply", "--target", site)
@@ -205,7 +203,7 @@ def deep(path: Path) -> None:
     ("spoil", "code"),
     [(sparse, "too-large"), (nul, "does-not-parse"), (unknown_coding, "does-not-parse"), (deep, "does-not-parse")],
 )  # fmt: skip
-def test_a_file_that_is_no_module_is_refused(site: Path, spoil: Callable[[Path], None], code: str) -> None:
+def test_a_file_that_is_not_a_module_is_refused(site: Path, spoil: Callable[[Path], None], code: str) -> None:
     spoil(site / ENGINE)
     refused(site, code)
 
@@ -227,7 +225,7 @@ def a_folder(path: Path) -> None:
 
 @pytest.mark.parametrize("spoil", [a_pipe, endless, a_folder])
 @pytest.mark.parametrize("command", ["check", "apply"])
-def test_what_is_no_file_is_refused_at_once(site: Path, spoil: Callable[[Path], None], command: str) -> None:
+def test_a_path_that_is_not_a_file_is_refused_at_once(site: Path, spoil: Callable[[Path], None], command: str) -> None:
     spoil(site / ENGINE)
     words = [sys.executable, "-m", "unhang", command, "--target", str(site)]
     limited = ["prlimit", "--as=2000000000", *words] if shutil.which("prlimit") else words
@@ -237,10 +235,10 @@ def test_what_is_no_file_is_refused_at_once(site: Path, spoil: Callable[[Path], 
     assert ENGINE in done.stdout + done.stderr
 
 
-# Links that lead out
+# Links that leave the installation
 
 
-def test_a_folder_that_leads_out_is_refused(site: Path, tmp_path: Path) -> None:
+def test_a_folder_that_is_a_link_to_elsewhere_is_refused(site: Path, tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     shutil.move(site / "verl/workers", outside)
     (site / "verl/workers").symlink_to(outside)
@@ -260,7 +258,7 @@ def test_a_dangling_link_is_not_followed(site: Path, tmp_path: Path) -> None:
 # RECORD
 
 
-def test_rows_that_lead_out_are_left_alone(site: Path, tmp_path: Path) -> None:
+def test_rows_of_files_elsewhere_stay(site: Path, tmp_path: Path) -> None:
     record = site / RECORD
     rows = b"../../outside.py,sha256=AAAA,3\n/etc/passwd,sha256=AAAA,3\n../" + ENGINE.encode() + b",sha256=AAAA,3\n"
     record.write_bytes(rows + record.read_bytes())
@@ -291,7 +289,7 @@ Spoil = Callable[[Path, dict[str, Any], dict[str, Any]], None]
 
 
 def other_file(site: Path, receipt: dict[str, Any], entry: dict[str, Any]) -> None:
-    """To write what the enemy likes over a file whose bytes are known, such as a hook or a .pth."""
+    """An attempt to overwrite a file whose bytes are known, such as a hook or a .pth."""
     import hashlib
 
     victim = site / "sitecustomize.py"
@@ -376,7 +374,7 @@ def test_a_receipt_that_was_tampered_with_is_refused(patched: Path, spoil: Spoil
         assert cli.tree(patched.parent) == before
     for command in ("check", "apply", "diff"):
         ran = cli.unhang(command, "--target", patched)
-        assert ran.code in (0, 2), "the code is patched; or the receipt is refused"
+        assert ran.code in (0, 2), "the code is patched, or the receipt is refused"
         assert "Traceback" not in ran.err
         assert cli.tree(patched.parent) == before
 
@@ -392,7 +390,7 @@ def test_a_receipt_that_is_a_link_is_refused(patched: Path, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("command", ["apply", "revert"])
-def test_a_state_folder_that_leads_out_is_refused(patched: Path, tmp_path: Path, command: str) -> None:
+def test_a_state_folder_that_is_a_link_is_refused(patched: Path, tmp_path: Path, command: str) -> None:
     if command == "apply":
         assert cli.unhang("revert", "--target", patched).code == 0
         (tmp_path / "elsewhere").mkdir()
@@ -410,7 +408,7 @@ def test_a_state_folder_that_leads_out_is_refused(patched: Path, tmp_path: Path,
 
 @pytest.fixture
 def small(tmp_path: Path) -> Iterator[Callable[[int], Path]]:
-    """A real file system of so many KiB, with the two files that verl is known by and the one that is rewritten."""
+    """A function that mounts a real file system of so many KiB."""
     mounted: list[Path] = []
 
     def make(room: int) -> Path:
@@ -418,7 +416,7 @@ def small(tmp_path: Path) -> Iterator[Callable[[int], Path]]:
         place.mkdir()
         command = ["mount", "-t", "tmpfs", "-o", f"size={room}k", "tmpfs", str(place)]
         if subprocess.run(command, capture_output=True, check=False).returncode != 0:
-            pytest.skip("this machine does not let us mount a tmpfs")
+            pytest.skip("this machine allows no tmpfs mounts")
         mounted.append(place)
         return place
 
@@ -427,7 +425,7 @@ def small(tmp_path: Path) -> Iterator[Callable[[int], Path]]:
         subprocess.run(["umount", str(place)], check=True)
 
 
-def test_a_full_disk_leaves_all_as_it_was(pristine: Path, small: Callable[[int], Path]) -> None:
+def test_a_full_disk_changes_nothing(pristine: Path, small: Callable[[int], Path]) -> None:
     names = [ENGINE, RECORD, "verl/__init__.py", "verl/protocol.py", "verl/version/version"]
     need = sum(-(-(pristine / name).stat().st_size // 4096) * 4 for name in names)
     codes = []

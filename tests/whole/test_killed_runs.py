@@ -1,7 +1,7 @@
 """Whole runs of `unhang`, killed at every operation that changes the disk: an environment is old or new, never between.
 
-`tests/test_transaction.py` shows the same of a transaction alone. `UNHANG_SOAK=1` (`nox -s soak`) adds the runs that
-take minutes: recovery killed wherever it began, real processes killed at random times and at every system call.
+`tests/store/test_transaction.py` shows the same for a transaction alone. `UNHANG_SOAK=1` (`nox -s soak`) adds the tests
+that take minutes: recovery killed at every operation, real processes killed at random times and at every system call.
 """
 
 from __future__ import annotations
@@ -12,41 +12,38 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from support import cli, whole
-from support.whole import KILLED, Blow, Stage, Tree
+from support import cli, memory, whole
+from support.transactions import KILLED, Blow, die, die_halfway
+from support.whole import Stage, Tree
 
-# Of Python 3.12 and later, where a test runner has threads; our children do little enough.
+# Python 3.12 and later warn where a test runner has threads; these children do little enough.
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 
 SOAK = bool(os.environ.get("UNHANG_SOAK"))
 soak = pytest.mark.skipif(not SOAK, reason="takes minutes: UNHANG_SOAK=1, or nox -s soak")
 RECOVERED = "An earlier run was interrupted"
 COMMANDS = ("apply", "revert")
+# Each instant to be killed at, or a sample of them.
+sampled = pytest.mark.parametrize(
+    "every", [pytest.param(1, marks=pytest.mark.slow, id="all"), pytest.param(9, id="some")]
+)
 
 
 @pytest.fixture(scope="module")
 def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    # In memory where that is possible: thousands of syncs to a real disk take minutes, and no kill can tell the two.
-    home = tmp_path_factory.mktemp("stage")
-    if os.access("/dev/shm", os.W_OK):
-        home = Path(tempfile.mkdtemp(prefix="unhang-", dir="/dev/shm"))
-    try:
-        with whole.rewriting_once():
-            yield whole.stage(home, *whole.RELEASES)
-    finally:
-        shutil.rmtree(home)
+    with memory.folder(tmp_path_factory.mktemp("stage")) as home, whole.rewriting_once():
+        yield whole.stage(home, *whole.RELEASES)
 
 
 @pytest.fixture
 def tell(capfd: pytest.CaptureFixture[str]) -> Iterator[list[str]]:
-    """Figures for people, printed though the test passes: docs/promises.md cites them."""
+    """Figures that are printed even if the test passes: docs/promises.md cites them."""
     figures: list[str] = []
     yield figures
     with capfd.disabled():
@@ -59,14 +56,14 @@ def is_ours(name: str) -> bool:
 
 
 def assert_whole_files(stage: Stage, found: Tree) -> None:
-    """Each file is old or new, whole; what else there is, is ours and known as ours."""
+    """Each file is old or new, and every other file has a name of ours."""
     for name in stage.pristine:
         assert found[name] in (stage.pristine[name], stage.applied[name]), f"{name} is torn"
     assert all(is_ours(name) for name in found if name not in stage.pristine)
 
 
 def assert_honest(prefix: Path, found: Tree) -> None:
-    """`check` and `diff` say that a journal is there, and change nothing."""
+    """`check` and `diff` report a journal, and change nothing."""
     halfway = whole.interrupted(prefix)
     check = whole.run(prefix, "check")
     assert ("interrupted: " in check.out) is halfway
@@ -78,7 +75,7 @@ def assert_honest(prefix: Path, found: Tree) -> None:
 
 
 def assert_settled(stage: Stage, prefix: Path, command: str) -> None:
-    """The next command brings all of it to one side, says so, and leaves nothing else behind."""
+    """The next command recovers, says so, and leaves the environment wholly old or new."""
     halfway = whole.interrupted(prefix)
     ran = whole.run(prefix, command)
     assert (RECOVERED in ran.out) is halfway, ran.out
@@ -98,9 +95,9 @@ def assert_survives(stage: Stage, prefix: Path, following: str) -> None:
 
 
 def instants(operations: tuple[str, ...]) -> list[tuple[int, Blow]]:
-    """Every place to be killed at: before each operation, in the midst of each write, and after the last."""
-    before = [(at, whole.die) for at in range(len(operations))]
-    return before + [(at, whole.die_halfway) for at, name in enumerate(operations) if name == "write"]
+    """Return every instant to be killed at: before each operation, and halfway through each write."""
+    before = [(at, die) for at in range(len(operations))]
+    return before + [(at, die_halfway) for at, name in enumerate(operations) if name == "write"]
 
 
 # Nothing to do, and nothing done
@@ -116,34 +113,35 @@ def test_a_run_with_nothing_to_do_does_not_touch_the_disk(stage: Stage) -> None:
 # Killed
 
 
-def struck(stage: Stage, command: str, followings: tuple[str, ...]) -> str:
-    """Kill a run at each of its instants, and have the next command settle it; gives the figures."""
+def struck(stage: Stage, command: str, followings: tuple[str, ...], every: int = 1) -> str:
+    """Kill a run at each of its instants, or at some; let the next command recover; return the figures."""
     is_apply = command == "apply"
     prefix = stage.fresh(applied=not is_apply)
     counted = whole.run(prefix, command)
     assert whole.tree(prefix) == (stage.applied if is_apply else stage.pristine)
     assert whole.stale_bytecode(prefix / "site") == []
-    todo = instants(counted.operations)
+    todo = instants(counted.operations)[::every]
     assert {"open", "write", "fsync", "rename", "replace", "link", "unlink"} <= set(counted.operations)
     killed = halfway = 0
     for number, (at, blow) in enumerate(todo):
         prefix = stage.fresh(applied=not is_apply)
         ran = whole.run(prefix, command, blow=blow, at=at)
         if ran.code != KILLED:
-            # whether a file's time is moved on depends on the second: this run has fewer operations than were counted
+            # The number of operations depends on the second: this run has fewer than were counted.
             assert at >= len(ran.operations)
             continue
         killed, halfway = killed + 1, halfway + whole.interrupted(prefix)
         assert_survives(stage, prefix, followings[number % len(followings)])
-    assert killed > 100
+    assert killed > 100 // every
     assert halfway > killed / 2
     then = " or ".join(f"`{following}`" for following in followings)
     return f"`{command}` killed at {killed} instants, {halfway} of them with a journal, then {then}: no mix"
 
 
+@sampled
 @pytest.mark.parametrize("command", COMMANDS)
-def test_killed_at_every_operation(stage: Stage, tell: list[str], command: str) -> None:
-    tell.append(struck(stage, command, COMMANDS))
+def test_killed_at_every_operation(stage: Stage, tell: list[str], command: str, every: int) -> None:
+    tell.append(struck(stage, command, COMMANDS, every))
 
 
 @soak
@@ -156,18 +154,18 @@ def test_killed_at_every_operation_and_then_each_command(
 
 
 def halfway_at(stage: Stage, command: str) -> dict[str, int]:
-    """An operation in the midst of each stage of a run: before which a kill leaves that journal."""
+    """Return, for each stage of the journal, an operation before which a kill leaves it at that stage."""
     names = whole.run(stage.fresh(applied=command == "revert"), command).operations
     ready, done = (at for at, name in enumerate(names) if name == "rename" and at > names.index("rename"))
     return {"intent": ready - 3, "ready": (ready + done) // 2, "done": done + 4}
 
 
 def struck_twice(stage: Stage, command: str, at: int, second: str, every: int) -> int:
-    """Kill a run once, the run that recovers from it at every instant of its own, and let a third settle it."""
+    """Kill a run, then the run that recovers from it at each instant, and let a third recover; return the kills."""
 
     def hurt() -> Path:
         prefix = stage.fresh(applied=command == "revert")
-        assert whole.run(prefix, command, blow=whole.die, at=at).code == KILLED
+        assert whole.run(prefix, command, blow=die, at=at).code == KILLED
         assert whole.interrupted(prefix)
         return prefix
 
@@ -176,16 +174,17 @@ def struck_twice(stage: Stage, command: str, at: int, second: str, every: int) -
         prefix = hurt()
         ran = whole.run(prefix, second, blow=blow, at=at_second)
         if ran.code != KILLED:
-            assert at_second >= len(ran.operations)  # as above
+            assert at_second >= len(ran.operations)  # as in `struck`
             continue
         killed += 1
         assert_survives(stage, prefix, COMMANDS[number % 2])
     return killed
 
 
-def test_killed_again_while_recovering(stage: Stage, tell: list[str]) -> None:
+@sampled
+def test_killed_again_while_recovering(stage: Stage, tell: list[str], every: int) -> None:
     at = halfway_at(stage, "apply")["ready"]
-    killed = struck_twice(stage, "apply", at, "apply", every=1) + struck_twice(stage, "apply", at, "revert", every=7)
+    killed = struck_twice(stage, "apply", at, "apply", every) + struck_twice(stage, "apply", at, "revert", 7 * every)
     tell.append(f"an `apply` killed halfway, then the run that recovers killed too, at {killed} instants: no mix")
 
 
@@ -213,7 +212,7 @@ def test_a_file_that_changes_between_plan_and_write(
     stage: Stage, command: str, hurt: Callable[[Path], None], code: str
 ) -> None:
     operations = whole.run(stage.fresh(applied=command == "revert"), command).operations
-    link = operations.index("link")  # the first file is backed up: the plan was made and held against the disk
+    link = operations.index("link")  # the first backup: the plan was made and compared with the disk
     for at in (link, operations.index("replace")):
         prefix = stage.fresh(applied=command == "revert")
         before, victim = whole.tree(prefix), prefix / "site" / whole.ENGINE
@@ -231,7 +230,7 @@ def test_a_file_that_changes_between_plan_and_write(
         del before[name]
         assert after == before
         again = whole.run(prefix, command)
-        assert again.code in (0, 1), "the same command starts from what is there now"
+        assert again.code in (0, 1), "the same command starts from the current files"
         assert RECOVERED not in again.out
 
 
@@ -239,24 +238,24 @@ def test_a_file_that_changes_between_plan_and_write(
 
 
 def settled(stage: Stage, prefix: Path) -> str:
-    """Which of the two states the environment is in, whole and with no litter; fails for any other."""
+    """Return the state of the environment, `applied` or `pristine`; fail for a mix or litter."""
     left = whole.tree(prefix)
     assert left in (stage.pristine, stage.applied), "a mix, or litter"
     assert whole.stale_bytecode(prefix / "site") == []
     return "applied" if left == stage.applied else "pristine"
 
 
+@pytest.mark.slow
 def test_thirty_two_processes_apply_at_once(stage: Stage, tell: list[str]) -> None:
     site = stage.fresh(applied=False) / "site"
     before, began = cli.tree(site), time.monotonic()
     command = [sys.executable, "-m", "unhang", "apply", "--target", str(site)]
-    pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
-    many = [subprocess.Popen(command, cwd="/", **pipes) for _ in range(32)]
+    many = [subprocess.Popen(command, cwd="/", stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) for _ in range(32)]
     said = [one.communicate(timeout=120)[1].decode() for one in many]
     assert [one.returncode for one in many] == [0] * 32, said
-    assert sum("patched 5 files" in told for told in said) == 1, "one did it, the others found it done"
+    assert sum("patched 5 files" in told for told in said) == 1, "one process patches, the others find it done"
     assert {told["verdict"] for told in results(site)} == {"applied", "not-affected"}
-    assert {path.name for path in (site / ".unhang").iterdir()} == {"receipt.json", "pristine"}
+    assert {path.name for path in (site / ".unhang").iterdir()} == {"receipt.json", "pristine", ".gitignore"}
     assert cli.unhang("revert", "--target", site).code == 0
     assert cli.tree(site) == before
     tell.append(f"32 processes apply at once: each exit 0, one state, {time.monotonic() - began:.1f} s in all")
@@ -279,7 +278,7 @@ def test_apply_and_revert_at_once_end_in_one_of_the_two(stage: Stage, applied: b
     assert ends <= {"applied", "pristine"}
 
 
-def test_who_is_killed_with_the_lock_holds_nobody_up(stage: Stage) -> None:
+def test_a_run_that_is_killed_with_the_lock_blocks_nobody(stage: Stage) -> None:
     at = halfway_at(stage, "apply")["ready"]
     prefix = stage.fresh(applied=False)
     holder = whole.start(prefix, "apply", blow=whole.stop, at=at)
@@ -287,7 +286,7 @@ def test_who_is_killed_with_the_lock_holds_nobody_up(stage: Stage) -> None:
         os.waitpid(holder.pid, os.WUNTRACED)
         waiting = whole.start(prefix, "apply")
         time.sleep(0.3)
-        assert os.waitpid(waiting.pid, os.WNOHANG) == (0, 0), "it waits for the one that is alive"
+        assert os.waitpid(waiting.pid, os.WNOHANG) == (0, 0), "it waits while the other is alive"
         assert whole.run(prefix, "check").code == 1
     finally:
         os.kill(holder.pid, signal.SIGKILL)
@@ -302,17 +301,18 @@ def test_who_is_killed_with_the_lock_holds_nobody_up(stage: Stage) -> None:
 def test_killed_at_random_while_others_work(stage: Stage, tell: list[str]) -> None:
     seconds = float(os.environ.get("UNHANG_SOAK_SECONDS", "180")) if SOAK else 5.0
     seed = random.randrange(10**6)
-    random_, ends, killed, runs, halfway = random.Random(seed), set(), 0, 0, 0
+    random_, killed, runs, halfway = random.Random(seed), 0, 0, 0
+    ends: set[str] = set()
     until = time.monotonic() + seconds
-    at_most = until + 60  # a slow machine gets the time to see a kill halfway, and both ends
+    at_most = until + 60  # a slow machine needs more time to see a kill halfway, and both ends
     prefix = stage.fresh(applied=False)
     began = time.monotonic()
-    pause = 0.001  # so that the time is spent where it matters, not on finding and planning
+    pause = 0.001  # so that most kills hit the writing, not the planning
     assert whole.start(prefix, "apply", pause=pause).wait().code == 0
     long = time.monotonic() - began
     while time.monotonic() < (until if halfway and len(ends) == 2 else at_most):
         started = [whole.start(prefix, random_.choice(COMMANDS), pause=pause) for _ in range(3)]
-        for one in started[: random_.randrange(2)]:  # one alone at times, and then all that are left, as a power cut
+        for one in started[: random_.randrange(2)]:  # sometimes one alone, then all that are left, as in a power cut
             time.sleep(random_.uniform(0, long))
             os.kill(one.pid, signal.SIGKILL)
         time.sleep(random_.uniform(0, 2 * long))
@@ -332,7 +332,7 @@ def test_killed_at_random_while_others_work(stage: Stage, tell: list[str]) -> No
     tell.append(f"{killed} of {runs} runs killed at random in {took:.0f} s, {halfway} left a journal: no mix")
 
 
-# By the kernel's own account: the calls themselves, not our seam
+# Killed by the kernel at a system call, not by `disk.run`
 
 
 def traced(site: Path, command: str, *options: str) -> subprocess.CompletedProcess[bytes]:
@@ -352,7 +352,7 @@ def test_killed_at_a_system_call(stage: Stage, tell: list[str]) -> None:
         pytest.skip(f"strace may not trace here: {ran.stderr.decode().splitlines()[-1:]}")
     applied = whole.tree(site)
     killed = 0
-    # Of the calls that an interpreter makes for itself too, the late ones; of the others, from the first.
+    # The interpreter itself makes some of these calls too: of those, only late ones.
     spots = [("rename", at) for at in range(1, 12)] + [("link", 3), ("unlink", 9), ("fsync", 20), ("mkdir", 2)]
     for call, at in spots if SOAK else [("rename", 1), ("rename", 5), ("link", 3), ("unlink", 9), ("fsync", 20)]:
         site = stage.fresh(applied=False) / "site"

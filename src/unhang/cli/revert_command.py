@@ -8,10 +8,10 @@ from unhang.cli.requests import request
 from unhang.store import receipt
 from unhang.store import revert as undo
 from unhang.store.lock import exclusive
+from unhang.store.recovery import recover
 from unhang.store.state import interrupted
 from unhang.store.survey import again, find, nothing_found
 from unhang.store.tidy import tidy
-from unhang.store.transaction import recover
 from unhang.tell import console
 from unhang.tell.report import Report
 
@@ -38,7 +38,7 @@ def run(options: argparse.Namespace) -> int:
         planned = None
         if found is not None:
             names = set(wanted.fixes)
-            planned = undo.plan(search.environment, search, found, names, wanted.upstreams, force=options.force)
+            planned = undo.plan_revert(search.environment, search, found, names, wanted.upstreams, force=options.force)
         if planned is not None and planned.remaining != found:
             undo.carry_out(search.environment, planned)
     changed = frozenset(entry.path for entry, _, _ in planned.files) if planned else frozenset()

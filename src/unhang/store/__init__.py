@@ -1,1 +1,1 @@
-"""How planned bytes get to disk, and back."""
+"""Write planned bytes to disk, and restore the original ones."""

@@ -1,32 +1,32 @@
-"""A plan brought to disk: sources, RECORD rows and receipt in one transaction, then the bytecode that was there."""
+"""Write a plan to disk: sources, RECORD rows and receipt in one transaction; then recompile the bytecode there was."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
 
-from unhang.records import Change, Environment
+from unhang.records import Environment, Installation
 from unhang.rewrite.plan import FilePlan
-from unhang.store import bytecode, disk, dist_info, receipt
+from unhang.store import bytecode, disk, dist_info, pristine, receipt
 from unhang.store.receipt import Entry, Fixed
 from unhang.store.transaction import FileChange, commit
 
 
 def apply(environment: Environment, files: Sequence[FilePlan]) -> None:
-    """Write the planned files; call it inside ``transaction.exclusive``, with a plan made inside of it.
+    """Write the planned files; call it inside `lock.exclusive`, with a plan that was made there.
 
-    Raises UnhangError as ``transaction.commit`` and ``receipt.load`` do, with every file as it was.
+    Raises UnhangError as `transaction.commit` and `receipt.load` do, with every file as it was.
     """
     entries = [_entry(file) for file in files]
     merged = receipt.merge(receipt.load(environment.state_dir), entries)
     originals = {receipt.sha256(file.before): file.before for file in files}
-    changes = [Change(file.path, file.before, file.after) for file in files]
+    changes = [FileChange(file.path, file.before, file.after) for file in files]
     rows = record_changes((entry, file.after, None) for entry, file in zip(entries, files))
-    commit_with_bytecode(environment, [*changes, *rows, *receipt.changes(environment.state_dir, merged, originals)])
+    commit_with_bytecode(environment, [*changes, *rows, *pristine.changes(environment.state_dir, merged, originals)])
 
 
-def commit_with_bytecode(environment: Environment, changes: Sequence[FileChange | Change]) -> None:
-    """Commit the changes, and compile anew what bytecode the environment's interpreter had of their sources."""
+def commit_with_bytecode(environment: Environment, changes: Sequence[FileChange]) -> None:
+    """Commit the changes, and recompile what bytecode of their sources the environment's interpreter had."""
     compiled = bytecode.survey(change.path for change in changes if change.path.endswith(".py"))
     commit(changes, state_dir=environment.state_dir)
     if environment.python is not None and compiled:
@@ -34,7 +34,10 @@ def commit_with_bytecode(environment: Environment, changes: Sequence[FileChange 
 
 
 def record_changes(files: Iterable[tuple[Entry, bytes, str | None]]) -> list[FileChange]:
-    """The changes of the RECORDs that list these files: entry, new bytes, and the row to restore (None: compute it)."""
+    """Return the changes to the RECORDs that list these files.
+
+    Each file is its entry, its new bytes, and the row to restore (None: compute a new one). Raises UnhangError.
+    """
     before: dict[str, bytes] = {}
     after: dict[str, bytes] = {}
     for entry, data, original in files:
@@ -57,29 +60,35 @@ def record_changes(files: Iterable[tuple[Entry, bytes, str | None]]) -> list[Fil
 
 def _entry(file: FilePlan) -> Entry:
     installation = file.installation
-    root = os.path.realpath(installation.root)
-    if not file.path.startswith(root + os.sep):  # the package's folder is itself a link
-        root = os.path.realpath(installation.package_dir)
-        root = root[: -len(os.path.relpath(installation.package_dir, installation.root)) - 1] or root
+    root = _root(file.path, installation)
     relative = os.path.relpath(file.path, root)
-    listed = row = None
+    record = row = None
     if installation.record is not None:
-        listed = os.path.join(root, os.path.basename(os.path.dirname(installation.record)), "RECORD")
-        with disk.about(listed):
-            row = dist_info.row(disk.read(listed) or b"", relative.replace(os.sep, "/"))
-    fixes = tuple(
-        Fixed(target.fix, target.file, target.function, before, after, verified)
-        for target, before, after, verified in file.steps
-    )
+        record = os.path.join(root, os.path.basename(os.path.dirname(installation.record)), "RECORD")
+        with disk.about(record):
+            row = dist_info.row(disk.read(record) or b"", relative.replace(os.sep, "/"))
     return Entry(
-        file.path,
-        relative,
-        installation.upstream,
-        installation.version,
-        root,
-        receipt.sha256(file.before),
-        receipt.sha256(file.after),
-        listed,
-        row,
-        fixes,
+        path=file.path,
+        relative=relative,
+        upstream=installation.upstream,
+        version=installation.version,
+        root=root,
+        pristine=receipt.sha256(file.before),
+        patched=receipt.sha256(file.after),
+        record=record,
+        record_row=row,
+        fixes=tuple(
+            Fixed(step.target.fix, step.target.file, step.target.function, step.before, step.after, step.listed)
+            for step in file.steps
+        ),
     )
+
+
+def _root(path: str, installation: Installation) -> str:
+    """Return the real root that contains `path`."""
+    root = os.path.realpath(installation.root)
+    if path.startswith(root + os.sep):
+        return root
+    # The package's folder is itself a link.
+    root = os.path.realpath(installation.package_dir)
+    return root[: -len(os.path.relpath(installation.package_dir, installation.root)) - 1] or root

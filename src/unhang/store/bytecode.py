@@ -1,6 +1,6 @@
-"""Bytecode: which `.pyc` files belong to a source, and compiling them anew with the interpreter they were for.
+"""Find the `.pyc` files of a source, and recompile them with the interpreter that they are for.
 
-A `NAME.pyc` right beside `NAME.py` (`compileall -b`) is left alone: no import reads it while the source is there.
+A `NAME.pyc` in the folder of `NAME.py` (`compileall -b`) stays: no import reads it while the source exists.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
-# pytest's own too; the tag has no other dot, so that `a.b.py` keeps what is its own when `a.py` is rewritten.
+# pytest's too. The tag has no other dot, so that the bytecode of `a.b.py` is not taken for that of `a.py`.
 _NAME = re.compile(r"\.(?P<tag>[A-Za-z][\w-]*?)(?P<pytest>-pytest-[\w.]+?)?(?:\.opt-(?P<optimize>\w+))?\.pyc", re.ASCII)
 
-# Run by the target interpreter; -I -S keeps out whatever its environment would run at start.
+# Runs in the target interpreter; -I -S keeps it from running other code at start.
 _RECOMPILE = """\
 import json, os, py_compile, sys
 def read(path):
@@ -26,7 +26,7 @@ for source, path, mode, optimize, tag in json.load(sys.stdin):
         try:
             before = read(source)
             py_compile.compile(source, path, doraise=True, optimize=int(optimize or 0), invalidation_mode=mode)
-            # Whoever started this may be dead, and its lock another's, who has replaced the source meanwhile.
+            # If the run that started this was killed, another may have replaced the source meanwhile.
             if read(source) != before:
                 os.unlink(path)
         except Exception:
@@ -35,20 +35,20 @@ for source, path, mode, optimize, tag in json.load(sys.stdin):
 
 
 class Compiled(NamedTuple):
-    """One bytecode file that was there before its source was rewritten."""
+    """One bytecode file that existed before its source was rewritten."""
 
     source: str
     path: str
     mode: str
     """`timestamp`, `checked-hash` or `unchecked-hash`."""
     optimize: str
-    """`` or the level after `.opt-`."""
+    """The level after `.opt-`, or empty."""
     tag: str
-    """Which interpreter it is for, such as `cpython-312`."""
+    """The interpreter it is for, such as `cpython-312`."""
 
 
 def cached(source: str) -> list[str]:
-    """Return the existing bytecode files of a `.py` file, all interpreters and levels. Only reads, raises nothing."""
+    """Return the bytecode files of a `.py` file, of all interpreters and levels. Only reads, raises nothing."""
     return sorted(path for path, _ in _cached(source))
 
 
@@ -62,7 +62,7 @@ def _cached(source: str) -> list[tuple[str, re.Match[str]]]:
         folders.append(os.path.join(elsewhere, folder.lstrip(os.sep)))
     found = []
     for cache in folders:
-        with suppress(OSError):  # no cache here, which is the common case
+        with suppress(OSError):  # no such folder, the common case
             for entry in os.listdir(cache):
                 path = os.path.join(cache, entry)
                 if entry.startswith(stem) and (match := _NAME.fullmatch(entry, len(stem))) and not os.path.isdir(path):
@@ -71,9 +71,9 @@ def _cached(source: str) -> list[tuple[str, re.Match[str]]]:
 
 
 def survey(sources: Iterable[str]) -> tuple[Compiled, ...]:
-    """Return the bytecode there is for these sources; call it before `transaction.commit`, which deletes it.
+    """Return the bytecode of these sources; call it before `transaction.commit`, which deletes it.
 
-    Only reads, raises nothing; bytecode that cannot be read, and pytest's, is left out.
+    Leaves out pytest's, and what cannot be read. Only reads, raises nothing.
     """
     found = []
     for source in sources:
@@ -94,14 +94,12 @@ def _mode(path: str) -> str | None:
     return {0: "timestamp", 1: "unchecked-hash", 3: "checked-hash"}.get(flags)
 
 
-def recompile(python: str, compiled: Sequence[Compiled], *, tag: str | None = None) -> None:
-    """Compile anew, with the interpreter `python`, those of `compiled` that were for it, each in the mode it had.
+def recompile(python: str, compiled: Sequence[Compiled]) -> None:
+    """Recompile, with the interpreter `python`, those of `compiled` that were for it, each in its old mode.
 
-    One subprocess, none where nothing is to do; `tag` (that interpreter's `sys.implementation.cache_tag`) spares it
-    where only other interpreters had bytecode. A failure is none: the bytecode is gone, which is right too.
+    Starts one subprocess, or none if there is nothing to do. A failure is not an error: missing bytecode is correct.
     """
-    todo = [entry for entry in compiled if tag in (None, entry.tag)]
-    if not todo:
+    if not compiled:
         return
     import json
     import subprocess
@@ -109,7 +107,7 @@ def recompile(python: str, compiled: Sequence[Compiled], *, tag: str | None = No
     with suppress(OSError, subprocess.SubprocessError):
         subprocess.run(
             [python, "-I", "-S", "-c", _RECOMPILE],
-            input=json.dumps(todo).encode(),
+            input=json.dumps(compiled).encode(),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             timeout=120,

@@ -1,4 +1,4 @@
-"""The one door to the disk for everything that changes it, and what a person is told where the disk says no."""
+"""All operations that change the disk, and the errors for what the disk refuses."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ T = TypeVar("T")
 
 
 def run(operation: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Do one operation that changes the disk: all of ours pass here, so that a test can stop the world at each."""
+    """Call an operation that changes the disk. All of them pass here, so that a test can kill the process at each."""
     return operation(*args, **kwargs)
 
 
 def read(path: str) -> bytes | None:
-    """Return the bytes of a regular file, None where there is nothing. Raises OSError, also for any other kind."""
+    """Return the bytes of a regular file, None if there is none. Raises OSError, also for any other kind of file."""
     try:
-        # Not opened before it is known to be a file: opening a pipe would wait for ever.
+        # Look before opening: opening a pipe would wait for ever.
         if not stat.S_ISREG(os.lstat(path).st_mode):
             raise OSError(errno.EINVAL, "not a regular file", path)
         with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
@@ -33,9 +33,9 @@ def read(path: str) -> bytes | None:
 
 
 def write(path: str, data: bytes, *, like: os.stat_result | None = None, replace: bool = False) -> None:
-    """Write a new synced file, with mode and (where we may) owner of `like`. Raises OSError.
+    """Write and sync a new file, with the mode and (where permitted) the owner of `like`. Raises OSError.
 
-    `replace`: whatever is there is overwritten in place; else it must not exist.
+    `replace` overwrites an existing file in place; without it the file must not exist.
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | (os.O_TRUNC if replace else os.O_EXCL)
     descriptor = run(os.open, path, flags, 0o600 if like else 0o666)
@@ -56,26 +56,26 @@ def _imitate(descriptor: int, like: os.stat_result) -> None:
     if (now.st_uid, now.st_gid) != (like.st_uid, like.st_gid):
         try:
             run(os.fchown, descriptor, like.st_uid, like.st_gid)
-        except OSError:  # not ours to give away: then at least the group, and never somebody else's setuid bit
+        except OSError:  # not permitted: set at least the group, and never a setuid bit of another owner
             mode &= ~(stat.S_ISUID | stat.S_ISGID)
             with suppress(OSError):
                 run(os.fchown, descriptor, -1, like.st_gid)
     run(os.fchmod, descriptor, mode)
     if int(now.st_mtime) <= int(like.st_mtime):
-        # Bytecode knows its source by size and second: an import that runs beside us may yet write what it compiled
-        # from the old source, and it must fit neither the new one nor, after that, the next.
+        # Bytecode knows its source by size and second. An import that is under way may still write what it compiled
+        # from the old source, which must fit neither the new source nor the one after it.
         run(os.utime, descriptor, ns=(now.st_atime_ns, like.st_mtime_ns + 1_000_000_000))
 
 
 def remove(path: str) -> None:
-    """Delete a file, if it is there. Raises OSError."""
-    if os.path.lexists(path):  # asked first: a read-only file system refuses even what is not there
+    """Delete a file if it exists. Raises OSError."""
+    if os.path.lexists(path):  # look first: a read-only file system refuses even to delete what is not there
         with suppress(FileNotFoundError):
             run(os.unlink, path)
 
 
 def remove_dir(path: str) -> bool:
-    """Delete a folder if it is empty; say whether it is gone. Raises OSError."""
+    """Delete a folder if it is empty; return whether it is gone. Raises OSError."""
     if not os.path.lexists(path):
         return True
     try:
@@ -90,7 +90,7 @@ def remove_dir(path: str) -> bool:
 
 
 def sync_dir(path: str) -> None:
-    """Make what was created, renamed and deleted in a folder outlive a power cut. Raises OSError."""
+    """Sync a folder, so that what was created, renamed and deleted in it survives a power cut. Raises OSError."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError):
@@ -98,7 +98,7 @@ def sync_dir(path: str) -> None:
     try:
         run(os.fsync, descriptor)
     except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # a file system that cannot do this for folders
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # the file system cannot sync folders
             raise
     finally:
         os.close(descriptor)
@@ -106,7 +106,7 @@ def sync_dir(path: str) -> None:
 
 @contextmanager
 def about(path: str) -> Iterator[None]:
-    """Turn an OSError inside of the `with` into the UnhangError that tells a person about `path`."""
+    """Turn an OSError inside the `with` into the UnhangError about `path`."""
     try:
         yield
     except OSError as error:
@@ -114,13 +114,13 @@ def about(path: str) -> Iterator[None]:
 
 
 def refusal(error: OSError, path: str) -> UnhangError:
-    """Say in words what the disk refused: `disk-full`, `not-writable`, `vanished` or `write-failed`."""
+    """Return the error that explains an OSError: `disk-full`, `not-writable`, `vanished` or `write-failed`."""
     reason = error.strerror or str(error)
     folder = os.path.dirname(path)
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return UnhangError(
             "disk-full", f"no space to write {path}: {reason}", path=path,
-            hint=f"make room on the file system of {folder} (see df and quota), then run the same command again",
+            hint=f"make room on the file system of {folder} (see: df, quota), then run the same command again",
         )  # fmt: skip
     if error.errno == errno.EROFS:
         return UnhangError(
@@ -128,7 +128,7 @@ def refusal(error: OSError, path: str) -> UnhangError:
             hint="run this where the environment is mounted writable, such as in the image's build",
         )  # fmt: skip
     if error.errno in (errno.EACCES, errno.EPERM):
-        owner, hint = _owner(path), "see lsattr and the security policy of this machine"
+        owner, hint = _owner(path), "check the file's attributes (lsattr) and the security policy of this machine"
         if os.geteuid():
             hint = f"run this as {owner or 'the owner'} or as root, or choose an environment of your own with --python"
         owned = f" (it belongs to {owner}, this is {_user(os.geteuid())})" if owner else ""
@@ -138,12 +138,12 @@ def refusal(error: OSError, path: str) -> UnhangError:
             "vanished", f"{path} or its folder is gone", path=path,
             hint="another program is changing this environment; when it is done, run the same command again",
         )  # fmt: skip
-    hint = "see that the disk is in order, then run the same command again"
+    hint = "check the disk, then run the same command again"
     return UnhangError("write-failed", f"cannot write {path}: {reason}", path=path, hint=hint)
 
 
 def _owner(path: str) -> str | None:
-    """The owner of what stands in the way: the file's folder, or the nearest folder above that exists."""
+    """Return the owner of the nearest folder above `path` that exists."""
     while (path := os.path.dirname(path)) != os.sep:
         with suppress(OSError):
             return _user(os.stat(path).st_uid)
@@ -151,7 +151,7 @@ def _owner(path: str) -> str | None:
 
 
 def _user(uid: int) -> str:
-    import pwd  # only to word an error
+    import pwd  # only for errors
 
     try:
         return pwd.getpwuid(uid).pw_name

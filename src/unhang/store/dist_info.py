@@ -1,4 +1,4 @@
-"""RECORD, the list of a wheel's files with hash and size: rewritten row by row, every other byte kept."""
+"""RECORD, the list of a wheel's files with hash and size: update single rows, and keep every other byte."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from functools import lru_cache
 
 _BOM = b"\xef\xbb\xbf"
 _FIELD = rb'"[^"]*(?:""[^"]*)*"[^,\r\n]*|[^,\r\n]*'
-# The line end stands apart: each row keeps its own. A quoted path may hold commas and line ends.
+# Each row keeps its own line end. A quoted path may contain commas and line ends.
 _ROW = re.compile(rb"(?P<body>(?:%b)(?:,(?:%b))*)(?P<end>\r\n|\n|\r|\Z)" % (_FIELD, _FIELD))
 _FIELDS = re.compile(rb"(?:\A|,)(%b)" % _FIELD)
 
 
 def update(record: bytes, changed: Mapping[str, bytes]) -> bytes:
-    """Give the rows of `changed` (posix path relative to site-packages -> the file's new bytes) their hash and size.
+    """Return the RECORD with new hashes and sizes for `changed` (posix path below site-packages -> new bytes).
 
     Rows of other files, unlisted files, rows without a hash, line ends and quoting stay as they are.
-    Raises ValueError for a path that is absolute or climbs with `..`.
+    Raises ValueError for a path that is absolute or contains `..`.
     """
     for path in changed:
         if path.startswith("/") or ".." in path.split("/"):
@@ -32,18 +32,18 @@ def update(record: bytes, changed: Mapping[str, bytes]) -> bytes:
 
 
 def row(record: bytes, path: str) -> str | None:
-    """Return the text of the row of `path` without its line end (several rows: joined by a newline); None if unlisted.
+    """Return the row of `path` without its line end (several rows: joined by a newline), None if it is not listed.
 
-    Bytes that are not UTF-8 come as surrogates, which JSON carries.
+    Bytes that are not UTF-8 become surrogates, which JSON can express.
     """
     found = [body for name, body, _ in _rows(record) if name == _encode(path)]
     return b"\n".join(found).decode("utf-8", "surrogateescape") if found else None
 
 
 def restore(record: bytes, path: str, original: str) -> bytes:
-    """Put back what `row` returned for `path`; unchanged where the file is not listed (any more).
+    """Return the RECORD with the row that `row` returned for `path`; unchanged if the file is no longer listed.
 
-    Raises ValueError where `original` holds a row of any other file, as one that was tampered with may.
+    Raises ValueError if `original` contains the row of another file, as a forged receipt may.
     """
     rows = [(name, body) for name, body, _ in _rows(_encode(original))]
     if any(name != _encode(path) for name, _ in rows):
@@ -63,13 +63,13 @@ def _lead(record: bytes) -> bytes:
     return _BOM if record.startswith(_BOM) else b""
 
 
-@lru_cache(maxsize=4)  # several files of a run are in one RECORD of thousands of rows
+@lru_cache(maxsize=4)  # one RECORD of thousands of rows lists several files of a run
 def _rows(record: bytes) -> Sequence[tuple[bytes, bytes, bytes]]:
-    """Path, text and line end of each row; the rows, one after the other, are the file."""
+    """Return path, text and line end of each row; joined, the rows are the file."""
     rows, position = [], len(_lead(record))
     while position < len(record):
         match = _ROW.match(record, position)
-        assert match is not None  # any bytes match: a field may be empty
+        assert match is not None  # always matches: a field may be empty
         body, end = match["body"], match["end"]
         name = _plain(_FIELDS.findall(body)[0]) if body[:1] == b'"' else body.partition(b",")[0]
         rows.append((name, body, end))
@@ -92,7 +92,7 @@ def _rewritten(body: bytes, data: bytes) -> bytes:
 
 def _hash(old: bytes, data: bytes) -> bytes:
     name = old.partition(b"=")[0].decode("ascii", "replace")
-    # As the installer chose it; what we cannot compute becomes what every installer writes.
+    # Keep the installer's algorithm if Python has it; otherwise use the one that every installer writes.
     name = name if name in hashlib.algorithms_guaranteed and not name.startswith("shake") else "sha256"
     digest = base64.urlsafe_b64encode(hashlib.new(name, data).digest()).rstrip(b"=")
     return name.encode() + b"=" + digest

@@ -1,4 +1,4 @@
-"""What the receipt says of earlier runs, as the judging and the planning take it."""
+"""What the receipt says about the past, in the terms of the rooms that judge and rewrite."""
 
 from __future__ import annotations
 
@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING
 from unhang.errors import UnhangError
 from unhang.judge.decide import Past
 from unhang.shapes import catalog
-from unhang.store import receipt as receipts
-from unhang.store.receipt import Receipt
+from unhang.store.receipt import Entry, Receipt
 
 if TYPE_CHECKING:
     from unhang.rewrite.plan import Original
 
 
 def past(receipt: Receipt | None) -> Mapping[tuple[str, str, str], Past]:
-    """Return what the receipt says of each rewritten function, by the file's real path, the fix and the function."""
+    """Return what an earlier run did to each function, by its file's real path, the fix and its qualified name."""
     return {
         (entry.path, fixed.fix, fixed.function): Past(entry.patched, fixed.after)
         for entry in (receipt.files if receipt else ())
@@ -25,21 +24,27 @@ def past(receipt: Receipt | None) -> Mapping[tuple[str, str, str], Past]:
 
 
 def originals(state_dir: str, receipt: Receipt | None, paths: Collection[str]) -> Mapping[str, Original]:
-    """Return what the receipt keeps of these files, by real path. Raises UnhangError ``bad-receipt``."""
-    from unhang.rewrite.plan import Original  # `check` plans nothing
+    """Return what the receipt keeps of those of these real paths that it lists; reads only their pristine bytes.
+
+    Raises UnhangError `bad-receipt` for a fix that this unhang does not know, and for bytes that are gone or altered.
+    """
+    return {
+        entry.path: _original(state_dir, entry) for entry in (receipt.files if receipt else ()) if entry.path in paths
+    }
+
+
+def _original(state_dir: str, entry: Entry) -> Original:
+    from unhang.rewrite.plan import Original  # most runs need neither the planning
+    from unhang.store import pristine  # nor the transaction and its lock, which this loads
 
     known = {
-        (target.fix, target.file, target.function): target for fix in catalog.fixes().values() for target in fix.targets
+        (target.fix, target.file, target.function): target for f in catalog.fixes().values() for target in f.targets
     }
-    found = {}
-    for entry in receipt.files if receipt else ():
-        if entry.path not in paths:
-            continue
-        if not {(fixed.fix, fixed.file, fixed.function) for fixed in entry.fixes} <= set(known):
-            raise UnhangError(
-                "bad-receipt", f"the receipt names a fix of {entry.path} that this unhang does not know",
-                path=state_dir, hint="use the unhang that wrote it, or reinstall what was patched",
-            )  # fmt: skip
-        steps = tuple((known[fixed.fix, fixed.file, fixed.function], fixed.after) for fixed in entry.fixes)
-        found[entry.path] = Original(entry.patched, receipts.pristine(state_dir, entry), steps)
-    return found
+    keys = [(fixed.fix, fixed.file, fixed.function) for fixed in entry.fixes]
+    if not known.keys() >= set(keys):
+        raise UnhangError(
+            "bad-receipt", f"the receipt names a fix of {entry.path} that this unhang does not know",
+            path=state_dir, hint="use the unhang that wrote it, or reinstall what was patched",
+        )  # fmt: skip
+    steps = tuple((known[key], fixed.after) for key, fixed in zip(keys, entry.fixes))
+    return Original(entry.patched, pristine.read(state_dir, entry), steps)

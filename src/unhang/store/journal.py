@@ -1,34 +1,35 @@
-"""The journal of a transaction: which files, from which bytes to which; read as if an enemy had written it."""
+"""The journal of a transaction: its files, with the digests of their old and new bytes. Read with suspicion."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
 from collections.abc import Iterable
-from contextlib import suppress
 from typing import Any, NamedTuple
 
 from unhang.errors import UnhangError
+from unhang.store import untrusted
 
 SCHEMA = 1
 PREFIX = ".unhang-"
 
 
 class File(NamedTuple):
-    """One file, and the two of ours that stand beside it while it lasts."""
+    """One file, and the two temporary files beside it during the transaction."""
 
     path: str
     old: str | None
-    """sha256; None: it was not there."""
+    """sha256 of its bytes; None: it does not exist."""
     new: str | None
-    """sha256; None: it is deleted."""
+    """sha256 of its bytes; None: it is deleted."""
     prune: bool
-    """After a deletion, its folder goes too if that leaves it empty."""
+    """After a deletion, remove its folder too if that is empty then."""
     temp: str
-    """The new bytes."""
+    """Holds the new bytes."""
     backup: str
-    """The old file, or (an empty one) the word that there was none."""
+    """Holds the old file; if there was none, an empty file that says so."""
 
 
 class Journal(NamedTuple):
@@ -44,8 +45,13 @@ class Journal(NamedTuple):
         return sorted({os.path.dirname(path) for path in (*(file.path for file in self.files), *self.made)})
 
 
+def digest(data: bytes | None) -> str | None:
+    """Return the sha256 by which a journal names bytes; None for None."""
+    return None if data is None else hashlib.sha256(data).hexdigest()
+
+
 def compose(token: str, files: Iterable[tuple[str, str | None, str | None, bool]], made: Iterable[str]) -> Journal:
-    """Return the journal of files (path, old, new, prune); what stands beside each is named after `token`."""
+    """Return the journal of these files (path, old, new, prune); `token` names their temporary files."""
     result = []
     for number, (path, old, new, prune) in enumerate(files):
         beside = os.path.join(os.path.dirname(path), f"{PREFIX}{token}-{number}")
@@ -54,56 +60,49 @@ def compose(token: str, files: Iterable[tuple[str, str | None, str | None, bool]
 
 
 def render(journal: Journal) -> bytes:
-    """Return the content of its file."""
+    """Return the content of the journal's file."""
     files = [{"path": file.path, "old": file.old, "new": file.new, "prune": file.prune} for file in journal.files]
     content = {"schema": SCHEMA, "token": journal.token, "files": files, "made": journal.made}
     return json.dumps(content, indent=1).encode() + b"\n"
 
 
 def parse(data: bytes, path: str) -> Journal:
-    """Return the journal that `data`, the content of `path`, is. Raises UnhangError `bad-journal`."""
+    """Return the journal that `data`, the content of `path`, describes. Raises UnhangError `bad-journal`."""
     try:
-        return _parse(data)
+        return _parse(untrusted.json_object(data))
     except ValueError as error:
         raise UnhangError(
             "bad-journal", f"{path} is not a journal that this version can trust: {error}", path=path,
-            hint="nothing was touched; if no other version of unhang wrote it, delete that file",
+            hint="nothing was changed; unless another version of unhang wrote that file, delete it",
         ) from error  # fmt: skip
 
 
-def _parse(data: bytes) -> Journal:
-    content: Any = None
-    with suppress(ValueError, RecursionError):
-        content = json.loads(data)
-    _need(isinstance(content, dict), "it is not a JSON object")
-    _need(
-        type(content.get("schema")) is int and content["schema"] == SCHEMA, f"its schema is {content.get('schema')!r}"
-    )
-    token, files, made = content.get("token"), content.get("files"), content.get("made")
-    _need(isinstance(token, str) and re.fullmatch("[0-9a-f]{16}", token) is not None, "it has no token")
-    _need(isinstance(files, list) and all(isinstance(file, dict) for file in files), "it has no list of files")
-    for file in files:
-        _need(_is_path(file.get("path")), "a path is not absolute and plain")
-        _need(all(_is_digest(file.get(key, "")) for key in ("old", "new")), "a digest is no sha256")
-        _need(file["old"] != file["new"], "a file does not change")
-        _need(isinstance(file.get("prune"), bool), "a flag is missing")
-    paths = [file["path"] for file in files]
-    _need(len(set(paths)) == len(paths), "a file comes twice")
-    _need(isinstance(made, list) and all(_is_path(folder) for folder in made), "it has no list of folders")
-    inside = all(any(path.startswith(folder + os.sep) for path in paths) for folder in made)
-    _need(inside, "a folder holds no file of it")
-    return compose(token, ((file["path"], file["old"], file["new"], file["prune"]) for file in files), made)
+def _parse(content: dict[str, Any]) -> Journal:
+    if untrusted.field(content, "schema", int) != SCHEMA:
+        raise ValueError(f"its schema is {content['schema']!r}")
+    token = untrusted.field(content, "token", str)
+    if not re.fullmatch("[0-9a-f]{16}", token):
+        raise ValueError("'token' is not 16 hex digits")
+    files = [_file(value) for value in untrusted.field(content, "files", list)]
+    paths = [path for path, *_ in files]
+    if len(set(paths)) != len(paths):
+        raise ValueError("a file is listed twice")
+    made = untrusted.field(content, "made", list)
+    for folder in made:
+        if type(folder) is not str or not untrusted.is_plain(folder):
+            raise ValueError("'made' has an entry that is not a plain absolute path")
+        if not any(path.startswith(folder + os.sep) for path in paths):
+            raise ValueError(f"'made' has a folder that contains none of its files: {folder!r}")
+    return compose(token, files, made)
 
 
-def _need(condition: bool, what: str) -> None:
-    if not condition:
-        raise ValueError(what)
+def _file(value: Any) -> tuple[str, str | None, str | None, bool]:
+    path = untrusted.path(value, "path")
+    old, new = (_digest_or_none(value, key) for key in ("old", "new"))
+    if path == os.sep or old == new:
+        raise ValueError(f"{path!r} does not change")
+    return path, old, new, untrusted.field(value, "prune", bool)
 
 
-def _is_path(value: Any) -> bool:
-    whole = isinstance(value, str) and os.path.isabs(value) and "\0" not in value
-    return whole and os.path.normpath(value) == value and value != os.sep
-
-
-def _is_digest(value: Any) -> bool:
-    return value is None or (isinstance(value, str) and re.fullmatch("[0-9a-f]{64}", value) is not None)
+def _digest_or_none(value: Any, key: str) -> str | None:
+    return None if untrusted.field(value, key, str, type(None)) is None else untrusted.digest(value, key)

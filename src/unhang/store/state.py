@@ -1,6 +1,6 @@
-"""The state folder of an environment: the names of what is in it, and whether a run was interrupted there.
+"""The names in an environment's state folder, and whether an earlier run left something there.
 
-Apart from the rest because `check` asks, which is to be quick: this imports nothing.
+`check` asks this and has to be quick, so this module imports nothing slow.
 """
 
 from __future__ import annotations
@@ -9,23 +9,27 @@ import os
 
 RECEIPT = "receipt.json"
 LOCK = "lock"
+GITIGNORE = ".gitignore"
+"""Hides the folder from git."""
 MADE = "made-parent"
-"""The folder's parent, such as `share`, is ours too, and goes with it."""
+"""Says that unhang also made the folder's parent, such as `share`, and has to remove it again."""
 JOURNAL_DRAFT = "journal.tmp"
+TEMPORARY = frozenset({LOCK, GITIGNORE, MADE, JOURNAL_DRAFT})
+"""A state folder that contains nothing else is removed."""
 MAKING = ".unhang-made-"
-"""Above that parent, while it comes or goes: its name follows, and a word for each who makes it."""
+"""Begins the name of a marker beside the parent while that is made or removed; the parent's name and a token follow."""
 
-# The journal; its name is the stage, so that one rename takes a run from a stage to the next.
+# The journal. Its name is the stage, so that a single rename takes a run from one stage to the next.
 INTENT = "journal.intent"
-"""Nothing is replaced yet, or everything is put back: what stands beside the files can go."""
+"""No file is replaced yet, or all are restored: the temporary files can go."""
 READY = "journal.json"
-"""Every new and old file is on disk: it can go forward and back."""
+"""All new and old bytes are on disk: the run can go forward or back."""
 DONE = "journal.done"
-"""Everything is replaced: what stands beside the files can go."""
+"""All files are replaced: the temporary files can go."""
 
 
 def interrupted(state_dir: str) -> bool:
-    """Say whether a journal is there: a run was killed (or is at work right now). Only reads, raises nothing."""
+    """Return whether there is a journal: a run was killed, or is at work right now. Only reads, raises nothing."""
     return any(os.path.lexists(os.path.join(state_dir, stage)) for stage in (INTENT, READY, DONE))
 
 
@@ -35,19 +39,20 @@ def has_receipt(state_dir: str) -> bool:
 
 
 def littered(state_dir: str) -> bool:
-    """Say whether a killed run left its lock or its marks here (or one is at work right now): whoever enters
-    `lock.exclusive` next takes them away. Only reads, raises nothing.
+    """Return whether a killed run left its lock or markers here (or a run is at work right now).
+
+    The next run that takes the lock removes them. Only reads, raises nothing.
     """
     parent = os.path.dirname(os.path.realpath(state_dir))
     making = f"{MAKING}{os.path.basename(parent)}-"
     names = _names(state_dir)
-    without_receipt = names is not None and not names - {LOCK, MADE, JOURNAL_DRAFT}
-    is_left = without_receipt or not {LOCK, JOURNAL_DRAFT}.isdisjoint(names or ())
+    nothing_kept = names is not None and not names - TEMPORARY
+    is_left = nothing_kept or not {LOCK, JOURNAL_DRAFT}.isdisjoint(names or ())
     return is_left or any(name.startswith(making) for name in _names(os.path.dirname(parent)) or ())
 
 
 def _names(folder: str) -> set[str] | None:
     try:
         return set(os.listdir(folder))
-    except OSError:  # there is none, or it is not for us to see
+    except OSError:  # missing, or not readable for us
         return None

@@ -11,12 +11,12 @@ from unhang.store.state import littered
 def tidy(state_dir: str) -> str | None:
     """Remove the lock and marks of a killed run, if any; without permission to write this does nothing.
 
-    Returns what ``transaction.recover`` did, in a sentence; None if it had nothing to do.
+    Returns what ``recovery.recover`` did, in a sentence; None if it had nothing to do.
     """
     if not littered(state_dir):
         return None
     from unhang.store.lock import exclusive
-    from unhang.store.transaction import recover
+    from unhang.store.recovery import recover
 
     with suppress(UnhangError), exclusive(state_dir):
         return recover(state_dir)

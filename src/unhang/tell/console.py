@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from unhang.find.git_info import commits
 from unhang.judge.findings import Finding
+from unhang.local_version import plain_version
 from unhang.records import Environment, Installation, Search
 from unhang.shapes import catalog
 from unhang.tell import report
@@ -17,7 +18,7 @@ from unhang.tell.report import Report
 if TYPE_CHECKING:
     from unhang.errors import UnhangError
     from unhang.rewrite.plan import Blocked, Plan
-    from unhang.store.revert import Undo
+    from unhang.store.revert import Revert
 
 
 def results(output_format: str, what: Report) -> None:
@@ -55,25 +56,23 @@ def _patch_all(planned: Plan) -> None:
         say(report.PATCH_ALL)
 
 
-def reverted(undo: Undo, files: int) -> None:
+def reverted(planned: Revert, files: int) -> None:
     """Print what ``revert`` did, and what it refused."""
-    for note in undo.notes:
+    for note in planned.notes:
         say(f"note: {note}")
-    for entry, why, hint in undo.refused:
+    for entry, why, hint in planned.refused:
         say(f"error[edited]: {entry.path}: {why}\n  hint: {hint}")
-    if files or not undo.refused:
+    if files or not planned.refused:
         say(f"reverted {count(files, 'file')}")
 
 
 def made_by_wheel(installations: Sequence[Installation]) -> None:
     """Name the installations whose wheel already held the rewrites, and how to install the plain release."""
-    from unhang.deliver.wheel import plain_version  # here: only a revert that finds nothing asks
-
     for folder in dict.fromkeys(os.path.basename(os.path.dirname(place.record or "")) for place in installations):
         name, _, version = folder.removesuffix(".dist-info").rpartition("-")
         plain = plain_version(version)
         if plain != version:
-            say(f"{name} {version} was installed from a wheel that already has the fixes (unhang wheel)")
+            say(f"{name} {version} was installed from a wheel with the fixes in it (unhang wheel)")
             say(f"  hint: install the plain release: pip install --force-reinstall --no-deps {name}=={plain}")
 
 

@@ -1,0 +1,65 @@
+"""What the receipt says about earlier runs, for judging and planning."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from support.receipts import FIRST, SECOND, A, B, C, entry, save
+from unhang.errors import UnhangError
+from unhang.judge.decide import Past
+from unhang.rewrite.plan import Original
+from unhang.shapes import catalog
+from unhang.store import history
+from unhang.store.receipt import Entry, Fixed, Receipt, merge, sha256
+
+TARGET = catalog.fix("mtp-cp-deadlock").targets[0]
+KNOWN = Fixed(TARGET.fix, TARGET.file, TARGET.function, "s0", "s1", True)
+
+
+def known(before: bytes = A, relative: str = "p/m.py") -> Entry:
+    return entry(before, B, KNOWN, relative=relative)
+
+
+def test_without_a_receipt_there_is_no_past(tmp_path: Path) -> None:
+    assert history.past(None) == {}
+    assert history.originals(str(tmp_path), None, ["/site/p/m.py"]) == {}
+
+
+def test_the_past_of_each_function_is_found_by_file_and_fix() -> None:
+    other = entry(B, C, FIRST, relative="p/n.py")
+    assert history.past(merge(None, [entry(A, B, FIRST, SECOND), other])) == {
+        ("/site/p/m.py", "fix-one", "f"): Past(sha256(B), "s1"),
+        ("/site/p/m.py", "fix-two", "g"): Past(sha256(B), "t1"),
+        ("/site/p/n.py", "fix-one", "f"): Past(sha256(C), "s1"),
+    }
+
+
+def test_only_the_named_files_are_read(tmp_path: Path) -> None:
+    receipt = merge(None, [known(), known(C, "p/n.py"), entry(C, B, relative="p/o.py")])
+    save(tmp_path / "state", receipt, A, C)
+    (tmp_path / "state" / "pristine" / sha256(C)).unlink()
+    found = history.originals(str(tmp_path / "state"), receipt, {"/site/p/m.py", "/site/p/elsewhere.py"})
+    assert found == {"/site/p/m.py": Original(sha256(B), A, ((TARGET, "s1"),))}
+
+
+@pytest.mark.parametrize("damage", ["gone", "altered"])
+def test_original_bytes_that_are_gone_or_altered_are_refused(tmp_path: Path, damage: str) -> None:
+    receipt = merge(None, [known()])
+    save(tmp_path / "state", receipt, A)
+    blob = tmp_path / "state" / "pristine" / sha256(A)
+    blob.unlink() if damage == "gone" else blob.write_bytes(b"evil")
+    with pytest.raises(UnhangError) as caught:
+        history.originals(str(tmp_path / "state"), receipt, ["/site/p/m.py"])
+    assert (caught.value.code, caught.value.path) == ("bad-receipt", str(blob))
+
+
+@pytest.mark.parametrize(
+    "fixed", [FIRST, KNOWN._replace(fix="no-such-fix"), KNOWN._replace(file="x.py"), KNOWN._replace(function="g")]
+)
+def test_an_unknown_fix_is_refused(tmp_path: Path, fixed: Fixed) -> None:
+    receipt = Receipt("9.9", (entry(A, B, fixed),))
+    with pytest.raises(UnhangError, match="does not know") as caught:
+        history.originals(str(tmp_path), receipt, ["/site/p/m.py"])
+    assert (caught.value.code, caught.value.path) == ("bad-receipt", str(tmp_path))

@@ -1,0 +1,105 @@
+"""The receipt and the pristine bytes are saved together, and deleted without a trace."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from support.receipts import A, B, C, entry, save, without
+from unhang.errors import UnhangError
+from unhang.store import pristine
+from unhang.store.receipt import Receipt, load, merge, sha256
+
+
+def files(top: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(top)): path.read_bytes() if path.is_file() else b"" for path in top.rglob("*")}
+
+
+def test_an_empty_receipt_of_nothing_changes_nothing(tmp_path: Path) -> None:
+    assert pristine.changes(str(tmp_path), Receipt("1", ()), {}) == []
+
+
+def test_the_same_receipt_changes_nothing(tmp_path: Path) -> None:
+    new = merge(None, [entry()])
+    save(tmp_path / "state", new, A)
+    assert pristine.changes(str(tmp_path / "state"), new, {}) == []
+
+
+def test_nothing_is_written_by_planning(tmp_path: Path) -> None:
+    pristine.changes(str(tmp_path / ".unhang"), merge(None, [entry()]), {sha256(A): A})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_missing_pristine_bytes_are_a_mistake(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="missing"):
+        pristine.changes(str(tmp_path), merge(None, [entry()]), {})
+    with pytest.raises(ValueError, match="missing"):
+        pristine.changes(str(tmp_path), merge(None, [entry()]), {sha256(A): B})
+
+
+def test_what_was_saved_is_read_and_deleted_without_a_trace(tmp_path: Path) -> None:
+    state = tmp_path / "share" / "unhang"
+    odd = entry(relative="p/caf\udce9.py")._replace(record=None, record_row=None, version=None)
+    new = merge(None, [entry(), odd])
+    save(state, new, A)
+    assert load(str(state)) == new
+    assert pristine.read(str(state), new.files[0]) == A
+    assert json.loads((state / "receipt.json").read_bytes())["schema"] == 1
+    save(state, without(new, entry().path, odd.path))
+    assert files(tmp_path) == {}
+
+
+def test_the_pristine_bytes_are_deleted_with_their_file(tmp_path: Path) -> None:
+    other = entry(C, B, relative="p/n.py")
+    save(tmp_path / "state", merge(None, [entry(), other]), A, C)
+    save(tmp_path / "state", without(merge(None, [entry(), other]), other.path))
+    assert os.listdir(tmp_path / "state" / "pristine") == [sha256(A)]
+
+
+def test_pristine_bytes_of_two_files_stay_for_the_second(tmp_path: Path) -> None:
+    other = entry(relative="p/n.py")
+    both = merge(None, [entry(), other])
+    changes = save(tmp_path / "state", both, A)
+    assert len(changes) == 2
+    save(tmp_path / "state", without(both, other.path))
+    assert pristine.read(str(tmp_path / "state"), entry()) == A
+
+
+def test_other_files_in_the_folder_stay(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    new = merge(None, [entry()])
+    save(state, new, A)
+    (state / "pristine" / "notes.txt").write_text("mine")
+    save(state, without(new, entry().path))
+    left = {"state": b"", "state/.gitignore": b"*", "state/pristine": b"", "state/pristine/notes.txt": b"mine"}
+    assert files(tmp_path) == left
+
+
+def test_original_bytes_that_were_altered_or_lost_are_refused(tmp_path: Path) -> None:
+    new = merge(None, [entry()])
+    save(tmp_path / "state", new, A)
+    blob = tmp_path / "state" / "pristine" / sha256(A)
+    for hurt in (lambda: blob.write_bytes(b"evil"), blob.unlink):
+        hurt()
+        with pytest.raises(UnhangError) as caught:
+            pristine.read(str(tmp_path / "state"), entry())
+        assert caught.value.code == "bad-receipt"
+    blob.write_bytes(b"evil")
+    with pytest.raises(UnhangError) as caught:
+        pristine.changes(str(tmp_path / "state"), new, {sha256(A): A})
+    assert (caught.value.code, caught.value.path) == ("bad-receipt", str(blob))
+
+
+def test_nothing_is_deleted_through_a_link(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    store.mkdir()
+    (store / sha256(C)).write_bytes(C)
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state" / "pristine").symlink_to(store)
+    with pytest.raises(UnhangError) as caught:
+        pristine.changes(str(tmp_path / "state"), merge(None, [entry()]), {sha256(A): A})
+    assert caught.value.code == "bad-receipt"
+    assert list(store.iterdir()) == [store / sha256(C)]

@@ -1,0 +1,62 @@
+"""A look at the state folder shows whether a run was interrupted or left anything, and loads nothing slow."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from unhang.store import state
+
+
+def loaded(code: str) -> set[str]:
+    """Return the modules of a fresh interpreter after `code`."""
+    program = f"{code}\nimport sys; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True, timeout=60)
+    return set(done.stdout.split())
+
+
+def test_looking_imports_nothing_slow() -> None:
+    code = (
+        "from unhang.store.receipt import load; from unhang.store.state import interrupted\n"
+        "load('/nonexistent'); interrupted('/nonexistent')"
+    )
+    slow = {"dataclasses", "pathlib", "tempfile", "inspect", "filelock", "subprocess", "libcst", "ast", "logging"}
+    slow |= {"unhang.store.transaction", "unhang.store.journal", "unhang.store.lock"}
+    assert slow & (loaded(code) - loaded("")) == set()  # an editable install may load some by itself
+
+
+# What is left
+
+
+@pytest.mark.parametrize(
+    ("names", "is_left"),
+    [("", True), ("lock", True), (".gitignore", True), (".gitignore lock made-parent journal.tmp", True),
+     ("receipt.json lock .gitignore", True), ("receipt.json journal.tmp", True), ("receipt.json", False),
+     ("receipt.json pristine made-parent .gitignore", False), ("notes.txt", False)],
+)  # fmt: skip
+def test_a_lock_a_draft_or_a_folder_with_nothing_that_counts_is_litter(
+    tmp_path: Path, names: str, is_left: bool
+) -> None:
+    (tmp_path / "share" / "unhang").mkdir(parents=True)
+    for name in names.split():
+        (tmp_path / "share" / "unhang" / name).touch()
+    assert state.littered(str(tmp_path / "share" / "unhang")) is is_left
+
+
+def test_a_marker_of_the_parent_is_litter(tmp_path: Path) -> None:
+    assert not state.littered(str(tmp_path / "share" / "unhang"))
+    (tmp_path / ".unhang-made-other-1").touch()
+    assert not state.littered(str(tmp_path / "share" / "unhang"))
+    (tmp_path / ".unhang-made-share-1").touch()
+    assert state.littered(str(tmp_path / "share" / "unhang"))
+
+
+@pytest.mark.parametrize("stage", [state.INTENT, state.READY, state.DONE])
+def test_a_journal_of_any_stage_is_an_interrupted_run(tmp_path: Path, stage: str) -> None:
+    assert not state.interrupted(str(tmp_path / "missing"))
+    assert not state.interrupted(str(tmp_path))
+    (tmp_path / stage).symlink_to("nowhere")
+    assert state.interrupted(str(tmp_path))
