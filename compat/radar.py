@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 from unhang.compat import index, upstreams
 from unhang.compat.index import Offer, Wheel
-from unhang.judge.decide import DRIFTED, NOT_AFFECTED, UNLISTED
-from unhang.judge.matrix import BY_STATE, Releases
-from unhang.judge.observe import judge
+from unhang.judge.decide import BY_STATE, DRIFTED, NOT_AFFECTED, UNLISTED
+from unhang.judge.matrix import Releases
+from unhang.judge.observe import observe_bytes
 from unhang.shapes import catalog
 from unhang.shapes.catalog import Fix, Target
 from unhang.tell.matrix_text import retirements
@@ -103,7 +103,7 @@ def _verdict(target: Target, data: bytes | None) -> tuple[str | None, str, str]:
     if data is None:
         return None, NOT_AFFECTED, "no such file in it"
     table = catalog.shape_table()
-    seen = judge(target.file, data, target.function, table.files)
+    seen = observe_bytes(target.file, data, target.function, table.files)
     if seen.problem is not None:
         return None, DRIFTED, f"{seen.problem}: {seen.detail}"
     if seen.shape is None:

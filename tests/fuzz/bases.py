@@ -16,7 +16,7 @@ from support import sources, wheels
 from support.sources import Source
 from unhang.judge.decide import decide
 from unhang.judge.findings import Finding
-from unhang.judge.observe import judge
+from unhang.judge.observe import observe_bytes
 from unhang.records import Installation
 from unhang.shapes import catalog, shape
 
@@ -92,7 +92,7 @@ def finding_of(source: Source, data: bytes) -> Finding:
     """Return the verdict of `check` on a file of these bytes, without a receipt. Reads no file."""
     target = source.target
     where = Installation(target.upstream, None, "/fuzz", "/fuzz/package", "source", None, ())
-    seen = judge(f"/fuzz/{target.file}", data, target.function, catalog.shape_table().files)
+    seen = observe_bytes(f"/fuzz/{target.file}", data, target.function, catalog.shape_table().files)
     return Finding(where, target, seen, decide(target, where, seen, catalog.shape_table(), {}, None))
 
 

@@ -1,4 +1,4 @@
-"""Outlines: equal on every Python, one for one with shapes, and without a line of upstream's."""
+"""Outlines: equal on every Python, as distinct as shapes, and free of upstream's code."""
 
 from __future__ import annotations
 
@@ -68,14 +68,14 @@ def f(x):
     assert ",".join(kinds(code)) == wanted
 
 
-def test_a_statement_is_told_without_those_nested_in_it() -> None:
+def test_a_digest_leaves_out_nested_statements() -> None:
     one = outline.outline(function("def f(x):\n    with x:\n        a = 1\n        b = 2\n"))
     other = outline.outline(function("def f(x):\n    with x:\n        a = 3\n        b = 2\n"))
     differ = [left.kind for left, right in zip(one, other) if left.digest != right.digest]
     assert differ == ["Assign"]
 
 
-def test_the_same_statement_has_one_digest_wherever_it_is_nested() -> None:
+def test_a_statement_has_the_same_digest_at_every_depth() -> None:
     first, _, second = outline.outline(function("def f():\n    a = 1\n    if x:\n        a = 1\n"))[1:]
     assert (first.digest, first.depth, second.depth) == (second.digest, 1, 2)
 
@@ -105,8 +105,8 @@ def test_parents() -> None:
 
 def test_an_arm_has_a_line() -> None:
     code = "def f(x):\n    match x:\n        case 1: pass\n\n    try:\n        a()\n    finally:\n\n        b()\n"
-    told = [(placed.entry.kind, placed.line) for placed in outline.placed_outline(function(code))]
-    assert told[2:] == [("match_case", 3), ("Pass", 3), ("Try", 5), ("Expr", 6), ("finally", 9), ("Expr", 9)]
+    lines = [(placed.entry.kind, placed.line) for placed in outline.placed_outline(function(code))]
+    assert lines[2:] == [("match_case", 3), ("Pass", 3), ("Try", 5), ("Expr", 6), ("finally", 9), ("Expr", 9)]
 
 
 @pytest.mark.parametrize("minor", [10, 11, 12, 13])
@@ -120,7 +120,7 @@ def test_an_outline_is_equal_on_every_python(minor: int, tmp_path: Path) -> None
         version = {"verl": "0.7.1", "ms-swift": "4.6.0"}.get(project, "0.17.1")
         data = wheels.read(project, version, target.file)
         found = shape.find(shape.parse(data), target.function) if data is not None else []
-        # as it stands, not unparsed: newer Pythons have spellings that older ones do not parse
+        # the source, not ast.unparse: newer Pythons write code that older ones do not parse
         rows = (data or b"").decode().splitlines(keepends=True)
         code += "".join("\n" + textwrap.dedent("".join(rows[node.lineno - 1 : node.end_lineno])) for node in found)
     done = subprocess.run(
@@ -131,11 +131,11 @@ def test_an_outline_is_equal_on_every_python(minor: int, tmp_path: Path) -> None
         check=False,
     )
     assert done.returncode == 0, done.stderr.decode()
-    version_, told = json.loads(done.stdout)
+    version_, found_there = json.loads(done.stdout)
     nodes = [node for node in ast.parse(code).body if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
     assert version_ == minor
-    assert told == json.loads(json.dumps([outline.placed_outline(node) for node in nodes]))
-    assert sum(map(len, told)) > 500
+    assert found_there == json.loads(json.dumps([outline.placed_outline(node) for node in nodes]))
+    assert sum(map(len, found_there)) > 500
 
 
 # -- the data ---------------------------------------------------------------------------------------------------------
@@ -151,7 +151,7 @@ def test_every_shape_on_record_has_an_outline_of_its_own() -> None:
     assert set(table.rows) == on_record
 
 
-def test_the_data_says_what_a_real_function_says() -> None:
+def test_the_data_has_the_outlines_of_real_functions() -> None:
     table, seen = catalog.outlines(), 0
     for target, version in ((target, "0.17.1") for target in TARGETS if target.upstream.startswith("megatron")):
         data = wheels.read("megatron-core", version, target.file)
@@ -162,7 +162,7 @@ def test_the_data_says_what_a_real_function_says() -> None:
     assert seen >= 3
 
 
-def test_the_data_is_small_and_is_digests_kinds_and_places_alone() -> None:
+def test_the_data_is_small_and_only_digests_kinds_and_places() -> None:
     data = json.loads(DATA.read_text())
     assert DATA.stat().st_size < 250_000
     assert max(len(line) for line in DATA.read_text().splitlines()) < 2_000

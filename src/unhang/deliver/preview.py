@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from unhang.judge.decide import APPLIED, Verdict
 from unhang.judge.findings import Finding
-from unhang.judge.observe import judge
+from unhang.judge.observe import observe_bytes
 from unhang.rewrite.plan import FilePlan
 from unhang.shapes import catalog
 
@@ -24,7 +24,7 @@ def with_rewrites(findings: Iterable[Finding], files: Sequence[FilePlan], detail
         path = finding.seen.path
         after = rewritten.get((os.path.realpath(path), finding.target))
         if after is not None:
-            seen = judge(path, after, finding.target.function, known)
+            seen = observe_bytes(path, after, finding.target.function, known)
             finding = finding._replace(seen=seen, verdict=Verdict(APPLIED, None, detail, ""))
         previewed.append(finding)
     return previewed
