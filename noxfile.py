@@ -20,13 +20,13 @@ nox.options.sessions = ["lint", "typecheck", "tests"]
 
 HERE = Path(__file__).parent
 PYTHONS = ["3.10", "3.11", "3.12", "3.13"]
-PROJECT = nox.project.load_toml(HERE / "pyproject.toml")
+GROUPS = nox.project.load_toml(HERE / "pyproject.toml")
 PROOFS = ["tests/prove", "tests/cli/test_prove_command.py", "tests/proofs"]
 PROOFS += ["tests/upstream/test_runner.py"]  # two ranks, which need torch
 DEMO = ["verl==0.7.1", "megatron-core==0.17.1", "ms-swift==4.6.0"]
 
 
-def install(session: nox.Session, *groups: str) -> None:
+def install_wheel(session: nox.Session, *groups: str) -> None:
     """Build the wheel and install it, with dependency groups: the tests run on what users get, not on the source."""
     dist = Path(session.create_tmp()) / "dist"
     for stale in dist, HERE / "build":  # setuptools would pack modules that are gone from the source
@@ -34,7 +34,7 @@ def install(session: nox.Session, *groups: str) -> None:
     session.run("python", "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(dist), str(HERE))
     (wheel,) = map(str, dist.glob("*.whl"))
     session.install("--quiet", "--force-reinstall", "--no-deps", wheel)
-    session.install("--quiet", wheel, *nox.project.dependency_groups(PROJECT, *groups))
+    session.install("--quiet", wheel, *nox.project.dependency_groups(GROUPS, *groups))
 
 
 def install_proofs(session: nox.Session) -> None:
@@ -75,7 +75,7 @@ def fetch(session: nox.Session) -> Path:
 @nox.session(reuse_venv=True)
 def demo(session: nox.Session) -> None:
     """Fetch verl 0.7.1, megatron-core 0.17.1 and ms-swift 4.6.0 into a folder of their own, and patch them there."""
-    install(session)
+    install_wheel(session)
     folder = fetch(session)
     session.run("unhang", "check", "--target", str(folder), success_codes=[1])
     session.run("unhang", "diff", "--target", str(folder), success_codes=[1])
@@ -87,7 +87,7 @@ def demo(session: nox.Session) -> None:
 @nox.session(reuse_venv=True)
 def tests(session: nox.Session) -> None:
     """Run the quick tests on the Python that runs nox: all but those marked slow, within three minutes on two cores."""
-    install(session, "test")
+    install_wheel(session, "test")
     pytest(session, "--quick", TMPDIR=scratch())
 
 
@@ -95,28 +95,28 @@ def tests(session: nox.Session) -> None:
 def tests_all(session: nox.Session) -> None:
     """Run all tests, on each Python. On 3.11, without arguments, the branch coverage must not fall below its floor."""
     measured = session.python == "3.11" and not session.posargs
-    install(session, "test", *(["coverage"] if measured else []))
+    install_wheel(session, "test", *(["coverage"] if measured else []))
     pytest(session, *(["--cov", "--cov-report=term:skip-covered"] if measured else []), TMPDIR=scratch())
 
 
 @nox.session(python="3.11", reuse_venv=True)
 def builds(session: nox.Session) -> None:
     """Show that each way to build and install gives the same files, and what tools see of a plain checkout."""
-    session.install("--quiet", *nox.project.dependency_groups(PROJECT, "builds"))
+    session.install("--quiet", *nox.project.dependency_groups(GROUPS, "builds"))
     session.run("python", ".ci/builds.py", env={"TMPDIR": scratch()})
 
 
 @nox.session(reuse_venv=True)
 def soak(session: nox.Session) -> None:
     """Kill whole runs for minutes, at each operation and at random times; print the figures of docs/promises.md."""
-    install(session, "test")
+    install_wheel(session, "test")
     pytest(session, "-n", "0", "tests/whole/test_killed_runs.py", UNHANG_SOAK="1")
 
 
 @nox.session(reuse_venv=True)
 def fuzz(session: nox.Session) -> None:
     """Mutate the real target functions at least 10,000 times, and print the figures of docs/promises.md."""
-    install(session, "test")
+    install_wheel(session, "test")
     session.run("python", "-W", "ignore", "tests/support/fuzz.py", *session.posargs, env={"PYTHONPATH": "tests"})
 
 
@@ -127,7 +127,7 @@ def proofs(session: nox.Session) -> None:
     Prints the table, and writes it as JSON and JUnit to the session's temporary folder. `UNHANG_PROOFS=core` runs the
     core set, which takes some minutes; all of it takes more than half an hour.
     """
-    install(session, "test")
+    install_wheel(session, "test")
     install_proofs(session)
     out = Path(session.create_tmp())
     env = {"UNHANG_PROOFS": os.environ.get("UNHANG_PROOFS", "all"), "UNHANG_PROOFS_JSON": str(out / "proofs.json")}
@@ -137,7 +137,7 @@ def proofs(session: nox.Session) -> None:
 @nox.session(python="3.11", reuse_venv=True)
 def prove(session: nox.Session) -> None:
     """Run `unhang prove` with an interpreter that has torch, on a tree or a folder: `-- --source TREE`."""
-    install(session)
+    install_wheel(session)
     install_proofs(session)
     # untouched source shows its defect and exits with 1: that is no failure of this session
     session.run("unhang", "prove", "--python", f"{session.bin}/python", *session.posargs, success_codes=[0, 1])
@@ -150,7 +150,7 @@ def upstream(session: nox.Session) -> None:
     docs/upstream.md says what it needs, and how to read the table. The session's temporary folder keeps the table as
     text, JSON and JUnit, and the environments of the upstreams.
     """
-    install(session, "test")
+    install_wheel(session, "test")
     env = {"TMPDIR": tempfile.gettempdir(), "PYTHONPATH": str(HERE / "tests")}
     session.run("python", "-m", "upstream.run", "--tmp", session.create_tmp(), *session.posargs, env=env)
 
@@ -158,16 +158,18 @@ def upstream(session: nox.Session) -> None:
 @nox.session(reuse_venv=True)
 def sweep(session: nox.Session) -> None:
     """Regenerate compat/ from the package index and clones (UNHANG_{MEGATRON,VERL,SWIFT}_CLONE: paths or URLs)."""
-    install(session, "sweep")
+    install_wheel(session)
+    session.install("--quiet", *nox.project.dependency_groups(GROUPS, "sweep"))
     session.run("python", "-m", "unhang.compat.sweep.generate", "--out", str(HERE / "compat"), *session.posargs)
-    install(session)  # with the new data: the README's table and the picture are made from that
+    install_wheel(session)  # with the new data: the README's table and the picture are made from that
     session.run("python", "-m", "unhang.compat.sweep.pages", "--root", str(HERE))
 
 
 @nox.session(reuse_venv=True)
 def compat(session: nox.Session) -> None:
     """Lint the matrix, the pages made of it, and verify a random sample of it against real wheels."""
-    install(session, "sweep")
+    install_wheel(session)
+    session.install("--quiet", *nox.project.dependency_groups(GROUPS, "sweep"))
     session.run("python", "-m", "unhang.compat.sweep.pages", "--check", "--root", str(HERE))
     session.run("python", "-m", "unhang.compat.sweep.lint", *session.posargs)
 
@@ -175,14 +177,15 @@ def compat(session: nox.Session) -> None:
 @nox.session(reuse_venv=True)
 def radar(session: nox.Session) -> None:
     """Compare the matrix with what the package index offers now."""
-    install(session, "sweep")
+    install_wheel(session)
+    session.install("--quiet", *nox.project.dependency_groups(GROUPS, "sweep"))
     session.run("python", "-m", "unhang.compat.radar", *session.posargs)
 
 
 @nox.session(python="3.11", reuse_venv=True)
 def fleet(session: nox.Session) -> None:
     """Try docs/fleets.md: a local Ray cluster with an unpatched node, and a stand-in for Slurm's srun."""
-    install(session, "test")
+    install_wheel(session, "test")
     session.install("--quiet", "ray")
     pytest(session, "-n", "0", "tests/test_fleet.py")
 
@@ -194,14 +197,14 @@ def image(session: nox.Session) -> None:
         session.error("this needs buildah: apt-get install buildah")
     if os.geteuid() != 0:
         session.error("buildah's chroot isolation needs root")
-    install(session, "test")
+    install_wheel(session, "test")
     pytest(session, "-n", "0", "tests/whole/test_image.py", UNHANG_IMAGES="1")
 
 
 @nox.session(reuse_venv=True)
 def lint(session: nox.Session) -> None:
     """Lint all Python files, check their format, and validate the workflows against their schemas."""
-    session.install("--quiet", *nox.project.dependency_groups(PROJECT, "lint"))
+    session.install("--quiet", *nox.project.dependency_groups(GROUPS, "lint"))
     session.run("ruff", "check", ".")
     session.run("ruff", "format", "--check", ".")
     for schema, files in ("github-workflows", "workflows/*.yml"), ("github-actions", "actions/*/action.yml"):
@@ -212,8 +215,8 @@ def lint(session: nox.Session) -> None:
 @nox.session(reuse_venv=True)
 def typecheck(session: nox.Session) -> None:
     """Check the types of the tool, the tests, the benchmarks and the scripts."""
-    session.install("--quiet", *PROJECT["project"]["dependencies"])
-    session.install("--quiet", *nox.project.dependency_groups(PROJECT, "typecheck"))
+    session.install("--quiet", *GROUPS["project"]["dependencies"])
+    session.install("--quiet", *nox.project.dependency_groups(GROUPS, "typecheck"))
     session.run("mypy", "-p", "unhang")
     scripts = [*Path(".github").rglob("*.py"), *Path(".ci").glob("*.py")]
     session.run("mypy", "tests", "benchmarks", "noxfile.py", *map(str, sorted(scripts)))
@@ -222,7 +225,7 @@ def typecheck(session: nox.Session) -> None:
 @nox.session(reuse_venv=True)
 def bench(session: nox.Session) -> None:
     """Time check, diff and apply beside imports and other tools; print the goals, and write docs/performance.md."""
-    install(session, "bench")
+    install_wheel(session, "bench")
     script = str(HERE / "benchmarks" / "session.py")
     # the tests share its counter of system calls
     session.run("python", script, str(fetch(session)), *session.posargs, env={"PYTHONPATH": str(HERE / "tests")})

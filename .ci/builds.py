@@ -22,6 +22,8 @@ Files = dict[str, str]
 """The sha256 of each file, by its path below site-packages."""
 # pip writes these when it installs: they name the source, and each other.
 WRITTEN_BY_PIP = {"INSTALLER", "REQUESTED", "RECORD", "direct_url.json"}
+# What makes compat/data: a checkout has it, and so has an editable install. A wheel need not.
+OF_CHECKOUT = ("unhang/compat/sweep/", "unhang/compat/endstates/")
 # Prints the folder of each package of an editable install, as `import` finds it, and the file of each module.
 WALK = """
 import json, pkgutil, unhang
@@ -89,7 +91,8 @@ def install_editable(tree: Path, folder: Path, wheel: Files) -> Files:
         if path.name == "__init__.py":
             packages[place] = path.parent
             place += "/__init__"
-        files[f"{place}.py"] = digest(path)
+        if f"{place}.py" in wheel or not place.startswith(OF_CHECKOUT):
+            files[f"{place}.py"] = digest(path)
     for name in sorted(wheel):
         package = max((package for package in packages if name.startswith(f"{package}/")), key=len, default=None)
         if package and name not in files and (path := packages[package] / name[len(package) + 1 :]).is_file():
@@ -139,8 +142,7 @@ def unresolved(tree: Path) -> list[str]:
 
 
 def seen_once(tree: Path, site: Path) -> list[str]:
-    """Return the modules of the package that ruff, mypy or coverage reads under two names, or how many are missing."""
-    wheel = sorted(site.rglob("*.py"))
+    """Return the modules of the package that ruff, mypy or coverage reads under two names, or not at all."""
     # fails where an import does not resolve, which `nox -s typecheck` reports
     report = ["--cache-dir", os.devnull, "--linecoverage-report", str(site.parent)]
     run("mypy", *report, "-p", "unhang", cwd=tree, fails=True)
@@ -153,13 +155,13 @@ def seen_once(tree: Path, site: Path) -> list[str]:
         "mypy": list(json.loads((site.parent / "coverage.json").read_text())["lines"]),
         "coverage": [str(site / name) for name in measured["files"]],
     }
-    ours = [site, *(tree / name for name in ("src", "codemods", "compat", "patches"))]
     wrong = []
     for tool, names in seen.items():
-        files = Counter(path for name in names if any(map((path := (tree / name).resolve()).is_relative_to, ours)))
+        folders = [site] if tool == "coverage" else [tree / name for name in ("src", "codemods", "compat", "patches")]
+        ours = {path for folder in folders for path in folder.rglob("*.py")}
+        files = Counter(path for name in names if (path := (tree / name).resolve()) in ours)
         wrong += [f"{tool} reads {path} {count} times" for path, count in files.items() if count > 1]
-        if len(files) != len(wheel):
-            wrong.append(f"{tool} reads {len(files)} modules, the wheel has {len(wheel)}")
+        wrong += [f"{tool} does not read {path}" for path in sorted(ours - {*files})]
         print(f"{tool}: {sum(files.values())} reads of {len(files)} modules")
     return wrong
 

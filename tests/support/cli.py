@@ -1,4 +1,4 @@
-"""Runs `unhang` as a user does: a process of its own, its output and exit code; and lays out upstreams to run it on."""
+"""Run `unhang` in a process, as users do, and lay out upstreams to run it on."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from typing import Any, NamedTuple
 
 from support import wheels
 
-# What could choose another environment, or colour the output, than the test means.
+# These could select another environment, or colour the output.
 _NEUTRAL = ("VIRTUAL_ENV", "CONDA_PREFIX", "NO_COLOR", "FORCE_COLOR", "PYTHONPATH")
 
 
 class Ran(NamedTuple):
-    """What came of a run."""
+    """The result of a run."""
 
     code: int
     out: str
@@ -27,7 +27,7 @@ class Ran(NamedTuple):
 
     @property
     def json(self) -> Any:
-        """Its stdout, which must be one JSON document."""
+        """The stdout, which must be one JSON document."""
         return json.loads(self.out)
 
 
@@ -37,7 +37,7 @@ def unhang(*arguments: str | os.PathLike[str], cwd: Path | None = None, env: Map
 
 
 def python(*arguments: str | os.PathLike[str], cwd: Path | None = None, env: Mapping[str, str] | None = None) -> Ran:
-    """Run this Python, which has the installed package."""
+    """Run this Python, in which the package is installed."""
     neutral = {name: value for name, value in os.environ.items() if name not in _NEUTRAL}
     done = subprocess.run(
         [sys.executable, *map(os.fspath, arguments)],
@@ -51,7 +51,7 @@ def python(*arguments: str | os.PathLike[str], cwd: Path | None = None, env: Map
 
 
 def unpack(folder: Path, *releases: tuple[str, str]) -> Path:
-    """Lay out real releases in a folder, as `pip install --target` does; gives the folder."""
+    """Lay out real releases in a folder, as `pip install --target` does, and return the folder."""
     for project, version in releases:
         with zipfile.ZipFile(wheels.fetch(project, version)) as wheel:
             wheel.extractall(folder)
@@ -59,7 +59,7 @@ def unpack(folder: Path, *releases: tuple[str, str]) -> Path:
 
 
 def tree(folder: Path) -> dict[str, tuple[int, str]]:
-    """Every file below a folder, outside __pycache__: mode and sha256; folders too, so that a leftover one shows."""
+    """Return the mode and sha256 of every file and folder below a folder, without __pycache__."""
     found = {}
     for path in sorted(folder.rglob("*")):
         if "__pycache__" not in path.parts:
@@ -69,5 +69,5 @@ def tree(folder: Path) -> dict[str, tuple[int, str]]:
 
 
 def verdicts(ran: Ran) -> dict[tuple[str, str, str], str]:
-    """The verdict of each result of a JSON report, by upstream, fix and file."""
+    """Return the verdicts of a JSON report by upstream, fix and file."""
     return {(item["upstream"], item["fix"], item["file"]): item["verdict"] for item in ran.json["results"]}

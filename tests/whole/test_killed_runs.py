@@ -29,6 +29,8 @@ SOAK = bool(os.environ.get("UNHANG_SOAK"))
 soak = pytest.mark.skipif(not SOAK, reason="takes minutes: UNHANG_SOAK=1, or nox -s soak")
 RECOVERED = "An earlier run was interrupted"
 COMMANDS = ("apply", "revert")
+# Each instant to be killed at, or a sample of them.
+sampled = pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.slow, id="all"), pytest.param(9, id="some")])
 
 
 @pytest.fixture(scope="module")
@@ -116,14 +118,14 @@ def test_a_run_with_nothing_to_do_does_not_touch_the_disk(stage: Stage) -> None:
 # Killed
 
 
-def struck(stage: Stage, command: str, followings: tuple[str, ...]) -> str:
-    """Kill a run at each of its instants, and have the next command settle it; gives the figures."""
+def struck(stage: Stage, command: str, followings: tuple[str, ...], every: int = 1) -> str:
+    """Kill a run at each of its instants, or every so many, and have the next command settle it; gives the figures."""
     is_apply = command == "apply"
     prefix = stage.fresh(applied=not is_apply)
     counted = whole.run(prefix, command)
     assert whole.tree(prefix) == (stage.applied if is_apply else stage.pristine)
     assert whole.stale_bytecode(prefix / "site") == []
-    todo = instants(counted.operations)
+    todo = instants(counted.operations)[::every]
     assert {"open", "write", "fsync", "rename", "replace", "link", "unlink"} <= set(counted.operations)
     killed = halfway = 0
     for number, (at, blow) in enumerate(todo):
@@ -135,15 +137,16 @@ def struck(stage: Stage, command: str, followings: tuple[str, ...]) -> str:
             continue
         killed, halfway = killed + 1, halfway + whole.interrupted(prefix)
         assert_survives(stage, prefix, followings[number % len(followings)])
-    assert killed > 100
+    assert killed > 100 // every
     assert halfway > killed / 2
     then = " or ".join(f"`{following}`" for following in followings)
     return f"`{command}` killed at {killed} instants, {halfway} of them with a journal, then {then}: no mix"
 
 
+@sampled
 @pytest.mark.parametrize("command", COMMANDS)
-def test_killed_at_every_operation(stage: Stage, tell: list[str], command: str) -> None:
-    tell.append(struck(stage, command, COMMANDS))
+def test_killed_at_every_operation(stage: Stage, tell: list[str], command: str, every: int) -> None:
+    tell.append(struck(stage, command, COMMANDS, every))
 
 
 @soak
@@ -183,9 +186,10 @@ def struck_twice(stage: Stage, command: str, at: int, second: str, every: int) -
     return killed
 
 
-def test_killed_again_while_recovering(stage: Stage, tell: list[str]) -> None:
+@sampled
+def test_killed_again_while_recovering(stage: Stage, tell: list[str], every: int) -> None:
     at = halfway_at(stage, "apply")["ready"]
-    killed = struck_twice(stage, "apply", at, "apply", every=1) + struck_twice(stage, "apply", at, "revert", every=7)
+    killed = struck_twice(stage, "apply", at, "apply", every) + struck_twice(stage, "apply", at, "revert", 7 * every)
     tell.append(f"an `apply` killed halfway, then the run that recovers killed too, at {killed} instants: no mix")
 
 
@@ -246,6 +250,7 @@ def settled(stage: Stage, prefix: Path) -> str:
     return "applied" if left == stage.applied else "pristine"
 
 
+@pytest.mark.slow
 def test_thirty_two_processes_apply_at_once(stage: Stage, tell: list[str]) -> None:
     site = stage.fresh(applied=False) / "site"
     before, began = cli.tree(site), time.monotonic()
