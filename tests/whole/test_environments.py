@@ -101,7 +101,9 @@ def test_pip_uninstalls_and_reinstalls_over_a_patched_wheel(tmp_path: Path, comp
     assert env.unhang("apply").code == 0
     env.pip("uninstall", "-y", "verl")
     left = env.names() - empty
-    assert {name.rpartition("/")[0] for name in left} == {"share/unhang", "share/unhang/pristine"}, "only our receipt is left"
+    assert {name.rpartition("/")[0] for name in left} == {"share/unhang", "share/unhang/pristine"}, (
+        "only our receipt is left"
+    )
     assert env.unhang("revert").code == 0
     assert env.names() == empty
 

@@ -30,7 +30,9 @@ soak = pytest.mark.skipif(not SOAK, reason="takes minutes: UNHANG_SOAK=1, or nox
 RECOVERED = "An earlier run was interrupted"
 COMMANDS = ("apply", "revert")
 # Each instant to be killed at, or a sample of them.
-sampled = pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.slow, id="all"), pytest.param(9, id="some")])
+sampled = pytest.mark.parametrize(
+    "every", [pytest.param(1, marks=pytest.mark.slow, id="all"), pytest.param(9, id="some")]
+)
 
 
 @pytest.fixture(scope="module")
