@@ -1,7 +1,7 @@
 """Build virtual environments for the tests, and stand-ins for the upstreams.
 
-The stand-ins have the files that identify the upstreams and little else, so that they can be imported: the tests compare
-what the search finds with what `import` finds.
+The stand-ins have the files that identify the upstreams and little else, so that they can be imported: the tests
+compare what the search finds with what `import` finds.
 """
 
 from __future__ import annotations
@@ -59,10 +59,10 @@ class Env(NamedTuple):
         """Run the interpreter, by default in the prefix, and return its stdout."""
         return run(str(self.python), *arguments, cwd=cwd or self.prefix)
 
-    def install(self, wheel: Path) -> None:
-        """Install a wheel with pip."""
+    def install(self, *wheels: Path) -> None:
+        """Install wheels with pip."""
         command = [pip_python(), "-m", "pip", "--python", str(self.python), "install", "--no-deps", "--no-index", "-q"]
-        run(*command, str(wheel), cwd=self.prefix)
+        run(*command, *map(str, wheels), cwd=self.prefix)
 
     def search(self, cwd: Path | None = None, script: Path | None = None) -> Search:
         """Search from our process: the probe runs in the interpreter of this environment."""
@@ -190,7 +190,7 @@ def build(root: Path, out: Path, *, editable: str | None = None) -> Path:
 
 
 def extract(wheel: Path, site: Path) -> None:
-    """Unpack a wheel: for interpreters that pip no longer supports."""
+    """Unpack a wheel, where its files matter and not who installed them: pip takes a second."""
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(site)
 
