@@ -1,7 +1,7 @@
-"""What is timed: whole processes and a few functions, as one pyperf script. `benchmarks/session.py` runs it.
+"""Time whole processes and a few functions with pyperf. `benchmarks/session.py` runs this script.
 
-Every process is started anew for each value; what must be taken back before the next one is taken back untimed, which
-pyperf's own `bench_command` has no place for.
+Each value is one new process. What a process changed is undone before the next one, untimed; pyperf's own
+`bench_command` cannot do that.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ class Case(NamedTuple):
     folder: Path
     stdin: Path | None = None
     undo: Callable[[], object] | None = None
-    """Run, untimed, after each."""
+    """Runs after each process, untimed."""
     codes: tuple[int, ...] = (0,)
 
 
 def processes(small: Path, large: Path, diff: Path) -> dict[str, Case]:
-    """The processes, by name; every one on the same five files."""
+    """Return the processes by name. All of them work on the same five files."""
     unhang = [str(Path(sys.executable).with_name("unhang"))]
     kept = {name: (small / name).read_bytes() for name in FILES}
 
@@ -90,7 +90,7 @@ COLD += ["unhang check", "unhang check, crowded", "unhang apply"]
 
 
 def processor() -> float:
-    """The processor's time, in seconds, of all processes that ended: no neighbour's load nor disk is in it."""
+    """Return the processor time of all ended child processes, in seconds. It excludes other load and the disk."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
 
@@ -101,7 +101,7 @@ def timed(
     before: Callable[[], object],
     clock: Callable[[], float] = time.perf_counter,
 ) -> Callable[[int], float]:
-    """The function that pyperf calls: runs the process so many times, and gives the seconds that these took."""
+    """Return the function that pyperf calls: it runs the process ``loops`` times and returns the seconds it took."""
 
     def run(loops: int) -> float:
         total = 0.0
@@ -114,7 +114,7 @@ def timed(
                 )
                 total += clock() - start
             if done.returncode not in case.codes:
-                raise RuntimeError(f"{case.command} exits with {done.returncode}: {done.stderr.decode()}")
+                raise RuntimeError(f"{case.command} exited with {done.returncode}: {done.stderr.decode()}")
             if case.undo is not None:
                 case.undo()
         return total
@@ -123,25 +123,25 @@ def timed(
 
 
 def warm_environment() -> dict[str, str]:
-    """The processes' environment: nothing in it that leads elsewhere."""
+    """Return the environment of the processes, without variables that could point Python elsewhere."""
     kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG", "TMPDIR") if name in os.environ}
     return {**kept, "PYTHONPATH": str(HERE), "NO_COLOR": "1"}
 
 
 def may_drop_caches() -> bool:
-    """Whether this user may empty the page cache."""
+    """Return whether this user may empty the page cache."""
     return os.access(DROP_CACHES, os.W_OK)
 
 
 def drop_caches() -> None:
-    """Empty the page cache, where we may."""
+    """Empty the page cache, if this user may."""
     if may_drop_caches():
         os.sync()
         DROP_CACHES.write_text("3\n")
 
 
 def bench_functions(runner: pyperf.Runner, small: Path) -> None:
-    """The parts of a run that are ours, in a process where all is imported."""
+    """Time our own functions, in a process that has imported everything."""
     from unhang.find.environment import for_target
     from unhang.find.locate import search
     from unhang.rewrite import one_file, plan
@@ -164,7 +164,7 @@ def bench_functions(runner: pyperf.Runner, small: Path) -> None:
 
 
 def main() -> None:
-    """Time one group: `warm`, `processor` (the same processes by the processor's time), `cold` or `functions`."""
+    """Time one group: `warm`, `processor` (the same processes by processor time), `cold` or `functions`."""
 
     def pass_on(command: list[str], options: argparse.Namespace) -> None:
         for name in "group", "small", "large", "diff":
@@ -187,7 +187,7 @@ def main() -> None:
             runner.bench_time_func(name, timed(case, environment, lambda: None, clock))
         return
     with tempfile.TemporaryDirectory(prefix="unhang-no-bytecode-") as nothing:
-        # bytecode is looked for in an empty folder, and none is written there
+        # Python looks for bytecode in an empty folder, and writes none
         environment |= {"PYTHONPYCACHEPREFIX": nothing, "PYTHONDONTWRITEBYTECODE": "1"}
         for name in COLD:
             runner.bench_time_func(f"{name}, cold", timed(cases[name], environment, drop_caches))

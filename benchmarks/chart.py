@@ -1,12 +1,15 @@
-"""The processes as one SVG of bars, for docs/performance.md. Needs no script; readable where it is dark. Pure."""
+"""Draw the processes as a bar chart, the SVG of docs/performance.md. It follows the reader's dark mode. Pure."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
-import pyperf
+if TYPE_CHECKING:
+    import pyperf
+
 
 WIDTH, LABELS, ROW, MARGIN, TOP = 860, 230, 24, 20, 74
 _STYLE = """
@@ -27,7 +30,7 @@ text { font-family: -apple-system, "Segoe UI", "Noto Sans", Helvetica, Arial, sa
 
 
 def render(processes: Mapping[str, pyperf.Benchmark]) -> str:
-    """The chart: a bar for each process up to its median, on a logarithmic scale, and a line for the middle half."""
+    """Return the SVG: a bar up to each process's median, on a logarithmic scale, and a line for the middle half."""
     low, high = 5.0, max(max(bench.get_values()) for bench in processes.values()) * 1000
     span = WIDTH - LABELS - 2 * MARGIN - 60
 

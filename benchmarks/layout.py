@@ -1,4 +1,4 @@
-"""The environments that are measured: the releases in a folder of their own, and among 400 other distributions."""
+"""Lay out the measured environments: the releases alone, and the releases among 400 other distributions."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ FILES_EACH = 150  # 60,000 in all, as a training image has
 
 
 def copied(pristine: Path, folder: Path) -> Path:
-    """A fresh copy of the releases, without bytecode; gives ``folder``."""
+    """Copy the releases to ``folder`` without bytecode, and return ``folder``."""
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(pristine, folder, ignore=shutil.ignore_patterns("__pycache__"))
     return folder
 
 
 def crowded(pristine: Path, folder: Path, *, others: int = OTHERS, files_each: int = FILES_EACH) -> Path:
-    """A fresh copy of the releases among made-up distributions, each with metadata and a RECORD; gives ``folder``."""
+    """Copy the releases to ``folder`` among made-up distributions with metadata and a RECORD, and return ``folder``."""
     copied(pristine, folder)
     for number in range(others):
         name = f"other_{number:03}"

@@ -1,12 +1,12 @@
-"""Time the schedules of real upstreams at 32, 256 and 1,024 ranks, on untouched and patched source, against the goals.
+"""Time the schedules of real upstreams at 32, 256 and 1,024 ranks, untouched and patched, and check the goals.
 
 It needs what `nox -s proofs` installs, and the tests' helpers:
 
-    PYTHONPATH=tests:tests/proofs .nox/proofs/bin/python benchmarks/schedules.py
+    PYTHONPATH=tests .nox/proofs/bin/python benchmarks/schedules.py
 
-Goals are held against processor time, shared out over the processes that record, as an idle machine would; wall time
-stands beside it. Imports are not in it. Of 32 ranks it is the best of three runs. `--largest 256` leaves out what is
-larger. Exit 1 where a goal is missed.
+The goals apply to processor time divided by the number of recording processes, which is the wall time on an idle
+machine; actual wall time is printed too. Imports are not included. For 32 ranks, the best of three runs counts.
+`--largest 256` skips larger jobs. The exit code is 1 if a goal is missed.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import suite
-
+from proofs import suite
 from unhang.find import environment, locate
 from unhang.prove import child, host
 from unhang.prove.cases import HUNG, Case, Topology
@@ -44,18 +43,18 @@ RELEASES = {
 
 
 class Timed(NamedTuple):
-    """One run: what it showed, and the seconds of recording and playing all ranks."""
+    """One run: its status, and the seconds for recording and playing all ranks."""
 
     status: str
     wall_s: float
     processor_s: float
-    """Of all processes together."""
+    """Sum over all processes."""
 
 
 def main() -> None:
-    """Measure and print a line for each fix, side and size; exit with 1 where a goal is missed."""
+    """Measure and print a line for each fix, side and size. Exit with 1 if a goal is missed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--largest", type=int, default=1024, help="no more ranks than these")
+    parser.add_argument("--largest", type=int, default=1024, help="skip jobs with more ranks")
     largest = parser.parse_args().largest
     cases = [Case(f"{size.world}", size, "schedule", HUNG) for size in SIZES if size.world <= largest]
     print(f"{os.cpu_count()} cores\n\n| proof | ranks | side | | wall s | processor s | goal s | |")
@@ -80,7 +79,7 @@ def main() -> None:
 
 
 def in_fork(fix: str, roots: list[Path], files: Mapping[str, bytes], cases: list[Case]) -> list[Timed]:
-    """Import the upstreams in a process of their own, with these files in place of theirs, and run the cases."""
+    """Run the cases in a new process that imports the upstreams with these files in place of their own."""
     with tempfile.TemporaryDirectory(prefix="unhang-bench-") as folder:
         modules = {}
         for path, data in files.items():
@@ -100,12 +99,12 @@ def in_fork(fix: str, roots: list[Path], files: Mapping[str, bytes], cases: list
 
 
 def run(pipe: Any, fix: str, roots: list[Path], modules: Mapping[str, str], cases: list[Case]) -> None:
-    """Run the cases, the first one twice: what it loads late is not to be timed."""
+    """Run the cases. The first one runs once untimed, because it loads modules late."""
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
     sys.path[:0] = map(str, roots)
     sys.meta_path.insert(0, child.Variant(modules))
     proof = importlib.import_module(f"unhang.prove.fixes.{fix.replace('-', '_')}")
-    warnings.simplefilter("ignore")  # the upstreams'
+    warnings.simplefilter("ignore")  # of the upstreams
     proof.prepare()
     proof.run(cases[0], 0.0)
     for case in cases:
@@ -114,7 +113,7 @@ def run(pipe: Any, fix: str, roots: list[Path], modules: Mapping[str, str], case
 
 
 def once(proof: Any, case: Case) -> Timed:
-    """One run of a case."""
+    """Run a case once."""
     before, begun = os.times(), time.monotonic()
     outcome = proof.run(case, 0.0)
     wall, now = time.monotonic() - begun, os.times()

@@ -1,7 +1,7 @@
-"""`nox -s bench`: lay out the environments, time everything in one run, hold it against the goals, write the docs.
+"""`nox -s bench`: lay out the environments, time everything in one run, check the goals, and write the docs.
 
-Ten minutes or so, on a machine with nothing else to do. `nox -s bench -- --quick` takes two, and is noisier;
-`--write-docs` also writes docs/performance.md and docs/performance.svg.
+It takes about ten minutes on an idle machine. `nox -s bench -- --quick` takes two, and is noisier. `--write-docs` also
+writes docs/performance.md and docs/performance.svg.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from support.work import STRACE, Work, beyond, count
 
 HERE = Path(__file__).parent
 WARM = ["--processes", "1", "--values", "3", "--warmups", "1", "--loops", "1"]
-COLD = ["--processes", "1", "--values", "1", "--warmups", "0", "--loops", "1"]  # a cold process is cold once
-QUICK, FULL = 2, 12  # rounds: the cases in turn, so that noise that comes and goes is shared by what is compared
+COLD = ["--processes", "1", "--values", "1", "--warmups", "0", "--loops", "1"]  # only the first run is cold
+QUICK, FULL = 2, 12  # rounds over all cases, so that noise hits them alike
 UNHANG = str(Path(sys.executable).with_name("unhang"))
 
 
 def main() -> None:
-    """Measure and print; exit with 1 where a goal is missed."""
+    """Measure and print. Exit with 1 if a limit is missed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("pristine", type=Path, help="a site-packages folder with unpatched upstreams")
     parser.add_argument("--quick", action="store_true", help="fewer runs")
@@ -50,7 +50,7 @@ def main() -> None:
 
 
 def measure(pristine: Path, folder: Path, *, quick: bool) -> Measured:
-    """All figures, of one run."""
+    """Return all figures of one run."""
     small, large = copied(pristine, folder / "small"), crowded(pristine, folder / "large")
     diff = folder / "unhang.diff"
     diff.write_bytes(subprocess.run([UNHANG, "diff", "--target", small], stdout=subprocess.PIPE, check=False).stdout)
@@ -67,7 +67,7 @@ def measure(pristine: Path, folder: Path, *, quick: bool) -> Measured:
 
 
 def _pyperf(group: str, folder: Path, rounds: int, options: list[str]) -> dict[str, pyperf.Benchmark]:
-    """The results of a group of cases, by name."""
+    """Run a group of cases and return the results by name."""
     out = folder / f"{group}.json"
     command = [sys.executable, str(HERE / "cases.py"), "--group", group, "--append", str(out), "--quiet", *options]
     for _ in range(rounds):
@@ -76,14 +76,14 @@ def _pyperf(group: str, folder: Path, rounds: int, options: list[str]) -> dict[s
 
 
 def _prove_equal_edits(site: Path, folder: Path) -> None:
-    """See that LibCST's own tool makes the same edits as we: else to compare the two would mean nothing."""
+    """Check that LibCST's own tool makes the same edits as unhang. Otherwise the comparison means nothing."""
     case = processes(site, site, folder / "unhang.diff")["libcst.tool codemod"]
     subprocess.run(case.command, cwd=site, env=warm_environment(), check=True, capture_output=True)
     subprocess.run([UNHANG, "check", "--target", site], check=True, capture_output=True)
 
 
 def _peak_megabytes(site: Path) -> float:
-    """Peak memory of one `apply`, which is taken back."""
+    """Return the peak memory of one `apply`, and revert it."""
     with open(os.devnull, "wb") as nothing:
         child = subprocess.Popen([UNHANG, "apply", "--target", site], stdout=nothing, stderr=nothing)
         _, status, usage = os.wait4(child.pid, 0)
@@ -93,7 +93,7 @@ def _peak_megabytes(site: Path) -> float:
 
 
 def _work(small: Path, large: Path) -> dict[str, Work]:
-    """What `check` asks of the file system, beyond the start of the interpreter; empty where there is no strace."""
+    """Count the file system calls of `check`, less those of starting Python. Returns nothing without strace."""
     if STRACE is None:
         return {}
     start = count([sys.executable, "-c", "pass"])

@@ -1,9 +1,9 @@
-"""What an overlay adds to the start of a Python process: `python benchmarks/startup.py OVERLAY [--python PY]...`.
+"""Measure what an overlay adds to the start of Python: `python benchmarks/startup.py OVERLAY [--python PY]...`.
 
-Starts `PY -c pass` without the overlay, with it, and with it where there is no bytecode and none may be written; there
-also with a hook that holds nothing, which is what Python itself takes to compile anything. All in turn, hundreds of
-times: noise comes and goes, and a run is compared with its neighbours. Milliseconds of processor time (user and
-system), and of the clock. Needs the standard library alone, and no `unhang`.
+Starts `PY -c pass` without the overlay, with it, and with it but without bytecode, which may not be written either. An
+empty hook without bytecode shows what Python needs to compile anything at all. The four alternate hundreds of times, so
+that each run is compared with its neighbours. Prints milliseconds of processor time (user and system) and of wall time.
+Needs only the standard library, not `unhang`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Took(NamedTuple):
 
 
 def measure(overlay: Path, python: str, runs: int, folder: Path) -> dict[str, list[Took]]:
-    """Time them in turn; ``folder`` is for copies of the overlay, which is left as it is."""
+    """Time the four in turn. ``folder`` receives copies of the overlay; the overlay itself is not changed."""
     plain = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     compiled, uncompiled, empty = (folder / name for name in ("compiled", "uncompiled", "empty"))
     shutil.copytree(overlay, compiled)
@@ -48,14 +48,15 @@ def measure(overlay: Path, python: str, runs: int, folder: Path) -> dict[str, li
     for number in range(WARM_UP + runs):
         for name, environment in environments.items():
             found = _process(python, environment)
-            if number >= WARM_UP:  # the first has written the bytecode
+            if number >= WARM_UP:  # the first run has written the bytecode
                 took[name].append(found)
     return took
 
 
 def added(took: dict[str, list[Took]], name: str) -> tuple[float, float, float, float]:
-    """What it adds, of processor time and then of the clock: the difference of the least runs, and the median of the
-    differences of neighbours.
+    """Return what a hook adds: least and median milliseconds of processor time, then of wall time.
+
+    The least is the difference of the two fastest runs, the median that of the differences between neighbours.
     """
     before, after = took[WITHOUT], took[name]
     least = [min(column) for column in (*zip(*before), *zip(*after))]
@@ -74,7 +75,7 @@ def _process(python: str, environment: dict[str, str]) -> Took:
 
 
 def main() -> None:
-    """Measure, and print a table in Markdown."""
+    """Measure, and print a Markdown table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("overlay", type=Path, metavar="OVERLAY", help="a folder that `unhang overlay` made")
     parser.add_argument("--python", action="append", metavar="PY", help="repeatable; default: this one")

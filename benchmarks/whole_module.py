@@ -1,7 +1,7 @@
-"""The same edits as LibCST's own tool makes them: every file parsed whole, and written anew from its tree.
+"""Make unhang's edits with LibCST's own tool, which parses each file whole and writes it from its tree.
 
-`python -m libcst.tool codemod -x whole_module.Fixes FILE...` runs it. It does less than `unhang apply`: no verdict, no
-proof, no receipt, no undo.
+`python -m libcst.tool codemod -x whole_module.Fixes FILE...` runs it. It does less than `unhang apply`: it gives no
+verdict, checks no result, and keeps no receipt to undo anything.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from unhang.shapes import catalog, shape
 
 
 class Fixes(VisitorBasedCodemodCommand):
-    """All fixes of a file, by its path."""
+    """Apply every fix that has a target in the file's path."""
 
-    DESCRIPTION = "Bring unhang's fixes into place."
+    DESCRIPTION = "Apply unhang's fixes."
     METADATA_DEPENDENCIES = (PositionProvider,)
 
     def __init__(self, context: CodemodContext) -> None:

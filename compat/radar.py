@@ -8,7 +8,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from unhang.cli.arguments import UPSTREAMS
 from unhang.compat import index
 from unhang.compat.index import Offer
 from unhang.compat.sweep import fetch, gather, sources
@@ -18,6 +17,7 @@ from unhang.compat.sweep.sources import Release
 from unhang.errors import UnhangError
 from unhang.judge.decide import DRIFTED, NOT_AFFECTED, UNLISTED
 from unhang.judge.matrix import BY_STATE
+from unhang.records import UPSTREAMS
 from unhang.shapes import catalog
 from unhang.shapes.catalog import Target
 from unhang.tell import report

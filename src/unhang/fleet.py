@@ -98,7 +98,7 @@ def look(fixes: Sequence[str]) -> Seen | str:
         return f"cannot be read: {error}"
     if state.interrupted(here.environment.state_dir):
         return "an earlier run of unhang was killed halfway: run `unhang apply` there"
-    return Seen(report.digest(findings), tuple(console.unmet(here, findings)))
+    return Seen(report.digest(findings), tuple(console.unmet(list(fixes), findings)))
 
 
 def _started_ray() -> ModuleType:

@@ -1,12 +1,34 @@
-"""The words of the design, as plain immutable records: what the other modules pass to each other."""
+"""The plain immutable records that one room hands to the next."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
+UPSTREAMS = ("megatron-core", "megatron-lm", "verl", "ms-swift")
+
+
+class Request(NamedTuple):
+    """What the user asked for, made once from the command line."""
+
+    python: str | None = None
+    """``--python``: an interpreter, an environment's folder, or a command on PATH."""
+    target: str | None = None
+    """``--target``: a site-packages folder, without an interpreter."""
+    source: str | None = None
+    """``--source``: a checkout."""
+    script: str | None = None
+    """``--script``: the script whose folder comes first on the path."""
+    fixes: tuple[str, ...] = ()
+    """The ids of the fixes to look at, the required ones included."""
+    required: tuple[str, ...] = ()
+    """The ids of the fixes that must be in place, or not needed."""
+    upstreams: tuple[str, ...] = UPSTREAMS
+    allow_none: bool = False
+    """Whether finding no upstream at all is fine."""
+
 
 class Environment(NamedTuple):
-    """The Python environment, or the folder, that was looked at."""
+    """The Python environment, or the folder, that was searched."""
 
     python: str | None
     """The interpreter that was asked; None for ``--target`` and ``--source``, which have none."""
@@ -16,7 +38,7 @@ class Environment(NamedTuple):
     """What chose it: ``--python``, ``$VIRTUAL_ENV``, ``$CONDA_PREFIX``, ``.venv``, ``own interpreter``,
     ``--target`` or ``--source``."""
     state_dir: str
-    """Where the receipt, the journal and the lock live: ``<prefix>/share/unhang`` or ``<folder>/.unhang``."""
+    """The folder of the receipt, the journal and the lock: ``<prefix>/share/unhang`` or ``<folder>/.unhang``."""
 
 
 class Installation(NamedTuple):
@@ -25,7 +47,7 @@ class Installation(NamedTuple):
     upstream: str
     """``megatron-core``, ``megatron-lm``, ``verl`` or ``ms-swift``."""
     version: str | None
-    """Parsed from the source, never imported; None where the source does not say."""
+    """Parsed from the source, never imported; None where the source does not state it."""
     root: str
     """The folder on the import path that holds the package: site-packages, or the top of a source tree."""
     package_dir: str
@@ -33,13 +55,13 @@ class Installation(NamedTuple):
     kind: str
     """``wheel`` (a RECORD lists its files), ``editable`` or ``source``."""
     record: str | None
-    """The RECORD file that lists the package's files, where there is one."""
+    """The RECORD file that lists the package's files, if there is one."""
     shadowed: tuple[str, ...]
     """Other copies (package folders) on the path, which this one hides from ``import``."""
 
 
 class Search(NamedTuple):
-    """What looking found: the environment, its installations, and what the user should know besides."""
+    """The environment, its installations, and what the user should know about them."""
 
     environment: Environment
     installations: tuple[Installation, ...]
@@ -47,11 +69,11 @@ class Search(NamedTuple):
 
 
 class Change(NamedTuple):
-    """One file to replace: planned whole in memory before anything is written."""
+    """One file to replace, planned whole in memory before anything is written."""
 
     path: str
     """The real file (symlinks resolved)."""
     before: bytes
-    """Its bytes as they were when planned; a file that differs when it is written is left alone."""
+    """Its bytes when it was planned; a file that has other bytes by the time of writing is not replaced."""
     after: bytes
     """Its new bytes."""

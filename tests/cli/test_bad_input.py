@@ -123,19 +123,19 @@ def test_a_pipe_in_the_place_of_a_version_is_not_waited_for(site: Path) -> None:
 
 
 def test_a_mistake_of_ours_exits_2_and_says_so(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from unhang.cli import commands
+    from unhang.cli import check_command
     from unhang.cli import main as command_line
 
     def fails(options: object) -> int:
         raise ZeroDivisionError("oops")
 
-    monkeypatch.setattr(commands, "check", fails)
+    monkeypatch.setattr(check_command, "run", fails)
     with pytest.MonkeyPatch.context() as patched:
         errors = io.StringIO()
         patched.setattr(sys, "stderr", errors)
         assert command_line.main(["check", "--target", str(site)]) == 2
     assert "Traceback" in errors.getvalue()
-    assert "error[internal]: this is a mistake in unhang: ZeroDivisionError: oops" in errors.getvalue()
+    assert "error[internal]: this is a bug in unhang: ZeroDivisionError: oops" in errors.getvalue()
 
 
 def test_a_broken_libcst_is_named_and_nothing_changes(site: Path, tmp_path: Path) -> None:
@@ -252,7 +252,7 @@ def test_a_function_that_stands_in_another_target_is_judged_there(only: tuple[st
     assert ("megatron-lm", "not-affected") in verdicts
     assert ("megatron-core", "unlisted") in verdicts or only, "an unknown shape there is told there"
     (detail,) = {result["detail"] for result in results if result["upstream"] == "megatron-lm"}
-    assert "it stands in megatron/core/utils.py" in detail
+    assert "it is in megatron/core/utils.py" in detail
 
 
 def test_a_link_that_leads_out_of_the_installation(site: Path, tmp_path: Path) -> None:

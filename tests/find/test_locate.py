@@ -361,7 +361,7 @@ def test_an_init_file_that_sets_its_own_path(env: Env) -> None:
     make.write(make.tree(env.site), {"megatron/__init__.py": init})
     found = agree(env)
     assert len(found.installations) == 2
-    assert warning(found).startswith(f"{env.site}/megatron/__init__.py sets its own search path when run")
+    assert warning(found).startswith(f"{env.site}/megatron/__init__.py changes its search path at run time")
 
 
 # Scripts, and the working directory

@@ -1,6 +1,8 @@
-"""Writes the tables of docs/prove.md and docs/proofs.md from a run of the proofs: `python page.py proofs.json docs`.
+"""Write the tables of docs/maintainers/proofs.md from a run of `nox -s proofs`.
 
-Of a run in parts (`nox -s proofs -- -k ms-swift`), name the files of all.
+    PYTHONPATH=tests python -m proofs.page docs/maintainers/proofs.md .nox/proofs/tmp/proofs.json
+
+If the run was made in parts (`nox -s proofs -- -k ms-swift`), name the JSON file of each part.
 """
 
 from __future__ import annotations
@@ -8,27 +10,26 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from support import pages
 
 START, END = "<!-- proofs: written by tests/proofs/page.py -->", "<!-- proofs: end -->"
 _UNTOUCHED, _PATCHED = "untouched", "patched"
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Put the tables of these runs between the markers of both pages in the folder that is named last."""
-    *sources, docs = map(Path, arguments)
+    """Write the tables of these runs between the markers of the page ``arguments[0]``."""
+    page, *sources = map(Path, arguments)
     document = joined([json.loads(source.read_text(encoding="utf-8")) for source in sources])
-    for page, text in (docs / "prove.md", summary(document)), (docs / "proofs.md", tables(document["proofs"])):
-        before, _, rest = page.read_text(encoding="utf-8").partition(START)
-        after = rest.partition(END)[2]
-        page.write_text(f"{before}{START}\n{text}\n{END}{after}", encoding="utf-8")
+    pages.fill(page, START, END, f"{summary(document)}\n\n{cases(document['proofs'])}")
     return 0
 
 
 def joined(documents: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """One document of several runs: of a line that several have, the first."""
+    """Merge the documents of several runs. Where two runs have the same line, the first one counts."""
     lines: dict[tuple[str, ...], dict[str, Any]] = {}
     left_out: dict[tuple[str, ...], dict[str, Any]] = {}
     for document in documents:
@@ -40,74 +41,63 @@ def joined(documents: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def summary(document: Mapping[str, Any]) -> str:
-    """A line for each proof, and what of it a release does not have, as Markdown."""
+    """Return Markdown with one row for each proof, and the cases that some releases cannot have."""
     proofs: dict[str, list[dict[str, Any]]] = {}
     for line in document["proofs"]:
         proofs.setdefault(line["proof"], []).append(line)
-    rows = [_summed(name, lines) for name, lines in proofs.items()]
-    left_out = [(item["proof"], f"`{item['name']}`", item["why"]) for item in document["left-out"]]
     head = ("proof", "cases", "of them controls", "untouched", "patched", "half patches", "seconds", "wrong")
-    parts = [table(head, rows)]
-    if left_out:
-        parts += ["Left out, as the release cannot have it:", table(("proof", "case or variant", "why"), left_out)]
+    parts = [pages.table(head, [_summary_row(name, lines) for name, lines in proofs.items()])]
+    if document["left-out"]:
+        rows = [(item["proof"], f"`{item['name']}`", item["why"]) for item in document["left-out"]]
+        parts += ["Left out, because the release cannot have the case:"]
+        parts += [pages.table(("proof", "case or variant", "why"), rows)]
     return "\n\n".join(parts)
 
 
-def _summed(name: str, lines: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    pairs = [line["outcomes"] for line in lines if is_pair(line)]
-    halves = {variant for line in lines if not is_pair(line) for variant in line["outcomes"]}
-    ends = [
+def cases(lines: Sequence[Mapping[str, Any]]) -> str:
+    """Return Markdown with one row for each case, and one for each variant that must fail."""
+    pairs = [
+        (
+            line["proof"],
+            f"{line['topology']}: `{line['case']}`{' (control)' if line['control'] else ''}",
+            *(_outcome(line["outcomes"][side]) for side in (_UNTOUCHED, _PATCHED)),
+            line["wrong"],
+        )
+        for line in lines
+        if _is_pair(line)
+    ]
+    variants = [
+        (line["proof"], name, f"`{line['case']}`", _outcome(outcome), line["wrong"])
+        for line in lines
+        if not _is_pair(line)
+        for name, outcome in line["outcomes"].items()
+    ]
+    parts = ["Every case:", pages.table(("proof", "job", "untouched", "patched", "wrong"), pairs)]
+    if variants:
+        parts += ["Half patches, and pull requests as written. Each must fail:"]
+        parts += [pages.table(("proof", "variant", "case", "outcome", "wrong"), variants)]
+    return "\n\n".join(parts)
+
+
+def _summary_row(name: str, lines: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    pairs = [line["outcomes"] for line in lines if _is_pair(line)]
+    halves = {variant for line in lines if not _is_pair(line) for variant in line["outcomes"]}
+    statuses = [
         ", ".join(f"{number} {status}" for status, number in Counter(pair[side]["status"] for pair in pairs).items())
         for side in (_UNTOUCHED, _PATCHED)
     ]
     seconds = sum(outcome["seconds"] for line in lines for outcome in line["outcomes"].values())
-    controls = sum(line["control"] for line in lines if is_pair(line))
+    controls = sum(line["control"] for line in lines if _is_pair(line))
     wrong = sum(bool(line["wrong"]) for line in lines)
-    return name, str(len(pairs)), str(controls), *ends, str(len(halves)), f"{seconds:.0f}", str(wrong)
+    return name, str(len(pairs)), str(controls), *statuses, str(len(halves)), f"{seconds:.0f}", str(wrong)
 
 
-def is_pair(line: Mapping[str, Any]) -> bool:
-    """Whether a line is of both sides, and not of a variant."""
+def _is_pair(line: Mapping[str, Any]) -> bool:
+    """Return whether a line has both sides, rather than a variant."""
     return set(line["outcomes"]) == {_UNTOUCHED, _PATCHED}
 
 
-def tables(lines: Sequence[dict[str, Any]]) -> str:
-    """The proofs, and what must fail and does, as Markdown."""
-    pairs = [line for line in lines if is_pair(line)]
-    others = [line for line in lines if not is_pair(line)]
-    proofs = [
-        (
-            line["proof"],
-            f"{line['topology']}: `{line['case']}`{' (control)' if line['control'] else ''}",
-            *(told(line["outcomes"][side]) for side in (_UNTOUCHED, _PATCHED)),
-            line["wrong"],
-        )
-        for line in pairs
-    ]
-    variants = [
-        (line["proof"], name, f"`{line['case']}`", told(outcome), line["wrong"])
-        for line in others
-        for name, outcome in line["outcomes"].items()
-    ]
-    return "\n\n".join(
-        [
-            table(("proof", "job", "untouched", "patched", "wrong"), proofs),
-            "Half a patch, and pull requests as written, which must fail:",
-            table(("proof", "variant", "case", "what it did", "wrong"), variants),
-        ]
-    )
-
-
-def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table as Markdown; a column in which nothing stands is left out."""
-    cells = [head, *rows]
-    kept = [index for index in range(len(head)) if any(row[index] for row in cells[1:])]
-    told_rows = [[row[index].replace("|", "\\|").replace("\n", " ") for index in kept] for row in cells]
-    return "\n".join(f"| {' | '.join(row)} |" for row in [told_rows[0], ["---"] * len(kept), *told_rows[1:]])
-
-
-def told(outcome: dict[str, Any]) -> str:
-    """One outcome: how it ended, how long it took, and where."""
+def _outcome(outcome: Mapping[str, Any]) -> str:
     return f"{outcome['status']} ({outcome['seconds']:.1f} s): {outcome['detail']}"
 
 

@@ -1,14 +1,18 @@
-"""Writes the tables of docs/upstream.md from reports: `python results.py docs/upstream.md REPORT.json ...`."""
+"""Write the tables of docs/maintainers/upstream.md from the reports of `nox -s upstream`.
+
+PYTHONPATH=tests .nox/upstream/bin/python -m upstream.results docs/maintainers/upstream.md REPORT.json ...
+"""
 
 from __future__ import annotations
 
 import json
 import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from support import pages
 from upstream import compare, selection
 
 START, END = "<!-- results: written by tests/upstream/results.py -->", "<!-- results: end -->"
@@ -18,36 +22,34 @@ _SHOWN = (
 )
 _NAMED = (compare.REGRESSION, compare.DISPUTED, compare.FLAKY, compare.CHANGED, compare.APPEARED, compare.VANISHED)
 _CONDITIONS = ("upstream", "ref", "origin", "version", "environment", "ranks", "deadline", "shims", "verdicts")
-_CAUSES = 8  # of what fails both ways, for each run
+_CAUSES = 8  # how many reasons for failing both ways are named for each run
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Put the tables between the markers of the page ``arguments[0]``. Raises OSError, KeyError for another schema."""
+    """Write the tables to the page ``arguments[0]``. Raises OSError, and KeyError for another schema."""
     page, *sources = map(Path, arguments)
-    found = [json.loads(source.read_text(encoding="utf-8")) for source in sources]
-    before, _, rest = page.read_text(encoding="utf-8").partition(START)
-    after = rest.partition(END)[2]
-    page.write_text(f"{before}{START}\n{results(found)}\n{END}{after}", encoding="utf-8")
+    pages.fill(page, START, END, results([json.loads(source.read_text(encoding="utf-8")) for source in sources]))
     return 0
 
 
 def results(reports: Sequence[Mapping[str, Any]]) -> str:
-    """A row for each run, each file's numbers in each run of its upstream, and what a reader must know of each run."""
+    """Return Markdown: a row for each run, the counts of each file in each run, and remarks on each run."""
     reports = joined(reports)
     head = ("run", "ranks", *_SHOWN, "not covered", "minutes")
-    text = [table(head, (_row(report) for report in reports))]
+    text = [pages.table(head, [_row(report) for report in reports])]
     for upstream in dict.fromkeys(report["upstream"] for report in reports):
         runs = [report for report in reports if report["upstream"] == upstream]
         files = dict.fromkeys(file["file"] for report in runs for file in report["files"])
         rows = [(f"`{file}`", *(_cell(report, file) for report in runs)) for file in files]
-        text.append(f"{upstream}, passed / failed / skipped both ways of each file (*: cut at the deadline):")
-        text.append(table(("file", *map(_name, runs)), rows))
-        text.append("\n".join(line for report in runs for line in _remarks(report)))
+        counts = "passed / failed / were skipped both ways"
+        text.append(f"Tests of {upstream} that {counts}, by file (*: cut at the deadline):")
+        text.append(pages.table(("file", *map(_name, runs)), rows))
+        text.append("\n".join(map(_remarks, runs)))
     return "\n\n".join(text)
 
 
 def joined(reports: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """A report for each run: those of other files under the same conditions are parts of one (``--only``)."""
+    """Merge the reports that ran other files under the same conditions (``--only``) into one report for each run."""
     found: list[dict[str, Any]] = []
     for report in reports:
         files = {file["file"] for file in report["files"]}
@@ -64,15 +66,8 @@ def joined(reports: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return found
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table as Markdown."""
-    cells = [head, ["---"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join(str(cell).replace('|', '/') for cell in row)} |" for row in cells)
-
-
 def _row(report: Mapping[str, Any]) -> tuple[str, ...]:
-    applied = [fix for fix, verdict in report["verdicts"].items() if verdict == "applied"]
-    missed = ", ".join(f"`{fix}`" for fix in applied if not _entering(report, fix)) or "-"
+    missed = ", ".join(f"`{fix}`" for fix in _applied(report) if not _entering(report, fix)) or "-"
     minutes = sum(file["seconds"] for file in report["files"]) / 60
     counts = [str(report["counts"][category]) for category in _SHOWN]
     return (f"{report['upstream']} {report['ref']}", str(report["ranks"]), *counts, missed, f"{minutes:.0f}")
@@ -87,24 +82,31 @@ def _cell(report: Mapping[str, Any], name: str) -> str:
     return ""
 
 
-def _remarks(report: Mapping[str, Any]) -> list[str]:
+def _remarks(report: Mapping[str, Any]) -> str:
     lines = [line for file in report["files"] for line in file["lines"]]
-    applied = [fix for fix, verdict in report["verdicts"].items() if verdict == "applied"]
-    told = [f"* **{_name(report)}**: {report['environment']}, {report['deadline']:.0f} s for each file."]
-    told += [f"Narrowed: {report['narrowed']}."] if report.get("narrowed") else []
-    told += [f"{fix}: entered by {_entering(report, fix)} tests that pass." for fix in applied]
-    cut = [f"`{line['id'].rpartition('/')[2]}`" for line in lines if _was_cut(line)]
-    told += [f"Cut: {', '.join(cut)}."] if cut else []
+    parts = [f"* **{_name(report)}**: {report['environment']}, {report['deadline']:.0f} s for each file."]
+    parts += [f"Narrowed: {report['narrowed']}."] if report.get("narrowed") else []
+    parts += [f"{fix}: entered by {_entering(report, fix)} passing tests." for fix in _applied(report)]
+    cut = [f"`{_short(line)}`" for line in lines if _was_cut(line)]
+    parts += [f"Cut: {', '.join(cut)}."] if cut else []
     for category in _NAMED:
-        for line in lines:
-            if line["category"] == category:
-                told.append(f"{category.capitalize()}: `{line['id'].rpartition('/')[2]}`: {line['reason']}.")
+        named = [line for line in lines if line["category"] == category]
+        parts += [f"{category.capitalize()}: `{_short(line)}`: {line['reason']}." for line in named]
     known = selection.upstream(report["upstream"]).get("causes", {})
     causes = Counter(_why(line, known) for line in lines if line["category"] == compare.FAILED_BOTH)
-    failing = [f"{count} {cause}" for cause, count in causes.most_common(_CAUSES)]
-    rest = sum(causes.values()) - sum(count for _, count in causes.most_common(_CAUSES))
-    told += [f"Failed both ways: {', '.join(failing)}{f', {rest} others' * bool(rest)}."] if failing else []
-    return [" ".join(told)]
+    failing = [f"{cause} ({count})" for cause, count in causes.most_common(_CAUSES)]
+    others = causes.total() - sum(count for _, count in causes.most_common(_CAUSES))
+    failing += [f"others ({others})"] if others else []
+    parts += [f"Failed both ways: {', '.join(failing)}."] if failing else []
+    return " ".join(parts)
+
+
+def _applied(report: Mapping[str, Any]) -> list[str]:
+    return [fix for fix, verdict in report["verdicts"].items() if verdict == "applied"]
+
+
+def _short(line: Mapping[str, Any]) -> str:
+    return str(line["id"].rpartition("/")[2])
 
 
 def _was_cut(line: Mapping[str, Any]) -> bool:
@@ -112,9 +114,9 @@ def _was_cut(line: Mapping[str, Any]) -> bool:
 
 
 def _why(line: Mapping[str, Any], known: Mapping[str, str]) -> str:
-    """In our own words; else the name of the exception alone, for what it says is upstream's text."""
-    told = line["after"][-1]["told"]
-    return line["reason"] or compare.explained(told, known) or f"`{compare.cause(told).partition(':')[0][:40]}`"
+    """Return our own words, or the name of the exception alone: its message is upstream's text."""
+    output = line["after"][-1]["told"]
+    return line["reason"] or compare.explained(output, known) or f"`{compare.cause(output).partition(':')[0][:40]}`"
 
 
 def _entering(report: Mapping[str, Any], fix: str) -> int:

@@ -122,10 +122,10 @@ def test_the_page_is_made_of_the_reports_and_quotes_no_message(tmp_path: Path) -
     assert "stale" not in text
     assert "| verl v1 | 2 | 1 | 1 | 0 | 0 | 0 | 1 | 0 | 1 | - | 0 |" in text
     assert "| `tests/test_it.py` | 1/1/0 |" in text
-    assert "fix: entered by 1 tests that pass" in text
+    assert "fix: entered by 1 passing tests." in text
     assert "Cut: `x.py::c`" in text
     assert "`x.py::d`: asserts the defect" in text
-    assert "1 `OddError`" in text
+    assert "`OddError` (1)" in text
     assert "secret words" not in text
 
 

@@ -1,18 +1,19 @@
-"""The command line's arguments, and their help. Imports nothing but `argparse`: `--help` should answer at once."""
+"""The command line's arguments, and their help. It imports nothing slow but `argparse`: `--help` should be fast."""
 
 from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 
 from unhang import __version__
+from unhang.records import UPSTREAMS
 
-TYPE_CHECKING = False  # as typing's, which is slow to import
+TYPE_CHECKING = False  # `typing` is slow to import
 if TYPE_CHECKING:
     from typing import Any
 
-UPSTREAMS = ("megatron-core", "megatron-lm", "verl", "ms-swift")
 _SIZES = {
     "tp": "tensor parallel",
     "pp": "pipeline parallel",
@@ -22,27 +23,32 @@ _SIZES = {
     "dp": "data parallel",
     "world-size": "all ranks",
 }
-_EXITS = "exit codes: 0 the end state is there, 1 it is not, 2 wrong usage or failure (nothing was changed), 130 Ctrl-C"
-
+_EXITS = (
+    "exit codes: 0 the end state is reached, 1 it is not, 2 wrong usage or failure (nothing was changed), 130 Ctrl-C"
+)
 _PROVE = (
-    "Runs what is installed, untouched and patched, on this machine's CPU: with real ranks (gloo) for a small job, "
-    "rank by rank and played against each other for a large one. Needs torch in the environment it looks at, and "
+    "Runs what is installed, untouched and patched, on this machine's CPU: a small job with real ranks (gloo), a large "
+    "one by recording each rank and playing the recordings against each other. Needs torch in the environment, and "
     "changes nothing there. Without sizes, each proof runs its own small cases."
 )
 _PROVE_EXITS = (
-    "exit codes: 0 patched code passes, and what is installed has no need of it; 1 what is installed fails at this "
-    "topology, or patched code does; 2 something could not be shown (no torch, no proof, another version than a proof "
+    "exit codes: 0 the patched code passes, and what is installed does not need it; 1 what is installed fails at this "
+    "topology, or the patched code does; 2 something could not be shown (no torch, no proof, a version that no proof "
     "knows), or wrong usage; 130 Ctrl-C"
 )
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """The options that these arguments (by default the command line's) stand for; exits with 2 on wrong usage."""
-    return _parser().parse_args(arguments)
+    """Return the options of these arguments (by default the command line's); exit with 2 on wrong usage.
+
+    ``command`` is the command's name.
+    """
+    words = sys.argv[1:] if arguments is None else list(arguments)
+    return _parser(next((word for word in words if not word.startswith("-")), "")).parse_args(words)
 
 
 class _Formatter(argparse.HelpFormatter):
-    """argparse's own, told the width: to ask, it would import shutil and three compressors, for every command."""
+    """argparse's formatter, given the width: to find it, argparse imports shutil and three compression modules."""
 
     def __init__(self, prog: str) -> None:
         columns = os.environ.get("COLUMNS", "")
@@ -58,181 +64,169 @@ class _Parser(argparse.ArgumentParser):
         super().__init__(formatter_class=_Formatter, **options)
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(command: str) -> argparse.ArgumentParser:
+    """Return the parser of a command, or of all if there is no such command: making the options of all is slow."""
     parser = _Parser(
         prog="unhang",
-        description="Finds Megatron-LM, megatron-core, verl and ms-swift, says which of four hangs each would run "
+        description="Finds Megatron-LM, megatron-core, verl and ms-swift, reports which of four hangs each would run "
         "into, and rewrites them.",
         epilog=_EXITS,
     )
     parser.add_argument("--version", action="version", version=f"unhang {__version__}")
-    subparsers = parser.add_subparsers(required=True, metavar="COMMAND")
-
-    check = subparsers.add_parser("check", help="what is needed here", epilog=_EXITS)
-    _where(check)
-    _which(check)
-    _output(check)
-    _require(check)
-    check.add_argument(
-        "--expect-digest", metavar="DIGEST", type=_digest,
-        help="exit with 1 unless the code in question has this digest, as `unhang check` printed it elsewhere",
-    )  # fmt: skip
-    check.set_defaults(run="check")
-
-    apply = subparsers.add_parser("apply", help="bring every needed fix into place", epilog=_EXITS)
-    _where(apply)
-    _which(apply)
-    _output(apply)
-    _require(apply)
-    _unverified(apply)
-    apply.set_defaults(run="apply")
-
-    diff = subparsers.add_parser("diff", help="what apply would change, on stdout alone", epilog=_EXITS)
-    _where(diff)
-    _which(diff)
-    _unverified(diff)
-    diff.set_defaults(run="diff")
-
-    revert = subparsers.add_parser("revert", help="restore the original bytes", epilog=_EXITS)
-    _where(revert)
-    _which(revert)
-    _output(revert)
-    revert.add_argument(
-        "--force", action="store_true",
-        help="also where you edited a patched file since: your version is kept beside it, as FILE.unhang-kept",
-    )  # fmt: skip
-    revert.set_defaults(run="revert")
-
-    overlay = subparsers.add_parser(
-        "overlay", help="write the rewritten modules into a folder of their own, for PYTHONPATH", epilog=_EXITS
-    )
-    overlay.add_argument("folder", metavar="DIR", help="a new or empty folder, or an overlay to make anew")
-    _where(overlay)
-    _which(overlay)
-    _output(overlay)
-    _require(overlay)
-    _unverified(overlay)
-    overlay.set_defaults(run="overlay")
-
-    wheel = subparsers.add_parser("wheel", help="download wheels, and write patched ones", epilog=_EXITS)
-    wheel.add_argument("requirements", metavar="REQ", nargs="*", help="megatron-core==0.17.1, or the path of a wheel")
-    wheel.add_argument("-o", "--output", metavar="DIR", required=True, help="where to write them")
-    _which(wheel)
-    _text_or_json(wheel)
-    _require(wheel)
-    _unverified(wheel)
-    _download(wheel)
-    wheel.set_defaults(run="wheel")
-
-    prove = subparsers.add_parser("prove", help="show each hang on a CPU, and that the patched code has it no more")
-    prove.description = _PROVE
-    prove.epilog = _PROVE_EXITS
-    _where_to_prove(prove)
-    _job(prove)
-    _text_or_json(prove)
-    prove.set_defaults(run="prove", upstreams=UPSTREAMS, upstream=[], skip=[], allow_none=False)
-
-    list_ = subparsers.add_parser("list", help="the fixes")
-    list_.set_defaults(run="list_fixes")
-
-    explain = subparsers.add_parser("explain", help="symptom, cause, evidence and cost of a fix")
-    explain.add_argument("fix_id", metavar="FIX")
-    explain.set_defaults(run="explain")
-
-    matrix = subparsers.add_parser("matrix", help="which release of an upstream needs which fix")
-    _which(matrix)
-    matrix.add_argument(
-        "--version", metavar="SPEC", dest="release",
-        help="these releases alone: a version (0.17.1) or a PEP 440 specifier (~=0.17)",
-    )  # fmt: skip
-    matrix.add_argument(
-        "--output-format", choices=("text", "markdown", "json", "svg"), default="text", help="default: text"
-    )
-    matrix.add_argument("--against-index", action="store_true", help="compare with what the package index offers now")
-    matrix.set_defaults(run="matrix")
+    subparsers = parser.add_subparsers(required=True, metavar="COMMAND", dest="command")
+    if command in _COMMANDS:
+        summary, add_options = _COMMANDS[command]
+        add_options(subparsers.add_parser(command, help=summary))
+    else:  # then there is only help or an error to print, which names the commands
+        for name, (summary, _) in _COMMANDS.items():
+            subparsers.add_parser(name, help=summary)
     return parser
 
 
-def _digest(word: str) -> str:
-    """A digest as ``check`` prints it. An empty one, of a command that failed, is wrong usage and no digest."""
-    if len(word) != 16 or set(word) - set("0123456789abcdef"):
-        raise argparse.ArgumentTypeError(f"{word!r} is no digest: 16 hexadecimal digits, as `unhang check` prints it")
-    return word
+def _check(parser: argparse.ArgumentParser) -> None:
+    _environment(parser)
+    parser.add_argument(
+        "--expect-digest", metavar="DIGEST", type=_digest,
+        help="exit with 1 unless the code has this digest, as `unhang check` printed it elsewhere",
+    )  # fmt: skip
+    _output(parser, "text", "json", "github")
+    _require(parser)
 
 
-def _where(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("where to look (else $VIRTUAL_ENV, $CONDA_PREFIX, .venv, this interpreter)")
-    place = group.add_mutually_exclusive_group()
-    place.add_argument("--python", metavar="PY", help="the environment of this interpreter")
-    place.add_argument("--target", metavar="DIR", help="a site-packages folder, without an interpreter")
-    place.add_argument("--source", metavar="DIR", help="a checkout")
-    group.add_argument("--script", metavar="FILE", help="put this script's folder first on the path, as torchrun does")
-    group.add_argument("--allow-none", action="store_true", help="finding no upstream at all is not an error")
+def _apply(parser: argparse.ArgumentParser) -> None:
+    _environment(parser)
+    _output(parser, "text", "json", "github")
+    _require(parser)
+    _unverified(parser)
 
 
-def _download(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("how to download (as pip understands it, to which it is handed)")
+def _diff(parser: argparse.ArgumentParser) -> None:
+    _environment(parser)
+    _unverified(parser)
+
+
+def _revert(parser: argparse.ArgumentParser) -> None:
+    _environment(parser)
+    _output(parser, "text", "json", "github")
+    parser.add_argument(
+        "--force", action="store_true",
+        help="revert a patched file that you edited since, too: your version is kept beside it, as FILE.unhang-kept",
+    )  # fmt: skip
+
+
+def _overlay(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("folder", metavar="DIR", help="a new or empty folder, or an overlay to replace")
+    _environment(parser)
+    _output(parser, "text", "json", "github")
+    _require(parser)
+    _unverified(parser)
+
+
+def _wheel(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = _EXITS
+    parser.add_argument("requirements", metavar="REQ", nargs="*", help="megatron-core==0.17.1, or the path of a wheel")
+    parser.add_argument("-o", "--output", metavar="DIR", required=True, help="where to write them")
+    _selection(parser)
+    _output(parser, "text", "json")
+    _require(parser)
+    _unverified(parser)
+    group = parser.add_argument_group("how to download (passed to pip)")
     group.add_argument(
         "-r", "--requirement", metavar="FILE", action="append", default=[], dest="requirement_files",
         help="a requirements file, also with hashes (repeatable)",
     )  # fmt: skip
-    group.add_argument("--python-version", metavar="X.Y", help="default: this Python, or one that there is a wheel for")
+    group.add_argument(
+        "--python-version", metavar="X.Y", help="default: this Python, else one that the release has a wheel for"
+    )
     parser.set_defaults(pip_options=[])
     for option in ("--index-url", "--extra-index-url", "--find-links", "--platform", "--abi", "--implementation"):
-        group.add_argument(option, metavar=option.rpartition("-")[2].upper(), action=_HandedOn)
+        group.add_argument(option, metavar=option.rpartition("-")[2].upper(), action=_PipOption)
     for option in ("--no-index", "--require-hashes", "--pre"):
-        group.add_argument(option, nargs=0, action=_HandedOn)
+        group.add_argument(option, nargs=0, action=_PipOption)
 
 
-class _HandedOn(argparse.Action):
-    """Collects options of pip's, as they were given."""
-
-    def __call__(
-        self, parser: object, namespace: argparse.Namespace, values: object, option: str | None = None
-    ) -> None:
-        given = [option or "", *([values] if isinstance(values, str) else [])]
-        namespace.pip_options = [*namespace.pip_options, *given]
-
-
-def _where_to_prove(parser: argparse.ArgumentParser) -> None:
+def _prove(parser: argparse.ArgumentParser) -> None:
+    parser.description = _PROVE
+    parser.epilog = _PROVE_EXITS
     group = parser.add_argument_group("where to look (else $VIRTUAL_ENV, $CONDA_PREFIX, .venv, this interpreter)")
     group.add_argument("--python", metavar="PY", help="the environment of this interpreter, which runs the proofs")
     place = group.add_mutually_exclusive_group()
     place.add_argument("--target", metavar="DIR", help="a site-packages folder, run by --python PY")
     place.add_argument("--source", metavar="DIR", help="a checkout, run by --python PY")
-    group.add_argument("--script", metavar="FILE", help="put this script's folder first on the path, as torchrun does")
-
-
-def _job(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--fix", metavar="ID", action="append", default=[], help="this fix alone (repeatable)")
+    _script(group)
+    _fix(parser)
     group = parser.add_argument_group("the job (sizes not given are 1; DP follows from the world size)")
     for name, what in _SIZES.items():
         group.add_argument(f"--{name}", metavar="N", type=_size, help=what)
+    _output(parser, "text", "json")
+    parser.set_defaults(upstream=[], skip=[], allow_none=False)
 
 
-def _size(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of 1 or more")
-    return int(text)
+def _list(_parser: argparse.ArgumentParser) -> None:
+    pass
 
 
-def _which(parser: argparse.ArgumentParser) -> None:
-    parser.set_defaults(upstreams=UPSTREAMS)
+def _explain(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("fix_id", metavar="FIX")
+
+
+def _matrix(parser: argparse.ArgumentParser) -> None:
+    _selection(parser)
+    parser.add_argument(
+        "--version", metavar="SPEC", dest="release",
+        help="only these releases: a version (0.17.1) or a PEP 440 specifier (~=0.17)",
+    )  # fmt: skip
+    _output(parser, "text", "markdown", "json", "svg")
+    parser.add_argument("--against-index", action="store_true", help="compare with what the package index offers now")
+
+
+_COMMANDS: dict[str, tuple[str, Callable[[argparse.ArgumentParser], None]]] = {
+    "check": ("what is needed here", _check),
+    "apply": ("bring every needed fix into place", _apply),
+    "diff": ("print on stdout what apply would change", _diff),
+    "revert": ("restore the original bytes", _revert),
+    "overlay": ("write the rewritten modules into a folder of their own, for PYTHONPATH", _overlay),
+    "wheel": ("download wheels, and write patched ones", _wheel),
+    "prove": ("show each hang on a CPU, and that the patched code does not have it", _prove),
+    "list": ("the fixes", _list),
+    "explain": ("symptom, cause, evidence and cost of a fix", _explain),
+    "matrix": ("which release of an upstream needs which fix", _matrix),
+}
+
+
+def _environment(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the commands that work on an environment: where to look, and at what."""
+    parser.epilog = _EXITS
+    group = parser.add_argument_group("where to look (else $VIRTUAL_ENV, $CONDA_PREFIX, .venv, this interpreter)")
+    place = group.add_mutually_exclusive_group()
+    place.add_argument("--python", metavar="PY", help="the environment of this interpreter")
+    place.add_argument("--target", metavar="DIR", help="a site-packages folder, without an interpreter")
+    place.add_argument("--source", metavar="DIR", help="a checkout")
+    _script(group)
+    group.add_argument("--allow-none", action="store_true", help="finding no upstream at all is not an error")
+    _selection(parser)
+
+
+def _selection(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("what to look at")
-    group.add_argument("--fix", metavar="ID", action="append", default=[], help="this fix alone (repeatable)")
+    _fix(group)
     group.add_argument("--skip", metavar="ID", action="append", default=[], help="all fixes but this (repeatable)")
     group.add_argument(
         "--upstream", metavar="NAME", action="append", default=[], choices=UPSTREAMS,
-        help=f"this upstream alone (repeatable): {', '.join(UPSTREAMS)}",
+        help=f"only this upstream (repeatable): {', '.join(UPSTREAMS)}",
     )  # fmt: skip
 
 
-def _output(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--output-format", choices=("text", "json", "github"), default="text", help="default: text")
+def _fix(group: argparse._ActionsContainer) -> None:
+    group.add_argument("--fix", metavar="ID", action="append", default=[], help="only this fix (repeatable)")
 
 
-def _text_or_json(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--output-format", choices=("text", "json"), default="text", help="default: text")
+def _script(group: argparse._ActionsContainer) -> None:
+    group.add_argument("--script", metavar="FILE", help="put this script's folder first on the path, as torchrun does")
+
+
+def _output(parser: argparse.ArgumentParser, *formats: str) -> None:
+    parser.add_argument("--output-format", choices=formats, default=formats[0], help=f"default: {formats[0]}")
 
 
 def _require(parser: argparse.ArgumentParser) -> None:
@@ -247,3 +241,26 @@ def _unverified(parser: argparse.ArgumentParser) -> None:
         "--unverified", action="store_true",
         help="try unknown shapes too, if anchors and post-condition hold and a second pass changes nothing",
     )  # fmt: skip
+
+
+class _PipOption(argparse.Action):
+    """Collects pip's options in the order in which they were given."""
+
+    def __call__(
+        self, parser: object, namespace: argparse.Namespace, values: object, option: str | None = None
+    ) -> None:
+        given = [option or "", *([values] if isinstance(values, str) else [])]
+        namespace.pip_options = [*namespace.pip_options, *given]
+
+
+def _digest(word: str) -> str:
+    """Return a digest as ``check`` prints it. An empty one, from a command that failed, is wrong usage."""
+    if len(word) != 16 or set(word) - set("0123456789abcdef"):
+        raise argparse.ArgumentTypeError(f"{word!r} is not a digest: 16 hexadecimal digits, as `unhang check` prints")
+    return word
+
+
+def _size(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of 1 or more")
+    return int(text)

@@ -1,6 +1,6 @@
-"""The command line: options in, exit code out. The commands themselves are in ``unhang.cli.commands``."""
+"""The command line: arguments in, exit code out."""
 
-# `unhang --help` and a mistyped option should answer at once: what the commands need is imported when one is run.
+# `unhang --help` and a mistyped option should answer at once: a command's module is imported when the command is run.
 
 from __future__ import annotations
 
@@ -13,15 +13,18 @@ from contextlib import suppress
 from unhang.cli.arguments import parse
 from unhang.errors import UnhangError
 
-TYPE_CHECKING = False  # as typing's, which is slow to import
+TYPE_CHECKING = False  # `typing` is slow to import
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Callable
     from typing import NoReturn
 
 
 def run() -> NoReturn:
-    """The command's own process: `main`, without a garbage collector that would walk every syntax tree for nothing,
-    and without taking every object apart at its end. Leaves with the exit code.
+    """Run the command's own process, and leave with its exit code.
+
+    The garbage collector is off, because it would walk every syntax tree for nothing, and the process ends without
+    destroying each object.
     """
     gc.disable()
     try:
@@ -29,18 +32,16 @@ def run() -> NoReturn:
     except SystemExit as end:  # argparse's: `--help`, `--version`, wrong usage
         code = int(end.code or 0)
     for stream in sys.stdout, sys.stderr:
-        with suppress(OSError, ValueError):  # nobody reads it, or it was closed for that: `main` has told what it could
+        with suppress(OSError, ValueError):  # the reader is gone; `main` has reported what it could
             stream.flush()
     os._exit(code)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run ``unhang`` with these arguments (by default the command line's); gives the exit code, and raises nothing."""
+    """Run ``unhang`` with these arguments (by default the command line's); return the exit code, and raise nothing."""
     options = parse(arguments)
     try:
-        from unhang.cli import commands
-
-        code: int = getattr(commands, options.run)(options)
+        code = _command(options.command)(options)
         sys.stdout.flush()
         return code
     except UnhangError as error:
@@ -49,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("interrupted: nothing is half done", file=sys.stderr)
         return 130
     except BrokenPipeError:
-        # the reader has gone (`unhang diff | head`): no traceback, and no second error when stdout is closed
+        # the reader is gone (`unhang diff | head`): no traceback, and no second error when stdout is closed
         sys.stderr.close()
         return 2
     except OSError as error:
@@ -59,9 +60,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         import traceback
 
         traceback.print_exc()
-        message = f"this is a mistake in unhang: {type(error).__name__}: {error}"
+        message = f"this is a bug in unhang: {type(error).__name__}: {error}"
         hint = "nothing was changed; please report it with the lines above"
         return _fail(UnhangError("internal", message, hint=hint), options)
+
+
+def _command(name: str) -> Callable[[argparse.Namespace], int]:
+    """Return the function that runs a command: it takes the options, and returns the exit code."""
+    command: Callable[[argparse.Namespace], int] = __import__(f"unhang.cli.{name}_command", fromlist=["run"]).run
+    return command
 
 
 def _fail(error: UnhangError, options: argparse.Namespace) -> int:

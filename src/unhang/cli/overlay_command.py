@@ -12,7 +12,7 @@ from unhang.errors import UnhangError
 from unhang.rewrite.plan import plan
 from unhang.store.state import interrupted
 from unhang.tell import console
-from unhang.tell.report import Told
+from unhang.tell.report import Report
 
 
 def run(options: argparse.Namespace) -> int:
@@ -27,16 +27,16 @@ def run(options: argparse.Namespace) -> int:
         message = "an earlier run on this environment was interrupted"
         raise UnhangError("interrupted", message, path=state_dir, hint=hint)
     found = findings(scope)
-    planned = plan(found, originals(scope.environment), unverified=options.unverified)
+    planned = plan(found, originals(scope, found, options.unverified), unverified=options.unverified)
     made = overlay.compose(planned.files)
     folder = os.path.abspath(options.folder)
     written = overlay_folder.bring(folder, made)
     if written:
         overlay_folder.compile_hook(folder, scope.environment.python or sys.executable)
     through = overlay.seen_through(found, planned.files, "in the overlay")
-    console.results(options, Told(scope.search, through, None, False))
+    console.results(options.output_format, Report(scope.search, through, None, False))
     console.overlay(folder, made.modules, planned, written)
-    unmet = console.unmet(scope, through, planned.blocked)
+    unmet = console.unmet([fix.id for fix in scope.required], through, planned.blocked)
     console.blocked(planned.blocked)
     console.required(unmet)
     return 1 if planned.blocked or unmet else 0

@@ -5,23 +5,24 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from unhang.cli.scope import Scope, find, originals
+from unhang.cli.scope import Scope, find
 from unhang.cli.scope import findings as judge
 from unhang.errors import UnhangError
 from unhang.find import environment
-from unhang.judge.decide import DRIFTED, UNLISTED
+from unhang.judge.decide import DRIFTED, UNLISTED, URGENCY
+from unhang.judge.findings import Finding
 from unhang.prove import answers, host
 from unhang.prove.answers import NOTHING, UNKNOWN, Line, Told
 from unhang.prove.cases import Case, Topology
 from unhang.prove.fixes.empty_expert_hang import transformer_engine
 from unhang.prove.sides import Sides, sides
-from unhang.rewrite.plan import Finding, Original
+from unhang.rewrite.plan import Original
+from unhang.store import history, receipt
 from unhang.store.state import interrupted
 from unhang.tell import console
-from unhang.tell.report import URGENCY
 
 if TYPE_CHECKING:
     import argparse
@@ -40,7 +41,7 @@ for name in sys.argv[1:]:
 """
 
 
-def prove(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> int:
     """``unhang prove``: 0, 1 or 2 as ``answers.exit_code`` has it.
 
     Raises UnhangError ``bad-topology``, ``no-interpreter``, ``no-torch``, ``broken-interpreter``, ``interrupted``,
@@ -53,7 +54,10 @@ def prove(options: argparse.Namespace) -> int:
     if interrupted(scope.environment.state_dir):
         hint = "run `unhang apply` or `unhang revert` first"
         raise UnhangError("interrupted", "an earlier run was killed halfway", path=scope.environment.prefix, hint=hint)
-    findings, original = judge(scope), originals(scope.environment)
+    findings = judge(scope)
+    paths = [os.path.realpath(finding.seen.path) for finding in findings]
+    kept = receipt.load(scope.environment.state_dir)
+    original = history.originals(scope.environment.state_dir, kept, paths)
     asked = _Asked(scope, python, topology, findings, original)
     lines = [line for group in _grouped(findings) for line in asked.lines(group)]
     told = Told(scope.environment, python, asked.versions, topology, lines, scope.search.warnings)
@@ -74,7 +78,7 @@ class _Asked:
         python: str,
         topology: Topology | None,
         findings: Sequence[Finding],
-        original: Callable[[str], Original | None],
+        original: Mapping[str, Original],
     ) -> None:
         self._scope, self._python, self._topology = scope, python, topology
         self._findings, self._original = findings, original

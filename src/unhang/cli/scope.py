@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from unhang.errors import UnhangError
 from unhang.find import environment, locate
-from unhang.judge.decide import Past
-from unhang.records import Environment, Search
-from unhang.rewrite.plan import Finding, Original, judge
+from unhang.judge.findings import Finding, judge
+from unhang.records import UPSTREAMS, Environment, Search
+from unhang.rewrite.plan import Original, paths_to_rewrite
 from unhang.shapes import catalog
-from unhang.shapes.catalog import Fix, Target
-from unhang.store import receipt
-from unhang.store.receipt import Receipt
+from unhang.shapes.catalog import Fix
+from unhang.store import history, receipt
 from unhang.store.state import interrupted
 
 if TYPE_CHECKING:
@@ -47,7 +46,7 @@ def find(options: argparse.Namespace) -> Scope:
     else:
         place = environment.choose(options.python, cwd, os.environ)
     search = locate.search(place, script=options.script, cwd=cwd)
-    upstreams = tuple(options.upstream or options.upstreams)
+    upstreams = tuple(options.upstream or UPSTREAMS)
     inside = tuple(found for found in search.installations if found.upstream in upstreams)
     if not inside and not options.allow_none and not _may_undo(options, place):
         raise _nothing_found(search, upstreams)
@@ -65,7 +64,7 @@ def fixes_named(options: argparse.Namespace) -> tuple[Fix, ...]:
 
 def _may_undo(options: argparse.Namespace, place: Environment) -> bool:
     """Whether there is something to revert though the upstreams are gone: the receipt of what was uninstalled since."""
-    if options.run != "revert":
+    if options.command != "revert":
         return False
     return interrupted(place.state_dir) or receipt.load(place.state_dir) is not None
 
@@ -83,41 +82,11 @@ def _nothing_found(search: Search, upstreams: Sequence[str]) -> UnhangError:
 
 
 def findings(scope: Scope) -> list[Finding]:
-    """The verdicts as they are now. Raises UnhangError ``unreadable``, and as ``receipt.load`` does."""
-    entries = {entry.path: entry for entry in _receipt(scope.environment).files}
-
-    def past(path: str, target: Target) -> Past | None:
-        entry = entries.get(path)
-        for fixed in entry.fixes if entry is not None else ():
-            if entry is not None and (fixed.fix, fixed.function) == (target.fix, target.function):
-                return Past(entry.patched, fixed.after)
-        return None
-
-    return judge(scope.search.installations, scope.fixes, past)
+    """The verdicts as they are now."""
+    return judge(scope.search.installations, scope.fixes, history.past(receipt.load(scope.environment.state_dir)))
 
 
-def originals(place: Environment) -> Callable[[str], Original | None]:
-    """What the receipt keeps of a file, read when it is asked for. Raises UnhangError ``bad-receipt`` then."""
-
-    def original(path: str) -> Original | None:
-        entry = next((entry for entry in _receipt(place).files if entry.path == path), None)
-        if entry is None:
-            return None
-        known = {
-            (target.fix, target.file, target.function): target
-            for fix in catalog.fixes().values()
-            for target in fix.targets
-        }
-        if not {(fixed.fix, fixed.file, fixed.function) for fixed in entry.fixes} <= set(known):
-            raise UnhangError(
-                "bad-receipt", f"the receipt names a fix of {path} that this unhang does not know",
-                path=place.state_dir, hint="use the unhang that wrote it, or reinstall what was patched",
-            )  # fmt: skip
-        steps = tuple((known[fixed.fix, fixed.file, fixed.function], fixed.after) for fixed in entry.fixes)
-        return Original(entry.patched, receipt.pristine(place.state_dir, entry), steps)
-
-    return original
-
-
-def _receipt(place: Environment) -> Receipt:
-    return receipt.load(place.state_dir) or Receipt("", ())
+def originals(scope: Scope, found: Sequence[Finding], unverified: bool = False) -> Mapping[str, Original]:
+    """What the receipt keeps."""
+    kept = receipt.load(scope.environment.state_dir)
+    return history.originals(scope.environment.state_dir, kept, paths_to_rewrite(found, unverified=unverified))

@@ -14,7 +14,8 @@ from unhang.deliver import download, wheel, wheel_report, zips
 from unhang.deliver.overlay import seen_through
 from unhang.deliver.wheel_report import Done, Output
 from unhang.errors import UnhangError
-from unhang.rewrite.plan import Blocked, FilePlan, Finding, plan
+from unhang.judge.findings import Finding
+from unhang.rewrite.plan import Blocked, FilePlan, plan
 from unhang.shapes import catalog
 from unhang.store import disk
 from unhang.store.receipt import sha256
@@ -60,7 +61,13 @@ def run(options: argparse.Namespace) -> int:
             if options.output_format == "text":
                 print(wheel_report.text(all_done[-1]))
     blocked = [item for done in all_done for item in done.blocked]
-    unmet = console.unmet(scope, [item for done in all_done for item in done.findings], blocked) if scope else []
+    unmet = (
+        console.unmet(
+            [fix.id for fix in scope.required], [item for done in all_done for item in done.findings], blocked
+        )
+        if scope
+        else []
+    )
     if options.output_format == "json":
         print(wheel_report.document(all_done, unmet))
     console.blocked(blocked)
@@ -99,7 +106,7 @@ def _judge(read: wheel.Wheel, options: argparse.Namespace) -> _Judged:
         place = {"target": root, "source": None, "python": None, "script": None, "allow_none": True}
         scope = find(argparse.Namespace(**{**vars(options), **place}))
         before = findings(scope)
-        planned = plan(before, lambda path: None, unverified=options.unverified)
+        planned = plan(before, {}, unverified=options.unverified)
         through = seen_through(before, planned.files, "in the rewritten wheel")
         files = {os.path.relpath(file.path, root).replace(os.sep, "/"): file for file in planned.files}
     # what is told of them names the wheel, not a folder that is gone

@@ -12,8 +12,9 @@ from typing import NamedTuple
 
 from unhang import __version__
 from unhang.judge.decide import APPLIED, Verdict
+from unhang.judge.findings import Finding
 from unhang.judge.observe import judge
-from unhang.rewrite.plan import FilePlan, Finding
+from unhang.rewrite.plan import FilePlan
 from unhang.shapes import catalog
 from unhang.store.receipt import sha256
 

@@ -11,7 +11,8 @@ from packaging.utils import canonicalize_name
 
 from unhang import __version__
 from unhang.deliver.wheel import Wheel
-from unhang.rewrite.plan import Blocked, Finding
+from unhang.judge.findings import Finding
+from unhang.rewrite.plan import Blocked
 from unhang.tell import report
 
 

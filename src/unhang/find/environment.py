@@ -1,4 +1,4 @@
-"""Which Python environment, or which folder, to look at: chosen in the order of uv's pip interface."""
+"""Which Python environment, or which folder, to search: chosen in the order of uv's pip interface."""
 
 from __future__ import annotations
 
@@ -13,21 +13,35 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
+    from unhang.records import Request
+
 # The answer is found behind this, whatever a .pth file or a sitecustomize prints before or after it.
 _MARK = "unhang-answer:"
 _SAY = f"\nimport json, sys; sys.stdout.write('\\n{_MARK}' + json.dumps(answer) + '\\n')"
-_TIMEOUT_S = 120  # a cold interpreter on a busy network file system, not a hung one
+_TIMEOUT_S = 120  # long enough for a cold interpreter on a busy network file system
 _HINT = "name a working one with --python PY, or look at a folder with --target DIR or --source DIR"
 
 
+def named(request: Request, cwd: str, environ: Mapping[str, str]) -> Environment:
+    """Return the environment that a request names.
+
+    Raises UnhangError ``not-a-folder`` for ``--target`` and ``--source``, and as ``choose``.
+    """
+    if request.target:
+        return for_target(request.target)
+    if request.source:
+        return for_source(request.source)
+    return choose(request.python, cwd, environ)
+
+
 def choose(python: str | None, cwd: str, environ: Mapping[str, str]) -> Environment:
-    """Choose the environment to look at.
+    """Choose the environment to search.
 
     ``python`` is the value of ``--python``: the path of an interpreter or of an environment's folder, or a command on
-    PATH (a bare name is a command first, as in a shell). Without it: ``$VIRTUAL_ENV``, ``$CONDA_PREFIX``, ``.venv`` in
-    ``cwd`` or in the nearest folder above it (as uv does), our own interpreter. Raises UnhangError ``no-interpreter``
-    where the first of these that is set has no interpreter (a broken one is never passed over in silence), and
-    ``broken-interpreter`` where it does not run.
+    PATH (a bare name is a command first, as in a shell). Without it, the first of these is used: ``$VIRTUAL_ENV``,
+    ``$CONDA_PREFIX``, ``.venv`` in ``cwd`` or the nearest folder above it (as in uv), our own interpreter. Raises
+    UnhangError ``no-interpreter`` if that one has no interpreter (a broken one is not skipped), and
+    ``broken-interpreter`` if it does not run.
     """
     if python is not None:
         return _named(python, cwd, environ.get("PATH", os.defpath))
@@ -51,12 +65,12 @@ def for_source(folder: str) -> Environment:
 
 
 def ask(python: str, source: str, *arguments: str, cwd: str) -> Any:
-    """Run ``source`` with ``python``, and return what it leaves in its global ``answer``, by way of JSON.
+    """Run ``source`` with ``python`` and return what it assigns to its global ``answer``, passed as JSON.
 
-    The source finds ``arguments`` in ``sys.argv[1:]``. Nothing is written: no bytecode either. Raises UnhangError
-    ``broken-interpreter``, with the last line of stderr, where no answer comes.
+    The source finds ``arguments`` in ``sys.argv[1:]``. Nothing is written, not even bytecode. Raises UnhangError
+    ``broken-interpreter``, with the last line of stderr, if no answer comes.
     """
-    import json  # here, for the common run asks nobody else: both cost more than the whole search
+    import json  # here: the common run asks no other interpreter, and both cost more than the whole search
     import subprocess
 
     command = [python, "-B", "-c", source + _SAY, *arguments]
@@ -75,7 +89,7 @@ def ask(python: str, source: str, *arguments: str, cwd: str) -> Any:
 
 
 def _broken(python: str, why: str) -> UnhangError:
-    hint = f"unhang asks interpreters of Python 3.8 or later; {_HINT}"
+    hint = f"unhang works with interpreters of Python 3.8 or later; {_HINT}"
     return UnhangError("broken-interpreter", f"the interpreter does not answer: {why}", path=python, hint=hint)
 
 
@@ -93,12 +107,12 @@ def _folder(folder: str, found_by: str) -> Environment:
 
 
 def _named(python: str, cwd: str, search_path: str) -> Environment:
-    """The environment that ``--python`` names."""
+    """Return the environment that ``--python`` names."""
     path = os.path.abspath(os.path.join(cwd, python))
     if os.path.basename(python) == python:
         for folder in search_path.split(os.pathsep):
             command = os.path.abspath(os.path.join(cwd, folder, python))
-            if os.path.isfile(command) and os.access(command, os.X_OK):
+            if _is_executable(command):
                 path = command
                 break
     if os.path.isdir(path):
@@ -111,19 +125,23 @@ def _named(python: str, cwd: str, search_path: str) -> Environment:
 
 
 def _of_folder(folder: str, cwd: str, found_by: str, why: str, hint: str) -> Environment:
-    """The environment of the interpreter in ``folder``."""
+    """Return the environment of the interpreter in ``folder``."""
     folder = os.path.abspath(os.path.join(cwd, folder))
     for name in ("python", "python3"):
         python = os.path.join(folder, "bin", name)
-        if os.path.isfile(python) and os.access(python, os.X_OK):
+        if _is_executable(python):
             return _environment(python, _prefix(python, cwd), found_by)
     python = os.path.join(folder, "bin", "python")
-    message = f"this environment has no interpreter that can be run{_link(python)}, yet {why}"
+    message = f"this environment has no interpreter that can be run{_link(python)}, but {why}"
     raise UnhangError("no-interpreter", message, path=python, hint=hint)
 
 
+def _is_executable(path: str) -> bool:
+    return os.path.isfile(path) and os.access(path, os.X_OK)
+
+
 def _link(path: str) -> str:
-    """What to add about a dangling link, which a virtual environment has when its base Python has gone."""
+    """Return what to add about a dangling link: a virtual environment has one when its base Python is gone."""
     return f" (a link to {os.path.realpath(path)}, which is gone)" if os.path.islink(path) else ""
 
 
@@ -137,7 +155,7 @@ def _dot_venv(folder: str) -> str | None:
 
 
 def _prefix(python: str, cwd: str) -> str:
-    """``sys.prefix`` of ``python``: from the files that tell it where there are any, for asking takes longer."""
+    """Return ``sys.prefix`` of ``python``: read from its files where possible, because asking takes longer."""
     above = os.path.dirname(os.path.dirname(python))  # links not followed: so does the interpreter itself
     if os.path.isfile(os.path.join(above, "pyvenv.cfg")) or os.path.isdir(os.path.join(above, "conda-meta")):
         return above

@@ -1,7 +1,8 @@
 """Asks the import system where it would find each upstream, and which copies that hides, importing none of them.
 
-It runs in the interpreter that is asked: handed over as source, so that this folder is not on that interpreter's path,
-or called in-process where that is our own. Hence the standard library alone, Python 3.8 and later, and no slow import.
+This runs in the interpreter that is asked: passed as source, so that this folder is not on that interpreter's path, or
+called in-process if it is our own. So it uses only the standard library, runs on Python 3.8 and later, and imports
+nothing slow.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ BELOW_MEGATRON = ("megatron.core", "megatron.training")
 
 
 def job_path(script_folder: str) -> list[str]:
-    """Return the ``sys.path`` that a job has: without the entry that is there for this very program, and with
-    ``script_folder`` first where it is not empty, as ``python FILE`` has it.
+    """Return the ``sys.path`` of a job: without the entry that was added for this program, and with ``script_folder``
+    first if it is not empty, as ``python FILE`` has it.
     """
     path = [entry for entry in sys.path if isinstance(entry, str)]
     if path and _is_for_this_program(path[0]):
@@ -30,13 +31,14 @@ def job_path(script_folder: str) -> list[str]:
 
 
 def look(path: list[str]) -> dict[str, dict[str, Any]]:
-    """Return, for each name of an upstream, what ``import`` would find with ``path`` as ``sys.path``.
+    """Return what ``import`` would find for each upstream's name with ``path`` as ``sys.path``.
 
-    Each is ``{"origin": its file or None, "folders": where its submodules are, "regular": whether it is a package with
-    an __init__ file, "others": [the same of each other copy]}``. What a finder raises is passed on, as by ``import``.
+    Each answer is ``{"origin": its file or None, "folders": where its submodules are, "regular": whether it is a
+    package with an __init__ file, "others": [the same for each other copy]}``. An exception of a finder is raised, as
+    by ``import``.
     """
     saved = sys.path[:]
-    sys.path[:] = path  # finders of others' making read it there
+    sys.path[:] = path  # custom finders read it there
     try:
         found = {name: _look(name, None, path) for name in TOP_LEVEL}
         megatron = found["megatron"]
@@ -49,7 +51,7 @@ def look(path: list[str]) -> dict[str, dict[str, Any]]:
 
 
 def _is_for_this_program(first: str) -> bool:
-    """Whether the first entry of the path was put there for the program that runs, not for every program."""
+    """Return whether the first entry of the path was added for this program alone."""
     if first == "":  # what -c adds
         return True
     if sys.flags.isolated or getattr(sys.flags, "safe_path", False):
@@ -61,7 +63,7 @@ def _is_for_this_program(first: str) -> bool:
 
 
 def _look(name: str, path: Sequence[str] | None, everywhere: Sequence[str]) -> dict[str, Any]:
-    """``name`` as ``import`` finds it on its parent's ``path`` (None: ``sys.path``), and its copies ``everywhere``."""
+    """Return ``name`` as ``import`` finds it on its parent's ``path`` (None: ``sys.path``), with its other copies."""
     found = _imported(name, path)
     others: list[dict[str, Any]] = []
     for copy in _copies(name, everywhere):
@@ -72,7 +74,7 @@ def _look(name: str, path: Sequence[str] | None, everywhere: Sequence[str]) -> d
 
 def _imported(name: str, path: Sequence[str] | None) -> dict[str, Any]:
     module = sys.modules.get(name)
-    if module is not None:  # made as the interpreter started, by the -nspkg.pth file of an old namespace package
+    if module is not None:  # made at start-up, by the -nspkg.pth file of an old namespace package
         origin = getattr(module, "__file__", None)
         return _description(origin, list(getattr(module, "__path__", ())))
     if path is None or path:
@@ -89,10 +91,10 @@ def _copies(name: str, everywhere: Sequence[str]) -> Iterator[dict[str, Any]]:
         if spec is not None:
             yield _of_spec(spec)
     for finder in sys.meta_path:
-        if everywhere and finder is not PathFinder:  # nowhere: there is no parent at all, and nothing is asked for
+        if everywhere and finder is not PathFinder:  # without a parent there is nothing to ask for
             try:
                 spec = _ask(finder, name, everywhere if "." in name else None)
-            except Exception:  # only a report of what is hidden: import itself may never get as far as this finder
+            except Exception:  # copies are only reported; `import` itself may never reach this finder
                 continue
             if spec is not None:
                 yield _of_spec(spec)
@@ -107,7 +109,7 @@ def _ask(finder: Any, name: str, path: Sequence[str] | None) -> ModuleSpec | Non
     except KeyError as error:
         if error.args != (name.rpartition(".")[0],):
             raise
-        # A folder without an __init__ file, below a parent that is not imported: the machinery misses the parent.
+        # A folder without an __init__ file, below a parent that is not imported: importlib looks up the parent.
         spec = ModuleSpec(name, None, is_package=True)
     return spec
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -18,6 +17,8 @@ if TYPE_CHECKING:
 NEEDED, APPLIED, FIXED_UPSTREAM = "needed", "applied", "fixed-upstream"
 NOT_AFFECTED, DRIFTED, UNLISTED = "not-affected", "drifted", "unlisted"
 VERDICTS = (NEEDED, APPLIED, FIXED_UPSTREAM, NOT_AFFECTED, DRIFTED, UNLISTED)
+URGENCY = (DRIFTED, UNLISTED, NEEDED, APPLIED, FIXED_UPSTREAM, NOT_AFFECTED)
+"""The verdicts, the one with the most to do first."""
 SETTLED = frozenset({APPLIED, FIXED_UPSTREAM, NOT_AFFECTED})
 _BY_STATE = {"ours": APPLIED, "fixed": FIXED_UPSTREAM, "not-affected": NOT_AFFECTED}
 
@@ -71,6 +72,8 @@ def decide(
 
 def codemod(target: Target) -> Codemod:
     """The rewrite of a target: the fix's own module, named after it. Imports no LibCST."""
+    import importlib
+
     module = importlib.import_module(f"unhang.codemods.{target.fix.replace('-', '_')}")
     found: Codemod = module.CODEMODS[target.function]
     return found

@@ -11,9 +11,8 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
 from unhang.errors import UnhangError
-from unhang.judge.decide import APPLIED, DRIFTED, FIXED_UPSTREAM, NEEDED, NOT_AFFECTED, SETTLED
+from unhang.judge.decide import APPLIED, DRIFTED, FIXED_UPSTREAM, NEEDED, NOT_AFFECTED, SETTLED, URGENCY
 from unhang.shapes.catalog import Fix, Release, ShapeTable
-from unhang.tell.report import URGENCY
 
 Releases = Mapping[str, Mapping[str, Release]]
 """Releases by upstream and version, as ``catalog.releases`` gives them."""

@@ -11,9 +11,10 @@ from typing import Any, NamedTuple
 
 from unhang.errors import UnhangError
 from unhang.judge.decide import NOT_AFFECTED
+from unhang.judge.findings import judge
 from unhang.prove.cases import Case, Outcome
 from unhang.records import Installation
-from unhang.rewrite.plan import judge, plan
+from unhang.rewrite.plan import plan
 from unhang.shapes import catalog
 from unhang.shapes.catalog import Fix
 
@@ -59,8 +60,8 @@ def sources(
     where the rewrite would not go in.
     """
     chosen = [found for found in installations if found.upstream in upstreams]
-    findings = judge(chosen, [fix], lambda _path, _target: None)
-    planned = plan(findings, lambda _: None)
+    findings = judge(chosen, [fix], {})
+    planned = plan(findings, {})
     files = {os.path.realpath(file.path): file for file in planned.files}
     pairs = {}
     for finding in findings:

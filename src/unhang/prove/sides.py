@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from unhang.errors import UnhangError
 from unhang.judge.decide import APPLIED, NEEDED
-from unhang.rewrite.plan import Finding, Original, plan
+from unhang.judge.findings import Finding
+from unhang.rewrite.plan import Original, plan
 
 
 class Sides(NamedTuple):
@@ -22,7 +23,7 @@ class Sides(NamedTuple):
     """Where the untouched bytes come from, if not from the installation; or why there are none."""
 
 
-def sides(findings: Sequence[Finding], original: Callable[[str], Original | None]) -> Sides:
+def sides(findings: Sequence[Finding], original: Mapping[str, Original]) -> Sides:
     """Both sides of the findings of one fix on one installation.
 
     ``original`` gives what the receipt keeps of a file, by its real path. Raises UnhangError ``not-provable`` where the
@@ -40,7 +41,7 @@ def sides(findings: Sequence[Finding], original: Callable[[str], Original | None
         if verdict not in (NEEDED, APPLIED) or seen.data is None:
             continue
         path = os.path.realpath(seen.path)
-        kept = original(path)
+        kept = original.get(path)
         ours = kept.data if kept is not None and kept.patched == seen.sha256 else None
         patched[name] = files[path].after if verdict == NEEDED else seen.data
         untouched[name] = seen.data if verdict == NEEDED and ours is None else ours

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -117,16 +117,40 @@ def shape_table() -> ShapeTable:
     return ShapeTable(shapes, _data("files.json")["files"])
 
 
-@cache
 def releases() -> Mapping[str, Mapping[str, Release]]:
-    """The releases in the matrix, by upstream and version. Only read where a shape is unknown."""
-    return {
-        upstream: {
-            version: Release(version, row.get("yanked", False), dict(zip(about["targets"], row["shapes"])))
-            for version, row in about["versions"].items()
-        }
-        for upstream, about in _data("releases.json")["releases"].items()
-    }
+    """Return the releases in the matrix, by upstream and version."""
+    return {upstream: releases_of(upstream) for upstream in _release_data()}
+
+
+def releases_of(upstream: str) -> Mapping[str, Release]:
+    """Return an upstream's releases by version. The data is read at the first access: a known shape needs none."""
+    return _Releases(upstream)
+
+
+class _Releases(Mapping[str, Release]):
+    def __init__(self, upstream: str) -> None:
+        self._upstream = upstream
+
+    def _data(self) -> Mapping[str, Any]:
+        data: Mapping[str, Any] = _release_data().get(self._upstream, {"targets": (), "versions": {}})
+        return data
+
+    def __getitem__(self, version: str) -> Release:
+        data = self._data()
+        row = data["versions"][version]
+        return Release(version, row.get("yanked", False), dict(zip(data["targets"], row["shapes"])))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._data()["versions"])
+
+    def __len__(self) -> int:
+        return len(self._data()["versions"])
+
+
+@cache
+def _release_data() -> Mapping[str, Any]:
+    data: Mapping[str, Any] = _data("releases.json")["releases"]
+    return data
 
 
 @cache

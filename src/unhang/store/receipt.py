@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from unhang import __version__
 from unhang.errors import UnhangError
 from unhang.store import disk
+from unhang.store.state import RECEIPT
 
 if TYPE_CHECKING:
     from unhang.store.transaction import FileChange
 
-NAME, BLOBS = "receipt.json", "pristine"
+BLOBS = "pristine"
 SCHEMA = 1
 
 
@@ -93,7 +94,7 @@ def load(state_dir: str) -> Receipt | None:
     Raises UnhangError `newer-receipt` (a later unhang wrote it) or `bad-receipt` (not to be trusted, and why). What it
     names lies below its entries' roots; whether those are roots to write to is for the caller to say.
     """
-    path = os.path.join(state_dir, NAME)
+    path = os.path.join(state_dir, RECEIPT)
     try:
         data = disk.read(path)
     except OSError as error:
@@ -183,7 +184,7 @@ def changes(state_dir: str, receipt: Receipt, blobs: Mapping[str, bytes]) -> lis
     from unhang.store.transaction import FileChange
 
     state_dir = os.path.realpath(state_dir)
-    folder, path = os.path.dirname(state_dir), os.path.join(state_dir, NAME)
+    folder, path = os.path.dirname(state_dir), os.path.join(state_dir, RECEIPT)
     with disk.about(path):
         before = disk.read(path)
     result = _blob_changes(os.path.join(state_dir, BLOBS), {entry.pristine for entry in receipt.files}, blobs)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 
+RECEIPT = "receipt.json"
 LOCK = "lock"
 MADE = "made-parent"
 """The folder's parent, such as `share`, is ours too, and goes with it."""
@@ -26,6 +27,11 @@ DONE = "journal.done"
 def interrupted(state_dir: str) -> bool:
     """Say whether a journal is there: a run was killed (or is at work right now). Only reads, raises nothing."""
     return any(os.path.lexists(os.path.join(state_dir, stage)) for stage in (INTENT, READY, DONE))
+
+
+def has_receipt(state_dir: str) -> bool:
+    """Return whether a receipt is there, readable or not."""
+    return os.path.lexists(os.path.join(state_dir, RECEIPT))
 
 
 def littered(state_dir: str) -> bool:

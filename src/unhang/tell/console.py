@@ -1,4 +1,4 @@
-"""What the commands print: reports and data on stdout, all else for people on stderr."""
+"""What the commands print: reports and data on stdout, everything else for people on stderr."""
 
 from __future__ import annotations
 
@@ -7,37 +7,32 @@ import sys
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
+from unhang.find.git_info import commits
+from unhang.judge.findings import Finding
 from unhang.records import Environment, Installation, Search
-from unhang.rewrite.plan import Blocked, Finding, Plan
 from unhang.shapes import catalog
 from unhang.tell import report
-from unhang.tell.report import Told
+from unhang.tell.report import Report
 
 if TYPE_CHECKING:
-    import argparse
-
-    from unhang.cli.scope import Scope
     from unhang.errors import UnhangError
+    from unhang.rewrite.plan import Blocked, Plan
     from unhang.store.revert import Undo
 
 
-def results(options: argparse.Namespace, told: Told) -> None:
-    """Print the results in the format that was asked for."""
-    if options.output_format == "json":
-        print(report.json_report(told))
-        return
-    if options.output_format == "github":
-        print(report.github_report(told))
-        return
-    from unhang.find.git_info import commits
-
-    told = told._replace(commits=commits(told.search.installations))
-    print(report.text_report(told, colour=colour()))
-    warnings(told.search)
+def results(output_format: str, what: Report) -> None:
+    """Print a report as ``text``, ``json`` or ``github``."""
+    if output_format == "json":
+        print(report.json_report(what))
+    elif output_format == "github":
+        print(report.github_report(what))
+    else:
+        print(report.text_report(what._replace(commits=commits(what.search.installations)), colour=colour()))
+        warnings(what.search)
 
 
 def applied(environment: Environment, planned: Plan, changed: Collection[str]) -> None:
-    """Say what ``apply`` did, how to undo it, and that a job must be patched on all of its nodes."""
+    """Print what ``apply`` did, how to undo it, and that a job must be patched on all of its nodes."""
     if not changed:
         say("nothing was changed" + ("" if planned.blocked else ": the end state was there already"))
         return
@@ -46,7 +41,7 @@ def applied(environment: Environment, planned: Plan, changed: Collection[str]) -
 
 
 def overlay(folder: str, modules: Sequence[str], planned: Plan, written: bool) -> None:
-    """Say what an overlay holds, how a job uses it, and that all of its nodes must."""
+    """Print what an overlay holds, how a job uses it, and that all of its nodes must."""
     state = "written" if written else "nothing was changed: it was there already"
     say(f"overlay of {count(len(modules), 'module')} in {folder}: {state}")
     if modules:
@@ -55,13 +50,13 @@ def overlay(folder: str, modules: Sequence[str], planned: Plan, written: bool) -
 
 
 def _patch_all(planned: Plan) -> None:
-    done = {target.fix for file in planned.files for target, *_ in file.steps}
+    done = {step.target.fix for file in planned.files for step in file.steps}
     if any(catalog.fix(name).manifest["collectives"] for name in done):
         say(report.PATCH_ALL)
 
 
 def reverted(undo: Undo, files: int) -> None:
-    """Say what ``revert`` did, and what stands in its way."""
+    """Print what ``revert`` did, and what it refused."""
     for note in undo.notes:
         say(f"note: {note}")
     for entry, why, hint in undo.refused:
@@ -71,14 +66,14 @@ def reverted(undo: Undo, files: int) -> None:
 
 
 def made_by_wheel(installations: Sequence[Installation]) -> None:
-    """Name the installations whose wheel held the rewrites already, and how to have the plain release instead."""
+    """Name the installations whose wheel already held the rewrites, and how to install the plain release."""
     from unhang.deliver.wheel import plain_version  # here: only a revert that finds nothing asks
 
     for folder in dict.fromkeys(os.path.basename(os.path.dirname(place.record or "")) for place in installations):
         name, _, version = folder.removesuffix(".dist-info").rpartition("-")
         plain = plain_version(version)
         if plain != version:
-            say(f"{name} {version} was installed from a wheel with the fixes in it (unhang wheel)")
+            say(f"{name} {version} was installed from a wheel that already has the fixes (unhang wheel)")
             say(f"  hint: install the plain release: pip install --force-reinstall --no-deps {name}=={plain}")
 
 
@@ -93,14 +88,14 @@ def blocked(items: Sequence[Blocked]) -> None:
 
 
 def required(reasons: Sequence[str]) -> None:
-    """Say which required fix is not in place: the reason of a failed image build is its last line."""
+    """Name each required fix that is not in place; the last line of a failed image build is the reason."""
     sys.stdout.flush()
     for reason in reasons:
         say(f"required fix not in place: {reason}")
 
 
 def refused(error: UnhangError, planned: Plan | None) -> None:
-    """Name each file that was to be patched and cannot be: the error itself names the first thing that was tried."""
+    """Name each file that cannot be written; the error itself names only the first."""
     if error.code != "not-writable" or planned is None:
         return
     for file in planned.files:
@@ -110,64 +105,67 @@ def refused(error: UnhangError, planned: Plan | None) -> None:
 
 
 def unexpected(why: str | None) -> None:
-    """Say that the code is not what ``--expect-digest`` expects, if it is not; ``why`` holds both digests."""
+    """Report that the code is not what ``--expect-digest`` expects, if so; ``why`` holds both digests."""
     if why:
         sys.stdout.flush()
         say(f"unexpected code: {why}; do: install and patch all nodes alike")
 
 
 def warnings(search: Search) -> None:
-    """Print what was noticed while looking."""
+    """Print the warnings of a search."""
     for warning in search.warnings:
         say(f"warning: {warning}")
 
 
 def say_if(sentence: str | None) -> None:
-    """Say it, if there is something to say."""
+    """Print the sentence, if there is one."""
     if sentence:
         say(sentence)
 
 
 def say(line: str) -> None:
-    """Print a line for people, beside the data on stdout."""
+    """Print a line for people on stderr, apart from the data on stdout."""
     print(line, file=sys.stderr, flush=True)
 
 
 def colour() -> bool:
-    """Whether to colour stdout: on a terminal, or if FORCE_COLOR asks for it; never where NO_COLOR is set."""
+    """Return whether to colour stdout: on a terminal, or if FORCE_COLOR is set; never if NO_COLOR is set."""
     if os.environ.get("NO_COLOR"):
         return False
     return bool(os.environ.get("FORCE_COLOR")) or sys.stdout.isatty()
 
 
 def count(number: int, noun: str) -> str:
-    """A number of things, in words."""
+    """Return a number and its noun, in the plural where it is not one."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
-def unmet(scope: Scope, findings: Sequence[Finding], items: Sequence[Blocked] = ()) -> list[str]:
-    """Why a required fix is not in place, a sentence each, and what to do; ``items``: what ``apply`` blocked."""
-    told = []
+def unmet(required: Sequence[str], findings: Sequence[Finding], items: Sequence[Blocked] = ()) -> list[str]:
+    """Return a sentence for each required fix that is not in place: why, and what to do.
+
+    ``required`` are the ids, ``items`` what ``apply`` blocked.
+    """
+    sentences = []
     why_blocked = {(item.installation, item.fix): item for item in items}
-    for fix in scope.required:
+    for fix in map(catalog.fix, required):
         mine = [finding for finding in findings if finding.target.fix == fix.id]
         if not mine:
             names = " or ".join(dict.fromkeys(target.upstream for target in fix.targets))
-            told.append(f"{fix.id}: no {names} to judge here; do: install it first, or name its --python PY")
+            sentences.append(f"{fix.id}: there is no {names} here; do: install it first, or name its --python PY")
         for finding in mine:
             if not finding.settled:
                 place, verdict = finding.installation, finding.verdict
                 item = why_blocked.get((place, fix.id))
                 why, hint = (item.reason, item.hint) if item else (verdict.detail, verdict.hint)
-                told.append(
+                sentences.append(
                     f"{fix.id} is {verdict.verdict} on {place.upstream} {place.version} in {place.root}"
                     f"{': ' if why else ''}{why}; do: {hint}"
                 )
-    return told
+    return sentences
 
 
-def summary(findings: Sequence[Finding], scope: Scope) -> str:
-    """One line: what is left to do, and the next command."""
+def summary(findings: Sequence[Finding], environment: Environment) -> str:
+    """Return one line: what is left to do, and the next command."""
     if not findings:
         return "nothing to judge: no installation here has a target of these fixes"
     todo: dict[str, set[tuple[object, str]]] = {}
@@ -177,13 +175,13 @@ def summary(findings: Sequence[Finding], scope: Scope) -> str:
     digest = f"(digest {report.digest(findings)})"
     if not todo:
         return f"nothing left to do {digest}"
-    told = ", ".join(f"{len(places)} {verdict}" for verdict, places in sorted(todo.items()))
-    next_ = f"run: unhang apply{_place(scope.environment)}" if "needed" in todo else "see the hints above"
-    return f"{told} {digest}; {next_}"
+    counts = ", ".join(f"{len(places)} {verdict}" for verdict, places in sorted(todo.items()))
+    next_ = f"run: unhang apply{_place(environment)}" if "needed" in todo else "see the hints above"
+    return f"{counts} {digest}; {next_}"
 
 
 def _place(environment: Environment) -> str:
-    """The option that leads to this environment again."""
+    """Return the option that leads to this environment again."""
     if environment.found_by in ("--target", "--source"):
         return f" {environment.found_by} {environment.prefix}"
     return f" --python {environment.python}" if environment.found_by == "--python" else ""

@@ -1,30 +1,29 @@
-"""How findings are told: text for people, JSON for programs, annotations for GitHub. Pure: strings in, strings out."""
+"""How findings are reported: text for people, JSON for programs, annotations for GitHub. Pure: it returns strings."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from unhang import __version__
 from unhang.errors import UnhangError
-from unhang.judge.decide import APPLIED, DRIFTED, FIXED_UPSTREAM, NEEDED, NOT_AFFECTED, UNLISTED
+from unhang.judge.decide import APPLIED, DRIFTED, FIXED_UPSTREAM, NEEDED, NOT_AFFECTED, UNLISTED, URGENCY
+from unhang.judge.findings import Finding
 from unhang.judge.observe import Observation
 from unhang.records import Environment, Search
-from unhang.rewrite.plan import Finding
 
-# What a fix with several targets shows in its one line: the target with the most to do.
-URGENCY = (DRIFTED, UNLISTED, NEEDED, APPLIED, FIXED_UPSTREAM, NOT_AFFECTED)
 COLOURS = {NEEDED: "33", APPLIED: "32", FIXED_UPSTREAM: "32", DRIFTED: "31", UNLISTED: "31", NOT_AFFECTED: "2"}
 PATCH_ALL = (
-    "Patch every node of a job, or none: this changes which collectives a rank issues, and a job whose nodes are "
-    "only partly patched can hang."
+    "Patch every node of a job, or none: the rewrites change which collectives a rank issues, and a job whose nodes "
+    "are only partly patched can hang."
 )
 
 
-class Told(NamedTuple):
-    """All that a report is made of."""
+class Report(NamedTuple):
+    """What is reported of a run."""
 
     search: Search
     findings: Sequence[Finding]
@@ -32,35 +31,39 @@ class Told(NamedTuple):
     """The files that were written, for the commands that write; None for the others."""
     interrupted: bool
     commits: Mapping[str, str] = {}
-    """What git says of the roots that are checkouts."""
+    """The commit of each root that is a checkout."""
     expected: str | None = None
     """The digest that ``--expect-digest`` expects."""
 
 
-def json_report(told: Told) -> str:
-    """The JSON document of ``check``, ``apply`` and ``revert``; docs/json.md documents its form, which is stable."""
-    environment = told.search.environment
+def json_report(report: Report) -> str:
+    """Return the JSON document of ``check``, ``apply`` and ``revert``; docs/json.md documents its stable form."""
+    environment = report.search.environment
     document = {
         "schema": 1,
         "unhang": __version__,
-        "environment": _environment(environment),
-        "digest": digest(told.findings),
-        **({} if told.expected is None else {"expected_digest": told.expected}),
-        "interrupted": told.interrupted,
-        "warnings": list(told.search.warnings),
-        "results": [result(finding, told.changed) for finding in told.findings],
+        "environment": {
+            "python": environment.python,
+            "prefix": environment.prefix,
+            "found_by": environment.found_by,
+        },
+        "digest": digest(report.findings),
+        **({} if report.expected is None else {"expected_digest": report.expected}),
+        "interrupted": report.interrupted,
+        "warnings": list(report.search.warnings),
+        "results": [result(finding, report.changed) for finding in report.findings],
     }
     return json.dumps(document, indent=1)
 
 
 def json_error(error: UnhangError) -> str:
-    """The JSON document of an error."""
-    told = {"code": error.code, "message": error.message, "path": error.path, "hint": error.hint}
-    return json.dumps({"schema": 1, "error": told}, indent=1)
+    """Return the JSON document of an error."""
+    content = {"code": error.code, "message": error.message, "path": error.path, "hint": error.hint}
+    return json.dumps({"schema": 1, "error": content}, indent=1)
 
 
 def text_error(error: UnhangError) -> str:
-    """An error for people: what, where, what to do."""
+    """Return the text of an error: what is wrong, where, and what to do."""
     lines = [f"error[{error.code}]: {error.message}"]
     if error.path and error.path not in error.message:
         lines.append(f"  in: {error.path}")
@@ -70,43 +73,43 @@ def text_error(error: UnhangError) -> str:
 
 
 def digest(findings: Iterable[Finding]) -> str:
-    """One digest of the code that the fixes are about: equal exactly where all of that code is equal.
+    """Return one digest of the code that the fixes concern: two are equal exactly if all of that code is.
 
-    Over the bytes of the files that hold the targets; not over versions and places, which may differ where the code
-    does not. Not over shapes: two files that do not parse have none, and a file can differ around its target.
+    It covers the bytes of the files that hold the targets. It leaves out versions and paths, which can differ when the
+    code does not; and it does not use shapes: a file that does not parse has none, and code around a target can differ.
     """
-    told = sorted(
+    rows = sorted(
         (finding.installation.upstream, finding.target.file, finding.target.function, _code(finding.seen))
         for finding in findings
     )
-    return hashlib.sha256(json.dumps(told).encode()).hexdigest()[:16]
+    return hashlib.sha256(json.dumps(rows).encode()).hexdigest()[:16]
 
 
 def differs(expected: str | None, findings: Iterable[Finding]) -> str | None:
-    """Why the code is not what ``--expect-digest`` expects, a sentence; None where it is, or nothing was expected."""
+    """Return a sentence if the code is not what ``--expect-digest`` expects; None if it is, or none was given."""
     found = digest(findings)
     if expected in (None, found):
         return None
     return f"the code has digest {found}, not {expected} as expected: this node would not run what that one runs"
 
 
-def text_report(told: Told, *, colour: bool) -> str:
-    """The report for people: one line for each fix on each installation, always."""
-    lines = [environment_line(told.search.environment), ""]
-    for installation, group in _by_installation(told.findings):
-        version, commit = installation.version or "(no version)", told.commits.get(installation.root)
+def text_report(report: Report, *, colour: bool) -> str:
+    """Return the text for people: one line for each fix on each installation, always."""
+    lines = [environment_line(report.search.environment), ""]
+    for installation, group in _by_installation(report.findings):
+        version, commit = installation.version or "(no version)", report.commits.get(installation.root)
         lines.append("  ".join(filter(None, (f"{installation.upstream} {version}", installation.root, commit))))
         lines += [f"  shadows {other}" for other in installation.shadowed]
-        lines += [_line(finding, told.changed, colour) for finding in group]
-    if told.interrupted:
+        lines += [_line(finding, report.changed, colour) for finding in group]
+    if report.interrupted:
         lines += ["", "interrupted: an earlier run was killed halfway; `unhang apply` or `unhang revert` settles it"]
     return "\n".join(lines)
 
 
-def github_report(told: Told) -> str:
-    """A workflow command for each line of the text report: errors for what is left to do, notices for the rest."""
+def github_report(report: Report) -> str:
+    """Return a workflow command for each line of the text report: an error if something is left to do, or a notice."""
     lines = []
-    for _, group in _by_installation(told.findings):
+    for _, group in _by_installation(report.findings):
         for finding in group:
             verdict = finding.verdict
             kind = "notice" if finding.settled else "error"
@@ -114,22 +117,22 @@ def github_report(told: Told) -> str:
             text += f" ({verdict.hint})" if verdict.hint else ""
             title = f"unhang {finding.target.fix}"
             lines.append(f"::{kind} file={_property(finding.seen.path)},title={_property(title)}::{_escaped(text)}")
-    lines += [f"::warning title=unhang::{_escaped(warning)}" for warning in told.search.warnings]
-    other = differs(told.expected, told.findings)
+    lines += [f"::warning title=unhang::{_escaped(warning)}" for warning in report.search.warnings]
+    other = differs(report.expected, report.findings)
     lines += [f"::error title=unhang digest::{_escaped(other)}"] if other else []
     return "\n".join(lines)
 
 
 def environment_line(environment: Environment) -> str:
-    """Which environment was used, and what chose it."""
+    """Return the line that names the environment, and what chose it."""
     what = environment.python or environment.prefix
     return f"environment: {what} (found by {environment.found_by})"
 
 
 def result(finding: Finding, changed: frozenset[str] | None = None) -> dict[str, Any]:
-    """One of the JSON's ``results``; ``changed`` has the files that were written, where the command writes."""
+    """Return one of the JSON's ``results``; ``changed`` has the written files, for a command that writes."""
     installation, target, verdict = finding.installation, finding.target, finding.verdict
-    told = {
+    row = {
         "upstream": installation.upstream,
         "version": installation.version,
         "location": installation.root,
@@ -137,13 +140,13 @@ def result(finding: Finding, changed: frozenset[str] | None = None) -> dict[str,
         "file": target.file,
         "function": target.function,
         "verdict": verdict.verdict,
-        "shape": _shape(finding),
+        "shape": finding.seen.shape,
         "code": verdict.code,
         "detail": verdict.detail,
         "hint": verdict.hint,
         "nearest": verdict.nearest.document() if verdict.nearest is not None else None,
     }
-    return told if changed is None else {**told, "changed": _is_changed(finding, changed)}
+    return row if changed is None else {**row, "changed": _is_changed(finding, changed)}
 
 
 def _line(finding: Finding, changed: frozenset[str] | None, colour: bool) -> str:
@@ -157,7 +160,7 @@ def _line(finding: Finding, changed: frozenset[str] | None, colour: bool) -> str
 
 
 def _by_installation(findings: Iterable[Finding]) -> Iterable[tuple[Any, list[Finding]]]:
-    """The findings to show: for each installation, one for each fix, the one with the most to do."""
+    """Return, for each installation, one finding for each fix: the one with the most to do."""
     shown: dict[Any, dict[str, Finding]] = {}
     for finding in findings:
         group = shown.setdefault(finding.installation, {})
@@ -168,27 +171,17 @@ def _by_installation(findings: Iterable[Finding]) -> Iterable[tuple[Any, list[Fi
 
 
 def _rank(finding: Finding) -> tuple[int, bool]:
-    # of two that are not affected, the file that is there says more
+    # of two that are not affected, an existing file says more
     return URGENCY.index(finding.verdict.verdict), finding.seen.data is None
 
 
 def _is_changed(finding: Finding, changed: frozenset[str]) -> bool:
-    import os
-
     return os.path.realpath(finding.seen.path) in changed
 
 
 def _code(seen: Observation) -> str:
-    """What stands for a file's code: the digest of its bytes, or what is in its place where those were not read."""
+    """Return the digest of a file's bytes, or why they were not read."""
     return seen.sha256 or (f"{seen.problem}: {seen.detail}" if seen.problem else "-")
-
-
-def _shape(finding: Finding) -> str | None:
-    return finding.seen.shape
-
-
-def _environment(environment: Environment) -> Mapping[str, str | None]:
-    return {"python": environment.python, "prefix": environment.prefix, "found_by": environment.found_by}
 
 
 def _escaped(text: str) -> str:

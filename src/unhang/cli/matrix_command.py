@@ -1,36 +1,29 @@
-"""The commands that tell of the compat matrix, not of an environment: ``unhang matrix``, and what ``explain`` adds."""
+"""``unhang matrix``: which release needs which fix."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
 
-from unhang.cli.scope import fixes_named
+from unhang.cli.requests import fixes as fixes_of
 from unhang.errors import UnhangError
-from unhang.judge import matrix as matrix_of
+from unhang.judge import matrix
 from unhang.shapes import catalog
 from unhang.tell import console, matrix_text, version_ranges
 
 
-def explain(options: argparse.Namespace) -> int:
-    """``unhang explain FIX``: its page, and what the matrix says of it. Raises UnhangError ``unknown-fix``."""
-    fix, releases, table = catalog.fix(options.fix_id), catalog.releases(), catalog.shape_table()
-    rows, droppable = matrix_of.rows([fix], releases, table), matrix_of.droppable(fix, releases, table)
-    print(catalog.page(fix.id).rstrip(), matrix_text.section(fix, rows, droppable), sep="\n\n")
-    return 0
+def run(options: argparse.Namespace) -> int:
+    """Run ``unhang matrix``: return 0; with ``--against-index``, the radar's exit code.
 
-
-def matrix(options: argparse.Namespace) -> int:
-    """``unhang matrix``: 0; with ``--against-index``, the radar's exit code.
-
-    Raises UnhangError ``unknown-fix``, ``bad-version``, ``no-such-release``, ``bad-option``, and what the radar raises.
+    Raises UnhangError ``unknown-fix``, ``bad-version``, ``no-such-release``, ``bad-option``, and as the radar does.
     """
-    fixes = fixes_named(options)
+    fixes = [catalog.fix(name) for name in fixes_of(options)]
     if options.against_index:
         return _against_index(options, [fix.id for fix in fixes])
-    rows = matrix_of.rows(fixes, _releases(options.upstream), catalog.shape_table())
+    releases = {name: found for name, found in catalog.releases().items() if name in (options.upstream or [name])}
+    rows = matrix.rows(fixes, releases, catalog.shape_table())
     if options.release is not None:
-        rows = matrix_of.matching(rows, options.release)
+        rows = matrix.matching(rows, options.release)
     if options.output_format == "json":
         print(matrix_text.json_rows(rows))
     elif options.output_format == "markdown":
@@ -51,8 +44,3 @@ def _against_index(options: argparse.Namespace, fixes: Sequence[str]) -> int:
     from unhang.compat import radar  # here: `matrix` itself needs none of what that imports
 
     return radar.against_index(argparse.Namespace(**{**vars(options), "fix": list(fixes)}))
-
-
-def _releases(upstreams: Sequence[str]) -> matrix_of.Releases:
-    """The releases in the matrix of these upstreams; of all, where none is named."""
-    return {name: told for name, told in catalog.releases().items() if not upstreams or name in upstreams}

@@ -1,0 +1,33 @@
+"""``unhang diff``: what ``apply`` would change."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from unhang.cli.requests import request
+from unhang.rewrite.plan import plan
+from unhang.store.survey import originals, survey
+from unhang.tell import console, report
+
+if TYPE_CHECKING:
+    import argparse
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run ``unhang diff``: print only the diff on stdout; return 0 if ``apply`` would change nothing, else 1."""
+    seen = survey(request(options))
+    console.say(report.environment_line(seen.environment))
+    console.warnings(seen.search)
+    if seen.interrupted:  # what `apply` will find after recovery is not known yet
+        console.say("interrupted: an earlier run was killed halfway; run `unhang apply` or `unhang revert` first")
+        return 1
+    planned = plan(seen.findings, originals(seen, unverified=options.unverified), unverified=options.unverified)
+    if planned.files:
+        from unhang.rewrite.diff import render
+
+        sys.stdout.flush()
+        sys.stdout.buffer.write(render(seen.environment, planned.files))
+        sys.stdout.flush()
+    console.blocked(planned.blocked)
+    return 1 if planned.files or planned.blocked else 0

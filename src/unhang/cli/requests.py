@@ -1,0 +1,33 @@
+"""The command line becomes a request, once: below this room nobody sees argparse's namespace."""
+
+from __future__ import annotations
+
+from unhang.records import UPSTREAMS, Request
+from unhang.shapes import catalog
+
+TYPE_CHECKING = False  # `typing` is slow to import
+if TYPE_CHECKING:
+    import argparse
+
+
+def request(options: argparse.Namespace) -> Request:
+    """Return the request that these options make. Raises UnhangError ``unknown-fix``."""
+    required = tuple(catalog.fix(name).id for name in getattr(options, "require", ()))
+    chosen = {*fixes(options), *required}  # a required fix is judged, whatever else was named
+    return Request(
+        python=options.python,
+        target=options.target,
+        source=options.source,
+        script=options.script,
+        fixes=tuple(name for name in catalog.fixes() if name in chosen),
+        required=required,
+        upstreams=tuple(options.upstream) or UPSTREAMS,
+        allow_none=options.allow_none,
+    )
+
+
+def fixes(options: argparse.Namespace) -> tuple[str, ...]:
+    """Return the ids of the fixes that ``--fix`` and ``--skip`` leave. Raises UnhangError ``unknown-fix``."""
+    chosen = {catalog.fix(name).id for name in options.fix} or set(catalog.fixes())
+    skipped = {catalog.fix(name).id for name in options.skip}
+    return tuple(name for name in catalog.fixes() if name in chosen - skipped)

@@ -1,0 +1,64 @@
+"""What the probe answers about one name, and how it is read."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    Found = dict[str, Any]  # see `probe.look`
+
+# What every release since the matrix's floors has, and a namesake (OpenStack's swift, a user's own folder) has not.
+MARKS = {
+    "megatron.core": ("__init__.py",),
+    "megatron.training": ("__init__.py",),
+    "verl": ("__init__.py", "protocol.py", "version/version"),
+    "swift": ("__init__.py", "version.py", "tuners", "trainers"),
+}
+
+
+def in_folder(root: str, module: str) -> Found:
+    """Return what is in ``root`` itself, in the form of the probe's answer."""
+    package = folder(root, module)
+    init = os.path.join(package, "__init__.py")
+    origin = init if os.path.isfile(init) else None
+    folders = [package] if os.path.isdir(package) else []
+    return {"origin": origin, "folders": folders, "regular": origin is not None, "others": []}
+
+
+def folder(root: str, module: str) -> str:
+    """Return the folder of a module below a folder of the import path."""
+    return os.path.join(root, *module.split("."))
+
+
+def place(found: Found) -> str | None:
+    """Return the path to name for what was found: the package's folder, or the file of a plain module."""
+    origin: str | None = found["origin"]
+    if origin and found["regular"]:
+        return os.path.dirname(origin)
+    return origin or next((portion for portion in found["folders"] if os.path.isdir(portion)), None)
+
+
+def is_framework(module: str, package: str) -> bool:
+    """Return whether a package is the upstream's, and not a namesake."""
+    return all(os.path.exists(os.path.join(package, mark)) for mark in MARKS[module])
+
+
+def is_installed(module: str, found: Found) -> bool:
+    """Return whether the upstream's own package was found."""
+    return bool(found["regular"]) and is_framework(module, os.path.dirname(found["origin"]))
+
+
+def hidden(module: str, found: Found) -> tuple[str, ...]:
+    """Return the folders of the upstream's other copies, each once."""
+    seen = {os.path.realpath(os.path.dirname(found["origin"]))} if found["origin"] else set()
+    copies = []
+    for other in found["others"]:
+        if is_installed(module, other):
+            package = os.path.dirname(other["origin"])
+            if (real := os.path.realpath(package)) not in seen:
+                seen.add(real)
+                copies.append(package)
+    return tuple(copies)

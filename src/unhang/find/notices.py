@@ -1,0 +1,76 @@
+"""What the user should know about a search besides the installations: names that lead elsewhere, copies in the way."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from unhang.find import answers, probe
+from unhang.find.metadata import read
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from unhang.find.answers import Found
+    from unhang.records import Installation
+
+_FRAMEWORKS = {"verl": "the verl framework", "swift": "ms-swift"}
+
+
+def unusable(found: dict[str, Found]) -> Iterator[str]:
+    """Yield a sentence for each name that leads to something other than a package that can be rewritten."""
+    for module in answers.MARKS:
+        if not answers.is_installed(module, found[module]):
+            yield from _about(module, found)
+    megatron = found["megatron"]
+    where = answers.place(megatron)
+    if where is not None and all(answers.place(found[module]) is None for module in probe.BELOW_MEGATRON):
+        yield f"`import megatron` finds {where}, which has neither megatron.core nor megatron.training"
+    init = read(megatron["origin"]) if megatron["regular"] else ""
+    if "extend_path" in init or "declare_namespace" in init:
+        yield f"{megatron['origin']} changes its search path at run time, which unhang does not: check --source DIR"
+
+
+def _about(module: str, found: dict[str, Found]) -> Iterator[str]:
+    where = answers.place(found[module])
+    copies = ", ".join(answers.hidden(module, found[module]))
+    hides = f"; it hides {copies}" if copies else ""
+    if where is None:
+        if copies:
+            megatron = found["megatron"]
+            yield f"`import {module}` fails: {megatron['origin'] or answers.place(megatron)} hides {copies}"
+    elif found[module]["regular"] and not os.path.exists(where):
+        yield f"`import {module}` finds {where}, inside an archive, which unhang does not rewrite{hides}"
+    elif module in _FRAMEWORKS and answers.is_framework(module, nested := answers.folder(where, module)):
+        yield f"`import {module}` finds {where}, a checkout, whose package is {nested}{hides}"
+    elif module in _FRAMEWORKS:
+        yield f"`import {module}` finds {where}, which is not {_FRAMEWORKS[module]}{hides}"
+    else:
+        yield f"`import {module}` finds {where}, which is not a package{hides}"
+
+
+def strays(installed: dict[str, Installation], cwd: str) -> Iterator[str]:
+    """Yield a sentence for each package in the working directory: a job started there may import it first."""
+    reported = set()
+    for module in answers.MARKS:
+        if not answers.is_framework(module, answers.folder(cwd, module)):
+            continue
+        top = answers.folder(os.path.abspath(cwd), module.partition(".")[0])
+        used = installed.get(module)
+        is_used = used is not None and os.path.realpath(used.package_dir) == os.path.realpath(
+            answers.folder(cwd, module)
+        )
+        if top not in reported and not is_used:
+            reported.add(top)
+            instead = f"instead of {used.package_dir}" if used else "though the environment has none"
+            yield f"a job started here could import {top} {instead}: choose with --script FILE or --source DIR"
+
+
+def overlays(python_path: list[str]) -> Iterator[str]:
+    """Yield a sentence for each overlay of ours in these folders of PYTHONPATH."""
+    for folder in python_path:
+        if os.path.isdir(os.path.join(folder, ".unhang-overlay")):
+            yield (
+                f"PYTHONPATH has the overlay {folder}; this report is about the originals, `unhang overlay {folder}` "
+                "about the overlay"
+            )

@@ -1,0 +1,73 @@
+"""The verdicts of all fixes on all installations: each target is observed, then decided."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from typing import NamedTuple
+
+from unhang.errors import UnhangError
+from unhang.judge.decide import NOT_AFFECTED, SETTLED, UNLISTED, Past, Verdict, decide
+from unhang.judge.observe import Observation, observe, package_of
+from unhang.records import Installation
+from unhang.shapes import catalog
+from unhang.shapes.catalog import Fix, Target
+
+PastTable = Mapping[tuple[str, str, str], Past]
+"""What the receipt says of each rewritten function, by the file's real path, the fix and the function."""
+
+
+class Finding(NamedTuple):
+    """One fix on one installation, for one target."""
+
+    installation: Installation
+    target: Target
+    seen: Observation
+    verdict: Verdict
+
+    @property
+    def settled(self) -> bool:
+        """Whether nothing is left to do here."""
+        return self.verdict.verdict in SETTLED
+
+
+def judge(installations: Iterable[Installation], fixes: Iterable[Fix], past: PastTable) -> list[Finding]:
+    """Return the verdict of every fix on every installation that has a target of it.
+
+    Raises UnhangError ``unreadable``.
+    """
+    fixes = list(fixes)
+    return [
+        _finding(installation, fix, target, past)
+        for installation in installations
+        for fix in fixes
+        for target in fix.targets
+        if target.upstream == installation.upstream
+    ]
+
+
+def _finding(installation: Installation, fix: Fix, target: Target, past: PastTable) -> Finding:
+    table = catalog.shape_table()
+    try:
+        seen = observe(installation, target, table)
+    except OSError as error:
+        hint = "run unhang as a user who may read it"
+        raise UnhangError("unreadable", str(error.strerror), path=error.filename, hint=hint) from error
+    known = past.get((seen.real or os.path.realpath(seen.path), target.fix, target.function))
+    verdict = decide(target, installation, seen, table, catalog.releases_of(installation.upstream), known)
+    if verdict.verdict == UNLISTED and seen.shape is None:
+        verdict = _moved(installation, fix, target) or verdict
+    return Finding(installation, target, seen, verdict)
+
+
+def _moved(installation: Installation, fix: Fix, gone: Target) -> Verdict | None:
+    """Return the verdict on a function that is not in this file, but in another target of the same fix."""
+    for target in fix.targets:
+        beside = installation._replace(
+            upstream=target.upstream, package_dir=os.path.join(installation.root, *package_of(target))
+        )
+        with suppress(OSError):
+            if target.function == gone.function and observe(beside, target, catalog.shape_table()).shape is not None:
+                return Verdict(NOT_AFFECTED, None, f"not in this file: it is in {target.file}, and judged there", "")
+    return None

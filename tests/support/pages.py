@@ -1,0 +1,23 @@
+"""Markdown for the generated pages: tables, and the part of a page between two markers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+
+def fill(page: Path, start: str, end: str, text: str) -> None:
+    """Replace what a page has between two markers. Raises OSError, and ValueError where a marker is missing."""
+    before, found, rest = page.read_text(encoding="utf-8").partition(start)
+    _, found_end, after = rest.partition(end)
+    if not (found and found_end):
+        raise ValueError(f"{page} does not contain {start} and then {end}")
+    page.write_text(f"{before}{start}\n{text}\n{end}{after}", encoding="utf-8")
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a Markdown table without the columns that are empty in every row."""
+    cells = [[cell.replace("|", "\\|").replace("\n", " ") for cell in row] for row in rows]
+    kept = [column for column in range(len(head)) if any(row[column] for row in cells)]
+    lines = [head, ["---"] * len(head), *cells]
+    return "\n".join(f"| {' | '.join(line[column] for column in kept)} |" for line in lines)

@@ -1,0 +1,50 @@
+"""The pages: every link leads to an existing file and heading, and every path they mention exists."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+UPSTREAM = ROOT / "docs" / "maintainers" / "upstream.md"  # names files of the upstreams too
+_LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+_PATH = re.compile(r"(?<![\w/.-])(?:benchmarks|codemods|compat|docs|patches|src|tests)/[\w./-]+\.(?:json|md|py|svg)\b")
+
+
+def headings(page: Path) -> set[str]:
+    """Return the anchors that GitHub gives to a page's headings."""
+    found = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in found}
+
+
+def broken(page: Path) -> list[str]:
+    """Return the relative links of a page that lead nowhere."""
+    links = [link for link in _LINK.findall(page.read_text(encoding="utf-8")) if "://" not in link]
+    return [link for link in links if not _leads(page, *link.partition("#")[::2])]
+
+
+def _leads(page: Path, path: str, anchor: str) -> bool:
+    target = page.parent / path if path else page
+    return target.exists() and (not anchor or anchor in headings(target))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_leads_to_a_file_and_a_heading(page: Path) -> None:
+    assert broken(page) == []
+
+
+def test_a_broken_link_is_found(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(
+        "# One `heading`\n[a](#one-heading) [b](page.md#one-heading) [c](#other)\n[d](gone.md) [e](https://x.org/)\n"
+    )
+    assert broken(page) == ["#other", "gone.md"]
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page != UPSTREAM], ids=lambda page: page.name)
+def test_every_path_exists(page: Path) -> None:
+    paths = _PATH.findall(page.read_text(encoding="utf-8"))
+    assert [path for path in paths if not (ROOT / path).exists()] == []
