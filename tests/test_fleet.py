@@ -109,7 +109,7 @@ def test_slurm_stops_where_the_first_node_has_nothing(nodes: Nodes) -> None:
     shutil.rmtree(next(nodes.prefixes[0].glob("lib/*/site-packages/verl")))
     ran = nodes.run(lines_of_the_page("slurm") + "echo training")
     assert (ran.code, "training" in ran.out) == (1, False)
-    assert "is no digest" in ran.out
+    assert "is not a digest" in ran.out
 
 
 # ---- what is said of the nodes

@@ -30,7 +30,12 @@ def _wheels_alone(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(variable, raising=False)
 
 
-@pytest.mark.parametrize("fix", fuzz.FIXES)
+QUICK = "mtp-cp-deadlock"
+
+
+@pytest.mark.parametrize(
+    "fix", [pytest.param(fix, marks=[] if fix == QUICK else pytest.mark.slow) for fix in fuzz.FIXES]
+)
 def test_the_invariants_hold_of_mutants(fix: str) -> None:
     tally = fuzz.campaign(fix, EXAMPLES[fix], SEED, every=EVERY.get(fix, 1))
     print(tally.report())
