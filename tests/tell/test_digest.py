@@ -156,4 +156,4 @@ def test_a_required_fix_and_an_unexpected_digest_are_both_named(pristine: Path) 
 )
 def test_what_is_no_digest_is_wrong_usage(pristine: Path, word: str) -> None:
     ran = cli.unhang("check", "--target", pristine, "--expect-digest", word)
-    assert (ran.code, "is no digest" in ran.err, ran.out) == (2, True, "")
+    assert (ran.code, "is not a digest" in ran.err, ran.out) == (2, True, "")
