@@ -14,6 +14,9 @@ from typing import Any, NamedTuple
 
 from support import wheels
 
+# Under `--cov`, coverage measures each process that has this variable: here only those that `python` starts, for some
+# tests check what a process imports or opens.
+_COVERAGE = {name: os.environ.pop(name) for name in ("COVERAGE_PROCESS_CONFIG",) if name in os.environ}
 # These could select another environment, or colour the output.
 _NEUTRAL = ("VIRTUAL_ENV", "CONDA_PREFIX", "NO_COLOR", "FORCE_COLOR", "PYTHONPATH")
 
@@ -43,7 +46,7 @@ def python(*arguments: str | os.PathLike[str], cwd: Path | None = None, env: Map
         [sys.executable, *map(os.fspath, arguments)],
         capture_output=True,
         cwd=cwd or "/",
-        env={**neutral, **(env or {})},
+        env={**neutral, **_COVERAGE, **(env or {})},
         check=False,
         timeout=120,
     )
