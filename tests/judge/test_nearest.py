@@ -69,7 +69,7 @@ def differs(old: str, new: str) -> list[tuple[int, str, str, str]]:
     """How KNOWN, with one text in place of another, is said to differ from it."""
     assert KNOWN.count(old) == 1
     found = look(KNOWN.replace(old, new), {KNOWN: ("2026-01-01 abc", affected())})
-    return [tuple(difference) for difference in found.differs] if found is not None else []
+    return list(found.differs) if found is not None else []
 
 
 @pytest.mark.parametrize(

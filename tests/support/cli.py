@@ -43,7 +43,7 @@ def python(*arguments: str | os.PathLike[str], cwd: Path | None = None, env: Map
     """Run this Python, in which the package is installed."""
     neutral = {name: value for name, value in os.environ.items() if name not in _NEUTRAL}
     done = subprocess.run(
-        [sys.executable, *map(os.fspath, arguments)],
+        [sys.executable, *arguments],
         capture_output=True,
         cwd=cwd or "/",
         env={**neutral, **_COVERAGE, **(env or {})},

@@ -257,8 +257,8 @@ def test_thirty_two_processes_apply_at_once(stage: Stage, tell: list[str]) -> No
     site = stage.fresh(applied=False) / "site"
     before, began = cli.tree(site), time.monotonic()
     command = [sys.executable, "-m", "unhang", "apply", "--target", str(site)]
-    pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
-    many = [subprocess.Popen(command, cwd="/", **pipes) for _ in range(32)]
+    nothing, pipe = subprocess.DEVNULL, subprocess.PIPE
+    many = [subprocess.Popen(command, cwd="/", stdout=nothing, stderr=pipe) for _ in range(32)]
     said = [one.communicate(timeout=120)[1].decode() for one in many]
     assert [one.returncode for one in many] == [0] * 32, said
     assert sum("patched 5 files" in told for told in said) == 1, "one did it, the others found it done"
@@ -309,7 +309,8 @@ def test_who_is_killed_with_the_lock_holds_nobody_up(stage: Stage) -> None:
 def test_killed_at_random_while_others_work(stage: Stage, tell: list[str]) -> None:
     seconds = float(os.environ.get("UNHANG_SOAK_SECONDS", "180")) if SOAK else 5.0
     seed = random.randrange(10**6)
-    random_, ends, killed, runs, halfway = random.Random(seed), set(), 0, 0, 0
+    random_, killed, runs, halfway = random.Random(seed), 0, 0, 0
+    ends: set[str] = set()
     until = time.monotonic() + seconds
     at_most = until + 60  # a slow machine gets the time to see a kill halfway, and both ends
     prefix = stage.fresh(applied=False)
