@@ -155,31 +155,48 @@ def upstream(session: nox.Session) -> None:
     session.run("python", "-m", "upstream.run", "--tmp", session.create_tmp(), *session.posargs, env=env)
 
 
+def from_checkout(session: nox.Session) -> dict[str, str]:
+    """Install what the sweep imports; return the environment variables that make Python import the checkout's unhang.
+
+    The wheel does not carry the sweep.
+    """
+    needs = [*GROUPS["project"]["dependencies"], *nox.project.dependency_groups(GROUPS, "sweep")]
+    session.install("--quiet", *needs)
+    return {"PYTHONPATH": str(HERE / "src")}
+
+
 @nox.session(reuse_venv=True)
 def sweep(session: nox.Session) -> None:
-    """Regenerate compat/ from the package index and clones (UNHANG_{MEGATRON,VERL,SWIFT}_CLONE: paths or URLs)."""
-    install_wheel(session)
-    session.install("--quiet", *nox.project.dependency_groups(GROUPS, "sweep"))
-    session.run("python", "-m", "unhang.compat.sweep.generate", "--out", str(HERE / "compat"), *session.posargs)
-    install_wheel(session)  # with the new data: the README's table and the picture are made from that
-    session.run("python", "-m", "unhang.compat.sweep.pages", "--root", str(HERE))
+    """Regenerate compat/ from the package index and clones (UNHANG_{MEGATRON,VERL,SWIFT}_CLONE: paths or URLs).
+
+    Then write the README's table and docs/matrix.svg from it.
+    """
+    env = from_checkout(session)
+    session.run("python", "-m", "unhang.compat.sweep.generate", *session.posargs, env=env)
+    session.run("python", "-m", "unhang.compat.sweep.pages", env=env)
 
 
 @nox.session(reuse_venv=True)
 def compat(session: nox.Session) -> None:
-    """Lint the matrix, the pages made of it, and verify a random sample of it against real wheels."""
-    install_wheel(session)
-    session.install("--quiet", *nox.project.dependency_groups(GROUPS, "sweep"))
-    session.run("python", "-m", "unhang.compat.sweep.pages", "--check", "--root", str(HERE))
-    session.run("python", "-m", "unhang.compat.sweep.lint", *session.posargs)
+    """Lint the matrix and the pages made from it, and verify a random sample against real wheels.
+
+    Offline, once the session's environment exists: `nox -R -s compat -- --sample 0`.
+    """
+    env = from_checkout(session)
+    for schema in sorted((HERE / "compat" / "schemas").glob("*.json")):
+        found = "patches/*/manifest.json" if schema.stem == "manifest" else f"compat/**/{schema.name}"
+        named = [str(file) for file in sorted(HERE.glob(found)) if file.parent != schema.parent]
+        session.run("check-jsonschema", "--schemafile", str(schema), *named)
+    session.run("python", "-m", "unhang.compat.sweep.pages", "--check", env=env)
+    session.run("python", "-m", "unhang.compat.sweep.lint", *session.posargs, env=env)
 
 
 @nox.session(reuse_venv=True)
 def radar(session: nox.Session) -> None:
     """Compare the matrix with what the package index offers now."""
     install_wheel(session)
-    session.install("--quiet", *nox.project.dependency_groups(GROUPS, "sweep"))
-    session.run("python", "-m", "unhang.compat.radar", *session.posargs)
+    session.install("--quiet", *GROUPS["project"]["optional-dependencies"]["index"])
+    session.run("unhang", "matrix", "--against-index", *session.posargs)
 
 
 @nox.session(python="3.11", reuse_venv=True)

@@ -1,10 +1,12 @@
-"""The option `--quick`, and the summary of what was skipped."""
+"""The option `--quick`, the summary of what was skipped, and an importable sweep."""
 
 from __future__ import annotations
 
 from collections import Counter
 
 import pytest
+
+import support.checkout  # noqa: F401 - makes unhang.compat.sweep importable
 
 pytest.register_assert_rewrite("support.sources", "support.wheels", "support.environments")
 

@@ -375,12 +375,12 @@ def test_errors_have_their_code_in_every_format(arguments: list[str], code: str)
 
 def test_the_radar_is_asked_about_the_fixes_that_were_named(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
-    monkeypatch.setattr(radar, "against_index", lambda options: asked.append(options) or 1)
+    monkeypatch.setattr(radar, "against_index", lambda *arguments: asked.append(arguments) or 1)
     arguments = ["matrix", "--against-index", "--skip", "expert-dp-warmup", "--skip", "mtp-cp-deadlock"]
     assert main([*arguments, "--upstream", "verl", "--output-format", "markdown"]) == 1
-    (options,) = asked
-    assert options.fix == ["empty-expert-hang", "sft-packed-seq-broadcast"]
-    assert (options.upstream, options.output_format) == (["verl"], "markdown")
+    ((fixes, upstreams, output_format),) = asked
+    assert [fix.id for fix in fixes] == ["empty-expert-hang", "sft-packed-seq-broadcast"]
+    assert (upstreams, output_format) == (["verl"], "markdown")
 
 
 def test_nothing_slow_is_imported() -> None:

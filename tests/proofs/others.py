@@ -8,8 +8,8 @@ from collections.abc import Callable
 from git import Repo
 
 from support import wheels
+from unhang.compat import upstreams
 from unhang.compat.sweep import as_written as pull_request
-from unhang.compat.sweep import sources as compat
 from unhang.prove.host import Other
 
 
@@ -29,7 +29,7 @@ def as_written(fix: str) -> Callable[[bytes, bytes], bytes]:
     """The fix's pull request, applied to the untouched file of an upstream that there is a clone of."""
 
     def change(before: bytes, after: bytes) -> bytes:
-        (item,) = (item for item in compat.load("upstreams.json")["as-written"] if item["fix"] == fix)
+        (item,) = (item for item in upstreams.load()["as-written"] if item["fix"] == fix)
         repo = Repo(wheels.clone(item["upstream"]))
         diff = pull_request.hunks(repo, item["ref"], item["file"], item["function"])
         data = pull_request.applied(diff, before)

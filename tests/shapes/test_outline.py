@@ -1,4 +1,4 @@
-"""Outlines: equal on every Python, one for one with shapes, packed without loss, and without a line of upstream's."""
+"""Outlines: equal on every Python, one for one with shapes, and without a line of upstream's."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ import pytest
 import unhang
 from shapes.test_shape import NASTY, interpreter
 from support import wheels
-from unhang.compat.sweep import outlines, sources
+from support.checkout import COMPAT
 from unhang.shapes import catalog, outline, shape
 
-DATA = Path(sources.HERE) / "data" / "outlines.json"
+DATA = COMPAT / "data" / "outlines.json"
 TARGETS = [target for fix in catalog.fixes().values() for target in fix.targets]
 SCRIPT = """
 import ast, json, sys
@@ -32,10 +32,6 @@ def function(code: str) -> shape.Function:
     node = ast.parse(code).body[0]
     assert isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
     return node
-
-
-def made(code: shape.Function, last: str) -> outlines.Row:
-    return outlines.Row("f", shape.digest(code), last, tuple(outline.outline(code)))
 
 
 def kinds(code: str) -> list[str]:
@@ -143,30 +139,6 @@ def test_an_outline_is_equal_on_every_python(minor: int, tmp_path: Path) -> None
 
 
 # -- the data ---------------------------------------------------------------------------------------------------------
-
-
-def test_packing_loses_nothing() -> None:
-    bodies = ("with x:\n        a()\n        b()\n", "if x:\n        with x:\n            a()\n")
-    codes = [f"def f(x):\n    {body}" for body in bodies]
-    rows = [made(function(code), "2026-01-01 abc") for code in codes]
-    data = json.loads(outlines.render([*rows, *rows]))
-    assert [row["shape"] for row in data["outlines"]] == sorted(shape.digest(function(code)) for code in codes)
-    for row in rows:
-        (name,) = (told["outline"] for told in data["outlines"] if told["shape"] == row.shape)
-        assert outline.unpacked(name, data["blocks"], data["kinds"]) == list(row.entries)
-
-
-def test_the_text_of_the_data_does_not_depend_on_the_order_of_the_rows() -> None:
-    rows = [made(function(f"def f():\n    {name} = 1\n"), last) for name in "ab" for last in ("", "1")]
-    text = outlines.render(rows)
-    assert outlines.render(rows[::-1]) == text
-    assert [row["last"] for row in json.loads(text)["outlines"]] == ["1", "1"]
-
-
-def test_two_statements_with_one_digest_are_refused() -> None:
-    rows = [outlines.Row("f", name, "", (outline.Entry(0, name, "00000000"),)) for name in ("If", "With")]
-    with pytest.raises(ValueError, match="00000000 is the digest of two"):
-        outlines.render(rows)
 
 
 def test_every_shape_on_record_has_an_outline_of_its_own() -> None:

@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from support import wheels
+from unhang.compat import upstreams
 from unhang.compat.sweep import as_written as as_written_change
-from unhang.compat.sweep import sources as compat
 from unhang.judge.decide import codemod
 from unhang.rewrite.one_file import Step, rewrite
 from unhang.shapes import catalog, shape
@@ -250,7 +250,7 @@ def _load(case: Case) -> Source:
         assert data is not None, f"{project} {case.key} has no {case.target.file}"
         return Source(case.target, data)
     if case.kind == "tree":
-        prefix = compat.load("upstreams.json")["upstreams"]["megatron-core"]["tree-tags"]
+        prefix = upstreams.load()["upstreams"]["megatron-core"]["tree-tags"]
         return Source(case.target, _show(case.target, f"refs/tags/{prefix}{case.key}", case.target.file) or b"")
     if case.kind == "pull":
         found = _pulls(case.target.fix)
@@ -280,7 +280,7 @@ def _show(target: Target, revision: str, path: str) -> bytes | None:
 @cache
 def _pulls(fix: str) -> Mapping[str, Source]:
     """The pull request of a fix, as written, applied to every shape of its target: shape -> source."""
-    (item,) = (item for item in compat.load("upstreams.json")["as-written"] if item["fix"] == fix)
+    (item,) = (item for item in upstreams.load()["as-written"] if item["fix"] == fix)
     folder = wheels.clone(item["upstream"])
     git = pytest.importorskip("git", reason="gitpython is needed to apply a pull request")
     if shutil.which("patch") is None:

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from support import cli, wheels
+from support import checkout, cli
+from unhang.compat.sweep import pins
 
 EXPERTS = ("megatron-core", "empty-expert-hang", "megatron/core/transformer/moe/experts.py")
 PARALLEL = ("megatron-core", "expert-dp-warmup", "megatron/core/parallel_state.py")
@@ -113,7 +114,7 @@ def test_release_is_patched_once_and_reverts_to_the_byte(release: tuple[str, str
 def test_the_table_has_every_release_line() -> None:
     assert len(UNAFFECTED) == 4
     assert len(AFFECTED) == 17
-    pinned = {(pin["project"], pin["version"]) for pin in wheels.pins()}
+    pinned = {(pin["project"], pin["version"]) for pin in pins.read(checkout.COMPAT)}
     assert set(EXPECTED) <= pinned
 
 

@@ -6,8 +6,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from unhang.cli.requests import request
-from unhang.rewrite.plan import plan
-from unhang.store.survey import originals, survey
+from unhang.store.survey import planned, survey
 from unhang.tell import console, report
 
 if TYPE_CHECKING:
@@ -22,12 +21,12 @@ def run(options: argparse.Namespace) -> int:
     if seen.interrupted:  # what `apply` will find after recovery is not known yet
         console.say("interrupted: an earlier run was killed halfway; run `unhang apply` or `unhang revert` first")
         return 1
-    planned = plan(seen.findings, originals(seen, unverified=options.unverified), unverified=options.unverified)
-    if planned.files:
+    plan = planned(seen, unverified=options.unverified)
+    if plan.files:
         from unhang.rewrite.diff import render
 
         sys.stdout.flush()
-        sys.stdout.buffer.write(render(seen.environment, planned.files))
+        sys.stdout.buffer.write(render(seen.environment, plan.files))
         sys.stdout.flush()
-    console.blocked(planned.blocked)
-    return 1 if planned.files or planned.blocked else 0
+    console.blocked(plan.blocked)
+    return 1 if plan.files or plan.blocked else 0

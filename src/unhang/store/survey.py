@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from unhang.errors import UnhangError
@@ -14,7 +13,7 @@ from unhang.shapes import catalog
 from unhang.store.state import has_receipt, interrupted
 
 if TYPE_CHECKING:
-    from unhang.rewrite.plan import Original
+    from unhang.rewrite.plan import Plan
     from unhang.store.receipt import Receipt
 
 
@@ -72,13 +71,14 @@ def again(search: Search, request: Request) -> Survey:
     return Survey(search, kept, tuple(findings), interrupted(state_dir))
 
 
-def originals(seen: Survey, *, unverified: bool = False) -> Mapping[str, Original]:
-    """Return what the receipt keeps of the files that a plan would rewrite. Raises UnhangError ``bad-receipt``."""
-    from unhang.rewrite.plan import paths_to_rewrite  # `check` plans nothing
+def planned(seen: Survey, *, unverified: bool = False) -> Plan:
+    """Return the plan for what was found. Raises UnhangError ``bad-receipt``, and as ``rewrite.plan.plan`` does."""
+    from unhang.rewrite.plan import paths_to_rewrite, plan  # `check` plans nothing
     from unhang.store import history
 
     paths = paths_to_rewrite(seen.findings, unverified=unverified)
-    return history.originals(seen.environment.state_dir, seen.receipt, paths)
+    originals = history.originals(seen.environment.state_dir, seen.receipt, paths)
+    return plan(seen.findings, originals, unverified=unverified)
 
 
 def nothing_found(search: Search, request: Request) -> UnhangError:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from unhang.find.git_info import commits
 from unhang.judge.findings import Finding
+from unhang.local_version import plain_version
 from unhang.records import Environment, Installation, Search
 from unhang.shapes import catalog
 from unhang.tell import report
@@ -67,8 +68,6 @@ def reverted(undo: Undo, files: int) -> None:
 
 def made_by_wheel(installations: Sequence[Installation]) -> None:
     """Name the installations whose wheel already held the rewrites, and how to install the plain release."""
-    from unhang.deliver.wheel import plain_version  # here: only a revert that finds nothing asks
-
     for folder in dict.fromkeys(os.path.basename(os.path.dirname(place.record or "")) for place in installations):
         name, _, version = folder.removesuffix(".dist-info").rpartition("-")
         plain = plain_version(version)
