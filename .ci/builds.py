@@ -174,7 +174,8 @@ def main() -> int:
         wrong = print_table(all_ways(tree, home))
         wrong += unresolved(tree)
         wrong += seen_once(tree, home / "site")
-    print(*wrong, sep="\n")
+    for line in wrong:
+        print(line)
     return bool(wrong)
 
 
