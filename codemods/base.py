@@ -10,14 +10,13 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
+from unhang.codemods.edit import Edit
 from unhang.shapes.shape import Function, digest
 
 if TYPE_CHECKING:
-    import libcst as cst
-
-    Statements = list[cst.BaseStatement]
+    from unhang.codemods.edit import Statements
 
 
 class AnchorError(Exception):
@@ -25,15 +24,6 @@ class AnchorError(Exception):
 
     def __init__(self, anchor: str, found: int = 0) -> None:
         super().__init__(f"found {found} times, expected once: {anchor}" if found else f"not found: {anchor}")
-
-
-class Edit(NamedTuple):
-    """A change of the statements from line ``first`` to line ``last`` of the file (counted from 1, inclusive)."""
-
-    first: int
-    last: int
-    change: Callable[[Statements], Statements]
-    """Takes the LibCST nodes of exactly these statements and returns the nodes that replace them."""
 
 
 class Codemod:

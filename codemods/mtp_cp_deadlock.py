@@ -26,7 +26,7 @@ from unhang.codemods.base import (
 from unhang.shapes.shape import Function
 
 if TYPE_CHECKING:
-    from unhang.codemods.base import Statements
+    from unhang.codemods.edit import Statements
 
 _ENABLED = "self.model_config.mtp.enable"
 _SOURCE_RANK = "self.is_mp_src_rank_with_outputs()"

@@ -30,7 +30,7 @@ from unhang.shapes.shape import Function
 if TYPE_CHECKING:
     import libcst as cst
 
-    from unhang.codemods.base import Statements
+    from unhang.codemods.edit import Statements
 
 _COMMENT = "# unhang sft-packed-seq-broadcast: this stage attends over packed sequences too"
 _METADATA = ["cu_seqlens", "max_seqlen"]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, cast
 import libcst as cst
 
 if TYPE_CHECKING:
-    from unhang.codemods.base import Edit, Statements
+    from unhang.codemods.edit import Edit, Statements
 
 _LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
 

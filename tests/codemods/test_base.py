@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from unhang.codemods import base, splice
-from unhang.codemods.base import AnchorError, Codemod, Edit, span
+from unhang.codemods.base import AnchorError, Codemod, span
+from unhang.codemods.edit import Edit
 from unhang.shapes.shape import Function
 
 if TYPE_CHECKING:
-    from unhang.codemods.base import Statements
+    from unhang.codemods.edit import Statements
 
 
 def body(text: str) -> list[ast.stmt]:

@@ -9,11 +9,11 @@ import libcst as cst
 import pytest
 
 from unhang.codemods import splice
-from unhang.codemods.base import Edit
+from unhang.codemods.edit import Edit
 from unhang.codemods.splice import SpanError
 
 if TYPE_CHECKING:
-    from unhang.codemods.base import Statements
+    from unhang.codemods.edit import Statements
 
 CODE = "def f(x):\n    if x:\n        a()  # why\n        b()\n    return x\n"
 

@@ -9,7 +9,8 @@ import pytest
 
 from support import gates
 from support.gates import ONE, RUN, STOP, TWO
-from unhang.codemods.base import Edit, span
+from unhang.codemods.base import span
+from unhang.codemods.edit import Edit
 from unhang.errors import UnhangError
 from unhang.rewrite.one_file import RewriteError, Step, rewrite
 from unhang.shapes.shape import Function

@@ -14,7 +14,8 @@ from types import ModuleType
 
 import pytest
 
-from unhang.codemods.base import AnchorError, Codemod, Edit, followed_by, once, span
+from unhang.codemods.base import AnchorError, Codemod, followed_by, once, span
+from unhang.codemods.edit import Edit
 from unhang.judge.findings import Finding, judge
 from unhang.records import Installation
 from unhang.shapes import catalog, shape

@@ -80,6 +80,7 @@ def categories(tmp_path: Path) -> dict[str, str]:
     return {line["id"].partition("::")[2]: line["category"] for line in lines}
 
 
+@pytest.mark.slow
 def test_a_run_without_a_regression(session: Session, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert (
         session(
@@ -134,11 +135,13 @@ def test_a_regression_fails_with_both_outputs(
     assert "patched, alas" in str(failure.text)
 
 
+@pytest.mark.slow
 def test_a_test_that_is_no_longer_collected_is_a_regression(session: Session, tmp_path: Path) -> None:
     assert session(one="def test_stays(): pass\nif not PATCHED:\n    def test_goes(): pass\n") == 1
     assert categories(tmp_path) == {"test_stays": "passed both", "test_goes": "regression"}
 
 
+@pytest.mark.slow
 def test_a_hang_after_the_fix_is_a_regression(session: Session, tmp_path: Path) -> None:
     source = "import time\ndef test_passes(): pass\ndef test_hangs():\n    while PATCHED: time.sleep(0.1)\n"
     assert session("--deadline", "5", one=source) == 1

@@ -16,14 +16,15 @@ import pytest
 
 from support import cli
 from unhang.cli.main import main
-from unhang.codemods.base import Edit, once, span
+from unhang.codemods.base import once, span
+from unhang.codemods.edit import Edit
 from unhang.judge import decide
 from unhang.shapes import catalog, shape
 from unhang.shapes.catalog import Shape
 from unhang.shapes.shape import Function
 
 if TYPE_CHECKING:
-    from unhang.codemods.base import Statements
+    from unhang.codemods.edit import Statements
 
 VERL = ("verl", "0.7.1")
 ENGINE = "verl/workers/engine/megatron/transformer_impl.py"
