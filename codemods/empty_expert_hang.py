@@ -10,7 +10,6 @@ import ast
 from unhang.codemods.base import (
     AnchorError,
     Codemod,
-    Edit,
     check_plain,
     digests,
     expression,
@@ -24,6 +23,7 @@ from unhang.codemods.base import (
     span,
     wanted,
 )
+from unhang.codemods.edit import Edit
 from unhang.shapes.shape import Function
 
 _HIDDEN = "permuted_local_hidden_states"

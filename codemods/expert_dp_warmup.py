@@ -12,7 +12,6 @@ from collections.abc import Callable
 from unhang.codemods.base import (
     AnchorError,
     Codemod,
-    Edit,
     check_plain,
     digests,
     expression,
@@ -25,6 +24,7 @@ from unhang.codemods.base import (
     span,
     wanted,
 )
+from unhang.codemods.edit import Edit
 from unhang.shapes.shape import Function, digest
 
 # The backend may be composite ("cpu:gloo,cuda:nccl"); get_backend then returns the whole string, also for sub-groups.

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from unhang.codemods.base import (
     AnchorError,
     Codemod,
-    Edit,
     bound,
     check_plain,
     digests,
@@ -23,6 +22,7 @@ from unhang.codemods.base import (
     once,
     span,
 )
+from unhang.codemods.edit import Edit
 from unhang.shapes.shape import Function
 
 if TYPE_CHECKING:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from unhang.codemods.base import (
     AnchorError,
     Codemod,
-    Edit,
     bound,
     check_plain,
     digests,
@@ -25,6 +24,7 @@ from unhang.codemods.base import (
     only_first,
     span,
 )
+from unhang.codemods.edit import Edit
 from unhang.shapes.shape import Function
 
 if TYPE_CHECKING:

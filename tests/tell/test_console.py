@@ -16,7 +16,7 @@ from unhang.records import Environment, Installation, Search
 from unhang.rewrite.plan import Blocked, Plan
 from unhang.shapes import catalog
 from unhang.store.receipt import Entry, Receipt
-from unhang.store.revert import Undo
+from unhang.store.revert import Revert
 from unhang.tell import console
 from unhang.tell.report import Report
 
@@ -118,7 +118,7 @@ def test_a_required_fix_that_is_not_in_place_has_a_sentence_with_the_reason() ->
 
 def test_revert_prints_what_it_refuses_and_how_many_files_are_back(capsys: pytest.CaptureFixture[str]) -> None:
     edited = (cast(Entry, File("/site/x.py")), "edited since", "use --force")
-    undo = Undo((), cast(Receipt, None), (edited,), ("y.py is gone",), ())
+    undo = Revert((), cast(Receipt, None), (edited,), ("y.py is gone",), ())
     console.reverted(undo, 0)
     refusal = ["note: y.py is gone", "error[edited]: /site/x.py: edited since", "  hint: use --force"]
     assert stderr(capsys) == refusal
