@@ -107,6 +107,12 @@ def builds(session: nox.Session) -> None:
 
 
 @nox.session(reuse_venv=True)
+def architecture(session: nox.Session) -> None:
+    """Write docs/architecture.md and its picture from the code's imports and docstrings."""
+    session.run("python", "-m", "support.architecture", env={"PYTHONPATH": "tests"})
+
+
+@nox.session(reuse_venv=True)
 def soak(session: nox.Session) -> None:
     """Kill whole runs for minutes, at each operation and at random times; print the figures of docs/promises.md."""
     install_wheel(session, "test")
