@@ -144,13 +144,14 @@ def bench_functions(runner: pyperf.Runner, small: Path) -> None:
     """Time our own functions, in a process that has imported everything."""
     from unhang.find.environment import for_target
     from unhang.find.locate import search
+    from unhang.judge.findings import judge
     from unhang.rewrite import one_file, plan
     from unhang.shapes import catalog, shape
 
     found = search(for_target(str(small)), cwd="/")
     fixes = list(catalog.fixes().values())
-    findings = plan.judge(found.installations, fixes, lambda path, target: None)
-    planned = plan.plan(findings, lambda path: None)
+    findings = judge(found.installations, fixes, {})
+    planned = plan.plan(findings, {})
     table = catalog.shape_table().shapes
     file = planned.files[0]
     target, before, _, _ = file.steps[0]
@@ -158,9 +159,9 @@ def bench_functions(runner: pyperf.Runner, small: Path) -> None:
     (function,) = shape.find(shape.parse(file.before), target.function)
     runner.bench_func("shape of a function", shape.digest, function)
     runner.bench_func("search", lambda: search(for_target(str(small)), cwd="/"))
-    runner.bench_func("judge", lambda: plan.judge(found.installations, fixes, lambda path, target: None))
+    runner.bench_func("judge", lambda: judge(found.installations, fixes, {}))
     runner.bench_func("rewrite a file", one_file.rewrite, file.before, [step])
-    runner.bench_func("plan", lambda: plan.plan(findings, lambda path: None))
+    runner.bench_func("plan", lambda: plan.plan(findings, {}))
 
 
 def main() -> None:

@@ -10,7 +10,7 @@ import libcst as cst
 from libcst.codemod import CodemodContext, VisitorBasedCodemodCommand
 from libcst.metadata import PositionProvider
 
-from unhang.codemods.base import Edit
+from unhang.codemods.edit import Edit
 from unhang.judge.decide import codemod
 from unhang.shapes import catalog, shape
 

@@ -1,1 +1,1 @@
-"""How each fix rewrites source: one module a fix, a small shared base."""
+"""How each fix rewrites source: one module for each fix, and a small shared base."""

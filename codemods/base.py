@@ -1,8 +1,8 @@
-"""What the codemods share: anchors, edits, and the post-condition, on plain ASTs.
+"""What the codemods share: anchors, edits and post-conditions, on plain ASTs.
 
 A codemod finds its anchors with ``ast`` alone, so that ``unhang check`` can name a missing one without importing
-LibCST. The rewrite itself is an :class:`Edit`: a span of whole statements, and a function over their LibCST nodes
-(see ``unhang.codemods.splice``) that runs only when something is really rewritten.
+LibCST. The rewrite itself is an :class:`Edit`: a span of whole statements, and a function that changes their LibCST
+nodes (see ``unhang.codemods.splice``). That function runs only when a file is rewritten.
 """
 
 from __future__ import annotations
@@ -10,62 +10,29 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
+from unhang.codemods.edit import Edit
 from unhang.shapes.shape import Function, digest
 
 if TYPE_CHECKING:
-    import libcst as cst
-
-    Statements = list[cst.BaseStatement]
-
-__all__ = [
-    "AnchorError",
-    "Codemod",
-    "Edit",
-    "Function",
-    "bound",
-    "check_plain",
-    "digest",
-    "digests",
-    "expression",
-    "followed_by",
-    "leaving",
-    "matches",
-    "mentioned",
-    "once",
-    "only_first",
-    "preceded_by",
-    "span",
-    "wanted",
-]
+    from unhang.codemods.edit import Statements
 
 
 class AnchorError(Exception):
-    """An anchor was not found exactly once. ``anchor`` says which; ``found`` how often it stands there."""
+    """An anchor was not found exactly once. ``anchor`` describes it; it was ``found`` so many times."""
 
     def __init__(self, anchor: str, found: int = 0) -> None:
         super().__init__(f"found {found} times, expected once: {anchor}" if found else f"not found: {anchor}")
-        self.anchor = anchor
-        self.found = found
-
-
-class Edit(NamedTuple):
-    """Rewrite the statements from line ``first`` to line ``last`` of the file (counted from 1, inclusive)."""
-
-    first: int
-    last: int
-    change: Callable[[Statements], Statements]
-    """Takes the LibCST nodes of exactly these statements, and gives those to stand in their place."""
 
 
 class Codemod:
-    """The rewrite of one target. A fix's module lists them in ``CODEMODS``, by the function's qualified name."""
+    """The rewrite of one target. The module of a fix maps qualified function names to these in ``CODEMODS``."""
 
     def edits(self, function: Function) -> list[Edit]:
-        """The edits that bring the fix into place, in the order of their lines; none if it is there already.
+        """Return the edits that apply the fix, in line order; none if the fix is already in place.
 
-        Raises AnchorError if an anchor does not stand there exactly once: then nothing is known of this code.
+        Raises AnchorError if an anchor does not occur exactly once, or the code around it is unknown.
         """
         if self.holds(function):
             return []
@@ -74,35 +41,35 @@ class Codemod:
         return planned
 
     def plan(self, function: Function) -> list[Edit]:
-        """The edits of a function without our rewrite in it. Of a listed shape this is all that is asked."""
+        """Return the edits of a function that our rewrite has not changed yet. A listed shape needs no other check."""
         raise NotImplementedError
 
     def check(self, function: Function) -> None:
-        """AnchorError unless what the edits rest on, around the anchors, is as a release has it.
+        """Raise AnchorError unless the code that the edits rely on, around the anchors, is the same as in a release.
 
-        Asked of every shape once, by the sweep that lists it, and of an unknown one each time.
+        The sweep runs this once for each shape that it lists; a rewrite runs it for every unknown shape.
         """
         raise NotImplementedError
 
     def holds(self, function: Function) -> bool:
-        """The post-condition of our own rewrite."""
+        """Return whether the post-condition of our rewrite holds."""
         raise NotImplementedError
 
     def holds_upstream(self, function: Function) -> bool:
-        """The post-condition of upstream's own fix; False where upstream has none."""
+        """Return whether the post-condition of upstream's own fix holds; False if upstream has no fix."""
         return False
 
     def lacks_feature(self, function: Function) -> bool:
-        """Whether the feature that the defect is about is not in this function at all: then it is not affected."""
+        """Return whether the function lacks the feature that has the defect, and so is not affected."""
         return False
 
     def names(self, function: Function) -> frozenset[str]:
-        """The global names that the rewrite of this function uses: all must be bound in its file."""
+        """Return the global names that the rewrite of this function uses. Its file must bind all of them."""
         raise NotImplementedError
 
 
 def once(found: Sequence[ast.stmt], anchor: str) -> ast.stmt:
-    """The one statement of ``found``; AnchorError, which names the anchor, if there is none or more than one."""
+    """Return the only statement in ``found``; raise AnchorError if there is none, or more than one."""
     if len(found) != 1:
         raise AnchorError(anchor, len(found))
     return found[0]
@@ -110,22 +77,22 @@ def once(found: Sequence[ast.stmt], anchor: str) -> ast.stmt:
 
 @cache
 def wanted(template: str) -> list[str]:
-    """The digests of a template's statements, to compare code with."""
+    """Return the digests of a template's statements."""
     return digests(ast.parse(template).body)
 
 
 def matches(nodes: Sequence[ast.AST], template: str) -> bool:
-    """Whether these statements are, one for one, those of the template."""
+    """Return whether these statements are those of the template, one for one."""
     return len(nodes) == len(wanted(template)) and digests(nodes) == wanted(template)
 
 
 def digests(nodes: Sequence[ast.AST]) -> list[str]:
-    """The digest of each statement: how a codemod knows upstream's longer ones, whose text is not ours to keep."""
+    """Return the digest of each node. Codemods know upstream's longer statements by digest, not by copy."""
     return [digest(node) for node in nodes]
 
 
 def mentioned(*nodes: ast.AST) -> set[str]:
-    """Every identifier, and every string, that stands anywhere in these nodes: what they can possibly be about."""
+    """Return every identifier and every string in these nodes."""
     found: set[str] = set()
     for node in nodes:
         for inner in ast.walk(node):
@@ -133,13 +100,13 @@ def mentioned(*nodes: ast.AST) -> set[str]:
                 value = getattr(inner, field, None)
                 if isinstance(value, str):
                     found.add(value)
-                elif isinstance(value, list):  # of global and nonlocal; an import's are nodes
+                elif isinstance(value, list):  # of global and nonlocal; the names of an import are nodes
                     found |= {item for item in value if isinstance(item, str)}
     return found
 
 
 def bound(*nodes: ast.AST) -> set[str]:
-    """The names that are assigned, deleted, imported or defined anywhere in these nodes, nested functions' as well."""
+    """Return the names that these nodes assign, delete, import or define, also in nested functions."""
     found: set[str] = set()
     for node in nodes:
         for inner in ast.walk(node):
@@ -159,7 +126,7 @@ def bound(*nodes: ast.AST) -> set[str]:
 
 
 def leaving(*nodes: ast.AST) -> list[ast.AST]:
-    """What may leave the function, or makes it a generator, in these nodes; functions nested in them left out."""
+    """Return the nodes that may leave the function or make it a generator, except those in nested functions."""
     found: list[ast.AST] = []
     for node in nodes:
         if isinstance(node, (ast.Return, ast.Yield, ast.YieldFrom, ast.Await)):
@@ -170,34 +137,34 @@ def leaving(*nodes: ast.AST) -> list[ast.AST]:
 
 
 def check_plain(function: Function, names: Iterable[str]) -> None:
-    """AnchorError unless this is a plain function that leaves these names, which a rewrite rests on, as they are.
+    """Raise AnchorError unless this is a plain function that does not rebind these names, which a rewrite uses.
 
-    Decorators could do anything to it, and these few built-ins to any name in it.
+    A decorator could change anything in the function, and a few built-ins could rebind any name in it.
     """
     if isinstance(function, ast.AsyncFunctionDef) or function.decorator_list:
-        raise AnchorError(f"{function.name} as a function without decorators")
+        raise AnchorError(f"{function.name} as a plain function without decorators")
     anything = mentioned(function) & {"locals", "exec", "eval", "vars", "setattr", "delattr", "__dict__"}
     for name in sorted(anything):
         raise AnchorError(f"{function.name} without {name}")
     for name in sorted(bound(*function.body) & set(names)):
-        raise AnchorError(f"{function.name} that leaves {name} as it is")
+        raise AnchorError(f"{function.name} that does not rebind {name}")
 
 
 def expression(node: ast.AST) -> str:
-    """An expression in Python's own spelling, to compare with a short literal of ours: never stored or digested."""
+    """Return an expression's code as Python spells it, to compare with a literal. Versions differ: do not store it."""
     return ast.unparse(node)
 
 
 def span(first: ast.stmt, last: ast.stmt, change: Callable[[Statements], Statements]) -> Edit:
-    """The edit of the statements from ``first`` to ``last``."""
+    """Return an edit of the statements from ``first`` to ``last``."""
     return Edit(first.lineno, last.end_lineno or last.lineno, change)
 
 
 def followed_by(template: str) -> Callable[[Statements], Statements]:
-    """The change that puts a template's statements after those of the edit."""
+    """Return a change that adds a template's statements after those of the edit."""
 
     def change(nodes: Statements) -> Statements:
-        from unhang.codemods import splice  # here, and not above: it imports LibCST
+        from unhang.codemods import splice  # here, because it imports LibCST
 
         return [*nodes, *splice.suite(template)]
 
@@ -205,7 +172,7 @@ def followed_by(template: str) -> Callable[[Statements], Statements]:
 
 
 def preceded_by(template: str) -> Callable[[Statements], Statements]:
-    """The change that puts a template's statements, and a blank line, before those of the edit."""
+    """Return a change that adds a template's statements and a blank line before those of the edit."""
 
     def change(nodes: Statements) -> Statements:
         from unhang.codemods import splice
@@ -217,5 +184,5 @@ def preceded_by(template: str) -> Callable[[Statements], Statements]:
 
 
 def only_first(nodes: Statements) -> Statements:
-    """The change that drops all but the first statement of the edit, and the comments above those it drops."""
+    """Drop all statements of the edit except the first, with the comments above them."""
     return nodes[:1]

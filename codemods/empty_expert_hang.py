@@ -1,6 +1,6 @@
-"""megatron-core: give the grouped linears zero rows to work on when no token was routed to this rank.
+"""megatron-core: give the grouped linears rows of zeros when no token was routed to this rank.
 
-https://github.com/NVIDIA/Megatron-LM/pull/4851 (which tests sum(tokens_per_expert), wrong with over-allocated buffers)
+https://github.com/NVIDIA/Megatron-LM/pull/4851 (it tests sum(tokens_per_expert): wrong with over-allocated buffers)
 """
 
 from __future__ import annotations
@@ -10,8 +10,6 @@ import ast
 from unhang.codemods.base import (
     AnchorError,
     Codemod,
-    Edit,
-    Function,
     check_plain,
     digests,
     expression,
@@ -25,6 +23,8 @@ from unhang.codemods.base import (
     span,
     wanted,
 )
+from unhang.codemods.edit import Edit
+from unhang.shapes.shape import Function
 
 _HIDDEN = "permuted_local_hidden_states"
 _PROBS = "permuted_probs"
@@ -33,14 +33,14 @@ _UNSQUEEZE = "permuted_probs = permuted_probs.unsqueeze(-1)"
 _RETURN = "return output, output_bias"
 _SLICE = "if has_no_tokens:\n    output = output[:0]\n"
 _OURS = frozenset({"has_no_tokens", "rows_per_expert", "num_rows", "zero_rows"})
-# What carries the tokens through the forward.
+# The names that carry the tokens through the forward.
 _CARRIERS = frozenset(
     {
         *(_HIDDEN, _PROBS, "tokens_per_expert", "output", "output_bias"),
         *("intermediate_parallel", "bias_parallel", "fc1_output", "bias_act_output", "bias_act_func"),
     }
 )
-# Upstream's dev had this one twice in July 2026, to no effect: it makes an object that nothing has used yet.
+# Upstream's dev branch had this statement twice in July 2026, with no effect: it makes an object that is not used yet.
 _AGAIN = "5c3580af6c470be4"
 _PADS = frozenset(
     {
@@ -48,7 +48,7 @@ _PADS = frozenset(
         "ab95fa74376819fd",  # with grouped tensors
     }
 )
-# The statements that work with it, as upstream has them, in five stages: up to fc1, fc1, the activation, fc2, the rest.
+# Upstream's statements that use these names, in five stages: up to fc1, fc1, the activation, fc2, the rest.
 _STAGES = (
     _PADS
     | {
@@ -76,7 +76,7 @@ _STAGES = (
         }
     ),
 )
-# Two ways in which a forward leaves the padding for quantization to others; then our rows must be aligned themselves.
+# Two conditions under which a forward does not pad for quantization; then our own rows must be aligned.
 _PADDED_ELSEWHERE = ("skip_routed_expert_padding(self.config)", "self.config.moe_router_padding_for_quantization")
 # The statements of pull request 4851 as written.
 _AS_WRITTEN_ROWS = ["a0e5a0156d8670db", "10460f6b1bf8ce26"]
@@ -108,7 +108,7 @@ class TEGroupedMLPForward(Codemod):
     def check(self, function: Function) -> None:
         body, index = function.body, function.body.index(_anchor(function))
         if mentioned(*body) & _OURS:
-            raise AnchorError("a forward without rows of ours")
+            raise AnchorError("a forward without added rows")
         as_written = [node for node in body if digests([node])[0] in {*_AS_WRITTEN_ROWS, *_AS_WRITTEN_SLICE}]
         _check_flow(function, body[:index], [node for node in body[index + 1 : -1] if node not in as_written])
 
@@ -148,28 +148,28 @@ class TEGroupedMLPForward(Codemod):
 
 
 def _check_flow(function: Function, before: list[ast.stmt], after: list[ast.stmt]) -> None:
-    """AnchorError unless the rows that are added take the way that tokens take, to the last statement.
+    """Raise AnchorError unless the added rows go through the same statements as tokens do, up to the last one.
 
-    ``before`` and ``after``: the statements before the anchor, and those between the rows and the slice. All that works
-    with what carries the tokens must be as a release has it, and in order: no such statement asks for the tokens
-    themselves, so what holds with tokens holds with the rows.
+    ``before`` and ``after``: the statements before the anchor, and those between the added rows and the slice. Every
+    statement that uses the names which carry the tokens must be one that a release has, and in that order. None of
+    those looks at the tokens' values, so what holds with tokens also holds with the added rows.
     """
     check_plain(function, ("self", "torch", "skip_routed_expert_padding", "get_align_size_for_quantization"))
     fused = [node for node in before if isinstance(node, ast.If) and expression(node.test) == "self._with_fused_impl"]
     before = [node for node in before if node not in fused]
     if leaving(*before, *after):
-        raise AnchorError(f"{_RETURN}, and no other return")
+        raise AnchorError(f"{_RETURN} as the only return")
     if not _is_grouped(function) and mentioned(*before) & _CARRIERS:
-        raise AnchorError(f"nothing about the tokens before {_TOLIST}")
+        raise AnchorError(f"no use of the tokens before {_TOLIST}")
     working = [node for node in [*before, *after] if mentioned(node) & _CARRIERS]
     found = digests(working)
     stages = [[number for number, stage in enumerate(_STAGES) if shape in stage] for shape in found]
     for node, stage in zip(working, stages):
         if not stage:
-            raise AnchorError(f"what works with the tokens as a release has it, not line {node.lineno}")
+            raise AnchorError(f"a release's statement about the tokens, in place of line {node.lineno}")
     once_each = [shape for shape in found if shape != _AGAIN]
     if stages != sorted(stages) or len({*once_each}) != len(once_each):
-        raise AnchorError("what works with the tokens in the order of a release, and once each")
+        raise AnchorError("the statements about the tokens in a release's order, each of them once")
     for number, name in (1, "linear_fc1"), (3, "linear_fc2"):
         if stages.count([number]) != 1:
             raise AnchorError(f"self.{name}", stages.count([number]))
@@ -181,7 +181,7 @@ def _check_flow(function: Function, before: list[ast.stmt], after: list[ast.stmt
 
 
 def _anchor(function: Function) -> ast.stmt:
-    """The statement behind which the rows are added, or before which (grouped tensors)."""
+    """Return the statement after which the rows are added; with grouped tensors, before which."""
     if _is_grouped(function):
         assigns = [node for node in function.body if isinstance(node, ast.Assign)]
         return once([node for node in assigns if matches([node], _UNSQUEEZE)], _UNSQUEEZE)
@@ -189,12 +189,12 @@ def _anchor(function: Function) -> ast.stmt:
 
 
 def _is_grouped(function: Function) -> bool:
-    """Whether this forward may hand tokens_per_expert on as a tensor, and so has no list of it at its top level."""
+    """Return whether this forward may keep tokens_per_expert a tensor, and so makes no list of it at its top level."""
     return _uses(function, "_use_grouped_tensor") and not any(_is_tolist(node) for node in function.body)
 
 
 def _is_tolist(node: ast.stmt) -> bool:
-    """``tokens_per_expert = tokens_per_expert.tolist()``, annotated or not."""
+    """Return whether this is ``tokens_per_expert = tokens_per_expert.tolist()``, annotated or not."""
     if isinstance(node, ast.AnnAssign):
         targets: list[ast.expr] = [node.target]
     elif isinstance(node, ast.Assign):
@@ -209,7 +209,7 @@ def _is_tolist(node: ast.stmt) -> bool:
 
 
 def _padded_elsewhere(function: Function) -> str | None:
-    """The condition under which this forward does not pad for quantization itself, if it has one."""
+    """Return the condition under which this forward does not pad for quantization, if it has one."""
     for node in function.body:
         if isinstance(node, ast.If) and matches(node.body, "pass") and expression(node.test) in _PADDED_ELSEWHERE:
             return expression(node.test)
@@ -217,10 +217,10 @@ def _padded_elsewhere(function: Function) -> str | None:
 
 
 def _rows(function: Function) -> str:
-    """The statements that add the rows, for this forward's arguments and its way of padding."""
+    """Return the statements that add the rows, for this forward's arguments and padding."""
     grouped, condition = _is_grouped(function), _padded_elsewhere(function)
     lines = [
-        "# unhang empty-expert-hang: with no token here, run fc1 and fc2 on zero rows of no weight",
+        "# unhang empty-expert-hang: no token here, so run fc1 and fc2 on zero rows of probability 0",
         f"has_no_tokens = {_HIDDEN}.shape[0] == 0" + (" and not self._use_grouped_tensor" if grouped else ""),
         "if has_no_tokens:",
     ]
@@ -253,13 +253,13 @@ def _rows(function: Function) -> str:
 
 
 def _if(before: str, inner: str, after: str) -> list[str]:
-    """An ``if`` in a block of ours, folded in its parentheses where upstream's 100 columns do not hold it."""
+    """Return the lines of an ``if`` in our block, split at its parentheses if it exceeds upstream's 100 columns."""
     line = f"    if {before}{inner}{after}:"
     return [line] if len(line) + 8 <= 100 else [f"    if {before}", f"        {inner}", f"    {after}:"]
 
 
 def _uses(node: ast.AST, name: str) -> bool:
-    """Whether ``self.NAME`` stands in this node."""
+    """Return whether this node uses an attribute ``NAME``."""
     return any(isinstance(inner, ast.Attribute) and inner.attr == name for inner in ast.walk(node))
 
 

@@ -1,6 +1,6 @@
 """megatron-core and ms-swift: bootstrap the expert data-parallel communicators while GPU memory is still free.
 
-https://github.com/modelscope/ms-swift/pull/9486 (which warms a group that ms-swift never creates)
+https://github.com/modelscope/ms-swift/pull/9486 (it warms up a group that ms-swift never creates)
 """
 
 from __future__ import annotations
@@ -12,10 +12,7 @@ from collections.abc import Callable
 from unhang.codemods.base import (
     AnchorError,
     Codemod,
-    Edit,
-    Function,
     check_plain,
-    digest,
     digests,
     expression,
     followed_by,
@@ -27,9 +24,11 @@ from unhang.codemods.base import (
     span,
     wanted,
 )
+from unhang.codemods.edit import Edit
+from unhang.shapes.shape import Function, digest
 
-# The backend may be composite ("cpu:gloo,cuda:nccl"), and get_backend gives the whole string, for sub-groups too.
-# The groups are looked up by name, so that a release that lacks one is served by the same code.
+# The backend may be composite ("cpu:gloo,cuda:nccl"); get_backend then returns the whole string, also for sub-groups.
+# The groups are looked up by name, so that the same code works in a release that lacks one.
 _MEGATRON_CORE = """
 # unhang expert-dp-warmup: make these communicators now, not when GPU memory is nearly full
 if expert_model_parallel_size > 1:
@@ -88,20 +87,20 @@ _INITIALIZE = "mpu.initialize_model_parallel"
 _INITIALIZED = "mpu.model_parallel_is_initialized()"
 _OURS = frozenset({"warmed_up_groups", "warmup_group"})
 _GROUPS = frozenset(re.findall(r"'(_\w+_GROUP)'", _MEGATRON_CORE))
-# What another warm-up would use.
+# The names that another warm-up would use.
 _WARMING = frozenset(
     {
         *("get_expert_data_parallel_group", "get_inter_distributed_optimizer_instance_group"),
         *("get_intra_distributed_optimizer_instance_group", "all_reduce", "barrier"),
     }
 )
-# The block of pull request 9486, at its head and at its first commit: it warms nothing, and on megatron-core 0.13 and
-# 0.14 its argument raises TypeError.
+# The block of pull request 9486, at its head and at its first commit: it warms up nothing, and on megatron-core 0.13
+# and 0.14 its argument raises TypeError.
 _AS_WRITTEN = frozenset({"033b459bdc27b746"})
 
 
 class MegatronCore(Codemod):
-    """In megatron-core, directly after the groups are made: serves Megatron-LM, verl and ms-swift alike."""
+    """Warm up in megatron-core, directly after the groups are made: Megatron-LM, verl and ms-swift all run it."""
 
     def plan(self, function: Function) -> list[Edit]:
         anchor = _memory_buffer(function)
@@ -114,12 +113,12 @@ class MegatronCore(Codemod):
         if len(found) != 1:
             raise AnchorError(_MEMORY_BUFFER, len(found))
         if _occurrences(function):
-            raise AnchorError("a function without a warm-up of its own")
+            raise AnchorError("a function without a warm-up")
         _check_core(function, function.body[function.body.index(_memory_buffer(function)) + 1 :])
 
     def holds(self, function: Function) -> bool:
         body = function.body
-        if _SIZE not in _arguments(function) or not _stands_after(body, _is_memory_buffer, _MEGATRON_CORE):
+        if _SIZE not in _arguments(function) or not _comes_after(body, _is_memory_buffer, _MEGATRON_CORE):
             return False
         place = next(index for index, node in enumerate(body) if _is_memory_buffer(node))
         try:
@@ -133,7 +132,7 @@ class MegatronCore(Codemod):
 
 
 class MsSwift(Codemod):
-    """In ms-swift 4, where megatron-core itself may be out of reach of a rewrite."""
+    """Warm up in ms-swift 4, for environments where megatron-core itself cannot be rewritten."""
 
     def plan(self, function: Function) -> list[Edit]:
         body = _initializing(function.body)
@@ -146,7 +145,7 @@ class MsSwift(Codemod):
 
     def check(self, function: Function) -> None:
         if _occurrences(function):
-            raise AnchorError("a function without a warm-up of its own")
+            raise AnchorError("a function without a warm-up")
         _check_swift(function, _initializing(function.body))
 
     def holds(self, function: Function) -> bool:
@@ -156,7 +155,7 @@ class MsSwift(Codemod):
         except AnchorError:
             return False
         return (
-            _stands_after(body, _is_initializing_with, _MS_SWIFT)
+            _comes_after(body, _is_initializing_with, _MS_SWIFT)
             and not _AS_WRITTEN & set(digests(body))
             and _occurrences(function) == _occurrences(ast.parse(_MS_SWIFT))
         )
@@ -165,14 +164,14 @@ class MsSwift(Codemod):
         return frozenset({"torch", "mpu"})
 
 
-def _check_core(function: Function, behind: list[ast.stmt]) -> None:
-    """AnchorError unless the warm-up is reached by every rank, after all groups are made, and knows their sizes."""
+def _check_core(function: Function, after: list[ast.stmt]) -> None:
+    """Raise AnchorError unless every rank reaches the warm-up, after all groups are made, with the sizes unchanged."""
     check_plain(function, ("torch", "any", "globals", _SIZE, "_set_global_memory_buffer"))
     if leaving(*function.body):
         raise AnchorError(f"{function.name} without a return")
-    for node in behind:
+    for node in after:
         if not re.fullmatch(r"_set_\w+\(\)", expression(node)):
-            raise AnchorError(f"nothing but _set_...() behind {_MEMORY_BUFFER}")
+            raise AnchorError(f"only _set_...() calls after {_MEMORY_BUFFER}")
     assigned = _assigned(function)
     for name in sorted(_GROUPS & set(assigned)):
         sources = {value.id for value in assigned[name] if isinstance(value, ast.Name)} - _GROUPS
@@ -180,11 +179,11 @@ def _check_core(function: Function, behind: list[ast.stmt]) -> None:
         made += [value for value in assigned[name] if not isinstance(value, (ast.Name, ast.Subscript))]
         for value in made:
             if not (isinstance(value, ast.Call) and re.search("groups?$", expression(value.func))):
-                raise AnchorError(f"{name} as a call makes it, not line {value.lineno}")
+                raise AnchorError(f"{name} from a call, in place of line {value.lineno}")
 
 
 def _assigned(function: Function) -> dict[str, list[ast.expr]]:
-    """What is assigned to each name in a function, one name at a time."""
+    """Return the values that a function assigns to each name, from assignments to a single name."""
     found: dict[str, list[ast.expr]] = {}
     for node in ast.walk(function):
         if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
@@ -193,13 +192,13 @@ def _assigned(function: Function) -> dict[str, list[ast.expr]]:
 
 
 def _check_swift(function: Function, body: list[ast.stmt]) -> None:
-    """AnchorError unless every rank that initialises megatron-core comes by, once, and finds what the warm-up uses."""
+    """Raise AnchorError unless every rank that initialises megatron-core reaches the warm-up, with its names bound."""
     check_plain(function, ("args", "torch", "mpu", "any", "getattr"))
     if leaving(*function.body):
         raise AnchorError(f"{function.name} without a return")
     outer = [node for node in function.body if isinstance(node, ast.If) and expression(node.test) == _INITIALIZED]
     if body is not function.body and not any(body is node.orelse for node in outer):
-        raise AnchorError(f"{_INITIALIZE}(...), on every rank alike")
+        raise AnchorError(f"{_INITIALIZE}(...) on every rank")
     calls = [node for node in ast.walk(function) if isinstance(node, ast.Attribute) and expression(node) == _INITIALIZE]
     if len(calls) != 1:
         raise AnchorError(f"{_INITIALIZE}(...)", len(calls))
@@ -209,16 +208,16 @@ def _check_swift(function: Function, body: list[ast.stmt]) -> None:
         raise AnchorError(f"{function.name} without {name}")
     for node in ast.walk(function):
         if isinstance(node, ast.Attribute) and node.attr == _SIZE and not isinstance(node.ctx, ast.Load):
-            raise AnchorError(f"{function.name} that leaves {_SIZE} as it is")
+            raise AnchorError(f"{function.name} that does not rebind {_SIZE}")
 
 
 def _occurrences(tree: ast.AST) -> int:
-    """How often names of ours stand here."""
+    """Return how often the names that we add occur."""
     return sum(isinstance(node, ast.Name) and node.id in _OURS for node in ast.walk(tree))
 
 
-def _stands_after(body: list[ast.stmt], is_anchor: Callable[[ast.stmt], bool], template: str) -> bool:
-    """Whether the template stands once, directly after the one anchor of this block."""
+def _comes_after(body: list[ast.stmt], is_anchor: Callable[[ast.stmt], bool], template: str) -> bool:
+    """Return whether the template occurs once in this block, directly after its only anchor."""
     places = [index for index, node in enumerate(body) if is_anchor(node)]
     ours = wanted(template)
     return (
@@ -229,7 +228,7 @@ def _stands_after(body: list[ast.stmt], is_anchor: Callable[[ast.stmt], bool], t
 
 
 def _initializing(body: list[ast.stmt]) -> list[ast.stmt]:
-    """The block that holds the ``with`` which initialises megatron-core; AnchorError unless there is exactly one."""
+    """Return the block with the ``with`` that initialises megatron-core; raise AnchorError unless there is one."""
     found = [block for block in _blocks(body) if any(_is_initializing_with(node) for node in block)]
     if len(found) != 1:
         raise AnchorError(f"with ...: {_INITIALIZE}(...)", len(found))
@@ -242,7 +241,7 @@ def _blocks(body: list[ast.stmt]) -> list[list[ast.stmt]]:
 
 
 def _is_initializing_with(node: ast.stmt) -> bool:
-    """A ``with`` whose body is the call alone."""
+    """Return whether this is a ``with`` whose body is only the call."""
     return (
         isinstance(node, ast.With)
         and len(node.body) == 1
@@ -252,7 +251,7 @@ def _is_initializing_with(node: ast.stmt) -> bool:
 
 
 def _memory_buffer(function: Function) -> ast.stmt:
-    """The one statement behind which all groups are made."""
+    """Return the only statement that comes after all groups are made."""
     return once([node for node in function.body if _is_memory_buffer(node)], _MEMORY_BUFFER)
 
 

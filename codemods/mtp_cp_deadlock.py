@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING
 from unhang.codemods.base import (
     AnchorError,
     Codemod,
-    Edit,
-    Function,
     bound,
     check_plain,
     digests,
@@ -24,9 +22,11 @@ from unhang.codemods.base import (
     once,
     span,
 )
+from unhang.codemods.edit import Edit
+from unhang.shapes.shape import Function
 
 if TYPE_CHECKING:
-    from unhang.codemods.base import Statements
+    from unhang.codemods.edit import Statements
 
 _ENABLED = "self.model_config.mtp.enable"
 _SOURCE_RANK = "self.is_mp_src_rank_with_outputs()"
@@ -35,7 +35,7 @@ _SOME_BATCH = "n_micro_batch > 0"
 _CALL = "metrics = get_megatron_mtp_loss(n_micro_batch)"
 # The two statements that write the metrics, as upstream has them.
 _WRITE = ["a73db47b0f601fb2", "0af6eeda91acd74b"]
-# What the gate works on, and the only statements that make it.
+# The names that the gate uses, and the only statements that may assign them.
 _MADE = {
     "n_micro_batch": "n_micro_batch = len(micro_batches)",
     "losses_reduced": "losses_reduced = forward_backward_func(forward_step_func=forward_step, "
@@ -46,7 +46,7 @@ _COMMENT = "# unhang mtp-cp-deadlock: all ranks of the last stage join the all-r
 
 
 class ForwardBackwardBatch(Codemod):
-    """Gate on the pipeline stage, equal on all ranks that share the all-reduce, and never on a rank's place in it."""
+    """Gate on the pipeline stage, which is the same on all ranks of the all-reduce, and never on the rank itself."""
 
     def plan(self, function: Function) -> list[Edit]:
         gate = _gate(function)
@@ -70,7 +70,7 @@ class ForwardBackwardBatch(Codemod):
 
 
 def _gate(function: Function) -> ast.stmt:
-    """The one statement that is gated wrongly."""
+    """Return the ``if`` with the wrong gate."""
     gates = [
         node
         for node in function.body
@@ -80,7 +80,7 @@ def _gate(function: Function) -> ast.stmt:
         and matches(node.body[:1], _CALL)
         and digests(node.body[1:]) == _WRITE
     ]
-    return once(gates, f"if {_ENABLED} and {_SOURCE_RANK}: {_CALL}, then the write of the metrics")
+    return once(gates, f"if {_ENABLED} and {_SOURCE_RANK}: {_CALL}, then the metrics are written")
 
 
 def _regated(nodes: Statements) -> Statements:
@@ -99,9 +99,9 @@ def _regated(nodes: Statements) -> Statements:
 
 
 def _gated_by(function: Function, wanted: set[str]) -> bool:
-    """Whether the one call stands in an ``if`` at the function's top level with exactly these conditions.
+    """Return whether the only call is in an ``if`` at the function's top level with exactly these conditions.
 
-    The metrics must be written on the source rank alone, right after the call.
+    Only the source rank must write the metrics, directly after the call.
     """
     callers = _callers(function)
     if len(callers) != 1 or callers[0] not in function.body:
@@ -124,9 +124,9 @@ def _gated_by(function: Function, wanted: set[str]) -> bool:
 
 
 def _check_around(function: Function, gate: ast.stmt) -> None:
-    """AnchorError unless the rest of the function leaves to the gate what it asks, reads and writes.
+    """Raise AnchorError unless only the gate works with what it tests, reads and writes.
 
-    Every rank must come to the gate, with the number of micro-batches and the losses of the schedule itself.
+    Every rank must reach the gate, with the schedule's own number of micro-batches and losses.
     """
     check_plain(function, ("self", "mpu", "get_megatron_mtp_loss"))
     before = function.body[: function.body.index(gate)]
@@ -139,23 +139,23 @@ def _check_around(function: Function, gate: ast.stmt) -> None:
             raise AnchorError(f"one assignment of {name}")
     made = [node for other in others for node in ast.walk(other) if isinstance(node, ast.Assign)]
     if not all(isinstance(node.value, ast.Call) for node in made if "micro_batches" in bound(*node.targets)):
-        raise AnchorError("micro_batches as a call makes them")
+        raise AnchorError("micro_batches from a call")
     if any("losses_reduced" in mentioned(node) for node in before if "losses_reduced" not in bound(node)):
-        raise AnchorError("nothing else about losses_reduced before the metrics are written")
+        raise AnchorError("no other use of losses_reduced before the metrics are written")
     for name in ("mtp", "metrics"):
         if name in mentioned(*others):
-            raise AnchorError(f"{name}, where the metrics are written alone")
+            raise AnchorError(f"{name} only where the metrics are written")
 
 
 def _conditions(gate: ast.If) -> list[str]:
-    """The conditions that an ``if`` joins by ``and``."""
+    """Return the conditions that an ``if`` joins with ``and``."""
     test = gate.test
     joined = test.values if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) else [test]
     return [expression(value) for value in joined]
 
 
 def _callers(function: Function) -> list[ast.stmt]:
-    """The function's top-level statements that call get_megatron_mtp_loss, one entry for each call."""
+    """Return the function's top-level statements that call get_megatron_mtp_loss, one entry for each call."""
     return [node for node in function.body for _ in _calls(node)]
 
 

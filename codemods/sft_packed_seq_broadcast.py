@@ -1,6 +1,6 @@
-"""Megatron-LM: broadcast the packed-sequence metadata to every pipeline stage, once, from sender and receiver alike.
+"""Megatron-LM: broadcast the packed-sequence metadata once on every pipeline stage, on sender and receivers.
 
-https://github.com/NVIDIA/Megatron-LM/pull/4150 (which leaves the last stage without it)
+https://github.com/NVIDIA/Megatron-LM/pull/4150 (it leaves the last stage without the metadata)
 """
 
 from __future__ import annotations
@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from unhang.codemods.base import (
     AnchorError,
     Codemod,
-    Edit,
-    Function,
     bound,
     check_plain,
     digests,
@@ -26,11 +24,13 @@ from unhang.codemods.base import (
     only_first,
     span,
 )
+from unhang.codemods.edit import Edit
+from unhang.shapes.shape import Function
 
 if TYPE_CHECKING:
     import libcst as cst
 
-    from unhang.codemods.base import Statements
+    from unhang.codemods.edit import Statements
 
 _COMMENT = "# unhang sft-packed-seq-broadcast: this stage attends over packed sequences too"
 _METADATA = ["cu_seqlens", "max_seqlen"]
@@ -43,16 +43,16 @@ _SEND = "_broadcast_cu_seqlens(batch['cu_seqlens'])\n_broadcast(batch['max_seqle
 _RECEIVE = "cu_seqlens = _broadcast_cu_seqlens()\n_broadcast(max_seqlen)\n"
 _NO_MAX_SEQLEN = "max_seqlen = None\n"
 _DROP_BATCH = "batch['cu_seqlens'] = None\nbatch['max_seqlen'] = None\n"
-# The helpers, as upstream has them: all ranks', the sender's, the receiver's.
+# Upstream's helpers: of all ranks, of the sender, of the receiver.
 _BROADCAST = frozenset({"d2919b3a0ed542c9"})
 _SEND_CU_SEQLENS = frozenset({"c850058c187af238", "a46df62fe0586b9d", "c3bc5e35e519e2df"})
 _RECEIVE_CU_SEQLENS = frozenset({"f58ff5e51302e401", "e2973ea8c1f9bb9c"})
-# With dynamic context parallelism the length goes ahead of all else: the sender's statement, the receiver's.
+# With dynamic context parallelism the length is broadcast first: the sender's statement, the receiver's.
 _SEND_LENGTH = frozenset({"115ed8019073aa58", "77e7f94af1d8b5b3"})
 _RECEIVE_LENGTH = frozenset({"877424249ccc9083", "c8d2fa7b036b0938"})
 _BUFFER = "max_seqlen = torch.empty(1, dtype=torch.int32, device=torch.cuda.current_device())"
 _DYNAMIC = ("args.hybrid_context_parallel", "args.dynamic_context_parallel")
-# What the promise is about; and what else the statements in the arms work with.
+# The names of the metadata; the other names that the statements in the arms use.
 _ABOUT = frozenset({"cu_seqlens", "max_seqlen", "_broadcast_cu_seqlens", "sft"})
 _WITH = frozenset({"_broadcast", "args", "batch", "data", "get_args", "mpu", "torch"})
 # The middle-stage arms of pull request 4150 as written: the sender's, the receiver's.
@@ -80,11 +80,11 @@ class Half(NamedTuple):
     arms: list[list[ast.stmt]]
     """Whole batch, first stage, last stage, and (in some shapes) middle stages."""
     after: list[ast.stmt]
-    """The statements behind the chain: in 0.16 they broadcast the metadata again."""
+    """The statements after the chain: in 0.16 they broadcast the metadata again."""
 
 
 class GetBatchOnThisTpRank(Codemod):
-    """0.17 and dev: metadata in the arms of last and middle stages. 0.16: one broadcast behind the arms, for all."""
+    """0.17 and dev: add the metadata to the arms of last and middle stages. 0.16: broadcast only after the arms."""
 
     def plan(self, function: Function) -> list[Edit]:
         sender, receiver = _halves(function)
@@ -117,8 +117,8 @@ class GetBatchOnThisTpRank(Codemod):
 
 
 def _is_trailing(sender: Half, receiver: Half) -> bool:
-    """Whether this is 0.16's way: the metadata is broadcast behind the arms."""
-    return bool(_behind(sender) or _behind(receiver))
+    """Return whether this is a shape of 0.16, which broadcasts the metadata after the arms."""
+    return bool(_after_arms(sender) or _after_arms(receiver))
 
 
 # 0.17 and dev: the arms of the last and the middle stages lack the metadata
@@ -143,7 +143,7 @@ def _plan_arms(sender: Half, receiver: Half) -> list[Edit]:
 
 
 def _middle_kind(half: Half, as_written: list[str]) -> str:
-    """What the middle stages have: nothing, the pull request's arm, or an arm of upstream's own for other fields."""
+    """Return what the middle stages have: no arm, the pull request's arm, or upstream's own arm for other fields."""
     if len(half.arms) == 3:
         return "none"
     if digests(half.arms[3]) == as_written:
@@ -156,7 +156,7 @@ def _middle_kind(half: Half, as_written: list[str]) -> str:
 def _chain_edit(
     half: Half, last: Callable[[Statements], Statements], middle: Callable[[cst.Else | None], cst.If | cst.Else]
 ) -> Edit:
-    """Change the third arm by ``last``, and what follows it by ``middle``."""
+    """Return an edit that changes the third arm with ``last``, and the ``else`` after it with ``middle``."""
 
     def change(nodes: Statements) -> Statements:
         import libcst as cst
@@ -196,7 +196,7 @@ def _send_middle(arm: cst.Else | None, kind: str) -> cst.If | cst.Else:
 def _receive_last(body: Statements) -> Statements:
     from unhang.codemods import splice
 
-    # the pull request also nulls local_cp_size here: untouched code does not
+    # the pull request also sets local_cp_size to None here; upstream's code does not
     kept = splice.without(body, _NO_MAX_SEQLEN + "local_cp_size = None\n")
     ours = f"{_COMMENT}\nif args.sft:\n{_indented(_RECEIVE)}else:\n{_indented(_NO_MAX_SEQLEN)}"
     return [*kept, *splice.suite(ours)]
@@ -217,14 +217,14 @@ def _indented(template: str) -> str:
     return "".join(f"    {line}\n" for line in template.splitlines())
 
 
-# 0.16: the metadata is broadcast in the arms and once more behind them
+# 0.16: the metadata is broadcast in the arms and once more after them
 
 
 def _plan_trailing(sender: Half, receiver: Half) -> list[Edit]:
     edits = []
     for half, item in (sender, _SEND), (receiver, _RECEIVE):
-        if _behind(half) != _METADATA:
-            raise AnchorError(f"the broadcast of {' and '.join(_METADATA)} behind the arms")
+        if _after_arms(half) != _METADATA:
+            raise AnchorError(f"the broadcast of {' and '.join(_METADATA)} after the arms")
         if [_metadata_events(arm) for arm in half.arms] != [_METADATA, _METADATA, []]:
             raise AnchorError(f"the broadcast of {' and '.join(_METADATA)} in the arms of whole batch and first stage")
         helpers = [node for node in half.body if isinstance(node, ast.FunctionDef)]
@@ -232,7 +232,7 @@ def _plan_trailing(sender: Half, receiver: Half) -> list[Edit]:
             raise AnchorError("two equal definitions of _broadcast_cu_seqlens")
         dropped = item if half is sender else f"{item}cu_seqlens = None\n{_NO_MAX_SEQLEN}"
         edits += [
-            # the first definition has no caller left
+            # nothing calls the first definition any more
             span(half.body[half.body.index(helpers[0]) - 1], helpers[0], only_first),
             span(half.chain, half.chain, _filtered_arms(dropped)),
         ]
@@ -241,7 +241,7 @@ def _plan_trailing(sender: Half, receiver: Half) -> list[Edit]:
 
 
 def _filtered_arms(dropped: str) -> Callable[[Statements], Statements]:
-    """Drop these statements from every arm of the chain."""
+    """Return a change that drops these statements from every arm of the chain."""
 
     def change(nodes: Statements) -> Statements:
         import libcst as cst
@@ -260,7 +260,7 @@ def _filtered_arms(dropped: str) -> Callable[[Statements], Statements]:
 
 
 def _double_buffer(receiver: Half) -> tuple[ast.stmt, ast.stmt]:
-    """The four statements that make the receiver's buffers, the last of which undoes those before it."""
+    """Return the first and last of the statements that make the receiver's buffers; the last undoes the others."""
     nodes = _buffer_statements(receiver)
     if len(nodes) == 2 and isinstance(nodes[0], ast.If) and isinstance(nodes[1], ast.Assign):
         value = nodes[1].value
@@ -282,18 +282,18 @@ def _one_buffer(nodes: Statements) -> Statements:
     import libcst as cst
 
     test = cst.parse_expression("args.sft or args.hybrid_context_parallel")
-    text = "# unhang sft-packed-seq-broadcast: one buffer, and one broadcast behind the arms, for all"
+    text = "# unhang sft-packed-seq-broadcast: one buffer, and one broadcast after the arms for every stage"
     comment = cst.EmptyLine(comment=cst.Comment(text))
     return [nodes[0].with_changes(test=test, leading_lines=[comment])]
 
 
-# What the arms rest on must be as upstream has it, and nothing else may be about the metadata
+# The code around the arms must be upstream's, and no other statement may use the metadata
 
 
 def _check_around(function: Function, sender: Half, receiver: Half, trailing: bool) -> None:
-    """AnchorError unless the function around the arms is known as far as the metadata depends on it.
+    """Raise AnchorError unless the metadata depends only on known code around the arms.
 
-    The arms themselves are read statement by statement (``_follow``), so these may have fields that no release has.
+    ``_follow`` reads the arms themselves statement by statement, so they may have fields that no release has.
     """
     check_plain(function, ("mpu", "torch", "get_args"))
     outer = [node for node in function.body if not (isinstance(node, ast.If) and node.body is sender.body)]
@@ -311,10 +311,10 @@ def _check_around(function: Function, sender: Half, receiver: Half, trailing: bo
     ):
         before = half.body[: half.body.index(half.chain)]
         length = once([node for node in before if {*digests([node])} <= lengths], "if args....: _broadcast(seq_len)")
-        if trailing:  # ours leaves the second definition alone
+        if trailing:  # our rewrite does not change the second definition
             known = [*_helpers(before), _helper(half.after, "_broadcast_cu_seqlens", helpers)]
             if not {*digests(known)} <= helpers or half.after[0] is not known[-1]:
-                raise AnchorError("def _broadcast_cu_seqlens(...), behind the arms")
+                raise AnchorError("def _broadcast_cu_seqlens(...), after the arms")
         else:
             known = [_helper(before, "_broadcast_cu_seqlens", helpers)]
         ours = known[-1:] if trailing else []
@@ -331,12 +331,12 @@ def _check_around(function: Function, sender: Half, receiver: Half, trailing: bo
 
 
 def _check_others(nodes: list[ast.stmt], known: list[ast.stmt]) -> None:
-    """AnchorError if any but the known statements is about the metadata, rebinds what the arms use, or leaves."""
+    """Raise AnchorError if another statement uses the metadata, rebinds a name of the arms, or leaves the function."""
     for node in nodes:
         if any(node is other for other in known):
             continue
         if mentioned(node) & (_ABOUT | {"_broadcast"}) or bound(node) & _WITH or leaving(node):
-            raise AnchorError(f"nothing else about the metadata, not line {node.lineno}")
+            raise AnchorError(f"no other use of the metadata, as in line {node.lineno}")
 
 
 def _one(nodes: list[ast.stmt], template: str, most: int = 1) -> ast.stmt:
@@ -351,15 +351,15 @@ def _helpers(nodes: list[ast.stmt]) -> list[ast.stmt]:
 
 
 def _helper(nodes: list[ast.stmt], name: str, known: frozenset[str]) -> ast.stmt:
-    """The one definition of a nested function, which must be one of the known ones."""
+    """Return the only definition of a nested function, which must be a known one."""
     found = [node for node in nodes if isinstance(node, ast.FunctionDef) and node.name == name]
     if not {*digests(found)} <= known:
-        raise AnchorError(f"def {name}(...) as a release has it")
+        raise AnchorError(f"def {name}(...) of a release")
     return once(found, f"def {name}(...)")
 
 
 def _made_batch(nodes: list[ast.stmt]) -> ast.stmt:
-    """The sender's ``batch = {...}``, with the metadata of the data loader."""
+    """Return the sender's ``batch = {...}``, with the metadata from the data loader."""
     node, items = _dict_of_batch(nodes)
     for name in _METADATA:
         wanted = f"None if '{name}' not in data else data['{name}'].cuda(non_blocking=True)"
@@ -367,12 +367,12 @@ def _made_batch(nodes: list[ast.stmt]) -> ast.stmt:
             raise AnchorError(f"batch['{name}']: {wanted}")
     for name, value in items.items():
         if name not in _METADATA and mentioned(value) & _ABOUT:
-            raise AnchorError(f"batch['{name}'] that has nothing to do with the metadata")
+            raise AnchorError(f"batch['{name}'] without the metadata")
     return node
 
 
 def _returned_batch(nodes: list[ast.stmt]) -> ast.stmt:
-    """The receiver's ``batch = {...}``, with the metadata it received."""
+    """Return the receiver's ``batch = {...}``, with the metadata that it received."""
     node, items = _dict_of_batch(nodes)
     for name in _METADATA:
         if name not in items or expression(items[name]) != name:
@@ -392,11 +392,11 @@ def _dict_of_batch(nodes: list[ast.stmt]) -> tuple[ast.stmt, dict[str, ast.expr]
     return node, {str(key): value for key, value in zip(keys, node.value.values)}
 
 
-# What a half does, stage by stage: the post-condition is checked by following it
+# The post-condition is checked by following what each half does, stage by stage
 
 
 class Unreadable(AnchorError):
-    """A broadcast stands where this small reader cannot follow it."""
+    """A broadcast is in a statement that ``_follow`` cannot read."""
 
 
 def _holds_arms(sender: Half, receiver: Half) -> bool:
@@ -434,11 +434,11 @@ def _holds_trailing(sender: Half, receiver: Half) -> bool:
         received, values = _follow_arm(receiver, stage, {})
         if sent != received or set(_METADATA) & {*sent, *values}:
             return False
-    return _behind(sender) == _behind(receiver) == _METADATA
+    return _after_arms(sender) == _after_arms(receiver) == _METADATA
 
 
 def _holds_upstream(function: Function) -> bool:
-    """Upstream's own: a flag that all ranks share, and the metadata on every stage, sender and receiver alike."""
+    """Return whether this is upstream's fix: a flag that all ranks share, and both halves broadcast on every stage."""
     flags = {argument.arg for argument in function.args.args} & {"is_sft", "has_cu_seqlens"}
     if len(flags) != 1 or function.args.args[0].arg != "batch":
         return False
@@ -462,10 +462,10 @@ def _halves(
     sending: str = "mpu.get_tensor_model_parallel_rank() == 0",
     tests: Sequence[str] = _ARMS,
 ) -> tuple[Half, Half]:
-    """The two halves; AnchorError where one of them, or its chain of arms, does not stand there exactly once."""
+    """Return the two halves; raise AnchorError unless each of them, and its chain of arms, occurs exactly once."""
     found = [node for node in function.body if isinstance(node, ast.If) and expression(node.test) == sending]
     split = once(found, f"if {sending}")
-    assert isinstance(split, ast.If)  # for the type checker: `found` holds nothing else
+    assert isinstance(split, ast.If)  # for the type checker: `found` has nothing else
     return _half(split.body, tests), _half(split.orelse, tests)
 
 
@@ -480,7 +480,7 @@ def _half(body: list[ast.stmt], tests: Sequence[str]) -> Half:
         arms.append(rest[0].body)
         rest = rest[0].orelse
     if len(rest) == 1 and isinstance(rest[0], ast.If) and expression(rest[0].test) == "args.sft" and not rest[0].orelse:
-        rest = [rest[0]]  # ours: followed as an `if` of its own
+        rest = [rest[0]]  # our arm: `_follow` reads it as an `if`
     if rest:
         arms.append(rest)
     return Half(body, chain, arms, body[body.index(chain) + 1 :])
@@ -493,18 +493,18 @@ def _follow_arm(half: Half, stage: int, known: dict[str, bool]) -> tuple[list[st
 def _follow(
     body: list[ast.stmt], known: dict[str, bool], before: dict[str, str] | None = None
 ) -> tuple[list[str], dict[str, str]]:
-    """Which fields these statements broadcast, in order, and what each name holds after them.
+    """Return the fields that these statements broadcast, in order, and the value of each name after them.
 
-    ``known`` says which conditions hold, ``before`` what names hold already; what stands under another condition is one
-    event, named by that condition. Raises Unreadable where a broadcast stands in anything but an expression, an
-    assignment or an ``if``.
+    ``known`` maps conditions to their values, ``before`` maps names to their values so far. The broadcasts under any
+    other condition are one event, named after the condition. Raises Unreadable if a broadcast is in anything except an
+    expression, an assignment or an ``if``.
     """
     events: list[str] = []
     values = dict(before or {})
     for node in body:
         field = _broadcast_field(node)
         if field is not None and values.get(field) == "None" and isinstance(node, ast.Expr):
-            pass  # `_broadcast(None)` is none
+            pass  # `_broadcast(None)` sends nothing
         elif field is not None:
             events.append(field)
             values[field] = "received"
@@ -528,7 +528,7 @@ def _follow(
 
 
 def _is_nulling(node: ast.stmt) -> bool:
-    """``FIELD = None``, or ``batch['FIELD'] = None``."""
+    """Return whether this is ``FIELD = None`` or ``batch['FIELD'] = None``."""
     if not isinstance(node, ast.Assign) or len(node.targets) != 1 or expression(node.value) != "None":
         return False
     return re.fullmatch(r"[a-z_]+|batch\['[a-z_]+'\]", expression(node.targets[0])) is not None
@@ -543,7 +543,7 @@ _FORMS = (
 
 
 def _broadcast_field(node: ast.stmt) -> str | None:
-    """The field that a statement broadcasts, in either half's way of writing it."""
+    """Return the field that a statement broadcasts, as either half writes it."""
     text = expression(node)
     for form in _FORMS:
         before, _, after = form.partition("{}")
@@ -559,13 +559,13 @@ def _metadata_events(body: list[ast.stmt]) -> list[str]:
     return [event for event in events if event in _METADATA]
 
 
-def _behind(half: Half) -> list[str]:
-    """The metadata that is broadcast behind the arms, by statements of their own."""
+def _after_arms(half: Half) -> list[str]:
+    """Return the metadata fields that statements after the arms broadcast."""
     return [field for field in map(_broadcast_field, half.after) if field in _METADATA]
 
 
 def _assigned(node: ast.stmt) -> set[str]:
-    """The names, and the keys of ``batch``, that a statement assigns anywhere in it."""
+    """Return the names and the keys of ``batch`` that a statement assigns."""
     if isinstance(node, ast.FunctionDef):
         return set()
     places = (inner for inner in ast.walk(node) if isinstance(inner, (ast.Name, ast.Subscript)))
@@ -574,22 +574,22 @@ def _assigned(node: ast.stmt) -> set[str]:
 
 
 def _buffer_statements(receiver: Half) -> list[ast.stmt]:
-    """The receiver's statements that make its max_seqlen buffer, ahead of the arms."""
+    """Return the receiver's statements before the arms that make its max_seqlen buffer."""
     return [node for node in receiver.body[: receiver.body.index(receiver.chain)] if "max_seqlen" in _assigned(node)]
 
 
 def _check_buffer(receiver: Half) -> None:
-    """AnchorError unless the receiver makes its max_seqlen buffer once, with `args.sft` or dynamic context parallel."""
+    """Raise AnchorError unless one ``if`` makes the receiver's max_seqlen buffer, for SFT or dynamic CP."""
     node = once(_buffer_statements(receiver), "max_seqlen = torch.empty(...)")
     test = node.test if isinstance(node, ast.If) else None
     joined = test.values if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.Or) else []
-    asked = {expression(value) for value in joined}
-    if not any(asked == {"args.sft", dynamic} for dynamic in _DYNAMIC) or not _is_buffer(node):
+    conditions = {expression(value) for value in joined}
+    if not any(conditions == {"args.sft", dynamic} for dynamic in _DYNAMIC) or not _is_buffer(node):
         raise AnchorError(f"if args.sft or {_DYNAMIC[1]}: {_BUFFER}")
 
 
 def _is_buffer(node: ast.stmt) -> bool:
-    """Whether an ``if`` makes the buffer, and else none."""
+    """Return whether an ``if`` makes the buffer, and its ``else`` sets it to None."""
     return isinstance(node, ast.If) and matches(node.body, _BUFFER) and matches(node.orelse, _NO_MAX_SEQLEN)
 
 

@@ -1,6 +1,6 @@
-"""The part of a rewrite that needs LibCST: parse a few statements, change them, and leave every other byte as it was.
+"""The part of a rewrite that needs LibCST: parse a few statements, change them, and keep every other byte.
 
-LibCST sees only the statements that an edit spans, never the file. Nothing here is imported by ``unhang check``.
+LibCST sees only the statements that an edit spans, never the file. ``unhang check`` does not import this module.
 """
 
 from __future__ import annotations
@@ -13,40 +13,40 @@ from typing import TYPE_CHECKING, cast
 import libcst as cst
 
 if TYPE_CHECKING:
-    from unhang.codemods.base import Edit, Statements
+    from unhang.codemods.edit import Edit, Statements
 
 _LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
 
 
 class SpanError(Exception):
-    """The statements of an edit do not have their lines to themselves, so they cannot be replaced by whole lines."""
+    """The statements of an edit share a line with other code, so whole lines cannot replace them."""
 
 
 def apply(rows: Sequence[str], edits: Sequence[Edit], unit: str) -> list[str]:
-    """The lines of a file (see ``lines``) with these edits done.
+    """Return the lines of a file (see ``lines``) with these edits applied.
 
-    ``unit`` is one level of the file's indentation. The lines that no edit spans come back as they were. Raises
-    SpanError where an edit's statements share a line with other code.
+    ``unit`` is one level of the file's indentation. Lines that no edit spans stay the same. Raises SpanError where
+    edits overlap, or an edit's statements share a line with other code.
     """
     rows = list(rows)
     ordered = sorted(edits, key=lambda edit: edit.first, reverse=True)
     if any(later.first <= earlier.last for later, earlier in zip(ordered, ordered[1:])):
-        raise SpanError("two of its edits overlap")
+        raise SpanError("two edits overlap")
     for edit in ordered:
         rows[edit.first - 1 : edit.last] = lines(_rewritten(rows[edit.first - 1 : edit.last], edit, unit))
     return rows
 
 
 def lines(text: str) -> list[str]:
-    """The lines of a text as Python counts them, each with its own line end; str.splitlines knows more of these."""
+    """Split a text into lines as Python counts them, with their line ends; str.splitlines splits at more characters."""
     return _LINE.findall(text)
 
 
 def _rewritten(rows: list[str], edit: Edit, unit: str) -> str:
-    """The new text of an edit's lines.
+    """Return the new text of an edit's lines.
 
-    They are parsed as the body of made-up ``if`` blocks, which keeps their indentation; the first of these also tells
-    LibCST what one level of indentation is.
+    The lines are parsed as the body of one or two added ``if`` blocks, which keeps their indentation. The first block
+    also shows LibCST what one level of indentation is.
     """
     newline = "\r\n" if rows[0].endswith("\r\n") else rows[0][-1] if rows[0][-1] in "\r\n" else "\n"
     ended = rows[-1][-1] in "\r\n"
@@ -60,11 +60,13 @@ def _rewritten(rows: list[str], edit: Edit, unit: str) -> str:
     inner = cst.ensure_type(block_, cst.If).body
     changed = module.with_deep_changes(_indented(inner), body=edit.change(body_of(inner)))
     code = cst.ensure_type(changed, cst.Module).code
+    if not code.endswith(newline):
+        code += newline  # LibCST drops a \r at the end of a module
     return code[len(head) :] if ended else code[len(head) : -len(newline)]
 
 
 def suite(template: str) -> Statements:
-    """The statements of a template, with its comments and blank lines; a blank first line is kept."""
+    """Parse a template into statements, with its comments and blank lines, also a blank first line."""
     module = cst.parse_module(template)
     first, *rest = cast("Sequence[cst.SimpleStatementLine]", module.body)
     first = first.with_changes(leading_lines=[*module.header, *first.leading_lines])
@@ -72,43 +74,43 @@ def suite(template: str) -> Statements:
 
 
 def _bare(line: cst.EmptyLine) -> cst.EmptyLine:
-    """A blank line without the indentation that it would get in its new place."""
+    """Return a blank line without the indentation that LibCST would add to it."""
     return line if line.comment else line.with_changes(indent=False)
 
 
 def after_blank_line(statement: cst.BaseStatement) -> cst.BaseStatement:
-    """The statement with one blank line above it."""
+    """Return the statement with one blank line above it."""
     return statement.with_changes(leading_lines=[cst.EmptyLine(indent=False)])
 
 
 def source(statement: cst.BaseStatement) -> str:
-    """A statement's code in Python's own spelling, to compare with a short literal of ours."""
+    """Return a statement's code as Python spells it, to compare with a literal."""
     return ast.unparse(ast.parse(cst.Module([]).code_for_node(statement.with_changes(leading_lines=[]))))
 
 
 def block(statements: Sequence[cst.BaseStatement], like: cst.BaseSuite) -> cst.IndentedBlock:
-    """A block of these statements, with the header (the comment behind the colon) and indentation of another."""
+    """Return a block of these statements, with the header (the comment after the colon) and indentation of ``like``."""
     return _indented(like).with_changes(body=list(statements))
 
 
 def body_of(suite_: cst.BaseSuite) -> Statements:
-    """The statements of an indented block, as a list to change."""
+    """Return the statements of an indented block, as a new list."""
     return list(_indented(suite_).body)
 
 
 def _indented(suite_: cst.BaseSuite) -> cst.IndentedBlock:
     if not isinstance(suite_, cst.IndentedBlock):
-        raise SpanError("a block stands on the line of its own header")
+        raise SpanError("a block is on the same line as its header")
     return suite_
 
 
 def elif_(test: str, template: str) -> cst.If:
-    """An ``elif`` arm with a template's statements, after a blank line."""
+    """Return an ``elif`` arm with a template's statements and a blank line above it."""
     header = [cst.EmptyLine(indent=False)]
     return cst.If(cst.parse_expression(test), cst.IndentedBlock(suite(template)), leading_lines=header)
 
 
 def without(nodes: Statements, template: str) -> Statements:
-    """These statements, less those that stand in the template."""
+    """Return these statements without those that the template lists, one on each line."""
     dropped = set(template.splitlines())
     return [node for node in nodes if source(node) not in dropped]

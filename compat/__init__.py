@@ -1,1 +1,4 @@
-"""Which upstream version needs which fix: generated data, and the sweep that generates it."""
+"""Which upstream version needs which fix: generated data, and the radar that compares it with the package index.
+
+``sweep/``, which generates the data, runs from a checkout; the wheel does not carry it.
+"""

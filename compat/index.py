@@ -1,8 +1,10 @@
-"""What the package index offers: the releases of an upstream from the floor on, and one wheel of each."""
+"""The package index: an upstream's releases from its floor on, and one wheel for each."""
 
 from __future__ import annotations
 
 import os
+import time
+import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -16,11 +18,12 @@ if TYPE_CHECKING:
     from pypi_simple import DistributionPackage, PyPISimple
 
 _RETRIES = 4
+_DOWNLOADS = 3
 _TIMEOUT = 30
 
 
 class Offer(NamedTuple):
-    """One release that the index offers, and the wheel of it that stands for it."""
+    """One release on the index, and the wheel that stands for it."""
 
     project: str
     version: str
@@ -28,17 +31,26 @@ class Offer(NamedTuple):
     file: str
     sha256: str
     python: str
-    """A Python that the wheel is for: ``3.12`` for one that is for all."""
+    """A Python that the wheel is for; ``3.12`` if it is for any."""
     package: DistributionPackage
-    """The client library's own object, to download it by."""
+    """The client library's object, needed to download the wheel."""
+
+
+class Wheel(NamedTuple):
+    """The files of interest in one wheel."""
+
+    files: Mapping[str, bytes | None]
+    """Each file's bytes by path; None if the wheel has no such file."""
+    training: bool
+    """Whether the wheel carries Megatron-LM's ``megatron/training`` too."""
 
 
 @contextmanager
 def client(connections: int = 1) -> Iterator[PyPISimple]:
-    """A client of the user's index (``UNHANG_INDEX``, else ``PIP_INDEX_URL``), else of the library's default one.
+    """Open a client of the index in ``UNHANG_INDEX``, else ``PIP_INDEX_URL``, else the client library's default.
 
-    ``connections`` is how many threads will use it at once. Raises UnhangError ``no-index-client`` where the client
-    library is not installed.
+    ``connections`` is how many threads use it at once. Raises UnhangError ``no-index-client`` if the client library is
+    not installed.
     """
     try:
         import pypi_simple
@@ -63,10 +75,10 @@ def client(connections: int = 1) -> Iterator[PyPISimple]:
 
 
 def offers(index: PyPISimple, project: str, floor: str, pinned: Mapping[str, str]) -> list[Offer]:
-    """The releases of a project from the floor version on, in the order of PEP 440; pre-releases and yanked as well.
+    """Return a project's releases from the floor version on, in PEP 440 order, pre-releases and yanked ones included.
 
-    ``pinned`` gives the file that stands for a version so far: it goes on doing so as long as the index has it.
-    Raises UnhangError ``index-failed`` where the index does not answer, or has no such project.
+    ``pinned`` maps versions to the wheels that stand for them now; a pinned wheel is kept while the index has it.
+    Raises UnhangError ``index-failed`` if the index does not answer or has no such project.
     """
     import requests
     from pypi_simple import NoSuchProjectError, UnsupportedContentTypeError
@@ -87,36 +99,61 @@ def offers(index: PyPISimple, project: str, floor: str, pinned: Mapping[str, str
     return [_offer(project, str(version), by_version[version], pinned) for version in sorted(by_version)]
 
 
-def all_offers(index: PyPISimple, upstreams: Mapping[str, Any], pins: Iterable[Mapping[str, Any]]) -> list[Offer]:
-    """The offers of these projects, with the floors of upstreams.json. Raises UnhangError ``index-failed``."""
+def all_offers(index: PyPISimple, upstreams: Mapping[str, Any], pins: Iterable[Mapping[str, Any]] = ()) -> list[Offer]:
+    """Return the offers of these projects of upstreams.json, above their floors. Raises UnhangError ``index-failed``.
+
+    ``pins`` are rows of wheels.json.
+    """
     pinned: dict[str, dict[str, str]] = {project: {} for project in upstreams}
     for pin in pins:
         pinned.setdefault(pin["project"], {})[pin["version"]] = pin["file"]
-    found = (offers(index, project, about["floor"], pinned[project]) for project, about in upstreams.items())
+    found = (offers(index, project, entry["floor"], pinned[project]) for project, entry in upstreams.items())
     return [offer for offered in found for offer in offered]
 
 
-def hold_against(pins: Iterable[Mapping[str, Any]], offered: Sequence[Offer]) -> None:
-    """Raises UnhangError ``pin-changed`` where the index now gives a pinned file with another digest. Pure."""
-    now = {offer.file: offer for offer in offered}
-    for pin in pins:
-        offer = now.get(pin["file"])
-        if offer is not None and offer.sha256 != pin["sha256"]:
-            raise UnhangError(
-                "pin-changed",
-                f"the index gives {pin['file']} with sha256 {offer.sha256}; compat/wheels.json pins {pin['sha256']}",
-                hint="a published file never changes: find out which of the two is genuine before anything else",
-            )
+def download(index: PyPISimple, offer: Offer, path: str) -> None:
+    """Download an offer's wheel to this path. Raises UnhangError ``wrong-digest`` or ``fetch-failed``.
+
+    The client retries a request; this retries a download that broke off half way.
+    """
+    import requests
+    from pypi_simple import DigestMismatchError
+
+    for last in [False] * (_DOWNLOADS - 1) + [True]:
+        try:
+            index.download_package(offer.package, path, timeout=_TIMEOUT)
+            return
+        except DigestMismatchError as error:
+            raise wrong_digest(offer, error.actual_digest, "as downloaded") from error
+        except (requests.RequestException, OSError) as error:
+            if last:
+                hint = "check the network, then run it again"
+                raise UnhangError("fetch-failed", f"{offer.file} cannot be downloaded: {error}", hint=hint) from error
+            time.sleep(0.2)
 
 
-def gone(pins: Iterable[Mapping[str, Any]], offered: Sequence[Offer]) -> list[str]:
-    """The pinned releases that the index no longer has, by project and version. Pure."""
-    now = {(offer.project, offer.version) for offer in offered}
-    return [f"{pin['project']} {pin['version']}" for pin in pins if (pin["project"], pin["version"]) not in now]
+def wrong_digest(offer: Offer, found: str, where: str) -> UnhangError:
+    """Return the error for a wheel whose sha256 differs from the index's."""
+    return UnhangError(
+        "wrong-digest",
+        f"{offer.file} ({where}) has sha256 {found}, and the index says {offer.sha256}",
+        hint="nothing of it was used; delete the file if it is yours, else look for a proxy that changes downloads",
+    )
+
+
+def read_wheel(path: str, files: Iterable[str]) -> Wheel:
+    """Read these files of a wheel. Raises UnhangError ``fetch-failed`` if it is damaged."""
+    try:
+        with zipfile.ZipFile(path) as wheel:
+            names = set(wheel.namelist())
+            training = any(name.startswith("megatron/training/") for name in names)
+            return Wheel({name: wheel.read(name) if name in names else None for name in files}, training)
+    except (zipfile.BadZipFile, OSError) as error:
+        raise UnhangError("fetch-failed", f"{os.path.basename(path)} cannot be read: {error}") from error
 
 
 def _version(package: DistributionPackage) -> Version | None:
-    """The version of a wheel; None for anything else, and for one without a digest: that could not be verified."""
+    """Return a wheel's version; None for other files, and for a wheel without a digest: nothing could verify it."""
     if package.package_type != "wheel" or package.version is None or "sha256" not in package.digests:
         return None
     try:
@@ -133,14 +170,14 @@ def _offer(project: str, version: str, packages: Sequence[DistributionPackage], 
 
 
 def _preference(package: DistributionPackage) -> tuple[Any, ...]:
-    """Wheels of one release differ in a compiled helper alone: x86_64 first, then Python 3.12, then the oldest."""
+    """Order a release's wheels, which differ in a compiled helper only: x86_64, then Python 3.12, then the oldest."""
     python = _python(package.filename)
     minor = int(python.split(".")[1]) if python else 0
     return "x86_64" not in package.filename and python is not None, minor not in (0, 12), minor, package.filename
 
 
 def _python(filename: str) -> str | None:
-    """``3.12`` for a wheel of CPython 3.12 alone; None for one of any Python."""
+    """Return ``3.12`` for a wheel of CPython 3.12 only; None for a wheel of any Python."""
     interpreters = {tag.interpreter for tag in parse_wheel_filename(filename)[3]}
     minors = sorted(int(name[3:]) for name in interpreters if name.startswith("cp3") and name[3:].isdigit())
     return f"3.{minors[0]}" if minors else None

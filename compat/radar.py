@@ -1,31 +1,26 @@
-"""The radar: what the package index offers now, held against the matrix: `unhang matrix --against-index`."""
+"""Compares the matrix with what the package index offers now: ``unhang matrix --against-index``."""
 
 from __future__ import annotations
 
-import argparse
 import json
+import os
 import sys
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from unhang.compat import index
-from unhang.compat.index import Offer
-from unhang.compat.sweep import fetch, gather, sources
-from unhang.compat.sweep.cache import Cache, default_folder
-from unhang.compat.sweep.learnt import Learnt, UnreadableError
-from unhang.compat.sweep.sources import Release
-from unhang.errors import UnhangError
-from unhang.judge.decide import DRIFTED, NOT_AFFECTED, UNLISTED
-from unhang.judge.matrix import BY_STATE
-from unhang.records import UPSTREAMS
+from unhang.compat import index, upstreams
+from unhang.compat.index import Offer, Wheel
+from unhang.judge.decide import BY_STATE, DRIFTED, NOT_AFFECTED, UNLISTED
+from unhang.judge.matrix import Releases
+from unhang.judge.observe import observe_bytes
 from unhang.shapes import catalog
-from unhang.shapes.catalog import Target
-from unhang.tell import report
+from unhang.shapes.catalog import Fix, Target
 from unhang.tell.matrix_text import retirements
 
 
 class Finding(NamedTuple):
-    """What one target is in a release that is not in the matrix."""
+    """One target in a release that the matrix does not list."""
 
     upstream: str
     version: str
@@ -39,48 +34,50 @@ class Finding(NamedTuple):
 
 
 class Drift(NamedTuple):
-    """Where the index and the matrix differ; each release as ``PROJECT VERSION``."""
+    """How the index and the matrix differ."""
 
     offered: Mapping[str, Sequence[str]]
-    """The versions that the index offers of each project, from the floor on, in order."""
+    """The versions that the index offers of each project, in order."""
     unlisted: Sequence[Offer]
     gone: Sequence[str]
+    """Releases that only the matrix has, each as ``PROJECT VERSION``."""
     yanked: Sequence[str]
-    """Those that are yanked now, and are not so in the matrix."""
+    """Releases that are yanked now but not in the matrix, in the same form."""
 
 
-def against_index(options: argparse.Namespace) -> int:
-    """Compare the matrix with the index, print what differs; 0, or 1 where the index has what the matrix has not.
+def against_index(fixes: Sequence[Fix], names: Sequence[str], output_format: str) -> int:
+    """Print how the index and the matrix differ for these fixes, and from which release on a fix can be dropped.
 
-    ``options`` has ``output_format`` (text, json or markdown), and ``fix`` and ``upstream``, lists that narrow.
-    Says also which fix can be dropped from which release on. Raises UnhangError where the index, or a wheel, cannot be
-    had, or is not what was pinned.
+    ``names`` limits this to some upstreams, unless it is empty; ``output_format`` is text, json or markdown. Return 1
+    if the index has a release that the matrix does not list, else 0. Raises UnhangError as ``unhang.compat.index``
+    does.
     """
-    fixes = [catalog.fix(name) for name in options.fix or ()] or list(catalog.fixes().values())
-    targets = [target for fix in fixes for target in fix.targets if target.upstream in (options.upstream or UPSTREAMS)]
-    names = {target.upstream for target in targets}
-    upstreams = sources.load("upstreams.json")["upstreams"]
-    mine = {name: about for name, about in upstreams.items() if names & {*sources.upstreams_of(name)}}
-    pins = [pin for pin in sources.pins() if pin["project"] in mine]
-    cache = Cache(default_folder())
-    learnt = Learnt(cache)
-    with index.client(fetch.CONNECTIONS) as session:
-        offered = index.all_offers(session, mine, pins)
-        index.hold_against(pins, offered)
-        drift = compare(offered, [*mine], catalog.releases())
-        found, _ = fetch.releases(session, drift.unlisted, gather.wanted(targets), cache)
-    findings = [finding for release in found for finding in judge(release, targets, learnt)]
-    learnt.save()
-    mine_on_record = {name: told for name, told in catalog.releases().items() if name in names}
-    retired = retirements(fixes, mine_on_record, catalog.shape_table())
-    print(_RENDER[options.output_format](drift, findings, retired))
+    targets = [target for fix in fixes for target in fix.targets if not names or target.upstream in names]
+    wanted = {target.upstream for target in targets}
+    projects = {
+        project: entry
+        for project, entry in upstreams.load()["upstreams"].items()
+        if not wanted.isdisjoint(upstreams.of_project(project))
+    }
+    releases = catalog.releases()
+    with index.client() as client:
+        drift = compare(index.all_offers(client, projects), [*projects], releases)
+        findings: list[Finding] = []
+        for number, offer in enumerate(drift.unlisted, 1):
+            print(f"fetching {offer.file} ({number} of {len(drift.unlisted)})", file=sys.stderr)
+            with tempfile.TemporaryDirectory(prefix="unhang-") as folder:
+                path = os.path.join(folder, offer.file)
+                index.download(client, offer, path)
+                wheel = index.read_wheel(path, {target.file for target in targets})
+            findings += judged(offer, wheel, targets)
+    listed = {name: versions for name, versions in releases.items() if name in wanted}
+    retired = retirements(fixes, listed, catalog.shape_table())
+    print(_RENDER[output_format](drift, findings, retired))
     return 1 if drift.unlisted else 0
 
 
-def compare(
-    offered: Sequence[Offer], projects: Sequence[str], known: Mapping[str, Mapping[str, catalog.Release]]
-) -> Drift:
-    """Where the offers of these projects and the releases on record differ. Pure."""
+def compare(offered: Sequence[Offer], projects: Sequence[str], known: Releases) -> Drift:
+    """Return how the offers of these projects differ from the releases in the matrix. Pure."""
     now = {(offer.project, offer.version): offer for offer in offered}
     listed = [(project, version) for project in projects for version in known.get(project, ())]
     return Drift(
@@ -91,36 +88,30 @@ def compare(
     )
 
 
-def judge(release: Release, targets: Sequence[Target], learnt: Learnt) -> list[Finding]:
-    """What each target is in a release: a known shape, or a new one, and whether its rewrite would hold."""
-    found = []
+def judged(offer: Offer, wheel: Wheel, targets: Iterable[Target]) -> Iterator[Finding]:
+    """Yield what each target of the wheel's upstreams is in a release. Pure."""
+    held = upstreams.of_project(offer.project, wheel.training)
     for target in targets:
-        if target.upstream == release.upstream:
-            shape, verdict, detail = _judged(release, target, learnt)
-            where = release.upstream, release.version, release.yanked, target.fix, target.file, target.function
-            found.append(Finding(*where, shape, verdict, detail))
-    return found
+        if target.upstream in held:
+            shape, verdict, detail = _verdict(target, wheel.files[target.file])
+            where = target.upstream, offer.version, offer.yanked, target.fix, target.file, target.function
+            yield Finding(*where, shape, verdict, detail)
 
 
-def _judged(release: Release, target: Target, learnt: Learnt) -> tuple[str | None, str, str]:
-    content = release.files[target.file]
-    if content is None:
+def _verdict(target: Target, data: bytes | None) -> tuple[str | None, str, str]:
+    """Return the shape, the verdict and its reason for a target, given its file's bytes."""
+    if data is None:
         return None, NOT_AFFECTED, "no such file in it"
-    try:
-        shape = learnt.shape(content, target.function)
-    except UnreadableError as error:
-        return None, DRIFTED, str(error)
-    if shape is None:
+    table = catalog.shape_table()
+    seen = observe_bytes(target.file, data, target.function, table.files)
+    if seen.problem is not None:
+        return None, DRIFTED, f"{seen.problem}: {seen.detail}"
+    if seen.shape is None:
         return None, NOT_AFFECTED, "no such function in its file"
-    known = catalog.shape_table().shapes.get((target.fix, target.function, shape))
-    if known is not None:
-        return shape, BY_STATE[known.state], "a known shape"
-    state = learnt.state(content, target)
-    if state.state in ("fixed", "not-affected"):
-        return shape, BY_STATE[state.state], "a new shape, by its post-condition or what it lacks"
-    if state.state == "affected":
-        return shape, UNLISTED, "a new shape; the rewrite holds: it compiles, has its post-condition, and is stable"
-    return shape, UNLISTED, f"a new shape; the rewrite does not hold: {state.why}"
+    known = table.shapes.get((target.fix, target.function, seen.shape))
+    if known is None:
+        return seen.shape, UNLISTED, "a new shape"
+    return seen.shape, BY_STATE[known.state], "a known shape"
 
 
 def _text(drift: Drift, findings: Sequence[Finding], retired: Sequence[str]) -> str:
@@ -133,17 +124,17 @@ def _text(drift: Drift, findings: Sequence[Finding], retired: Sequence[str]) -> 
         lines += [
             f"  {item.fix}: {item.verdict}; {item.file} {item.function} {item.shape or '-'}: {item.detail}"
             for item in findings
-            if item.version == offer.version and item.upstream in sources.upstreams_of(offer.project)
+            if item.version == offer.version and item.upstream in upstreams.of_project(offer.project)
         ]
     lines += [f"in the matrix, and no longer on the index: {name}" for name in drift.gone]
     lines += [f"yanked since: {name}" for name in drift.yanked]
     lines += retired
-    told = f"{len(drift.unlisted)} not in the matrix; python3 .ci/nox -s sweep brings them in"
-    return "\n".join([*lines, told if drift.unlisted else "all of them are in the matrix"])
+    summary = f"{len(drift.unlisted)} not in the matrix; python3 .ci/nox -s sweep brings them in"
+    return "\n".join([*lines, summary if drift.unlisted else "all of them are in the matrix"])
 
 
 def _json(drift: Drift, findings: Sequence[Finding], retired: Sequence[str]) -> str:
-    told = {
+    document = {
         "schema": 1,
         "newest": {project: versions[-1] if versions else None for project, versions in drift.offered.items()},
         "unlisted": [f"{offer.project} {offer.version}" for offer in drift.unlisted],
@@ -152,7 +143,7 @@ def _json(drift: Drift, findings: Sequence[Finding], retired: Sequence[str]) -> 
         "yanked": [*drift.yanked],
         "retired": [*retired],
     }
-    return json.dumps(told, indent=1)
+    return json.dumps(document, indent=1)
 
 
 def _markdown(drift: Drift, findings: Sequence[Finding], retired: Sequence[str]) -> str:
@@ -161,27 +152,10 @@ def _markdown(drift: Drift, findings: Sequence[Finding], retired: Sequence[str])
         for item in findings
     ]
     head = ["| upstream | version | fix | verdict | shape | |", "|---|---|---|---|---|---|"]
-    lines = [*head, *rows] if rows else ["The index offers nothing that the matrix has not."]
+    lines = [*head, *rows] if rows else ["The matrix lists every release on the index."]
     lines += ["", *(f"- no longer on the index: {name}" for name in drift.gone)] if drift.gone else []
     lines += ["", *(f"- yanked since: {name}" for name in drift.yanked)] if drift.yanked else []
     return "\n".join([*lines, "", *(f"- {line}" for line in retired)] if retired else lines)
 
 
 _RENDER = {"text": _text, "json": _json, "markdown": _markdown}
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the radar by itself; gives the exit code, 2 for a failure."""
-    parser = argparse.ArgumentParser(prog="python -m unhang.compat.radar")
-    parser.add_argument("--output-format", choices=_RENDER, default="text")
-    parser.add_argument("--fix", action="append", metavar="ID")
-    parser.add_argument("--upstream", action="append", metavar="NAME")
-    try:
-        return against_index(parser.parse_args(arguments))
-    except UnhangError as error:
-        print(report.text_error(error), file=sys.stderr)
-        return 2
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

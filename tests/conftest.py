@@ -1,7 +1,36 @@
-"""What all test modules share: failures of the helper modules are told in full."""
+"""The option `--quick`, the summary of what was skipped, and an importable sweep."""
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
-pytest.register_assert_rewrite("support.sources", "support.wheels", "support.environments")
+import support.checkout  # noqa: F401 - makes unhang.compat.sweep importable
+
+pytest.register_assert_rewrite("support.rewrites", "support.sources", "support.wheels", "support.environments")
+
+LEFT_OUT = "slow, left out by --quick: `nox -s tests-all` runs these too"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add `--quick`."""
+    parser.addoption("--quick", action="store_true", help="skip the tests that are marked slow")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Skip the slow tests, rather than deselect them: xdist does not report what its workers deselect."""
+    if config.option.quick:
+        for item in items:
+            if item.get_closest_marker("slow"):
+                item.add_marker(pytest.mark.skip(reason=LEFT_OUT))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print one line for each reason to skip tests, with their number."""
+    reports = terminalreporter.stats.get("skipped", [])
+    reasons = Counter(report.longrepr[2].removeprefix("Skipped: ") for report in reports)
+    if reasons:
+        terminalreporter.section("skipped")
+    for reason, count in reasons.most_common():
+        terminalreporter.write_line(f"{count:5}  {reason}")

@@ -1,4 +1,4 @@
-"""Fleets: the very lines of docs/fleets.md, under a stand-in for srun and on a real Ray cluster of several nodes."""
+"""The examples of docs/fleets.md, with a stand-in for srun and on a real Ray cluster of several nodes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PAGE = Path(__file__).parent.parent / "docs" / "fleets.md"
 VERL = ("verl", "0.7.1")
 SRUN = """\
 #!/bin/sh
-# stands in for srun: runs the command once for each node, in that node's environment; exits with the highest code
+# a stand-in for srun: runs the command once for each node, in its environment; exits with the highest code
 while [ "${1#--}" != "$1" ]; do shift; done
 highest=0 task=0
 for node in $NODES; do
@@ -38,7 +38,7 @@ exit "$highest"
 """
 
 
-def lines_of_the_page(name: str) -> str:
+def example(name: str) -> str:
     (block,) = re.findall(rf"<!-- {name} -->\n```\w+\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)
     return str(block)
 
@@ -47,7 +47,7 @@ def lines_of_the_page(name: str) -> str:
 
 
 class Nodes(NamedTuple):
-    """Two nodes, each an environment of its own, and what stands in for srun."""
+    """Two nodes, each an environment, and the stand-in for srun."""
 
     folder: Path
     prefixes: list[Path]
@@ -71,7 +71,7 @@ def nodes(tmp_path: Path) -> Nodes:
         env = environments.make_env(tmp_path / name)
         cli.unpack(env.site, VERL)
         command = env.prefix / "bin" / "unhang"
-        # the one unhang looks at each node's environment, which $VIRTUAL_ENV names
+        # the same unhang for all nodes; $VIRTUAL_ENV names the node's environment
         command.write_text(f"#!{sys.executable}\nfrom unhang.cli.main import run\nraise SystemExit(run())\n")
         command.chmod(0o755)
         prefixes.append(env.prefix)
@@ -89,7 +89,7 @@ def patch(prefix: Path) -> None:
 def test_slurm_passes_where_all_nodes_are_patched(nodes: Nodes) -> None:
     for prefix in nodes.prefixes:
         patch(prefix)
-    ran = nodes.run(lines_of_the_page("slurm") + "echo training")
+    ran = nodes.run(example("slurm") + "echo training")
     assert (ran.code, ran.out.splitlines()[-1]) == (0, "training"), ran
     assert [line for line in ran.out.splitlines() if "nothing left to do" in line][1].startswith("1: ")
 
@@ -97,7 +97,7 @@ def test_slurm_passes_where_all_nodes_are_patched(nodes: Nodes) -> None:
 @pytest.mark.parametrize("patched", [0, 1])
 def test_slurm_stops_where_half_of_the_nodes_are_patched(nodes: Nodes, patched: int) -> None:
     patch(nodes.prefixes[patched])
-    ran = nodes.run(lines_of_the_page("slurm") + "echo training")
+    ran = nodes.run(example("slurm") + "echo training")
     assert (ran.code, "training" in ran.out) == (1, False), ran
     other = f"{1 - patched}: required fix not in place: mtp-cp-deadlock is needed on verl 0.7.1"
     assert next(line for line in ran.out.splitlines() if "required fix" in line).startswith(other)
@@ -107,19 +107,19 @@ def test_slurm_stops_where_half_of_the_nodes_are_patched(nodes: Nodes, patched: 
 
 def test_slurm_stops_where_the_first_node_has_nothing(nodes: Nodes) -> None:
     shutil.rmtree(next(nodes.prefixes[0].glob("lib/*/site-packages/verl")))
-    ran = nodes.run(lines_of_the_page("slurm") + "echo training")
+    ran = nodes.run(example("slurm") + "echo training")
     assert (ran.code, "training" in ran.out) == (1, False)
-    assert "is no digest" in ran.out
+    assert "is not a digest" in ran.out
 
 
-# ---- what is said of the nodes
+# ---- the report on the nodes
 
 
-def test_nodes_that_agree_are_not_spoken_of() -> None:
+def test_nodes_that_agree_have_no_line() -> None:
     assert fleet.disagreement({"a": Seen("1", ()), "b": Seen("1", ())}) == []
 
 
-def test_each_node_and_what_it_has_is_named() -> None:
+def test_nodes_that_differ_have_a_line_each() -> None:
     found: dict[str, Seen | str] = {
         "a": Seen("1", ()),
         "b": Seen("2", ("x is needed",)),
@@ -127,34 +127,34 @@ def test_each_node_and_what_it_has_is_named() -> None:
         "d": "gone",
     }
     assert fleet.disagreement(found)[1:] == [
-        "  a: digest 1, as 2 of 4 have it",
-        "  b: digest 2, as 1 of 4 have it",
+        "  a: digest 1, on 2 of 4 nodes",
+        "  b: digest 2, on 1 of 4 nodes",
         "    required fix not in place: x is needed",
-        "  c: digest 1, as 2 of 4 have it",
+        "  c: digest 1, on 2 of 4 nodes",
         "  d: gone",
     ]
 
 
 @pytest.mark.parametrize("bad", [Seen("1", ("x is needed",)), "no answer"])
-def test_nodes_that_agree_on_less_than_is_asked_for_are_trouble(bad: Seen | str) -> None:
+def test_nodes_that_agree_but_lack_a_fix_or_an_answer_have_lines(bad: Seen | str) -> None:
     assert len(fleet.disagreement({"a": bad, "b": bad})) > 2
 
 
-def test_a_process_says_what_it_would_import(tmp_path: Path) -> None:
+def test_look_returns_the_digest_and_what_is_unmet(tmp_path: Path) -> None:
     site = cli.unpack(tmp_path, VERL)
     code = "from unhang.fleet import look; print(look(['mtp-cp-deadlock'])); print(look([]))"
     ran = cli.python("-c", code, env={"PYTHONPATH": str(site)})
     bare = cli.unhang("check", "--target", site, "--output-format", "json").json["digest"]
-    needed, told = ran.out.splitlines()
+    needed, unrequired = ran.out.splitlines()
     assert needed.startswith(f"Seen(digest='{bare}', unmet=('mtp-cp-deadlock is needed on verl 0.7.1 in {site}")
-    assert told == f"Seen(digest='{bare}', unmet=())"
+    assert unrequired == f"Seen(digest='{bare}', unmet=())"
 
 
-def test_a_process_without_any_upstream_says_so() -> None:
+def test_look_returns_a_sentence_without_any_upstream() -> None:
     assert "is installed in" in cli.python("-c", "from unhang.fleet import look; print(look([]))").out
 
 
-def test_a_fix_that_does_not_exist_is_an_error_before_any_node_is_asked() -> None:
+def test_an_unknown_fix_is_an_error_before_any_node_is_asked() -> None:
     with pytest.raises(UnhangError) as caught:
         fleet.require_agreement(["mtp-cp-deadlok"])
     assert caught.value.code == "unknown-fix"
@@ -172,22 +172,22 @@ def test_without_ray_started_nothing_is_started() -> None:
 needs_ray = pytest.mark.skipif(
     find_spec("ray") is None, reason="ray is not installed: the check of a cluster's nodes is tested by nox -s fleet"
 )
-pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own, which are many
+pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's warnings
 
 
 class RayCluster(NamedTuple):
-    """A local cluster; each node has a PYTHONPATH of its own, and so another copy of verl, or none."""
+    """A local cluster. Each node has its own PYTHONPATH, with another copy of verl or none."""
 
     cluster: Any
     folders: dict[str, Path]
     ids: dict[str, str]
 
     def nodes(self, *names: str) -> list[str]:
-        """The ids of these nodes."""
+        """Return the ids of these nodes."""
         return [self.ids[name] for name in names]
 
     def differ(self, *names: str, **options: Any) -> list[str]:
-        """The lines of the error that these nodes give."""
+        """Return the lines of the error for these nodes."""
         with pytest.raises(UnhangError) as caught:
             fleet.require_agreement(["mtp-cp-deadlock"], nodes=self.nodes(*names), **options)
         assert caught.value.code == "nodes-differ"
@@ -231,27 +231,29 @@ def test_ray_nodes_that_are_all_patched_agree(ray_cluster: RayCluster) -> None:
 
 
 @needs_ray
-def test_one_unpatched_ray_node_is_named_with_what_it_has(ray_cluster: RayCluster) -> None:
-    _, *told = ray_cluster.differ("patched", "patched too", "bare")
+def test_an_unpatched_ray_node_is_named_with_its_digest(ray_cluster: RayCluster) -> None:
+    _, *lines = ray_cluster.differ("patched", "patched too", "bare")
     bare = ray_cluster.ids["bare"][:8]
-    assert [line for line in told if "as 1 of 3 have it" in line] == [line for line in told if f"(node {bare})" in line]
-    assert sum("as 2 of 3 have it" in line for line in told) == 2
-    assert f"mtp-cp-deadlock is needed on verl 0.7.1 in {ray_cluster.folders['bare']}" in "\n".join(told)
+    assert [line for line in lines if "on 1 of 3 nodes" in line] == [line for line in lines if f"(node {bare})" in line]
+    assert sum("on 2 of 3 nodes" in line for line in lines) == 2
+    assert f"mtp-cp-deadlock is needed on verl 0.7.1 in {ray_cluster.folders['bare']}" in "\n".join(lines)
 
 
 @needs_ray
-def test_ray_nodes_are_compared_though_no_fix_is_required(ray_cluster: RayCluster) -> None:
-    with pytest.raises(UnhangError, match="as 1 of 2 have it"):
+def test_ray_nodes_are_compared_even_if_no_fix_is_required(ray_cluster: RayCluster) -> None:
+    with pytest.raises(UnhangError, match="on 1 of 2 nodes"):
         fleet.require_agreement(nodes=ray_cluster.nodes("patched", "bare"))
     assert len(fleet.require_agreement(nodes=ray_cluster.nodes("bare"))) == 16
 
 
 @needs_ray
 def test_a_ray_node_that_cannot_answer_is_named(ray_cluster: RayCluster) -> None:
-    told = "\n".join(ray_cluster.differ("patched", "without unhang", "without verl"))
+    message = "\n".join(ray_cluster.differ("patched", "without unhang", "without verl"))
     without = ray_cluster.ids["without unhang"][:8]
-    assert f"(node {without}): cannot be asked: ModuleNotFoundError: No module named 'unhang'" in told
-    assert f"(node {ray_cluster.ids['without verl'][:8]}): none of megatron-core, megatron-lm, verl, ms-swift" in told
+    assert f"(node {without}): no answer: ModuleNotFoundError: No module named 'unhang'" in message
+    assert (
+        f"(node {ray_cluster.ids['without verl'][:8]}): none of megatron-core, megatron-lm, verl, ms-swift" in message
+    )
 
 
 @needs_ray
@@ -266,7 +268,7 @@ def test_by_default_all_alive_ray_nodes_are_asked(ray_cluster: RayCluster) -> No
 
 
 @needs_ray
-def test_a_ray_node_that_is_not_there_is_no_agreement(ray_cluster: RayCluster) -> None:
+def test_a_missing_ray_node_is_an_error(ray_cluster: RayCluster) -> None:
     for nodes in ["0" * 56], []:
         with pytest.raises(UnhangError) as caught:
             fleet.require_agreement(nodes=nodes)
@@ -274,7 +276,7 @@ def test_a_ray_node_that_is_not_there_is_no_agreement(ray_cluster: RayCluster) -
 
 
 @needs_ray
-def test_a_ray_node_that_was_patched_meanwhile_agrees(ray_cluster: RayCluster) -> None:
+def test_a_ray_node_agrees_once_it_is_patched(ray_cluster: RayCluster) -> None:
     nodes = ray_cluster.nodes("patched", "bare")
     assert cli.unhang("apply", "--target", ray_cluster.folders["bare"]).code == 0
     try:
@@ -284,9 +286,9 @@ def test_a_ray_node_that_was_patched_meanwhile_agrees(ray_cluster: RayCluster) -
 
 
 @needs_ray
-def test_the_lines_of_the_page_stop_a_job_on_this_cluster(ray_cluster: RayCluster, tmp_path: Path) -> None:
+def test_the_example_stops_a_job_on_this_cluster(ray_cluster: RayCluster, tmp_path: Path) -> None:
     script = tmp_path / "agree.py"
-    script.write_text(lines_of_the_page("ray"))
+    script.write_text(example("ray"))
     ran = cli.python(script, env={"RAY_ADDRESS": ray_cluster.cluster.address, "PYTHONPATH": ""})
     assert ran.code == 1
     assert "unhang.errors.UnhangError: the 5 nodes do not all have the code" in ran.err

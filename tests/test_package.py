@@ -1,4 +1,4 @@
-"""The distribution: one import name, all data inside, and an editable install that behaves like the wheel."""
+"""The distribution: one import name, its data and command, its dependencies, and an editable install."""
 
 from __future__ import annotations
 
@@ -24,14 +24,15 @@ def test_nothing_slow_is_imported_by_check(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd="/")
     loaded = set(done.stdout.splitlines()[-1].split())
     assert not loaded & {"libcst", "git", "filelock", "packaging", "ast", "importlib.metadata", "inspect", "subprocess"}
-    assert "unhang.cli.commands" in loaded
+    assert "unhang.cli.check_command" in loaded
 
 
 def test_help_imports_no_command() -> None:
     code = "import sys; from unhang.cli.main import main\ntry: main(['--help'])\nexcept SystemExit: print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd="/")
     loaded = set(done.stdout.splitlines()[-1].split())
-    assert not loaded & {"unhang.cli.commands", "json", "hashlib"}
+    assert not loaded & {"json", "hashlib"}
+    assert [name for name in loaded if name.endswith("_command")] == []
 
 
 def test_tests_run_against_the_installed_package() -> None:
@@ -40,10 +41,10 @@ def test_tests_run_against_the_installed_package() -> None:
 
 @pytest.fixture
 def distribution() -> metadata.Distribution:
-    """The installed wheel's, wherever a stray egg-info lies on the path."""
+    """Return the metadata of the installed wheel, even if the checkout has an egg-info."""
     found = list(Path(unhang.__file__).parent.parent.glob("unhang-*.dist-info"))
     if not found:
-        pytest.skip("unhang is installed in editable mode here: there is no wheel to look at")
+        pytest.skip("unhang is installed in editable mode here, not from a wheel")
     return metadata.Distribution.at(found[0])
 
 
@@ -51,18 +52,21 @@ def test_the_wheel_has_one_import_name_and_all_its_data(distribution: metadata.D
     files = [str(file) for file in distribution.files or []]
     tops = {file.split("/")[0] for file in files}
     assert {top for top in tops if not top.startswith("..") and ".dist-info" not in top} == {"unhang"}
-    for name in ("py.typed", "compat/data/shapes.json", "compat/wheels.json", "patches/mtp-cp-deadlock/page.md"):
+    for name in ("py.typed", "compat/data/shapes.json", "compat/upstreams.json", "patches/mtp-cp-deadlock/page.md"):
         assert f"unhang/{name}" in files
+    for name in ("compat/sweep/", "compat/schemas/", "compat/wheels.json", "compat/decisions.json"):
+        assert not [file for file in files if file.startswith(f"unhang/{name}")], "only a checkout has it"
     assert distribution.metadata["License-Expression"] == "Apache-2.0"
-    assert not [name for name in tops if name in ("src", "codemods", "patches", "compat", "tests")]
+    assert [(script.name, script.value) for script in distribution.entry_points] == [("unhang", "unhang.cli.main:run")]
 
 
-def test_what_it_needs_at_run_time_is_short_and_pins_nothing(distribution: metadata.Distribution) -> None:
-    needs = [need for need in distribution.requires or [] if "extra ==" not in need]
-    assert sorted(need.split(">=")[0] for need in needs) == ["libcst", "packaging"]
-    assert not [need for need in needs if "==" in need or "<" in need]
+def test_the_run_time_dependencies_are_few_and_not_pinned(distribution: metadata.Distribution) -> None:
+    required = [line for line in distribution.requires or [] if "extra ==" not in line]
+    assert sorted(line.split(">=")[0] for line in required) == ["libcst", "packaging"]
+    assert not [line for line in required if "==" in line or "<" in line]
 
 
+@pytest.mark.slow
 def test_an_editable_install_behaves_like_the_wheel(tmp_path: Path) -> None:
     venv = tmp_path / "venv"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(venv)], check=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from graphlib import CycleError, TopologicalSorter
 
-from support import rooms
+from support import architecture, rooms
 
 
 def test_every_module_is_in_a_room_that_has_a_level() -> None:
@@ -31,6 +31,16 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
         TopologicalSorter(graph).prepare()
     except CycleError as error:
         raise AssertionError(f"these modules import each other: {' -> '.join(error.args[1][::-1])}") from None
+
+
+def test_argparse_stays_in_the_room_of_the_command_line() -> None:
+    users = {module for module, path in rooms.modules().items() if b"argparse" in path.read_bytes()}
+    assert {rooms.room(module) for module in users} == {"cli"}
+
+
+def test_the_architecture_page_is_as_the_code_has_it() -> None:
+    stale = [str(path) for path, text in architecture.texts().items() if path.read_text(encoding="utf-8") != text]
+    assert not stale, f"run nox -s architecture: {stale}"
 
 
 def test_the_graph_is_read_from_the_code() -> None:

@@ -1,6 +1,6 @@
-"""The few calls of GitHub's REST API that the nightly run needs, with the standard library.
+"""The calls of GitHub's REST API that the nightly run needs.
 
-The job that holds the permission to write issues installs nothing from others: hence no client library here.
+Uses the standard library only: the job that may write issues installs no packages.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ _PAGE = 100
 
 
 class ApiError(Exception):
-    """The API refused, or could not be reached; the message says which call, and why."""
+    """A call failed; the message names the call and the reason."""
 
 
 class Repository:
-    """One repository's issues and labels. Every call raises ApiError where it fails."""
+    """One repository's issues and labels. Every method raises ApiError if its call fails."""
 
     def __init__(self, api: str, name: str, token: str) -> None:
         self._base = f"{api}/repos/{name}"
         self._token = token
 
     def issues(self, label: str, state: str) -> Iterator[dict[str, Any]]:
-        """The issues (no pull requests) with this label, ``open``, ``closed`` or ``all`` of them; every page."""
+        """Yield the issues, without pull requests, with this label and state (``open``, ``closed`` or ``all``)."""
         page = 1
         while True:
             query = urlencode({"labels": label, "state": state, "per_page": _PAGE, "page": page})
@@ -51,7 +51,7 @@ class Repository:
         self._call("POST", f"/issues/{number}/comments", {"body": body})
 
     def ensure_label(self, name: str) -> None:
-        """Make a label, unless it is there: an issue without it would not be found again, and opened each night."""
+        """Create a label if it is missing: an issue without it would not be found again, and opened each night."""
         try:
             self._call("GET", f"/labels/{quote(name)}")
         except ApiError as error:
@@ -59,13 +59,13 @@ class Repository:
                 raise
             self._call("POST", "/labels", {"name": name})
 
-    def _call(self, method: str, path: str, told: Mapping[str, Any] | None = None) -> Any:
+    def _call(self, method: str, path: str, content: Mapping[str, Any] | None = None) -> Any:
         headers = {
             "Accept": "application/vnd.github+json",
             "Authorization": f"Bearer {self._token}",
             "X-GitHub-Api-Version": "2022-11-28",
         }
-        data = None if told is None else json.dumps(told).encode()
+        data = None if content is None else json.dumps(content).encode()
         request = urllib.request.Request(self._base + path, data, headers, method=method)  # noqa: S310
         try:
             with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:  # noqa: S310

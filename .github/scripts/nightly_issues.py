@@ -1,6 +1,6 @@
-"""Keeps one issue for each upstream, and one for each piece of good news: `nightly_issues.py RESULTS_FOLDER`.
+"""Keeps one issue for each upstream, and one for each defect that it fixed: `nightly_issues.py RESULTS_FOLDER`.
 
-What the jobs left is data from runs of others' code: it is read by the plan's names, checked, and quoted as code.
+The results come from jobs that ran foreign code: they are read by the names in the plan, checked, and quoted as code.
 """
 
 from __future__ import annotations
@@ -19,41 +19,40 @@ from nightly_judge import GREEN, TROUBLE, Result
 from nightly_plan import Job, jobs
 
 TROUBLE_LABEL, NEWS_LABEL = "nightly", "fixed-upstream"
-_MOST = 60_000  # GitHub takes 65,536 characters
+_MOST = 60_000  # characters in a body; GitHub accepts 65,536
 
 
 def read(folder: Path, planned: Sequence[Job]) -> dict[Job, Result]:
-    """The result of each planned job; one that left none, or none that can be read, is trouble too."""
+    """Return the result of each planned job. A missing or unreadable result is trouble."""
     return {job: _read(folder / f"{job.name}.json") for job in planned}
 
 
 def keep(repository: Repository, results: Mapping[Job, Result], run_url: str) -> list[str]:
-    """Open, update and close the issues; gives a line for each thing done. Raises ApiError."""
+    """Open, update and close the issues; return a line for each action. Raises ApiError."""
     for label in TROUBLE_LABEL, NEWS_LABEL:
         repository.ensure_label(label)
     done = []
-    standing = list(repository.issues(TROUBLE_LABEL, "open"))
+    open_issues = list(repository.issues(TROUBLE_LABEL, "open"))
     for subject in dict.fromkeys(job.subject for job in results):
         bad = {job: result for job, result in results.items() if job.subject == subject and result.outcome != GREEN}
-        mine = [issue for issue in standing if _is(issue, marker(subject))]
+        mine = [issue for issue in open_issues if _is(issue, marker(subject))]
         done += _trouble(repository, subject, bad, mine, run_url)
-    told = [*repository.issues(NEWS_LABEL, "all")]
-    done += _news(repository, results, told, run_url)
+    done += _news(repository, results, list(repository.issues(NEWS_LABEL, "all")), run_url)
     return done
 
 
 def marker(subject: str) -> str:
-    """What an issue's body holds, unseen, so that the next night finds it."""
+    """Return the invisible start of an issue's body, by which the next night finds it."""
     return f"<!-- unhang nightly: {subject} -->"
 
 
 def title_of(subject: str, bad: Mapping[Job, Result]) -> str:
-    """The title of an issue on trouble: whose, and which jobs."""
+    """Return the title of an issue on trouble."""
     return f"Nightly trouble with {subject}: {', '.join(job.name for job in bad)}"
 
 
 def body_of(subject: str, bad: Mapping[Job, Result], run_url: str) -> str:
-    """The body of an issue on trouble: each job, what it came to, and the end of its log."""
+    """Return the body of an issue on trouble: each job, its result, and the end of its log."""
     parts = [marker(subject), f"The newest run: {run_url}\n\nThis issue is updated each night, and closed when green."]
     room = _MOST // max(1, len(bad))
     for job, result in bad.items():
@@ -76,14 +75,14 @@ def _trouble(
         repository.open(title, body, TROUBLE_LABEL)
         return [f"opened: {title}"]
     issue = mine[0]
-    if issue["title"] != title:  # other jobs than last night: worth a notification, which an edit sends nobody
+    if issue["title"] != title:  # other jobs than last night: notify, which an edit does not
         repository.comment(issue["number"], f"Now: {title}. {run_url}")
     repository.edit(issue["number"], {"title": title, "body": body})
     return [f"updated #{issue['number']}: {title}"]
 
 
 def _news(
-    repository: Repository, results: Mapping[Job, Result], told: Sequence[dict[str, Any]], run_url: str
+    repository: Repository, results: Mapping[Job, Result], known: Sequence[dict[str, Any]], run_url: str
 ) -> list[str]:
     places: dict[tuple[str, str], list[str]] = {}
     for result in results.values():
@@ -92,7 +91,7 @@ def _news(
     done = []
     for (upstream, fix), where in sorted(places.items()):
         mark = marker(f"{upstream} has fixed {fix}")
-        if not any(_is(issue, mark) for issue in told):  # once, though somebody closed it since
+        if not any(_is(issue, mark) for issue in known):  # once, even if somebody closed it
             title = f"Good news: {upstream} has fixed {fix}"
             text = f"In {', '.join(sorted(set(where)))}, though not yet in its newest release. Seen by {run_url}"
             repository.open(title, f"{mark}\n\n{text}", NEWS_LABEL)
@@ -102,10 +101,10 @@ def _news(
 
 def _read(path: Path) -> Result:
     try:
-        told = json.loads(path.read_text(encoding="utf-8"))
-        news = tuple((_word(upstream), _word(fix), _word(place)) for upstream, fix, place in told["news"])
-        outcome = GREEN if told["outcome"] == GREEN else str(told["outcome"])[:20]
-        return Result(outcome, str(told["detail"]), str(told["log"]), news)
+        result = json.loads(path.read_text(encoding="utf-8"))
+        news = tuple((_name(upstream), _name(fix), _name(place)) for upstream, fix, place in result["news"])
+        outcome = GREEN if result["outcome"] == GREEN else str(result["outcome"])[:20]
+        return Result(outcome, str(result["detail"]), str(result["log"]), news)
     except FileNotFoundError:
         return Result(TROUBLE, "the job left no result: it was cancelled, or could not start", "", ())
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -113,25 +112,25 @@ def _read(path: Path) -> Result:
 
 
 def _is(issue: Mapping[str, Any], mark: str) -> bool:
-    """Whether an issue is the one with this marker, which comes first: further down it may be quoted from a log."""
+    """Return whether the body starts with this marker; further down it may be quoted from a log."""
     return str(issue["body"] or "").startswith(mark)
 
 
-def _word(text: object) -> str:
+def _name(text: object) -> str:
     if not isinstance(text, str) or not re.fullmatch(r"[\w. +/-]{1,80}", text):
         raise ValueError("not a name")
     return text
 
 
 def _quoted(text: str) -> str:
-    """As code: nobody is mentioned by it, and no fence inside ends it."""
+    """Return the text as code: it mentions nobody, and no fence in it ends the block."""
     longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
     return f"{fence}\n{text}\n{fence}"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Keep the issues; 0 if done, 2 if the API failed."""
+    """Update the issues; return 0, or 2 if the API failed."""
     parser = argparse.ArgumentParser()
     parser.add_argument("results", type=Path, metavar="FOLDER")
     options = parser.parse_args(arguments)

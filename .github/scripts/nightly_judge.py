@@ -1,4 +1,4 @@
-"""Judges what came of a nightly job: green, trouble or missing; and what upstream has fixed. Pure."""
+"""Judges the result of a nightly job: green, trouble or missing; and finds what upstream has fixed. Does no I/O."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 GREEN, TROUBLE, MISSING = "green", "trouble", "missing"
 _UNKNOWN = ("drifted", "unlisted")
 _UNPROVEN = ("failed", "unknown")
-_TAIL = 6_000  # characters of a log; an issue holds 65,536, and several jobs share one
+_TAIL = 6_000  # characters of a log: an issue holds 65,536, for several jobs
 
 
 class Ran(NamedTuple):
-    """What came of a command."""
+    """A finished command."""
 
     code: int
     out: str
@@ -21,34 +21,34 @@ class Ran(NamedTuple):
 
 
 class Result(NamedTuple):
-    """What a job came to."""
+    """A job's result."""
 
     outcome: str
     detail: str
     """A sentence."""
     log: str
-    """The end of what it printed; empty where it is green."""
+    """The end of its output; empty if it is green."""
     news: tuple[tuple[str, str, str], ...]
-    """Upstream, fix and place of each defect that upstream has fixed since its newest release."""
+    """Upstream, fix and place of each defect that upstream has fixed after its newest release."""
 
 
 def by_code(ran: Ran) -> Result:
-    """Judge a run by its exit code alone."""
+    """Judge a run by its exit code."""
     if ran.code == 0:
         return Result(GREEN, "passed", "", ())
     return Result(TROUBLE, f"exit code {ran.code}", _tail(ran), ())
 
 
 def by_verdicts(ran: Ran, place: str, newest: Mapping[tuple[str, str], str]) -> Result:
-    """Judge a run by the verdicts in its JSON: what is needed is known, and so no trouble; an unknown shape is.
+    """Judge a run by the verdicts in its JSON: an unknown shape is trouble, a needed fix is not, since it is known.
 
-    ``newest`` is the verdict of each upstream's newest release, by upstream and fix.
+    ``newest``: the verdicts on each upstream's newest release, by upstream and fix.
     """
     document = _document(ran.out)
     rows = None if document is None else document.get("results", document.get("findings"))
     if ran.code not in (0, 1) or rows is None:
         return Result(TROUBLE, f"exit code {ran.code}, and no verdicts", _tail(ran), ())
-    # a branch below the matrix's floor is one that upstream has left behind
+    # upstream has abandoned a branch that is older than the oldest release of the matrix
     unknown = [row for row in rows if row["verdict"] in _UNKNOWN and row.get("code") != "older-than-floor"]
     news = {
         (row["upstream"], row["fix"], _place(row, place))
@@ -57,13 +57,15 @@ def by_verdicts(ran: Ran, place: str, newest: Mapping[tuple[str, str], str]) -> 
     }
     if not unknown:
         return Result(GREEN, f"{len(rows)} verdicts, none of an unknown shape", "", tuple(sorted(news)))
-    log = "\n".join(_told(row, place) for row in unknown)
+    log = "\n".join(_described(row, place) for row in unknown)
     return Result(TROUBLE, f"{len(unknown)} of {len(rows)} verdicts are of unknown shapes", log, tuple(sorted(news)))
 
 
 def by_answers(ran: Ran, upstreams: Collection[str]) -> Result:
-    """Judge a run of ``unhang prove`` by its answers about these upstreams: that an untouched tip shows its defect is
-    no trouble; that a proof does not know it, or that the patched source does not pass, is.
+    """Judge a run of ``unhang prove`` by its answers about these upstreams.
+
+    It is trouble if a proof does not know the source, or if the patched source does not pass; it is not if the
+    untouched source shows its defect.
     """
     document = _document(ran.out)
     rows = [row for row in (document or {}).get("results", ()) if row["upstream"] in upstreams]
@@ -76,18 +78,18 @@ def by_answers(ran: Ran, upstreams: Collection[str]) -> Result:
 
 
 def nothing(why: str) -> Result:
-    """The result where there is nothing to run."""
+    """Return the result of a job that has nothing to run."""
     return Result(GREEN, f"not run: {why}", "", ())
 
 
 def missing(session: str) -> Result:
-    """The result of a session that the noxfile does not have."""
+    """Return the result of a session that the noxfile does not have."""
     return Result(MISSING, f"noxfile.py has no session {session!r}: it was not run", "", ())
 
 
 def newest(rows: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], str]:
-    """The verdict of each upstream's newest final release, by upstream and fix, of the rows of ``unhang matrix``."""
-    from packaging.version import Version  # here: the job that writes issues has no packages but the standard library
+    """Return the verdicts on each upstream's newest final release, from rows of ``unhang matrix``."""
+    from packaging.version import Version  # here: the job that writes issues installs no packages
 
     found: dict[tuple[str, str], tuple[Version, str]] = {}
     for row in rows:
@@ -98,7 +100,7 @@ def newest(rows: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], str]:
 
 
 def _document(text: str) -> dict[str, Any] | None:
-    """The JSON object in a command's output; pip and nox may have spoken before it."""
+    """Return the JSON object in a command's output, which may begin with lines of pip and nox."""
     start = 0 if text.startswith("{") else text.find("\n{") + 1
     try:
         document, _ = json.JSONDecoder().raw_decode(text[start:])
@@ -108,11 +110,11 @@ def _document(text: str) -> dict[str, Any] | None:
 
 
 def _place(row: Mapping[str, Any], place: str) -> str:
-    """The radar's rows are of releases, each with its version; those of a checkout are of its branch."""
+    """Return where a row's code is: the branch of a checkout, or else, for the radar's rows, the release."""
     return place or f"release {row['version']}"
 
 
-def _told(row: Mapping[str, Any], place: str) -> str:
+def _described(row: Mapping[str, Any], place: str) -> str:
     words: Sequence[str] = (row["upstream"], _place(row, place), row["fix"], row["verdict"], row["function"])
     return f"{' '.join(words)} {row['shape'] or '-'}: {row['detail']}"
 

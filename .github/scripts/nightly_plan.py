@@ -1,4 +1,4 @@
-"""What the nightly run does, one list: prints it as the matrix of the workflow's jobs."""
+"""The nightly run's jobs. As a script, prints them as the workflow's matrix."""
 
 from __future__ import annotations
 
@@ -11,25 +11,26 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 EVERY = "all upstreams"
 PRE_RELEASE = "pre-release"
 CHECK, RADAR, TESTS, PROVE = "check", "radar", "upstream", "prove"
-# Checked, and no more: upstream's last change of it is from 2024, and older than all that a proof knows.
+# Only checked: upstream last changed it in 2024, and the proofs do not know code that old.
 LEFT_BEHIND = {("ms-swift", "dev")}
 
 
 class Job(NamedTuple):
-    """One thing to run."""
+    """One job of the nightly run."""
 
     name: str
-    """Unique, and fit for a file's name."""
+    """Unique, and usable as a file name."""
     subject: str
-    """Whose issue tells of it: an upstream, or ``all upstreams`` where a session cannot be split."""
+    """Whose issue reports it: an upstream, or ``all upstreams`` for a session that cannot be split."""
     what: str
-    """``check`` of a tree; else the nox session: ``radar``, ``upstream``, ``prove``, ``sweep`` or ``proofs``."""
+    """``check``: of a tree; ``radar``: the compat matrix against the package index; else a nox session: ``upstream``,
+    ``prove``, ``sweep`` or ``proofs``."""
     ref: str | None = None
-    """What it runs on: a branch, or ``pre-release``, the newest one if that is newer than all releases."""
+    """The branch to run on, or ``pre-release``: the newest one, if it is newer than all releases."""
 
 
 def jobs() -> list[Job]:
-    """All jobs, for the upstreams and branches in compat/upstreams.json."""
+    """Return all jobs, for the upstreams and branches in compat/upstreams.json."""
     return [job for name, about in upstreams().items() for job in _of_upstream(name, about)] + [
         Job("sweep", EVERY, "sweep"),
         Job("proofs", EVERY, "proofs"),
@@ -37,13 +38,13 @@ def jobs() -> list[Job]:
 
 
 def upstreams() -> dict[str, dict[str, Any]]:
-    """What compat/upstreams.json says of each."""
+    """Return the entries of compat/upstreams.json."""
     found: dict[str, dict[str, Any]] = json.loads((REPOSITORY / "compat" / "upstreams.json").read_text("utf-8"))
     return found["upstreams"]
 
 
 def names_of(upstream: str) -> list[str]:
-    """The upstreams that a clone of this one holds: megatron-core is one folder of Megatron-LM."""
+    """Return the upstreams in a clone of this one: megatron-core is a folder of Megatron-LM."""
     return [upstream, "megatron-lm"] if upstream == "megatron-core" else [upstream]
 
 

@@ -1,4 +1,4 @@
-"""Runs one nightly job and writes what it came to: `nightly_run.py JOB --out FILE`. Holds no permission at all."""
+"""Runs one nightly job and writes its result: `nightly_run.py JOB --out FILE`. Needs no permission."""
 
 from __future__ import annotations
 
@@ -14,24 +14,25 @@ import nightly_judge as judge
 import nightly_trees as trees
 from nightly_plan import CHECK, PRE_RELEASE, PROVE, RADAR, REPOSITORY, TESTS, Job, jobs, names_of, upstreams
 
-_NOT_THERE = "Sessions not found"  # as nox says it
-_LIMIT_S = 100 * 60  # less than the workflow's own limit: what ran too long is told with its log
+_NOT_FOUND = "Sessions not found"  # nox's words
+_LIMIT_S = 100 * 60  # less than the workflow's limit, so that a job that runs too long is reported with its log
 
 
 def run(job: Job, nox: Sequence[str], remote: str) -> judge.Result:
-    """Run a job with this nox command, fetching upstreams from below this URL; never raises for what the job does."""
+    """Run a job with this nox command, and with upstreams fetched from below this URL. A failing job raises nothing."""
+    if job.what == RADAR:
+        upstreams_of_it = [word for name in names_of(job.subject) for word in ("--upstream", name)]
+        ran = _unhang("matrix", "--against-index", "--output-format", "json", *upstreams_of_it)
+        return judge.by_verdicts(ran, "", _newest())
     if job.what != CHECK and (trouble := _trouble_with_session(job.what, nox)):
         return trouble
     if job.ref is None:
-        narrowed = [word for name in names_of(job.subject) for word in ("--upstream", name)]
-        arguments = ["--output-format", "json", *narrowed] if job.what == RADAR else []
-        ran = _session(nox, job.what, *arguments)
-        return judge.by_verdicts(ran, "", _newest()) if job.what == RADAR else judge.by_code(ran)
+        return judge.by_code(_session(nox, job.what))
     try:
         with tempfile.TemporaryDirectory() as folder:
             return _on_tree(job, nox, remote, Path(folder) / "tree")
     except trees.TreeError as error:
-        return judge.Result(judge.TROUBLE, "what it runs on could not be had", str(error), ())
+        return judge.Result(judge.TROUBLE, "the source could not be fetched", str(error), ())
 
 
 def _on_tree(job: Job, nox: Sequence[str], remote: str, tree: Path) -> judge.Result:
@@ -43,8 +44,8 @@ def _on_tree(job: Job, nox: Sequence[str], remote: str, tree: Path) -> judge.Res
         ref = pre.tag
     if job.what == TESTS:
         if ref is None:
-            return judge.nothing(f"{pre.version if pre else job.subject} has no tag, and a wheel holds no tests")
-        # the session makes its own trees; a clone of Megatron-LM is tested whole
+            return judge.nothing(f"{pre.version if pre else job.subject} has no tag, and its wheel has no tests")
+        # the session clones the source itself; Megatron-LM is tested as a whole
         return judge.by_code(_session(nox, TESTS, names_of(job.subject)[-1], ref))
     if ref is not None:
         trees.clone(about["repository"], ref, tree, remote)
@@ -55,17 +56,17 @@ def _on_tree(job: Job, nox: Sequence[str], remote: str, tree: Path) -> judge.Res
         place = "--source" if ref is not None else "--target"
         ran = _session(nox, PROVE, place, str(tree), "--output-format", "json")
         return judge.by_answers(ran, names_of(job.subject))
-    check = [sys.executable, "-m", "unhang", "check", "--source", str(tree), "--output-format", "json"]
-    return judge.by_verdicts(_run(check), f"branch {ref}", _newest())
+    ran = _unhang("check", "--source", str(tree), "--output-format", "json")
+    return judge.by_verdicts(ran, f"branch {ref}", _newest())
 
 
 def _trouble_with_session(name: str, nox: Sequence[str]) -> judge.Result | None:
-    """Why a session cannot be run, if it cannot."""
+    """Return the result of a session that cannot be run; None if it can."""
     listed = _run([*nox, "-s", name, "--list", "--json"])
     if listed.code == 0:
         return None
-    # anything else that is wrong with the noxfile is not a session that nobody has written yet
-    return judge.missing(name) if _NOT_THERE in listed.err else judge.by_code(listed)
+    # any other error is not a missing session
+    return judge.missing(name) if _NOT_FOUND in listed.err else judge.by_code(listed)
 
 
 def _session(nox: Sequence[str], name: str, *arguments: str) -> judge.Ran:
@@ -73,8 +74,11 @@ def _session(nox: Sequence[str], name: str, *arguments: str) -> judge.Ran:
 
 
 def _newest() -> dict[tuple[str, str], str]:
-    ran = _run([sys.executable, "-m", "unhang", "matrix", "--output-format", "json"])
-    return judge.newest(json.loads(ran.out)["rows"])
+    return judge.newest(json.loads(_unhang("matrix", "--output-format", "json").out)["rows"])
+
+
+def _unhang(*arguments: str) -> judge.Ran:
+    return _run([sys.executable, "-m", "unhang", *arguments])
 
 
 def _run(command: Sequence[str]) -> judge.Ran:
@@ -83,13 +87,14 @@ def _run(command: Sequence[str]) -> judge.Ran:
             command, cwd=REPOSITORY, capture_output=True, text=True, errors="replace", timeout=_LIMIT_S, check=False
         )
     except subprocess.TimeoutExpired as error:
-        told = [part.decode(errors="replace") if isinstance(part, bytes) else part or "" for part in (error.stdout,)]
-        return judge.Ran(124, told[0], f"stopped after {_LIMIT_S} s")
+        # bytes in spite of text=True
+        out = error.stdout.decode(errors="replace") if isinstance(error.stdout, bytes) else error.stdout or ""
+        return judge.Ran(124, out, f"stopped after {_LIMIT_S} s")
     return judge.Ran(done.returncode, done.stdout, done.stderr)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one job; 0 if it is green, 1 if not. The result is written in either case."""
+    """Run one job and write its result; return 0 if it is green, else 1."""
     parser = argparse.ArgumentParser()
     parser.add_argument("job", choices=[job.name for job in jobs()])
     parser.add_argument("--out", type=Path, required=True, metavar="FILE")

@@ -1,4 +1,4 @@
-"""Lays out what a nightly job runs on: the tip of a branch, or the newest pre-release, as a tree or a wheel's files."""
+"""Fetches the source that a nightly job runs on: the tip of a branch, or the newest pre-release."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from typing import Any, NamedTuple
 from packaging.version import InvalidVersion, Version
 
 from unhang.compat import index
-from unhang.deliver.download import Wanted, fetch
+from unhang.deliver.download import Options, fetch
 from unhang.errors import UnhangError
 
 MEGATRON, BRANCH = "NVIDIA/Megatron-LM", "main"
 
 
 class TreeError(Exception):
-    """A tree, or what there is of them, could not be had; the message ends with what git or the index said."""
+    """A source could not be fetched; the message ends with the error of git or the package index."""
 
 
 class Pre(NamedTuple):
@@ -27,15 +27,15 @@ class Pre(NamedTuple):
 
     version: str
     tag: str | None
-    """None where only the index has it, as a wheel."""
+    """None if only the index has it, as a wheel."""
     python: str
-    """A Python that its wheel is for."""
+    """A Python version that its wheel supports."""
 
 
 def newest_pre_release(project: str, about: Mapping[str, Any], remote: str) -> Pre | None:
-    """The newest pre-release, of the repository's tags and the package index, if it is newer than all releases.
+    """Return the newest pre-release, by the repository's tags and the package index, if it is newer than all releases.
 
-    ``about`` is the upstream's part of compat/upstreams.json. Raises TreeError.
+    ``about``: the upstream's entry in compat/upstreams.json. Raises TreeError.
     """
     prefix = about.get("tree-tags", "v")
     listed = _git("ls-remote", "--tags", "--refs", f"{remote}/{about['repository']}", f"refs/tags/{prefix}*")
@@ -59,16 +59,16 @@ def newest_pre_release(project: str, about: Mapping[str, Any], remote: str) -> P
 
 
 def clone(repository: str, ref: str, folder: Path, remote: str) -> None:
-    """Lay out a branch or a tag in a new folder. Raises TreeError."""
+    """Clone a branch or a tag into a new folder. Raises TreeError."""
     _git("clone", "--quiet", "--depth", "1", "--branch", ref, f"{remote}/{repository}", str(folder))
 
 
 def unpack(project: str, pre: Pre, folder: Path) -> None:
-    """Lay out a pre-release's wheel in a new folder, as an installer does. Raises TreeError."""
+    """Unpack a pre-release's wheel into a new folder, as an installer does. Raises TreeError."""
     downloads = folder.with_name(f"{folder.name}-wheels")
     downloads.mkdir()
     try:
-        (path,) = fetch([f"{project}=={pre.version}"], Wanted(pre.python, ()), str(downloads), print)
+        (path,) = fetch([f"{project}=={pre.version}"], Options(pre.python, ()), str(downloads)).paths
     except UnhangError as error:
         raise TreeError(error.message) from error
     with zipfile.ZipFile(path) as wheel:
@@ -76,7 +76,7 @@ def unpack(project: str, pre: Pre, folder: Path) -> None:
 
 
 def put_megatron_beside(folder: Path, remote: str) -> None:
-    """Put Megatron-LM's packages into a tree that has none: some proofs need both. Raises TreeError."""
+    """Add Megatron-LM's packages to a tree without them: some proofs need both. Raises TreeError."""
     if not (folder / "megatron").exists():
         other = folder.with_name(f"{folder.name}-megatron")
         clone(MEGATRON, BRANCH, other, remote)

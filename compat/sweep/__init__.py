@@ -1,1 +1,1 @@
-"""The code that generates and checks the compat matrix; it runs from a checkout and is not in the wheel."""
+"""Generates and checks the compat matrix. Runs from a checkout; the wheel does not carry it."""

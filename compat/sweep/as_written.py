@@ -1,11 +1,11 @@
-"""Upstream's own pull requests, as written, applied to what people have: the commonest edit by hand."""
+"""Upstream pull requests, applied as written to released files: the most common edit by hand."""
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from unhang.compat.sweep.clones import Reader, branch_ref
@@ -14,11 +14,13 @@ from unhang.shapes import shape
 if TYPE_CHECKING:
     from git import Repo
 
+_HUNK = re.compile(r"@@ -(\d+)(?:,(\d+))?")
+
 
 def hunks(repo: Repo, ref: str, path: str, function: str) -> str:
-    """The change that the pull request at this ref makes to one function, as a diff of that file.
+    """Return the part of a pull request's diff of one file that changes one function.
 
-    The hunks around it, such as sorted imports, are not the fix. Raises GitError where the clone has no such ref.
+    Other hunks, such as sorted imports, are not the fix. Raises GitError if the clone has no such ref.
     """
     base = repo.git.merge_base(branch_ref(repo, "main"), ref)
     diff = repo.git.diff(base, ref, "--", path, strip_newline_in_stdout=False)
@@ -27,20 +29,17 @@ def hunks(repo: Repo, ref: str, path: str, function: str) -> str:
     head, *parts = re.split(r"^(?=@@ )", diff, flags=re.MULTILINE)
     mine = []
     for part in parts:
-        start, length = (int(number or 1) for number in re.match(r"@@ -(\d+)(?:,(\d+))?", part).groups())  # type: ignore[union-attr]
+        start, length = (int(number or 1) for number in _HUNK.match(part).groups())  # type: ignore[union-attr]
         if start < (node.end_lineno or 0) and start + length > node.lineno:
             mine.append(part)
     return head + "".join(mine)
 
 
 def applied(diff: str, data: bytes) -> bytes | None:
-    """A file with a diff of it applied by GNU patch; None where it does not apply whole."""
+    """Return a file with a diff applied by GNU patch; None if some hunk is rejected."""
     with tempfile.TemporaryDirectory() as folder:
-        target = os.path.join(folder, "file.py")
-        with open(target, "wb") as file:
-            file.write(data)
-        command = ["patch", "--silent", "--force", "--no-backup-if-mismatch", "--reject-file=-", target]
+        target = Path(folder, "file.py")
+        target.write_bytes(data)
+        command = ["patch", "--silent", "--force", "--no-backup-if-mismatch", "--reject-file=-", str(target)]
         done = subprocess.run(command, input=diff.encode(), capture_output=True, check=False)
-        with open(target, "rb") as file:
-            result = file.read()
-    return result if done.returncode == 0 else None
+        return target.read_bytes() if done.returncode == 0 else None

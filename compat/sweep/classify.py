@@ -1,4 +1,4 @@
-"""The state of a shape, by evidence: what its own file shows when it is rewritten, or a person's decision. No guess."""
+"""The state of a shape, from what its own file shows when it is rewritten."""
 
 from __future__ import annotations
 
@@ -12,20 +12,23 @@ from unhang.shapes.catalog import Target
 
 
 class State(NamedTuple):
-    """What the matrix will say of a shape."""
+    """The state of a shape, as the matrix records it."""
 
     state: str
     """``affected``, ``fixed``, ``not-affected``, or ``undecided``: a person must decide."""
     result: str | None
+    """The shape of our rewrite, if the shape is affected."""
     names: tuple[str, ...]
+    """The global names that the rewrite uses."""
     why: str
+    """Why the state is undecided."""
 
 
 def classify(data: bytes, target: Target) -> State:
-    """The state of the target's function in this file.
+    """Return the state of the target's function in this file.
 
-    ``affected`` only if its rewrite compiles, holds its post-condition and is a no-op the second time; ``fixed`` only
-    if upstream's post-condition holds as it is; ``not-affected`` only if the feature is not in the function at all.
+    ``affected``: its rewrite compiles, satisfies its post-condition and is a no-op the second time. ``fixed``:
+    upstream's post-condition holds already. ``not-affected``: the function does not contain the feature.
     """
     (function,) = shapes.find(shapes.parse(data), target.function)
     change = codemod(target)

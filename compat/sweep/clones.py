@@ -1,4 +1,4 @@
-"""Clones of the upstreams, by path or URL: what was in them at which commit. No checkout, and objects read in bulk."""
+"""Clones of the upstreams, by path or URL: which commit had which content. Objects are read in bulk."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ VARIABLES = {
 
 
 class Seen(NamedTuple):
-    """One content of a target file in history, and the first and the last commit that brought it."""
+    """One content of a target file in history, and the first and the last commit that introduced it."""
 
     path: str
     content: Content
@@ -34,22 +34,22 @@ class Seen(NamedTuple):
     """Date and short name of the commit."""
     last: str
     supported: bool
-    """Whether the first of them has the floor version, or a later one."""
+    """Whether the first commit has the floor version or a later one."""
 
 
 def open_clone(where: str, cache: Path, refs: Sequence[str] = ()) -> Repo:
-    """The repository at a path; for a URL, a bare clone of it in this folder, brought up to date.
+    """Return the repository at a path; for a URL, an up-to-date bare clone of it in the cache folder.
 
-    Such a clone has all branches and tags, and these refs; its blobs are fetched as they are needed, where the server
-    can do that. Raises UnhangError ``no-git``, or ``clone-failed`` where there is no repository, or no such ref.
+    That clone has all branches and tags, and these refs. If the server can filter, its blobs are fetched when they are
+    needed. Raises UnhangError ``no-git``, or ``clone-failed`` if there is no repository or it lacks a ref.
     """
     try:
         import git
-    except ImportError as error:  # GitPython raises it too where there is no git
+    except ImportError as error:  # GitPython raises it also if git is missing
         raise UnhangError(
-            "no-git", f"reading history needs git, and GitPython: {error}", hint="pip install gitpython, and git"
+            "no-git", f"reading history needs git and GitPython: {error}", hint="install git, and pip install gitpython"
         ) from error
-    hint = "name a clone, or a URL that git can clone, which has all branches and tags"
+    hint = "name a clone with all branches and tags, or a URL that git can clone"
     try:
         if os.path.isdir(where):
             repo = git.Repo(where)
@@ -64,7 +64,7 @@ def open_clone(where: str, cache: Path, refs: Sequence[str] = ()) -> Repo:
 
 
 def _own_clone(url: str, folder: Path, refs: Sequence[str]) -> Repo:
-    """A bare clone of ours, which is made or brought up to date, as few blobs in it as the server lets us have."""
+    """Create or update a bare clone of our own, without blobs if the server can filter."""
     import git
 
     repo = git.Repo.init(folder, bare=True)
@@ -78,44 +78,44 @@ def _own_clone(url: str, folder: Path, refs: Sequence[str]) -> Repo:
 
 
 class Reader:
-    """Reads the contents of a repository's objects, by one ``git cat-file --batch`` for all of them."""
+    """Reads a repository's objects through one ``git cat-file --batch`` process."""
 
     def __init__(self, repo: Repo) -> None:
         self._repo = repo
         self._contents: dict[str, Content] = {}
 
     def content(self, name: str) -> Content | None:
-        """A blob, by its own name or as ``COMMIT:PATH``; None where there is none of this name."""
+        """Return a blob, by its own name or as ``COMMIT:PATH``; None if there is no blob of this name."""
         if name not in self._contents:
             try:
                 _, kind, _, data = self._repo.git.get_object_data(name)
-            except ValueError:  # of GitPython, for a name that leads nowhere
+            except ValueError:  # GitPython, for a name that does not exist
                 return None
-            if "blob" not in str(kind):  # which it gives as bytes, though typed as str
+            if "blob" not in str(kind):  # bytes, although typed as str
                 return None
             self._contents[name] = content(data)
         return self._contents[name]
 
     def prefetch(self, blobs: Iterable[str]) -> None:
-        """Have those of these blobs that a clone of ours has left out sent in one go: one by one takes minutes."""
+        """Fetch the blobs that a clone of ours has left out, all at once: one by one takes minutes."""
         if not self._repo.config_reader().get_value('remote "origin"', "promisor", False):
             return
         options = ("--no-tags", "--no-write-fetch-head", "--filter=blob:none", "--stdin")
-        with tempfile.TemporaryFile() as asked:
-            asked.write("".join(f"{blob}\n" for blob in sorted(blobs)).encode())
-            asked.seek(0)
-            # as git itself fetches what is left out: else the server takes what our commits have for ours already
+        with tempfile.TemporaryFile() as names:
+            names.write("".join(f"{blob}\n" for blob in sorted(blobs)).encode())
+            names.seek(0)
+            # as git does it for missing blobs: otherwise the server assumes that we have all blobs of our commits
             git = self._repo.git(c="fetch.negotiationAlgorithm=noop")
-            git.fetch("origin", *options, istream=asked)
+            git.fetch("origin", *options, istream=names)
 
 
-def history(repo: Repo, about: Mapping[str, Any], paths: Sequence[str]) -> tuple[list[Seen], int]:
-    """Every content that these files had on the refs of an upstream, oldest first, and how many commits touched one.
+def history(repo: Repo, entry: Mapping[str, Any], paths: Sequence[str]) -> tuple[list[Seen], int]:
+    """Return every content of these files on an upstream's refs, oldest first, and how many commits changed one.
 
-    ``about`` is the upstream's entry in upstreams.json. No checkout; one ``git log``, and one process for the contents.
+    ``entry`` is the upstream's entry in upstreams.json.
     """
     options = ("--full-history", "--format=C %H %cs", "--raw", "--no-abbrev", "--no-renames", "-m")
-    log = repo.git.log(*options, *_refs(repo, about["refs"]), "--", *paths, about["version-file"]).splitlines()
+    log = repo.git.log(*options, *_refs(repo, entry["refs"]), "--", *paths, entry["version-file"]).splitlines()
     touched = list(_touched(log))
     reader = Reader(repo)
     reader.prefetch({blob for _, _, blob in touched})
@@ -128,40 +128,41 @@ def history(repo: Repo, about: Mapping[str, Any], paths: Sequence[str]) -> tuple
         found = reader.content(blob)
         if found is not None:
             (day, first), (last_day, last) = min(commits), max(commits)
-            version = _version(reader.content(f"{first}:{about['version-file']}"))
-            supported = version >= Version(about["floor"])
+            version = _version(reader.content(f"{first}:{entry['version-file']}"))
+            supported = version >= Version(entry["floor"])
             seen.append(Seen(path, found, f"{day} {first[:9]}", f"{last_day} {last[:9]}", supported))
     return seen, len(set().union(*places.values()))
 
 
-def trees(repo: Repo, about: Mapping[str, Any], paths: Sequence[str], beside: Iterable[str]) -> Iterator[Release]:
-    """The releases of Megatron-LM that exist only as source trees: those tagged, from the floor on.
+def trees(repo: Repo, entry: Mapping[str, Any], paths: Sequence[str], published: Iterable[str]) -> Iterator[Release]:
+    """Yield the tagged releases of Megatron-LM, from the floor on, that exist only as source trees.
 
-    ``beside`` are versions that it has been published under: a wheel is what people install.
+    ``published`` are the versions that a wheel carries.
     """
-    reader, published = Reader(repo), {*map(Version, beside)}
-    for ref in repo.git.for_each_ref("--format=%(refname)", f"refs/tags/{about['tree-tags']}*").split():
+    reader, in_wheels = Reader(repo), {*map(Version, published)}
+    prefix = f"refs/tags/{entry['tree-tags']}"
+    for ref in repo.git.for_each_ref("--format=%(refname)", f"{prefix}*").split():
         try:
-            version = Version(ref.removeprefix(f"refs/tags/{about['tree-tags']}"))
+            version = Version(ref.removeprefix(prefix))
         except InvalidVersion:
             continue
-        if version >= Version(about["floor"]) and version not in published:
+        if version >= Version(entry["floor"]) and version not in in_wheels:
             files = {path: reader.content(f"{ref}:{path}") for path in paths}
             yield Release("megatron-lm", str(version), False, files)
 
 
 def branch_ref(repo: Repo, branch: str) -> str:
-    """The ref that upstream's branch of this name has here. Raises UnhangError ``clone-failed`` if there is none."""
+    """Return the ref of an upstream branch in this clone. Raises UnhangError ``clone-failed`` if there is none."""
     names = _refs(repo, [f"refs/heads/{branch}"])
     if not names:
-        raise UnhangError("clone-failed", f"{repo.common_dir} has no branch {branch}", hint="fetch it into there")
+        raise UnhangError("clone-failed", f"{repo.common_dir} has no branch {branch}", hint="fetch it into that clone")
     return names[0]
 
 
-def tips(repo: Repo, about: Mapping[str, Any], paths: Sequence[str]) -> Iterator[tuple[str, Content]]:
-    """The files, with their paths, as the development branches have them. Raises UnhangError ``clone-failed``."""
+def tips(repo: Repo, entry: Mapping[str, Any], paths: Sequence[str]) -> Iterator[tuple[str, Content]]:
+    """Yield the files, by path, at the tips of the development branches. Raises UnhangError ``clone-failed``."""
     reader = Reader(repo)
-    for branch in about["tips"]:
+    for branch in entry["tips"]:
         for path in paths:
             found = reader.content(f"{branch_ref(repo, branch)}:{path}")
             if found is not None:
@@ -169,7 +170,7 @@ def tips(repo: Repo, about: Mapping[str, Any], paths: Sequence[str]) -> Iterator
 
 
 def _refs(repo: Repo, globs: Sequence[str]) -> list[str]:
-    """The refs that these globs of branches and tags name: in a clone to work in, branches are remote ones."""
+    """Return the refs that match these globs; in a clone with a work tree, branches are remote-tracking ones."""
     heads, remotes = "refs/heads/", "refs/remotes/origin/"
     if not repo.bare and repo.remotes:
         globs = [remotes + glob.removeprefix(heads) if glob.startswith(heads) else glob for glob in globs]
@@ -178,21 +179,21 @@ def _refs(repo: Repo, globs: Sequence[str]) -> list[str]:
 
 
 def _touched(log: Iterable[str]) -> Iterator[tuple[tuple[str, str], str, str]]:
-    """Commit (day, name), path and blob of each line of a raw log that brings a content."""
+    """Yield commit (day, name), path and blob for each line of a raw log that introduces a content."""
     commit = ("", "")
     for line in log:
         if line.startswith("C "):
             _, name, day = line.split()
             commit = day, name
         elif line.startswith(":"):
-            told, path = line.split("\t")
-            blob = told.split()[3]
+            fields, path = line.split("\t")
+            blob = fields.split()[3]
             if set(blob) != {"0"}:
                 yield commit, path, blob
 
 
 def _version(file: Content | None) -> Version:
-    """The version that an upstream's own version file gives; 0 where it gives none."""
+    """Return the version in an upstream's version file; 0 if there is none."""
     text = "" if file is None else file.data.decode(errors="replace")
     parts = dict(re.findall(r"^(MAJOR|MINOR|PATCH|PRE_RELEASE) = ['\"]?(\w*)", text, re.M))
     plain = re.search(r"\d+\.\d+(\.\d+)?", text)

@@ -1,4 +1,4 @@
-"""Collect what the releases and the commits show: each distinct shape of a target, and each distinct file."""
+"""Collects each distinct shape of a target, and each distinct file, in releases and commits."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Key = tuple[str, str, str]
 
 @dataclass
 class Row:
-    """A shape under way to the matrix: the first content that showed it, and where it was seen."""
+    """A shape: the first content that has it, and where it was seen."""
 
     content: Content
     note: str = ""
@@ -25,30 +25,30 @@ class Row:
     releases: list[tuple[str, str]] = field(default_factory=list)
     """Upstream and version."""
     supported: bool = False
-    """Whether it was seen at the floor version or later, at least once."""
+    """Whether the floor version or a later one has it."""
 
 
 class Collection:
-    """The distinct shapes and files of some targets. Pure, but for what ``learnt`` keeps."""
+    """The distinct shapes and files of some targets. Pure, except for the cache in ``learnt``."""
 
     def __init__(self, targets: Sequence[Target], learnt: Learnt) -> None:
         self.targets = targets
         self.rows: dict[Key, Row] = {}
         self.files: dict[str, dict[str, str | None]] = {}
-        """The shapes in the files of releases and of the tips of branches, by the file's digest."""
+        """The shapes in each file of a release or a branch's tip, by the file's sha256."""
         self.released: dict[tuple[Target, str], Content] = {}
-        """The contents of releases that have a target, by target and digest."""
+        """The released contents that have a target, by target and sha256."""
         self.releases: dict[str, dict[str, Release]] = {}
         self.shapes: dict[tuple[str, str, Target], str | None] = {}
-        """The shape that a release, by upstream and version, has of a target."""
+        """A target's shape in a release, by upstream and version."""
         self.contents: dict[tuple[str, str], set[str]] = {}
-        """The digests of all files looked at for a fix's function."""
+        """The sha256 of every file examined, by fix and function."""
         self.problems: list[str] = []
-        """What nothing can be said of, though people run it: for a person to look at."""
+        """Released files that have no single shape: a person must look at them."""
         self._learnt = learnt
 
     def release(self, release: Release) -> None:
-        """Take note of a release: its files' digests, its shapes."""
+        """Record a release's files and shapes."""
         self.releases.setdefault(release.upstream, {})[release.version] = release
         for target in self._targets_of(release.upstream):
             found = release.files[target.file]
@@ -61,7 +61,7 @@ class Collection:
                 self.released.setdefault((target, found.sha256), found)
 
     def history(self, seen: Iterable[Seen]) -> list[str]:
-        """Take note of contents in history; gives those that do not parse: a branch may be broken for a day."""
+        """Record contents in history; return those without a single shape: a branch may be broken for a day."""
         broken = []
         for item in seen:
             for target in (target for target in self.targets if target.file == item.path):
@@ -77,21 +77,21 @@ class Collection:
         return broken
 
     def tip(self, path: str, found: Content) -> None:
-        """Take note of a file as a development branch has it now: then a checkout of that need not be parsed."""
+        """Record a file at a branch's tip, so that `check` need not parse it in a checkout."""
         for target in self.targets:
             if target.file == path:
                 self._see(target, found, f"{path} at the tip of a branch")
 
     def change(self, target: Target, found: Content, note: str) -> None:
-        """Take note of a change of upstream's that people apply by hand."""
+        """Record an upstream change that people apply by hand."""
         shape = self._learnt.shape(found, target.function)
         if shape is not None and shape not in {known for _, _, known in self.rows}:
             self._row(target, shape, found).note = note
 
     def patched(self, results: Mapping[Key, str]) -> list[str]:
-        """Take note of what a release's files are once they are patched: then `check` need not parse them either.
+        """Record what released files become when patched, so that `check` need not parse those either.
 
-        Gives those in which the rewrite of their shape does not hold: an import may be missing there.
+        Return the files in which their shape's rewrite fails, for example because an import is missing.
         """
         failed = []
         for (target, _), found in self.released.items():
@@ -101,7 +101,7 @@ class Collection:
                 continue
             digest = self._learnt.patched(found, target, result)
             if digest is None:
-                failed.append(f"{target.fix} {shape}: its rewrite does not hold in {target.file} of {found.sha256}")
+                failed.append(f"{target.fix} {shape}: its rewrite fails in {target.file} of {found.sha256}")
             else:
                 self.files.setdefault(digest, {})[target.function] = result
         return failed

@@ -1,18 +1,15 @@
-"""Gather what the sweep judges: the releases that the index offers, and what the clones hold, into a collection."""
+"""Gathers the releases on the index and the history in the clones into a collection."""
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from unhang.compat import index
+from unhang.compat import index, upstreams
 from unhang.compat.index import Offer
-from unhang.compat.sweep import as_written, clones, fetch, settle, sources
+from unhang.compat.sweep import as_written, clones, fetch, pins, settle
 from unhang.compat.sweep.cache import Cache
 from unhang.compat.sweep.collect import Collection
 from unhang.compat.sweep.learnt import Learnt
@@ -25,12 +22,12 @@ if TYPE_CHECKING:
 
 
 def targets() -> list[Target]:
-    """The targets of all fixes."""
+    """Return the targets of all fixes."""
     return [target for fix in catalog.fixes().values() for target in fix.targets]
 
 
 def wanted(targets: Iterable[Target]) -> dict[str, list[str]]:
-    """The files that these targets lie in, by upstream."""
+    """Return the files of these targets, by upstream."""
     found: dict[str, list[str]] = {}
     for target in targets:
         if target.file not in found.setdefault(target.upstream, []):
@@ -38,38 +35,31 @@ def wanted(targets: Iterable[Target]) -> dict[str, list[str]]:
     return found
 
 
-def pinned(folder: str) -> list[dict[str, Any]]:
-    """The rows of a folder's wheels.json, each with its ``project``; none where there is no such file yet."""
-    with suppress(FileNotFoundError):
-        return sources.rows(json.loads(Path(folder, "wheels.json").read_text(encoding="utf-8")))
-    return []
-
-
 def releases(
-    collection: Collection, pins: Sequence[Mapping[str, Any]], cache: Cache, wheels: str | None
+    collection: Collection, pinned: Sequence[Mapping[str, Any]], cache: Cache, wheels: str | None
 ) -> tuple[list[Offer], int]:
-    """Collect the releases that the index offers; gives these, and how many wheels had to be opened for them.
+    """Collect the releases on the index; return them, and how many wheels were opened.
 
-    Raises UnhangError ``pin-changed`` or ``pin-gone`` where the index contradicts a pin, and what ``fetch`` raises.
+    Raises UnhangError ``pin-changed`` or ``pin-gone`` if the index contradicts a pin, else as ``fetch`` does.
     """
-    with index.client(fetch.CONNECTIONS) as session:
-        offered = index.all_offers(session, sources.load("upstreams.json")["upstreams"], pins)
-        index.hold_against(pins, offered)
-        if gone := index.gone(pins, offered):
+    with index.client(fetch.CONNECTIONS) as client:
+        offered = index.all_offers(client, upstreams.load()["upstreams"], pinned)
+        pins.hold_against(pinned, offered)
+        if gone := pins.gone(pinned, offered):
             raise UnhangError(
                 "pin-gone",
                 f"the index no longer has {', '.join(gone)}",
-                hint="people may run it still; take its row out of compat/wheels.json if it is to be forgotten",
+                hint="people may still run it; to drop it from the matrix, delete its row in compat/wheels.json",
             )
-        found, opened = fetch.releases(session, offered, wanted(collection.targets), cache, wheels=wheels)
+        found, opened = fetch.releases(client, offered, wanted(collection.targets), cache, wheels=wheels)
     for release in found:
         collection.release(release)
     return offered, opened
 
 
 def open_clones(where: Mapping[str, str], cache: Cache) -> dict[str, Repo]:
-    """The clones of the upstreams, by name. Raises UnhangError ``clone-failed``."""
-    pulls = sources.load("upstreams.json")["as-written"]
+    """Open the upstreams' clones, by name. Raises UnhangError ``no-git`` or ``clone-failed``."""
+    pulls = upstreams.load()["as-written"]
     return {
         name: clones.open_clone(place, cache.folder, [pull["ref"] for pull in pulls if pull["upstream"] == name])
         for name, place in where.items()
@@ -77,31 +67,31 @@ def open_clones(where: Mapping[str, str], cache: Cache) -> dict[str, Repo]:
 
 
 def history(collection: Collection, repos: Mapping[str, Repo]) -> int:
-    """Collect what the clones hold: trees, history, and the tips of branches; gives how many commits touched a target.
+    """Collect source trees, history and branch tips; return how many commits changed a target's file.
 
-    What does not parse is named on stderr: a branch may be broken for a day. Raises UnhangError ``clone-failed``.
+    Reports contents that do not parse on stderr: a branch may be broken for a day. Raises UnhangError ``clone-failed``.
     """
     commits = 0
     for project, repo in repos.items():
-        about = sources.load("upstreams.json")["upstreams"][project]
-        mine = wanted(item for item in collection.targets if item.upstream in sources.upstreams_of(project))
+        entry = upstreams.load()["upstreams"][project]
+        mine = wanted(item for item in collection.targets if item.upstream in upstreams.of_project(project))
         paths = [path for found in mine.values() for path in found]
-        if "tree-tags" in about:
+        if "tree-tags" in entry:
             published = list(collection.releases.get("megatron-lm", ()))
-            for release in clones.trees(repo, about, mine["megatron-lm"], published):
+            for release in clones.trees(repo, entry, mine["megatron-lm"], published):
                 collection.release(release)
-        seen, touched = clones.history(repo, about, paths)
-        commits += touched
+        seen, changed = clones.history(repo, entry, paths)
+        commits += changed
         for line in collection.history(seen):
             print(f"left out: {line}", file=sys.stderr)
-        for path, found in clones.tips(repo, about, paths):
+        for path, found in clones.tips(repo, entry, paths):
             collection.tip(path, found)
     return commits
 
 
 def pull_requests(collection: Collection, learnt: Learnt, repos: Mapping[str, Repo]) -> None:
     """Collect the shapes of upstream's pull requests as written. Raises UnhangError ``clone-failed``."""
-    for pull in sources.load("upstreams.json")["as-written"]:
+    for pull in upstreams.load()["as-written"]:
         if pull["upstream"] in repos:
             (target,) = (
                 item
@@ -112,16 +102,16 @@ def pull_requests(collection: Collection, learnt: Learnt, repos: Mapping[str, Re
             settle.as_written(collection, learnt, target, diff, pull["note"])
 
 
-def clone_places(told: Iterable[str]) -> dict[str, str]:
-    """Where each upstream's clone is: as ``UPSTREAM=PATH_OR_URL`` says, else as the environment does.
+def clone_places(arguments: Iterable[str]) -> dict[str, str]:
+    """Return where each clone is: from ``UPSTREAM=PATH_OR_URL`` arguments, else from the environment.
 
     Raises UnhangError ``usage``.
     """
     found = {name: os.environ[variable] for name, variable in clones.VARIABLES.items() if os.environ.get(variable)}
-    for item in told:
-        name, _, where = item.partition("=")
+    for argument in arguments:
+        name, _, where = argument.partition("=")
         if name not in clones.VARIABLES or not where:
             names = ", ".join(clones.VARIABLES)
-            raise UnhangError("usage", f"--clone {item}: not UPSTREAM=PATH_OR_URL", hint=f"upstreams: {names}")
+            raise UnhangError("usage", f"--clone {argument}: not UPSTREAM=PATH_OR_URL", hint=f"upstreams: {names}")
         found[name] = where
     return found

@@ -1,7 +1,7 @@
-"""Generate compat/ from upstream's releases and history: `python -m unhang.compat.sweep.generate --out compat`.
+"""Generates compat/ from upstream's releases and history: ``python -m unhang.compat.sweep.generate``.
 
-A content is looked at once, however many releases and commits have it. What cannot be decided by evidence, and is not
-in decisions.json, is listed, and the sweep exits with 1: it does not guess.
+It examines each content once, however many releases and commits have it. It does not guess: it lists the shapes that
+neither evidence nor decisions.json decides, and exits with 1.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+from unhang.compat import upstreams
 from unhang.compat.index import Offer
-from unhang.compat.sweep import clones, gather, matrix_files, outlines, sources
+from unhang.compat.sweep import clones, gather, matrix_files, outlines, pins, sources
 from unhang.compat.sweep.cache import Cache, default_folder
 from unhang.compat.sweep.collect import Collection
 from unhang.compat.sweep.learnt import Learnt
@@ -29,8 +30,8 @@ from unhang.tell import report
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the sweep.
 
-    Gives 0 if every shape was decided, 1 if a person must decide some (they are listed), 2 where it could not be run
-    (then nothing was written), 130 where it was interrupted.
+    Return 0 if every shape was decided, 1 if a person must decide some, 2 if it could not run (then it wrote nothing),
+    130 if it was interrupted.
     """
     options = _parser().parse_args(arguments)
     try:
@@ -39,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(report.text_error(error), file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("interrupted: what was fetched is kept, run it again to go on", file=sys.stderr)
+        print("interrupted; the cache keeps what was fetched: run it again to continue", file=sys.stderr)
         return 130
 
 
@@ -47,27 +48,28 @@ def _run(options: argparse.Namespace) -> int:
     places = gather.clone_places(options.clone)
     if not options.without_history:
         _require(places)
-    cache = Cache(Path(options.cache or default_folder()))
+    cache = Cache(options.cache or default_folder())
     learnt = Learnt(cache)
     collection = Collection(gather.targets(), learnt)
     times = [time.monotonic()]
     try:
         wheels = options.wheels or os.environ.get("UNHANG_WHEELS")
-        offered, opened = gather.releases(collection, gather.pinned(options.out), cache, wheels)
+        offered, opened = gather.releases(collection, pins.read(options.out), cache, wheels)
         times.append(time.monotonic())
         repos = gather.open_clones(places, cache)
         commits = gather.history(collection, repos)
         times.append(time.monotonic())
         gather.pull_requests(collection, learnt, repos)
-        settled = _settled(collection, learnt)
+        settled = settle(collection, learnt, sources.load("decisions"), sources.load("superseded"))
+        settled.undecided.extend(collection.patched(settled.results))
         texts = _texts(collection, learnt, settled, offered)
     finally:
         learnt.save()
     if not options.forget:
         _refuse_to_forget(options.out, settled)
-    matrix_files.write({os.path.join(options.out, name): text for name, text in texts.items()})
+    matrix_files.write({str(options.out / name): text for name, text in texts.items()})
     times.append(time.monotonic())
-    _tell(collection, settled, offered, commits)
+    _report(collection, settled, offered, commits)
     first, second, third = (now - before for before, now in zip(times, times[1:]))
     print(f"{opened} wheels opened; {first:.2f} s for the releases, {len(offered) / first:.0f} a second")
     print(f"{second:.2f} s for the history, {commits / second:.0f} commits a second; {third:.2f} s to decide and write")
@@ -75,42 +77,35 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _require(places: dict[str, str]) -> None:
-    upstreams = sources.load("upstreams.json")["upstreams"]
-    missing = [about["repository"] for name, about in upstreams.items() if name not in places]
+    """Raise UnhangError ``no-clone`` unless there is a clone of every upstream."""
+    missing = [entry["repository"] for name, entry in upstreams.load()["upstreams"].items() if name not in places]
     if missing:
         raise UnhangError(
             "no-clone",
             f"no clone of {', '.join(missing)} is given: its history would be left out",
-            hint="name each, --clone UPSTREAM=PATH_OR_URL; or leave it out on purpose, --without-history",
+            hint="name each with --clone UPSTREAM=PATH_OR_URL, or leave it out with --without-history",
         )
 
 
-def _settled(collection: Collection, learnt: Learnt) -> Settled:
-    decisions = sources.load("decisions.json")["decisions"]
-    settled = settle(collection, learnt, decisions, sources.load("superseded.json")["superseded"])
-    settled.undecided.extend(collection.patched(settled.results))
-    return settled
-
-
-def _refuse_to_forget(out: str, settled: Settled) -> None:
-    """Raises UnhangError ``would-forget`` where shapes on record there would be lost: a clone may lack a branch."""
-    path = Path(out, "data", "shapes.json")
+def _refuse_to_forget(out: Path, settled: Settled) -> None:
+    """Raise UnhangError ``would-forget`` if shapes on record would be lost: a clone may lack a branch."""
+    path = out / "data" / "shapes.json"
     if not path.exists():
         return
     now = {(row["fix"], row["function"], row["shape"]) for row in settled.rows}
-    before = json.loads(path.read_text(encoding="utf-8"))["shapes"]
+    before = json.loads(path.read_bytes())["shapes"]
     lost = [row for row in before if (row["fix"], row["function"], row["shape"]) not in now]
     if lost:
         raise UnhangError(
             "would-forget",
-            f"{len(lost)} shapes on record were not seen: {lost[0]['fix']} {lost[0]['shape']} is the first of them",
+            f"{len(lost)} shapes on record were not seen, the first is {lost[0]['fix']} {lost[0]['shape']}",
             path=str(path),
             hint="fetch all branches and tags into the clones; to drop what is no longer seen, --forget",
         )
 
 
 def _texts(collection: Collection, learnt: Learnt, settled: Settled, offered: Sequence[Offer]) -> dict[str, str]:
-    """The files to write, by their names below compat/."""
+    """Return the texts of the files to write, by their names below compat/."""
     return {
         "wheels.json": matrix_files.wheels(offered),
         "data/shapes.json": matrix_files.shapes(settled.rows),
@@ -120,12 +115,12 @@ def _texts(collection: Collection, learnt: Learnt, settled: Settled, offered: Se
     }
 
 
-def _tell(collection: Collection, settled: Settled, offered: Sequence[Offer], commits: int) -> None:
+def _report(collection: Collection, settled: Settled, offered: Sequence[Offer], commits: int) -> None:
     for line in settled.undecided:
         print(f"undecided: {line}", file=sys.stderr)
     nightlies = sum(offer.project == "megatron-core" and ".dev" in offer.version for offer in offered)
     print(f"{len(offered)} releases, {nightlies} of them nightlies, {sum(offer.yanked for offer in offered)} yanked")
-    print(f"{len(collection.releases.get('megatron-lm', ()))} releases of Megatron-LM, as source trees or in these")
+    print(f"{len(collection.releases.get('megatron-lm', ()))} releases of Megatron-LM, as source trees or in wheels")
     print(f"{commits} commits, {len(set().union(*collection.contents.values()))} distinct files")
     counts = Counter((row["fix"], row["function"]) for row in settled.rows)
     for (fix, function), files in sorted(collection.contents.items()):
@@ -136,22 +131,21 @@ def _tell(collection: Collection, settled: Settled, offered: Sequence[Offer], co
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m unhang.compat.sweep.generate")
-    parser.add_argument("--out", required=True, help="the folder to write to: compat")
-    variables = ", ".join(clones.VARIABLES.values())
+    parser.add_argument("--out", type=Path, default=sources.HERE, help="the folder to write (default: compat)")
     parser.add_argument(
         "--clone",
         action="append",
         default=[],
         metavar="UPSTREAM=PATH_OR_URL",
-        help=f"a clone of an upstream (default: {variables})",
+        help=f"a clone of an upstream (default: {', '.join(clones.VARIABLES.values())})",
     )
-    parser.add_argument("--wheels", metavar="DIR", help="wheels that are there already (default: UNHANG_WHEELS)")
-    parser.add_argument("--cache", metavar="DIR", help="keeps what was fetched (default: ~/.cache/unhang/sweep)")
+    parser.add_argument("--wheels", metavar="DIR", help="a folder of downloaded wheels (default: UNHANG_WHEELS)")
+    parser.add_argument("--cache", type=Path, metavar="DIR", help="the cache (default: ~/.cache/unhang/sweep)")
     parser.add_argument("--without-history", action="store_true", help="go on without the clones that are not given")
     parser.add_argument("--forget", action="store_true", help="drop shapes on record that are no longer seen")
     return parser
 
 
 if __name__ == "__main__":
-    gc.disable()  # it would walk every syntax tree, and finds nothing
+    gc.disable()  # it would walk every syntax tree and find nothing to free
     raise SystemExit(main())

@@ -1,4 +1,4 @@
-"""The files of the matrix, written: small, sorted, an entry a line, so that a change of them can be reviewed."""
+"""Renders and writes the files of the matrix: sorted, one entry on a line, so that a change can be reviewed."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from unhang.compat.sweep.collect import Collection
 
 
 def shapes(rows: Sequence[Mapping[str, Any]]) -> str:
-    """The text of shapes.json."""
+    """Return the text of shapes.json."""
     return _text("shapes", [json.dumps(row) for row in rows], "[]")
 
 
 def files(found: Mapping[str, Mapping[str, str | None]]) -> str:
-    """The text of files.json."""
-    lines = [f"{json.dumps(digest)}: {json.dumps(told, sort_keys=True)}" for digest, told in sorted(found.items())]
+    """Return the text of files.json."""
+    lines = [f"{json.dumps(digest)}: {json.dumps(row, sort_keys=True)}" for digest, row in sorted(found.items())]
     return _text("files", lines, "{}")
 
 
 def releases(collection: Collection) -> str:
-    """The text of releases.json: an upstream's targets once, then for each release their shapes in that order."""
+    """Return the text of releases.json: an upstream's targets once, then each release's shapes in that order."""
     upstreams = []
     for upstream, versions in sorted(collection.releases.items()):
         targets = [target for target in collection.targets if target.upstream == upstream]
@@ -43,7 +43,7 @@ def releases(collection: Collection) -> str:
 
 
 def wheels(offered: Iterable[Offer]) -> str:
-    """The text of wheels.json: which wheel stands for each release."""
+    """Return the text of wheels.json: the wheel that stands for each release."""
     projects: dict[str, list[str]] = {}
     for offer in offered:
         row = {name: getattr(offer, name) for name in ("version", "file", "sha256", "python", "yanked")}
@@ -53,13 +53,12 @@ def wheels(offered: Iterable[Offer]) -> str:
 
 
 def write(texts: Mapping[str, str]) -> None:
-    """Write these files, by path: each whole beside its place first, and only when all are, each into it."""
+    """Write these files, by path: first all of them to temporary folders beside, then rename each into place."""
     with ExitStack() as stack:
         ready = []
         for path, text in texts.items():
             folder = os.path.dirname(path)
             os.makedirs(folder, exist_ok=True)
-            # in a folder of its own, which goes whatever happens
             beside = stack.enter_context(tempfile.TemporaryDirectory(dir=folder, prefix=".new-"))
             temporary = os.path.join(beside, os.path.basename(path))
             with open(temporary, "w", encoding="utf-8", newline="\n") as file:

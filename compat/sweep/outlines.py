@@ -1,10 +1,8 @@
-"""compat/data/outlines.json: the outlines of all shapes on record, digests and kinds alone.
+"""Renders compat/data/outlines.json: the outlines of all shapes on record, which ``unhang.judge.nearest`` reads.
 
-``unhang.judge.nearest`` reads them.
-
-The shapes of one function differ in a few statements, so the data is packed as git packs trees: a statement with others
-nested in it is a block, named by a digest of its whole content, and stands there once, however many shapes have it. A
-shape is then one name, and a new shape adds a line for each block that it changes.
+The shapes of one function differ in a few statements, so the data is packed as git packs trees: a statement that
+contains others is a block, named by a digest of its whole content and stored once for all shapes that have it. A shape
+is then one name, and a new shape adds a line for each block that it changes.
 """
 
 from __future__ import annotations
@@ -24,54 +22,54 @@ class Row(NamedTuple):
     """The outline of one shape."""
 
     function: str
-    """Its qualified name, as the manifests have it."""
+    """Its qualified name, as in the manifests."""
     shape: str
     last: str
-    """Where upstream had it last, as shapes.json says it: a commit, else a release. Empty if upstream never had it."""
+    """The last commit, else release, that had it, as in shapes.json. Empty if upstream never had it."""
     entries: tuple[Entry, ...]
 
 
 def rows(collection: Collection, learnt: Learnt, settled: Settled) -> list[Row]:
-    """The rows of all shapes that the matrix will hold, upstream's and those of our rewrites."""
+    """Return the outlines of all shapes in the matrix: upstream's, and those of our rewrites."""
     targets = {(target.fix, target.function): target for target in collection.targets}
     found = []
-    for told in settled.rows:
-        key = told["fix"], told["function"], told["shape"]
-        if key not in collection.rows:  # the result of an older rewrite of ours: nobody has it at hand
+    for entry in settled.rows:
+        key = entry["fix"], entry["function"], entry["shape"]
+        if key not in collection.rows:  # the result of an older rewrite of ours: no source here has it
             continue
-        _, function, shape = key
+        fix, function, shape = key
         content = collection.rows[key].content
-        found.append(Row(function, shape, told.get("last", ""), tuple(learnt.outline(content, function))))
+        found.append(Row(function, shape, entry.get("last", ""), tuple(learnt.outline(content, function))))
         if key in settled.results:
-            result, target = settled.results[key], targets[told["fix"], function]
+            result, target = settled.results[key], targets[fix, function]
             found.append(Row(function, result, "", tuple(learnt.outline_patched(content, target, result))))
     return found
 
 
 def render(rows: Iterable[Row]) -> str:
-    """The text of outlines.json. Of rows of one shape, that with the greatest ``last`` counts.
+    """Return the text of outlines.json. Of several rows of one shape, the one with the greatest ``last`` counts.
 
-    Raises ValueError where two statements, or two blocks, have one digest: lengthen the digests then.
+    Raises ValueError if two statements, or two blocks, have the same digest: then the digests must become longer.
     """
     blocks: dict[str, str] = {}
     kinds: dict[str, str] = {}
     shapes: dict[tuple[str, str], dict[str, Any]] = {}
     for row in sorted(rows, key=lambda row: (row.function, row.shape, row.last)):
         name, _ = _pack(row.entries, 0, blocks, kinds)
-        told = {"function": row.function, "shape": row.shape, "outline": name}
-        shapes[row.function, row.shape] = {**told, "last": row.last} if row.last else told
+        entry = {"function": row.function, "shape": row.shape, "outline": name}
+        shapes[row.function, row.shape] = {**entry, "last": row.last} if row.last else entry
     if clash := sorted(set(blocks) & set(kinds)):
         raise ValueError(f"{clash[0]} is the digest of a block and of a statement")
     parts = [
         "{" + _lines([f"{json.dumps(own)}: {json.dumps(kind)}" for own, kind in sorted(kinds.items())]) + "}",
         "{" + _lines([f"{json.dumps(name)}: {json.dumps(block)}" for name, block in sorted(blocks.items())]) + "}",
-        "[" + _lines([json.dumps(told) for _, told in sorted(shapes.items())]) + "]",
+        "[" + _lines([json.dumps(entry) for _, entry in sorted(shapes.items())]) + "]",
     ]
     return '{{"schema": 1,\n"kinds": {},\n"blocks": {},\n"outlines": {}}}\n'.format(*parts)
 
 
 def _pack(entries: Sequence[Entry], index: int, blocks: dict[str, str], kinds: dict[str, str]) -> tuple[str, int]:
-    """Put an entry and what is nested in it into the data: gives its name there, and the index of what comes next."""
+    """Add an entry and the entries nested in it to the data; return its name there, and the index of the next one."""
     own = entries[index]
     _keep(kinds, own.digest, own.kind)
     after, nested = index + 1, []
@@ -88,7 +86,7 @@ def _pack(entries: Sequence[Entry], index: int, blocks: dict[str, str], kinds: d
 
 def _keep(known: dict[str, str], name: str, value: str) -> None:
     if known.setdefault(name, value) != value:
-        raise ValueError(f"{name} is the digest of two: {known[name]}, and {value}")
+        raise ValueError(f"{name} is the digest of both {known[name]} and {value}")
 
 
 def _lines(lines: Sequence[str]) -> str:

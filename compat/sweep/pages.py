@@ -1,8 +1,4 @@
-"""Write what the matrix gives the pages: `python -m unhang.compat.sweep.pages`, in a checkout of unhang.
-
-That is the README's table of fixes, between its two markers, and docs/matrix.svg. With --check nothing is written: what
-is stale is named, and the exit code is 1.
-"""
+"""Writes the README's table of fixes and docs/matrix.svg from the matrix: ``python -m unhang.compat.sweep.pages``."""
 
 from __future__ import annotations
 
@@ -11,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from unhang.compat.sweep import sources
 from unhang.errors import UnhangError
 from unhang.judge import matrix
 from unhang.shapes import catalog
@@ -24,10 +21,10 @@ END = "<!-- matrix: end -->"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Write the pages, or check them: 0 if they are as the matrix has it, 1 if ``--check`` finds one stale, else 2."""
+    """Write the pages, or check them. Return 1 if ``--check`` finds a stale one, 2 for a failure, else 0."""
     parser = argparse.ArgumentParser(prog="python -m unhang.compat.sweep.pages")
-    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 and name what is stale")
-    parser.add_argument("--root", type=Path, default=Path(), help="the checkout; by default the working directory")
+    parser.add_argument("--check", action="store_true", help="write nothing; name stale pages and exit with 1")
+    parser.add_argument("--root", type=Path, default=sources.HERE.parent, help="default: this checkout")
     options = parser.parse_args(arguments)
     try:
         found = stale(options.root)
@@ -44,15 +41,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def stale(root: Path) -> dict[Path, str]:
-    """The pages in a checkout that are not as the matrix has it, each with the text that it should have.
+    """Return the stale pages of a checkout, each with the text that it should have.
 
-    Raises UnhangError ``no-checkout`` where there is no README to write to, ``no-markers`` as ``with_table`` does.
+    Raises UnhangError ``no-markers`` as ``with_table`` does.
     """
     fixes, releases, table = list(catalog.fixes().values()), catalog.releases(), catalog.shape_table()
     readme, drawing = root / "README.md", root / "docs" / "matrix.svg"
-    if not readme.is_file():
-        hint = "run it in a checkout of unhang, or name --root"
-        raise UnhangError("no-checkout", f"{readme} is not there", hint=hint)
     before = {path: path.read_text(encoding="utf-8") if path.exists() else "" for path in (readme, drawing)}
     after = {
         readme: with_table(before[readme], fixes_table(fixes, releases, table)),
@@ -62,23 +56,23 @@ def stale(root: Path) -> dict[Path, str]:
 
 
 def fixes_table(fixes: Sequence[Fix], releases: matrix.Releases, table: ShapeTable) -> str:
-    """The README's table as Markdown: a line for each fix, what it is, which releases need it, and where it can go."""
+    """Return the README's table: for each fix what is wrong, which releases need it, and where upstream fixed it."""
     rows = matrix.rows(fixes, releases, table)
     lines = ["| fix | what is wrong | needed by | fixed upstream |", "|---|---|---|---|"]
     for fix in fixes:
         since = matrix.droppable(fix, releases, table)
-        told = ", ".join(f"{upstream} {version}" for upstream, version in since.items() if version is not None)
-        lines.append(f"| `{fix.id}` | {fix.title} | {needed_by(rows, fix) or 'none'} | {told or 'no'} |")
+        fixed = ", ".join(f"{upstream} {version}" for upstream, version in since.items() if version is not None)
+        lines.append(f"| `{fix.id}` | {fix.title} | {needed_by(rows, fix) or 'none'} | {fixed or 'no'} |")
     return "\n".join(lines).replace("*", r"\*")
 
 
 def with_table(page: str, table: str) -> str:
-    """A page with the part between its markers replaced. Raises UnhangError ``no-markers`` if it has not one pair."""
+    """Replace the text between a page's markers. Raises UnhangError ``no-markers`` unless it has exactly one pair."""
     head, start, rest = page.partition(START)
     _, end, tail = rest.partition(END)
     if not (start and end) or START in rest or END in head + tail:
-        hint = f"write one {START} and one {END} into it"
-        raise UnhangError("no-markers", "the README has not one pair of markers", hint=hint)
+        hint = f"add one {START} and one {END}"
+        raise UnhangError("no-markers", "the README does not have exactly one pair of markers", hint=hint)
     return f"{head}{START}\n{table}\n{END}{tail}"
 
 

@@ -1,6 +1,7 @@
-"""A check before training: do all nodes of a Ray cluster have the same code? Ray is the job's own; unhang needs it not.
+"""Checks before training that all nodes of a Ray cluster have the same code.
 
-A job whose nodes are only partly patched can hang, since the rewrites change which collectives a rank issues.
+A job on partly patched nodes can hang, since the rewrites change which collectives a rank issues. Ray comes from the
+job; unhang does not depend on it.
 """
 
 from __future__ import annotations
@@ -12,21 +13,22 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from unhang.errors import UnhangError
+from unhang.records import Request
 from unhang.shapes import catalog
 
 if TYPE_CHECKING:
     from types import ModuleType
 
-_HINT = "install and patch all nodes alike, see `unhang check` on each; or leave some out, with nodes="
+_HINT = "install and patch all nodes alike (`unhang check` on each shows what it has), or leave some out with nodes="
 
 
 class Seen(NamedTuple):
-    """What one node has, as its own worker's interpreter imports it."""
+    """What a worker on one node would import."""
 
     digest: str
     """As ``unhang check`` prints it."""
     unmet: tuple[str, ...]
-    """Why a required fix is not in place there, a sentence each."""
+    """Why a required fix is not in place there, one sentence each."""
 
 
 def require_agreement(
@@ -34,11 +36,12 @@ def require_agreement(
 ) -> str:
     """Return the digest that all alive nodes of the running Ray cluster share, after ``ray.init()``.
 
-    One task looks on each node, pinned to it, in a worker of the job: its interpreter, its path, its runtime
-    environment. ``fixes`` are ids that must be in place, or not needed, on each node; ``nodes`` are the ids (``NodeID``
-    of ``ray.nodes()``) of those to ask, where some have no part in the training. Raises UnhangError ``nodes-differ``,
-    which names each node and what it has, where they do not agree, lack a fix, or do not answer within ``timeout_s``
-    seconds; ``no-nodes`` where there is none to ask; ``no-ray`` where Ray is not installed or not started;
+    One task is pinned to each node. It runs in a worker of the job, with that worker's interpreter, path and runtime
+    environment. ``fixes``: ids of fixes that must be in place, or not needed, on each node. ``nodes``: ids (``NodeID``
+    of ``ray.nodes()``) of the nodes to ask, if some have no part in the training. ``timeout_s``: seconds to wait.
+
+    Raises UnhangError ``nodes-differ``, which lists each node and what it has, if the nodes do not agree, lack a fix or
+    do not answer in time; ``no-nodes`` if there is no node to ask; ``no-ray`` if Ray is not installed or not started;
     ``unknown-fix``.
     """
     for fix in fixes:
@@ -59,46 +62,46 @@ def require_agreement(
 
 
 def disagreement(found: dict[str, Seen | str]) -> list[str]:
-    """Say what each node has, a line each, unless all agree and lack nothing: then there is no line. Pure.
+    """Return what each node has, one line each, or no line if all agree and lack nothing.
 
-    ``found`` has, by the node's name, what was seen there, or why nothing was.
+    ``found``: by the node's name, what a worker there would import, or why that is unknown.
     """
     digests = Counter(answer.digest for answer in found.values() if isinstance(answer, Seen))
-    whole = all(isinstance(answer, Seen) and not answer.unmet for answer in found.values())
-    if whole and len(digests) == 1:
+    complete = all(isinstance(answer, Seen) and not answer.unmet for answer in found.values())
+    if complete and len(digests) == 1:
         return []
-    lines = [f"the {len(found)} nodes do not all have the code that this job asks for:"]
+    lines = [f"the {len(found)} nodes do not all have the code that this job requires:"]
     for name, answer in found.items():
         if isinstance(answer, str):
             lines.append(f"  {name}: {answer}")
         else:
-            lines.append(f"  {name}: digest {answer.digest}, as {digests[answer.digest]} of {len(found)} have it")
+            lines.append(f"  {name}: digest {answer.digest}, on {digests[answer.digest]} of {len(found)} nodes")
             lines += [f"    required fix not in place: {reason}" for reason in answer.unmet]
     return lines
 
 
 def look(fixes: Sequence[str]) -> Seen | str:
-    """What this very process would import: the task that runs on each node. Gives a sentence where it cannot be told.
+    """Return what this process would import, or a sentence that says why that is unknown. Runs on each node.
 
-    A string and no exception, since the driver's unhang may not be the one of the node.
+    An error comes as a string, since the node may have another version of unhang than the driver.
     """
-    from unhang.cli import scope
-    from unhang.cli.arguments import parse
-    from unhang.store import state
-    from unhang.tell import console, report
-
-    importlib.invalidate_caches()  # Ray uses a worker again, and what is installed may have changed meanwhile
-    require = [word for fix in fixes for word in ("--require", fix)]
+    importlib.invalidate_caches()  # Ray reuses workers, and the installed packages may have changed
     try:
-        here = scope.find(parse(["check", "--python", sys.executable, *require]))
-        findings = scope.findings(here)
+        return _seen(fixes)
     except UnhangError as error:
         return f"{error.message}" + (f" ({error.path})" if error.path else "")
     except OSError as error:
         return f"cannot be read: {error}"
-    if state.interrupted(here.environment.state_dir):
+
+
+def _seen(fixes: Sequence[str]) -> Seen | str:
+    from unhang.store.survey import survey
+    from unhang.tell import console, report
+
+    here = survey(Request(python=sys.executable, fixes=tuple(catalog.fixes()), required=tuple(fixes)))
+    if here.interrupted:
         return "an earlier run of unhang was killed halfway: run `unhang apply` there"
-    return Seen(report.digest(findings), tuple(console.unmet(list(fixes), findings)))
+    return Seen(report.digest(here.findings), tuple(console.unmet(fixes, here.findings)))
 
 
 def _started_ray() -> ModuleType:
@@ -106,7 +109,7 @@ def _started_ray() -> ModuleType:
         import ray
     except ImportError:
         raise UnhangError("no-ray", "Ray is not installed here", hint="run this in the job's environment") from None
-    if not ray.is_initialized():  # to ask would start a cluster of one node, which always agrees with itself
+    if not ray.is_initialized():  # asking would start a cluster of one node, which always agrees with itself
         raise UnhangError("no-ray", "Ray is not started", hint="call ray.init() first, with the cluster's address")
     module: ModuleType = ray
     return module
@@ -115,7 +118,7 @@ def _started_ray() -> ModuleType:
 def _ask(ray: Any, nodes: Sequence[str], fixes: list[str], timeout_s: float) -> dict[str, Seen | str]:
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    # no CPU is asked for: the nodes may be full of actors already
+    # num_cpus=0: actors may already use all CPUs
     task = ray.remote(num_cpus=0, max_retries=0)(look)
     asked = {
         task.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)).remote(fixes): node
@@ -134,9 +137,9 @@ def _ask(ray: Any, nodes: Sequence[str], fixes: list[str], timeout_s: float) -> 
 def _answer(ray: Any, reference: object) -> Seen | str:
     try:
         answer: Seen | str = ray.get(reference)
-    except ray.exceptions.RayError as error:  # the node died, or its unhang cannot be imported
+    except ray.exceptions.RayError as error:  # the node died, or cannot import unhang
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        return f"cannot be asked: {lines[-1] if lines else type(error).__name__}"
+        return f"no answer: {lines[-1] if lines else type(error).__name__}"
     return answer
 
 

@@ -1,9 +1,9 @@
-"""What is read of a package index: which releases, which wheel of each, and what contradicts a pin."""
+"""What is read from a package index: which releases, which wheel of each, and what is in that wheel."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -13,27 +13,17 @@ from unhang.compat import index
 from unhang.compat.index import Offer
 from unhang.errors import UnhangError
 
-pytest.importorskip("pypi_simple")
-
-
-@pytest.fixture
-def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeIndex]:
-    with fake_index.serving(FakeIndex()) as served:
-        monkeypatch.setenv("UNHANG_INDEX", served.url)
-        monkeypatch.setattr(index, "_RETRIES", 0)
-        yield served
-
 
 def offers(project: str, floor: str = "0", pinned: dict[str, str] | None = None) -> list[Offer]:
     with index.client() as session:
         return index.offers(session, project, floor, pinned or {})
 
 
-def test_all_releases_from_the_floor_on_in_the_order_of_pep_440(fake: FakeIndex) -> None:
+def test_all_releases_from_the_floor_on_in_the_order_of_pep_440(served: FakeIndex) -> None:
     versions = "0.18.0 0.9.0 0.10.0 0.16.0rc0.dev9 0.16.0rc0.dev10 0.16.0 0.10.0rc1 0.10.0.post1"
     for version in versions.split():
-        fake.add("megatron-core", version, yanked=version == "0.18.0")
-    fake.pages["megatron-core"].append('<a href="mc-0.19.0.tar.gz#sha256=00">megatron_core-0.19.0.tar.gz</a>')
+        served.add("megatron-core", version, yanked=version == "0.18.0")
+    served.pages["megatron-core"].append('<a href="mc-0.19.0.tar.gz#sha256=00">megatron_core-0.19.0.tar.gz</a>')
     found = offers("megatron-core", "0.10")
     wanted = ["0.10.0", "0.10.0.post1", "0.16.0rc0.dev9", "0.16.0rc0.dev10", "0.16.0", "0.18.0"]
     assert [offer.version for offer in found] == wanted
@@ -51,52 +41,41 @@ def test_all_releases_from_the_floor_on_in_the_order_of_pep_440(fake: FakeIndex)
         (["py2.py3-none-any"], "py2.py3-none-any"),
     ],
 )
-def test_one_wheel_stands_for_a_release(fake: FakeIndex, tags: list[str], chosen: str) -> None:
+def test_one_wheel_stands_for_a_release(served: FakeIndex, tags: list[str], chosen: str) -> None:
     for tag in tags:
-        fake.add("megatron-core", "0.17.0", tag=tag)
+        served.add("megatron-core", "0.17.0", tag=tag)
     (offer,) = offers("megatron-core")
     assert offer.file == f"megatron_core-0.17.0-{chosen}.whl"
-    fake.pages["megatron-core"].reverse()
+    served.pages["megatron-core"].reverse()
     (again,) = offers("megatron-core")
     assert again[:6] == offer[:6], "whatever order the index gives"
 
 
-def test_a_pinned_wheel_goes_on_standing_for_its_release(fake: FakeIndex) -> None:
-    pin = fake.add("megatron-core", "0.17.0", tag="cp310-cp310-linux_aarch64")
-    fake.add("megatron-core", "0.17.0", tag="cp312-cp312-linux_x86_64")
+def test_a_pinned_wheel_goes_on_standing_for_its_release(served: FakeIndex) -> None:
+    pin = served.add("megatron-core", "0.17.0", tag="cp310-cp310-linux_aarch64")
+    served.add("megatron-core", "0.17.0", tag="cp312-cp312-linux_x86_64")
     (offer,) = offers("megatron-core", pinned={"0.17.0": pin})
     assert (offer.file, offer.python) == (pin, "3.10")
 
 
-def test_a_file_that_changed_under_its_pin_is_an_error_by_name(fake: FakeIndex) -> None:
-    name = fake.add("verl", "0.7.1")
-    found = offers("verl")
-    pin = {"project": "verl", "version": "0.7.1", "file": name, "sha256": found[0].sha256}
-    index.hold_against([pin], found)
-    with pytest.raises(UnhangError, match=f"{name} with sha256 {found[0].sha256}; .* pins 00") as told:
-        index.hold_against([{**pin, "sha256": "00"}], found)
-    assert told.value.code == "pin-changed"
-    assert index.gone([pin, {**pin, "version": "0.7.2"}], found) == ["verl 0.7.2"]
-
-
-def test_an_index_without_the_project_is_an_error(fake: FakeIndex) -> None:
-    with pytest.raises(UnhangError, match="no answer about verl") as told:
+def test_an_index_without_the_project_is_an_error(served: FakeIndex) -> None:
+    with pytest.raises(UnhangError, match="no answer about verl") as caught:
         offers("verl")
-    assert told.value.code == "index-failed"
-    assert "UNHANG_INDEX" in (told.value.hint or "")
+    assert caught.value.code == "index-failed"
+    assert "UNHANG_INDEX" in (caught.value.hint or "")
 
 
-def test_an_index_that_does_not_answer_is_an_error(fake: FakeIndex, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_index_that_does_not_answer_is_an_error(served: FakeIndex, monkeypatch: pytest.MonkeyPatch) -> None:
     with fake_index.serving(FakeIndex()) as gone:
         pass
     monkeypatch.setenv("UNHANG_INDEX", gone.url)
-    with pytest.raises(UnhangError) as told:
+    with pytest.raises(UnhangError) as caught:
         offers("verl")
-    assert told.value.code == "index-failed"
+    assert caught.value.code == "index-failed"
 
 
-def test_the_users_index_is_read_ours_first(fake: FakeIndex, monkeypatch: pytest.MonkeyPatch) -> None:
-    fake.add("verl", "0.7.1")
+def test_the_users_index_is_read_ours_first(served: FakeIndex, monkeypatch: pytest.MonkeyPatch) -> None:
+    served.add("verl", "0.7.1")
     with fake_index.serving(FakeIndex()) as other:
         other.add("verl", "0.9.9")
         monkeypatch.setenv("PIP_INDEX_URL", other.url)
@@ -107,6 +86,47 @@ def test_the_users_index_is_read_ours_first(fake: FakeIndex, monkeypatch: pytest
 
 def test_without_the_client_library_the_hint_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pypi_simple", None)
-    with pytest.raises(UnhangError) as told, index.client():
+    with pytest.raises(UnhangError) as caught, index.client():
         pass
-    assert (told.value.code, told.value.hint) == ("no-index-client", "pip install pypi-simple")
+    assert (caught.value.code, caught.value.hint) == ("no-index-client", "pip install pypi-simple")
+
+
+def downloaded(folder: Path, project: str) -> Path:
+    with index.client() as client:
+        (offer,) = index.offers(client, project, "0", {})
+        path = folder / offer.file
+        index.download(client, offer, str(path))
+    return path
+
+
+def test_a_download_that_breaks_off_is_tried_again(served: FakeIndex, tmp_path: Path) -> None:
+    name = served.add("verl", "0.7.2")
+    served.cut[name] = 2
+    assert downloaded(tmp_path, "verl").read_bytes() == served.wheels[name]
+    assert served.asked.count(name) == 3
+
+
+def test_a_wheel_with_another_digest_is_refused(served: FakeIndex, tmp_path: Path) -> None:
+    name = served.add("verl", "0.7.2", sha256="0" * 64)
+    with pytest.raises(UnhangError, match=f"{name} .* has sha256 [0-9a-f]+, and the index says 0000") as caught:
+        downloaded(tmp_path, "verl")
+    assert caught.value.code == "wrong-digest"
+
+
+def test_a_wheel_that_the_index_refuses_is_an_error(served: FakeIndex, tmp_path: Path) -> None:
+    served.refused.add(served.add("verl", "0.7.2"))
+    with pytest.raises(UnhangError, match="cannot be downloaded") as caught:
+        downloaded(tmp_path, "verl")
+    assert caught.value.code == "fetch-failed"
+
+
+def test_the_files_of_a_wheel(tmp_path: Path) -> None:
+    path = tmp_path / "a.whl"
+    path.write_bytes(fake_index.wheel({"a.py": "a", "megatron/training/b.py": "b"}))
+    assert index.read_wheel(str(path), ["a.py", "c.py"]) == ({"a.py": b"a", "c.py": None}, True)
+    path.write_bytes(fake_index.wheel({"a.py": "a", "megatron/core/training/b.py": "b"}))
+    assert index.read_wheel(str(path), []) == ({}, False)
+    path.write_bytes(b"no zip")
+    with pytest.raises(UnhangError, match=r"a\.whl cannot be read") as caught:
+        index.read_wheel(str(path), [])
+    assert caught.value.code == "fetch-failed"

@@ -1,4 +1,4 @@
-"""Which environment is chosen, and that a broken one is never passed over."""
+"""Which environment is chosen; a broken one is an error, and the next one is not tried."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def env(tmp_path_factory: pytest.TempPathFactory) -> Env:
 
 
 def fake(path: Path, text: str = "#!/bin/sh\nexit 3\n") -> Path:
-    """An executable that is no interpreter."""
+    """Write an executable that is not an interpreter."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
     path.chmod(0o755)
@@ -32,12 +32,12 @@ def refusal(python: str | None, cwd: Path, **environ: str) -> UnhangError:
     return caught.value
 
 
-def test_nothing_set_is_our_own(tmp_path: Path) -> None:
+def test_without_options_and_variables_it_is_our_own(tmp_path: Path) -> None:
     chosen = choose(None, str(tmp_path), {"VIRTUAL_ENV": "", "PATH": "/nowhere"})
     assert chosen == (sys.executable, sys.prefix, "own interpreter", os.path.join(sys.prefix, "share", "unhang"))
 
 
-def test_order(env: Env, tmp_path: Path) -> None:
+def test_the_order(env: Env, tmp_path: Path) -> None:
     prefixes = {name: tmp_path / name for name in ("named", "virtual", "conda", "work/.venv")}
     for prefix in prefixes.values():
         prefix.parent.mkdir(exist_ok=True)
@@ -70,7 +70,7 @@ def test_python_in_each_spelling(env: Env, tmp_path: Path, spelling: str) -> Non
     (tmp_path / "commands").mkdir()
     script = f'#!/bin/sh\nexec "{env.python}" "$@"\n'
     fake(tmp_path / "commands" / "mypython", script)
-    fake(tmp_path / "commands" / "env" / "bin" / "python")  # a path is no command: never looked for on PATH
+    fake(tmp_path / "commands" / "env" / "bin" / "python")  # a path is not looked up on PATH
     named = spelling.format(python=env.python, prefix=env.prefix)
     chosen = choose(
         named, str(env.prefix.parent), {"PATH": f"/nowhere:{tmp_path / 'commands'}", "VIRTUAL_ENV": "/gone"}
@@ -88,7 +88,7 @@ def test_a_link_to_an_interpreter_is_asked(env: Env, tmp_path: Path) -> None:
 
 
 def test_the_base_interpreter_of_our_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("unhang.find.environment.ask", None)  # known without running it
+    monkeypatch.setattr("unhang.find.environment.ask", None)  # it must not be run
     chosen = choose(os.path.realpath(sys.executable), str(tmp_path), {})
     assert chosen.prefix == sys.base_prefix
 
@@ -139,7 +139,7 @@ def test_python_that_does_not_run(tmp_path: Path) -> None:
     assert no_format.code == "broken-interpreter"
 
 
-def test_ask_hears_only_the_answer(env: Env, tmp_path: Path) -> None:
+def test_ask_returns_only_the_answer(env: Env, tmp_path: Path) -> None:
     source = "import sys; print('noise', end=''); answer = [sys.argv[1], 'caf\\u00e9', chr(0xdce9)]"
     assert ask(str(env.python), source, "one", cwd=str(tmp_path)) == ["one", "café", "\udce9"]
 

@@ -1,4 +1,4 @@
-"""Commit and tag of a checkout, read from the files that a real git wrote, without running it."""
+"""Commit and tag of a checkout, read from the files that git wrote, without running git."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def shown(root: Path) -> str | None:
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """A checkout with one commit, which has no tag."""
+    """Make a checkout with one commit and no tag."""
     folder = tmp_path / "checkout"
     folder.mkdir()
     git(folder, "init", "-q", "-b", "main")
@@ -90,8 +90,8 @@ def test_a_tag_with_control_characters_is_not_shown(checkout: Path) -> None:
     assert shown(checkout) == f"git {head[:9]}"
 
 
-def test_check_shows_it_without_a_git_program_and_without_its_configuration(checkout: Path, tmp_path: Path) -> None:
-    cli.unpack(checkout, ("verl", "0.9.1"))
+def test_check_shows_the_commit_without_running_git(checkout: Path, tmp_path: Path) -> None:
+    cli.unpack_targets(checkout, ("verl", "0.9.1"))
     git(checkout, "tag", "v0.9.1")
     (tmp_path / "ran").mkdir()
     git(checkout, "config", "core.fsmonitor", f"touch {tmp_path}/ran/it")

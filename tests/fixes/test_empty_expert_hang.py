@@ -1,4 +1,4 @@
-"""empty-expert-hang: the real forward runs on stand-in tensors: which rows the grouped linears get, what comes out."""
+"""empty-expert-hang: run the real forward on stand-in tensors, and record what the grouped linears get and return."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from support import sources
+from support.rewrites import EveryRewrite
 from unhang.codemods.base import AnchorError
 from unhang.judge.decide import codemod
 from unhang.shapes import catalog, shape
@@ -24,13 +25,13 @@ RELEASES = (
     *("0.16.0rc0.dev100093", "0.16.0rc0.dev132550"),
 )
 CASES = sources.cases(FIX, {"megatron-core": RELEASES})
-# A pull request as written has the same result as the untouched shape, by a test of its own.
+# A pull request as written has the same result as the untouched shape, which a separate test checks.
 UNTOUCHED = [case for case in CASES if case.values[0].kind != "pull"]
 EXPERTS, HIDDEN, ALIGNMENT = 3, 2, 16
 
 
 class Tensor:
-    """A vector, or a matrix as a list of rows; it knows what it was computed from, as an autograd graph does."""
+    """A vector, or a matrix as a list of rows. ``origin`` is what it was computed from, as in an autograd graph."""
 
     dtype = "bfloat16"
 
@@ -63,43 +64,43 @@ class Tensor:
         return Tensor(self.rows[part], self.width, self.origin, self.device)
 
     def __mul__(self, other: Tensor) -> Tensor:
-        """Of two matrices, one of which may have a single column."""
+        """Multiply two matrices, one of which may have a single column."""
         if len(self.rows) != len(other.rows):
-            raise Misfit("the rows of the two factors are not those of each other")
+            raise Misfit("the two factors do not have the same rows")
         width = max(self.width or 0, other.width or 0)
         pairs = zip(self.rows, other.rows)
         rows = [[a[index % len(a)] * b[index % len(b)] for index in range(width)] for a, b in pairs]
         return Tensor(rows, width, self.origin | other.origin, self.device)
 
-    def told(self) -> Any:
+    def described(self) -> Any:
         return self.shape, self.rows, self.origin
 
 
 class Misfit(Exception):
-    """Tensors that do not fit each other: a real forward fails there."""
+    """Tensors that do not fit together: a real forward fails there."""
 
 
 SYNCHRONISED: list[str] = []
-"""The devices that values were fetched from, one entry each time: a GPU is waited for then."""
+"""The device of each fetch of values, in order: the host waits for a GPU then."""
 Tokens = list[int] | Tensor
 
 
 class Setting(NamedTuple):
-    """How the layer is configured, and what it is given."""
+    """The layer's configuration and its input."""
 
     tokens: tuple[int, ...] = (0,) * EXPERTS
     spare: int = 0
-    """Rows of the buffer that no expert has."""
+    """Rows of the buffer that belong to no expert."""
     fp8: bool = False
     fp4: bool = False
     skip: bool = False
-    """The dispatcher or the router has aligned the experts' rows already."""
+    """Whether the dispatcher or the router has already aligned the experts' rows."""
     on_input: bool = False
     recompute: bool = False
     grouped: bool = False
     fused: bool = False
     cuts_graph: bool = False
-    """The backend returns a fresh tensor for an empty input."""
+    """Whether the backend returns a fresh tensor for an empty input."""
 
     @property
     def quantized(self) -> bool:
@@ -130,7 +131,7 @@ def segments(rows: list[Any], tokens: list[int]) -> list[list[Any]]:
 
 
 class Layer:
-    """What TEGroupedMLP.forward needs of itself."""
+    """The attributes of the layer that TEGroupedMLP.forward uses."""
 
     def __init__(self, setting: Setting) -> None:
         self.setting, self.calls = setting, list[Call]()
@@ -202,7 +203,7 @@ class Layer:
 
 
 class Offload:
-    """The ways in which releases have written activation offloading; here none of them does anything."""
+    """Activation offloading in the forms that releases use; it does nothing here."""
 
     def __init__(self, enabled: bool, tensor: Tensor, name: str) -> None:
         assert not enabled
@@ -219,7 +220,7 @@ class Offload:
 
 
 class Checkpoint:
-    """Recomputation, as far as the forward sees it."""
+    """Recomputation, as the forward uses it."""
 
     def checkpoint(self, function: Any, *arguments: Any) -> Any:
         return function(*arguments)
@@ -268,26 +269,26 @@ def run(function: Any, setting: Setting) -> Outcome:
     arguments = [hidden, tokens, probs][: 3 if is_weighted(function) else 2]
     SYNCHRONISED.clear()
     output, bias = sources.callable_of(function, NAMESPACE)(layer, *arguments)
-    return Outcome(layer.calls, output.told(), bias, list(SYNCHRONISED))
+    return Outcome(layer.calls, output.described(), bias, list(SYNCHRONISED))
 
 
 def has(function: Any, name: str) -> bool:
-    """Whether a function's code uses a name."""
+    """Return whether a function's code uses a name."""
     return re.search(rf"\b{name}\b", sources.unparsed(function)) is not None
 
 
 def is_weighted(function: Any) -> bool:
-    """Whether the forward takes the probabilities: not in 0.10 to 0.12.0."""
+    """Return whether the forward takes the probabilities; 0.10 to 0.12.0 do not."""
     return "permuted_probs" in {argument.arg for argument in function.args.args}
 
 
 def settings(function: Any) -> Iterator[Setting]:
-    """Every configuration that this shape of the forward looks at."""
+    """Yield every configuration that this shape of the forward looks at."""
     flags = {
         "fp8": has(function, "fp8"),
         "fp4": has(function, "fp4"),
         "skip": has(function, "skip_routed_expert_padding") or has(function, "moe_router_padding_for_quantization"),
-        # for some days it was looked at without the probabilities at hand: such a job fails with or without tokens
+        # for some days the forward tested this without the probabilities: a job with it fails, with or without tokens
         "on_input": has(function, "moe_apply_probs_on_input")
         and (is_weighted(function) or not has(function, "permuted_probs")),
         "recompute": has(function, "activation_recompute"),
@@ -295,24 +296,25 @@ def settings(function: Any) -> Iterator[Setting]:
         "fused": has(function, "_with_fused_impl"),
     }
     for values in itertools.product(*((False, True) if there else (False,) for there in flags.values())):
-        setting = Setting(**dict(zip(flags, values)))
+        chosen: dict[str, Any] = dict(zip(flags, values))
+        setting = Setting(**chosen)
         if not (setting.fp8 and setting.fp4):
             yield setting
 
 
 def is_ours(setting: Setting) -> bool:
-    """Whether the rewrite is to do anything in this configuration, where there is no row."""
+    """Return whether the rewrite must add rows in this configuration, given no row."""
     return not setting.grouped and not setting.fused
 
 
 @functools.cache
 def faults(function: Any) -> frozenset[str]:
-    """What is wrong with a forward that is given no row at all; empty if it does as fixes.md says."""
+    """Return what is wrong with a forward without any row; nothing if it keeps the fix's promise."""
     return frozenset().union(*(faults_in(function, setting) for setting in filter(is_ours, settings(function))))
 
 
 def faults_in(function: Any, setting: Setting) -> set[str]:
-    """What is wrong with a forward in one configuration, given no row at all."""
+    """Return what is wrong with a forward in one configuration, without any row."""
     found = set()
     try:
         outcome = run(function, setting._replace(cuts_graph=True))
@@ -329,7 +331,7 @@ def faults_in(function: Any, setting: Setting) -> set[str]:
     if any(len(call.rows) != sum(call.tokens) for call in outcome.calls):
         found.add("the rows are not those that tokens_per_expert counts")
     if any(not call.is_list for call in outcome.calls):
-        found.add("tokens_per_expert is no list")
+        found.add("tokens_per_expert is not a list")
     if fc1.rows != [[0.0] * HIDDEN] * len(fc1.rows):
         found.add("the rows are not zero")
     weighted = is_weighted(function)
@@ -348,14 +350,14 @@ def faults_in(function: Any, setting: Setting) -> set[str]:
 
 @pytest.mark.parametrize("case", UNTOUCHED)
 def test_with_tokens_nothing_changes(case: sources.Case) -> None:
-    """What fc1 and fc2 get and what comes out; nor is the GPU waited for once more."""
+    """The same input of fc1 and fc2, the same output, and no further wait for the GPU."""
     source = case.load()
     changed = source.rewritten.function
     checked = 0
     for setting in settings(source.function):
         for tokens in ((2, 0, 1), (0, 0, 1), (16, 0, 32)):
             if setting.skip and setting.quantized and tokens != (16, 0, 32):
-                continue  # whoever aligns the rows beforehand gives aligned ones
+                continue  # rows that were aligned beforehand come in aligned numbers
             given = setting._replace(tokens=tokens)
             outcome = run(changed, given)
             assert outcome == run(source.function, given)
@@ -389,18 +391,14 @@ def test_the_fused_and_grouped_tensor_paths_are_left_alone(case: sources.Case) -
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_the_rewrite_changes_the_function_alone(case: sources.Case) -> None:
-    sources.check(case.load())
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_the_rewrite_of_files_as_others_have_them(case: sources.Case) -> None:
-    sources.check_variants(case.load())
+class TestRewrite(EveryRewrite):
+    """The rewrite itself; the tests below run what it gives."""
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_without_a_row_the_linears_run_on_zero_rows(case: sources.Case) -> None:
-    assert faults(case.load().rewritten.function) == set()
+    source = case.load()
+    assert faults(source.rewritten.function) == set()
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -408,7 +406,7 @@ def test_the_same_harness_shows_the_defect(case: sources.Case) -> None:
     source = case.load()
     found = faults(source.function)
     if source.known.note:
-        # the pull request tests sum(tokens_per_expert): right without a row, wrong in a buffer with some
+        # the pull request tests sum(tokens_per_expert): right without a row, wrong in a buffer with spare rows
         given = Setting(spare=4)
         assert run(source.function, Setting()).output[0] == (0, HIDDEN)
         assert run(source.function, given) != run(source.rewritten.function, given)
@@ -417,7 +415,7 @@ def test_the_same_harness_shows_the_defect(case: sources.Case) -> None:
 
 
 def test_a_backend_that_keeps_the_graph_is_right_either_way() -> None:
-    """The control: then the untouched forward is right too, and ours keeps all of its graph."""
+    """The control: the untouched forward is right too, and the rewrite keeps its whole graph."""
     source = sources.first(CASES, "megatron-core")
     for function in source.function, source.rewritten.function:
         rows, _, origin = run(function, Setting()).output
@@ -443,7 +441,7 @@ MUTATIONS = {
     "no slice": (_SLICE, "pass", "the output has rows"),
     "no rows": ("num_rows = ", "num_rows = 0 * ", "a grouped linear gets an empty input"),
     "rows of one": ("= permuted_local_hidden_states.new_zeros(", "= ones(", "the rows are not zero"),
-    "no probabilities": (_PROBS, "pass", "raises: the rows of the two factors are not those of each other"),
+    "no probabilities": (_PROBS, "pass", "raises: the two factors do not have the same rows"),
     "fresh rows": (_ROWS, "permuted_local_hidden_states = zero_rows", "the graph is cut"),
 }
 
@@ -482,7 +480,7 @@ def test_one_row_an_expert_is_not_aligned() -> None:
 
 
 def test_the_alignment_is_asked_only_with_quantization() -> None:
-    """Without fp8 and fp4 upstream's helper returns 0: no rows again."""
+    """Without fp8 and fp4 upstream's helper returns 0, which would add no rows."""
     (target,) = catalog.fix(FIX).targets
     source = sources.Case("wheel", target, "0.19.2").load()
     function = sources.mutated(
@@ -493,7 +491,7 @@ def test_the_alignment_is_asked_only_with_quantization() -> None:
     assert "a grouped linear gets an empty input" in faults(function)
 
 
-def test_probabilities_that_are_padded_before_they_have_a_column_are_not_ours_to_add_to() -> None:
+def test_probabilities_that_are_padded_before_they_have_a_column_are_refused() -> None:
     (target,) = catalog.fix(FIX).targets
     function = sources.bare(sources.Case("wheel", target, "0.19.2").load().function)
     (column,) = (node for node in function.body if ast.unparse(node).startswith("permuted_probs = permuted_probs"))
@@ -508,15 +506,12 @@ def test_probabilities_that_are_padded_before_they_have_a_column_are_not_ours_to
 
 
 @pytest.mark.parametrize("pull", sources.as_written(FIX))
-def test_the_pull_request_as_written_is_known_and_ends_as_the_untouched_shape_does(pull: sources.Case) -> None:
+def test_the_pull_request_as_written_is_known_and_gives_the_result_of_the_untouched_shape(
+    pull: sources.Case,
+) -> None:
     source = pull.load()
     assert source.known.state == "affected"
     for part in ("is_dummy_forward = sum(tokens_per_expert) == 0", "if is_dummy_forward:\n        output = output[:0]"):
-        assert part in sources.unparsed(source.function), "the pull request is only half in this shape"
+        assert part in sources.unparsed(source.function), "only half of the pull request is in this shape"
     assert source.known.note.startswith("pull request 4851 applied as written: wrong with over-allocated buffers")
-    same = [
-        item
-        for (fix, _, digest), item in catalog.shape_table().shapes.items()
-        if fix == FIX and item.result == source.known.result and digest != source.digest
-    ]
-    assert [(item.state, item.note) for item in same] == [("affected", "")]
+    assert [(item.state, item.note) for item in sources.same_result(source)] == [("affected", "")]

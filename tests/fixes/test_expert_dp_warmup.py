@@ -1,4 +1,4 @@
-"""expert-dp-warmup: the real initialisation runs for every rank of a job, and it is noted which groups it warms up."""
+"""expert-dp-warmup: run the real initialisation for every rank of a job, and record which groups it warms up."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from support import sources, wheels
+from support.rewrites import EveryRewrite
 from support.sources import Source
 from unhang.codemods.base import AnchorError
 from unhang.judge.decide import codemod
@@ -35,7 +36,7 @@ SWIFT = [case for case in CASES if case.values[0].target.upstream == "ms-swift"]
 CORE_WHEELS = [case for case in CORE if case.values[0].kind == "wheel"]
 SERVED = ("nccl", "hccl", "mccl", "cpu:gloo,cuda:nccl", "cpu:gloo,npu:hccl", "cpu:gloo,musa:mccl")
 NOT_SERVED = ("gloo", "fake", "cpu:gloo", "mpi")
-# In this order, by fixes.md.
+# The warm-up takes them in this order.
 GROUPS = (
     "_EXPERT_DATA_PARALLEL_GROUP",
     "_INTER_PARTIAL_EXPERT_DATA_PARALLEL_GROUP",
@@ -63,7 +64,7 @@ class Group:
 
 
 class Torch:
-    """As much of torch as the initialisation asks for; it records what is done to groups and to the device."""
+    """The part of torch that the initialisation uses; it records what happens to groups and to the device."""
 
     def __init__(self, world: int = 8, rank: int = 0, backend: str = "nccl") -> None:
         self.world = Group(list(range(world)), backend)
@@ -95,7 +96,7 @@ class Torch:
 
 
 class Job(NamedTuple):
-    """The sizes that a job initialises with, on eight ranks."""
+    """The sizes that a job on eight ranks initialises with."""
 
     tp: int = 1
     pp: int = 1
@@ -109,7 +110,7 @@ JOBS = [Job(), Job(tp=2), Job(pp=2), Job(ep=4), Job(tp=2, pp=2, ep=2), Job(insta
 
 @functools.cache
 def definitions(data: bytes) -> CodeType:
-    """What parallel_state.py defines, without its imports: its functions, its class, its globals."""
+    """Compile what parallel_state.py defines, without its imports: its functions, its class, its globals."""
     kept: list[ast.stmt] = []
     for node in ast.parse(data).body:
         if isinstance(node, (ast.Assign, ast.AnnAssign)):
@@ -123,14 +124,14 @@ def definitions(data: bytes) -> CodeType:
 
 
 def rearrange(ranks: list[int], pattern: str, u: int, s: int, l: int) -> SimpleNamespace:  # noqa: E741
-    """As much of einops as the partial groups need."""
+    """The part of einops.rearrange that the partial groups need."""
     assert pattern == "(l s u) -> (l u) s"
     rows = [[ranks[(outer * s + each) * u + inner] for each in range(s)] for outer in range(l) for inner in range(u)]
     return SimpleNamespace(tolist=lambda: rows)
 
 
 def initialised(source: Source, job: Job, rank: int) -> tuple[Torch, dict[str, Any]]:
-    """Run the whole of initialize_model_parallel as one rank: what torch recorded, and the module's globals then."""
+    """Run all of initialize_model_parallel as one rank. Returns what torch recorded, and the module's globals."""
     torch = Torch(8, rank, job.backend)
     namespace: dict[str, Any] = {
         "__name__": "megatron.core.parallel_state",
@@ -150,9 +151,9 @@ def initialised(source: Source, job: Job, rank: int) -> tuple[Torch, dict[str, A
         "GlobalSymmetricMemoryBuffer": lambda *_, **__: object(),
         "is_torch_min_version": lambda *_: True,
     }
-    before, _, after = sources._around(source)
+    before, _, after = sources.around(source)
     exec(definitions(b"".join([*before, *after])), namespace)
-    exec(sources._compiled(source.function), namespace)
+    exec(sources.code_of(source.function), namespace)
     wanted = {
         "tensor_model_parallel_size": job.tp,
         "pipeline_model_parallel_size": job.pp,
@@ -166,13 +167,13 @@ def initialised(source: Source, job: Job, rank: int) -> tuple[Torch, dict[str, A
 
 
 def jobs(source: Source) -> list[Job]:
-    """The jobs that this release can run."""
+    """Return the jobs that this release can run."""
     several = "num_distributed_optimizer_instances" in {argument.arg for argument in source.function.args.args}
     return [job for job in JOBS if job.instances == 1 or several]
 
 
 def distinct(groups: list[Any]) -> list[Any]:
-    """The groups that are there, distinct objects only, and none of a single rank."""
+    """Return the groups without None, without a second mention of the same object, and without those of one rank."""
     found: list[Any] = []
     for group in groups:
         if group is not None and group.size() > 1 and not any(group is other for other in found):
@@ -181,7 +182,7 @@ def distinct(groups: list[Any]) -> list[Any]:
 
 
 def faults(source: Source, job: Job) -> set[str]:
-    """What is wrong with the warm-up of a job; empty if every rank does as fixes.md says."""
+    """Return what is wrong with the warm-up of a job; nothing if every rank keeps the fix's promise."""
     found = set()
     queues = []
     for rank in range(8):
@@ -198,17 +199,17 @@ def faults(source: Source, job: Job) -> set[str]:
         if any(group.size() == 1 for group in warmed):
             found.add("a group of one rank is warmed up")
         if warmed and sorted(map(id, warmed)) == sorted(map(id, wanted)) and warmed != wanted:
-            found.add("the order is another one")
+            found.add("the order is different")
         if any(item[1] != 3 for item in torch.done if isinstance(item, tuple)):
             found.add("not on this rank's device")
         if torch.done[len(warmed) :] != ["synchronize"]:
-            found.add("the device is not waited for, once, at the end")
+            found.add("the device is not synchronised once, at the end")
         queues.append([group.ranks for group in warmed])
-    return found | ({"the ranks wait for each other in vain"} if stuck(queues) else set())
+    return found | ({"the ranks wait for each other forever"} if stuck(queues) else set())
 
 
 def stuck(queues: list[list[tuple[int, ...]]]) -> bool:
-    """Play the ranks' collectives against each other: whether some of them never meet."""
+    """Match the ranks' collectives, and return whether some of them never meet."""
     queues = [list(queue) for queue in queues]
     while any(queues):
         ready = [queue[0] for queue in queues if queue and all(queues[rank][:1] == queue[:1] for rank in queue[0])]
@@ -220,14 +221,14 @@ def stuck(queues: list[list[tuple[int, ...]]]) -> bool:
 
 
 def tail(source: Source) -> CodeType:
-    """The statements from `_set_global_memory_buffer()` on."""
+    """Compile the statements from `_set_global_memory_buffer()` on."""
     body = source.function.body
     (start,) = (index for index, node in enumerate(body) if ast.unparse(node) == "_set_global_memory_buffer()")
     return sources.compiled(body[start:])
 
 
 def run_tail(source: Source, names: Mapping[str, object], size: int = 2) -> list[Any]:
-    """Run the tail alone, with these globals and no others; what was done."""
+    """Run only the tail, with these globals and no others, and return what it did."""
     torch = Torch()
     namespace = {"torch": torch, "expert_model_parallel_size": size, "_set_global_memory_buffer": lambda: None, **names}
     exec(tail(source), namespace)
@@ -239,9 +240,9 @@ def warmed(done: list[Any]) -> list[Group]:
 
 
 def mutated(source: Source, old: str, new: str) -> Source:
-    """The source with its function changed, in the file's own text."""
+    """Return the source with a part of its text replaced."""
     text = source.data.decode()
-    assert text.count(old) == 1, f"{old!r} stands there {text.count(old)} times"
+    assert text.count(old) == 1, f"{old!r} occurs {text.count(old)} times"
     return source._replace(data=text.replace(old, new).encode())
 
 
@@ -257,15 +258,19 @@ def newest() -> Source:
 
 
 class Mpu(SimpleNamespace):
-    """megatron-core's accessors, as far as a release has them."""
+    """The accessors of megatron-core that a release has."""
 
     def __init__(self, groups: Mapping[str, object], ready: bool = False) -> None:
         super().__init__(
             initialize_model_parallel=lambda *_, **__: self.made.append("groups"),
             model_parallel_is_initialized=lambda: ready,
             made=[],
-            **{name: group if callable(group) else partial(lambda it: it, group) for name, group in groups.items()},
+            **{name: self._accessor(group) for name, group in groups.items()},
         )
+
+    @staticmethod
+    def _accessor(group: object) -> Callable[..., object]:
+        return group if callable(group) else lambda: group
 
 
 class Quiet:
@@ -278,7 +283,7 @@ class Quiet:
         """Nothing to undo."""
 
     def info(self, message: str) -> None:
-        """Nobody reads it."""
+        """Drop the message."""
 
 
 def asserting() -> None:
@@ -286,7 +291,7 @@ def asserting() -> None:
 
 
 def initialise_mpu(source: Source, torch: Torch, mpu: Mpu, ep: int = 2) -> list[Any]:
-    """Run ms-swift's _initialize_mpu; what was done."""
+    """Run ms-swift's _initialize_mpu, and return what it did."""
     sizes = ("tensor", "pipeline", "virtual_pipeline", "expert")
     arguments = SimpleNamespace(
         **{f"{name}_model_parallel_size": 1 for name in sizes},
@@ -310,7 +315,7 @@ def initialise_mpu(source: Source, torch: Torch, mpu: Mpu, ep: int = 2) -> list[
 
 @pytest.fixture
 def _swift_utils(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A `swift.utils` that has what the rewrite imports, and nothing else."""
+    """Provide a `swift.utils` with only what the rewrite imports."""
     utils = ModuleType("swift.utils")
     utils.get_current_device = lambda: "npu:3"  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "swift", ModuleType("swift"))
@@ -363,13 +368,8 @@ def test_ms_swift_does_nothing_where_there_is_nothing_to_do(case: sources.Case) 
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_the_rewrite_changes_the_function_alone(case: sources.Case) -> None:
-    sources.check(case.load())
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_the_rewrite_of_files_as_others_have_them(case: sources.Case) -> None:
-    sources.check_variants(case.load())
+class TestRewrite(EveryRewrite):
+    """The rewrite itself; the tests below run what it gives."""
 
 
 @pytest.mark.parametrize("case", CORE)
@@ -388,7 +388,7 @@ def test_the_same_harness_shows_the_defect(case: sources.Case) -> None:
 
 @pytest.mark.parametrize("case", CORE_WHEELS)
 def test_the_groups_are_those_of_the_release(case: sources.Case) -> None:
-    """One instance: no inter-instance group, and the intra one is the first group's own object."""
+    """With one instance there is no inter-instance group, and the intra-instance group is the first group itself."""
     source = case.load().rewritten
     torch, namespace = initialised(source, Job(), 0)
     assert warmed(torch.done)[0] is namespace["_EXPERT_DATA_PARALLEL_GROUP"]
@@ -422,7 +422,7 @@ def test_the_tail_takes_whatever_groups_there_are(case: sources.Case) -> None:
         assert run_tail(source, {name: one}) == [(one, 3), "synchronize"]
     mixed = dict(zip(GROUPS, (one, cpu, alone, two)))
     assert run_tail(source, mixed) == [(one, 3), (two, 3), "synchronize"]
-    equal = Group([0, 2], "nccl")  # other objects have communicators of their own, whatever ranks they have
+    equal = Group([0, 2], "nccl")  # a different object has its own communicator, even with the same ranks
     assert run_tail(source, dict(zip(GROUPS, (one, equal)))) == [(one, 3), (equal, 3), "synchronize"]
     assert run_tail(source, dict(zip(reversed(GROUPS), (one, two)))) == [(two, 3), (one, 3), "synchronize"]
 
@@ -455,7 +455,7 @@ def test_ms_swift_untouched_warms_up_nothing(case: sources.Case) -> None:
     source = case.load()
     if source.known.note:
         assert "9486" in source.known.note
-        # its argument: megatron-core 0.13 and 0.14 have the accessor without it
+        # megatron-core 0.13 and 0.14 have the accessor without this argument
         with pytest.raises(TypeError, match="check_initialized"):
             initialise_mpu(source, Torch(), Mpu(groups))
         groups["get_inter_distributed_optimizer_instance_group"] = lambda check_initialized: None
@@ -464,7 +464,7 @@ def test_ms_swift_untouched_warms_up_nothing(case: sources.Case) -> None:
 
 
 def test_ms_swift_imports_the_device_from_where_it_is() -> None:
-    """`swift.utils` has had the name in every release that is rewritten."""
+    """Every release that is rewritten has the name in `swift.utils`."""
     for case in SWIFT:
         if case.values[0].kind == "wheel":
             data = wheels.read("ms-swift", case.values[0].key, "swift/utils/__init__.py")
@@ -476,7 +476,7 @@ def test_ms_swift_imports_the_device_from_where_it_is() -> None:
 
 
 def only(source: Source, kept: str) -> Source:
-    """The source with one group alone to warm up."""
+    """Return the source with only one group to warm up."""
     for name in GROUPS:
         if name != kept:
             source = mutated(source, f"        '{name}',\n", "")
@@ -486,12 +486,12 @@ def only(source: Source, kept: str) -> Source:
 _GATE = "    if expert_model_parallel_size > 1:\n        warmed_up_groups"
 _DEDUPLICATION = "warmup_group is None or any(warmup_group is other for other in warmed_up_groups)"
 MUTATIONS: dict[str, tuple[Callable[[Source], Source], Job, str]] = {
-    "one group alone": (
+    "only one group": (
         lambda source: only(source, GROUPS[0]),
         Job(instances=2),
         "a group is not warmed up",
     ),
-    "the group of the pull request alone": (
+    "only the group of the pull request": (
         lambda source: only(source, GROUPS[1]),
         Job(),
         "the expert data-parallel group is not warmed up",
@@ -514,7 +514,7 @@ MUTATIONS: dict[str, tuple[Callable[[Source], Source], Job, str]] = {
     "no wait": (
         lambda source: mutated(source, "        if warmed_up_groups:\n            torch.cuda.synchronize()\n", ""),
         Job(),
-        "the device is not waited for, once, at the end",
+        "the device is not synchronised once, at the end",
     ),
     "the wrong device": (
         lambda source: mutated(source, "device=torch.cuda.current_device()), group=w", "device='cpu'), group=w"),
@@ -524,7 +524,7 @@ MUTATIONS: dict[str, tuple[Callable[[Source], Source], Job, str]] = {
     "on some ranks": (
         lambda source: mutated(source, _GATE, _GATE.replace("expert_model_parallel_size > 1", "rank < 4")),
         Job(),
-        "the ranks wait for each other in vain",
+        "the ranks wait for each other forever",
     ),
     "in another order": (
         lambda source: mutated(
@@ -533,7 +533,7 @@ MUTATIONS: dict[str, tuple[Callable[[Source], Source], Job, str]] = {
             f"        for group_name in (\n            '{GROUPS[3]}',\n            '{GROUPS[0]}',\n",
         ),
         Job(),
-        "the order is another one",
+        "the order is different",
     ),
 }
 
@@ -554,14 +554,14 @@ def test_without_the_gate_a_dense_model_makes_communicators(newest: Source) -> N
     assert not codemod(source.target).holds(source.function)
 
 
-@pytest.mark.parametrize("how", ["through a name", "as it is"])
-def test_a_group_that_no_call_makes_is_not_ours_to_warm_up(how: str) -> None:
+@pytest.mark.parametrize("how", ["through a name", "directly"])
+def test_a_group_that_no_call_makes_is_refused(how: str) -> None:
     untouched = sources.first(CORE_WHEELS, "megatron-core")
     old = "_EXPERT_DATA_PARALLEL_GROUP = group\n"
     pair = "(group, group)"
-    two = {"through a name": f"group = {pair}\n            {old}", "as it is": old.replace("group", pair)}
+    two = {"through a name": f"group = {pair}\n            {old}", "directly": old.replace("group", pair)}
     function = sources.mutated(untouched.function, old, two[how])
-    with pytest.raises(AnchorError, match="_EXPERT_DATA_PARALLEL_GROUP as a call makes it, not line"):
+    with pytest.raises(AnchorError, match="_EXPERT_DATA_PARALLEL_GROUP from a call, in place of line"):
         codemod(untouched.target).edits(function)
 
 
@@ -569,7 +569,9 @@ def test_a_group_that_no_call_makes_is_not_ours_to_warm_up(how: str) -> None:
 
 
 @pytest.mark.parametrize("pull", sources.as_written(FIX))
-def test_the_pull_request_as_written_is_known_and_ends_as_the_untouched_shape_does(pull: sources.Case) -> None:
+def test_the_pull_request_as_written_is_known_and_gives_the_result_of_the_untouched_shape(
+    pull: sources.Case,
+) -> None:
     source = pull.load()
     assert source.known.state == "affected"
     assert source.known.note.startswith("pull request 9486 applied as written: warms nothing")

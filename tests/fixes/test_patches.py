@@ -1,6 +1,8 @@
-"""Every fix is described whole: manifest, page, and a codemod for each of its targets."""
+"""Every fix is complete: manifest, page, codemod, tests, and a proof or the reason why there is none."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +14,7 @@ from unhang.shapes.catalog import Fix
 DEP3 = {"description", "origin", "bug", "forwarded", "applied-upstream", "last-update"}
 OURS = {"id", "title", "symptom", "cause", "licence", "affects", "fixed-in", "targets", "collectives"}
 FIXES = list(catalog.fixes().values())
+REPOSITORY = Path(__file__).parents[2]
 
 
 def test_an_unknown_fix_is_refused() -> None:
@@ -20,13 +23,22 @@ def test_an_unknown_fix_is_refused() -> None:
     assert caught.value.code == "unknown-fix"
 
 
-def test_the_four_fixes_are_there() -> None:
-    assert [fix.id for fix in FIXES] == [
-        "empty-expert-hang",
-        "expert-dp-warmup",
-        "mtp-cp-deadlock",
-        "sft-packed-seq-broadcast",
-    ]
+def test_every_folder_of_patches_is_a_fix() -> None:
+    folders = [path.name for path in sorted((REPOSITORY / "patches").iterdir()) if (path / "manifest.json").exists()]
+    assert [fix.id for fix in FIXES] == folders
+    assert folders
+
+
+@pytest.mark.parametrize("fix", FIXES, ids=lambda fix: fix.id)
+def test_a_fix_has_all_its_parts(fix: Fix) -> None:
+    """Its files are found by their names: no list of fixes needs an edit for a new one."""
+    name = fix.id.replace("-", "_")
+    assert (REPOSITORY / "patches" / fix.id / "page.md").exists()
+    assert (REPOSITORY / "codemods" / f"{name}.py").exists()
+    assert (REPOSITORY / "tests" / "fixes" / f"test_{name}.py").exists()
+    proofs = REPOSITORY / "src" / "unhang" / "prove" / "fixes"
+    proven = (proofs / f"{name}.py").exists() or (proofs / name / "__init__.py").exists()
+    assert proven != ("No proof: " in catalog.page(fix.id)), "without a proof, the page gives the reason"
 
 
 @pytest.mark.parametrize("fix", FIXES, ids=lambda fix: fix.id)
@@ -37,7 +49,11 @@ def test_manifest(fix: Fix) -> None:
     assert fix.manifest["origin"].split(", ")[0] in ("backport", "vendor", "other")
     assert set(fix.manifest["affects"]) <= {target.upstream for target in fix.targets}
     for target in fix.targets:
-        assert codemod(target).names, "a codemod says which names its rewrite uses"
+        assert codemod(target)
+        shapes = catalog.shape_table().shapes.items()
+        affected = [item for key, item in shapes if key[:2] == (fix.id, target.function) and item.state == "affected"]
+        assert affected
+        assert all(item.names for item in affected), "a codemod lists the names that its rewrite uses"
         assert target.file.split("/")[0] in ("megatron", "verl", "swift")
 
 

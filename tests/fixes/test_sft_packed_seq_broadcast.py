@@ -1,4 +1,4 @@
-"""sft-packed-seq-broadcast: what TP rank 0 really sends is played into the real receiving half, stage by stage."""
+"""sft-packed-seq-broadcast: feed what TP rank 0 sends into the real receiving half, stage by stage."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from typing import Any, NamedTuple
 import pytest
 
 from support import sources
+from support.rewrites import EveryRewrite
 from unhang.judge.decide import codemod
 from unhang.shapes import catalog, shape
 
 FIX = "sft-packed-seq-broadcast"
 CASES = sources.cases(FIX, {"megatron-lm": ["0.17.0", "0.17.1"]}, {"megatron-lm": ["0.16.0", "0.16.1"]})
-# A pull request as written has the same result as the untouched shape, by a test of its own.
+# A pull request as written has the same result as the untouched shape, which a separate test checks.
 UNTOUCHED = [case for case in CASES if case.values[0].kind != "pull"]
 WHEELS = [case for case in CASES if case.values[0].kind == "wheel"]
 METADATA = ("cu_seqlens", "max_seqlen")
@@ -57,10 +58,10 @@ class Tensor:
         return self
 
     def sent(self) -> tuple[int, str, int]:
-        """What both sides of a broadcast must agree on. A collective sees elements, not dimensions."""
+        """Return what both sides of a broadcast must agree on. A collective sees elements, not dimensions."""
         return len(self.values), self.dtype, len(self.shape) if len(self.values) > 1 else 1
 
-    def told(self) -> Any:
+    def described(self) -> Any:
         return self.dtype, self.shape, self.values
 
 
@@ -85,7 +86,7 @@ class Setting(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What TP rank 0 and TP rank 1 did: their broadcasts and their batches; ``error`` is what one of them raised."""
+    """The broadcasts and the batches of TP rank 0 and TP rank 1; ``error`` is what one of them raised."""
 
     sent: list[Any]
     received: list[Any]
@@ -95,11 +96,11 @@ class Outcome(NamedTuple):
 
 
 class Mismatch(Exception):
-    """A receiver's broadcast that its sender does not make, or makes otherwise: real ranks crash or hang there."""
+    """A receiver's broadcast that its sender does not make, or makes differently: real ranks crash or hang there."""
 
 
 def data_of(setting: Setting) -> dict[str, Tensor]:
-    """What the data loader gives on TP rank 0."""
+    """Return what the data loader gives on TP rank 0."""
     shape_ = (LENGTH,) if setting.dynamic else (1, LENGTH)
     values = list(range(LENGTH))
     data = {
@@ -121,7 +122,7 @@ def data_of(setting: Setting) -> dict[str, Tensor]:
 
 
 def run_rank(function: Any, setting: Setting, tp_rank: int, queue: list[Tensor]) -> tuple[list[Any], dict[str, Any]]:
-    """Run the function on one TP rank; the sender fills the queue, a receiver's broadcasts are served from it."""
+    """Run the function on one TP rank: the sender fills the queue, a receiver takes its broadcasts from it."""
     events: list[Any] = []
 
     def broadcast(item: Tensor, source: int, group: str) -> None:
@@ -131,7 +132,7 @@ def run_rank(function: Any, setting: Setting, tp_rank: int, queue: list[Tensor])
             queue.append(item.cuda())
             return
         if not queue:
-            raise Mismatch("the receiver waits for a broadcast that nobody sends")
+            raise Mismatch("the receiver waits for a broadcast that no rank sends")
         sent = queue.pop(0)
         if sent.sent() != item.sent():
             raise Mismatch(f"sent {sent.sent()}, expected {item.sent()}")
@@ -173,7 +174,7 @@ def run_rank(function: Any, setting: Setting, tp_rank: int, queue: list[Tensor])
 
 @functools.cache
 def run(function: Any, setting: Setting) -> Outcome:
-    """TP rank 0, and then TP rank 1 on what it sent."""
+    """Run TP rank 0, and then TP rank 1 on what it sent."""
     queue: list[Tensor] = []
     sender: dict[str, Any] = {}
     try:
@@ -185,7 +186,7 @@ def run(function: Any, setting: Setting) -> Outcome:
 
 
 def settings(function: Any, **fixed: bool) -> Iterator[Setting]:
-    """Every stage, with every setting that this shape of the function looks at."""
+    """Yield every stage, with every setting that this shape of the function looks at."""
     text = sources.unparsed(function)
     flags = {
         "sft": True,
@@ -209,16 +210,16 @@ def settings(function: Any, **fixed: bool) -> Iterator[Setting]:
 
 @functools.cache
 def faults(function: Any, none_elsewhere: bool = True) -> frozenset[str]:
-    """What is wrong with a function when `args.sft` is on; empty if it does as fixes.md says.
+    """Return what is wrong with a function when `args.sft` is on; nothing if it keeps the fix's promise.
 
-    ``none_elsewhere``: whether a receiver on a middle stage is to return None for every field it did not receive.
+    ``none_elsewhere``: whether a receiver on a middle stage must return None for every field that it did not receive.
     """
     made = (faults_in(function, setting, none_elsewhere) for setting in settings(function, sft=True))
     return frozenset().union(*made)
 
 
 def faults_in(function: Any, setting: Setting, none_elsewhere: bool = True) -> set[str]:
-    """What is wrong with a function in one setting."""
+    """Return what is wrong with a function in one setting."""
     found = set()
     outcome, place = run(function, setting), setting.place
     if outcome.error:
@@ -229,9 +230,9 @@ def faults_in(function: Any, setting: Setting, none_elsewhere: bool = True) -> s
         sent, received = outcome.sender[name], outcome.receiver[name]
         if received is None or sent is None:
             found.add(f"{place}: {name} is None")
-        elif sent.told() != received.told():
+        elif sent.described() != received.described():
             found.add(f"{place}: {name} differs")
-        elif sent.told() != data_of(setting)[name].told():
+        elif sent.described() != data_of(setting)[name].described():
             found.add(f"{place}: {name} is not the data's")
     metadata = sum(1 for item in outcome.sent if item[1] == "int32" and item[0] in (1, 3))
     if metadata != 2 + (2 if setting.dynamic and place == "whole" else 1 if setting.dynamic else 0):
@@ -240,7 +241,11 @@ def faults_in(function: Any, setting: Setting, none_elsewhere: bool = True) -> s
         kept = {"padding_mask"} if setting.padding_mask else set()
         if none_elsewhere and place == "middle" and name not in METADATA and (item is None) == (name in kept):
             found.add(f"middle: {name} is {'lost' if item is None else 'not None'}")
-        if item is not None and name in wanted_fields(setting) and item.told() != data_of(setting)[name].told():
+        if (
+            item is not None
+            and name in wanted_fields(setting)
+            and item.described() != data_of(setting)[name].described()
+        ):
             found.add(f"{place}: {name} differs")
         if item is None and name in wanted_fields(setting):
             found.add(f"{place}: {name} is None")
@@ -248,7 +253,7 @@ def faults_in(function: Any, setting: Setting, none_elsewhere: bool = True) -> s
 
 
 def wanted_fields(setting: Setting) -> set[str]:
-    """The fields, the metadata apart, that a receiver needs on this stage."""
+    """Return the fields that a receiver needs on this stage, without the metadata."""
     fields = {
         "whole": {"tokens", "labels", "loss_mask", "position_ids", "attention_mask", "padding_mask", "local_cp_size"},
         "first": {"tokens", "position_ids", "attention_mask", "padding_mask"},
@@ -258,12 +263,12 @@ def wanted_fields(setting: Setting) -> set[str]:
     return fields[setting.place] & set(data_of(setting))
 
 
-def told(batch: dict[str, Any]) -> dict[str, Any]:
-    return {name: item if item is None else item.told() for name, item in batch.items()}
+def described(batch: dict[str, Any]) -> dict[str, Any]:
+    return {name: item if item is None else item.described() for name, item in batch.items()}
 
 
 def is_trailing(function: Any) -> bool:
-    """Whether this is a shape of 0.16: the metadata is broadcast behind the arms."""
+    """Return whether this is a shape of 0.16, which broadcasts the metadata after the arms."""
     return sources.unparsed(function).count("def _broadcast_cu_seqlens(cu_seqlens)") == 2
 
 
@@ -289,12 +294,12 @@ def test_a_source_tree_before_packed_sequences_is_not_affected(version: str) -> 
 
 @pytest.mark.parametrize("case", UNTOUCHED)
 def test_without_sft_nothing_changes(case: sources.Case) -> None:
-    """The same broadcasts, in the same order, and the same batch on both sides; 0.16 makes fewer, and they agree."""
+    """The same broadcasts, in the same order, and the same batch on both sides; 0.16 has fewer, and they agree."""
     source = case.load()
     changed = source.rewritten.function
     for setting in settings(source.function, sft=False):
         before, after = run(source.function, setting), run(changed, setting)
-        assert told(after.sender) == told(before.sender)
+        assert described(after.sender) == described(before.sender)
         if is_trailing(source.function):
             assert after.error == ""
             assert after.sent == after.received
@@ -306,11 +311,11 @@ def test_without_sft_nothing_changes(case: sources.Case) -> None:
                 assert len(before.sent) - len(after.sent) == (2 if setting.place in ("whole", "first") else 0)
         else:
             assert after == before._replace(sender=after.sender, receiver=after.receiver)
-        assert told(after.receiver) == told(before.receiver)
+        assert described(after.receiver) == described(before.receiver)
 
 
 def test_without_sft_there_are_settings_to_compare() -> None:
-    """The comparison above is of something: jobs that run, on every stage."""
+    """The comparison above covers jobs that run, on every stage."""
     function = sources.first(WHEELS, "megatron-lm").function
     outcomes = {setting: run(function, setting) for setting in settings(function, sft=False)}
     assert {setting.place for setting, outcome in outcomes.items() if not outcome.error} == {
@@ -326,19 +331,14 @@ def test_without_sft_there_are_settings_to_compare() -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_the_rewrite_changes_the_function_alone(case: sources.Case) -> None:
-    sources.check(case.load())
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_the_rewrite_of_files_as_others_have_them(case: sources.Case) -> None:
-    sources.check_variants(case.load())
+class TestRewrite(EveryRewrite):
+    """The rewrite itself; the tests below run what it gives."""
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_with_sft_every_stage_has_the_metadata(case: sources.Case) -> None:
     source = case.load()
-    # 0.16 has no arm for the middle stages, and is given none: there a receiver keeps its empty buffers, as untouched
+    # 0.16 has no arm for the middle stages, and gets none: a receiver there keeps its empty buffers, as untouched
     trailing = is_trailing(source.function)
     assert faults(source.rewritten.function, none_elsewhere=not trailing) == set()
     if trailing:
@@ -369,7 +369,7 @@ def test_a_middle_receiver_of_0_17_has_uninitialised_memory() -> None:
 
 
 def test_the_gate_is_args_sft_and_never_the_data() -> None:
-    """With packed data but without `args.sft`, no stage gains a broadcast; both halves ask the same question."""
+    """With packed data but without `args.sft`, no stage gains a broadcast; both halves test the same flag."""
     source = sources.first(WHEELS, "megatron-lm")
     setting = Setting(4, 3, sft=False, dynamic=True)
     assert "cu_seqlens" in data_of(setting)
@@ -380,7 +380,7 @@ def test_the_gate_is_args_sft_and_never_the_data() -> None:
 
 
 def grafted(untouched: Any, rewritten: Any, *, sender: bool) -> Any:
-    """The rewritten function with its other half as it was."""
+    """Return the rewritten function with the other half untouched."""
     mixed = sources.mutated(rewritten, "args = get_args()", "args = get_args()")
     (split,) = (node for node in mixed.body if isinstance(node, ast.If))
     (old,) = (node for node in untouched.body if isinstance(node, ast.If))
@@ -391,16 +391,16 @@ def grafted(untouched: Any, rewritten: Any, *, sender: bool) -> Any:
     return mixed
 
 
-@pytest.mark.parametrize("sender", [True, False], ids=["sender alone", "receiver alone"])
+@pytest.mark.parametrize("sender", [True, False], ids=["sender only", "receiver only"])
 @pytest.mark.parametrize("case", CASES)
-def test_one_half_alone_is_not_enough(case: sources.Case, sender: bool) -> None:
+def test_one_half_is_not_enough(case: sources.Case, sender: bool) -> None:
     source = case.load()
     function = grafted(source.function, source.rewritten.function, sender=sender)
     found = faults(function)
     assert any("Mismatch" in fault for fault in found)
     if not is_trailing(source.function):
         assert {fault.partition(":")[0] for fault in found if "Mismatch" in fault} >= {"last"}
-    assert not codemod(case.target).holds(function)
+    assert not codemod(source.target).holds(function)
     assert shape.digest(function) != source.known.result
 
 
@@ -417,7 +417,7 @@ MUTATIONS = {
         "cu_seqlens = None\n            max_seqlen = None\n            _broadcast(labels)",
         "last: Mismatch",
     ),
-    "the receiver takes them the other way round": (
+    "the receiver takes them in reverse order": (
         "local_cp_size = None\n            cu_seqlens = _broadcast_cu_seqlens()\n            _broadcast(max_seqlen)",
         "local_cp_size = None\n            _broadcast(max_seqlen)\n            cu_seqlens = _broadcast_cu_seqlens()",
         "middle: Mismatch",
@@ -439,7 +439,7 @@ def test_part_of_the_rewrite_is_not_enough(name: str) -> None:
     assert not codemod(source.target).holds(function)
 
 
-def test_a_gate_on_the_data_is_told_apart() -> None:
+def test_a_gate_on_the_data_behaves_differently() -> None:
     source = sources.first(WHEELS, "megatron-lm")
     gated = "if {}:\n                _broadcast_cu_seqlens(batch['cu_seqlens'])"
     old, new = gated.format("args.sft"), gated.format("batch['cu_seqlens'] is not None")
@@ -452,14 +452,10 @@ def test_a_gate_on_the_data_is_told_apart() -> None:
 
 
 @pytest.mark.parametrize("pull", sources.as_written(FIX))
-def test_the_pull_request_as_written_is_known_and_ends_as_the_untouched_shape_does(pull: sources.Case) -> None:
+def test_the_pull_request_as_written_is_known_and_gives_the_result_of_the_untouched_shape(
+    pull: sources.Case,
+) -> None:
     source = pull.load()
     assert source.known.state == "affected"
     assert source.known.note == "pull request 4150 applied as written: still broken on the last stage"
-    same = [
-        item
-        for (fix, _, digest), item in catalog.shape_table().shapes.items()
-        if fix == FIX and item.result == source.known.result and digest != source.digest
-    ]
-    assert [item.state for item in same] == ["affected"]
-    assert same[0].note == ""
+    assert [(item.state, item.note) for item in sources.same_result(source)] == [("affected", "")]

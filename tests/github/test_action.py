@@ -1,4 +1,4 @@
-"""The composite action of docs/ci.md: inputs in, annotations, summary, outputs and exit code out."""
+"""The composite action of docs/ci.md: its inputs, annotations, summary, outputs and exit code."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def site(pristine: Path, tmp_path: Path) -> Path:
 
 
 class Job:
-    """A job of a workflow that uses the action, with the installed unhang in place of one that it would install."""
+    """A job of a workflow that uses the action, with the unhang that is installed here."""
 
     def __init__(self, folder: Path, capfd: pytest.CaptureFixture[str], patch: pytest.MonkeyPatch) -> None:
         self.summary, self.output, self._capfd = folder / "summary", folder / "output", capfd
@@ -53,10 +53,10 @@ class Job:
         patch.setattr(action, "_install", lambda version, folder: sys.executable)
 
     def run(self, **inputs: str | Path) -> cli.Ran:
-        told = {f"UNHANG_{name.upper()}": str(inputs.get(name, "")) for name in INPUTS}
-        told["UNHANG_COMMAND"] = told["UNHANG_COMMAND"] or "check"
+        variables = {f"UNHANG_{name.upper()}": str(inputs.get(name, "")) for name in INPUTS}
+        variables["UNHANG_COMMAND"] = variables["UNHANG_COMMAND"] or "check"
         self._capfd.readouterr()
-        code = action.main({**os.environ, **told})
+        code = action.main({**os.environ, **variables})
         return cli.Ran(code, *self._capfd.readouterr())
 
 
@@ -65,7 +65,7 @@ def job(tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.M
     return Job(tmp_path, capfd, monkeypatch)
 
 
-def test_a_needed_fix_is_annotated_summed_up_and_fails(job: Job, pristine: Path) -> None:
+def test_a_needed_fix_is_annotated_and_in_the_summary_and_fails(job: Job, pristine: Path) -> None:
     ran = job.run(target=pristine, require="mtp-cp-deadlock")
     assert ran.code == 1
     assert f"::error file={pristine / ENGINE},title=unhang mtp-cp-deadlock::needed" in ran.out
@@ -76,7 +76,7 @@ def test_a_needed_fix_is_annotated_summed_up_and_fails(job: Job, pristine: Path)
     assert "required fix not in place: mtp-cp-deadlock" in ran.err
 
 
-def test_apply_patches_and_sums_up_what_is_there_then(job: Job, site: Path) -> None:
+def test_apply_patches_and_the_summary_is_of_the_patched_code(job: Job, site: Path) -> None:
     assert job.run(command="apply", target=site).code == 0
     assert "| `mtp-cp-deadlock` | applied |" in job.summary.read_text()
     assert cli.unhang("check", "--target", site).code == 0
@@ -87,7 +87,7 @@ def test_diff_prints_the_diff_and_fails(job: Job, site: Path) -> None:
     assert (ran.code, f"+++ b/{ENGINE}" in ran.out) == (1, True)
 
 
-def test_an_error_is_summed_up(job: Job, tmp_path: Path) -> None:
+def test_an_error_is_in_the_summary(job: Job, tmp_path: Path) -> None:
     assert job.run(target=tmp_path / "nowhere").code == 2
     assert "not-a-folder: what --target names does not exist" in job.summary.read_text()
     assert job.output.read_text() == "digest=\nexit-code=2\n"
@@ -104,12 +104,12 @@ def test_an_unexpected_digest_fails(job: Job, site: Path) -> None:
     ("inputs", "why"),
     [
         ({"command": "revert"}, "command is 'revert', not one of check, apply, diff"),
-        ({"command": "diff", "require": "x"}, "require is of check and apply"),
-        ({"command": "apply", "expect_digest": "x"}, "expect-digest is of check, not of apply"),
+        ({"command": "diff", "require": "x"}, "require is for check and apply"),
+        ({"command": "apply", "expect_digest": "x"}, "expect-digest is for check, not for apply"),
         ({"target": "a", "source": "b"}, "only one of python, target, source can be given, not target and source"),
     ],
 )
-def test_inputs_that_do_not_fit_are_told_before_anything_is_installed(
+def test_wrong_inputs_are_reported_before_anything_is_installed(
     job: Job, monkeypatch: pytest.MonkeyPatch, inputs: dict[str, str], why: str
 ) -> None:
     monkeypatch.delattr(action, "_install")
@@ -117,22 +117,22 @@ def test_inputs_that_do_not_fit_are_told_before_anything_is_installed(
     assert (ran.code, why in ran.out) == (2, True)
 
 
-def test_inputs_become_words_and_never_shell() -> None:
+def test_inputs_become_arguments_and_never_shell_code() -> None:
     inputs = {**dict.fromkeys(INPUTS, ""), "command": "check", "target": "a b; rm -rf /", "fix": "x y", "require": "z"}
     assert action.command_line(inputs) == [
         "check", "--target", "a b; rm -rf /", "--fix", "x", "--fix", "y", "--require", "z", "--output-format", "github",
     ]  # fmt: skip
 
 
-def test_the_job_s_own_python_is_looked_at_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_default_is_the_python_of_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", os.path.dirname(sys.executable))
     assert action.where(dict.fromkeys(INPUTS, "")) == ["--python", shutil.which("python")]
 
 
-def test_a_table_survives_what_stands_in_it() -> None:
+def test_the_summary_s_table_escapes_its_cells() -> None:
     row = dict.fromkeys(("upstream", "version", "fix", "verdict", "function"), "x")
-    told = action.summary({"digest": "d", "results": [{**row, "detail": "a | b\n<script>"}]}, "check", 0)
-    assert "| a \\| b &lt;script> |" in told
+    text = action.summary({"digest": "d", "results": [{**row, "detail": "a | b\n<script>"}]}, "check", 0)
+    assert "| a \\| b &lt;script> |" in text
 
 
 def test_every_input_reaches_the_script() -> None:
@@ -144,12 +144,44 @@ def test_every_input_reaches_the_script() -> None:
     assert re.findall(r"run: (.*)", text) == ['python3 "$GITHUB_ACTION_PATH/run.py"']
 
 
-def test_by_default_the_unhang_that_the_action_came_with_is_installed(pristine: Path, tmp_path: Path) -> None:
+def hijack(workspace: Path) -> Path:
+    """Write modules into a workspace that would make every step of the action succeed."""
+    for name in "unhang", "pip":
+        (workspace / f"{name}.py").write_text("import sys; print('{}'); sys.exit(0)\n")
+    return workspace
+
+
+def test_modules_in_the_workspace_are_not_imported(
+    job: Job, pristine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(hijack(tmp_path))
+    ran = job.run(target=pristine)
+    assert (ran.code, "title=unhang mtp-cp-deadlock::needed" in ran.out) == (1, True)
+    assert "| `mtp-cp-deadlock` | needed |" in job.summary.read_text()
+
+
+@pytest.mark.parametrize(("version", "requirement"), [("", str(REPOSITORY)), ("1.2", "unhang==1.2")])
+def test_unhang_is_installed_into_an_environment_of_its_own(
+    version: str, requirement: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands: list[list[str]] = []
+    monkeypatch.setattr(action.venv, "create", lambda folder, **options: commands.append([str(folder)]))
+    monkeypatch.setattr(action.subprocess, "run", lambda command, check: commands.append(command))
+    python = action._install(version, tmp_path)
+    assert (commands[0], python) == ([str(tmp_path)], tmp_path / "bin" / "python")
+    assert commands[1][:4] == [str(python), "-I", "-m", "pip"]
+    assert commands[1][-2:] == ["install", requirement]
+
+
+@pytest.mark.slow
+def test_by_default_the_unhang_of_the_action_is_installed(pristine: Path, tmp_path: Path) -> None:
     env = {"UNHANG_COMMAND": "check", "UNHANG_TARGET": str(pristine), "RUNNER_TEMP": str(tmp_path)}
     if subprocess.run([sys.executable, "-m", "ensurepip", "--version"], capture_output=True, check=False).returncode:
-        pytest.skip("this Python has no ensurepip: the action's own environment cannot be made")
-    ran = cli.python(ACTION / "run.py", env=env)
+        pytest.skip("this Python has no ensurepip, so the action cannot create its environment")
+    (tmp_path / "workspace").mkdir()
+    ran = cli.python(ACTION / "run.py", env=env, cwd=hijack(tmp_path / "workspace"))
     assert (ran.code, "title=unhang mtp-cp-deadlock::needed" in ran.out) == (1, True), ran.err
-    where = [tmp_path / "unhang-action" / "bin" / "python", "-c", "import unhang; print(unhang.__file__)"]
+    python = str(tmp_path / "unhang-action" / "bin" / "python")
+    where = [python, "-c", "import unhang; print(unhang.__file__)"]
     found = subprocess.run(where, capture_output=True, text=True, check=True, cwd="/").stdout
     assert found.startswith(str(tmp_path / "unhang-action"))

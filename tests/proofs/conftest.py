@@ -1,4 +1,4 @@
-"""Keeps a line for each proof; prints the table at the end, and writes it as JSON where ``UNHANG_PROOFS_JSON`` says."""
+"""Collects a line for each proof, prints the table at the end, and writes it to ``UNHANG_PROOFS_JSON`` as JSON."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LINES = pytest.StashKey[list[dict[str, Any]]]()
 
 @pytest.fixture
 def tell(request: pytest.FixtureRequest) -> Callable[..., None]:
-    """Keep a line of the table: fix, versions, topology, variant, what it did, seconds, and what is wrong."""
+    """Add a line to the table: proof, topology, case, outcomes, and what is wrong."""
     lines = request.config.stash.setdefault(LINES, [])
     return lambda **line: lines.append(line)
 
@@ -29,8 +29,8 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     for line in lines:
         control = " (control)" if line["control"] else ""
         parts = [line["proof"], line["topology"], f"{line['case']}{control}"]
-        for variant, told in line["outcomes"].items():
-            parts.append(f"{variant}: {told['status']}, {told['seconds']:.2f} s: {told['detail']}")
+        for variant, end in line["outcomes"].items():
+            parts.append(f"{variant}: {end['status']}, {end['seconds']:.2f} s: {end['detail']}")
         if line["wrong"]:
             parts.append(f"WRONG: {line['wrong']}")
         terminalreporter.write_line(" | ".join(parts))

@@ -1,4 +1,4 @@
-"""Which cases and variants a release does not have, and which end otherwise there; each with the reason. Data."""
+"""Data: cases and variants that a release does not have or that end otherwise there, and why."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ _EMPTY = "empty-expert-hang"
 _RECOMPUTE = [
     f"{dispatcher}-recompute-{end}" for dispatcher in ("alltoall", "allgather") for end in ("cuts", "keeps", "same")
 ]
-_NO_RECOMPUTE = dict.fromkeys(_RECOMPUTE, "its config knows no recomputation of an MoE layer's activation alone")
-_NO_ON_INPUT = dict.fromkeys(("on-input-cuts", "on-input-keeps"), "its config knows no probabilities applied on input")
-_ONE_GROUP = {"the order of odd ranks reversed": "it has one group to be warmed up, and so no order"}
-_NO_PROBS = {"half: rows without probabilities": "its experts are given no probabilities"}
+_NO_RECOMPUTE = dict.fromkeys(_RECOMPUTE, "its config cannot recompute only the activation of an MoE layer")
+_NO_ON_INPUT = dict.fromkeys(("on-input-cuts", "on-input-keeps"), "its config cannot apply probabilities on input")
+_ONE_GROUP = {"the order of odd ranks reversed": "it warms up a single group, so there is no order"}
+_NO_PROBS = {"half: rows without probabilities": "its experts get no probabilities"}
 
 LACKING: dict[tuple[str, str], dict[str, str]] = {
     (_EMPTY, "0.10.0"): {**_NO_RECOMPUTE, **_NO_ON_INPUT, **_NO_PROBS},
@@ -19,11 +19,11 @@ LACKING: dict[tuple[str, str], dict[str, str]] = {
     (_EMPTY, "0.12.0"): _NO_PROBS,
     **{("expert-dp-warmup", version): _ONE_GROUP for version in ("0.10.0", "0.11.0", "0.12.3")},
 }
-"""By fix and version: the cases and variants that cannot be run on it, and why."""
+"""By fix and version: the cases and variants that cannot run on it, and why."""
 
-# To 0.12.0 the probabilities go past the experts, so that the router has a gradient without them. The empty rank thus
-# comes further: with all-gather to another collective of the same group, where gloo aborts; and with data parallelism
-# to the reduction of gradients, where it waits.
+# Up to 0.12.0 the probabilities bypass the experts, so that the router has a gradient without them. So the empty rank
+# gets further: with all-gather to another collective of the same group, where gloo aborts; with data parallelism to the
+# reduction of gradients, where it waits.
 _BACKWARD = "in the dispatcher's backward pass"
 _PAST_THE_EXPERTS = {
     "allgather-cuts": (CRASHED, _BACKWARD),
@@ -33,4 +33,4 @@ _PAST_THE_EXPERTS = {
 OTHERWISE: dict[tuple[str, str], dict[str, tuple[str, str]]] = {
     (_EMPTY, version): _PAST_THE_EXPERTS for version in ("0.10.0", "0.11.0", "0.12.0")
 }
-"""By fix and version: how the untouched source ends there, and what must be named."""
+"""By fix and version: how the untouched source ends there, and what its outcome must name."""

@@ -1,42 +1,79 @@
-"""The variants on which a proof must fail: halves of our own patches, and upstream's pull requests as written."""
+"""Variants that a proof must fail on: halves of our own patches, and upstream's pull requests as written."""
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
+from functools import cache
+from typing import Any
 
-from git import Repo
+import pytest
+from git import GitError, Repo
 
 from support import wheels
+from unhang.compat import upstreams
 from unhang.compat.sweep import as_written as pull_request
-from unhang.compat.sweep import sources as compat
 from unhang.prove.host import Other
 
 
 def without(old: str, new: str, count: int = 1) -> Callable[[bytes, bytes], bytes]:
-    """Our patch with the first ``count`` of one of its own phrases replaced, from its comment on."""
+    """Replace the first ``count`` matches of ``old`` in our patch, from its comment on."""
 
     def change(before: bytes, after: bytes) -> bytes:
         head, marker, patch = after.decode().partition("# unhang ")
         mutated, found = re.subn(old, new, patch, count=count)
-        assert found == count, f"{old} stands {found} times in {patch[:200]}"
+        assert found == count, f"{old} is {found} times in {patch[:200]}"
         return f"{head}{marker}{mutated}".encode()
 
     return change
 
 
 def as_written(fix: str) -> Callable[[bytes, bytes], bytes]:
-    """The fix's pull request, applied to the untouched file of an upstream that there is a clone of."""
+    """Apply the fix's pull request, from a clone of its upstream, to the untouched file."""
 
     def change(before: bytes, after: bytes) -> bytes:
-        (item,) = (item for item in compat.load("upstreams.json")["as-written"] if item["fix"] == fix)
-        repo = Repo(wheels.clone(item["upstream"]))
-        diff = pull_request.hunks(repo, item["ref"], item["file"], item["function"])
-        data = pull_request.applied(diff, before)
+        data = pull_request.applied(_diff(fix), before)
         assert data is not None, "the pull request does not apply"
         return data
 
     return change
+
+
+def need_pull_request(fix: str) -> None:
+    """Skip the test where no clone is named; fail it, in one line, where the clone cannot be read."""
+    wheels.clone(_item(fix)["upstream"])
+    if why := unreadable(fix):
+        pytest.fail(why, pytrace=False)
+
+
+@cache
+def unreadable(fix: str) -> str:
+    """Return why the pull request of a fix cannot be read from a clone; empty where it can."""
+    variable = wheels.CLONES[_item(fix)["upstream"]]
+    path = os.environ.get(variable)
+    if not path:
+        return f"{variable} names no clone"
+    try:
+        _diff(fix)
+    except (GitError, OSError) as error:  # also for a bare clone without a config file, which GitPython cannot read
+        lines = str(getattr(error, "stderr", "") or error).strip().splitlines()
+        return f"{variable}={path} gives no {_item(fix)['ref']}: {lines[-1] if lines else type(error).__name__}"
+    return ""
+
+
+@cache
+def _diff(fix: str) -> str:
+    """Return the change that the pull request of a fix makes to the target. Raises GitError, and OSError."""
+    item = _item(fix)
+    with Repo(os.environ[wheels.CLONES[item["upstream"]]]) as repo:
+        return pull_request.hunks(repo, item["ref"], item["file"], item["function"])
+
+
+def _item(fix: str) -> dict[str, Any]:
+    """Return where the pull request of a fix is."""
+    (item,) = (item for item in upstreams.load()["as-written"] if item["fix"] == fix)
+    return dict(item)
 
 
 AS_WRITTEN = "pull request as written"

@@ -1,4 +1,4 @@
-"""Which proofs are run on which releases: the data that `nox -s proofs` works through, and one run of each."""
+"""The releases that `nox -s proofs` runs each proof on, and one run of each."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from proofs.exceptions import LACKING, OTHERWISE
-from proofs.others import AS_WRITTEN, OTHERS
+from proofs.others import AS_WRITTEN, OTHERS, unreadable
 from support import interpreters, wheels
 from unhang.find import environment, locate
 from unhang.prove import host
@@ -26,32 +26,32 @@ _EXPERT_LINES = (  # a release for each shape of the forward
 
 
 class Proof(NamedTuple):
-    """A fix, proved on one release of one upstream, with what else is needed to run it.
+    """The proof of a fix on one release of one upstream.
 
-    A wheel of megatron-core brings megatron-lm of its own version.
+    A wheel of megatron-core contains megatron-lm of its own version.
     """
 
     fix: str
     upstream: str
     version: str
     beside: tuple[tuple[str, str], ...] = ()
-    """The other upstreams that are imported, untouched: project and version."""
+    """Project and version of the other upstreams that it imports, untouched."""
     core: bool = False
     """Whether its core cases belong to the core set."""
 
     @property
     def name(self) -> str:
-        """Fix, upstream and versions."""
+        """The fix, the upstreams and their versions."""
         releases = [(self.upstream, self.version), *self.beside]
         return f"{self.fix} {' with '.join(' '.join(release) for release in releases)}"
 
     @property
     def lacking(self) -> dict[str, str]:
-        """Its cases and variants that this release does not have, and why."""
+        """The cases and variants that this release does not have, and why."""
         return LACKING.get((self.fix, self.version), {})
 
     def cases(self) -> list[Case]:
-        """Its cases: the core ones alone, where that is asked for."""
+        """Return its cases, or only the core ones unless all proofs are wanted."""
         every = getattr(module(self.fix), "CASES_BY_UPSTREAM", {}).get(self.upstream, module(self.fix).CASES)
         otherwise = OTHERWISE.get((self.fix, self.version), {})
         return [
@@ -62,17 +62,17 @@ class Proof(NamedTuple):
 
 
 def module(fix: str) -> Any:
-    """The proof of a fix."""
+    """Return the module of a fix's proof."""
     return importlib.import_module(f"unhang.prove.fixes.{fix.replace('-', '_')}")
 
 
 def everything() -> bool:
-    """Whether all proofs are wanted, and not the core set alone."""
+    """Return whether all proofs are wanted, instead of the core set."""
     return os.environ.get("UNHANG_PROOFS") == "all"
 
 
 def proofs() -> list[Proof]:
-    """The proofs to run."""
+    """Return the proofs to run."""
     found = [
         Proof("mtp-cp-deadlock", "verl", "0.7.1", (("megatron-core", "0.16.1"),), core=True),
         Proof("mtp-cp-deadlock", "verl", "0.7.1", (("megatron-core", "0.15.3"),)),
@@ -90,7 +90,7 @@ def proofs() -> list[Proof]:
 
 @cache
 def answer(proof: Proof) -> host.Answer:
-    """Run a proof, once: all its cases, on all variants."""
+    """Run all cases of a proof on all variants, once."""
     interpreter = interpreters.with_torch()
     releases = [(_PROJECTS.get(proof.upstream, proof.upstream), proof.version), *proof.beside]
     places = [environment.for_target(str(unpacked(*release))) for release in releases]
@@ -108,19 +108,18 @@ def answer(proof: Proof) -> host.Answer:
 
 
 def others(proof: Proof) -> dict[str, host.Other]:
-    """The variants that a proof is to fail on: those that need a clone only where one is named."""
+    """Return the variants that a proof must fail on, without the pull request where it cannot be read."""
     known = {case.name for case in proof.cases()}
     found = {}
     for name, other in OTHERS[proof.fix, proof.upstream].items():
-        has_source = name != AS_WRITTEN or os.environ.get(wheels.CLONES[proof.upstream])
-        if has_source and name not in proof.lacking:
+        if name not in proof.lacking and not (name == AS_WRITTEN and unreadable(proof.fix)):
             found[name] = other._replace(fails=tuple(case for case in other.fails if case in known))
     return found
 
 
 @cache
 def unpacked(project: str, version: str) -> Path:
-    """A release's wheel, laid out in a folder beside the cached wheels that later runs find again."""
+    """Return the folder that a release's wheel is unpacked in, beside the cached wheels; later runs use it again."""
     wheel = wheels.fetch(project, version)
     folder = wheel.parent / "unpacked" / wheel.stem
     if not folder.exists():

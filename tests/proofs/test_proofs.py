@@ -1,4 +1,4 @@
-"""Each hang shown on the untouched source, and gone on the patched one: one test for each case of each proof."""
+"""Each hang shown on the untouched source and gone on the patched one: a test for each case of each proof."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 
-from proofs import suite
+from proofs import judging, suite
 from proofs.exceptions import LACKING, OTHERWISE
-from proofs.others import OTHERS
-from support import wheels
-from unhang.prove import cases, host
-from unhang.prove.cases import Case, Outcome
+from proofs.others import OTHERS, need_pull_request
+from unhang.prove import host
+from unhang.prove.cases import Case
 
 Tell = Callable[..., None]
 CASES = [
@@ -34,8 +33,8 @@ def test_the_untouched_source_shows_the_defect_and_the_patched_one_does_not(
 ) -> None:
     outcomes = suite.answer(proof).outcomes
     untouched, patched = outcomes[host.UNTOUCHED][case.name], outcomes[host.PATCHED][case.name]
-    wrong = cases.verdict(case, untouched, patched)
-    pair = {"untouched": _told(untouched), "patched": _told(patched)}
+    wrong = judging.verdict(case, untouched, patched)
+    pair = {"untouched": untouched._asdict(), "patched": patched._asdict()}
     tell(**_line(proof, case, wrong), outcomes=pair)
     assert not wrong
 
@@ -44,18 +43,18 @@ def test_the_untouched_source_shows_the_defect_and_the_patched_one_does_not(
 def test_half_a_patch_fails(proof: suite.Proof, name: str, tell: Tell) -> None:
     known = {case.name: case for case in proof.cases()}
     if name not in suite.others(proof):
-        wheels.clone(proof.upstream)  # skips the test, and says why
+        need_pull_request(proof.fix)
     outcomes = suite.answer(proof).outcomes[name]
     assert outcomes
     assert outcomes.keys() == set(suite.others(proof)[name].fails)
-    wrong = cases.survivors(outcomes)
+    wrong = judging.survivors(outcomes)
     for case, outcome in outcomes.items():
-        tell(**_line(proof, known[case], wrong), outcomes={name: _told(outcome)})
+        tell(**_line(proof, known[case], wrong), outcomes={name: outcome._asdict()})
     assert not wrong
 
 
 def test_what_is_left_out_exists() -> None:
-    """A case or variant of another name would be left out by mistake, or no more."""
+    """With a wrong name, something else would be left out, or nothing."""
     known = {(one.fix, one.version): one for one in suite.proofs()}
     for key in LACKING.keys() | OTHERWISE.keys():
         if key not in known:
@@ -81,7 +80,3 @@ def _line(proof: suite.Proof, case: Case, wrong: str) -> dict[str, Any]:
         "control": case.is_control,
         "wrong": wrong,
     }
-
-
-def _told(outcome: Outcome) -> dict[str, Any]:
-    return outcome._asdict()

@@ -1,7 +1,7 @@
-"""sft-packed-seq-broadcast where no wheel has it: 0.16's source trees, dev's shapes, the real ``get_batch`` of each.
+"""sft-packed-seq-broadcast on source trees: 0.16, the shapes of dev, and the real ``get_batch`` of each.
 
-All of them need ``UNHANG_MEGATRON_CLONE``, and are run with ``UNHANG_PROOFS=all``. What is without --sft is also told
-of the wheels, which ``suite`` runs.
+These tests need ``UNHANG_MEGATRON_CLONE`` and ``UNHANG_PROOFS=all``. Those without --sft also run on the wheels of
+``suite``.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from typing import Any
 
 import pytest
 
-from proofs import suite
-from proofs.others import AS_WRITTEN, as_written
+from proofs import judging, suite
+from proofs.others import AS_WRITTEN, as_written, unreadable
 from support import interpreters, wheels
 from unhang.find import environment, locate
 from unhang.prove import cases, host
@@ -41,9 +41,9 @@ TREES = {
     "0af570878": DEV,
     "280d2440d": tuple(case for case in proof.CASES_OF_NEWEST_TREES if case.topology.world <= 8),
 }
-"""The releases that only trees have whole, and the first commit of each shape that only dev has had."""
+"""The releases that only trees have in full, and the first commit of each shape that only dev has had."""
 LACKING = {
-    "core_v0.16.1": {GATE},  # there --sft gates no broadcast: all stages have the same ones
+    "core_v0.16.1": {GATE},  # there --sft gates no broadcast: all stages have the same
     "280d2440d": {AS_WRITTEN},  # the pull request does not apply
 }
 FILES = ("megatron", "pretrain_gpt.py", "gpt_builders.py", "model_provider.py")
@@ -58,7 +58,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @cache
 def answer(folder: Path, version: str) -> host.Answer:
-    """Run all cases on a tree, once, on all variants."""
+    """Run all cases of a tree on all variants, once."""
     python = interpreters.with_torch()
     command = ["git", "-C", str(CLONE), "archive", "--format=zip", version, *FILES]
     done = subprocess.run(command, capture_output=True, check=True)
@@ -71,14 +71,14 @@ def answer(folder: Path, version: str) -> host.Answer:
 
 
 def others(version: str) -> dict[str, Other]:
-    """The variants that must fail on this tree: those whose cases it has."""
+    """Return the variants that must fail on this tree: those whose cases it has."""
     known = {case.name for case in TREES[version]}
-    lacking = LACKING.get(version, set())
+    lacking = LACKING.get(version, set()) | ({AS_WRITTEN} if unreadable(FIX) else set())
     return {name: other for name, other in OTHERS.items() if known.issuperset(other.fails) and name not in lacking}
 
 
 def grafted(kept: str) -> Callable[[bytes, bytes], bytes]:
-    """One half of our patch, ``body`` (the sender's) or ``orelse`` (the receiver's); the other as upstream has it."""
+    """Keep one half of our patch, ``body`` (the sender) or ``orelse`` (the receiver), and upstream's other half."""
 
     def change(before: bytes, after: bytes) -> bytes:
         other = {"body": "orelse", "orelse": "body"}[kept]
@@ -91,7 +91,7 @@ def grafted(kept: str) -> Callable[[bytes, bytes], bytes]:
 
 
 def half(data: bytes, part: str) -> tuple[list[bytes], int, int]:
-    """A file's lines, and where in them the sending or the receiving half begins and ends."""
+    """Return a file's lines, and the first and last line of its sending or receiving half."""
     (function,) = (node for node in ast.parse(data).body if getattr(node, "name", "") == "get_batch_on_this_tp_rank")
     assert isinstance(function, ast.FunctionDef)
     (split,) = (node for node in function.body if isinstance(node, ast.If))
@@ -100,7 +100,7 @@ def half(data: bytes, part: str) -> tuple[list[bytes], int, int]:
 
 
 def without_gate(before: bytes, after: bytes) -> bytes:
-    """Our patch with the metadata sent and received on every stage, --sft or not."""
+    """Send and receive the metadata on every stage, also without --sft."""
     head, marker, patch = after.partition(b"# unhang ")
     assert patch.count(b"if args.sft:") >= 4
     return head + marker + patch.replace(b"if args.sft:", b"if True:")
@@ -112,11 +112,16 @@ OTHERS = {
     "without the gate on --sft": Other(without_gate, ("tp2-pp4-no-sft",)),
     AS_WRITTEN: Other(as_written(FIX), ("tp2-pp2", "tp2-pp4")),
 }
-WHY = f"needs UNHANG_PROOFS=all, and a clone that {wheels.CLONES['megatron-lm']} names"
+WHY = f"needs UNHANG_PROOFS=all and a clone that {wheels.CLONES['megatron-lm']} names"
 NONE = [pytest.param(None, None, id="trees", marks=pytest.mark.skip(reason=WHY))]
 PAIRS = [pytest.param(version, case, id=f"{version}-{case.name}") for version in VERSIONS for case in TREES[version]]
 VARIANTS = [pytest.param(version, name, id=f"{version}-{name}") for version in VERSIONS for name in others(version)]
-PLAIN = [pair for pair in PAIRS if not pair.values[1].options.get("sft", True)]
+PLAIN = [
+    pytest.param(version, case, id=f"{version}-{case.name}")
+    for version in VERSIONS
+    for case in TREES[version]
+    if not case.options.get("sft", True)
+]
 
 
 @pytest.mark.parametrize(("version", "case"), PAIRS or NONE)
@@ -125,7 +130,7 @@ def test_the_untouched_source_shows_the_defect_and_the_patched_one_does_not(
 ) -> None:
     outcomes = answer(folder, version).outcomes
     pair = {name: outcomes[name][case.name] for name in (host.UNTOUCHED, host.PATCHED)}
-    wrong = cases.verdict(case, *pair.values())
+    wrong = judging.verdict(case, *pair.values())
     tell(**line(version, case, wrong), outcomes={name: outcome._asdict() for name, outcome in pair.items()})
     assert not wrong
 
@@ -134,7 +139,7 @@ def test_the_untouched_source_shows_the_defect_and_the_patched_one_does_not(
 def test_half_a_patch_fails(folder: Path, version: str, name: str, tell: Callable[..., None]) -> None:
     outcomes = answer(folder, version).outcomes[name]
     assert outcomes.keys() == {*OTHERS[name].fails}
-    wrong = cases.survivors(outcomes)
+    wrong = judging.survivors(outcomes)
     for case in TREES[version]:
         if case.name in outcomes:
             tell(**line(version, case, wrong), outcomes={name: outcomes[case.name]._asdict()})
@@ -163,13 +168,13 @@ def test_without_sft_a_wheel_does_exactly_as_before(one: suite.Proof) -> None:
 
 
 def same_without_sft(case: Case, outcomes: Mapping[str, Mapping[str, Outcome]], *, fewer: bool) -> None:
-    """Every field on every rank is as before (by digest), and so are the broadcasts, or they are fewer."""
+    """Check that every field on every rank is as before (by digest), and that there are no more broadcasts."""
     before, after = (outcomes[name][case.name].detail.split("; batches ") for name in (host.UNTOUCHED, host.PATCHED))
     assert after[1] == before[1] != ""
     if not fewer:
         assert after[0] == before[0]
     else:
-        counts = [[int(number) for number in re.findall(r" (\d+)(?=,|$)", told)] for told, _ in (before, after)]
+        counts = [[int(number) for number in re.findall(r" (\d+)(?=,|$)", detail)] for detail, _ in (before, after)]
         assert len(counts[0]) == len(counts[1]) == case.topology.world // case.topology.tp
         assert all(new <= old for old, new in zip(*counts))
 
@@ -181,7 +186,7 @@ def test_each_set_of_cases_has_a_control_and_a_defect() -> None:
 
 
 def test_every_affected_shape_is_proved() -> None:
-    """On a tree or a wheel, each; a pull request as written has the result of the shape that it was applied to."""
+    """Each is proved on a tree or a wheel. A pull request as written has the result of its base shape."""
     rows = [row for row in catalog._data("shapes.json")["shapes"] if row["fix"] == FIX and row["state"] == "affected"]
     firsts = {row["result"]: row["first"].split()[1] for row in rows if "first" in row}
     assert {row["result"] for row in rows} == firsts.keys()
@@ -190,7 +195,7 @@ def test_every_affected_shape_is_proved() -> None:
 
 
 def line(version: str, case: Case, wrong: str) -> dict[str, Any]:
-    """What the table says of a case beside its outcomes."""
+    """Return the columns of the table other than the outcomes."""
     return {
         "proof": f"{FIX} megatron-lm {version} (tree)",
         "fix": FIX,

@@ -1,4 +1,4 @@
-"""A function's own lines, found by indentation: the very nodes that parsing the whole file gives, or nothing at all."""
+"""A function's own lines, found by indentation: they give the nodes that the whole file gives, or nothing."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ class Owner:
 def run():
     return 2
 """
-# By indentation alone these seem to end too early, to be two, or to have no line of their own.
+# By indentation alone, these seem to end too early, to be two, or to have no line of their own.
 MISLEADING = {
-    "a text at the margin": 'def run():\n    """a\nb\n"""\n    return "c"\n',
-    "a second name in a text": 'TEXT = """\ndef run(): pass\n"""\ndef run():\n    return 1\n',
+    "a string at the margin": 'def run():\n    """a\nb\n"""\n    return "c"\n',
+    "a definition in a string": 'TEXT = """\ndef run(): pass\n"""\ndef run():\n    return 1\n',
     "on the line of another statement": "if x: pass\nelse:\n    a = 1; run = 2\n",
     "decorators of several lines": "@some(\n  1,\n)\ndef run():\n    return 1\n",
 }
@@ -53,7 +53,7 @@ def test_the_nodes_are_those_of_the_whole_file(qualified: str) -> None:
     assert ast.dump(found, include_attributes=True) == ast.dump(whole, include_attributes=True)
 
 
-def test_another_shape_than_the_one_on_record_is_not_taken() -> None:
+def test_a_function_of_another_shape_is_not_returned() -> None:
     expected = shape.digest(_whole(PLAIN, "Owner.run"))
     changed = PLAIN.replace("x = 1", "x = 3")
     assert excerpt.find(splice.lines(PLAIN), "Owner.run", expected) is not None
@@ -61,7 +61,7 @@ def test_another_shape_than_the_one_on_record_is_not_taken() -> None:
 
 
 @pytest.mark.parametrize("why", MISLEADING)
-def test_what_indentation_cannot_tell_is_left_to_the_whole_file(why: str) -> None:
+def test_a_function_that_indentation_does_not_find_is_not_returned(why: str) -> None:
     found = shape.find(shape.parse(MISLEADING[why].encode()), "run")
     expected = shape.digest(found[0]) if found else ""
     assert excerpt.find(splice.lines(MISLEADING[why]), "run", expected) is None
@@ -71,7 +71,7 @@ def test_what_indentation_cannot_tell_is_left_to_the_whole_file(why: str) -> Non
     ("project", "version"), [("megatron-core", "0.17.1"), ("verl", "0.7.1"), ("ms-swift", "4.6.0")]
 )
 def test_every_function_of_a_release_is_found_by_its_own_lines(project: str, version: str) -> None:
-    """Else the cheap way is never gone, and nobody notices."""
+    """If not, every rewrite would parse the whole file, and nobody would notice."""
     seen = 0
     for target in {target for fix in catalog.fixes().values() for target in fix.targets}:
         data = wheels.read(project, version, target.file)

@@ -1,4 +1,4 @@
-"""Outlines: equal on every Python, one for one with shapes, packed without loss, and without a line of upstream's."""
+"""Outlines: equal on every Python, as distinct as shapes, and free of upstream's code."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ import pytest
 import unhang
 from shapes.test_shape import NASTY, interpreter
 from support import wheels
-from unhang.compat.sweep import outlines, sources
+from support.checkout import COMPAT
 from unhang.shapes import catalog, outline, shape
 
-DATA = Path(sources.HERE) / "data" / "outlines.json"
+DATA = COMPAT / "data" / "outlines.json"
 TARGETS = [target for fix in catalog.fixes().values() for target in fix.targets]
 SCRIPT = """
 import ast, json, sys
@@ -32,10 +32,6 @@ def function(code: str) -> shape.Function:
     node = ast.parse(code).body[0]
     assert isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
     return node
-
-
-def made(code: shape.Function, last: str) -> outlines.Row:
-    return outlines.Row("f", shape.digest(code), last, tuple(outline.outline(code)))
 
 
 def kinds(code: str) -> list[str]:
@@ -72,14 +68,14 @@ def f(x):
     assert ",".join(kinds(code)) == wanted
 
 
-def test_a_statement_is_told_without_those_nested_in_it() -> None:
+def test_a_digest_leaves_out_nested_statements() -> None:
     one = outline.outline(function("def f(x):\n    with x:\n        a = 1\n        b = 2\n"))
     other = outline.outline(function("def f(x):\n    with x:\n        a = 3\n        b = 2\n"))
     differ = [left.kind for left, right in zip(one, other) if left.digest != right.digest]
     assert differ == ["Assign"]
 
 
-def test_the_same_statement_has_one_digest_wherever_it_is_nested() -> None:
+def test_a_statement_has_the_same_digest_at_every_depth() -> None:
     first, _, second = outline.outline(function("def f():\n    a = 1\n    if x:\n        a = 1\n"))[1:]
     assert (first.digest, first.depth, second.depth) == (second.digest, 1, 2)
 
@@ -109,8 +105,8 @@ def test_parents() -> None:
 
 def test_an_arm_has_a_line() -> None:
     code = "def f(x):\n    match x:\n        case 1: pass\n\n    try:\n        a()\n    finally:\n\n        b()\n"
-    told = [(placed.entry.kind, placed.line) for placed in outline.placed_outline(function(code))]
-    assert told[2:] == [("match_case", 3), ("Pass", 3), ("Try", 5), ("Expr", 6), ("finally", 9), ("Expr", 9)]
+    lines = [(placed.entry.kind, placed.line) for placed in outline.placed_outline(function(code))]
+    assert lines[2:] == [("match_case", 3), ("Pass", 3), ("Try", 5), ("Expr", 6), ("finally", 9), ("Expr", 9)]
 
 
 @pytest.mark.parametrize("minor", [10, 11, 12, 13])
@@ -124,7 +120,7 @@ def test_an_outline_is_equal_on_every_python(minor: int, tmp_path: Path) -> None
         version = {"verl": "0.7.1", "ms-swift": "4.6.0"}.get(project, "0.17.1")
         data = wheels.read(project, version, target.file)
         found = shape.find(shape.parse(data), target.function) if data is not None else []
-        # as it stands, not unparsed: newer Pythons have spellings that older ones do not parse
+        # the source, not ast.unparse: newer Pythons write code that older ones do not parse
         rows = (data or b"").decode().splitlines(keepends=True)
         code += "".join("\n" + textwrap.dedent("".join(rows[node.lineno - 1 : node.end_lineno])) for node in found)
     done = subprocess.run(
@@ -135,38 +131,14 @@ def test_an_outline_is_equal_on_every_python(minor: int, tmp_path: Path) -> None
         check=False,
     )
     assert done.returncode == 0, done.stderr.decode()
-    version_, told = json.loads(done.stdout)
+    version_, found_there = json.loads(done.stdout)
     nodes = [node for node in ast.parse(code).body if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
     assert version_ == minor
-    assert told == json.loads(json.dumps([outline.placed_outline(node) for node in nodes]))
-    assert sum(map(len, told)) > 500
+    assert found_there == json.loads(json.dumps([outline.placed_outline(node) for node in nodes]))
+    assert sum(map(len, found_there)) > 500
 
 
 # -- the data ---------------------------------------------------------------------------------------------------------
-
-
-def test_packing_loses_nothing() -> None:
-    bodies = ("with x:\n        a()\n        b()\n", "if x:\n        with x:\n            a()\n")
-    codes = [f"def f(x):\n    {body}" for body in bodies]
-    rows = [made(function(code), "2026-01-01 abc") for code in codes]
-    data = json.loads(outlines.render([*rows, *rows]))
-    assert [row["shape"] for row in data["outlines"]] == sorted(shape.digest(function(code)) for code in codes)
-    for row in rows:
-        (name,) = (told["outline"] for told in data["outlines"] if told["shape"] == row.shape)
-        assert outline.unpacked(name, data["blocks"], data["kinds"]) == list(row.entries)
-
-
-def test_the_text_of_the_data_does_not_depend_on_the_order_of_the_rows() -> None:
-    rows = [made(function(f"def f():\n    {name} = 1\n"), last) for name in "ab" for last in ("", "1")]
-    text = outlines.render(rows)
-    assert outlines.render(rows[::-1]) == text
-    assert [row["last"] for row in json.loads(text)["outlines"]] == ["1", "1"]
-
-
-def test_two_statements_with_one_digest_are_refused() -> None:
-    rows = [outlines.Row("f", name, "", (outline.Entry(0, name, "00000000"),)) for name in ("If", "With")]
-    with pytest.raises(ValueError, match="00000000 is the digest of two"):
-        outlines.render(rows)
 
 
 def test_every_shape_on_record_has_an_outline_of_its_own() -> None:
@@ -179,7 +151,7 @@ def test_every_shape_on_record_has_an_outline_of_its_own() -> None:
     assert set(table.rows) == on_record
 
 
-def test_the_data_says_what_a_real_function_says() -> None:
+def test_the_data_has_the_outlines_of_real_functions() -> None:
     table, seen = catalog.outlines(), 0
     for target, version in ((target, "0.17.1") for target in TARGETS if target.upstream.startswith("megatron")):
         data = wheels.read("megatron-core", version, target.file)
@@ -190,7 +162,7 @@ def test_the_data_says_what_a_real_function_says() -> None:
     assert seen >= 3
 
 
-def test_the_data_is_small_and_is_digests_kinds_and_places_alone() -> None:
+def test_the_data_is_small_and_only_digests_kinds_and_places() -> None:
     data = json.loads(DATA.read_text())
     assert DATA.stat().st_size < 250_000
     assert max(len(line) for line in DATA.read_text().splitlines()) < 2_000

@@ -1,12 +1,11 @@
 """Writes docs/architecture.md and its picture from the code's own imports and docstrings.
 
-`python -m support.architecture` writes them; with `--check` it writes nothing, and exits with 1 if one is stale.
+`nox -s architecture` runs it; tests/test_rooms.py fails if one of them is stale.
 """
 
 from __future__ import annotations
 
 import ast
-import sys
 from collections import Counter
 from pathlib import Path
 from textwrap import wrap
@@ -127,15 +126,11 @@ def reduced(across: set[tuple[str, str]]) -> set[tuple[str, str]]:
     }
 
 
-def main() -> int:
-    """Write the page and the picture, or check them."""
-    check = sys.argv[1:] == ["--check"]
-    stale = [path for path, text in texts().items() if not path.exists() or path.read_text() != text]
-    for path in stale:
-        print(f"{path} is stale: run nox -s architecture" if check else f"wrote {path}", file=sys.stderr)
-        if not check:
-            path.write_text(texts()[path])
-    return 1 if check and stale else 0
+def main() -> None:
+    """Write the page and the picture."""
+    for path, text in texts().items():
+        path.write_text(text, encoding="utf-8")
+        print(f"wrote {path}")
 
 
 def _arrow(upper: tuple[float, float], lower: tuple[float, float]) -> str:
@@ -171,4 +166,4 @@ def _path(module: str) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -1,4 +1,4 @@
-"""Runs `unhang` as a user does: a process of its own, its output and exit code; and lays out upstreams to run it on."""
+"""Run `unhang` in a process, as users do, and lay out upstreams to run it on."""
 
 from __future__ import annotations
 
@@ -13,13 +13,17 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from support import wheels
+from unhang.shapes import catalog
 
-# What could choose another environment, or colour the output, than the test means.
+# Under `--cov`, coverage measures each process that has this variable: here only those that `python` starts, for some
+# tests check what a process imports or opens.
+_COVERAGE = {name: os.environ.pop(name) for name in ("COVERAGE_PROCESS_CONFIG",) if name in os.environ}
+# These could select another environment, or colour the output.
 _NEUTRAL = ("VIRTUAL_ENV", "CONDA_PREFIX", "NO_COLOR", "FORCE_COLOR", "PYTHONPATH")
 
 
 class Ran(NamedTuple):
-    """What came of a run."""
+    """The result of a run."""
 
     code: int
     out: str
@@ -27,39 +31,70 @@ class Ran(NamedTuple):
 
     @property
     def json(self) -> Any:
-        """Its stdout, which must be one JSON document."""
+        """The stdout, which must be one JSON document."""
         return json.loads(self.out)
 
 
-def unhang(*arguments: str | os.PathLike[str], cwd: Path | None = None, env: Mapping[str, str] | None = None) -> Ran:
+def unhang(
+    *arguments: str | os.PathLike[str],
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    timeout_s: float = 120,
+) -> Ran:
     """Run the installed command."""
-    return python("-m", "unhang", *arguments, cwd=cwd, env=env)
+    return python("-m", "unhang", *arguments, cwd=cwd, env=env, timeout_s=timeout_s)
 
 
-def python(*arguments: str | os.PathLike[str], cwd: Path | None = None, env: Mapping[str, str] | None = None) -> Ran:
+def python(
+    *arguments: str | os.PathLike[str],
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    timeout_s: float = 120,
+) -> Ran:
     """Run this Python, which has the installed package."""
     neutral = {name: value for name, value in os.environ.items() if name not in _NEUTRAL}
     done = subprocess.run(
-        [sys.executable, *map(os.fspath, arguments)],
+        [sys.executable, *arguments],
         capture_output=True,
         cwd=cwd or "/",
-        env={**neutral, **(env or {})},
+        env={**neutral, **_COVERAGE, **(env or {})},
         check=False,
-        timeout=120,
+        timeout=timeout_s,
     )
     return Ran(done.returncode, done.stdout.decode("latin-1"), done.stderr.decode("latin-1"))
 
 
 def unpack(folder: Path, *releases: tuple[str, str]) -> Path:
-    """Lay out real releases in a folder, as `pip install --target` does; gives the folder."""
+    """Lay out real releases in a folder, as `pip install --target` does, and return the folder."""
     for project, version in releases:
         with zipfile.ZipFile(wheels.fetch(project, version)) as wheel:
             wheel.extractall(folder)
     return folder
 
 
+def unpack_targets(folder: Path, *releases: tuple[str, str]) -> Path:
+    """Lay out only those files of real releases that unhang reads, which is much faster; return the folder."""
+    for project, version in releases:
+        with zipfile.ZipFile(wheels.fetch(project, version)) as wheel:
+            wheel.extractall(folder, [name for name in wheel.namelist() if _is_read(name)])
+    return folder
+
+
+def _is_read(name: str) -> bool:
+    parts = name.split("/")
+    is_mark = len(parts) <= 3 and parts[-1] in (
+        "__init__.py",
+        "package_info.py",
+        "protocol.py",
+        "version",
+        "version.py",
+    )
+    is_target = any(name == target.file for fix in catalog.fixes().values() for target in fix.targets)
+    return is_mark or is_target or parts[0].endswith(".dist-info")
+
+
 def tree(folder: Path) -> dict[str, tuple[int, str]]:
-    """Every file below a folder, outside __pycache__: mode and sha256; folders too, so that a leftover one shows."""
+    """Return the mode and sha256 of every file and folder below a folder, without __pycache__."""
     found = {}
     for path in sorted(folder.rglob("*")):
         if "__pycache__" not in path.parts:
@@ -69,5 +104,5 @@ def tree(folder: Path) -> dict[str, tuple[int, str]]:
 
 
 def verdicts(ran: Ran) -> dict[tuple[str, str, str], str]:
-    """The verdict of each result of a JSON report, by upstream, fix and file."""
+    """Return the verdicts of a JSON report by upstream, fix and file."""
     return {(item["upstream"], item["fix"], item["file"]): item["verdict"] for item in ran.json["results"]}

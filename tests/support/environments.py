@@ -1,7 +1,7 @@
-"""Builds real environments for the tests: virtual environments, and stand-ins of our own writing for the upstreams.
+"""Build virtual environments for the tests, and stand-ins for the upstreams.
 
-The stand-ins have the files that mark the upstreams, and so little else that they can really be imported: what `import`
-does is then the measure of what the search says.
+The stand-ins have the files that identify the upstreams and little else, so that they can be imported: the tests
+compare what the search finds with what `import` finds.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MODULES = {
     "verl": "verl",
     "ms-swift": "swift",
 }
-# Prints where `import` finds each module; imports for real, so only for stand-ins.
+# Prints where `import` finds each module. It does import them, so it is only for stand-ins.
 TRUTH = """
 import importlib, json, sys
 if sys.path[0] == "": del sys.path[0]
@@ -38,7 +38,7 @@ for name in ["megatron.core", "megatron.training", "verl", "swift"]:
     except ImportError: found[name] = None
 print(json.dumps(found))
 """
-# Searches in the environment's own process, where `unhang` has to be in its site-packages.
+# Searches in the environment's own process, which needs `unhang` in its site-packages.
 IN_PROCESS = """
 import json, os, sys
 from unhang.find.environment import choose
@@ -49,29 +49,29 @@ print(json.dumps([found.environment.found_by, found.installations, found.warning
 
 
 class Env(NamedTuple):
-    """A virtual environment, without pip, with `unhang` copied into it."""
+    """A virtual environment without pip, with a copy of `unhang`."""
 
     prefix: Path
     python: Path
     site: Path
 
     def run(self, *arguments: str, cwd: Path | None = None) -> str:
-        """Run the interpreter from an otherwise harmless folder, and return its stdout."""
+        """Run the interpreter, by default in the prefix, and return its stdout."""
         return run(str(self.python), *arguments, cwd=cwd or self.prefix)
 
-    def install(self, wheel: Path) -> None:
-        """Install a wheel, as any user does: by pip."""
+    def install(self, *wheels: Path) -> None:
+        """Install wheels with pip."""
         command = [pip_python(), "-m", "pip", "--python", str(self.python), "install", "--no-deps", "--no-index", "-q"]
-        run(*command, str(wheel), cwd=self.prefix)
+        run(*command, *map(str, wheels), cwd=self.prefix)
 
     def search(self, cwd: Path | None = None, script: Path | None = None) -> Search:
-        """Search from the outside: the probe runs in this environment's interpreter."""
+        """Search from our process: the probe runs in the interpreter of this environment."""
         where = str(cwd or self.prefix)
         return search(choose(str(self.python), where, {}), script=str(script) if script else None, cwd=where)
 
 
 def run(*command: str, cwd: Path) -> str:
-    """Run a command, and return its stdout; raises AssertionError with what it said where it fails."""
+    """Run a command and return its stdout; raises AssertionError with its output if it fails."""
     done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr + done.stdout
     return done.stdout
@@ -81,7 +81,7 @@ def make_env(prefix: Path) -> Env:
     """Make an environment of the interpreter that runs the tests."""
     venv.create(prefix, symlinks=True)
     site = prefix / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
-    # What is installed here, whichever way, is installed there; the folder is on no path there by itself.
+    # A copy of what is installed here, in whichever way: the new environment does not see ours.
     shutil.copytree(os.path.dirname(unhang.__file__), site / "unhang", ignore=shutil.ignore_patterns("__pycache__"))
     return Env(prefix, prefix / "bin" / "python", site)
 
@@ -90,7 +90,7 @@ _pip: list[str] = []
 
 
 def pip_python() -> str:
-    """An interpreter that has pip: an environment made by uv has none, so then one made here."""
+    """Return an interpreter that has pip: uv makes environments without it."""
     if not _pip:
         if subprocess.run([sys.executable, "-m", "pip", "-V"], capture_output=True, check=False).returncode == 0:
             _pip.append(sys.executable)
@@ -104,7 +104,7 @@ def pip_python() -> str:
 
 
 def write(root: Path, files: dict[str, str]) -> Path:
-    """Write files below a folder, and return the folder."""
+    """Write files below a folder and return the folder."""
     for name, text in files.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -113,7 +113,7 @@ def write(root: Path, files: dict[str, str]) -> Path:
 
 
 def package_info(version: str) -> str:
-    """The text of megatron/core/package_info.py that says ``version``, such as 0.17.0rc0, as upstream writes it."""
+    """Return megatron/core/package_info.py for a version such as 0.17.0rc0, as upstream writes it."""
     major, minor, rest = version.split(".", 2)
     patch = rest[0]
     return f"""\
@@ -134,34 +134,34 @@ def package_info(version: str) -> str:
 
 
 def core(root: Path, version: str = "0.16.1") -> Path:
-    """A stand-in of megatron.core alone, as in older wheels."""
+    """Write a stand-in for megatron.core alone, as in older wheels."""
     return write(root, {"megatron/core/__init__.py": "", "megatron/core/package_info.py": package_info(version)})
 
 
 def training(root: Path) -> Path:
-    """A stand-in of megatron.training alone."""
+    """Write a stand-in for megatron.training alone."""
     return write(root, {"megatron/training/__init__.py": ""})
 
 
 def tree(root: Path, version: str = "0.17.0") -> Path:
-    """A stand-in of a Megatron-LM checkout, or of what a newer wheel holds."""
+    """Write a stand-in for a Megatron-LM checkout, or for the contents of a newer wheel."""
     return training(core(root, version))
 
 
 def verl(root: Path, version: str = "0.7.1") -> Path:
-    """A stand-in of verl."""
+    """Write a stand-in for verl."""
     return write(root, {"verl/__init__.py": "", "verl/protocol.py": "", "verl/version/version": version + "\n"})
 
 
 def swift(root: Path, version: str = "4.6.0") -> Path:
-    """A stand-in of ms-swift."""
+    """Write a stand-in for ms-swift."""
     text = f"# Make sure\n__version__ = '{version}'\n__release_datetime__ = '2026-01-01 12:00:00'\n"
     folders = {f"swift/{name}/__init__.py": "" for name in ("tuners", "trainers")}
     return write(root, {"swift/__init__.py": "", "swift/version.py": text, **folders})
 
 
 def project(root: Path, name: str, version: str, where: str = ".") -> Path:
-    """Make a source tree a project that setuptools can build: all of its packages, namespaces too."""
+    """Add a pyproject.toml with which setuptools builds all packages of a tree, namespace packages included."""
     text = f"""\
         [build-system]
         requires = ["setuptools"]
@@ -179,7 +179,7 @@ def project(root: Path, name: str, version: str, where: str = ".") -> Path:
 
 
 def build(root: Path, out: Path, *, editable: str | None = None) -> Path:
-    """Build a wheel of a project, or an editable wheel in one of setuptools' modes; without any network."""
+    """Build a wheel of a project, or an editable wheel in one of setuptools' modes, without a network."""
     out.mkdir(parents=True, exist_ok=True)
     hook = (
         f"build_editable({str(out)!r}, {{'editable_mode': {editable!r}}})" if editable else f"build_wheel({str(out)!r})"
@@ -190,13 +190,13 @@ def build(root: Path, out: Path, *, editable: str | None = None) -> Path:
 
 
 def extract(wheel: Path, site: Path) -> None:
-    """Put a wheel's files in place: for interpreters that today's pip does not serve."""
+    """Unpack a wheel, where its files matter and not who installed them: pip takes a second."""
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(site)
 
 
 def agree(env: Env, *, cwd: Path | None = None, script: Path | None = None, namesakes: tuple[str, ...] = ()) -> Search:
-    """Search an environment from the outside; check that its own process, and `import`, say the same."""
+    """Search an environment from our process; check that its own process and `import` find the same."""
     where = cwd or env.prefix
     found = env.search(where, script)
     arguments = [str(script)] if script else []

@@ -1,4 +1,4 @@
-"""A local fake of the part of GitHub's API that the nightly run uses: issues, labels, comments; by pages."""
+"""A local fake of the part of GitHub's API that the nightly run uses: issues with pages, labels, comments."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from urllib.parse import parse_qs, urlsplit
 
 
 class GitHub:
-    """What the fake holds, and what it was asked for."""
+    """The fake's issues, labels and comments, and the requests it got."""
 
     def __init__(self) -> None:
         self.issues: list[dict[str, Any]] = []
@@ -22,21 +22,21 @@ class GitHub:
         self.asked: list[str] = []
         self.tokens: set[str] = set()
         self.failing: str | None = None
-        """Calls that begin so fail with 503."""
+        """Calls that begin with this fail with 503."""
         self.url = ""
 
-    def add(self, **told: Any) -> dict[str, Any]:
-        """Put an issue there, as somebody or an earlier night has made it."""
-        issue = {"number": len(self.issues) + 1, "state": "open", "labels": [], "body": None, **told}
+    def add(self, **fields: Any) -> dict[str, Any]:
+        """Add an issue, as somebody or an earlier night did."""
+        issue = {"number": len(self.issues) + 1, "state": "open", "labels": [], "body": None, **fields}
         self.issues.append(issue)
         return issue
 
-    def standing(self) -> list[str]:
-        """The titles of the open issues."""
+    def open_titles(self) -> list[str]:
+        """Return the titles of the open issues."""
         return [issue["title"] for issue in self.issues if issue["state"] == "open" and "pull_request" not in issue]
 
-    def answer(self, method: str, path: str, told: Any) -> tuple[int, Any]:
-        """The status and the body of an answer."""
+    def answer(self, method: str, path: str, content: Any) -> tuple[int, Any]:
+        """Return the status and the body of the response."""
         where = urlsplit(path)
         query = {name: values[0] for name, values in parse_qs(where.query).items()}
         self.asked.append(f"{method} {where.path}")
@@ -46,19 +46,19 @@ class GitHub:
         if rest == "/issues" and method == "GET":
             return 200, self._listed(query)
         if rest == "/issues":
-            # GitHub drops labels that it does not know for some who ask; here for all
-            labels = [label for label in told["labels"] if label in self.labels]
-            return 201, self.add(**{**told, "labels": labels})
+            # GitHub drops unknown labels for some users; this fake does for all
+            labels = [label for label in content["labels"] if label in self.labels]
+            return 201, self.add(**{**content, "labels": labels})
         if rest.startswith("/labels/"):
             return (200, {}) if rest.removeprefix("/labels/") in self.labels else (404, {"message": "Not Found"})
         if rest == "/labels":
-            self.labels.append(told["name"])
+            self.labels.append(content["name"])
             return 201, {}
         if match := re.fullmatch(r"/issues/(\d+)/comments", rest):
-            self.comments.append((int(match[1]), told["body"]))
+            self.comments.append((int(match[1]), content["body"]))
             return 201, {}
         if (match := re.fullmatch(r"/issues/(\d+)", rest)) and method == "PATCH":
-            self.issues[int(match[1]) - 1].update(told)
+            self.issues[int(match[1]) - 1].update(content)
             return 200, {}
         return 404, {"message": "Not Found"}
 
@@ -74,15 +74,15 @@ class GitHub:
 
 @contextmanager
 def serve() -> Iterator[GitHub]:
-    """Serve the fake on a port of this machine alone."""
+    """Serve the fake on a local port."""
     github = GitHub()
 
     class Handler(BaseHTTPRequestHandler):
         def _do(self) -> None:
             length = int(self.headers.get("Content-Length") or 0)
-            told = json.loads(self.rfile.read(length)) if length else None
+            content = json.loads(self.rfile.read(length)) if length else None
             github.tokens.add(str(self.headers.get("Authorization")))
-            status, body = github.answer(self.command, self.path, told)
+            status, body = github.answer(self.command, self.path, content)
             data = json.dumps(body).encode()
             self.send_response(status)
             self.send_header("Content-Length", str(len(data)))
@@ -96,7 +96,7 @@ def serve() -> Iterator[GitHub]:
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     github.url = f"http://127.0.0.1:{server.server_port}"
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
     try:
         yield github
     finally:

@@ -1,4 +1,4 @@
-"""A package index of made-up wheels, on this machine: what the sweep and the radar are tried on."""
+"""A package index of made-up wheels on this machine, for the tests of the sweep and the radar."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BATCH = "megatron/training/utils.py"
 ENGINE = "verl/workers/engine/megatron/transformer_impl.py"
 MPU = "swift/megatron/utils/megatron_lm_utils.py"
 
-# Made up: just enough for a rewrite's anchors, and no line of upstream's.
+# Made up: just enough for a rewrite's anchors, with no line of upstream's.
 AFFECTED = """\
 import torch
 
@@ -40,20 +40,20 @@ class MegatronEngine:
 
 
 class FakeIndex:
-    """Its wheels, and what was asked of it."""
+    """The wheels of an index, and the requests that it got."""
 
     def __init__(self) -> None:
         self.url = ""
         self.pages: dict[str, list[str]] = {}
         self.wheels: dict[str, bytes] = {}
         self.asked: list[str] = []
-        """The wheels that were asked for."""
+        """The wheels that were requested."""
         self.refused: set[str] = set()
-        """Wheels that are answered with an error."""
+        """The wheels that are refused with an error."""
         self.cut: dict[str, int] = {}
-        """How often the answer with a wheel breaks off half way."""
+        """How many downloads of a wheel break off half way."""
         self.together: threading.Barrier | None = None
-        """Where it is set, no wheel is answered before so many are asked for at once."""
+        """If set, no wheel is sent before this many are requested at once."""
 
     def add(
         self,
@@ -64,7 +64,7 @@ class FakeIndex:
         yanked: bool = False,
         sha256: str | None = None,
     ) -> str:
-        """Publish a wheel, and give its file name."""
+        """Publish a wheel and return its file name."""
         name = f"{project.replace('-', '_')}-{version}-{tag}.whl"
         data = wheel({"said.txt": name, **(files or {})})
         digest = sha256 or hashlib.sha256(data).hexdigest()
@@ -75,13 +75,13 @@ class FakeIndex:
         return name
 
     def withdraw(self, name: str) -> None:
-        """Take a file from the index, as its owner can."""
+        """Remove a file from the index, as its owner can."""
         for links in self.pages.values():
             links[:] = [link for link in links if f">{name}<" not in link]
 
 
 def wheel(files: Mapping[str, str]) -> bytes:
-    """A wheel with these files, the same bytes each time."""
+    """Return a wheel with these files; the bytes are always the same."""
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w") as archive:
         for path, text in files.items():
@@ -91,7 +91,7 @@ def wheel(files: Mapping[str, str]) -> bytes:
 
 @contextmanager
 def serving(index: FakeIndex) -> Iterator[FakeIndex]:
-    """Serve an index on a port of this machine; ``index.url`` is where."""
+    """Serve an index on a port of this machine, at ``index.url``."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -125,7 +125,7 @@ def serving(index: FakeIndex) -> Iterator[FakeIndex]:
             self.wfile.write(data)
 
         def log_message(self, format: str, *args: object) -> None:
-            """Say nothing."""
+            """Log nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     index.url = f"http://127.0.0.1:{server.server_port}/simple/"

@@ -1,4 +1,4 @@
-"""Builds images with buildah, as root and with no registry: a base image is made of this machine's own Python."""
+"""Builds images with buildah, as root and without a registry, on a base image made of this machine's Python."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from support import cli, environments
 
 REPOSITORY = Path(__file__).parents[2]
 BASE = "localhost/unhang-test-base"
-# What a shell script in a RUN line needs, and no git, no patch, no compiler.
+# What a shell script in a RUN line needs; no git, patch or compiler.
 COMMANDS = ("sh", "env", "cat", "ls", "chown", "id", "sed", "rm")
 _NOT_COPIED = shutil.ignore_patterns(
     "site-packages", "test", "tests", "idlelib", "tkinter", "turtledemo", "lib2to3", "config-*", "__pycache__", "*.a"
@@ -28,16 +28,16 @@ _PATH = "/opt/venv/bin:/usr/local/bin:/bin"
 
 
 class Built(NamedTuple):
-    """What came of a build."""
+    """A finished build."""
 
     code: int
     lines: list[str]
-    """What the build printed, both streams as they came."""
+    """Its output, both streams in order."""
 
     def last_line_of_the_step(self) -> str:
-        """The last line that a RUN line printed, before buildah's own words on it."""
-        ours = [line for line in self.lines if not re.match(r"(Error: |error building|subprocess exited|time=)", line)]
-        return ours[-1]
+        """Return the last line of the RUN step itself, without buildah's messages."""
+        step = [line for line in self.lines if not re.match(r"(Error: |error building|subprocess exited|time=)", line)]
+        return step[-1]
 
 
 class Buildah(NamedTuple):
@@ -47,24 +47,24 @@ class Buildah(NamedTuple):
 
     @property
     def _command(self) -> list[str | Path]:
-        places = ["--root", self.folder / "root", "--runroot", self.folder / "run"]
-        return ["buildah", "--storage-driver", "vfs", *places]
+        root, run = self.folder / "root", self.folder / "run"
+        return ["buildah", "--storage-driver", "vfs", "--root", root, "--runroot", run]
 
     def run(self, *arguments: str | Path, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-        """Run a command of buildah's, its two streams as one."""
+        """Run a buildah command, with both streams as one."""
         return subprocess.run(
             [*self._command, *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
             env={**os.environ, **(env or {})}, timeout=300,
         )  # fmt: skip
 
     def must(self, *arguments: str | Path) -> str:
-        """Run a command that must succeed, and give what it printed."""
+        """Run a command that must succeed; return its output."""
         done = self.run(*arguments)
         assert done.returncode == 0, (arguments, done.stdout)
         return done.stdout.strip()
 
     def build(self, file: Path, context: Path, tag: str, base: str = BASE) -> Built:
-        """Build a Dockerfile, with no network in any of its steps."""
+        """Build a Dockerfile without a network."""
         options = ["--isolation", "chroot", "--pull-never", "--layers=false", "--build-arg", f"BASE={base}"]
         done = subprocess.run(
             ["unshare", "--net", *self._command, "build", *options, "-t", f"localhost/{tag}", "-f", file, context],
@@ -84,7 +84,7 @@ class Buildah(NamedTuple):
 
 @contextmanager
 def storage() -> Iterator[Path]:
-    """A folder for images, which are copied whole at each step: in memory, where the machine has room for that."""
+    """Give a folder for images, in memory if there is room: each step copies the whole image."""
     memory = Path("/dev/shm")
     room = memory.is_dir() and shutil.disk_usage(memory).free > 4 * 2**30
     with tempfile.TemporaryDirectory(prefix="unhang-images-", dir=memory if room else None) as folder:
@@ -92,19 +92,19 @@ def storage() -> Iterator[Path]:
 
 
 def trouble() -> str | None:
-    """Why no image is built here; None where one is."""
+    """Return why images cannot be built here; None if they can."""
     if not os.environ.get("UNHANG_IMAGES"):
-        return "it takes minutes, and nobody asked for it: nox -s image"
+        return "it takes minutes: run nox -s image"
     if missing := [name for name in ("buildah", "unshare") if shutil.which(name) is None]:
         return f"{' and '.join(missing)} not installed here"
-    return None if os.geteuid() == 0 else "buildah's chroot isolation wants root"
+    return None if os.geteuid() == 0 else "buildah's chroot isolation needs root"
 
 
 def make_base(buildah: Buildah, folder: Path, wheels: Path, installed: Sequence[Path]) -> None:
-    """Make the base image: this Python, a virtual environment of it in /opt/venv with these wheels, pip offline."""
+    """Make the base image: this Python, its virtual environment /opt/venv with these wheels, and pip offline."""
     root = _python_and_commands(folder / "root")
     shutil.copytree(wheels, root / "wheels")
-    # unpacked as pip does it; pip itself would refuse a wheel for another Python, though nothing of it is imported
+    # pip would refuse a wheel for another Python, though nothing of it is imported
     site = root / f"opt/venv/lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
     for wheel in installed:
         with zipfile.ZipFile(wheel) as archive:
@@ -119,7 +119,7 @@ def make_base(buildah: Buildah, folder: Path, wheels: Path, installed: Sequence[
 
 
 def make_context(folder: Path) -> Path:
-    """A folder with a clone of this repository in it: the files that git knows, as they are now."""
+    """Copy the files of this repository that git does not ignore into a folder; return the folder."""
     listed = environments.run("git", "ls-files", "-co", "--exclude-standard", cwd=REPOSITORY).splitlines()
     for name in listed:
         if (REPOSITORY / name).is_file():
@@ -129,7 +129,7 @@ def make_context(folder: Path) -> Path:
 
 
 def download_needs(folder: Path) -> Path:
-    """The wheels that installing unhang needs, for this Python: its dependencies, and what builds it."""
+    """Download the dependencies and build dependencies of unhang, for this Python; return the folder."""
     command = [environments.pip_python(), "-m", "pip", "download", "-q", "--only-binary=:all:", "--dest", str(folder)]
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     wanted = ["libcst>=1.4", "packaging>=22", "setuptools>=77"]
@@ -159,7 +159,7 @@ def _python_and_commands(root: Path) -> Path:
     needed = _libraries([home / "bin" / name, *modules, *(root / "bin").iterdir(), Path(str(native.origin))])
     system = next(Path(path).parent for path in needed if Path(path).name == "libc.so.6")
     for path in needed:
-        # the loader looks into the system's folder whoever it runs for; libpython's own may be shut to other users
+        # other users may be unable to read the folder of libpython
         to = root / str(system if path.startswith(str(home)) else Path(path).parent).lstrip("/") / Path(path).name
         to.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(path, to)

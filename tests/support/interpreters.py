@@ -1,4 +1,4 @@
-"""An interpreter that has torch, for what runs upstream's own code."""
+"""Find an interpreter that has torch, to run upstream's own code."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 @cache
 def with_torch() -> str:
-    """``UNHANG_PROOFS_PYTHON``, else our own interpreter. The test is skipped where it has no torch."""
+    """Return ``UNHANG_PROOFS_PYTHON``, or our own interpreter. Skips the test if it has no torch."""
     chosen = os.environ.get("UNHANG_PROOFS_PYTHON") or sys.executable
     probe = [chosen, "-c", "import importlib.util as i, sys; sys.exit(i.find_spec('torch') is None)"]
     if subprocess.run(probe, check=False).returncode:

@@ -1,16 +1,11 @@
-"""The upstream sources that a fix is tried on, what must hold of every rewrite of them, and how to run one function."""
+"""The upstream sources that a fix is tested on, and how to run one function of them."""
 
 from __future__ import annotations
 
 import ast
-import codecs
-import difflib
 import hashlib
-import io
-import re
 import shutil
 import subprocess
-import tokenize
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from types import CodeType
@@ -19,9 +14,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from support import wheels
+from unhang.compat import upstreams
 from unhang.compat.sweep import as_written as as_written_change
-from unhang.compat.sweep import sources as compat
-from unhang.judge.decide import codemod
 from unhang.rewrite.one_file import Step, rewrite
 from unhang.shapes import catalog, shape
 from unhang.shapes.catalog import Shape, Target
@@ -46,16 +40,16 @@ class Source(NamedTuple):
 
     @property
     def known(self) -> Shape:
-        """What the matrix says of it; KeyError where it is not on record."""
+        """Return the function's entry in the matrix; KeyError if it has none."""
         return catalog.shape_table().shapes[self.target.fix, self.target.function, self.digest]
 
     @property
     def rewritten(self) -> Source:
-        return Source(self.target, _rewritten(self.target, self.data, self.known.result))
+        return Source(self.target, rewritten(self.target, self.data, self.known.result))
 
 
 class Case(NamedTuple):
-    """A source that a test is to have, still to be loaded: from a wheel, a tag, a commit, or a pull request."""
+    """A source to load: from a wheel, a tag ("tree"), a commit ("shape"), or a pull request as written ("pull")."""
 
     kind: str
     target: Target
@@ -68,7 +62,7 @@ class Case(NamedTuple):
 def cases(
     fix: str, releases: Mapping[str, Sequence[str]], trees: Mapping[str, Sequence[str]] | None = None
 ) -> list[Any]:
-    """The cases of a fix: these releases of each upstream, then every other affected shape that a clone has.
+    """Return the cases of a fix: these releases of each upstream, then every other affected shape, from a clone.
 
     ``trees`` are releases that exist only as source trees.
     """
@@ -86,12 +80,13 @@ def cases(
 
 
 def first(parameters: Sequence[Any], upstream: str) -> Source:
-    """The source of the first case of an upstream."""
-    return next(item.values[0] for item in parameters if item.values[0].target.upstream == upstream).load()
+    """Load the first case of an upstream."""
+    found: Case = next(item.values[0] for item in parameters if item.values[0].target.upstream == upstream)
+    return found.load()
 
 
 def as_written(fix: str) -> list[Any]:
-    """A case for each shape of a pull request as written, whatever the matrix says of it."""
+    """Return a case for each shape of a pull request as written, whatever its state in the matrix."""
     return [
         pytest.param(Case("pull", _targets(row)[0], row["shape"]), id=f"pull-{row['shape']}")
         for row in _ROWS
@@ -100,71 +95,13 @@ def as_written(fix: str) -> list[Any]:
 
 
 def function_in(data: bytes, target: Target) -> shape.Function:
-    """The target's function in a file; there must be one."""
+    """Return the target's function in a file, which must define it once."""
     (function,) = shape.find(_parsed(data), target.function)
     return function
 
 
-def check(source: Source) -> None:
-    """What must hold of the rewrite of any source, whichever the fix."""
-    target, known = source.target, source.known
-    assert known.state == "affected"
-    new = source.rewritten
-    compile(new.data, target.file, "exec", dont_inherit=True)
-    assert new.digest == known.result
-    (before, body, after), (new_before, new_body, new_after) = _around(source), _around(new)
-    assert (new_before, new_after) == (before, after)
-    assert body != new_body
-    assert _dump_without(new) == _dump_without(source)
-    signature, new_signature = source.function, new.function
-    for part in ("name", "args", "decorator_list", "returns"):
-        assert _dump(getattr(new_signature, part)) == _dump(getattr(signature, part))
-    assert ast.get_docstring(new_signature) == ast.get_docstring(signature)
-    added = [line[2:] for line in difflib.ndiff(_text(body), _text(new_body)) if line.startswith("+ ")]
-    too_wide = [line for line in added if len(line) > WIDTHS[target.upstream]]
-    assert not too_wide
-    assert [line for line in added if line != line.rstrip()] == []
-    comments = [line for line in added if re.fullmatch(rf"\s*# unhang {target.fix}: \S.*", line)]
-    assert comments
-    assert f"# unhang {target.fix}".encode() not in b"".join([*before, *after])
-    assert not any(_imports_unhang(node) for node in ast.walk(_parsed(new.data)))
-    assert "unhang" not in "\n".join(line for line in added if line not in comments)
-    assert rewrite(new.data, [Step(target, None)]).data == new.data
-    assert codemod(target).edits(new.function) == []
-    assert not codemod(target).holds(source.function)
-
-
-def check_variants(source: Source) -> None:
-    """The rewrite of the same file as others may have it: line ends, byte-order mark, last line, indentation."""
-    new, result = source.rewritten, source.known.result
-    variants: dict[str, Callable[[bytes], bytes]] = {
-        "crlf": lambda data: data.replace(b"\n", b"\r\n"),
-        "bom": lambda data: codecs.BOM_UTF8 + data,
-        "bom, crlf, no last line end": lambda data: codecs.BOM_UTF8 + data.rstrip(b"\n").replace(b"\n", b"\r\n"),
-        "no last line end": lambda data: data.rstrip(b"\n"),
-    }
-    assert b"\r" not in source.data
-    assert not source.data.startswith(codecs.BOM_UTF8)
-    for name, variant in variants.items():
-        assert (name, _rewritten(source.target, variant(source.data), result)) == (name, variant(new.data))
-    # Up to the end of the function alone: then the function is the end of the file, and there may be no last line end.
-    last = source.function.end_lineno
-    cut = b"".join(source.data.splitlines(keepends=True)[:last]).rstrip(b"\n")
-    new_cut = b"".join(new.data.splitlines(keepends=True)[: new.function.end_lineno]).rstrip(b"\n")
-    assert _rewritten(source.target, cut, result) == new_cut
-    tabs = Source(source.target, _tabs(source.data))
-    done = Source(source.target, _rewritten(tabs.target, tabs.data, result))
-    assert [line.replace(b"\t", b"    ") for line in done.data.splitlines()] == [
-        line.replace(b"\t", b"    ") for line in _tabs(new.data).splitlines()
-    ]
-    (before, _, after), (new_before, body, new_after) = _around(tabs), _around(done)
-    assert (new_before, new_after) == (before, after)
-    comment = next(line for line in body if b"# unhang" in line)
-    assert comment.startswith(b"\t")
-
-
 def bare(function: shape.Function) -> shape.Function:
-    """A copy of a function without what only says something about it: annotations, decorators, docstring."""
+    """Return a copy of a function without annotations and decorators, which need names that the tests lack."""
     (copy,) = ast.parse(ast.unparse(function)).body
     assert isinstance(copy, (ast.FunctionDef, ast.AsyncFunctionDef))
     for node in ast.walk(copy):
@@ -176,37 +113,53 @@ def bare(function: shape.Function) -> shape.Function:
 
 
 def compiled(nodes: Sequence[ast.stmt]) -> CodeType:
-    """These statements, to be executed with ``exec``."""
+    """Compile these statements, for ``exec``."""
     module = ast.fix_missing_locations(ast.Module(list(nodes), []))
     return compile(module, "<upstream>", "exec", dont_inherit=True)
 
 
 def callable_of(function: shape.Function, namespace: Mapping[str, Any]) -> Callable[..., Any]:
-    """The function, defined in a namespace of stand-ins."""
+    """Define the function in a namespace of stand-ins, and return it."""
     made = dict(namespace)
-    exec(_compiled(function), made)
+    exec(code_of(function), made)
     found: Callable[..., Any] = made[function.name]
     return found
 
 
 @cache
-def _compiled(function: shape.Function) -> CodeType:
+def code_of(function: shape.Function) -> CodeType:
     return compiled([bare(function)])
 
 
 @cache
 def unparsed(function: shape.Function) -> str:
-    """The function's code in Python's own spelling, which a mutation may look for."""
+    """Return the function's code as ``ast.unparse`` spells it."""
     return ast.unparse(function)
 
 
 def mutated(function: shape.Function, old: str, new: str, count: int = 1) -> shape.Function:
-    """The function with a part of its code (in Python's own spelling) replaced; it must stand there ``count`` times."""
+    """Return the function with a part of its code (see ``unparsed``) replaced, which must occur ``count`` times."""
     text = unparsed(function)
-    assert text.count(old) == count, f"{old!r} stands there {text.count(old)} times"
+    assert text.count(old) == count, f"{old!r} occurs {text.count(old)} times"
     (changed,) = ast.parse(text.replace(old, new)).body
     assert isinstance(changed, (ast.FunctionDef, ast.AsyncFunctionDef))
     return changed
+
+
+def same_result(source: Source) -> list[Shape]:
+    """Return the other shapes of the source's fix whose rewrite has the same result."""
+    return [
+        item
+        for (fix, _, digest), item in catalog.shape_table().shapes.items()
+        if fix == source.target.fix and item.result == source.known.result and digest != source.digest
+    ]
+
+
+def forget() -> None:
+    """Drop what is cached for each function: the fuzz runs tens of thousands of them."""
+    code_of.cache_clear()
+    unparsed.cache_clear()
+    _TREES.clear()
 
 
 def _is_pull(row: Mapping[str, Any]) -> bool:
@@ -219,7 +172,7 @@ def _targets(row: Mapping[str, Any]) -> list[Target]:
 
 @cache
 def _by_shape() -> Mapping[tuple[str, str, str], list[str]]:
-    """The releases that have a shape, by fix, function and shape: ``megatron-core 0.17.1``."""
+    """Return the releases that have a shape, such as ``megatron-core 0.17.1``, by fix, function and shape."""
     found: dict[tuple[str, str, str], list[str]] = {}
     for target in (target for fix in catalog.fixes().values() for target in fix.targets):
         for version, release in catalog.releases()[target.upstream].items():
@@ -237,7 +190,7 @@ def _only_in_wheels(row: Mapping[str, Any]) -> bool:
 
 
 def _has(target: Target, versions: Sequence[str]) -> bool:
-    """Whether this is the target (of several in one upstream) that these releases have."""
+    """Return whether these releases have this target, of several in one upstream."""
     known = catalog.releases()[target.upstream]
     return all(known[version].shapes.get(f"{target.file}::{target.function}") for version in versions)
 
@@ -250,7 +203,7 @@ def _load(case: Case) -> Source:
         assert data is not None, f"{project} {case.key} has no {case.target.file}"
         return Source(case.target, data)
     if case.kind == "tree":
-        prefix = compat.load("upstreams.json")["upstreams"]["megatron-core"]["tree-tags"]
+        prefix = upstreams.load()["upstreams"]["megatron-core"]["tree-tags"]
         return Source(case.target, _show(case.target, f"refs/tags/{prefix}{case.key}", case.target.file) or b"")
     if case.kind == "pull":
         found = _pulls(case.target.fix)
@@ -271,7 +224,7 @@ def _load(case: Case) -> Source:
 
 
 def _show(target: Target, revision: str, path: str) -> bytes | None:
-    """A file at a commit of the clone; None where it has none."""
+    """Return a file at a commit of the clone; None if the commit lacks it."""
     command = ["git", "-C", str(wheels.clone(target.upstream)), "show", f"{revision}:{path}"]
     done = subprocess.run(command, capture_output=True, check=False)
     return done.stdout if done.returncode == 0 else None
@@ -279,8 +232,8 @@ def _show(target: Target, revision: str, path: str) -> bytes | None:
 
 @cache
 def _pulls(fix: str) -> Mapping[str, Source]:
-    """The pull request of a fix, as written, applied to every shape of its target: shape -> source."""
-    (item,) = (item for item in compat.load("upstreams.json")["as-written"] if item["fix"] == fix)
+    """Apply the pull request of a fix as written to every shape of its target. Return the sources by new shape."""
+    (item,) = (item for item in upstreams.load()["as-written"] if item["fix"] == fix)
     folder = wheels.clone(item["upstream"])
     git = pytest.importorskip("git", reason="gitpython is needed to apply a pull request")
     if shutil.which("patch") is None:
@@ -302,7 +255,7 @@ def _pulls(fix: str) -> Mapping[str, Source]:
 
 
 def _bases(row: Mapping[str, Any]) -> list[Source]:
-    """What may have been patched: the first release, and the first commit, of a shape."""
+    """Return the sources of a shape that a user may have patched: its first release and its first commit."""
     bases = []
     released = [name.split() for name in _released(row)][:1]
     for upstream, version in released:
@@ -325,7 +278,7 @@ _TREES: dict[str, ast.Module] = {}
 
 
 def _parsed(data: bytes) -> ast.Module:
-    """A file's AST; each content is parsed once."""
+    """Return a file's AST. Each content is parsed once."""
     key = hashlib.sha256(data).hexdigest()
     if key not in _TREES:
         _TREES[key] = ast.parse(data)
@@ -333,51 +286,13 @@ def _parsed(data: bytes) -> ast.Module:
 
 
 @cache
-def _rewritten(target: Target, data: bytes, result: str | None) -> bytes:
+def rewritten(target: Target, data: bytes, result: str | None) -> bytes:
     return rewrite(data, [Step(target, result)]).data
 
 
-def _around(source: Source) -> tuple[list[bytes], list[bytes], list[bytes]]:
-    """The lines before the function, its own, and those after it."""
+def around(source: Source) -> tuple[list[bytes], list[bytes], list[bytes]]:
+    """Return the lines before the function, those of the function, and those after it."""
     function = source.function
     start = min([function.lineno, *(node.lineno for node in function.decorator_list)]) - 1
     lines = source.data.splitlines(keepends=True)
     return lines[:start], lines[start : function.end_lineno], lines[function.end_lineno :]
-
-
-def _text(lines: Sequence[bytes]) -> list[str]:
-    return [line.decode().rstrip("\r\n") for line in lines]
-
-
-def _dump(node: object) -> object:
-    if isinstance(node, list):
-        return [_dump(item) for item in node]
-    return ast.dump(node) if isinstance(node, ast.AST) else node
-
-
-def _dump_without(source: Source) -> str:
-    """The whole file's AST, but for the body of the function."""
-    tree = ast.parse(source.data)
-    (function,) = shape.find(tree, source.target.function)
-    function.body = []
-    return ast.dump(tree)
-
-
-def _imports_unhang(node: ast.AST) -> bool:
-    names = [alias.name for alias in node.names] if isinstance(node, (ast.Import, ast.ImportFrom)) else []
-    module = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-    return any(name.split(".")[0] == "unhang" for name in [*names, *module])
-
-
-def _tabs(data: bytes) -> bytes:
-    """The file, indented with tabs; the lines within a string stay as they are."""
-    within: set[int] = set()
-    for token in tokenize.tokenize(io.BytesIO(data).readline):
-        if token.type not in (tokenize.NEWLINE, tokenize.NL):
-            within.update(range(token.start[0] + 1, token.end[0] + 1))
-    lines = data.splitlines(keepends=True)
-    return b"".join(line if number in within else _tabbed(line) for number, line in enumerate(lines, 1))
-
-
-def _tabbed(line: bytes) -> bytes:
-    return re.sub(rb"^(?:    )+", lambda found: b"\t" * (len(found.group()) // 4), line)

@@ -1,4 +1,4 @@
-"""Counts what a process asks of the file system, under strace: which files it opens, how much it reads.
+"""Count with strace which files a process opens and how much it reads.
 
 For the tests, and for the table in docs/performance.md.
 """
@@ -22,24 +22,24 @@ _OF_FILE = re.compile(r"^\d+<(?P<path>/[^>]*)>")
 
 
 class Work(NamedTuple):
-    """What one process, with those it starts, did."""
+    """The work of one process and of those it starts."""
 
     opened: tuple[str, ...]
-    """The files that were opened, in order; twice where twice."""
+    """The files that were opened, in order, with repetitions."""
     listed: tuple[str, ...]
-    """The folders that were opened to list them."""
+    """The folders that were listed."""
     calls: int
-    """System calls that name a path, answered or not."""
+    """System calls that name a path, including those that fail."""
     read: int
     """Bytes read from files."""
 
 
 def count(command: Sequence[str], *, environment: Mapping[str, str] | None = None, cwd: Path | None = None) -> Work:
-    """Run the command and count. Raises FileNotFoundError where there is no strace."""
+    """Run a command and count its work. Raises FileNotFoundError if strace is missing."""
     with tempfile.TemporaryDirectory(prefix="unhang-strace-") as folder:
         log = Path(folder) / "log"
         asked = ["-y", "-s", "4096", "-e", "trace=%file,read,pread64", "-e", "signal=none"]
-        asked += ["-ff", "-o", str(log)]  # a log for each process: in one, they cut each other's lines
+        asked += ["-ff", "-o", str(log)]  # one log for each process: a shared one would mix their lines
         subprocess.run(
             ["strace", *asked, *command], capture_output=True, check=False, cwd=cwd or "/",
             env={**os.environ, **(environment or {})},
@@ -48,7 +48,7 @@ def count(command: Sequence[str], *, environment: Mapping[str, str] | None = Non
 
 
 def parse(log: str) -> Work:
-    """What a log of strace tells."""
+    """Parse a log of strace."""
     opened: list[str] = []
     listed: list[str] = []
     calls = read = 0
@@ -69,7 +69,7 @@ def parse(log: str) -> Work:
 
 
 def beyond(work: Work, start: Work) -> Work:
-    """What one process did beyond another: the start of the interpreter left out."""
+    """Return the work of a process without that of another: the start of the interpreter."""
     left, opened = list(start.opened), []
     for path in work.opened:
         if path in left:

@@ -1,41 +1,150 @@
-"""What `apply` says where it may not write: every file, beside the error that names the first."""
+"""What the commands print for people on stderr, the last line of a check, and when stdout is coloured."""
 
 from __future__ import annotations
 
 import os
-from pathlib import Path
-from typing import NamedTuple
+import sys
+from typing import cast
 
 import pytest
 
 from unhang.errors import UnhangError
+from unhang.judge.decide import Verdict
+from unhang.judge.findings import Finding
+from unhang.judge.observe import Observation
+from unhang.records import Environment, Installation, Search
+from unhang.rewrite.plan import Blocked, Plan
+from unhang.shapes import catalog
+from unhang.store.receipt import Entry, Receipt
+from unhang.store.revert import Revert
 from unhang.tell import console
+from unhang.tell.report import Report
+
+FIX = catalog.fix("mtp-cp-deadlock")
+SITE = Environment(None, "/site", "--target", "/site/.unhang")
+VERL = Installation("verl", "0.7.1", "/site", "/site/verl", "source", None, ())
 
 
-class File(NamedTuple):
-    path: str
+class File:
+    """A file of a plan: only its path matters here."""
+
+    def __init__(self, path: str) -> None:
+        self.path, self.steps = path, ()
 
 
-class Planned(NamedTuple):
-    files: list[File]
+def finding(verdict: str, place: Installation = VERL, detail: str = "", hint: str = "see its page") -> Finding:
+    (target,) = (target for target in FIX.targets if target.upstream == "verl")
+    seen = Observation("/site/verl/x.py", b"", "", None, False, None, "", None)
+    return Finding(place, target, seen, Verdict(verdict, None, detail, hint))
+
+
+def plan(*paths: str, blocked: tuple[Blocked, ...] = ()) -> Plan:
+    return cast(Plan, type("", (), {"files": [File(path) for path in paths], "blocked": blocked}))
+
+
+def stderr(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    return capsys.readouterr().err.splitlines()
 
 
 @pytest.fixture
-def planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Planned:
-    """Three files; the folder of the second may be written. Root may write anywhere, so this is told, not tried."""
+def planned(monkeypatch: pytest.MonkeyPatch) -> Plan:
+    """Plan three files. The folder of the second is writable; this is made up, because root can write anywhere."""
     monkeypatch.setattr(os, "access", lambda path, mode: path.endswith("/two"))
-    return Planned([File(f"/{name}/file.py") for name in ("one", "two", "three")])
+    return plan(*(f"/{name}/file.py" for name in ("one", "two", "three")))
 
 
-def test_each_file_that_cannot_be_replaced_is_named(planned: Planned, capsys: pytest.CaptureFixture[str]) -> None:
-    console.refused(UnhangError("not-writable", "no"), planned)  # type: ignore[arg-type]
-    assert capsys.readouterr().err.splitlines() == [
-        "not writable here: /one/file.py",
-        "not writable here: /three/file.py",
-    ]
+def test_each_file_that_cannot_be_replaced_is_named(planned: Plan, capsys: pytest.CaptureFixture[str]) -> None:
+    console.refused(UnhangError("not-writable", "no"), planned)
+    assert stderr(capsys) == ["not writable here: /one/file.py", "not writable here: /three/file.py"]
 
 
-def test_another_error_is_not_about_who_may_write(planned: Planned, capsys: pytest.CaptureFixture[str]) -> None:
-    console.refused(UnhangError("disk-full", "no"), planned)  # type: ignore[arg-type]
+def test_another_error_names_no_files(planned: Plan, capsys: pytest.CaptureFixture[str]) -> None:
+    console.refused(UnhangError("disk-full", "no"), planned)
     console.refused(UnhangError("not-writable", "no"), None)
-    assert capsys.readouterr().err == ""
+    assert stderr(capsys) == []
+
+
+def test_warnings_are_in_the_text_and_in_json_but_on_stderr_only_for_text(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    what = Report(Search(SITE, (), ("look here",)), (), None, False)
+    for output_format, expected in (("text", ["warning: look here"]), ("json", []), ("github", [])):
+        console.results(output_format, what)
+        out, err = capsys.readouterr()
+        assert err.splitlines() == expected
+        assert ("look here" in out) is (output_format != "text")
+
+
+@pytest.mark.parametrize(
+    ("environment", "option"),
+    [
+        (SITE, " --target /site"),
+        (SITE._replace(found_by="--source"), " --source /site"),
+        (Environment("/venv/bin/python", "/venv", "--python", ""), " --python /venv/bin/python"),
+        (Environment("/venv/bin/python", "/venv", "$VIRTUAL_ENV", ""), ""),
+    ],
+)
+def test_a_suggested_command_names_the_same_environment(
+    environment: Environment, option: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    console.applied(environment, plan("/site/verl/x.py"), ["/site/verl/x.py"])
+    assert stderr(capsys) == [f"patched 1 file; to undo: unhang revert{option}"]
+    assert console.summary([finding("needed")], environment).endswith(f"; run: unhang apply{option}")
+
+
+def test_apply_that_changes_nothing_says_why_unless_a_fix_is_blocked(capsys: pytest.CaptureFixture[str]) -> None:
+    console.applied(SITE, plan(), [])
+    console.applied(SITE, plan(blocked=(cast(Blocked, None),)), [])
+    assert stderr(capsys) == ["nothing was changed: the end state was there already", "nothing was changed"]
+
+
+def test_the_summary_counts_each_fix_once_for_each_installation() -> None:
+    other = VERL._replace(root="/other")
+    summary = console.summary([finding("needed"), finding("needed"), finding("needed", other)], SITE)
+    assert summary.startswith("2 needed (digest ")
+    assert console.summary([finding("drifted")], SITE).endswith("); see the hints above")
+    assert console.summary([finding("applied")], SITE).startswith("nothing left to do (digest ")
+    assert console.summary([], SITE).startswith("nothing to judge")
+
+
+def test_a_required_fix_that_is_not_in_place_has_a_sentence_with_the_reason() -> None:
+    assert console.unmet([FIX.id], [finding("applied")]) == []
+    assert console.unmet([FIX.id], [finding("drifted", detail="an anchor is missing")]) == [
+        "mtp-cp-deadlock is drifted on verl 0.7.1 in /site: an anchor is missing; do: see its page"
+    ]
+    (absent,) = console.unmet([FIX.id], [])
+    assert absent == "mtp-cp-deadlock: there is no verl here; do: install it, or use --python PY"
+
+
+def test_revert_prints_what_it_refuses_and_how_many_files_are_back(capsys: pytest.CaptureFixture[str]) -> None:
+    edited = (cast(Entry, File("/site/x.py")), "edited since", "use --force")
+    undo = Revert((), cast(Receipt, None), (edited,), ("y.py is gone",), ())
+    console.reverted(undo, 0)
+    refusal = ["note: y.py is gone", "error[edited]: /site/x.py: edited since", "  hint: use --force"]
+    assert stderr(capsys) == refusal
+    console.reverted(undo, 1)
+    assert stderr(capsys) == [*refusal, "reverted 1 file"]
+    console.reverted(undo._replace(refused=(), notes=()), 0)
+    assert stderr(capsys) == ["reverted 0 files"]
+
+
+@pytest.mark.parametrize(
+    ("variables", "terminal", "coloured"),
+    [
+        ({}, False, False),
+        ({}, True, True),
+        ({"FORCE_COLOR": "1"}, False, True),
+        ({"NO_COLOR": "1"}, True, False),
+        ({"NO_COLOR": "1", "FORCE_COLOR": "1"}, True, False),
+        ({"NO_COLOR": "", "FORCE_COLOR": ""}, True, True),
+    ],
+)
+def test_colour_is_for_terminals_unless_a_variable_decides(
+    variables: dict[str, str], terminal: bool, coloured: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("NO_COLOR", "FORCE_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: terminal)
+    assert console.colour() is coloured

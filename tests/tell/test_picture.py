@@ -1,4 +1,4 @@
-"""The picture: well-formed, without script, one cell for each column and fix, no labels that collide."""
+"""The picture is well-formed SVG without scripts: a cell for each column and fix, and no labels that overlap."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def drawn(**upstreams: Mapping[str, str]) -> ElementTree.Element:
 
 
 def cells(root: ElementTree.Element) -> dict[str, str]:
-    """The verdict that each cell is drawn as, by what its own title says."""
+    """Return the class (a verdict) of each cell, by the cell's title."""
     groups = (group for group in root.iter(f"{SVG}g") if group.find(f"{SVG}title") is not None)
     found = [(group.findtext(f"{SVG}title", ""), group.get("class", "")) for group in groups]
     assert len(dict(found)) == len(found)
@@ -90,20 +90,20 @@ def test_the_colours_differ_in_lightness_too(mode: str) -> None:
         name: sum(weight * int(fill[place : place + 2], 16) for weight, place in zip(weights, (0, 2, 4), strict=True))
         for name, fill in fills.items()
     }
-    told = sorted(lightness[name] for name in ("needed", "fixed-upstream", "not-affected"))
-    assert min(right - left for left, right in zip(told, told[1:])) > 40
+    values = sorted(lightness[name] for name in ("needed", "fixed-upstream", "not-affected"))
+    assert min(right - left for left, right in zip(values, values[1:])) > 40
 
 
-def test_the_legend_tells_of_the_verdicts_that_are_drawn_and_no_others() -> None:
+def test_the_legend_has_only_the_verdicts_in_the_picture() -> None:
     def legend(**upstreams: Mapping[str, str]) -> list[str]:
-        told = [item.text or "" for item in drawn(**upstreams).iter(f"{SVG}text") if ": " in (item.text or "")]
-        return [item.split(":")[0] for item in told]
+        texts = [item.text or "" for item in drawn(**upstreams).iter(f"{SVG}text") if ": " in (item.text or "")]
+        return [item.split(":")[0] for item in texts]
 
     assert legend(core=CORE) == ["needed", "fixed-upstream", "not-affected", "drifted"]
     assert legend(swift={"4.0.0": "affected"}) == ["needed"]
 
 
-def test_it_is_told_in_words_for_those_who_do_not_see_it() -> None:
+def test_a_description_in_words_is_there_for_screen_readers() -> None:
     root = drawn(core=CORE, swift={"4.0.0": "affected"})
     assert root.get("role") == "img"
     assert {root.find(f"{SVG}{name}").get("id") for name in ("title", "desc")} == set(  # type: ignore[union-attr]
@@ -114,8 +114,8 @@ def test_it_is_told_in_words_for_those_who_do_not_see_it() -> None:
     )
 
 
-def test_nothing_lies_over_anything_or_outside() -> None:
-    """With more columns than have room side by side, and with long labels."""
+def test_nothing_overlaps_or_is_outside() -> None:
+    """Try more columns than fit side by side, and long labels."""
     swift = {f"{major}.{minor}.{micro}": "-" for major in (3, 4) for minor in range(20) for micro in range(3)}
     swift["4.7.1rc12"] = "affected"
     root = drawn(core=CORE, swift=swift)
@@ -125,9 +125,13 @@ def test_nothing_lies_over_anything_or_outside() -> None:
         rect = group.find(f"{SVG}rect")
         assert rect is not None
         boxes.append((left, top, left + float(rect.get("width", 0)), top + float(rect.get("height", 0))))
-    for item in text(root, "version"):  # at 11 px a digit of a sans-serif font is some 6.2 px wide, a dot half of that
-        told = item.text or ""
-        middle, base, half = float(item.get("x", 0)), float(item.get("y", 0)), 3.1 * len(told) - 1.55 * told.count(".")
+    for item in text(root, "version"):  # at 11 px a digit is about 6.2 px wide, a dot half of that
+        label = item.text or ""
+        middle, base, half = (
+            float(item.get("x", 0)),
+            float(item.get("y", 0)),
+            3.1 * len(label) - 1.55 * label.count("."),
+        )
         boxes.append((middle - half, base - 9, middle + half, base + 1))
     height = float(root.get("height", 0))
     assert min(min(left, top) for left, top, _, _ in boxes) >= 0
@@ -138,7 +142,7 @@ def test_nothing_lies_over_anything_or_outside() -> None:
             assert left >= right or other_top >= base or other_base <= top
 
 
-def test_columns_without_room_are_shared_out_evenly() -> None:
+def test_columns_that_do_not_fit_are_split_evenly() -> None:
     def widths(columns: int) -> list[int]:
         swift = {f"4.{minor}.0": "affected" for minor in range(columns)}
         tops = [group.get("transform", "").split()[1] for group in drawn(swift=swift).iter(f"{SVG}g")]
@@ -149,13 +153,13 @@ def test_columns_without_room_are_shared_out_evenly() -> None:
     assert widths(49) == [17, 17, 15]
 
 
-def test_it_needs_no_script_and_nothing_from_elsewhere() -> None:
-    told = picture(rows_of(core=CORE), BOTH)
-    tags = {item.tag.removeprefix(SVG) for item in ElementTree.fromstring(told).iter()}
+def test_it_needs_no_script_and_no_other_file() -> None:
+    svg = picture(rows_of(core=CORE), BOTH)
+    tags = {item.tag.removeprefix(SVG) for item in ElementTree.fromstring(svg).iter()}
     assert tags == {"svg", "title", "desc", "style", "rect", "text", "g", "path"}
-    assert "href" not in told
-    assert "url(" not in told
-    assert told.count("http") == 1, "the namespace"
+    assert "href" not in svg
+    assert "url(" not in svg
+    assert svg.count("http") == 1, "the namespace"
 
 
 def test_the_same_rows_give_the_same_bytes() -> None:
@@ -167,7 +171,7 @@ def test_the_same_rows_give_the_same_bytes() -> None:
     assert first.out == picture(matrix.rows(fixes, releases, table), fixes)
 
 
-def test_the_real_one_has_all_its_cells() -> None:
+def test_the_picture_of_the_real_matrix_has_all_its_cells() -> None:
     fixes = list(catalog.fixes().values())
     rows = matrix.rows(fixes, catalog.releases(), catalog.shape_table())
     columns = sum(len(panel.ranges) * len(panel.fixes) for panel in version_ranges.panels_by_series(rows, fixes))

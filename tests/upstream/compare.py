@@ -1,4 +1,4 @@
-"""Compares what tests came to before and after the fixes, test by test. Pure: no files, no processes."""
+"""Compares the outcomes of tests before and after the fixes, test by test. Pure."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ _BOTH = {PASSED: PASSED_BOTH, FAILED: FAILED_BOTH, SKIPPED: SKIPPED_BOTH, CUT: C
 
 
 class Answer(NamedTuple):
-    """What one test came to in one run."""
+    """The outcome of one test in one run."""
 
     outcome: str
-    """``passed``, ``failed`` (also in its setup, or as its process died), ``skipped`` (also: failed, as expected),
-    ``cut`` (it ran when the deadline of its file came), or ``unreached`` (it was collected, and never started)."""
+    """``passed``, ``failed`` (also in its setup, or because its process died), ``skipped`` (also an expected failure),
+    ``cut`` (it was running at the deadline of its file), or ``unreached`` (it was collected but never started)."""
     seconds: float = 0.0
-    told: str = ""
+    output: str = ""
     """The end of its traceback, or why it was skipped."""
     entered: tuple[str, ...] = ()
-    """The fixes of which it has entered a function that they rewrite, on any rank."""
+    """The fixes that rewrite a function which it entered on any rank."""
 
 
 Run = Mapping[str, Answer]
@@ -43,28 +43,28 @@ class Line(NamedTuple):
     before: tuple[Answer, ...]
     after: tuple[Answer, ...]
     reason: str = ""
-    """Of a disputed test: why what it asserts is wrong. Of another: what our data says of it, if anything."""
+    """Why the assertion of a disputed test is wrong."""
 
 
 def of_ranks(ranks: Sequence[Run]) -> dict[str, Answer]:
-    """One answer for each test that all ranks ran together: the worst one counts, and says which rank gave it.
+    """Return the worst answer of all ranks for each test, with the rank that gave it.
 
-    A test that one rank alone has passed, and others skipped, has passed. Raises nothing.
+    A test that one rank passed and others skipped has passed.
     """
     found: dict[str, Answer] = {}
     for id in dict.fromkeys(id for rank in ranks for id in rank):
         answers = [(number, rank.get(id, Answer(UNREACHED))) for number, rank in enumerate(ranks)]
         number, worst = min(answers, key=lambda one: _WORST.index(one[1].outcome))
-        told = f"rank {number}: {worst.told}" if worst.told and len(ranks) > 1 else worst.told
+        output = f"rank {number}: {worst.output}" if worst.output and len(ranks) > 1 else worst.output
         entered = tuple(sorted({fix for _, answer in answers for fix in answer.entered}))
-        found[id] = Answer(worst.outcome, max(answer.seconds for _, answer in answers), told, entered)
+        found[id] = Answer(worst.outcome, max(answer.seconds for _, answer in answers), output, entered)
     return found
 
 
 def differs(before: Run, after: Run) -> bool:
-    """Whether a file has to be run again, for a test whose answers are not the same on both sides.
+    """Return whether a file must run again, because the answers of a test differ between the sides.
 
-    Where the deadline cut both, which tests it left unreached is no answer.
+    Where the deadline cut both sides, unreached tests do not count.
     """
     cut = all(any(one.outcome == CUT for one in run.values()) for run in (before, after))
     for id in {*before, *after}:
@@ -75,40 +75,40 @@ def differs(before: Run, after: Run) -> bool:
 
 
 def compare(before: Sequence[Run], after: Sequence[Run], disputed: Mapping[str, str] | None = None) -> list[Line]:
-    """A line for each test of one file, in the order in which they were collected.
+    """Return a line for each test of one file, in the order of collection.
 
-    ``before`` and ``after`` are the runs of each side, the first ones and those that were made since they differed.
-    ``disputed`` gives a reason by the start of a test's id: such a test is no regression. Raises nothing.
+    ``before`` and ``after`` are the runs of each side: the first ones, and repeats where they differed. ``disputed``
+    maps the start of a test's id to the reason why it cannot be a regression.
     """
     lines = []
     for id in dict.fromkeys(id for run in (*before, *after) for id in run):
-        sides = [tuple(run[id] for run in runs if id in run) for runs in (before, after)]
-        category = _category(*sides)
+        was, is_now = (tuple(run[id] for run in runs if id in run) for runs in (before, after))
+        category = _category(was, is_now)
         reason = next((why for start, why in (disputed or {}).items() if id.startswith(start)), "")
         if category in (REGRESSION, FLAKY) and reason:
             category = DISPUTED
-        lines.append(Line(id, category, *sides, reason=reason if category == DISPUTED else ""))
+        lines.append(Line(id, category, was, is_now, reason if category == DISPUTED else ""))
     return lines
 
 
 def failed_differently(line: Line) -> bool:
-    """Whether a test that fails both ways fails for another reason after, as far as its last line tells."""
-    return line.category == FAILED_BOTH and cause(line.before[-1].told) != cause(line.after[-1].told)
+    """Return whether a test fails on both sides for different reasons, by the last lines of its tracebacks."""
+    return line.category == FAILED_BOTH and cause(line.before[-1].output) != cause(line.after[-1].output)
 
 
-def cause(told: str) -> str:
-    """The last line of a failure that says what was wrong, without what changes from run to run."""
-    errors = [line for line in told.splitlines() if line.startswith("E  ")] or told.strip().splitlines()[-1:]
-    # of an assertion, pytest tells the values in the lines that follow
+def cause(output: str) -> str:
+    """Return the line that names the cause of a failure, without what changes from run to run."""
+    errors = [line for line in output.splitlines() if line.startswith("E  ")] or output.strip().splitlines()[-1:]
+    # pytest prints the values of an assertion in the lines that follow
     line = re.sub(r"^E\s+", "", errors[0]) if errors else ""
     line = re.sub(r"0x[0-9a-f]+", "0x..", line)
     line = re.sub(r"/\S*/(before|after)/", "", line)
     return re.sub(r"\b(port|pid|localhost:|127\.0\.0\.1:|\]:)\s*\d+", r"\1..", line).strip()[:160]
 
 
-def explained(told: str, causes: Mapping[str, str]) -> str:
-    """Why a test failed, in our own words: of the first phrase here that its cause has; empty if it has none."""
-    line = cause(told)
+def explained(output: str, causes: Mapping[str, str]) -> str:
+    """Return the explanation of the first phrase in ``causes`` that the cause of a failure contains, else empty."""
+    line = cause(output)
     return next((why for phrase, why in causes.items() if phrase in line), "")
 
 
@@ -126,7 +126,7 @@ def _category(before: Sequence[Answer], after: Sequence[Answer]) -> str:
     if was == is_now:
         return _BOTH[was]
     if is_now == CUT and any(one.outcome == UNREACHED for one in after):
-        return CUT_OFF  # the deadline has come at other tests too: a slow machine, and not a hang in this one
+        return CUT_OFF  # the deadline also came at other tests: a slow machine, not a hang of this test
     if was == PASSED or (was == SKIPPED and is_now in (FAILED, CUT)):
         return REGRESSION
     return FIXED if is_now == PASSED else CHANGED

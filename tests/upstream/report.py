@@ -1,4 +1,4 @@
-"""What a comparison came to: as a table, as JSON, as JUnit. Pure but for the one function that writes the files."""
+"""The result of a comparison as a table, as JSON and as JUnit. Pure, except ``write``."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class File(NamedTuple):
 
     file: str
     covers: tuple[str, ...]
-    """The fixes whose rewritten functions it reaches."""
+    """The fixes whose rewritten functions it calls."""
     reason: str
     lines: tuple[Line, ...]
     seconds: float
-    """On both sides, all runs."""
+    """Of all runs on both sides."""
     was_cut: bool
     runs: int
     """On each side."""
@@ -45,30 +45,30 @@ class Report(NamedTuple):
     ranks: int
     deadline: float
     shims: tuple[str, ...]
-    """What our plugin changed; empty where it was not injected."""
+    """What our plugin changes; empty where it is not used."""
     verdicts: Mapping[str, str]
-    """By fix, what `unhang apply` and `unhang check` came to on the second tree."""
+    """The verdict of each fix on the second tree, after `unhang apply`."""
     absent: tuple[str, ...]
-    """Patterns of the selection that no file matched."""
+    """Patterns of the selection that match no file."""
     files: tuple[File, ...]
     notes: Mapping[str, str]
-    """Reasons for tests that fail both ways, by the start of their ids."""
+    """Why tests fail on both sides, by the start of their ids."""
     causes: Mapping[str, str]
-    """Likewise, by a phrase of what they say."""
+    """Likewise, by a phrase of their error."""
     narrowed: str = ""
-    """Which of the chosen files were run, where not all of them were."""
+    """Which of the chosen files were run, if not all."""
 
     def lines(self, category: str) -> list[Line]:
-        """The tests of one category, of all files."""
+        """Return the tests of one category in all files."""
         return [line for file in self.files for line in file.lines if line.category == category]
 
     def counts(self) -> dict[str, int]:
-        """How many tests there are of each category."""
+        """Return the number of tests of each category."""
         found = Counter(line.category for file in self.files for line in file.lines)
         return {category: found[category] for category in CATEGORIES}
 
     def wrong(self) -> str:
-        """Why the session fails; empty where it does not."""
+        """Return why the session fails; empty where it does not."""
         if regressions := self.counts()[compare.REGRESSION]:
             return f"{regressions} regression{'s' * (regressions > 1)}"
         if not self.counts()[compare.PASSED_BOTH] + self.counts()[compare.FIXED]:
@@ -77,7 +77,7 @@ class Report(NamedTuple):
 
 
 def table(report: Report) -> str:
-    """The table, with all that a reader must know to judge it."""
+    """Return the table, with its headings and remarks."""
     shown = [category for category in CATEGORIES if report.counts()[category] or category in CATEGORIES[:5]]
     head = ["file", "enters", *shown, "s"]
     rows = [[file.file, _enters(file), *_cells(file.lines, shown), f"{file.seconds:.0f}"] for file in report.files]
@@ -90,7 +90,7 @@ def table(report: Report) -> str:
 
 
 def headings(report: Report) -> list[str]:
-    """What was run, and how."""
+    """Return what was run, and how."""
     ranks = f"{report.ranks} rank{'s' * (report.ranks > 1)}, {report.deadline:.0f} s for each file"
     shims = f"injected by a plugin of ours, for a CPU: {'; '.join(report.shims)}" if report.shims else "no shims"
     return [
@@ -103,14 +103,14 @@ def headings(report: Report) -> list[str]:
 
 
 def remarks(report: Report) -> list[str]:
-    """What stands below the table: names, reasons, outputs, and what was not covered."""
+    """Return the lines below the table: names, reasons, outputs, and what is not covered."""
     text = []
     for fix in report.verdicts:
         if report.verdicts[fix] == "applied" and not any(entering(file)[fix] for file in report.files):
-            text.append(f"NOT COVERED: no test that passed has entered a function that {fix} rewrites")
+            text.append(f"NOT COVERED: no test that passed enters a function that {fix} rewrites")
     for file in report.files:
         missed = ", ".join(fix for fix in file.covers if not entering(file)[fix])
-        text += [f"chosen for {missed}, which no test that passed has entered: {file.file}"] if missed else []
+        text += [f"chosen for {missed}, which no test that passed enters: {file.file}"] if missed else []
     text += [f"not in this tree: {pattern}" for pattern in report.absent]
     text += [f"cut at the deadline: {file.file}" for file in report.files if file.was_cut]
     for category in _LISTED:
@@ -121,21 +121,21 @@ def remarks(report: Report) -> list[str]:
     text += [f"failed both, for another reason after: {line.id}{_answers(line)}" for line in different]
     for line in report.lines(compare.REGRESSION):
         for side, answers in ("before", line.before), ("after", line.after):
-            text += [f"--- {line.id}, {side}: {one.outcome}\n{one.told}" for one in answers[-1:]]
+            text += [f"--- {line.id}, {side}: {one.outcome}\n{one.output}" for one in answers[-1:]]
     causes = Counter(_why(report, line) for line in report.lines(compare.FAILED_BOTH))
     text += [f"failed both, {count} times: {cause}" for cause, count in causes.most_common(_MANY)]
     return [*text, f"FAILED: {report.wrong()}" if report.wrong() else "no regression"]
 
 
 def document(report: Report) -> dict[str, Any]:
-    """The report as JSON: schema 1."""
+    """Return the report as JSON, schema 1."""
     files = [{**file._asdict(), "lines": [_line(report, line) for line in file.lines]} for file in report.files]
-    told = {"schema": 1, "wrong": report.wrong(), "counts": report.counts()}
-    return {**told, **report._asdict(), "files": files}
+    head = {"schema": 1, "wrong": report.wrong(), "counts": report.counts()}
+    return {**head, **report._asdict(), "files": files}
 
 
 def junit(report: Report) -> ElementTree.Element:
-    """The report as JUnit: a regression is a failure; what was not compared is skipped, with its category."""
+    """Return the report as JUnit: a regression is a failure; a test that was not compared is skipped."""
     root = ElementTree.Element("testsuites")
     for file in report.files:
         suite = ElementTree.SubElement(root, "testsuite", name=f"{report.upstream} {report.ref} {file.file}")
@@ -143,9 +143,9 @@ def junit(report: Report) -> ElementTree.Element:
             seconds = str(sum(one.seconds for one in line.after[-1:]))
             case = ElementTree.SubElement(suite, "testcase", classname=file.file, name=line.id, time=seconds)
             if line.category == compare.REGRESSION:
-                told = "\n".join(one.told for one in (*line.before[-1:], *line.after[-1:]))
+                output = "\n".join(one.output for one in (*line.before[-1:], *line.after[-1:]))
                 failure = ElementTree.SubElement(case, "failure", message=f"{line.category}{_answers(line)}")
-                failure.text = "".join(letter for letter in told if letter.isprintable() or letter in "\n\t")
+                failure.text = "".join(letter for letter in output if letter.isprintable() or letter in "\n\t")
             elif line.category not in (compare.PASSED_BOTH, compare.FIXED):
                 ElementTree.SubElement(case, "skipped", message=f"{line.category}{_answers(line)}")
         suite.set("tests", str(len(file.lines)))
@@ -154,7 +154,7 @@ def junit(report: Report) -> ElementTree.Element:
 
 
 def write(report: Report, folder: Path) -> list[Path]:
-    """Write table, JSON and JUnit into a folder; gives their paths. Raises OSError."""
+    """Write table, JSON and JUnit into a folder, and return their paths. Raises OSError."""
     stem = f"{report.upstream}-{report.ref.replace('/', '_')}-{report.ranks}"
     paths = [folder / f"{stem}.{ending}" for ending in ("txt", "json", "xml")]
     paths[0].write_text(table(report) + "\n", encoding="utf-8")
@@ -169,8 +169,8 @@ def _line(report: Report, line: Line) -> dict[str, Any]:
 
 
 def _why(report: Report, line: Line) -> str:
-    told = line.after[-1].told
-    return _note(report, line.id) or compare.explained(told, report.causes) or compare.cause(told)
+    output = line.after[-1].output
+    return _note(report, line.id) or compare.explained(output, report.causes) or compare.cause(output)
 
 
 def _note(report: Report, id: str) -> str:
@@ -178,7 +178,7 @@ def _note(report: Report, id: str) -> str:
 
 
 def entering(file: File) -> Counter[str]:
-    """How many tests have entered a function that a fix rewrites, and passed, after the fixes; by fix."""
+    """Return the number of tests that enter a function which a fix rewrites and pass after the fixes, by fix."""
     lines = [line for line in file.lines if line.category in (compare.PASSED_BOTH, compare.FIXED)]
     return Counter(fix for line in lines for fix in {fix for one in line.after for fix in one.entered})
 

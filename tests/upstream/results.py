@@ -115,7 +115,7 @@ def _was_cut(line: Mapping[str, Any]) -> bool:
 
 def _why(line: Mapping[str, Any], known: Mapping[str, str]) -> str:
     """Return our own words, or the name of the exception alone: its message is upstream's text."""
-    output = line["after"][-1]["told"]
+    output = line["after"][-1]["output"]
     return line["reason"] or compare.explained(output, known) or f"`{compare.cause(output).partition(':')[0][:40]}`"
 
 

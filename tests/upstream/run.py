@@ -1,6 +1,6 @@
-"""`nox -s upstream -- UPSTREAM REF`: an upstream's own tests, on its tree as it is and on the patched one, compared.
+"""`nox -s upstream -- UPSTREAM REF`: compares an upstream's own tests on its untouched tree and on the patched one.
 
-Exit codes: 0, no regression, or nothing to compare; 1, a regression, or no test passed; 2, it could not be run.
+Exit codes: 0, no regression or nothing to compare; 1, a regression or no test passed; 2, it could not run.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -28,7 +29,7 @@ _SETTLED = ("fixed-upstream", "not-affected")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the session with these command line arguments; the exit code."""
+    """Run the session with these command line arguments, and return the exit code."""
     options = command_line.parse(arguments)
     try:
         about = selection.upstream(options.upstream)
@@ -43,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def session(options: argparse.Namespace, about: Mapping[str, Any], both: trees.Trees) -> int:
-    """Apply, choose, run, compare and tell; the exit code. Raises UnhangError where it cannot be run."""
+    """Apply, choose, run, compare and report; return the exit code. Raises UnhangError where it cannot run."""
     print(f"{options.upstream} {options.ref}: {both.origin}", flush=True)
     version, verdicts = applied(both.after)
     for fix, verdict in verdicts.items():
@@ -52,13 +53,13 @@ def session(options: argparse.Namespace, about: Mapping[str, Any], both: trees.T
     if not fixes:
         if any(verdict not in _SETTLED for verdict in verdicts.values()):
             raise UnhangError("not-applied", "no fix was applied, and some are blocked", hint="see the verdicts above")
-        print("nothing to compare: no fix is needed here, so both trees are the same; no test was run")
+        print("nothing to compare: no fix is needed here, so both trees are equal; no test was run")
         return 0
     chosen = choose(options, about, version, both.before, fixes)
     files = tuple(one for one in chosen.files if any(text in one.file for text in options.only or [""]))
     wanted = " or ".join(options.only or [])
     if not files:
-        raise UnhangError("no-tests", f"no file that is chosen has {wanted} in its path")
+        raise UnhangError("no-tests", f"no chosen file has {wanted} in its path")
     narrowed = f"only files with {wanted} in their path, {len(files)} of {len(chosen.files)}" if wanted else ""
     entry = selection.environment(about, version)
     python = venvs.ready(entry, entry.get("torch", about["torch"]), options.tmp / "environments")
@@ -70,29 +71,40 @@ def session(options: argparse.Namespace, about: Mapping[str, Any], both: trees.T
     conditions = Conditions(python.python, ranks, python.gpus, options.deadline, shims, variables, targets)
     with tempfile.TemporaryDirectory(prefix="unhang-") as folder:
         ran = tuple(compared(one, conditions, both, chosen.disputed, Path(folder)) for one in files)
-        told = reports.Report(
-            *(options.upstream, options.ref, both.origin, version, python.told, ranks, options.deadline),
-            *(shim_names(bool(posing)) if shims else (), verdicts, chosen.absent, ran, chosen.notes),
-            *(about.get("causes", {}), narrowed),
+        report = reports.Report(
+            upstream=options.upstream,
+            ref=options.ref,
+            origin=both.origin,
+            version=version,
+            environment=python.versions,
+            ranks=ranks,
+            deadline=options.deadline,
+            shims=shim_names(bool(posing)) if shims else (),
+            verdicts=verdicts,
+            absent=chosen.absent,
+            files=ran,
+            notes=chosen.notes,
+            causes=about.get("causes", {}),
+            narrowed=narrowed,
         )
-        print(f"\n{reports.table(told)}")
-        print(*(f"written: {path}" for path in reports.write(told, options.tmp)), sep="\n")
-    return 1 if told.wrong() else 0
+        print(f"\n{reports.table(report)}")
+        print(*(f"written: {path}" for path in reports.write(report, options.tmp)), sep="\n")
+    return 1 if report.wrong() else 0
 
 
 def applied(tree: Path) -> tuple[str, dict[str, str]]:
-    """Patch a tree with the real command: the upstream's version there, and each fix's verdict afterwards.
+    """Patch a tree with the real command; return the upstream's version, and each fix's verdict from `unhang check`.
 
-    A verdict that `unhang check` does not confirm is told as it is then. Raises UnhangError ``no-verdict``.
+    Raises UnhangError ``no-verdict``.
     """
     _unhang("apply", tree)
     results = _unhang("check", tree)["results"]
     verdicts: dict[str, str] = {}
     for result in results:
-        told = result["verdict"] if result["verdict"] == "applied" or not result["detail"] else _blocked(result)
-        # of several targets, the one that is not in place counts
+        verdict = result["verdict"] if result["verdict"] == "applied" or not result["detail"] else _blocked(result)
+        # of several targets, one that is not patched counts
         if verdicts.get(result["fix"], "applied") in ("applied", *_SETTLED):
-            verdicts[result["fix"]] = told if told not in _SETTLED else verdicts.get(result["fix"], told)
+            verdicts[result["fix"]] = verdict if verdict not in _SETTLED else verdicts.get(result["fix"], verdict)
     version = next((result["version"] for result in results if result["version"]), None)
     if version is None:
         raise UnhangError("no-verdict", "unhang finds no upstream with a version here", path=str(tree))
@@ -102,12 +114,12 @@ def applied(tree: Path) -> tuple[str, dict[str, str]]:
 def choose(
     options: argparse.Namespace, about: Mapping[str, Any], version: str, tree: Path, fixes: Sequence[str]
 ) -> selection.Selection:
-    """The test files to run. Raises UnhangError ``no-tests``."""
+    """Return the test files to run. Raises UnhangError ``no-tests``."""
     if not options.all:
         return selection.select(options.upstream, version, tree, fixes)
     try:
         listed = selection.select(options.upstream, version, tree, fixes)
-    except UnhangError:  # nothing is known of this one: all of it is run, and none of it covers
+    except UnhangError:  # the data has nothing for it: run everything, as covering nothing
         listed = None
     return selection.every(about["tests"], tree, listed)
 
@@ -115,7 +127,7 @@ def choose(
 def compared(
     one: selection.Chosen, conditions: Conditions, both: trees.Trees, disputed: Mapping[str, str], place: Path
 ) -> reports.File:
-    """One file on both sides; again, up to twice, where a test's answers differ."""
+    """Run one file on both sides, and up to twice more where the answers of a test differ."""
     runs: tuple[list[runner.Result], list[runner.Result]] = ([], [])
     for attempt in range(1 + RERUNS):
         for side, tree, results in zip(trees.SIDES, both[:2], runs):
@@ -123,31 +135,31 @@ def compared(
             results.append(runner.run(conditions, tree, one.file, folder))
         if not compare.differs(runs[0][-1].tests, runs[1][-1].tests):
             break
-    sides = [[result.tests for result in results] for results in runs]
-    lines = compare.compare(*sides, disputed)
+    before, after = ([result.tests for result in results] for results in runs)
+    lines = compare.compare(before, after, disputed)
     results = [*runs[0], *runs[1]]
     seconds, cut = sum(result.seconds for result in results), any(result.was_cut for result in results)
     file = reports.File(one.file, one.covers, one.reason, tuple(lines), seconds, cut, len(runs[0]))
-    told = {line.category: sum(other.category == line.category for other in lines) for line in lines}
-    counts = ", ".join(f"{count} {category}" for category, count in told.items()) or "no test"
+    counted = Counter(line.category for line in lines)
+    counts = ", ".join(f"{count} {category}" for category, count in counted.items()) or "no test"
     print(f"{one.file}: {counts}{'; cut at the deadline' * cut} ({seconds:.0f} s)", flush=True)
     return file
 
 
 def shim_names(posing: bool) -> tuple[str, ...]:
-    """What the plugin for CPUs says that it changes; read, not imported, for that would change it here."""
+    """Return what the plugin for CPUs changes, read from its source: an import would apply it here."""
     source = (runner.INJECTED / "unhang_on_cpu.py").read_text(encoding="utf-8")
-    told = {
+    named = {
         ast.unparse(node.targets[0]): ast.literal_eval(node.value)
         for node in ast.parse(source).body
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) in ("SHIMS", "POSING")
     }
-    return (*told["SHIMS"], *(told["POSING"] if posing else ()))
+    return (*named["SHIMS"], *(named["POSING"] if posing else ()))
 
 
 @contextmanager
 def _trees(options: argparse.Namespace, about: Mapping[str, Any]) -> Iterator[trees.Trees]:
-    """Both trees: from the clone that is named, else the public one, else an sdist that carries tests."""
+    """Yield both trees: of the named clone, else of the public one, else of an sdist that has tests."""
     where = options.clone or os.environ.get(about["clone"])
     version = options.ref.removeprefix(about["tag"])
     sha256 = about.get("sdists", {}).get(version)
@@ -163,7 +175,7 @@ def _trees(options: argparse.Namespace, about: Mapping[str, Any]) -> Iterator[tr
             except UnhangError as error:
                 if where or sha256 is None:
                     raise
-                print(f"{error.message}\nfalling back to the sdist, which carries some of the tests", file=sys.stderr)
+                print(f"{error.message}\nfalling back to the sdist, which has some of the tests", file=sys.stderr)
         if found is None:
             found = stack.enter_context(trees.of_sdist(about["sdist"], version, sha256, options.cache))
         yield found

@@ -1,4 +1,4 @@
-"""Runs one test file of a tree, in a process of its own with a deadline, and reads what each test came to."""
+"""Runs one test file of a tree in its own process, with a deadline, and reads the outcome of each test."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from upstream.compare import CUT, FAILED, UNREACHED, Answer, of_ranks
 INJECTED = Path(__file__).parent / "injected"
 _FRAMES = 20
 _GRACE = 15  # seconds for torchrun to end its ranks
-# What could make the two sides differ, or have upstream's pytest take our own options.
+# These could make the sides differ, or pass our own options to upstream's pytest.
 _DROPPED = ("PYTEST_", "PYTHON", "COV_", "VIRTUAL_ENV", "RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_")
 
 
 class Conditions(NamedTuple):
-    """What both sides have in common."""
+    """What is equal on both sides."""
 
     python: Path
     ranks: int
@@ -36,7 +36,7 @@ class Conditions(NamedTuple):
     """Whether ``unhang_on_cpu`` is injected."""
     variables: Mapping[str, str]
     targets: Sequence[tuple[str, str, str]] = ()
-    """Fix, file and qualified name of each function of which it is told which tests enter it."""
+    """Fix, file and qualified name of each function whose calls are measured."""
 
 
 class Result(NamedTuple):
@@ -46,23 +46,23 @@ class Result(NamedTuple):
     seconds: float
     was_cut: bool
     output: Path
-    """What pytest printed, of all ranks."""
+    """The output of pytest on all ranks."""
 
 
 def command(conditions: Conditions, file: str) -> list[str]:
-    """The command line: pytest itself for one rank on a CPU, else torchrun, with as many ranks as are wanted."""
+    """Return the command: pytest itself for one rank on a CPU, else torchrun."""
     start = [str(conditions.python), "-m"]
     if conditions.ranks > 1 or conditions.gpus:
         # standalone: a free port for the ranks to meet at
         start += ["torch.distributed.run", "--standalone", f"--nproc-per-node={conditions.ranks}", "-m"]
     plugins = ["-p", "unhang_reports", *(("-p", "unhang_on_cpu") if conditions.shims else ())]
-    # upstream's own options may stop at the first failure, or want plugins
+    # upstream's own options may stop at the first failure, or need plugins
     options = ["-o", "addopts=", "-p", "no:cacheprovider", "-p", "no:randomly", "--tb=short", "-q", "--rootdir=."]
     return [*start, "pytest", *plugins, *options, file]
 
 
 def environment(conditions: Conditions, tree: Path, reports: Path, scratch: Path) -> dict[str, str]:
-    """The environment variables: our own but what could tell the sides apart, then the data's, then what we need."""
+    """Return the environment variables: ours without ``_DROPPED``, then the data's, then those of the run."""
     import unhang.prove.ranks.shims as shims
 
     kept = {name: value for name, value in os.environ.items() if not name.startswith(_DROPPED)}
@@ -83,13 +83,13 @@ def environment(conditions: Conditions, tree: Path, reports: Path, scratch: Path
 
 
 def run(conditions: Conditions, tree: Path, file: str, place: Path) -> Result:
-    """Run a test file of a tree; ``place`` is a new folder for what it tells: reports and output.
+    """Run a test file of a tree; ``place`` is a new folder for its reports and output.
 
-    Raises OSError where the interpreter cannot be started; whatever else goes wrong is an answer.
+    Raises OSError where the interpreter does not start; any other failure is an answer.
     """
     reports, output = place / "reports", place / "output.txt"
     place.mkdir(parents=True)
-    scratch = Path(tempfile.mkdtemp(prefix="u-"))  # short: Ray has sockets there
+    scratch = Path(tempfile.mkdtemp(prefix="u-"))  # a short path: Ray has sockets there
     began = time.monotonic()
     with output.open("wb") as sink:
         process = subprocess.Popen(
@@ -111,7 +111,7 @@ def run(conditions: Conditions, tree: Path, file: str, place: Path) -> Result:
             _end(process, reports, conditions.ranks)
             raise
         finally:
-            with contextlib.suppress(ProcessLookupError):  # what a test has left running
+            with contextlib.suppress(ProcessLookupError):  # processes that a test left running
                 os.killpg(process.pid, signal.SIGKILL)
             shutil.rmtree(scratch, ignore_errors=True)
     ranks = [
@@ -124,29 +124,29 @@ def run(conditions: Conditions, tree: Path, file: str, place: Path) -> Result:
 def _answers(
     lines: Sequence[Mapping[str, Any]], was_cut: bool, file: str, output: str, stack: str
 ) -> dict[str, Answer]:
-    """One rank's answers. A process that died has failed the test that ran, or the file where none did."""
+    """Return one rank's answers. If its process died, the running test has failed, or else the file."""
     found = {line["id"]: Answer(UNREACHED) for line in lines if line["kind"] == "collected"}
     running = ""
     for line in lines:
         if line["kind"] == "started":
             running = line["id"]
         elif line["kind"] == "finished":
-            found[line["id"]] = Answer(line["outcome"], line["seconds"], line["told"], tuple(line["entered"]))
+            found[line["id"]] = Answer(line["outcome"], line["seconds"], line["output"], tuple(line["entered"]))
             running = ""
         elif line["kind"] == "collector":
-            found[line["id"] or file] = Answer(line["outcome"], 0.0, line["told"])
+            found[line["id"] or file] = Answer(line["outcome"], 0.0, line["output"])
     if not _ended(lines):
-        told = f"at the deadline:\n{stack}" if was_cut else f"the process died:\n{output}"
-        found[running or file] = Answer(CUT if was_cut else FAILED, 0.0, told)
+        why = f"at the deadline:\n{stack}" if was_cut else f"the process died:\n{output}"
+        found[running or file] = Answer(CUT if was_cut else FAILED, 0.0, why)
     elif not found:
         (code,) = (line["exitstatus"] for line in lines if line["kind"] == "ended")
-        if code != 5:  # no test was collected, which is no failure
+        if code != 5:  # no test was collected, which is not a failure
             found[file] = Answer(FAILED, 0.0, f"pytest ended with {code}:\n{output}")
     return found
 
 
 def _reports(path: Path, ranks: int) -> list[list[dict[str, Any]]]:
-    """The lines of each rank; a last line that is not whole is left out."""
+    """Return the lines of each rank, without an incomplete last line."""
     found = []
     for rank in range(ranks):
         lines = []
@@ -162,12 +162,12 @@ def _ended(lines: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def _end(process: subprocess.Popen[bytes], reports: Path, ranks: int) -> None:
-    """Have each rank tell its stacks, then end them all."""
+    """Make each rank write its stacks, then end all of them."""
     pids = [line["pid"] for lines in _reports(reports, ranks) for line in lines if line["kind"] == "process"]
     _signal(pids, signal.SIGUSR1)
     time.sleep(0.5)
     _signal(pids, signal.SIGKILL)
-    process.terminate()  # torchrun ends the ranks that have not got as far as to tell their names
+    process.terminate()  # torchrun ends the ranks that have not reported their pid yet
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(_GRACE)
     process.kill()
@@ -181,7 +181,7 @@ def _signal(pids: Sequence[int], number: int) -> None:
 
 
 def _stack(reports: Path, rank: int) -> str:
-    """Where a rank stood, the innermost frame first: its frames outside the interpreter and its packages."""
+    """Return the frames of a rank outside the interpreter and its packages, innermost first."""
     with contextlib.suppress(OSError):
         lines = reports.with_name(f"{reports.name}.{rank}.stack").read_text(encoding="utf-8").splitlines()
         foreign = ("site-packages", "/lib/python", "<frozen", "/injected/")

@@ -1,4 +1,4 @@
-"""Which test files are run, in which environment, for a tree: the data in releases.json and beside each fix."""
+"""Which test files run on a tree, and in which environment: reads releases.json and the data beside each fix."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ SCHEMA = 1
 
 
 class Chosen(NamedTuple):
-    """One test file, and why it is run."""
+    """A test file, and why it runs."""
 
     file: str
     covers: tuple[str, ...]
-    """The fixes whose rewritten functions it, or what it calls, reaches. Empty: it covers no rewrite."""
+    """The fixes whose rewritten functions it calls, also indirectly; empty where it covers none."""
     reason: str
 
 
 class Selection(NamedTuple):
-    """All that is to be run of one tree."""
+    """The test files to run on a tree."""
 
     files: tuple[Chosen, ...]
     absent: tuple[str, ...]
-    """Patterns of the data that no file of this tree matches."""
+    """Patterns of the data that match no file of this tree."""
     disputed: Mapping[str, str]
-    """Reasons by the start of a test's id."""
+    """Why the assertions of tests are wrong, by the start of their ids."""
     notes: Mapping[str, str]
-    """Likewise: why a test fails both ways, as far as our data knows."""
+    """Why tests fail on both sides, by the start of their ids."""
 
 
 def upstream(name: str) -> dict[str, Any]:
-    """An upstream's entry in releases.json. Raises UnhangError ``unknown-upstream``."""
+    """Return an upstream's entry in releases.json. Raises UnhangError ``unknown-upstream``."""
     known: dict[str, dict[str, Any]] = _read(HERE / "releases.json")["upstreams"]
     if name not in known:
         raise UnhangError("unknown-upstream", f"there is no upstream {name!r}", hint=f"one of {', '.join(known)}")
@@ -46,7 +46,7 @@ def upstream(name: str) -> dict[str, Any]:
 
 
 def environment(about: Mapping[str, Any], version: str) -> dict[str, Any]:
-    """The environment that the data has for a version; ``main``'s where it is in none of the lists."""
+    """Return the environment of a version; that of ``main`` where the data lists none."""
     for entry in about["environments"]:
         if _within(version, entry["versions"]):
             return dict(entry)
@@ -54,12 +54,14 @@ def environment(about: Mapping[str, Any], version: str) -> dict[str, Any]:
 
 
 def select(name: str, version: str, tree: Path, fixes: Collection[str], patches: Path = PATCHES) -> Selection:
-    """The test files for these fixes in a tree, those that cover a rewrite first.
+    """Return the test files for these fixes in a tree, those that cover a rewrite first.
 
-    Raises UnhangError ``no-tests`` where the data has none for them.
+    Raises UnhangError ``no-tests`` where the data lists none.
     """
     found: dict[str, Chosen] = {}
-    absent, disputed, notes = [], {}, {}
+    absent: list[str] = []
+    disputed: dict[str, str] = {}
+    notes: dict[str, str] = {}
     for fix in sorted(fixes):
         path = patches / fix / "upstream_tests.json"
         data = _read(path) if path.exists() else {}
@@ -81,7 +83,7 @@ def select(name: str, version: str, tree: Path, fixes: Collection[str], patches:
 
 
 def every(patterns: Sequence[str], tree: Path, chosen: Selection | None) -> Selection:
-    """All test files of a tree; what the data says of some stays. Raises UnhangError ``no-tests``."""
+    """Return all test files of a tree, with the data of ``chosen``. Raises UnhangError ``no-tests``."""
     known = {one.file: one for one in chosen.files} if chosen else {}
     files = sorted({str(one.relative_to(tree)) for pattern in patterns for one in tree.glob(pattern)} | {*known})
     if not files:

@@ -1,4 +1,4 @@
-"""The comparison, test by test: every category, and what two ranks and repeated runs come to."""
+"""The comparison, test by test: every category, several ranks and repeated runs."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ def run(**outcomes: str) -> dict[str, Answer]:
 
 
 def category(before: str, after: str) -> str:
-    """The category of test `a`, of which each side tells the outcomes of its runs; `-`: not collected."""
-    sides = [[run() if word == "-" else run(a=word) for word in words.split()] for words in (before, after)]
-    (line,) = compare.compare(*sides)
+    """Return the category of test `a`, given the outcomes of its runs on each side; `-`: not collected."""
+    first, second = ([run() if word == "-" else run(a=word) for word in words.split()] for words in (before, after))
+    (line,) = compare.compare(first, second)
     return line.category
 
 
@@ -87,7 +87,7 @@ def test_what_makes_a_file_run_again() -> None:
     assert compare.differs(run(a="passed", b="unreached"), run(a="passed", b="passed"))
 
 
-def test_where_the_deadline_cut_both_sides_what_was_not_reached_is_no_difference() -> None:
+def test_where_the_deadline_cut_both_sides_unreached_tests_do_not_differ() -> None:
     assert not compare.differs(
         run(a="passed", b="cut", c="unreached"), run(a="passed", b="cut", c="unreached", d="unreached")
     )
@@ -106,12 +106,12 @@ def test_where_the_deadline_cut_both_sides_what_was_not_reached_is_no_difference
         ("passed", "unreached", "unreached"),
     ],
 )
-def test_of_two_ranks_the_worst_answer_counts(first: str, second: str, expected: str) -> None:
+def test_the_worst_answer_of_two_ranks_counts(first: str, second: str, expected: str) -> None:
     for ranks in ([run(a=first), run(a=second)], [run(a=second), run(a=first)]):
         assert compare.of_ranks(ranks)["a"].outcome == expected
 
 
-def test_of_two_ranks_it_is_told_which_one_failed_and_what_either_entered() -> None:
+def test_the_failing_rank_is_named_and_functions_entered_by_any_rank_count() -> None:
     ranks = [{"a": Answer("passed", 1.0, "", ("x",))}, {"a": Answer("failed", 2.0, "why", ("y",))}]
     assert compare.of_ranks(ranks)["a"] == Answer("failed", 2.0, "rank 1: why", ("x", "y"))
 
@@ -120,7 +120,7 @@ def test_a_test_that_one_rank_has_not_collected_was_not_reached_there() -> None:
     assert compare.of_ranks([run(a="passed"), run()])["a"].outcome == compare.UNREACHED
 
 
-def test_failing_for_another_reason_after_is_seen_and_addresses_are_no_reason() -> None:
+def test_another_reason_of_a_failure_is_found_and_addresses_are_ignored() -> None:
     def line(before: str, after: str) -> Line:
         (found,) = compare.compare([{"a": Answer("failed", 0, before)}], [{"a": Answer("failed", 0, after)}])
         return found
@@ -131,7 +131,7 @@ def test_failing_for_another_reason_after_is_seen_and_addresses_are_no_reason() 
     assert not compare.failed_differently(line("/tmp/u/before/t.py: no", "/tmp/u/after/t.py: no"))
 
 
-def test_a_cause_is_told_in_our_own_words_where_we_know_it() -> None:
+def test_a_known_cause_is_explained() -> None:
     causes = {"no such ranks": "wants more ranks", "ranks": "wants ranks"}
     assert compare.explained("t.py:1: in f\nE   ValueError: no such ranks (2)", causes) == "wants more ranks"
     assert compare.explained("E   ValueError: other", causes) == ""

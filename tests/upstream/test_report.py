@@ -1,10 +1,11 @@
-"""The report: what the table says, what the JSON and the JUnit hold, when it is wrong; and the page made of it."""
+"""The report as table, JSON and JUnit, when it is wrong, and the page made of it."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
@@ -14,8 +15,8 @@ from upstream.compare import Answer, Line
 from upstream.report import File, Report
 
 
-def line(id: str, category: str, before: str = "passed", after: str = "passed", told: str = "", **more: Any) -> Line:
-    return Line(id, category, (Answer(before),), (Answer(after, 1.5, told, more.pop("entered", ())),), **more)
+def line(id: str, category: str, before: str = "passed", after: str = "passed", output: str = "", **more: Any) -> Line:
+    return Line(id, category, (Answer(before),), (Answer(after, 1.5, output, more.pop("entered", ())),), **more)
 
 
 def file(*lines: Line, covers: tuple[str, ...] = ("fix",), was_cut: bool = False) -> File:
@@ -23,9 +24,9 @@ def file(*lines: Line, covers: tuple[str, ...] = ("fix",), was_cut: bool = False
 
 
 def report(*files: File, shims: tuple[str, ...] = (), **verdicts: str) -> Report:
-    told = ("verl", "v1", "a clone", "1.0", "Python", 2, 60.0)
+    head = ("verl", "v1", "a clone", "1.0", "Python", 2, 60.0)
     notes, causes = {"t::noted": "wants a GPU"}, {"Boom": "booms"}
-    return Report(*told, shims, verdicts or {"fix": "applied"}, (), files, notes, causes)
+    return Report(*head, shims, verdicts or {"fix": "applied"}, (), files, notes, causes)
 
 
 GOOD = line("t::good", compare.PASSED_BOTH, entered=("fix",))
@@ -40,36 +41,36 @@ def test_a_regression_is_wrong_and_so_is_a_run_in_which_nothing_passed() -> None
 
 
 @pytest.mark.parametrize("category", [compare.DISPUTED, compare.FLAKY, compare.CUT_OFF, compare.CHANGED])
-def test_what_is_no_regression_is_not_wrong_and_is_named(category: str) -> None:
-    told = report(file(GOOD, line("t::it", category, "passed", "failed", reason="because")))
-    assert told.wrong() == ""
-    assert f"{category}: t::it (passed -> failed): because" in reports.table(told)
+def test_other_categories_are_named_but_not_wrong(category: str) -> None:
+    shown = report(file(GOOD, line("t::it", category, "passed", "failed", reason="because")))
+    assert shown.wrong() == ""
+    assert f"{category}: t::it (passed -> failed): because" in reports.table(shown)
 
 
-def test_the_table_says_that_shims_were_injected_what_was_cut_and_what_was_not_covered() -> None:
+def test_the_table_names_shims_and_files_that_were_cut_and_fixes_that_are_not_covered() -> None:
     text = reports.table(report(file(GOOD, was_cut=True), shims=("gloo for nccl",), fix="applied", other="applied"))
     assert "injected by a plugin of ours, for a CPU: gloo for nccl" in text
     assert "2 ranks" in text
     assert "cut at the deadline: tests/test_it.py" in text
-    assert "NOT COVERED: no test that passed has entered a function that other rewrites" in text
+    assert "NOT COVERED: no test that passed enters a function that other rewrites" in text
     assert "rewrites fix" not in text
     assert "no shims" in reports.table(report(file(GOOD)))
 
 
-def test_that_a_file_chosen_for_a_fix_did_not_enter_it_is_told() -> None:
+def test_a_file_that_does_not_enter_its_fix_is_named() -> None:
     failing = line("t::a", compare.FAILED_BOTH, "failed", "failed", "E   Boom: it", entered=("fix",))
     text = reports.table(report(file(failing, line("t::b", compare.PASSED_BOTH))))
-    assert "chosen for fix, which no test that passed has entered: tests/test_it.py" in text
+    assert "chosen for fix, which no test that passed enters: tests/test_it.py" in text
     assert "NOT COVERED" in text
 
 
-def test_a_fix_that_was_not_applied_is_not_said_to_lack_cover() -> None:
+def test_a_fix_that_was_not_applied_needs_no_cover() -> None:
     text = reports.table(report(file(GOOD), fix="applied", other="fixed-upstream"))
     assert "other: fixed-upstream" in text
     assert "NOT COVERED" not in text
 
 
-def test_why_tests_fail_both_ways_is_counted_in_our_words_where_we_have_them() -> None:
+def test_the_causes_of_tests_that_fail_both_ways_are_counted() -> None:
     lines = [
         line("t::noted[1]", compare.FAILED_BOTH, "failed", "failed", "E   OSError: x"),
         line("t::a", compare.FAILED_BOTH, "failed", "failed", "E   Boom: it"),
@@ -86,13 +87,13 @@ def test_a_test_that_fails_for_another_reason_after_is_named() -> None:
 
 
 def test_both_outputs_of_a_regression_are_in_the_table_and_in_the_junit(tmp_path: Path) -> None:
-    told = report(file(GOOD, BAD))
-    paths = {path.suffix: path for path in reports.write(told, tmp_path)}
+    shown = report(file(GOOD, BAD))
+    paths = {path.suffix: path for path in reports.write(shown, tmp_path)}
     text = paths[".txt"].read_text()
     assert "--- t::bad, before: passed" in text
     assert "--- t::bad, after: failed\nE   ValueError: bad" in text
     assert "FAILED: 1 regression" in text
-    root = reports.ElementTree.parse(paths[".xml"]).getroot()
+    root = ElementTree.parse(paths[".xml"]).getroot()
     (suite,) = root
     assert suite.attrib | {"name": ""} == {"name": "", "tests": "2", "failures": "1"}
     (failure,) = root.iter("failure")
@@ -104,15 +105,15 @@ def test_both_outputs_of_a_regression_are_in_the_table_and_in_the_junit(tmp_path
 
 
 def test_a_ref_with_slashes_has_a_file_name(tmp_path: Path) -> None:
-    told = report(file(GOOD))._replace(ref="refs/pull/1/head")
-    assert {path.parent for path in reports.write(told, tmp_path)} == {tmp_path}
+    shown = report(file(GOOD))._replace(ref="refs/pull/1/head")
+    assert {path.parent for path in reports.write(shown, tmp_path)} == {tmp_path}
 
 
 def test_the_page_is_made_of_the_reports_and_quotes_no_message(tmp_path: Path) -> None:
     failing = line("t/x.py::a", compare.FAILED_BOTH, "failed", "failed", "E   OddError: secret words")
     disputed = line("t/x.py::d", compare.DISPUTED, "passed", "failed", reason="asserts the defect")
-    told = report(file(GOOD, failing, disputed, line("t/x.py::c", compare.CUT_OFF, "cut", "cut")))
-    source = next(path for path in reports.write(told, tmp_path) if path.suffix == ".json")
+    shown = report(file(GOOD, failing, disputed, line("t/x.py::c", compare.CUT_OFF, "cut", "cut")))
+    source = next(path for path in reports.write(shown, tmp_path) if path.suffix == ".json")
     page = tmp_path / "page.md"
     page.write_text(f"above\n{results.START}\nstale\n{results.END}\nbelow\n")
     assert results.main([str(page), str(source)]) == 0

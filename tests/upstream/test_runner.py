@@ -1,4 +1,4 @@
-"""One test file in a process of its own: what is read of it, whatever becomes of it."""
+"""One test file in its own process, and the outcomes read from it, however it ends."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def outcomes(result: Result) -> dict[str, str]:
     return {id.removeprefix("tests/test_it.py::"): answer.outcome for id, answer in result.tests.items()}
 
 
-def test_each_test_is_told_by_its_id(tmp_path: Path) -> None:
+def test_each_test_has_an_outcome(tmp_path: Path) -> None:
     result = ran(
         tmp_path,
         """
@@ -62,23 +62,23 @@ def test_whose_teardown_fails(messy): pass
         "test_without_its_fixture": "failed",
         "test_whose_teardown_fails": "failed",
     }
-    assert "of course" in result.tests["tests/test_it.py::test_fails"].told
-    assert "not here" in result.tests["tests/test_it.py::test_skips"].told
+    assert "of course" in result.tests["tests/test_it.py::test_fails"].output
+    assert "not here" in result.tests["tests/test_it.py::test_skips"].output
     assert not result.was_cut
 
 
 def test_a_file_that_cannot_be_collected_has_failed(tmp_path: Path) -> None:
     result = ran(tmp_path, "import no_such_module\ndef test_it(): pass\n")
     assert outcomes(result) == {"tests/test_it.py": "failed"}
-    assert "no_such_module" in result.tests["tests/test_it.py"].told
+    assert "no_such_module" in result.tests["tests/test_it.py"].output
 
 
-def test_a_file_that_is_skipped_whole_is_told(tmp_path: Path) -> None:
+def test_a_file_may_be_skipped_as_a_whole(tmp_path: Path) -> None:
     result = ran(tmp_path, "import pytest\npytest.skip('no GPU', allow_module_level=True)\n")
     assert outcomes(result) == {"tests/test_it.py": "skipped"}
 
 
-def test_at_the_deadline_the_test_that_ran_is_cut_and_says_where_it_stood(tmp_path: Path) -> None:
+def test_the_test_running_at_the_deadline_is_cut_and_has_its_stack(tmp_path: Path) -> None:
     source = """
 import time
 def test_first(): pass
@@ -91,7 +91,7 @@ def test_last(): pass
     assert time.monotonic() - began < 40
     assert outcomes(result) == {"test_first": "passed", "test_hangs": "cut", "test_last": "unreached"}
     assert result.was_cut
-    assert "test_hangs" in result.tests["tests/test_it.py::test_hangs"].told
+    assert "test_hangs" in result.tests["tests/test_it.py::test_hangs"].output
     lines = [json.loads(line) for line in (tmp_path / "place" / "reports.0").read_text().splitlines()]
     (pid,) = (line["pid"] for line in lines if line["kind"] == "process")
     with pytest.raises(ProcessLookupError):
@@ -101,10 +101,10 @@ def test_last(): pass
 def test_a_process_that_dies_has_failed_the_test_that_ran(tmp_path: Path) -> None:
     result = ran(tmp_path, "import os\ndef test_first(): pass\ndef test_dies(): os._exit(7)\ndef test_last(): pass\n")
     assert outcomes(result) == {"test_first": "passed", "test_dies": "failed", "test_last": "unreached"}
-    assert "the process died" in result.tests["tests/test_it.py::test_dies"].told
+    assert "the process died" in result.tests["tests/test_it.py::test_dies"].output
 
 
-def test_what_a_test_leaves_running_neither_holds_the_run_up_nor_survives(tmp_path: Path) -> None:
+def test_what_a_test_leaves_running_is_killed(tmp_path: Path) -> None:
     source = """
 import subprocess, sys, threading, time
 def test_leaves_something():
@@ -116,7 +116,7 @@ def test_leaves_something():
     assert outcomes(ran(tmp_path, source % str(tmp_path / "pid"))) == {"test_leaves_something": "passed"}
     assert time.monotonic() - began < 50
     status = Path(f"/proc/{(tmp_path / 'pid').read_text()}/status")
-    # killed: gone, or not yet waited for by the init of this machine
+    # once killed it is gone, or a zombie until init waits for it
     for _ in range(50):
         if not status.exists() or "State:\tZ" in status.read_text():
             return
@@ -124,7 +124,7 @@ def test_leaves_something():
     pytest.fail(status.read_text())
 
 
-def test_upstreams_own_options_are_not_taken_and_nor_are_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_neither_upstreams_options_nor_ours_are_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "tree").mkdir()
     (tmp_path / "tree" / "pyproject.toml").write_text("[tool.pytest.ini_options]\naddopts = '--no-such-option -x'\n")
     monkeypatch.setenv("PYTEST_ADDOPTS", "--no-such-option")
@@ -136,21 +136,21 @@ def test_upstreams_own_options_are_not_taken_and_nor_are_ours(tmp_path: Path, mo
     assert outcomes(result) == {"test_fails": "failed", "test_passes": "passed"}
 
 
-def test_the_same_seeds_and_a_temporary_folder_that_is_gone_afterwards(tmp_path: Path) -> None:
+def test_seeds_are_equal_and_the_temporary_folder_is_removed(tmp_path: Path) -> None:
     source = """
 import os, random, tempfile
 def test_it():
     open(%r, "w").write(f"{random.random()} {hash('x')} {tempfile.gettempdir()}")
 """
-    told = []
+    wrote = []
     for name in "before", "after":
         (tmp_path / name).mkdir()
-        ran(tmp_path / name, source % str(tmp_path / "told"))
-        told.append((tmp_path / "told").read_text().split())
-    assert told[0][:2] == told[1][:2]
-    assert told[0][2] != told[1][2]
-    assert len(told[0][2]) < 40, "Ray has sockets below it, whose paths are limited"
-    assert not Path(told[0][2]).exists()
+        ran(tmp_path / name, source % str(tmp_path / "wrote"))
+        wrote.append((tmp_path / "wrote").read_text().split())
+    assert wrote[0][:2] == wrote[1][:2]
+    assert wrote[0][2] != wrote[1][2]
+    assert len(wrote[0][2]) < 40, "Ray has sockets below it, whose paths are limited"
+    assert not Path(wrote[0][2]).exists()
 
 
 def test_which_tests_enter_a_rewritten_function_is_measured(tmp_path: Path) -> None:
@@ -190,7 +190,7 @@ def test_more_ranks_and_gpus_are_run_by_torchrun(ranks: int, gpus: int, tmp_path
     assert "MASTER_PORT" not in runner.environment(conditions, tmp_path, tmp_path, tmp_path)
 
 
-def test_one_rank_on_a_cpu_is_a_plain_pytest_without_shims_where_they_are_not_wanted() -> None:
+def test_one_rank_on_a_cpu_is_a_plain_pytest() -> None:
     command = runner.command(PLAIN, "t.py")
     assert command[1:5] == ["-m", "pytest", "-p", "unhang_reports"]
     assert "unhang_on_cpu" not in command
@@ -215,4 +215,4 @@ def test_rank_1_never_comes():
 """
     result = ran(tmp_path, source, Conditions(python, 2, 0, 60, True, {}))
     assert outcomes(result) == {"test_both": "passed", "test_rank_1_fails": "failed", "test_rank_1_never_comes": "cut"}
-    assert "rank 1" in result.tests["tests/test_it.py::test_rank_1_fails"].told
+    assert "rank 1" in result.tests["tests/test_it.py::test_rank_1_fails"].output

@@ -1,4 +1,4 @@
-"""The data of the session, as it stands, and how it is read."""
+"""The data of the session, and how it is read."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ def tree(tmp_path: Path, *files: str) -> Path:
     return tmp_path / "tree"
 
 
-# ---- the data as it stands
+# ---- the data
 
 
 @pytest.mark.parametrize("path", DATA, ids=lambda path: path.parent.name)
-def test_what_stands_beside_a_fix_is_whole(path: Path) -> None:
+def test_the_data_of_a_fix_is_complete(path: Path) -> None:
     data = json.loads(path.read_text())
     assert data["schema"] == selection.SCHEMA
     assert set(data) <= {"schema", *KEYS}
@@ -62,7 +62,7 @@ def test_what_stands_beside_a_fix_is_whole(path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", UPSTREAMS)
-def test_the_entry_of_an_upstream_is_whole(name: str) -> None:
+def test_the_entry_of_an_upstream_is_complete(name: str) -> None:
     about = selection.upstream(name)
     assert {"clone", "url", "tag", "tests", "torch", "shims", "environments", "main"} <= set(about)
     assert about["url"].startswith("https://")
@@ -74,7 +74,7 @@ def test_the_entry_of_an_upstream_is_whole(name: str) -> None:
 
 
 @pytest.mark.parametrize("path", sorted(venvs.REQUIREMENTS.glob("*.txt")), ids=lambda path: path.stem)
-def test_every_requirement_is_pinned_and_torch_is_none_of_them(path: Path) -> None:
+def test_every_requirement_is_pinned_and_none_is_torch(path: Path) -> None:
     lines = [line.partition(" #")[0] for line in path.read_text().splitlines() if line and not line.startswith("#")]
     found = [Requirement(line) for line in lines]
     assert all(re.fullmatch(r"==[\w.+]+", str(one.specifier)) for one in found)
@@ -114,7 +114,7 @@ def test_files_that_cover_a_rewrite_come_first_and_a_file_of_two_fixes_is_run_on
     assert found.absent == ()
 
 
-def test_a_pattern_that_no_file_matches_is_told(tmp_path: Path) -> None:
+def test_a_pattern_that_matches_no_file_is_reported(tmp_path: Path) -> None:
     patches = made(tmp_path, one={"tests": [entry("tests/a.py", "tests/gone_*.py")]})
     assert selection.select("verl", "1", tree(tmp_path, "tests/a.py"), ["one"], patches).absent == ("tests/gone_*.py",)
 
@@ -127,7 +127,7 @@ def test_no_test_for_a_fix_is_an_error_not_an_empty_run(tmp_path: Path) -> None:
         assert caught.value.code == "no-tests"
 
 
-def test_all_means_all_and_keeps_what_is_known(tmp_path: Path) -> None:
+def test_every_test_file_with_what_is_known_of_some(tmp_path: Path) -> None:
     patches = made(tmp_path, one={"tests": [entry("tests/a.py")]})
     where = tree(tmp_path, "tests/a.py", "tests/deep/b.py", "tests/no.txt")
     listed = selection.select("verl", "1", where, ["one"], patches)

@@ -1,4 +1,4 @@
-"""The session from end to end, on real verl with made-up tests: applies, runs both sides, compares, tells, exits."""
+"""The whole session, on real verl with made-up tests: it applies, runs both sides, compares, reports and exits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from git import Repo
 
 from support import cli
-from upstream import run, venvs
+from upstream import run, selection, venvs
 
 ENGINE = "verl/workers/engine/megatron/transformer_impl.py"
 HEAD = f"from pathlib import Path\nSOURCE = Path('{ENGINE}').read_text()\nPATCHED = '# unhang' in SOURCE\n"
@@ -38,7 +38,7 @@ def clone(tmp_path: Path) -> Path:
 
 
 def unpacked(folder: Path, version: str) -> Path:
-    """A release of verl, without the tests that its wheel carries."""
+    """Unpack a release of verl, without the tests of its wheel."""
     cli.unpack(folder, ("verl", version))
     shutil.rmtree(folder / "tests", ignore_errors=True)
     (folder / "tests").mkdir()
@@ -47,9 +47,9 @@ def unpacked(folder: Path, version: str) -> Path:
 
 @pytest.fixture
 def session(clone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Session:
-    """Run the session on a clone with these tests; its exit code. Reports are in `tmp_path / "out"`."""
+    """Run the session on a clone with these tests; gives the exit code. Reports are in `tmp_path / "out"`."""
     monkeypatch.setattr(venvs, "ready", lambda *_: venvs.Environment(Path(sys.executable), "this Python", 0))
-    monkeypatch.setattr(run.selection, "upstream", lambda name: ABOUT)
+    monkeypatch.setattr(selection, "upstream", lambda name: ABOUT)
     monkeypatch.delenv("A_VARIABLE", raising=False)
 
     def start(*options: str, **tests: str) -> int:
@@ -80,6 +80,7 @@ def categories(tmp_path: Path) -> dict[str, str]:
     return {line["id"].partition("::")[2]: line["category"] for line in lines}
 
 
+@pytest.mark.slow
 def test_a_run_without_a_regression(session: Session, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert (
         session(
@@ -103,17 +104,17 @@ def test_wants_the_fix(): assert PATCHED
         "test_wants_the_fix": "fixed",
         "test_flaky": "flaky",
     }
-    told = capsys.readouterr().out
-    assert "mtp-cp-deadlock: applied" in told
-    assert "no regression" in told
-    assert "flaky: tests/test_two_on_cpu.py::test_flaky (passed, passed -> failed, passed)" in told
-    assert "NOT COVERED: no test that passed has entered a function that mtp-cp-deadlock rewrites" in told
-    assert "no shims" in told
+    shown = capsys.readouterr().out
+    assert "mtp-cp-deadlock: applied" in shown
+    assert "no regression" in shown
+    assert "flaky: tests/test_two_on_cpu.py::test_flaky (passed, passed -> failed, passed)" in shown
+    assert "NOT COVERED: no test that passed enters a function that mtp-cp-deadlock rewrites" in shown
+    assert "no shims" in shown
     assert not [*(tmp_path / "cache").glob("trees-*")]
     suite = ElementTree.parse(tmp_path / "out" / "verl-v0.7.1-1.xml").getroot()
     assert [int(one.attrib["tests"]) for one in suite] == [4, 1]
     assert not suite.findall(".//failure")
-    assert (tmp_path / "out" / "verl-v0.7.1-1.txt").read_text().strip() in told
+    assert (tmp_path / "out" / "verl-v0.7.1-1.txt").read_text().strip() in shown
 
 
 def test_a_regression_fails_with_both_outputs(
@@ -122,11 +123,11 @@ def test_a_regression_fails_with_both_outputs(
     source = "def test_hates_the_fix():\n    assert not PATCHED, 'patched, alas'\ndef test_passes(): pass\n"
     assert session(one=source) == 1
     assert categories(tmp_path) == {"test_hates_the_fix": "regression", "test_passes": "passed both"}
-    told = capsys.readouterr().out
-    assert "FAILED: 1 regression" in told
-    assert "::test_hates_the_fix, before: passed" in told
-    assert "::test_hates_the_fix, after: failed" in told
-    assert "patched, alas" in told
+    shown = capsys.readouterr().out
+    assert "FAILED: 1 regression" in shown
+    assert "::test_hates_the_fix, before: passed" in shown
+    assert "::test_hates_the_fix, after: failed" in shown
+    assert "patched, alas" in shown
     (file,) = written(tmp_path)["files"]
     assert file["runs"] == 3, "it was run again, twice, before it was believed"
     failure = ElementTree.parse(tmp_path / "out" / "verl-v0.7.1-1.xml").getroot().find(".//failure")
@@ -134,11 +135,13 @@ def test_a_regression_fails_with_both_outputs(
     assert "patched, alas" in str(failure.text)
 
 
+@pytest.mark.slow
 def test_a_test_that_is_no_longer_collected_is_a_regression(session: Session, tmp_path: Path) -> None:
     assert session(one="def test_stays(): pass\nif not PATCHED:\n    def test_goes(): pass\n") == 1
     assert categories(tmp_path) == {"test_stays": "passed both", "test_goes": "regression"}
 
 
+@pytest.mark.slow
 def test_a_hang_after_the_fix_is_a_regression(session: Session, tmp_path: Path) -> None:
     source = "import time\ndef test_passes(): pass\ndef test_hangs():\n    while PATCHED: time.sleep(0.1)\n"
     assert session("--deadline", "5", one=source) == 1
@@ -150,15 +153,13 @@ def test_a_run_in_which_nothing_passes_is_an_error(session: Session, capsys: pyt
     assert "no test passed after the fixes" in capsys.readouterr().out
 
 
-def test_nothing_to_compare_is_said_and_claims_nothing(
-    session: Session, clone: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_nothing_to_compare_is_no_claim(session: Session, clone: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shutil.rmtree(clone)
     unpacked(clone, "0.7.0")
     assert session(one="def test_passes(): pass\n") == 0
-    told = capsys.readouterr().out
-    assert "nothing to compare" in told
-    assert "no regression" not in told
+    shown = capsys.readouterr().out
+    assert "nothing to compare" in shown
+    assert "no regression" not in shown
 
 
 def test_a_fix_that_is_blocked_fails_where_no_other_was_applied(
@@ -168,9 +169,9 @@ def test_a_fix_that_is_blocked_fails_where_no_other_was_applied(
     assert "n_micro_batch" in source
     (clone / ENGINE).write_text(source.replace("n_micro_batch", "n_micro_batches"))
     assert session(one="def test_passes(): pass\n") == 2
-    told = capsys.readouterr()
-    assert "mtp-cp-deadlock: drifted" in told.out
-    assert "error[not-applied]" in told.err
+    shown = capsys.readouterr()
+    assert "mtp-cp-deadlock: drifted" in shown.out
+    assert "error[not-applied]" in shown.err
 
 
 def test_only_some_of_the_files(session: Session, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -187,12 +188,12 @@ def test_a_ref_that_is_not_there_is_an_error_with_its_hint(
 ) -> None:
     session(one="def test_passes(): pass\n")
     assert session_again(tmp_path=tmp_path, ref="v9") == 2
-    told = capsys.readouterr().err
-    assert "error[no-ref]" in told
-    assert "A_VARIABLE" in told
+    shown = capsys.readouterr().err
+    assert "error[no-ref]" in shown
+    assert "A_VARIABLE" in shown
 
 
-def test_the_public_clone_is_taken_where_none_is_named_and_an_sdist_must_be_pinned(
+def test_the_public_clone_is_the_default_and_an_sdist_must_be_pinned(
     session: Session, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     places = ["--tmp", str(tmp_path / "out"), "--cache", str(tmp_path / "cache")]
@@ -202,6 +203,6 @@ def test_the_public_clone_is_taken_where_none_is_named_and_an_sdist_must_be_pinn
     assert "error[no-sdist]" in capsys.readouterr().err
 
 
-def test_what_the_plugin_for_cpus_changes_is_told() -> None:
+def test_the_plugin_for_cpus_lists_what_it_changes() -> None:
     assert any("gloo" in shim for shim in run.shim_names(False))
     assert {*run.shim_names(True)} - {*run.shim_names(False)} == {"torch.cuda.is_available says yes"}

@@ -1,4 +1,4 @@
-"""Two trees at a ref: from a made-up clone, by path and by URL, from a made-up sdist; and what cannot be had."""
+"""Two trees at a ref of a made-up clone, by path and by URL, or of a made-up sdist; and what cannot be fetched."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def clone(tmp_path: Path) -> Path:
 
 
 def texts(where: str, ref: str, cache: Path) -> set[str]:
-    """What both trees have at a ref."""
+    """Return the contents of both trees at a ref."""
     with trees.of_clone(where, trees.refs_of(ref, MEGATRON), cache, "A_VARIABLE") as both:
         assert both.before != both.after
         return {(side / "file.py").read_text() for side in both[:2]}
@@ -48,7 +48,7 @@ def test_a_tag_a_version_and_a_branch(clone: Path, tmp_path: Path, ref: str, exp
     assert texts(f"{scheme}{clone}", ref, tmp_path / "cache") == {expected}
 
 
-def test_a_commit_by_its_whole_or_short_name(clone: Path, tmp_path: Path) -> None:
+def test_a_commit_by_its_full_or_short_hash(clone: Path, tmp_path: Path) -> None:
     with Repo(clone) as repo:
         commit = repo.tags[0].commit.hexsha
     assert texts(str(clone), commit, tmp_path / "cache") == {"released"}
@@ -61,7 +61,7 @@ def test_a_branch_that_only_the_remote_of_a_clone_has(clone: Path, tmp_path: Pat
     assert texts(str(tmp_path / "second"), "core_r1.2.0", tmp_path / "cache") == {"released"}
 
 
-def test_the_clone_stays_as_it_was_and_the_trees_go(clone: Path, tmp_path: Path) -> None:
+def test_the_clone_is_unchanged_and_the_trees_are_removed(clone: Path, tmp_path: Path) -> None:
     before = cli.tree(clone)
     cache = tmp_path / "cache"
     with trees.of_clone(str(clone), ["main"], cache, "A_VARIABLE") as both:
@@ -75,7 +75,7 @@ def test_the_clone_stays_as_it_was_and_the_trees_go(clone: Path, tmp_path: Path)
     assert texts(str(clone), "main", cache) == {"newer"}
 
 
-def test_what_a_killed_run_left_goes_and_the_trees_of_another_run_stay(clone: Path, tmp_path: Path) -> None:
+def test_trees_of_a_killed_run_are_removed_and_those_of_another_run_are_not(clone: Path, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     for name in ("trees-dead", "trees-at-work"):
         (cache / name / "before").mkdir(parents=True)
@@ -121,13 +121,13 @@ def test_a_clone_that_cannot_be_reached_is_an_error_with_the_reason(tmp_path: Pa
     assert not [*(tmp_path / "cache").glob("trees-*")]
 
 
-def test_a_folder_that_is_no_clone_is_an_error(tmp_path: Path) -> None:
+def test_a_folder_that_is_not_a_clone_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(UnhangError) as caught:
         texts(str(tmp_path), "main", tmp_path / "cache")
     assert caught.value.code == "fetch-failed"
 
 
-def test_an_sdist_from_the_cache_is_laid_out_twice_and_held_against_its_digest(tmp_path: Path) -> None:
+def test_a_cached_sdist_of_the_right_digest_is_unpacked_twice(tmp_path: Path) -> None:
     (tmp_path / "file.py").write_text("released")
     (tmp_path / "sdists").mkdir()
     archive = tmp_path / "sdists" / "made_up-1.0.tar.gz"

@@ -1,4 +1,4 @@
-"""An upstream's tree at a ref, twice: one to leave untouched, one to patch. From a clone, a URL, or an sdist."""
+"""Two copies of an upstream's tree at a ref, one of them to patch: from a clone, a URL or an sdist."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ class Trees(NamedTuple):
 
 @contextmanager
 def of_clone(where: str, refs: Sequence[str], cache: Path, variable: str) -> Iterator[Trees]:
-    """Two worktrees at the first of these refs that a clone (a path or a URL) has; gone afterwards.
+    """Yield two worktrees at the first of these refs that a clone (a path or a URL) has, and remove them.
 
-    Only that one commit is fetched, into a repository of ours in the cache, and from a URL only the blobs that it
-    needs: the clone itself is never written to. Raises UnhangError ``fetch-failed``, ``no-ref`` or ``no-git``.
+    Only that commit is fetched, into a repository of ours in the cache, and from a URL only the blobs that it needs.
+    The clone itself is never written to. Raises UnhangError ``fetch-failed``, ``no-ref`` or ``no-git``.
     """
     try:
         import git
-    except ImportError as error:  # GitPython raises it too where there is no git
+    except ImportError as error:  # GitPython also raises it without git
         raise UnhangError("no-git", f"this needs git, and GitPython: {error}", hint="install git") from error
     is_path = os.path.isdir(where)
     url = Path(where).resolve().as_uri() if is_path else where
@@ -48,7 +48,7 @@ def of_clone(where: str, refs: Sequence[str], cache: Path, variable: str) -> Ite
     folder.mkdir(parents=True, exist_ok=True)
     hint = _HINT.format(variable=variable)
     with _places(cache) as places:
-        with FileLock(f"{folder}.lock"):  # two runs may want the same clone
+        with FileLock(f"{folder}.lock"):  # two runs may use the same clone
             repo = git.Repo.init(folder, bare=True)
             try:
                 repo.git.worktree("prune")
@@ -56,9 +56,9 @@ def of_clone(where: str, refs: Sequence[str], cache: Path, variable: str) -> Ite
                 for side in SIDES:
                     repo.git.worktree("add", "--detach", str(places / side), commit)
             except git.GitError as error:
-                told = str(getattr(error, "stderr", "") or error).strip()
-                code = "no-ref" if "find remote ref" in told else "fetch-failed"
-                raise UnhangError(code, f"{where} gives no {' or '.join(refs)}: {told}", hint=hint) from error
+                why = str(getattr(error, "stderr", "") or error).strip()
+                code = "no-ref" if "find remote ref" in why else "fetch-failed"
+                raise UnhangError(code, f"{where} gives no {' or '.join(refs)}: {why}", hint=hint) from error
         try:
             yield Trees(places / "before", places / "after", f"{where}, commit {commit[:12]}")
         finally:
@@ -70,9 +70,9 @@ def of_clone(where: str, refs: Sequence[str], cache: Path, variable: str) -> Ite
 
 @contextmanager
 def of_sdist(project: str, version: str, sha256: str, cache: Path) -> Iterator[Trees]:
-    """The sdist of a release, laid out twice; gone afterwards. It is kept in the cache, and held against its sha256.
+    """Yield the sdist of a release, unpacked twice, and remove both copies. The cached sdist must have this sha256.
 
-    Raises UnhangError ``fetch-failed``, also where pip gets one with another digest.
+    Raises UnhangError ``fetch-failed``, also where pip gets an sdist with another digest.
     """
     archive = _sdist(project, version, sha256, _made(cache / "sdists"))
     with _places(cache) as places:
@@ -85,13 +85,13 @@ def of_sdist(project: str, version: str, sha256: str, cache: Path) -> Iterator[T
 
 @contextmanager
 def _places(cache: Path) -> Iterator[Path]:
-    """A new folder for the trees, gone afterwards; so is what runs that were killed have left, which nobody locks."""
+    """Yield a new folder for the trees, and remove it; also remove unlocked folders, which killed runs left."""
     for left in cache.glob("trees-*.lock"):
         with suppress(Timeout), FileLock(left, timeout=0):
             shutil.rmtree(left.with_suffix(""), ignore_errors=True)
             left.unlink(missing_ok=True)
     places = cache / f"trees-{os.urandom(4).hex()}"
-    with FileLock(f"{places}.lock"):  # before there is a folder: an unlocked one is nobody's
+    with FileLock(f"{places}.lock"):  # before the folder exists: other runs remove an unlocked folder
         places.mkdir()
         try:
             yield places
@@ -101,7 +101,7 @@ def _places(cache: Path) -> Iterator[Path]:
 
 
 def refs_of(ref: str, about: Mapping[str, Any]) -> list[str]:
-    """The refs that a user may mean, likeliest first: a tag, a branch, a commit, or a version."""
+    """Return the refs that a user may mean, likeliest first: a tag, a branch, a commit or a version."""
     if ref.startswith("refs/") or (len(ref) == 40 and not set(ref) - set("0123456789abcdef")):
         return [ref]
     tagged = [] if ref.startswith(about["tag"]) else [f"refs/tags/{about['tag']}{ref}"]
@@ -109,7 +109,7 @@ def refs_of(ref: str, about: Mapping[str, Any]) -> list[str]:
 
 
 def _fetched(repo: Any, url: str, refs: Sequence[str]) -> str:
-    """Have the first of these refs that is there sent; its commit."""
+    """Fetch the first of these refs that exists, and return its commit."""
     import git
 
     options = {"url": url, "promisor": "true", "partialclonefilter": "blob:none"}
@@ -128,7 +128,7 @@ def _fetched(repo: Any, url: str, refs: Sequence[str]) -> str:
 
 
 def _names(repo: Any, refs: Sequence[str]) -> list[str]:
-    """The full name of the commit that the first of these is in a local clone, where branches may be remote ones."""
+    """Return the full hash of the first of these refs in a local clone, whose branches may be remote ones."""
     import git
 
     for ref in [*refs, *(f"refs/remotes/origin/{ref}" for ref in refs[-1:])]:
@@ -136,11 +136,11 @@ def _names(repo: Any, refs: Sequence[str]) -> list[str]:
             return [str(repo.git.rev_parse("--verify", "--quiet", f"{ref}^{{commit}}"))]
         except git.GitCommandError:
             continue
-    return list(refs)  # the fetch then says what is wrong
+    return list(refs)  # the fetch reports the error
 
 
 def _sdist(project: str, version: str, sha256: str, folder: Path) -> Path:
-    """The archive, from the cache, else by pip."""
+    """Return the archive from the cache, or download it with pip."""
     for archive in folder.glob(f"*-{version}.tar.*"):
         if hashlib.sha256(archive.read_bytes()).hexdigest() == sha256:
             return archive
@@ -148,13 +148,13 @@ def _sdist(project: str, version: str, sha256: str, folder: Path) -> Path:
         wanted = Path(fresh) / "wanted.txt"
         wanted.write_text(f"{project}=={version} --hash=sha256:{sha256}\n", encoding="utf-8")
         command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary=:all:"]
-        # the metadata of an sdist is built, which pip must not make a whole environment for
+        # pip builds the metadata of an sdist, and must not create an environment for that
         options = ["--no-build-isolation", "--require-hashes", "--dest", fresh, "--requirement", str(wanted)]
         done = subprocess.run([*command, *options], capture_output=True, text=True, check=False)
         found = [*Path(fresh).glob("*.tar.*")]
         if done.returncode or not found:
-            told = done.stderr.strip() or "pip gave nothing"
-            raise UnhangError("fetch-failed", told, hint="is the package index in reach? --clone names a clone")
+            why = done.stderr.strip() or "pip downloaded nothing"
+            raise UnhangError("fetch-failed", why, hint="check the connection to the package index, or give --clone")
         kept = folder / found[0].name
         os.replace(found[0], kept)
     return kept

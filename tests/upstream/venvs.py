@@ -1,4 +1,4 @@
-"""The environment that an upstream's tests run in: a venv for each list of pinned requirements, used again."""
+"""The environments of upstreams' tests: a venv for each list of pinned requirements, which later runs use again."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ _PROBE = (
 
 
 class Environment(NamedTuple):
-    """An interpreter with what an upstream's tests import."""
+    """An interpreter with the imports of an upstream's tests."""
 
     python: Path
-    told: str
-    """Its versions, for the report."""
+    versions: str
+    """The versions of Python and torch, and the requirements file."""
     gpus: int
 
 
 def ready(entry: Mapping[str, Any], torch: str, folder: Path) -> Environment:
-    """The environment of an entry in releases.json, made where it is not there yet.
+    """Return the environment of an entry in releases.json, and create it if it is missing.
 
-    All but torch itself is installed with --no-deps: nothing may bring another torch. Raises UnhangError
+    Everything but torch is installed with --no-deps, so that no package brings another torch. Raises UnhangError
     ``no-interpreter`` or ``not-installable``.
     """
     requirements = REQUIREMENTS / entry["requirements"]
@@ -42,7 +42,7 @@ def ready(entry: Mapping[str, Any], torch: str, folder: Path) -> Environment:
         shutil.rmtree(place, ignore_errors=True)
         base = shutil.which(f"python{entry['python']}")
         if base is None:
-            hint = "torch and the requirements are pinned for that one"
+            hint = "torch and the requirements are pinned for this Python"
             raise UnhangError("no-interpreter", f"there is no python{entry['python']} on the path", hint=hint)
         _run([base, "-m", "venv", str(place)])
         install = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
@@ -50,13 +50,13 @@ def ready(entry: Mapping[str, Any], torch: str, folder: Path) -> Environment:
         _run([*install, "--no-deps", "--requirement", str(requirements)])
         stamp.write_text(wanted, encoding="utf-8")
     about = json.loads(_run([str(python), "-c", _PROBE]))
-    told = f"Python {about['python']}, torch {about['torch']}, {requirements.name}"
-    return Environment(python, told, about["gpus"])
+    versions = f"Python {about['python']}, torch {about['torch']}, {requirements.name}"
+    return Environment(python, versions, about["gpus"])
 
 
 def _run(command: list[str]) -> str:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        told = f"{' '.join(command)}:\n{done.stderr.strip()[-2000:]}"
-        raise UnhangError("not-installable", told, hint="a pinned requirement may be gone: tests/upstream/environments")
+        why = f"{' '.join(command)}:\n{done.stderr.strip()[-2000:]}"
+        raise UnhangError("not-installable", why, hint="a pinned requirement may be gone: tests/upstream/environments")
     return done.stdout

@@ -1,4 +1,4 @@
-"""Environments stay whole, by the installers' own account: pip, uv, hardlinked caches, strict editables, bytecode."""
+"""pip, uv and conda find their environments intact: RECORD, hardlinked caches, editable installs, bytecode."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MARK = b"# unhang mtp-cp-deadlock"
 
 
 def sh(*command: object, cwd: Path, env: dict[str, str] | None = None) -> str:
-    """Run an installer or an interpreter; its stdout, and an AssertionError with all it said where it fails."""
+    """Run a command and return its stdout; raises AssertionError with its output if it fails."""
     words = [os.fspath(word) if isinstance(word, os.PathLike) else str(word) for word in command]
     full = {**os.environ, "PIP_DISABLE_PIP_VERSION_CHECK": "1", **(env or {})}
     done = subprocess.run(words, cwd=cwd, env=full, capture_output=True, text=True, check=False, timeout=120)
@@ -36,7 +36,7 @@ def sh(*command: object, cwd: Path, env: dict[str, str] | None = None) -> str:
 
 
 class Venv:
-    """A virtual environment that pip installs wheels into."""
+    """A virtual environment for wheels."""
 
     def __init__(self, prefix: Path) -> None:
         venv.create(prefix, symlinks=True)
@@ -56,14 +56,14 @@ class Venv:
         return {str(path.relative_to(self.prefix)) for path in self.prefix.rglob("*") if path.is_file()}
 
     def verdict(self) -> tuple[int, str, str]:
-        """Exit code, verdict and detail of a check."""
+        """Return the exit code, verdict and detail of a check."""
         ran = self.unhang("check", "--output-format", "json")
         (result,) = ran.json["results"]
         return ran.code, result["verdict"], result["detail"]
 
 
 def assert_hashes_hold(site: Path) -> None:
-    """Every row of the RECORD, as any Python can verify it."""
+    """Verify every row of the RECORD with importlib.metadata."""
     (distribution,) = importlib.metadata.distributions(name="verl", path=[str(site)])
     files = distribution.files or []
     assert len(files) > 400
@@ -77,7 +77,7 @@ def assert_hashes_hold(site: Path) -> None:
 # pip
 
 
-@pytest.mark.parametrize("compiled", ["--compile", "--no-compile"])
+@pytest.mark.parametrize("compiled", [pytest.param("--compile", marks=pytest.mark.slow), "--no-compile"])
 def test_pip_uninstalls_and_reinstalls_over_a_patched_wheel(tmp_path: Path, compiled: str) -> None:
     env = Venv(tmp_path / "env")
     empty = env.names()
@@ -101,14 +101,16 @@ def test_pip_uninstalls_and_reinstalls_over_a_patched_wheel(tmp_path: Path, comp
     assert env.unhang("apply").code == 0
     env.pip("uninstall", "-y", "verl")
     left = env.names() - empty
-    assert {name.rpartition("/")[0] for name in left} == {"share/unhang", "share/unhang/pristine"}, "only our receipt"
+    assert {name.rpartition("/")[0] for name in left} == {"share/unhang", "share/unhang/pristine"}, (
+        "only our receipt is left"
+    )
     assert env.unhang("revert").code == 0
     assert env.names() == empty
 
 
-def test_never_patched_is_told_from_reinstalled(tmp_path: Path) -> None:
+def test_a_wheel_that_was_never_patched_is_not_called_reinstalled(tmp_path: Path) -> None:
     env = Venv(tmp_path / "env")
-    env.install("--no-compile")
+    cli.unpack(env.site, VERL)
     assert env.verdict() == (1, "needed", "")
 
 
@@ -118,7 +120,7 @@ def test_never_patched_is_told_from_reinstalled(tmp_path: Path) -> None:
 @pytest.mark.parametrize("mode", ["timestamp", "checked-hash", "unchecked-hash"])
 def test_bytecode_is_never_stale_and_made_by_the_environments_own_interpreter(tmp_path: Path, mode: str) -> None:
     env = Venv(tmp_path / "env")
-    env.install("--no-compile")
+    cli.unpack(env.site, VERL)
     sh(env.python, "-m", "compileall", "-q", "--invalidation-mode", mode, env.site / ENGINE, cwd=env.prefix)
     (cached,) = (env.site / ENGINE).parent.glob("__pycache__/transformer_impl.*.pyc")
     foreign = cached.with_name("transformer_impl.cpython-38.pyc")
@@ -127,17 +129,17 @@ def test_bytecode_is_never_stale_and_made_by_the_environments_own_interpreter(tm
     source, was = (env.site / ENGINE).read_bytes(), (env.site / ENGINE).stat()
     for command in ("apply", "revert"):
         assert env.unhang(command).code == 0
-        assert not foreign.exists(), "nobody here could make that one anew"
-        assert cached.read_bytes()[4:8] == head, "in the mode it had"
+        assert not foreign.exists(), "no interpreter here can compile that one again"
+        assert cached.read_bytes()[4:8] == head, "the mode is kept"
         want = compile((env.site / ENGINE).read_bytes(), str(env.site / ENGINE), "exec", dont_inherit=True)
         assert marshal.loads(cached.read_bytes()[16:]) == want
-        # Were the source as old and as large as before, an import would still not run what was compiled from it.
+        # With the old time on the source too, an import would not run the old code.
         os.utime(env.site / ENGINE, ns=(was.st_atime_ns, was.st_mtime_ns))
         assert marshal.loads(cached.read_bytes()[16:]) == want
     assert (env.site / ENGINE).read_bytes() == source
 
 
-# An interpreter whose compiler is overtaken: the source is replaced just before or just after it writes.
+# An interpreter that replaces the source just after it has compiled it.
 OVERTAKEN = """\
 #!/bin/sh
 exec {python} -I -S -c '
@@ -154,7 +156,7 @@ exec(sys.argv[-1])
 """
 
 
-def test_a_compiler_that_outlives_its_run_leaves_nothing_stale(tmp_path: Path) -> None:
+def test_a_source_that_changes_during_compilation_leaves_nothing_stale(tmp_path: Path) -> None:
     source, python = tmp_path / "x.py", tmp_path / "python"
     python.write_text(OVERTAKEN.format(python=sys.executable))
     python.chmod(0o755)
@@ -174,11 +176,11 @@ def test_a_compiler_that_outlives_its_run_leaves_nothing_stale(tmp_path: Path) -
 
 @pytest.fixture
 def uv(tmp_path: Path) -> list[str]:
-    """The command `uv`, offline, with a cache of its own."""
+    """Return the command `uv`, offline, with an empty cache."""
     beside = Path(sys.executable).with_name("uv")
     found = str(beside) if beside.exists() else shutil.which("uv")
     if found is None:
-        pytest.skip("there is no uv here: pip install uv")
+        pytest.skip("no uv on this machine: pip install uv")
     return [found, "--offline", "--no-config", "--quiet", "--cache-dir", str(tmp_path / "cache")]
 
 
@@ -222,7 +224,7 @@ def test_uv_sync_undoes_the_patch_and_check_says_so(uv: list[str], tmp_path: Pat
     with zipfile.ZipFile(wheels.fetch(*VERL)) as full, zipfile.ZipFile(thin, "w") as out:
         for name in full.namelist():
             data = full.read(name)
-            if name.endswith(".dist-info/METADATA"):  # its dependencies are not here to be resolved
+            if name.endswith(".dist-info/METADATA"):  # uv could not resolve its dependencies offline
                 data = b"".join(line for line in data.splitlines(True) if not line.startswith(b"Requires-Dist"))
             out.writestr(name, data)
     project = tmp_path / "project"
@@ -238,14 +240,14 @@ def test_uv_sync_undoes_the_patch_and_check_says_so(uv: list[str], tmp_path: Pat
     patched = cli.unhang("apply", cwd=project)
     assert (patched.code, f"environment: {project}/.venv/bin/python (found by .venv)" in patched.out) == (0, True)
     sh(*sync, cwd=project)
-    assert cli.unhang("check", cwd=project).code == 0, "a sync with nothing to do leaves it"
+    assert cli.unhang("check", cwd=project).code == 0, "a sync with nothing to do keeps the patch"
     sh(*sync, "--reinstall", cwd=project)
     ran = cli.unhang("check", cwd=project)
     assert (ran.code, "patched before, and reinstalled or restored since" in ran.out) == (1, True)
     assert cli.unhang("apply", cwd=project).code == 0
 
 
-def test_uvs_symlinked_cache_is_refused_by_name(uv: list[str], tmp_path: Path) -> None:
+def test_uvs_symlinked_cache_is_refused_with_its_name(uv: list[str], tmp_path: Path) -> None:
     env = uv_env(uv, tmp_path / "env", "--link-mode=symlink")
     assert (env.site / ENGINE).is_symlink()
     cache, before = cli.tree(tmp_path / "cache"), cli.tree(env.prefix)
@@ -274,12 +276,12 @@ def test_condas_hardlinked_packages_keep_their_bytes(tmp_path: Path) -> None:
     assert env.unhang("apply").code == 0
     assert MARK in (env.site / ENGINE).read_bytes()
     assert (cli.tree(package), cached.read_bytes()) == (kept, compiled)
-    assert linked.stat().st_ino != cached.stat().st_ino, "made anew, under this name alone"
+    assert linked.stat().st_ino != cached.stat().st_ino, "a new file under this name alone"
     assert env.unhang("revert").code == 0
     assert (cli.tree(package), cached.read_bytes()) == (kept, compiled)
 
 
-def test_a_strict_editable_is_refused_by_name(tmp_path: Path) -> None:
+def test_a_strict_editable_install_is_refused_with_its_name(tmp_path: Path) -> None:
     source = cli.unpack(tmp_path / "source", VERL)
     shutil.rmtree(next(source.glob("*.dist-info")))
     (source / "pyproject.toml").write_text(

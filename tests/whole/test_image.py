@@ -1,4 +1,4 @@
-"""The Dockerfiles of docs/docker.md, built and run for real with buildah; and the builds that must fail."""
+"""The Dockerfiles of docs/docker.md, built and run with buildah, and builds that must fail."""
 
 from __future__ import annotations
 
@@ -48,21 +48,21 @@ def verl(buildah: Buildah, context: Path) -> str:
 
 @pytest.fixture(scope="module")
 def installed(buildah: Buildah, context: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """An image in which the page's lines are done but the last."""
+    """An image with the page's lines except the last."""
     built = buildah.build(write(tmp_path_factory.mktemp("file"), *step()[:-1]), context, "installed")
     assert built.code == 0, "\n".join(built.lines)
     return "localhost/installed"
 
 
 def write(folder: Path, *lines: str) -> Path:
-    """A Dockerfile: these lines on the base image."""
+    """Write a Dockerfile with these lines on the base image."""
     path = folder / "Dockerfile"
     path.write_text("\n".join(["ARG BASE", "FROM ${BASE}", *lines, ""]))
     return path
 
 
 def step() -> list[str]:
-    """The lines of the page."""
+    """Return the lines of the page."""
     (block,) = re.findall(r"<!-- step -->\n```Dockerfile\n(.*?)```", (DOCS / "docker.md").read_text(), flags=re.DOTALL)
     return str(block).splitlines()
 
@@ -75,7 +75,7 @@ def test_the_base_has_no_git_no_patch_and_needs_both_fixes(buildah: Buildah) -> 
     assert ("def forward_backward_batch" in source, "unhang" in source) == (True, False)
 
 
-def test_the_verl_image_is_patched_and_says_so(buildah: Buildah, verl: str) -> None:
+def test_the_verl_image_is_patched(buildah: Buildah, verl: str) -> None:
     ran = buildah.in_image(verl, "unhang", "check", "--output-format", "json")
     assert ran.code == 0
     found = {(item["upstream"], item["fix"]): item["verdict"] for item in ran.json["results"]}
@@ -135,7 +135,7 @@ def test_the_step_needs_no_home_and_no_variable(buildah: Buildah, installed: str
 def test_a_drifted_file_fails_the_build_with_the_reason_as_the_last_line(
     buildah: Buildah, installed: str, tmp_path: Path
 ) -> None:
-    # an argument more: a shape that nobody has verified
+    # one more argument makes it an unknown shape
     edit = (
         f"RUN sed -i 's/def forward_backward_batch(self,/def forward_backward_batch(self, more=None,/' {SITE}/{ENGINE}"
     )
@@ -152,7 +152,7 @@ def test_a_missing_upstream_fails_the_build_by_name(buildah: Buildah, installed:
     assert built.last_line_of_the_step().startswith("required fix not in place: mtp-cp-deadlock: no verl to judge here")
 
 
-def test_another_user_is_told_which_files_it_may_not_write(buildah: Buildah, installed: str, tmp_path: Path) -> None:
+def test_files_that_another_user_may_not_write_are_listed(buildah: Buildah, installed: str, tmp_path: Path) -> None:
     built = buildah.build(write(tmp_path, "USER 1000:1000", step()[-1]), tmp_path, "denied", installed)
     assert built.code == 2
     names = [line for line in built.lines if line.startswith("not writable here: ")]
@@ -161,7 +161,7 @@ def test_another_user_is_told_which_files_it_may_not_write(buildah: Buildah, ins
     assert any(line.startswith("error[not-writable]: cannot write /opt/venv/share/unhang") for line in built.lines)
 
 
-def test_another_user_patches_what_is_its_own(buildah: Buildah, installed: str, tmp_path: Path) -> None:
+def test_another_user_can_patch_its_own_files(buildah: Buildah, installed: str, tmp_path: Path) -> None:
     lines = ["RUN chown -R 1000:1000 /opt/venv", "USER 1000:1000", step()[-1]]
     built = buildah.build(write(tmp_path, *lines), tmp_path, "own", installed)
     assert built.code == 0, "\n".join(built.lines)

@@ -250,7 +250,8 @@ def test_thirty_two_processes_apply_at_once(stage: Stage, tell: list[str]) -> No
     site = stage.fresh(applied=False) / "site"
     before, began = cli.tree(site), time.monotonic()
     command = [sys.executable, "-m", "unhang", "apply", "--target", str(site)]
-    many = [subprocess.Popen(command, cwd="/", stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) for _ in range(32)]
+    nothing, pipe = subprocess.DEVNULL, subprocess.PIPE
+    many = [subprocess.Popen(command, cwd="/", stdout=nothing, stderr=pipe) for _ in range(32)]
     said = [one.communicate(timeout=120)[1].decode() for one in many]
     assert [one.returncode for one in many] == [0] * 32, said
     assert sum("patched 5 files" in told for told in said) == 1, "one process patches, the others find it done"

@@ -1,23 +1,30 @@
-"""What an older version of a fix wrote is brought to the newer one: by the receipt, or by its recorded shape.
+"""An upgrade replaces what an older version of a fix wrote: from the receipt, or from its recorded shape.
 
-There is no older version yet: one is made up here, which writes the same gate with its conditions in another order.
+There is no older version yet. These tests make one up, which writes the same gate with its conditions in another order.
 """
 
 from __future__ import annotations
 
 import ast
 import hashlib
-from collections.abc import Callable
+import shutil
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+import libcst as cst
 import pytest
 
 from support import cli
 from unhang.cli.main import main
-from unhang.codemods.base import Edit, Function, once, span
+from unhang.codemods.base import once, span
+from unhang.codemods.edit import Edit
 from unhang.judge import decide
 from unhang.shapes import catalog, shape
 from unhang.shapes.catalog import Shape
+from unhang.shapes.shape import Function
+
+if TYPE_CHECKING:
+    from unhang.codemods.edit import Statements
 
 VERL = ("verl", "0.7.1")
 ENGINE = "verl/workers/engine/megatron/transformer_impl.py"
@@ -38,7 +45,7 @@ def pristine(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def site(pristine: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder that the made-up older version has patched, receipt and all, and a matrix that knows its result."""
+    """A folder that the made-up older version has patched, with its receipt, and a matrix that knows its result."""
     assert main(["apply", "--target", str(pristine)]) == 0
     source = pristine / ENGINE
     new = source.read_bytes()
@@ -46,12 +53,10 @@ def site(pristine: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     old = new.replace(NEW_GATE, OLD_GATE)
     source.write_bytes(old)
     receipt = pristine / ".unhang" / "receipt.json"
-    digests = {hashlib.sha256(data).hexdigest() for data in (old, new)}
     text = receipt.read_text()
     assert text.count(hashlib.sha256(new).hexdigest()) == 1
     text = text.replace(hashlib.sha256(new).hexdigest(), hashlib.sha256(old).hexdigest())
     receipt.write_text(text.replace(shape_of(new), shape_of(old)))
-    assert len(digests) == 2
     table = catalog.shape_table()
     row = Shape("superseded", shape_of(new), ("mpu", "get_megatron_mtp_loss"), "")
     shapes = {**table.shapes, ("mtp-cp-deadlock", NAME, shape_of(old)): row}
@@ -59,7 +64,7 @@ def site(pristine: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return pristine
 
 
-def test_what_is_up_to_date_is_left_alone(pristine: Path) -> None:
+def test_an_up_to_date_rewrite_stays(pristine: Path) -> None:
     assert main(["apply", "--target", str(pristine)]) == 0
     before = cli.tree(pristine)
     assert main(["apply", "--target", str(pristine)]) == 0
@@ -73,33 +78,35 @@ def test_an_older_result_is_needed_and_says_so(site: Path, capsys: pytest.Captur
     assert "an older version of this rewrite is in place" in out
 
 
-def test_by_the_receipt_it_goes_back_and_forward_in_one_run(site: Path) -> None:
+def test_with_the_receipt_one_run_restores_the_original_and_rewrites_it(site: Path) -> None:
     original = next((site / ".unhang" / "pristine").iterdir()).read_bytes()
     assert main(["apply", "--target", str(site)]) == 0
     data = (site / ENGINE).read_bytes()
     assert NEW_GATE in data
     assert OLD_GATE not in data
     assert main(["revert", "--target", str(site)]) == 0
-    assert (site / ENGINE).read_bytes() == original, "the receipt still has the bytes before the older version"
+    assert (site / ENGINE).read_bytes() == original, "the receipt still has the original bytes"
     assert not (site / ".unhang").exists()
 
 
-def test_without_the_receipt_a_codemod_that_does_not_know_it_blocks(
+def test_without_the_receipt_a_codemod_that_does_not_know_the_older_version_blocks(
     site: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    drop_receipt(site)
+    shutil.rmtree(site / ".unhang")
     before = cli.tree(site)
     assert main(["apply", "--target", str(site)]) == 1
     assert "blocked: mtp-cp-deadlock" in capsys.readouterr().err
     assert cli.tree(site) == before
 
 
-def test_without_the_receipt_a_codemod_that_knows_it_upgrades(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    drop_receipt(site)
+def test_without_the_receipt_a_codemod_that_knows_the_older_version_upgrades(
+    site: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.rmtree(site / ".unhang")
     target = catalog.fix("mtp-cp-deadlock").targets[0]
-    known = decide.codemod(target)
+    known: type = type(decide.codemod(target))
 
-    class KnowsTheOlder(type(known)):  # type: ignore[misc]
+    class KnowsTheOlder(known):  # type: ignore[misc]
         def plan(self, function: Function) -> list[Edit]:
             gates = [
                 node
@@ -107,34 +114,22 @@ def test_without_the_receipt_a_codemod_that_knows_it_upgrades(site: Path, monkey
                 if isinstance(node, ast.If) and "n_micro_batch > 0" in ast.unparse(node.test)
             ]
             gate = once(gates, "the older gate")
-            return [span(gate, gate, reordered())]
+            return [span(gate, gate, reordered)]
 
     monkeypatch.setattr("unhang.rewrite.one_file.codemod", lambda target: KnowsTheOlder())
     assert main(["apply", "--target", str(site)]) == 0
     assert NEW_GATE in (site / ENGINE).read_bytes()
 
 
-def test_an_edit_of_the_users_survives_the_upgrade_or_blocks_it(site: Path) -> None:
+def test_a_user_edit_blocks_the_upgrade(site: Path) -> None:
     source = site / ENGINE
     edited = source.read_bytes() + b"\nOURS = 1\n"
     source.write_bytes(edited)
-    assert main(["apply", "--target", str(site)]) == 1, "the receipt's bytes would lose the edit, so they are not used"
+    assert main(["apply", "--target", str(site)]) == 1, "the receipt's bytes lack the edit, so they are not used"
     assert source.read_bytes() == edited
 
 
-def drop_receipt(site: Path) -> None:
-    import shutil
-
-    shutil.rmtree(site / ".unhang")
-
-
-def reordered() -> Callable[[list[object]], list[object]]:
-    import libcst as cst
-
-    def change(nodes: list[object]) -> list[object]:
-        (gate,) = nodes
-        assert isinstance(gate, cst.If)
-        test = "self.model_config.mtp.enable and n_micro_batch > 0 and mpu.is_pipeline_last_stage(ignore_virtual=True)"
-        return [gate.with_changes(test=cst.parse_expression(test))]
-
-    return change
+def reordered(nodes: Statements) -> Statements:
+    (gate,) = nodes
+    test = "self.model_config.mtp.enable and n_micro_batch > 0 and mpu.is_pipeline_last_stage(ignore_virtual=True)"
+    return [cst.ensure_type(gate, cst.If).with_changes(test=cst.parse_expression(test))]

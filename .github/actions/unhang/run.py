@@ -1,4 +1,4 @@
-"""The composite action's one step: installs unhang in an environment of its own, runs it, and writes the summary."""
+"""The composite action's step: installs unhang in an environment of its own, runs it, and writes the summary."""
 
 from __future__ import annotations
 
@@ -16,32 +16,34 @@ REPOSITORY = Path(__file__).resolve().parents[3]
 _PLACES = ("python", "target", "source")
 _NARROWING = ("fix", "skip", "upstream")
 _COMMANDS = ("check", "apply", "diff")
+# Isolated: nothing in the workspace, such as a pull request's `pip.py` or `unhang.py`, is imported.
+_MODULE = ("-I", "-m")
 
 
 class WrongInputError(Exception):
-    """An input that the action cannot use; the message says which."""
+    """An input is wrong; the message names it."""
 
 
 def where(inputs: Mapping[str, str]) -> list[str]:
-    """The options that say what to look at. Raises WrongInputError for two places, or none."""
+    """Return the options that say what to look at. Raises WrongInputError if two places are given, or none is found."""
     named = [(place, inputs[place]) for place in _PLACES if inputs[place]]
     if len(named) > 1:
         raise WrongInputError(f"only one of {', '.join(_PLACES)} can be given, not {' and '.join(dict(named))}")
     place, value = named[0] if named else ("python", shutil.which("python") or shutil.which("python3") or "")
     if not value:
-        raise WrongInputError("this job has no `python`: give python, target or source")
+        raise WrongInputError("there is no `python` in this job: give python, target or source")
     return [f"--{place}", value, *(word for name in _NARROWING for word in _repeated(name, inputs[name]))]
 
 
 def command_line(inputs: Mapping[str, str]) -> list[str]:
-    """The arguments of the command itself. Raises WrongInputError where the inputs do not fit each other."""
+    """Return unhang's arguments. Raises WrongInputError if the inputs do not fit together."""
     command = inputs["command"]
     if command not in _COMMANDS:
         raise WrongInputError(f"command is {command!r}, not one of {', '.join(_COMMANDS)}")
     if inputs["require"] and command == "diff":
-        raise WrongInputError("require is of check and apply, not of diff")
+        raise WrongInputError("require is for check and apply, not for diff")
     if inputs["expect_digest"] and command != "check":
-        raise WrongInputError(f"expect-digest is of check, not of {command}")
+        raise WrongInputError(f"expect-digest is for check, not for {command}")
     require = _repeated("require", inputs["require"])
     expect = ["--expect-digest", inputs["expect_digest"]] if inputs["expect_digest"] else []
     annotated = [] if command == "diff" else ["--output-format", "github"]
@@ -49,7 +51,7 @@ def command_line(inputs: Mapping[str, str]) -> list[str]:
 
 
 def summary(document: Mapping[str, Any], command: str, code: int) -> str:
-    """The step's summary in Markdown: a table of the verdicts, as they are after the command."""
+    """Return the step's summary in Markdown: a table of the verdicts after the command."""
     rows = [
         f"| {_cell(row['upstream'])} | {_cell(row['version'] or '')} | `{row['fix']}` | {_cell(row['verdict'])} | "
         f"{_cell(row['function'])} | {_cell(row['detail'])} |"
@@ -72,12 +74,12 @@ def _cell(text: str) -> str:
 
 
 def _install(version: str, folder: Path) -> Path:
-    """An environment with unhang in it, so that the one looked at stays as it is; gives its python."""
+    """Install unhang into an environment of its own, apart from the one to look at; return its Python."""
     venv.create(folder, with_pip=True, clear=True)
     python = folder / "bin" / "python"
-    wanted = f"unhang=={version}" if version else str(REPOSITORY)
-    pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", wanted]
-    subprocess.run(pip, check=True)
+    requirement = f"unhang=={version}" if version else str(REPOSITORY)
+    pip = [str(python), *_MODULE, "pip", "--quiet", "--disable-pip-version-check"]
+    subprocess.run([*pip, "install", requirement], check=True)
     return python
 
 
@@ -88,7 +90,7 @@ def _add(variable: str, text: str) -> None:
 
 
 def main(environ: Mapping[str, str] = os.environ) -> int:
-    """Run the action; gives the command's exit code, 2 for wrong input."""
+    """Run the action; return the command's exit code, or 2 for wrong input."""
     names = (*_PLACES, *_NARROWING, "command", "require", "expect_digest", "version")
     inputs = {name: environ.get(f"UNHANG_{name.upper()}", "").strip() for name in names}
     try:
@@ -97,10 +99,10 @@ def main(environ: Mapping[str, str] = os.environ) -> int:
         print(f"::error title=unhang::{error}")
         return 2
     python = _install(inputs["version"], Path(environ.get("RUNNER_TEMP", "/tmp"), "unhang-action"))  # noqa: S108
-    code = subprocess.run([python, "-m", "unhang", *arguments], check=False).returncode
-    look: Sequence[str | Path] = [python, "-m", "unhang", "check", *where(inputs), "--output-format", "json"]
-    told = subprocess.run(look, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False).stdout
-    document = json.loads(told)
+    unhang: Sequence[str | Path] = [python, *_MODULE, "unhang"]
+    code = subprocess.run([*unhang, *arguments], check=False).returncode
+    check = [*unhang, "check", *where(inputs), "--output-format", "json"]
+    document = json.loads(subprocess.run(check, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False).stdout)
     _add("GITHUB_STEP_SUMMARY", summary(document, inputs["command"], code) + "\n")
     _add("GITHUB_OUTPUT", f"digest={document.get('digest', '')}\nexit-code={code}\n")
     return code

@@ -8,7 +8,9 @@ from collections.abc import Sequence
 from unhang.cli.requests import fixes as fixes_of
 from unhang.errors import UnhangError
 from unhang.judge import matrix
+from unhang.records import UPSTREAMS
 from unhang.shapes import catalog
+from unhang.shapes.catalog import Fix
 from unhang.tell import console, matrix_text, version_ranges
 
 
@@ -19,8 +21,8 @@ def run(options: argparse.Namespace) -> int:
     """
     fixes = [catalog.fix(name) for name in fixes_of(options)]
     if options.against_index:
-        return _against_index(options, [fix.id for fix in fixes])
-    releases = {name: found for name, found in catalog.releases().items() if name in (options.upstream or [name])}
+        return _against_index(options, fixes)
+    releases = {name: found for name, found in catalog.releases().items() if name in (options.upstream or UPSTREAMS)}
     rows = matrix.rows(fixes, releases, catalog.shape_table())
     if options.release is not None:
         rows = matrix.matching(rows, options.release)
@@ -37,10 +39,10 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _against_index(options: argparse.Namespace, fixes: Sequence[str]) -> int:
+def _against_index(options: argparse.Namespace, fixes: Sequence[Fix]) -> int:
     if options.output_format == "svg" or options.release is not None:
         hint = "leave out --version, and ask for text, markdown or json"
         raise UnhangError("bad-option", "--against-index draws no picture and takes no --version", hint=hint)
     from unhang.compat import radar  # here: `matrix` itself needs none of what that imports
 
-    return radar.against_index(argparse.Namespace(**{**vars(options), "fix": list(fixes)}))
+    return radar.against_index(fixes, options.upstream or UPSTREAMS, options.output_format)

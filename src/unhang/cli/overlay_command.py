@@ -1,4 +1,4 @@
-"""``unhang overlay DIR``: for installations that cannot be written, the rewritten modules in a folder of their own."""
+"""``unhang overlay DIR``: the rewritten modules in a folder of their own, for installations that cannot be written."""
 
 from __future__ import annotations
 
@@ -6,37 +6,36 @@ import argparse
 import os
 import sys
 
-from unhang.cli.scope import find, findings, originals
+from unhang.cli.requests import request
 from unhang.deliver import overlay, overlay_folder
+from unhang.deliver.preview import with_rewrites
 from unhang.errors import UnhangError
-from unhang.rewrite.plan import plan
-from unhang.store.state import interrupted
+from unhang.store.survey import planned, survey
 from unhang.tell import console
 from unhang.tell.report import Report
 
 
 def run(options: argparse.Namespace) -> int:
-    """``unhang overlay DIR``: 0 if a job with ``PYTHONPATH=DIR`` has every needed fix; 1 if one is blocked or missing.
+    """Return 0 if a job with ``PYTHONPATH=DIR`` has every needed fix, 1 if one is blocked or missing.
 
-    Raises UnhangError ``interrupted``, and as ``scope.find``, ``plan.plan`` and ``overlay_write.bring`` do.
+    Raises UnhangError ``interrupted``, and as ``survey.survey``, ``survey.planned`` and ``overlay_folder.write`` do.
     """
-    scope = find(options)
-    state_dir = scope.environment.state_dir
-    if interrupted(state_dir):  # half of the originals may be about to change
+    wanted = request(options)
+    seen = survey(wanted)
+    if seen.interrupted:  # some of the originals may be about to change
         hint = "run unhang apply or unhang revert where it can be written, then this again"
         message = "an earlier run on this environment was interrupted"
-        raise UnhangError("interrupted", message, path=state_dir, hint=hint)
-    found = findings(scope)
-    planned = plan(found, originals(scope, found, options.unverified), unverified=options.unverified)
-    made = overlay.compose(planned.files)
+        raise UnhangError("interrupted", message, path=seen.environment.state_dir, hint=hint)
+    plan = planned(seen, unverified=options.unverified)
+    composed = overlay.compose(plan.files)
     folder = os.path.abspath(options.folder)
-    written = overlay_folder.bring(folder, made)
+    written = overlay_folder.write(folder, composed)
     if written:
-        overlay_folder.compile_hook(folder, scope.environment.python or sys.executable)
-    through = overlay.seen_through(found, planned.files, "in the overlay")
-    console.results(options.output_format, Report(scope.search, through, None, False))
-    console.overlay(folder, made.modules, planned, written)
-    unmet = console.unmet([fix.id for fix in scope.required], through, planned.blocked)
-    console.blocked(planned.blocked)
+        overlay_folder.compile_hook(folder, seen.environment.python or sys.executable)
+    after = with_rewrites(seen.findings, plan.files, "in the overlay")
+    console.results(options.output_format, Report(seen.search, after, None, False))
+    console.overlay(folder, composed.modules, plan, written)
+    unmet = console.unmet(wanted.required, after, plan.blocked)
+    console.blocked(plan.blocked)
     console.required(unmet)
-    return 1 if planned.blocked or unmet else 0
+    return 1 if plan.blocked or unmet else 0

@@ -11,18 +11,24 @@ if TYPE_CHECKING:
 
 
 def request(options: argparse.Namespace) -> Request:
-    """Return the request that these options make. Raises UnhangError ``unknown-fix``."""
-    required = tuple(catalog.fix(name).id for name in getattr(options, "require", ()))
-    chosen = {*fixes(options), *required}  # a required fix is judged, whatever else was named
-    return Request(
+    """Return the request of a command that works on an environment. Raises UnhangError ``unknown-fix``."""
+    return selection(options)._replace(
         python=options.python,
         target=options.target,
         source=options.source,
         script=options.script,
+        allow_none=options.allow_none,
+    )
+
+
+def selection(options: argparse.Namespace) -> Request:
+    """Return the request without its environment: what to look at. Raises UnhangError ``unknown-fix``."""
+    required = tuple(catalog.fix(name).id for name in getattr(options, "require", ()))
+    chosen = {*fixes(options), *required}  # a required fix is judged, whatever else was named
+    return Request(
         fixes=tuple(name for name in catalog.fixes() if name in chosen),
         required=required,
         upstreams=tuple(options.upstream) or UPSTREAMS,
-        allow_none=options.allow_none,
     )
 
 

@@ -1,1 +1,1 @@
-"""Wheels and overlays: rewritten modules for installations that unhang does not write to."""
+"""Wheels and overlays: the rewritten modules, for installations that unhang does not write to."""

@@ -1,4 +1,4 @@
-"""Downloads wheels: by pip, or by a pip that uv brings where there is none of our own."""
+"""Downloads wheels with pip. Where pip is not installed, uv provides it."""
 
 from __future__ import annotations
 
@@ -7,69 +7,80 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from unhang.errors import UnhangError
 
-# Tried in turn for a release that has no wheel for the Python that runs this: the upstreams publish for one of these.
+# Tried in this order if a release has no wheel for the running Python: the upstreams publish wheels for one of these.
 _PYTHONS = ("3.12", "3.10", "3.11", "3.13", "3.14")
-# No wheel of this Python's tags; and one that would do, but whose Requires-Python says no.
+# pip's words for: no wheel has matching tags; a wheel matches, but its Requires-Python does not.
 _UNAVAILABLE = ("No matching distribution found", "requires a different Python")
-# Then pip says that it found none, too: it did not ask all who could have it.
+# If an index cannot be reached, pip also says that it found no matching distribution.
 _UNREACHABLE = "connection broken by"
 
 
-class Wanted(NamedTuple):
-    """What a download is to be like, in pip's own words."""
+class Options(NamedTuple):
+    """How to download."""
 
     python_version: str | None
-    """Fetch for this Python alone; None: for our own, else for one that the release has a wheel for."""
-    options: tuple[str, ...]
-    """Handed to pip as they are: index, platform ..."""
+    """Take wheels for this Python only. None: for the running Python, or else for one that the release supports."""
+    pip_options: tuple[str, ...]
+    """Passed to pip unchanged: index, platform ..."""
 
 
-def fetch(what: Sequence[str], wanted: Wanted, folder: str, say: Callable[[str], None]) -> list[str]:
-    """Download the wheels of one request (a requirement, or ``-r FILE``) into an empty folder; gives their paths.
+class Download(NamedTuple):
+    """The wheels of one request."""
 
-    Says so where it is for another Python than ours. Raises UnhangError ``no-pip``, ``no-such-wheel``,
-    ``download-failed``.
+    paths: tuple[str, ...]
+    note: str | None
+    """Says that they are for another Python than the running one."""
+
+
+def fetch(request: Sequence[str], options: Options, folder: str) -> Download:
+    """Download the wheels of one request (a requirement, or ``-r FILE``) into an empty folder.
+
+    Raises UnhangError ``no-pip``, ``no-such-wheel``, ``download-failed``.
     """
-    own = f"{sys.version_info.major}.{sys.version_info.minor}"
-    tries = [wanted.python_version] if wanted.python_version else [None, *(it for it in _PYTHONS if it != own)]
-    first = ""
-    for python in tries:
-        words = [*_pip(), "download", "--quiet", "--no-deps", "--only-binary=:all:", "--dest", folder, *wanted.options]
-        words += ["--python-version", python] if python else []
+    running = f"{sys.version_info.major}.{sys.version_info.minor}"
+    others = [python for python in _PYTHONS if python != running]
+    pythons = [options.python_version] if options.python_version else [None, *others]
+    first_error = ""
+    for python in pythons:
+        command = [*_pip(), "download", "--quiet", "--no-deps", "--only-binary=:all:", "--dest", folder]
+        command += options.pip_options
+        command += ["--python-version", python] if python else []
         done = subprocess.run(
-            [*words, *what], stdin=subprocess.DEVNULL, stdout=sys.stderr, stderr=subprocess.PIPE, check=False
+            [*command, *request], stdin=subprocess.DEVNULL, stdout=sys.stderr, stderr=subprocess.PIPE, check=False
         )
-        error = done.stderr.decode("utf-8", "replace").strip()
-        first = first or error
         if done.returncode == 0:
-            if python and not wanted.python_version:
-                say(f"{' '.join(what)} has no wheel for Python {own}; this is its wheel for Python {python}")
-            return sorted(os.path.join(folder, name) for name in os.listdir(folder) if name.endswith(".whl"))
+            paths = sorted(os.path.join(folder, name) for name in os.listdir(folder) if name.endswith(".whl"))
+            note = None
+            if python and not options.python_version:
+                note = f"{' '.join(request)} has no wheel for Python {running}; this is its wheel for Python {python}"
+            return Download(tuple(paths), note)
+        error = done.stderr.decode("utf-8", "replace").strip()
         if _UNREACHABLE in error or not any(reason in error for reason in _UNAVAILABLE):
-            raise _failed("download-failed", what, error)
-    raise _failed("no-such-wheel", what, first)
+            raise _failed("download-failed", request, error)
+        first_error = first_error or error
+    raise _failed("no-such-wheel", request, first_error)
 
 
-def _failed(code: str, what: Sequence[str], error: str) -> UnhangError:
-    lines = [line.strip() for line in error.splitlines() if line.strip()] or ["it said nothing"]
+def _failed(code: str, request: Sequence[str], error: str) -> UnhangError:
+    lines = [line.strip() for line in error.splitlines() if line.strip()] or ["pip gave no reason"]
     unreachable = [line for line in lines if _UNREACHABLE in line]
     last = max((number for number, line in enumerate(lines) if line.startswith("ERROR:")), default=-1)
-    why = unreachable[-1] if unreachable else " ".join(lines[last:])  # with all that belongs to the last error
-    hint = "see that the version exists and the index can be reached; --platform and --python-version choose a wheel"
-    return UnhangError(code, f"pip could not download {' '.join(what)}: {why}", hint=hint)
+    reason = unreachable[-1] if unreachable else " ".join(lines[last:])  # the last error may take several lines
+    hint = "check that the version exists and that the index is reachable; --platform and --python-version choose a "
+    return UnhangError(code, f"pip could not download {' '.join(request)}: {reason}", hint=f"{hint}wheel")
 
 
 def _pip() -> list[str]:
     quiet = ["--disable-pip-version-check", "--no-input"]
     if importlib.util.find_spec("pip") is not None:
         return [sys.executable, "-m", "pip", *quiet]
-    if uv := shutil.which("uv"):  # which has no download of its own
+    if uv := shutil.which("uv"):  # `uv pip` has no download command
         return [uv, "run", "--quiet", "--no-project", "--python", sys.executable, "--with", "pip", "--",
                 "python", "-m", "pip", *quiet]  # fmt: skip
-    hint = "install pip or uv, or give the path of a wheel that is here already"
-    raise UnhangError("no-pip", "there is neither pip nor uv here to download with", hint=hint)
+    hint = "install pip or uv, or give the path of a wheel"
+    raise UnhangError("no-pip", "downloading needs pip or uv, and neither is installed", hint=hint)

@@ -1,9 +1,9 @@
-"""The start-up hook of an overlay: its statements, with values of their own for the first two, become the overlay's
-``sitecustomize.py``.
+"""The source of an overlay's start-up hook. `overlay.py` puts values for ``IDENTITY`` and ``MODULES`` in front of its
+statements, and the result is the overlay's ``sitecustomize.py``.
 
-It runs in every Python process of a job, whose interpreter may be 3.8 or later and has no ``unhang``: hence the
-standard library alone, and nothing but ``sys`` before one of the modules is asked for. Where no bytecode may be
-written each process compiles it anew: hence few statements, and what can wait stands in the loader.
+The hook runs in every Python process of a job, on Python 3.8 or later, without ``unhang``: it uses only the standard
+library, and only ``sys`` until one of the modules is imported. Where no bytecode can be written, each process compiles
+it again: it has few statements, and the loader has the rest.
 """
 
 from __future__ import annotations
@@ -23,15 +23,13 @@ FOLDER = HERE + "/.unhang-overlay/" + IDENTITY
 
 
 class OverlayFinder:
-    """A meta path finder that answers for the rewritten modules of one overlay, and for nothing else; itself, not an
-    instance of it, as the import system's own are.
-    """
+    """A meta path finder for the rewritten modules of one overlay. The class is the finder, as in importlib."""
 
     is_unhang_overlay = True
 
     @staticmethod
     def find_spec(name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
-        """The spec of a rewritten module; None for any other name. Raises ImportError where the overlay is gone."""
+        """Return the spec of a rewritten module, None for any other. Raises ImportError if the overlay is gone."""
         if name not in MODULES:
             return None
         from importlib.util import module_from_spec, spec_from_file_location
@@ -43,17 +41,17 @@ class OverlayFinder:
         try:
             spec.loader.exec_module(loader)
         except OSError as error:
-            told = f"unhang overlay: {FOLDER} is gone: it was removed or made anew since this process started"
-            sys.stderr.write(told + "\n")  # an import of something optional may swallow the error
-            raise ImportError(told, name=name) from error
+            message = f"unhang overlay: {FOLDER} is gone: it was removed or replaced after this process started"
+            sys.stderr.write(message + "\n")  # code that imports something optional may swallow the error
+            raise ImportError(message, name=name) from error
         found: ModuleSpec | None = loader.find_spec(FOLDER, name, path, target)
         return found
 
 
-# Of two overlays on the path the first wins, as of any two modules: behind those that are there already.
+# If several overlays are on the path, the first wins, as for any module: insert behind those that are there.
 sys.meta_path.insert(sum(hasattr(it, "is_unhang_overlay") for it in sys.meta_path), OverlayFinder)
-# Then the `sitecustomize` further down the path, which this one hides, runs in place of this one; what it raises it
-# raises. By what importlib itself is made of: that is always loaded, where importlib.machinery may not be.
+# Run the `sitecustomize` that this one hides, in place of this one; its errors propagate. Use importlib's own modules,
+# which are always loaded: importlib.machinery may not be.
 later = sys.path[sys.path.index(HERE) + 1 :] if HERE in sys.path else []
 hidden = sys.modules["_frozen_importlib_external"].PathFinder.find_spec("sitecustomize", later)
 if hidden and hidden.loader:

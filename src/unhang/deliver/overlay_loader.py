@@ -1,6 +1,6 @@
-"""The half of an overlay's hook that is read when one of its modules is imported: copied beside them as ``loader.py``.
+"""Loads an overlay's modules: copied into the overlay as ``loader.py``, and read by the hook when one is imported.
 
-Like the hook it runs where no ``unhang`` is: the standard library alone, Python 3.8 and later.
+Like the hook, it runs without ``unhang``, on Python 3.8 or later, and uses only the standard library.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import sys
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from importlib.util import spec_from_file_location
 
-TYPE_CHECKING = False  # as typing's, which is slow to import
+TYPE_CHECKING = False  # typing is slow to import
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import CodeType, ModuleType
@@ -20,48 +20,47 @@ if TYPE_CHECKING:
 
 
 def find_spec(folder: str, name: str, path: Sequence[str] | None, target: ModuleType | None) -> ModuleSpec | None:
-    """The spec that loads a rewritten module in place of its original; None where there is no original.
+    """Return the spec that loads a rewritten module in place of its original; None if there is no original.
 
-    ``folder`` is the overlay's own, the rest as a finder gets it. Raises ImportError where the overlay is damaged.
+    ``folder`` is the overlay's, the other arguments are a finder's. Raises ImportError if the overlay is damaged.
     """
     original = _original(name, path, target)
     if original is None:
-        return None  # the usual ModuleNotFoundError says it best
-    told = _manifest(folder, name)["modules"][name]
-    file = os.path.join(folder, "modules", *told["file"].split("/"))
-    # The rewritten file is the module's `__file__`: what reads it (inspect, linecache, a debugger) sees what runs.
+        return None  # Python raises its usual ModuleNotFoundError
+    entry = _manifest(folder, name)["modules"][name]
+    file = os.path.join(folder, "modules", *entry["file"].split("/"))
+    # `__file__` is the rewritten file, so that inspect, linecache and debuggers show the code that runs.
     return spec_from_file_location(
         name,
         file,
-        loader=OverlayLoader(name, file, original, told),
+        loader=OverlayLoader(name, file, original, entry),
         submodule_search_locations=original.submodule_search_locations,
     )
 
 
 class OverlayLoader(SourceFileLoader):
-    """Loads a rewritten file as any source file, after a look at it and at the original."""
+    """Loads a rewritten file like any source file, after it has checked the digests of that file and its original."""
 
-    def __init__(self, name: str, file: str, original: ModuleSpec, told: dict[str, Any]) -> None:
+    def __init__(self, name: str, file: str, original: ModuleSpec, entry: dict[str, Any]) -> None:
         super().__init__(name, file)
         self.original = original
-        self.told = told
+        self.entry = entry
 
     def get_code(self, fullname: str) -> CodeType | None:
-        """The module's code. Raises ImportError unless the original has the bytes that it was rewritten from."""
+        """Return the module's code. Raises ImportError unless the original is the file that was rewritten."""
         name, origin = self.name, self.original.origin
-        overlay = os.path.dirname(self.path[: -len(self.told["file"]) - len("/modules/")])
+        overlay = os.path.dirname(self.path[: -len(self.entry["file"]) - len("/modules/")])
         folder = os.path.dirname(overlay)
-        again = f"make it anew (unhang overlay {folder}), or take {folder} off PYTHONPATH"
+        hint = f"make it again (unhang overlay {folder}), or remove {folder} from PYTHONPATH"
         if not self.original.has_location or origin is None:
-            raise _refused(name, f"{name} has no file to compare with; {again}")
-        # An original that `apply` has rewritten to the same bytes since is no mix either.
-        if (found := _sha256(self._bytes(origin))) not in (self.told["original"], self.told["rewritten"]):
-            made = self.told["original"][:16]
-            raise _refused(
-                name, f"{origin} is not the file that this was made from (sha256 {found[:16]}, not {made}); {again}"
-            )
-        if _sha256(self._bytes(self.path)) != self.told["rewritten"]:
-            raise _refused(name, f"{self.path} was changed since it was made; {again}")
+            raise _refused(name, f"{name} has no file to compare with; {hint}")
+        # If `apply` has since given the original the same bytes, the same code runs.
+        if (found := _sha256(self._bytes(origin))) not in (self.entry["original"], self.entry["rewritten"]):
+            expected = self.entry["original"][:16]
+            digests = f"sha256 {found[:16]}, not {expected}"
+            raise _refused(name, f"{origin} is not the file that the overlay was made from ({digests}); {hint}")
+        if _sha256(self._bytes(self.path)) != self.entry["rewritten"]:
+            raise _refused(name, f"{self.path} has changed since the overlay was made; {hint}")
         return super().get_code(fullname)
 
     def _bytes(self, path: str) -> bytes:
@@ -73,7 +72,7 @@ class OverlayLoader(SourceFileLoader):
 
 
 def _original(name: str, path: Sequence[str] | None, target: ModuleType | None) -> ModuleSpec | None:
-    """What the other finders say, in their order: editable installs and namespace packages have their own."""
+    """Ask the other finders in their order: editable installs and namespace packages have their own."""
     for finder in sys.meta_path:
         if not hasattr(finder, "is_unhang_overlay"):
             spec = finder.find_spec(name, path, target)
@@ -90,10 +89,10 @@ def _manifest(folder: str, name: str) -> Any:
         raise _refused(name, f"the overlay {folder} is damaged: {error}") from error
 
 
-def _refused(name: str, why: str) -> ImportError:
-    # Said on stderr too: what is imported as optional has its ImportError swallowed.
-    sys.stderr.write(f"unhang overlay: {why}\n")
-    return ImportError(f"unhang overlay: {why}", name=name)
+def _refused(name: str, reason: str) -> ImportError:
+    message = f"unhang overlay: {reason}"
+    sys.stderr.write(message + "\n")  # code that imports something optional may swallow the error
+    return ImportError(message, name=name)
 
 
 def _sha256(data: bytes) -> str:

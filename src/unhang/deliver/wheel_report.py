@@ -1,9 +1,8 @@
-"""How `unhang wheel` tells what came of each wheel: text for people, JSON for programs. Pure: strings out."""
+"""Renders the results of ``unhang wheel``, as text and as JSON."""
 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -11,84 +10,67 @@ from packaging.utils import canonicalize_name
 
 from unhang import __version__
 from unhang.deliver.wheel import Wheel
-from unhang.judge.findings import Finding
-from unhang.rewrite.plan import Blocked
+from unhang.deliver.wheel_output import Output, WheelPlan
 from unhang.tell import report
 
 
-class Output(NamedTuple):
-    """A rewritten wheel."""
-
-    path: str
-    version: str
-    sha256: str
-    is_new: bool
-    """Whether this run wrote it; else it was there already, to the byte."""
-
-
-class Done(NamedTuple):
-    """What came of one wheel."""
+class Result(NamedTuple):
+    """The result for one wheel."""
 
     requirement: str
-    """As it was asked for: ``verl==0.7.1``, ``-r FILE``, or a path."""
+    """As the user gave it: ``verl==0.7.1``, ``-r FILE``, or a path."""
     wheel: Wheel
-    sha256: str
-    """Of the wheel that was read."""
-    findings: Sequence[Finding]
-    """As they are with the rewritten files in place."""
-    blocked: Sequence[Blocked]
+    plan: WheelPlan
     notes: tuple[str, ...]
-    """What was said of its download."""
+    """About its download."""
     output: Output | None
-    """None where nothing of it was rewritten."""
+    """None if nothing in it was rewritten."""
 
 
-def text(done: Done) -> str:
-    """The lines for people: the wheel, a line for each target, and what became of it."""
-    lines = [os.path.basename(done.wheel.path)]
-    for item in done.findings:
-        place, verdict = item.target, item.verdict
-        row = f"  {verdict.verdict:<14}  {place.fix:<24}  {place.file}  {place.function}  {verdict.detail}"
+def text(result: Result) -> str:
+    """Return the lines for people: the wheel, a line for each target, and whether it was written."""
+    lines = [result.wheel.file]
+    for item in result.plan.findings:
+        target, verdict = item.target, item.verdict
+        row = f"  {verdict.verdict:<14}  {target.fix:<24}  {target.file}  {target.function}  {verdict.detail}"
         lines.append(row.rstrip())
-    if done.output is None:
-        lines.append(f"  not written: {_why_not(done)}")
+    if result.output is None:
+        lines.append(f"  not written: {_why_not_written(result)}")
     else:
-        lines.append(f"  {'written' if done.output.is_new else 'there already'}: {done.output.path}")
+        lines.append(f"  {'written' if result.output.written else 'there already'}: {result.output.path}")
     return "\n".join(lines)
 
 
-def document(all_done: Sequence[Done], unmet: Sequence[str]) -> str:
-    """The JSON document; docs/json.md documents its form, which is stable. ``unmet``: as ``tell.unmet`` gives it."""
-    told = {
+def document(results: Sequence[Result], unmet: Sequence[str]) -> str:
+    """Return the JSON document that docs/json.md describes. ``unmet``: as ``console.unmet`` returns it."""
+    content = {
         "schema": 1,
         "unhang": __version__,
-        "digest": report.digest([item for done in all_done for item in done.findings]),
-        "wheels": [_wheel(done) for done in all_done],
+        "digest": report.digest([item for result in results for item in result.plan.findings]),
+        "wheels": [_wheel(result) for result in results],
         "unmet": list(unmet),
     }
-    return json.dumps(told, indent=1)
+    return json.dumps(content, indent=1)
 
 
-def _wheel(done: Done) -> dict[str, Any]:
-    output = done.output
-    notes = list(done.notes) if output else [*done.notes, f"not written: {_why_not(done)}"]
+def _wheel(result: Result) -> dict[str, Any]:
+    wheel, output = result.wheel, result.output
+    notes = [*result.notes] if output else [*result.notes, f"not written: {_why_not_written(result)}"]
     return {
-        "requirement": done.requirement,
-        "project": canonicalize_name(done.wheel.distribution),
-        "version": done.wheel.version,
-        "input": {"file": os.path.basename(done.wheel.path), "sha256": done.sha256},
-        "output": output and {
-            "path": output.path, "version": output.version, "sha256": output.sha256, "written": output.is_new
-        },
-        "results": [report.result(item) for item in done.findings],
+        "requirement": result.requirement,
+        "project": canonicalize_name(wheel.distribution),
+        "version": wheel.version,
+        "input": {"file": wheel.file, "sha256": wheel.sha256},
+        "output": output and output._asdict(),
+        "results": [report.result(item) for item in result.plan.findings],
         "blocked": [
             {"fix": item.fix, "file": item.target.file, "function": item.target.function, "reason": item.reason,
              "hint": item.hint}
-            for item in done.blocked
+            for item in result.plan.blocked
         ],
         "notes": notes,
     }  # fmt: skip
 
 
-def _why_not(done: Done) -> str:
-    return "nothing could be done" if done.blocked else "it needs nothing"
+def _why_not_written(result: Result) -> str:
+    return "nothing could be done" if result.plan.blocked else "it needs nothing"

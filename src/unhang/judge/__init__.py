@@ -1,1 +1,1 @@
-"""What stands in an installation's files, and what that means: the verdicts."""
+"""What an installation's files contain, and the verdicts that follow."""

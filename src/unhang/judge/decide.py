@@ -13,35 +13,51 @@ from unhang.shapes.catalog import Release, Shape, ShapeTable, Target
 if TYPE_CHECKING:
     from unhang.codemods.base import Codemod
     from unhang.judge.nearest import Nearest
+    from unhang.shapes.shape import Function
 
 NEEDED, APPLIED, FIXED_UPSTREAM = "needed", "applied", "fixed-upstream"
 NOT_AFFECTED, DRIFTED, UNLISTED = "not-affected", "drifted", "unlisted"
-VERDICTS = (NEEDED, APPLIED, FIXED_UPSTREAM, NOT_AFFECTED, DRIFTED, UNLISTED)
 URGENCY = (DRIFTED, UNLISTED, NEEDED, APPLIED, FIXED_UPSTREAM, NOT_AFFECTED)
 """The verdicts, the one with the most to do first."""
 SETTLED = frozenset({APPLIED, FIXED_UPSTREAM, NOT_AFFECTED})
-_BY_STATE = {"ours": APPLIED, "fixed": FIXED_UPSTREAM, "not-affected": NOT_AFFECTED}
+"""The verdicts with nothing left to do."""
+BY_STATE = {
+    "affected": NEEDED,
+    "superseded": NEEDED,
+    "ours": APPLIED,
+    "fixed": FIXED_UPSTREAM,
+    "not-affected": NOT_AFFECTED,
+}
+"""The verdict on a function whose shape is on record, by the state of that shape."""
 
 
 class Verdict(NamedTuple):
     """What is true of a fix on an installation now, for one target."""
 
     verdict: str
-    code: str | None
-    """A stable code where the verdict is ``drifted`` or ``unlisted``: why."""
-    detail: str
-    hint: str
+    code: str | None = None
+    """Why the verdict is ``drifted`` or ``unlisted``, as a stable code."""
+    detail: str = ""
+    hint: str = ""
     nearest: Nearest | None = None
-    """The closest known shape, where this one is unknown and close to any."""
+    """The closest known shape, if this shape is unknown and close to one."""
 
 
 class Past(NamedTuple):
-    """What the receipt says of this target's file: what an earlier run of ours did to it."""
+    """What the receipt says of a target's file: what an earlier run did to it."""
 
     patched: str
-    """The sha256 that our rewrite gave the file."""
+    """The sha256 of the file after the rewrite."""
     after: str
-    """The shape that our rewrite gave the function."""
+    """The shape of the function after the rewrite."""
+
+
+class _Outside(NamedTuple):
+    """How a version is outside the matrix."""
+
+    code: str
+    reason: str
+    hint: str
 
 
 def decide(
@@ -52,9 +68,9 @@ def decide(
     releases: Mapping[str, Release],
     past: Past | None,
 ) -> Verdict:
-    """The verdict for one target of one installation. ``releases`` are those of its upstream."""
+    """Return the verdict on one target of one installation. ``releases`` are those of its upstream, by version."""
     if seen.problem is not None:
-        return _unjudged(seen, installation)
+        return _unjudged(seen, seen.problem, installation)
     if seen.shape is None:
         return _absent(target, installation, seen, releases)
     known = table.shapes.get((target.fix, target.function, seen.shape))
@@ -64,14 +80,14 @@ def decide(
         return _unknown(target, installation, seen, table, releases)
     if known.state in ("affected", "superseded"):
         return _affected(target, known, seen, past)
+    edited = ""
     if known.state == "ours" and not seen.on_record and (past is None or past.patched != seen.sha256):
-        edited = "edited since: the rest of the file is not as any release has it"
-        return Verdict(APPLIED, None, "; ".join(filter(None, (known.note, edited))), "")
-    return Verdict(_BY_STATE[known.state], None, known.note, "")
+        edited = "edited since: the rest of the file matches no release"
+    return Verdict(BY_STATE[known.state], detail=_joined(known.note, edited))
 
 
 def codemod(target: Target) -> Codemod:
-    """The rewrite of a target: the fix's own module, named after it. Imports no LibCST."""
+    """Return the rewrite of a target, from the module that is named after the fix. Does not import LibCST."""
     import importlib
 
     module = importlib.import_module(f"unhang.codemods.{target.fix.replace('-', '_')}")
@@ -88,80 +104,94 @@ def _affected(target: Target, known: Shape, seen: Observation, past: Past | None
             f"the rewrite uses {', '.join(missing)}, which this file does not define or import",
             f"restore the import in {target.file}, then run `unhang check` again",
         )
+    before = ""
     if known.state == "superseded":
-        again = "an older version of this rewrite is in place"
-    else:
-        again = "patched before, and reinstalled or restored since" if past is not None else ""
-    return Verdict(NEEDED, None, "; ".join(filter(None, (known.note, again))), "unhang apply")
+        before = "an older version of this rewrite is in place"
+    elif past is not None:
+        before = "patched before, and reinstalled or restored since"
+    return Verdict(NEEDED, detail=_joined(known.note, before), hint="unhang apply")
 
 
-def _unjudged(seen: Observation, installation: Installation) -> Verdict:
-    assert seen.problem is not None
-    told = {
+def _unjudged(seen: Observation, problem: str, installation: Installation) -> Verdict:
+    """Return the verdict on a function that was observed with a problem."""
+    detail, hint = {
         "does-not-parse": (f"the file does not parse: {seen.detail}", "reinstall the package, or repair the file"),
         "defined-twice": (f"the function is defined more than once, {seen.detail}", "keep one definition"),
-        "not-a-file": (f"it is {seen.detail}", "reinstall the package"),
+        "not-a-file": (f"the file is {seen.detail}", "reinstall the package"),
         "too-large": (f"the file is {seen.detail}", "reinstall the package"),
         "outside": (f"the file is {seen.detail}", "install a copy of the package (uv: --link-mode=copy)"),
-    }
-    detail, hint = told[seen.problem]
-    if seen.problem == "outside" and installation.kind == "editable":  # such as setuptools' strict mode makes
-        hint = "patch the source tree that it leads to (--source DIR), or install that without editable_mode=strict"
-    return Verdict(DRIFTED, seen.problem, detail, f"{hint}, then run `unhang check` again")
+    }[problem]
+    if problem == "outside" and installation.kind == "editable":  # setuptools' strict mode makes such links
+        hint = "patch the source tree that the link points to (--source DIR), or reinstall without editable_mode=strict"
+    return Verdict(DRIFTED, problem, detail, f"{hint}, then run `unhang check` again")
 
 
 def _absent(target: Target, installation: Installation, seen: Observation, releases: Mapping[str, Release]) -> Verdict:
-    what = "no such file here" if seen.data is None else "no such function in this file"
+    what = "the file does not exist" if seen.data is None else "the file does not define the function"
     release = releases.get(installation.version or "")
-    listed = None if release is None else release.shapes.get(f"{target.file}::{target.function}")
-    if listed is not None:
+    if release is not None and release.shapes.get(f"{target.file}::{target.function}") is not None:
         return Verdict(
             DRIFTED,
             "function-gone",
-            f"{what}, though release {installation.version} has it",
-            f"look for {target.function} where it was moved to, or reinstall the package",
+            f"{what}, but release {installation.version} has it",
+            f"find out where {target.function} was moved to, or reinstall the package",
         )
     outside = None if seen.on_record or release is not None else _outside(installation, releases)
-    if outside:
-        return Verdict(UNLISTED, outside[0], f"{what}; {outside[1]}", outside[2])
-    return Verdict(NOT_AFFECTED, None, what, "")
+    if outside is not None:
+        return Verdict(UNLISTED, outside.code, _joined(what, outside.reason), outside.hint)
+    return Verdict(NOT_AFFECTED, detail=what)
 
 
 def _unknown(
     target: Target, installation: Installation, seen: Observation, table: ShapeTable, releases: Mapping[str, Release]
 ) -> Verdict:
-    """A shape that nobody has verified: upstream's own fix if its post-condition holds, else drifted or unlisted."""
-    from unhang.codemods.base import AnchorError
-    from unhang.judge.nearest import nearest
-    from unhang.shapes import shape as shapes  # here: a listed shape needs neither of these, nor the `ast` they import
+    """Return the verdict on an unknown shape: fixed upstream if that post-condition holds, else drifted or unlisted."""
+    from unhang.judge.nearest import nearest  # these import ast and difflib, which a known shape does not need
+    from unhang.shapes import shape as shapes
 
     assert seen.data is not None
     (function,) = shapes.find(shapes.parse(seen.data), target.function)
     rewrite = codemod(target)
     if rewrite.holds_upstream(function):
-        return Verdict(FIXED_UPSTREAM, None, "an unlisted shape, in which upstream's post-condition holds", "")
+        return Verdict(
+            FIXED_UPSTREAM, detail="an unlisted shape, but upstream's own fix is in it (its post-condition holds)"
+        )
     outside = _outside(installation, releases)
-    verdict, code, why, supported = (UNLISTED, *outside) if outside else (DRIFTED, "unknown-shape", "", "")
-    why = "; ".join(filter(None, ("a shape nobody has verified", why)))
-    if rewrite.holds(function):
-        why += "; our rewrite's post-condition holds in it, but the function has been edited"
-        hint = "reinstall the package and apply, or keep it as it is: `unhang explain`"
-    else:
-        try:
-            rewrite.edits(function)
-            why += "; the rewrite's anchors match once each"
-            hint = f"to rewrite it all the same: unhang apply --unverified --fix {target.fix}"
-        except AnchorError as error:
-            why += f"; the rewrite's anchor is missing ({error})"
-            hint = f"reinstall the package, or change it by hand: unhang explain {target.fix}"
-    # where the two part never softens the verdict: what is far from the rewrite may still change what it means
+    tried, hint = _tried(rewrite, function, target.fix)
+    # The nearest shape never softens the verdict: an edit far from the rewrite can still change what the rewrite does.
     near = nearest(target, function, seen.data, table, catalog.outlines(), releases)
-    why += f"; {near.sentence() if near is not None else 'no known shape is close to it'}"
-    return Verdict(verdict, code, why, "; ".join(filter(None, (supported, hint))), near)
+    closest = "no known shape is close to it" if near is None else near.sentence()
+    unverified = "a shape nobody has verified"
+    if outside is None:
+        return Verdict(DRIFTED, "unknown-shape", _joined(unverified, tried, closest), hint, near)
+    detail = _joined(unverified, outside.reason, tried, closest)
+    return Verdict(UNLISTED, outside.code, detail, _joined(outside.hint, hint), near)
 
 
-def _outside(installation: Installation, releases: Mapping[str, Release]) -> tuple[str, str, str] | None:
-    """Code, reason and hint where the version is newer than the matrix or older than its floor; else None."""
+def _tried(rewrite: Codemod, function: Function, fix: str) -> tuple[str, str]:
+    """Return whether the rewrite would work on an unknown shape, and the hint that follows."""
+    from unhang.codemods.base import AnchorError
+
+    if rewrite.holds(function):
+        return (
+            "our rewrite is in it (its post-condition holds), but the function has been edited",
+            f"reinstall the package and run `unhang apply`, or keep your edit: unhang explain {fix}",
+        )
+    try:
+        rewrite.edits(function)
+    except AnchorError as error:
+        return (
+            f"the rewrite's anchor is missing or not unique ({error})",
+            f"reinstall the package, or change it by hand: unhang explain {fix}",
+        )
+    return (
+        "the rewrite's anchors match exactly once each",
+        f"to rewrite it anyway: unhang apply --unverified --fix {fix}",
+    )
+
+
+def _outside(installation: Installation, releases: Mapping[str, Release]) -> _Outside | None:
+    """Return how a version is newer or older than every release in the matrix; None if it is neither."""
     from packaging.version import InvalidVersion, Version
 
     if installation.version is None or not releases:
@@ -171,9 +201,15 @@ def _outside(installation: Installation, releases: Mapping[str, Release]) -> tup
     except InvalidVersion:
         return None
     ordered = sorted(map(Version, releases))
-    lowest, highest = ordered[0], ordered[-1]
-    if version.release > highest.release:
-        return "newer-than-matrix", f"{version} is newer than the matrix", f"nearest supported version: {highest}"
-    if version < lowest and version.release < lowest.release:
-        return "older-than-floor", f"{version} is older than the matrix's floor", f"nearest supported version: {lowest}"
+    oldest, newest = ordered[0], ordered[-1]
+    if version.release > newest.release:
+        reason = f"{version} is newer than every release in the matrix"
+        return _Outside("newer-than-matrix", reason, f"nearest supported version: {newest}")
+    if version < oldest and version.release < oldest.release:
+        reason = f"{version} is older than every release in the matrix"
+        return _Outside("older-than-floor", reason, f"nearest supported version: {oldest}")
     return None
+
+
+def _joined(*parts: str) -> str:
+    return "; ".join(filter(None, parts))

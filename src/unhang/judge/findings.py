@@ -52,7 +52,7 @@ def _finding(installation: Installation, fix: Fix, target: Target, past: PastTab
     try:
         seen = observe(installation, target, table)
     except OSError as error:
-        hint = "run unhang as a user who may read it"
+        hint = "run unhang as a user who can read it"
         raise UnhangError("unreadable", str(error.strerror), path=error.filename, hint=hint) from error
     known = past.get((seen.real or os.path.realpath(seen.path), target.fix, target.function))
     verdict = decide(target, installation, seen, table, catalog.releases_of(installation.upstream), known)
@@ -69,5 +69,5 @@ def _moved(installation: Installation, fix: Fix, gone: Target) -> Verdict | None
         )
         with suppress(OSError):
             if target.function == gone.function and observe(beside, target, catalog.shape_table()).shape is not None:
-                return Verdict(NOT_AFFECTED, None, f"not in this file: it is in {target.file}, and judged there", "")
+                return Verdict(NOT_AFFECTED, detail=f"not in this file: it is in {target.file}, and judged there")
     return None

@@ -1,7 +1,7 @@
-"""The closest known shape of an unknown one, and where the two part. Imported only where a shape is unknown.
+"""The known shape closest to an unknown one, and where the two differ. Imported only if a shape is unknown.
 
-It says where to look, and never softens a verdict: what differs may lie far from what a rewrite touches, and still
-change what it means. Of upstream only digests and kinds are known here; what is quoted is the file of the user.
+This says where to look and never softens a verdict: an edit far from a rewrite can still change what the rewrite does.
+Of upstream's code only digests and kinds are known here; every quoted line is from the user's file.
 """
 
 from __future__ import annotations
@@ -18,23 +18,47 @@ from unhang.shapes.outline import Entry, Placed, parents, placed_outline, unpack
 from unhang.shapes.shape import Function
 
 ADDED, CHANGED, MISSING, MOVED = "added", "changed", "missing", "moved"
+_SAME = "same"
 _WIDTH = 80
 
 
 class Difference(NamedTuple):
-    """One statement that differs, and the line of the user's file where that shows."""
+    """One statement that differs, and the line of the user's file that shows it."""
 
     line: int
-    """Its own line; of a missing statement, that of what comes next, or the function's last."""
+    """The statement's line; for a missing one, the line of what comes next, or the function's last."""
     how: str
-    """``added``, ``changed``, ``missing``, or ``moved`` (it is nested in another statement)."""
+    """``added``, ``changed``, ``missing``, or ``moved`` (into or out of another statement)."""
     kind: str
     """``If``, ``Assign``, ... as ``ast`` calls them; ``elif``, ``else`` and ``finally``."""
     text: str
-    """The user's own line there, trimmed."""
+    """The user's own line, trimmed."""
 
 
-class Candidate(NamedTuple):
+class Nearest(NamedTuple):
+    """A known shape, and how another one differs from it."""
+
+    shape: str
+    state: str
+    where: str
+    """The releases that have it; or the last commit that had it; or whose change it is."""
+    differs: tuple[Difference, ...]
+
+    def sentence(self) -> str:
+        """Return the text for people: which shape, how much differs, and the first difference."""
+        first, many = self.differs[0], len(self.differs)
+        counted = "1 statement differs," if many == 1 else f"{many} statements differ, first"
+        return (
+            f"closest known shape: {self.shape} ({self.state}; {self.where}), {counted} at line {first.line}: "
+            f"{_described(first)}"
+        )
+
+    def document(self) -> dict[str, Any]:
+        """Return the value of ``nearest`` in the JSON report."""
+        return {**self._asdict(), "differs": [difference._asdict() for difference in self.differs]}
+
+
+class _Candidate(NamedTuple):
     """A known shape that may be the nearest."""
 
     digest: str
@@ -42,46 +66,23 @@ class Candidate(NamedTuple):
     last: str
     """Where upstream had it last; empty if it never had it."""
     rank: int
-    """The newest first, and those that upstream never had last."""
+    """Its place in the order of ``last``: the newest first, and the shapes that upstream never had at the end."""
     outline: str
     least: int
-    """How many statements differ at the least, whatever their order: cheap, and never too high."""
-
-
-class Nearest(NamedTuple):
-    """A known shape, and how another differs from it."""
-
-    shape: str
-    state: str
-    where: str
-    """The releases that have it, or the last commit that has, or whose change it is."""
-    differs: tuple[Difference, ...]
-
-    def sentence(self) -> str:
-        """For people: which shape, how much differs, and the first of that."""
-        first, many = self.differs[0], len(self.differs)
-        counted = "1 statement differs," if many == 1 else f"{many} statements differ, first"
-        return (
-            f"closest known shape: {self.shape} ({self.state}; {self.where}), {counted} at line {first.line}: "
-            f"{_told(first)}"
-        )
-
-    def document(self) -> dict[str, Any]:
-        """For programs: the value of ``nearest`` in the JSON report."""
-        return {**self._asdict(), "differs": [difference._asdict() for difference in self.differs]}
+    """A lower bound of the number of statements that differ: quick to compute, as it ignores their order."""
 
 
 def nearest(
     target: Target, function: Function, data: bytes, table: ShapeTable, outlines: OutlineTable,
     releases: Mapping[str, Release],
 ) -> Nearest | None:  # fmt: skip
-    """The known shape of this target that the function, which stands in ``data``, differs from least.
+    """Return the known shape of this target that differs least from the function, which is in the file ``data``.
 
-    Of equally close ones the one that upstream has, or had last. None where none is close: where less is equal than
-    differs. ``releases`` are those of the target's upstream.
+    Of equally close shapes it is the one that upstream has, or had last. None if no shape is close: if more than half
+    of the function's statements differ. ``releases`` are those of the target's upstream.
     """
     mine = placed_outline(function)
-    best: tuple[Candidate, list[Difference]] | None = None
+    best: tuple[_Candidate, list[Difference]] | None = None
     for candidate in _candidates(target, mine, table, outlines):
         if best is not None and candidate.least > len(best[1]):
             break
@@ -91,14 +92,15 @@ def nearest(
             best = candidate, differs
     if best is None or 2 * len(best[1]) > len(mine):
         return None
-    (digest, shape, last, *_), differs = best
+    candidate, differs = best
     lines = data.splitlines()
     quoted = sorted((_quoted(difference, lines) for difference in differs), key=lambda item: item.line)
-    return Nearest(digest, shape.state, _where(target, digest, shape, last, releases), tuple(quoted))
+    where = _where(target, candidate, releases)
+    return Nearest(candidate.digest, candidate.shape.state, where, tuple(quoted))
 
 
-def _candidates(target: Target, mine: Sequence[Placed], table: ShapeTable, outlines: OutlineTable) -> list[Candidate]:
-    """The shapes on record for this target that have an outline, the likeliest first."""
+def _candidates(target: Target, mine: Sequence[Placed], table: ShapeTable, outlines: OutlineTable) -> list[_Candidate]:
+    """Return the shapes on record for this target that have an outline, the likeliest first."""
 
     @cache  # most blocks are in many shapes
     def digests(name: str) -> tuple[str, ...]:
@@ -114,76 +116,95 @@ def _candidates(target: Target, mine: Sequence[Placed], table: ShapeTable, outli
     for rank, (last, digest, shape, name) in enumerate(sorted(known, key=lambda item: item[:2], reverse=True)):
         there = digests(name)
         least = max(len(mine), len(there)) - (here & Counter(there)).total()
-        found.append(Candidate(digest, shape, last, rank, name, least))
+        found.append(_Candidate(digest, shape, last, rank, name, least))
     return sorted(found, key=lambda item: item.least)
 
 
 def _differences(mine: Sequence[Placed], known: Sequence[Entry], end: int) -> Iterator[Difference]:
-    """How ``mine`` differs from ``known``; the texts are left empty."""
+    """Yield how ``mine`` differs from ``known``, with empty texts; ``end`` is the function's last line."""
     here = [item.entry for item in mine]
     partner: dict[int, int] = {}
+    for how, there, ours in _aligned(known, here):
+        if how in (_SAME, CHANGED):
+            partner.update(zip(ours, there))
+        if how == MISSING:
+            line = mine[ours.start].line if ours.start < len(mine) else end
+            yield from (Difference(line, MISSING, known[at].kind, "") for at in there)
+        elif how != _SAME:
+            yield from (Difference(mine[at].line, how, here[at].kind, "") for at in ours)
+    yield from (Difference(mine[at].line, MOVED, here[at].kind, "") for at in _moved(here, known, partner))
+
+
+def _aligned(known: Sequence[Entry], here: Sequence[Entry]) -> Iterator[tuple[str, range, range]]:
+    """Yield how two outlines align: the same, changed, added or missing, as indexes in ``known`` and ``here``."""
     for tag, i, j, k, m in _opcodes([entry.digest for entry in known], [entry.digest for entry in here]):
         if tag == "equal":
-            partner.update(zip(range(k, m), range(i, j)))
+            yield _SAME, range(i, j), range(k, m)
             continue
-        for inner, *span in _opcodes([entry.kind for entry in known[i:j]], [entry.kind for entry in here[k:m]]):
-            a, b, c, d = span
-            if inner == "equal":  # of one kind, and in one place: the same statement, changed
-                partner.update(zip(range(k + c, k + d), range(i + a, i + b)))
-                yield from (Difference(mine[at].line, CHANGED, here[at].kind, "") for at in range(k + c, k + d))
-                continue
-            yield from (Difference(mine[at].line, ADDED, here[at].kind, "") for at in range(k + c, k + d))
-            before = mine[k + d].line if k + d < len(mine) else end
-            yield from (Difference(before, MISSING, entry.kind, "") for entry in known[i + a : i + b])
-    up_here, up_there, partners = parents(here), parents(known), set(partner.values())
-    for at, other in partner.items():
-        above = _nearest_partner(up_here[at], up_here, partner)
-        if partner.get(above, -1) != _nearest_partner(up_there[other], up_there, partners):
-            if here[at].digest == known[other].digest:
-                yield Difference(mine[at].line, MOVED, here[at].kind, "")
+        for inner, a, b, c, d in _opcodes([entry.kind for entry in known[i:j]], [entry.kind for entry in here[k:m]]):
+            there, ours = range(i + a, i + b), range(k + c, k + d)
+            if inner == "equal":  # the same kind in the same place: one statement, changed
+                yield CHANGED, there, ours
+            else:
+                yield ADDED, range(0), ours
+                yield MISSING, there, range(k + d, k + d)
 
 
 def _opcodes(left: Sequence[str], right: Sequence[str]) -> list[tuple[str, int, int, int, int]]:
     return SequenceMatcher(None, left, right, autojunk=False).get_opcodes()  # type: ignore[return-value]
 
 
+def _moved(here: Sequence[Entry], known: Sequence[Entry], partner: Mapping[int, int]) -> Iterator[int]:
+    """Yield the statements that are unchanged, but nested in another statement than in ``known``."""
+    up_here, up_there, partners = parents(here), parents(known), set(partner.values())
+    for at, other in partner.items():
+        above = _nearest_partner(up_here[at], up_here, partner)
+        if partner.get(above, -1) != _nearest_partner(up_there[other], up_there, partners):
+            if here[at].digest == known[other].digest:
+                yield at
+
+
 def _nearest_partner(at: int, up: Sequence[int], partners: Mapping[int, int] | set[int]) -> int:
-    """The innermost statement from here outwards that both functions have: a `with` put around it moves nothing."""
+    """Return the innermost enclosing statement that both functions have: adding a `with` around others moves none."""
     while at != -1 and at not in partners:
         at = up[at]
     return at
 
 
 def _quoted(difference: Difference, lines: Sequence[bytes]) -> Difference:
+    """Return the difference with its line of the file as text, safe for a terminal."""
     line = difference.line
     if difference.kind in ("else", "finally") and difference.how != MISSING:
         word = difference.kind.encode()
         line = next((at for at in range(line, 0, -1) if lines[at - 1].lstrip().startswith(word)), line)
     text = lines[line - 1].strip().decode("utf-8", "backslashreplace")
-    text = "".join(letter if letter.isprintable() else "?" for letter in text)  # it goes to a terminal
+    text = "".join(letter if letter.isprintable() else "?" for letter in text)
     text = text.encode("ascii", "backslashreplace").decode("ascii")
     return difference._replace(line=line, text=text if len(text) <= _WIDTH else text[: _WIDTH - 3] + "...")
 
 
-def _told(difference: Difference) -> str:
+def _described(difference: Difference) -> str:
     if difference.how == MISSING:
         return f"a statement of kind {difference.kind} is missing near `{difference.text}`"
     was = {ADDED: "was added", CHANGED: "was changed", MOVED: "was moved into or out of another statement"}
     return f"`{difference.text}` {was[difference.how]}"
 
 
-def _where(target: Target, digest: str, shape: Shape, last: str, releases: Mapping[str, Release]) -> str:
+def _where(target: Target, candidate: _Candidate, releases: Mapping[str, Release]) -> str:
     from packaging.version import Version
 
-    held = [Version(release.version) for release in releases.values() if _has(release, target.function, digest)]
+    held = [
+        Version(release.version)
+        for release in releases.values()
+        if any(
+            name.endswith(f"::{target.function}") and shape == candidate.digest
+            for name, shape in release.shapes.items()
+        )
+    ]
     named = sorted([version for version in held if not version.is_devrelease] or held)
     if named:
         span = f"{named[0]} to {named[-1]}" if len(named) > 1 else f"{named[0]}"
         return f"{target.upstream} {span}"
-    if last:
-        return f"last in {last}"
-    return shape.note or "our own rewrite"
-
-
-def _has(release: Release, function: str, digest: str) -> bool:
-    return any(name.endswith(f"::{function}") and shape == digest for name, shape in release.shapes.items())
+    if candidate.last:
+        return f"last in {candidate.last}"
+    return candidate.shape.note or "our own rewrite"

@@ -1,4 +1,4 @@
-"""What stands in a target's file: by the file's digest where that is on record, else a search, and only then `ast`."""
+"""What a target's file contains. A file on record is known by its digest; any other is searched first, then parsed."""
 
 from __future__ import annotations
 
@@ -11,88 +11,92 @@ from typing import NamedTuple
 from unhang.records import Installation
 from unhang.shapes.catalog import ShapeTable, Target
 
-# No module of an upstream is near this; a file that is, is not one, and is not worth the memory.
+# Far larger than any module of an upstream: such a file is something else, and not worth the memory.
 _TOO_LARGE = 16 * 1024 * 1024
-# How many folders deep a package lies below the import path, where it is not one: megatron/core.
+# How many folders below the import path a package is, where that is not one: megatron/core.
 _DEPTH = {"megatron-core": 2, "megatron-lm": 2}
 
 
 class Observation(NamedTuple):
-    """What one target's file holds. ``problem`` is a stable code, where the function could not be judged at all."""
+    """What the file of one target contains."""
 
     path: str
     data: bytes | None
-    """The file's bytes; None where there is no such file."""
-    sha256: str
-    shape: str | None
-    """The function's shape; None where there is none, or more than one, or the file does not parse."""
-    on_record: bool
-    """Whether this very file is on record: then all that was checked of it when it was recorded holds."""
-    problem: str | None
-    """``does-not-parse``, ``defined-twice``, ``too-large``, ``outside``, ``not-a-file``; None where all is well."""
-    detail: str
-    names: frozenset[str] | None
-    """The names that the file's top level binds; None where it was not parsed."""
+    """The file's bytes; None if there is no such file."""
+    sha256: str = ""
+    shape: str | None = None
+    """The function's shape; None if there is no function, or more than one, or the file does not parse."""
+    on_record: bool = False
+    """Whether this very file is on record: then everything that was checked when it was recorded holds."""
+    problem: str | None = None
+    """Why the function cannot be judged: ``does-not-parse``, ``defined-twice``, ``too-large``, ``outside`` or
+    ``not-a-file``; None if it can be."""
+    detail: str = ""
+    names: frozenset[str] | None = None
+    """The names that the file's top level binds; None if it was not parsed."""
     real: str = ""
-    """The path with its links followed; empty where there is no file that was read."""
+    """The path with its links resolved; empty if no file was read."""
 
 
 def observe(installation: Installation, target: Target, table: ShapeTable) -> Observation:
-    """Read a target's file and say what it holds. Raises OSError where it is there but cannot be read."""
+    """Read a target's file and return what it contains. Raises OSError if the file exists but cannot be read."""
     path = file_of(installation, target.file)
     try:
         real = os.path.realpath(path)
         status = os.stat(real)
-        # All this before it is opened: to open a pipe would wait for ever, and some devices have no end.
+        # Check this before opening the file: opening a pipe would block, and some devices have no end.
         if not real.startswith(os.path.realpath(installation.package_dir) + os.sep):
-            return Observation(path, b"", "", None, False, "outside", f"a link that leads out, to {real}", None)
+            return Observation(path, b"", problem="outside", detail=f"a link that leads out of the package, to {real}")
         if not stat.S_ISREG(status.st_mode):
-            return Observation(path, b"", "", None, False, "not-a-file", "not a regular file", None)
+            return Observation(path, b"", problem="not-a-file", detail="not a regular file")
         if status.st_size > _TOO_LARGE:
-            return Observation(path, b"", "", None, False, "too-large", "larger than any module of an upstream", None)
+            return Observation(path, b"", problem="too-large", detail="larger than any module of an upstream")
         with open(real, "rb") as file:
             data = file.read()
     except (FileNotFoundError, NotADirectoryError):
-        return Observation(path, None, "", None, False, None, "", None)
-    return judge(path, data, target.function, table.files)._replace(real=real)
+        return Observation(path, None)
+    return observe_bytes(path, data, target.function, table.files)._replace(real=real)
+
+
+def observe_bytes(path: str, data: bytes, function: str, files: Mapping[str, Mapping[str, str | None]]) -> Observation:
+    """Return what a file with these bytes contains. Reads nothing.
+
+    ``files`` holds the shapes of the files on record, as ``ShapeTable.files`` does.
+    """
+    sha256 = hashlib.sha256(data).hexdigest()
+    recorded = files.get(sha256, {})
+    if function in recorded:
+        return Observation(path, data, sha256, recorded[function], on_record=True)
+
+    from unhang.shapes import shape  # it imports ast, and a file on record is not parsed
+
+    if not shape.mentions(data, function):
+        return Observation(path, data, sha256)
+    try:
+        tree = shape.parse(data)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        # ValueError: NUL bytes; RecursionError and MemoryError: nested too deeply for the parser
+        where = f"line {error.lineno}: " if isinstance(error, SyntaxError) and error.lineno else ""
+        message = error.msg if isinstance(error, SyntaxError) else str(error)
+        return Observation(path, data, sha256, problem="does-not-parse", detail=f"{where}{message}")
+    names = shape.bound_names(tree)
+    found = shape.find(tree, function)
+    if len(found) > 1:
+        lines = ", ".join(str(node.lineno) for node in found)
+        return Observation(path, data, sha256, problem="defined-twice", detail=f"on lines {lines}", names=names)
+    return Observation(path, data, sha256, shape.digest(found[0]) if found else None, names=names)
 
 
 def file_of(installation: Installation, file: str) -> str:
-    """The path of an upstream's file in this installation: below its package's folder, wherever that is."""
+    """Return the path of an upstream's file in this installation, wherever its package's folder is."""
     return os.path.join(installation.package_dir, *below_package(installation.upstream, file))
 
 
 def below_package(upstream: str, file: str) -> list[str]:
-    """The parts of an upstream's file below its package's folder."""
+    """Return the parts of an upstream's file below its package's folder."""
     return file.split("/")[_DEPTH.get(upstream, 1) :]
 
 
 def package_of(target: Target) -> list[str]:
-    """The parts of the path from an import path's folder to the package's folder that holds a target."""
+    """Return the parts of the path from the import path to the folder of the package that contains a target."""
     return target.file.split("/")[: _DEPTH.get(target.upstream, 1)]
-
-
-def judge(path: str, data: bytes, function: str, files: Mapping[str, Mapping[str, str | None]]) -> Observation:
-    """Say what a file of these bytes holds. Pure: reads nothing."""
-    sha256 = hashlib.sha256(data).hexdigest()
-    recorded = files.get(sha256, {})
-    if function in recorded:
-        return Observation(path, data, sha256, recorded[function], True, None, "", None)
-
-    from unhang.shapes import shape  # here: a known file needs no parsing, and this imports ast
-
-    if not shape.mentions(data, function):
-        return Observation(path, data, sha256, None, False, None, "", None)
-    try:
-        tree = shape.parse(data)
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        # ValueError: NUL bytes; the last two: nested beyond what the parser bears
-        where = f"line {error.lineno}: " if isinstance(error, SyntaxError) and error.lineno else ""
-        message = error.msg if isinstance(error, SyntaxError) else str(error)
-        return Observation(path, data, sha256, None, False, "does-not-parse", f"{where}{message}", None)
-    found = shape.find(tree, function)
-    names = shape.bound_names(tree)
-    if len(found) > 1:
-        lines = ", ".join(str(node.lineno) for node in found)
-        return Observation(path, data, sha256, None, False, "defined-twice", f"on lines {lines}", names)
-    return Observation(path, data, sha256, shape.digest(found[0]) if found else None, False, None, "", names)

@@ -1,13 +1,13 @@
-"""What ``unhang prove`` answers: a topology from its sizes, and a line for each fix x installation x case. Pure."""
+"""The answers of ``unhang prove``: one for each fix x installation x case, as text and as JSON. Pure."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from unhang import __version__
-from unhang.errors import UnhangError
 from unhang.judge.decide import APPLIED, NEEDED
 from unhang.prove.cases import BROKEN, PASSED, Case, Outcome, Topology
 from unhang.records import Environment
@@ -26,87 +26,54 @@ class Line(NamedTuple):
     location: str
     fix: str
     verdict: str
-    """What ``check`` says of it."""
+    """The verdict of ``check``."""
     answer: str
-    """``proven`` (untouched it hangs, crashes or differs; patched it does not), ``unaffected`` (passes both ways),
-    ``patched-passes`` (the untouched source is not at hand), ``nothing-to-prove``, ``unknown`` (no proof of it here),
+    """``proven`` (untouched it hangs, crashes or differs; patched it does not), ``unaffected`` (both pass),
+    ``patched-passes`` (the untouched source is missing), ``nothing-to-prove``, ``unknown`` (it cannot be shown here),
     or ``failed`` (the patched source does not pass)."""
     detail: str
-    """Why, where the outcomes do not say it; and what a reader should know besides."""
+    """The reason, where the outcomes do not show it, and remarks."""
     case: str = ""
     topology: str = ""
     untouched: Outcome | None = None
     patched: Outcome | None = None
     seconds: float = 0.0
-    """Both together."""
+    """Of both sides."""
 
     @property
     def would_fail(self) -> bool:
-        """Whether what is installed is the untouched source, and does not pass."""
+        """Whether the installed source is untouched and does not pass."""
         return self.answer == PROVEN and self.verdict != APPLIED
 
 
-class Told(NamedTuple):
-    """All that is told."""
+class Report(NamedTuple):
+    """Everything that is printed."""
 
     environment: Environment
     python: str
-    """The interpreter that the proofs ran in."""
+    """The interpreter that ran the proofs."""
     versions: Mapping[str, str]
-    """Of that interpreter's ``python`` and ``torch``; empty where none was asked."""
+    """That interpreter's ``python`` and ``torch``; empty where nothing was run."""
     topology: Topology | None
     """The user's own; None where the proofs' own cases were run."""
     lines: Sequence[Line]
     warnings: Sequence[str]
 
 
-def topology(
-    tp: int = 1,
-    pp: int = 1,
-    cp: int = 1,
-    ep: int = 1,
-    etp: int = 1,
-    dp: int | None = None,
-    world_size: int | None = None,
-) -> Topology:
-    """The topology of these sizes; ``dp`` follows from ``world_size``, and is else 1.
-
-    Raises UnhangError ``bad-topology`` where a size does not divide what it has to, with what would.
-    """
-    model = tp * pp * cp
-    if world_size is None:
-        dp = dp or 1
-    elif world_size % model:
-        above = (world_size // model + 1) * model
-        message = f"a world size of {world_size} is not divisible by TP x PP x CP = {tp} x {pp} x {cp} = {model}"
-        raise UnhangError("bad-topology", message, hint=f"the next larger world size that is: {above}")
-    elif dp is not None and dp * model != world_size:
-        message = f"TP x PP x CP x DP = {dp * model}, and the world size is {world_size}"
-        raise UnhangError("bad-topology", message, hint="leave out --dp or --world-size")
-    else:
-        dp = world_size // model
-    if tp * cp * dp % (ep * etp):
-        experts = f"EP = {ep}" if etp == 1 else f"EP x ETP = {ep} x {etp} = {ep * etp}"
-        message = f"a pipeline stage has TP x CP x DP = {tp * cp * dp} ranks, which {experts} does not divide"
-        raise UnhangError("bad-topology", message, hint="give --dp or --world-size; ETP is 1 unless --etp says more")
-    return Topology(tp=tp, pp=pp, cp=cp, dp=dp, ep=ep, etp=etp)
-
-
 def judged(line: Line, case: Case, untouched: Outcome | None, patched: Outcome) -> Line:
-    """The line, with the answer that these outcomes give; ``untouched`` is None where its source is not at hand."""
+    """Return the line with the answer of these outcomes; ``untouched`` is None where its source is missing."""
     seconds = round(patched.seconds + (untouched.seconds if untouched else 0.0), 2)
     line = line._replace(
         case=case.name, topology=case.topology.text(), untouched=untouched, patched=patched, seconds=seconds
     )
     broken = next((outcome for outcome in (untouched, patched) if outcome and outcome.status == BROKEN), None)
     if broken is not None:
-        return line._replace(answer=UNKNOWN, detail=_join(line.detail, f"the proof does not run here: {_last(broken)}"))
+        return _unknown(line, f"the proof does not run here: {_last(broken)}")
     if untouched is not None and untouched.status == PASSED and case.options.get("may_pass"):
         case = case._replace(untouched=PASSED, at="")
     if untouched is not None and (untouched.status != case.untouched or case.at not in untouched.detail):
         expected = f"{case.untouched} {case.at}".strip()
-        why = f"the untouched source {untouched.status}, where the proof knows it as: {expected}"
-        return line._replace(answer=UNKNOWN, detail=_join(line.detail, why))
+        return _unknown(line, f"the untouched source {untouched.status}, but the proof expects: {expected}")
     if patched.status != PASSED:
         return line._replace(answer=FAILED)
     if untouched is None:
@@ -114,50 +81,47 @@ def judged(line: Line, case: Case, untouched: Outcome | None, patched: Outcome) 
     return line._replace(answer=UNAFFECTED if case.is_control else PROVEN)
 
 
-def exit_code(lines: Iterable[Line]) -> int:
-    """1 where what is installed fails or a patched source does; else 2 where something is unknown; else 0."""
-    lines = list(lines)
+def exit_code(lines: Sequence[Line]) -> int:
+    """Return 1 where the installed source or a patched source fails, else 2 where something is unknown, else 0."""
     if any(line.would_fail or line.answer == FAILED for line in lines):
         return 1
     return 2 if any(line.answer == UNKNOWN for line in lines) else 0
 
 
 def summary(lines: Sequence[Line]) -> str:
-    """One line: what came of it, and the next command."""
-    counts: dict[str, int] = {}
-    for line in lines:
-        counts[line.answer] = counts.get(line.answer, 0) + 1
-    told = ", ".join(f"{number} {answer}" for answer, number in counts.items()) or "nothing to judge"
+    """Return one line: the number of each answer, and the next command."""
+    counts = Counter(line.answer for line in lines)
+    counted = ", ".join(f"{number} {answer}" for answer, number in counts.items()) or "nothing to judge"
     needed = list(dict.fromkeys(line.fix for line in lines if line.would_fail))
-    return f"{told}; what is installed shows the defect: unhang apply ({', '.join(needed)})" if needed else told
+    return f"{counted}; the installed source has the defect: unhang apply ({', '.join(needed)})" if needed else counted
 
 
-def text(told: Told, *, colour: bool) -> str:
-    """The answers for people."""
-    lines = [report.environment_line(told.environment)]
-    if told.versions:
-        python, torch = told.versions["python"], told.versions["torch"]
-        lines.append(f"run in {told.python}: Python {python}, torch {torch}, CPU only")
+def text(shown: Report, *, colour: bool) -> str:
+    """Return the answers as text."""
+    lines = [report.environment_line(shown.environment)]
+    if shown.versions:
+        python, torch = shown.versions["python"], shown.versions["torch"]
+        lines.append(f"run in {shown.python}: Python {python}, torch {torch}, CPU only")
     place = None
-    for line in told.lines:
+    for line in shown.lines:
         if place != (line.upstream, line.location):
             place = line.upstream, line.location
             lines.append(f"\n{line.upstream} {line.version or '(version unknown)'}  {line.location}")
         lines += _paragraph(line, colour)
-    return "\n".join([*lines, "", summary(told.lines)])
+    return "\n".join([*lines, "", summary(shown.lines)])
 
 
-def document(told: Told) -> str:
-    """The answers as JSON; docs/prove.md documents its form."""
-    place = told.environment
+def document(shown: Report) -> str:
+    """Return the answers as JSON, in the format that docs/prove.md documents."""
+    place = shown.environment
     content = {
         "schema": 1,
         "unhang": __version__,
         "environment": {"python": place.python, "prefix": place.prefix, "found_by": place.found_by},
-        "interpreter": {"path": told.python, **told.versions},
-        "topology": None if told.topology is None else {**told.topology._asdict(), "world_size": told.topology.world},
-        "warnings": list(told.warnings),
-        "results": [_result(line) for line in told.lines],
+        "interpreter": {"path": shown.python, **shown.versions},
+        "topology": shown.topology and {**shown.topology._asdict(), "world_size": shown.topology.world},
+        "warnings": list(shown.warnings),
+        "results": [_result(line) for line in shown.lines],
     }
     return json.dumps(content, indent=1)
 
@@ -171,20 +135,20 @@ def _paragraph(line: Line, colour: bool) -> list[str]:
     word = f"{line.answer:<16}"
     word = f"\x1b[{COLOURS[line.answer]}m{word}\x1b[0m" if colour else word
     about = f"  {line.case}: {line.topology}" if line.case else ""
-    told = [f"  {word}  {line.fix:<24}  {line.verdict}{about}"]
+    rows = [f"  {word}  {line.fix:<24}  {line.verdict}{about}"]
     installed = {NEEDED: "untouched", APPLIED: "patched"}.get(line.verdict)
     for name, outcome in ("untouched", line.untouched), ("patched", line.patched):
         if outcome is not None:
             here = " (installed)" if name == installed else ""
             detail = "" if outcome.status == BROKEN else f": {outcome.detail}"
-            told.append(f"      {name}{here} {outcome.status} ({outcome.seconds:.1f} s){detail}")
-    return [*told, *([f"      {line.detail}"] if line.detail else [])]
+            rows.append(f"      {name}{here} {outcome.status} ({outcome.seconds:.1f} s){detail}")
+    return [*rows, *([f"      {line.detail}"] if line.detail else [])]
 
 
-def _last(outcome: Outcome) -> str:
-    """What to tell of a traceback: its last line."""
-    return (outcome.detail.strip().splitlines() or ["?"])[-1]
+def _last(broken: Outcome) -> str:
+    """Return the last line of a traceback."""
+    return (broken.detail.strip().splitlines() or ["?"])[-1]
 
 
-def _join(*parts: str) -> str:
-    return "; ".join(filter(None, parts))
+def _unknown(line: Line, why: str) -> Line:
+    return line._replace(answer=UNKNOWN, detail="; ".join(filter(None, (line.detail, why))))

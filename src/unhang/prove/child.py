@@ -1,9 +1,10 @@
-"""Runs a proof's cases on all variants of the source, in the target's interpreter: asked on stdin, answered on stdout.
+"""Runs the cases of a proof on every variant of the source, in the target's interpreter.
 
-The question: ``fix``; ``path``, what goes first on ``sys.path``; ``cases``, each as the fields of ``Case``;
-``deadline_s``; ``variants``, for each name the modules that it replaces, with their files, and the names of its
-cases. The answer: ``torch``'s version, and ``outcomes``, by variant and case. Each variant has a process of its own,
-in which the upstream is imported for real, its module taken from the variant's file.
+The question comes on stdin, as JSON: ``fix``; ``path``, which goes first on ``sys.path``; ``cases``, each as the fields
+of ``Case``; ``deadline_s``; and ``variants``, which maps a name to the modules that the variant replaces, with their
+files, and to the names of its cases. The answer on stdout has the versions of ``torch`` and ``python``, and
+``outcomes`` by variant and case. Each variant runs in its own process, which imports the real upstream and takes
+the replaced modules from the variant's files.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import traceback
 from typing import TYPE_CHECKING, Any
 
 from .cases import BROKEN, Case, Outcome, Topology
-from .ranks import places
+from .ranks import sites
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -29,17 +30,18 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 MARK = "unhang-proof:"
-"""The answer stands behind this, whatever else is printed."""
+"""Precedes the answer, because other text may be printed too."""
 
 
 class Variant(importlib.abc.MetaPathFinder):
-    """Finds some modules in files of our own; all others where they are."""
+    """Finds some modules in the files of a variant."""
 
     def __init__(self, files: Mapping[str, str]) -> None:
+        """``files`` maps the name of a module to its file."""
         self._files = files
 
     def find_spec(self, fullname: str, path: object = None, target: object = None) -> ModuleSpec | None:
-        """The spec of a module of the variant; None for any other."""
+        """Return the spec of a module of the variant, None for any other module."""
         file = self._files.get(fullname)
         return importlib.util.spec_from_file_location(fullname, file) if file else None
 
@@ -52,16 +54,16 @@ def main() -> None:
 
 
 def answer(question: Mapping[str, Any]) -> dict[str, Any]:
-    """Run the cases: the answer, or ``problem`` where this interpreter cannot."""
+    """Run the cases and return the answer, or ``problem`` where this interpreter has no torch."""
     try:
         import torch
     except ImportError as error:
         return {"problem": f"no torch here: {error}"}
     proof = importlib.import_module(f".fixes.{question['fix'].replace('-', '_')}", __package__)
-    for name in getattr(proof, "WARM", ()):  # once, not for each variant; what fails will be told where it is needed
+    for name in getattr(proof, "WARM", ()):
         try:
             importlib.import_module(name)
-        except Exception:
+        except Exception:  # the variant that needs it reports the error
             continue
     cases = [Case(*row)._replace(topology=Topology(*row[1])) for row in question["cases"]]
     outcomes = {}
@@ -74,6 +76,7 @@ def answer(question: Mapping[str, Any]) -> dict[str, Any]:
 def _forked(
     proof: ModuleType, files: Mapping[str, str], cases: Sequence[Case], deadline_s: float
 ) -> dict[str, tuple[str, str, float]]:
+    """Run the cases on one variant in a fork, and return its outcomes by case."""
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe(duplex=False)
     process = context.Process(target=_variant, args=(theirs, proof, files, cases, deadline_s))
@@ -94,10 +97,11 @@ def _forked(
 def _variant(
     pipe: Connection, proof: ModuleType, files: Mapping[str, str], cases: Sequence[Case], deadline_s: float
 ) -> None:
+    """Import the upstream with the variant's files, and send the outcome of each case as soon as it is known."""
     quiet = os.open(os.devnull, os.O_WRONLY)
     os.dup2(quiet, 1)
     sys.meta_path.insert(0, Variant(files))
-    places.ROOTS += [file[: -len(f"{name.replace('.', '/')}.py")] for name, file in files.items()]
+    sites.ROOTS += [file[: -len(f"{name.replace('.', '/')}.py")] for name, file in files.items()]
     try:
         proof.prepare()
     except Exception:
@@ -115,7 +119,3 @@ def _variant(
 
 def _tail() -> str:
     return traceback.format_exc()[-1500:]
-
-
-if __name__ == "__main__":
-    main()

@@ -1,4 +1,4 @@
-"""Our side of a proof: the variants of the source in a temporary folder, and the target's interpreter asked."""
+"""Runs a proof in the target's interpreter, on variants of the source in a temporary folder."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from unhang.errors import UnhangError
 from unhang.judge.decide import NOT_AFFECTED
 from unhang.judge.findings import judge
 from unhang.prove.cases import Case, Outcome
+from unhang.prove.child import MARK
 from unhang.records import Installation
 from unhang.rewrite.plan import plan
 from unhang.shapes import catalog
@@ -29,21 +30,20 @@ spec.loader.exec_module(sys.modules["unhang_prove"])
 from unhang_prove import child
 child.main()
 """
-_MARK = "unhang-proof:"
 _CACHES = ("TMPDIR", "TORCHINDUCTOR_CACHE_DIR", "TORCH_EXTENSIONS_DIR", "TRITON_CACHE_DIR")
 
 
 class Other(NamedTuple):
-    """Another variant of the source than untouched and patched: half of the patch, or a pull request as written."""
+    """A third variant of the source: half of the patch, or a pull request as written."""
 
     change: Callable[[bytes, bytes], bytes]
-    """Makes a file of it, from the untouched one and the patched one."""
+    """Makes the file of this variant from the untouched file and the patched one."""
     fails: tuple[str, ...]
     """The cases that must fail on it."""
 
 
 class Answer(NamedTuple):
-    """What the target's interpreter found."""
+    """The answer of the target's interpreter."""
 
     torch: str
     python: str
@@ -54,10 +54,10 @@ class Answer(NamedTuple):
 def sources(
     fix: Fix, installations: Sequence[Installation], upstreams: Sequence[str]
 ) -> dict[str, tuple[bytes, bytes]]:
-    """The files of a fix in these upstreams, by their path below the import path: as they are, and as we rewrite them.
+    """Return the files of a fix in these upstreams, untouched and patched, by their path below the import path.
 
-    What is patched already, or fixed by upstream, is no more untouched. Raises UnhangError ``not-provable`` then, and
-    where the rewrite would not go in.
+    Raises UnhangError ``not-provable`` where a file is patched already or fixed by upstream, and where the rewrite
+    would be blocked.
     """
     chosen = [found for found in installations if found.upstream in upstreams]
     findings = judge(chosen, [fix], {})
@@ -88,8 +88,9 @@ def ask(
 ) -> Answer:
     """Run the cases of a fix in ``python``, with ``path`` first on its import path, once for each variant of the files.
 
-    ``variants`` gives each variant's files, by their path below the import path, and the names of the cases to run on
-    it. All that is written lies in a temporary folder, and goes with it. Raises UnhangError ``no-torch``, or
+    ``variants`` maps a name to the files of the variant, by their path below the import path, and to the names of the
+    cases to run on it. A case that has not ended after ``deadline_s`` seconds has hung; ``timeout_s`` limits the whole
+    run. Everything is written to a temporary folder, which is removed. Raises UnhangError ``no-torch``, or
     ``broken-interpreter`` where no answer comes.
     """
     with tempfile.TemporaryDirectory(prefix="unhang-prove-") as folder:
@@ -103,28 +104,11 @@ def ask(
             "cases": [case._replace(options=dict(case.options)) for case in cases],
             "deadline_s": deadline_s,
         }
-        here = os.path.dirname(os.path.abspath(__file__))
-        environ = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", "CUDA_VISIBLE_DEVICES": ""}
-        environ |= dict.fromkeys(_CACHES, folder)  # torch makes its folders when it is imported
-        command = [python, "-B", "-W", "ignore", "-c", _CHILD, here]
-        try:
-            run = subprocess.run(
-                command,
-                input=json.dumps(question).encode(),
-                capture_output=True,
-                cwd=folder,
-                env=environ,
-                timeout=timeout_s,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
-            raise _silent(python, f"no answer within {timeout_s:.0f} s") from None
-        except OSError as error:
-            raise _silent(python, error.strerror or str(error)) from None
+        run = _run(python, json.dumps(question).encode(), folder, timeout_s)
     for line in run.stdout.decode("utf-8", "replace").splitlines():
-        if line.startswith(_MARK):
-            return _read(python, json.loads(line[len(_MARK) :]))
-    raise _silent(python, run.stderr.decode("utf-8", "replace").strip()[-500:] or f"exit status {run.returncode}")
+        if line.startswith(MARK):
+            return _read(python, json.loads(line[len(MARK) :]))
+    raise _no_answer(python, run.stderr.decode("utf-8", "replace").strip()[-500:] or f"exit status {run.returncode}")
 
 
 def prove(
@@ -135,9 +119,9 @@ def prove(
     cases: Sequence[Case],
     others: Mapping[str, Other],
 ) -> Answer:
-    """Run the cases on the untouched source of these installations and on the patched one, and some on others.
+    """Run the cases on the untouched source of these installations, on the patched source, and on other variants.
 
-    ``upstreams`` are those whose files are rewritten; the rest is used as it is. Raises as ``sources`` and ``ask``.
+    Only the files of ``upstreams`` are rewritten. Raises as ``sources`` and ``ask``.
     """
     pairs = sources(catalog.fix(fix), installations, upstreams)
     every = [case.name for case in cases]
@@ -150,8 +134,23 @@ def prove(
     return ask(python, fix, list(dict.fromkeys(found.root for found in installations)), variants, cases)
 
 
+def _run(python: str, question: bytes, folder: str, timeout_s: float) -> subprocess.CompletedProcess[bytes]:
+    """Run ``child`` with this question on stdin, in ``folder``, without GPUs."""
+    environ = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", "CUDA_VISIBLE_DEVICES": ""}
+    environ |= dict.fromkeys(_CACHES, folder)  # torch makes these folders on import
+    command = [python, "-B", "-W", "ignore", "-c", _CHILD, os.path.dirname(os.path.abspath(__file__))]
+    try:
+        return subprocess.run(
+            command, input=question, capture_output=True, cwd=folder, env=environ, timeout=timeout_s, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise _no_answer(python, f"no answer within {timeout_s:.0f} s") from None
+    except OSError as error:
+        raise _no_answer(python, error.strerror or str(error)) from None
+
+
 def _lay_out(folder: str, files: Mapping[str, bytes]) -> dict[str, str]:
-    """Write a variant's files below a folder: where each module is."""
+    """Write the files of a variant below a folder, and return the file of each module."""
     where = {}
     for path, data in files.items():
         target = os.path.join(folder, *path.split("/"))
@@ -164,7 +163,7 @@ def _lay_out(folder: str, files: Mapping[str, bytes]) -> dict[str, str]:
 
 def _read(python: str, answer: Mapping[str, Any]) -> Answer:
     if "problem" in answer:
-        hint = "prove with an interpreter that has torch: --python PY"
+        hint = "name an interpreter that has torch: --python PY"
         raise UnhangError("no-torch", answer["problem"], path=python, hint=hint)
     outcomes = {
         variant: {case: Outcome(*row) for case, row in rows.items()} for variant, rows in answer["outcomes"].items()
@@ -173,8 +172,8 @@ def _read(python: str, answer: Mapping[str, Any]) -> Answer:
 
 
 def _not_provable(fix: Fix, why: str) -> UnhangError:
-    return UnhangError("not-provable", f"there is no untouched source to prove {fix.id} on: {why}", hint="unhang check")
+    return UnhangError("not-provable", f"{fix.id} has no untouched source here to run: {why}", hint="unhang check")
 
 
-def _silent(python: str, why: str) -> UnhangError:
+def _no_answer(python: str, why: str) -> UnhangError:
     return UnhangError("broken-interpreter", f"the interpreter does not answer: {why}", path=python)

@@ -1,4 +1,4 @@
-"""Both sides of a fix on an installation, whichever of them is installed: untouched source, and as we rewrite it."""
+"""Both sides of a fix on an installation, whichever of them is installed: the untouched source and the patched one."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ class Sides(NamedTuple):
     """The files of a fix, by their path below the import path."""
 
     untouched: Mapping[str, bytes] | None
-    """None where what is installed is patched, and its original bytes are not at hand."""
+    """None where the installed source is patched and its original bytes are missing."""
     patched: Mapping[str, bytes]
-    """Empty where nothing of the fix is needed or applied here."""
+    """Empty where no target of the fix is needed or applied here."""
     note: str
-    """Where the untouched bytes come from, if not from the installation; or why there are none."""
+    """Where the untouched bytes come from, if not from the installation; or why they are missing."""
 
 
-def sides(findings: Sequence[Finding], original: Mapping[str, Original]) -> Sides:
-    """Both sides of the findings of one fix on one installation.
+def sides(findings: Sequence[Finding], originals: Mapping[str, Original]) -> Sides:
+    """Return both sides for the findings of one fix on one installation.
 
-    ``original`` gives what the receipt keeps of a file, by its real path. Raises UnhangError ``not-provable`` where the
-    rewrite would not go in, and what ``original`` raises.
+    ``originals`` maps the real path of a file to what its receipt keeps. Raises UnhangError ``not-provable`` where the
+    rewrite would be blocked.
     """
-    planned = plan(findings, original)
+    planned = plan(findings, originals)
     for blocked in planned.blocked:
         raise UnhangError("not-provable", blocked.reason, path=blocked.installation.root, hint=blocked.hint)
     files = {file.path: file for file in planned.files}
@@ -41,14 +41,14 @@ def sides(findings: Sequence[Finding], original: Mapping[str, Original]) -> Side
         if verdict not in (NEEDED, APPLIED) or seen.data is None:
             continue
         path = os.path.realpath(seen.path)
-        kept = original.get(path)
+        kept = originals.get(path)
         ours = kept.data if kept is not None and kept.patched == seen.sha256 else None
         patched[name] = files[path].after if verdict == NEEDED else seen.data
         untouched[name] = seen.data if verdict == NEEDED and ours is None else ours
         if ours is not None:
-            notes.add("patched already: the untouched source is the receipt's")
+            notes.add("already patched: the untouched source comes from the receipt")
         elif verdict == APPLIED:
-            edited = ", for the file was edited since" if kept is not None else ""
-            notes.add(f"patched already, and no receipt has its original bytes{edited}: only the patched side is shown")
+            why = "the file was edited since" if kept is not None else "no receipt has its original bytes"
+            notes.add(f"already patched, and {why}: only the patched side is shown")
     known = {name: data for name, data in untouched.items() if data is not None}
     return Sides(known if len(known) == len(untouched) else None, patched, "; ".join(sorted(notes)))

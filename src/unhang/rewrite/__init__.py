@@ -1,1 +1,1 @@
-"""What is to be written, planned whole in memory."""
+"""The new bytes of every file, planned in memory."""

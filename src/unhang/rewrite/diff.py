@@ -1,4 +1,4 @@
-"""What ``apply`` would change, as a unified diff for ``git apply`` and ``patch -p1``; on bytes, no encoding guessed."""
+"""What ``apply`` would change, as a unified diff for ``git apply`` and ``patch -p1``. It works on bytes."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from unhang.rewrite.plan import FilePlan
 
 
 def render(environment: Environment, files: Sequence[FilePlan]) -> bytes:
-    """The diff of all planned files, paths below a/ and b/ relative to the folder searched, else to each root.
+    """Return the diff of all planned files.
 
-    A section for each root: the line above it, which both tools pass over, names it.
+    Paths below a/ and b/ are relative to the folder that was searched, or to the root of each installation. Each root
+    has a section, with its name in a line above that both tools ignore.
     """
     whole = environment.prefix if environment.python is None else None
     by_root: dict[str, list[FilePlan]] = {}
@@ -30,7 +31,7 @@ def render(environment: Environment, files: Sequence[FilePlan]) -> bytes:
 
 
 def _section(name: str, before: bytes, after: bytes) -> bytes:
-    # latin-1: one character for each byte, whatever the encoding, and back again
+    # latin-1 maps each byte to one character and back, whatever the encoding
     old, new = (_lines(data.decode("latin-1")) for data in (before, after))
     lines = list(difflib.unified_diff(old, new, f"a/{name}", f"b/{name}"))
     text = "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
@@ -38,5 +39,5 @@ def _section(name: str, before: bytes, after: bytes) -> bytes:
 
 
 def _lines(text: str) -> list[str]:
-    """Lines as ``patch`` counts them: at \\n alone."""
+    """Return the lines as ``patch`` counts them: only \\n ends one."""
     return re.findall(r"[^\n]*\n|[^\n]+", text)

@@ -1,4 +1,4 @@
-"""One file rewritten in memory: decoded, changed function by function, compiled whole, and held against the record."""
+"""One file rewritten in memory: decoded, changed function by function, compiled whole, checked against the record."""
 
 from __future__ import annotations
 
@@ -15,23 +15,24 @@ from unhang.shapes.catalog import Target
 
 
 class Step(NamedTuple):
-    """One function to rewrite. ``result`` is the shape on record for its result; None to go by the post-condition."""
+    """One function to rewrite."""
 
     target: Target
     result: str | None
+    """The shape on record for the result; None to check the post-condition instead."""
     known: str | None = None
-    """The function's shape, where the file itself is on record: then it defines it once, and binds what is needed."""
+    """The function's shape, if the file itself is on record: it then defines it once, and binds the needed names."""
 
 
 class Rewritten(NamedTuple):
-    """A file's new bytes, and each step's shapes, before and after."""
+    """A file's new bytes, and the shapes before and after each step."""
 
     data: bytes
     shapes: tuple[tuple[str, str], ...]
 
 
 class RewriteError(Exception):
-    """A rewrite that does not hold: the file is to be left alone. ``target`` says where, the message why."""
+    """A rewrite that fails a check: ``target`` says where, the message why. The file must be left alone."""
 
     def __init__(self, target: Target, message: str) -> None:
         super().__init__(message)
@@ -39,22 +40,23 @@ class RewriteError(Exception):
 
 
 def rewrite(data: bytes, steps: Sequence[Step]) -> Rewritten:
-    """The file with every step done, every byte that no step touches kept. Pure.
+    """Return the file after every step; each byte that no step changes stays as it is. Reads and writes nothing.
 
-    Raises RewriteError where an anchor is missing, the result does not compile, has another shape than the one on
-    record, or (without one) does not hold its post-condition or is not stable under a second pass; UnhangError
-    ``no-libcst`` where LibCST cannot be loaded.
+    Raises RewriteError if an anchor does not match, if the result does not compile or has another shape than the one
+    on record, or, without one on record, if the post-condition does not hold or a second pass would change the result.
+    Raises UnhangError ``no-libcst`` if LibCST cannot be imported.
     """
-    seen = []
+    shapes = []
     for step in steps:
         data, before, after = _one(data, step)
-        seen.append((before, after))
-    return Rewritten(data, tuple(seen))
+        shapes.append((before, after))
+    return Rewritten(data, tuple(shapes))
 
 
 def _one(data: bytes, step: Step) -> tuple[bytes, str, str]:
+    """Return the file after one step, and the function's shape before and after."""
     try:
-        from unhang.codemods import splice  # here: it imports LibCST
+        from unhang.codemods import splice  # it imports LibCST
     except ImportError as error:
         hint = "reinstall unhang, or run it from an environment of its own, with `--python` or `--target` for this one"
         raise UnhangError("no-libcst", f"LibCST, which rewrites, cannot be loaded: {error}", hint=hint) from error
@@ -71,30 +73,30 @@ def _one(data: bytes, step: Step) -> tuple[bytes, str, str]:
         before = shape.digest(function)
     try:
         edits = change.plan(function) if step.result else change.edits(function)
-        now = splice.apply(rows, edits, _unit(rows, function))
-        new = "".join(now).encode(encoding)
+        new_rows = splice.apply(rows, edits, _unit(rows, function))
+        new = "".join(new_rows).encode(encoding)
     except AnchorError as error:
-        raise RewriteError(target, f"the rewrite's anchor is missing ({error})") from error
-    except Exception as error:  # LibCST has no one class for what it cannot parse or what is not the node expected
+        raise RewriteError(target, f"the rewrite's anchor is missing or not unique ({error})") from error
+    except Exception as error:  # LibCST has no common class for its errors
         raise RewriteError(target, f"the rewrite cannot be carried out: {error}") from error
     _compile(new, target)
     try:
-        function = _again(now, function, len(rows))
+        result = _parsed_again(new_rows, function, len(rows))
     except (SyntaxError, ValueError, TypeError) as error:
-        raise RewriteError(target, f"the result does not stand apart from the code around it: {error}") from error
-    after = shape.digest(function)
+        raise RewriteError(target, f"the result cannot be separated from the code around it: {error}") from error
+    after = shape.digest(result)
     if step.result is not None:
         if after != step.result:
-            raise RewriteError(target, f"the result has shape {after}, not {step.result} as on record")
-    elif not change.holds(function):
-        raise RewriteError(target, "the result does not hold its post-condition")
-    elif change.edits(function):
+            raise RewriteError(target, f"the result has shape {after}, but {step.result} is on record")
+    elif not change.holds(result):
+        raise RewriteError(target, "the post-condition does not hold in the result")
+    elif change.edits(result):
         raise RewriteError(target, "a second pass would change the result again")
     return new, before, after
 
 
 def _parsed(data: bytes, target: Target) -> shape.Function:
-    """The one function in the file; RewriteError unless the file binds the names that the rewrite of it uses."""
+    """Return the function. Raises RewriteError unless the file defines it once, and binds the names needed."""
     try:
         tree = shape.parse(data)
     except (SyntaxError, ValueError, RecursionError) as error:
@@ -108,37 +110,37 @@ def _parsed(data: bytes, target: Target) -> shape.Function:
     return found[0]
 
 
-def _again(now: list[str], function: shape.Function, lines_before: int) -> shape.Function:
-    """The function as it is now: only its own lines are parsed, for no others have changed."""
+def _parsed_again(rows: list[str], function: shape.Function, lines_before: int) -> shape.Function:
+    """Return the rewritten function. Only its own lines are parsed, as no others changed."""
     first = min(node.lineno for node in (function, *function.decorator_list))
-    return shape.parse_lines(now[first - 1 : (function.end_lineno or 0) + len(now) - lines_before], first)
+    return shape.parse_lines(rows[first - 1 : (function.end_lineno or 0) + len(rows) - lines_before], first)
 
 
 def _compile(data: bytes, target: Target) -> None:
-    """Compile the whole module: what parses may still be no program (a `return` outside of a function)."""
+    """Compile the whole module: code that parses can still be invalid (a `return` outside a function)."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of upstream's own code, as in `shape.parse`
+            warnings.simplefilter("ignore")  # they are about upstream's code
             compile(data, target.file, "exec", dont_inherit=True)
     except (SyntaxError, ValueError, RecursionError) as error:
         raise RewriteError(target, f"the result does not compile: {error}") from error
 
 
 def _decoded(data: bytes, target: Target) -> tuple[str, str]:
-    """Encoding and text of a file, its line ends as they are; a BOM stays a part of the encoding."""
+    """Return a file's encoding and text, with its line ends as they are; a BOM is part of the encoding."""
     try:
         encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
         text = data.decode(encoding)
         survives = text.encode(encoding) == data
-    except (SyntaxError, ValueError) as error:  # Python lets a comment be no text at all
+    except (SyntaxError, ValueError) as error:  # Python accepts comments that are not text
         raise RewriteError(target, f"the file is not text in its own encoding: {error}") from error
     if not survives:
-        raise RewriteError(target, f"the file does not survive decoding and encoding as {encoding}")
+        raise RewriteError(target, f"decoding and encoding the file as {encoding} does not give the same bytes")
     return encoding, text
 
 
 def _unit(rows: list[str], function: shape.Function) -> str:
-    """One level of the file's indentation, as the function itself has it."""
+    """Return one level of the file's indentation, as the function itself has it."""
     outer, inner = (_indentation(rows[node.lineno - 1]) for node in (function, function.body[0]))
     return inner[len(outer) :]
 

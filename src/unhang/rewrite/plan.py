@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from unhang.judge.decide import DRIFTED, NEEDED, UNLISTED, Verdict
 from unhang.judge.findings import Finding
-from unhang.judge.observe import judge as observe_bytes
+from unhang.judge.observe import observe_bytes
 from unhang.records import Installation
 from unhang.shapes import catalog
 from unhang.shapes.catalog import Shape, Target

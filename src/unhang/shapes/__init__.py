@@ -1,1 +1,1 @@
-"""What a function's shape is, and all shapes on record."""
+"""What a function's shape is, and which shapes are on record."""

@@ -1,4 +1,4 @@
-"""What is known: the fixes (manifests in patches/) and the compat matrix (data in compat/), read as they are needed."""
+"""The fixes (manifests in patches/) and the compat matrix (data in compat/), each read when it is first needed."""
 
 from __future__ import annotations
 
@@ -19,38 +19,38 @@ class Target(NamedTuple):
     fix: str
     upstream: str
     file: str
-    """Below the folder on the import path: ``megatron/core/parallel_state.py``."""
+    """Relative to the folder on the import path: ``megatron/core/parallel_state.py``."""
     function: str
     """Its qualified name: ``TEGroupedMLP.forward``."""
 
 
 class Fix(NamedTuple):
-    """A thing a user can name."""
+    """A fix, as users name it."""
 
     id: str
     title: str
     manifest: Mapping[str, Any]
-    """Its manifest as it stands, DEP-3 fields as keys."""
+    """Its manifest.json, with DEP-3 fields as keys."""
     targets: tuple[Target, ...]
     folder: str
 
 
 class Shape(NamedTuple):
-    """What the matrix says of one shape of a fix's target."""
+    """What the matrix says about one shape of a fix's target."""
 
     state: str
     """``affected``, ``fixed`` (by upstream), ``not-affected``, ``ours`` (the result of our rewrite), or ``superseded``
     (the result of an older version of it)."""
     result: str | None
-    """The shape that our rewrite of an affected or superseded one has."""
+    """The shape after our rewrite of an affected or superseded one."""
     names: tuple[str, ...]
     """The global names that the rewrite uses."""
     note: str
-    """What a user should know of it, such as a pull request that was applied as written; often empty."""
+    """What a user should know, such as a pull request that was applied as written; often empty."""
 
 
 class Release(NamedTuple):
-    """One release in the matrix: each target's shape, by ``file::function``; None where it is absent."""
+    """One release in the matrix, with each target's shape by ``file::function``; None if the function is absent."""
 
     version: str
     yanked: bool
@@ -58,7 +58,7 @@ class Release(NamedTuple):
 
 
 class ShapeTable(NamedTuple):
-    """All shapes on record, by fix, function and digest; and the shapes of whole files, by the file's sha256."""
+    """All shapes on record by fix, function and digest, and the shapes in whole files by sha256 and function."""
 
     shapes: Mapping[tuple[str, str, str], Shape]
     files: Mapping[str, Mapping[str, str | None]]
@@ -70,14 +70,14 @@ class OutlineTable(NamedTuple):
     kinds: Mapping[str, str]
     """The kind of each statement, by its digest."""
     blocks: Mapping[str, str]
-    """The statements that hold others: their own digest, and the names of those."""
+    """The statements that contain others: their own digest, and the names of the nested ones."""
     rows: Mapping[tuple[str, str], tuple[str, str]]
-    """By function and shape: the outline's name, and where upstream had it last (empty if it never had)."""
+    """By function and shape: the outline's name, and where upstream had it last (empty if it never had it)."""
 
 
 @cache
 def fixes() -> Mapping[str, Fix]:
-    """All fixes, by id, in alphabetical order."""
+    """Return all fixes by id, in alphabetical order."""
     found = {}
     patches = _folder("patches")
     for name in sorted(os.listdir(patches)):
@@ -93,20 +93,20 @@ def fixes() -> Mapping[str, Fix]:
 
 
 def fix(name: str) -> Fix:
-    """The fix with this id. Raises UnhangError ``unknown-fix``, with the nearest id as its hint."""
+    """Return the fix with this id. Raises UnhangError ``unknown-fix``, with the nearest id in its hint."""
     known = fixes()
     if name not in known:
         import difflib
 
         near = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
         hint = f"did you mean {near[0]}? " if near else ""
-        raise UnhangError("unknown-fix", f"there is no fix {name!r}", hint=f"{hint}`unhang list` names them all")
+        raise UnhangError("unknown-fix", f"there is no fix {name!r}", hint=f"{hint}`unhang list` shows all of them")
     return known[name]
 
 
 @cache
 def shape_table() -> ShapeTable:
-    """The shapes and the file digests on record."""
+    """Return the shapes and the file digests on record."""
     shapes: dict[tuple[str, str, str], Shape] = {}
     for row in _data("shapes.json")["shapes"]:
         fix, function, result = row["fix"], row["function"], row.get("result")
@@ -123,7 +123,7 @@ def releases() -> Mapping[str, Mapping[str, Release]]:
 
 
 def releases_of(upstream: str) -> Mapping[str, Release]:
-    """Return an upstream's releases by version. The data is read at the first access: a known shape needs none."""
+    """Return an upstream's releases by version. The first access reads the data: a known shape needs none of it."""
     return _Releases(upstream)
 
 
@@ -155,20 +155,20 @@ def _release_data() -> Mapping[str, Any]:
 
 @cache
 def outlines() -> OutlineTable:
-    """The outlines on record. Only read where a shape is unknown."""
+    """Return the outlines on record. They are read only if a shape is unknown."""
     data = _data("outlines.json")
     rows = {(row["function"], row["shape"]): (row["outline"], row.get("last", "")) for row in data["outlines"]}
     return OutlineTable(data["kinds"], data["blocks"], rows)
 
 
 def page(name: str) -> str:
-    """The page of prose that ``unhang explain`` prints. Raises UnhangError ``unknown-fix``."""
+    """Return the text that ``unhang explain`` prints. Raises UnhangError ``unknown-fix``."""
     with open(os.path.join(fix(name).folder, "page.md"), encoding="utf-8") as file:
         return file.read()
 
 
 def generation() -> int:
-    """Which generation of rewrites this is: one more whenever a release of unhang rewrites a known shape otherwise."""
+    """Return the generation of the rewrites: it grows by one whenever the result for a known shape changes."""
     with open(os.path.join(_folder("compat"), "generation.json"), encoding="utf-8") as file:
         number: int = json.load(file)["generation"]
     return number
@@ -180,13 +180,13 @@ def _data(name: str) -> Any:
 
 
 def _folder(name: str) -> str:
-    """A sub-package's folder, without importing it: beside this one in a wheel, elsewhere in an editable install."""
+    """Return a sub-package's folder without importing it: next to this one in a wheel, elsewhere if editable."""
     beside = os.path.join(_PACKAGE, name)
     if os.path.isdir(beside):
         return beside
     import importlib.util
 
     spec = importlib.util.find_spec(f"unhang.{name}")
-    if spec is None or not spec.submodule_search_locations:  # a broken install: the wheel always holds all three
+    if spec is None or not spec.submodule_search_locations:  # the wheel always contains all three
         raise UnhangError("broken-install", f"unhang's own folder {name} is missing", hint="reinstall unhang")
     return next(iter(spec.submodule_search_locations))

@@ -1,7 +1,7 @@
-"""One function's own lines in a file that is on record: found by indentation, parsed alone, and held against its shape.
+"""One function of a file on record: its lines are found by indentation, parsed alone, and checked against its shape.
 
-To parse all of a large module for one function costs more than all else that a rewrite does with `ast`. Indentation
-cannot tell every function's lines; the shape can tell whether it did.
+Parsing a large module for one function costs more than everything else that a rewrite does with `ast`. Indentation does
+not always find the right lines, but the shape shows whether it did.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from collections.abc import Sequence
 
 from unhang.shapes import shape
 
-_CLOSING = tuple(")]}#")  # what may stand at the left of a definition's own lines: the end of its header, a comment
+_CLOSING = tuple(")]}#")  # a line inside a definition can start at its margin with these: end of the header, comment
 
 
 def find(rows: Sequence[str], qualified: str, expected: str) -> shape.Function | None:
-    """The function with the shape ``expected``, its line numbers as in the file; None where its lines do not tell.
+    """Return the function with the shape ``expected``, line numbers as in the file; None if its lines are not found.
 
     ``rows`` are the lines of a file that is known to define it exactly once.
     """
@@ -37,7 +37,7 @@ def find(rows: Sequence[str], qualified: str, expected: str) -> shape.Function |
 
 
 def _end(rows: Sequence[str], first: int, last: int) -> int:
-    """The index behind a definition's last line, going by indentation."""
+    """Return the index after a definition's last line, judging by indentation."""
     depth = _indentation(rows[first])
     for index in range(first + 1, last):
         rest = rows[index].lstrip()

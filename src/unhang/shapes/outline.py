@@ -1,8 +1,8 @@
-"""Outlines: a function as the list of its statements, each with a digest of its own, to say where two of them part.
+"""Outlines: a function as a list of its statements, each with its own digest, to show where two functions differ.
 
-Built on the walk of ``unhang.shapes.shape``: an outline is equal on Python 3.10 to 3.13, and two functions have one
-outline exactly when they have the same shape (unless two of these short digests collide). The digest of a statement
-leaves out the statements nested in it: an ``if`` around forty lines is one line of difference, not forty-one.
+Outlines use the walk of ``unhang.shapes.shape``: they are equal on Python 3.10 to 3.13, and two functions have the same
+outline exactly if they have the same shape (unless two of the short digests collide). A statement's digest leaves out
+the statements nested in it: adding an ``if`` around forty lines is one difference, not forty-one.
 """
 
 from __future__ import annotations
@@ -23,32 +23,32 @@ class Entry(NamedTuple):
     """One statement, or the ``else`` or ``finally`` of one."""
 
     depth: int
-    """How deep it is nested: 0 for the function itself. The arms of an ``if`` are as deep as that."""
+    """How deep it is nested: 0 for the function itself. The arms of an ``if`` are as deep as the ``if``."""
     kind: str
     """``If``, ``Assign``, ... as ``ast`` calls them; ``elif``, ``else`` and ``finally``."""
     digest: str
-    """Eight hexadecimal digits: of the kind, and of the statement's own parts, without the blocks nested in it."""
+    """Eight hexadecimal digits, of the kind and the statement's own parts, without the blocks nested in it."""
 
 
 class Placed(NamedTuple):
-    """An entry, and the line of the file that it starts on."""
+    """An entry, and the line of the file where it starts."""
 
     entry: Entry
     line: int
 
 
 def outline(function: Function) -> list[Entry]:
-    """The statements of a function in source order, nested ones too, docstrings left out; the function comes first."""
+    """Return the function and its statements in source order, nested ones too, without docstrings."""
     return [placed.entry for placed in placed_outline(function)]
 
 
 def placed_outline(function: Function) -> list[Placed]:
-    """As ``outline``, each entry with its line. An ``else`` or ``finally`` has that of the first statement in it."""
+    """Return the outline with lines. An ``else`` or ``finally`` has the line of the first statement in it."""
     return list(_statement(function, 0))
 
 
 def parents(entries: Sequence[Entry]) -> list[int]:
-    """For each entry, the index of the one that it is nested in; -1 for the first, which is nested in none."""
+    """Return, for each entry, the index of the entry that it is nested in; -1 for the first, the function itself."""
     found: list[int] = []
     around: list[int] = []
     for index, entry in enumerate(entries):
@@ -59,9 +59,9 @@ def parents(entries: Sequence[Entry]) -> list[int]:
 
 
 def unpacked(name: str, blocks: Mapping[str, str], kinds: Mapping[str, str]) -> list[Entry]:
-    """The outline that stands under this name in the data: see ``unhang.compat.sweep.outlines``, which packs it.
+    """Return the outline of this name in the data, which ``unhang.compat.sweep.outlines`` packs.
 
-    Raises KeyError where the data has no such name.
+    Raises KeyError if the data does not contain the name.
     """
     return list(_unpacked(name, 0, blocks, kinds))
 
@@ -79,7 +79,7 @@ def _statement(node: ast.AST, depth: int, kind: str = "") -> Iterator[Placed]:
     for field in _BLOCKS:
         block: list[ast.AST] = getattr(node, field, [])
         if field == "orelse" and isinstance(node, ast.If) and len(block) == 1 and isinstance(block[0], ast.If):
-            yield from _statement(block[0], depth, "elif")  # not one level deeper for each arm of a chain
+            yield from _statement(block[0], depth, "elif")  # each arm of a chain stays at one depth
             continue
         if field in _ARMS and block:
             yield Placed(Entry(depth, _ARMS[field], _short(_ARMS[field])), _line(block[0]))
@@ -88,7 +88,7 @@ def _statement(node: ast.AST, depth: int, kind: str = "") -> Iterator[Placed]:
 
 
 def _header(node: ast.AST) -> ast.AST:
-    """The node without the blocks nested in it."""
+    """Return the node without the blocks nested in it."""
     if not any(isinstance(getattr(node, field, None), list) for field in _BLOCKS):
         return node
     values: dict[str, Any] = {field: [] if field in _BLOCKS else getattr(node, field, None) for field in node._fields}
@@ -104,7 +104,7 @@ def _has_docstring(node: ast.AST) -> bool:
 
 
 def _line(node: ast.AST) -> int:
-    if isinstance(node, ast.match_case):  # the one of these that has no line of its own
+    if isinstance(node, ast.match_case):  # the only one of these without a line of its own
         return node.pattern.lineno
-    line: int = getattr(node, "lineno")  # noqa: B009 - ast.AST itself declares none
+    line: int = getattr(node, "lineno")  # noqa: B009 - ast.AST itself does not declare it
     return line

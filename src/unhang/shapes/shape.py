@@ -1,7 +1,7 @@
-"""Shapes: a function's AST, normalised so that it is equal on Python 3.10 to 3.13, and named by its digest.
+"""Shapes: a function's AST, normalised to be equal on Python 3.10 to 3.13, and named by its digest.
 
-``ast.dump`` and ``ast.unparse`` are not equal across these, so this is a walk of our own. It leaves out docstrings,
-comments, positions, and whatever differs between Pythons; it keeps decorators.
+``ast.dump`` and ``ast.unparse`` differ between these versions, so this module has its own walk. It leaves out
+docstrings, comments, positions, and whatever differs between the versions; it keeps decorators.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ from collections.abc import Iterator, Sequence
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
-# What says nothing about meaning (`ctx` follows from the place, `kind` is the u of u"") or is never set by the parser.
+# Fields without meaning (`ctx` follows from the position, `kind` is the u of u"") or that the parser never sets.
 _LEFT_OUT = frozenset({"ctx", "kind", "type_comment", "type_ignores"})
 _WITH_DOCSTRING = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
 def parse(data: bytes) -> ast.Module:
-    """The AST of a module. What upstream's own code would be warned of is not ours to say, nor to fail by.
+    """Return the AST of a module.
 
-    Raises SyntaxError; ValueError for NUL bytes; RecursionError or MemoryError where it is nested beyond bearing.
+    Raises SyntaxError; ValueError for NUL bytes; RecursionError or MemoryError if it is nested too deeply.
     """
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+        warnings.simplefilter("ignore")  # they are about upstream's code
         return ast.parse(data)
 
 
 def parse_lines(rows: Sequence[str], first: int) -> Function:
-    """The function that these lines of a file are, whatever their indentation; ``first`` is the number of the first.
+    """Return the function that these lines of a file define, whatever their indentation. ``first`` is its first line.
 
-    Raises TypeError where they are something else, and as `parse` does.
+    Raises TypeError if they are anything else, and the errors of ``parse``.
     """
     if rows and rows[0][:1] in (" ", "\t"):
         (found,) = parse(("\n" * (first - 2) + "if _:\n" + "".join(rows)).encode()).body
@@ -41,27 +41,22 @@ def parse_lines(rows: Sequence[str], first: int) -> Function:
     else:
         (found,) = parse(("\n" * (first - 1) + "".join(rows)).encode()).body
     if not isinstance(found, (ast.FunctionDef, ast.AsyncFunctionDef)):
-        raise TypeError(f"line {first} is no definition")
+        raise TypeError(f"line {first} is not a function definition")
     return found
 
 
 def digest(node: ast.AST) -> str:
-    """The shape of a function (or any AST node): 16 hexadecimal digits, equal on Python 3.10 to 3.13."""
+    """Return the shape of a function (or any AST node): 16 hexadecimal digits, equal on Python 3.10 to 3.13."""
     out: list[str] = []
     _walk(node, out)
     return hashlib.sha256(" ".join(out).encode("ascii")).hexdigest()[:16]
 
 
-def same(left: ast.AST, right: ast.AST) -> bool:
-    """Whether two nodes have one shape."""
-    return digest(left) == digest(right)
-
-
 def find(tree: ast.Module, qualified: str) -> list[Function]:
-    """Every definition of ``Class.method`` or ``function`` in a module, in order.
+    """Return every definition of ``Class.method`` or ``function`` in a module, in order.
 
-    Definitions under a module-level ``if``, ``try`` or ``with`` count; those nested in another function do not. More
-    than one is for the caller to refuse: it cannot tell which of them runs.
+    Definitions under a module-level ``if``, ``try`` or ``with`` count; those nested in another function do not. The
+    caller must refuse more than one, as it cannot know which of them runs.
     """
     *classes, name = qualified.split(".")
     bodies = [tree.body]
@@ -81,13 +76,13 @@ def find(tree: ast.Module, qualified: str) -> list[Function]:
 
 
 def mentions(data: bytes, qualified: str) -> bool:
-    """Whether a file can define this function at all: a search that is cheaper than parsing."""
+    """Return whether a file may define this function: a search is cheaper than parsing."""
     name = qualified.rpartition(".")[2].encode()
     return re.search(rb"\bdef[\s\\]+" + name + rb"\b", data) is not None
 
 
 def bound_names(tree: ast.Module) -> frozenset[str]:
-    """The names that a module's own top level binds: imports, assignments, definitions, also under if, try and with."""
+    """Return the names that a module's top level binds: imports, assignments, definitions, also under if, try, with."""
     names: set[str] = set()
     for node in _module_level(tree.body):
         if isinstance(node, _WITH_DOCSTRING):
@@ -102,7 +97,7 @@ def bound_names(tree: ast.Module) -> frozenset[str]:
 
 
 def _stored(node: ast.stmt) -> Iterator[str]:
-    """The names that this statement itself binds, without the statements nested in it."""
+    """Yield the names that this statement itself binds, without the statements nested in it."""
     places: list[ast.AST | None] = list(getattr(node, "targets", []))
     if not isinstance(node, ast.AnnAssign) or node.value is not None:  # `x: int` alone binds nothing
         places.append(getattr(node, "target", None))
@@ -113,7 +108,7 @@ def _stored(node: ast.stmt) -> Iterator[str]:
                 yield inner.id
     for field in ("value", "test"):
         for inner in ast.walk(value) if (value := getattr(node, field, None)) is not None else ():
-            if isinstance(inner, ast.NamedExpr):  # and not the variables of a comprehension
+            if isinstance(inner, ast.NamedExpr):  # but not the variables of a comprehension
                 yield inner.target.id
 
 
@@ -142,7 +137,7 @@ def _walk(node: object, out: list[str]) -> None:
         for field in node._fields:
             value = getattr(node, field, None)
             if field in _LEFT_OUT or value is None or value == []:
-                continue  # absent, or a field that only newer Pythons have
+                continue  # absent, or a field of newer Pythons only
             if field == "body" and isinstance(node, _WITH_DOCSTRING):
                 value = value[1:] if ast.get_docstring(node, clean=False) is not None else value
             out.append(field)
@@ -158,12 +153,12 @@ def _walk(node: object, out: list[str]) -> None:
 
 
 def _constant(value: object) -> str:
-    # hex, not decimal: a decimal of over 4,300 digits is refused by newer Pythons
+    # hex: newer Pythons refuse to print a decimal of over 4,300 digits
     return f"int:{value:#x}" if type(value) is int else f"{type(value).__name__}:{value!a}"
 
 
 def _walk_joined(node: ast.JoinedStr, out: list[str]) -> None:
-    """f-strings: Python 3.12 parses them anew, and differs in how it splits the literal text between the fields."""
+    """Walk an f-string. Python 3.12 has a new parser for them, which splits the text between fields differently."""
     out.append("(JoinedStr")
     text = ""
     for part in node.values:

@@ -1,1 +1,1 @@
-"""What people and programs read of a run."""
+"""What people and programs read: reports, messages, and the compat matrix as text and as a picture."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from unhang.find.git_info import commits
 from unhang.judge.findings import Finding
+from unhang.local_version import plain_version
 from unhang.records import Environment, Installation, Search
 from unhang.shapes import catalog
 from unhang.tell import report
@@ -67,13 +68,11 @@ def reverted(planned: Revert, files: int) -> None:
 
 def made_by_wheel(installations: Sequence[Installation]) -> None:
     """Name the installations whose wheel already held the rewrites, and how to install the plain release."""
-    from unhang.deliver.wheel import plain_version  # here: only a revert that finds nothing asks
-
     for folder in dict.fromkeys(os.path.basename(os.path.dirname(place.record or "")) for place in installations):
         name, _, version = folder.removesuffix(".dist-info").rpartition("-")
         plain = plain_version(version)
         if plain != version:
-            say(f"{name} {version} was installed from a wheel that already has the fixes (unhang wheel)")
+            say(f"{name} {version} was installed from a wheel with the fixes in it (unhang wheel)")
             say(f"  hint: install the plain release: pip install --force-reinstall --no-deps {name}=={plain}")
 
 
@@ -99,7 +98,7 @@ def refused(error: UnhangError, planned: Plan | None) -> None:
     if error.code != "not-writable" or planned is None:
         return
     for file in planned.files:
-        # a file is replaced, which its folder must allow
+        # a file is replaced, so its folder must be writable
         if not os.access(os.path.dirname(file.path), os.W_OK):
             say(f"not writable here: {file.path}")
 
@@ -136,7 +135,7 @@ def colour() -> bool:
 
 
 def count(number: int, noun: str) -> str:
-    """Return a number and its noun, in the plural where it is not one."""
+    """Return a number and its noun, in the plural unless the number is 1."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
@@ -151,7 +150,7 @@ def unmet(required: Sequence[str], findings: Sequence[Finding], items: Sequence[
         mine = [finding for finding in findings if finding.target.fix == fix.id]
         if not mine:
             names = " or ".join(dict.fromkeys(target.upstream for target in fix.targets))
-            sentences.append(f"{fix.id}: there is no {names} here; do: install it first, or name its --python PY")
+            sentences.append(f"{fix.id}: there is no {names} here; do: install it, or use --python PY")
         for finding in mine:
             if not finding.settled:
                 place, verdict = finding.installation, finding.verdict
@@ -181,7 +180,7 @@ def summary(findings: Sequence[Finding], environment: Environment) -> str:
 
 
 def _place(environment: Environment) -> str:
-    """Return the option that leads to this environment again."""
+    """Return the option that names this environment in another command."""
     if environment.found_by in ("--target", "--source"):
         return f" {environment.found_by} {environment.prefix}"
     return f" --python {environment.python}" if environment.found_by == "--python" else ""

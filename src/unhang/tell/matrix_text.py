@@ -1,4 +1,4 @@
-"""How the compat matrix is told: a table for people, Markdown, JSON, and the section of ``explain``. Pure."""
+"""The compat matrix as text: a table for people, Markdown, JSON, and the section of ``explain``. Pure."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from unhang.tell.version_ranges import Panel, Range, panels
 WIDTH = 80
 _HEADING = 16
 NO_TARGET = "none of these fixes has a target in these upstreams"
-_FOOT = "This is of untouched copies; what stands in an environment, `unhang check` says."
+_FOOT = "Verdicts are for untouched copies; `unhang check` judges an environment."
 
 
 def json_rows(rows: Iterable[Row]) -> str:
-    """The JSON document of ``unhang matrix``; docs/json.md documents its form, which is stable."""
+    """Return the JSON document of ``unhang matrix``; docs/json.md documents its stable form."""
     return json.dumps({"schema": 1, "rows": [row._asdict() for row in rows]}, indent=1)
 
 
 def text_table(folded: Sequence[Panel], *, colour: bool) -> str:
-    """The table for people: a block for each upstream, a line for each range of releases, a column for each fix."""
+    """Return the table for people: a block for each upstream, a line for each range, a column for each fix."""
     if not folded:
         return NO_TARGET
     lines: list[str] = []
@@ -35,16 +35,16 @@ def text_table(folded: Sequence[Panel], *, colour: bool) -> str:
 
 
 def markdown_table(folded: Sequence[Panel]) -> str:
-    """The same as Markdown: a heading and a table for each upstream."""
+    """Return the matrix as Markdown: a heading and a table for each upstream."""
     if not folded:
         return NO_TARGET
     return "\n\n".join(_markdown(panel) for panel in folded)
 
 
 def section(fix: Fix, rows: Sequence[Row], droppable: Mapping[str, str | None]) -> str:
-    """The section of ``unhang explain`` that the matrix gives: ranges with verdicts, and when the fix can go.
+    """Return the section of ``unhang explain`` about the matrix: ranges with verdicts, and when to drop the fix.
 
-    ``rows`` are those of this fix, ``droppable`` is what ``matrix.droppable`` says of it.
+    ``rows`` are those of this fix; ``droppable`` is the result of ``matrix.droppable`` for it.
     """
     lines = ["## In the matrix"]
     for panel in panels(rows, [fix]):
@@ -57,17 +57,17 @@ def section(fix: Fix, rows: Sequence[Row], droppable: Mapping[str, str | None]) 
 
 
 def retirement(upstream: str, droppable: Mapping[str, str | None]) -> str:
-    """One sentence: from which release of an upstream on a fix can be dropped."""
+    """Return a sentence: the first release of an upstream with which a fix can be dropped."""
     if upstream not in droppable:
         return f"No release of {upstream} in the matrix needs it."
     version = droppable[upstream]
     if version is None:
         return f"It cannot be dropped yet: the newest release of {upstream} in the matrix needs it."
-    return f"From {upstream} {version} on it can be dropped: no release from there on needs it."
+    return f"It can be dropped with {upstream} {version} and later: none of these releases needs it."
 
 
 def retirements(fixes: Iterable[Fix], releases: Releases, table: ShapeTable) -> list[str]:
-    """A line for each fix that can be dropped from some release of an upstream on."""
+    """Return a line for each fix and upstream where some release, and all later ones, do not need the fix."""
     return [
         f"{fix.id}: {retirement(upstream, since)}"
         for fix in fixes
@@ -78,13 +78,13 @@ def retirements(fixes: Iterable[Fix], releases: Releases, table: ShapeTable) -> 
 
 
 def needed_by(rows: Iterable[Row], fix: Fix) -> str:
-    """The releases that need a fix, as ranges: ``megatron-core 0.10.0 - 0.19.2; ms-swift 4.0.0 - 4.6.0``."""
-    told = []
+    """Return the releases that need a fix: ``megatron-core 0.10.0 - 0.19.2; ms-swift 4.0.0 - 4.6.0``."""
+    ranges = []
     for panel in panels((row for row in rows if row.fix == fix.id), [fix]):
         labels = [item.label for item in panel.ranges if item.verdicts == (NEEDED,)]
         if labels:
-            told.append(f"{panel.upstream} {', '.join(labels)}")
-    return "; ".join(told)
+            ranges.append(f"{panel.upstream} {', '.join(labels)}")
+    return "; ".join(ranges)
 
 
 def _block(panel: Panel, colour: bool) -> Iterable[str]:
@@ -101,8 +101,8 @@ def _block(panel: Panel, colour: bool) -> Iterable[str]:
 
 
 def _line(label: str, first: int, cells: Sequence[str], widths: Sequence[int]) -> str:
-    told = (f"{cell:<{width}}" for cell, width in zip(cells, widths, strict=True))
-    return "  ".join((f"  {label:<{first}}", *told)).rstrip()
+    padded = (f"{cell:<{width}}" for cell, width in zip(cells, widths, strict=True))
+    return "  ".join((f"  {label:<{first}}", *padded)).rstrip()
 
 
 def _coloured(verdict: str, width: int, colour: bool) -> str:

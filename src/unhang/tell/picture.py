@@ -1,4 +1,4 @@
-"""The compat matrix as one SVG: releases across, fixes down, a panel for each upstream. Needs no script. Pure."""
+"""The compat matrix as one SVG without scripts: a panel for each upstream, releases across, fixes down. Pure."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ _MEANING = {
     NOT_AFFECTED: "nothing to fix here",
     DRIFTED: "nobody has verified it",
 }
-# Each verdict has a sign as well as a colour, and the colours differ in lightness too: for black and white. Drawn, not
-# written: no font can miss them. Around the middle of a cell.
+# Each verdict has a sign as well as a colour, and the colours differ in lightness, so that the picture works in black
+# and white. The signs are paths around the middle of a cell: a character might be missing from a font.
 _SIGNS = {
     NEEDED: "M0-6.5V1.5M0 5.2V6.2",
     FIXED_UPSTREAM: "M-5.5 .5L-1.5 4.5L5.5-4.5",
     NOT_AFFECTED: "M-4 0H4",
     DRIFTED: "M0-5.5L5.5 0L0 5.5L-5.5 0Z",
 }
-# Its own ground: a page may be dark where the reader's system is light, or the other way round.
+# The picture has its own background: a page may be dark where the reader's system is light, or the other way round.
 _STYLE = """
 .ground { fill: #ffffff; stroke: #d0d7de; }
 text { font-family: -apple-system, "Segoe UI", "Noto Sans", Helvetica, Arial, sans-serif; font-size: 12px;
@@ -60,7 +60,7 @@ path { fill: none; stroke-width: 2.4; stroke-linecap: round; stroke-linejoin: ro
 
 
 class _Column(NamedTuple):
-    """One column of a panel: a whole series of releases, or a part of one that has other verdicts than the rest."""
+    """A column of a panel: a series of releases, or a part of one whose verdicts differ from the rest."""
 
     lines: tuple[str, ...]
     left: float
@@ -69,7 +69,7 @@ class _Column(NamedTuple):
 
 
 def picture(rows: Sequence[Row], fixes: Sequence[Fix]) -> str:
-    """The SVG of these rows of ``matrix.rows``, which are of these fixes; the same bytes for the same rows."""
+    """Return the SVG of these rows of ``matrix.rows``, which are about these fixes: the same rows, the same bytes."""
     panels = panels_by_series(rows, fixes)
     root = Element("svg", xmlns="http://www.w3.org/2000/svg", role="img")
     root.set("aria-labelledby", "title description")
@@ -92,22 +92,22 @@ def picture(rows: Sequence[Row], fixes: Sequence[Fix]) -> str:
 
 
 def _legend(root: Element, panels: Sequence[Panel], middle: int) -> int:
-    """The signs that are used, and what they mean; gives where it ends."""
+    """Draw the signs in use and what they mean; return the y of the legend's end."""
     used = {verdict for panel in panels for item in panel.ranges for verdict in item.verdicts}
     left = float(_MARGIN)
     for verdict in (verdict for verdict in _SIGNS if verdict in used):
-        told = f"{verdict}: {_MEANING[verdict]}"
-        width = _NARROWEST + 8 + _measure(told, 12)
+        text = f"{verdict}: {_MEANING[verdict]}"
+        width = _NARROWEST + 8 + _measure(text, 12)
         if left + width > WIDTH - _MARGIN:
             left, middle = _MARGIN, middle + _ROW
         _cell(root, left, middle - _CELL / 2, _NARROWEST, verdict)
-        _text(root, left + _NARROWEST + 8, middle + 4, told)
+        _text(root, left + _NARROWEST + 8, middle + 4, text)
         left += width + 20
     return middle + _CELL // 2
 
 
 def _panel(root: Element, panel: Panel, top: int) -> int:
-    """One upstream, in as many bands as its columns need; gives where it ends."""
+    """Draw one upstream, in as many bands as its columns need; return the y of the panel's end."""
     _text(root, _MARGIN, top, panel.upstream, "upstream")
     yanked = sum(len(item.yanked) for item in panel.ranges)
     caption = panel.summary + (f"; {yanked} release{'' if yanked == 1 else 's'} yanked" if yanked else "")
@@ -115,9 +115,9 @@ def _panel(root: Element, panel: Panel, top: int) -> int:
     for band in _bands(panel):
         lines = max(len(column.lines) for column in band)
         for column in band:
-            for line, told in enumerate(column.lines):
+            for line, text in enumerate(column.lines):
                 base = top + 5 + 13 * (lines - len(column.lines) + line + 1)
-                _text(root, column.left + column.width / 2, base, told, "version")
+                _text(root, column.left + column.width / 2, base, text, "version")
         top += 5 + 13 * lines + 6
         for number, fix in enumerate(panel.fixes):
             _text(root, _MARGIN + _LABELS - 12, top + _CELL / 2 + 4, fix, "fix")
@@ -132,7 +132,7 @@ def _panel(root: Element, panel: Panel, top: int) -> int:
 
 
 def _bands(panel: Panel) -> list[list[_Column]]:
-    """The columns of a panel: side by side if they have room, else in bands of about the same number."""
+    """Return the columns of a panel: side by side if there is room, else in bands of about the same number."""
     names = [series(item.versions[-1]) for item in panel.ranges]
     labels = [
         (name,) if names.count(name) == 1 else _part(item) for name, item in zip(names, panel.ranges, strict=True)
@@ -142,7 +142,7 @@ def _bands(panel: Panel) -> list[list[_Column]]:
 
 
 def _placed(panel: Panel, labels: Sequence[tuple[str, ...]], most: int) -> list[list[_Column]]:
-    """Columns with their places, in bands of at most so many, and none wider than there is room."""
+    """Return the columns with their places, in bands of at most ``most`` columns that fit the width."""
     bands: list[list[_Column]] = [[]]
     left = start = float(_MARGIN + _LABELS)
     for lines, item in zip(labels, panel.ranges, strict=True):
@@ -156,7 +156,7 @@ def _placed(panel: Panel, labels: Sequence[tuple[str, ...]], most: int) -> list[
 
 
 def _part(item: Range) -> tuple[str, ...]:
-    """The label of a part of a series: its first and last release, below each other."""
+    """Return the label of a part of a series: its first and last release, one below the other."""
     first, *last = item.ends
     return (first, *(f"- {end}" for end in last))
 
@@ -168,15 +168,15 @@ def _cell(root: Element, left: float, top: float, width: float, verdict: str) ->
     return group
 
 
-def _text(root: Element, left: float, base: float, told: str, kind: str = "") -> None:
-    text = SubElement(root, "text", {"x": _number(left), "y": _number(base), **({"class": kind} if kind else {})})
-    text.text = told
+def _text(root: Element, left: float, base: float, text: str, kind: str = "") -> None:
+    element = SubElement(root, "text", {"x": _number(left), "y": _number(base), **({"class": kind} if kind else {})})
+    element.text = text
 
 
-def _measure(told: str, size: int) -> float:
-    """About how wide a text is, in any sans-serif font: rather too wide than too narrow."""
-    narrow = sum(letter in " .,:'-ijlt" for letter in told)
-    return round(size * (0.59 * (len(told) - narrow) + 0.34 * narrow), 1)
+def _measure(text: str, size: int) -> float:
+    """Return an upper estimate of a text's width in any sans-serif font, in pixels."""
+    narrow = sum(letter in " .,:'-ijlt" for letter in text)
+    return round(size * (0.59 * (len(text) - narrow) + 0.34 * narrow), 1)
 
 
 def _number(value: float) -> str:
@@ -184,5 +184,5 @@ def _number(value: float) -> str:
 
 
 def _description(rows: Sequence[Row], fixes: Sequence[Fix]) -> str:
-    """The picture in words."""
+    """Return the picture in words, for screen readers."""
     return " ".join(f"{fix.id}: needed by {needed_by(rows, fix) or 'no release'}." for fix in fixes)

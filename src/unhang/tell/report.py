@@ -1,4 +1,4 @@
-"""How findings are reported: text for people, JSON for programs, annotations for GitHub. Pure: it returns strings."""
+"""Reports of findings: text for people, JSON for programs, annotations for GitHub. Pure: it returns strings."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ def _by_installation(findings: Iterable[Finding]) -> Iterable[tuple[Any, list[Fi
 
 
 def _rank(finding: Finding) -> tuple[int, bool]:
-    # of two that are not affected, an existing file says more
+    # of two targets that are not affected, show the one whose file exists
     return URGENCY.index(finding.verdict.verdict), finding.seen.data is None
 
 

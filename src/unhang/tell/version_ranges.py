@@ -1,4 +1,4 @@
-"""Folds neighbouring releases that have the same verdicts into one range, for people to read. Pure."""
+"""Folds neighbouring releases with the same verdicts into one range, for people to read. Pure."""
 
 from __future__ import annotations
 
@@ -14,37 +14,37 @@ from unhang.shapes.catalog import Fix
 
 
 class Range(NamedTuple):
-    """Releases that are neighbours as PEP 440 orders them, and have the same verdict for each fix of their panel."""
+    """Neighbours in the order of PEP 440 that have the same verdict for each fix of their panel."""
 
     versions: tuple[str, ...]
-    """All of them, in order."""
+    """All of its releases, in order."""
     yanked: tuple[str, ...]
     verdicts: tuple[str, ...]
     """In the order of the panel's fixes."""
 
     @property
     def label(self) -> str:
-        """``0.10.0 - 0.16.1``, or the one release there is; a nightly is told as ``0.16.0rc0.dev*``."""
+        """``0.10.0 - 0.16.1``, or the only release; a nightly is shown as ``0.16.0rc0.dev*``."""
         return " - ".join(self.ends)
 
     @property
     def ends(self) -> tuple[str, ...]:
-        """The first and the last release; one name where they are the same."""
+        """The first and the last release, or one name if both are the same."""
         return tuple(dict.fromkeys((_name(self.versions[0]), _name(self.versions[-1]))))
 
     @property
     def notes(self) -> list[str]:
-        """What the label does not tell: nightlies inside, and releases that were yanked."""
+        """What the label leaves out: the nightlies in the range, and the yanked releases."""
         found = Counter(_nightlies(version) for version in self.versions if is_nightly(version))
-        told = [
+        notes = [
             f"{number} {'nightly' if number == 1 else 'nightlies'}{'' if name == self.label else f' {name}'}"
             for name, number in found.items()
         ]
-        return told + [f"yanked: {', '.join(self.yanked)}"] * bool(self.yanked)
+        return notes + [f"yanked: {', '.join(self.yanked)}"] * bool(self.yanked)
 
 
 class Panel(NamedTuple):
-    """One upstream: the fixes that have a target in it, and its releases, folded."""
+    """One upstream: the fixes that have a target in it, and its releases as ranges."""
 
     upstream: str
     fixes: tuple[str, ...]
@@ -52,26 +52,26 @@ class Panel(NamedTuple):
 
     @property
     def summary(self) -> str:
-        """How many releases there are: ``45 releases and 339 nightlies``."""
+        """The number of releases: ``45 releases and 339 nightlies``."""
         versions = [version for folded in self.ranges for version in folded.versions]
         nightlies = sum(map(is_nightly, versions))
         others = len(versions) - nightlies
-        told = f"{others} release{'' if others == 1 else 's'}"
-        return told + (f" and {nightlies} nightl{'y' if nightlies == 1 else 'ies'}" if nightlies else "")
+        counted = f"{others} release{'' if others == 1 else 's'}"
+        return counted + (f" and {nightlies} nightl{'y' if nightlies == 1 else 'ies'}" if nightlies else "")
 
 
 def panels(rows: Iterable[Row], fixes: Sequence[Fix]) -> list[Panel]:
-    """A panel for each upstream that has a target of these fixes: neighbours with the same verdicts are one range."""
+    """Return a panel for each upstream that has a target of these fixes."""
     return _folded(rows, fixes, lambda version: None)
 
 
 def panels_by_series(rows: Iterable[Row], fixes: Sequence[Fix]) -> list[Panel]:
-    """As ``panels``, but releases of different series, such as 0.16 and 0.17, stay apart."""
+    """Return the same panels, but with a new range where a new series, such as 0.17 after 0.16, begins."""
     return _folded(rows, fixes, series)
 
 
 def series(version: str) -> str:
-    """The first two numbers of a version."""
+    """Return the first two numbers of a version."""
     return ".".join(map(str, (*parsed(version).release, 0)[:2]))
 
 
@@ -92,20 +92,20 @@ def _folded(rows: Iterable[Row], fixes: Sequence[Fix], apart: Callable[[str], Ha
 def _ranges(
     verdicts: dict[str, tuple[str, ...]], yanked: set[str], apart: Callable[[str], Hashable]
 ) -> Iterable[Range]:
-    # nightlies share a place: those with the same verdicts stand together, whatever their numbers
+    # all nightlies of a series share a place: those with the same verdicts come together, whatever their numbers
     ordered = sorted(verdicts, key=lambda version: (_place(version), verdicts[version], parsed(version)))
-    for (_, told), group in groupby(ordered, key=lambda version: (apart(version), verdicts[version])):
+    for (_, shared), group in groupby(ordered, key=lambda version: (apart(version), verdicts[version])):
         versions = tuple(group)
-        yield Range(versions, tuple(version for version in versions if version in yanked), told)
+        yield Range(versions, tuple(version for version in versions if version in yanked), shared)
 
 
 def _nightlies(version: str) -> str:
-    """The name of the series that a nightly belongs to: ``0.16.0rc0.dev*``."""
+    """Return the name for all nightlies of a series: ``0.16.0rc0.dev*``."""
     return version.rpartition(".dev")[0] + ".dev*"
 
 
 def _place(version: str) -> Version:
-    """What a release is ordered by: its version; all nightlies of a series share one place, the first one's."""
+    """Return what to order a release by: its version, or for a nightly that of the first of its series."""
     return parsed(_nightlies(version).replace("*", "0")) if is_nightly(version) else parsed(version)
 
 

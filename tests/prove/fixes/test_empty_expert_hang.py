@@ -1,4 +1,4 @@
-"""empty-expert-hang's proof: what it finds wrong in what the ranks did; runs no torch."""
+"""empty-expert-hang's proof: what is wrong with what the ranks did. Runs no torch."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from unhang.prove.cases import CRASHED, HUNG, PASSED, Case
 from unhang.prove.fixes import empty_expert_hang as proof
 
 CASES = {case.name: case for case in proof.CASES}
-SOME = {"linear_fc1.weight0": 2.0, "linear_fc2.weight0": 1.0}
-NONE_LEFT = dict.fromkeys(SOME, 0.0)
+SOME: dict[str, float | None] = {"linear_fc1.weight0": 2.0, "linear_fc2.weight0": 1.0}
+NONE_LEFT: dict[str, float | None] = dict.fromkeys(SOME, 0.0)
 FULL = proof.Step(tokens=3, shape=(32, 1, 8), reaches_input=True, gradients=SOME, differs=())
 EMPTY = FULL._replace(tokens=0, gradients=NONE_LEFT)
 
@@ -30,24 +30,24 @@ def ep2(second: proof.Step) -> list[list[proof.Step]]:
 @pytest.mark.parametrize("case", [case for case in proof.CASES if case.topology.dp == 2 and "same" not in case.name])
 def test_zero_gradients_on_the_empty_rank_are_right(case: Case) -> None:
     assert not wrong(case, ep2(EMPTY))
-    assert "zero there" in proof._told(case, ep2(EMPTY))
+    assert "zero there" in proof._summary(case, ep2(EMPTY))
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "why"),
     [
         ({"gradients": {**NONE_LEFT, "linear_fc2.weight0": None}}, "no gradient of linear_fc2.weight0"),
         ({"gradients": {}}, "no gradient of any expert"),
         ({"gradients": {**NONE_LEFT, "linear_fc1.weight0": 0.5}}, "0 tokens, gradients"),
         ({"shape": (34, 1, 8)}, "output (34, 1, 8)"),
         ({"reaches_input": False}, "no gradient of the input"),
-        ({"differs": ("output",)}, "not what the untouched forward gives: output"),
+        ({"differs": ("output",)}, "differs from the untouched forward: output"),
     ],
 )
-def test_a_step_that_is_wrong_is_named(change: dict[str, Any], told: str) -> None:
+def test_a_step_that_is_wrong_is_named(change: dict[str, Any], why: str) -> None:
     found = wrong(CASES["alltoall-cuts"], ep2(EMPTY._replace(**change)))
     assert found.startswith("rank 1, step 2 (empty): ")
-    assert told in found
+    assert why in found
 
 
 def test_tokens_without_any_gradient_are_wrong() -> None:
@@ -55,7 +55,7 @@ def test_tokens_without_any_gradient_are_wrong() -> None:
     assert wrong(CASES["alltoall-keeps"], steps).startswith("rank 0, step 3 (full): 3 tokens, gradients")
 
 
-def test_tokens_where_there_should_be_none_are_a_fault_of_the_proof() -> None:
+def test_unexpected_tokens_are_a_failure_of_the_proof() -> None:
     with pytest.raises(AssertionError, match="rank 1 has 3 tokens in step 2, empty"):
         wrong(CASES["alltoall-cuts"], ep2(FULL))
 
@@ -66,7 +66,7 @@ def test_replicas_of_an_expert_have_the_same_gradients() -> None:
     values = [[FULL] * 3, [FULL, empty, FULL], [FULL] * 3, [FULL] * 3]
     assert not wrong(case, values)
     values[3] = [FULL, FULL._replace(gradients=dict.fromkeys(SOME, 7.0)), FULL]
-    assert wrong(case, values) == "rank 3, step 2 (uneven): gradients differ from those of its replica on rank 1"
+    assert wrong(case, values) == "rank 3, step 2 (uneven): gradients differ from its replica on rank 1"
 
 
 @pytest.mark.parametrize("dispatcher", ["alltoall", "allgather"])
@@ -89,8 +89,16 @@ def test_a_linear_that_cuts_the_graph_is_what_shows_the_defect() -> None:
     assert {case.options["cuts"] for case in controls} == {False}
 
 
-def test_the_cases_are_read_without_torch() -> None:
+def test_the_cases_can_be_read_without_torch() -> None:
     code = "import sys; sys.modules['torch'] = None\n"
     code += "from unhang.prove.fixes.empty_expert_hang import CASES; print(len(CASES))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stdout.strip() == str(len(proof.CASES)), done.stderr
+
+
+def test_the_installed_transformer_engine_is_named() -> None:
+    assert proof.about({}).startswith("no Transformer Engine is installed")
+    remark = proof.about({"transformer-engine": "2.1.0", "transformer-engine-cu12": "2.1.0"})
+    assert remark.startswith("Transformer Engine 2.1.0 is installed")
+    assert "does not cure" in remark
+    assert "does not cure" not in proof.about({"transformer-engine": "2.10.0"})

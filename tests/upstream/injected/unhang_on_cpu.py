@@ -1,8 +1,8 @@
 """pytest plugin (``-p unhang_on_cpu``): lets upstream's tests for GPUs run on a CPU, as far as they can.
 
-Never used where there is a GPU. What it changes is told by ``SHIMS``, and ``POSING`` where ``UNHANG_POSING`` is set;
-both stand in the report. The shims that the proofs use too are ``unhang.prove.ranks.shims``, in the file that
-``UNHANG_SHIMS`` names; unhang itself is not installed here.
+It is never used on a GPU. ``SHIMS`` lists what it changes, and ``POSING`` what it also changes with ``UNHANG_POSING``;
+the report shows both. The shims of the proofs, ``unhang.prove.ranks.shims``, are loaded from the file that
+``UNHANG_SHIMS`` names, because unhang is not installed here.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from collections.abc import Callable
 from typing import Any
 
 SHIMS = (
-    "process groups are gloo's, and say that they are nccl's",
+    "process groups are gloo's, but report nccl",
     "cuda devices are the CPU; streams, events and NVTX ranges do nothing",
     "torch.cuda.device_count is the number of ranks",
-    "Transformer Engine, where it is absent, has version 0",
+    "Transformer Engine has version 0 where it is missing",
     "typing.override on Python 3.11",
     "no download of test data",
 )
@@ -76,11 +76,11 @@ def _devices() -> None:
 
 
 def _posing() -> None:
-    """Tests that want CUDA are run too: those of them that need no more than the shims pass."""
+    """Run tests that ask for CUDA too; those that need no more than the shims pass."""
     import torch
 
     torch.cuda.is_available = lambda: True
-    torch.cuda.is_initialized = lambda: False  # so that torch itself leaves it alone
+    torch.cuda.is_initialized = lambda: False  # so that torch itself does not use it
 
 
 def _process_groups() -> None:
@@ -109,7 +109,7 @@ def _process_groups() -> None:
 
 
 def _megatron() -> None:
-    """What Megatron-LM's tests need: no data from the network, and a Transformer Engine that is merely old."""
+    """Replace what Megatron-LM's tests download, and make a missing Transformer Engine an old one."""
     if importlib.util.find_spec("megatron") is None:
         return
     stub: Any = types.ModuleType(_DATA)
@@ -118,7 +118,7 @@ def _megatron() -> None:
     import megatron.core.utils as utils
     from packaging.version import Version
 
-    if utils.get_te_version() is None:  # 0.16 compares it with a version, whatever it is
+    if utils.get_te_version() is None:  # 0.16 compares it with a version, even None
         utils.get_te_version = lambda: Version("0")
 
 

@@ -1,9 +1,9 @@
-"""pytest plugin (``-p unhang_reports``): what each test came to, a line of JSON each, as it happens.
+"""pytest plugin (``-p unhang_reports``): writes the outcome of each test as a line of JSON, immediately.
 
-Runs in the upstream's environment, beside its own plugins, and changes no test. The lines go to the file that
-``UNHANG_REPORTS`` names, with the rank as its suffix. A process that is killed leaves those up to then; on SIGUSR1 the
-stacks of its threads go to the same name with ``.stack``. Which tests enter a function that a fix rewrites is measured
-too: ``UNHANG_TARGETS`` lists them, each with its file and qualified name.
+It runs in the upstream's environment, beside its own plugins, and changes no test. The lines go to the file that
+``UNHANG_REPORTS`` names, with the rank as suffix, so that a killed process leaves those up to then. On SIGUSR1 the
+stacks of all threads go to the same name with ``.stack``. It also measures which tests enter a function that a fix
+rewrites: ``UNHANG_TARGETS`` lists these functions, each with its file and qualified name.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-_TOLD = 6000  # characters of a test's failure: its end says what went wrong
+_OUTPUT = 6000  # characters of a failure to keep: its end names the cause
 _RANK = int(os.environ.get("RANK", "0"))
 _PATH = f"{os.environ['UNHANG_REPORTS']}.{_RANK}"
 _LINES = open(_PATH, "a", encoding="utf-8", buffering=1)  # noqa: SIM115, for as long as the process lives
@@ -47,7 +47,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 def pytest_collectreport(report: Any) -> None:
     if not report.passed:
-        _tell("collector", id=report.nodeid, outcome=report.outcome, told=_told(report))
+        _tell("collector", id=report.nodeid, outcome=report.outcome, output=_output(report))
 
 
 @pytest.hookimpl(wrapper=True)
@@ -63,7 +63,7 @@ def pytest_runtest_protocol() -> Any:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """The same seeds on both sides, and other ones on each rank, as in a job; a test may still set its own."""
+    """Set the same seeds on both sides, and different ones on each rank as in a job; a test may set its own."""
     random.seed(1234 + _RANK)
     for name, seed in (("numpy", "numpy.random"), ("torch", "torch.random")):
         if name in sys.modules:
@@ -84,20 +84,20 @@ def pytest_runtest_logreport(report: Any) -> None:
 
 def pytest_runtest_logfinish(nodeid: str) -> None:
     reports = _phases.pop(nodeid, [])
-    outcome, told = _outcome(reports)
+    outcome, output = _outcome(reports)
     seconds = time.monotonic() - _began[nodeid]
-    _tell("finished", id=nodeid, outcome=outcome, seconds=seconds, told=told, entered=sorted(_entered))
+    _tell("finished", id=nodeid, outcome=outcome, seconds=seconds, output=output, entered=sorted(_entered))
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     _tell("ended", exitstatus=int(exitstatus))
-    session.exitstatus = 0  # torchrun would end the other ranks, were this one to say that a test failed
+    session.exitstatus = 0  # with another status, torchrun ends the other ranks
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_unconfigure() -> None:
-    """End here: threads and process groups that a test left behind may never end, and say nothing of it."""
+    """Exit now: threads and process groups that a test left may never end."""
     for stream in sys.stdout, sys.stderr, _LINES:
         with contextlib.suppress(OSError, ValueError):
             stream.flush()
@@ -105,7 +105,7 @@ def pytest_unconfigure() -> None:
 
 
 def _watch(frame: Any, event: str, argument: Any) -> None:
-    """Called as any function is entered, and for nothing within it."""
+    """Note the call of a target. It returns None, so that nothing inside a function is traced."""
     code = frame.f_code
     if code.co_name in _NAMES:
         name = getattr(code, "co_qualname", code.co_name)  # from Python 3.11 on
@@ -115,15 +115,15 @@ def _watch(frame: Any, event: str, argument: Any) -> None:
 def _outcome(reports: list[Any]) -> tuple[str, str]:
     failed = [report for report in reports if report.failed]
     if failed:
-        return "failed", _told(failed[0])
+        return "failed", _output(failed[0])
     skipped = [report for report in reports if report.skipped]
     if skipped:
-        return "skipped", getattr(skipped[0], "wasxfail", "") or _told(skipped[0])
+        return "skipped", getattr(skipped[0], "wasxfail", "") or _output(skipped[0])
     return ("passed", "") if reports else ("failed", "no report")
 
 
-def _told(report: Any) -> str:
-    told = report.longrepr
-    if isinstance(told, tuple):  # of a skip: file, line, reason
-        return str(told[2])
-    return str(told)[-_TOLD:]
+def _output(report: Any) -> str:
+    shown = report.longrepr
+    if isinstance(shown, tuple):  # of a skip: file, line, reason
+        return str(shown[2])
+    return str(shown)[-_OUTPUT:]

@@ -1,25 +1,24 @@
-"""megatron-core and ms-swift: which collectives the real initialisation issues on the groups that it makes.
+"""megatron-core and ms-swift: the collectives that the real initialization issues on the groups that it makes.
 
-NCCL's own stall cannot be shown on a CPU. What is shown is its cause: that the expert data-parallel communicators are
-not used until the first gradient reduction, or, patched, that right after initialisation every rank has issued one
-all-reduce of one element on each of them, in one order. The fake backend poses as the device's.
+A CPU cannot show the stall in NCCL itself, so the proof shows its cause: untouched, no rank uses its expert
+data-parallel communicators before the first gradient reduction; patched, every rank issues one all-reduce of one
+element on each of them during initialization, in one order. The fake backend poses as the device's.
 """
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import logging
 import sys
 from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from ..cases import CRASHED, DIFFERS, HUNG, PASSED, Case, Outcome, Topology
+from ..cases import DIFFERS, PASSED, Case, Outcome, Topology
 from ..ranks import megatron, schedule, shims
 from ..ranks.operations import Operation, ranges
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection
 
 WARM = ("torch", "numpy", "transformers")
 _COLD = "before its first gradient"
@@ -45,7 +44,7 @@ CASES_BY_UPSTREAM = {
     "ms-swift": tuple(case._replace(options={**case.options, **_THROUGH_SWIFT}) for case in (*_CORE, _LARGE)),
 }
 BESIDE = {"ms-swift": ("megatron-core",)}
-# In this order, wherever a release has them; one object may stand behind several names.
+# In this order, where a release has them. Several names may be bound to one group.
 _GROUPS = (
     "_EXPERT_DATA_PARALLEL_GROUP",
     "_INTER_PARTIAL_EXPERT_DATA_PARALLEL_GROUP",
@@ -53,10 +52,14 @@ _GROUPS = (
     "_INTRA_DISTRIBUTED_OPTIMIZER_INSTANCE_GROUP",
 )
 _SWIFT = "swift.megatron.utils.megatron_lm_utils"
+_AROUND_SWIFT = (
+    *("swift", "swift.utils", "swift.megatron", "swift.megatron.utils"),
+    *("swift.megatron.utils.patcher", "swift.megatron.utils.megatron_fsdp_checkpoint"),
+)
 
 
 def case_for(topology: Topology, upstream: str, shapes: Collection[str]) -> Case:
-    """A user's job. Where no expert is replicated, whether a group is left to be warmed up depends on the release."""
+    """Return the case of a user's job. Without replicas of experts, only some releases have a group to warm up."""
     options: dict[str, Any] = dict(_THROUGH_SWIFT) if upstream == "ms-swift" else {}
     if topology.ep * topology.etp == topology.tp * topology.cp * topology.dp:
         options["may_pass"] = True
@@ -66,18 +69,17 @@ def case_for(topology: Topology, upstream: str, shapes: Collection[str]) -> Case
 
 
 def prepare() -> None:
-    """Import megatron-core, for CPU."""
+    """Import megatron-core for a CPU."""
     shims.cuda_on_cpu()
     importlib.import_module("megatron.core.parallel_state")
 
 
 def run(case: Case, deadline_s: float) -> Outcome:
-    """Run the initialisation as every rank, and compare what each issued with what it should have."""
+    """Run the initialization as every rank, and compare the collectives that each issued with the expected ones."""
     from megatron.core import parallel_state
 
     megatron.remember_rank_lists()
     kept = megatron.Globals(parallel_state)
-    wanted: dict[int, list[tuple[int, ...]]] = {}
     initialize = _swift if case.options.get("through") == "ms-swift" else megatron.initialize
 
     def body(rank: int) -> list[tuple[int, ...]]:
@@ -86,24 +88,22 @@ def run(case: Case, deadline_s: float) -> Outcome:
 
     backend = str(case.options.get("backend", "nccl"))
     found = schedule.check(case.topology.world, lambda _: kept.restore(), body, backend=backend)
-    seconds = f"recorded in {found.recording_s:.1f} s, played in {found.checking_s:.2f} s"
-    if found.findings:
-        raised = any(finding.kind == "raised" for finding in found.findings)
-        return Outcome(CRASHED if raised else HUNG, f"{found.text()}; {seconds}")
+    if found.status != PASSED:
+        return Outcome(found.status, f"{found.text()}; {found.times()}")
     wanted = found.values
     issued = {rank: _issued(steps) for rank, steps in found.programs.items()}
     expects_some = case.topology.ep > 1 and "gloo" not in (backend, backend.removeprefix("cpu:"))
     if expects_some != any(wanted.values()) and not (expects_some and case.options.get("may_pass")):
-        raise AssertionError(f"the topology has no group to be warmed up: {case.topology.text()}")
+        raise AssertionError(f"unexpected groups to warm up: {case.topology.text()}")
     wrong = {rank for rank in wanted if issued[rank] != wanted[rank]}
     if wrong:
-        return Outcome(DIFFERS, f"{_difference(wrong, issued, wanted)}; {seconds}")
+        return Outcome(DIFFERS, f"{_difference(wrong, issued, wanted)}; {found.times()}")
     each = sorted({len(groups) for groups in wanted.values()})
-    return Outcome(PASSED, f"{' or '.join(map(str, each))} collectives of one element on each rank; {seconds}")
+    return Outcome(PASSED, f"{' or '.join(map(str, each))} collectives of one element on each rank; {found.times()}")
 
 
 def _expected(names: dict[str, Any], case: Case) -> list[tuple[int, ...]]:
-    """The ranks of each group that this rank has to warm up, in order: distinct ones, none of size 1."""
+    """Return the ranks of each distinct group, larger than 1, that this rank has to warm up, in order."""
     import torch.distributed as dist
 
     if case.topology.ep == 1 or "nccl" not in str(case.options.get("backend", "nccl")).replace("hccl", "nccl"):
@@ -117,7 +117,7 @@ def _expected(names: dict[str, Any], case: Case) -> list[tuple[int, ...]]:
 
 
 def _issued(steps: list[Any]) -> list[tuple[int, ...]]:
-    """The groups on which a rank issued an all-reduce of one element; anything else stands as no group at all."""
+    """Return the group of each step of a rank that is an all-reduce of one element, and () for any other step."""
     return [
         step.ranks if isinstance(step, Operation) and step.kind == "all_reduce" and "1 x " in step.signature[:4] else ()
         for step in steps
@@ -127,16 +127,17 @@ def _issued(steps: list[Any]) -> list[tuple[int, ...]]:
 def _difference(
     wrong: set[int], issued: dict[int, list[tuple[int, ...]]], wanted: dict[int, list[tuple[int, ...]]]
 ) -> str:
+    """Return how the first rank that is wrong differs."""
     rank = min(wrong)
     missing = [group for group in wanted[rank] if group not in issued[rank]]
-    told = f"rank {ranges(wrong)}: {len(issued[rank])} collectives at initialisation, {len(wanted[rank])} wanted"
+    counts = f"rank {ranges(wrong)}: {len(issued[rank])} collectives at initialization, expected {len(wanted[rank])}"
     if missing:
-        return f"{told}; rank {rank} does not use its group {ranges(missing[0])} {_COLD}"
-    return f"{told}; on groups {issued[rank]}"
+        return f"{counts}; rank {rank} does not use its group {ranges(missing[0])} {_COLD}"
+    return f"{counts}; on groups {issued[rank]}"
 
 
 def _swift(topology: Topology) -> None:
-    """The same by way of ms-swift's real ``_initialize_mpu``; what lies around it is a stand-in."""
+    """Initialize through ms-swift's real ``_initialize_mpu``. The modules that it imports are stand-ins."""
     module = _swift_module()
     arguments = {
         "ddp_backend": "nccl",
@@ -153,17 +154,14 @@ def _swift(topology: Topology) -> None:
 
 def _swift_module() -> Any:
     if _SWIFT not in sys.modules:
-        for name in ("swift", "swift.megatron", "swift.megatron.utils"):
+        for name in _AROUND_SWIFT:
             sys.modules[name] = _StandIn(name)
-        for name in ("swift.utils", "swift.megatron.utils.patcher", "swift.megatron.utils.megatron_fsdp_checkpoint"):
-            sys.modules[name] = _StandIn(name)
-        with _absent("mcore_bridge"):
-            return importlib.import_module(_SWIFT)
-    return sys.modules[_SWIFT]
+        sys.modules.setdefault("mcore_bridge", _StandIn("mcore_bridge"))  # it may be missing
+    return importlib.import_module(_SWIFT)
 
 
 class _StandIn(ModuleType):
-    """A module that has every name, each a function that does nothing."""
+    """A module with every name, each a function that does nothing."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -175,10 +173,3 @@ class _StandIn(ModuleType):
         if name.startswith("__"):
             raise AttributeError(name)
         return lambda *_, **__: None
-
-
-@contextlib.contextmanager
-def _absent(name: str) -> Iterator[None]:
-    """A stand-in for a package that need not be installed."""
-    sys.modules.setdefault(name, _StandIn(name))
-    yield

@@ -1,7 +1,7 @@
-"""verl: the real ``forward_backward_batch`` with the real megatron-core below it.
+"""verl: the real ``forward_backward_batch``, with the real megatron-core below it.
 
-A stand-in for the pipeline schedule notes the loss of each micro-batch on the last stage, as a model with multi-token
-prediction does; all else is upstream's: the gate, the all-reduce behind it, the groups.
+A stand-in for the pipeline schedule saves the loss of each micro-batch on the last stage, as a model with multi-token
+prediction does. The gate, the all-reduce behind it and the groups are upstream's.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ BESIDE = {"verl": ("megatron-core",)}
 
 
 def case_for(topology: Topology, upstream: str, shapes: Collection[str]) -> Case:
-    """A user's job: it hangs wherever context is parallel. Real ranks as long as a few processes are enough."""
+    """Return the case of a user's job, which hangs with context parallelism. Up to 8 ranks are real."""
     harness = "ranks" if topology.world <= _FEW else "schedule"
     if topology.cp > 1:
         return Case("yours", topology, harness, HUNG, _REDUCE)
@@ -45,14 +45,14 @@ def case_for(topology: Topology, upstream: str, shapes: Collection[str]) -> Case
 
 
 def prepare() -> None:
-    """Import the upstreams, for CPU."""
+    """Import the upstreams for a CPU."""
     shims.cuda_on_cpu()
     engine = _engine_module()
     engine.get_device_id = lambda: "cpu"
 
 
 def run(case: Case, deadline_s: float) -> Outcome:
-    """Run one case: with real ranks, the metrics are compared as well."""
+    """Run one case. With real ranks, the metrics are compared too."""
     if case.harness == "schedule":
         return _scheduled(case)
 
@@ -65,7 +65,11 @@ def run(case: Case, deadline_s: float) -> Outcome:
     if world.status != PASSED:
         return Outcome(world.status, world.text())
     wrong = _wrong_metrics(case, [rank.value for rank in world.ranks])
-    return Outcome(DIFFERS, wrong) if wrong else Outcome(PASSED, "metric on the source ranks alone, equal to the mean")
+    return (
+        Outcome(DIFFERS, wrong)
+        if wrong
+        else Outcome(PASSED, "only the source ranks report the metric, and it is the mean")
+    )
 
 
 def _scheduled(case: Case) -> Outcome:
@@ -81,14 +85,11 @@ def _scheduled(case: Case) -> Outcome:
         megatron.initialize(case.topology)
 
     found = schedule.check(case.topology.world, fresh, lambda rank: bool(_forward_backward(case, rank)))
-    seconds = f"recorded in {found.recording_s:.1f} s, played in {found.checking_s:.2f} s"
-    if any(finding.kind == "raised" for finding in found.findings):
-        return Outcome(CRASHED, found.text())
-    return Outcome(HUNG, f"{found.text()}; {seconds}") if found.findings else Outcome(PASSED, seconds)
+    return Outcome(found.status, "; ".join(filter(None, (found.text(), found.times()))))
 
 
 def _forward_backward(case: Case, rank: int) -> dict[str, float] | None:
-    """The metrics that this rank reports, from the real method; None where it reports none."""
+    """Return the metrics that this rank reports, from the real method; None where it reports none."""
     import torch
     from megatron.core import parallel_state
     from megatron.core.transformer import multi_token_prediction
@@ -123,7 +124,7 @@ def _forward_backward(case: Case, rank: int) -> dict[str, float] | None:
 
 
 def _engine(module: ModuleType, topology: Topology) -> Any:
-    """A real engine, of which only ``__init__`` is left out: what it would read from a checkpoint is not there."""
+    """Return a real engine without its ``__init__``, which would read a checkpoint."""
     import torch
     from megatron.core.transformer.transformer_config import TransformerConfig
 
@@ -145,7 +146,7 @@ def _engine(module: ModuleType, topology: Topology) -> Any:
 
 
 def _wrong_metrics(case: Case, metrics: list[dict[str, float] | None]) -> str:
-    """What is wrong with the metrics of all ranks; empty where each source rank, and no other, has the mean."""
+    """Return what is wrong with the metrics; empty where the source ranks, and no others, report the mean."""
     size = case.topology
     per_stage = size.world // size.pp
     source = [rank for rank in range(size.world) if rank >= size.world - per_stage]  # the last stage
@@ -154,12 +155,12 @@ def _wrong_metrics(case: Case, metrics: list[dict[str, float] | None]) -> str:
         source = []
     for rank, found in enumerate(metrics):
         if (found is not None) != (rank in source):
-            return f"rank {rank} reports {found}, though {'a' if rank in source else 'no'} source rank"
+            return f"rank {rank} is {'a' if rank in source else 'no'} source rank, but reports {found}"
     for rank in source:
         group = [other for other in range(size.world - per_stage, size.world) if other % size.tp == rank % size.tp]
         mean = sum(1.0 + other for other in group) / len(group)
         if metrics[rank] != {_METRIC: mean}:
-            return f"rank {rank} reports {metrics[rank]}, where the mean is {mean}"
+            return f"rank {rank} reports {metrics[rank]}, but the mean is {mean}"
     return ""
 
 

@@ -1,4 +1,4 @@
-"""What asynchronous operations return while a job is recorded, and what stands for the manager that coalesces them."""
+"""What asynchronous operations return in a recording, and the stand-in for the manager that coalesces them."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from typing import TYPE_CHECKING, Any
 from .operations import Unjudged
 
 if TYPE_CHECKING:
-    from .recorder import Recorder
+    from collections.abc import Callable
 
 
 class Work:
-    """What an asynchronous operation returns. To ask whether it is done counts as to wait for it."""
+    """What an asynchronous operation returns. Asking whether it is done counts as waiting for it."""
 
-    def __init__(self, recorder: Recorder, operation: int) -> None:
-        self._recorder, self._operation, self._waited = recorder, operation, False
-        self._steps = recorder.steps
+    def __init__(self, note: Callable[[], object]) -> None:
+        """``note`` records that the rank waits for the operation."""
+        self._note, self._waited = note, False
 
     def wait(self, timeout: object = None) -> bool:
-        """Wait, once: what is complete stays so. For what was issued before the recording, nothing."""
-        if not self._waited and self._steps is self._recorder.steps:
+        """Record the first wait; after that the operation is complete."""
+        if not self._waited:
             self._waited = True
-            self._recorder.waited(self._operation)
+            self._note()
         return True
 
     def is_completed(self) -> bool:
-        """Whether it is done."""
+        """Wait, and return True."""
         return self.wait()
 
     is_success = is_completed
@@ -34,33 +34,34 @@ class Work:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        raise Unjudged(f"what follows from a work's {name} is not seen in a schedule")
+        raise Unjudged(f"a schedule does not show what follows from a work's {name}")
 
 
 class Together:
-    """What stands for ``_coalescing_manager``: what is issued on its group inside goes out as one.
+    """The stand-in for ``_coalescing_manager``: the operations on its group inside of it are issued as one.
 
-    So none of that waits by itself: it is waited for at the end, or with ``async_ops`` by ``wait``.
+    None of them waits by itself. The manager waits for all at its end, or with ``async_ops`` in ``wait``.
     """
 
-    def __init__(self, recorder: Recorder, group: str, async_ops: bool) -> None:
-        self._recorder, self._group, self._async_ops = recorder, group, async_ops
-        self.works: list[Work] = []
+    def __init__(self, active: dict[str, Together], group: str, async_ops: bool) -> None:
+        """``active`` holds the manager of each group that has one now."""
+        self._active, self._group, self._async_ops = active, group, async_ops
+        self._works: list[Work] = []
 
     def __enter__(self) -> Together:
-        self._recorder.together[self._group] = self
+        self._active[self._group] = self
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
-        del self._recorder.together[self._group]
+        del self._active[self._group]
         if kind is None and not self._async_ops:
             self.wait()
 
     def append(self, work: Work) -> None:
-        """One more to wait for."""
-        self.works.append(work)
+        """Add an operation to wait for."""
+        self._works.append(work)
 
     def wait(self) -> None:
-        """Wait for all of them."""
-        for work in self.works:
+        """Wait for all operations."""
+        for work in self._works:
             work.wait()

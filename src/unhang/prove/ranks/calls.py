@@ -1,4 +1,4 @@
-"""The calls of ``torch.distributed`` that are recorded, and what their arguments say. Pure, but for reading tensors."""
+"""The calls of ``torch.distributed`` that are recorded, and what to read from their arguments. Only reads tensors."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .operations import Unjudged
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-# name -> kind, the argument that carries what all members must agree on, the argument that names the root
+# name -> kind, the argument with the payload on which all members must agree, the argument that names the root
 COLLECTIVES: dict[str, tuple[str, str, str]] = {
     "broadcast": ("broadcast", "tensor", "src"),
     "all_reduce": ("all_reduce", "tensor", ""),
@@ -45,22 +45,22 @@ POINT_TO_POINT: dict[str, tuple[str, str, str]] = {
     "recv_object_list": ("recv", "object_list", "src"),
 }
 NAMES = (*COLLECTIVES, *POINT_TO_POINT, "new_group", "get_backend", "_coalescing_manager")
-"""All that is recorded, or answered for."""
+"""Every function that the recorder replaces."""
 ASYNC = frozenset({"isend", "irecv"})
 _FIRST_IS_ROOT = frozenset({"gather", "scatter", "gather_object", "broadcast_object_list", "scatter_object_list"})
 
 
 def peer(kind: str, given: dict[str, Any], name: str, ranks: Sequence[int]) -> int:
-    """The global rank of a root or peer, given as such or as its place in the group.
+    """Return the global rank of a root or peer, which may be given as its rank in the group.
 
-    Raises ValueError, as torch does, where it is no member or not given; Unjudged for a receive from any source.
+    Raises ValueError, as torch does, where it is missing or not a member; Unjudged for a receive from any source.
     """
     place: int | None = given.get(f"group_{name}")
     found: int | None = given.get(name) if place is None else ranks[place]
     if found is None and kind in _FIRST_IS_ROOT:
         found = 0
     if found is None and kind == "recv":
-        raise Unjudged("a receive from any source has no schedule to be checked")
+        raise Unjudged("a schedule does not show the sender of a receive from any source")
     if found is None:
         raise ValueError(f"{kind} must be given {name} or group_{name}")
     if found not in ranks:
@@ -69,23 +69,23 @@ def peer(kind: str, given: dict[str, Any], name: str, ranks: Sequence[int]) -> i
 
 
 def first(payload: Any) -> Any:
-    """The first tensor, where there are several."""
+    """Return the tensor, or the first one of several."""
     return payload[0] if isinstance(payload, (list, tuple)) else payload
 
 
 def input_of(given: dict[str, Any]) -> Any:
-    """What an all-to-all or an all-gather sends: a tensor, or a list of them."""
+    """Return what an all-to-all or an all-gather sends: a tensor or a list of tensors."""
     return next(given[name] for name in ("input", "tensor", "input_tensor_list") if name in given)
 
 
 def elements(payload: Any) -> str:
-    """How many elements, and their type: what all members must say alike."""
+    """Return the number of elements and their dtype, which must be equal on all members."""
     tensors = payload if isinstance(payload, (list, tuple)) else [payload]
     return f"{sum(tensor.numel() for tensor in tensors)} x {_dtype(tensors[0])}"
 
 
 def shown(payload: Any) -> str:
-    """Shape and type, for a reader."""
+    """Return shape and dtype, to be printed."""
     tensor = first(payload)
     return f"{list(tensor.shape)} {_dtype(tensor)}"
 
@@ -95,11 +95,11 @@ def _dtype(tensor: Any) -> str:
 
 
 def splits(given: dict[str, Any], members: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """How many elements of an all-to-all, or an all-gather into a list, go to each member, and come from each.
+    """Return how many elements go to each member, and come from each, in an all-to-all or all-gather into a list.
 
-    Raises RuntimeError, as torch does, where the splits are not one for each member, or not of the whole tensor.
+    Raises RuntimeError, as torch does, unless there is one split for each member and the splits add up to the tensor.
     """
-    if "tensor_list" in given:  # tensors of several sizes are allowed: torch sends them one by one
+    if "tensor_list" in given:  # sizes may differ: torch sends them one by one
         return (given["tensor"].numel(),) * members, _sizes(given["tensor_list"], members)
     if "input_tensor_list" in given:
         return _sizes(given["input_tensor_list"], members), _sizes(given["output_tensor_list"], members)
@@ -109,12 +109,12 @@ def splits(given: dict[str, Any], members: int) -> tuple[tuple[int, ...], tuple[
         each = tensor.numel() // rows if rows else 0
         counts = [int(count) for count in splits] if splits is not None and len(splits) else [rows // members] * members
         if len(counts) != members or sum(counts) != rows:
-            raise RuntimeError(f"a tensor of {rows} rows is not to be split into {counts} for {members} ranks")
+            raise RuntimeError(f"a tensor of {rows} rows cannot be split into {counts} for {members} ranks")
         sides.append(tuple(count * each for count in counts))
     return sides[0], sides[1]
 
 
 def _sizes(tensors: Sequence[Any], members: int) -> tuple[int, ...]:
     if len(tensors) != members:
-        raise RuntimeError(f"{len(tensors)} tensors are not one for each of {members} ranks")
+        raise RuntimeError(f"{len(tensors)} tensors for {members} ranks")
     return tuple(tensor.numel() for tensor in tensors)

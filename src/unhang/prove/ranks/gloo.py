@@ -1,9 +1,8 @@
-"""Real ranks: processes forked after the slow imports, with gloo between them, and a deadline.
+"""Real ranks: processes forked after the slow imports, connected by gloo, with a deadline.
 
-A rank that is done stays until all are: were it to end, its closed connections would make an error of its peers'
-hang. So these are different findings: a rank that raised, one that died, and one that is still at work at the
-deadline, of which the Python stack is kept. No rank tears its groups down: in a world that half hangs, that would
-block.
+A rank that is done stays until all are done: its closed connections would turn a hang of its peers into an error. So a
+rank that raised, one that died, and one that is still alive at the deadline (with its Python stack) are different
+findings. No rank destroys its groups, because that can block where a peer hangs.
 """
 
 from __future__ import annotations
@@ -28,24 +27,24 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
     from multiprocessing.context import ForkProcess
 
-_START_S = 120.0  # for all ranks to meet, on however busy a machine; the deadline runs from then on
-_FEW = 8  # ranks: more share the processors, and so have longer
-_LONGEST = 6  # deadlines, for ranks that are at work all the while: a busy machine, or a loop without an end
-_GRACE_S = 1.0  # for the peers of a rank that raised: to come to where they will wait for it
+_START_S = 120.0  # for all ranks to meet, even on a busy machine; the deadline counts from then on
+_FEW = 8  # more ranks share the processors, and get more time
+_LONGEST = 6  # deadlines, for ranks that stay at work: on a busy machine, or in an endless loop
+_GRACE_S = 1.0  # for the peers of a rank that raised, to reach the point where they wait for it
 _READY = "ready"
-_TORCH_TIMEOUT = timedelta(minutes=30)  # far beyond any deadline: it is ours that counts
+_TORCH_TIMEOUT = timedelta(minutes=30)  # beyond any deadline of ours
 
 
 class Rank(NamedTuple):
-    """How one rank ended. ``state`` is ``done``, ``raised``, ``died`` or ``alive`` (at the deadline)."""
+    """How one rank ended. ``state`` is ``done``, ``raised``, ``died``, or ``alive`` at the deadline."""
 
     state: str
     value: Any
-    """What its body returned, if it is done."""
+    """What its body returned, if done."""
     error: str
     """What it raised, or how it died."""
     stack: tuple[str, ...]
-    """Where: the innermost frame first, each as file, line and function."""
+    """Where it raised or is: innermost frame first, each as file, line and function."""
 
 
 class World(NamedTuple):
@@ -56,40 +55,40 @@ class World(NamedTuple):
 
     @property
     def status(self) -> str:
-        """``passed``, ``hung``, or ``crashed``, if a rank raised or died of itself."""
+        """``passed``, ``hung``, or ``crashed`` if a rank raised or died."""
         states = {rank.state for rank in self.ranks}
         if states & {"raised", "died"}:
             return "crashed"
         return "hung" if "alive" in states else "passed"
 
     def text(self) -> str:
-        """Who did not come to an end, and where; empty where all did."""
+        """Return which ranks are not done, and where they are; empty where all are done."""
         places: dict[str, list[int]] = {}
         for number, rank in enumerate(self.ranks):
             where = stacks.place(rank.stack)
-            told = {
+            ends = {
                 "done": "done",
                 "alive": f"waits in {where}",
                 "raised": f"raised {rank.error} at {where}",
                 "died": rank.error,
             }
-            places.setdefault(told[rank.state], []).append(number)
+            places.setdefault(ends[rank.state], []).append(number)
         if list(places) == ["done"]:
             return ""
-        causes = ("died", "raised", "waits", "done")  # of a rank that died, its peers' errors are the consequence
-        order = sorted(places, key=lambda told: (causes.index(told.split()[0]), told))
-        return "; ".join(f"rank {ranges(places[told])} {told}" for told in order)
+        causes = ("died", "raised", "waits", "done")  # where a rank dies, its peers' errors only follow from it
+        order = sorted(places, key=lambda end: (causes.index(end.split()[0]), end))
+        return "; ".join(f"rank {ranges(places[end])} {end}" for end in order)
 
 
 def run(world: int, body: Callable[[int], Any], *, deadline_s: float = 20.0) -> World:
-    """Run ``body(rank)`` in ``world`` processes at once, each with gloo as its default group, until all are done.
+    """Run ``body(rank)`` in ``world`` processes, each with a default group of gloo, until all are done.
 
-    Its results must be picklable. A rank not done ``deadline_s`` seconds after all have met is ``alive``; beyond 8
-    ranks, in proportion later, and up to six times as late while one of them wants a processor instead of a peer. To be
-    called where no process group and no thread of torch's is at work yet: the ranks are forks. What a rank raises is in
-    its ``Rank``. Raises TimeoutError where the ranks do not even meet, and OSError where the system refuses a fork.
+    The results must be picklable. A rank that is not done ``deadline_s`` seconds after all have met is ``alive``. More
+    than 8 ranks get proportionally more time, and ranks that want a processor, instead of a peer, up to six times as
+    much. The ranks are forks, so call it before this process has a process group or a thread of torch. What a rank
+    raises is in its ``Rank``. Raises TimeoutError where the ranks do not meet, and OSError where a fork fails.
     """
-    importlib.import_module("torch.distributed")  # once, and not in every fork
+    importlib.import_module("torch.distributed")  # once, not in every fork
     context = multiprocessing.get_context("fork")
     begun = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="unhang-ranks-") as folder:
@@ -102,7 +101,7 @@ def run(world: int, body: Callable[[int], Any], *, deadline_s: float = 20.0) -> 
                 ours, theirs = context.Pipe()
                 process = context.Process(target=_rank, args=(number, world, body, folder, theirs), daemon=True)
                 process.start()
-                theirs.close()  # before the next fork: the end of this rank is to be the end of its pipe
+                theirs.close()  # before the next fork, so that the pipe ends with this rank
                 processes.append(process)
                 pipes.append(ours)
             answers = _answers(processes, pipes, deadline_s * max(1.0, world / _FEW))
@@ -115,19 +114,19 @@ def run(world: int, body: Callable[[int], Any], *, deadline_s: float = 20.0) -> 
 
 
 def _rank(number: int, world: int, body: Callable[[int], Any], folder: str, pipe: Connection[Any, Any]) -> None:
-    stacks = open(os.path.join(folder, f"stack{number}"), "w")  # noqa: SIM115 - faulthandler keeps its descriptor
-    faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=True)
+    dump = open(os.path.join(folder, f"stack{number}"), "w")  # noqa: SIM115 - faulthandler keeps its descriptor
+    faulthandler.register(signal.SIGUSR1, file=dump, all_threads=True)
     quiet = os.open(os.devnull, os.O_WRONLY)
     os.dup2(quiet, 1)
     os.dup2(quiet, 2)
     try:
-        signal.alarm(int(_START_S) + 3600)  # should the parent be gone without a word
+        signal.alarm(int(_START_S) + 3600)  # in case the parent is gone
         answer = _body(number, world, body, folder, pipe)
         try:
             pipe.send(answer)
-        except Exception as error:  # whatever cannot be pickled
+        except Exception as error:  # it cannot be pickled
             pipe.send(Rank("raised", None, f"{type(error).__name__}: {error}", ()))
-        pipe.recv()  # until the parent is gone, or kills us
+        pipe.recv()  # until the parent is gone or kills this process
     except (EOFError, OSError):
         pass
     finally:
@@ -150,9 +149,9 @@ def _body(number: int, world: int, body: Callable[[int], Any], folder: str, pipe
 def _answers(
     processes: Sequence[ForkProcess], pipes: Sequence[Connection[Any, Any]], deadline_s: float
 ) -> dict[int, Rank]:
-    """What the ranks say, until all have said it, or died, or it is too late; early, if one has raised.
+    """Return the ranks that ended before the deadline, which comes early once a rank has raised.
 
-    Raises TimeoutError where they have not all met by then, though none has failed: no fault of the job's.
+    Raises TimeoutError where the ranks have not all met by then and none has failed.
     """
     answers: dict[int, Rank] = {}
     met, failed = 0, False
@@ -162,24 +161,24 @@ def _answers(
         ready = wait(list(todo.values()), max(0.0, deadline - time.monotonic()))
         if not ready:
             over = failed or met < len(pipes) or time.monotonic() > latest
-            # what was said while we looked counts
+            # an answer that came meanwhile counts
             if over or not (processor_time.at_work(_pids(processes, todo)) or wait(list(todo.values()), 0)):
                 break
         for number in [number for number, pipe in todo.items() if pipe in ready]:
             try:
-                said = pipes[number].recv()
+                answer = pipes[number].recv()
             except (EOFError, OSError):
                 processes[number].join()
-                said = Rank("died", None, f"died with exit code {processes[number].exitcode}", ())
-            if said == _READY:
+                answer = Rank("died", None, f"died with exit code {processes[number].exitcode}", ())
+            if answer == _READY:
                 met += 1
-                if not failed:  # the peers of a rank that raised at once may still be on their way
+                if not failed:  # peers of a rank that raised early may still be starting
                     deadline = time.monotonic() + (deadline_s if met == len(pipes) else _START_S)
                     latest = time.monotonic() + _LONGEST * deadline_s
                 continue
             del todo[number]
-            answers[number] = said
-            if said.state != "done":
+            answers[number] = answer
+            if answer.state != "done":
                 failed = True
                 deadline = min(deadline, time.monotonic() + _GRACE_S)
     if met < len(pipes) and not failed:
@@ -192,7 +191,7 @@ def _pids(processes: Sequence[ForkProcess], numbers: Iterable[int]) -> list[int]
 
 
 def _late(processes: Mapping[int, ForkProcess], folder: str) -> dict[int, Rank]:
-    """The ranks that are still at work, and where."""
+    """Return the ranks that are still alive, with their stacks."""
     for process in processes.values():
         assert process.pid is not None
         os.kill(process.pid, signal.SIGUSR1)
@@ -201,7 +200,7 @@ def _late(processes: Mapping[int, ForkProcess], folder: str) -> dict[int, Rank]:
 
 
 def _dumped(path: str, until: float) -> Rank:
-    """A rank that faulthandler writes the stacks of."""
+    """Return a rank whose stacks faulthandler is writing to ``path``."""
     text = ""
     while not text.endswith("\n") and time.monotonic() < until:
         time.sleep(0.05)

@@ -1,4 +1,4 @@
-"""What the proofs about Megatron share: groups made for a topology, and module globals made new for each rank."""
+"""Helpers for proofs on Megatron: groups for a topology, and module globals reset for each rank."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def initialize(topology: Topology, chunks: int | None = None) -> None:
-    """Call the real ``initialize_model_parallel``, with the arguments that this release knows.
+    """Call the real ``initialize_model_parallel`` with the arguments that this release has.
 
     ``chunks`` is the number of virtual pipeline stages on each rank.
     """
@@ -33,11 +33,11 @@ def initialize(topology: Topology, chunks: int | None = None) -> None:
 
 
 def remember_rank_lists() -> None:
-    """Have the lists of ranks, the same for every rank, computed once for all in this process: half of the time."""
+    """Compute the lists of ranks, which are equal on all ranks, only once in this process. Saves half of the time."""
     from megatron.core import parallel_state
 
     compute = getattr(parallel_state, "generate_masked_orthogonal_rank_groups", None)
-    if compute is None or hasattr(compute, "known"):  # a release that has other ways
+    if compute is None or hasattr(compute, "known"):  # another release, or done already
         return
     known: dict[str, list[list[int]]] = {}
 
@@ -52,13 +52,13 @@ def remember_rank_lists() -> None:
 
 
 class Globals:
-    """The globals of some modules as they are now, for every rank that is run in one process to start from."""
+    """Keeps the globals of some modules, so that each rank run in one process can start from them."""
 
     def __init__(self, *modules: ModuleType) -> None:
         self._kept: list[tuple[ModuleType, dict[str, Any]]] = [(module, dict(vars(module))) for module in modules]
 
     def restore(self) -> None:
-        """Make the globals what they were."""
+        """Reset the globals."""
         for module, kept in self._kept:
             now = vars(module)
             for name in set(now) - set(kept):

@@ -1,4 +1,4 @@
-"""What the ranks of a job issue and wait for, and what is found wrong with it: the terms of a schedule. Pure."""
+"""The terms of a schedule: what ranks issue and wait for, and what is found wrong with it. Pure."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ if TYPE_CHECKING:
 
 
 class Operation(NamedTuple):
-    """One operation that a rank issues. Point-to-point is an operation of two ranks, on a channel of its own."""
+    """One operation that a rank issues. A send or receive is an operation of two ranks on its own channel."""
 
     kind: str
     group: str
-    """The communicator's (or channel's) name, the same on all its ranks."""
+    """The name of the communicator or channel, equal on all its ranks."""
     ranks: tuple[int, ...]
     signature: str
-    """What all members must say alike: dtype, number of elements, root."""
+    """What must be equal on all members: dtype, number of elements, root."""
     shown: str
-    """The same for a reader: shape and dtype, as this rank has them."""
+    """Shape and dtype on this rank, to be printed."""
     site: str
-    """Where it is called: file, line and function."""
+    """The call site: file, line and function."""
     waits: bool = True
-    """Whether the rank waits for it at once."""
+    """Whether the rank waits for it immediately."""
     splits: tuple[tuple[int, ...], tuple[int, ...]] | None = None
-    """For an all-to-all, or an all-gather into a list: how many elements go to each member, and come from each."""
+    """For an all-to-all or an all-gather into a list: the elements that go to each member, and that come from each."""
 
 
 class Wait(NamedTuple):
-    """A rank waits for an operation of its own: the ``operation``-th that it issued, counted from 0."""
+    """A rank waits for the ``operation``-th operation that it issued, counted from 0."""
 
     operation: int
     site: str
@@ -45,24 +45,24 @@ Step = Operation | Wait | Raised
 
 
 class Unjudged(BaseException):
-    """A job does what no schedule tells: the fault of the harness, so that no job may catch it as one of its own."""
+    """A job does what a schedule cannot show. A BaseException, because a job must not catch a limit of the harness."""
 
 
 class Finding(NamedTuple):
-    """Why a job does not come to its end."""
+    """Why a job does not complete."""
 
     kind: str
-    """``raised``, ``mismatch``, ``missing`` (a member has ended without it), ``deadlock`` (all wait for each other), or
-    ``unfinished`` (nobody waits for it, and it never completes)."""
+    """``raised``, ``mismatch``, ``missing`` (a member ended without it), ``deadlock`` (all wait for each other), or
+    ``unfinished`` (it never completes, but no rank waits for it)."""
     operation: str
     group: tuple[int, ...]
     entered: tuple[tuple[int, str], ...]
     """The members that issued it, and where."""
     absent: tuple[tuple[int, str], ...]
-    """The members that did not, or not alike, and where each of them is instead."""
+    """The members that did not, or issued another operation, and where they are instead."""
 
     def text(self) -> str:
-        """One line: the group, and the ranks and call sites on both sides."""
+        """Return one line: the group, and the ranks and call sites on both sides."""
         if self.kind == "raised":
             return f"raised {self.operation} on {_sides(self.entered)}"
         where = f"{self.operation} on group {ranges(self.group)}"
@@ -70,8 +70,8 @@ class Finding(NamedTuple):
 
 
 def ranges(ranks: Iterable[int]) -> str:
-    """Rank numbers for a reader: ``0-3, 8``; with a stride where there is one: ``0-12 by 4``."""
-    told: list[str] = []
+    """Return rank numbers such as ``0-3, 8``; with a stride where there is one: ``0-12 by 4``."""
+    parts: list[str] = []
     todo = sorted(ranks)
     while todo:
         step = todo[1] - todo[0] if len(todo) > 1 else 1
@@ -81,14 +81,14 @@ def ranges(ranks: Iterable[int]) -> str:
         if length < 3:
             length = 1
         run, todo = todo[:length], todo[length:]
-        told.append(f"{run[0]}-{run[-1]}" + ("" if step == 1 else f" by {step}") if length > 1 else str(run[0]))
-    return ", ".join(told)
+        parts.append(f"{run[0]}-{run[-1]}" + ("" if step == 1 else f" by {step}") if length > 1 else str(run[0]))
+    return ", ".join(parts)
 
 
 def _sides(members: Sequence[tuple[int, str]]) -> str:
-    """Who is where, the ranks of one place together."""
+    """Return the ranks at each place."""
     places: dict[str, list[int]] = {}
     for rank, place in members:
         places.setdefault(place, []).append(rank)
-    told = [f"rank {ranges(numbers)} {place}" for place, numbers in places.items()]
-    return "; ".join(told[:4]) + (f"; and {len(told) - 4} more" if len(told) > 4 else "")
+    parts = [f"rank {ranges(numbers)} {place}" for place, numbers in places.items()]
+    return "; ".join(parts[:4]) + (f"; and {len(parts) - 4} more" if len(parts) > 4 else "")

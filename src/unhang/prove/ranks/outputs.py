@@ -1,7 +1,7 @@
-"""What recorded operations leave in their outputs: never memory that nobody has written.
+"""The values that recorded operations leave in their outputs, which are never uninitialized.
 
-Nothing is moved between ranks, with one exception: what an earlier rank has broadcast reaches the later ones. After any
-other operation a rank finds its own values.
+Only broadcasts move values between ranks, from an earlier recorded rank to later ones. After any other operation a rank
+has its own values.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 
 class Outputs:
-    """Fills outputs, and keeps what was broadcast, by group and place in its order."""
+    """Fills outputs, and keeps what was broadcast, by group and position in the group's order."""
 
     def __init__(self) -> None:
         self._broadcast: dict[tuple[str, int], Any] = {}
 
     def fill(self, rank: int, kind: str, given: dict[str, Any], key: tuple[str, int], ranks: Sequence[int]) -> None:
-        """Leave in the outputs what is to be found there: never memory that nobody has written."""
+        """Fill the outputs of an operation of ``rank``. ``key`` is its group and position, ``ranks`` the group's."""
         import torch
 
         with torch.no_grad():
@@ -76,7 +76,7 @@ def _listed(given: dict[str, Any], side: str) -> Sequence[Any]:
 
 
 def _fill(out: Any, source: Any) -> None:
-    """Fill ``out`` with the values of ``source``, over and over, or with its first ones."""
+    """Fill ``out`` with the first values of ``source``, repeated as needed; with zeros where it has none."""
     if not out.numel():
         return
     if not source.numel():

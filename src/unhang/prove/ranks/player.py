@@ -1,9 +1,9 @@
-"""Plays what every rank of a job issues against each other: an operation that never completes is a hang. Pure.
+"""Plays the operations that all ranks issue against each other: one that never completes is a hang. Pure.
 
-An operation is matched by its place: the n-th that a rank issues on a group is the n-th of every member, as NCCL and
-gloo have it. It completes when all members have issued it, and all alike. A rank goes on past an operation that it
-does not wait for, and stops at one that it waits for until that completes. So a program that only buffering lets pass
-is reported: whether it passes is not in its own hands.
+As in NCCL and gloo, the n-th operation that a rank issues on a group matches the n-th of every other member. It
+completes when all members have issued it with equal signatures. A rank passes an operation that it does not wait for,
+and stops at one that it waits for until that completes. So a program that passes only because messages are buffered is
+reported too.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class _Rank:
-    """How far one rank has come."""
+    """The progress of one rank."""
 
     def __init__(self, steps: Sequence[Step]) -> None:
         self.steps = steps
@@ -89,19 +89,19 @@ class _Player:
 
     def _unfinished(self, key: tuple[str, int], slot: Mapping[int, Operation]) -> Finding:
         first = next(iter(slot.values()))
-        told = f"{first.kind} ({first.shown})"
+        shown = f"{first.kind} ({first.shown})"
         why = self.mismatched.get(key) or disagreement(slot)
         if why:
-            alike = {rank for rank, other in slot.items() if _said(other) == _said(first)}
+            alike = {rank for rank, other in slot.items() if _half(other) == _half(first)}
             others = [(rank, f"{other.kind} ({other.shown}) at {other.site}") for rank, other in slot.items()]
             apart = tuple(pair for pair in others if pair[0] not in alike)
             entered = _entered({rank: slot[rank] for rank in alike})
-            return Finding("mismatch", f"{told}, {why}", first.ranks, entered, apart or tuple(others))
+            return Finding("mismatch", f"{shown}, {why}", first.ranks, entered, apart or tuple(others))
         absent = [(member, self._where(member)) for member in self._members(first) if member not in slot]
         kinds = {self._is_over(member) for member, _ in absent}
         waited = any(self.ranks[rank].waits_for == key for rank in slot)
         kind = "missing" if True in kinds else "deadlock" if waited else "unfinished"
-        return Finding(kind, told, first.ranks, _entered(slot), tuple(absent))
+        return Finding(kind, shown, first.ranks, _entered(slot), tuple(absent))
 
     def _is_over(self, number: int) -> bool:
         return self.ranks[number].waits_for is None
@@ -118,10 +118,9 @@ class _Player:
 
 
 def play(programs: Mapping[int, Sequence[Step]]) -> list[Finding]:
-    """Why the job of these ranks does not come to its end, nearest cause first; empty where it does.
+    """Return why the job of these ranks does not complete, nearest cause first; empty where it does.
 
-    ``programs`` holds what each rank issues and waits for, in order. Members that are not in it count as if they did
-    not exist.
+    ``programs`` holds what each rank issues and waits for, in order. Group members that are not in it are ignored.
     """
     player = _Player(programs)
     player.play()
@@ -130,12 +129,12 @@ def play(programs: Mapping[int, Sequence[Step]]) -> list[Finding]:
 
 
 def disagreement(slot: Mapping[int, Operation]) -> str:
-    """What the members that issued one operation say differently; empty where they agree."""
+    """Return how the members that issued one operation disagree; empty where they agree."""
     operations = list(slot.values())
     first = operations[0]
     for other in operations[1:]:
         if other.ranks != first.ranks:
-            return f"a group of {ranges(first.ranks)}, and of {ranges(other.ranks)}: not all make the same groups"
+            return f"a group of {ranges(first.ranks)}, and of {ranges(other.ranks)}: not all ranks make the same groups"
         if _alike(other) != _alike(first):
             differ = _alike(other)[0] != _alike(first)[0]
             return "kinds differ" if differ else f"{first.signature} and {other.signature}"
@@ -145,18 +144,18 @@ def disagreement(slot: Mapping[int, Operation]) -> str:
         for sender, (sent, _), wanted in zip(first.ranks, both, wanted_of):
             if sent != wanted:
                 receiver = next(place for place, pair in enumerate(zip(sent, wanted)) if pair[0] != pair[1])
-                told = f"rank {sender} sends {sent[receiver]} elements to rank {first.ranks[receiver]}"
-                return f"{told}, which wants {wanted[receiver]}"
+                sends = f"rank {sender} sends {sent[receiver]} elements to rank {first.ranks[receiver]}"
+                return f"{sends}, which expects {wanted[receiver]}"
     return ""
 
 
-def _said(operation: Operation) -> tuple[str, tuple[int, ...], str]:
-    """What one member says; the halves of a point-to-point operation apart."""
+def _half(operation: Operation) -> tuple[str, tuple[int, ...], str]:
+    """Return what a member issued. The two halves of a point-to-point operation differ."""
     return operation.kind, operation.ranks, operation.signature
 
 
 def _alike(operation: Operation) -> tuple[str, str]:
-    """What must be equal on all members: the two halves of a point-to-point operation are one kind."""
+    """Return what must be equal on all members. The two halves of a point-to-point operation are one kind."""
     kind = "send and receive" if operation.kind in ("send", "recv") else operation.kind
     return kind, operation.signature
 

@@ -1,7 +1,7 @@
-"""Whether processes are at work or wait: by the processor time that they had, or stood in line for, of late.
+"""Tells processes at work from processes that wait, by the processor time that they used or queued for.
 
-On a busy machine a rank that only needs longer looks, by the clock alone, like one that hangs; but it wants a
-processor all the time, and one that waits for a peer wants next to none.
+On a busy machine the clock alone cannot tell a slow rank from one that hangs. But a slow rank wants a processor all the
+time, and a rank that waits for a peer wants almost none.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-_SHARE = 0.2  # of the interval; a rank that waits in gloo wants 0.01 of it, one that polls a store 0.02
+_SHARE = 0.2  # of the interval; a rank that waits in gloo wants 0.01, one that polls a store 0.02
 
 
 def at_work(pids: Iterable[int], interval_s: float = 0.5) -> bool:
-    """Whether any of these processes wants a processor for more than a fifth of the next ``interval_s`` seconds.
+    """Return whether any of these processes wants a processor for over a fifth of the next ``interval_s`` seconds.
 
-    False where the system does not tell: that is Linux's ``/proc/PID/task/TID/schedstat``, see its
-    Documentation/scheduler/sched-stats.rst.
+    It reads Linux's ``/proc/PID/task/TID/schedstat`` (Documentation/scheduler/sched-stats.rst there), and returns False
+    where there is none.
     """
     before = {pid: _wanted_s(pid) for pid in pids}
     time.sleep(interval_s)
@@ -28,7 +28,7 @@ def at_work(pids: Iterable[int], interval_s: float = 0.5) -> bool:
 
 
 def _wanted_s(pid: int) -> float:
-    """Seconds that a process's threads ran or stood in line, since each began; those that ended do not count."""
+    """Return the seconds that the live threads of a process have run or queued since they began."""
     total = 0
     for path in glob.glob(f"/proc/{pid}/task/*/schedstat"):
         try:

@@ -1,12 +1,12 @@
 """Records what each rank of a job issues, one rank after the other, on torch's ``fake`` process-group backend.
 
-What is wrapped are the functions of ``torch.distributed``, so object collectives and ``batch_isend_irecv`` are seen as
-well, wherever a module has them by name. Not seen: what a class or a default argument keeps of them, calls of a process
-group's own methods, and functional collectives. Sends and receives that are not waited for at once are taken to go
-ahead in any order, as in a batch: outside of one, NCCL may keep those of two ranks in order.
+The functions of ``torch.distributed`` are wrapped wherever a module has them by name, so object collectives and
+``batch_isend_irecv`` are recorded too. Not recorded: functions that a class or a default argument holds, a process
+group's own methods, and functional collectives. Sends and receives that a rank does not wait for at once may complete
+in any order, as in a batch; outside of a batch, NCCL may keep those of two ranks in order.
 
-What an operation leaves behind is said in ``outputs``: control flow that depends on values of others needs real ranks
-(``ranks``).
+``outputs`` describes the values that an operation leaves. Control flow that depends on values of other ranks needs real
+ranks (``gloo``).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .async_work import Together, Work
 from .groups import Groups
 from .operations import Operation, Raised, Step, Unjudged, Wait
 from .outputs import Outputs
-from .places import place
+from .sites import site
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -31,41 +31,25 @@ _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # all of th
 
 
 class Recorder:
-    """Wraps torch.distributed, and keeps what the rank that runs now issues."""
+    """Wraps torch.distributed, and records what the current rank issues."""
 
     def __init__(self, backend: str) -> None:
-        """``backend`` is what the groups say they are served by, as ``nccl`` or ``cpu:gloo,cuda:nccl``."""
-        self.rank = 0
-        self.steps: list[Step] = []
-        self.together: dict[str, Together] = {}
+        """``backend`` is what the groups report as theirs, such as ``nccl`` or ``cpu:gloo,cuda:nccl``."""
+        self._rank = 0
+        self._steps: list[Step] = []
+        self._together: dict[str, Together] = {}
         self._groups = Groups(backend)
         self._outputs = Outputs()
         self._issued = 0
         self._places: dict[str, int] = {}
         self._sites: dict[tuple[Any, int], str] = {}
 
-    def start(self, rank: int, world: int) -> None:
-        """Become this rank, with nothing issued so far, in a fresh default group."""
-        import torch.distributed as dist
-        from torch.testing._internal.distributed.fake_pg import FakeStore
-
-        self.rank, self.steps, self.together = rank, [], {}
-        self._places, self._issued = {}, 0
-        self._groups.start(rank, world)
-        dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world)
-
-    def stop(self) -> None:
-        """Take the default group away."""
-        import torch.distributed as dist
-
-        dist.destroy_process_group()
-
     def install(self, places: Iterable[torch_functions.Place]) -> None:
-        """Put the wrappers where the real functions are, for good: in a fork."""
+        """Replace the real functions at these places by wrappers, for the life of the process (a fork)."""
         import torch.distributed as dist
 
         def coalescing(group: object = None, device: object = None, async_ops: bool = False) -> Together:
-            return Together(self, (self._groups.find(group) or ("",))[0], async_ops)
+            return Together(self._together, (self._groups.find(group) or ("",))[0], async_ops)
 
         wrappers = {name: self._wrap(name, *row, self._collective) for name, row in calls.COLLECTIVES.items()}
         wrappers |= {name: self._wrap(name, *row, self._point_to_point) for name, row in calls.POINT_TO_POINT.items()}
@@ -73,6 +57,46 @@ class Recorder:
         wrappers |= {"_coalescing_manager": coalescing}
         for names, own, name in places:
             names[own] = wrappers[name]
+
+    def record(
+        self, ranks: Iterable[int], world: int, prepare: Callable[[int], object], body: Callable[[int], Any]
+    ) -> tuple[dict[int, list[Step]], dict[int, Any]]:
+        """Return what each of these ranks issues in ``body``, and what ``body`` returns, both by rank.
+
+        What ``prepare`` issues is not recorded. An error in ``body`` is recorded as ``Raised``. Raises Unjudged, and
+        what ``prepare`` raises.
+        """
+        programs: dict[int, list[Step]] = {}
+        values: dict[int, Any] = {}
+        for rank in ranks:
+            self._start(rank, world)
+            try:
+                prepare(rank)
+                self._steps, self._issued = [], 0
+                try:
+                    values[rank] = body(rank)
+                except Exception as error:
+                    self._raised(error)
+                programs[rank] = self._steps
+            finally:
+                self._stop()
+        return programs, values
+
+    def _start(self, rank: int, world: int) -> None:
+        """Become this rank, in a new default group, with nothing recorded."""
+        import torch.distributed as dist
+        from torch.testing._internal.distributed.fake_pg import FakeStore
+
+        self._rank, self._steps, self._together = rank, [], {}
+        self._places, self._issued = {}, 0
+        self._groups.start(rank, world)
+        dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world)
+
+    def _stop(self) -> None:
+        """Destroy the default group."""
+        import torch.distributed as dist
+
+        dist.destroy_process_group()
 
     def _wrap(self, name: str, kind: str, payload: str, peer: str, note: Callable[..., Any]) -> Any:
         real = torch_functions.find(name)
@@ -93,7 +117,7 @@ class Recorder:
         if known is None:
             return None
         group, ranks = known
-        operation = Operation(kind, group, ranks, "", "", self.site(), not given.get("async_op", False))
+        operation = Operation(kind, group, ranks, "", "", self._here(), not given.get("async_op", False))
         about = f"root {calls.peer(kind, given, root, ranks)}" if root else ""
         if kind in ("all_to_all", "all_gather"):
             sent = calls.input_of(given)
@@ -109,7 +133,7 @@ class Recorder:
         operation = operation._replace(signature=about, shown=operation.shown or about)
         place = self._places.get(group, 0)
         self._places[group] = place + 1
-        self._outputs.fill(self.rank, kind, given, (group, place), ranks)
+        self._outputs.fill(self._rank, kind, given, (group, place), ranks)
         return self._issue(operation, group)
 
     def _point_to_point(self, name: str, kind: str, given: dict[str, Any], payload: str, peer: str) -> Any:
@@ -118,76 +142,58 @@ class Recorder:
             return None
         group, ranks = known
         other = calls.peer(kind, given, peer, ranks)
-        if other == self.rank:
-            raise Unjudged("what a rank sends to itself is no matter of a schedule")
-        pair = (self.rank, other) if kind == "send" else (other, self.rank)
+        if other == self._rank:
+            raise Unjudged("a schedule does not show what a rank sends to itself")
+        pair = (self._rank, other) if kind == "send" else (other, self._rank)
         tag = 0 if "nccl" in self._groups.backend(given.get("group")) else given.get("tag", 0)  # which NCCL ignores
         channel = f"{group} {pair[0]}->{pair[1]} {tag}"
         objects = payload == "object_list"
         about = f"{len(given[payload])} objects" if objects else calls.elements(given[payload])
         shown = about if objects else calls.shown(given[payload])
-        self._outputs.fill(self.rank, kind, given, (channel, 0), pair)
-        operation = Operation(kind, channel, pair, about, shown, self.site(), name not in calls.ASYNC)
+        self._outputs.fill(self._rank, kind, given, (channel, 0), pair)
+        operation = Operation(kind, channel, pair, about, shown, self._here(), name not in calls.ASYNC)
         return self._issue(operation, group)
 
     def _issue(self, operation: Operation, group: str) -> Any:
-        work = Work(self, self._issued)
-        self._issued += 1
-        together = self.together.get(group)
-        self.steps.append(operation if together is None else operation._replace(waits=False))
+        work = self._work()
+        together = self._together.get(group)
+        self._steps.append(operation if together is None else operation._replace(waits=False))
         if together is not None:
             together.append(work)
         return None if together is not None or operation.waits else work
 
-    def waited(self, operation: int) -> None:
-        """Note that this rank waits for an operation of its own."""
-        self.steps.append(Wait(operation, self.site()))
+    def _work(self) -> Work:
+        """Return the work of the next operation."""
+        steps, operation = self._steps, self._issued
+        self._issued += 1
 
-    def raised(self, error: BaseException) -> None:
-        """Note that this rank ends with an error."""
-        trace, site = error.__traceback__, "?"
+        def note() -> None:
+            if steps is self._steps:  # an operation issued before the recording is no part of it
+                steps.append(Wait(operation, self._here()))
+
+        return Work(note)
+
+    def _raised(self, error: BaseException) -> None:
+        """Record that this rank ends with an error."""
+        trace, where = error.__traceback__, "?"
         while trace is not None:
             code = trace.tb_frame.f_code
             if not code.co_filename.startswith(_HERE + os.sep):
-                site = _site(code, trace.tb_lineno)
+                where = _of_code(code, trace.tb_lineno)
             trace = trace.tb_next
-        self.steps.append(Raised(f"{type(error).__name__}: {str(error)[:200]}", site))
+        self._steps.append(Raised(f"{type(error).__name__}: {str(error)[:200]}", where))
 
-    def site(self) -> str:
-        """The innermost place outside of torch and of these modules: file, line and function."""
+    def _here(self) -> str:
+        """Return the innermost call site outside of torch and of these modules."""
         frame: FrameType | None = sys._getframe(1)
         while frame is not None:
             key = frame.f_code, frame.f_lineno
             if key not in self._sites:
-                self._sites[key] = "" if _is_inside(frame.f_code.co_filename) else _site(*key)
+                self._sites[key] = "" if _is_inside(frame.f_code.co_filename) else _of_code(*key)
             if self._sites[key]:
                 return self._sites[key]
             frame = frame.f_back
         return "?"
-
-
-def record(
-    recorder: Recorder, ranks: Iterable[int], world: int, prepare: Callable[[int], object], body: Callable[[int], Any]
-) -> tuple[dict[int, list[Step]], dict[int, Any]]:
-    """What each of these ranks issues in ``body``, and what that returns. What ``prepare`` issues is not kept.
-
-    An error in ``body`` is a finding (``Raised``); one in ``prepare``, and Unjudged, is passed on.
-    """
-    programs: dict[int, list[Step]] = {}
-    values: dict[int, Any] = {}
-    for rank in ranks:
-        recorder.start(rank, world)
-        try:
-            prepare(rank)
-            recorder.steps, recorder._issued = [], 0
-            try:
-                values[rank] = body(rank)
-            except Exception as error:
-                recorder.raised(error)
-            programs[rank] = recorder.steps
-        finally:
-            recorder.stop()
-    return programs, values
 
 
 def _is_inside(file: str) -> bool:
@@ -196,5 +202,5 @@ def _is_inside(file: str) -> bool:
     return file.startswith((os.path.dirname(torch.__file__) + os.sep, _HERE + os.sep, "<"))
 
 
-def _site(code: Any, line: int) -> str:
-    return place(code.co_filename, line, code.co_name)
+def _of_code(code: Any, line: int) -> str:
+    return site(code.co_filename, line, code.co_name)

@@ -1,4 +1,4 @@
-"""A job's schedule: every rank recorded, in one process or in several, and then played. It runs in forks."""
+"""Records every rank of a job, in one or several forks, and plays the records against each other."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import calls, torch_functions
 from .player import play
-from .recorder import Recorder, record
+from .recorder import Recorder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -19,41 +19,53 @@ if TYPE_CHECKING:
 
     from .operations import Finding, Step
 
-ALONE = 64  # to this size one process records all, so that what one rank broadcasts reaches the others
+ALONE = 64  # up to this many ranks, one process records all, so that broadcasts reach the other ranks
 
 
 class Schedule(NamedTuple):
-    """What every rank issues, and why the job does not come to its end, if it does not."""
+    """What every rank issues and returns, and why the job does not complete."""
 
     programs: dict[int, list[Step]]
     values: dict[int, Any]
     findings: list[Finding]
+    """Empty where the job completes."""
     recording_s: float
     checking_s: float
 
+    @property
+    def status(self) -> str:
+        """``passed``, ``hung``, or ``crashed`` if a rank raised."""
+        if any(finding.kind == "raised" for finding in self.findings):
+            return "crashed"
+        return "hung" if self.findings else "passed"
+
+    def times(self) -> str:
+        """Return how long recording and playing took."""
+        return f"recorded in {self.recording_s:.1f} s, played in {self.checking_s:.2f} s"
+
     def text(self) -> str:
-        """The first finding, and how many more there are; empty where there is none."""
+        """Return the first finding and the number of others; empty where there is none."""
         if not self.findings:
             return ""
-        more = f" (and {len(self.findings) - 1} findings more)" if len(self.findings) > 1 else ""
+        more = f" (and {len(self.findings) - 1} more findings)" if len(self.findings) > 1 else ""
         return self.findings[0].text() + more
 
 
 def workers(world: int) -> int:
-    """How many processes share out the ranks of a world."""
+    """Return the number of processes that share the ranks of a world."""
     return 1 if world <= ALONE else min(os.cpu_count() or 1, 8)
 
 
 def check(
     world: int, prepare: Callable[[int], object], body: Callable[[int], Any], *, backend: str = "nccl"
 ) -> Schedule:
-    """Record ``prepare(rank)`` (not kept) and ``body(rank)`` for every rank, on groups that pose as ``backend``.
+    """Record ``body(rank)`` for every rank, on groups that pose as ``backend``, and play the records.
 
-    Module state is the caller's: ``prepare`` has to undo what the rank before has left. Raises RuntimeError, with the
-    traceback, where ``prepare`` fails, or ``body`` does what no schedule tells (``Unjudged``); EOFError where a process
-    that records dies.
+    ``prepare(rank)`` runs first and is not recorded. It must reset the module state that the previous rank left. Raises
+    RuntimeError, with the traceback, where ``prepare`` fails or ``body`` does what a schedule cannot show
+    (``Unjudged``); EOFError where a recording process dies.
     """
-    importlib.import_module("torch.testing._internal.distributed.fake_pg")  # once, and not in every fork
+    importlib.import_module("torch.testing._internal.distributed.fake_pg")  # once, not in every fork
     begun = time.monotonic()
     places = torch_functions.places(calls.NAMES)
     context = multiprocessing.get_context("fork")
@@ -92,7 +104,7 @@ def _work(
 ) -> None:
     try:
         recorder.install(places)
-        pipe.send(record(recorder, ranks, world, prepare, body))
+        pipe.send(recorder.record(ranks, world, prepare, body))
     except BaseException:
         pipe.send(traceback.format_exc())
     finally:

@@ -1,4 +1,4 @@
-"""What lets code for CUDA run on a CPU. All shims are here; they are put into place for good, so in a fork."""
+"""Shims that let code for CUDA run on a CPU. They last for the life of the process, so use them in a fork."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def cuda_on_cpu() -> None:
-    """``cuda`` devices are the CPU, streams and events do nothing; before the upstream is imported."""
+    """Make ``cuda`` devices the CPU, and streams and events do nothing. Call it before the upstream is imported."""
     import torch
 
     torch.set_num_threads(1)
@@ -27,7 +27,7 @@ def cuda_on_cpu() -> None:
 
 
 def gloo_as_nccl() -> None:
-    """What gloo lacks: ReduceOp.AVG (a sum, then divided), and split sizes that are tensors. In each rank."""
+    """Add what gloo lacks: ReduceOp.AVG (a sum, then divided), and split sizes as tensors. Call it in each rank."""
     import torch
     import torch.distributed as dist
 
@@ -57,25 +57,25 @@ def gloo_as_nccl() -> None:
 
 
 class Stream:
-    """A stream or an event on which everything has happened already."""
+    """A stream or event on which everything is done."""
 
     def __init__(self, *_: object, **__: object) -> None:
         pass
 
     def record_event(self, *_: object) -> Stream:
-        """Itself: an event that has happened."""
+        """Return itself, as an event that is done."""
         return self
 
     def query(self) -> bool:
-        """Whether it has happened: yes."""
+        """Return True."""
         return True
 
     def wait_stream(self, *_: object) -> None:
-        """Nothing to wait for; so for the others."""
+        """Do nothing."""
 
     wait_event = wait = record = synchronize = wait_stream
 
 
 def _nothing() -> Callable[..., None]:
-    """A function that does nothing: a new one each time, for torch's compiler knows functions by their identity."""
+    """Return a new function that does nothing: torch's compiler knows functions by their identity."""
     return lambda *_, **__: None

@@ -1,4 +1,4 @@
-"""Where a rank is, or was: Python stacks, innermost frame first, each frame as file, line and function."""
+"""Python stacks of a rank, innermost frame first, each frame as its site."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import re
 from typing import TYPE_CHECKING
 
-from .places import place as site
+from .sites import site
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -15,7 +15,7 @@ _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # all of th
 
 
 def place(stack: Sequence[str]) -> str:
-    """The frame to name: the innermost one outside of torch, and the collective of torch's that it is in."""
+    """Return the innermost frame outside of torch, and the collective of torch that it is in."""
     ours = site(os.path.join(_HERE, ""), 0, "").partition(":")[0]
     outside = [
         frame for frame in stack if not frame.startswith(("torch/", ours, "threading.py", "typing_extensions.py"))
@@ -26,7 +26,7 @@ def place(stack: Sequence[str]) -> str:
 
 
 def of_error(error: BaseException) -> list[str]:
-    """The frames that an exception came through."""
+    """Return the frames that an exception passed through."""
     frames = []
     trace = error.__traceback__
     while trace is not None:
@@ -36,12 +36,12 @@ def of_error(error: BaseException) -> list[str]:
 
 
 def of_dump(text: str) -> list[str]:
-    """The stack that speaks of a collective, of all that faulthandler writes; else the main thread's."""
+    """Return the stack that is in a collective, of all that faulthandler writes; else the main thread's."""
     stacks: list[list[str]] = []
     for line in text.splitlines():
         if "most recent call first" in line:
             stacks.append([])
         elif stacks and (found := re.match(r'\s+File "(.*)", line (\d+) in (.*)', line)):
             stacks[-1].append(site(found[1], int(found[2]), found[3]))
-    speaking = [stack for stack in stacks if any("distributed_c10d.py" in frame for frame in stack)]
-    return next(iter(speaking), stacks[-1] if stacks else [])
+    collective = [stack for stack in stacks if any("distributed_c10d.py" in frame for frame in stack)]
+    return next(iter(collective), stacks[-1] if stacks else [])

@@ -1,4 +1,4 @@
-"""The functions of ``torch.distributed``, by name, and the modules that have them."""
+"""The functions of ``torch.distributed``, and the modules that have them by name."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 Place = tuple[dict[str, Any], str, str]
-"""A module's names, one of them, and the function of torch's that it stands for."""
+"""A module's namespace, a name in it, and the name of the torch function that it is bound to."""
 
 
 def find(name: str) -> Any:
-    """A function by its name; None where this torch does not have it."""
+    """Return a function by its name; None where this torch does not have it."""
     import torch.distributed as dist
 
     return getattr(dist, name, None) or getattr(dist.distributed_c10d, name, None)
 
 
 def places(names: Iterable[str]) -> list[Place]:
-    """Where the modules that are imported have these functions, under whatever name of their own.
+    """Return where imported modules have these functions, also under other names.
 
-    To be called before the fork that replaces them: looking at all there is would have the fork copy its memory.
+    Call it before the fork that replaces them: a scan of all modules in the fork would copy its memory.
     """
     originals = {id(real): name for name in names if (real := find(name)) is not None}
     found: list[Place] = []
     for module in list(sys.modules.values()):
-        # not vars(): a module that loads itself late would do so
+        # not vars(), which would trigger a lazy module
         has = object.__getattribute__(module, "__dict__") if isinstance(module, ModuleType) else {}
         if originals.keys().isdisjoint(map(id, has.values())):  # of thousands of modules, nearly all
             continue

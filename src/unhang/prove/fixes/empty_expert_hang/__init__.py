@@ -1,13 +1,13 @@
 """megatron-core: the real ``MoELayer``, its router, dispatcher and ``TEGroupedMLP``, on real expert-parallel ranks.
 
-Transformer Engine does not run on a CPU. Stand-ins (in ``moe_layer``) are the grouped linears, what pads rows for fp8,
-and what recomputation needs of it, or compiles in C++. A linear either keeps the autograd graph on empty input, or
-returns a fresh empty tensor there, as the backends do that the fix is a safeguard against; under fp8 it refuses rows
-that are not aligned, as an fp8 GEMM does, but computes in float32. So this shows what follows from such a backend, and
-that the rewrite cures it; not which backend is one, nor anything of fp8 numbers, kernels, streams, the fused path, or
-the flex dispatchers.
+Transformer Engine does not run on a CPU. The stand-ins (in ``moe_layer``) are the grouped linears, the padding of rows
+for fp8, and what recomputation takes from it or compiles in C++. On empty input, a linear either keeps the autograd
+graph or returns a new empty tensor, as do the backends that the fix guards against. Under fp8 it refuses rows that are
+not aligned, as an fp8 GEMM does, but computes in float32. So this shows the effect of such a backend, and that the
+rewrite cures it. It does not show which backend is one, nor fp8 numbers, kernels, streams, the fused path, or the flex
+dispatchers.
 
-Each case goes through several steps: tokens for all ranks, none for those but the first, and tokens for all again.
+Each case has several steps: tokens for all ranks, tokens only for the first one, and tokens for all again.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from ...cases import CRASHED, DIFFERS, HUNG, PASSED, Case, Outcome, Topology
 from ...ranks import gloo, megatron, shims
 from ...ranks.operations import ranges
 from . import moe_layer
+from .transformer_engine import DISTRIBUTIONS as DISTRIBUTIONS
+from .transformer_engine import about as about
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
@@ -54,21 +56,21 @@ def _cases() -> Iterator[Case]:
 
 
 def _variant(base: Case, name: str, untouched: str, **options: Any) -> Case:
-    told = {"cuts": untouched == HUNG, **base.options, **options}
+    chosen = {"cuts": untouched == HUNG, **base.options, **options}
     at = _BACKWARD if untouched == HUNG else ""
-    return base._replace(name=f"{base.name}-{name}", untouched=untouched, at=at, options=told)
+    return base._replace(name=f"{base.name}-{name}", untouched=untouched, at=at, options=chosen)
 
 
 CASES = tuple(_cases())
 
 
 def ruled_out(topology: Topology) -> str:
-    """Why the defect cannot come up."""
-    return "with EP 1 every rank has all experts, and waits for no other's tokens" if topology.ep == 1 else ""
+    """Return why the defect cannot occur; empty where it can."""
+    return "with EP 1 every rank has all experts and waits for no other rank's tokens" if topology.ep == 1 else ""
 
 
 def case_for(topology: Topology, upstream: str, shapes: Collection[str]) -> Case:
-    """The smallest job that shows it, whatever the user's sizes: what they change is how likely an empty rank is."""
+    """Return the smallest job that has the defect. The user's sizes only change how likely an empty rank is."""
     return next(case for case in CASES if case.name == "alltoall-cuts")
 
 
@@ -79,24 +81,24 @@ class Step(NamedTuple):
     """What one rank did in one step."""
 
     tokens: int
-    """Tokens that its experts were given."""
+    """Tokens that its experts got."""
     shape: tuple[int, ...]
     reaches_input: bool
     """Whether the input has a gradient."""
     gradients: dict[str, float | None]
-    """The largest of each weight of its experts, by name; None where there is none."""
+    """The largest absolute gradient of each weight of its experts, by name; None where it has none."""
     differs: tuple[str, ...]
-    """What is not bit by bit what the untouched forward gives: names of gradients, or the output."""
+    """Gradients, by name, and the output, where they are not bit-identical to the untouched forward's."""
 
 
 def prepare() -> None:
-    """Import megatron-core, for CPU."""
+    """Import megatron-core for a CPU."""
     shims.cuda_on_cpu()
     moe_layer.stand_in()
 
 
 def run(case: Case, deadline_s: float) -> Outcome:
-    """Run the steps on every rank, and look at the gradients."""
+    """Run the steps on every rank, and check the gradients."""
 
     def body(rank: int) -> list[Step]:
         shims.gloo_as_nccl()
@@ -110,11 +112,11 @@ def run(case: Case, deadline_s: float) -> Outcome:
         return Outcome(world.status, f"{_BACKWARD}: " * is_backward + world.text())
     values: list[list[Step]] = [rank.value for rank in world.ranks]
     wrong = _wrong(case, values)
-    return Outcome(DIFFERS, wrong) if wrong else Outcome(PASSED, _told(case, values))
+    return Outcome(DIFFERS, wrong) if wrong else Outcome(PASSED, _summary(case, values))
 
 
 def _steps(case: Case, rank: int) -> list[Step]:
-    """Go through the steps as one rank."""
+    """Run the steps as one rank."""
     import torch
     import torch.distributed as dist
 
@@ -125,7 +127,7 @@ def _steps(case: Case, rank: int) -> list[Step]:
     if case.options.get("compare"):
         forwards.append(types.MethodType(moe_layer.untouched_forward(), layer.experts))
     model = moe_layer.wrapped(layer) if case.options.get("ddp") else layer
-    told = []
+    steps = []
     for number, kind in enumerate(_kinds(case, rank)):
         _set_router(layer, kind)
         results = []
@@ -133,17 +135,17 @@ def _steps(case: Case, rank: int) -> list[Step]:
             layer.experts.forward = forward
             torch.manual_seed(100 * number + rank)
             results.append(_once(model, layer, torch.rand(_TOKENS, 1, moe_layer.HIDDEN, requires_grad=True)))
-            dist.barrier()  # a step ends with collectives on other groups: no rank comes to the next one alone
+            dist.barrier()  # a step ends with collectives on other groups: no rank may start the next one early
         given, gradients = results[0]
         names = given.keys() if len(results) > 1 else ()
         differs = tuple(name for name in names if not _equal(given[name], results[1][0][name]))
         reaches = given["input"] is not None
-        told.append(Step(tokens[-1], tuple(given["output"].shape), reaches, gradients, differs))
-    return told
+        steps.append(Step(tokens[-1], tuple(given["output"].shape), reaches, gradients, differs))
+    return steps
 
 
 def _once(model: Any, layer: Any, tokens: Any) -> tuple[dict[str, Any], dict[str, float | None]]:
-    """Forward and backward: the tensors that come out, and the largest of each of the experts' gradients."""
+    """Run forward and backward; return the resulting tensors, and the largest of each of the experts' gradients."""
     is_wrapped = model is not layer
     if is_wrapped:
         model.zero_grad_buffer()
@@ -170,21 +172,21 @@ def _equal(one: Any, other: Any) -> bool:
 
 
 def _kinds(case: Case, rank: int) -> Sequence[str]:
-    """The steps of a rank: with replicas of the experts, those of the first expert-parallel group alone lack tokens."""
+    """Return the steps of a rank. Of replicas of the experts, only the first expert-parallel group lacks tokens."""
     if case.options.get("compare") or rank >= case.topology.ep:
         return _WITH_TOKENS
     return _STEPS
 
 
 def _set_router(layer: Any, kind: str) -> None:
-    """Make the router choose: as it comes, the experts of rank 0, or one expert of each rank."""
+    """Make the router choose any expert, the experts of rank 0, or one expert of each rank."""
     import torch
 
     weight = layer.router.weight
     with torch.no_grad():
         if kind == _FULL:
             drawn = torch.randn(weight.shape, generator=torch.Generator().manual_seed(0))
-            weight.copy_(drawn - drawn.mean(dim=1, keepdim=True))  # so that every expert is some token's choice
+            weight.copy_(drawn - drawn.mean(dim=1, keepdim=True))  # so that every expert gets tokens
         else:
             local = moe_layer.EXPERTS // _EP2.ep
             chosen = range(local) if kind == _EMPTY else range(0, moe_layer.EXPERTS, local)
@@ -193,7 +195,7 @@ def _set_router(layer: Any, kind: str) -> None:
 
 
 def _wrong(case: Case, values: list[list[Step]]) -> str:
-    """What is wrong with the steps of all ranks; empty where each has the gradients that it should have."""
+    """Return what is wrong with the steps of all ranks; empty where each has the right gradients."""
     for rank, steps in enumerate(values):
         for number, (kind, step) in enumerate(zip(_kinds(case, rank), steps), 1):
             has_none = _lacks_tokens(case, rank, kind)
@@ -205,11 +207,11 @@ def _wrong(case: Case, values: list[list[Step]]) -> str:
             if missing or not step.gradients:
                 return f"{where}: no gradient of {', '.join(missing) or 'any expert'}"
             if step.differs:
-                return f"{where}: not what the untouched forward gives: {', '.join(step.differs)}"
+                return f"{where}: differs from the untouched forward: {', '.join(step.differs)}"
             if has_none != (not any(step.gradients.values())) and not case.options.get("ddp"):
                 return f"{where}: {step.tokens} tokens, gradients {step.gradients}"
             if step.gradients != values[rank % case.topology.ep][number - 1].gradients:
-                return f"{where}: gradients differ from those of its replica on rank {rank % case.topology.ep}"
+                return f"{where}: gradients differ from its replica on rank {rank % case.topology.ep}"
     return ""
 
 
@@ -217,10 +219,10 @@ def _lacks_tokens(case: Case, rank: int, kind: str) -> bool:
     return kind == _EMPTY and kind in _kinds(case, rank) and rank % case.topology.ep > 0
 
 
-def _told(case: Case, values: list[list[Step]]) -> str:
+def _summary(case: Case, values: list[list[Step]]) -> str:
     steps = f"{len(values[0])} steps"
     if case.options.get("compare"):
         return f"{steps} with tokens: output and all gradients bit-identical to the untouched forward"
     empty = ranges(rank for rank in range(len(values)) if _lacks_tokens(case, rank, _EMPTY))
-    added = "" if case.options.get("ddp") else ", and all are zero there"  # with replicas, those of another are added
+    added = "" if case.options.get("ddp") else ", and all are zero there"  # replicas add their gradients
     return f"{steps}: rank {empty} has no token in one; every gradient of fc1 and fc2 exists{added}"

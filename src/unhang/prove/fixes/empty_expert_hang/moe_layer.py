@@ -1,4 +1,4 @@
-"""A real ``MoELayer`` of megatron-core on a CPU: what Transformer Engine would give it are stand-ins."""
+"""A real ``MoELayer`` of megatron-core on a CPU, with stand-ins for Transformer Engine."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ _MODULE = "megatron.core.transformer.moe.experts"
 
 
 def stand_in() -> None:
-    """Import the layer, and put what it wants of Transformer Engine, or compiles in C++, into place for good."""
+    """Import the layer, and replace what it takes from Transformer Engine or compiles in C++, for good."""
     importlib.import_module("megatron.core.transformer.moe.moe_layer")
     importlib.import_module(_MODULE)
     vars(importlib.import_module("megatron.core.transformer.moe.moe_utils")).setdefault("te_general_gemm", None)
     random: Any = importlib.import_module("megatron.core.tensor_parallel.random")
-    if not hasattr(random, "FP8GlobalStateManager"):  # recomputation asks Transformer Engine, with fp8 or without
+    if not hasattr(random, "FP8GlobalStateManager"):  # recomputation asks Transformer Engine, even without fp8
         random.FP8GlobalStateManager = types.SimpleNamespace(is_fp8_enabled=lambda: False)
         random.activation_recompute_forward = random.fp8_autocast = lambda **_: contextlib.nullcontext()
-    if hasattr(random, "_share_storage_ext"):  # else it compiles this, and keeps it in the user's cache
+    if hasattr(random, "_share_storage_ext"):  # otherwise it compiles this into the user's cache
         random._share_storage_ext = types.SimpleNamespace(share_storage=_share_storage)
 
 
 def make(options: Mapping[str, Any], ep: int) -> Any:
-    """A real layer whose grouped linears are stand-ins, on a rank that has its groups; of ``ep`` ranks in a group.
+    """Return a real layer whose grouped linears are stand-ins, for an expert-parallel size of ``ep``.
 
-    Options: ``dispatcher``, as the configuration names it; ``cuts``, whether the linears cut the graph on empty input;
-    ``recompute`` of the activation; ``on_input``, probabilities applied to the input; ``fp8``, for which the experts
-    pad their rows, or, if ``aligned``, the router has done so.
+    The rank must have its groups. Options: ``dispatcher``, its name in the configuration; ``cuts``, whether the linears
+    cut the graph on empty input; ``recompute`` of the activation; ``on_input``, probabilities applied to the input;
+    ``fp8``, for which the experts pad their rows, or the router if ``aligned``.
     """
     import torch
     from megatron.core.transformer.moe.moe_layer import MoELayer, MoESubmodules
@@ -70,7 +70,7 @@ def make(options: Mapping[str, Any], ep: int) -> Any:
     torch.manual_seed(1)
     layer = MoELayer(config, MoESubmodules(experts=_spec(options)))
     if options.get("fp8"):
-        # now that the layer is made, which would have asked for Transformer Engine
+        # only now: with fp8 the layer's constructor asks for Transformer Engine
         config.fp8 = "hybrid"
         for name in ("moe_router_padding_for_fp8", "moe_router_padding_for_quantization"):
             if hasattr(config, name):
@@ -82,7 +82,7 @@ def make(options: Mapping[str, Any], ep: int) -> Any:
 
 
 def wrapped(layer: Any) -> Any:
-    """The layer in Megatron's own data parallelism, which reduces each gradient as soon as it is there."""
+    """Return the layer in Megatron's own data parallelism, which reduces each gradient as soon as it exists."""
     from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
 
     ddp = DistributedDataParallelConfig(overlap_grad_reduce=True, use_distributed_optimizer=False)
@@ -90,7 +90,7 @@ def wrapped(layer: Any) -> Any:
 
 
 def untouched_forward() -> Any:
-    """The forward as it is installed, whichever variant is imported."""
+    """Return the installed forward, whichever variant is imported."""
     package = sys.modules[_MODULE.rpartition(".")[0]]
     spec = PathFinder.find_spec(_MODULE, package.__path__)
     assert spec is not None
@@ -101,7 +101,7 @@ def untouched_forward() -> Any:
 
 
 def _spec(options: Mapping[str, Any]) -> Any:
-    """How a release wants to be told which experts to make."""
+    """Return the specification of the experts, in the form that this release takes."""
     from megatron.core.transformer.mlp import MLPSubmodules
     from megatron.core.transformer.spec_utils import ModuleSpec
 
@@ -112,14 +112,14 @@ def _spec(options: Mapping[str, Any]) -> Any:
         return functools.partial(module.TEGroupedMLP, submodules=submodules)
     submodules = MLPSubmodules(linear_fc1=linear, linear_fc2=linear)
     if "TEGroupedMLP" in vars(sys.modules["megatron.core.transformer.moe.moe_layer"]):
-        return submodules  # 0.10 chooses by the type of these
+        return submodules  # 0.10 chooses the experts by the type of these
     return ModuleSpec(module=module.TEGroupedMLP, submodules=submodules)
 
 
 def _linear(cuts: bool, alignment: int) -> Any:
-    """A class of grouped linears, with a matrix for each local expert, as Transformer Engine's are.
+    """Return a class of grouped linears, with a matrix for each local expert as in Transformer Engine.
 
-    ``cuts``: whether an empty input cuts the graph; ``alignment``: each expert's rows must be a multiple of it.
+    ``cuts``: whether an empty input cuts the graph. ``alignment``: each expert's rows must be a multiple of it.
     """
     import torch
 
@@ -128,7 +128,7 @@ def _linear(cuts: bool, alignment: int) -> Any:
         self.experts, self.outputs = experts, outputs
         for number in range(experts):
             weight = torch.nn.Parameter(torch.randn(outputs, inputs) / inputs)
-            weight.allreduce = False  # of the experts: reduced over their own data-parallel group
+            weight.allreduce = False  # reduced over the experts' own data-parallel group
             setattr(self, f"weight{number}", weight)
 
     def forward(self: Any, rows: Any, tokens: list[int]) -> tuple[Any, None]:
@@ -143,7 +143,7 @@ def _linear(cuts: bool, alignment: int) -> Any:
 
 
 def _pad(rows: Any, tokens: list[int]) -> tuple[Any, list[int]]:
-    """Zero rows behind those of each expert, up to the alignment: a stand-in for ``Fp8Padding``."""
+    """Pad the rows of each expert with zeros to the alignment, as ``Fp8Padding`` does."""
     import torch
 
     fill = [-count % _ALIGNMENT for count in tokens]
@@ -152,7 +152,7 @@ def _pad(rows: Any, tokens: list[int]) -> tuple[Any, list[int]]:
 
 
 def _unpad(rows: Any, tokens: list[int]) -> Any:
-    """What ``_pad`` was given, of its rows."""
+    """Remove the rows that ``_pad`` added."""
     import torch
 
     padded = [count + -count % _ALIGNMENT for count in tokens]
@@ -160,7 +160,7 @@ def _unpad(rows: Any, tokens: list[int]) -> Any:
 
 
 def _share_storage(emptied: Any, computed: Any) -> None:
-    """Give an emptied tensor its values back, below autograd."""
+    """Restore the values of an emptied tensor, below autograd."""
     storage, source = emptied.untyped_storage(), computed.untyped_storage()
     storage.resize_(source.nbytes())
     storage.copy_(source)

@@ -1,15 +1,15 @@
-"""Megatron-LM: what each rank of a pipeline is given of a batch of packed sequences, compared with the data.
+"""Megatron-LM: what each rank of a pipeline receives of a batch of packed sequences, compared with the data.
 
-Real: ``get_batch_on_this_tp_rank``, the groups, the stages, ``mtp_on_this_rank`` and the global arguments; in a source
+Real: ``get_batch_on_this_tp_rank``, the groups, the stages, ``mtp_on_this_rank`` and the global arguments. In a source
 tree also ``get_batch`` of ``pretrain_gpt``, which no wheel has, and the parameters for attention that it makes.
 Stand-ins: the data (one packed sample for each chunk and data-parallel rank, on the ranks that have a data loader), the
-arguments (only those that these functions read) and the model's config, which is not made of the arguments.
+arguments (only those that these functions read) and the model's config, which does not follow from the arguments.
 
-Where memory is made that nobody has written to, torch fills it with a fixed value, so that it is always told from data.
-Not seen: what attention makes of wrong metadata (a crash on the middle stages, a wrong loss on the last one), for no
-model runs; context parallelism with packed sequences, which needs Transformer Engine; Mamba's own ``get_batch``; and
-devices, CUDA graphs, padding masks and dynamic context parallelism. In a schedule of more than 64 ranks the values are
-those of the real job only where one process records a whole tensor-parallel group, as it does in the cases here.
+Torch fills uninitialized memory with a fixed value, so that it always differs from data. Not shown: the effect of wrong
+metadata on attention (a crash on the middle stages, a wrong loss on the last one), because no model runs; context
+parallelism with packed sequences, which needs Transformer Engine; Mamba's own ``get_batch``; devices, CUDA graphs,
+padding masks and dynamic context parallelism. In a schedule of more than 64 ranks, values are those of the real job
+only where one process records a whole tensor-parallel group, as in the cases here.
 """
 
 from __future__ import annotations
@@ -20,10 +20,9 @@ import importlib.util
 import typing
 from typing import TYPE_CHECKING
 
-from ...cases import CRASHED, DIFFERS, HUNG, PASSED, Case, Outcome
+from ...cases import DIFFERS, PASSED, Case, Outcome
 from ...ranks import gloo, megatron, schedule, shims
-from ...ranks.operations import Operation
-from ...ranks.operations import ranges as numbers
+from ...ranks.operations import Operation, ranges
 from .batches import Seen, batches
 from .cases import CASES as CASES
 from .cases import case_for as case_for
@@ -37,13 +36,13 @@ BESIDE = {"megatron-lm": ("megatron-core",), "megatron-core": ("megatron-lm",)}
 
 
 def prepare() -> None:
-    """Import Megatron-LM, for CPU; of a source tree also ``pretrain_gpt``."""
+    """Import Megatron-LM for a CPU, and ``pretrain_gpt`` of a source tree."""
     import torch
     import typing_extensions
 
-    if not hasattr(typing, "override"):  # before Python 3.12, which upstream asks for
+    if not hasattr(typing, "override"):  # before Python 3.12, which upstream requires
         typing.override = typing_extensions.override  # type: ignore[attr-defined]
-    torch.use_deterministic_algorithms(True, warn_only=True)  # what torch.empty gives is filled then
+    torch.use_deterministic_algorithms(True, warn_only=True)  # this also fills the result of torch.empty
     shims.cuda_on_cpu()
     importlib.import_module("megatron.training.utils")
     if importlib.util.find_spec("pretrain_gpt"):
@@ -51,7 +50,7 @@ def prepare() -> None:
 
 
 def run(case: Case, deadline_s: float) -> Outcome:
-    """Run one case: every rank asks for the batch of each of its chunks, and compares it with the data."""
+    """Run one case: every rank gets the batch of each of its chunks, and compares it with the data."""
     from megatron.core import parallel_state
 
     if case.harness == "ranks":
@@ -72,9 +71,8 @@ def run(case: Case, deadline_s: float) -> Outcome:
         megatron.initialize(case.topology, chunks=case.options.get("chunks"))
 
     found = schedule.check(case.topology.world, fresh, lambda _: batches(case))
-    if found.findings:
-        raised = any(finding.kind == "raised" for finding in found.findings)
-        return Outcome(CRASHED if raised else HUNG, found.text())
+    if found.status != PASSED:
+        return Outcome(found.status, found.text())
     outcome = _compared(case, found.values)
     if outcome.status == PASSED and "most" in case.options:
         return _counted(case, found.values, {rank: _broadcasts(steps) for rank, steps in found.programs.items()})
@@ -87,22 +85,22 @@ def _compared(case: Case, seen: Mapping[int, Seen]) -> Outcome:
         for fault in one.faults:
             faults.setdefault(fault, []).append(rank)
     if faults:
-        told = [f"{fault} (rank {numbers(set(where))})" for fault, where in sorted(faults.items())]
-        return Outcome(DIFFERS, "; ".join(told))
+        found = [f"{fault} (rank {ranges(set(where))})" for fault, where in sorted(faults.items())]
+        return Outcome(DIFFERS, "; ".join(found))
     chunks = sum(len(one.places) for one in seen.values())
     what = "packed-sequence metadata" if case.options.get("sft", True) else "batch"
     return Outcome(PASSED, f"the data's own {what} in each of {chunks} chunks on {len(seen)} ranks")
 
 
 def _counted(case: Case, seen: Mapping[int, Seen], issued: Mapping[int, int]) -> Outcome:
-    """Whether no rank issued more than it may; with a digest of all that was given, to compare sources by."""
+    """Check that no rank issued more broadcasts than allowed. The digest of all batches is to compare sources by."""
     for rank, one in seen.items():
         most = sum(case.options["most"][place] for place in one.places)
         if issued[rank] > most:
             return Outcome(
                 DIFFERS, f"rank {rank} issues {issued[rank]} broadcasts as {'+'.join(one.places)}, not {most}"
             )
-    digest = hashlib.sha256("\n".join(one.told for one in seen.values()).encode()).hexdigest()[:12]
+    digest = hashlib.sha256("\n".join(one.received for one in seen.values()).encode()).hexdigest()[:12]
     loaders = [(rank, one) for rank, one in seen.items() if rank % case.topology.tp == 0]
     each = ", ".join(f"{'+'.join(one.places)} {issued[rank]}" for rank, one in loaders)
     return Outcome(PASSED, f"broadcasts: {each}; batches {digest}")

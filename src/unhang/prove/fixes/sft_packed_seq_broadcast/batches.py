@@ -1,6 +1,6 @@
-"""What one rank of a Megatron-LM job is given of a batch of packed sequences, and what of that is wrong.
+"""What one rank of a Megatron-LM job receives of a batch of packed sequences, and what is wrong with it.
 
-Called is ``get_batch_on_this_tp_rank``, or in a source tree ``get_batch`` of ``pretrain_gpt``, with the real groups,
+It calls ``get_batch_on_this_tp_rank``, or in a source tree ``get_batch`` of ``pretrain_gpt``, with the real groups,
 stages, global arguments and ``mtp_on_this_rank``.
 """
 
@@ -25,17 +25,17 @@ _FIELDS = {
 
 
 class Seen(NamedTuple):
-    """What one rank was given, chunk by chunk."""
+    """What one rank received, chunk by chunk."""
 
     faults: tuple[str, ...]
     places: tuple[str, ...]
-    """Which part of the pipeline each chunk was served as."""
-    told: str
-    """All that it was given."""
+    """The part of the pipeline that each chunk was served as."""
+    received: str
+    """Everything that it received, as text."""
 
 
 def batches(case: Case) -> Seen:
-    """What this rank is given, for each of its chunks in order. To be called once the groups are made."""
+    """Return what this rank receives for each of its chunks, in order. Call it once the groups are made."""
     from megatron.core import parallel_state
     from megatron.core.transformer.multi_token_prediction import mtp_on_this_rank
     from megatron.training import global_vars
@@ -45,11 +45,11 @@ def batches(case: Case) -> Seen:
         global_vars.set_args(_arguments(case))
     config = _config(case)
     through = _through_get_batch if case.options.get("through") else _directly
-    faults, places, told = [], [], []
+    faults, places, received = [], [], []
     for chunk in range(chunks):
         stage = chunk if chunks > 1 else None
         with_mtp = mtp_on_this_rank(config, ignore_virtual=False, vp_stage=stage)
-        # the function itself looks at the rank alone, pretrain_gpt at the chunk
+        # the function only looks at the rank, pretrain_gpt at the chunk
         seen_as = {"ignore_virtual": False, "vp_stage": stage} if case.options.get("through") else {}
         place = _place(case.topology.pp == 1 or with_mtp, seen_as)
         data = _sample(parallel_state.get_data_parallel_rank() * chunks + chunk, bool(case.options.get("sft", True)))
@@ -58,8 +58,8 @@ def batches(case: Case) -> Seen:
         if wrong := ", ".join(_faults(case, place, given, data, has_loader)):
             faults.append(wrong if place == "whole" else f"on the {place} stage {wrong}")
         places.append(place)
-        told.append(repr(given))
-    return Seen(tuple(faults), tuple(places), repr(told))
+        received.append(repr(given))
+    return Seen(tuple(faults), tuple(places), repr(received))
 
 
 def _place(is_whole: bool, seen_as: Mapping[str, Any]) -> str:
@@ -73,14 +73,14 @@ def _place(is_whole: bool, seen_as: Mapping[str, Any]) -> str:
 
 
 def _directly(iterator: Any, _config: Any, with_mtp: bool, _stage: int | None) -> dict[str, Any]:
-    """The batch as the function itself returns it."""
+    """Return the batch from the function itself."""
     utils: Any = importlib.import_module("megatron.training.utils")
     batch = utils.get_batch_on_this_tp_rank(iterator, mtp_on_this_rank=with_mtp)
     return {name: _plain(item) for name, item in batch.items()}
 
 
 def _through_get_batch(iterator: Any, config: Any, _with_mtp: bool, stage: int | None) -> dict[str, Any]:
-    """The same, as ``pretrain_gpt`` hands it to the model: the metadata as the parameters for attention have it."""
+    """Return the batch that ``pretrain_gpt`` passes to the model, with the metadata from its attention parameters."""
     module: Any = importlib.import_module("pretrain_gpt")
     module.core_transformer_config_from_args = lambda *_, **__: config
     tokens, labels, loss_mask, _, position_ids, packed, *_ = module.get_batch(iterator, vp_stage=stage)
@@ -94,7 +94,7 @@ def _through_get_batch(iterator: Any, config: Any, _with_mtp: bool, stage: int |
 def _faults(
     case: Case, place: str, given: Mapping[str, Any], data: Mapping[str, Any], has_loader: bool
 ) -> Iterable[str]:
-    """What this rank should have been given, and was not."""
+    """Yield what is wrong with the fields that this rank received."""
     sft = case.options.get("sft", True)
     if place == "middle" and case.options.get("middle") == "nothing":
         metadata: dict[str, Any] = dict.fromkeys(("cu_seqlens", "max_seqlen"))
@@ -102,19 +102,19 @@ def _faults(
         metadata = {name: _plain(data[name]) if sft else None for name in ("cu_seqlens", "max_seqlen")}
     fields = {name: _plain(data[name]) for name in _FIELDS[place]}
     if sft and place == "middle" and not has_loader and "buffers" not in case.options:
-        fields = {name: None for name in given if name not in metadata}  # nothing else was sent there
+        fields = {name: None for name in given if name not in metadata}  # only the metadata is sent there
     for name, value in {**metadata, **fields}.items():
         if given[name] != value:
             yield f"{name} is " + ("None" if given[name] is None else "not None" if value is None else "not the data's")
 
 
 def _plain(item: Any) -> Any:
-    """The values of a tensor, whatever its dimensions; other things as they are."""
+    """Return the flat values of a tensor, an int as a list, and anything else as it is."""
     return item.reshape(-1).tolist() if hasattr(item, "reshape") else [item] if isinstance(item, int) else item
 
 
 def _sample(number: int, packed: bool) -> dict[str, Any]:
-    """A batch of one sample, unlike that of any other number nearby; if packed, of two sequences or more."""
+    """Return a batch of one sample, which differs from those of nearby numbers; if packed, of two or more sequences."""
     import torch
 
     tokens = torch.arange(_LENGTH)[None] + 100 * number

@@ -1,4 +1,4 @@
-"""The cases of ``sft-packed-seq-broadcast``: a set for each shape of the target, and those of a user's job."""
+"""The cases of ``sft-packed-seq-broadcast``: a set for each shape of the target, and the case of a user's job."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _BROADCAST = "in _broadcast"
 _VIRTUAL, _MTP = {"chunks": 2}, {"mtp": True}
 _GET_BATCH = {"through": "get_batch"}
 _SMALL, _LARGE = Topology(tp=2, pp=4), Topology(tp=4, pp=8, dp=8)
-# Without --sft the broadcasts are these, no more: a whole batch, the first stage's, a middle one's, the last one's.
+# The most broadcasts without --sft: of a whole batch, on the first stage, on a middle one, on the last one.
 _BROADCASTS = {"whole": 6, "first": 4, "middle": 0, "last": 2}
 _BROADCASTS_0_16 = {"whole": 8, "first": 6, "middle": 2, "last": 4}
 
@@ -41,7 +41,7 @@ CASES = (
     Case("tp2-pp1", Topology(tp=2), "ranks", PASSED, core=True),
     *_controls(_BROADCASTS),
 )
-"""0.17 and dev, through ``get_batch_on_this_tp_rank`` alone."""
+"""0.17 and dev, through ``get_batch_on_this_tp_rank`` only."""
 CASES_0_16 = (
     *(
         Case(name, topology, "schedule", HUNG, _BROADCAST, {**options, "buffers": True}, core=True)
@@ -55,14 +55,14 @@ CASES_0_16 = (
     ),
     *_controls(_BROADCASTS_0_16),
 )
-"""0.16, where sender and receiver issue different broadcasts on every stage."""
+"""0.16: sender and receiver issue different broadcasts on every stage."""
 CASES_OF_TREES = (
     Case("get-batch-tp2-pp4", _SMALL, "ranks", DIFFERS, _LAST, _GET_BATCH, core=True),
     Case("get-batch-tp2-pp4-mtp", _SMALL, "ranks", DIFFERS, _MIDDLE, {**_GET_BATCH, **_MTP}),
     Case("get-batch-tp2-pp4-virtual", _SMALL, "ranks", CRASHED, "TypeError", {**_GET_BATCH, **_VIRTUAL}),
     Case("get-batch-tp2-pp1", Topology(tp=2), "ranks", PASSED, options=_GET_BATCH),
 )
-"""What ``pretrain_gpt`` makes of it, where it asks for the metadata on middle stages too: 0.17, and dev since then."""
+"""0.17 and newer dev, through ``pretrain_gpt``, which asks for the metadata on middle stages too."""
 _NULLED = {
     "tp1-pp4": (DIFFERS, _MIDDLE),
     "get-batch-tp2-pp4": (CRASHED, "TypeError"),
@@ -78,10 +78,10 @@ def _nulled(cases: Iterable[Case]) -> tuple[Case, ...]:
 
 
 CASES_NULLED = _nulled(CASES)
-"""Dev at its newest: middle stages lose the metadata on the sender too, so that TP 1 is no control there."""
+"""Newest dev: middle stages lose the metadata on the sender too, so TP 1 is no control."""
 CASES_OF_NEWEST_TREES = (*CASES_NULLED, *_nulled(CASES_OF_TREES))
-"""Both for that."""
-# The shapes that these cases are for, as on record: untouched, and as we rewrite them.
+"""Newest dev, through the function and through ``pretrain_gpt``."""
+# The shapes of these cases: untouched and patched.
 _SHAPES_0_16 = frozenset({"5e80042fa2c81f1e", "3e6887506a0fb6f4"})
 _NULLING = frozenset({"2991e1d44541f615", "b9840013aa631b0a"})
 _UNPACKED = {**_GET_BATCH, "middle": "nothing"}
@@ -90,7 +90,7 @@ CASES_OF_OLDER_TREES = (
     Case("get-batch-tp2-pp4-virtual", _SMALL, "ranks", DIFFERS, _LAST, {**_UNPACKED, **_VIRTUAL}),
     Case("get-batch-tp2-pp1", Topology(tp=2), "ranks", PASSED, options=_UNPACKED),
 )
-"""The same for dev before that: middle stages ask for nothing, and stay unpacked."""
+"""Older dev, through ``pretrain_gpt``: middle stages ask for nothing and stay unpacked."""
 _NO_DIM = "'NoneType' object has no attribute 'dim'"
 CASES_OF_0_16_TREES = (
     Case("get-batch-tp2-pp4", _SMALL, "schedule", CRASHED, _NO_DIM, _UNPACKED, core=True),
@@ -98,19 +98,19 @@ CASES_OF_0_16_TREES = (
     Case("get-batch-tp2-pp1", Topology(tp=2), "schedule", HUNG, _BROADCAST, _UNPACKED),
     Case("get-batch-tp1-pp4", Topology(pp=4), "schedule", PASSED, options=_UNPACKED),
 )
-"""And for 0.16, where the last stage's receiver stumbles over what its peer never sends alike."""
+"""0.16, through ``pretrain_gpt``: the last stage's receiver fails on what its peer sends differently."""
 _FEW = 8
 
 
 def cases_for(upstream: str, shapes: Collection[str]) -> tuple[Case, ...]:
-    """The cases of a ``get_batch_on_this_tp_rank`` of this shape."""
+    """Return the cases for these shapes of ``get_batch_on_this_tp_rank``."""
     if not _SHAPES_0_16.isdisjoint(shapes):
         return CASES_0_16
     return CASES if _NULLING.isdisjoint(shapes) else CASES_NULLED
 
 
 def case_for(topology: Topology, upstream: str, shapes: Collection[str]) -> Case | None:
-    """A user's job; None where the processes that record it would part a tensor-parallel group."""
+    """Return the case of a user's job; None where the recording processes would split a tensor-parallel group."""
     world = topology.world
     workers = schedule.workers(world)
     if any(world * worker // workers % topology.tp for worker in range(workers)):

@@ -1,0 +1,91 @@
+"""From a wheel's plan to the rewritten wheel on disk."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from unhang import __version__
+from unhang.deliver.preview import with_rewrites
+from unhang.deliver.repack import repack
+from unhang.deliver.wheel import Wheel
+from unhang.judge.findings import Finding
+from unhang.rewrite.plan import Blocked, FilePlan, Plan
+from unhang.shapes import catalog
+from unhang.store import disk
+from unhang.store.receipt import sha256
+
+
+class WheelPlan(NamedTuple):
+    """What would change in a wheel."""
+
+    findings: Sequence[Finding]
+    """As they will be in the rewritten wheel."""
+    files: Mapping[str, FilePlan]
+    """By name in the wheel."""
+    blocked: tuple[Blocked, ...]
+
+
+class Output(NamedTuple):
+    """A rewritten wheel on disk."""
+
+    path: str
+    version: str
+    sha256: str
+    written: bool
+    """False if the file existed already with the same bytes."""
+
+
+def wheel_plan(wheel: Wheel, root: str, findings: Sequence[Finding], plan: Plan) -> WheelPlan:
+    """Return the plan for the copy of the wheel unpacked in ``root`` as a plan for the wheel.
+
+    The installations in the result name the wheel's file in place of the temporary folder.
+    """
+    after = [
+        item._replace(installation=item.installation._replace(root=wheel.file))
+        for item in with_rewrites(findings, plan.files, "in the rewritten wheel")
+    ]
+    blocked = [item._replace(installation=item.installation._replace(root=wheel.file)) for item in plan.blocked]
+    files = {os.path.relpath(file.path, root).replace(os.sep, "/"): file for file in plan.files}
+    return WheelPlan(after, files, tuple(blocked))
+
+
+def write(wheel: Wheel, plan: WheelPlan, folder: str) -> Output | None:
+    """Write the rewritten wheel into the folder, which is created if missing; None if the plan changes nothing.
+
+    Raises UnhangError ``bad-wheel``, and as ``disk.refusal`` does.
+    """
+    if not plan.files:
+        return None
+    changed = {name: file.after for name, file in plan.files.items()}
+    repacked = repack(wheel, changed, _notice(wheel, plan.files), catalog.generation())
+    path = os.path.join(folder, repacked.file)
+    return Output(path, repacked.version, sha256(repacked.data), _write(path, repacked.data))
+
+
+def _notice(wheel: Wheel, files: Mapping[str, FilePlan]) -> str:
+    """Return the text that Apache-2.0 asks for in a modified copy."""
+    lines = [
+        f"This is {wheel.distribution} {wheel.version}, modified by unhang {__version__}.",
+        f"The unmodified wheel is {wheel.file}, sha256 {wheel.sha256}.",
+        "Files that were changed, and the fixes that changed them:",
+        *(f"  {name}: {', '.join(sorted({t.fix for t, *_ in file.steps}))}" for name, file in files.items()),
+        "Also METADATA (its version) and RECORD. The modifications are under the Apache License 2.0; each changed",
+        "function says in a comment that it was changed. Not supported by the authors of the unmodified release.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _write(path: str, data: bytes) -> bool:
+    """Write the file atomically; return False if it has these bytes already."""
+    folder, name = os.path.split(path)
+    with disk.about(path):
+        os.makedirs(folder, exist_ok=True)
+        if disk.read(path) == data:
+            return False
+        draft = os.path.join(folder, f".{name}.new")
+        disk.write(draft, data, replace=True)
+        disk.run(os.replace, draft, path)
+        disk.sync_dir(folder)
+    return True

@@ -1,0 +1,202 @@
+"""Proves the fixes on what is installed: for each fix x installation, which cases to run, on which files."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from unhang.errors import UnhangError
+from unhang.find import environment
+from unhang.judge.decide import DRIFTED, UNLISTED, URGENCY
+from unhang.judge.findings import Finding
+from unhang.prove import answers, host
+from unhang.prove.answers import NOTHING, UNKNOWN, Line
+from unhang.prove.cases import Case, Topology
+from unhang.prove.sides import Sides, sides
+from unhang.records import Environment, Installation
+from unhang.rewrite.plan import Original
+
+_DEADLINE_S = 20.0  # a rank that has not ended by then has hung; on a busy machine it needs half a second
+_VERSIONS = """
+import sys
+from importlib import metadata
+answer = {}
+for name in sys.argv[1:]:
+    try:
+        answer[name] = metadata.version(name)
+    except metadata.PackageNotFoundError:
+        pass
+"""
+
+
+class Job(NamedTuple):
+    """What ``unhang prove`` was asked to prove."""
+
+    environment: Environment
+    installations: Sequence[Installation]
+    findings: Sequence[Finding]
+    originals: Mapping[str, Original]
+    """What the receipt keeps of each file, by the file's real path."""
+    python: str
+    """The interpreter that runs the proofs."""
+    topology: Topology | None
+    """The user's own; None to run the proofs' own cases."""
+
+
+class Proved(NamedTuple):
+    """The answers, and the versions of the interpreter that ran the proofs."""
+
+    lines: Sequence[Line]
+    versions: Mapping[str, str]
+    """``python`` and ``torch``; empty where nothing was run."""
+
+
+def interpreter(place: Environment, python: str | None, cwd: str, environ: Mapping[str, str]) -> str:
+    """Return the interpreter to run proofs in: the environment's, else the one that ``python`` names.
+
+    Raises UnhangError ``no-interpreter`` where the environment is a folder and ``python`` is None, and as
+    ``environment.choose``.
+    """
+    if place.python is not None:
+        return place.python
+    chosen = environment.choose(python, cwd, environ).python if python is not None else None
+    if chosen is None:
+        message = f"{place.found_by} names a folder, but a proof needs an interpreter to run in"
+        raise UnhangError("no-interpreter", message, path=place.prefix, hint="name one that has torch: --python PY")
+    return chosen
+
+
+def prove(job: Job) -> Proved:
+    """Run the proofs of a job. Raises UnhangError ``no-torch`` and ``broken-interpreter``."""
+    lines: list[Line] = []
+    versions: Mapping[str, str] = {}
+    for group in _grouped(job.findings):
+        proved = _prove(job, group)
+        lines += proved.lines
+        versions = proved.versions or versions
+    return Proved(lines, versions)
+
+
+def _prove(job: Job, group: Sequence[Finding]) -> Proved:
+    """Run the proof of the findings of one fix on one installation, where there is something to run."""
+    first = min(group, key=lambda finding: URGENCY.index(finding.verdict.verdict))
+    place, fix, verdict = first.installation, first.target.fix, first.verdict
+    line = Line(place.upstream, place.version, place.root, fix, verdict.verdict, UNKNOWN, "")
+    if verdict.verdict in (DRIFTED, UNLISTED):
+        hint = f"; hint: {verdict.hint}" if verdict.hint else ""
+        return _only(line, UNKNOWN, f"no proof knows this source: {verdict.detail}{hint}")
+    both = _sides(job, group)
+    if isinstance(both, str):
+        return _only(line, UNKNOWN, both)
+    if not both.patched:
+        return _only(line, NOTHING, verdict.detail)
+    proof = _proof(fix)
+    if proof is None:
+        return _only(line, UNKNOWN, "this unhang has no proof of it")
+    ruled_out = getattr(proof, "ruled_out", None)
+    if job.topology is not None and ruled_out is not None and (why := ruled_out(job.topology)):
+        return _only(line, NOTHING, why)
+    cases, why = _cases(job, proof, group)
+    line = line._replace(detail="; ".join(filter(None, (why or both.note, _about(job, proof)))))
+    return _only(line, UNKNOWN, line.detail) if why else _run(job, line, both, _beside(job, proof, first), cases)
+
+
+def _only(line: Line, answer: str, detail: str) -> Proved:
+    return Proved([line._replace(answer=answer, detail=detail)], {})
+
+
+def _run(job: Job, line: Line, both: Sides, beside: Mapping[str, bytes], cases: Sequence[Case]) -> Proved:
+    """Run the cases on both sides, and return a line for each."""
+    names = [case.name for case in cases]
+    variants = {host.PATCHED: ({**beside, **both.patched}, names)}
+    if both.untouched is not None:
+        variants[host.UNTOUCHED] = {**beside, **both.untouched}, names
+    answer = host.ask(job.python, line.fix, _path(job), variants, cases, deadline_s=_DEADLINE_S)
+    untouched, patched = answer.outcomes.get(host.UNTOUCHED, {}), answer.outcomes[host.PATCHED]
+    lines = [answers.judged(line, case, untouched.get(case.name), patched[case.name]) for case in cases]
+    return Proved(lines, {"python": answer.python, "torch": answer.torch})
+
+
+def _sides(job: Job, group: Sequence[Finding]) -> Sides | str:
+    """Return both sides of the findings of one fix on one installation, or why there are none."""
+    try:
+        return sides(group, job.originals)
+    except UnhangError as error:
+        if error.code != "not-provable":
+            raise
+        return error.message
+
+
+def _cases(job: Job, proof: Any, group: Sequence[Finding]) -> tuple[Sequence[Case], str]:
+    """Return the cases to run for the findings of one fix on one installation, or why there are none."""
+    upstream, shapes = group[0].installation.upstream, {finding.seen.shape for finding in group if finding.seen.shape}
+    installed = {place.upstream for place in job.installations}
+    missing = [name for name in _needs(proof, upstream) if name not in installed]
+    if missing:
+        return (), f"the proof also needs {', '.join(missing)}, which is not installed here"
+    if job.topology is None:
+        if hasattr(proof, "cases_for"):
+            every = proof.cases_for(upstream, shapes)
+        else:
+            every = getattr(proof, "CASES_BY_UPSTREAM", {}).get(upstream, proof.CASES)
+        return [case for case in every if case.core], ""
+    case_for = getattr(proof, "case_for", None)
+    case = case_for(job.topology, upstream, shapes) if case_for else None
+    if case is None:
+        return (), f"its proof has no case of this topology: {job.topology.text()}; without sizes it runs its own"
+    return [case], ""
+
+
+def _beside(job: Job, proof: Any, finding: Finding) -> dict[str, bytes]:
+    """Return the untouched files of the same fix in the other upstreams that the proof imports.
+
+    Otherwise a fix applied there would count as the fix of this installation.
+    """
+    files: dict[str, bytes] = {}
+    for group in _grouped(one for one in job.findings if one.target.fix == finding.target.fix):
+        if group[0].installation.upstream in _needs(proof, finding.installation.upstream):
+            both = _sides(job, group)
+            if isinstance(both, Sides):  # else it has drifted, and is used as it is
+                files.update(both.untouched or {})
+    return files
+
+
+def _needs(proof: Any, upstream: str) -> Sequence[str]:
+    """Return the other upstreams that the proof of an upstream imports."""
+    needs: Sequence[str] = getattr(proof, "BESIDE", {}).get(upstream, ())
+    return needs
+
+
+def _path(job: Job) -> list[str]:
+    """Return what goes first on the import path: roots that the interpreter does not find first by itself."""
+    found = job.installations
+    if job.environment.python is not None:
+        found = [
+            one for one in found
+            if one.kind == "source" and os.path.basename(one.root) not in ("site-packages", "dist-packages")
+        ]  # fmt: skip
+    return list(dict.fromkeys(one.root for one in found))
+
+
+def _about(job: Job, proof: Any) -> str:
+    """Return what the proof says of the versions that the interpreter has."""
+    if not hasattr(proof, "about"):
+        return ""
+    return str(proof.about(environment.ask(job.python, _VERSIONS, *proof.DISTRIBUTIONS, cwd=os.getcwd())))
+
+
+def _grouped(findings: Iterable[Finding]) -> list[list[Finding]]:
+    """Return the findings of each fix on each installation."""
+    groups: dict[tuple[Installation, str], list[Finding]] = {}
+    for finding in findings:
+        groups.setdefault((finding.installation, finding.target.fix), []).append(finding)
+    return list(groups.values())
+
+
+def _proof(fix: str) -> Any:
+    """Return the module of a proof, which imports no torch; None where there is none."""
+    name = f"unhang.prove.fixes.{fix.replace('-', '_')}"
+    return importlib.import_module(name) if importlib.util.find_spec(name) else None

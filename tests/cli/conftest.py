@@ -1,0 +1,23 @@
+"""Real releases for the tests of the commands."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from support import cli
+
+
+@pytest.fixture(scope="session")
+def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Lay out the three releases of the README in one folder, which no test changes."""
+    releases = (("megatron-core", "0.17.1"), ("verl", "0.7.1"), ("ms-swift", "4.6.0"))
+    return cli.unpack_targets(tmp_path_factory.mktemp("pristine") / "site", *releases)
+
+
+@pytest.fixture
+def site(pristine: Path, tmp_path: Path) -> Path:
+    """Copy them, so that the test can change them."""
+    return Path(shutil.copytree(pristine, tmp_path / "site"))

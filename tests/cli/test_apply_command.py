@@ -1,0 +1,102 @@
+"""`unhang apply`: what it writes, keeps and reports; on real releases."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+from pathlib import Path
+
+from support import cli, environments
+
+VERL = ("verl", "0.7.1")
+ENGINE = "verl/workers/engine/megatron/transformer_impl.py"
+KEYS = "upstream version location fix file function verdict shape code detail hint nearest".split()
+
+
+def test_commands_that_write_add_changed_to_each_result(site: Path) -> None:
+    for command in ("apply", "revert"):
+        results = cli.unhang(command, "--target", site, "--output-format", "json").json["results"]
+        assert all(list(result) == [*KEYS, "changed"] for result in results)
+        assert sum(result["changed"] for result in results) == 5
+
+
+def test_only_the_named_fix_and_upstream_are_changed(site: Path) -> None:
+    before = cli.tree(site)
+    ran = cli.unhang("apply", "--target", site, "--fix", "expert-dp-warmup", "--upstream", "ms-swift")
+    changed = {path for path, now in cli.tree(site).items() if now != before.get(path) and ".unhang" not in path}
+    assert ran.code == 0
+    assert changed == {
+        "swift/megatron/utils/megatron_lm_utils.py",
+        "ms_swift-4.6.0.dist-info/RECORD",
+    }
+    rest = cli.unhang("check", "--target", site, "--skip", "empty-expert-hang", "--skip", "sft-packed-seq-broadcast")
+    assert "2 needed" in rest.out
+    assert "empty-expert-hang" not in rest.out
+
+
+def test_a_required_fix_that_is_blocked_is_the_last_line(site: Path) -> None:
+    source = site / ENGINE
+    source.write_bytes(source.read_bytes().replace(b"self.is_mp_src_rank_with_outputs():", b"True:", 1))
+    ran = cli.unhang("apply", "--target", site, "--require", "mtp-cp-deadlock", "--require", "expert-dp-warmup")
+    assert ran.code == 1
+    last = ran.err.splitlines()[-1]
+    assert last.startswith("required fix not in place: mtp-cp-deadlock is drifted on verl 0.7.1")
+    assert "anchor is missing" in last
+    assert "do: " in last
+    assert "blocked: mtp-cp-deadlock on verl 0.7.1" in ran.err
+    assert "4 needed" not in cli.unhang("check", "--target", site).out, "the other fixes went in"
+    assert cli.unhang("check", "--target", site, "--require", "expert-dp-warmup", "--skip", "mtp-cp-deadlock").code == 0
+
+
+def test_a_fix_that_changes_collectives_asks_to_patch_every_node(site: Path) -> None:
+    quiet = cli.unhang("apply", "--target", site, "--fix", "empty-expert-hang")
+    assert "Patch every node" not in quiet.err
+    loud = cli.unhang("apply", "--target", site)
+    assert "Patch every node of a job, or none" in loud.err
+
+
+def test_a_file_keeps_its_mode_and_loses_its_hardlinks(site: Path, tmp_path: Path) -> None:
+    source, other = site / ENGINE, tmp_path / "cache.py"
+    os.chmod(source, 0o444)
+    os.link(source, other)
+    before = source.read_bytes()
+    assert cli.unhang("apply", "--target", site).code == 0
+    assert source.read_bytes() != before
+    assert other.read_bytes() == before, "a hardlink, as uv makes to its cache, keeps its bytes"
+    assert stat.S_IMODE(source.stat().st_mode) == 0o444
+
+
+def test_a_checkout_keeps_the_receipt_out_of_git(tmp_path: Path) -> None:
+    checkout = cli.unpack_targets(tmp_path / "verl", VERL)
+    git = ["git", "-c", "user.name=t", "-c", "user.email=t@t", "-C", str(checkout)]
+    subprocess.run([*git, "init", "-q"], check=True)
+    subprocess.run([*git, "add", "."], check=True)
+    subprocess.run([*git, "commit", "-qm", "x"], check=True)
+    exclude = (checkout / ".git/info/exclude").read_bytes()
+    assert cli.unhang("apply", "--source", checkout).code == 0
+    status = [*git, "status", "--porcelain"]
+    lines = subprocess.run(status, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert lines == [" M verl-0.7.1.dist-info/RECORD", f" M {ENGINE}"]
+    assert cli.unhang("revert", "--source", checkout).code == 0
+    assert subprocess.run(status, capture_output=True, check=True).stdout == b""
+    assert (checkout / ".git/info/exclude").read_bytes() == exclude
+
+
+def test_the_environments_own_python_recompiles_the_bytecode(tmp_path: Path) -> None:
+    venv, python, site = environments.make_env(tmp_path / "venv")
+    cli.unpack_targets(site, VERL)
+    subprocess.run([python, "-m", "compileall", "-q", str(site / ENGINE)], check=True)
+    (cached,) = (site / ENGINE).parent.glob("__pycache__/transformer_impl.*.pyc")
+    stale = cached.read_bytes()
+    before = cli.tree(venv)
+
+    by_variable = cli.unhang("check", env={"VIRTUAL_ENV": str(venv)})
+    assert f"environment: {python} (found by $VIRTUAL_ENV)" in by_variable.out
+    ran = cli.unhang("apply", "--python", python)
+    assert ran.code == 0
+    assert b"get_megatron_mtp_loss" in cached.read_bytes()
+    assert cached.read_bytes() != stale
+    assert (venv / "share/unhang/receipt.json").exists()
+    assert cli.unhang("revert", "--python", python).code == 0
+    assert cli.tree(venv) == before

@@ -1,0 +1,59 @@
+"""The process around a command: exit codes, and what becomes of errors."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import unhang
+from support import cli
+from unhang.cli import check_command
+from unhang.cli.main import main
+from unhang.errors import UnhangError
+
+
+def test_help_version_and_wrong_usage_have_their_exit_codes() -> None:
+    assert cli.unhang("--help").code == 0
+    assert cli.unhang("--version").out == f"unhang {unhang.__version__}\n"
+    assert cli.unhang("frobnicate").code == 2
+    assert cli.unhang("check", "--target", "/", "--python", "python3").code == 2
+
+
+def test_a_closed_pipe_gives_no_traceback(pristine: Path) -> None:
+    command = f"{sys.executable} -m unhang diff --target {pristine} | head -1"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, check=False, cwd="/")
+    assert b"Traceback" not in done.stderr
+
+
+def test_an_error_is_a_json_document_too(tmp_path: Path) -> None:
+    ran = cli.unhang("check", "--target", tmp_path, "--output-format", "json")
+    assert ran.code == 2
+    assert ran.json["schema"] == 1
+    assert list(ran.json["error"]) == ["code", "message", "path", "hint"]
+    assert (ran.json["error"]["code"], ran.json["error"]["path"]) == ("no-upstream", str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "message"),
+    [
+        (UnhangError("disk-full", "no space"), 2, "error[disk-full]: no space"),
+        (PermissionError(13, "Permission denied", "/site/a.py"), 2, "error[io]: Permission denied\n  in: /site/a.py"),
+        (OSError("no such device"), 2, "error[io]: no such device"),
+        (KeyboardInterrupt(), 130, "interrupted: nothing is half done"),
+        (ZeroDivisionError("oops"), 2, "error[internal]: this is a bug in unhang: ZeroDivisionError: oops"),
+    ],
+)
+def test_each_exception_has_its_exit_code_and_message(
+    error: BaseException, code: int, message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails(options: object) -> int:
+        raise error
+
+    monkeypatch.setattr(check_command, "run", fails)
+    assert main(["check"]) == code
+    out, err = capsys.readouterr()
+    assert (out, message in err) == ("", True)
+    assert ("Traceback" in err) is isinstance(error, ZeroDivisionError)

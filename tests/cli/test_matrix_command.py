@@ -1,0 +1,132 @@
+"""`unhang matrix` on the data of the compat matrix: formats, narrowing, errors."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import pytest
+
+from support import cli
+from unhang.cli.main import main
+from unhang.compat import radar
+from unhang.shapes import catalog
+from unhang.shapes.catalog import Fix
+from unhang.tell import matrix_text
+
+
+def test_json_has_a_row_for_every_release_and_every_fix() -> None:
+    document = cli.unhang("matrix", "--output-format", "json").json
+    assert list(document) == ["schema", "rows"]
+    assert document["schema"] == 1
+    assert all(list(row) == ["upstream", "version", "yanked", "fix", "verdict"] for row in document["rows"])
+    pairs = {(row["upstream"], row["version"], row["fix"]) for row in document["rows"]}
+    assert len(pairs) == len(document["rows"])
+    assert pairs == {
+        (upstream, version, fix)
+        for upstream, versions in catalog.releases().items()
+        for version in versions
+        for fix in catalog.fixes()
+    }
+    assert {row["verdict"] for row in document["rows"]} <= {"needed", "fixed-upstream", "not-affected"}
+    yanked = {(row["upstream"], row["version"]) for row in document["rows"] if row["yanked"]}
+    assert {("megatron-core", "0.18.1"), ("megatron-core", "0.19.1")} <= yanked
+
+
+def test_a_release_has_the_verdicts_of_the_fixes_pages() -> None:
+    def verdicts(upstream: str, version: str) -> dict[str, str]:
+        ran = cli.unhang("matrix", "--upstream", upstream, "--version", version, "--output-format", "json")
+        assert ran.code == 0
+        assert {(row["upstream"], row["version"]) for row in ran.json["rows"]} == {(upstream, version)}
+        return {row["fix"]: row["verdict"] for row in ran.json["rows"]}
+
+    none = dict.fromkeys(catalog.fixes(), "not-affected")
+    assert verdicts("verl", "0.7.0") == none
+    assert verdicts("verl", "0.7.1") == {**none, "mtp-cp-deadlock": "needed"}
+    assert verdicts("verl", "0.8.0") == {**none, "mtp-cp-deadlock": "fixed-upstream"}
+    assert verdicts("megatron-lm", "0.17.1") == {**none, "sft-packed-seq-broadcast": "needed"}
+    assert verdicts("megatron-core", "0.18.0") == {
+        "empty-expert-hang": "needed",
+        "expert-dp-warmup": "needed",
+        "mtp-cp-deadlock": "not-affected",
+        "sft-packed-seq-broadcast": "fixed-upstream",
+    }
+
+
+def test_the_command_narrows_by_fix_and_by_upstream() -> None:
+    whole = cli.unhang("matrix")
+    assert whole.code == 0
+    upstreams = ["megatron-core", "megatron-lm", "ms-swift", "verl"]
+    assert [line.split(":")[0] for line in whole.out.splitlines() if " releases" in line] == upstreams
+    assert max(map(len, whole.out.splitlines())) <= 80
+    one = cli.unhang("matrix", "--fix", "expert-dp-warmup", "--upstream", "ms-swift").out
+    assert "expert-dp-warmup" in one
+    assert "megatron-core" not in one
+    rest = cli.unhang("matrix", "--skip", "expert-dp-warmup").out
+    assert "expert-dp-warmup" not in rest
+    assert "ms-swift" not in rest
+    assert "empty-expert-" in rest
+
+
+def test_only_json_has_pairs_without_a_target() -> None:
+    pair = "matrix", "--fix", "mtp-cp-deadlock", "--upstream", "ms-swift", "--output-format"
+    assert cli.unhang(*pair, "text").out == f"{matrix_text.NO_TARGET}\n"
+    assert cli.unhang(*pair, "markdown").out == f"{matrix_text.NO_TARGET}\n"
+    assert {row["verdict"] for row in cli.unhang(*pair, "json").json["rows"]} == {"not-affected"}
+
+
+def test_markdown_is_all_on_stdout() -> None:
+    ran = cli.unhang("matrix", "--output-format", "markdown", "--upstream", "verl")
+    assert ran.out.startswith("### verl\n\n| releases | `mtp-cp-deadlock` |\n")
+    assert "| 0.7.1 | needed |" in ran.out
+    assert ran.err == ""
+
+
+@pytest.mark.parametrize(
+    ("environment", "coloured"),
+    [({}, False), ({"FORCE_COLOR": "1"}, True), ({"NO_COLOR": "1", "FORCE_COLOR": "1"}, False)],
+)
+def test_colour_only_if_asked_for(environment: dict[str, str], coloured: bool) -> None:
+    assert ("\x1b[" in cli.unhang("matrix", env=environment).out) is coloured
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["--version", "0.0.1.x"], "bad-version"),
+        (["--version", "99"], "no-such-release"),
+        (["--fix", "no-such-fix"], "unknown-fix"),
+        (["--skip", "no-such-fix"], "unknown-fix"),
+        (["--against-index", "--version", "0.17.1"], "bad-option"),
+    ],
+)
+def test_an_error_has_its_code_in_every_format(arguments: list[str], code: str) -> None:
+    text = cli.unhang("matrix", *arguments)
+    assert (text.code, text.out) == (2, "")
+    assert text.err.startswith(f"error[{code}]: ")
+    assert "hint: " in text.err
+    assert cli.unhang("matrix", *arguments, "--output-format", "json").json["error"]["code"] == code
+    assert cli.unhang("matrix", "--against-index", "--output-format", "svg").code == 2
+
+
+def test_the_radar_gets_what_was_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen: list[tuple[list[str], Sequence[str], str]] = []
+
+    def against_index(fixes: Sequence[Fix], upstreams: Sequence[str], output_format: str) -> int:
+        chosen.append(([fix.id for fix in fixes], upstreams, output_format))
+        return 1
+
+    monkeypatch.setattr(radar, "against_index", against_index)
+    arguments = ["matrix", "--against-index", "--skip", "expert-dp-warmup", "--skip", "mtp-cp-deadlock"]
+    assert main([*arguments, "--upstream", "verl", "--output-format", "markdown"]) == 1
+    assert chosen == [(["empty-expert-hang", "sft-packed-seq-broadcast"], ["verl"], "markdown")]
+
+
+def test_nothing_slow_is_imported() -> None:
+    program = (
+        "import sys; from unhang.cli.main import main; main(['matrix', '--output-format', 'json']); "
+        "sys.stderr.write(' '.join({'libcst', 'requests', 'rich', 'git', 'xml.etree.ElementTree'} & set(sys.modules)))"
+    )
+    ran = cli.python("-c", program)
+    assert (ran.code, ran.err) == (0, "")
+    assert json.loads(ran.out)["schema"] == 1

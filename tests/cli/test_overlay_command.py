@@ -1,0 +1,200 @@
+"""`unhang overlay`: what a job with PYTHONPATH=DIR imports in each of its processes, and what is reported."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from support import cli, environments, overlays
+from support.overlays import FIX, LOOK, STATE, STUBS, contents, job, make
+
+EXPERTS = "megatron/core/transformer/moe/experts.py"
+RELEASES = [("megatron-core", "0.17.1"), ("verl", "0.7.1"), ("ms-swift", "4.6.0")]
+JOB = """\
+    import inspect, json, multiprocessing, pickle, subprocess, sys
+
+    def look():
+        from megatron.core import parallel_state as module
+        assert pickle.loads(pickle.dumps(module.RankGenerator)) is module.RankGenerator
+        marks = [inspect.getsource(it).count("# unhang ") for it in (module, module.initialize_model_parallel)]
+        return [module.__file__, module.__spec__.origin, *marks]
+
+    if __name__ == "__main__":
+        seen = {"here": look()}
+        for method in "spawn", "fork", "forkserver":
+            with multiprocessing.get_context(method).Pool(1) as pool:
+                seen[method] = pool.apply(look)
+        child = "import job, json; print(json.dumps(job.look()))"
+        nested = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}], check=True)"
+        done = subprocess.run([sys.executable, "-c", nested], check=True, capture_output=True)
+        seen["grandchild"] = json.loads(done.stdout)
+        print(json.dumps(seen))
+    """
+Seen = tuple[str, str, int, int]
+"""What a process of the job imports: file, origin, and our marks in the source of the module and of a function."""
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Path:
+    return overlays.install(tmp_path / "site")
+
+
+def processes(site: Path, overlay: Path, work: Path) -> dict[str, Seen]:
+    environments.write(work, {"job.py": JOB})
+    ran = cli.python(work / "job.py", env={"PYTHONPATH": f"{overlay}:{site}:{work}"})
+    assert ran.code == 0, ran.err
+    return {name: tuple(seen) for name, seen in ran.json.items()}
+
+
+def test_it_has_every_fix_of_real_releases_and_touches_nothing_else(tmp_path: Path) -> None:
+    site, patched = (cli.unpack(tmp_path / name, *RELEASES) for name in ("site", "patched"))
+    before = contents(site)
+    ran = cli.unhang("overlay", tmp_path / "overlay", "--target", site, "--output-format", "json")
+    assert ran.code == 0
+    assert contents(site) == before
+    assert set(cli.verdicts(ran).values()) == {"applied", "not-affected"}
+    assert cli.unhang("apply", "--target", patched).code == 0
+    check = cli.unhang("check", "--target", patched, "--output-format", "json")
+    assert ran.json["digest"] == check.json["digest"], "the same code runs"
+    (manifest,) = (tmp_path / "overlay").glob(".unhang-overlay/*/manifest.json")
+    modules = json.loads(manifest.read_text())["modules"]
+    assert len(modules) == 5
+    for entry in modules.values():
+        rewritten = manifest.parent / "modules" / entry["file"]
+        assert rewritten.read_bytes() == (patched / entry["file"]).read_bytes() != (site / entry["file"]).read_bytes()
+        assert cli.tree(site)[entry["file"]][1] == entry["original"]
+        assert cli.tree(patched)[entry["file"]][1] == entry["rewritten"]
+    assert "Patch every node" in ran.err
+
+
+def test_every_process_of_a_job_imports_the_rewritten_module(site: Path, tmp_path: Path) -> None:
+    make(tmp_path / "overlay", site)
+    found = processes(site, tmp_path / "overlay", tmp_path / "work")
+    assert sorted(found) == ["fork", "forkserver", "grandchild", "here", "spawn"]
+    for seen in found.values():
+        assert seen[0] == seen[1]
+        assert Path(seen[0]).is_relative_to(tmp_path / "overlay")
+        assert seen[2] == seen[3] > 0, "inspect shows what runs"
+
+
+def test_without_it_every_process_of_the_job_imports_the_original(site: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    seen = processes(site, tmp_path / "empty", tmp_path / "work")
+    assert list(seen.values()) == [(str(site / STATE), str(site / STATE), 0, 0)] * 5
+
+
+def test_a_read_only_site_packages(site: Path, tmp_path: Path) -> None:
+    overlay = tmp_path / "overlay"
+    mount = ["mount", "--bind", str(site), str(site)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode != 0:
+        pytest.skip("this machine does not let us mount")
+    try:
+        subprocess.run(["mount", "-o", "remount,ro,bind", str(site)], check=True)
+        before = contents(site)
+        assert cli.unhang("apply", "--target", site).code == 2
+        make(overlay, site)
+        seen = processes(site, overlay, tmp_path / "work")
+        assert len(seen) == 5
+        assert all(Path(file).is_relative_to(overlay) for file, *_ in seen.values())
+        assert contents(site) == before
+    finally:
+        subprocess.run(["umount", str(site)], check=True)
+
+
+def test_folders_without_write_permission(site: Path, tmp_path: Path) -> None:
+    overlay = tmp_path / "overlay"
+    make(overlay, site)
+    for root in site, overlay:
+        for path in [root, *root.rglob("*")]:
+            path.chmod(0o555 if path.is_dir() else 0o444)
+    before = contents(site), contents(overlay)
+    try:
+        assert job(LOOK, overlay, site).out.startswith(str(overlay))
+        make(overlay, site)
+        assert (contents(site), contents(overlay)) == before
+    finally:
+        for root in site, overlay:
+            for path in [root, *root.rglob("*")]:
+                path.chmod(0o755)
+
+
+@pytest.mark.parametrize("mode", ["lenient", "compat"])
+def test_an_editable_install(mode: str, tmp_path: Path) -> None:
+    project, env = editable(mode, tmp_path)
+    original = env.run("-c", LOOK).strip()
+    ran = cli.unhang("overlay", tmp_path / "overlay", *FIX, "--python", env.python)
+    assert ran.code == 0, ran.err
+    seen = subprocess.run(
+        [env.python, "-c", LOOK],
+        env={**os.environ, "PYTHONPATH": str(tmp_path / "overlay")},
+        capture_output=True, text=True, check=True, cwd="/",
+    )  # fmt: skip
+    assert seen.stdout.startswith(str(tmp_path / "overlay"))
+    assert Path(original).resolve() == (project / STATE).resolve()
+
+
+def test_links_that_lead_out_of_an_installation_are_blocked(tmp_path: Path) -> None:
+    _, env = editable("strict", tmp_path)
+    ran = cli.unhang("overlay", tmp_path / "overlay", *FIX, "--python", env.python)
+    assert ran.code == 1
+    assert "blocked: expert-dp-warmup" in ran.err
+    assert "a link that leads out" in ran.err
+
+
+def editable(mode: str, folder: Path) -> tuple[Path, environments.Env]:
+    """Install the stand-in for megatron.core as editable, in one of setuptools' modes."""
+    project = overlays.install(folder / "project")
+    environments.project(project, "megatron-core", "0.17.1")
+    env = environments.make_env(folder / "env")
+    env.install(environments.build(project, folder / "wheels", editable=mode))
+    for name in "torch", "numpy":
+        environments.write(env.site, {f"{name}/__init__.py": STUBS[f"{name}/__init__.py"]})
+    return project, env
+
+
+def test_a_second_run_changes_nothing_and_another_release_replaces_it(site: Path, tmp_path: Path) -> None:
+    overlay = tmp_path / "overlay"
+    make(overlay, site)
+    before = contents(overlay)
+    assert "nothing was changed" in make(overlay, site).err
+    assert contents(overlay) == before
+    overlays.put(site, "0.16.1")
+    assert "PYTHONPATH" in make(overlay, site).err
+    assert len(list(overlay.glob(".unhang-overlay/*"))) == 1, "the old one is gone, and no lock is left"
+    assert {path.name for path in overlay.iterdir()} - {"__pycache__"} == {".unhang-overlay", "sitecustomize.py"}
+    assert job(LOOK, overlay, site).out.startswith(str(overlay))
+
+
+def test_a_folder_with_anything_else_is_refused(site: Path, tmp_path: Path) -> None:
+    ran = cli.unhang("overlay", site, "--target", site)
+    assert ran.code == 2
+    assert "error[not-empty]" in ran.err
+
+
+def test_a_blocked_fix_exits_1_and_the_others_go_in(tmp_path: Path) -> None:
+    site = cli.unpack(tmp_path / "site", RELEASES[0])
+    source = (site / EXPERTS).read_text()
+    (site / EXPERTS).write_text(re.sub(r"(def forward\(\s*self,)", r"\1 added=None,", source))
+    ran = cli.unhang("overlay", tmp_path / "overlay", "--target", site, "--require", "empty-expert-hang")
+    assert ran.code == 1
+    assert "blocked: empty-expert-hang" in ran.err
+    assert ran.err.splitlines()[-1].startswith("required fix not in place: empty-expert-hang")
+    assert "required fix not in place: expert" not in ran.err
+    assert "overlay of 2 modules" in ran.err
+
+
+def test_check_judges_the_originals_and_warns_of_the_overlay(site: Path, tmp_path: Path) -> None:
+    overlay = tmp_path / "overlay"
+    make(overlay, site)
+    env = {"PYTHONPATH": f"{overlay}:{site}"}
+    ran = cli.unhang("check", *FIX, "--python", sys.executable, env=env)
+    assert ran.code == 1
+    assert "needed" in ran.out
+    assert f"warning: PYTHONPATH has the overlay {overlay}" in ran.err
+    assert "overlay" not in cli.unhang("check", *FIX, "--target", site, env=env).err

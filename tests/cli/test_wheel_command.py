@@ -1,0 +1,321 @@
+"""`unhang wheel`: what installers, unhang and a reader of the archive find in its wheels, and what it reports."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from installer.sources import WheelFile
+
+from support import cli, environments, wheels
+from support.wheel_files import ENGINE, VERL, demo, edited_verl, find_links, records
+
+CORE, SWIFT = ("megatron-core", "0.17.1"), ("ms-swift", "4.6.0")
+CHANGED = {
+    CORE: {
+        "megatron/core/parallel_state.py",
+        "megatron/core/transformer/moe/experts.py",
+        "megatron/training/utils.py",
+    },
+    VERL: {ENGINE},
+    SWIFT: {"swift/megatron/utils/megatron_lm_utils.py"},
+}
+RELEASES = pytest.mark.parametrize("release", [CORE, VERL, SWIFT], ids=" ".join)
+Patched = Callable[[tuple[str, str]], Path]
+
+
+def make(out: Path, *arguments: str | os.PathLike[str], tmp: Path | None = None) -> cli.Ran:
+    return cli.unhang("wheel", *arguments, "-o", out, env={"TMPDIR": str(tmp)} if tmp else None)
+
+
+@pytest.fixture(scope="module")
+def patched(tmp_path_factory: pytest.TempPathFactory) -> Patched:
+    """Gives the rewritten wheel of a pinned release, made once."""
+    made: dict[tuple[str, str], Path] = {}
+
+    def of(release: tuple[str, str]) -> Path:
+        if release not in made:
+            folder = tmp_path_factory.mktemp("patched")
+            ran = make(folder, wheels.fetch(*release))
+            assert ran.code == 0, ran.err
+            (made[release],) = folder.glob("*.whl")
+        return made[release]
+
+    return of
+
+
+def plain(name: str) -> str:
+    return name.replace("+unhang.1.dist-info/", ".dist-info/")
+
+
+def attributes(info: zipfile.ZipInfo) -> tuple[object, ...]:
+    return info.date_time, info.external_attr, info.internal_attr, info.create_system, info.extra, info.comment
+
+
+def stored(info: zipfile.ZipInfo) -> tuple[int, int, int]:
+    return info.CRC, info.compress_type, info.compress_size
+
+
+# ---- what is in the wheels
+
+
+@RELEASES
+def test_every_other_byte_is_unchanged(release: tuple[str, str], patched: Patched) -> None:
+    source, path = wheels.fetch(*release), patched(release)
+    assert path.name == source.name.replace(f"-{release[1]}-", f"-{release[1]}+unhang.1-")
+    with zipfile.ZipFile(source) as before, zipfile.ZipFile(path) as after:
+        assert after.testzip() is None
+        names = [plain(name) for name in after.namelist()]
+        notice = names.pop(-2)
+        assert notice.endswith(".dist-info/UNHANG-NOTICE.txt")
+        assert names == before.namelist()
+        for old, new in zip(before.infolist(), [it for it in after.infolist() if plain(it.filename) != notice]):
+            assert attributes(old) == attributes(new)
+            changed = old.filename in CHANGED[release] or old.filename.endswith(("/METADATA", "/RECORD"))
+            assert (before.read(old) == after.read(new)) != changed
+            assert changed or stored(old) == stored(new)
+        (metadata,) = [name for name in after.namelist() if name.endswith("/METADATA")]
+        now = after.read(metadata).replace(
+            f"\nVersion: {release[1]}+unhang.1".encode(), f"\nVersion: {release[1]}".encode()
+        )
+        assert now == before.read(plain(metadata))
+
+
+@RELEASES
+def test_record_is_exact_and_valid_for_the_installer_library(release: tuple[str, str], patched: Patched) -> None:
+    path = patched(release)
+    rows = records(path)
+    with zipfile.ZipFile(path) as archive:
+        files = [name for name in archive.namelist() if not name.endswith("/")]
+        assert sorted(rows) == sorted(files)
+        for name in files:
+            if not name.endswith("/RECORD"):
+                data = archive.read(name)
+                digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
+                assert rows[name] == (f"sha256={digest}", str(len(data)))
+        listed = next(name for name in files if name.endswith("/RECORD"))
+        ends = archive.read(listed)
+        with zipfile.ZipFile(wheels.fetch(*release)) as before:
+            old = before.read(plain(listed))
+        assert ends.count(b"\r\n") == (0 if b"\r\n" not in old else old.count(b"\r\n") + 1)
+    with WheelFile.open(path) as opened:
+        opened.validate_record()
+
+
+def test_the_rewritten_files_are_those_of_apply_and_the_notice_names_them(patched: Patched, tmp_path: Path) -> None:
+    site = cli.unpack(tmp_path / "site", CORE)
+    assert cli.unhang("apply", "--target", site).code == 0
+    with zipfile.ZipFile(patched(CORE)) as archive:
+        for name in CHANGED[CORE]:
+            assert archive.read(name) == (site / name).read_bytes()
+        notice = archive.read("megatron_core-0.17.1+unhang.1.dist-info/UNHANG-NOTICE.txt").decode()
+    assert all(name in notice for name in CHANGED[CORE])
+    assert hashlib.sha256(wheels.fetch(*CORE).read_bytes()).hexdigest() in notice
+
+
+def test_the_same_input_gives_the_same_bytes(patched: Patched, tmp_path: Path) -> None:
+    assert make(tmp_path, wheels.fetch(*VERL)).code == 0
+    (again,) = tmp_path.iterdir()
+    assert again.read_bytes() == patched(VERL).read_bytes()
+    inode = again.stat().st_ino
+    assert "there already" in make(tmp_path, wheels.fetch(*VERL)).out
+    assert again.stat().st_ino == inode
+
+
+def test_a_rewritten_wheel_needs_nothing(patched: Patched, tmp_path: Path) -> None:
+    ran = make(tmp_path, patched(VERL))
+    assert ran.code == 0
+    assert "not written: it needs nothing" in ran.out
+
+
+# ---- installed
+
+
+def install(how: str, path: Path, env: environments.Env) -> None:
+    if how == "pip":
+        env.install(path)
+    elif how == "uv":
+        uv = shutil.which("uv") or os.path.join(os.path.dirname(sys.executable), "uv")
+        words = ["pip", "install", "--offline", "--no-deps", "--quiet", "--python", str(env.python)]
+        environments.run(uv, *words, str(path), cwd=env.prefix)
+    else:
+        words = ["-m", "installer", "--no-compile-bytecode", "--prefix", str(env.prefix), "--validate-record", "all"]
+        environments.run(sys.executable, *words, str(path), cwd=env.prefix)
+
+
+@pytest.mark.parametrize(
+    "how", ["pip", *(pytest.param(name, marks=pytest.mark.slow) for name in ("uv", "installer"))]
+)  # fmt: skip
+def test_installed_it_is_applied_and_revert_gives_the_command(how: str, patched: Patched, tmp_path: Path) -> None:
+    env = environments.make_env(tmp_path / "env")
+    install(how, patched(VERL), env)
+    check = cli.unhang("check", "--python", env.python, "--output-format", "json")
+    assert check.code == 0, check.out
+    (result,) = check.json["results"]
+    assert (result["verdict"], result["version"], result["detail"]) == ("applied", "0.7.1", "")
+    version = env.run("-c", "from importlib.metadata import version; print(version('verl'))")
+    assert version.strip() == "0.7.1+unhang.1"
+    ran = cli.unhang("revert", "--python", env.python)
+    assert ran.code == 1
+    assert "verl 0.7.1+unhang.1 was installed from a wheel with the fixes in it" in ran.err
+    assert "pip install --force-reinstall --no-deps verl==0.7.1\n" in ran.err
+    assert cli.unhang("apply", "--python", env.python).code == 0
+    assert not (env.prefix / "share").exists()
+    pip = [environments.pip_python(), "-m", "pip", "--python", str(env.python), "uninstall", "-q", "-y", "verl"]
+    environments.run(*pip, cwd=tmp_path)
+    assert not [path for path in env.site.glob("verl*/**/*") if path.is_file()]
+
+
+def test_pip_prefers_it_to_the_plain_wheel_of_the_version(patched: Patched, tmp_path: Path) -> None:
+    index = find_links(tmp_path / "index", VERL)
+    env = environments.make_env(tmp_path / "env")
+    words = [environments.pip_python(), "-m", "pip", "--python", str(env.python), "install", "-q", "--no-deps"]
+    environments.run(*words, *index, "--find-links", str(patched(VERL).parent), "verl==0.7.1", cwd=tmp_path)
+    assert (env.site / "verl-0.7.1+unhang.1.dist-info").is_dir()
+
+
+# ---- what it reports
+
+
+def test_each_wheel_has_a_line_that_says_whether_it_was_written(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    ran = make(out, *(wheels.fetch(*release) for release in (CORE, VERL, ("verl", "0.9.1"))))
+    assert ran.code == 0, ran.err
+    assert "verl-0.9.1-py3-none-any.whl" in ran.out
+    assert "not written: it needs nothing" in ran.out
+    names = sorted(path.name for path in out.iterdir())
+    assert [name.split("-")[:2] for name in names] == [["megatron_core", "0.17.1+unhang.1"], ["verl", "0.7.1+unhang.1"]]
+    for name in names:
+        assert f"written: {out / name}" in ran.out
+
+
+def test_a_required_fix_that_does_not_apply_exits_1_with_the_reason_last(tmp_path: Path) -> None:
+    edited = edited_verl(tmp_path / "in")
+    require = ["--require", "mtp-cp-deadlock", "--require", "expert-dp-warmup"]
+    ran = make(tmp_path / "out", edited, wheels.fetch(*CORE), *require)
+    assert ran.code == 1
+    assert ran.err.splitlines()[-1].startswith(
+        "required fix not in place: mtp-cp-deadlock is drifted on verl 0.7.1 in verl-0.7.1-py3-none-any.whl"
+    )
+    assert "not written: nothing could be done" in ran.out
+    assert [path.name.split("-")[0] for path in (tmp_path / "out").iterdir()] == ["megatron_core"]
+
+
+def test_the_json_has_each_wheel_and_its_result(tmp_path: Path) -> None:
+    index = find_links(tmp_path / "index", CORE, ("verl", "0.9.1"))
+    requirements = tmp_path / "requirements.txt"
+    requirements.write_text("verl==0.9.1\n")
+    local = wheels.fetch(*VERL)
+    options = ["-r", str(requirements), *index, "--python-version", "3.12", "--output-format", "json"]
+    ran = make(tmp_path / "out", local, "megatron-core==0.17.1", *options)
+    assert ran.code == 0, ran.err
+    entries = ran.json["wheels"]
+    assert [item["requirement"] for item in entries] == [str(local), "megatron-core==0.17.1", f"-r {requirements}"]
+    assert [(item["project"], item["version"]) for item in entries] == [VERL, CORE, ("verl", "0.9.1")]
+    assert [item["output"] is None for item in entries] == [False, False, True]
+    for item in entries:
+        source = wheels.fetch(item["project"], item["version"])
+        assert item["input"] == {"file": source.name, "sha256": hashlib.sha256(source.read_bytes()).hexdigest()}
+        if item["output"]:
+            path = Path(item["output"]["path"])
+            assert item["output"]["sha256"] == hashlib.sha256(path.read_bytes()).hexdigest()
+            assert item["output"]["version"] == f"{item['version']}+unhang.1" == path.name.split("-")[1]
+            assert item["output"]["written"] is True
+        assert {row["location"] for row in item["results"]} == {source.name}
+    assert entries[2]["notes"] == ["not written: it needs nothing"]
+    assert {row["fix"] for row in entries[1]["results"] if row["verdict"] == "applied"} == {
+        "empty-expert-hang", "expert-dp-warmup", "sft-packed-seq-broadcast",
+    }  # fmt: skip
+
+
+def test_the_digest_is_that_of_the_same_code_installed(tmp_path: Path) -> None:
+    site = cli.unpack(tmp_path / "site", CORE, VERL)
+    assert cli.unhang("apply", "--target", site).code == 0
+    check = cli.unhang("check", "--target", site, "--output-format", "json")
+    for written in True, False:
+        ran = make(tmp_path / "out", wheels.fetch(*CORE), wheels.fetch(*VERL), "--output-format", "json")
+        assert [item["output"]["written"] for item in ran.json["wheels"]] == [written] * 2
+        assert ran.json["digest"] == check.json["digest"]
+
+
+def test_a_note_on_the_download_is_in_the_json_and_on_stderr(tmp_path: Path) -> None:
+    other = "3.12" if sys.version_info[:2] != (3, 12) else "3.10"
+    tag = f"cp{other.replace('.', '')}"
+    (tmp_path / "index").mkdir()
+    shutil.copy(wheels.fetch(*VERL), tmp_path / "index" / f"verl-0.7.1-{tag}-none-any.whl")
+    options = ["verl==0.7.1", "--no-index", "--find-links", str(tmp_path / "index"), "--output-format", "json"]
+    ran = make(tmp_path / "out", *options)
+    here = ".".join(map(str, sys.version_info[:2]))
+    note = f"verl==0.7.1 has no wheel for Python {here}; this is its wheel for Python {other}"
+    assert ran.json["wheels"][0]["notes"] == [note]
+    assert f"note: {note}" in ran.err.splitlines()
+
+
+def test_the_json_has_what_is_blocked_and_what_is_unmet(tmp_path: Path) -> None:
+    edited = edited_verl(tmp_path / "in")
+    ran = make(tmp_path / "out", edited, "--require", "mtp-cp-deadlock", "--output-format", "json")
+    assert ran.code == 1
+    (entry,) = ran.json["wheels"]
+    assert entry["output"] is None
+    assert entry["notes"] == ["not written: nothing could be done"]
+    assert [(item["fix"], item["file"]) for item in entry["blocked"]] == [("mtp-cp-deadlock", ENGINE)]
+    assert entry["results"][0]["verdict"] == "drifted"
+    (unmet,) = ran.json["unmet"]
+    assert ran.err.splitlines()[-1] == f"required fix not in place: {unmet}"
+
+
+# ---- errors
+
+
+def test_a_missing_wheel_is_an_error_in_the_json(tmp_path: Path) -> None:
+    ran = make(tmp_path / "out", tmp_path / "nothing-1-py3-none-any.whl", "--output-format", "json")
+    assert (ran.code, ran.json["error"]["code"]) == (2, "bad-wheel")
+
+
+def test_no_requirement_is_an_error(tmp_path: Path) -> None:
+    assert "error[bad-option]" in make(tmp_path / "out").err
+
+
+def test_a_failed_download_writes_nothing(tmp_path: Path) -> None:
+    index = find_links(tmp_path / "index", VERL)
+    options = ["megatron-core==0.17.1", "--python-version", "3.12", *index]
+    ran = make(tmp_path / "out", wheels.fetch(*VERL), *options)
+    assert ran.code == 2
+    assert "error[no-such-wheel]: pip could not download megatron-core==0.17.1" in ran.err
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_hostile_wheel_is_refused_and_nothing_is_unpacked(tmp_path: Path) -> None:
+    hostile = demo(tmp_path / "in", add={"../outside.py": b""})
+    ran = make(tmp_path / "out", wheels.fetch(*VERL), hostile, tmp=tmp_path)
+    assert ran.code == 2
+    assert "error[bad-wheel]" in ran.err
+    assert [path.name for path in tmp_path.iterdir()] == ["in"]
+
+
+def test_a_damaged_wheel_is_refused_before_another_is_written(tmp_path: Path) -> None:
+    damaged = demo(tmp_path / "in")
+    with zipfile.ZipFile(damaged, "a") as archive:
+        archive.writestr("demo/bomb", b"x" * 99)
+        archive.getinfo("demo/bomb").CRC = 0  # for the central directory
+    ran = make(tmp_path / "out", wheels.fetch(*VERL), damaged, tmp=tmp_path)
+    assert ran.code == 2
+    assert "member 'demo/bomb' is damaged" in ran.err
+    assert [path.name for path in tmp_path.iterdir()] == ["in"]
+
+
+def test_a_local_wheel_needs_no_subprocess(tmp_path: Path) -> None:
+    words = ["wheel", str(wheels.fetch(*VERL)), "-o", str(tmp_path)]
+    code = f"import sys; from unhang.cli.main import main; main({words!r})"
+    code += "; print('subprocesses', sum('Popen' in e for e in seen))"
+    audit = "import sys; seen = []; sys.addaudithook(lambda event, _: seen.append(event)); "
+    done = subprocess.run([sys.executable, "-c", audit + code], capture_output=True, text=True, check=True, cwd="/")
+    assert done.stdout.splitlines()[-1] == "subprocesses 0"

@@ -1,0 +1,158 @@
+"""What the codemods share: each helper finds its statements, or names the anchor that it did not find once."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import pytest
+
+from unhang.codemods import base, splice
+from unhang.codemods.base import AnchorError, Codemod, span
+from unhang.codemods.edit import Edit
+from unhang.shapes.shape import Function
+
+if TYPE_CHECKING:
+    from unhang.codemods.edit import Statements
+
+
+def body(text: str) -> list[ast.stmt]:
+    return ast.parse(text).body
+
+
+def function(text: str) -> Function:
+    (found,) = body(text)
+    assert isinstance(found, (ast.FunctionDef, ast.AsyncFunctionDef))
+    return found
+
+
+class Renamed(Codemod):
+    """A made-up rewrite: ``old()`` becomes ``new()``."""
+
+    def plan(self, function: Function) -> list[Edit]:
+        (anchor,) = function.body
+        return [span(anchor, anchor, lambda nodes: splice.suite("new()"))]
+
+    def check(self, function: Function) -> None:
+        base.check_plain(function, ("old",))
+
+    def holds(self, function: Function) -> bool:
+        return base.matches(function.body, "new()")
+
+
+def test_a_function_that_holds_the_post_condition_has_no_edits() -> None:
+    assert Renamed().edits(function("def f():\n    new()")) == []
+
+
+def test_the_edits_are_planned_and_the_code_around_them_is_checked() -> None:
+    (edit,) = Renamed().edits(function("def f():\n    old()"))
+    assert (edit.first, edit.last) == (2, 2)
+    with pytest.raises(AnchorError, match="not found: f as a plain function without decorators"):
+        Renamed().edits(function("@cached\ndef f():\n    old()"))
+
+
+def test_a_codemod_knows_no_upstream_fix_and_no_missing_feature_unless_it_says_so() -> None:
+    assert not Renamed().holds_upstream(function("def f():\n    new()"))
+    assert not Renamed().lacks_feature(function("def f():\n    new()"))
+
+
+def test_an_anchor_must_occur_once() -> None:
+    one, two = body("x = 1\nx = 1")
+    assert base.once([one], "x = 1") is one
+    with pytest.raises(AnchorError, match=r"^not found: x = 1$"):
+        base.once([], "x = 1")
+    with pytest.raises(AnchorError, match=r"^found 2 times, expected once: x = 1$"):
+        base.once([one, two], "x = 1")
+
+
+def test_statements_match_a_template_whatever_their_layout() -> None:
+    assert base.matches(body("x = f( 1,\n 2)  # a comment\ny = 'a'"), 'x = f(1, 2)\ny = "a"')
+    assert not base.matches(body("x = f(1, 3)"), "x = f(1, 2)")
+    assert not base.matches(body("x = 1\ny = 2"), "x = 1")
+    assert not base.matches(body("x = 1"), "x = 1\ny = 2")
+
+
+def test_digests_tell_statements_apart() -> None:
+    first, again, other = base.digests(body("x = 1\nx = (1)\nx = 2"))
+    assert first == again != other
+
+
+def test_every_identifier_and_string_is_mentioned() -> None:
+    code = """
+def outer(argument, *, keyword=default):
+    global shared
+    import package.module as alias
+    owner.attribute = call(named='text', other=1)
+    class Inner: ...
+"""
+    names = {"outer", "argument", "keyword", "default", "shared", "package.module", "alias", "owner", "attribute"}
+    assert base.mentioned(*body(code)) == names | {"call", "named", "text", "other", "Inner"}
+
+
+@pytest.mark.parametrize(
+    ("code", "names"),
+    [
+        ("x = y", {"x"}),
+        ("x += y", {"x"}),
+        ("del x", {"x"}),
+        ("for x, *y in z: pass", {"x", "y"}),
+        ("with a as x: pass", {"x"}),
+        ("(x := 1)", {"x"}),
+        ("import a.b, c as d", {"a", "d"}),
+        ("from a import b as c", {"c"}),
+        ("try: pass\nexcept E as error: pass", {"error"}),
+        ("def f():\n    global g\n    x = 1", {"f", "g", "x"}),
+        ("class C: x = 1", {"C", "x"}),
+        ("match a:\n    case [x, *y]: pass", {"x", "y"}),
+        ("x.y = z[0] = 1", set()),
+    ],
+)
+def test_every_way_to_bind_a_name_is_known(code: str, names: set[str]) -> None:
+    assert base.bound(*body(code)) == names
+
+
+def test_only_what_leaves_the_function_itself_is_found() -> None:
+    code = "if x:\n    return 1\nyield 2\ndef f():\n    return 3\nclass C:\n    def g(self): yield\nh = lambda: (yield)"
+    assert [node.lineno for node in base.leaving(*body(code)) if isinstance(node, (ast.stmt, ast.expr))] == [2, 3]
+
+
+@pytest.mark.parametrize(
+    ("code", "anchor"),
+    [
+        ("async def f(): pass", "f as a plain function without decorators"),
+        ("@d\ndef f(): pass", "f as a plain function without decorators"),
+        ("def f(): eval('x')", "f without eval"),
+        ("def f(): g.__dict__", "f without __dict__"),
+        ("def f():\n    def g(): mpu = 1", "f that does not rebind mpu"),
+    ],
+)
+def test_a_function_that_may_change_the_names_of_a_rewrite_is_refused(code: str, anchor: str) -> None:
+    with pytest.raises(AnchorError) as caught:
+        base.check_plain(function(code), ("mpu",))
+    assert str(caught.value) == f"not found: {anchor}"
+
+
+def test_a_plain_function_is_accepted() -> None:
+    base.check_plain(function("def f(): return mpu.rank()"), ("mpu",))
+
+
+CODE = "def f():\n    # first\n    a()\n\n    # second\n    b()\n"
+
+
+@pytest.mark.parametrize(
+    ("change", "result"),
+    [
+        (base.followed_by("\n# ours\nc()"), "    # first\n    a()\n\n    # second\n    b()\n\n    # ours\n    c()\n"),
+        (base.preceded_by("# ours\nc()"), "    # ours\n    c()\n\n    a()\n\n    # second\n    b()\n"),
+        (base.only_first, "    # first\n    a()\n"),
+    ],
+    ids=["followed_by", "preceded_by", "only_first"],
+)
+def test_changes_of_whole_statements(change: Callable[[Statements], Statements], result: str) -> None:
+    first, last = function(CODE).body
+    rows = splice.lines(CODE)
+    edit = span(first, last, change)
+    assert (edit.first, edit.last) == (3, 6)
+    whole = edit._replace(first=2)  # with the comment above the first statement
+    assert "".join(splice.apply(rows, [whole], "    ")) == "def f():\n" + result

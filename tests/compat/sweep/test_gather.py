@@ -1,0 +1,72 @@
+"""What is gathered from the index and the clones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from support.fake_clone import UPSTREAMS, git, repository
+from support.fake_index import CLEAN, ENGINE, FakeIndex
+from unhang.compat import upstreams
+from unhang.compat.sweep import clones, gather, settle
+from unhang.compat.sweep.cache import Cache
+from unhang.compat.sweep.collect import Collection
+from unhang.compat.sweep.learnt import Learnt
+from unhang.errors import UnhangError
+from unhang.shapes import catalog
+
+
+def test_the_files_of_the_targets_are_wanted_once() -> None:
+    found = gather.wanted(gather.targets())
+    assert set(found) == set(catalog.releases())
+    assert found["verl"] == [ENGINE]
+    assert all(len(set(paths)) == len(paths) for paths in found.values())
+
+
+def test_a_release_that_the_index_lost_is_an_error(fake: FakeIndex, tmp_path: Path) -> None:
+    cache = Cache(tmp_path)
+    collection = Collection(gather.targets(), Learnt(cache))
+    pin = {"project": "verl", "version": "0.6.9", "file": "verl.whl", "sha256": "00"}
+    with pytest.raises(UnhangError, match=r"no longer has verl 0\.6\.9") as caught:
+        gather.releases(collection, [pin], cache, None)
+    assert caught.value.code == "pin-gone"
+    offered, opened = gather.releases(collection, [], cache, None)
+    assert ([offer.project for offer in offered], opened) == (["megatron-core", "verl", "ms-swift"], 3)
+    assert [*collection.releases] == ["megatron-core", "verl", "ms-swift"]
+
+
+def test_a_clone_is_named_by_an_argument_before_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in clones.VARIABLES.values():
+        monkeypatch.delenv(variable, raising=False)
+    assert gather.clone_places([]) == {}
+    monkeypatch.setenv(clones.VARIABLES["verl"], "/environment")
+    monkeypatch.setenv(clones.VARIABLES["ms-swift"], "/swift")
+    assert gather.clone_places(["verl=/argument"]) == {"verl": "/argument", "ms-swift": "/swift"}
+
+
+def test_a_pull_request_as_written_is_collected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("git")
+    origin = repository(tmp_path / "origin")
+    git(origin, "checkout", "-qb", "pull")
+    (origin / ENGINE).write_text(CLEAN.replace("return 0", "return 7"))
+    git(origin, "commit", "-qam", "pull", day="2026-01-07")
+    git(origin, "update-ref", "refs/pull/7/head", "pull")
+    git(origin, "checkout", "-q", "main")
+    (mtp,) = (target for target in gather.targets() if target.fix == "mtp-cp-deadlock")
+    pull = {
+        "fix": mtp.fix, "upstream": "verl", "ref": "refs/pull/7/head", "file": mtp.file, "function": mtp.function,
+        "note": "as written",
+    }  # fmt: skip
+    monkeypatch.setattr(upstreams, "load", lambda: {"upstreams": UPSTREAMS, "as-written": [pull]})
+    cache = Cache(tmp_path / "cache")
+    learnt = Learnt(cache)
+    collection = Collection(gather.targets(), learnt)
+    repos = gather.open_clones({"verl": str(origin)}, cache)
+    assert gather.history(collection, repos) == 6
+    collected = []
+    monkeypatch.setattr(settle, "as_written", lambda *arguments: collected.append(arguments[2:]))
+    gather.pull_requests(collection, learnt, repos)
+    ((target, diff, note),) = collected
+    assert (target, note) == (mtp, "as written")
+    assert "+        return 7" in diff

@@ -1,0 +1,112 @@
+"""The JSON Schemas of compat/schemas/: the committed files satisfy them, and each kind of broken file does not."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.checkout import COMPAT, REPOSITORY
+from unhang.shapes import catalog
+
+jsonschema = pytest.importorskip("jsonschema")
+SCHEMAS = sorted((COMPAT / "schemas").glob("*.json"))
+
+
+def files(name: str) -> list[Path]:
+    """The files that a schema is for."""
+    if name == "manifest":
+        return sorted(REPOSITORY.glob("patches/*/manifest.json"))
+    return [path for path in (COMPAT / f"{name}.json", COMPAT / "data" / f"{name}.json") if path.exists()]
+
+
+def errors(name: str, document: Any) -> list[str]:
+    schema = json.loads((COMPAT / "schemas" / f"{name}.json").read_bytes())
+    jsonschema.Draft202012Validator.check_schema(schema)
+    return [error.message for error in jsonschema.Draft202012Validator(schema).iter_errors(document)]
+
+
+def test_every_file_has_a_schema() -> None:
+    covered = {path for schema in SCHEMAS for path in files(schema.stem)}
+    assert covered == {*COMPAT.glob("*.json"), *COMPAT.glob("data/*.json"), *REPOSITORY.glob("patches/*/manifest.json")}
+    assert len(files("manifest")) == len(catalog.fixes())
+
+
+@pytest.mark.parametrize("name", [schema.stem for schema in SCHEMAS])
+def test_the_committed_files_satisfy_their_schema(name: str) -> None:
+    assert files(name)
+    for path in files(name):
+        assert errors(name, json.loads(path.read_bytes())) == []
+
+
+def every_object(schema: Any) -> list[dict[str, Any]]:
+    """The sub-schemas that list properties."""
+    if isinstance(schema, list):
+        return [found for item in schema for found in every_object(item)]
+    if not isinstance(schema, dict):
+        return []
+    found = [schema] if "properties" in schema and schema.get("type") == "object" else []
+    return [*found, *(item for value in schema.values() for item in every_object(value))]
+
+
+@pytest.mark.parametrize("path", SCHEMAS, ids=lambda path: path.stem)
+def test_a_schema_refuses_unknown_keys_and_refers_to_no_other_document(path: Path) -> None:
+    schema = json.loads(path.read_bytes())
+    assert schema["title"]
+    assert schema["description"]
+    assert all(item["additionalProperties"] is False for item in every_object(schema))
+    assert "$ref" not in path.read_text()
+
+
+def affected(document: Any) -> Any:
+    return next(row for row in document["shapes"] if row["state"] == "affected")
+
+
+def newest(document: Any) -> Any:
+    return document["releases"]["verl"]["versions"]["0.9.1"]
+
+
+# The schema, what is done to a copy of its file, and a part of the message.
+BROKEN: dict[str, tuple[str, Callable[[Any], object], str]] = {
+    "unknown key of a file": ("releases", lambda it: it.update(more=2), "'more' was unexpected"),
+    "another format": ("releases", lambda it: it.update(schema=2), "1 was expected"),
+    "unknown key of a shape": ("shapes", lambda it: affected(it).update(stat="x"), "'stat' was unexpected"),
+    "unknown state": ("shapes", lambda it: affected(it).update(state="needed"), "'needed' is not one of"),
+    "no result": ("shapes", lambda it: affected(it).pop("result"), "'result' is a required property"),
+    "no names": ("shapes", lambda it: affected(it).pop("names"), "'names' is a required property"),
+    "a result of a fixed shape": ("shapes", lambda it: affected(it).update(state="fixed"), "False schema does not"),
+    "not seen anywhere": (
+        "shapes",
+        lambda it: [affected(it).pop(key, None) for key in ("first", "last", "note")],
+        "is not valid under any of the given schemas",
+    ),
+    "bad digest of a shape": ("shapes", lambda it: affected(it).update(shape="12"), "'12' does not match"),
+    "bad digest of a file": ("files", lambda it: it["files"].update({"ab": {"f": None}}), "'ab' does not match"),
+    "unknown key of a release": ("releases", lambda it: newest(it).update(yank=True), "'yank' was unexpected"),
+    "unknown key of an outline": ("outlines", lambda it: it["outlines"][0].update(l=1), "'l' was unexpected"),
+    "missing key of a pin": ("wheels", lambda it: it["wheels"]["verl"][0].pop("sha256"), "'sha256' is a required"),
+    "unknown key of an upstream": ("upstreams", lambda it: it["upstreams"]["verl"].update(tip=1), "'tip' was unexp"),
+    "missing key of a pull request": ("upstreams", lambda it: it["as-written"][0].pop("ref"), "'ref' is a required"),
+    "unknown key of a decision": ("decisions", lambda it: it["decisions"][0].update(who="me"), "'who' was unexpected"),
+    "no reason": ("decisions", lambda it: it["decisions"][0].update(why="so"), "'so' is too short"),
+    "superseded from nowhere": ("superseded", lambda it: it["superseded"].append({}), "'pristine' is a required"),
+    "no generation": ("generation", lambda it: it.update(generation=0), "0 is less than the minimum"),
+    "unknown key of a manifest": ("manifest", lambda it: it.update(affect={}), "'affect' was unexpected"),
+    "missing key of a target": ("manifest", lambda it: it["targets"][0].pop("function"), "'function' is a required"),
+    "no target": ("manifest", lambda it: it["targets"].clear(), "[] should be non-empty"),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_file_is_refused(name: str) -> None:
+    schema, change, message = BROKEN[name]
+    document = json.loads(files(schema)[0].read_bytes())
+    change(document)
+    assert [error for error in errors(schema, document) if message in error], errors(schema, document)[:3]
+
+
+def test_each_schema_is_shown_to_refuse_something() -> None:
+    assert {schema for schema, _, _ in BROKEN.values()} == {schema.stem for schema in SCHEMAS}

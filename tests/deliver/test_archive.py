@@ -1,0 +1,102 @@
+"""Zip archives: members that could do harm are refused, all others are copied byte for byte."""
+
+from __future__ import annotations
+
+import stat
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from support.wheel_files import demo
+from unhang.deliver import archive
+from unhang.errors import UnhangError
+
+
+def reason(path: Path) -> str:
+    """Return why an archive cannot be loaded."""
+    with pytest.raises(UnhangError) as caught:
+        archive.load(str(path))
+    assert caught.value.code == "bad-wheel"
+    return caught.value.message
+
+
+def link() -> zipfile.ZipInfo:
+    info = zipfile.ZipInfo("demo/link")
+    info.create_system, info.external_attr = 3, (stat.S_IFLNK | 0o777) << 16
+    return info
+
+
+LEADS_OUT = "would lead out of the folder"
+HOSTILE = {
+    "climbs": ("../outside.py", LEADS_OUT),
+    "climbs inside": ("demo/../../outside.py", LEADS_OUT),
+    "absolute": ("/tmp/outside.py", LEADS_OUT),
+    "backslash": ("..\\outside.py", LEADS_OUT),
+    "drive": ("C:/outside.py", LEADS_OUT),
+    "empty part": ("demo//outside.py", LEADS_OUT),
+    "newline": ("demo/a\nb.py", "unprintable characters"),
+    "link": (link(), "a link or a device"),
+    "file as folder": ("demo.py/x.py", "both a file and a folder"),
+}
+
+
+@pytest.mark.parametrize(("member", "expected"), HOSTILE.values(), ids=HOSTILE)
+def test_a_hostile_member_is_refused(member: str | zipfile.ZipInfo, expected: str, tmp_path: Path) -> None:
+    path = demo(tmp_path)
+    with zipfile.ZipFile(path, "a") as opened:
+        opened.writestr(member, b"")
+    assert expected in reason(path)
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate name:UserWarning")
+def test_duplicates_are_refused(tmp_path: Path) -> None:
+    path = demo(tmp_path)
+    with zipfile.ZipFile(path, "a") as opened:
+        opened.writestr("demo.py", b"other")
+    assert "two members called 'demo.py'" in reason(path)
+
+
+def test_other_compressions_and_encryption_are_refused(tmp_path: Path) -> None:
+    path = demo(tmp_path)
+    with zipfile.ZipFile(path, "a", zipfile.ZIP_BZIP2) as opened:
+        opened.writestr("demo/a", b"x" * 99)
+    assert "unsupported compression" in reason(path)
+    encrypted = demo(tmp_path / "other")
+    with zipfile.ZipFile(encrypted, "a") as opened:
+        opened.writestr("demo/a", b"x")
+        opened.getinfo("demo/a").flag_bits |= 1
+    assert "is encrypted" in reason(encrypted)
+
+
+def test_a_zip_bomb_is_refused(tmp_path: Path) -> None:
+    path = demo(tmp_path)
+    with zipfile.ZipFile(path, "a", zipfile.ZIP_DEFLATED) as opened:
+        for number in range(65):
+            opened.writestr(f"demo/bomb-{number}", b"")
+            opened.getinfo(f"demo/bomb-{number}").file_size = 1 << 24  # for the central directory
+    assert "unpacks to more than" in reason(path)
+
+
+def test_a_member_with_a_false_size_is_damaged(tmp_path: Path) -> None:
+    path = demo(tmp_path)
+    with zipfile.ZipFile(path, "a", zipfile.ZIP_DEFLATED) as opened:
+        opened.writestr("demo/bomb", bytes(1 << 24))
+        opened.getinfo("demo/bomb").file_size = 10  # for the central directory
+    member = archive.load(str(path))[-1]
+    with pytest.raises(UnhangError, match="member 'demo/bomb' is damaged"):
+        archive.read(str(path), member)
+
+
+def test_members_that_overlap_are_refused(tmp_path: Path) -> None:
+    path = demo(tmp_path)
+    with zipfile.ZipFile(path, "a") as opened:
+        opened.writestr("demo/a", b"x" * 99)
+        opened.getinfo("demo/a").header_offset = opened.getinfo("demo.py").header_offset
+    assert "overlaps another" in reason(path)
+
+
+def test_half_an_archive_is_refused(tmp_path: Path) -> None:
+    path = demo(tmp_path)
+    path.write_bytes(path.read_bytes()[:200])
+    assert "not a readable zip archive" in reason(path)

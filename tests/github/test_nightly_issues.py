@@ -1,0 +1,197 @@
+"""The issues that the nightly run keeps, on a local fake of GitHub's API."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import nightly_issues
+import nightly_judge as judge
+import nightly_plan as plan
+import pytest
+from github_api import ApiError, Repository
+from nightly_judge import Result
+
+from support import cli, fake_github
+from support.fake_github import GitHub
+
+SCRIPTS = Path(__file__).parents[2] / ".github" / "scripts"
+GREEN = Result("green", "passed", "", ())
+BAD = Result("trouble", "exit code 1", "the log", ())
+URL = "https://ci/them/unhang/actions/runs/7"
+
+
+@pytest.fixture
+def github() -> Iterator[GitHub]:
+    with fake_github.serve() as fake:
+        yield fake
+
+
+def keep(github: GitHub, **results: Result) -> list[str]:
+    """Run one night, in which all planned jobs except these (with `_` for `-`) are green."""
+    every = {job: results.get(job.name.replace("-", "_"), GREEN) for job in plan.jobs()}
+    return nightly_issues.keep(Repository(github.url, "them/unhang", "secret"), every, URL)
+
+
+def test_a_green_night_does_nothing(github: GitHub) -> None:
+    assert (keep(github), github.issues, github.comments) == ([], [], [])
+    assert github.tokens == {"Bearer secret"}
+
+
+def test_trouble_opens_one_issue_for_each_upstream_with_the_log(github: GitHub) -> None:
+    keep(github, verl_main=BAD, verl_radar=BAD, ms_swift_radar=BAD)
+    assert github.open_titles() == [
+        "Nightly trouble with verl: verl-main, verl-radar",
+        "Nightly trouble with ms-swift: ms-swift-radar",
+    ]
+    body = github.issues[0]["body"]
+    assert (body.count("the log"), URL in body, github.issues[0]["labels"]) == (2, True, ["nightly"])
+
+
+def test_the_issue_is_updated_while_trouble_lasts_and_closed_when_green(github: GitHub) -> None:
+    keep(github, verl_main=BAD)
+    keep(github, verl_main=BAD._replace(log="another log"))
+    assert (len(github.issues), github.comments) == (1, [])
+    assert "another log" in github.issues[0]["body"]
+    keep(github, verl_main=BAD, verl_radar=BAD)
+    assert github.issues[0]["title"] == "Nightly trouble with verl: verl-main, verl-radar"
+    assert [number for number, _ in github.comments] == [1]
+    keep(github)
+    assert (len(github.issues), github.open_titles()) == (1, [])
+    assert github.comments[-1] == (1, f"Green again: {URL}")
+    keep(github, verl_main=BAD)
+    assert [issue["number"] for issue in github.issues if issue["state"] == "open"] == [2]
+
+
+def test_an_issue_is_found_on_any_page_and_others_are_left_alone(github: GitHub) -> None:
+    mark = nightly_issues.marker("verl")
+    others = [github.add(title="theirs", body="a question", labels=["nightly"]) for _ in range(130)]
+    pull = github.add(title="pull", body=mark, labels=["nightly"], pull_request={})
+    without_label = github.add(title="a stranger's", body=mark)
+    mine = github.add(title="old", body=mark, labels=["nightly"])
+    keep(github, verl_main=BAD)
+    assert mine["title"] == "Nightly trouble with verl: verl-main"
+    assert {item["title"] for item in others} | {pull["title"], without_label["title"]} == {
+        "theirs",
+        "pull",
+        "a stranger's",
+    }
+    assert len(github.issues) == 133
+
+
+def test_a_missing_session_is_trouble(github: GitHub) -> None:
+    keep(github, proofs=judge.missing("proofs"))
+    assert github.open_titles() == ["Nightly trouble with all upstreams: proofs"]
+    assert "noxfile.py has no session 'proofs'" in github.issues[0]["body"]
+
+
+def test_good_news_is_one_issue(github: GitHub) -> None:
+    news = GREEN._replace(news=(("verl", "mtp-cp-deadlock", "branch main"),))
+    keep(github, verl_main=news, verl_radar=news._replace(news=(("verl", "mtp-cp-deadlock", "release 0.9.0rc1"),)))
+    assert github.open_titles() == ["Good news: verl has fixed mtp-cp-deadlock"]
+    assert "In branch main, release 0.9.0rc1" in github.issues[0]["body"]
+    github.issues[0]["state"] = "closed"
+    keep(github, verl_main=news)
+    assert len(github.issues) == 1
+
+
+def test_trouble_of_one_job_does_not_hide_news_of_another(github: GitHub) -> None:
+    keep(github, verl_main=GREEN._replace(news=(("verl", "f", "branch main"),)), verl_radar=BAD)
+    assert len(github.open_titles()) == 2
+
+
+def test_a_log_cannot_break_out_of_its_quotation(github: GitHub) -> None:
+    log = f"```\n@everyone\n`````\n{nightly_issues.marker('ms-swift')}"
+    keep(github, verl_main=BAD._replace(log=log))
+    assert f"``````\n{log}\n``````" in github.issues[0]["body"]
+    keep(github, verl_main=BAD._replace(log=log), ms_swift_main=BAD)
+    assert len(github.open_titles()) == 2
+
+
+def test_a_body_fits_into_an_issue(github: GitHub) -> None:
+    long = BAD._replace(log="x" * 100_000)
+    keep(github, **{job.name.replace("-", "_"): long for job in plan.jobs()})
+    assert max(len(issue["body"]) for issue in github.issues) < 65_536
+
+
+def test_the_labels_are_created_once(github: GitHub) -> None:
+    keep(github, verl_main=BAD)
+    keep(github, verl_main=BAD)
+    assert sorted(github.labels) == ["fixed-upstream", "nightly"]
+
+
+@pytest.mark.parametrize("call", ["GET /repos/them/unhang/labels", "GET /repos/them/unhang/issues", "POST", "PATCH"])
+def test_a_failing_api_is_an_error_with_the_call(github: GitHub, call: str) -> None:
+    keep(github, verl_main=BAD)
+    github.failing = call
+    with pytest.raises(ApiError, match=rf"{call.split()[0]} .*503"):
+        keep(github, verl_main=BAD, ms_swift_main=BAD)
+
+
+# ---- the script, as the workflow runs it
+
+
+def issues(folder: Path, github: GitHub) -> cli.Ran:
+    env = {
+        "GITHUB_API_URL": github.url,
+        "GITHUB_REPOSITORY": "them/unhang",
+        "GITHUB_SERVER_URL": "https://ci",
+        "GITHUB_RUN_ID": "7",
+        "GITHUB_TOKEN": "secret",
+    }
+    return cli.python(SCRIPTS / "nightly_issues.py", folder, env=env)
+
+
+def results(folder: Path, **changed: Mapping[str, Any] | str | None) -> Path:
+    folder.mkdir(exist_ok=True)
+    for job in plan.jobs():
+        result = changed.get(job.name.replace("-", "_"), GREEN._asdict())
+        if result is not None:
+            (folder / f"{job.name}.json").write_text(result if isinstance(result, str) else json.dumps(result))
+    return folder
+
+
+def test_all_green_results_are_no_issue(github: GitHub, tmp_path: Path) -> None:
+    assert issues(results(tmp_path / "results"), github) == (0, "all green, and no news\n", "")
+
+
+def test_a_job_without_a_result_is_trouble(github: GitHub, tmp_path: Path) -> None:
+    ran = issues(results(tmp_path / "results", verl_main=None), github)
+    assert ran.out == "opened: Nightly trouble with verl: verl-main\n"
+    assert "the job left no result" in github.issues[0]["body"]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "[]",
+        '{"outcome": "green"}',
+        json.dumps({**GREEN._asdict(), "news": [["verl", "f"]]}),
+        json.dumps({**GREEN._asdict(), "news": [["verl", "f", "@everyone"]]}),
+        json.dumps({**GREEN._asdict(), "news": [["verl", "f", 7]]}),
+    ],
+)
+def test_an_unreadable_result_is_trouble(github: GitHub, tmp_path: Path, content: str) -> None:
+    assert issues(results(tmp_path / "results", verl_main=content), github).code == 0
+    assert github.open_titles() == ["Nightly trouble with verl: verl-main"]
+
+
+def test_an_api_that_is_down_fails_the_job(github: GitHub, tmp_path: Path) -> None:
+    github.failing = "GET"
+    ran = issues(results(tmp_path / "results"), github)
+    assert (ran.code, "503" in ran.err, "secret" in ran.err) == (2, True, False)
+
+
+def test_the_script_needs_only_the_standard_library(github: GitHub, tmp_path: Path) -> None:
+    env = {"GITHUB_API_URL": github.url, "GITHUB_REPOSITORY": "them/unhang", "GITHUB_SERVER_URL": "https://ci"}
+    command = [sys.executable, "-S", str(SCRIPTS / "nightly_issues.py"), str(results(tmp_path / "results"))]
+    done = subprocess.run(
+        command, env={**os.environ, **env, "GITHUB_RUN_ID": "7", "GITHUB_TOKEN": "x"}, capture_output=True, check=False
+    )
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,67 @@
+"""The findings: every fix on every installation that has a target of it, with what the receipt says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from support import gates
+from support.gates import GATE, ONE, OTHER_RUN, PAUSE, RUN, STOP, TWO
+from unhang.errors import UnhangError
+from unhang.judge.decide import Past
+from unhang.judge.findings import judge
+
+
+@pytest.fixture(autouse=True)
+def _made_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    gates.install(monkeypatch)
+
+
+def test_each_target_of_each_fix_has_a_finding(tmp_path: Path) -> None:
+    where = gates.lay_out(tmp_path, {"verl/one.py": ONE, "verl/two.py": gates.gated(TWO)})
+    core = where._replace(upstream="megatron-core")
+    found = judge(iter([core, where]), iter([GATE, PAUSE]), {})
+    assert [(item.target, item.verdict.verdict) for item in found] == [
+        (RUN, "needed"),
+        (OTHER_RUN, "applied"),
+        (STOP, "needed"),
+    ], "the made-up fixes have no target in the other upstream"
+    assert {item.installation for item in found} == {where}
+    assert [item.settled for item in found] == [False, True, False]
+    assert judge([where], [PAUSE], {}) == found[2:]
+
+
+def test_what_the_receipt_says_is_found_by_the_real_path(tmp_path: Path) -> None:
+    where = gates.lay_out(tmp_path / "real")
+    (tmp_path / "linked").symlink_to("real")
+    linked = gates.installation(tmp_path / "linked")
+    real = str(tmp_path / "real/verl/one.py")
+    for key, detail in {
+        (real, "gate", "run"): "patched before, and reinstalled or restored since",
+        (str(tmp_path / "linked/verl/one.py"), "gate", "run"): "",
+        (real, "pause", "run"): "",
+        (real, "gate", "Loop.stop"): "",
+    }.items():
+        for installation in (where, linked):
+            first, *_ = judge([installation], [GATE], {key: Past("", "")})
+            assert (first.target, first.verdict.detail) == (RUN, detail)
+
+
+def test_a_function_that_moved_to_another_target_is_judged_there(tmp_path: Path) -> None:
+    where = gates.lay_out(tmp_path, {"verl/one.py": "x = 1\n", "verl/two.py": "def run(z): pass\n"})
+    here, there = judge([where._replace(version="9.0")], [GATE], {})
+    assert (here.verdict.verdict, there.verdict.verdict) == ("not-affected", "unlisted")
+    assert here.verdict.detail == "not in this file: it is in verl/two.py, and judged there"
+    (tmp_path / "verl/two.py").unlink()
+    assert [item.verdict.verdict for item in judge([where._replace(version="9.0")], [GATE], {})] == ["unlisted"] * 2
+
+
+def test_a_file_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
+    where = gates.lay_out(tmp_path)
+    (tmp_path / "verl/two.py").unlink()
+    (tmp_path / "verl/two.py").symlink_to("two.py")
+    with pytest.raises(UnhangError) as caught:
+        judge([where], [GATE], {})
+    assert (caught.value.code, caught.value.path) == ("unreadable", str(tmp_path / "verl/two.py"))
+    assert caught.value.hint

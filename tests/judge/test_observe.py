@@ -1,0 +1,131 @@
+"""What a target's file contains: each way that it cannot be judged, and a file on record that is not parsed."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+import pytest
+
+from support import gates
+from unhang.judge.observe import below_package, file_of, observe, observe_bytes, package_of
+from unhang.records import Installation
+from unhang.shapes.catalog import ShapeTable, Target
+
+NOTHING = ShapeTable({}, {})
+
+
+def look(root: Path) -> tuple[str | None, str | None]:
+    """The problem and the shape that are observed of ``run`` in one.py."""
+    seen = observe(gates.installation(root), gates.RUN, NOTHING)
+    return seen.problem, seen.shape
+
+
+def test_a_file_is_read_with_its_real_path(tmp_path: Path) -> None:
+    seen = observe(gates.lay_out(tmp_path), gates.RUN, NOTHING)
+    assert seen.path == seen.real == str(tmp_path / "verl/one.py")
+    assert (seen.data, seen.sha256) == (gates.ONE.encode(), hashlib.sha256(gates.ONE.encode()).hexdigest())
+    assert (seen.shape, seen.on_record, seen.problem) == (gates.shape_of(gates.ONE), False, None)
+    assert seen.names == frozenset({"start", "wait", "run", "Loop"})
+
+
+def test_a_missing_file_is_not_a_problem(tmp_path: Path) -> None:
+    seen = observe(gates.installation(tmp_path), gates.RUN, NOTHING)
+    assert (seen.data, seen.shape, seen.problem, seen.real) == (None, None, None, "")
+    (tmp_path / "verl").write_text("a file instead of the package\n")
+    assert observe(gates.installation(tmp_path), gates.RUN, NOTHING).data is None
+
+
+def test_a_pipe_or_a_folder_is_not_opened(tmp_path: Path) -> None:
+    (tmp_path / "verl").mkdir()
+    os.mkfifo(tmp_path / "verl/one.py")
+    assert look(tmp_path) == ("not-a-file", None)
+    (tmp_path / "verl/one.py").unlink()
+    (tmp_path / "verl/one.py").mkdir()
+    assert look(tmp_path) == ("not-a-file", None)
+
+
+def test_a_link_that_leads_out_of_the_package_is_not_followed(tmp_path: Path) -> None:
+    outside = tmp_path / "verl-of-another" / "one.py"
+    outside.parent.mkdir()
+    outside.write_text(gates.ONE)
+    (tmp_path / "verl").mkdir()
+    (tmp_path / "verl/one.py").symlink_to(outside)
+    seen = observe(gates.installation(tmp_path), gates.RUN, NOTHING)
+    assert (seen.problem, seen.data, seen.shape) == ("outside", b"", None)
+    assert str(outside) in seen.detail
+
+
+def test_a_link_inside_the_package_is_followed(tmp_path: Path) -> None:
+    gates.lay_out(tmp_path, {"verl/moved.py": gates.ONE})
+    (tmp_path / "verl/one.py").symlink_to("moved.py")
+    seen = observe(gates.installation(tmp_path), gates.RUN, NOTHING)
+    assert (seen.problem, seen.shape) == (None, gates.shape_of(gates.ONE))
+    assert (seen.path, seen.real) == (str(tmp_path / "verl/one.py"), str(tmp_path / "verl/moved.py"))
+
+
+def test_a_linked_package_is_the_installation_itself(tmp_path: Path) -> None:
+    gates.lay_out(tmp_path / "checkout")
+    (tmp_path / "verl").symlink_to(tmp_path / "checkout/verl")
+    assert look(tmp_path) == (None, gates.shape_of(gates.ONE))
+
+
+def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
+    gates.lay_out(tmp_path)
+    os.truncate(tmp_path / "verl/one.py", 16 * 1024 * 1024 + 1)
+    assert look(tmp_path) == ("too-large", None)
+
+
+def test_a_file_that_cannot_be_read_raises(tmp_path: Path) -> None:
+    (tmp_path / "verl").mkdir()
+    (tmp_path / "verl/one.py").symlink_to("one.py")
+    with pytest.raises(OSError):
+        observe(gates.installation(tmp_path), gates.RUN, NOTHING)
+
+
+@pytest.mark.parametrize(
+    ("data", "detail"),
+    [
+        (b"def run(:\n", "line 1: "),
+        (b"def run(): pass\n\0", "null bytes"),
+        (b"# coding: none-such\ndef run(): pass\n", "none-such"),
+        (b"def run(): pass\nx = " + b"(" * 5000 + b")" * 5000, ""),
+    ],
+)
+def test_a_file_that_does_not_parse(data: bytes, detail: str) -> None:
+    seen = observe_bytes("x.py", data, "run", {})
+    assert (seen.problem, seen.shape, seen.names) == ("does-not-parse", None, None)
+    assert detail in seen.detail
+    assert (seen.path, seen.data) == ("x.py", data)
+
+
+def test_a_function_that_is_defined_twice_names_its_lines() -> None:
+    seen = observe_bytes("x.py", b"import a\ndef run(): pass\n\ndef run(): pass\n", "run", {})
+    assert (seen.problem, seen.detail, seen.shape) == ("defined-twice", "on lines 2, 4", None)
+    assert seen.names == frozenset({"a", "run"})
+
+
+@pytest.mark.parametrize(("data", "names"), [(b"import a\n", None), (b"import a  # def run\n", {"a"})])
+def test_a_file_without_the_function_is_parsed_only_if_it_may_define_it(data: bytes, names: set[str] | None) -> None:
+    seen = observe_bytes("x.py", data, "run", {})
+    assert (seen.shape, seen.problem, seen.names) == (None, None, names)
+
+
+def test_a_file_on_record_is_not_parsed() -> None:
+    data = b"this does not parse: def run("
+    files = {hashlib.sha256(data).hexdigest(): {"run": "0123", "gone": None}}
+    seen = observe_bytes("x.py", data, "run", files)
+    assert (seen.shape, seen.on_record, seen.problem, seen.names) == ("0123", True, None, None)
+    assert observe_bytes("x.py", data, "gone", files)[3:5] == (None, True)
+    assert observe_bytes("x.py", data, "Other.run", files).problem == "does-not-parse"
+
+
+def test_where_a_package_keeps_a_file() -> None:
+    core = Installation("megatron-core", None, "/site", "/elsewhere/core", "editable", None, ())
+    assert file_of(core, "megatron/core/models/gpt.py") == "/elsewhere/core/models/gpt.py"
+    assert file_of(gates.installation(Path("/site")), "verl/one.py") == "/site/verl/one.py"
+    assert below_package("megatron-lm", "megatron/training/utils.py") == ["utils.py"]
+    assert below_package("ms-swift", "swift/megatron/init.py") == ["megatron", "init.py"]
+    assert package_of(Target("gate", "megatron-lm", "megatron/training/utils.py", "run")) == ["megatron", "training"]
+    assert package_of(gates.RUN) == ["verl"]

@@ -1,0 +1,22 @@
+"""Whether the outcomes of a case prove what they should."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from unhang.prove.cases import BROKEN, PASSED, Case, Outcome
+
+
+def verdict(case: Case, untouched: Outcome, patched: Outcome) -> str:
+    """Return why these outcomes prove nothing, or why the rewrite is wrong; empty where they prove the case."""
+    if untouched.status != case.untouched:
+        return f"untouched source {untouched.status}, expected {case.untouched}: {untouched.detail}"
+    if not case.is_control and case.at not in untouched.detail:
+        return f"untouched source {untouched.status}, but not at {case.at}: {untouched.detail}"
+    return "" if patched.status == PASSED else f"patched source {patched.status}: {patched.detail}"
+
+
+def survivors(outcomes: Mapping[str, Outcome]) -> str:
+    """Return the outcomes, by case, that are no failure of a variant that must fail; empty where all are failures."""
+    wrong = [name for name, outcome in outcomes.items() if outcome.status in (PASSED, BROKEN)]
+    return "; ".join(f"{name} {outcomes[name].status}: {outcomes[name].detail}" for name in wrong)

@@ -1,0 +1,179 @@
+"""What is recorded of made-up jobs and found wrong with them, and where real ranks agree. They need torch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from support import jobs
+from support.jobs import Job, checked, dist, missing, needs_torch, raising, tensor
+from unhang.prove.ranks import gloo
+
+
+def crossed(rank: int) -> None:
+    one, other = dist().new_group([0, 1]), dist().new_group([0, 1])
+    for group in (one, other) if rank == 0 else (other, one):
+        dist().all_reduce(tensor(), group=group)
+
+
+def waiting_crosswise(rank: int) -> None:
+    one, other = dist().new_group([0, 1]), dist().new_group([0, 1])
+    for group in (one, other) if rank == 0 else (other, one):
+        dist().all_reduce(tensor(), group=group, async_op=True).wait()
+
+
+def wrong_type(rank: int) -> None:
+    dist().all_reduce(tensor(2, "int32" if rank else "float32"))
+
+
+def sending_first(rank: int) -> None:
+    dist().send(tensor(), (rank + 1) % 2)
+    dist().recv(tensor(), (rank + 1) % 2)
+
+
+def one_receives_more(rank: int) -> None:
+    if rank == 0:
+        dist().send(tensor(2), 1)
+    else:
+        dist().recv(tensor(3), 0)
+
+
+def objects_by_one(rank: int) -> None:
+    if rank == 0:
+        dist().all_gather_object([None, None], "alone")
+
+
+def other_root(rank: int) -> None:
+    dist().broadcast(tensor(), src=rank)
+
+
+def wrong_splits(rank: int) -> None:
+    dist().all_to_all_single(tensor(4), tensor(4), [2, 2], [3, 1] if rank == 0 else [2, 2])
+
+
+def mixed_order(rank: int) -> None:
+    early = dist().all_reduce(tensor(2 if rank else 3), async_op=True)
+    dist().all_reduce(tensor(3 if rank else 2))
+    early.wait()
+
+
+def exchanged_in_a_batch(rank: int) -> None:
+    kinds = (dist().irecv, dist().isend) if rank else (dist().isend, dist().irecv)
+    for work in dist().batch_isend_irecv([dist().P2POp(kind, tensor(), 1 - rank) for kind in kinds]):
+        work.wait()
+
+
+def batched_by_one(rank: int) -> None:
+    if rank == 0:
+        exchanged_in_a_batch(rank)
+
+
+def objects_of_other_roots(rank: int) -> None:
+    dist().broadcast_object_list([None], src=rank)
+
+
+def objects_of_another_length(rank: int) -> None:
+    dist().broadcast_object_list([None] * (1 + rank), src=0)
+
+
+def objects_sent(rank: int) -> None:
+    sent = [rank]
+    if rank == 0:
+        dist().send_object_list(sent, 1)
+    else:
+        dist().recv_object_list(sent, 0)
+
+
+def objects_in_many_ways(rank: int) -> list[Any]:
+    scattered, gathered = [None], [None, None] if rank == 0 else None
+    dist().scatter_object_list(scattered, ["a", "b"] if rank == 0 else None)  # the root defaults to 0
+    dist().gather_object(rank, gathered, dst=0)
+    objects_sent(rank)
+    return [*scattered, *(gathered or ())]
+
+
+def root_outside(rank: int) -> None:
+    group = dist().new_group([0, 1])
+    if group is not dist().GroupMember.NON_GROUP_MEMBER:
+        dist().broadcast(tensor(), src=2, group=group)
+
+
+def group_made_by_one(rank: int) -> None:
+    if rank == 0:
+        dist().new_group([0, 1])
+    dist().all_reduce(tensor(), group=dist().new_group([0, 1]))
+
+
+def uneven(rank: int) -> None:
+    dist().all_gather([tensor(1), tensor(2)], tensor(1 + rank))
+
+
+def unevenly_wanted(rank: int) -> None:
+    dist().all_gather([tensor(1), tensor(2 + rank)], tensor(1 + rank))
+
+
+def ill_split(rank: int) -> None:
+    dist().all_to_all_single(tensor(4), tensor(4), [2, 2], [2, 1])
+
+
+@needs_torch
+@pytest.mark.parametrize("job", [jobs.completing, jobs.crossed_but_asynchronous, jobs.ring, jobs.batched, jobs.objects])
+def test_a_sound_job_passes_in_both_harnesses(job: Job) -> None:
+    assert gloo.run(2, job, deadline_s=20).status == "passed"
+    assert checked(job).findings == []
+
+
+@needs_torch
+@pytest.mark.parametrize(
+    ("job", "kind", "named"),
+    [
+        (missing, "missing", "rank 1 ended without it"),
+        (crossed, "deadlock", "waits in all_reduce on group 0, 1"),
+        (waiting_crosswise, "deadlock", "in waiting_crosswise"),
+        (wrong_type, "mismatch", "int32"),
+        (raising, "raised", "ValueError: a fault of its own on rank 1"),
+        (sending_first, "deadlock", "in sending_first"),
+        (one_receives_more, "mismatch", "3 x float32"),
+        (objects_by_one, "missing", "all_gather_object"),
+        (other_root, "mismatch", "root 1"),
+        (wrong_splits, "mismatch", "rank 0 sends 3 elements to rank 0"),
+        (mixed_order, "mismatch", "3 x float32, SUM and 2 x float32, SUM"),
+        (batched_by_one, "missing", "rank 1 ended without it"),
+        (objects_of_other_roots, "mismatch", "root 1"),
+        (objects_of_another_length, "mismatch", "2 objects"),
+        (root_outside, "raised", "global rank 2 is not part of the group"),
+        (group_made_by_one, "deadlock", "in group_made_by_one"),
+        (unevenly_wanted, "mismatch", "rank 1 sends 2 elements to rank 1, which expects 3"),
+        (ill_split, "raised", "a tensor of 4 rows cannot be split into [2, 1]"),
+    ],
+)
+def test_a_job_that_does_not_complete_is_found(job: Job, kind: str, named: str) -> None:
+    first = checked(job).findings[0]
+    assert first.kind == kind
+    assert named in first.text()
+    assert "jobs.py:" in first.text() or "test_recorder.py:" in first.text()
+
+
+@needs_torch
+@pytest.mark.parametrize("job", [exchanged_in_a_batch, objects_in_many_ways, uneven])
+def test_what_nccl_accepts_passes(job: Job) -> None:
+    assert checked(job).findings == []
+
+
+@needs_torch
+@pytest.mark.parametrize(("backend", "kinds"), [("nccl", []), ("gloo", ["missing"] * 2)])
+def test_tags_count_where_the_backend_has_them(backend: str, kinds: list[str]) -> None:
+    def job(rank: int) -> None:
+        if rank == 0:
+            dist().isend(tensor(), 1, tag=1)
+        else:
+            dist().irecv(tensor(), 0, tag=2)
+
+    assert [finding.kind for finding in checked(job, backend=backend).findings] == kinds
+
+
+@needs_torch
+def test_a_receive_from_any_source_is_not_judged() -> None:
+    with pytest.raises(RuntimeError, match="Unjudged"):
+        checked(lambda _: dist().recv(tensor()))

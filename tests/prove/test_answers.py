@@ -1,0 +1,96 @@
+"""The answer of two outcomes, the exit code of all answers, and how they are printed."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from unhang.prove import answers
+from unhang.prove.cases import BROKEN, DIFFERS, HUNG, PASSED, Case, Outcome, Topology
+from unhang.records import Environment
+
+REDUCE = "reduce_loss_in_tracker"
+LINE = answers.Line("verl", "0.7.1", "/", "mtp-cp-deadlock", "needed", "unknown", "")
+DEFECT = Case("yours", Topology(cp=2), "ranks", HUNG, REDUCE)
+CONTROL = Case("yours", Topology(dp=2), "ranks", PASSED)
+EITHER = DEFECT._replace(options={"may_pass": True})
+FINE, STUCK = Outcome(PASSED, "all is well", 0.2), Outcome(HUNG, f"in {REDUCE}", 1.5)
+
+
+def report(topology: Topology | None, *lines: answers.Line) -> answers.Report:
+    place = Environment(None, "/site", "--target", "/site/.unhang")
+    versions = {"python": "3.12.0", "torch": "2.0"}
+    return answers.Report(place, "/bin/python", versions, topology, lines, ["a warning"])
+
+
+@pytest.mark.parametrize(
+    ("case", "untouched", "patched", "answer", "code"),
+    [
+        (DEFECT, STUCK, FINE, "proven", 1),
+        (CONTROL, FINE, FINE, "unaffected", 0),
+        (DEFECT, None, FINE, "patched-passes", 0),
+        (DEFECT, STUCK, STUCK, "failed", 1),
+        (CONTROL, FINE, Outcome(DIFFERS, "rank 1"), "failed", 1),
+        (DEFECT, None, STUCK, "failed", 1),
+        (DEFECT, Outcome(HUNG, "elsewhere"), FINE, "unknown", 2),
+        (DEFECT, FINE, FINE, "unknown", 2),
+        (CONTROL, STUCK, FINE, "unknown", 2),
+        (EITHER, FINE, FINE, "unaffected", 0),
+        (EITHER, STUCK, FINE, "proven", 1),
+        (EITHER, FINE, STUCK, "failed", 1),
+        (EITHER, Outcome(HUNG, "elsewhere"), FINE, "unknown", 2),
+        (DEFECT, STUCK, Outcome(BROKEN, "a traceback\nValueError: 7"), "unknown", 2),
+        (DEFECT, Outcome(BROKEN, "a traceback\nValueError: 7"), FINE, "unknown", 2),
+    ],
+)
+def test_the_answer_of_two_outcomes(
+    case: Case, untouched: Outcome | None, patched: Outcome, answer: str, code: int
+) -> None:
+    line = answers.judged(LINE, case, untouched, patched)
+    assert (line.answer, answers.exit_code([line])) == (answer, code)
+    assert bool(line.detail) is (answer == "unknown")
+    if BROKEN in (patched.status, untouched and untouched.status):
+        assert line.detail == "the proof does not run here: ValueError: 7"
+
+
+def test_a_failure_comes_before_an_unknown_answer() -> None:
+    proven = answers.judged(LINE, DEFECT, STUCK, FINE)
+    assert answers.exit_code([LINE, proven]) == 1
+    assert answers.exit_code([LINE, proven._replace(verdict="applied")]) == 2
+    assert answers.exit_code([proven._replace(verdict="applied")]) == 0
+    assert answers.exit_code([]) == 0
+
+
+def test_the_document_has_the_sizes_and_both_outcomes() -> None:
+    line = answers.judged(LINE, DEFECT, STUCK, FINE)
+    shown = json.loads(answers.document(report(Topology(cp=2), line)))
+    assert shown.keys() == {"schema", "unhang", "environment", "interpreter", "topology", "warnings", "results"}
+    assert shown["schema"] == 1
+    assert shown["environment"] == {"python": None, "prefix": "/site", "found_by": "--target"}
+    assert shown["interpreter"] == {"path": "/bin/python", "python": "3.12.0", "torch": "2.0"}
+    assert shown["topology"] == {
+        "tp": 1, "pp": 1, "cp": 2, "dp": 1, "ep": 1, "etp": 1, "instances": 1, "world_size": 2,
+    }  # fmt: skip
+    assert shown["warnings"] == ["a warning"]
+    (result,) = shown["results"]
+    assert list(result) == list(answers.Line._fields)
+    assert result["untouched"] == {"status": HUNG, "detail": f"in {REDUCE}", "seconds": 1.5}
+    assert json.loads(answers.document(report(None, LINE)))["results"][0]["untouched"] is None
+
+
+def test_the_text_shows_both_sides_and_the_next_command() -> None:
+    shown = answers.text(report(None, answers.judged(LINE, DEFECT, STUCK, FINE)), colour=False)
+    assert f"untouched (installed) hung (1.5 s): in {REDUCE}\n" in shown
+    assert "patched passed (0.2 s): all is well\n" in shown
+    assert "run in /bin/python: Python 3.12.0, torch 2.0, CPU only" in shown
+    assert shown.endswith("\n1 proven; the installed source has the defect: unhang apply (mtp-cp-deadlock)")
+    assert "\x1b" not in shown
+
+
+def test_the_text_of_an_applied_fix_names_no_command() -> None:
+    line = answers.judged(LINE._replace(verdict="applied"), DEFECT, STUCK, FINE)
+    shown = answers.text(report(None, line), colour=True)
+    assert "patched (installed) passed" in shown
+    assert "\x1b[32mproven" in shown
+    assert shown.endswith("\n1 proven")

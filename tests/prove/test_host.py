@@ -1,0 +1,46 @@
+"""Interpreters that give no answer, and the environment that a proof runs in."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from unhang.errors import UnhangError
+from unhang.prove import host
+from unhang.prove.cases import Case, Topology
+
+CASE = Case("any", Topology(), "ranks", "hung")
+
+
+def test_an_interpreter_without_torch_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("raise ImportError('none of it here')")
+    with pytest.raises(UnhangError) as caught:
+        host.ask(sys.executable, "mtp-cp-deadlock", [str(tmp_path)], {"untouched": ({}, ["any"])}, [CASE])
+    assert caught.value.code == "no-torch"
+    assert "none of it here" in caught.value.message
+
+
+def test_an_interpreter_that_dies_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("import os; os._exit(3)")
+    with pytest.raises(UnhangError) as caught:
+        host.ask(sys.executable, "mtp-cp-deadlock", [str(tmp_path)], {"untouched": ({}, ["any"])}, [CASE])
+    assert caught.value.code == "broken-interpreter"
+
+
+def test_a_proof_sees_no_gpu_and_writes_to_a_temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept, fake = tmp_path / "environ", tmp_path / "python"
+    fake.write_text(f'#!/bin/sh\nenv > "{kept}"; pwd >> "{kept}"; exit 7\n')
+    fake.chmod(0o755)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    with pytest.raises(UnhangError) as caught:
+        host.ask(str(fake), "mtp-cp-deadlock", [], {"untouched": ({"a/b.py": b""}, ["any"])}, [CASE])
+    assert caught.value.code == "broken-interpreter"
+    assert "exit status 7" in caught.value.message
+    lines = kept.read_text().splitlines()
+    assert "CUDA_VISIBLE_DEVICES=" in lines
+    assert "PYTHONDONTWRITEBYTECODE=1" in lines
+    assert f"TORCHINDUCTOR_CACHE_DIR={lines[-1]}" in lines
+    assert not os.path.exists(lines[-1])  # the folder that it ran in

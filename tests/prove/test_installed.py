@@ -1,0 +1,124 @@
+"""Which cases are run for what is installed, on which files, and when none can be. Runs no torch."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from support import cli
+from support.asked import Asked, Results
+from unhang.cli.main import main
+from unhang.errors import UnhangError
+from unhang.find import environment
+from unhang.prove import host, installed
+from unhang.prove.cases import HUNG, PASSED
+from unhang.prove.fixes import expert_dp_warmup
+
+FIX = ("--fix", "mtp-cp-deadlock")
+FILE = "verl/workers/engine/megatron/transformer_impl.py"
+REDUCE = "reduce_loss_in_tracker"
+
+
+def test_untouched_source_that_hangs_is_a_1(site: Path, asked: Asked, prove: Results) -> None:
+    code, (line,) = prove(site, *FIX, "--tp", "2", "--cp", "2", "--world-size", "64")
+    assert code == 1
+    assert {name: line[name] for name in ("upstream", "version", "location", "fix", "verdict", "answer")} == {
+        "upstream": "verl", "version": "0.7.1", "location": str(site), "fix": FIX[1], "verdict": "needed",
+        "answer": "proven",
+    }  # fmt: skip
+    assert line["topology"] == "TP 2 x CP 2 x DP 16 (64 ranks)"
+    assert line["untouched"] == {"status": HUNG, "detail": f"somewhere in {REDUCE}", "seconds": 1.5}
+    assert line["patched"]["status"] == PASSED
+    assert line["seconds"] == 1.75
+    assert asked.paths == [[str(site)]]
+    assert asked.variants[0][host.UNTOUCHED][FILE] == (site / FILE).read_bytes()
+    assert b"# unhang mtp-cp-deadlock" in asked.variants[0][host.PATCHED][FILE]
+
+
+def test_a_fix_in_the_upstream_below_is_on_neither_side(tmp_path: Path, asked: Asked, prove: Results) -> None:
+    site = cli.unpack(tmp_path / "site", ("ms-swift", "4.6.0"), ("megatron-core", "0.16.1"))
+    below = "megatron/core/parallel_state.py"
+    pristine = (site / below).read_bytes()
+    assert main(["apply", "--target", str(site), "--fix", "expert-dp-warmup", "--upstream", "megatron-core"]) == 0
+    code, lines = prove(site, "--fix", "expert-dp-warmup", "--ep", "2", "--dp", "8")
+    assert code == 1
+    assert [(line["upstream"], line["verdict"]) for line in lines] == [
+        ("megatron-core", "applied"), ("ms-swift", "needed"),
+    ]  # fmt: skip
+    assert [files[below] for files in asked.variants[1].values()] == [pristine, pristine]
+
+
+def test_without_sizes_a_proof_runs_its_own_core_cases(site: Path, asked: Asked, prove: Results) -> None:
+    code, lines = prove(site, *FIX)
+    assert code == 1
+    assert {line["answer"] for line in lines} == {"proven", "unaffected"}
+    assert [line["case"] for line in lines] == [case.name for case in asked.cases[0]]
+    assert all(case.core for case in asked.cases[0])
+
+
+@pytest.mark.parametrize(
+    ("release", "verdict", "answer", "code"),
+    [
+        ("0.9.1", "fixed-upstream", "nothing-to-prove", 0),
+        ("0.6.1", "not-affected", "nothing-to-prove", 0),
+        ("0.7.1", "needed", "unknown", 2),
+    ],
+)
+def test_what_needs_no_proof_or_cannot_have_one(
+    release: str,
+    verdict: str,
+    answer: str,
+    code: int,
+    tmp_path: Path,
+    asked: Asked,
+    prove: Results,
+) -> None:
+    site = cli.unpack(tmp_path / "site", ("verl", release))
+    exit_code, (line,) = prove(site, *FIX, "--cp", "2")
+    assert (line["verdict"], line["answer"], exit_code) == (verdict, answer, code)
+    assert ("also needs megatron-core" in line["detail"]) is (answer == "unknown")
+    assert asked.cases == []
+
+
+def test_an_unknown_source_is_a_2(site: Path, asked: Asked, prove: Results) -> None:
+    text = (site / FILE).read_text()
+    (site / FILE).write_text(text.replace("n_micro_batch", "count"))
+    code, (line,) = prove(site, *FIX, "--cp", "2")
+    assert (code, line["answer"], line["verdict"]) == (2, "unknown", "drifted")
+    assert asked.cases == []
+
+
+def test_a_topology_without_a_case_is_a_2(
+    site: Path, asked: Asked, prove: Results, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(expert_dp_warmup, "case_for", lambda *_: None)
+    code, (line,) = prove(site, "--fix", "expert-dp-warmup", "--ep", "8", "--dp", "8")
+    assert (code, line["answer"]) == (2, "unknown")
+    assert "DP 8 x EP 8 (8 ranks)" in line["detail"]
+    assert asked.cases == []
+
+
+def test_what_the_topology_rules_out_is_not_run(site: Path, asked: Asked, prove: Results) -> None:
+    fix = ("--fix", "empty-expert-hang")
+    code, (line,) = prove(site, *fix, "--dp", "8")
+    assert (code, line["answer"], line["verdict"]) == (0, "nothing-to-prove", "needed")
+    assert asked.cases == []
+    code, (line,) = prove(site, *fix, "--ep", "8", "--dp", "8")
+    assert (code, line["answer"], line["topology"]) == (1, "proven", "DP 2 x EP 2 (2 ranks)")
+    assert "Transformer Engine" in line["detail"]
+
+
+def test_the_interpreter_is_the_environments_own() -> None:
+    place = environment.choose(sys.executable, "/", {})
+    assert installed.interpreter(place, None, "/", {}) == sys.executable
+
+
+def test_a_folder_needs_an_interpreter(tmp_path: Path) -> None:
+    place = environment.for_target(str(tmp_path))
+    assert installed.interpreter(place, sys.executable, "/", {}) == sys.executable
+    with pytest.raises(UnhangError) as caught:
+        installed.interpreter(place, None, "/", {})
+    assert caught.value.code == "no-interpreter"
+    assert "--python" in str(caught.value.hint)

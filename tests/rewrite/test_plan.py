@@ -1,0 +1,245 @@
+"""The plan of a run: a fix goes into an installation whole or not at all, and a blocked one leaves the others."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from support import gates
+from support.gates import GATE, NAMES, ONE, OTHER_RUN, PAUSE, RUN, STOP, TWO
+from unhang.judge.decide import Past
+from unhang.judge.findings import Finding, judge
+from unhang.rewrite import one_file
+from unhang.rewrite.one_file import Step
+from unhang.rewrite.plan import Original, Plan, paths_to_rewrite, plan
+from unhang.shapes.catalog import Shape, Target
+
+EDITED = ONE.replace("return x", "return x + 1")
+NO_ANCHOR = ONE.replace("    start()\n    return", "    return")
+BOTH = gates.paused(gates.gated(ONE))
+# As an older version of the gate wrote it.
+OLDER = ONE.replace("    start()\n    return", "    start()\n    # unhang gate: why\n    wait('older')\n    return")
+
+
+@pytest.fixture(autouse=True)
+def _made_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    result = gates.shape_of(gates.gated(ONE))
+    gates.install(monkeypatch, gates.shape_table({(RUN, OLDER): Shape("superseded", result, tuple(NAMES), "")}))
+
+
+@pytest.fixture
+def rewrites(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The function of each step that is rewritten, as it happens."""
+    seen: list[str] = []
+    real: Callable[[bytes, Sequence[Step]], one_file.Rewritten] = one_file.rewrite
+
+    def rewrite(data: bytes, steps: Sequence[Step]) -> one_file.Rewritten:
+        seen.append(" ".join(step.target.function for step in steps))
+        return real(data, steps)
+
+    monkeypatch.setattr(one_file, "rewrite", rewrite)
+    return seen
+
+
+class Made(NamedTuple):
+    """A plan in short."""
+
+    files: dict[str, str]
+    """The new text of each file, by its name."""
+    blocked: dict[str, str]
+    """Why each blocked fix is blocked."""
+
+
+def made(root: Path, one: str = ONE, two: str = TWO, *, unverified: bool = False) -> Made:
+    files = {"verl/one.py": one, "verl/two.py": two}
+    return short(plan(gates.findings(gates.lay_out(root, files)), {}, unverified=unverified))
+
+
+def only(root: Path, one: str) -> list[Finding]:
+    """The findings of an installation with this one.py, and nothing left to do in two.py."""
+    return gates.findings(gates.lay_out(root, {"verl/one.py": one, "verl/two.py": gates.gated(TWO)}))
+
+
+def short(planned: Plan) -> Made:
+    files = {Path(file.path).name: file.after.decode() for file in planned.files}
+    return Made(files, {item.fix: item.reason for item in planned.blocked})
+
+
+def original_of(root: Path, patched: str, *steps: tuple[Target, str], before: str = ONE) -> dict[str, Original]:
+    """The receipt's entry for one.py: its text as it was patched, and the functions that were rewritten."""
+    entry = Original(hashlib.sha256(patched.encode()).hexdigest(), before.encode(), steps)
+    return {str(root / "verl/one.py"): entry}
+
+
+def test_all_needed_fixes_go_in_one_file_after_the_other(tmp_path: Path) -> None:
+    where = gates.lay_out(tmp_path)
+    planned = plan(gates.findings(where), {})
+    assert short(planned) == ({"one.py": BOTH, "two.py": gates.gated(TWO)}, {})
+    one, two = planned.files
+    assert (one.installation, one.path, one.before) == (where, str(tmp_path / "verl/one.py"), ONE.encode())
+    assert [(step.target, step.listed) for step in one.steps] == [(RUN, True), (STOP, True)]
+    run = one.steps[0]
+    assert (run.before, run.after) == (gates.shape_of(ONE), gates.shape_of(gates.gated(ONE)))
+    assert [step.target for step in two.steps] == [OTHER_RUN]
+
+
+def test_nothing_is_written(tmp_path: Path) -> None:
+    made(tmp_path)
+    assert {path.name: path.read_text() for path in tmp_path.rglob("*.py")} == {"one.py": ONE, "two.py": TWO}
+
+
+def test_what_is_settled_is_left_alone(tmp_path: Path) -> None:
+    assert made(tmp_path, BOTH, gates.gated(TWO)) == ({}, {})
+    assert made(tmp_path, gates.gated(ONE), gates.gated(TWO)) == ({"one.py": BOTH}, {})
+    where = gates.lay_out(tmp_path / "none", {"verl/one.py": "x = 1\n"})._replace(version="1.5")
+    assert plan(gates.findings(where), {}) == ((), ()), "this version has no such function"
+
+
+def test_linked_files_are_planned_once_by_their_real_path(tmp_path: Path) -> None:
+    where = gates.lay_out(tmp_path, {"verl/real.py": ONE, "verl/two.py": TWO})
+    (tmp_path / "verl/one.py").symlink_to("real.py")
+    found = gates.findings(where)
+    assert [Path(file.path).name for file in plan(found, {}).files] == ["real.py", "two.py"]
+    assert [Path(path).name for path in paths_to_rewrite(found, unverified=False)] == ["real.py", "two.py"]
+
+
+# -- whole or not at all ----------------------------------------------------------------------------------------------
+
+
+def test_a_fix_that_has_drifted_in_one_file_goes_into_none(tmp_path: Path) -> None:
+    where = gates.lay_out(tmp_path, {"verl/one.py": EDITED, "verl/two.py": TWO})
+    found = gates.findings(where)
+    planned = plan(found, {})
+    assert short(planned).files == {"one.py": gates.paused(EDITED)}, "the other fix goes in"
+    (blocked,) = planned.blocked
+    verdict = found[0].verdict
+    assert blocked == (where, "gate", RUN, verdict.detail, verdict.hint)
+
+
+def test_a_fix_that_cannot_be_rewritten_in_one_file_goes_into_none(tmp_path: Path, rewrites: list[str]) -> None:
+    spoilt = f"{TWO}# \udcff\n".encode("utf-8", "surrogateescape")  # Python imports it, but it is not text
+    where = gates.lay_out(tmp_path, {"verl/one.py": ONE, "verl/two.py": spoilt})
+    planned = plan(gates.findings(where), {})
+    assert short(planned).files == {"one.py": gates.paused(ONE)}
+    (blocked,) = planned.blocked
+    assert (blocked.fix, blocked.target) == ("gate", OTHER_RUN)
+    assert blocked.reason.startswith("the file is not text in its own encoding")
+    assert "unhang explain" in blocked.hint
+    assert rewrites == ["run Loop.stop", "run", "Loop.stop"]
+
+
+def test_a_fix_is_blocked_in_one_installation_alone(tmp_path: Path) -> None:
+    good, bad = gates.lay_out(tmp_path / "good"), gates.lay_out(tmp_path / "bad", {"verl/one.py": EDITED})
+    planned = plan([*gates.findings(good), *gates.findings(bad)], {})
+    assert [(item.installation, item.fix) for item in planned.blocked] == [(bad, "gate")]
+    assert {file.path: file.after.decode() for file in planned.files} == {
+        str(tmp_path / "good/verl/one.py"): BOTH,
+        str(tmp_path / "good/verl/two.py"): gates.gated(TWO),
+        str(tmp_path / "bad/verl/one.py"): gates.paused(EDITED),
+    }
+
+
+def test_a_file_is_not_rewritten_again_for_a_fix_that_is_blocked_in_another(
+    tmp_path: Path, rewrites: list[str]
+) -> None:
+    good = gates.lay_out(tmp_path / "good")
+    spoilt: dict[str, str | bytes] = {"verl/one.py": ONE.encode() + b"# \xff\n", "verl/two.py": gates.gated(TWO)}
+    planned = plan([*gates.findings(good), *gates.findings(gates.lay_out(tmp_path / "bad", spoilt))], {})
+    assert [file.path for file in planned.files] == [str(tmp_path / f"good/verl/{name}.py") for name in ("one", "two")]
+    assert [item.fix for item in planned.blocked] == ["gate", "pause"]
+    assert rewrites[:2] == ["run Loop.stop", "run"]
+    assert rewrites[2:] == ["run Loop.stop", "Loop.stop"], "only the file that cannot be rewritten is tried again"
+
+
+# -- unknown shapes ---------------------------------------------------------------------------------------------------
+
+
+def test_unverified_allows_an_unknown_shape(tmp_path: Path) -> None:
+    where = gates.lay_out(tmp_path, {"verl/one.py": EDITED, "verl/two.py": TWO})
+    found = gates.findings(where)
+    planned = plan(found, {}, unverified=True)
+    assert short(planned) == ({"one.py": gates.paused(gates.gated(EDITED)), "two.py": gates.gated(TWO)}, {})
+    assert [step.listed for step in planned.files[0].steps] == [False, True]
+    names = [[Path(path).name for path in paths_to_rewrite(found, unverified=yes)] for yes in (False, True)]
+    assert names == [["two.py", "one.py"], ["one.py", "two.py"]], "two.py and the pause in one.py are needed anyway"
+    assert [len(paths_to_rewrite(found[:1], unverified=yes)) for yes in (False, True)] == [0, 1]
+
+
+def test_unverified_allows_a_version_outside_the_matrix(tmp_path: Path) -> None:
+    where = gates.lay_out(tmp_path, {"verl/one.py": EDITED, "verl/two.py": TWO})._replace(version="9.0")
+    assert short(plan(gates.findings(where), {})).blocked.keys() == {"gate"}
+    assert short(plan(gates.findings(where), {}, unverified=True)).files["two.py"] == gates.gated(TWO)
+
+
+@pytest.mark.parametrize(
+    ("one", "why"),
+    [
+        (NO_ANCHOR, "the rewrite's anchor is missing or not unique (not found: start())"),
+        (gates.gated(EDITED), "it holds our rewrite already, and was edited since"),
+        (EDITED.replace("start, wait", "start"), "the file does not define or import wait"),
+        (EDITED + "def run(): pass\n", "the function is defined more than once, on lines 4, 13"),
+        (EDITED + "(", "the file does not parse: line 13: '(' was never closed"),
+    ],
+)
+def test_what_unverified_does_not_allow(one: str, why: str, tmp_path: Path) -> None:
+    done = made(tmp_path, one, unverified=True)
+    assert done.blocked["gate"] == why
+    assert "two.py" not in done.files
+
+
+# -- what an earlier run wrote ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "now",
+    [f"{gates.gated(ONE)}ours = 1\n", gates.gated(EDITED), gates.gated(ONE).replace("    # unhang gate: why\n", "")],
+    ids=["all of the rewrite is there", "its comment is there", "its shape is there"],
+)
+def test_a_file_that_was_edited_since_it_was_patched_is_blocked(now: str, tmp_path: Path) -> None:
+    originals = original_of(tmp_path, gates.gated(ONE), (RUN, gates.shape_of(gates.gated(ONE))))
+    done = short(plan(only(tmp_path, now), originals))
+    assert done.files == {}
+    assert done.blocked["pause"] == "the file was edited since it was patched, and its original could not be kept"
+
+
+def test_a_file_that_was_reinstalled_since_is_patched_again(tmp_path: Path) -> None:
+    found = only(tmp_path, f"{ONE}# another build\n")
+    originals = original_of(tmp_path, gates.gated(ONE), (RUN, gates.shape_of(gates.gated(ONE))))
+    assert short(plan(found, originals)) == ({"one.py": f"{BOTH}# another build\n"}, {})
+
+
+def test_another_fix_goes_into_a_patched_file(tmp_path: Path) -> None:
+    found = only(tmp_path, gates.gated(ONE))
+    originals = original_of(tmp_path, gates.gated(ONE), (RUN, gates.shape_of(gates.gated(ONE))))
+    assert short(plan(found, originals)) == ({"one.py": BOTH}, {})
+
+
+def test_an_upgrade_starts_at_the_original_bytes_with_the_other_fixes(tmp_path: Path) -> None:
+    now = gates.paused(OLDER)
+    found = only(tmp_path, now)
+    assert [item.verdict.verdict for item in found] == ["needed", "applied", "applied"]
+    stop = (STOP, gates.shape_of(gates.paused(ONE), STOP.function))
+    originals = original_of(tmp_path, now, (RUN, gates.shape_of(OLDER)), stop, before=f"{ONE}# the original\n")
+    planned = plan(found, originals)
+    assert short(planned) == ({"one.py": f"{BOTH}# the original\n"}, {})
+    (file,) = planned.files
+    assert file.before == now.encode()
+    assert [step.target for step in file.steps] == [STOP, RUN]
+
+
+def test_without_its_original_an_upgrade_depends_on_the_codemod(tmp_path: Path) -> None:
+    done = made(tmp_path, OLDER)
+    assert done.blocked["gate"].startswith("the result has shape ")
+    assert done.files == {"one.py": gates.paused(OLDER)}
+
+
+def test_what_was_rewritten_with_unverified_is_settled(tmp_path: Path) -> None:
+    now = gates.paused(gates.gated(EDITED))
+    where = gates.lay_out(tmp_path, {"verl/one.py": now, "verl/two.py": gates.gated(TWO)})
+    path = str(tmp_path / "verl/one.py")
+    past = {(path, "gate", "run"): Past(hashlib.sha256(now.encode()).hexdigest(), gates.shape_of(now))}
+    assert plan(judge([where], [GATE, PAUSE], past), {}, unverified=True) == ((), ())

@@ -1,0 +1,151 @@
+"""The fixes and the matrix as they are read from their files: made-up folders, and the ones that unhang carries."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from unhang.errors import UnhangError
+from unhang.shapes import catalog
+from unhang.shapes.catalog import Release, Shape, Target
+
+MANIFEST = {"title": "A gate", "targets": [{"upstream": "verl", "file": "verl/one.py", "function": "run"}]}
+SHAPES: list[dict[str, Any]] = [
+    {"fix": "gate", "function": "run", "shape": "1", "state": "affected", "result": "2", "names": ["wait"]},
+    {"fix": "gate", "function": "run", "shape": "3", "state": "fixed", "note": "a note"},
+    {"fix": "gate", "function": "run", "shape": "4", "state": "superseded", "result": "5"},
+    {"fix": "gate", "function": "run", "shape": "5", "state": "fixed", "note": "upstream took our rewrite"},
+]
+DATA: dict[str, Any] = {
+    "shapes.json": {"shapes": SHAPES},
+    "files.json": {"files": {"sha256": {"run": "1", "stop": None}}},
+    "releases.json": {
+        "releases": {
+            "verl": {
+                "targets": ["verl/one.py::run", "verl/one.py::stop"],
+                "versions": {"1.0": {"shapes": ["1", None]}, "1.1": {"shapes": [None, "9"], "yanked": True}},
+            }
+        }
+    },
+    "outlines.json": {
+        "kinds": {"aa": "Assign"},
+        "blocks": {"bb": "aa aa"},
+        "outlines": [
+            {"function": "run", "shape": "1", "outline": "bb", "last": "1.0"},
+            {"function": "run", "shape": "2", "outline": "aa"},
+        ],
+    },
+}
+
+
+def forget() -> None:
+    for cached in (catalog.fixes, catalog.shape_table, catalog._release_data, catalog.outlines):
+        cached.cache_clear()
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder with a made-up fix and matrix, from which the catalog reads."""
+    for name in ("gate", "another", "no-fix"):
+        (tmp_path / "patches" / name).mkdir(parents=True)
+    for name, title in (("gate", "A gate"), ("another", "Another")):
+        (tmp_path / "patches" / name / "manifest.json").write_text(json.dumps({**MANIFEST, "title": title}))
+    (tmp_path / "patches/gate/page.md").write_text("# The page \u00e9\n", encoding="utf-8")
+    (tmp_path / "compat/data").mkdir(parents=True)
+    (tmp_path / "compat/generation.json").write_text('{"generation": 7}')
+    for name, data in DATA.items():
+        (tmp_path / "compat/data" / name).write_text(json.dumps(data))
+    monkeypatch.setattr(catalog, "_PACKAGE", str(tmp_path))
+    forget()
+    yield tmp_path
+    forget()
+
+
+def test_a_fix_is_a_folder_with_a_manifest(folder: Path) -> None:
+    assert list(catalog.fixes()) == ["another", "gate"]
+    gate = catalog.fix("gate")
+    assert (gate.id, gate.title, gate.manifest, gate.folder) == (
+        "gate", "A gate", MANIFEST, str(folder / "patches/gate"),
+    )  # fmt: skip
+    assert gate.targets == (Target("gate", "verl", "verl/one.py", "run"),)
+    assert catalog.page("gate") == "# The page \u00e9\n"
+    assert catalog.generation() == 7
+
+
+@pytest.mark.parametrize(("name", "hint"), [("gaet", "did you mean gate? `unhang list`"), ("zzz", "`unhang list`")])
+@pytest.mark.usefixtures("folder")
+def test_an_unknown_fix_is_refused(name: str, hint: str) -> None:
+    for ask in (catalog.fix, catalog.page):
+        with pytest.raises(UnhangError) as caught:
+            ask(name)
+        assert (caught.value.code, caught.value.message) == ("unknown-fix", f"there is no fix {name!r}")
+        assert (caught.value.hint or "").startswith(hint)
+
+
+@pytest.mark.usefixtures("folder")
+def test_the_result_of_a_rewrite_is_ours_unless_it_is_on_record_itself() -> None:
+    table = catalog.shape_table()
+    assert table.shapes == {
+        ("gate", "run", "1"): Shape("affected", "2", ("wait",), ""),
+        ("gate", "run", "2"): Shape("ours", None, (), ""),
+        ("gate", "run", "3"): Shape("fixed", None, (), "a note"),
+        ("gate", "run", "4"): Shape("superseded", "5", (), ""),
+        ("gate", "run", "5"): Shape("fixed", None, (), "upstream took our rewrite"),
+    }
+    assert table.files == {"sha256": {"run": "1", "stop": None}}
+    assert catalog.shape_table() is table
+
+
+@pytest.mark.usefixtures("folder")
+def test_releases_have_a_shape_for_each_target() -> None:
+    found = catalog.releases()
+    assert list(found) == ["verl"]
+    assert dict(found["verl"]) == {
+        "1.0": Release("1.0", False, {"verl/one.py::run": "1", "verl/one.py::stop": None}),
+        "1.1": Release("1.1", True, {"verl/one.py::run": None, "verl/one.py::stop": "9"}),
+    }
+    assert (len(found["verl"]), "1.0" in found["verl"], found["verl"].get("2.0")) == (2, True, None)
+    assert dict(catalog.releases_of("no-upstream")) == {}
+
+
+def test_releases_are_read_at_the_first_access(folder: Path) -> None:
+    (folder / "compat/data/releases.json").unlink()
+    verl = catalog.releases_of("verl")
+    with pytest.raises(FileNotFoundError):
+        verl.get("1.0")
+
+
+@pytest.mark.usefixtures("folder")
+def test_outlines_are_found_by_function_and_shape() -> None:
+    kinds, blocks, rows = catalog.outlines()
+    assert (kinds, blocks) == ({"aa": "Assign"}, {"bb": "aa aa"})
+    assert rows == {("run", "1"): ("bb", "1.0"), ("run", "2"): ("aa", "")}
+
+
+def test_a_missing_folder_is_found_elsewhere_or_is_a_broken_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    carried = {*catalog.fixes()}
+    monkeypatch.setattr(catalog, "_PACKAGE", str(tmp_path))
+    forget()
+    try:
+        assert {*catalog.fixes()} == carried, "as in an editable install, by the import system"
+        monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+        with pytest.raises(UnhangError) as caught:
+            catalog.generation()
+        assert (caught.value.code, caught.value.hint) == ("broken-install", "reinstall unhang")
+    finally:
+        forget()
+
+
+def test_what_unhang_carries_is_complete() -> None:
+    functions = {(target.fix, target.function) for fix in catalog.fixes().values() for target in fix.targets}
+    assert len(functions) >= 4
+    assert functions == {key[:2] for key in catalog.shape_table().shapes}
+    assert all(catalog.page(name).startswith("# ") for name in catalog.fixes())
+    assert {target.upstream for fix in catalog.fixes().values() for target in fix.targets} <= {*catalog.releases()}
+    assert catalog.generation() >= 1

@@ -1,0 +1,81 @@
+"""What is in an environment: its installations, what earlier runs did, the verdicts, and the plan that follows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from support import cli
+from unhang.errors import UnhangError
+from unhang.records import Request
+from unhang.store import survey
+from unhang.store.state import READY
+
+MTP = "mtp-cp-deadlock"
+ENGINE = "verl/workers/engine/megatron/transformer_impl.py"
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Path:
+    return cli.unpack_targets(tmp_path / "site", ("verl", "0.7.1"))
+
+
+def asked(site: Path, *upstreams: str) -> Request:
+    request = Request(target=str(site), fixes=(MTP,))
+    return request._replace(upstreams=upstreams) if upstreams else request
+
+
+def test_an_untouched_release(site: Path) -> None:
+    seen = survey.survey(asked(site))
+    assert [finding.verdict.verdict for finding in seen.findings] == ["needed"]
+    assert (seen.receipt, seen.interrupted, seen.environment.prefix) == (None, False, str(site))
+    plan = survey.planned(seen)
+    assert [file.path for file in plan.files] == [str(site / ENGINE)]
+    assert plan.blocked == ()
+
+
+def test_only_the_named_upstreams_are_searched(site: Path) -> None:
+    assert survey.find(asked(site, "verl")).installations
+    assert survey.find(asked(site, "ms-swift")).installations == ()
+
+
+def test_nothing_found_is_an_error_unless_it_is_allowed(site: Path) -> None:
+    request = asked(site, "ms-swift", "megatron-core")
+    with pytest.raises(UnhangError) as caught:
+        survey.survey(request)
+    assert caught.value.code == "no-upstream"
+    assert f"none of ms-swift, megatron-core is installed in {site} (found by --target)" in caught.value.message
+    assert survey.survey(request._replace(allow_none=True)).findings == ()
+
+
+def test_after_apply_the_receipt_is_read_and_nothing_is_left_to_plan(site: Path) -> None:
+    assert cli.unhang("apply", "--target", site, "--fix", MTP).code == 0
+    seen = survey.survey(asked(site))
+    assert seen.receipt is not None
+    assert [entry.path for entry in seen.receipt.files] == [str(site / ENGINE)]
+    assert [finding.verdict.verdict for finding in seen.findings] == ["applied"]
+    assert survey.planned(seen) == ((), ())
+
+
+def test_a_file_that_changed_is_seen_again(site: Path) -> None:
+    seen = survey.survey(asked(site))
+    (site / ENGINE).write_text("class MegatronEngine: pass\n")
+    now = survey.again(seen.search, asked(site))
+    assert [finding.verdict.verdict for finding in now.findings] == ["drifted"]
+
+
+def test_a_journal_says_that_a_run_was_interrupted(site: Path) -> None:
+    (site / ".unhang").mkdir()
+    (site / ".unhang" / READY).write_text("{}")
+    assert survey.survey(asked(site)).interrupted
+
+
+def test_a_plan_that_needs_a_damaged_original_is_refused(site: Path) -> None:
+    assert cli.unhang("apply", "--target", site, "--fix", MTP).code == 0
+    pristine = next((site / ".unhang" / "pristine").iterdir())
+    (site / ENGINE).write_bytes(pristine.read_bytes())
+    pristine.write_bytes(b"")
+    with pytest.raises(UnhangError) as caught:
+        survey.planned(survey.survey(asked(site)))
+    assert caught.value.code == "bad-receipt"

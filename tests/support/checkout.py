@@ -1,0 +1,14 @@
+"""The checkout: its folder, and ``unhang.compat.sweep``, which the installed wheel does not carry."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import unhang.compat
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+COMPAT = REPOSITORY / "compat"
+FROM_CHECKOUT = {"PYTHONPATH": str(REPOSITORY / "src")}
+"""The environment variables with which a process of its own imports the checkout's unhang."""
+
+unhang.compat.__path__.append(str(COMPAT))

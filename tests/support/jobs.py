@@ -1,0 +1,89 @@
+"""Made-up jobs of a few ranks, for the tests of both harnesses. They need torch."""
+
+from __future__ import annotations
+
+import importlib.util
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from unhang.prove.ranks import schedule
+
+HAS_TORCH = importlib.util.find_spec("torch") is not None
+needs_torch = pytest.mark.skipif(not HAS_TORCH, reason="no torch here: nox -s proofs has one")
+Job = Callable[[int], Any]
+
+
+def tensor(size: int = 1, dtype: str = "float32") -> Any:
+    """Return ones."""
+    import torch
+
+    return torch.ones(size, dtype=getattr(torch, dtype))
+
+
+def dist() -> Any:
+    """Return ``torch.distributed``, imported only where it is used."""
+    import torch.distributed
+
+    return torch.distributed
+
+
+def checked(job: Job, world: int = 2, backend: str = "nccl") -> schedule.Schedule:
+    """Record a job and play it."""
+    return schedule.check(world, lambda _: None, job, backend=backend)
+
+
+def missing(rank: int) -> None:
+    if rank == 0:
+        dist().all_reduce(tensor())
+
+
+def completing(rank: int) -> float:
+    total = tensor()
+    dist().all_reduce(total)
+    dist().barrier()
+    return float(total)
+
+
+def raising(rank: int) -> None:
+    if rank == 1:
+        raise ValueError("a fault of its own")
+    dist().all_reduce(tensor())
+
+
+def crossed_but_asynchronous(rank: int) -> None:
+    one, other = dist().new_group([0, 1]), dist().new_group([0, 1])
+    order = (one, other) if rank == 0 else (other, one)
+    works = [dist().all_reduce(tensor(), group=group, async_op=True) for group in order]
+    for work in works:
+        work.wait()
+
+
+def ring(rank: int) -> None:
+    works = [dist().isend(tensor(), (rank + 1) % 2), dist().irecv(tensor(), (rank + 1) % 2)]
+    for work in works:
+        work.wait()
+
+
+def batched(rank: int) -> None:
+    peer = (rank + 1) % 2
+    operations = [dist().P2POp(dist().isend, tensor(), peer), dist().P2POp(dist().irecv, tensor(), peer)]
+    for work in dist().batch_isend_irecv(operations):
+        work.wait()
+
+
+def objects(rank: int) -> list[Any]:
+    sent = ["sent"] if rank == 0 else [None]
+    dist().broadcast_object_list(sent, src=0)
+    everyone: list[Any] = [None, None]
+    dist().all_gather_object(everyone, sent[0])
+    return [*sent, *everyone]
+
+
+def working(seconds: float) -> None:
+    """Use a processor."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        pass

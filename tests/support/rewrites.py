@@ -1,0 +1,118 @@
+"""The tests that the rewrite of every fix must pass: each module of tests/fixes/ runs them on its own cases."""
+
+from __future__ import annotations
+
+import ast
+import codecs
+import difflib
+import io
+import re
+import tokenize
+from collections.abc import Callable, Sequence
+
+from support.sources import WIDTHS, Case, Source, around, rewritten
+from unhang.judge.decide import codemod
+from unhang.rewrite.one_file import Step, rewrite
+from unhang.shapes import shape
+
+
+class EveryRewrite:
+    """Subclass it as ``TestRewrite``, with ``case`` parametrised by the module's ``CASES``."""
+
+    def test_the_rewrite_has_the_shape_on_record(self, case: Case) -> None:
+        source = case.load()
+        new, change = source.rewritten, codemod(source.target)
+        assert source.known.state == "affected"
+        assert not change.holds(source.function)
+        compile(new.data, source.target.file, "exec", dont_inherit=True)
+        assert new.digest == source.known.result
+        assert change.edits(new.function) == []
+        assert rewrite(new.data, [Step(source.target, None)]).data == new.data
+
+    def test_the_rewrite_changes_only_the_body_of_the_function(self, case: Case) -> None:
+        source = case.load()
+        new = source.rewritten
+        (before, body, after), (new_before, new_body, new_after) = around(source), around(new)
+        assert (new_before, new_after) == (before, after)
+        assert body != new_body
+        assert _dump_without(new) == _dump_without(source)
+        for part in ("name", "args", "decorator_list", "returns"):
+            assert _dump(getattr(new.function, part)) == _dump(getattr(source.function, part))
+        assert ast.get_docstring(new.function) == ast.get_docstring(source.function)
+
+    def test_the_added_lines_are_marked_and_fit_the_file(self, case: Case) -> None:
+        source = case.load()
+        (before, body, after), (_, new_body, _) = around(source), around(source.rewritten)
+        added = [line[2:] for line in difflib.ndiff(_text(body), _text(new_body)) if line.startswith("+ ")]
+        assert [line for line in added if len(line) > WIDTHS[source.target.upstream]] == []
+        assert [line for line in added if line != line.rstrip()] == []
+        mark = f"# unhang {source.target.fix}"
+        comments = [line for line in added if re.fullmatch(rf"\s*{mark}: \S.*", line)]
+        assert comments
+        assert "unhang" not in "\n".join(line for line in added if line not in comments)
+        assert mark.encode() not in b"".join([*before, *after])
+
+    def test_the_rewrite_keeps_line_ends_and_byte_order_mark(self, case: Case) -> None:
+        source = case.load()
+        new, result = source.rewritten, source.known.result
+        variants: dict[str, Callable[[bytes], bytes]] = {
+            "crlf": lambda data: data.replace(b"\n", b"\r\n"),
+            "bom": lambda data: codecs.BOM_UTF8 + data,
+            "bom, crlf, no last line end": lambda data: codecs.BOM_UTF8 + data.rstrip(b"\n").replace(b"\n", b"\r\n"),
+            "no last line end": lambda data: data.rstrip(b"\n"),
+        }
+        assert b"\r" not in source.data
+        assert not source.data.startswith(codecs.BOM_UTF8)
+        for name, variant in variants.items():
+            assert (name, rewritten(source.target, variant(source.data), result)) == (name, variant(new.data))
+
+    def test_the_rewrite_of_a_function_at_the_end_of_its_file(self, case: Case) -> None:
+        source = case.load()
+        cut, new_cut = (
+            b"".join(each.data.splitlines(keepends=True)[: each.function.end_lineno]).rstrip(b"\n")
+            for each in (source, source.rewritten)
+        )
+        assert rewritten(source.target, cut, source.known.result) == new_cut
+
+    def test_the_rewrite_of_a_file_indented_with_tabs(self, case: Case) -> None:
+        source = case.load()
+        tabs = Source(source.target, _tabs(source.data))
+        done = Source(source.target, rewritten(tabs.target, tabs.data, source.known.result))
+        assert [line.replace(b"\t", b"    ") for line in done.data.splitlines()] == [
+            line.replace(b"\t", b"    ") for line in _tabs(source.rewritten.data).splitlines()
+        ]
+        (before, _, after), (new_before, body, new_after) = around(tabs), around(done)
+        assert (new_before, new_after) == (before, after)
+        assert next(line for line in body if b"# unhang" in line).startswith(b"\t")
+
+
+def _text(lines: Sequence[bytes]) -> list[str]:
+    return [line.decode().rstrip("\r\n") for line in lines]
+
+
+def _dump(node: object) -> object:
+    if isinstance(node, list):
+        return [_dump(item) for item in node]
+    return ast.dump(node) if isinstance(node, ast.AST) else node
+
+
+def _dump_without(source: Source) -> str:
+    """Return a dump of the whole file's AST, without the body of the function."""
+    tree = ast.parse(source.data)
+    (function,) = shape.find(tree, source.target.function)
+    function.body = []
+    return ast.dump(tree)
+
+
+def _tabs(data: bytes) -> bytes:
+    """Indent a file with tabs; the lines inside strings stay the same."""
+    within: set[int] = set()
+    for token in tokenize.tokenize(io.BytesIO(data).readline):
+        if token.type not in (tokenize.NEWLINE, tokenize.NL):
+            within.update(range(token.start[0] + 1, token.end[0] + 1))
+    lines = data.splitlines(keepends=True)
+    return b"".join(line if number in within else _tabbed(line) for number, line in enumerate(lines, 1))
+
+
+def _tabbed(line: bytes) -> bytes:
+    return re.sub(rb"^(?:    )+", lambda found: b"\t" * (len(found.group()) // 4), line)

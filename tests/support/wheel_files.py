@@ -1,0 +1,61 @@
+"""Variants of real wheels, made-up wheels, and what is in them."""
+
+from __future__ import annotations
+
+import csv
+import io
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from support import wheels
+
+VERL = ("verl", "0.7.1")
+ENGINE = "verl/workers/engine/megatron/transformer_impl.py"
+DEMO = "demo-1.0-py3-none-any.whl"
+INFO = "demo-1.0.dist-info"
+
+
+def demo(folder: Path, *, name: str = DEMO, add: Mapping[str, bytes] | None = None) -> Path:
+    """Write a small valid wheel, with these members too."""
+    members = {
+        "demo.py": b"pass\n",
+        f"{INFO}/METADATA": b"Metadata-Version: 2.1\nName: demo\nVersion: 1.0\n",
+        f"{INFO}/WHEEL": b"Wheel-Version: 1.0\n",
+        **(add or {}),
+    }
+    members.setdefault(f"{INFO}/RECORD", "".join(f"{file},,\n" for file in [*members, f"{INFO}/RECORD"]).encode())
+    folder.mkdir(exist_ok=True)
+    with zipfile.ZipFile(folder / name, "w", zipfile.ZIP_DEFLATED) as archive:
+        for member, data in members.items():
+            archive.writestr(member, data)
+    return folder / name
+
+
+def edited_verl(folder: Path) -> Path:
+    """Write the wheel of verl with an edit in a target: its shape is unknown."""
+    folder.mkdir()
+    path = folder / "verl-0.7.1-py3-none-any.whl"
+    with zipfile.ZipFile(wheels.fetch(*VERL)) as before, zipfile.ZipFile(path, "w") as after:
+        for info in before.infolist():
+            data = before.read(info)
+            if info.filename == ENGINE:
+                data = data.replace(b"self.is_mp_src_rank_with_outputs():", b"True:", 1)
+            after.writestr(info, data, compresslevel=1)
+    return path
+
+
+def records(path: Path) -> dict[str, tuple[str, str]]:
+    """Return hash and size of each row of a wheel's RECORD."""
+    with zipfile.ZipFile(path) as archive:
+        (name,) = [name for name in archive.namelist() if name.endswith(".dist-info/RECORD")]
+        rows = csv.reader(io.StringIO(archive.read(name).decode()))
+        return {row[0]: (row[1], row[2]) for row in rows}
+
+
+def find_links(folder: Path, *releases: tuple[str, str]) -> list[str]:
+    """Return pip's options for an index that has these releases only."""
+    folder.mkdir()
+    for release in releases:
+        (folder / wheels.fetch(*release).name).symlink_to(wheels.fetch(*release))
+    return ["--no-index", "--find-links", str(folder)]

@@ -1,0 +1,228 @@
+"""Reports as text and as annotations, the text of an error, and the digest: equal exactly if the code is equal."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from support import cli, environments
+from unhang.cli.main import main
+from unhang.errors import UnhangError
+from unhang.judge.decide import Verdict
+from unhang.judge.findings import Finding
+from unhang.judge.observe import Observation
+from unhang.records import UPSTREAMS, Environment, Installation, Request, Search
+from unhang.shapes import catalog
+from unhang.shapes.catalog import Target
+from unhang.store.survey import survey
+from unhang.tell import report
+from unhang.tell.report import Report
+
+CORE, VERL = ("megatron-core", "0.17.1"), ("verl", "0.7.1")
+ENGINE = "verl/workers/engine/megatron/transformer_impl.py"
+FILES = sorted({target.file for fix in catalog.fixes().values() for target in fix.targets})
+# Neighbours, some of which share all of their target files.
+RELEASES = ["0.16.0", "0.16.1", "0.17.0", "0.17.1", "0.18.0", "0.19.0", "0.19.1", "0.19.2"]
+HERE = Environment(None, "/job", "--target", "/job/.unhang")
+COPY = Installation("core", "1.0", "/job", "/job/core", "source", None, ("/old/core",))
+
+
+def finding(verdict: str, file: str = "core/a.py", *, data: bytes | None = b"", hint: str = "") -> Finding:
+    seen = Observation(f"/job/{file}", data, "", None, False, None, "", None)
+    return Finding(COPY, Target("hang", "core", file, "f"), seen, Verdict(verdict, None, "", hint))
+
+
+def text(*findings: Finding, interrupted: bool = False) -> list[str]:
+    what = Report(Search(HERE, (COPY,), ()), findings, None, interrupted, {"/job": "git 1a2b3c4d5"})
+    return report.text_report(what, colour=False).splitlines()
+
+
+def digest(
+    target: Path | None = None,
+    *,
+    source: Path | None = None,
+    python: Path | None = None,
+    upstreams: tuple[str, ...] = UPSTREAMS,
+) -> str:
+    """Return the digest that ``check`` prints, without a process of its own."""
+    request = Request(
+        python=str(python) if python else None,
+        target=str(target) if target else None,
+        source=str(source) if source else None,
+        fixes=tuple(catalog.fixes()),
+        upstreams=upstreams,
+    )
+    return report.digest(survey(request).findings)
+
+
+@pytest.fixture(scope="module")
+def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two releases in one folder that no test changes."""
+    return cli.unpack_targets(tmp_path_factory.mktemp("pristine") / "site", CORE, VERL)
+
+
+@pytest.fixture
+def site(pristine: Path, tmp_path: Path) -> Path:
+    """A copy to change."""
+    return Path(shutil.copytree(pristine, tmp_path / "elsewhere" / "site"))
+
+
+def edit(change: Callable[[bytes], bytes]) -> Callable[[Path], object]:
+    return lambda site: (site / ENGINE).write_bytes(change((site / ENGINE).read_bytes()))
+
+
+def test_the_text_names_the_environment_the_copy_and_what_it_hides() -> None:
+    assert text(finding("needed"))[:4] == [
+        "environment: /job (found by --target)",
+        "",
+        "core 1.0  /job  git 1a2b3c4d5",
+        "  shadows /old/core",
+    ]
+
+
+def test_a_fix_with_two_targets_has_one_line_the_one_with_most_to_do() -> None:
+    def shown(*findings: Finding) -> list[str]:
+        return [line.split()[2] for line in text(*findings)[4:]]
+
+    assert shown(finding("applied", "core/a.py"), finding("needed", "core/b.py")) == ["core/b.py"]
+    assert shown(finding("needed", "core/a.py"), finding("applied", "core/b.py")) == ["core/a.py"]
+    gone = finding("not-affected", "core/a.py", data=None)
+    assert shown(gone, finding("not-affected", "core/b.py")) == ["core/b.py"]
+
+
+def test_a_hint_is_shown_only_for_a_shape_that_nobody_has_verified() -> None:
+    for verdict in "needed", "applied", "not-affected":
+        assert "hint" not in text(finding(verdict, hint="reinstall"))[-1]
+    for verdict in "drifted", "unlisted":
+        assert text(finding(verdict, hint="reinstall"))[-1].strip() == "hint: reinstall"
+
+
+def test_an_interrupted_run_is_the_last_line() -> None:
+    assert text(finding("needed"), interrupted=True)[-1].startswith("interrupted: an earlier run was killed halfway")
+    assert "interrupted" not in "".join(text(finding("needed")))
+
+
+def test_the_text_of_an_error_names_its_path_once() -> None:
+    error = UnhangError("io", "no space", path="/job/a.py", hint="free some")
+    assert report.text_error(error) == "error[io]: no space\n  in: /job/a.py\n  hint: free some"
+    assert report.text_error(UnhangError("io", "no space for /job/a.py", path="/job/a.py")).count("/job/a.py") == 1
+
+
+def test_github_annotations_escape_what_they_quote(site: Path) -> None:
+    (site / ENGINE).write_text("def forward_backward_batch(:\n")
+    ran = cli.unhang("check", "--target", site, "--output-format", "github")
+    (line,) = [line for line in ran.out.splitlines() if "mtp-cp-deadlock" in line]
+    assert line.startswith(
+        f"::error file={site / ENGINE},title=unhang mtp-cp-deadlock::drifted: the file does not parse"
+    )
+    assert all(line.startswith("::") for line in ran.out.splitlines())
+
+
+def test_the_path_does_not_change_the_digest(pristine: Path, site: Path) -> None:
+    assert digest(site) == digest(pristine) == digest(source=site)
+
+
+def test_the_prefix_and_an_editable_install_do_not_change_the_digest(pristine: Path, tmp_path: Path) -> None:
+    copied, linked = (environments.make_env(tmp_path / name) for name in ("copied", "linked"))
+    shutil.copytree(pristine / "verl", copied.site / "verl")
+    shutil.copytree(pristine / "verl", tmp_path / "tree" / "verl")
+    (linked.site / "tree.pth").write_text(f"{tmp_path / 'tree'}\n")
+    expected = digest(pristine, upstreams=("verl",))
+    assert digest(python=copied.python) == digest(python=linked.python) == expected
+    for env in copied, linked:
+        assert main(["apply", "--python", str(env.python)]) == 0
+    patched = digest(python=copied.python)
+    assert digest(python=linked.python) == patched != expected
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        edit(lambda data: data + b"# a comment at the end\n"),
+        edit(lambda data: data.replace(b"def forward_backward_batch(", b"def forward_backward_batch (")),
+        edit(lambda data: data.replace(b"\n", b"\r\n")),
+        edit(lambda data: b"def forward_backward_batch(:\n"),
+        lambda site: (site / ENGINE).unlink(),
+        lambda site: main(["apply", "--target", str(site), "--fix", "mtp-cp-deadlock"]),
+        lambda site: main(["apply", "--target", str(site), "--fix", "empty-expert-hang"]),
+        lambda site: shutil.rmtree(site / "megatron"),
+    ],
+)
+def test_an_edited_patched_or_missing_file_changes_the_digest(
+    pristine: Path, site: Path, change: Callable[[Path], object]
+) -> None:
+    change(site)
+    assert digest(site) != digest(pristine)
+
+
+def test_two_files_that_do_not_parse_have_different_digests(site: Path) -> None:
+    found = set()
+    for source in "def forward_backward_batch(:\n", "def forward_backward_batch(::\n":
+        (site / ENGINE).write_text(source)
+        found.add(digest(site))
+    assert len(found) == 2
+
+
+def test_one_unpatched_file_of_many_changes_the_digest(site: Path) -> None:
+    before = {file: (site / file).read_bytes() for file in FILES if (site / file).exists()}
+    assert main(["apply", "--target", str(site)]) == 0
+    patched = digest(site)
+    changed = [file for file, data in before.items() if (site / file).read_bytes() != data]
+    assert len(changed) == 4
+    for file in changed:
+        now = (site / file).read_bytes()
+        (site / file).write_bytes(before[file])
+        assert digest(site) != patched
+        (site / file).write_bytes(now)
+    assert digest(site) == patched
+
+
+def test_releases_have_one_digest_exactly_if_their_target_files_are_equal(tmp_path: Path) -> None:
+    known = {}
+    for version in RELEASES:
+        folder = cli.unpack_targets(tmp_path / version, ("megatron-core", version))
+        data = [(folder / file).read_bytes() if (folder / file).exists() else None for file in FILES]
+        upstreams = {found.upstream for found in survey(Request(target=str(folder))).search.installations}
+        known[version] = ((data, upstreams), digest(folder))
+        shutil.rmtree(folder)
+    for one, other in itertools.combinations(RELEASES, 2):
+        (code, found), (other_code, other_found) = known[one], known[other]
+        assert (code == other_code) == (found == other_found), (one, other)
+    assert len({found for _, found in known.values()}) > 4
+
+
+def test_unexpected_code_fails_with_both_digests(site: Path) -> None:
+    bare = digest(site)
+    assert cli.unhang("apply", "--target", site).code == 0
+    patched = digest(site)
+    assert cli.unhang("check", "--target", site, "--expect-digest", patched).code == 0
+    ran = cli.unhang("check", "--target", site, "--expect-digest", bare)
+    assert (ran.code, ran.err.splitlines()[-1]) == (
+        1,
+        f"unexpected code: the code has digest {patched}, not {bare} as expected: this node would not run what that "
+        "one runs; do: install and patch all nodes alike",
+    )
+    assert cli.unhang("revert", "--target", site).code == 0
+    assert digest(site) == bare
+
+
+def test_json_and_annotations_have_the_expected_digest(pristine: Path) -> None:
+    check = ["check", "--target", str(pristine), "--expect-digest", "0123456789abcdef"]
+    ran = cli.unhang(*check, "--output-format", "json")
+    assert (ran.code, ran.json["expected_digest"]) == (1, "0123456789abcdef")
+    assert ran.json["digest"] == digest(pristine)
+    ran = cli.unhang(*check, "--output-format", "github")
+    (line,) = [line for line in ran.out.splitlines() if line.startswith("::error title=unhang digest::")]
+    assert "0123456789abcdef" in line
+
+
+def test_a_required_fix_and_an_unexpected_digest_are_both_named(pristine: Path) -> None:
+    require = ["--fix", "mtp-cp-deadlock", "--require", "mtp-cp-deadlock", "--expect-digest", "0123456789abcdef"]
+    ran = cli.unhang("check", "--target", pristine, *require)
+    assert ran.code == 1
+    assert "required fix not in place: mtp-cp-deadlock is needed on verl 0.7.1" in ran.err
+    assert "unexpected code: the code has digest" in ran.err

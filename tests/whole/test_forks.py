@@ -1,0 +1,141 @@
+"""Forks of real releases, with the command: a known shape is patched under any version, an unknown one is explained."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from support import cli, wheels
+
+ENGINE = "verl/workers/engine/megatron/transformer_impl.py"
+PARALLEL_STATE = "megatron/core/parallel_state.py"
+EXPERTS = "megatron/core/transformer/moe/experts.py"
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Path:
+    """The files of megatron-core 0.17.1 and verl 0.7.1 that unhang reads, as a fork would have them."""
+    for project, version, files in (
+        ("megatron-core", "0.17.1", [PARALLEL_STATE, EXPERTS, "megatron/core/__init__.py",
+                                      "megatron/core/package_info.py"]),
+        ("verl", "0.7.1", [ENGINE, "verl/__init__.py", "verl/protocol.py", "verl/version/version"]),
+    ):  # fmt: skip
+        for file in files:
+            data = wheels.read(project, version, file)
+            assert data is not None
+            (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / file).write_bytes(data)
+    return tmp_path
+
+
+def edit(path: Path, old: str, new: str) -> None:
+    text = path.read_text()
+    assert text.count(old) >= 1
+    path.write_text(text.replace(old, new, 1))
+
+
+def result(site: Path, fix: str) -> dict[str, object]:
+    found = cli.unhang("check", "--target", site, "--fix", fix, "--output-format", "json").json["results"]
+    (only,) = (item for item in found if item["shape"] is not None)
+    assert isinstance(only, dict)
+    return only
+
+
+def core_version(site: Path, version: str) -> None:
+    release, _, local = version.partition("+")
+    major, minor, patch = release.split(".")
+    text = f"MAJOR = {major}\nMINOR = {minor}\nPATCH = {patch}\nPRE_RELEASE = '{'+' + local if local else ''}'\n"
+    rest = "VERSION = (MAJOR, MINOR, PATCH, PRE_RELEASE)\n"
+    rest += "__version__ = '.'.join(map(str, VERSION[:3])) + ''.join(VERSION[3:])\n"
+    (site / "megatron/core/package_info.py").write_text(text + rest)
+
+
+@pytest.mark.parametrize("version", ["0.17.1+corp.3", "99.0.0"])
+def test_a_fork_with_upstreams_shapes_is_patched_under_any_version(version: str, site: Path) -> None:
+    core_version(site, version)
+    (site / "verl/version/version").write_text(version)
+    edit(site / PARALLEL_STATE, "import torch\n", "import torch\n\nCORP = 3\n")  # no release has exactly this file
+    before = cli.unhang("check", "--target", site, "--output-format", "json")
+    assert {item["version"] for item in before.json["results"]} == {version}
+    needed = [
+        (item["fix"], item["code"], item["nearest"]) for item in before.json["results"] if item["verdict"] == "needed"
+    ]
+    assert needed == [(name, None, None) for name in ("empty-expert-hang", "expert-dp-warmup", "mtp-cp-deadlock")]
+    assert cli.unhang("apply", "--target", site, "--skip", "sft-packed-seq-broadcast").code == 0
+    for fix, *_ in needed:
+        assert result(site, fix)["verdict"] == "applied"
+
+
+@pytest.mark.parametrize("version", ["0.17.1+corp.3", "99.0.0"])
+def test_in_a_fork_a_name_that_is_not_bound_is_drifted(version: str, site: Path) -> None:
+    (site / "verl/version/version").write_text(version)
+    edit(site / ENGINE, "from megatron.core import parallel_state as mpu", "import megatron.core.parallel_state")
+    row = result(site, "mtp-cp-deadlock")
+    assert (row["verdict"], row["code"], row["nearest"]) == ("drifted", "name-not-bound", None)
+    assert "mpu" in str(row["detail"])
+
+
+@pytest.mark.parametrize(
+    ("version", "verdict", "code"),
+    [("0.17.1+corp.3", "drifted", "unknown-shape"), ("99.0.0", "unlisted", "newer-than-matrix")],
+)
+def test_an_unknown_shape_of_a_fork_is_reported_with_the_closest(
+    version: str, verdict: str, code: str, site: Path
+) -> None:
+    core_version(site, version)
+    edit(
+        site / PARALLEL_STATE, "    _set_global_memory_buffer()\n\n", "    _set_global_memory_buffer()\n    corp()\n\n"
+    )
+    row = result(site, "expert-dp-warmup")
+    assert (row["verdict"], row["code"]) == (verdict, code)
+    near = row["nearest"]
+    assert isinstance(near, dict)
+    assert list(near) == ["shape", "state", "where", "differs"]
+    line = (site / PARALLEL_STATE).read_text().splitlines().index("    corp()") + 1
+    assert near["differs"] == [{"line": line, "how": "added", "kind": "Expr", "text": "corp()"}]
+    assert near["state"] == "affected"
+    assert "0.17.1" in near["where"]
+    assert f"1 statement differs, at line {line}: `corp()` was added" in str(row["detail"])
+    assert "unhang explain expert-dp-warmup" in str(row["hint"])
+
+
+def test_a_difference_far_from_the_rewrite_does_not_soften_the_verdict(site: Path) -> None:
+    edit(site / ENGINE, "        output = {}\n", "        output = dict()\n")
+    row = result(site, "mtp-cp-deadlock")
+    assert row["verdict"] == "drifted"
+    assert "`output = dict()` was changed" in str(row["detail"])
+    assert cli.unhang("apply", "--target", site, "--fix", "mtp-cp-deadlock").code == 1
+
+
+def test_an_edit_of_our_rewrite_is_compared_with_our_rewrite(site: Path) -> None:
+    assert cli.unhang("apply", "--target", site, "--fix", "mtp-cp-deadlock").code == 0
+    edit(site / ENGINE, "if self.is_mp_src_rank_with_outputs():\n", "if self.is_mp_src_rank_with_outputs() and corp:\n")
+    row = result(site, "mtp-cp-deadlock")
+    near = row["nearest"]
+    assert isinstance(near, dict)
+    assert (row["verdict"], near["state"], near["where"]) == ("drifted", "ours", "our own rewrite")
+    assert [item["how"] for item in near["differs"]] == ["changed"]
+
+
+def test_outlines_are_neither_imported_nor_read_if_all_shapes_are_known(site: Path) -> None:
+    code = (
+        "import sys; seen = []\n"
+        "sys.addaudithook(lambda event, args: seen.append(str(args[0])) if event == 'open' else 0)\n"
+        f"from unhang.cli.main import main; main(['check', '--target', {str(site)!r}, '--upstream', 'verl'])\n"
+        "print(*sys.modules); print(*seen)"
+    )
+    found = []
+    for _ in range(2):
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd="/")
+        modules, files = done.stdout.splitlines()[-2:]
+        found.append(
+            (
+                {"unhang.judge.nearest", "unhang.shapes.outline", "difflib"} & set(modules.split()),
+                "outlines.json" in files,
+            )
+        )
+        edit(site / ENGINE, "        output = {}\n", "        output = dict()\n") if len(found) == 1 else None
+    assert found == [(set(), False), ({"unhang.judge.nearest", "unhang.shapes.outline", "difflib"}, True)]
