@@ -128,7 +128,7 @@ def fuzz(session: nox.Session) -> None:
 
 @nox.session(python="3.11", reuse_venv=True)
 def proofs(session: nox.Session) -> None:
-    """Show each hang on untouched source, on a CPU, and that it is gone on patched source: docs/prove.md.
+    """Show each hang on untouched source, on a CPU, and that it is gone on patched source: docs/maintainers/proofs.md.
 
     Prints the table, and writes it as JSON and JUnit to the session's temporary folder. `UNHANG_PROOFS=core` runs the
     core set, which takes some minutes; all of it takes more than half an hour.
@@ -153,7 +153,7 @@ def prove(session: nox.Session) -> None:
 def upstream(session: nox.Session) -> None:
     """Run an upstream's own tests before and after the fixes, and compare: `-- megatron-lm core_v0.17.1`.
 
-    docs/upstream.md says what it needs, and how to read the table. The session's temporary folder keeps the table as
+    docs/maintainers/upstream.md says what it needs, and how to read the table. The temporary folder keeps the table as
     text, JSON and JUnit, and the environments of the upstreams.
     """
     install_wheel(session, "test")
