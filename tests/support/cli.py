@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import posix
 import subprocess
 import sys
 import zipfile
@@ -15,9 +16,10 @@ from typing import Any, NamedTuple
 from support import wheels
 from unhang.shapes import catalog
 
-# Under `--cov`, coverage measures each process that has this variable: here only those that `python` starts, for some
-# tests check what a process imports or opens.
+# Under `--cov`, coverage measures each process that has this variable, and saves what it measured in os._exit. Only the
+# processes that `python` starts are measured: some tests check what a process imports, others fork a thousand children.
 _COVERAGE = {name: os.environ.pop(name) for name in ("COVERAGE_PROCESS_CONFIG",) if name in os.environ}
+os._exit = posix._exit
 # These could select another environment, or colour the output.
 _NEUTRAL = ("VIRTUAL_ENV", "CONDA_PREFIX", "NO_COLOR", "FORCE_COLOR", "PYTHONPATH")
 
