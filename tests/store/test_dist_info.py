@@ -1,20 +1,14 @@
-"""RECORD keeps every byte that does not have to change, and pip works with the result."""
+"""RECORD keeps every byte that does not have to change."""
 
 from __future__ import annotations
 
 import base64
 import csv
 import hashlib
-import importlib.metadata
 import io
-import subprocess
-import sys
-import zipfile
-from pathlib import Path
 
 import pytest
 
-from support import environments
 from unhang.store import dist_info
 
 OLD, NEW = b"old\n", b"new bytes\n"
@@ -137,68 +131,3 @@ def test_bytes_that_are_not_utf8_stay() -> None:
     row = dist_info.row(before, path)
     assert row is not None
     assert dist_info.restore(dist_info.update(before, {path: NEW}), path, row) == before
-
-
-# pip
-
-
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A venv with a small wheel, which pip installed (with bytecode)."""
-    folder = tmp_path_factory.mktemp("pip")
-    wheel = folder / "tiny_demo-1.0-py3-none-any.whl"
-    files = {"tiny_demo/__init__.py": b"", "tiny_demo/a,b.py": OLD, "tiny_demo/mod.py": b"X = 1\n"}
-    files["tiny_demo-1.0.dist-info/METADATA"] = b"Metadata-Version: 2.1\nName: tiny-demo\nVersion: 1.0\n"
-    files["tiny_demo-1.0.dist-info/WHEEL"] = b"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-    with zipfile.ZipFile(wheel, "w") as archive:
-        rows = io.StringIO()
-        for path, data in files.items():
-            archive.writestr(path, data)
-            csv.writer(rows).writerow([path, *line("", data).split(",")[1:]])
-        archive.writestr("tiny_demo-1.0.dist-info/RECORD", rows.getvalue() + "tiny_demo-1.0.dist-info/RECORD,,\r\n")
-    env = environments.make_env(folder / "env")
-    pip(env.prefix, "install", "--no-index", "--no-deps", str(wheel))
-    return env.site
-
-
-def pip(env: Path, *arguments: str) -> None:
-    subprocess.run(
-        [environments.pip_python(), "-m", "pip", "--python", env / "bin" / "python", *arguments],
-        check=True,
-        capture_output=True,
-        timeout=120,
-    )
-
-
-def test_metadata_verifies_and_pip_works_on_a_patched_wheel(site: Path) -> None:
-    untouched = {path.name for path in (site / "tiny_demo").rglob("*")}
-    listed = site / "tiny_demo-1.0.dist-info" / "RECORD"
-    before = listed.read_bytes()
-    new = {"tiny_demo/mod.py": b"X = 'patched'\n", "tiny_demo/a,b.py": NEW}
-    tag = f"cpython-{sys.version_info[0]}{sys.version_info[1]}"
-    assert f"tiny_demo/__pycache__/mod.{tag}.pyc,,".encode() in before  # pip lists bytecode like this
-    listed.write_bytes(dist_info.update(before, new))
-    for path, data in new.items():
-        (site / path).write_bytes(data)
-    (site / f"tiny_demo/__pycache__/mod.{tag}.pyc").unlink()  # as the transaction does
-
-    distribution = importlib.metadata.Distribution.at(site / "tiny_demo-1.0.dist-info")
-    checked = set()
-    for file in distribution.files or []:
-        if file.hash:
-            data = Path(str(file.locate())).read_bytes()
-            digest = base64.urlsafe_b64encode(hashlib.new(file.hash.mode, data).digest()).rstrip(b"=").decode()
-            assert (file.hash.value, file.size) == (digest, len(data))
-            checked.add(str(file))
-    assert set(new) < checked
-
-    (wheel,) = site.parents[3].glob("*.whl")
-    pip(site.parents[2], "install", "--no-index", "--no-deps", "--force-reinstall", str(wheel))
-    assert {path.name for path in (site / "tiny_demo").rglob("*")} == untouched
-    assert (site / "tiny_demo" / "mod.py").read_bytes() == b"X = 1\n"
-    listed.write_bytes(dist_info.update(listed.read_bytes(), new))
-    for path, data in new.items():
-        (site / path).write_bytes(data)
-
-    pip(site.parents[2], "uninstall", "--yes", "tiny-demo")
-    assert [path.name for path in site.iterdir() if path.name.startswith("tiny_demo")] == []

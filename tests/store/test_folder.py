@@ -20,9 +20,6 @@ from unhang.store.recovery import recover
 from unhang.store.state import interrupted
 from unhang.store.transaction import commit
 
-# Python 3.12 and later warn where a test runner has threads; these children do little enough.
-pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
-
 
 def test_nothing_leaves_nothing(tmp_path: Path) -> None:
     state = str(tmp_path / "share" / "unhang")

@@ -10,14 +10,11 @@ from typing import Any
 
 import pytest
 
-from support.transactions import KILLED, in_child
+from support.transactions import KILLED, fork, in_child, status
 from unhang.errors import UnhangError
 from unhang.store.lock import exclusive
 from unhang.store.recovery import recover
 from unhang.store.transaction import FileChange, commit
-
-# Python 3.12 and later warn where a test runner has threads; these children do little enough.
-pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 
 
 def test_a_transaction_needs_the_lock(tmp_path: Path) -> None:
@@ -99,21 +96,7 @@ def test_thirty_two_writers_each_add_one(in_memory: Path) -> None:
                 now = counter.read_bytes()
                 commit([FileChange(str(counter), now, b"%d" % (int(now) + 1))], state_dir=state)
 
-    children = []
-    for _ in range(32):
-        pid = os.fork()
-        if pid == 0:
-            code = 1
-            try:
-                child()
-                code = 0
-            except BaseException:
-                import traceback
-
-                traceback.print_exc()
-            finally:
-                os._exit(code)
-        children.append(pid)
-    assert [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in children] == [0] * 32
+    children = [fork(child) for _ in range(32)]
+    assert [status(pid) for pid in children] == [0] * 32
     assert counter.read_bytes() == b"%d" % (32 * rounds)
     assert [path.name for path in in_memory.rglob("*")] == ["counter.py"]

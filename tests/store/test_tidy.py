@@ -11,9 +11,6 @@ from unhang.store import lock, state
 from unhang.store.lock import exclusive
 from unhang.store.tidy import tidy
 
-# Python 3.12 and later warn where a test runner has threads; these children do little enough.
-pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
-
 
 def test_nothing_is_made_where_nothing_was_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lock, "_acquire", None)  # it would raise

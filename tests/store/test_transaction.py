@@ -35,9 +35,6 @@ from unhang.store.lock import exclusive
 from unhang.store.state import interrupted
 from unhang.store.transaction import FileChange, commit
 
-# Python 3.12 and later warn where a test runner has threads; these children do little enough.
-pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
-
 MAKERS = [make_apply, make_revert]
 
 

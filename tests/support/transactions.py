@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -79,20 +80,25 @@ def finish(case: Case) -> str | None:
 
 def in_child(work: Callable[[], Any]) -> int:
     """Run in a child; return its exit status, 1 for an exception."""
+    return status(fork(work))
+
+
+def fork(work: Callable[[], Any]) -> int:
+    """Start a child that runs `work`; return its process id."""
     child = os.fork()
     if child == 0:
         code = 1
         try:
             work()
             code = 0
-        except SystemExit as exit:
-            code = int(exit.code or 0)
         except BaseException:
-            import traceback
-
             traceback.print_exc()
         finally:
             os._exit(code)
+    return child
+
+
+def status(child: int) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 

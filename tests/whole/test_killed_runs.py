@@ -22,9 +22,6 @@ from support import cli, memory, whole
 from support.transactions import KILLED, Blow, die, die_halfway
 from support.whole import Stage, Tree
 
-# Python 3.12 and later warn where a test runner has threads; these children do little enough.
-pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
-
 SOAK = bool(os.environ.get("UNHANG_SOAK"))
 soak = pytest.mark.skipif(not SOAK, reason="takes minutes: UNHANG_SOAK=1, or nox -s soak")
 RECOVERED = "An earlier run was interrupted"
