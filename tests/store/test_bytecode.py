@@ -39,13 +39,7 @@ def rewrite(source: Path, new: bytes = b"VALUE = 2\n") -> None:
 def value(source: Path, *options: str) -> str:
     """Return what a fresh interpreter imports, without writing bytecode."""
     code = f"import sys; sys.path.insert(0, {str(source.parent)!r}); import mod; print(mod.VALUE)"
-    done = subprocess.run(
-        [sys.executable, "-B", *options, "-c", code], capture_output=True, text=True, check=True, timeout=60
-    )
-    return done.stdout.strip()
-
-
-# Nothing to do
+    return subprocess.check_output([sys.executable, "-B", *options, "-c", code], text=True, timeout=60).strip()
 
 
 def test_no_bytecode_no_subprocess(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,9 +67,6 @@ def test_bytecode_in_the_folder_of_the_source_is_never_run_and_stays(source: Pat
     rewrite(source)
     assert beside.exists()
     assert value(source) == "2"
-
-
-# Stale bytecode
 
 
 @pytest.mark.parametrize(
@@ -117,9 +108,6 @@ def test_bytecode_below_a_prefix_is_deleted_too(source: Path, tmp_path: Path, mo
     rewrite(source)
     assert not path.exists()
     assert value(source) == "2"
-
-
-# Recompiled
 
 
 @pytest.mark.parametrize("optimize", [0, 1, 2])

@@ -58,42 +58,38 @@ def test_a_relative_path_and_a_file_that_is_listed_twice_are_refused(tmp_path: P
             commit([FileChange(path, None, b"") for path in paths], state_dir=str(tmp_path / ".unhang"))
 
 
-def linked(path: Path) -> None:
-    path.rename(path.with_suffix(".real"))
-    path.symlink_to(path.with_suffix(".real"))
-
-
 def piped(path: Path) -> None:
     path.unlink()
     os.mkfifo(path)
 
 
+RECEIPT = "share/unhang/receipt.json"
+
+
 @pytest.mark.parametrize(
-    ("hurt", "code"),
-    [(lambda path: path.write_bytes(b"edited\n"), "changed-underneath"), (linked, "changed-underneath"),
-     (piped, "changed-underneath"), (Path.unlink, "vanished"), (lambda path: shutil.rmtree(path.parent), "vanished")],
-)  # fmt: skip
-def test_a_file_that_is_not_as_planned_stops_all(tmp_path: Path, hurt: Callable[[Path], object], code: str) -> None:
+    ("name", "hurt", "code"),
+    [
+        ("c/four.py", lambda path: path.write_bytes(b"edited\n"), "changed-underneath"),
+        ("c/four.py", lambda path: path.symlink_to(path.rename(path.with_suffix(".real"))), "changed-underneath"),
+        ("c/four.py", piped, "changed-underneath"),
+        ("c/four.py", Path.unlink, "vanished"),
+        ("c/four.py", lambda path: shutil.rmtree(path.parent), "vanished"),
+        (RECEIPT, lambda path: (path.parent.mkdir(parents=True), path.write_text("theirs")), "changed-underneath"),
+    ],
+)
+def test_a_file_that_is_not_as_planned_stops_all(
+    tmp_path: Path, name: str, hurt: Callable[[Path], object], code: str
+) -> None:
     case = make_apply(tmp_path)
-    hurt(tmp_path / "c" / "four.py")
-    before = case.names()
-    with exclusive(case.state), pytest.raises(UnhangError) as caught:
-        commit(case.changes, state_dir=case.state)
-    assert (caught.value.code, caught.value.path) == (code, str(tmp_path / "c" / "four.py"))
+    hurt(tmp_path / name)
+    before = case.names() | {f"{os.path.dirname(name)}/.gitignore"} if name == RECEIPT else case.names()
+    with pytest.raises(UnhangError) as caught:
+        go(case)
+    assert (caught.value.code, caught.value.path) == (code, str(tmp_path / name))
     assert caught.value.hint
     assert case.names() == before
-    assert (tmp_path / "a" / "one.py").read_bytes() == b"old 0\n"
-
-
-def test_a_file_that_should_not_be_there_stops_all(tmp_path: Path) -> None:
-    case = make_apply(tmp_path)
-    os.makedirs(case.state)
-    Path(case.state, "receipt.json").write_bytes(b"theirs")
-    with exclusive(case.state), pytest.raises(UnhangError) as caught:
-        commit(case.changes, state_dir=case.state)
-    assert caught.value.code == "changed-underneath"
-    assert Path(case.state, "receipt.json").read_bytes() == b"theirs"
-    assert (tmp_path / "a" / "one.py").read_bytes() == b"old 0\n"
+    assert (tmp_path / "a/one.py").read_bytes() == b"old 0\n"
+    assert name != RECEIPT or (tmp_path / name).read_text() == "theirs"
 
 
 def test_a_change_at_the_last_moment_rolls_back_everything(tmp_path: Path) -> None:
@@ -122,7 +118,11 @@ def test_a_change_at_the_last_moment_rolls_back_everything(tmp_path: Path) -> No
 def test_all_is_done_and_nothing_else_is_left(tmp_path: Path, make: Callable[[Path], Case]) -> None:
     case = make(tmp_path)
     others = {p for p in case.names() if not str(tmp_path / p).startswith(case.state)} - {"share"}
+    bytecode = tmp_path / "a" / "__pycache__"
+    for name in ("one", "other"):
+        (bytecode / f"{name}.cpython-312.pyc").write_bytes(b"stale, or of another module")
     go(case)
+    assert os.listdir(bytecode) == ["other.cpython-312.pyc"]
     assert case.look() == case.new
     ours = {f"share/unhang/{name}" for name in ("pristine", "pristine/aa", "receipt.json", "made-parent", ".gitignore")}
     assert case.names() == others | (ours | {"share", "share/unhang"} if make is make_apply else set())
@@ -130,37 +130,19 @@ def test_all_is_done_and_nothing_else_is_left(tmp_path: Path, make: Callable[[Pa
 
 
 @pytest.mark.parametrize("mode", [0o444, 0o600, 0o4755])
-def test_mode_and_owner_are_kept(tmp_path: Path, mode: int) -> None:
+def test_mode_and_owner_are_kept_and_other_hardlinks_keep_their_bytes(tmp_path: Path, mode: int) -> None:
     case = make_apply(tmp_path)
-    path = tmp_path / "a" / "one.py"
+    path, other = tmp_path / "a" / "one.py", tmp_path / "cache.py"
     if os.geteuid() == 0:
         os.chown(path, 1234, 2345)
     path.chmod(mode)
+    os.link(path, other)
     before = path.stat()
     go(case)
-    now = path.stat()
-    assert path.read_bytes() == b"new bytes 0\n"
+    now, kept = path.stat(), other.stat()
+    assert (path.read_bytes(), other.read_bytes()) == (b"new bytes 0\n", b"old 0\n")
     assert (stat.S_IMODE(now.st_mode), now.st_uid, now.st_gid) == (mode, before.st_uid, before.st_gid)
-
-
-def test_other_names_of_a_hardlinked_file_keep_their_bytes(tmp_path: Path) -> None:
-    case = make_apply(tmp_path)
-    other = tmp_path / "cache.py"
-    os.link(tmp_path / "a" / "one.py", other)
-    before = other.stat()
-    go(case)
-    assert other.read_bytes() == b"old 0\n"
-    assert (other.stat().st_ino, other.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
-    assert other.stat().st_nlink == 1
-
-
-def test_stale_bytecode_is_deleted_and_other_bytecode_stays(tmp_path: Path) -> None:
-    case = make_apply(tmp_path)
-    other = tmp_path / "a" / "__pycache__" / "other.cpython-312.pyc"
-    other.write_bytes(b"fine")
-    go(case)
-    left = {path.name for path in tmp_path.rglob("*.pyc")}
-    assert left == {"other.cpython-312.pyc", "RECORD.cpython-312.pyc"}  # RECORD is not a module
+    assert (kept.st_ino, kept.st_mtime_ns, kept.st_nlink) == (before.st_ino, before.st_mtime_ns, 1)
 
 
 # Killed, failing and interrupted at every operation

@@ -170,9 +170,9 @@ class Stage(NamedTuple):
         return Path(shutil.copytree(self.home / ("applied" if applied else "pristine"), copy))
 
 
-def stage(home: Path, *releases: tuple[str, str]) -> Stage:
-    """Return a stage with these releases below `home`."""
-    site = cli.unpack_targets(home / "pristine" / "site", *releases)
+def stage(home: Path) -> Stage:
+    """Return a stage below `home`."""
+    site = cli.unpack_targets(home / "pristine" / "site", *RELEASES)
     for name, mode in COMPILED.items():
         py_compile.compile(str(site / name), doraise=True, invalidation_mode=mode)
     # In this process, so that every child finds all modules imported and all rewrites done.

@@ -34,7 +34,7 @@ sampled = pytest.mark.parametrize(
 @pytest.fixture(scope="module")
 def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     with memory.folder(tmp_path_factory.mktemp("stage")) as home, whole.rewriting_once():
-        yield whole.stage(home, *whole.RELEASES)
+        yield whole.stage(home)
 
 
 @pytest.fixture
