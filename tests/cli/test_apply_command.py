@@ -7,7 +7,7 @@ import stat
 import subprocess
 from pathlib import Path
 
-from support import cli, environments
+from support import cli
 
 VERL = ("verl", "0.7.1")
 ENGINE = "verl/workers/engine/megatron/transformer_impl.py"
@@ -81,22 +81,3 @@ def test_a_checkout_keeps_the_receipt_out_of_git(tmp_path: Path) -> None:
     assert cli.unhang("revert", "--source", checkout).code == 0
     assert subprocess.run(status, capture_output=True, check=True).stdout == b""
     assert (checkout / ".git/info/exclude").read_bytes() == exclude
-
-
-def test_the_environments_own_python_recompiles_the_bytecode(tmp_path: Path) -> None:
-    venv, python, site = environments.make_env(tmp_path / "venv")
-    cli.unpack_targets(site, VERL)
-    subprocess.run([python, "-m", "compileall", "-q", str(site / ENGINE)], check=True)
-    (cached,) = (site / ENGINE).parent.glob("__pycache__/transformer_impl.*.pyc")
-    stale = cached.read_bytes()
-    before = cli.tree(venv)
-
-    by_variable = cli.unhang("check", env={"VIRTUAL_ENV": str(venv)})
-    assert f"environment: {python} (found by $VIRTUAL_ENV)" in by_variable.out
-    ran = cli.unhang("apply", "--python", python)
-    assert ran.code == 0
-    assert b"get_megatron_mtp_loss" in cached.read_bytes()
-    assert cached.read_bytes() != stale
-    assert (venv / "share/unhang/receipt.json").exists()
-    assert cli.unhang("revert", "--python", python).code == 0
-    assert cli.tree(venv) == before

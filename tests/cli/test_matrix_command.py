@@ -83,14 +83,6 @@ def test_markdown_is_all_on_stdout() -> None:
 
 
 @pytest.mark.parametrize(
-    ("environment", "coloured"),
-    [({}, False), ({"FORCE_COLOR": "1"}, True), ({"NO_COLOR": "1", "FORCE_COLOR": "1"}, False)],
-)
-def test_colour_only_if_asked_for(environment: dict[str, str], coloured: bool) -> None:
-    assert ("\x1b[" in cli.unhang("matrix", env=environment).out) is coloured
-
-
-@pytest.mark.parametrize(
     ("arguments", "code"),
     [
         (["--version", "0.0.1.x"], "bad-version"),
