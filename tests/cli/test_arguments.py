@@ -81,7 +81,7 @@ def test_help_fits_the_width(width: int, monkeypatch: pytest.MonkeyPatch, capsys
         (["diff", "--output-format", "json"], "unrecognized arguments"),
         (["check", "--upstream", "megatron"], "invalid choice: 'megatron'"),
         (["explain"], "required: FIX"),
-        (["--target", "site", "check"], "unrecognized arguments"),
+        (["--target", "site", "check"], "invalid choice: 'site'"),
         (["prove", "--tp", "0"], "'0' is not a number of 1 or more"),
         (["prove", "--world-size", "-1"], "'-1' is not a number of 1 or more"),
         (["prove", "--cp", "1.5"], "'1.5' is not a number of 1 or more"),

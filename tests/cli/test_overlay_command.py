@@ -109,18 +109,17 @@ def test_a_read_only_site_packages(site: Path, tmp_path: Path) -> None:
 def test_folders_without_write_permission(site: Path, tmp_path: Path) -> None:
     overlay = tmp_path / "overlay"
     make(overlay, site)
-    for root in site, overlay:
-        for path in [root, *root.rglob("*")]:
-            path.chmod(0o555 if path.is_dir() else 0o444)
+    paths = [path for root in (site, overlay) for path in (root, *root.rglob("*"))]
+    for path in paths:
+        path.chmod(0o555 if path.is_dir() else 0o444)
     before = contents(site), contents(overlay)
     try:
         assert job(LOOK, overlay, site).out.startswith(str(overlay))
         make(overlay, site)
         assert (contents(site), contents(overlay)) == before
     finally:
-        for root in site, overlay:
-            for path in [root, *root.rglob("*")]:
-                path.chmod(0o755)
+        for path in paths:
+            path.chmod(0o755)
 
 
 @pytest.mark.parametrize("mode", ["lenient", "compat", "strict"])
@@ -138,8 +137,8 @@ def test_an_editable_install(mode: str, tmp_path: Path) -> None:
         return
     assert ran.code == 0, ran.err
     assert Path(env.run("-c", LOOK).strip()).resolve() == (project / STATE).resolve()
-    with_overlay = f"import sys; sys.path.insert(0, {str(overlay)!r}); import sitecustomize"
-    assert env.run("-c", f"{with_overlay}; {LOOK}").startswith(str(overlay))
+    seen = environments.run("env", f"PYTHONPATH={overlay}", str(env.python), "-c", LOOK, cwd=tmp_path)
+    assert seen.startswith(str(overlay))
 
 
 def test_a_second_run_changes_nothing_and_another_release_replaces_it(site: Path, tmp_path: Path) -> None:

@@ -41,11 +41,16 @@ def text(*findings: Finding, interrupted: bool = False) -> list[str]:
     return report.text_report(what, colour=False).splitlines()
 
 
-def digest(target: Path | None = None, *, upstreams: tuple[str, ...] = UPSTREAMS, **place: Path) -> str:
+def digest(
+    target: Path | None = None,
+    *,
+    source: Path | None = None,
+    python: Path | None = None,
+    upstreams: tuple[str, ...] = UPSTREAMS,
+) -> str:
     """Return the digest that ``check`` prints, without a process of its own."""
-    places = {name: str(path) for name, path in {"target": target, **place}.items() if path}
-    request = Request(fixes=tuple(catalog.fixes()), upstreams=upstreams)._replace(**places)
-    return report.digest(survey(request).findings)
+    place = [str(path) if path else None for path in (python, target, source)]
+    return report.digest(survey(Request(*place, fixes=tuple(catalog.fixes()), upstreams=upstreams)).findings)
 
 
 @pytest.fixture(scope="module")

@@ -41,13 +41,7 @@ EXPECTED = {
 }
 UNAFFECTED = [release for release, verdicts in EXPECTED.items() if "needed" not in verdicts.values()]
 AFFECTED = [release for release in EXPECTED if release not in UNAFFECTED]
-QUICK = [
-    ("verl", "0.8.0"),
-    ("verl", "0.7.1"),
-    ("ms-swift", "4.6.0"),
-    ("megatron-core", "0.16.1"),
-    ("megatron-core", "0.17.1"),
-]
+QUICK = ["verl 0.8.0", "verl 0.7.1", "ms-swift 4.6.0", "megatron-core 0.16.1", "megatron-core 0.17.1"]
 
 
 def releases(among: list[tuple[str, str]]) -> pytest.MarkDecorator:
