@@ -36,15 +36,6 @@ def test_a_namesake_is_not_an_installation(env: Env, name: str, files: dict[str,
     assert warning(found) == f"`import {name}` finds {place}, which is not {what}"
 
 
-def test_a_plain_folder_that_is_a_checkout(env: Env, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    make.verl(tmp_path / "work" / "verl")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "work"))
-    found = agree(env)
-    assert found.installations == ()
-    folder = tmp_path / "work" / "verl"
-    assert warning(found) == f"`import verl` finds {folder}, a checkout, whose package is {folder / 'verl'}"
-
-
 def test_a_namesake_that_hides_the_framework(env: Env, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make.swift(env.site)
     monkeypatch.setenv("PYTHONPATH", str(make.write(tmp_path / "cloud", {"swift/__init__.py": ""})))
