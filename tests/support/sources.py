@@ -217,8 +217,8 @@ def _load(case: Case) -> Source:
         return wheel(row["fix"], revision, upstream)
     for target in _targets(row):
         data = _show(target, revision, target.file)
-        found = shape.find(_parsed(data), target.function) if data else []
-        if data and [shape.digest(function) for function in found] == [case.key]:
+        functions = shape.find(_parsed(data), target.function) if data else []
+        if data and [shape.digest(function) for function in functions] == [case.key]:
             return Source(target, data)
     raise AssertionError(f"no file of commit {row['first']} has the shape {case.key}")
 
