@@ -22,8 +22,7 @@ CASES = [
 VARIANTS = [
     pytest.param(proof, name, id=f"{proof.name} {name}".replace(" ", "-"))
     for proof in suite.proofs()
-    for name in OTHERS[proof.fix, proof.upstream]
-    if name not in proof.lacking
+    for name in proof.variants
 ]
 
 
@@ -44,10 +43,10 @@ def test_half_a_patch_fails(proof: suite.Proof, name: str, tell: Tell) -> None:
     known = {case.name: case for case in proof.cases()}
     if name not in suite.others(proof):
         need_pull_request(proof.fix)
-    outcomes = suite.answer(proof).outcomes[name]
+    other, outcomes = suite.others(proof)[name], suite.answer(proof).outcomes[name]
     assert outcomes
-    assert outcomes.keys() == set(suite.others(proof)[name].fails)
-    wrong = judging.survivors(outcomes)
+    assert outcomes.keys() == set(other.fails)
+    wrong = judging.survivors(outcomes, other.ends)
     for case, outcome in outcomes.items():
         tell(**_line(proof, known[case], wrong), outcomes={name: outcome._asdict()})
     assert not wrong
