@@ -77,11 +77,11 @@ class Proof(NamedTuple):
 
     @property
     def variants(self) -> dict[str, Other]:
-        """The variants that must fail on this release."""
-        every = OTHERS[self.fix, "tree" if self.is_tree else self.upstream].items()
+        """The variants that must fail on this release, with those of their cases that it has."""
+        known = {case.name for case in self.cases()}
         return {
-            name: other
-            for name, other in every
+            name: other._replace(fails=tuple(case for case in other.fails if case in known))
+            for name, other in OTHERS[self.fix, "tree" if self.is_tree else self.upstream].items()
             if name not in self.lacking and self.version in (other.only or (self.version,))
         }
 
@@ -145,7 +145,9 @@ def answer(proof: Proof) -> host.Answer:
             host.UNTOUCHED: ({path: before for path, (before, _) in pairs.items()}, every),
             host.PATCHED: ({path: after for path, (_, after) in pairs.items()}, every),
         }
-        for name, other in others(proof).items():
+        for name, other in proof.variants.items():
+            if name == AS_WRITTEN and unreadable(proof.fix):
+                continue
             variants[name] = {path: other.change(*pair) for path, pair in pairs.items()}, other.fails
         return host.ask(interpreter, proof.fix, list(dict.fromkeys(one.root for one in found)), variants, cases)
 
@@ -158,16 +160,6 @@ def sources(fix: str, upstream: str, installations: Sequence[Installation]) -> d
     files = {os.path.realpath(file.path): file for file in plan(findings, {}).files}
     pairs = {finding.target.file: files[os.path.realpath(finding.seen.path)] for finding in affected}
     return {path: (file.before, file.after) for path, file in pairs.items()}
-
-
-def others(proof: Proof) -> dict[str, Other]:
-    """Return the variants that a proof must fail on, without the pull request where it cannot be read."""
-    known = {case.name for case in proof.cases()}
-    return {
-        name: other._replace(fails=tuple(case for case in other.fails if case in known))
-        for name, other in proof.variants.items()
-        if not (name == AS_WRITTEN and unreadable(proof.fix))
-    }
 
 
 def _checked_out(version: str, folder: str) -> Path:
