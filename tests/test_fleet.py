@@ -52,12 +52,13 @@ class Nodes(NamedTuple):
     folder: Path
     prefixes: list[Path]
 
-    def run(self, script: str) -> cli.Ran:
-        """Run a batch script on the first node."""
+    def run(self) -> cli.Ran:
+        """Run the batch script of the page on the first node."""
         first = self.prefixes[0]
         path = os.pathsep.join([str(first / "bin"), str(self.folder / "slurm"), os.environ["PATH"]])
         env = {**os.environ, "PATH": path, "VIRTUAL_ENV": str(first), "NODES": " ".join(map(str, self.prefixes))}
         env.pop("PYTHONPATH", None)
+        script = example("slurm") + "echo training"
         done = subprocess.run(
             ["sh", "-c", script], env=env, cwd=self.folder, capture_output=True, text=True, check=False
         )
@@ -89,7 +90,7 @@ def patch(prefix: Path) -> None:
 def test_slurm_passes_where_all_nodes_are_patched(nodes: Nodes) -> None:
     for prefix in nodes.prefixes:
         patch(prefix)
-    ran = nodes.run(example("slurm") + "echo training")
+    ran = nodes.run()
     assert (ran.code, ran.out.splitlines()[-1]) == (0, "training"), ran
     assert [line for line in ran.out.splitlines() if "nothing left to do" in line][1].startswith("1: ")
 
@@ -97,7 +98,7 @@ def test_slurm_passes_where_all_nodes_are_patched(nodes: Nodes) -> None:
 @pytest.mark.parametrize("patched", [0, 1])
 def test_slurm_stops_where_half_of_the_nodes_are_patched(nodes: Nodes, patched: int) -> None:
     patch(nodes.prefixes[patched])
-    ran = nodes.run(example("slurm") + "echo training")
+    ran = nodes.run()
     assert (ran.code, "training" in ran.out) == (1, False), ran
     other = f"{1 - patched}: required fix not in place: mtp-cp-deadlock is needed on verl 0.7.1"
     assert next(line for line in ran.out.splitlines() if "required fix" in line).startswith(other)
@@ -107,7 +108,7 @@ def test_slurm_stops_where_half_of_the_nodes_are_patched(nodes: Nodes, patched: 
 
 def test_slurm_stops_where_the_first_node_has_nothing(nodes: Nodes) -> None:
     shutil.rmtree(next(nodes.prefixes[0].glob("lib/*/site-packages/verl")))
-    ran = nodes.run(example("slurm") + "echo training")
+    ran = nodes.run()
     assert (ran.code, "training" in ran.out) == (1, False)
     assert "is not a digest" in ran.out
 
@@ -115,11 +116,8 @@ def test_slurm_stops_where_the_first_node_has_nothing(nodes: Nodes) -> None:
 # ---- the report on the nodes
 
 
-def test_nodes_that_agree_have_no_line() -> None:
+def test_nodes_that_differ_have_a_line_each_and_those_that_agree_none() -> None:
     assert fleet.disagreement({"a": Seen("1", ()), "b": Seen("1", ())}) == []
-
-
-def test_nodes_that_differ_have_a_line_each() -> None:
     found: dict[str, Seen | str] = {
         "a": Seen("1", ()),
         "b": Seen("2", ("x is needed",)),
@@ -148,19 +146,14 @@ def test_look_returns_the_digest_and_what_is_unmet(tmp_path: Path) -> None:
     needed, unrequired = ran.out.splitlines()
     assert needed.startswith(f"Seen(digest='{bare}', unmet=('mtp-cp-deadlock is needed on verl 0.7.1 in {site}")
     assert unrequired == f"Seen(digest='{bare}', unmet=())"
-
-
-def test_look_returns_a_sentence_without_any_upstream() -> None:
+    # without any upstream
     assert "is installed in" in cli.python("-c", "from unhang.fleet import look; print(look([]))").out
 
 
-def test_an_unknown_fix_is_an_error_before_any_node_is_asked() -> None:
+def test_an_unknown_fix_and_a_missing_ray_are_errors_before_any_node_is_asked() -> None:
     with pytest.raises(UnhangError) as caught:
         fleet.require_agreement(["mtp-cp-deadlok"])
     assert caught.value.code == "unknown-fix"
-
-
-def test_without_ray_started_nothing_is_started() -> None:
     with pytest.raises(UnhangError) as caught:
         fleet.require_agreement()
     expected = "Ray is not started" if find_spec("ray") else "Ray is not installed here"
@@ -240,31 +233,21 @@ def test_an_unpatched_ray_node_is_named_with_its_digest(ray_cluster: RayCluster)
 
 
 @needs_ray
-def test_ray_nodes_are_compared_even_if_no_fix_is_required(ray_cluster: RayCluster) -> None:
+def test_all_alive_ray_nodes_are_compared_even_if_no_fix_is_required(ray_cluster: RayCluster) -> None:
+    with pytest.raises(UnhangError, match="the 5 nodes do not all have"):
+        fleet.require_agreement()
     with pytest.raises(UnhangError, match="on 1 of 2 nodes"):
         fleet.require_agreement(nodes=ray_cluster.nodes("patched", "bare"))
     assert len(fleet.require_agreement(nodes=ray_cluster.nodes("bare"))) == 16
 
 
 @needs_ray
-def test_a_ray_node_that_cannot_answer_is_named(ray_cluster: RayCluster) -> None:
+def test_a_ray_node_that_cannot_answer_or_not_in_time_is_named(ray_cluster: RayCluster) -> None:
     message = "\n".join(ray_cluster.differ("patched", "without unhang", "without verl"))
-    without = ray_cluster.ids["without unhang"][:8]
-    assert f"(node {without}): no answer: ModuleNotFoundError: No module named 'unhang'" in message
-    assert (
-        f"(node {ray_cluster.ids['without verl'][:8]}): none of megatron-core, megatron-lm, verl, ms-swift" in message
-    )
-
-
-@needs_ray
-def test_a_ray_node_that_does_not_answer_in_time_is_named(ray_cluster: RayCluster) -> None:
+    unhang, verl = (ray_cluster.ids[name][:8] for name in ("without unhang", "without verl"))
+    assert f"(node {unhang}): no answer: ModuleNotFoundError: No module named 'unhang'" in message
+    assert f"(node {verl}): none of megatron-core, megatron-lm, verl, ms-swift" in message
     assert "no answer within 0 s" in "\n".join(ray_cluster.differ("patched", "bare", timeout_s=0))
-
-
-@needs_ray
-def test_by_default_all_alive_ray_nodes_are_asked(ray_cluster: RayCluster) -> None:
-    with pytest.raises(UnhangError, match="the 5 nodes do not all have"):
-        fleet.require_agreement()
 
 
 @needs_ray
