@@ -106,11 +106,9 @@ def run(conditions: Conditions, tree: Path, file: str, place: Path) -> Result:
             was_cut = False
         except subprocess.TimeoutExpired:
             was_cut = not all(_ended(lines) for lines in _reports(reports, conditions.ranks))
-            _end(process, reports, conditions.ranks)
-        except BaseException:
-            _end(process, reports, conditions.ranks)
-            raise
         finally:
+            if process.poll() is None:
+                _end(process, reports, conditions.ranks)
             with contextlib.suppress(ProcessLookupError):  # processes that a test left running
                 os.killpg(process.pid, signal.SIGKILL)
             shutil.rmtree(scratch, ignore_errors=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from support import interpreters
+from support import environments, interpreters
 from upstream import runner
 from upstream.runner import Conditions, Result
 
@@ -19,9 +19,7 @@ PLAIN = Conditions(Path(sys.executable), 1, 0, 60, False, {})
 
 def ran(tmp_path: Path, source: str, conditions: Conditions = PLAIN) -> Result:
     """Run this as the test file `tests/test_it.py` of a tree."""
-    tree = tmp_path / "tree"
-    (tree / "tests").mkdir(parents=True)
-    (tree / "tests" / "test_it.py").write_text(source, encoding="utf-8")
+    tree = environments.write(tmp_path / "tree", {"tests/test_it.py": source})
     return runner.run(conditions, tree, "tests/test_it.py", tmp_path / "place")
 
 
@@ -124,8 +122,8 @@ def test_leaves_something():
 
 
 def test_neither_upstreams_options_nor_ours_are_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "tree").mkdir()
-    (tmp_path / "tree" / "pyproject.toml").write_text("[tool.pytest.ini_options]\naddopts = '--no-such-option -x'\n")
+    options = "[tool.pytest.ini_options]\naddopts = '--no-such-option -x'\n"
+    environments.write(tmp_path / "tree", {"pyproject.toml": options})
     monkeypatch.setenv("PYTEST_ADDOPTS", "--no-such-option")
     monkeypatch.setenv("PYTHONPATH", "/nowhere")
     result = ran(tmp_path, "def test_fails(): assert False\ndef test_passes(): pass\n")
@@ -140,7 +138,6 @@ def test_it():
 """
     wrote = []
     for name in "before", "after":
-        (tmp_path / name).mkdir()
         ran(tmp_path / name, source % str(tmp_path / "wrote"))
         wrote.append((tmp_path / "wrote").read_text().split())
     assert wrote[0][:2] == wrote[1][:2]

@@ -11,6 +11,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
+from support import environments
 from unhang.errors import UnhangError
 from unhang.shapes import catalog
 from upstream import selection, venvs
@@ -26,10 +27,8 @@ KEYS = {
 
 def made(tmp_path: Path, **fixes: dict[str, Any]) -> Path:
     """A made-up `patches` folder."""
-    for fix, data in fixes.items():
-        (tmp_path / "patches" / fix).mkdir(parents=True)
-        (tmp_path / "patches" / fix / "upstream_tests.json").write_text(json.dumps({"schema": 1, **data}))
-    return tmp_path / "patches"
+    texts = {f"{fix}/upstream_tests.json": json.dumps({"schema": 1, **data}) for fix, data in fixes.items()}
+    return environments.write(tmp_path / "patches", texts)
 
 
 def entry(*files: str, covers: bool = True, versions: str = ">=1") -> dict[str, Any]:
@@ -37,10 +36,7 @@ def entry(*files: str, covers: bool = True, versions: str = ">=1") -> dict[str, 
 
 
 def tree(tmp_path: Path, *files: str) -> Path:
-    for file in files:
-        (tmp_path / "tree" / file).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "tree" / file).touch()
-    return tmp_path / "tree"
+    return environments.write(tmp_path / "tree", dict.fromkeys(files, ""))
 
 
 # ---- the data

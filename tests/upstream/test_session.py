@@ -119,15 +119,11 @@ def test_a_regression_fails_with_both_outputs(
     source = "def test_hates_the_fix():\n    assert not PATCHED, 'patched, alas'\ndef test_passes(): pass\n"
     assert session(one=source) == 1
     assert categories(tmp_path) == {"test_hates_the_fix": "regression", "test_passes": "passed both"}
-    shown = capsys.readouterr().out
-    assert "FAILED: 1 regression" in shown
-    assert "::test_hates_the_fix, before: passed" in shown
-    assert "::test_hates_the_fix, after: failed" in shown
-    assert "patched, alas" in shown
+    assert "FAILED: 1 regression" in capsys.readouterr().out
     (file,) = files(tmp_path)
     assert file["runs"] == 3, "it was run again, twice, before it was believed"
-    (failure,) = ElementTree.parse(tmp_path / "out" / "verl-v0.7.1-1.xml").getroot().iter("failure")
-    assert "patched, alas" in str(failure.text)
+    report = ElementTree.parse(tmp_path / "out" / "verl-v0.7.1-1.xml")
+    assert "patched, alas" in "".join(failure.text or "" for failure in report.iter("failure"))
 
 
 @pytest.mark.slow
@@ -141,11 +137,6 @@ def test_a_test_that_hangs_or_is_no_longer_collected_is_a_regression(session: Se
         "test_passes": "passed both",
         "test_hangs": "regression",
     }
-
-
-def test_a_run_in_which_nothing_passes_is_an_error(session: Session, capsys: pytest.CaptureFixture[str]) -> None:
-    assert session(one="def test_fails(): assert False\n") == 1
-    assert "no test passed after the fixes" in capsys.readouterr().out
 
 
 def test_nothing_to_compare_is_no_claim(session: Session, clone: Path, capsys: pytest.CaptureFixture[str]) -> None:
