@@ -178,7 +178,7 @@ def shim_names(posing: bool) -> tuple[str, ...]:
 def _trees(options: argparse.Namespace, about: Mapping[str, Any]) -> AbstractContextManager[trees.Trees]:
     """Return both trees: of the pinned sdist, of the named clone, or of the public one."""
     if not options.sdist:
-        where = options.clone or os.environ.get(about["clone"], about["url"])
+        where = options.clone or os.environ.get(about["clone"]) or about["url"]
         return trees.of_clone(where, trees.refs_of(options.ref, about), options.cache, about["clone"])
     version, sdists = options.ref.removeprefix(about["tag"]), about.get("sdists", {})
     if version not in sdists:
