@@ -100,8 +100,7 @@ def test_slurm_stops_where_half_of_the_nodes_are_patched(nodes: Nodes, patched: 
     patch(nodes.prefixes[patched])
     ran = nodes.run()
     assert (ran.code, "training" in ran.out) == (1, False), ran
-    other = f"{1 - patched}: required fix not in place: mtp-cp-deadlock is needed on verl 0.7.1"
-    assert next(line for line in ran.out.splitlines() if "required fix" in line).startswith(other)
+    assert f"\n{1 - patched}: required fix not in place: mtp-cp-deadlock is needed on verl 0.7.1" in f"\n{ran.out}"
     (line,) = [line for line in ran.out.splitlines() if "unexpected code" in line]
     assert line.startswith("1: unexpected code: the code has digest ")
 
@@ -118,12 +117,8 @@ def test_slurm_stops_where_the_first_node_has_nothing(nodes: Nodes) -> None:
 
 def test_nodes_that_differ_have_a_line_each_and_those_that_agree_none() -> None:
     assert fleet.disagreement({"a": Seen("1", ()), "b": Seen("1", ())}) == []
-    found: dict[str, Seen | str] = {
-        "a": Seen("1", ()),
-        "b": Seen("2", ("x is needed",)),
-        "c": Seen("1", ()),
-        "d": "gone",
-    }
+    found: dict[str, Seen | str] = {"a": Seen("1", ()), "b": Seen("2", ("x is needed",))}
+    found |= {"c": Seen("1", ()), "d": "gone"}
     assert fleet.disagreement(found)[1:] == [
         "  a: digest 1, on 2 of 4 nodes",
         "  b: digest 2, on 1 of 4 nodes",
