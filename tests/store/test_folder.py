@@ -16,18 +16,6 @@ from unhang.errors import UnhangError
 from unhang.store import state
 from unhang.store.lock import exclusive
 from unhang.store.receipt import Receipt, merge
-from unhang.store.recovery import recover
-from unhang.store.state import interrupted
-from unhang.store.transaction import commit
-
-
-def test_nothing_leaves_nothing(tmp_path: Path) -> None:
-    state = str(tmp_path / "share" / "unhang")
-    assert not interrupted(state)
-    with exclusive(state):
-        assert recover(state) is None
-        commit([], state_dir=state)
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_share_folder_stays_if_it_was_there_or_others_use_it(tmp_path: Path) -> None:

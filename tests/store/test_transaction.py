@@ -228,7 +228,7 @@ def test_failing_at_every_operation(in_memory: Path, error: BaseException, code:
         assert case.look() in (case.old, case.new), number
         finish(case)  # if the clean-up failed
         no_leftovers(case)
-        if operations[0] <= number:
+        if len(operations) <= number:
             break  # there is no operation of this number
     assert raised > number // 2
 

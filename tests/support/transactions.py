@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -99,18 +100,22 @@ def status(child: int) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-def strike(number: int, blow: Blow) -> list[int]:
-    """Have `blow` fall just before operation `number`; return a list that counts the operations."""
-    count = [0]
+def strike(number: int, blow: Blow | None, pause: float = 0) -> list[str]:
+    """Have `blow` fall just before operation `number`; return a list that collects the names of the operations.
+
+    `pause` (seconds) comes before each operation.
+    """
+    names: list[str] = []
 
     def run(operation: Any, *arguments: Any, **options: Any) -> Any:
-        count[0] += 1
-        if count[0] == number + 1:
+        names.append(operation.__name__)
+        if blow is not None and len(names) == number + 1:
             blow(operation, arguments)
+        time.sleep(pause)
         return operation(*arguments, **options)
 
     disk.run = run
-    return count
+    return names
 
 
 def struck(case: Case, number: int, blow: Blow, work: Callable[[Case], object] = go) -> int:

@@ -15,7 +15,6 @@ import os
 import py_compile
 import shutil
 import sys
-import time
 from collections.abc import Iterator
 from functools import cache, lru_cache
 from pathlib import Path
@@ -25,9 +24,9 @@ import pytest
 
 import unhang.rewrite.one_file
 from support import cli
-from support.transactions import Blow, status
+from support.transactions import Blow, status, strike
 from unhang.cli.main import main
-from unhang.store import disk, state
+from unhang.store import state
 
 RELEASES = (("verl", "0.7.1"), ("megatron-core", "0.17.1"), ("ms-swift", "4.6.0"))
 ENGINE = "verl/workers/engine/megatron/transformer_impl.py"
@@ -107,7 +106,7 @@ def start(prefix: Path, *arguments: str, blow: Blow | None = None, at: int = -1,
             os.close(reader)
             with open(os.devnull) as nothing:
                 os.dup2(nothing.fileno(), 0)
-            said, operations = io.StringIO(), _count(blow, at, pause)
+            said, operations = io.StringIO(), strike(at, blow, pause)
             with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
                 _pretend(prefix)
                 try:
@@ -120,20 +119,6 @@ def start(prefix: Path, *arguments: str, blow: Blow | None = None, at: int = -1,
             os._exit(code)
     os.close(writer)
     return Started(child, reader)
-
-
-def _count(blow: Blow | None, at: int, pause: float) -> list[str]:
-    operations: list[str] = []
-
-    def stopped(operation: Any, *arguments: Any, **options: Any) -> Any:
-        operations.append(operation.__name__)
-        if blow is not None and len(operations) == at + 1:
-            blow(operation, arguments)
-        time.sleep(pause)
-        return operation(*arguments, **options)
-
-    disk.run = stopped
-    return operations
 
 
 def _pretend(prefix: Path) -> None:
