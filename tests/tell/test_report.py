@@ -49,8 +49,9 @@ def digest(
     upstreams: tuple[str, ...] = UPSTREAMS,
 ) -> str:
     """Return the digest that ``check`` prints, without a process of its own."""
-    place = [str(path) if path else None for path in (python, target, source)]
-    return report.digest(survey(Request(*place, fixes=tuple(catalog.fixes()), upstreams=upstreams)).findings)
+    named = [str(path) if path else None for path in (python, target, source)]
+    request = Request(named[0], named[1], named[2], fixes=tuple(catalog.fixes()), upstreams=upstreams)
+    return report.digest(survey(request).findings)
 
 
 @pytest.fixture(scope="module")
