@@ -24,11 +24,6 @@ def leftover(site: Path, folder: str, rows: str) -> str:
     return str(make.write(site, {f"{folder}/RECORD": rows}) / folder / "RECORD")
 
 
-@pytest.mark.parametrize("version", ["0.10.0", "0.17.0rc0", "0.15.0rc7"])
-def test_version_of_megatron(tmp_path: Path, version: str) -> None:
-    assert versions(make.tree(tmp_path, version)) == [version, version]
-
-
 @pytest.mark.parametrize(
     "text", ["", "MAJOR = x\nMINOR = 1\nPATCH = 0", "def f():\n    MAJOR = 1\nMINOR = 1\nPATCH = 0"]
 )

@@ -154,7 +154,7 @@ def test_a_tagged_pre_release_is_tested_and_proved_by_its_tag(
 def test_a_pre_release_without_a_tag_is_proved_from_its_wheel_and_not_tested(
     tmp_path: Path, server: str, remote: Path, served: fake_index.FakeIndex
 ) -> None:
-    metadata = "Metadata-Version: 2.1\nName: verl\nVersion: 0.10.0.dev0\n"
+    metadata = "Metadata-Version: 2.1\nWheel-Version: 1.0\nName: verl\nVersion: 0.10.0.dev0\n"
     about = {f"verl-0.10.0.dev0.dist-info/{name}": metadata for name in ("METADATA", "WHEEL")}
     served.add("verl", "0.10.0.dev0", {"verl/a.py": "", "of_the_wheel.py": "", **about})
     options = ["--remote", server, "--nox"]
