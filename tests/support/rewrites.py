@@ -11,7 +11,7 @@ import re
 import tokenize
 from collections.abc import Sequence
 
-from support.sources import WIDTHS, Case, Source, around, rewritten
+from support.sources import WIDTHS, Case, Source, around, dump, rewritten
 from unhang.judge.decide import codemod
 from unhang.rewrite.one_file import Step, rewrite
 from unhang.shapes import shape
@@ -43,7 +43,7 @@ class EveryRewrite:
         assert body != new_body
         assert _dump_without(new) == _dump_without(source)
         for part in ("name", "args", "decorator_list", "returns"):
-            assert _dump(getattr(new.function, part)) == _dump(getattr(source.function, part))
+            assert dump(getattr(new.function, part)) == dump(getattr(source.function, part))
         assert ast.get_docstring(new.function) == ast.get_docstring(source.function)
 
     def test_the_added_lines_are_marked_and_fit_the_file(self, case: Case) -> None:
@@ -87,12 +87,6 @@ class EveryRewrite:
 
 def _text(lines: Sequence[bytes]) -> list[str]:
     return [line.decode().rstrip("\r\n") for line in lines]
-
-
-def _dump(node: object) -> object:
-    if isinstance(node, list):
-        return [_dump(item) for item in node]
-    return ast.dump(node) if isinstance(node, ast.AST) else node
 
 
 def _dump_without(source: Source) -> str:

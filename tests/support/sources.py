@@ -152,6 +152,13 @@ def mutated(function: shape.Function, old: str, new: str, count: int = 1) -> sha
     return changed
 
 
+def dump(node: object) -> object:
+    """Return a dump of a node, of each node of a list, or another value itself."""
+    if isinstance(node, list):
+        return [dump(item) for item in node]
+    return ast.dump(node) if isinstance(node, ast.AST) else node
+
+
 def same_result(source: Source) -> list[Shape]:
     """Return the other shapes of the source's fix whose rewrite has the same result."""
     return [
