@@ -13,6 +13,7 @@ import pytest
 
 from support.transactions import KILLED, fork, in_child, status
 from unhang.errors import UnhangError
+from unhang.store import disk
 from unhang.store.lock import exclusive
 from unhang.store.recovery import recover
 from unhang.store.transaction import FileChange, commit
@@ -48,6 +49,24 @@ def test_a_dead_holder_does_not_block(tmp_path: Path) -> None:
     with exclusive(str(state), timeout=0.1):
         pass
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_lock_that_another_run_replaced_is_opened_again(tmp_path: Path) -> None:
+    path, opened = tmp_path / ".unhang" / "lock", []
+
+    def run(operation: Any, *arguments: Any, **options: Any) -> Any:
+        result = operation(*arguments, **options)
+        if operation is os.open and arguments[0] == str(path):
+            opened.append(result)
+            if len(opened) == 1:
+                path.rename(tmp_path / "before")
+                path.touch()
+        return result
+
+    disk.run = run
+    with exclusive(str(tmp_path / ".unhang")):
+        assert os.path.samestat(os.fstat(opened[-1]), path.stat())
+    assert len(opened) == 2
 
 
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS])
