@@ -50,7 +50,7 @@ def test_a_hostile_member_is_refused(member: str | zipfile.ZipInfo, expected: st
 ENTRIES = {
     "encrypted": ({"flag_bits": 1}, "is encrypted"),
     "compression": ({"compress_type": zipfile.ZIP_BZIP2}, "unsupported compression"),
-    "bomb": ({"file_size": (1 << 30) + 1}, "unpacks to more than"),
+    "bomb": ({"file_size": 1 << 30}, "unpacks to more than"),
     "overlap": ({"header_offset": 0}, "overlaps another"),
 }
 

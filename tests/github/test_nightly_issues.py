@@ -81,12 +81,14 @@ def test_an_issue_is_found_on_any_page_and_others_are_left_alone(github: GitHub)
 
 def test_good_news_is_one_issue(github: GitHub) -> None:
     news = GREEN._replace(news=(("verl", "mtp-cp-deadlock", "branch main"),))
-    keep(github, verl_main=news, verl_radar=news._replace(news=(("verl", "mtp-cp-deadlock", "release 0.9.0rc1"),)))
-    assert github.open_titles() == ["Good news: verl has fixed mtp-cp-deadlock"]
-    assert "In branch main, release 0.9.0rc1" in github.issues[0]["body"]
-    github.issues[0]["state"] = "closed"
-    keep(github, verl_main=news, verl_radar=BAD)
-    assert github.open_titles() == ["Nightly trouble with verl: verl-radar"], "the news is not opened again"
+    radar = news._replace(news=(("verl", "mtp-cp-deadlock", "release 0.9.0rc1"),))
+    keep(github, verl_main=news, verl_radar=radar, verl_tests_main=BAD)
+    titles = ["Nightly trouble with verl: verl-tests-main", "Good news: verl has fixed mtp-cp-deadlock"]
+    assert github.open_titles() == titles, "trouble of one job does not hide news of another"
+    assert "In branch main, release 0.9.0rc1" in github.issues[1]["body"]
+    github.issues[1]["state"] = "closed"
+    keep(github, verl_main=news, verl_tests_main=BAD)
+    assert github.open_titles() == titles[:1]
     assert sorted(github.labels) == ["fixed-upstream", "nightly"]
 
 
