@@ -44,6 +44,11 @@ def test_a_required_fix_that_is_blocked_is_the_last_line(site: Path) -> None:
     assert cli.unhang("check", "--target", site, "--require", "expert-dp-warmup", "--skip", "mtp-cp-deadlock").code == 0
 
 
+def test_a_required_fix_without_its_upstream_exits_with_1(site: Path) -> None:
+    ran = cli.unhang("apply", "--target", site, "--upstream", "verl", "--require", "empty-expert-hang")
+    assert (ran.code, "there is no megatron-core here" in ran.err.splitlines()[-1]) == (1, True)
+
+
 def test_a_fix_that_changes_collectives_asks_to_patch_every_node(site: Path) -> None:
     quiet = cli.unhang("apply", "--target", site, "--fix", "empty-expert-hang")
     assert "Patch every node" not in quiet.err

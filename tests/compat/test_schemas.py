@@ -65,6 +65,7 @@ BROKEN: dict[str, tuple[str, Callable[[Any], object], str]] = {
     "another format": ("releases", lambda it: it.update(schema=2), "1 was expected"),
     "unknown state": ("shapes", lambda it: affected(it).update(state="needed"), "'needed' is not one of"),
     "no result": ("shapes", lambda it: affected(it).pop("result"), "'result' is a required property"),
+    "no names": ("shapes", lambda it: affected(it).pop("names"), "'names' is a required property"),
     "a result of a fixed shape": ("shapes", lambda it: affected(it).update(state="fixed"), "False schema does not"),
     "not seen anywhere": (
         "shapes",
