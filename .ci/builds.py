@@ -64,11 +64,6 @@ def take_snapshot(folder: Path) -> Path:
     return folder
 
 
-def digest(path: Path) -> str:
-    """Return the sha256 of a file."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
 def install(requirement: str | Path, folder: Path) -> Files:
     """Install a requirement into a folder, and return its files."""
     folder.mkdir()
@@ -76,7 +71,7 @@ def install(requirement: str | Path, folder: Path) -> Files:
         sys.executable, "-m", "pip", "install", "--no-deps", "--no-compile", "--target", folder, requirement, cwd=folder
     )
     paths = [path for path in folder.rglob("*") if path.is_file() and path.name not in WRITTEN_BY_PIP]
-    return {str(path.relative_to(folder)): digest(path) for path in paths}
+    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
 
 
 def install_editable(tree: Path, folder: Path, wheel: Files) -> Files:
@@ -92,11 +87,11 @@ def install_editable(tree: Path, folder: Path, wheel: Files) -> Files:
             packages[place] = path.parent
             place += "/__init__"
         if f"{place}.py" in wheel or not place.startswith(OF_CHECKOUT):
-            files[f"{place}.py"] = digest(path)
+            files[f"{place}.py"] = hashlib.sha256(path.read_bytes()).hexdigest()
     for name in sorted(wheel):
         package = max((package for package in packages if name.startswith(f"{package}/")), key=len, default=None)
         if package and name not in files and (path := packages[package] / name[len(package) + 1 :]).is_file():
-            files[name] = digest(path)
+            files[name] = hashlib.sha256(path.read_bytes()).hexdigest()
     # the metadata and the command of an editable install are its own
     return files | {name: wheel[name] for name in wheel if not name.startswith("unhang/")}
 

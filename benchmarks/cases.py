@@ -96,10 +96,7 @@ def processor() -> float:
 
 
 def timed(
-    case: Case,
-    environment: Mapping[str, str],
-    before: Callable[[], object],
-    clock: Callable[[], float] = time.perf_counter,
+    case: Case, environment: Mapping[str, str], before: Callable[[], object], clock: Callable[[], float]
 ) -> Callable[[int], float]:
     """Return the function that pyperf calls: it runs the process ``loops`` times and returns the seconds it took."""
 
@@ -182,16 +179,15 @@ def main() -> None:
         return
     cases = processes(small, Path(options.large), Path(options.diff))
     environment = warm_environment()
-    if options.group != "cold":
-        clock = time.perf_counter if options.group == "warm" else processor
-        for name, case in cases.items():
-            runner.bench_time_func(name, timed(case, environment, lambda: None, clock))
-        return
+    clock = processor if options.group == "processor" else time.perf_counter
     with tempfile.TemporaryDirectory(prefix="unhang-no-bytecode-") as nothing:
-        # Python looks for bytecode in an empty folder, and writes none
-        environment |= {"PYTHONPYCACHEPREFIX": nothing, "PYTHONDONTWRITEBYTECODE": "1"}
-        for name in COLD:
-            runner.bench_time_func(f"{name}, cold", timed(cases[name], environment, drop_caches))
+        if options.group == "cold":
+            # Python looks for bytecode in an empty folder, and writes none
+            environment |= {"PYTHONPYCACHEPREFIX": nothing, "PYTHONDONTWRITEBYTECODE": "1"}
+            cases = {f"{name}, cold": cases[name] for name in COLD}
+        before = drop_caches if options.group == "cold" else lambda: None
+        for name, case in cases.items():
+            runner.bench_time_func(name, timed(case, environment, before, clock))
 
 
 if __name__ == "__main__":

@@ -16,15 +16,15 @@ def copied(pristine: Path, folder: Path) -> Path:
     return folder
 
 
-def crowded(pristine: Path, folder: Path, *, others: int = OTHERS, files_each: int = FILES_EACH) -> Path:
+def crowded(pristine: Path, folder: Path) -> Path:
     """Copy the releases to ``folder`` among made-up distributions with metadata and a RECORD, and return ``folder``."""
     copied(pristine, folder)
-    for number in range(others):
+    for number in range(OTHERS):
         name = f"other_{number:03}"
         package, info = folder / name, folder / f"{name}-1.0.dist-info"
         package.mkdir()
         info.mkdir()
-        files = [package / "__init__.py", *(package / f"module_{index:03}.py" for index in range(files_each - 3))]
+        files = [package / "__init__.py", *(package / f"module_{index:03}.py" for index in range(FILES_EACH - 3))]
         for file in files:
             file.write_text(f'"""A module of {name}."""\n')
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")

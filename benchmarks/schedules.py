@@ -28,7 +28,6 @@ from unhang.find import environment, locate
 from unhang.prove import child, host
 from unhang.prove.cases import HUNG, Case, Topology
 from unhang.prove.ranks import schedule
-from unhang.shapes import catalog
 
 SIZES = (
     Topology(tp=2, pp=4, cp=2, dp=2, ep=2),
@@ -64,7 +63,7 @@ def main() -> None:
         roots = [suite.unpacked(*release) for release in releases]
         places = [environment.for_target(str(root)) for root in roots]
         found = [one for place in places for one in locate.search(place, cwd="/").installations]
-        pairs = host.sources(catalog.fix(fix), found, [releases[0][0]])
+        pairs = suite.sources(fix, releases[0][0], found)
         for number, side in enumerate((host.UNTOUCHED, host.PATCHED)):
             files = {path: pair[number] for path, pair in pairs.items()}
             for case, timed in zip(cases, in_fork(fix, roots, files, cases)):

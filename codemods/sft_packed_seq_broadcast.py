@@ -282,7 +282,7 @@ def _one_buffer(nodes: Statements) -> Statements:
     import libcst as cst
 
     test = cst.parse_expression("args.sft or args.hybrid_context_parallel")
-    text = "# unhang sft-packed-seq-broadcast: one buffer, and one broadcast after the arms for every stage"
+    text = "# unhang sft-packed-seq-broadcast: one buffer, and one broadcast after the arms, for all"
     comment = cst.EmptyLine(comment=cst.Comment(text))
     return [nodes[0].with_changes(test=test, leading_lines=[comment])]
 

@@ -58,10 +58,13 @@ class Nodes(NamedTuple):
         path = os.pathsep.join([str(first / "bin"), str(self.folder / "slurm"), os.environ["PATH"]])
         env = {**os.environ, "PATH": path, "VIRTUAL_ENV": str(first), "NODES": " ".join(map(str, self.prefixes))}
         env.pop("PYTHONPATH", None)
-        done = subprocess.run(
-            ["sh", "-c", script], env=env, cwd=self.folder, capture_output=True, text=True, check=False
-        )
+        command = ["sh", "-c", script]
+        done = subprocess.run(command, env=env, cwd=self.folder, capture_output=True, text=True, check=False)
         return cli.Ran(done.returncode, done.stdout, done.stderr)
+
+    def patch(self, number: int) -> None:
+        """Apply the fixes on one node."""
+        assert cli.unhang("apply", "--python", self.prefixes[number] / "bin" / "python").code == 0
 
 
 @pytest.fixture
@@ -69,7 +72,7 @@ def nodes(tmp_path: Path) -> Nodes:
     prefixes = []
     for name in "first", "second":
         env = environments.make_env(tmp_path / name)
-        cli.unpack(env.site, VERL)
+        cli.unpack_targets(env.site, VERL)
         command = env.prefix / "bin" / "unhang"
         # the same unhang for all nodes; $VIRTUAL_ENV names the node's environment
         command.write_text(f"#!{sys.executable}\nfrom unhang.cli.main import run\nraise SystemExit(run())\n")
@@ -82,30 +85,19 @@ def nodes(tmp_path: Path) -> Nodes:
     return Nodes(tmp_path, prefixes)
 
 
-def patch(prefix: Path) -> None:
-    assert cli.unhang("apply", "--python", prefix / "bin" / "python").code == 0
-
-
-def test_slurm_passes_where_all_nodes_are_patched(nodes: Nodes) -> None:
-    for prefix in nodes.prefixes:
-        patch(prefix)
-    ran = nodes.run(example("slurm") + "echo training")
-    assert (ran.code, ran.out.splitlines()[-1]) == (0, "training"), ran
-    assert [line for line in ran.out.splitlines() if "nothing left to do" in line][1].startswith("1: ")
-
-
 @pytest.mark.parametrize("patched", [0, 1])
-def test_slurm_stops_where_half_of_the_nodes_are_patched(nodes: Nodes, patched: int) -> None:
-    patch(nodes.prefixes[patched])
+def test_slurm_stops_where_half_of_the_nodes_are_patched_and_passes_where_all_are(nodes: Nodes, patched: int) -> None:
+    nodes.patch(patched)
     ran = nodes.run(example("slurm") + "echo training")
     assert (ran.code, "training" in ran.out) == (1, False), ran
     other = f"{1 - patched}: required fix not in place: mtp-cp-deadlock is needed on verl 0.7.1"
     assert next(line for line in ran.out.splitlines() if "required fix" in line).startswith(other)
     (line,) = [line for line in ran.out.splitlines() if "unexpected code" in line]
     assert line.startswith("1: unexpected code: the code has digest ")
-
-
-def test_slurm_stops_where_the_first_node_has_nothing(nodes: Nodes) -> None:
+    nodes.patch(1 - patched)
+    ran = nodes.run(example("slurm") + "echo training")
+    assert (ran.code, ran.out.splitlines()[-1]) == (0, "training"), ran
+    assert [line for line in ran.out.splitlines() if "nothing left to do" in line][1].startswith("1: ")
     shutil.rmtree(next(nodes.prefixes[0].glob("lib/*/site-packages/verl")))
     ran = nodes.run(example("slurm") + "echo training")
     assert (ran.code, "training" in ran.out) == (1, False)
@@ -115,17 +107,10 @@ def test_slurm_stops_where_the_first_node_has_nothing(nodes: Nodes) -> None:
 # ---- the report on the nodes
 
 
-def test_nodes_that_agree_have_no_line() -> None:
-    assert fleet.disagreement({"a": Seen("1", ()), "b": Seen("1", ())}) == []
-
-
 def test_nodes_that_differ_have_a_line_each() -> None:
-    found: dict[str, Seen | str] = {
-        "a": Seen("1", ()),
-        "b": Seen("2", ("x is needed",)),
-        "c": Seen("1", ()),
-        "d": "gone",
-    }
+    same = Seen("1", ())
+    assert fleet.disagreement({"a": same, "b": same}) == []
+    found: dict[str, Seen | str] = {"a": same, "b": Seen("2", ("x is needed",)), "c": same, "d": "gone"}
     assert fleet.disagreement(found)[1:] == [
         "  a: digest 1, on 2 of 4 nodes",
         "  b: digest 2, on 1 of 4 nodes",
@@ -141,23 +126,14 @@ def test_nodes_that_agree_but_lack_a_fix_or_an_answer_have_lines(bad: Seen | str
 
 
 def test_look_returns_the_digest_and_what_is_unmet(tmp_path: Path) -> None:
-    site = cli.unpack(tmp_path, VERL)
+    site = cli.unpack_targets(tmp_path, VERL)
     code = "from unhang.fleet import look; print(look(['mtp-cp-deadlock'])); print(look([]))"
     ran = cli.python("-c", code, env={"PYTHONPATH": str(site)})
     bare = cli.unhang("check", "--target", site, "--output-format", "json").json["digest"]
     needed, unrequired = ran.out.splitlines()
     assert needed.startswith(f"Seen(digest='{bare}', unmet=('mtp-cp-deadlock is needed on verl 0.7.1 in {site}")
     assert unrequired == f"Seen(digest='{bare}', unmet=())"
-
-
-def test_look_returns_a_sentence_without_any_upstream() -> None:
     assert "is installed in" in cli.python("-c", "from unhang.fleet import look; print(look([]))").out
-
-
-def test_an_unknown_fix_is_an_error_before_any_node_is_asked() -> None:
-    with pytest.raises(UnhangError) as caught:
-        fleet.require_agreement(["mtp-cp-deadlok"])
-    assert caught.value.code == "unknown-fix"
 
 
 def test_without_ray_started_nothing_is_started() -> None:
@@ -165,6 +141,9 @@ def test_without_ray_started_nothing_is_started() -> None:
         fleet.require_agreement()
     expected = "Ray is not started" if find_spec("ray") else "Ray is not installed here"
     assert (caught.value.code, caught.value.message) == ("no-ray", expected)
+    with pytest.raises(UnhangError) as caught:
+        fleet.require_agreement(["mtp-cp-deadlok"])
+    assert caught.value.code == "unknown-fix", "before any node is asked"
 
 
 # ---- Ray
@@ -186,12 +165,12 @@ class RayCluster(NamedTuple):
         """Return the ids of these nodes."""
         return [self.ids[name] for name in names]
 
-    def differ(self, *names: str, **options: Any) -> list[str]:
-        """Return the lines of the error for these nodes."""
+    def differ(self, *names: str, **options: Any) -> str:
+        """Return the message of the error for these nodes."""
         with pytest.raises(UnhangError) as caught:
             fleet.require_agreement(["mtp-cp-deadlock"], nodes=self.nodes(*names), **options)
         assert caught.value.code == "nodes-differ"
-        return caught.value.message.splitlines()
+        return caught.value.message
 
 
 @pytest.fixture(scope="module")
@@ -232,57 +211,33 @@ def test_ray_nodes_that_are_all_patched_agree(ray_cluster: RayCluster) -> None:
 
 @needs_ray
 def test_an_unpatched_ray_node_is_named_with_its_digest(ray_cluster: RayCluster) -> None:
-    _, *lines = ray_cluster.differ("patched", "patched too", "bare")
+    lines = ray_cluster.differ("patched", "patched too", "bare").splitlines()[1:]
     bare = ray_cluster.ids["bare"][:8]
     assert [line for line in lines if "on 1 of 3 nodes" in line] == [line for line in lines if f"(node {bare})" in line]
     assert sum("on 2 of 3 nodes" in line for line in lines) == 2
     assert f"mtp-cp-deadlock is needed on verl 0.7.1 in {ray_cluster.folders['bare']}" in "\n".join(lines)
-
-
-@needs_ray
-def test_ray_nodes_are_compared_even_if_no_fix_is_required(ray_cluster: RayCluster) -> None:
     with pytest.raises(UnhangError, match="on 1 of 2 nodes"):
         fleet.require_agreement(nodes=ray_cluster.nodes("patched", "bare"))
-    assert len(fleet.require_agreement(nodes=ray_cluster.nodes("bare"))) == 16
+    assert len(fleet.require_agreement(nodes=ray_cluster.nodes("bare"))) == 16, "no fix is required"
 
 
 @needs_ray
 def test_a_ray_node_that_cannot_answer_is_named(ray_cluster: RayCluster) -> None:
-    message = "\n".join(ray_cluster.differ("patched", "without unhang", "without verl"))
-    without = ray_cluster.ids["without unhang"][:8]
-    assert f"(node {without}): no answer: ModuleNotFoundError: No module named 'unhang'" in message
-    assert (
-        f"(node {ray_cluster.ids['without verl'][:8]}): none of megatron-core, megatron-lm, verl, ms-swift" in message
-    )
+    message = ray_cluster.differ("patched", "without unhang", "without verl")
+    unhang, verl = (ray_cluster.ids[name][:8] for name in ("without unhang", "without verl"))
+    assert f"(node {unhang}): no answer: ModuleNotFoundError: No module named 'unhang'" in message
+    assert f"(node {verl}): none of megatron-core, megatron-lm, verl, ms-swift" in message
+    assert "no answer within 0 s" in ray_cluster.differ("patched", "bare", timeout_s=0)
 
 
 @needs_ray
-def test_a_ray_node_that_does_not_answer_in_time_is_named(ray_cluster: RayCluster) -> None:
-    assert "no answer within 0 s" in "\n".join(ray_cluster.differ("patched", "bare", timeout_s=0))
-
-
-@needs_ray
-def test_by_default_all_alive_ray_nodes_are_asked(ray_cluster: RayCluster) -> None:
+def test_by_default_all_alive_ray_nodes_are_asked_and_others_are_an_error(ray_cluster: RayCluster) -> None:
     with pytest.raises(UnhangError, match="the 5 nodes do not all have"):
         fleet.require_agreement()
-
-
-@needs_ray
-def test_a_missing_ray_node_is_an_error(ray_cluster: RayCluster) -> None:
     for nodes in ["0" * 56], []:
         with pytest.raises(UnhangError) as caught:
             fleet.require_agreement(nodes=nodes)
         assert caught.value.code == "no-nodes"
-
-
-@needs_ray
-def test_a_ray_node_agrees_once_it_is_patched(ray_cluster: RayCluster) -> None:
-    nodes = ray_cluster.nodes("patched", "bare")
-    assert cli.unhang("apply", "--target", ray_cluster.folders["bare"]).code == 0
-    try:
-        assert len(fleet.require_agreement(["mtp-cp-deadlock"], nodes=nodes)) == 16
-    finally:
-        assert cli.unhang("revert", "--target", ray_cluster.folders["bare"]).code == 0
 
 
 @needs_ray
@@ -307,3 +262,13 @@ def test_the_runtime_environment_of_the_job_decides(ray_cluster: RayCluster, tmp
     script.write_text(textwrap.dedent(code))
     ran = cli.python(script)
     assert (ran.code, len(ran.out.strip())) == (0, 16), ran.err[-2000:]
+
+
+@needs_ray
+def test_a_reused_ray_worker_sees_that_its_node_was_patched(ray_cluster: RayCluster) -> None:
+    ray_cluster.differ("patched", "bare")
+    assert cli.unhang("apply", "--target", ray_cluster.folders["bare"]).code == 0
+    try:
+        assert len(fleet.require_agreement(["mtp-cp-deadlock"], nodes=ray_cluster.nodes("patched", "bare"))) == 16
+    finally:
+        assert cli.unhang("revert", "--target", ray_cluster.folders["bare"]).code == 0

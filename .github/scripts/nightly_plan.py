@@ -31,10 +31,8 @@ class Job(NamedTuple):
 
 def jobs() -> list[Job]:
     """Return all jobs, for the upstreams and branches in compat/upstreams.json."""
-    return [job for name, about in upstreams().items() for job in _of_upstream(name, about)] + [
-        Job("sweep", EVERY, "sweep"),
-        Job("proofs", EVERY, "proofs"),
-    ]
+    split = [job for name, about in upstreams().items() for job in _of_upstream(name, about)]
+    return [*split, Job("sweep", EVERY, "sweep"), Job("proofs", EVERY, "proofs")]
 
 
 def upstreams() -> dict[str, dict[str, Any]]:

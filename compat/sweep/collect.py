@@ -50,7 +50,7 @@ class Collection:
     def release(self, release: Release) -> None:
         """Record a release's files and shapes."""
         self.releases.setdefault(release.upstream, {})[release.version] = release
-        for target in self._targets_of(release.upstream):
+        for target in (target for target in self.targets if target.upstream == release.upstream):
             found = release.files[target.file]
             shape = None if found is None else self._see(target, found, f"{release.upstream} {release.version}")
             self.shapes[release.upstream, release.version, target] = shape
@@ -121,6 +121,3 @@ class Collection:
 
     def _row(self, target: Target, shape: str, found: Content) -> Row:
         return self.rows.setdefault((target.fix, target.function, shape), Row(found))
-
-    def _targets_of(self, upstream: str) -> list[Target]:
-        return [target for target in self.targets if target.upstream == upstream]

@@ -89,7 +89,7 @@ def look(fixes: Sequence[str]) -> Seen | str:
     try:
         return _seen(fixes)
     except UnhangError as error:
-        return f"{error.message}" + (f" ({error.path})" if error.path else "")
+        return error.message + (f" ({error.path})" if error.path else "")
     except OSError as error:
         return f"cannot be read: {error}"
 

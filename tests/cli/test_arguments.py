@@ -81,9 +81,16 @@ def test_help_fits_the_width(width: int, monkeypatch: pytest.MonkeyPatch, capsys
         (["diff", "--output-format", "json"], "unrecognized arguments"),
         (["check", "--upstream", "megatron"], "invalid choice: 'megatron'"),
         (["explain"], "required: FIX"),
+        (["--target", "site", "check"], "invalid choice: 'site'"),
         (["prove", "--tp", "0"], "'0' is not a number of 1 or more"),
         (["prove", "--world-size", "-1"], "'-1' is not a number of 1 or more"),
+        (["prove", "--cp", "1.5"], "'1.5' is not a number of 1 or more"),
+        (["prove", "--cp", ""], "'' is not a number of 1 or more"),
         (["prove", "--cp", "two"], "'two' is not a number of 1 or more"),
+        *(
+            (["check", "--expect-digest", word], f"{word!r} is not a digest: 16 hexadecimal digits")
+            for word in ("", "0123456789abcde", "0123456789ABCDEF", "0123456789abcdefg", "error[no-upstream]:")
+        ),
     ],
 )
 def test_wrong_usage_exits_with_2(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -91,20 +98,7 @@ def test_wrong_usage_exits_with_2(arguments: list[str], message: str, capsys: py
     assert (code, out, message in err) == (2, "", True), err
 
 
-@pytest.mark.parametrize(
-    "word", ["", "0123456789abcde", "0123456789ABCDEF", "0123456789abcdefg", "error[no-upstream]:"]
-)
-def test_what_is_not_a_digest_is_wrong_usage(word: str, capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, err = stopped(capsys, "check", "--expect-digest", word)
-    assert (code, out) == (2, "")
-    assert f"{word!r} is not a digest: 16 hexadecimal digits" in err
-
-
 def test_pips_options_keep_their_order() -> None:
     words = ["--no-index", "--find-links", "here", "--index-url", "https://a", "--find-links", "there"]
     assert parse(["wheel", "verl==0.7.1", "-o", "out", *words]).pip_options == words
     assert parse(["wheel", "verl==0.7.1", "-o", "out"]).pip_options == []
-
-
-def test_an_option_before_the_command_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
-    assert stopped(capsys, "--target", "site", "check")[0] == 2

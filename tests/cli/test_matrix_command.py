@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 
 import pytest
@@ -68,26 +67,17 @@ def test_the_command_narrows_by_fix_and_by_upstream() -> None:
     assert "empty-expert-" in rest
 
 
+def test_markdown_is_all_on_stdout() -> None:
+    ran = cli.unhang("matrix", "--output-format", "markdown", "--upstream", "verl")
+    assert ran.out.startswith("### verl\n\n| releases | `mtp-cp-deadlock` |\n")
+    assert ("| 0.7.1 | needed |" in ran.out, ran.err) == (True, "")
+
+
 def test_only_json_has_pairs_without_a_target() -> None:
     pair = "matrix", "--fix", "mtp-cp-deadlock", "--upstream", "ms-swift", "--output-format"
     assert cli.unhang(*pair, "text").out == f"{matrix_text.NO_TARGET}\n"
     assert cli.unhang(*pair, "markdown").out == f"{matrix_text.NO_TARGET}\n"
     assert {row["verdict"] for row in cli.unhang(*pair, "json").json["rows"]} == {"not-affected"}
-
-
-def test_markdown_is_all_on_stdout() -> None:
-    ran = cli.unhang("matrix", "--output-format", "markdown", "--upstream", "verl")
-    assert ran.out.startswith("### verl\n\n| releases | `mtp-cp-deadlock` |\n")
-    assert "| 0.7.1 | needed |" in ran.out
-    assert ran.err == ""
-
-
-@pytest.mark.parametrize(
-    ("environment", "coloured"),
-    [({}, False), ({"FORCE_COLOR": "1"}, True), ({"NO_COLOR": "1", "FORCE_COLOR": "1"}, False)],
-)
-def test_colour_only_if_asked_for(environment: dict[str, str], coloured: bool) -> None:
-    assert ("\x1b[" in cli.unhang("matrix", env=environment).out) is coloured
 
 
 @pytest.mark.parametrize(
@@ -123,10 +113,7 @@ def test_the_radar_gets_what_was_chosen(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_nothing_slow_is_imported() -> None:
-    program = (
-        "import sys; from unhang.cli.main import main; main(['matrix', '--output-format', 'json']); "
-        "sys.stderr.write(' '.join({'libcst', 'requests', 'rich', 'git', 'xml.etree.ElementTree'} & set(sys.modules)))"
-    )
+    slow = {"libcst", "requests", "rich", "git", "xml.etree.ElementTree"}
+    program = "import sys; from unhang.cli.main import main; main(['matrix']); print(*sys.modules, file=sys.stderr)"
     ran = cli.python("-c", program)
-    assert (ran.code, ran.err) == (0, "")
-    assert json.loads(ran.out)["schema"] == 1
+    assert (ran.code, slow & set(ran.err.split())) == (0, set())

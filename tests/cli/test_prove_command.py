@@ -30,20 +30,10 @@ def prove(*arguments: str | Path, **more: Any) -> cli.Ran:
     return cli.unhang("prove", "--output-format", "json", *arguments, timeout_s=TORCH_S, **more)
 
 
-# -- the options ------------------------------------------------------------------------------------------------------
-
-
 def test_sizes_that_do_not_fit_are_a_usage_error(tmp_path: Path) -> None:
     ran = cli.unhang("prove", "--target", tmp_path, "--tp", "3", "--pp", "2", "--world-size", "16")
     assert (ran.code, ran.out) == (2, "")
     assert "error[bad-topology]: a world size of 16 is not divisible" in ran.err
-
-
-@pytest.mark.parametrize("size", ["0", "-1", "two", "1.5", ""])
-def test_a_size_is_a_positive_number(size: str) -> None:
-    ran = cli.unhang("prove", f"--tp={size}")
-    assert (ran.code, ran.out) == (2, "")
-    assert "not a number of 1 or more" in ran.err
 
 
 def test_a_folder_needs_an_interpreter_to_run_it(site: Path) -> None:
@@ -83,9 +73,6 @@ def test_the_text_ends_with_the_next_command(
     ((job),) = jobs
     assert (job.python, job.topology and job.topology.text()) == (sys.executable, "CP 2 x DP 3 (6 ranks)")
     assert {finding.target.fix for finding in job.findings} == {FIX[1]}
-
-
-# -- with torch -------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")

@@ -41,20 +41,15 @@ class Renamed(Codemod):
         return base.matches(function.body, "new()")
 
 
-def test_a_function_that_holds_the_post_condition_has_no_edits() -> None:
-    assert Renamed().edits(function("def f():\n    new()")) == []
-
-
 def test_the_edits_are_planned_and_the_code_around_them_is_checked() -> None:
+    done = function("def f():\n    new()")
+    assert Renamed().edits(done) == [], "it holds the post-condition"
+    assert not Renamed().holds_upstream(done)
+    assert not Renamed().lacks_feature(done)
     (edit,) = Renamed().edits(function("def f():\n    old()"))
     assert (edit.first, edit.last) == (2, 2)
     with pytest.raises(AnchorError, match="not found: f as a plain function without decorators"):
         Renamed().edits(function("@cached\ndef f():\n    old()"))
-
-
-def test_a_codemod_knows_no_upstream_fix_and_no_missing_feature_unless_it_says_so() -> None:
-    assert not Renamed().holds_upstream(function("def f():\n    new()"))
-    assert not Renamed().lacks_feature(function("def f():\n    new()"))
 
 
 def test_an_anchor_must_occur_once() -> None:
@@ -73,11 +68,6 @@ def test_statements_match_a_template_whatever_their_layout() -> None:
     assert not base.matches(body("x = 1"), "x = 1\ny = 2")
 
 
-def test_digests_tell_statements_apart() -> None:
-    first, again, other = base.digests(body("x = 1\nx = (1)\nx = 2"))
-    assert first == again != other
-
-
 def test_every_identifier_and_string_is_mentioned() -> None:
     code = """
 def outer(argument, *, keyword=default):
@@ -93,14 +83,9 @@ def outer(argument, *, keyword=default):
 @pytest.mark.parametrize(
     ("code", "names"),
     [
-        ("x = y", {"x"}),
-        ("x += y", {"x"}),
-        ("del x", {"x"}),
-        ("for x, *y in z: pass", {"x", "y"}),
-        ("with a as x: pass", {"x"}),
-        ("(x := 1)", {"x"}),
-        ("import a.b, c as d", {"a", "d"}),
-        ("from a import b as c", {"c"}),
+        ("x = y\nw += y\ndel v", {"x", "w", "v"}),
+        ("for x, *y in z: pass\nwith a as w: pass\n(v := 1)", {"x", "y", "w", "v"}),
+        ("import a.b, c as d\nfrom a import e as f", {"a", "d", "f"}),
         ("try: pass\nexcept E as error: pass", {"error"}),
         ("def f():\n    global g\n    x = 1", {"f", "g", "x"}),
         ("class C: x = 1", {"C", "x"}),
@@ -131,9 +116,6 @@ def test_a_function_that_may_change_the_names_of_a_rewrite_is_refused(code: str,
     with pytest.raises(AnchorError) as caught:
         base.check_plain(function(code), ("mpu",))
     assert str(caught.value) == f"not found: {anchor}"
-
-
-def test_a_plain_function_is_accepted() -> None:
     base.check_plain(function("def f(): return mpu.rank()"), ("mpu",))
 
 

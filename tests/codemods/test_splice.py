@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import libcst as cst
@@ -36,67 +35,41 @@ def test_lines_keep_their_ends_and_are_split_only_where_python_does(text: str) -
     assert len(splice.lines(text)) == len(text.encode().splitlines())
 
 
-def test_an_edit_changes_only_its_own_lines() -> None:
-    assert apply(CODE, Edit(3, 3, doubled)) == CODE.replace("a()  # why\n", "a()  # why\n        a()  # why\n")
-    assert apply(CODE, Edit(5, 5, doubled)) == CODE + "    return x\n"
-
-
-def test_several_edits_of_one_file_in_any_order() -> None:
+def test_edits_in_any_order_change_only_their_own_lines() -> None:
     edits = [Edit(3, 3, doubled), Edit(5, 5, doubled)]
-    assert apply(CODE, *edits) == apply(CODE, *reversed(edits)) == apply(apply(CODE, edits[1]), edits[0])
+    once = CODE.replace("a()  # why\n", "a()  # why\n        a()  # why\n")
+    assert apply(CODE, edits[0]) == once
+    assert apply(CODE, *edits) == apply(CODE, *reversed(edits)) == once + "    return x\n"
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda text: text.replace("\n", "\r\n"),
-        lambda text: text.replace("\n", "\r"),
-        lambda text: text.replace("    ", "\t"),
-        lambda text: text.replace("    ", "  "),
-    ],
-    ids=["crlf", "cr", "tabs", "two spaces"],
-)
-def test_new_lines_have_the_line_ends_and_the_indentation_of_the_file(change: Callable[[str], str]) -> None:
-    ours = "if y:\n    c()\n"
-    done = apply(change(CODE), Edit(3, 3, lambda nodes: splice.suite(ours)), unit=change("    "))
-    assert done == change(CODE.replace("        a()  # why\n", "        if y:\n            c()\n"))
+@pytest.mark.parametrize(("old", "new"), [("\n", "\r\n"), ("\n", "\r"), ("    ", "\t"), ("    ", "  ")])
+def test_new_lines_have_the_line_ends_and_the_indentation_of_the_file(old: str, new: str) -> None:
+    edit = Edit(3, 3, lambda nodes: splice.suite("if y:\n    c()\n"))
+    done = apply(CODE.replace(old, new), edit, unit="    ".replace(old, new))
+    assert done == CODE.replace("        a()  # why\n", "        if y:\n            c()\n").replace(old, new)
 
 
-def test_a_last_line_without_line_end_stays_without() -> None:
+def test_an_edit_of_the_last_line_keeps_its_end_and_adds_no_trailing_space() -> None:
     assert apply(CODE[:-1], Edit(5, 5, same)) == CODE[:-1]
     assert apply(CODE[:-1], Edit(5, 5, doubled)) == CODE + "    return x"
+    added = apply(CODE, Edit(5, 5, lambda nodes: [*nodes, *splice.suite("\n# ours\nc()")]))
+    assert added == CODE + "\n    # ours\n    c()\n"
 
 
-def test_an_added_blank_line_has_no_trailing_space() -> None:
-    assert apply(CODE, Edit(5, 5, lambda nodes: [*nodes, *splice.suite("\n# ours\nc()")])) == CODE + (
-        "\n    # ours\n    c()\n"
-    )
-
-
-def test_edits_that_overlap_are_refused() -> None:
+def test_what_cannot_be_replaced_by_whole_lines_is_refused() -> None:
     with pytest.raises(SpanError, match="two edits overlap"):
         apply(CODE, Edit(2, 4, same), Edit(4, 5, same))
-
-
-def test_a_function_on_one_line_is_refused() -> None:
     with pytest.raises(SpanError, match="line 1 is not indented like the function around it"):
         apply("def f(): return 1\n", Edit(1, 1, same))
-
-
-def test_a_block_on_the_line_of_its_header_is_refused() -> None:
     statement = cst.ensure_type(cst.parse_statement("if x: a()\n"), cst.If)
     with pytest.raises(SpanError, match="same line as its header"):
         splice.body_of(statement.body)
 
 
-def test_a_statement_is_compared_without_its_comments_and_layout() -> None:
-    (statement,) = splice.suite("# a comment\nx = f( 'a' )  # another\n")
-    assert splice.source(statement) == "x = f('a')"
-
-
-def test_statements_of_a_template_are_left_out() -> None:
-    nodes = splice.suite("a = None\nb = 1\nc = None\n")
-    assert [splice.source(node) for node in splice.without(nodes, "a = None\nc = None\n")] == ["b = 1"]
+def test_statements_are_compared_without_comments_and_layout_and_those_of_a_template_left_out() -> None:
+    nodes = splice.suite("# a comment\na = f( 'a' )  # another\nb = 1\nc = None\n")
+    assert splice.source(nodes[0]) == "a = f('a')"
+    assert [splice.source(node) for node in splice.without(nodes, "a = f('a')\nc = None\n")] == ["b = 1"]
 
 
 def test_an_elif_arm_and_a_block_like_another() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -35,48 +35,36 @@ def test_every_file_has_a_schema() -> None:
     assert len(files("manifest")) == len(catalog.fixes())
 
 
-@pytest.mark.parametrize("name", [schema.stem for schema in SCHEMAS])
-def test_the_committed_files_satisfy_their_schema(name: str) -> None:
-    assert files(name)
-    for path in files(name):
-        assert errors(name, json.loads(path.read_bytes())) == []
-
-
-def every_object(schema: Any) -> list[dict[str, Any]]:
+def every_object(schema: Any) -> Iterator[dict[str, Any]]:
     """The sub-schemas that list properties."""
-    if isinstance(schema, list):
-        return [found for item in schema for found in every_object(item)]
-    if not isinstance(schema, dict):
-        return []
-    found = [schema] if "properties" in schema and schema.get("type") == "object" else []
-    return [*found, *(item for value in schema.values() for item in every_object(value))]
+    if isinstance(schema, dict) and "properties" in schema and schema.get("type") == "object":
+        yield schema
+    for inner in schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ():
+        yield from every_object(inner)
 
 
 @pytest.mark.parametrize("path", SCHEMAS, ids=lambda path: path.stem)
-def test_a_schema_refuses_unknown_keys_and_refers_to_no_other_document(path: Path) -> None:
+def test_a_schema_refuses_unknown_keys_and_its_committed_files_satisfy_it(path: Path) -> None:
     schema = json.loads(path.read_bytes())
     assert schema["title"]
     assert schema["description"]
     assert all(item["additionalProperties"] is False for item in every_object(schema))
     assert "$ref" not in path.read_text()
+    assert files(path.stem)
+    for file in files(path.stem):
+        assert errors(path.stem, json.loads(file.read_bytes())) == []
 
 
 def affected(document: Any) -> Any:
     return next(row for row in document["shapes"] if row["state"] == "affected")
 
 
-def newest(document: Any) -> Any:
-    return document["releases"]["verl"]["versions"]["0.9.1"]
-
-
 # The schema, what is done to a copy of its file, and a part of the message.
 BROKEN: dict[str, tuple[str, Callable[[Any], object], str]] = {
     "unknown key of a file": ("releases", lambda it: it.update(more=2), "'more' was unexpected"),
     "another format": ("releases", lambda it: it.update(schema=2), "1 was expected"),
-    "unknown key of a shape": ("shapes", lambda it: affected(it).update(stat="x"), "'stat' was unexpected"),
     "unknown state": ("shapes", lambda it: affected(it).update(state="needed"), "'needed' is not one of"),
     "no result": ("shapes", lambda it: affected(it).pop("result"), "'result' is a required property"),
-    "no names": ("shapes", lambda it: affected(it).pop("names"), "'names' is a required property"),
     "a result of a fixed shape": ("shapes", lambda it: affected(it).update(state="fixed"), "False schema does not"),
     "not seen anywhere": (
         "shapes",
@@ -85,15 +73,12 @@ BROKEN: dict[str, tuple[str, Callable[[Any], object], str]] = {
     ),
     "bad digest of a shape": ("shapes", lambda it: affected(it).update(shape="12"), "'12' does not match"),
     "bad digest of a file": ("files", lambda it: it["files"].update({"ab": {"f": None}}), "'ab' does not match"),
-    "unknown key of a release": ("releases", lambda it: newest(it).update(yank=True), "'yank' was unexpected"),
-    "unknown key of an outline": ("outlines", lambda it: it["outlines"][0].update(l=1), "'l' was unexpected"),
     "missing key of a pin": ("wheels", lambda it: it["wheels"]["verl"][0].pop("sha256"), "'sha256' is a required"),
-    "unknown key of an upstream": ("upstreams", lambda it: it["upstreams"]["verl"].update(tip=1), "'tip' was unexp"),
     "missing key of a pull request": ("upstreams", lambda it: it["as-written"][0].pop("ref"), "'ref' is a required"),
-    "unknown key of a decision": ("decisions", lambda it: it["decisions"][0].update(who="me"), "'who' was unexpected"),
     "no reason": ("decisions", lambda it: it["decisions"][0].update(why="so"), "'so' is too short"),
     "superseded from nowhere": ("superseded", lambda it: it["superseded"].append({}), "'pristine' is a required"),
     "no generation": ("generation", lambda it: it.update(generation=0), "0 is less than the minimum"),
+    "bad digest of an outline": ("outlines", lambda it: it["outlines"][0].update(shape="1"), "'1' does not match"),
     "unknown key of a manifest": ("manifest", lambda it: it.update(affect={}), "'affect' was unexpected"),
     "missing key of a target": ("manifest", lambda it: it["targets"][0].pop("function"), "'function' is a required"),
     "no target": ("manifest", lambda it: it["targets"].clear(), "[] should be non-empty"),

@@ -43,16 +43,15 @@ def test_the_python_of_the_metadata_counts_too(tmp_path: Path) -> None:
     assert (found.note is not None) == (sys.version_info >= (3, 13))  # its one wheel is tagged for any Python 3
 
 
-def test_a_release_without_a_wheel_for_any_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_release_without_a_wheel_for_the_python_that_was_asked_for_or_for_any(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(download, "_PYTHONS", ("3.12",))  # each takes a second
-    error = failed(tmp_path / "to", "megatron-core==0.17.1", options=find_links(tmp_path / "index", VERL))
+    options = find_links(tmp_path / "index", CORE)
+    assert failed(tmp_path / "a", "megatron-core==0.17.1", options=options, python="3.9").code == "no-such-wheel"
+    error = failed(tmp_path / "b", "verl==0.7.1", options=options)
     assert error.code == "no-such-wheel"
-    assert error.message.startswith("pip could not download megatron-core==0.17.1: ERROR: No matching distribution")
-
-
-def test_a_release_without_a_wheel_for_the_python_that_was_asked_for(tmp_path: Path) -> None:
-    error = failed(tmp_path / "to", "megatron-core==0.17.1", options=find_links(tmp_path / "index", CORE), python="3.9")
-    assert error.code == "no-such-wheel"
+    assert error.message.startswith("pip could not download verl==0.7.1: ERROR: No matching distribution")
 
 
 def test_pip_checks_hashes(tmp_path: Path) -> None:
@@ -86,9 +85,7 @@ def test_without_pip_uv_provides_one(tmp_path: Path, monkeypatch: pytest.MonkeyP
     uv.chmod(0o755)
     monkeypatch.setattr(util, "find_spec", lambda name: None)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    found = fetch(tmp_path / "to", "verl==0.7.1", options=options)
-    assert [Path(path).read_bytes() for path in found.paths] == [wheels.fetch(*VERL).read_bytes()]
-    assert found.note is None
+    assert len(fetch(tmp_path / "to", "verl==0.7.1", options=options).paths) == 1
     uv.unlink()
     monkeypatch.setenv("PATH", str(tmp_path))
     assert failed(tmp_path / "other", "verl==0.7.1", options=options).code == "no-pip"

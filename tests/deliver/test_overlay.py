@@ -26,8 +26,7 @@ def test_the_modules_are_in_the_hook_and_in_the_manifest_with_their_digests() ->
 def test_it_depends_on_the_files_and_not_on_where_they_are() -> None:
     moved = [file._replace(path=f"/elsewhere/{number}") for number, file in enumerate(FILES)]
     assert overlay.compose(reversed(moved)) == overlay.compose(FILES)
-    changed = [FILES[0], FILES[1]._replace(after=b"other")]
-    assert overlay.compose(changed).identity != overlay.compose(FILES).identity
+    assert overlay.compose([FILES[0], FILES[1]._replace(after=b"other")]).identity != overlay.compose(FILES).identity
 
 
 def test_the_hook_has_only_what_it_executes() -> None:

@@ -20,17 +20,16 @@ def repacked(path: Path, generation: int = 1) -> Repacked:
     return repack(wheel.load(str(path)), CHANGED, "notice\n", generation)
 
 
-def written(path: Path) -> Path:
+def written(path: Path, generation: int = 1) -> Path:
     """Write the rewritten wheel beside the wheel; return its path."""
-    made = repacked(path)
+    made = repacked(path, generation)
     (path.parent / made.file).write_bytes(made.data)
     return path.parent / made.file
 
 
 def test_the_data_folder_is_renamed_and_the_build_tag_kept(tmp_path: Path) -> None:
     add = {"demo-1.0.data/scripts/go": b"#!python\n"}
-    source = demo(tmp_path, name="demo-1.0-7-py3-none-any.whl", add=add)
-    path = written(source)
+    path = written(demo(tmp_path, name="demo-1.0-7-py3-none-any.whl", add=add))
     assert path.name == "demo-1.0+unhang.1-7-py3-none-any.whl"
     assert "demo-1.0+unhang.1.data/scripts/go" in records(path)
     assert "demo-1.0+unhang.1.data/scripts/go" in zipfile.ZipFile(path).namelist()
@@ -48,12 +47,11 @@ def test_record_is_exact_and_keeps_its_line_ends(end: str, tmp_path: Path) -> No
 
 
 def test_a_wheel_that_was_rewritten_before_gets_one_notice_and_one_suffix(tmp_path: Path) -> None:
-    again = repacked(written(demo(tmp_path)), generation=2)
-    assert again.file == "demo-1.0+unhang.2-py3-none-any.whl"
-    (tmp_path / again.file).write_bytes(again.data)
-    with zipfile.ZipFile(tmp_path / again.file) as archive:
-        assert [name.rpartition("/")[2] for name in archive.namelist()].count("UNHANG-NOTICE.txt") == 1
-    assert sorted(records(tmp_path / again.file)) == sorted(zipfile.ZipFile(tmp_path / again.file).namelist())
+    again = written(written(demo(tmp_path)), generation=2)
+    assert again.name == "demo-1.0+unhang.2-py3-none-any.whl"
+    names = zipfile.ZipFile(again).namelist()
+    assert [name.rpartition("/")[2] for name in names].count("UNHANG-NOTICE.txt") == 1
+    assert sorted(records(again)) == sorted(names)
 
 
 def test_metadata_of_another_version_is_refused(tmp_path: Path) -> None:

@@ -31,37 +31,30 @@ def test_name_version_tags_and_digest(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "expected"),
+    ("name", "extra", "expected"),
     [
-        ("demo.whl", "its name is not that of a wheel"),
-        ("demo-1.1-py3-none-any.whl", "one .dist-info folder, of demo 1.1"),
-        ("other-1.0-py3-none-any.whl", "one .dist-info folder, of other 1.0"),
+        ("demo.whl", None, "its name is not that of a wheel"),
+        ("demo-1.1-py3-none-any.whl", None, "one .dist-info folder, of demo 1.1"),
+        ("other-1.0-py3-none-any.whl", None, "one .dist-info folder, of other 1.0"),
+        (DEMO, "other-1.dist-info/METADATA", f"it has ['{INFO}', 'other-1.dist-info']"),
+        (DEMO, f"{INFO}/RECORD.jws", "it is signed"),
+        (DEMO, f"{INFO}/RECORD.p7s", "it is signed"),
     ],
 )
-def test_a_false_name_is_refused(name: str, expected: str, tmp_path: Path) -> None:
-    assert expected in reason(demo(tmp_path, name=name))
+def test_a_false_name_another_dist_info_folder_and_a_signature_are_refused(
+    name: str, extra: str | None, expected: str, tmp_path: Path
+) -> None:
+    assert expected in reason(demo(tmp_path, name=name, add={extra: b""} if extra else None))
 
 
-def test_a_second_dist_info_folder_is_refused(tmp_path: Path) -> None:
-    path = demo(tmp_path, add={"other-1.dist-info/METADATA": b""})
-    assert f"it has ['{INFO}', 'other-1.dist-info']" in reason(path)
-
-
-@pytest.mark.parametrize("signature", ["RECORD.jws", "RECORD.p7s"])
-def test_a_signed_wheel_is_refused(signature: str, tmp_path: Path) -> None:
-    assert "it is signed" in reason(demo(tmp_path, add={f"{INFO}/{signature}": b""}))
-
-
-def test_a_wheel_without_record_is_refused(tmp_path: Path) -> None:
-    with zipfile.ZipFile(tmp_path / DEMO, "w") as archive:
-        archive.writestr(f"{INFO}/METADATA", b"")
-    assert f"it has no {INFO}/RECORD, {INFO}/WHEEL" in reason(tmp_path / DEMO)
-
-
-def test_a_missing_file_and_a_pipe_are_refused(tmp_path: Path) -> None:
+def test_a_missing_file_a_pipe_and_a_wheel_without_record_are_refused(tmp_path: Path) -> None:
     assert "no such file" in reason(tmp_path / DEMO)
     os.mkfifo(tmp_path / DEMO)
     assert "no such file" in reason(tmp_path / DEMO)
+    (tmp_path / DEMO).unlink()
+    with zipfile.ZipFile(tmp_path / DEMO, "w") as archive:
+        archive.writestr(f"{INFO}/METADATA", b"")
+    assert f"it has no {INFO}/RECORD, {INFO}/WHEEL" in reason(tmp_path / DEMO)
 
 
 def test_folders_of_the_archive_are_made(tmp_path: Path) -> None:

@@ -24,17 +24,11 @@ def planned(path: Path, root: Path) -> tuple[Wheel, WheelPlan]:
     return loaded, wheel_output.wheel_plan(loaded, str(root), *plan_of(root))
 
 
-def test_the_plan_is_of_the_wheel_and_not_of_the_folder(tmp_path: Path) -> None:
-    loaded, plan = planned(wheels.fetch(*VERL), tmp_path)
-    assert list(plan.files) == [ENGINE]
-    assert plan.blocked == ()
+def test_it_is_written_once_and_the_notice_names_the_original(tmp_path: Path) -> None:
+    loaded, plan = planned(wheels.fetch(*VERL), tmp_path / "root")
     (finding,) = plan.findings
     assert finding.installation.root == loaded.file == "verl-0.7.1-py3-none-any.whl"
     assert (finding.verdict.verdict, finding.verdict.detail) == ("applied", "in the rewritten wheel")
-
-
-def test_it_is_written_once_and_the_notice_names_the_original(tmp_path: Path) -> None:
-    loaded, plan = planned(wheels.fetch(*VERL), tmp_path / "root")
     folder = tmp_path / "new" / "out"
     first = wheel_output.write(loaded, plan, str(folder))
     assert first is not None
@@ -43,6 +37,7 @@ def test_it_is_written_once_and_the_notice_names_the_original(tmp_path: Path) ->
     assert first.version == f"0.7.1+unhang.{catalog.generation()}"
     assert first.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
     with zipfile.ZipFile(path) as archive:
+        assert list(plan.files) == [ENGINE]
         assert archive.read(ENGINE) == plan.files[ENGINE].after
         notice = archive.read(f"verl-{first.version}.dist-info/UNHANG-NOTICE.txt").decode()
     assert f"{ENGINE}: mtp-cp-deadlock\n" in notice

@@ -10,21 +10,14 @@ import pytest
 from support import environments as make
 from unhang.find import answers
 
+MODULES = [(make.tree, "megatron.core"), (make.tree, "megatron.training"), (make.verl, "verl"), (make.swift, "swift")]
 
-@pytest.mark.parametrize(
-    ("write", "module"),
-    [
-        (make.tree, "megatron.core"),
-        (make.tree, "megatron.training"),
-        (make.verl, "verl"),
-        (make.swift, "swift"),
-    ],
-)
+
+@pytest.mark.parametrize(("write", "module"), MODULES)
 def test_a_package_without_one_of_its_marks_is_a_namesake(
     write: Callable[[Path], Path], module: str, tmp_path: Path
 ) -> None:
     package = answers.folder(str(write(tmp_path)), module)
-    assert answers.is_framework(module, package)
     assert answers.is_installed(module, answers.in_folder(str(tmp_path), module))
     for mark in answers.MARKS[module]:
         path = Path(package, mark)
@@ -33,24 +26,10 @@ def test_a_package_without_one_of_its_marks_is_a_namesake(
         (tmp_path / "away").rename(path)
 
 
-def test_what_is_in_a_folder(tmp_path: Path) -> None:
-    nothing: answers.Found = {"origin": None, "folders": [], "regular": False, "others": []}
-    assert answers.in_folder(str(tmp_path), "verl") == nothing
-    (tmp_path / "verl").mkdir()
-    assert answers.in_folder(str(tmp_path), "verl") == {**nothing, "folders": [f"{tmp_path}/verl"]}
-    make.verl(tmp_path)
-    package = {"origin": f"{tmp_path}/verl/__init__.py", "folders": [f"{tmp_path}/verl"], "regular": True}
-    assert answers.in_folder(str(tmp_path), "verl") == {**nothing, **package}
-
-
-def test_the_place_is_the_package_the_module_or_the_first_folder_that_exists(tmp_path: Path) -> None:
-    def place(origin: str | None, folders: list[str]) -> str | None:
-        return answers.place({"origin": origin, "folders": folders, "regular": bool(origin and folders), "others": []})
-
-    assert place("/site/verl/__init__.py", ["/site/verl"]) == "/site/verl"
-    assert place("/site/verl.py", []) == "/site/verl.py"
-    assert place(None, ["/no/such/folder", str(tmp_path)]) == str(tmp_path)
-    assert place(None, []) is None
+def test_the_place_of_a_namespace_is_its_first_folder_that_exists(tmp_path: Path) -> None:
+    found: answers.Found = {"origin": None, "folders": ["/no/such/folder", str(tmp_path)], "regular": False}
+    assert answers.place(found) == str(tmp_path)
+    assert answers.place({**found, "folders": []}) is None
 
 
 def test_a_hidden_copy_is_the_upstream_itself_and_is_named_once(tmp_path: Path) -> None:

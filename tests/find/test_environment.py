@@ -56,47 +56,30 @@ def test_the_order(env: Env, tmp_path: Path) -> None:
     del environ["VIRTUAL_ENV"]
     assert chosen(None, environ) == ("$CONDA_PREFIX", str(prefixes["conda"]))
     assert chosen(None, {}) == (".venv", str(prefixes["work/.venv"]))
-
-
-def test_dot_venv_above_the_working_directory(env: Env, tmp_path: Path) -> None:
-    (tmp_path / ".venv").symlink_to(env.prefix)
-    (tmp_path / "a" / "b").mkdir(parents=True)
-    (tmp_path / "a" / ".venv").write_text("a file of that name is not an environment")
-    assert choose(None, str(tmp_path / "a" / "b"), {}).prefix == str(tmp_path / ".venv")
+    (tmp_path / "work" / "below").mkdir()
+    (tmp_path / "work" / "below" / ".venv").write_text("a file of that name is not an environment")
+    cwd += "/below"
+    assert chosen(None, {}) == (".venv", str(prefixes["work/.venv"]))
 
 
 @pytest.mark.parametrize("spelling", ["{python}", "{prefix}", "env", "./env/", "env/bin/python", "mypython"])
 def test_python_in_each_spelling(env: Env, tmp_path: Path, spelling: str) -> None:
     (tmp_path / "commands").mkdir()
-    script = f'#!/bin/sh\nexec "{env.python}" "$@"\n'
-    fake(tmp_path / "commands" / "mypython", script)
+    fake(tmp_path / "commands" / "mypython", f'#!/bin/sh\nexec "{env.python}" "$@"\n')
     fake(tmp_path / "commands" / "env" / "bin" / "python")  # a path is not looked up on PATH
     named = spelling.format(python=env.python, prefix=env.prefix)
-    chosen = choose(
-        named, str(env.prefix.parent), {"PATH": f"/nowhere:{tmp_path / 'commands'}", "VIRTUAL_ENV": "/gone"}
-    )
+    environ = {"PATH": f"/nowhere:{tmp_path / 'commands'}", "VIRTUAL_ENV": "/gone"}
+    chosen = choose(named, str(env.prefix.parent), environ)
     assert (chosen.found_by, chosen.prefix) == ("--python", str(env.prefix))
     assert chosen.python == str(tmp_path / "commands" / "mypython" if spelling == "mypython" else env.python)
 
 
-def test_a_link_to_an_interpreter_is_asked(env: Env, tmp_path: Path) -> None:
-    link = tmp_path / "bin" / "py"
-    link.parent.mkdir()
-    link.symlink_to(env.python)
-    truth = ask(str(link), "import sys; answer = sys.prefix", cwd=str(tmp_path))
-    assert choose(str(link), str(tmp_path), {}).prefix == truth != str(env.prefix)
-
-
-def test_the_base_interpreter_of_our_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("unhang.find.environment.ask", None)  # it must not be run
-    chosen = choose(os.path.realpath(sys.executable), str(tmp_path), {})
-    assert chosen.prefix == sys.base_prefix
-
-
-def test_conda_prefix_is_known_without_running(tmp_path: Path) -> None:
-    fake(tmp_path / "env" / "bin" / "python")
-    (tmp_path / "env" / "conda-meta").mkdir()
-    assert choose(None, str(tmp_path), {"CONDA_PREFIX": str(tmp_path / "env")}).prefix == str(tmp_path / "env")
+def test_prefixes_that_are_known_without_running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("unhang.find.environment.ask", None)
+    assert choose(os.path.realpath(sys.executable), str(tmp_path), {}).prefix == sys.base_prefix
+    fake(tmp_path / "bin" / "python")
+    (tmp_path / "conda-meta").mkdir()
+    assert choose(None, str(tmp_path), {"CONDA_PREFIX": str(tmp_path)}).prefix == str(tmp_path)
 
 
 @pytest.mark.parametrize("variable", ["VIRTUAL_ENV", "CONDA_PREFIX"])
@@ -109,39 +92,38 @@ def test_a_variable_that_names_nothing(env: Env, tmp_path: Path, variable: str) 
     assert error.hint.startswith(f"unset {variable}, or ")
 
 
-def test_dot_venv_whose_base_has_gone(tmp_path: Path) -> None:
-    python = tmp_path / ".venv" / "bin" / "python"
-    python.parent.mkdir(parents=True)
-    python.symlink_to(tmp_path / "gone" / "python3.11")
-    error = refusal(None, tmp_path)
-    assert (error.code, error.path) == ("no-interpreter", str(python))
-    assert f"a link to {tmp_path}/gone/python3.11, which is gone" in error.message
-
-
 def test_python_that_is_not_there(tmp_path: Path) -> None:
     assert refusal("no-such-python", tmp_path).code == "no-interpreter"
     (tmp_path / "plain.txt").write_text("")
     error = refusal(str(tmp_path / "plain.txt"), tmp_path)
     assert (error.code, error.message) == ("no-interpreter", "not an interpreter: the file is not executable")
-    (tmp_path / "empty").mkdir()
-    assert refusal(str(tmp_path / "empty"), tmp_path).path == str(tmp_path / "empty" / "bin" / "python")
+    python = tmp_path / ".venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    assert refusal(".venv", tmp_path).path == str(python)
+    python.symlink_to(tmp_path / "gone")
+    error = refusal(None, tmp_path)
+    assert (error.code, error.path) == ("no-interpreter", str(python))
+    assert f"a link to {tmp_path}/gone, which is gone" in error.message
 
 
 def test_python_that_does_not_run(tmp_path: Path) -> None:
     silent = refusal(str(fake(tmp_path / "silent")), tmp_path)
     assert (silent.code, silent.path) == ("broken-interpreter", str(tmp_path / "silent"))
     assert silent.message.endswith("exit status 3, and no output")
-    loud = refusal(
-        str(fake(tmp_path / "loud", "#!/bin/sh\necho first >&2\necho 'libpython: gone' >&2\nexit 1\n")), tmp_path
-    )
+    script = "#!/bin/sh\necho first >&2\necho 'libpython: gone' >&2\nexit 1\n"
+    loud = refusal(str(fake(tmp_path / "loud", script)), tmp_path)
     assert loud.message == "the interpreter does not answer: libpython: gone"
-    no_format = refusal(str(fake(tmp_path / "garbage", "\x7fELF garbage")), tmp_path)
-    assert no_format.code == "broken-interpreter"
+    assert refusal(str(fake(tmp_path / "garbage", "\x7fELF garbage")), tmp_path).code == "broken-interpreter"
 
 
-def test_ask_returns_only_the_answer(env: Env, tmp_path: Path) -> None:
-    source = "import sys; print('noise', end=''); answer = [sys.argv[1], 'caf\\u00e9', chr(0xdce9)]"
-    assert ask(str(env.python), source, "one", cwd=str(tmp_path)) == ["one", "café", "\udce9"]
+def test_a_link_to_an_interpreter_is_asked_and_noise_is_ignored(env: Env, tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    link = tmp_path / "bin" / "py"
+    link.symlink_to(env.python)
+    source = "import sys; print('noise', end=''); answer = [sys.argv[1], 'caf\\u00e9', chr(0xdce9), sys.prefix]"
+    *texts, prefix = ask(str(link), source, "one", cwd=str(tmp_path))
+    assert texts == ["one", "café", "\udce9"]
+    assert choose(str(link), str(tmp_path), {}).prefix == prefix != str(env.prefix)
 
 
 @pytest.mark.parametrize("option", ["--target", "--source"])

@@ -33,26 +33,21 @@ def checkout(tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_commit_without_a_tag(checkout: Path) -> None:
-    assert shown(checkout) == f"git {git(checkout, 'rev-parse', 'HEAD')[:9]}"
-
-
-def test_a_detached_head_and_a_lightweight_tag(checkout: Path) -> None:
-    git(checkout, "tag", "v0.9.1")
+def test_the_commit_and_its_printable_tags(checkout: Path) -> None:
+    commit = git(checkout, "rev-parse", "HEAD")
+    (checkout / ".git" / "refs" / "tags" / "v1\x1b[31m").write_text(commit)
+    assert shown(checkout) == f"git {commit[:9]}"
+    git(checkout, "tag", "lightweight")
     git(checkout, "checkout", "-q", "--detach")
-    assert shown(checkout) == f"git {git(checkout, 'rev-parse', 'HEAD')[:9]} (v0.9.1)"
+    assert shown(checkout) == f"git {commit[:9]} (lightweight)"
+    git(checkout, "commit", "-q", "--allow-empty", "-m", "y")
+    assert shown(checkout) == f"git {git(checkout, 'rev-parse', 'HEAD')[:9]}", "the tag is of another commit"
 
 
 def test_refs_that_are_packed_and_an_annotated_tag(checkout: Path) -> None:
     git(checkout, "tag", "-m", "a release", "core/v0.17.1")
     git(checkout, "pack-refs", "--all")
     assert shown(checkout) == f"git {git(checkout, 'rev-parse', 'HEAD')[:9]} (core/v0.17.1)"
-
-
-def test_a_tag_of_another_commit_is_not_shown(checkout: Path) -> None:
-    git(checkout, "tag", "old")
-    git(checkout, "commit", "-q", "--allow-empty", "-m", "y")
-    assert shown(checkout) == f"git {git(checkout, 'rev-parse', 'HEAD')[:9]}"
 
 
 def test_a_clone_a_worktree_and_a_submodule(checkout: Path, tmp_path: Path) -> None:
@@ -82,12 +77,6 @@ def test_a_hostile_head_shows_nothing(head: str, tmp_path: Path) -> None:
     (tmp_path / ".git" / "HEAD").write_text(head)
     (tmp_path / "secret").write_text("a" * 40)
     assert shown(tmp_path) is None
-
-
-def test_a_tag_with_control_characters_is_not_shown(checkout: Path) -> None:
-    head = git(checkout, "rev-parse", "HEAD")
-    (checkout / ".git" / "refs" / "tags" / "v1\x1b[31m").write_text(head)
-    assert shown(checkout) == f"git {head[:9]}"
 
 
 def test_check_shows_the_commit_without_running_git(checkout: Path, tmp_path: Path) -> None:

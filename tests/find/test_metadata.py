@@ -10,39 +10,22 @@ import pytest
 from support import environments as make
 from unhang.find.environment import for_target
 from unhang.find.locate import search
-from unhang.records import Installation
 
 
 def versions(folder: Path) -> list[str | None]:
-    return [found.version for found in installations(folder)]
-
-
-def installations(folder: Path) -> tuple[Installation, ...]:
-    return search(for_target(str(folder)), cwd="/").installations
+    return [found.version for found in search(for_target(str(folder)), cwd="/").installations]
 
 
 def records(folder: Path) -> list[tuple[str, str | None]]:
-    return [(found.kind, found.record) for found in installations(folder)]
+    return [(found.kind, found.record) for found in search(for_target(str(folder)), cwd="/").installations]
 
 
 def leftover(site: Path, folder: str, rows: str) -> str:
-    """Write the RECORD of a .dist-info folder; return its path."""
     return str(make.write(site, {f"{folder}/RECORD": rows}) / folder / "RECORD")
 
 
-@pytest.mark.parametrize("version", ["0.10.0", "0.17.0rc0", "0.15.0rc7"])
-def test_version_of_megatron(tmp_path: Path, version: str) -> None:
-    assert versions(make.tree(tmp_path, version)) == [version, version]
-
-
 @pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "MAJOR = 0\nMINOR = 16\n",
-        "MAJOR = x\nMINOR = 16\nPATCH = 0\n",
-        "def f():\n    MAJOR = 1\nMINOR = 16\nPATCH = 0",
-    ],
+    "text", ["", "MAJOR = x\nMINOR = 1\nPATCH = 0", "def f():\n    MAJOR = 1\nMINOR = 1\nPATCH = 0"]
 )
 def test_a_version_that_the_source_does_not_state(tmp_path: Path, text: str) -> None:
     make.write(make.tree(tmp_path), {"megatron/core/package_info.py": text})
@@ -51,7 +34,7 @@ def test_a_version_that_the_source_does_not_state(tmp_path: Path, text: str) -> 
 
 def test_a_version_in_another_notation(tmp_path: Path) -> None:
     info = (
-        "# \u00a9\nMAJOR: int = 0  # zero\r\nMINOR=18\nPATCH  =  2 \nPRE_RELEASE = \"rc1\"  # 'x'\nVERSION = (MAJOR,)\n"
+        "# \u00a9\nMAJOR: int = 0  # zero\r\nMINOR=18\nPATCH  =  2 \nPRE_RELEASE = \"rc1\"  # 'x'\nVERSION = (MAJOR,)"
     )
     (make.tree(tmp_path) / "megatron" / "core" / "package_info.py").write_text(info, encoding="latin-1")
     make.write(make.verl(tmp_path), {"verl/version/version": "\n0.8.0.dev\r\n"})

@@ -36,15 +36,6 @@ def test_a_namesake_is_not_an_installation(env: Env, name: str, files: dict[str,
     assert warning(found) == f"`import {name}` finds {place}, which is not {what}"
 
 
-def test_a_plain_folder_that_is_a_checkout(env: Env, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    make.verl(tmp_path / "work" / "verl")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "work"))
-    found = agree(env)
-    assert found.installations == ()
-    folder = tmp_path / "work" / "verl"
-    assert warning(found) == f"`import verl` finds {folder}, a checkout, whose package is {folder / 'verl'}"
-
-
 def test_a_namesake_that_hides_the_framework(env: Env, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make.swift(env.site)
     monkeypatch.setenv("PYTHONPATH", str(make.write(tmp_path / "cloud", {"swift/__init__.py": ""})))
@@ -53,12 +44,17 @@ def test_a_namesake_that_hides_the_framework(env: Env, tmp_path: Path, monkeypat
     assert warning(found).endswith(f"{tmp_path}/cloud/swift, which is not ms-swift; it hides {env.site}/swift")
 
 
-@pytest.mark.parametrize("init", [{}, {"megatron/__init__.py": ""}])
-def test_a_megatron_with_neither_part(env: Env, init: dict[str, str]) -> None:
-    make.write(env.site, {"megatron/energon/__init__.py": "", **init})
+def test_a_megatron_with_neither_part_and_an_init_file_that_sets_its_own_path(env: Env) -> None:
+    for files in {"megatron/energon/__init__.py": ""}, {"megatron/__init__.py": ""}:
+        make.write(env.site, files)
+        found = agree(env)
+        assert found.installations == ()
+        assert warning(found).startswith(f"`import megatron` finds {env.site}/megatron, which has neither")
+    init = "__path__ = __import__('pkgutil').extend_path(__path__, __name__)\n"
+    make.write(make.tree(env.site), {"megatron/__init__.py": init})
     found = agree(env)
-    assert found.installations == ()
-    assert warning(found).startswith(f"`import megatron` finds {env.site}/megatron, which has neither")
+    assert len(found.installations) == 2
+    assert warning(found).startswith(f"{env.site}/megatron/__init__.py changes its search path at run time")
 
 
 def test_an_init_file_that_hides_the_other_part(env: Env, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,14 +65,6 @@ def test_an_init_file_that_hides_the_other_part(env: Env, tmp_path: Path, monkey
     assert (core.root, core.shadowed) == (str(env.site), (str(tmp_path / "tree" / "megatron" / "core"),))
     hidden = tmp_path / "tree" / "megatron" / "training"
     assert warning(found) == f"`import megatron.training` fails: {env.site}/megatron/__init__.py hides {hidden}"
-
-
-def test_an_init_file_that_sets_its_own_path(env: Env) -> None:
-    init = "__path__ = __import__('pkgutil').extend_path(__path__, __name__)\n"
-    make.write(make.tree(env.site), {"megatron/__init__.py": init})
-    found = agree(env)
-    assert len(found.installations) == 2
-    assert warning(found).startswith(f"{env.site}/megatron/__init__.py changes its search path at run time")
 
 
 def test_a_working_directory_that_a_job_could_import(env: Env, tmp_path: Path) -> None:

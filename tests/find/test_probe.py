@@ -14,32 +14,22 @@ from support import environments as make
 from support.environments import Env, agree
 
 
-def test_nothing_is_imported(env: Env) -> None:
-    make.swift(make.verl(make.tree(env.site)))
+def test_nothing_is_imported_or_written(env: Env, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
+    make.write(make.swift(make.verl(make.tree(env.site))), {"mine.py": "", "mine.pth": "import mine\n"})
     for init in env.site.rglob("*/__init__.py"):
         if "unhang" not in init.parts:
             init.write_text("raise SystemExit('imported')")
-    found = env.search()
-    assert len(found.installations) == 4
-    assert len(json.loads(env.run("-c", make.IN_PROCESS))[1]) == 4
-
-
-def test_nothing_is_written(env: Env, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
-    make.write(make.tree(env.site), {"mine.py": "", "mine.pth": "import mine\n"})
     before = sorted(env.prefix.rglob("*"))
-    assert len(env.search().installations) == 2
+    assert len(env.search().installations) == 4
     assert sorted(env.prefix.rglob("*")) == before
+    assert len(json.loads(env.run("-c", make.IN_PROCESS))[1]) == 4
 
 
 def test_an_old_namespace_package(env: Env, tmp_path: Path) -> None:
     # The -nspkg.pth file of setuptools' namespace_packages makes the parent's module when the interpreter starts.
-    lines = (
-        "import sys, types, os; import importlib.util, importlib.machinery; "
-        f"m = sys.modules.setdefault('megatron', types.ModuleType('megatron')); "
-        f"m.__path__ = ['{tmp_path}/checkout/megatron']"
-    )
-    (env.site / "megatron-nspkg.pth").write_text(lines + "\n")
+    line = "import sys, types; m = sys.modules.setdefault('megatron', types.ModuleType('megatron')); m.__path__ = "
+    (env.site / "megatron-nspkg.pth").write_text(f"{line}['{tmp_path}/checkout/megatron']\n")
     make.core(env.site)
     make.tree(tmp_path / "checkout")
     assert {i.root for i in agree(env).installations} == {str(tmp_path / "checkout")}
@@ -54,14 +44,8 @@ def test_a_finder_without_the_parent(env: Env) -> None:
             def find_spec(self, name, *args):
                 if name == "megatron.core": return importlib.util.spec_from_file_location(name, init)
         """
-    make.write(
-        env.site,
-        {
-            "elsewhere/__init__.py": "",
-            "only.py": finder,
-            "only.pth": "import sys, only; sys.meta_path.append(only.Finder())\n",
-        },
-    )
+    pth = "import sys, only; sys.meta_path.append(only.Finder())\n"
+    make.write(env.site, {"elsewhere/__init__.py": "", "only.py": finder, "only.pth": pth})
     assert agree(env)[1:] == ((), ())
 
 
@@ -73,62 +57,34 @@ def test_a_finder_that_import_does_not_reach_may_raise(env: Env) -> None:
     assert len(env.search().installations) == 4
 
 
-@pytest.mark.parametrize(
-    "how",
-    [
-        "script",
-        "-m",
-        pytest.param("-P", marks=pytest.mark.skipif(sys.version_info < (3, 11), reason="Python has no -P")),
-    ],
-)
-def test_our_own_entry_on_the_path_is_dropped(
-    env: Env, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
-) -> None:
+def test_our_own_entry_on_the_path_is_dropped(env: Env, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A job does not have the folder of our entry point, or the one where `python -m unhang` runs, on its path."""
     decoy = make.verl(tmp_path / "decoy")
-    runner = env.site / "runner.py"
-    runner.write_text(make.IN_PROCESS)
-    if how == "script":
-        shutil.move(runner, decoy / "runner.py")
-        (env.prefix / "runner").symlink_to(decoy / "runner.py")
-        inside = [env.run(str(decoy / "runner.py")), env.run("runner")]
-    elif how == "-m":
-        inside = [env.run("-m", "runner", cwd=decoy)]
-    else:
+    for folder in decoy, env.site:
+        (folder / "runner.py").write_text(make.IN_PROCESS)
+    (env.prefix / "runner").symlink_to(decoy / "runner.py")
+    inside = [env.run(str(decoy / "runner.py")), env.run("runner"), env.run("-m", "runner", cwd=decoy)]
+    assert [json.loads(text)[1] for text in inside] == [[]] * 3
+    if sys.version_info >= (3, 11):
         monkeypatch.setenv("PYTHONPATH", str(decoy))  # with -P, Python adds no entry of its own
-        (text,) = [env.run("-P", "-m", "runner", cwd=decoy)]
-        assert [i[0] for i in json.loads(text)[1]] == ["verl"]
-        return
-    assert [json.loads(text)[1] for text in inside] == [[]] * len(inside)
-
-
-@pytest.fixture(scope="module")
-def editable(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build an editable wheel of a checkout with verl and megatron.training."""
-    root = tmp_path_factory.mktemp("editable")
-    checkout = make.project(make.training(make.verl(root / "checkout")), "verl", "0.7.1")
-    return make.build(checkout, root / "out", editable="lenient")
+        (verl,) = json.loads(env.run("-P", "-m", "runner", cwd=decoy))[1]
+        assert verl[0] == "verl"
 
 
 def interpreter(version: str) -> str | None:
     """Return a Python of this version on this machine, if there is one other than our own."""
     if version == f"3.{sys.version_info.minor}":
         return None
-    places = (Path.home() / ".pyenv" / "versions", Path("/usr"))
-    candidates = [str(path) for place in places for path in sorted(place.glob(f"{version}.*/bin/python{version}"))]
+    candidates = [*sorted((Path.home() / ".pyenv" / "versions").glob(f"{version}.*/bin/python{version}"))]
     for candidate in (*candidates, shutil.which(f"python{version}")):
-        if candidate:
-            code = "import sys, venv; print('%d.%d' % sys.version_info[:2])"
-            done = subprocess.run([candidate, "-c", code], capture_output=True, text=True, check=False)
-            if done.stdout.strip() == version:
-                return candidate
+        command = [candidate or "false", "-c", "import venv"]  # Debian has a package of its own for venv
+        if subprocess.run(command, capture_output=True, check=False).returncode == 0:
+            return str(candidate)
     return None
 
 
 @pytest.mark.parametrize("version", [f"3.{minor}" for minor in range(8, 15)])
-def test_another_python(
-    wheels: dict[str, Path], editable: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str
-) -> None:
+def test_another_python(wheels: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str) -> None:
     python = interpreter(version)
     if python is None:
         pytest.skip(f"no other Python {version} on this machine")
@@ -137,7 +93,8 @@ def test_another_python(
     make.run(python, "-m", "venv", "--without-pip", str(prefix), cwd=tmp_path)
     env = Env(prefix, prefix / "bin" / "python", prefix / "lib" / f"python{version}" / "site-packages")
     make.extract(wheels["core-0.16.1"], env.site)
-    make.extract(editable, env.site)
+    checkout = make.project(make.training(make.verl(tmp_path / "checkout")), "verl", "0.7.1")
+    make.extract(make.build(checkout, tmp_path / "out", editable="lenient"), env.site)
     found = env.search()
     truth = json.loads(env.run("-c", make.TRUTH))
     assert {make.MODULES[i.upstream]: f"{i.package_dir}/__init__.py" for i in found.installations} == {

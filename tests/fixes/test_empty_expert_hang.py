@@ -8,16 +8,16 @@ import itertools
 import logging
 import re
 from collections.abc import Iterator
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
 
 from support import sources
-from support.rewrites import EveryRewrite
+from support.rewrites import EveryRewrite, is_no_rewrite
 from unhang.codemods.base import AnchorError
 from unhang.judge.decide import codemod
-from unhang.shapes import catalog, shape
 
 FIX = "empty-expert-hang"
 RELEASES = (
@@ -28,6 +28,10 @@ CASES = sources.cases(FIX, {"megatron-core": RELEASES})
 # A pull request as written has the same result as the untouched shape, which a separate test checks.
 UNTOUCHED = [case for case in CASES if case.values[0].kind != "pull"]
 EXPERTS, HIDDEN, ALIGNMENT = 3, 2, 16
+OFF = (
+    *("bias_activation_fusion", "use_te_activation_func", "use_fused_weighted_squared_relu", "gated_linear_unit"),
+    *("add_bias_linear", "delay_offload_until_cuda_graph"),
+)
 
 
 class Tensor:
@@ -146,24 +150,14 @@ class Layer:
             moe_router_padding_for_quantization=setting.skip,
             moe_apply_probs_on_input=setting.on_input,
             moe_router_topk=1,
-            bias_activation_fusion=False,
-            use_te_activation_func=False,
-            use_fused_weighted_squared_relu=False,
-            gated_linear_unit=False,
-            add_bias_linear=False,
             moe_mlp_glu_interleave_size=None,
-            delay_offload_until_cuda_graph=False,
+            **dict.fromkeys(OFF, False),
         )
+        self.linear_fc1, self.linear_fc2 = partial(self._linear, "fc1"), partial(self._linear, "fc2")
         self.fp8_padding = self.quantization_padding
         self.fp8_unpadding = self.quantization_unpadding
 
-    def linear_fc1(self, given: Tensor, tokens: Tokens) -> tuple[Tensor, None]:
-        return self._linear("fc1", given, tokens), None
-
-    def linear_fc2(self, given: Tensor, tokens: Tokens) -> tuple[Tensor, None]:
-        return self._linear("fc2", given, tokens), None
-
-    def _linear(self, name: str, given: Tensor, tokens: Tokens) -> Tensor:
+    def _linear(self, name: str, given: Tensor, tokens: Tokens) -> tuple[Tensor, None]:
         counts = tokens.rows if isinstance(tokens, Tensor) else tokens
         self.calls.append(Call(name, [list(row) for row in given.rows], list(counts), isinstance(tokens, list)))
         rows = []
@@ -171,7 +165,7 @@ class Layer:
             rows += [[value * (expert + 2) + 1.0 for value in row] for row in segment]  # zero rows do not stay zero
         rows += [[0.0] * (given.width or 0)] * (len(given.rows) - len(rows))
         origin = frozenset() if self.setting.cuts_graph and not given.rows else given.origin | {name}
-        return Tensor(rows, given.width, origin)
+        return Tensor(rows, given.width, origin), None
 
     def activation_func(self, given: Tensor) -> Tensor:
         return given
@@ -213,7 +207,7 @@ class Offload:
         return self.tensor
 
     def __exit__(self, *_: object) -> None:
-        """Nothing to release."""
+        pass
 
     def group_offload(self, tensor: Tensor, **_: object) -> Tensor:
         return tensor
@@ -254,6 +248,7 @@ NAMESPACE: dict[str, Any] = {
     "get_fine_grained_offloading_context": lambda enabled: Offload(enabled, Tensor([], 0, frozenset()), ""),
     "quick_gelu": "quick_gelu",
     "squared_relu": "squared_relu",
+    "ones": lambda count, width: Tensor([[1.0] * width for _ in range(count)], width, frozenset()),
     "skip_routed_expert_padding": lambda config: config.skip,
     "get_align_size_for_quantization": lambda config: ALIGNMENT if config.fp8 or config.fp4 else 0,
 }
@@ -349,42 +344,22 @@ def faults_in(function: Any, setting: Setting) -> set[str]:
 
 
 @pytest.mark.parametrize("case", UNTOUCHED)
-def test_with_tokens_nothing_changes(case: sources.Case) -> None:
+def test_nothing_changes_where_the_fix_plays_no_part(case: sources.Case) -> None:
     """The same input of fc1 and fc2, the same output, and no further wait for the GPU."""
-    source = case.load()
-    changed = source.rewritten.function
-    checked = 0
-    for setting in settings(source.function):
-        for tokens in ((2, 0, 1), (0, 0, 1), (16, 0, 32)):
-            if setting.skip and setting.quantized and tokens != (16, 0, 32):
-                continue  # rows that were aligned beforehand come in aligned numbers
-            given = setting._replace(tokens=tokens)
-            outcome = run(changed, given)
-            assert outcome == run(source.function, given)
-            assert sum(outcome.calls[0].tokens) >= sum(tokens)
-            checked += 1
-    assert checked >= 3
-
-
-@pytest.mark.parametrize("case", UNTOUCHED)
-def test_an_over_allocated_buffer_without_tokens_is_left_alone(case: sources.Case) -> None:
-    source = case.load()
-    for setting in settings(source.function):
-        given = setting._replace(spare=4)
-        outcome = run(source.rewritten.function, given)
-        assert outcome == run(source.function, given)
-        assert outcome.calls[0].tokens == [0] * EXPERTS
-
-
-@pytest.mark.parametrize("case", UNTOUCHED)
-def test_the_fused_and_grouped_tensor_paths_are_left_alone(case: sources.Case) -> None:
     source = case.load()
     others = [setting for setting in settings(source.function) if not is_ours(setting)]
     assert bool(others) == (has(source.function, "_with_fused_impl") or has(source.function, "_use_grouped_tensor"))
-    for setting in others:
-        outcome = run(source.rewritten.function, setting)
-        assert outcome == run(source.function, setting)
-        assert all(call.rows == [] for call in outcome.calls)
+    for setting in settings(source.function):
+        # rows that were aligned beforehand come in aligned numbers
+        some = [(16, 0, 32), *([] if setting.skip and setting.quantized else [(2, 0, 1), (0, 0, 1)])]
+        given = [setting._replace(tokens=tokens) for tokens in some]
+        over_allocated = setting._replace(spare=4)
+        for each in (*given, over_allocated, *([setting] if setting in others else [])):
+            outcome = run(source.rewritten.function, each)
+            assert outcome == run(source.function, each)
+            assert sum(outcome.calls[0].tokens) >= sum(each.tokens)
+            assert each in given or not any(any(call.tokens) for call in outcome.calls)
+            assert each != setting or all(call.rows == [] for call in outcome.calls)
 
 
 # -- the rewrite ------------------------------------------------------------------------------------------------------
@@ -392,114 +367,81 @@ def test_the_fused_and_grouped_tensor_paths_are_left_alone(case: sources.Case) -
 
 @pytest.mark.parametrize("case", CASES)
 class TestRewrite(EveryRewrite):
-    """The rewrite itself; the tests below run what it gives."""
+    def test_without_a_row_the_linears_run_on_zero_rows(self, case: sources.Case) -> None:
+        function = case.load().rewritten.function
+        assert faults(function) == set()
+        for setting in filter(is_ours, settings(function)):
+            assert run(function, setting).synchronised == ["cpu"], "tokens_per_expert is fetched from a device again"
 
-
-@pytest.mark.parametrize("case", CASES)
-def test_without_a_row_the_linears_run_on_zero_rows(case: sources.Case) -> None:
-    source = case.load()
-    assert faults(source.rewritten.function) == set()
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_the_same_harness_shows_the_defect(case: sources.Case) -> None:
-    source = case.load()
-    found = faults(source.function)
-    if source.known.note:
-        # the pull request tests sum(tokens_per_expert): right without a row, wrong in a buffer with spare rows
-        given = Setting(spare=4)
-        assert run(source.function, Setting()).output[0] == (0, HIDDEN)
-        assert run(source.function, given) != run(source.rewritten.function, given)
-    else:
-        assert {"a grouped linear gets an empty input", "the graph is cut"} <= found
+    def test_the_same_harness_shows_the_defect(self, case: sources.Case) -> None:
+        source = case.load()
+        if source.known.note:
+            # the pull request tests sum(tokens_per_expert): right without a row, wrong in a buffer with spare rows
+            given = Setting(spare=4)
+            assert run(source.function, Setting()).output[0] == (0, HIDDEN)
+            assert run(source.function, given) != run(source.rewritten.function, given)
+        else:
+            assert {"a grouped linear gets an empty input", "the graph is cut"} <= faults(source.function)
 
 
 def test_a_backend_that_keeps_the_graph_is_right_either_way() -> None:
     """The control: the untouched forward is right too, and the rewrite keeps its whole graph."""
-    source = sources.first(CASES, "megatron-core")
+    source = sources.first(CASES)
     for function in source.function, source.rewritten.function:
         rows, _, origin = run(function, Setting()).output
         assert rows == (0, HIDDEN)
         assert origin >= {"hidden", "fc1", "fc2"}
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_tokens_per_expert_is_never_fetched_from_a_device_again(case: sources.Case) -> None:
-    source = case.load()
-    for setting in filter(is_ours, settings(source.rewritten.function)):
-        assert set(run(source.rewritten.function, setting).synchronised) == {"cpu"}
-        assert len(run(source.rewritten.function, setting).synchronised) == 1
-
-
 # -- half of the rewrite ----------------------------------------------------------------------------------------------
 
-_ROWS = "permuted_local_hidden_states = torch.cat([permuted_local_hidden_states, zero_rows])"
 _PROBS = "permuted_probs = torch.cat([permuted_probs, permuted_probs.new_zeros(num_rows)])"
-_NO_ROW = "has_no_tokens = permuted_local_hidden_states.shape[0] == 0"
-_SLICE = "if has_no_tokens:\n        output = output[:0]"
-MUTATIONS = {
-    "no slice": (_SLICE, "pass", "the output has rows"),
-    "no rows": ("num_rows = ", "num_rows = 0 * ", "a grouped linear gets an empty input"),
-    "rows of one": ("= permuted_local_hidden_states.new_zeros(", "= ones(", "the rows are not zero"),
-    "no probabilities": (_PROBS, "pass", "raises: the two factors do not have the same rows"),
-    "fresh rows": (_ROWS, "permuted_local_hidden_states = zero_rows", "the graph is cut"),
-}
+_ROWS = "torch.cat([permuted_local_hidden_states, zero_rows])"
+_ALIGNED = "skip_routed_expert_padding(self.config) and (self.config.fp8 or self.config.fp4)"
+MUTATIONS = [
+    ("if has_no_tokens:\n        output = output[:0]", "pass", "the output has rows"),
+    ("num_rows = ", "num_rows = 0 * ", "a grouped linear gets an empty input"),
+    ("= permuted_local_hidden_states.new_zeros(", "= ones(", "the rows are not zero"),
+    (_PROBS, "pass", "raises: the two factors do not have the same rows"),
+    (_ROWS, "zero_rows", "the graph is cut"),
+]
+ALIGNMENT_MUTATIONS = [
+    ("= get_align_size_for_quantization(self.config)", "= 1", "tokens_per_expert is not [k] * n"),
+    # without fp8 and fp4 upstream's helper returns 0, which would add no rows
+    (_ALIGNED, "skip_routed_expert_padding(self.config)", "a grouped linear gets an empty input"),
+]
 
 
-def ones(count: int, width: int) -> Tensor:
-    return Tensor([[1.0] * width for _ in range(count)], width, frozenset())
-
-
-@pytest.mark.parametrize("name", MUTATIONS)
-@pytest.mark.parametrize("version", ["0.15.3", "0.19.2"])
-def test_part_of_the_rewrite_is_not_enough(version: str, name: str) -> None:
-    old, new, fault = MUTATIONS[name]
-    (target,) = catalog.fix(FIX).targets
-    source = sources.Case("wheel", target, version).load()
-    NAMESPACE["ones"] = ones
+@pytest.mark.parametrize(
+    ("version", "old", "new", "fault"),
+    [(version, *each) for version in ("0.15.3", "0.19.2") for each in MUTATIONS]
+    + [(version, *each) for version in ("0.18.2", "0.19.2") for each in ALIGNMENT_MUTATIONS],
+)
+def test_part_of_the_rewrite_is_not_enough(version: str, old: str, new: str, fault: str) -> None:
+    source = sources.wheel(FIX, version)
     function = sources.mutated(source.rewritten.function, old, new)
     assert fault in faults(function)
-    assert not codemod(target).holds(function)
-    assert shape.digest(function) != source.known.result
+    assert new != "= 1" or faults(function) == {fault}
+    assert is_no_rewrite(source, function)
 
 
 def test_the_sum_of_the_tokens_is_the_wrong_question() -> None:
-    source = sources.first(CASES, "megatron-core")
-    function = sources.mutated(source.rewritten.function, _NO_ROW, "has_no_tokens = sum(tokens_per_expert) == 0")
+    source = sources.first(CASES)
+    old = "permuted_local_hidden_states.shape[0] == 0"
+    function = sources.mutated(source.rewritten.function, old, "sum(tokens_per_expert) == 0")
     assert faults(function) == set()
     assert run(function, Setting(spare=4)) != run(source.function, Setting(spare=4))
 
 
-def test_one_row_an_expert_is_not_aligned() -> None:
-    (target,) = catalog.fix(FIX).targets
-    for version in ("0.18.2", "0.19.2"):
-        source = sources.Case("wheel", target, version).load()
-        aligned = "rows_per_expert = get_align_size_for_quantization(self.config)"
-        function = sources.mutated(source.rewritten.function, aligned, "rows_per_expert = 1")
-        assert faults(function) == {"tokens_per_expert is not [k] * n"}
-
-
-def test_the_alignment_is_asked_only_with_quantization() -> None:
-    """Without fp8 and fp4 upstream's helper returns 0, which would add no rows."""
-    (target,) = catalog.fix(FIX).targets
-    source = sources.Case("wheel", target, "0.19.2").load()
-    function = sources.mutated(
-        source.rewritten.function,
-        "if skip_routed_expert_padding(self.config) and (self.config.fp8 or self.config.fp4):",
-        "if skip_routed_expert_padding(self.config):",
-    )
-    assert "a grouped linear gets an empty input" in faults(function)
-
-
 def test_probabilities_that_are_padded_before_they_have_a_column_are_refused() -> None:
-    (target,) = catalog.fix(FIX).targets
-    function = sources.bare(sources.Case("wheel", target, "0.19.2").load().function)
+    source = sources.wheel(FIX, "0.19.2")
+    function = sources.bare(source.function)
     (column,) = (node for node in function.body if ast.unparse(node).startswith("permuted_probs = permuted_probs"))
     function.body.remove(column)
     (padding,) = (node for node in function.body if ".quantization_padding(" in ast.unparse(node))
     function.body.insert(function.body.index(padding) + 1, column)
     with pytest.raises(AnchorError, match=r"unsqueeze\(-1\) before the padding"):
-        codemod(target).edits(function)
+        codemod(source.target).edits(function)
 
 
 # -- the pull request -------------------------------------------------------------------------------------------------

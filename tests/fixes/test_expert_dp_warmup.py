@@ -9,21 +9,23 @@ import math
 import os
 import sys
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from contextlib import nullcontext
 from datetime import timedelta
 from functools import partial
 from itertools import cycle
-from types import CodeType, ModuleType, SimpleNamespace
+from types import CodeType, SimpleNamespace
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import pytest
 
 from support import sources, wheels
-from support.rewrites import EveryRewrite
+from support.rewrites import EveryRewrite, is_no_rewrite
 from support.sources import Source
 from unhang.codemods.base import AnchorError
 from unhang.judge.decide import codemod
-from unhang.shapes import catalog, shape
+from unhang.shapes import catalog
 
 FIX = "expert-dp-warmup"
 RELEASES = (
@@ -94,6 +96,9 @@ class Torch:
         assert tensor.size == 1
         self.done.append((group, tensor.device))
 
+    def warmed(self) -> list[Group]:
+        return [item[0] for item in self.done if isinstance(item, tuple)]
+
 
 class Job(NamedTuple):
     """The sizes that a job on eight ranks initialises with."""
@@ -136,13 +141,8 @@ def initialised(source: Source, job: Job, rank: int) -> tuple[Torch, dict[str, A
     namespace: dict[str, Any] = {
         "__name__": "megatron.core.parallel_state",
         "torch": torch,
-        "logging": logging,
-        "os": os,
-        "warnings": warnings,
-        "timedelta": timedelta,
-        "partial": partial,
-        "cycle": cycle,
-        "log2": math.log2,
+        **{"logging": logging, "os": os, "warnings": warnings, "timedelta": timedelta},
+        **{"partial": partial, "cycle": cycle, "log2": math.log2},
         "np": SimpleNamespace(prod=math.prod, array=list),
         "einops": SimpleNamespace(rearrange=rearrange),
         "HAVE_EINOPS": True,
@@ -189,7 +189,7 @@ def faults(source: Source, job: Job) -> set[str]:
         torch, namespace = initialised(source, job, rank)
         wanted = distinct([namespace.get(name) for name in GROUPS])
         assert wanted
-        warmed = [item[0] for item in torch.done if isinstance(item, tuple)]
+        warmed = torch.warmed()
         if not any(group is wanted[0] for group in warmed):
             found.add("the expert data-parallel group is not warmed up")
         if not all(any(group is other for other in warmed) for group in wanted):
@@ -220,23 +220,12 @@ def stuck(queues: list[list[tuple[int, ...]]]) -> bool:
     return False
 
 
-def tail(source: Source) -> CodeType:
-    """Compile the statements from `_set_global_memory_buffer()` on."""
-    body = source.function.body
-    (start,) = (index for index, node in enumerate(body) if ast.unparse(node) == "_set_global_memory_buffer()")
-    return sources.compiled(body[start:])
-
-
 def run_tail(source: Source, names: Mapping[str, object], size: int = 2) -> list[Any]:
-    """Run only the tail, with these globals and no others, and return what it did."""
-    torch = Torch()
-    namespace = {"torch": torch, "expert_model_parallel_size": size, "_set_global_memory_buffer": lambda: None, **names}
-    exec(tail(source), namespace)
+    """Run what follows `_set_global_memory_buffer()`, with these globals and no others, and return what it did."""
+    torch, body = Torch(), source.function.body
+    (start,) = (index for index, node in enumerate(body) if ast.unparse(node) == "_set_global_memory_buffer()")
+    exec(sources.compiled(body[start + 1 :]), {"torch": torch, "expert_model_parallel_size": size, **names})
     return torch.done
-
-
-def warmed(done: list[Any]) -> list[Group]:
-    return [item[0] for item in done if isinstance(item, tuple)]
 
 
 def mutated(source: Source, old: str, new: str) -> Source:
@@ -246,44 +235,22 @@ def mutated(source: Source, old: str, new: str) -> Source:
     return source._replace(data=text.replace(old, new).encode())
 
 
-@pytest.fixture
-def newest() -> Source:
-    """megatron-core 0.19.2, rewritten."""
-    (case,) = (case.values[0] for case in CORE_WHEELS if case.id == "megatron-core-0.19.2")
-    rewritten: Source = case.load().rewritten
-    return rewritten
-
-
 # -- ms-swift ---------------------------------------------------------------------------------------------------------
 
 
 class Mpu(SimpleNamespace):
     """The accessors of megatron-core that a release has."""
 
-    def __init__(self, groups: Mapping[str, object], ready: bool = False) -> None:
+    def __init__(self, groups: Mapping[str, Any], ready: bool = False) -> None:
         super().__init__(
             initialize_model_parallel=lambda *_, **__: self.made.append("groups"),
             model_parallel_is_initialized=lambda: ready,
             made=[],
-            **{name: self._accessor(group) for name, group in groups.items()},
+            **{
+                name: group if callable(group) else partial(lambda group: group, group)
+                for name, group in groups.items()
+            },
         )
-
-    @staticmethod
-    def _accessor(group: object) -> Callable[..., object]:
-        return group if callable(group) else lambda: group
-
-
-class Quiet:
-    """A context manager and a logger that do nothing."""
-
-    def __enter__(self) -> None:
-        """Nothing to do."""
-
-    def __exit__(self, *_: object) -> None:
-        """Nothing to undo."""
-
-    def info(self, message: str) -> None:
-        """Drop the message."""
 
 
 def asserting() -> None:
@@ -291,77 +258,58 @@ def asserting() -> None:
 
 
 def initialise_mpu(source: Source, torch: Torch, mpu: Mpu, ep: int = 2) -> list[Any]:
-    """Run ms-swift's _initialize_mpu, and return what it did."""
-    sizes = ("tensor", "pipeline", "virtual_pipeline", "expert")
+    """Run ms-swift's _initialize_mpu, with only what the rewrite imports in `swift.utils`, and return what it did."""
+    sizes = ("tensor", "pipeline", "virtual_pipeline")
     arguments = SimpleNamespace(
         **{f"{name}_model_parallel_size": 1 for name in sizes},
+        expert_model_parallel_size=ep,
         context_parallel_size=1,
         expert_tensor_parallel_size=1,
         ddp_timeout=600,
         ddp_backend="nccl",
     )
-    arguments.expert_model_parallel_size = ep
     namespace = {
         "torch": torch,
         "mpu": mpu,
-        "logger": Quiet(),
+        "logger": SimpleNamespace(info=lambda message: None),
         "is_master": lambda: True,
-        "_patch_megatron_timeout": lambda minutes: Quiet(),
+        "_patch_megatron_timeout": lambda minutes: nullcontext(),
     }
-    sources.callable_of(source.function, namespace)(arguments)
+    utils = SimpleNamespace(get_current_device=lambda: "npu:3")
+    with patch.dict(sys.modules, {"swift": SimpleNamespace(), "swift.utils": utils}):
+        sources.callable_of(source.function, namespace)(arguments)
     assert arguments.world_size == 8
     return torch.done
-
-
-@pytest.fixture
-def _swift_utils(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Provide a `swift.utils` with only what the rewrite imports."""
-    utils = ModuleType("swift.utils")
-    utils.get_current_device = lambda: "npu:3"  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "swift", ModuleType("swift"))
-    monkeypatch.setitem(sys.modules, "swift.utils", utils)
 
 
 # -- no-op cases ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("version", ["3.12.6", "3.0.0"])
-def test_ms_swift_3_has_no_such_file(version: str) -> None:
+def test_what_is_no_target() -> None:
+    """verl has a function of the same name, and ms-swift 3 no such file."""
     (target,) = (item for item in catalog.fix(FIX).targets if item.upstream == "ms-swift")
-    assert wheels.read("ms-swift", version, target.file) is None
-
-
-def test_a_function_of_the_same_name_in_verl_is_no_target() -> None:
+    assert [wheels.read("ms-swift", version, target.file) for version in ("3.12.6", "3.0.0")] == [None, None]
     assert {target.upstream for target in catalog.fix(FIX).targets} == {"megatron-core", "ms-swift"}
 
 
 @pytest.mark.parametrize("case", CORE_WHEELS)
-def test_a_job_without_expert_parallelism_makes_no_communicator(case: sources.Case) -> None:
+def test_without_expert_parallelism_or_an_accelerator_backend_nothing_is_done(case: sources.Case) -> None:
     source = case.load().rewritten
     for job in (Job(ep=1), Job(tp=2, ep=1, pp=2)):
         assert [initialised(source, job, rank)[0].done for rank in range(8)] == [[]] * 8
+    for backend in NOT_SERVED:
+        assert initialised(source, Job(backend=backend), 5)[0].done == []
 
 
-@pytest.mark.parametrize("backend", NOT_SERVED)
-@pytest.mark.parametrize("case", CORE_WHEELS)
-def test_without_an_accelerator_backend_nothing_is_done(case: sources.Case, backend: str) -> None:
-    torch, _ = initialised(case.load().rewritten, Job(backend=backend), 5)
-    assert torch.done == []
-
-
-@pytest.mark.usefixtures("_swift_utils")
 @pytest.mark.parametrize("case", SWIFT)
 def test_ms_swift_does_nothing_where_there_is_nothing_to_do(case: sources.Case) -> None:
     source = case.load().rewritten
     groups = dict.fromkeys(ACCESSORS, Group([0, 2], "nccl"))
     assert initialise_mpu(source, Torch(), Mpu(groups), ep=1) == []
     assert initialise_mpu(source, Torch(), Mpu(groups, ready=True)) == []
-    for backend in NOT_SERVED:
-        assert initialise_mpu(source, Torch(), Mpu(dict.fromkeys(ACCESSORS, Group([0, 2], backend)))) == []
     assert initialise_mpu(source, Torch(), Mpu({})) == []
-    assert initialise_mpu(source, Torch(), Mpu(dict.fromkeys(ACCESSORS, asserting))) == []
-    assert initialise_mpu(source, Torch(), Mpu(dict.fromkeys(ACCESSORS))) == []
-    assert initialise_mpu(source, Torch(), Mpu(dict.fromkeys(ACCESSORS, Group([0], "nccl")))) == []
+    for group in (asserting, None, Group([0], "nccl"), *(Group([0, 2], backend) for backend in NOT_SERVED)):
+        assert initialise_mpu(source, Torch(), Mpu(dict.fromkeys(ACCESSORS, group))) == []
 
 
 # -- the rewrite ------------------------------------------------------------------------------------------------------
@@ -377,12 +325,7 @@ def test_every_rank_warms_up_its_groups_in_one_order(case: sources.Case) -> None
     source = case.load()
     for job in jobs(source):
         assert (job, faults(source.rewritten, job)) == (job, set())
-
-
-@pytest.mark.parametrize("case", CORE)
-def test_the_same_harness_shows_the_defect(case: sources.Case) -> None:
-    source = case.load()
-    for job in jobs(source):
+        # the defect, by the same measure
         assert {"the expert data-parallel group is not warmed up", "a group is not warmed up"} <= faults(source, job)
 
 
@@ -391,16 +334,16 @@ def test_the_groups_are_those_of_the_release(case: sources.Case) -> None:
     """With one instance there is no inter-instance group, and the intra-instance group is the first group itself."""
     source = case.load().rewritten
     torch, namespace = initialised(source, Job(), 0)
-    assert warmed(torch.done)[0] is namespace["_EXPERT_DATA_PARALLEL_GROUP"]
+    assert torch.warmed()[0] is namespace["_EXPERT_DATA_PARALLEL_GROUP"]
     assert namespace["_EXPERT_DATA_PARALLEL_GROUP"].ranks == (0, 2, 4, 6)
     assert namespace.get("_INTER_PARTIAL_EXPERT_DATA_PARALLEL_GROUP") is None
     if Job(instances=2) in jobs(source):
         torch, namespace = initialised(source, Job(instances=2), 0)
-        ranks = [group.ranks for group in warmed(torch.done)]
+        ranks = [group.ranks for group in torch.warmed()]
         assert ranks[:1] == [(0, 2, 4, 6)]
         assert ({(0, 4), (0, 2)} <= set(ranks)) is ("_INTER_PARTIAL_EXPERT_DATA_PARALLEL_GROUP" in namespace)
     last = namespace.get("_INTRA_DISTRIBUTED_OPTIMIZER_INSTANCE_GROUP")
-    assert (warmed(torch.done)[-1] is last) is ("_INTRA_DISTRIBUTED_OPTIMIZER_INSTANCE_GROUP" in namespace)
+    assert (torch.warmed()[-1] is last) is ("_INTRA_DISTRIBUTED_OPTIMIZER_INSTANCE_GROUP" in namespace)
 
 
 @pytest.mark.parametrize("backend", SERVED)
@@ -427,7 +370,6 @@ def test_the_tail_takes_whatever_groups_there_are(case: sources.Case) -> None:
     assert run_tail(source, dict(zip(reversed(GROUPS), (one, two)))) == [(two, 3), (one, 3), "synchronize"]
 
 
-@pytest.mark.usefixtures("_swift_utils")
 @pytest.mark.parametrize("backend", SERVED)
 @pytest.mark.parametrize("case", SWIFT)
 def test_ms_swift_warms_up_what_the_accessors_give(case: sources.Case, backend: str) -> None:
@@ -448,7 +390,6 @@ def test_ms_swift_warms_up_what_the_accessors_give(case: sources.Case, backend: 
         assert mpu.made == ["groups"]
 
 
-@pytest.mark.usefixtures("_swift_utils")
 @pytest.mark.parametrize("case", SWIFT)
 def test_ms_swift_untouched_warms_up_nothing(case: sources.Case) -> None:
     groups: dict[str, object] = dict.fromkeys(ACCESSORS, Group([0, 2], "nccl"))
@@ -475,88 +416,61 @@ def test_ms_swift_imports_the_device_from_where_it_is() -> None:
 # -- half of the rewrite ----------------------------------------------------------------------------------------------
 
 
-def only(source: Source, kept: str) -> Source:
-    """Return the source with only one group to warm up."""
-    for name in GROUPS:
-        if name != kept:
-            source = mutated(source, f"        '{name}',\n", "")
-    return source
-
-
+NEWEST = [case for case in CORE_WHEELS if case.id == "megatron-core-0.19.2"]
 _GATE = "    if expert_model_parallel_size > 1:\n        warmed_up_groups"
 _DEDUPLICATION = "warmup_group is None or any(warmup_group is other for other in warmed_up_groups)"
-MUTATIONS: dict[str, tuple[Callable[[Source], Source], Job, str]] = {
-    "only one group": (
-        lambda source: only(source, GROUPS[0]),
-        Job(instances=2),
-        "a group is not warmed up",
-    ),
+_NAMES = "".join(f"            '{name}',\n" for name in GROUPS)
+_EACH = _NAMES.splitlines(keepends=True)
+MUTATIONS = {
+    "only one group": (_NAMES, _EACH[0], Job(instances=2), "a group is not warmed up"),
     "only the group of the pull request": (
-        lambda source: only(source, GROUPS[1]),
-        Job(),
+        *(_NAMES, _EACH[1], Job()),
         "the expert data-parallel group is not warmed up",
     ),
-    "no deduplication": (
-        lambda source: mutated(source, _DEDUPLICATION, "warmup_group is None"),
-        Job(),
-        "a group is warmed up twice",
-    ),
+    "no deduplication": (_DEDUPLICATION, "warmup_group is None", Job(), "a group is warmed up twice"),
     "groups of one": (
-        lambda source: mutated(source, "torch.distributed.get_world_size(warmup_group) == 1 or not", "not"),
-        Job(ep=8),
+        *("torch.distributed.get_world_size(warmup_group) == 1 or not", "not", Job(ep=8)),
         "a group of one rank is warmed up",
     ),
     "no composite backends": (
-        lambda source: mutated(source, "backend.split(':')[-1] in (", "backend in ("),
-        Job(backend="cpu:gloo,cuda:nccl"),
+        *("backend.split(':')[-1] in (", "backend in (", Job(backend="cpu:gloo,cuda:nccl")),
         "a group is not warmed up",
     ),
     "no wait": (
-        lambda source: mutated(source, "        if warmed_up_groups:\n            torch.cuda.synchronize()\n", ""),
-        Job(),
+        *("        if warmed_up_groups:\n            torch.cuda.synchronize()\n", "", Job()),
         "the device is not synchronised once, at the end",
     ),
     "the wrong device": (
-        lambda source: mutated(source, "device=torch.cuda.current_device()), group=w", "device='cpu'), group=w"),
-        Job(),
+        *("device=torch.cuda.current_device()), group=w", "device='cpu'), group=w", Job()),
         "not on this rank's device",
     ),
     "on some ranks": (
-        lambda source: mutated(source, _GATE, _GATE.replace("expert_model_parallel_size > 1", "rank < 4")),
-        Job(),
+        *(_GATE, _GATE.replace("expert_model_parallel_size > 1", "rank < 4"), Job()),
         "the ranks wait for each other forever",
     ),
-    "in another order": (
-        lambda source: mutated(
-            source,
-            f"        for group_name in (\n            '{GROUPS[0]}',\n",
-            f"        for group_name in (\n            '{GROUPS[3]}',\n            '{GROUPS[0]}',\n",
-        ),
-        Job(),
-        "the order is different",
-    ),
+    "in another order": (_NAMES, "".join(_EACH[3:] + _EACH), Job(), "the order is different"),
 }
 
 
 @pytest.mark.parametrize("name", MUTATIONS)
-def test_half_of_the_rewrite_is_not_enough(name: str, newest: Source) -> None:
-    change, job, fault = MUTATIONS[name]
-    source = change(newest)
+def test_half_of_the_rewrite_is_not_enough(name: str) -> None:
+    old, new, job, fault = MUTATIONS[name]
+    untouched = sources.first(NEWEST)
+    source = mutated(untouched.rewritten, old, new)
     assert fault in faults(source, job)
-    assert fault not in faults(newest, job) or job.ep == 8
-    assert not codemod(source.target).holds(source.function)
-    assert shape.digest(source.function) != newest.digest
+    assert fault not in faults(untouched.rewritten, job) or job.ep == 8
+    assert is_no_rewrite(untouched, source.function)
 
 
-def test_without_the_gate_a_dense_model_makes_communicators(newest: Source) -> None:
-    source = mutated(newest, _GATE, _GATE.replace("expert_model_parallel_size > 1", "True"))
+def test_without_the_gate_a_dense_model_makes_communicators() -> None:
+    source = mutated(sources.first(NEWEST).rewritten, _GATE, _GATE.replace("expert_model_parallel_size > 1", "True"))
     assert initialised(source, Job(ep=1), 0)[0].done != []
     assert not codemod(source.target).holds(source.function)
 
 
 @pytest.mark.parametrize("how", ["through a name", "directly"])
 def test_a_group_that_no_call_makes_is_refused(how: str) -> None:
-    untouched = sources.first(CORE_WHEELS, "megatron-core")
+    untouched = sources.first(CORE_WHEELS)
     old = "_EXPERT_DATA_PARALLEL_GROUP = group\n"
     pair = "(group, group)"
     two = {"through a name": f"group = {pair}\n            {old}", "directly": old.replace("group", pair)}
@@ -576,4 +490,4 @@ def test_the_pull_request_as_written_is_known_and_gives_the_result_of_the_untouc
     assert source.known.state == "affected"
     assert source.known.note.startswith("pull request 9486 applied as written: warms nothing")
     assert "get_inter_distributed_optimizer_instance_group" in sources.unparsed(source.function)
-    assert source.known.result == sources.first(SWIFT, "ms-swift").known.result
+    assert source.known.result == sources.first(SWIFT).known.result

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 import pytest
 
 from support import sources
-from support.rewrites import EveryRewrite
+from support.rewrites import EveryRewrite, is_no_rewrite
 from unhang.codemods.base import AnchorError
 from unhang.judge.decide import codemod
-from unhang.shapes import catalog, shape
+from unhang.shapes import catalog
 
 FIX = "mtp-cp-deadlock"
 CASES = sources.cases(FIX, {"verl": ["0.7.1"]})
@@ -161,25 +161,22 @@ def calls_at_all(function: Any, grid: Grid) -> bool:
 
 @pytest.mark.parametrize(("version", "state"), [("0.7.0", "not-affected"), ("0.8.0", "fixed"), ("0.9.1", "fixed")])
 def test_a_release_without_the_defect_is_known_as_such(version: str, state: str) -> None:
-    (target,) = catalog.fix(FIX).targets
-    source = sources.Case("wheel", target, version).load()
-    assert source.known.state == state
-    assert source.known.result is None
-    assert codemod(target).holds_upstream(source.function) is (state == "fixed")
-    assert codemod(target).lacks_feature(source.function) is (state == "not-affected")
+    source = sources.wheel(FIX, version)
+    assert (source.known.state, source.known.result) == (state, None)
+    assert codemod(source.target).holds_upstream(source.function) is (state == "fixed")
+    assert codemod(source.target).lacks_feature(source.function) is (state == "not-affected")
 
 
-def test_nothing_calls_without_the_feature() -> None:
-    source = sources.first(CASES, "verl").rewritten
-    assert not any(calls_at_all(source.function, grid._replace(enabled=False)) for grid in GRIDS)
-
-
-def test_nothing_calls_without_a_micro_batch() -> None:
-    source = sources.first(CASES, "verl")
+def test_nothing_calls_without_the_feature_or_without_a_micro_batch() -> None:
+    source = sources.first(CASES)
     empty = [grid._replace(batches=0) for grid in GRIDS]
-    assert not any(calls_at_all(source.rewritten.function, grid) for grid in empty)
-    with pytest.raises(IndexError):  # untouched code calls, and then has no loss to write the metrics to
-        calls_at_all(source.function, empty[0])
+    for grid in [*empty, *(grid._replace(enabled=False) for grid in GRIDS)]:
+        assert not calls_at_all(source.rewritten.function, grid)
+    unguarded = sources.mutated(source.rewritten.function, "n_micro_batch > 0 and ", "")
+    assert faults(unguarded) == set()
+    for function in source.function, unguarded:  # these call, and then have no loss to write the metrics to
+        with pytest.raises(IndexError):
+            calls_at_all(function, empty[0])
 
 
 def test_the_actor_of_the_same_release_is_left_alone() -> None:
@@ -200,69 +197,44 @@ def test_the_pull_request_as_written_is_upstreams_own_fix(pull: sources.Case) ->
 
 @pytest.mark.parametrize("case", CASES)
 class TestRewrite(EveryRewrite):
-    """The rewrite itself; the tests below run what it gives."""
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_every_rank_of_the_last_stage_joins_and_the_source_ranks_report(case: sources.Case) -> None:
-    source = case.load()
-    assert faults(source.rewritten.function) == set()
-    # the defect, by the same measure: only with context parallelism
-    assert "a rank waits for one that never joins" in faults(source.function, (Grid(cp=2),))
-    assert "a rank waits for one that never joins" not in faults(source.function, (Grid(tp=2, dp=2, pp=2),))
+    def test_every_rank_of_the_last_stage_joins_and_the_source_ranks_report(self, case: sources.Case) -> None:
+        source = case.load()
+        assert faults(source.rewritten.function) == set()
+        # the defect, by the same measure: only with context parallelism
+        assert "a rank waits for one that never joins" in faults(source.function, (Grid(cp=2),))
+        assert "a rank waits for one that never joins" not in faults(source.function, (Grid(tp=2, dp=2, pp=2),))
 
 
 def test_metrics_of_the_loss_itself_are_kept() -> None:
-    source = sources.first(CASES, "verl").rewritten
+    source = sources.first(CASES).rewritten
     seen = run_rank(source.function, Grid(), Rank(0, 0, 0, 0), False, own={"own": 1.0})
     assert seen.metrics == [{"own": 1.0, "mtp_losses/mtp_1_loss": 0.5}, {"own": 1.0}]
 
 
-MUTATIONS = {
-    "gate on the source rank": (
-        "n_micro_batch > 0 and mpu.is_pipeline_last_stage(ignore_virtual=True)",
-        "n_micro_batch > 0 and self.is_mp_src_rank_with_outputs()",
+_STAGE = " and mpu.is_pipeline_last_stage(ignore_virtual=True)"
+MUTATIONS = [
+    (_STAGE, " and self.is_mp_src_rank_with_outputs()", "a rank waits for one that never joins"),
+    (_STAGE, "", "a rank of another stage joins"),
+    (_STAGE, " and mpu.is_pipeline_last_stage()", "a rank of the last stage does not join"),
+    ("if self.is_mp_src_rank_with_outputs():", "if True:", "not only the source ranks report"),
+    (
+        "get_megatron_mtp_loss(n_micro_batch)",
+        "get_megatron_mtp_loss(n_micro_batch) if self.is_mp_src_rank_with_outputs() else {}",
         "a rank waits for one that never joins",
     ),
-    "gate without report": ("if self.is_mp_src_rank_with_outputs():", "if True:", "not only the source ranks report"),
-    "report without gate": (
-        "metrics = get_megatron_mtp_loss(n_micro_batch)",
-        "metrics = get_megatron_mtp_loss(n_micro_batch) if self.is_mp_src_rank_with_outputs() else {}",
-        "a rank waits for one that never joins",
-    ),
-    "no stage": (
-        " and mpu.is_pipeline_last_stage(ignore_virtual=True)",
-        "",
-        "a rank of another stage joins",
-    ),
-    "without ignore_virtual": (
-        "n_micro_batch > 0 and mpu.is_pipeline_last_stage(ignore_virtual=True)",
-        "n_micro_batch > 0 and mpu.is_pipeline_last_stage()",
-        "a rank of the last stage does not join",
-    ),
-}
+]
 
 
-@pytest.mark.parametrize("name", MUTATIONS)
-def test_half_of_the_rewrite_is_not_enough(name: str) -> None:
-    old, new, fault = MUTATIONS[name]
-    untouched = sources.first(CASES, "verl")
-    function = sources.mutated(untouched.rewritten.function, old, new)
+@pytest.mark.parametrize(("old", "new", "fault"), MUTATIONS)
+def test_half_of_the_rewrite_is_not_enough(old: str, new: str, fault: str) -> None:
+    source = sources.first(CASES)
+    function = sources.mutated(source.rewritten.function, old, new)
     assert fault in faults(function)
-    assert not codemod(untouched.target).holds(function)
-    assert shape.digest(function) != untouched.known.result
-
-
-def test_the_guard_against_no_micro_batch_matters() -> None:
-    source = sources.first(CASES, "verl").rewritten
-    function = sources.mutated(source.function, "n_micro_batch > 0 and ", "")
-    assert faults(function) == set()
-    with pytest.raises(IndexError):
-        calls_at_all(function, Grid(batches=0))
+    assert is_no_rewrite(source, function)
 
 
 def test_a_gate_on_another_count_than_that_of_micro_batches_is_refused() -> None:
-    source = sources.first(CASES, "verl")
+    source = sources.first(CASES)
     function = sources.mutated(source.function, "prepare_micro_batches(", "0 or prepare_micro_batches(")
     with pytest.raises(AnchorError, match="micro_batches from a call"):
         codemod(source.target).edits(function)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import copy
 import functools
 import itertools
 import math
@@ -13,9 +14,9 @@ from typing import Any, NamedTuple
 import pytest
 
 from support import sources
-from support.rewrites import EveryRewrite
+from support.rewrites import EveryRewrite, is_no_rewrite
 from unhang.judge.decide import codemod
-from unhang.shapes import catalog, shape
+from unhang.shapes import catalog
 
 FIX = "sft-packed-seq-broadcast"
 CASES = sources.cases(FIX, {"megatron-lm": ["0.17.0", "0.17.1"]}, {"megatron-lm": ["0.16.0", "0.16.1"]})
@@ -142,10 +143,7 @@ def run_rank(function: Any, setting: Setting, tp_rank: int, queue: list[Tensor])
         Tensor=Tensor,
         empty=lambda shape, dtype, device: Tensor(shape, dtype, UNINITIALISED),
         tensor=lambda value, dtype, device: Tensor((), dtype, value),
-        int64="int64",
-        int32="int32",
-        float32="float32",
-        bool="bool",
+        **{name: name for name in ("int64", "int32", "float32", "bool")},
         cuda=SimpleNamespace(current_device=lambda: 0),
         distributed=SimpleNamespace(broadcast=broadcast),
     )
@@ -221,7 +219,7 @@ def faults(function: Any, none_elsewhere: bool = True) -> frozenset[str]:
 def faults_in(function: Any, setting: Setting, none_elsewhere: bool = True) -> set[str]:
     """Return what is wrong with a function in one setting."""
     found = set()
-    outcome, place = run(function, setting), setting.place
+    outcome, place, data = run(function, setting), setting.place, data_of(setting)
     if outcome.error:
         return {f"{place}: {outcome.error.partition(':')[0]}"}
     if outcome.sent != outcome.received:
@@ -232,23 +230,20 @@ def faults_in(function: Any, setting: Setting, none_elsewhere: bool = True) -> s
             found.add(f"{place}: {name} is None")
         elif sent.described() != received.described():
             found.add(f"{place}: {name} differs")
-        elif sent.described() != data_of(setting)[name].described():
+        elif sent.described() != data[name].described():
             found.add(f"{place}: {name} is not the data's")
     metadata = sum(1 for item in outcome.sent if item[1] == "int32" and item[0] in (1, 3))
     if metadata != 2 + (2 if setting.dynamic and place == "whole" else 1 if setting.dynamic else 0):
         found.add(f"{place}: the metadata is broadcast {metadata} times")
+    wanted = wanted_fields(setting)
     for name, item in outcome.receiver.items():
-        kept = {"padding_mask"} if setting.padding_mask else set()
-        if none_elsewhere and place == "middle" and name not in METADATA and (item is None) == (name in kept):
+        kept = setting.padding_mask and name == "padding_mask"
+        if none_elsewhere and place == "middle" and name not in METADATA and (item is None) == kept:
             found.add(f"middle: {name} is {'lost' if item is None else 'not None'}")
-        if (
-            item is not None
-            and name in wanted_fields(setting)
-            and item.described() != data_of(setting)[name].described()
-        ):
-            found.add(f"{place}: {name} differs")
-        if item is None and name in wanted_fields(setting):
+        if name in wanted and item is None:
             found.add(f"{place}: {name} is None")
+        elif name in wanted and item.described() != data[name].described():
+            found.add(f"{place}: {name} differs")
     return found
 
 
@@ -275,21 +270,21 @@ def is_trailing(function: Any) -> bool:
 # -- no-op cases ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("version", "state"), [("0.18.2", "fixed"), ("0.19.2", "fixed")])
-def test_a_release_without_the_defect_is_known_as_such(version: str, state: str) -> None:
-    (target,) = (item for item in catalog.fix(FIX).targets if item.file == "megatron/core/utils.py")
-    source = sources.Case("wheel", target, version).load()
-    assert source.known.state == state
-    assert source.known.result is None
-    assert codemod(target).holds_upstream(source.function)
-
-
-@pytest.mark.parametrize("version", ["0.10.0", "0.15.3"])
-def test_a_source_tree_before_packed_sequences_is_not_affected(version: str) -> None:
-    (target,) = (item for item in catalog.fix(FIX).targets if item.file == "megatron/training/utils.py")
-    source = sources.Case("tree", target, version).load()
-    assert source.known.state == "not-affected"
-    assert source.known.result is None
+@pytest.mark.parametrize(
+    ("kind", "version", "folder", "state"),
+    [
+        ("wheel", "0.18.2", "core", "fixed"),
+        ("wheel", "0.19.2", "core", "fixed"),
+        # source trees before packed sequences
+        ("tree", "0.10.0", "training", "not-affected"),
+        ("tree", "0.15.3", "training", "not-affected"),
+    ],
+)
+def test_a_release_without_the_defect_is_known_as_such(kind: str, version: str, folder: str, state: str) -> None:
+    (target,) = (item for item in catalog.fix(FIX).targets if item.file == f"megatron/{folder}/utils.py")
+    source = sources.Case(kind, target, version).load()
+    assert (source.known.state, source.known.result) == (state, None)
+    assert codemod(target).holds_upstream(source.function) or state != "fixed"
 
 
 @pytest.mark.parametrize("case", UNTOUCHED)
@@ -316,15 +311,10 @@ def test_without_sft_nothing_changes(case: sources.Case) -> None:
 
 def test_without_sft_there_are_settings_to_compare() -> None:
     """The comparison above covers jobs that run, on every stage."""
-    function = sources.first(WHEELS, "megatron-lm").function
-    outcomes = {setting: run(function, setting) for setting in settings(function, sft=False)}
-    assert {setting.place for setting, outcome in outcomes.items() if not outcome.error} == {
-        "whole",
-        "first",
-        "middle",
-        "last",
-    }
-    assert all(not outcome.error for setting, outcome in outcomes.items() if not setting.dynamic)
+    function = sources.first(WHEELS).function
+    failed = {setting: bool(run(function, setting).error) for setting in settings(function, sft=False)}
+    assert {setting.place for setting in failed if not failed[setting]} == {"whole", "first", "middle", "last"}
+    assert all(setting.dynamic for setting in failed if failed[setting])
 
 
 # -- the rewrite ------------------------------------------------------------------------------------------------------
@@ -332,120 +322,93 @@ def test_without_sft_there_are_settings_to_compare() -> None:
 
 @pytest.mark.parametrize("case", CASES)
 class TestRewrite(EveryRewrite):
-    """The rewrite itself; the tests below run what it gives."""
+    def test_with_sft_every_stage_has_the_metadata(self, case: sources.Case) -> None:
+        source = case.load()
+        # 0.16 has no arm for the middle stages, and gets none: a receiver there keeps its empty buffers, as untouched
+        trailing = is_trailing(source.function)
+        assert faults(source.rewritten.function, none_elsewhere=not trailing) == set()
+        if trailing:
+            for function in source.function, source.rewritten.function:
+                made = run(function, Setting(4, 1, sft=False)).receiver
+                assert made["tokens"].values == [UNINITIALISED] * LENGTH
 
-
-@pytest.mark.parametrize("case", CASES)
-def test_with_sft_every_stage_has_the_metadata(case: sources.Case) -> None:
-    source = case.load()
-    # 0.16 has no arm for the middle stages, and gets none: a receiver there keeps its empty buffers, as untouched
-    trailing = is_trailing(source.function)
-    assert faults(source.rewritten.function, none_elsewhere=not trailing) == set()
-    if trailing:
-        for function in source.function, source.rewritten.function:
-            made = run(function, Setting(4, 1, sft=False)).receiver
-            assert made["tokens"].values == [UNINITIALISED] * LENGTH
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_the_same_harness_shows_the_defect(case: sources.Case) -> None:
-    source = case.load()
-    found = faults(source.function)
-    if is_trailing(source.function):
-        assert {place for fault in found for place in [fault.partition(":")[0]]} == {"whole", "first", "middle", "last"}
-    elif "4150" in source.known.note:
+    def test_the_same_harness_shows_the_defect(self, case: sources.Case) -> None:
+        source = case.load()
+        found = faults(source.function)
+        if is_trailing(source.function):
+            assert {fault.partition(":")[0] for fault in found} == {"whole", "first", "middle", "last"}
+            return
         assert {"last: cu_seqlens is None", "last: max_seqlen is None"} <= found
-        assert "middle: max_seqlen differs" not in found
-    else:
-        assert {"last: cu_seqlens is None", "last: max_seqlen is None", "middle: cu_seqlens is None"} <= found
-        assert not any(fault.startswith(("whole", "first")) for fault in found)
+        if "4150" in source.known.note:
+            assert "middle: max_seqlen differs" not in found
+        else:
+            assert "middle: cu_seqlens is None" in found
+            assert not any(fault.startswith(("whole", "first")) for fault in found)
+
+    @pytest.mark.parametrize("half", ["body", "orelse"], ids=["receiver only", "sender only"])
+    def test_one_half_is_not_enough(self, case: sources.Case, half: str) -> None:
+        """With one half of the rewritten function as it was before."""
+        source = case.load()
+        function = copy.deepcopy(source.rewritten.function)
+        (split,) = (node for node in function.body if isinstance(node, ast.If))
+        (old,) = (node for node in source.function.body if isinstance(node, ast.If))
+        setattr(split, half, getattr(old, half))
+        places = {fault.partition(":")[0] for fault in faults(function) if "Mismatch" in fault}
+        assert places
+        assert is_trailing(source.function) or "last" in places
+        assert is_no_rewrite(source, function)
 
 
 def test_a_middle_receiver_of_0_17_has_uninitialised_memory() -> None:
-    source = sources.first(WHEELS, "megatron-lm")
+    source = sources.first(WHEELS)
     outcome = run(source.function, Setting(4, 1))
     assert outcome.receiver["max_seqlen"].values == [UNINITIALISED]
     assert run(source.rewritten.function, Setting(4, 1)).receiver["max_seqlen"].values == [5]
 
 
 def test_the_gate_is_args_sft_and_never_the_data() -> None:
-    """With packed data but without `args.sft`, no stage gains a broadcast; both halves test the same flag."""
-    source = sources.first(WHEELS, "megatron-lm")
+    """With packed data but without `args.sft`, no stage gains a broadcast; a gate on the data behaves differently."""
+    source = sources.first(WHEELS)
     setting = Setting(4, 3, sft=False, dynamic=True)
     assert "cu_seqlens" in data_of(setting)
     assert run(source.rewritten.function, setting).sent == run(source.function, setting).sent
+    gated = "if {}:\n                _broadcast_cu_seqlens(batch['cu_seqlens'])"
+    old, new = gated.format("args.sft"), gated.format("batch['cu_seqlens'] is not None")
+    function = sources.mutated(source.rewritten.function, old, new)
+    assert run(function, setting) != run(source.function, setting)
 
 
 # -- half of the rewrite ----------------------------------------------------------------------------------------------
 
 
-def grafted(untouched: Any, rewritten: Any, *, sender: bool) -> Any:
-    """Return the rewritten function with the other half untouched."""
-    mixed = sources.mutated(rewritten, "args = get_args()", "args = get_args()")
-    (split,) = (node for node in mixed.body if isinstance(node, ast.If))
-    (old,) = (node for node in untouched.body if isinstance(node, ast.If))
-    if sender:
-        split.orelse = old.orelse
-    else:
-        split.body = old.body
-    return mixed
-
-
-@pytest.mark.parametrize("sender", [True, False], ids=["sender only", "receiver only"])
-@pytest.mark.parametrize("case", CASES)
-def test_one_half_is_not_enough(case: sources.Case, sender: bool) -> None:
-    source = case.load()
-    function = grafted(source.function, source.rewritten.function, sender=sender)
-    found = faults(function)
-    assert any("Mismatch" in fault for fault in found)
-    if not is_trailing(source.function):
-        assert {fault.partition(":")[0] for fault in found if "Mismatch" in fault} >= {"last"}
-    assert not codemod(source.target).holds(function)
-    assert shape.digest(function) != source.known.result
-
-
+_SENDER = "            _broadcast_cu_seqlens(batch['cu_seqlens'])\n            _broadcast(batch['max_seqlen'])\n"
+_TAKEN = ["cu_seqlens = _broadcast_cu_seqlens()", "_broadcast(max_seqlen)"]
+_EMPTY = "            labels = None\n            loss_mask = None\n            attention_mask = None\n"
+_LAST = "cu_seqlens = None\n            {}_broadcast(labels)"
+_MIDDLE = "local_cp_size = None\n            {}\n            {}"
 MUTATIONS = {
-    "the sender's middle arm is dropped": (
-        "        elif args.sft:\n"
-        "            _broadcast_cu_seqlens(batch['cu_seqlens'])\n"
-        "            _broadcast(batch['max_seqlen'])\n",
-        "",
-        "middle: Mismatch",
-    ),
+    "the sender's middle arm is dropped": ("        elif args.sft:\n" + _SENDER, "", "middle: Mismatch"),
     "the receiver sets max_seqlen to None on the last stage, as before": (
-        "cu_seqlens = None\n            _broadcast(labels)",
-        "cu_seqlens = None\n            max_seqlen = None\n            _broadcast(labels)",
+        _LAST.format(""),
+        _LAST.format("max_seqlen = None\n            "),
         "last: Mismatch",
     ),
     "the receiver takes them in reverse order": (
-        "local_cp_size = None\n            cu_seqlens = _broadcast_cu_seqlens()\n            _broadcast(max_seqlen)",
-        "local_cp_size = None\n            _broadcast(max_seqlen)\n            cu_seqlens = _broadcast_cu_seqlens()",
+        _MIDDLE.format(*_TAKEN),
+        _MIDDLE.format(*_TAKEN[::-1]),
         "middle: Mismatch",
     ),
-    "empty tensors on the middle stages": (
-        "            labels = None\n            loss_mask = None\n            attention_mask = None\n",
-        "",
-        "middle: labels is not None",
-    ),
+    "empty tensors on the middle stages": (_EMPTY, "", "middle: labels is not None"),
 }
 
 
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_part_of_the_rewrite_is_not_enough(name: str) -> None:
     old, new, fault = MUTATIONS[name]
-    source = sources.first(WHEELS, "megatron-lm")
+    source = sources.first(WHEELS)
     function = sources.mutated(source.rewritten.function, old, new)
     assert fault in faults(function)
     assert not codemod(source.target).holds(function)
-
-
-def test_a_gate_on_the_data_behaves_differently() -> None:
-    source = sources.first(WHEELS, "megatron-lm")
-    gated = "if {}:\n                _broadcast_cu_seqlens(batch['cu_seqlens'])"
-    old, new = gated.format("args.sft"), gated.format("batch['cu_seqlens'] is not None")
-    function = sources.mutated(source.rewritten.function, old, new)
-    setting = Setting(4, 3, sft=False, dynamic=True)
-    assert run(function, setting) != run(source.function, setting)
 
 
 # -- the pull request -------------------------------------------------------------------------------------------------

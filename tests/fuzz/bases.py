@@ -35,16 +35,11 @@ class Base(NamedTuple):
 
     @property
     def verdict(self) -> str:
-        return _verdict_of(self.source)
+        return finding_of(self.source, self.source.data).verdict.verdict
 
     @property
     def dump(self) -> str | None:
         return dump_of(self.source)
-
-
-@cache
-def _verdict_of(source: Source) -> str:
-    return finding_of(source, source.data).verdict.verdict
 
 
 @cache
@@ -120,12 +115,15 @@ def dump(data: bytes, target: catalog.Target) -> str | None:
 @cache
 def listed(target: catalog.Target) -> frozenset[str | None]:
     """Return the dumps of all bases of a function: a mutation may turn one into another."""
-    found = [source for base in bases(target.fix) for source in (base.source, base.rewritten)]
-    return frozenset(dump_of(source) for source in found if source.target.function == target.function)
+    return frozenset(map(dump_of, _all(target)))
 
 
 @cache
 def at_hand(target: catalog.Target) -> frozenset[str]:
     """Return the shapes of all bases of a function."""
-    found = [source for base in bases(target.fix) for source in (base.source, base.rewritten)]
-    return frozenset(source.digest for source in found if source.target.function == target.function)
+    return frozenset(source.digest for source in _all(target))
+
+
+def _all(target: catalog.Target) -> list[Source]:
+    found = (source for base in bases(target.fix) for source in (base.source, base.rewritten))
+    return [source for source in found if source.target.function == target.function]

@@ -22,9 +22,7 @@ judge what it cannot see: decorators, annotations, other threads.
 from __future__ import annotations
 
 import ast
-import sys
-from collections.abc import Hashable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Hashable, Sequence
 from functools import cached_property, partial
 from types import ModuleType
 from typing import Any, ClassVar
@@ -181,11 +179,10 @@ class Experts(Judge):
 
     def control(self, source: Source, key: experts.Setting) -> Any:
         key = self._as_asked(source, key)
-        some = key._replace(tokens=(16, 0, 32))
-        others = [key._replace(tokens=(2, 0, 1))] if not (key.skip and key.quantized) else []
-        others += [key._replace(spare=4)]
-        others += [key] if not experts.is_ours(key) else []
-        return [experts.run(source.function, setting) for setting in (some, *others)]
+        made = [key._replace(tokens=(16, 0, 32)), key._replace(spare=4)]
+        made += [key._replace(tokens=(2, 0, 1))] if not (key.skip and key.quantized) else []
+        made += [key] if not experts.is_ours(key) else []
+        return [experts.run(source.function, setting) for setting in made]
 
 
 class Warmup(Judge):
@@ -245,27 +242,26 @@ class WarmupSwift(Judge):
 
     def promise(self, source: Source, key: str) -> set[str]:
         groups, wanted = self.CASES[key]
-        with _swift_utils():
-            mpu = self._mpu(groups)
-            done = warmup.initialise_mpu(source, warmup.Torch(), mpu)
-        found = set()
-        if mpu.made != ["groups"]:
-            found.add("the groups are not made exactly once")
+        mpu = self._mpu(groups)
+        done = warmup.initialise_mpu(source, warmup.Torch(), mpu)
+        found = set() if mpu.made == ["groups"] else {"the groups are not made exactly once"}
         if done != [each for group in wanted for each in ((group, "npu:3"), "item")]:
             found.add("not each existing group once")
         return found
 
     def control(self, source: Source, key: str) -> Any:
+        groups: dict[str, object] = dict.fromkeys(warmup.ACCESSORS, warmup.Group([0, 2], "gloo"))
+        if self.base.known.note:
+            groups["get_inter_distributed_optimizer_instance_group"] = warmup.asserting
         made: list[Any] = []
-        with _swift_utils():
-            for ep, ready in ((1, False), (2, True)):
-                mpu = self._mpu(self.CASES[key][0], ready)
-                made.append((warmup.initialise_mpu(source, warmup.Torch(), mpu, ep), mpu.made))
-            groups: dict[str, object] = dict.fromkeys(warmup.ACCESSORS, warmup.Group([0, 2], "gloo"))
-            if self.base.known.note:
-                groups["get_inter_distributed_optimizer_instance_group"] = warmup.asserting
-            mpu = self._mpu(groups)
-            made.append((warmup.initialise_mpu(source, warmup.Torch(backend="gloo"), mpu), mpu.made))
+        mine = self.CASES[key][0]
+        for given, ep, ready, backend in (
+            (mine, 1, False, "nccl"),
+            (mine, 2, True, "nccl"),
+            (groups, 2, False, "gloo"),
+        ):
+            mpu = self._mpu(given, ready)
+            made.append((warmup.initialise_mpu(source, warmup.Torch(backend=backend), mpu, ep), mpu.made))
         return made
 
     def _mpu(self, groups: dict[str, object], ready: bool = False) -> warmup.Mpu:
@@ -282,23 +278,6 @@ def _checked(group: Any, check_initialized: bool = True) -> Any:
         assert not check_initialized, "is not initialized"
         return None
     return group
-
-
-@contextmanager
-def _swift_utils() -> Iterator[None]:
-    """Provide a `swift.utils` with only what the rewrite imports."""
-    utils = ModuleType("swift.utils")
-    utils.get_current_device = lambda: "npu:3"  # type: ignore[attr-defined]
-    before = {name: sys.modules.get(name) for name in ("swift", "swift.utils")}
-    sys.modules.update({"swift": ModuleType("swift"), "swift.utils": utils})
-    try:
-        yield
-    finally:
-        for name, module in before.items():
-            if module is None:
-                del sys.modules[name]
-            else:
-                sys.modules[name] = module
 
 
 JUDGES: dict[str, type[Judge]] = {kind.harness.FIX: kind for kind in (Mtp, Sft, Experts, Warmup)}

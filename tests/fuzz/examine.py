@@ -21,6 +21,7 @@ import symtable
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
 
 from fuzz import endstates
@@ -78,16 +79,19 @@ class Tally:
 
     def report(self) -> str:
         """Return the counts as text."""
-        rows = [("mutations tried (distinct)", sum(self.tried.values()), self.tried)]
-        rows += [("of functions that were", sum(self.kinds.values()), self.kinds)]
-        rows += [("verdicts", sum(self.verdicts.values()), self.verdicts)]
-        rows += [("written under --unverified", sum(self.written.values()), self.written)]
-        rows += [("end states judged by running", sum(self.judged.values()), self.judged + self.fix_judged)]
+        rows = {
+            "mutations tried (distinct)": self.tried,
+            "of functions that were": self.kinds,
+            "verdicts": self.verdicts,
+            "written under --unverified": self.written,
+            "end states judged by running": self.judged,
+            "of these, by fix": self.fix_judged,
+            "besides": self.count,
+        }
         lines = []
-        for name, total, counts in rows:
-            lines.append(f"{name}: {total}")
-            lines += [f"    {counts[key]:6} {key}" for key in sorted(counts)]
-        return "\n".join([*lines, "besides:", *(f"    {self.count[key]:6} {key}" for key in sorted(self.count))])
+        for name, counts in rows.items():
+            lines += [f"{name}: {sum(counts.values())}", *(f"    {counts[key]:6} {key}" for key in sorted(counts))]
+        return "\n".join(lines)
 
 
 def examine(base: Base, steps: Sequence[Step], tally: Tally) -> None:
@@ -171,8 +175,8 @@ def _examine_written(base: Base, data: bytes, after: bytes, tally: Tally) -> Non
     (before, _, below), (new_before, _, new_below) = sources.around(old), sources.around(new)
     _demand((before, below) == (new_before, new_below), "a line outside the function has changed", base, data, after)
     for part in ("name", "args", "decorator_list", "returns"):
-        parts = (ast.dump(ast.Tuple([*_parts(each.function, part)])) for each in (old, new))
-        _demand(len(set(parts)) == 1, f"the function's {part} changed", base, data, after)
+        same = sources.dump(getattr(old.function, part)) == sources.dump(getattr(new.function, part))
+        _demand(same, f"the function's {part} changed", base, data, after)
     again = plan([finding_of(base.source, after)], {}, unverified=True)
     _demand(all(file.after == after for file in again.files), "a second pass changes it again", base, data, after)
     if sum(tally.written.values()) % REAL_FILES == 1:
@@ -180,42 +184,24 @@ def _examine_written(base: Base, data: bytes, after: bytes, tally: Tally) -> Non
         tally.count["written to real files and reverted"] += 1
 
 
-def _parts(function: shape.Function, part: str) -> list[ast.expr]:
-    """Return a part of a function's head as expressions to dump."""
-    node = getattr(function, part)
-    items = node if isinstance(node, list) else [node]
-    return [ast.Constant(ast.dump(item) if isinstance(item, ast.AST) else repr(item)) for item in items]
-
-
 def _examine_revert(base: Base, data: bytes, after: bytes) -> None:
     """Apply and revert with the command itself, in a folder of real files."""
     target = base.source.target
-    with tempfile.TemporaryDirectory(prefix="unhang-fuzz-") as folder:
+    with tempfile.TemporaryDirectory(prefix="unhang-fuzz-") as folder, _no_output():
         root = Path(folder)
-        if target.upstream == "verl":
-            environments.verl(root)
-        elif target.upstream == "ms-swift":
-            environments.swift(root)
+        if target.upstream in ("verl", "ms-swift"):
+            {"verl": environments.verl, "ms-swift": environments.swift}[target.upstream](root)
         else:  # a development tree, so that no file of a release is missing
             environments.tree(root, "0.17.0rc9")
         path = root / target.file
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
-        before = _tree(root)
-        run("apply", "--unverified", "--fix", target.fix, "--target", folder)
+        before = {file: file.read_bytes() for file in root.rglob("*") if file.is_file()}
+        command.main(["apply", "--unverified", "--fix", target.fix, "--target", folder])
         _demand(path.read_bytes() == after, "the command did not write what was planned", base, data, after)
-        code = run("revert", "--target", folder)
-        _demand(code == 0 and _tree(root) == before, "a revert does not restore the bytes", base, data, after)
-
-
-def run(*arguments: str) -> int:
-    """Run the command in this process, without output."""
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-        return command.main(arguments)
-
-
-def _tree(root: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+        code = command.main(["revert", "--target", folder])
+        left = {file: file.read_bytes() for file in root.rglob("*") if file.is_file()}
+        _demand(code == 0 and left == before, "a revert does not restore the bytes", base, data, after)
 
 
 def _judge(base: Base, data: bytes, after: bytes, what: str, tally: Tally) -> None:
@@ -266,7 +252,7 @@ def _alarm() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _no_output() -> Iterator[None]:
-    """Drop what upstream prints and logs."""
+    """Drop what upstream and the command print and log."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
@@ -276,14 +262,9 @@ def _no_output() -> Iterator[None]:
         logging.disable(before)
 
 
-_judges: dict[tuple[str, str], endstates.Judge] = {}
-
-
+@cache
 def judge_of(base: Base) -> endstates.Judge:
-    key = base.source.target.fix, base.name
-    if key not in _judges:
-        _judges[key] = endstates.judge_of(base.source, base.origin, base.rewritten)
-    return _judges[key]
+    return endstates.judge_of(base.source, base.origin, base.rewritten)
 
 
 def _demand(holds: bool, message: str, base: Base, data: bytes, after: bytes | None = None) -> None:

@@ -8,12 +8,10 @@ change it, but no caller relies on that: they compare the ASTs.
 from __future__ import annotations
 
 import ast
-import io
 import random
 import re
-import tokenize
 from collections.abc import Callable, Iterator
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from unhang.shapes import shape
 
@@ -66,10 +64,7 @@ class Text:
 
     def place_of(self, node: ast.stmt) -> Place:
         """Return the place of a statement."""
-        for place in self.places():
-            if place.node is node:
-                return place
-        raise NothingToDo
+        return _choose(random.Random(0), [place for place in self.places() if place.node is node])
 
     def nodes(self, *kinds: type[Expression]) -> list[Expression]:
         """Return the expressions of these kinds in the function, except those in f-strings and annotations."""
@@ -86,8 +81,8 @@ class Text:
         """Return one expression of these kinds; every second time one that the fix is about."""
         found = self.nodes(*kinds)
         if choice.random() < 0.5:
-            near = [node for node in found if self._focus.search(ast.unparse(node)) and _height(node) < 6]
-            found = near or found
+            short = (node for node in found if (node.end_lineno or 0) - node.lineno < 6)
+            found = [node for node in short if self._focus.search(ast.unparse(node))] or found
         return _choose(choice, found)
 
     def text(self, place: Place) -> bytes:
@@ -150,24 +145,14 @@ def swap(text: Text, choice: random.Random) -> bytes:
 
 
 def move(text: Text, choice: random.Random) -> bytes:
-    """Move a statement to before another statement, in any block."""
+    """Move a statement to before or after another statement, in any block."""
     place, other = text.pick(choice), text.pick(choice)
-    if len(place.block) == 1:
+    if len(place.block) == 1 or (other.first < place.last and place.first < other.last):
         raise NothingToDo
-    if not (other.first >= place.last or other.last <= place.first):
-        raise NothingToDo
-    moved = _indented(text.text(place), place.indentation, other.indentation)
-    lines = list(text.lines)
-    lines[other.first : other.first] = [moved]
-    shift = 1 if other.first <= place.first else 0
-    del lines[place.first + shift : place.last + shift]
-    return b"".join(lines)
-
-
-def duplicate(text: Text, choice: random.Random) -> bytes:
-    """Duplicate a statement."""
-    place = text.pick(choice)
-    return text.with_lines(place.last, place.last, text.text(place))
+    lines: list[bytes] = [*text.lines]
+    lines[place.first : place.last] = [b""] * (place.last - place.first)
+    row = choice.choice([other.first, other.last])
+    return b"".join([*lines[:row], _indented(text.text(place), place.indentation, other.indentation), *lines[row:]])
 
 
 def copy_elsewhere(text: Text, choice: random.Random) -> bytes:
@@ -179,68 +164,42 @@ def copy_elsewhere(text: Text, choice: random.Random) -> bytes:
 def wrap(text: Text, choice: random.Random) -> bytes:
     """Wrap a statement in an if, a try, a with, a loop or a function."""
     place = text.pick(choice, lambda place: place.node is not text.function.body[0])
-    head, tail = choice.choice(
-        [
-            (f"if {_condition(text, choice)}:", ""),
-            (f"if {_condition(text, choice)}:", ""),
-            ("if True:", ""),
-            ("try:", "except Exception:\n    pass"),
-            ("try:", "finally:\n    pass"),
-            ("with memoryview(b''):", ""),
-            ("for fuzz_round in range(1):", ""),
-            ("for fuzz_round in range(2):", ""),
-            ("while True:", "    break"),
-            ("def fuzz_wrapped():", "fuzz_wrapped()"),
-            ("if False:\n    pass\nelse:", ""),
-        ]
-    )
+    heads = [f"if {_condition(text, choice)}:"] * 2 + [
+        "if True:",
+        "with memoryview(b''):",
+        "if False:\n    pass\nelse:",
+    ]
+    heads += [f"for fuzz_round in range({count}):" for count in (1, 2)]
+    tails = {
+        "try:": choice.choice(["except Exception:\n    pass", "finally:\n    pass"]),
+        "while True:": "    break",
+        "def fuzz_wrapped():": "fuzz_wrapped()",
+    }
+    head = choice.choice([*heads, *tails])
     inner = _indented(text.text(place), place.indentation, place.indentation + UNIT)
-    return text.with_lines(
-        place.first, place.last, _block(head, place.indentation) + inner + _block(tail, place.indentation)
-    )
+    before, after = (_block(code, place.indentation) for code in (head, tails.get(head, "")))
+    return text.with_lines(place.first, place.last, before + inner + after)
 
 
 def unwrap(text: Text, choice: random.Random) -> bytes:
     """Replace an if, a with or a loop by its body."""
     kinds = (ast.If, ast.With, ast.For, ast.Try)
     place = text.pick(choice, lambda place: isinstance(place.node, kinds))
-    return text.with_lines(place.first, place.last, _moved(text, getattr(place.node, "body", []), place.indentation))
-
-
-def hoist(text: Text, choice: random.Random) -> bytes:
-    """Move the last statement of an if after it."""
-    place = text.pick(choice, lambda place: isinstance(place.node, ast.If) and not place.node.orelse)
-    if not isinstance(place.node, ast.If) or len(place.node.body) < 2:
-        raise NothingToDo
-    inner = text.place_of(place.node.body[-1])
-    moved = _indented(text.text(inner), inner.indentation, place.indentation)
-    return text.with_lines(inner.first, place.last, moved)
-
-
-def sink(text: Text, choice: random.Random) -> bytes:
-    """Move a statement to the end of the block before it."""
-    place = text.pick(choice, lambda place: place.node is not place.block[0] and len(place.block) > 1)
-    before = place.block[place.block.index(place.node) - 1]
-    if not isinstance(before, (ast.If, ast.With, ast.For, ast.FunctionDef)):
-        raise NothingToDo
-    ending = before.orelse[-1] if isinstance(before, ast.If) and before.orelse else before.body[-1]
-    indentation = text.lines[ending.lineno - 1][: ending.col_offset]
-    if indentation.strip():
-        raise NothingToDo
-    return text.with_lines(place.first, place.last, _indented(text.text(place), place.indentation, indentation))
+    start, end = _rows(getattr(place.node, "body", []))
+    code = b"".join(text.lines[start:end])
+    old = code[: len(code) - len(code.lstrip(b" \t"))]
+    return text.with_lines(place.first, place.last, _indented(code, old, place.indentation))
 
 
 def swap_branches(text: Text, choice: random.Random) -> bytes:
     """Swap the two branches of an if."""
     place = text.pick(choice, lambda place: isinstance(place.node, ast.If) and bool(place.node.orelse))
     assert isinstance(place.node, ast.If)
-    start, end = _rows(place.node.body)
-    start_2, end_2 = _rows(place.node.orelse)
-    if text.lines[start_2 : start_2 + 1] and text.lines[start_2].strip().startswith(b"elif"):
-        raise NothingToDo
+    (start, end), (start_2, end_2) = _rows(place.node.body), _rows(place.node.orelse)
     lines = text.lines
-    swapped = [*lines[start_2:end_2], *lines[end:start_2], *lines[start:end]]
-    return text.with_lines(start, end_2, b"".join(swapped))
+    if lines[start_2].strip().startswith(b"elif"):
+        raise NothingToDo
+    return text.with_lines(start, end_2, b"".join([*lines[start_2:end_2], *lines[end:start_2], *lines[start:end]]))
 
 
 _INERT = (
@@ -268,37 +227,25 @@ def insert_inert(text: Text, choice: random.Random) -> bytes:
 
 def insert_active(text: Text, choice: random.Random) -> bytes:
     """Insert a statement that may change what the others do."""
-    names = text.names()
-    first, second = choice.choice(names), choice.choice(names)
-    return _insert(
-        text,
-        choice,
-        choice.choice(
-            [
-                f"{first} = None",
-                f"{first} = {second}",
-                f"{first} = 0",
-                f"del {first}",
-                f"{first}({second})",
-                f"{first} = {second} = 1",
-                f"({first} := {second})",
-                f"for {first} in ():\n    pass",
-                f"import os as {first}",
-                f"def {first}(*_, **__):\n    return None",
-                f"if {_condition(text, choice)}:\n    return",
-                f"if {_condition(text, choice)}:\n    return {first}",
-                f"if {_condition(text, choice)}:\n    {first} = {second}",
-                "return",
-                "raise ValueError('fuzz')",
-                "torch.distributed.barrier()",
-                "torch.distributed.all_reduce(torch.zeros(1, device=0), group=None)",
-                "globals().clear()",
-                f"{first}.fuzz = {second}",
-                f"args.sft = {choice.choice(['True', 'False'])}",
-                f"self.config.fp8 = {choice.choice(['True', 'None'])}",
-            ]
+    first, second = choice.choices(text.names(), k=2)
+    condition = _condition(text, choice)
+    codes = (
+        *(
+            f"{first} = None",
+            f"{first} = {second}",
+            f"{first} = 0",
+            f"{first} = {second} = 1",
+            f"({first} := {second})",
         ),
+        *(f"del {first}", f"{first}({second})", f"{first}.fuzz = {second}", f"import os as {first}"),
+        *(f"for {first} in ():\n    pass", f"def {first}(*_, **__):\n    return None"),
+        *(f"if {condition}:\n    {code}" for code in ("return", f"return {first}", f"{first} = {second}")),
+        *("return", "raise ValueError('fuzz')", "globals().clear()", "torch.distributed.barrier()"),
+        "torch.distributed.all_reduce(torch.zeros(1, device=0), group=None)",
+        f"args.sft = {choice.choice(['True', 'False'])}",
+        f"self.config.fp8 = {choice.choice(['True', 'None'])}",
     )
+    return _insert(text, choice, choice.choice(codes))
 
 
 # -- names, values, arguments -----------------------------------------------------------------------------------------
@@ -306,21 +253,13 @@ def insert_active(text: Text, choice: random.Random) -> bytes:
 
 def rename_everywhere(text: Text, choice: random.Random) -> bytes:
     """Rename a local name everywhere."""
-    arguments = {node.arg for node in ast.walk(text.function) if isinstance(node, ast.arg)}
-    declared = {
-        name for node in ast.walk(text.function) if isinstance(node, (ast.Global, ast.Nonlocal)) for name in node.names
-    }
-    found = text.nodes(ast.Name)
-    stored = {node.id for node in found if isinstance(node.ctx, ast.Store)} - arguments - declared
-    if not stored:
-        raise NothingToDo
-    name = choice.choice(sorted(stored))
-    spots = [node for node in found if node.id == name]
-    data = text.data
-    for node in sorted(spots, key=lambda node: (node.lineno, node.col_offset), reverse=True):
-        start = text.offset(node.lineno, node.col_offset)
-        data = data[:start] + f"{name}_renamed".encode() + data[start + len(name.encode()) :]
-    return data
+    nodes, found = [*ast.walk(text.function)], text.nodes(ast.Name)
+    fixed = {node.arg for node in nodes if isinstance(node, ast.arg)}
+    fixed |= {name for node in nodes if isinstance(node, (ast.Global, ast.Nonlocal)) for name in node.names}
+    name = _choose(choice, sorted({node.id for node in found if isinstance(node.ctx, ast.Store)} - fixed))
+    ends = sorted(text.offset(node.lineno, node.end_col_offset or 0) for node in found if node.id == name)
+    parts = [text.data[start:end] for start, end in zip([0, *ends], [*ends, None])]
+    return b"_renamed".join(parts)
 
 
 def rename_once(text: Text, choice: random.Random) -> bytes:
@@ -341,49 +280,40 @@ def constants(text: Text, choice: random.Random) -> bytes:
     """Change a constant."""
     node = text.one(choice, ast.Constant)
     value = node.value
-    others = [item.value for item in text.nodes(ast.Constant)]
-    same = [other for other in others if type(other) is type(value) and other != value]
-    simple = {bool: not value, int: 1 if value == 0 else 0, str: f"{value!s}_", type(None): 0}.get(type(value))
-    more = choice.sample(same, min(2, len(same)))
+    same = [item.value for item in text.nodes(ast.Constant) if type(item.value) is type(value) and item.value != value]
+    more: list[Any] = [{bool: not value, str: f"{value!s}_", type(None): 0}.get(type(value))]
     if type(value) is int:
-        more += [value + 1, value - 1, -value]
-    return text.with_node(node, repr(choice.choice([simple, *more])))
+        more = [1 if value == 0 else 0, value + 1, value - 1, -value]
+    return text.with_node(node, repr(choice.choice([*more, *_sample(same, choice, 2)])))
 
 
 def operators(text: Text, choice: random.Random) -> bytes:
     """Change a comparison, a condition or an operator."""
     node = text.one(choice, ast.Compare, ast.BoolOp, ast.UnaryOp, ast.IfExp, ast.BinOp)
-    new: ast.AST
+    new: list[ast.expr]
     if isinstance(node, ast.Compare):
-        others: list[ast.cmpop] = [ast.Eq(), ast.NotEq(), ast.Lt(), ast.GtE(), ast.Is(), ast.IsNot(), ast.In()]
-        new = ast.Compare(node.left, [choice.choice(others), *node.ops[1:]], node.comparators)
+        others = (ast.Eq(), ast.NotEq(), ast.Lt(), ast.GtE(), ast.Is(), ast.IsNot(), ast.In())
+        new = [ast.Compare(node.left, [other, *node.ops[1:]], node.comparators) for other in others]
     elif isinstance(node, ast.BoolOp):
-        others_: list[ast.expr] = [
-            ast.BoolOp(ast.Or() if isinstance(node.op, ast.And) else ast.And(), node.values),
-            ast.BoolOp(node.op, node.values[::-1]),
-            node.values[0],
-            node.values[-1],
-        ]
-        new = choice.choice(others_)
+        other = ast.Or() if isinstance(node.op, ast.And) else ast.And()
+        new = [ast.BoolOp(other, node.values), ast.BoolOp(node.op, node.values[::-1]), node.values[0], node.values[-1]]
     elif isinstance(node, ast.UnaryOp):
-        new = node.operand
+        new = [node.operand]
     elif isinstance(node, ast.IfExp):
-        new = choice.choice([ast.IfExp(node.test, node.orelse, node.body), node.body, node.orelse])
+        new = [ast.IfExp(node.test, node.orelse, node.body), node.body, node.orelse]
     else:
         assert isinstance(node, ast.BinOp)
-        new = choice.choice([ast.BinOp(node.right, node.op, node.left), node.left, node.right])
-    return text.with_node(node, f"({ast.unparse(new)})")
+        new = [ast.BinOp(node.right, node.op, node.left), node.left, node.right]
+    return text.with_node(node, f"({ast.unparse(choice.choice(new))})")
 
 
 def tests(text: Text, choice: random.Random) -> bytes:
     """Strengthen, weaken, negate or replace the test of an if or a conditional expression."""
-    conditions = [node.test for node in ast.walk(text.function) if isinstance(node, (ast.If, ast.IfExp, ast.Assert))]
-    if not conditions:
-        raise NothingToDo
-    node, other = choice.choice(conditions), ast.unparse(choice.choice(conditions))
+    found = [node.test for node in ast.walk(text.function) if isinstance(node, (ast.If, ast.IfExp, ast.Assert))]
+    node, other = _choose(choice, found), ast.unparse(_choose(choice, found))
     was = ast.unparse(node)
-    spellings = [f"not ({was})", f"({was}) or ({other})", f"({was}) and ({other})", f"({was}) or True", other]
-    return text.with_node(node, choice.choice([*spellings, f"({was}) and False", f"({was}) and True", "True"]))
+    combined = [f"({was}) {word} {right}" for word in ("or", "and") for right in (f"({other})", "True")]
+    return text.with_node(node, choice.choice([*combined, f"not ({was})", f"({was}) and False", other, "True"]))
 
 
 def value(text: Text, choice: random.Random) -> bytes:
@@ -417,97 +347,69 @@ def call_arguments(text: Text, choice: random.Random) -> bytes:
 
 def parameters(text: Text, choice: random.Random) -> bytes:
     """Add, drop, rename or reorder a parameter of the function or a nested one, or change a default."""
-    found = [node for node in ast.walk(text.function) if isinstance(node, ast.FunctionDef)]
-    node = choice.choice(found)
-    arguments = ast.parse(ast.unparse(node.args).join(("def f(", "): pass"))).body[0]
-    assert isinstance(arguments, ast.FunctionDef)
-    new = arguments.args
-    kind = choice.randrange(5)
+    node = choice.choice([node for node in ast.walk(text.function) if isinstance(node, ast.FunctionDef)])
+    (copy,) = ast.parse(f"def f({ast.unparse(node.args)}): pass").body
+    assert isinstance(copy, ast.FunctionDef)
+    new, kind = copy.args, choice.randrange(5)
     if kind == 0:
         new.kwonlyargs.append(ast.arg("fuzz_argument"))
         new.kw_defaults.append(ast.Constant(None))
     elif kind == 1 and new.defaults:
         new.defaults[choice.randrange(len(new.defaults))] = ast.Constant(choice.choice([None, True, 0]))
     elif kind == 2 and new.args:
-        changed = choice.choice(new.args)
-        changed.arg += "_renamed"
+        choice.choice(new.args).arg += "_renamed"
     elif kind == 3 and len(new.args) > len(new.defaults):
         new.args.pop(choice.randrange(len(new.args) - len(new.defaults)))
-    elif len(new.args) > 1:
+    else:
         new.args.reverse()
-    return _with_parameters(text, node, ast.unparse(new))
+    end = opening = text.data.index(b"(", text.offset(node.lineno, node.col_offset))
+    depth = 1
+    while depth:
+        end += 1
+        depth += {40: 1, 41: -1}.get(text.data[end], 0)
+    return text.data[: opening + 1] + ast.unparse(new).encode() + text.data[end:]
 
 
 def decorate(text: Text, choice: random.Random) -> bytes:
     """Decorate a nested function or the function itself."""
-    found = [place for place in text.places() if isinstance(place.node, ast.FunctionDef)]
-    if found and choice.random() < 0.7:
-        place = choice.choice(found)
-        return text.with_lines(place.first, place.first, place.indentation + b"@(lambda function: function)\n")
-    first = min([text.function.lineno, *(node.lineno for node in text.function.decorator_list)]) - 1
-    indentation = text.lines[text.function.lineno - 1][: text.function.col_offset]
-    return text.with_lines(first, first, indentation + b"@staticmethod\n")
+    nested = [
+        node for node in ast.walk(text.function) if isinstance(node, ast.FunctionDef) and node is not text.function
+    ]
+    chosen = choice.choice(nested) if nested and choice.random() < 0.7 else text.function
+    row = min([chosen.lineno, *(node.lineno for node in chosen.decorator_list)]) - 1
+    indentation = text.lines[chosen.lineno - 1][: chosen.col_offset]
+    name = b"@staticmethod\n" if chosen is text.function else b"@(lambda function: function)\n"
+    return text.with_lines(row, row, indentation + name)
 
 
 # -- comments and layout ----------------------------------------------------------------------------------------------
 
 
-def comment_above(text: Text, choice: random.Random) -> bytes:
-    """Add a comment on its own line."""
+def line_above(text: Text, choice: random.Random) -> bytes:
+    """Add a comment on its own line, or blank lines, with or without white space in them."""
     place = text.pick(choice)
-    words = choice.choice(
-        ["# a note", "#", "# TODO: mpu.is_pipeline_last_stage() \u2014 se\u00f1al", "# type: ignore", "#!x"]
-    )
-    indentation = choice.choice([place.indentation, b"", place.indentation + b"  "])
-    return text.with_lines(place.first, place.first, indentation + words.encode() + b"\n")
+    words = ["# a note", "#", "# TODO: mpu.is_pipeline_last_stage() \u2014 se\u00f1al", "# type: ignore", "#!x"]
+    comment = choice.choice([place.indentation, b"", place.indentation + b"  "]) + choice.choice(words).encode()
+    new = choice.choice([comment, comment, b"", b"\n\n", b"        ", b"\x0c", b" \t "])
+    return text.with_lines(place.first, place.first, new + b"\n")
 
 
-def comment_after(text: Text, choice: random.Random) -> bytes:
-    """Add a comment after a statement."""
-    place = text.pick(choice)
-    if text.lines[place.last - 1].count(b"#") or not text.lines[place.last - 1].strip():
+def fewer_lines(text: Text, choice: random.Random) -> bytes:
+    """Drop comments on their own lines, and blank lines."""
+    rows = range(text.function.lineno, text.function.end_lineno or 0)
+    found = [row for row in rows if not text.lines[row].partition(b"#")[0].strip()]
+    if not found:
         raise NothingToDo
-    line = text.lines[place.last - 1].rstrip(b"\r\n")
-    return text.with_lines(place.last - 1, place.last, line + b"  # noqa" + _end(text.lines[place.last - 1]))
-
-
-def blank_lines(text: Text, choice: random.Random) -> bytes:
-    """Add blank lines, with or without white space in them."""
-    place = text.pick(choice)
-    blank = choice.choice([b"\n", b"\n\n\n", b"        \n", b"\x0c\n", b" \t \n"])
-    return text.with_lines(place.first, place.first, blank)
-
-
-def fewer_blank_lines(text: Text, choice: random.Random) -> bytes:
-    """Drop blank lines between the statements."""
-    places = text.places()
-    gone = {row for place in places for row in _before(place, places)}
-    blank = [row for row in gone if not text.lines[row].strip()]
-    if not blank:
-        raise NothingToDo
-    dropped = set(choice.sample(sorted(blank), choice.randint(1, len(blank))))
+    dropped = choice.sample(found, choice.randint(1, len(found)))
     return b"".join(line for row, line in enumerate(text.lines) if row not in dropped)
 
 
-def no_comments(text: Text, choice: random.Random) -> bytes:
-    """Drop the comments that are on their own lines."""
-    assert text.function.end_lineno is not None
-    rows = set()
-    for token in tokenize.tokenize(io.BytesIO(text.data).readline):
-        row = token.start[0]
-        if token.type == tokenize.COMMENT and text.function.lineno < row <= text.function.end_lineno:
-            if not token.line[: token.start[1]].strip():
-                rows.add(row - 1)
-    if not rows:
-        raise NothingToDo
-    return b"".join(line for row, line in enumerate(text.lines) if row not in rows)
-
-
-def trailing_space(text: Text, choice: random.Random) -> bytes:
-    """Add white space at the end of a line."""
-    place = text.pick(choice)
-    line = text.lines[place.last - 1]
-    return text.with_lines(place.last - 1, place.last, line.rstrip(b"\r\n") + b"  \t" + _end(line))
+def line_end(text: Text, choice: random.Random) -> bytes:
+    """Add white space or a comment at the end of a line."""
+    row = text.pick(choice).last - 1
+    line = text.lines[row].rstrip(b"\r\n")
+    more = choice.choice([b"  \t", b"  # noqa"])
+    return text.with_lines(row, row + 1, line + more + text.lines[row][len(line) :])
 
 
 def parentheses(text: Text, choice: random.Random) -> bytes:
@@ -556,13 +458,13 @@ def spacing(text: Text, choice: random.Random) -> bytes:
 def explode(text: Text, choice: random.Random) -> bytes:
     """Split a call over several lines."""
     node = text.one(choice, ast.Call)
-    if node.lineno != node.end_lineno or not (node.args or node.keywords):
+    if node.lineno != node.end_lineno or not node.args:
         raise NothingToDo
-    first = min([*node.args, *(item.value for item in node.keywords)], key=lambda item: item.col_offset)
-    start, end = text.offset(node.lineno, first.col_offset), text.offset(node.lineno, node.end_col_offset or 0)
-    if node.args and text.data[start - 1 : start] == b"(":
-        return text.data[:start] + b"\n            " + text.data[start : end - 1] + b",\n        )" + text.data[end:]
-    raise NothingToDo
+    first = text.offset(node.lineno, node.args[0].col_offset)
+    start, end = text.data[:first], text.offset(node.lineno, node.end_col_offset or 0)
+    if not start.endswith(b"("):
+        raise NothingToDo
+    return start + b"\n            " + text.data[first : end - 1] + b",\n        )" + text.data[end:]
 
 
 def quotes(text: Text, choice: random.Random) -> bytes:
@@ -576,17 +478,15 @@ def quotes(text: Text, choice: random.Random) -> bytes:
 
 def docstring(text: Text, choice: random.Random) -> bytes:
     """Add, change or drop a docstring."""
-    found = [text.function, *(node for node in ast.walk(text.function) if isinstance(node, ast.FunctionDef))]
-    function = choice.choice(found)
+    function = choice.choice([node for node in ast.walk(text.function) if isinstance(node, ast.FunctionDef)])
     first = function.body[0]
+    row, indentation = first.lineno - 1, text.lines[first.lineno - 1][: first.col_offset]
     if ast.get_docstring(function) is not None:
-        left = b"" if len(function.body) > 1 and choice.random() < 0.5 else b'"""Another."""\n'
-        indentation = text.lines[first.lineno - 1][: first.col_offset] if left else b""
-        return text.with_lines(first.lineno - 1, first.end_lineno or 0, indentation + left)
-    indentation = text.lines[first.lineno - 1][: first.col_offset]
+        drop = len(function.body) > 1 and choice.random() < 0.5
+        return text.with_lines(row, first.end_lineno or 0, b"" if drop else indentation + b'"""Another."""\n')
     if indentation.strip() or getattr(first, "decorator_list", None):
         raise NothingToDo
-    return text.with_lines(first.lineno - 1, first.lineno - 1, indentation + b'"""A docstring."""\n')
+    return text.with_lines(row, row, indentation + b'"""A docstring."""\n')
 
 
 def reindent(text: Text, choice: random.Random) -> bytes:
@@ -617,16 +517,14 @@ def around(text: Text, choice: random.Random) -> bytes:
     return text.data + (b"" if text.data.endswith(b"\n") else b"\n") + more
 
 
-STATEMENTS = (drop, swap, move, duplicate, copy_elsewhere, wrap, unwrap, hoist, sink, swap_branches)
-EXPRESSIONS = (
+CHANGING: tuple[Operator, ...] = (
+    *(drop, swap, move, copy_elsewhere, wrap, unwrap, swap_branches, insert_inert, insert_active),
     *(rename_everywhere, rename_once, rename_attribute, constants, operators, tests, value, call_arguments),
     *(parameters, decorate),
 )
-INSERTIONS = (insert_inert, insert_active)
-CHANGING: tuple[Operator, ...] = (*STATEMENTS, *EXPRESSIONS, *INSERTIONS)
 FORMATTING: tuple[Operator, ...] = (
-    *(comment_above, comment_after, blank_lines, fewer_blank_lines, no_comments, trailing_space, parentheses),
-    *(semicolon, one_line_block, spacing, explode, quotes, docstring, reindent, line_ends, around),
+    *(line_above, line_end, fewer_lines, parentheses, semicolon, one_line_block, spacing, explode, quotes),
+    *(docstring, reindent, line_ends, around),
 )
 NAMED = {operator.__name__: operator for operator in (*CHANGING, *FORMATTING)}
 
@@ -660,19 +558,12 @@ def _insert(text: Text, choice: random.Random, code: str) -> bytes:
 
 def _condition(text: Text, choice: random.Random) -> str:
     """Return a condition, often one that the function itself tests."""
-    conditions = [ast.unparse(node.test) for node in ast.walk(text.function) if isinstance(node, ast.If)]
-    names = [name for name in text.names() if name.isidentifier()]
-    return choice.choice(
-        [
-            *_sample(conditions, choice, 3),
-            choice.choice(names),
-            f"not {choice.choice(names)}",
-            "torch.distributed.get_rank() == 0",
-        ]
-    )
+    tests = [ast.unparse(node.test) for node in ast.walk(text.function) if isinstance(node, ast.If)]
+    name, other = choice.choices(text.names(), k=2)
+    return choice.choice([*_sample(tests, choice, 3), name, f"not {other}", "torch.distributed.get_rank() == 0"])
 
 
-def _sample(items: list[str], choice: random.Random, count: int) -> list[str]:
+def _sample(items: list[Chosen], choice: random.Random, count: int) -> list[Chosen]:
     return choice.sample(items, min(count, len(items)))
 
 
@@ -685,38 +576,6 @@ def _indented(code: bytes, old: bytes, new: bytes) -> bytes:
     return b"".join(new + line[len(old) :] if line.startswith(old) else line for line in lines)
 
 
-def _moved(text: Text, block: list[ast.stmt], indentation: bytes) -> bytes:
-    start, end = _rows(block)
-    code = b"".join(text.lines[start:end])
-    return _indented(code, code[: len(code) - len(code.lstrip(b" \t"))], indentation)
-
-
 def _rows(block: list[ast.stmt]) -> tuple[int, int]:
     decorated = [item.lineno for item in getattr(block[0], "decorator_list", [])]
     return min([block[0].lineno, *decorated]) - 1, block[-1].end_lineno or block[-1].lineno
-
-
-def _before(place: Place, places: list[Place]) -> range:
-    """Return the rows between a statement and the one before it in its block."""
-    index = place.block.index(place.node)
-    return range(place.block[index - 1].end_lineno or 0, place.first) if index else range(0)
-
-
-def _height(node: ast.AST) -> int:
-    return (getattr(node, "end_lineno", 0) or 0) - getattr(node, "lineno", 0)
-
-
-def _end(line: bytes) -> bytes:
-    return line[len(line.rstrip(b"\r\n")) :]
-
-
-def _with_parameters(text: Text, node: ast.FunctionDef, new: str) -> bytes:
-    """Return the file with other parameters between the parentheses of a def."""
-    start = text.offset(node.lineno, node.col_offset)
-    opening = text.data.index(b"(", start)
-    depth, end = 0, opening
-    for end in range(opening, len(text.data)):
-        depth += {40: 1, 41: -1}.get(text.data[end], 0)
-        if depth == 0:
-            break
-    return text.data[: opening + 1] + new.encode() + text.data[end:]

@@ -9,7 +9,6 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
@@ -21,26 +20,16 @@ ENGINE = "verl/workers/engine/megatron/transformer_impl.py"
 INPUTS = ("command", "python", "target", "source", "fix", "skip", "upstream", "require", "expect_digest", "version")
 
 
-def load() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("unhang_action", ACTION / "run.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-action = load()
-
-
-@pytest.fixture(scope="module")
-def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return cli.unpack(tmp_path_factory.mktemp("pristine") / "site", ("verl", "0.7.1"))
+spec = importlib.util.spec_from_file_location("unhang_action", ACTION / "run.py")
+assert spec
+assert spec.loader
+action = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(action)
 
 
 @pytest.fixture
-def site(pristine: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(pristine, tmp_path / "site"))
+def site(tmp_path: Path) -> Path:
+    return cli.unpack_targets(tmp_path / "site", ("verl", "0.7.1"))
 
 
 class Job:
@@ -65,39 +54,41 @@ def job(tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.M
     return Job(tmp_path, capfd, monkeypatch)
 
 
-def test_a_needed_fix_is_annotated_and_in_the_summary_and_fails(job: Job, pristine: Path) -> None:
-    ran = job.run(target=pristine, require="mtp-cp-deadlock")
+def hijack(workspace: Path) -> Path:
+    """Write modules into a workspace that would make every step of the action succeed."""
+    for name in "unhang", "pip":
+        (workspace / f"{name}.py").write_text("import sys; print('{}'); sys.exit(0)\n")
+    return workspace
+
+
+def test_a_needed_fix_is_annotated_and_in_the_summary_and_fails(
+    job: Job, site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(hijack(tmp_path))  # modules in the workspace are not imported
+    ran = job.run(target=site, require="mtp-cp-deadlock")
     assert ran.code == 1
-    assert f"::error file={pristine / ENGINE},title=unhang mtp-cp-deadlock::needed" in ran.out
+    assert f"::error file={site / ENGINE},title=unhang mtp-cp-deadlock::needed" in ran.out
     row = "| verl | 0.7.1 | `mtp-cp-deadlock` | needed | MegatronEngine.forward_backward_batch |"
     assert row in job.summary.read_text()
-    digest = cli.unhang("check", "--target", pristine, "--output-format", "json").json["digest"]
+    digest = cli.unhang("check", "--target", site, "--output-format", "json").json["digest"]
     assert job.output.read_text() == f"digest={digest}\nexit-code=1\n"
     assert "required fix not in place: mtp-cp-deadlock" in ran.err
 
 
-def test_apply_patches_and_the_summary_is_of_the_patched_code(job: Job, site: Path) -> None:
-    assert job.run(command="apply", target=site).code == 0
-    assert "| `mtp-cp-deadlock` | applied |" in job.summary.read_text()
-    assert cli.unhang("check", "--target", site).code == 0
-
-
-def test_diff_prints_the_diff_and_fails(job: Job, site: Path) -> None:
+def test_diff_fails_until_apply_and_then_an_unexpected_digest_does(job: Job, site: Path) -> None:
     ran = job.run(command="diff", source=site)
     assert (ran.code, f"+++ b/{ENGINE}" in ran.out) == (1, True)
+    assert job.run(command="apply", target=site).code == 0
+    assert "| `mtp-cp-deadlock` | applied |" in job.summary.read_text(), "the summary is of the patched code"
+    assert job.run(target=site).code == 0
+    ran = job.run(target=site, expect_digest="0123456789abcdef")
+    assert (ran.code, "::error title=unhang digest::" in ran.out) == (1, True)
 
 
 def test_an_error_is_in_the_summary(job: Job, tmp_path: Path) -> None:
     assert job.run(target=tmp_path / "nowhere").code == 2
     assert "not-a-folder: what --target names does not exist" in job.summary.read_text()
     assert job.output.read_text() == "digest=\nexit-code=2\n"
-
-
-def test_an_unexpected_digest_fails(job: Job, site: Path) -> None:
-    assert job.run(command="apply", target=site).code == 0
-    assert job.run(target=site).code == 0
-    ran = job.run(target=site, expect_digest="0123456789abcdef")
-    assert (ran.code, "::error title=unhang digest::" in ran.out) == (1, True)
 
 
 @pytest.mark.parametrize(
@@ -117,16 +108,13 @@ def test_wrong_inputs_are_reported_before_anything_is_installed(
     assert (ran.code, why in ran.out) == (2, True)
 
 
-def test_inputs_become_arguments_and_never_shell_code() -> None:
+def test_inputs_become_arguments_and_never_shell_code(monkeypatch: pytest.MonkeyPatch) -> None:
     inputs = {**dict.fromkeys(INPUTS, ""), "command": "check", "target": "a b; rm -rf /", "fix": "x y", "require": "z"}
     assert action.command_line(inputs) == [
         "check", "--target", "a b; rm -rf /", "--fix", "x", "--fix", "y", "--require", "z", "--output-format", "github",
     ]  # fmt: skip
-
-
-def test_the_default_is_the_python_of_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", os.path.dirname(sys.executable))
-    assert action.where(dict.fromkeys(INPUTS, "")) == ["--python", shutil.which("python")]
+    assert action.where(dict.fromkeys(INPUTS, "")) == ["--python", shutil.which("python")], "the Python of the job"
 
 
 def test_the_summary_s_table_escapes_its_cells() -> None:
@@ -144,22 +132,6 @@ def test_every_input_reaches_the_script() -> None:
     assert re.findall(r"run: (.*)", text) == ['python3 "$GITHUB_ACTION_PATH/run.py"']
 
 
-def hijack(workspace: Path) -> Path:
-    """Write modules into a workspace that would make every step of the action succeed."""
-    for name in "unhang", "pip":
-        (workspace / f"{name}.py").write_text("import sys; print('{}'); sys.exit(0)\n")
-    return workspace
-
-
-def test_modules_in_the_workspace_are_not_imported(
-    job: Job, pristine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(hijack(tmp_path))
-    ran = job.run(target=pristine)
-    assert (ran.code, "title=unhang mtp-cp-deadlock::needed" in ran.out) == (1, True)
-    assert "| `mtp-cp-deadlock` | needed |" in job.summary.read_text()
-
-
 @pytest.mark.parametrize(("version", "requirement"), [("", str(REPOSITORY)), ("1.2", "unhang==1.2")])
 def test_unhang_is_installed_into_an_environment_of_its_own(
     version: str, requirement: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -174,8 +146,8 @@ def test_unhang_is_installed_into_an_environment_of_its_own(
 
 
 @pytest.mark.slow
-def test_by_default_the_unhang_of_the_action_is_installed(pristine: Path, tmp_path: Path) -> None:
-    env = {"UNHANG_COMMAND": "check", "UNHANG_TARGET": str(pristine), "RUNNER_TEMP": str(tmp_path)}
+def test_by_default_the_unhang_of_the_action_is_installed(site: Path, tmp_path: Path) -> None:
+    env = {"UNHANG_COMMAND": "check", "UNHANG_TARGET": str(site), "RUNNER_TEMP": str(tmp_path)}
     if subprocess.run([sys.executable, "-m", "ensurepip", "--version"], capture_output=True, check=False).returncode:
         pytest.skip("this Python has no ensurepip, so the action cannot create its environment")
     (tmp_path / "workspace").mkdir()

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import nightly_issues
 import nightly_judge as judge
@@ -44,11 +40,13 @@ def test_a_green_night_does_nothing(github: GitHub) -> None:
 
 
 def test_trouble_opens_one_issue_for_each_upstream_with_the_log(github: GitHub) -> None:
-    keep(github, verl_main=BAD, verl_radar=BAD, ms_swift_radar=BAD)
+    keep(github, verl_main=BAD, verl_radar=BAD, ms_swift_radar=BAD, proofs=judge.missing("proofs"))
     assert github.open_titles() == [
         "Nightly trouble with verl: verl-main, verl-radar",
         "Nightly trouble with ms-swift: ms-swift-radar",
+        "Nightly trouble with all upstreams: proofs",
     ]
+    assert "noxfile.py has no session 'proofs'" in github.issues[2]["body"]
     body = github.issues[0]["body"]
     assert (body.count("the log"), URL in body, github.issues[0]["labels"]) == (2, True, ["nightly"])
 
@@ -76,33 +74,22 @@ def test_an_issue_is_found_on_any_page_and_others_are_left_alone(github: GitHub)
     mine = github.add(title="old", body=mark, labels=["nightly"])
     keep(github, verl_main=BAD)
     assert mine["title"] == "Nightly trouble with verl: verl-main"
-    assert {item["title"] for item in others} | {pull["title"], without_label["title"]} == {
-        "theirs",
-        "pull",
-        "a stranger's",
-    }
+    titles = {item["title"] for item in (*others, pull, without_label)}
+    assert titles == {"theirs", "pull", "a stranger's"}
     assert len(github.issues) == 133
-
-
-def test_a_missing_session_is_trouble(github: GitHub) -> None:
-    keep(github, proofs=judge.missing("proofs"))
-    assert github.open_titles() == ["Nightly trouble with all upstreams: proofs"]
-    assert "noxfile.py has no session 'proofs'" in github.issues[0]["body"]
 
 
 def test_good_news_is_one_issue(github: GitHub) -> None:
     news = GREEN._replace(news=(("verl", "mtp-cp-deadlock", "branch main"),))
-    keep(github, verl_main=news, verl_radar=news._replace(news=(("verl", "mtp-cp-deadlock", "release 0.9.0rc1"),)))
-    assert github.open_titles() == ["Good news: verl has fixed mtp-cp-deadlock"]
-    assert "In branch main, release 0.9.0rc1" in github.issues[0]["body"]
-    github.issues[0]["state"] = "closed"
-    keep(github, verl_main=news)
-    assert len(github.issues) == 1
-
-
-def test_trouble_of_one_job_does_not_hide_news_of_another(github: GitHub) -> None:
-    keep(github, verl_main=GREEN._replace(news=(("verl", "f", "branch main"),)), verl_radar=BAD)
-    assert len(github.open_titles()) == 2
+    radar = news._replace(news=(("verl", "mtp-cp-deadlock", "release 0.9.0rc1"),))
+    keep(github, verl_main=news, verl_radar=radar, verl_tests_main=BAD)
+    titles = ["Nightly trouble with verl: verl-tests-main", "Good news: verl has fixed mtp-cp-deadlock"]
+    assert github.open_titles() == titles, "trouble of one job does not hide news of another"
+    assert "In branch main, release 0.9.0rc1" in github.issues[1]["body"]
+    github.issues[1]["state"] = "closed"
+    keep(github, verl_main=news, verl_tests_main=BAD)
+    assert github.open_titles() == titles[:1]
+    assert sorted(github.labels) == ["fixed-upstream", "nightly"]
 
 
 def test_a_log_cannot_break_out_of_its_quotation(github: GitHub) -> None:
@@ -117,12 +104,6 @@ def test_a_body_fits_into_an_issue(github: GitHub) -> None:
     long = BAD._replace(log="x" * 100_000)
     keep(github, **{job.name.replace("-", "_"): long for job in plan.jobs()})
     assert max(len(issue["body"]) for issue in github.issues) < 65_536
-
-
-def test_the_labels_are_created_once(github: GitHub) -> None:
-    keep(github, verl_main=BAD)
-    keep(github, verl_main=BAD)
-    assert sorted(github.labels) == ["fixed-upstream", "nightly"]
 
 
 @pytest.mark.parametrize("call", ["GET /repos/them/unhang/labels", "GET /repos/them/unhang/issues", "POST", "PATCH"])
@@ -144,54 +125,37 @@ def issues(folder: Path, github: GitHub) -> cli.Ran:
         "GITHUB_RUN_ID": "7",
         "GITHUB_TOKEN": "secret",
     }
-    return cli.python(SCRIPTS / "nightly_issues.py", folder, env=env)
+    return cli.python("-S", SCRIPTS / "nightly_issues.py", folder, env=env)  # -S: the standard library alone
 
 
-def results(folder: Path, **changed: Mapping[str, Any] | str | None) -> Path:
-    folder.mkdir(exist_ok=True)
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    """A folder with a green result of each job."""
     for job in plan.jobs():
-        result = changed.get(job.name.replace("-", "_"), GREEN._asdict())
-        if result is not None:
-            (folder / f"{job.name}.json").write_text(result if isinstance(result, str) else json.dumps(result))
-    return folder
+        (tmp_path / f"{job.name}.json").write_text(json.dumps(GREEN._asdict()))
+    return tmp_path
 
 
-def test_all_green_results_are_no_issue(github: GitHub, tmp_path: Path) -> None:
-    assert issues(results(tmp_path / "results"), github) == (0, "all green, and no news\n", "")
+def test_all_green_results_are_no_issue_and_an_api_that_is_down_fails_the_job(github: GitHub, results: Path) -> None:
+    assert issues(results, github) == (0, "all green, and no news\n", "")
+    github.failing = "GET"
+    ran = issues(results, github)
+    assert (ran.code, "503" in ran.err, "secret" in ran.err) == (2, True, False)
 
 
-def test_a_job_without_a_result_is_trouble(github: GitHub, tmp_path: Path) -> None:
-    ran = issues(results(tmp_path / "results", verl_main=None), github)
+def test_a_job_without_a_result_is_trouble(github: GitHub, results: Path) -> None:
+    (results / "verl-main.json").unlink()
+    ran = issues(results, github)
     assert ran.out == "opened: Nightly trouble with verl: verl-main\n"
     assert "the job left no result" in github.issues[0]["body"]
 
 
 @pytest.mark.parametrize(
     "content",
-    [
-        "",
-        "[]",
-        '{"outcome": "green"}',
-        json.dumps({**GREEN._asdict(), "news": [["verl", "f"]]}),
-        json.dumps({**GREEN._asdict(), "news": [["verl", "f", "@everyone"]]}),
-        json.dumps({**GREEN._asdict(), "news": [["verl", "f", 7]]}),
-    ],
+    ["", "[]", '{"outcome": "green"}']
+    + [json.dumps({**GREEN._asdict(), "news": [news]}) for news in (["u", "f"], ["u", "f", "@all"], ["u", "f", 7])],
 )
-def test_an_unreadable_result_is_trouble(github: GitHub, tmp_path: Path, content: str) -> None:
-    assert issues(results(tmp_path / "results", verl_main=content), github).code == 0
+def test_an_unreadable_result_is_trouble(github: GitHub, results: Path, content: str) -> None:
+    (results / "verl-main.json").write_text(content)
+    assert issues(results, github).code == 0
     assert github.open_titles() == ["Nightly trouble with verl: verl-main"]
-
-
-def test_an_api_that_is_down_fails_the_job(github: GitHub, tmp_path: Path) -> None:
-    github.failing = "GET"
-    ran = issues(results(tmp_path / "results"), github)
-    assert (ran.code, "503" in ran.err, "secret" in ran.err) == (2, True, False)
-
-
-def test_the_script_needs_only_the_standard_library(github: GitHub, tmp_path: Path) -> None:
-    env = {"GITHUB_API_URL": github.url, "GITHUB_REPOSITORY": "them/unhang", "GITHUB_SERVER_URL": "https://ci"}
-    command = [sys.executable, "-S", str(SCRIPTS / "nightly_issues.py"), str(results(tmp_path / "results"))]
-    done = subprocess.run(
-        command, env={**os.environ, **env, "GITHUB_RUN_ID": "7", "GITHUB_TOKEN": "x"}, capture_output=True, check=False
-    )
-    assert done.returncode == 0, done.stderr

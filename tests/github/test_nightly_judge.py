@@ -15,27 +15,31 @@ def rows(*verdicts: str, **fields: Any) -> str:
     return json.dumps({"schema": 1, "results": [{**row, "verdict": verdict} for verdict in verdicts]})
 
 
-def test_a_needed_fix_is_no_trouble() -> None:
-    assert judge.by_verdicts(Ran(1, rows("needed", "not-affected"), ""), "branch main", {}).outcome == "green"
+@pytest.mark.parametrize(
+    "out",
+    [
+        rows("needed", "not-affected"),
+        rows("unlisted", code="older-than-floor"),
+        f"Looking in links: {{}}\n{rows('applied')}\nbye",
+    ],
+    ids=["needed", "abandoned branch", "lines of pip around it"],
+)
+def test_known_verdicts_are_no_trouble(out: str) -> None:
+    assert judge.by_verdicts(Ran(1, out, ""), "branch main", {}).outcome == "green"
+
+
+@pytest.mark.parametrize(
+    "ran", [Ran(2, '{"schema": 1, "error": {}}', "why"), Ran(1, "no JSON", ""), Ran(0, "[1]", ""), Ran(0, "{}", "")]
+)
+def test_neither_verdicts_nor_answers_are_trouble(ran: Ran) -> None:
+    for result, what in (judge.by_verdicts(ran, "", {}), "verdicts"), (judge.by_answers(ran, ["verl"]), "answers"):
+        assert (result.outcome, result.detail) == ("trouble", f"exit code {ran.code}, and no {what}")
 
 
 @pytest.mark.parametrize("verdict", ["drifted", "unlisted"])
 def test_an_unknown_shape_is_trouble_and_in_the_log(verdict: str) -> None:
     result = judge.by_verdicts(Ran(1, rows("needed", verdict), ""), "branch main", {})
     assert (result.outcome, result.log) == ("trouble", f"verl branch main f {verdict} g -: d")
-
-
-def test_an_abandoned_branch_is_no_trouble() -> None:
-    assert judge.by_verdicts(Ran(1, rows("unlisted", code="older-than-floor"), ""), "", {}).outcome == "green"
-
-
-@pytest.mark.parametrize("ran", [Ran(2, '{"schema": 1, "error": {}}', "why"), Ran(1, "no JSON", ""), Ran(0, "[1]", "")])
-def test_no_verdicts_are_trouble(ran: Ran) -> None:
-    assert judge.by_verdicts(ran, "", {}).outcome == "trouble"
-
-
-def test_lines_of_pip_around_the_verdicts_are_ignored() -> None:
-    assert judge.by_verdicts(Ran(0, f"Looking in links: {{}}\n{rows('applied')}\nbye", ""), "", {}).outcome == "green"
 
 
 @pytest.mark.parametrize(("newest", "is_news"), [("needed", True), ("fixed-upstream", False), (None, False)])
@@ -74,12 +78,6 @@ def test_answers_about_other_upstreams_do_not_count() -> None:
                     (("proven", "verl"), ("failed", "megatron-core")))  # fmt: skip
     assert judge.by_answers(Ran(1, json.dumps({"results": ours + beside}), ""), ["verl"]).outcome == "green"
     assert judge.by_answers(Ran(1, json.dumps({"results": beside}), ""), ["verl"]).outcome == "trouble"
-
-
-@pytest.mark.parametrize("ran", [Ran(2, '{"schema": 1, "error": {}}', "why"), Ran(0, "nothing", ""), Ran(0, "{}", "")])
-def test_no_answers_are_trouble(ran: Ran) -> None:
-    result = judge.by_answers(ran, ["verl"])
-    assert (result.outcome, result.detail) == ("trouble", f"exit code {ran.code}, and no answers")
 
 
 def test_a_long_log_keeps_its_end() -> None:

@@ -43,11 +43,8 @@ def test_a_missing_session_is_not_green(tmp_path: Path) -> None:
     code, result = run(tmp_path, "proofs", "--nox", nox(tmp_path, "sweep"))
     assert (code, result["outcome"]) == (1, "missing")
     assert result["detail"] == "noxfile.py has no session 'proofs': it was not run"
-
-
-def test_the_real_noxfile_has_the_sessions_that_are_planned() -> None:
     sessions = set(re.findall(r"^def (\w+)\(session", (REPOSITORY / "noxfile.py").read_text(), flags=re.MULTILINE))
-    assert {job.what for job in plan.jobs()} - {plan.CHECK, plan.RADAR} <= sessions
+    assert {job.what for job in plan.jobs()} - {plan.CHECK, plan.RADAR} <= sessions, "the real one has all"
 
 
 def test_a_session_gets_its_arguments_and_is_judged_by_its_code(tmp_path: Path) -> None:
@@ -86,17 +83,23 @@ def remote(tmp_path: Path) -> Path:
     return publish(work, tmp_path / "server" / "verl-project" / "verl")
 
 
+def test_a_branch_or_an_index_that_cannot_be_reached_is_trouble(
+    tmp_path: Path, remote: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("UNHANG_INDEX", "http://127.0.0.1:9/simple/")
+    code, result = run(tmp_path, "verl-main", "--remote", f"file://{tmp_path}/nowhere")
+    assert (code, result["detail"]) == (1, "the source could not be fetched")
+    assert result["log"].startswith("git clone failed with 128: ")
+    session = nox(tmp_path, "prove")
+    code, result = run(tmp_path, "verl-prove-pre-release", "--remote", f"file://{tmp_path}/server", "--nox", session)
+    assert (code, result["detail"]) == (1, "the source could not be fetched")
+    assert "the index has no answer about verl" in result["log"]
+
+
 def test_the_tip_of_a_branch_is_checked(tmp_path: Path, remote: Path) -> None:
     code, result = run(tmp_path, "verl-main", "--remote", f"file://{tmp_path}/server")
     assert (code, result["outcome"]) == (1, "trouble")
     assert "verl branch main mtp-cp-deadlock unlisted MegatronEngine.forward_backward_batch" in result["log"]
-
-
-def test_a_branch_that_cannot_be_fetched_is_trouble(tmp_path: Path) -> None:
-    code, result = run(tmp_path, "verl-main", "--remote", f"file://{tmp_path}/nowhere")
-    assert (code, result["detail"]) == (1, "the source could not be fetched")
-    assert result["log"].startswith("git clone failed with 128: ")
-    assert "does not appear to be a git repository" in result["log"]
 
 
 @pytest.fixture
@@ -151,10 +154,8 @@ def test_a_tagged_pre_release_is_tested_and_proved_by_its_tag(
 def test_a_pre_release_without_a_tag_is_proved_from_its_wheel_and_not_tested(
     tmp_path: Path, server: str, remote: Path, served: fake_index.FakeIndex
 ) -> None:
-    about = {
-        "verl-0.10.0.dev0.dist-info/METADATA": "Metadata-Version: 2.1\nName: verl\nVersion: 0.10.0.dev0\n",
-        "verl-0.10.0.dev0.dist-info/WHEEL": "Wheel-Version: 1.0\n",
-    }
+    metadata = "Metadata-Version: 2.1\nWheel-Version: 1.0\nName: verl\nVersion: 0.10.0.dev0\n"
+    about = {f"verl-0.10.0.dev0.dist-info/{name}": metadata for name in ("METADATA", "WHEEL")}
     served.add("verl", "0.10.0.dev0", {"verl/a.py": "", "of_the_wheel.py": "", **about})
     options = ["--remote", server, "--nox"]
     result = run(tmp_path, "verl-prove-pre-release", *options, prover(tmp_path))[1]
@@ -172,10 +173,3 @@ def test_a_pre_release_older_than_the_newest_release_is_not_run(
     session = nox(tmp_path, "upstream", "prove", code=1)
     code, result = run(tmp_path, f"verl-{kind}-pre-release", "--remote", server, "--nox", session)
     assert (code, result["detail"]) == (0, "not run: no pre-release is newer than the newest release")
-
-
-def test_an_index_that_is_down_is_trouble(tmp_path: Path, server: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("UNHANG_INDEX", "http://127.0.0.1:9/simple/")
-    code, result = run(tmp_path, "verl-prove-pre-release", "--remote", server, "--nox", prover(tmp_path))
-    assert (code, result["detail"]) == (1, "the source could not be fetched")
-    assert "the index has no answer about verl" in result["log"]

@@ -39,18 +39,10 @@ def seen_in(code: str) -> Observation:
     return observe_bytes("/site/verl/one.py", code.encode(), "run", {})
 
 
-def table_of(state: str, note: str = "") -> ShapeTable:
-    """A table in which the shape of ONE has this state."""
-    return gates.shape_table({(RUN, ONE): Shape(state, None, tuple(NAMES), note)})
-
-
 def test_the_verdicts_are_ordered_and_every_state_has_one() -> None:
     assert len(set(URGENCY)) == len(URGENCY) == 6
     assert set(URGENCY) > set(BY_STATE.values()) > SETTLED
     assert URGENCY.index("drifted") < URGENCY.index("needed") < URGENCY.index("applied")
-
-
-# -- what cannot be judged --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -64,85 +56,66 @@ def test_the_verdicts_are_ordered_and_every_state_has_one() -> None:
     ],
 )
 def test_what_cannot_be_judged_has_drifted(problem: str, detail: str, hint: str) -> None:
-    verdict = verdict_on(Observation("/x", b"", problem=problem, detail="WHY"))
-    assert verdict == ("drifted", problem, detail, f"{hint}, then run `unhang check` again", None)
-
-
-def test_a_link_out_of_an_editable_installation_has_a_hint_of_its_own() -> None:
-    verdict = verdict_on(Observation("/x", b"", problem="outside", detail="a link"), kind="editable")
-    assert "--source DIR" in verdict.hint
-    assert "editable_mode=strict" in verdict.hint
+    seen = Observation("/x", b"", problem=problem, detail="WHY")
+    assert verdict_on(seen) == ("drifted", problem, detail, f"{hint}, then run `unhang check` again", None)
+    editable = verdict_on(seen, kind="editable").hint
+    assert ("--source DIR" in editable, "editable_mode=strict" in editable) == (problem == "outside",) * 2
 
 
 # -- no such function -------------------------------------------------------------------------------------------------
 
 
-def without_the_function() -> dict[str, Release]:
-    return {version: Release(version, False, {"verl/one.py::run": None}) for version in ("1.0", "2.0")}
+def test_a_function_that_is_not_there_is_not_affected_unless_the_release_has_it() -> None:
+    releases = {"1.0": Release("1.0", False, {"verl/one.py::run": None})}
+    for data, detail in (None, "the file does not exist"), (b"", "the file does not define the function"):
+        verdict = verdict_on(Observation("/x", data), releases=releases)
+        assert verdict == Verdict("not-affected", detail=detail)
+        verdict = verdict_on(Observation("/x", data))
+        assert verdict[:3] == ("drifted", "function-gone", f"{detail}, but release 1.0 has it")
+        assert "run was moved to" in verdict.hint
 
 
-def test_a_function_that_is_not_there_is_not_affected() -> None:
-    releases = without_the_function()
-    assert verdict_on(Observation("/x", None), releases=releases) == Verdict(
-        "not-affected", detail="the file does not exist"
-    )
-    assert verdict_on(Observation("/x", b""), releases=releases) == Verdict(
-        "not-affected", detail="the file does not define the function"
-    )
+NEWER = ("newer-than-matrix", "newer than every release in the matrix", "nearest supported version: 2.0")
+OLDER = ("older-than-floor", "older than every release in the matrix", "nearest supported version: 1.0")
 
 
-def test_a_function_that_the_release_has_and_this_copy_lacks_has_drifted() -> None:
-    verdict = verdict_on(Observation("/x", b""))
-    assert (verdict.verdict, verdict.code) == ("drifted", "function-gone")
-    assert verdict.detail == "the file does not define the function, but release 1.0 has it"
-    assert "run was moved to" in verdict.hint
-
-
-@pytest.mark.parametrize(
-    ("version", "code"),
-    [
-        ("2.1", "newer-than-matrix"),
-        ("3.0rc1", "newer-than-matrix"),
-        ("0.9", "older-than-floor"),
-        ("2.0.post1", None),
-        ("2.0rc1", None),
-        ("1.5", None),
-        ("1.0rc1", None),
-        ("main", None),
-        (None, None),
-    ],
-)
-def test_a_version_outside_the_matrix_is_unlisted(version: str | None, code: str | None) -> None:
+@pytest.mark.parametrize(("version", "how"), [("2.1", NEWER), ("3.0rc1", NEWER), ("0.9", OLDER)])
+def test_a_version_outside_the_matrix_is_unlisted(version: str, how: tuple[str, str, str]) -> None:
+    code, reason, nearest = how
     verdict = verdict_on(Observation("/x", b""), version=version)
-    assert (verdict.verdict, verdict.code) == ("unlisted" if code else "not-affected", code)
-    if code is not None:
-        assert f"{version} is {'newer' if 'newer' in code else 'older'} than every release" in verdict.detail
-        assert verdict.hint == f"nearest supported version: {'2.0' if 'newer' in code else '1.0'}"
+    detail = f"the file does not define the function; {version} is {reason}"
+    assert verdict == Verdict("unlisted", code, detail, nearest)
+    verdict = verdict_on(seen_in(EDITED), version=version)
+    assert (verdict.verdict, verdict.code) == ("unlisted", code)
+    assert f"{version} is {reason}" in verdict.detail
+    assert verdict.hint.startswith(f"{nearest}; ")
+    assert "--unverified" in verdict.hint
+    assert verdict_on(Observation("/x", b"", on_record=True), version=version).verdict == "not-affected"
+    assert verdict_on(Observation("/x", b""), version=version, releases={}).verdict == "not-affected"
 
 
-def test_a_file_on_record_is_never_unlisted() -> None:
-    assert verdict_on(Observation("/x", b"", on_record=True), version="9.0").verdict == "not-affected"
-    assert verdict_on(Observation("/x", b""), version="9.0", releases={}).verdict == "not-affected"
+@pytest.mark.parametrize("version", ["2.0.post1", "2.0rc1", "1.5", "1.0rc1", "main", None])
+def test_a_version_inside_the_matrix_is_not_unlisted(version: str | None) -> None:
+    assert verdict_on(Observation("/x", b""), version=version).verdict == "not-affected"
 
 
 # -- a shape on record ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("state", BY_STATE)
-def test_the_state_of_a_known_shape_gives_the_verdict(state: str) -> None:
-    seen = Observation("/x", ONE.encode(), shape=SHAPE, on_record=True)
-    verdict = verdict_on(seen, table=table_of(state, "a note"), version="9.0")
-    assert (verdict.verdict, verdict.code) == (BY_STATE[state], None), "whatever the version is"
-    assert verdict.detail.startswith("a note")
-    assert verdict.hint == ("unhang apply" if verdict.verdict == "needed" else "")
-
-
-def test_an_affected_shape_says_what_earlier_runs_did() -> None:
+def test_the_state_of_a_known_shape_gives_the_verdict() -> None:
     past = Past("another sha256", "another shape")
+    seen = Observation("/x", ONE.encode(), shape=SHAPE, on_record=True)
+    for state, before in {
+        "affected": "; patched before, and reinstalled or restored since",
+        "superseded": "; an older version of this rewrite is in place",
+    }.items():
+        table = gates.shape_table({(RUN, ONE): Shape(state, None, tuple(NAMES), "a note")})
+        assert verdict_on(seen, table=table, past=past) == Verdict("needed", None, f"a note{before}", "unhang apply")
+    for state in set(BY_STATE) - {"affected", "superseded"}:
+        table = gates.shape_table({(RUN, ONE): Shape(state, None, (), "a note")})
+        verdict = verdict_on(seen, table=table, version="9.0")
+        assert verdict == Verdict(BY_STATE[state], detail="a note"), "whatever the version is"
     assert verdict_on(seen_in(ONE)) == Verdict("needed", hint="unhang apply")
-    assert verdict_on(seen_in(ONE), past=past).detail == "patched before, and reinstalled or restored since"
-    older = "a note; an older version of this rewrite is in place"
-    assert verdict_on(seen_in(ONE), table=table_of("superseded", "a note"), past=past).detail == older
 
 
 def test_a_name_that_the_file_does_not_bind_has_drifted() -> None:
@@ -179,46 +152,27 @@ def test_an_unlisted_shape_with_upstreams_fix_in_it_is_fixed() -> None:
     assert "post-condition holds" in verdict.detail
 
 
-def test_an_unknown_shape_with_the_anchors_can_be_rewritten_all_the_same() -> None:
-    verdict = verdict_on(seen_in(EDITED))
-    assert (verdict.verdict, verdict.code) == ("drifted", "unknown-shape")
-    assert verdict.detail == (
-        "a shape nobody has verified; the rewrite's anchors match exactly once each; no known shape is close to it"
-    )
-    assert verdict.hint.endswith("unhang apply --unverified --fix gate")
+UNVERIFIED = "to rewrite it anyway: unhang apply --unverified --fix gate"
+BY_HAND = "reinstall the package, or change it by hand: unhang explain gate"
+KEEP = "reinstall the package and run `unhang apply`, or keep your edit: unhang explain gate"
+IN_PLACE = "our rewrite is in it (its post-condition holds)"
+ONCE = "expected once: start())"
+NO_ANCHOR = "the rewrite's anchor is missing or not unique"
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "why"),
+    ("code", "tried", "hint"),
     [
-        ("    start()\n    return", "    return", "not found: start()"),
-        ("    start()\n    return", "    start()\n    start()\n    return", "found 2 times, expected once: start()"),
-        ("def run", "@cached\ndef run", "not found: run without decorators"),
+        (EDITED, "the rewrite's anchors match exactly once each", UNVERIFIED),
+        (EDITED.replace("start()", "1", 1), f"{NO_ANCHOR} (not found: start())", BY_HAND),
+        (EDITED.replace("start()", "start()\n    start()", 1), f"{NO_ANCHOR} (found 2 times, {ONCE}", BY_HAND),
+        (EDITED.replace("def run", "@cached\ndef run"), f"{NO_ANCHOR} (not found: run without decorators)", BY_HAND),
+        (gates.gated(EDITED), f"{IN_PLACE}, but the function has been edited", KEEP),
     ],
 )
-def test_an_anchor_that_does_not_match_is_named(old: str, new: str, why: str) -> None:
-    verdict = verdict_on(seen_in(ONE.replace(old, new)))
-    assert (verdict.verdict, verdict.code) == ("drifted", "unknown-shape")
-    assert f"the rewrite's anchor is missing or not unique ({why})" in verdict.detail
-    assert verdict.hint == "reinstall the package, or change it by hand: unhang explain gate"
-
-
-def test_an_edit_of_our_rewrite_can_be_kept() -> None:
-    verdict = verdict_on(seen_in(gates.gated(EDITED)))
-    assert (verdict.verdict, verdict.code) == ("drifted", "unknown-shape")
-    assert "our rewrite is in it" in verdict.detail
-    assert "keep your edit" in verdict.hint
-
-
-@pytest.mark.parametrize(
-    ("version", "code", "nearest"), [("3.0", "newer-than-matrix", "2.0"), ("0.1", "older-than-floor", "1.0")]
-)
-def test_an_unknown_shape_of_a_version_outside_the_matrix_is_unlisted(version: str, code: str, nearest: str) -> None:
-    verdict = verdict_on(seen_in(EDITED), version=version)
-    assert (verdict.verdict, verdict.code) == ("unlisted", code)
-    assert f"{version} is " in verdict.detail
-    assert verdict.hint.startswith(f"nearest supported version: {nearest}; ")
-    assert "--unverified" in verdict.hint
+def test_an_unknown_shape_says_whether_the_rewrite_would_work(code: str, tried: str, hint: str) -> None:
+    detail = f"a shape nobody has verified; {tried}; no known shape is close to it"
+    assert verdict_on(seen_in(code)) == Verdict("drifted", "unknown-shape", detail, hint)
 
 
 def test_the_closest_known_shape_is_named_and_changes_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -237,5 +191,3 @@ def test_a_codemod_is_found_by_the_names_of_its_fix_and_function() -> None:
     assert isinstance(codemod(RUN), gates.Waits)
     with pytest.raises(KeyError):
         codemod(RUN._replace(function="other"))
-    with pytest.raises(ModuleNotFoundError):
-        codemod(RUN._replace(fix="no-such-fix"))

@@ -10,7 +10,7 @@ import pytest
 
 from support import wheels
 from unhang.compat.sweep import outlines
-from unhang.judge.nearest import Difference, Nearest, nearest
+from unhang.judge.nearest import Nearest, nearest
 from unhang.shapes import catalog, shape
 from unhang.shapes.catalog import OutlineTable, Release, Shape, ShapeTable, Target
 from unhang.shapes.outline import outline
@@ -31,39 +31,28 @@ def f(x):
 """
 
 
-def row_of(qualified: str, function: shape.Function, last: str) -> outlines.Row:
-    return outlines.Row(qualified, shape.digest(function), last, tuple(outline(function)))
-
-
 def function(code: str) -> shape.Function:
     (node,) = shape.find(shape.parse(code.encode()), "f")
     return node
 
 
 def look(
-    code: str, known: Mapping[str, tuple[str, Shape]], releases: Mapping[str, Release] | None = None
+    code: str,
+    known: Mapping[str, tuple[str, Shape]],
+    releases: Mapping[str, Release] | None = None,
+    key: tuple[str, str] = ("made-up", "f"),
 ) -> Nearest | None:
     """Return what is nearest to some code, of made-up known shapes: code -> where it was last, and its state."""
-    rows = [row_of("f", function(text), last) for text, (last, _) in known.items()]
+    nodes = [(function(text), last) for text, (last, _) in known.items()]
+    rows = [outlines.Row(key[1], shape.digest(node), last, tuple(outline(node))) for node, last in nodes]
     data = json.loads(outlines.render(rows))
-    table = OutlineTable(
-        data["kinds"],
-        data["blocks"],
-        {("f", row["shape"]): (row["outline"], row.get("last", "")) for row in data["outlines"]},
-    )
-    shapes = {("made-up", "f", row.shape): state for row, (_, state) in zip(rows, known.values())}
+    named = {(key[1], row["shape"]): (row["outline"], row.get("last", "")) for row in data["outlines"]}
+    shapes = {(*key, row.shape): state for row, (_, state) in zip(rows, known.values())}
+    table = OutlineTable(data["kinds"], data["blocks"], named)
     return nearest(TARGET, function(code), code.encode(), ShapeTable(shapes, {}), table, releases or {})
 
 
-def affected(note: str = "") -> Shape:
-    return Shape("affected", "0" * 16, (), note)
-
-
-def differs(old: str, new: str) -> list[Difference]:
-    """Return how KNOWN with one text replaced differs from KNOWN."""
-    assert KNOWN.count(old) == 1
-    found = look(KNOWN.replace(old, new), {KNOWN: ("2026-01-01 abc", affected())})
-    return [*found.differs] if found is not None else []
+AFFECTED = Shape("affected", "0" * 16, (), "a note")
 
 
 @pytest.mark.parametrize(
@@ -84,62 +73,53 @@ def differs(old: str, new: str) -> list[Difference]:
         ("        c = 3\n    else:\n", "    else:\n        c = 3\n",
          [(5, "added", "else", "else:"), (6, "moved", "Assign", "c = 3"), (7, "missing", "else", "d = 4")]),
         ("a = 1\n", 'a = "\x1b[31m\u4e2d"\n', [(2, "changed", "Assign", 'a = "?[31m\\u4e2d"')]),
+        ("a = 1\n", "# a comment\n\n    a = (1)\n", []),
         ("a = 1\n", f"a = {'1' * 100}\n", [(2, "changed", "Assign", f"a = {'1' * 73}...")]),
     ],
 )  # fmt: skip
 def test_where_two_functions_differ(old: str, new: str, wanted: list[tuple[int, str, str, str]]) -> None:
-    assert differs(old, new) == wanted
-
-
-def test_comments_and_layout_are_not_a_difference() -> None:
-    assert differs("a = 1\n", "# a comment\n\n    a = (1)\n") == []
+    assert KNOWN.count(old) == 1
+    found = look(KNOWN.replace(old, new), {KNOWN: ("2026-01-01 abc", AFFECTED)})
+    assert [*(found.differs if found is not None else ())] == wanted
 
 
 def test_the_closest_of_several_is_chosen() -> None:
     far, near = KNOWN.replace("a = 1", "a = 5").replace("d = 4", "d = 5"), KNOWN.replace("h = a + 1", "h = a")
-    code = KNOWN.replace("d = 4", "d = 6")
     for order in ([far, near, KNOWN], [KNOWN, near, far]):
-        found = look(code, {text: ("2026-01-01 abc", affected()) for text in order})
+        found = look(KNOWN.replace("d = 4", "d = 6"), dict.fromkeys(order, ("2026-01-01 abc", AFFECTED)))
         assert found is not None
         assert (found.shape, len(found.differs)) == (shape.digest(function(KNOWN)), 1)
 
 
 def test_of_equally_close_shapes_the_newest_is_chosen_and_what_upstream_never_had_comes_last() -> None:
-    last = {f"d = {number}": place for number, place in enumerate(("", "2025-12-31 fff", "2026-01-01 000", ""))}
-    for order in (list(last), list(last)[::-1]):
-        known = {KNOWN.replace("d = 4", text): (last[text], affected("a note")) for text in order}
-        found = look(KNOWN, known)
+    places = list(enumerate(("", "2025-12-31 fff", "2026-01-01 000", "")))
+    for order in (places, places[::-1]):
+        found = look(KNOWN, {KNOWN.replace("d = 4", f"d = {number}"): (place, AFFECTED) for number, place in order})
         assert found is not None
         assert found.where == "last in 2026-01-01 000"
         assert found.shape == shape.digest(function(KNOWN.replace("d = 4", "d = 2")))
 
 
-def test_no_shape_is_close_if_more_differs_than_is_equal() -> None:
-    code = "def f(y):\n    return 1\n"
-    assert look(code, {KNOWN: ("2026-01-01 abc", affected())}) is None
-    assert look(code, {}) is None
+def test_no_shape_is_close_if_more_differs_than_is_equal_or_it_is_of_another_fix_or_function() -> None:
+    known = {KNOWN: ("2026-01-01 abc", AFFECTED)}
+    assert look("def f(y):\n    return 1\n", known) is None
+    assert look(KNOWN.replace("a = 1", "a = 2"), {}) is None
+    for key, there in {("other", "f"): False, ("made-up", "g"): False, ("made-up", "f"): True}.items():
+        assert (look(KNOWN.replace("a = 1", "a = 2"), known, key=key) is not None) is there
 
 
-def test_only_shapes_of_the_same_fix_and_function_are_looked_at() -> None:
-    rows = [row_of("f", function(KNOWN), "")]
-    data = json.loads(outlines.render(rows))
-    table = OutlineTable(data["kinds"], data["blocks"], {("f", rows[0].shape): (data["outlines"][0]["outline"], "")})
-    code = KNOWN.replace("a = 1", "a = 2")
-    for key, wanted in {("other", "f"): None, ("made-up", "g"): None, ("made-up", "f"): rows[0].shape}.items():
-        shapes = ShapeTable({(*key, rows[0].shape): affected()}, {})
-        found = nearest(TARGET, function(code), code.encode(), shapes, table, {})
-        assert (found.shape if found is not None else None) == wanted
+OURS = Shape("ours", None, (), "")
 
 
 @pytest.mark.parametrize(
     ("versions", "last", "state", "where"),
     [
-        (["1.0", "1.10", "1.9", "2.0.dev0"], "2026-01-01 abc", affected(), "verl 1.0 to 1.10"),
-        (["1.0rc1"], "2026-01-01 abc", affected(), "verl 1.0rc1"),
-        (["1.0.dev2", "1.0.dev1"], "", affected(), "verl 1.0.dev1 to 1.0.dev2"),
-        ([], "2026-01-01 abc", affected("a note"), "last in 2026-01-01 abc"),
-        ([], "", affected("pull request 1 applied"), "pull request 1 applied"),
-        ([], "", Shape("ours", None, (), ""), "our own rewrite"),
+        (["1.0", "1.10", "1.9", "2.0.dev0"], "2026-01-01 abc", AFFECTED, "verl 1.0 to 1.10"),
+        (["1.0rc1"], "2026-01-01 abc", AFFECTED, "verl 1.0rc1"),
+        (["1.0.dev2", "1.0.dev1"], "", AFFECTED, "verl 1.0.dev1 to 1.0.dev2"),
+        ([], "2026-01-01 abc", AFFECTED, "last in 2026-01-01 abc"),
+        ([], "", AFFECTED, "a note"),
+        ([], "", OURS, "our own rewrite"),
     ],
 )
 def test_where_the_known_shape_is_found(versions: list[str], last: str, state: Shape, where: str) -> None:
@@ -152,7 +132,7 @@ def test_where_the_known_shape_is_found(versions: list[str], last: str, state: S
 
 
 def test_the_sentence_has_the_count_and_the_first_difference() -> None:
-    found = look(KNOWN.replace("    a = 1\n", "").replace("d = 4", "d = 5"), {KNOWN: ("", Shape("ours", None, (), ""))})
+    found = look(KNOWN.replace("    a = 1\n", "").replace("d = 4", "d = 5"), {KNOWN: ("", OURS)})
     assert found is not None
     assert found.sentence() == (
         f"closest known shape: {shape.digest(function(KNOWN))} (ours; our own rewrite), 2 statements differ, first at "
@@ -172,17 +152,15 @@ def test_a_real_function_with_one_more_statement_is_nearest_to_itself() -> None:
                 continue
             before = shape.digest(found[0])
             found[0].body[-1:-1] = ast.parse("made_up = 'by a fork'").body
-            text = ast.unparse(ast.Module([found[0]], []))
+            text = ast.unparse(found[0])
             (changed,) = ast.parse(text).body
             assert isinstance(changed, ast.FunctionDef)
-            near = nearest(
-                target, changed, text.encode(), catalog.shape_table(), catalog.outlines(),
-                catalog.releases()[target.upstream],
-            )  # fmt: skip
+            table, releases = catalog.shape_table(), catalog.releases()[target.upstream]
+            near = nearest(target, changed, text.encode(), table, catalog.outlines(), releases)
             assert near is not None
-            assert (near.shape, [item.how for item in near.differs]) == (before, ["added"])
-            assert near.differs[0].text == "made_up = 'by a fork'"
-            assert near.state == catalog.shape_table().shapes[target.fix, target.function, before].state
-            assert (f"{target.upstream} " in near.where) is True
+            assert near.shape == before
+            assert [(item.how, item.text) for item in near.differs] == [("added", "made_up = 'by a fork'")]
+            assert near.state == table.shapes[target.fix, target.function, before].state
+            assert f"{target.upstream} " in near.where
             seen += 1
     assert seen >= 9

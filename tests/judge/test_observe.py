@@ -9,79 +9,58 @@ from pathlib import Path
 import pytest
 
 from support import gates
-from unhang.judge.observe import below_package, file_of, observe, observe_bytes, package_of
+from unhang.judge.observe import Observation, below_package, file_of, observe, observe_bytes, package_of
 from unhang.records import Installation
 from unhang.shapes.catalog import ShapeTable, Target
 
-NOTHING = ShapeTable({}, {})
 
-
-def look(root: Path) -> tuple[str | None, str | None]:
-    """The problem and the shape that are observed of ``run`` in one.py."""
-    seen = observe(gates.installation(root), gates.RUN, NOTHING)
-    return seen.problem, seen.shape
+def look(root: Path) -> Observation:
+    return observe(gates.installation(root), gates.RUN, ShapeTable({}, {}))
 
 
 def test_a_file_is_read_with_its_real_path(tmp_path: Path) -> None:
-    seen = observe(gates.lay_out(tmp_path), gates.RUN, NOTHING)
-    assert seen.path == seen.real == str(tmp_path / "verl/one.py")
-    assert (seen.data, seen.sha256) == (gates.ONE.encode(), hashlib.sha256(gates.ONE.encode()).hexdigest())
-    assert (seen.shape, seen.on_record, seen.problem) == (gates.shape_of(gates.ONE), False, None)
-    assert seen.names == frozenset({"start", "wait", "run", "Loop"})
+    gates.lay_out(tmp_path)
+    path, data, names = str(tmp_path / "verl/one.py"), gates.ONE.encode(), frozenset({"start", "wait", "run", "Loop"})
+    sha256 = hashlib.sha256(data).hexdigest()
+    wanted = Observation(path, data, sha256, gates.shape_of(gates.ONE), names=names, real=path)
+    assert look(tmp_path) == wanted
 
 
 def test_a_missing_file_is_not_a_problem(tmp_path: Path) -> None:
-    seen = observe(gates.installation(tmp_path), gates.RUN, NOTHING)
-    assert (seen.data, seen.shape, seen.problem, seen.real) == (None, None, None, "")
+    nothing = Observation(str(tmp_path / "verl/one.py"), None)
+    assert look(tmp_path) == nothing
     (tmp_path / "verl").write_text("a file instead of the package\n")
-    assert observe(gates.installation(tmp_path), gates.RUN, NOTHING).data is None
+    assert look(tmp_path) == nothing
 
 
-def test_a_pipe_or_a_folder_is_not_opened(tmp_path: Path) -> None:
+def test_what_is_no_file_of_the_package_is_not_opened(tmp_path: Path) -> None:
     (tmp_path / "verl").mkdir()
-    os.mkfifo(tmp_path / "verl/one.py")
-    assert look(tmp_path) == ("not-a-file", None)
-    (tmp_path / "verl/one.py").unlink()
-    (tmp_path / "verl/one.py").mkdir()
-    assert look(tmp_path) == ("not-a-file", None)
-
-
-def test_a_link_that_leads_out_of_the_package_is_not_followed(tmp_path: Path) -> None:
-    outside = tmp_path / "verl-of-another" / "one.py"
-    outside.parent.mkdir()
+    path = tmp_path / "verl/one.py"
+    os.mkfifo(path)
+    assert look(tmp_path).problem == "not-a-file"
+    path.unlink()
+    path.mkdir()
+    assert look(tmp_path).problem == "not-a-file"
+    path.rmdir()
+    path.touch()
+    os.truncate(path, 16 * 1024 * 1024 + 1)
+    assert look(tmp_path).problem == "too-large"
+    path.unlink()
+    outside = tmp_path / "verl-of-another.py"
     outside.write_text(gates.ONE)
-    (tmp_path / "verl").mkdir()
-    (tmp_path / "verl/one.py").symlink_to(outside)
-    seen = observe(gates.installation(tmp_path), gates.RUN, NOTHING)
+    path.symlink_to(outside)
+    seen = look(tmp_path)
     assert (seen.problem, seen.data, seen.shape) == ("outside", b"", None)
     assert str(outside) in seen.detail
 
 
-def test_a_link_inside_the_package_is_followed(tmp_path: Path) -> None:
-    gates.lay_out(tmp_path, {"verl/moved.py": gates.ONE})
-    (tmp_path / "verl/one.py").symlink_to("moved.py")
-    seen = observe(gates.installation(tmp_path), gates.RUN, NOTHING)
-    assert (seen.problem, seen.shape) == (None, gates.shape_of(gates.ONE))
-    assert (seen.path, seen.real) == (str(tmp_path / "verl/one.py"), str(tmp_path / "verl/moved.py"))
-
-
-def test_a_linked_package_is_the_installation_itself(tmp_path: Path) -> None:
-    gates.lay_out(tmp_path / "checkout")
+def test_a_link_inside_the_package_and_a_linked_package_are_followed(tmp_path: Path) -> None:
+    gates.lay_out(tmp_path / "checkout", {"verl/moved.py": gates.ONE})
+    (tmp_path / "checkout/verl/one.py").symlink_to("moved.py")
     (tmp_path / "verl").symlink_to(tmp_path / "checkout/verl")
-    assert look(tmp_path) == (None, gates.shape_of(gates.ONE))
-
-
-def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
-    gates.lay_out(tmp_path)
-    os.truncate(tmp_path / "verl/one.py", 16 * 1024 * 1024 + 1)
-    assert look(tmp_path) == ("too-large", None)
-
-
-def test_a_file_that_cannot_be_read_raises(tmp_path: Path) -> None:
-    (tmp_path / "verl").mkdir()
-    (tmp_path / "verl/one.py").symlink_to("one.py")
-    with pytest.raises(OSError):
-        observe(gates.installation(tmp_path), gates.RUN, NOTHING)
+    seen = look(tmp_path)
+    assert (seen.problem, seen.shape) == (None, gates.shape_of(gates.ONE))
+    assert (seen.path, seen.real) == (str(tmp_path / "verl/one.py"), str(tmp_path / "checkout/verl/moved.py"))
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from unhang.prove.cases import BROKEN, PASSED, Case, Outcome
@@ -16,7 +17,11 @@ def verdict(case: Case, untouched: Outcome, patched: Outcome) -> str:
     return "" if patched.status == PASSED else f"patched source {patched.status}: {patched.detail}"
 
 
-def survivors(outcomes: Mapping[str, Outcome]) -> str:
-    """Return the outcomes, by case, that are no failure of a variant that must fail; empty where all are failures."""
-    wrong = [name for name, outcome in outcomes.items() if outcome.status in (PASSED, BROKEN)]
-    return "; ".join(f"{name} {outcomes[name].status}: {outcomes[name].detail}" for name in wrong)
+def survivors(outcomes: Mapping[str, Outcome], ends: str = "") -> str:
+    """Return the outcomes, by case, that are no failure of a variant, or do not match ``ends``; empty if all are."""
+    texts = {name: f"{outcome.status}: {outcome.detail}" for name, outcome in outcomes.items()}
+    return "; ".join(
+        f"{name} {text}"
+        for name, text in texts.items()
+        if outcomes[name].status in (PASSED, BROKEN) or not re.search(ends, text)
+    )

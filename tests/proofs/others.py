@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 from collections.abc import Callable
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from git import GitError, Repo
@@ -14,19 +15,53 @@ from git import GitError, Repo
 from support import wheels
 from unhang.compat import upstreams
 from unhang.compat.sweep import as_written as pull_request
-from unhang.prove.host import Other
+
+
+class Other(NamedTuple):
+    """A third variant of the source: half of the patch, or a pull request as written."""
+
+    change: Callable[[bytes, bytes], bytes]
+    """Makes the file of this variant from the untouched file and the patched one."""
+    fails: tuple[str, ...]
+    """The cases that must fail on it."""
+    ends: str = ""
+    """What each outcome must match: its status, a colon and its detail."""
+    only: tuple[str, ...] = ()
+    """The versions that can have this variant; all of them if empty."""
 
 
 def without(old: str, new: str, count: int = 1) -> Callable[[bytes, bytes], bytes]:
-    """Replace the first ``count`` matches of ``old`` in our patch, from its comment on."""
+    """Replace the first ``count`` matches of ``old`` in our patch, from its comment on; with 0 all of them."""
 
     def change(before: bytes, after: bytes) -> bytes:
         head, marker, patch = after.decode().partition("# unhang ")
         mutated, found = re.subn(old, new, patch, count=count)
-        assert found == count, f"{old} is {found} times in {patch[:200]}"
+        assert found == (count or max(found, 1)), f"{old} is {found} times in {patch[:200]}"
         return f"{head}{marker}{mutated}".encode()
 
     return change
+
+
+def grafted(kept: str) -> Callable[[bytes, bytes], bytes]:
+    """Keep one half of our patch, ``body`` (the sender) or ``orelse`` (the receiver), and upstream's other half."""
+
+    def change(before: bytes, after: bytes) -> bytes:
+        other = {"body": "orelse", "orelse": "body"}[kept]
+        (old, first, last), (new, begin, end) = _half(before, other), _half(after, other)
+        mixed = b"".join([*new[:begin], *old[first:last], *new[end:]])
+        assert mixed not in (before, after)
+        return mixed
+
+    return change
+
+
+def _half(data: bytes, part: str) -> tuple[list[bytes], int, int]:
+    """Return a file's lines, and the first and last line of its sending or receiving half."""
+    (function,) = (node for node in ast.parse(data).body if getattr(node, "name", "") == "get_batch_on_this_tp_rank")
+    assert isinstance(function, ast.FunctionDef)
+    (split,) = (node for node in function.body if isinstance(node, ast.If))
+    nodes = getattr(split, part)
+    return data.splitlines(keepends=True), nodes[0].lineno - 1, nodes[-1].end_lineno
 
 
 def as_written(fix: str) -> Callable[[bytes, bytes], bytes]:
@@ -90,6 +125,7 @@ _EXPERT = {
     ),
 }
 _SFT = "sft-packed-seq-broadcast"
+_ALIGNS = ("0.18.2", "0.19.2")  # here the router can pad for fp8
 _EMPTY = {
     "half: rows appended, and never sliced off": Other(without(r"output = output\[:0\]", "pass"), ("alltoall-cuts",)),
     "half: rows without probabilities": Other(
@@ -104,7 +140,15 @@ _EMPTY = {
     "an output other by a bit or so": Other(
         without(r"return output, output_bias", "return output * (1 + 2**-22), output_bias"), ("alltoall-same",)
     ),
+    "half: one row for each expert, not aligned": Other(
+        without(r"rows_per_expert = get_align_size_for_quantization\(self\.config\)", "pass"),
+        ("fp8-aligned-cuts",),
+        "not aligned to 16",
+        _ALIGNS,
+    ),
+    AS_WRITTEN: Other(as_written("empty-expert-hang"), ("fp8-aligned-cuts",), "not aligned to 16", _ALIGNS),
 }
+_UNNULLED_TREES = ("core_v0.17.1", "cde56a469", "c0c4fdc45", "0af570878")
 OTHERS = {
     ("empty-expert-hang", "megatron-core"): _EMPTY,
     (_SFT, "megatron-lm"): {
@@ -118,6 +162,21 @@ OTHERS = {
             without(r"(?<!el)if args\.sft:", "if False:", count=2), ("tp2-pp4", "tp2-pp4-schedule")
         ),
         AS_WRITTEN: Other(as_written(_SFT), ("tp2-pp4",)),
+    },
+    (_SFT, "tree"): {
+        "half: the sender alone": Other(grafted("body"), ("tp2-pp4-schedule",), "hung: "),
+        "half: the receiver alone": Other(grafted("orelse"), ("tp2-pp4-schedule",), "hung: "),
+        "without the gate on --sft": Other(
+            without(r"if args\.sft:", "if True:", count=0),
+            ("tp2-pp4-no-sft",),
+            only=(*_UNNULLED_TREES, "280d2440d"),  # in 0.16 --sft gates no broadcast: all stages have the same
+        ),
+        AS_WRITTEN: Other(
+            as_written(_SFT),
+            ("tp2-pp2", "tp2-pp4"),
+            r"^(?!.*on the middle stage cu_seqlens).*on the last stage cu_seqlens is None",
+            _UNNULLED_TREES,  # the others have no such case, or the pull request does not apply
+        ),
     },
     ("mtp-cp-deadlock", "verl"): {
         "half: reports on one rank, called by one rank": Other(

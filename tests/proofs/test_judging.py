@@ -25,3 +25,5 @@ def test_a_broken_proof_does_not_count_as_a_failure_of_a_variant() -> None:
     assert judging.survivors({"a": Outcome(HUNG, ""), "b": Outcome(CRASHED, "")}) == ""
     assert "b passed" in judging.survivors({"a": Outcome(HUNG, ""), "b": GOOD})
     assert "a broken" in judging.survivors({"a": Outcome(BROKEN, "")})
+    assert judging.survivors({"a": Outcome(HUNG, "in b")}, "hung: in") == ""
+    assert "a hung: in b" in judging.survivors({"a": Outcome(HUNG, "in b")}, "in c")

@@ -9,7 +9,7 @@ import pytest
 
 from proofs import judging, suite
 from proofs.exceptions import LACKING, OTHERWISE
-from proofs.others import OTHERS, need_pull_request
+from proofs.others import AS_WRITTEN, OTHERS, need_pull_request
 from unhang.prove import host
 from unhang.prove.cases import Case
 
@@ -22,8 +22,7 @@ CASES = [
 VARIANTS = [
     pytest.param(proof, name, id=f"{proof.name} {name}".replace(" ", "-"))
     for proof in suite.proofs()
-    for name in OTHERS[proof.fix, proof.upstream]
-    if name not in proof.lacking
+    for name in proof.variants
 ]
 
 
@@ -42,12 +41,12 @@ def test_the_untouched_source_shows_the_defect_and_the_patched_one_does_not(
 @pytest.mark.parametrize(("proof", "name"), VARIANTS)
 def test_half_a_patch_fails(proof: suite.Proof, name: str, tell: Tell) -> None:
     known = {case.name: case for case in proof.cases()}
-    if name not in suite.others(proof):
+    if name == AS_WRITTEN:
         need_pull_request(proof.fix)
-    outcomes = suite.answer(proof).outcomes[name]
+    other, outcomes = proof.variants[name], suite.answer(proof).outcomes[name]
     assert outcomes
-    assert outcomes.keys() == set(suite.others(proof)[name].fails)
-    wrong = judging.survivors(outcomes)
+    assert outcomes.keys() == set(other.fails)
+    wrong = judging.survivors(outcomes, other.ends)
     for case, outcome in outcomes.items():
         tell(**_line(proof, known[case], wrong), outcomes={name: outcome._asdict()})
     assert not wrong
@@ -56,6 +55,9 @@ def test_half_a_patch_fails(proof: suite.Proof, name: str, tell: Tell) -> None:
 def test_what_is_left_out_exists() -> None:
     """With a wrong name, something else would be left out, or nothing."""
     known = {(one.fix, one.version): one for one in suite.proofs()}
+    versions = {one.version for one in suite.proofs()} | suite.TREES.keys()
+    only = {version for others in OTHERS.values() for other in others.values() for version in other.only}
+    assert versions >= only or not suite.everything()
     for key in LACKING.keys() | OTHERWISE.keys():
         if key not in known:
             assert not suite.everything()
@@ -72,11 +74,5 @@ def test_each_proof_has_a_control_and_a_defect(proof: suite.Proof) -> None:
 
 
 def _line(proof: suite.Proof, case: Case, wrong: str) -> dict[str, Any]:
-    return {
-        "proof": proof.name,
-        "fix": proof.fix,
-        "topology": case.topology.text(),
-        "case": case.name,
-        "control": case.is_control,
-        "wrong": wrong,
-    }
+    about = {"proof": proof.name, "fix": proof.fix, "topology": case.topology.text()}
+    return {**about, "case": case.name, "control": case.is_control, "wrong": wrong}

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from support import cli
-from support.asked import Asked, Results, as_known, passing
+from support.asked import Asked, Results
 from unhang.cli.main import main
 from unhang.prove import host
 
@@ -18,7 +18,7 @@ from unhang.prove import host
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
     """What the interpreter is asked; every proof ends as it should."""
-    stand_in = Asked(as_known, passing)
+    stand_in = Asked()
     monkeypatch.setattr(host, "ask", stand_in)
     return stand_in
 

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from unhang import __version__
 from unhang.prove import answers
 from unhang.prove.cases import BROKEN, DIFFERS, HUNG, PASSED, Case, Outcome, Topology
 from unhang.records import Environment
@@ -16,12 +17,12 @@ DEFECT = Case("yours", Topology(cp=2), "ranks", HUNG, REDUCE)
 CONTROL = Case("yours", Topology(dp=2), "ranks", PASSED)
 EITHER = DEFECT._replace(options={"may_pass": True})
 FINE, STUCK = Outcome(PASSED, "all is well", 0.2), Outcome(HUNG, f"in {REDUCE}", 1.5)
+NOT_RUN = Outcome(BROKEN, "a traceback\nValueError: 7")
 
 
-def report(topology: Topology | None, *lines: answers.Line) -> answers.Report:
+def report(line: answers.Line, topology: Topology | None = None) -> answers.Report:
     place = Environment(None, "/site", "--target", "/site/.unhang")
-    versions = {"python": "3.12.0", "torch": "2.0"}
-    return answers.Report(place, "/bin/python", versions, topology, lines, ["a warning"])
+    return answers.Report(place, "/bin/python", {"python": "3.12.0", "torch": "2.0"}, topology, [line], ["a warning"])
 
 
 @pytest.mark.parametrize(
@@ -40,8 +41,8 @@ def report(topology: Topology | None, *lines: answers.Line) -> answers.Report:
         (EITHER, STUCK, FINE, "proven", 1),
         (EITHER, FINE, STUCK, "failed", 1),
         (EITHER, Outcome(HUNG, "elsewhere"), FINE, "unknown", 2),
-        (DEFECT, STUCK, Outcome(BROKEN, "a traceback\nValueError: 7"), "unknown", 2),
-        (DEFECT, Outcome(BROKEN, "a traceback\nValueError: 7"), FINE, "unknown", 2),
+        (DEFECT, STUCK, NOT_RUN, "unknown", 2),
+        (DEFECT, NOT_RUN, FINE, "unknown", 2),
     ],
 )
 def test_the_answer_of_two_outcomes(
@@ -63,34 +64,31 @@ def test_a_failure_comes_before_an_unknown_answer() -> None:
 
 
 def test_the_document_has_the_sizes_and_both_outcomes() -> None:
-    line = answers.judged(LINE, DEFECT, STUCK, FINE)
-    shown = json.loads(answers.document(report(Topology(cp=2), line)))
-    assert shown.keys() == {"schema", "unhang", "environment", "interpreter", "topology", "warnings", "results"}
-    assert shown["schema"] == 1
-    assert shown["environment"] == {"python": None, "prefix": "/site", "found_by": "--target"}
-    assert shown["interpreter"] == {"path": "/bin/python", "python": "3.12.0", "torch": "2.0"}
-    assert shown["topology"] == {
-        "tp": 1, "pp": 1, "cp": 2, "dp": 1, "ep": 1, "etp": 1, "instances": 1, "world_size": 2,
-    }  # fmt: skip
-    assert shown["warnings"] == ["a warning"]
-    (result,) = shown["results"]
+    shown = json.loads(answers.document(report(answers.judged(LINE, DEFECT, STUCK, FINE), Topology(cp=2))))
+    (result,) = shown.pop("results")
+    sizes = {"tp": 1, "pp": 1, "cp": 2, "dp": 1, "ep": 1, "etp": 1, "instances": 1}
+    assert shown == {
+        "schema": 1,
+        "unhang": __version__,
+        "environment": {"python": None, "prefix": "/site", "found_by": "--target"},
+        "interpreter": {"path": "/bin/python", "python": "3.12.0", "torch": "2.0"},
+        "topology": {**sizes, "world_size": 2},
+        "warnings": ["a warning"],
+    }
     assert list(result) == list(answers.Line._fields)
     assert result["untouched"] == {"status": HUNG, "detail": f"in {REDUCE}", "seconds": 1.5}
-    assert json.loads(answers.document(report(None, LINE)))["results"][0]["untouched"] is None
+    assert json.loads(answers.document(report(LINE)))["results"][0]["untouched"] is None
 
 
 def test_the_text_shows_both_sides_and_the_next_command() -> None:
-    shown = answers.text(report(None, answers.judged(LINE, DEFECT, STUCK, FINE)), colour=False)
+    line = answers.judged(LINE, DEFECT, STUCK, FINE)
+    shown = answers.text(report(line), colour=False)
     assert f"untouched (installed) hung (1.5 s): in {REDUCE}\n" in shown
     assert "patched passed (0.2 s): all is well\n" in shown
     assert "run in /bin/python: Python 3.12.0, torch 2.0, CPU only" in shown
     assert shown.endswith("\n1 proven; the installed source has the defect: unhang apply (mtp-cp-deadlock)")
     assert "\x1b" not in shown
-
-
-def test_the_text_of_an_applied_fix_names_no_command() -> None:
-    line = answers.judged(LINE._replace(verdict="applied"), DEFECT, STUCK, FINE)
-    shown = answers.text(report(None, line), colour=True)
+    shown = answers.text(report(line._replace(verdict="applied")), colour=True)
     assert "patched (installed) passed" in shown
     assert "\x1b[32mproven" in shown
     assert shown.endswith("\n1 proven")

@@ -47,6 +47,6 @@ def test_the_cases_can_be_read_without_torch() -> None:
 def test_a_proof_that_cannot_import_its_upstream_is_broken_not_hung() -> None:
     case = Case("any", Topology(), "ranks", "hung")
     answer = host.ask(sys.executable, "mtp-cp-deadlock", [], {"untouched": ({}, ["any"])}, [case])
-    outcome = answer.outcomes["untouched"]["any"]
-    assert outcome.status == "broken"
-    assert "No module named" in outcome.detail
+    status, detail, _ = answer.outcomes["untouched"]["any"]
+    assert status == "broken"
+    assert "No module named" in detail

@@ -15,19 +15,16 @@ from unhang.prove.cases import Case, Topology
 CASE = Case("any", Topology(), "ranks", "hung")
 
 
-def test_an_interpreter_without_torch_is_an_error(tmp_path: Path) -> None:
-    (tmp_path / "torch.py").write_text("raise ImportError('none of it here')")
+@pytest.mark.parametrize(
+    ("module", "code"),
+    [("raise ImportError('none of it here')", "no-torch"), ("import os; os._exit(3)", "broken-interpreter")],
+)
+def test_an_interpreter_without_torch_or_that_dies_is_an_error(module: str, code: str, tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text(module)
     with pytest.raises(UnhangError) as caught:
         host.ask(sys.executable, "mtp-cp-deadlock", [str(tmp_path)], {"untouched": ({}, ["any"])}, [CASE])
-    assert caught.value.code == "no-torch"
-    assert "none of it here" in caught.value.message
-
-
-def test_an_interpreter_that_dies_is_an_error(tmp_path: Path) -> None:
-    (tmp_path / "torch.py").write_text("import os; os._exit(3)")
-    with pytest.raises(UnhangError) as caught:
-        host.ask(sys.executable, "mtp-cp-deadlock", [str(tmp_path)], {"untouched": ({}, ["any"])}, [CASE])
-    assert caught.value.code == "broken-interpreter"
+    assert caught.value.code == code
+    assert ("none of it here" in caught.value.message) is (code == "no-torch")
 
 
 def test_a_proof_sees_no_gpu_and_writes_to_a_temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,14 +24,13 @@ REDUCE = "reduce_loss_in_tracker"
 def test_untouched_source_that_hangs_is_a_1(site: Path, asked: Asked, prove: Results) -> None:
     code, (line,) = prove(site, *FIX, "--tp", "2", "--cp", "2", "--world-size", "64")
     assert code == 1
-    assert {name: line[name] for name in ("upstream", "version", "location", "fix", "verdict", "answer")} == {
-        "upstream": "verl", "version": "0.7.1", "location": str(site), "fix": FIX[1], "verdict": "needed",
-        "answer": "proven",
-    }  # fmt: skip
-    assert line["topology"] == "TP 2 x CP 2 x DP 16 (64 ranks)"
+    where = ("upstream", "version", "location", "fix")
+    assert [line[name] for name in where] == ["verl", "0.7.1", str(site), FIX[1]]
+    assert (line["verdict"], line["answer"], line["topology"]) == (
+        "needed", "proven", "TP 2 x CP 2 x DP 16 (64 ranks)",
+    )  # fmt: skip
     assert line["untouched"] == {"status": HUNG, "detail": f"somewhere in {REDUCE}", "seconds": 1.5}
-    assert line["patched"]["status"] == PASSED
-    assert line["seconds"] == 1.75
+    assert (line["patched"]["status"], line["seconds"]) == (PASSED, 1.75)
     assert asked.paths == [[str(site)]]
     assert asked.variants[0][host.UNTOUCHED][FILE] == (site / FILE).read_bytes()
     assert b"# unhang mtp-cp-deadlock" in asked.variants[0][host.PATCHED][FILE]
@@ -52,8 +51,7 @@ def test_a_fix_in_the_upstream_below_is_on_neither_side(tmp_path: Path, asked: A
 
 def test_without_sizes_a_proof_runs_its_own_core_cases(site: Path, asked: Asked, prove: Results) -> None:
     code, lines = prove(site, *FIX)
-    assert code == 1
-    assert {line["answer"] for line in lines} == {"proven", "unaffected"}
+    assert (code, {line["answer"] for line in lines}) == (1, {"proven", "unaffected"})
     assert [line["case"] for line in lines] == [case.name for case in asked.cases[0]]
     assert all(case.core for case in asked.cases[0])
 
@@ -67,13 +65,7 @@ def test_without_sizes_a_proof_runs_its_own_core_cases(site: Path, asked: Asked,
     ],
 )
 def test_what_needs_no_proof_or_cannot_have_one(
-    release: str,
-    verdict: str,
-    answer: str,
-    code: int,
-    tmp_path: Path,
-    asked: Asked,
-    prove: Results,
+    release: str, verdict: str, answer: str, code: int, tmp_path: Path, asked: Asked, prove: Results
 ) -> None:
     site = cli.unpack(tmp_path / "site", ("verl", release))
     exit_code, (line,) = prove(site, *FIX, "--cp", "2")
@@ -82,17 +74,12 @@ def test_what_needs_no_proof_or_cannot_have_one(
     assert asked.cases == []
 
 
-def test_an_unknown_source_is_a_2(site: Path, asked: Asked, prove: Results) -> None:
-    text = (site / FILE).read_text()
-    (site / FILE).write_text(text.replace("n_micro_batch", "count"))
-    code, (line,) = prove(site, *FIX, "--cp", "2")
-    assert (code, line["answer"], line["verdict"]) == (2, "unknown", "drifted")
-    assert asked.cases == []
-
-
-def test_a_topology_without_a_case_is_a_2(
+def test_an_unknown_source_and_a_topology_without_a_case_are_a_2(
     site: Path, asked: Asked, prove: Results, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    (site / FILE).write_text((site / FILE).read_text().replace("n_micro_batch", "count"))
+    code, (line,) = prove(site, *FIX, "--cp", "2")
+    assert (code, line["answer"], line["verdict"]) == (2, "unknown", "drifted")
     monkeypatch.setattr(expert_dp_warmup, "case_for", lambda *_: None)
     code, (line,) = prove(site, "--fix", "expert-dp-warmup", "--ep", "8", "--dp", "8")
     assert (code, line["answer"]) == (2, "unknown")
@@ -103,22 +90,16 @@ def test_a_topology_without_a_case_is_a_2(
 def test_what_the_topology_rules_out_is_not_run(site: Path, asked: Asked, prove: Results) -> None:
     fix = ("--fix", "empty-expert-hang")
     code, (line,) = prove(site, *fix, "--dp", "8")
-    assert (code, line["answer"], line["verdict"]) == (0, "nothing-to-prove", "needed")
-    assert asked.cases == []
+    assert (code, line["answer"], line["verdict"], asked.cases) == (0, "nothing-to-prove", "needed", [])
     code, (line,) = prove(site, *fix, "--ep", "8", "--dp", "8")
     assert (code, line["answer"], line["topology"]) == (1, "proven", "DP 2 x EP 2 (2 ranks)")
     assert "Transformer Engine" in line["detail"]
 
 
-def test_the_interpreter_is_the_environments_own() -> None:
-    place = environment.choose(sys.executable, "/", {})
-    assert installed.interpreter(place, None, "/", {}) == sys.executable
-
-
-def test_a_folder_needs_an_interpreter(tmp_path: Path) -> None:
+def test_the_interpreter_is_the_environments_own_or_the_named_one(tmp_path: Path) -> None:
+    assert installed.interpreter(environment.choose(sys.executable, "/", {}), None, "/", {}) == sys.executable
     place = environment.for_target(str(tmp_path))
     assert installed.interpreter(place, sys.executable, "/", {}) == sys.executable
     with pytest.raises(UnhangError) as caught:
         installed.interpreter(place, None, "/", {})
     assert caught.value.code == "no-interpreter"
-    assert "--python" in str(caught.value.hint)

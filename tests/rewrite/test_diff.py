@@ -22,6 +22,7 @@ def searched(folder: Path, python: str | None = None) -> Environment:
 
 
 def test_the_paths_are_relative_to_the_folder_that_was_searched(tmp_path: Path) -> None:
+    assert render(searched(tmp_path), []) == b""
     files = [file_plan(tmp_path / "src", name, b"a\n", b"b\n") for name in ("verl/two.py", "verl/one.py")]
     section = "--- a/{0}\n+++ b/{0}\n@@ -1 +1 @@\n-a\n+b\n"
     both = "".join(section.format(f"src/verl/{name}.py") for name in ("one", "two"))
@@ -37,10 +38,6 @@ def test_an_interpreter_has_a_section_for_each_root(tmp_path: Path) -> None:
     assert lines.count("--- a/verl/one.py") == 2
 
 
-def test_nothing_planned_is_an_empty_diff(tmp_path: Path) -> None:
-    assert render(searched(tmp_path), []) == b""
-
-
 @pytest.mark.parametrize(
     ("before", "after"),
     [
@@ -52,6 +49,7 @@ def test_nothing_planned_is_an_empty_diff(tmp_path: Path) -> None:
         (b"a\nb", b"a\nc"),
         (b"a\nb", b"a\nb\nc\n"),
         (b"a\nb\n", b"a\nc"),
+        (b"a", b"b\n"),
     ],
 )
 @pytest.mark.parametrize("tool", [("git", "apply"), ("patch", "-s", "-p1", "--binary")])
@@ -62,8 +60,3 @@ def test_both_tools_make_the_planned_bytes_of_it(
     diff = render(searched(tmp_path), [file_plan(tmp_path, "one.py", before, after)])
     subprocess.run(tool, input=diff, cwd=tmp_path, check=True, capture_output=True)
     assert (tmp_path / "one.py").read_bytes() == after
-
-
-def test_a_missing_last_newline_is_marked(tmp_path: Path) -> None:
-    diff = render(searched(tmp_path), [file_plan(tmp_path, "one.py", b"a", b"b\n")])
-    assert diff.endswith(b"-a\n\\ No newline at end of file\n+b\n")

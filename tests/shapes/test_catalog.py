@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,25 +21,16 @@ SHAPES: list[dict[str, Any]] = [
     {"fix": "gate", "function": "run", "shape": "4", "state": "superseded", "result": "5"},
     {"fix": "gate", "function": "run", "shape": "5", "state": "fixed", "note": "upstream took our rewrite"},
 ]
+VERSIONS: dict[str, Any] = {"1.0": {"shapes": ["1", None]}, "1.1": {"shapes": [None, "9"], "yanked": True}}
+OUTLINES: list[dict[str, str]] = [
+    {"function": "run", "shape": "1", "outline": "bb", "last": "1.0"},
+    {"function": "run", "shape": "2", "outline": "aa"},
+]
 DATA: dict[str, Any] = {
     "shapes.json": {"shapes": SHAPES},
     "files.json": {"files": {"sha256": {"run": "1", "stop": None}}},
-    "releases.json": {
-        "releases": {
-            "verl": {
-                "targets": ["verl/one.py::run", "verl/one.py::stop"],
-                "versions": {"1.0": {"shapes": ["1", None]}, "1.1": {"shapes": [None, "9"], "yanked": True}},
-            }
-        }
-    },
-    "outlines.json": {
-        "kinds": {"aa": "Assign"},
-        "blocks": {"bb": "aa aa"},
-        "outlines": [
-            {"function": "run", "shape": "1", "outline": "bb", "last": "1.0"},
-            {"function": "run", "shape": "2", "outline": "aa"},
-        ],
-    },
+    "releases.json": {"releases": {"verl": {"targets": ["one.py::run", "one.py::stop"], "versions": VERSIONS}}},
+    "outlines.json": {"kinds": {"aa": "Assign"}, "blocks": {"bb": "aa aa"}, "outlines": OUTLINES},
 }
 
 
@@ -50,9 +42,9 @@ def forget() -> None:
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder with a made-up fix and matrix, from which the catalog reads."""
-    for name in ("gate", "another", "no-fix"):
-        (tmp_path / "patches" / name).mkdir(parents=True)
+    (tmp_path / "patches/no-fix").mkdir(parents=True)
     for name, title in (("gate", "A gate"), ("another", "Another")):
+        (tmp_path / "patches" / name).mkdir()
         (tmp_path / "patches" / name / "manifest.json").write_text(json.dumps({**MANIFEST, "title": title}))
     (tmp_path / "patches/gate/page.md").write_text("# The page \u00e9\n", encoding="utf-8")
     (tmp_path / "compat/data").mkdir(parents=True)
@@ -68,10 +60,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def test_a_fix_is_a_folder_with_a_manifest(folder: Path) -> None:
     assert list(catalog.fixes()) == ["another", "gate"]
     gate = catalog.fix("gate")
-    assert (gate.id, gate.title, gate.manifest, gate.folder) == (
-        "gate", "A gate", MANIFEST, str(folder / "patches/gate"),
-    )  # fmt: skip
-    assert gate.targets == (Target("gate", "verl", "verl/one.py", "run"),)
+    targets = (Target("gate", "verl", "verl/one.py", "run"),)
+    assert gate == ("gate", "A gate", MANIFEST, targets, str(folder / "patches/gate"))
     assert catalog.page("gate") == "# The page \u00e9\n"
     assert catalog.generation() == 7
 
@@ -100,19 +90,16 @@ def test_the_result_of_a_rewrite_is_ours_unless_it_is_on_record_itself() -> None
     assert catalog.shape_table() is table
 
 
-@pytest.mark.usefixtures("folder")
-def test_releases_have_a_shape_for_each_target() -> None:
+def test_releases_have_a_shape_for_each_target_and_are_read_at_the_first_access(folder: Path) -> None:
     found = catalog.releases()
     assert list(found) == ["verl"]
     assert dict(found["verl"]) == {
-        "1.0": Release("1.0", False, {"verl/one.py::run": "1", "verl/one.py::stop": None}),
-        "1.1": Release("1.1", True, {"verl/one.py::run": None, "verl/one.py::stop": "9"}),
+        "1.0": Release("1.0", False, {"one.py::run": "1", "one.py::stop": None}),
+        "1.1": Release("1.1", True, {"one.py::run": None, "one.py::stop": "9"}),
     }
     assert (len(found["verl"]), "1.0" in found["verl"], found["verl"].get("2.0")) == (2, True, None)
     assert dict(catalog.releases_of("no-upstream")) == {}
-
-
-def test_releases_are_read_at_the_first_access(folder: Path) -> None:
+    forget()
     (folder / "compat/data/releases.json").unlink()
     verl = catalog.releases_of("verl")
     with pytest.raises(FileNotFoundError):
@@ -121,31 +108,25 @@ def test_releases_are_read_at_the_first_access(folder: Path) -> None:
 
 @pytest.mark.usefixtures("folder")
 def test_outlines_are_found_by_function_and_shape() -> None:
-    kinds, blocks, rows = catalog.outlines()
-    assert (kinds, blocks) == ({"aa": "Assign"}, {"bb": "aa aa"})
-    assert rows == {("run", "1"): ("bb", "1.0"), ("run", "2"): ("aa", "")}
+    rows = {("run", "1"): ("bb", "1.0"), ("run", "2"): ("aa", "")}
+    assert catalog.outlines() == ({"aa": "Assign"}, {"bb": "aa aa"}, rows)
 
 
 def test_a_missing_folder_is_found_elsewhere_or_is_a_broken_install(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    carried = {*catalog.fixes()}
-    monkeypatch.setattr(catalog, "_PACKAGE", str(tmp_path))
-    forget()
-    try:
-        assert {*catalog.fixes()} == carried, "as in an editable install, by the import system"
-        monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-        with pytest.raises(UnhangError) as caught:
-            catalog.generation()
-        assert (caught.value.code, caught.value.hint) == ("broken-install", "reinstall unhang")
-    finally:
-        forget()
+    shutil.rmtree(folder / "patches")
+    assert len(catalog.fixes()) >= 4, "as in an editable install, by the import system"
+    shutil.rmtree(folder / "compat")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(UnhangError) as caught:
+        catalog.generation()
+    assert (caught.value.code, caught.value.hint) == ("broken-install", "reinstall unhang")
 
 
 def test_what_unhang_carries_is_complete() -> None:
-    functions = {(target.fix, target.function) for fix in catalog.fixes().values() for target in fix.targets}
-    assert len(functions) >= 4
-    assert functions == {key[:2] for key in catalog.shape_table().shapes}
+    targets = [target for fix in catalog.fixes().values() for target in fix.targets]
+    assert {(target.fix, target.function) for target in targets} == {key[:2] for key in catalog.shape_table().shapes}
+    assert {target.upstream for target in targets} <= {*catalog.releases()}
     assert all(catalog.page(name).startswith("# ") for name in catalog.fixes())
-    assert {target.upstream for fix in catalog.fixes().values() for target in fix.targets} <= {*catalog.releases()}
     assert catalog.generation() >= 1

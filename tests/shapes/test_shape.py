@@ -6,6 +6,7 @@ import ast
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -19,18 +20,20 @@ from unhang.shapes import catalog
 from unhang.shapes.shape import bound_names, digest, find, mentions, parse, parse_lines
 
 MINORS = (10, 11, 12, 13)
-# Prints the digests of whole files and of the named functions, as the interpreter that runs it computes them.
+# Prints the digests and the outlines of whole files and of the named functions, as its interpreter computes them.
 SCRIPT = """
 import ast, json, sys
+from unhang.shapes.outline import placed_outline
 from unhang.shapes.shape import digest, find
 found = {}
 for path, functions in json.load(sys.stdin).items():
     with open(path, "rb") as file:
         tree = ast.parse(file.read())
-    found[path] = [digest(tree)] + [[digest(node) for node in find(tree, function)] for function in functions]
-    if not functions:
-        found[path] += [digest(node) for node in ast.walk(tree) if isinstance(node, (ast.JoinedStr, ast.stmt))]
-print(json.dumps([list(sys.version_info[:2]), found]))
+    # every statement and f-string on its own, so that a difference shows where it is
+    nodes = [node for function in functions for node in find(tree, function)] or list(ast.walk(tree))
+    found[path] = [digest(tree)] + [digest(node) for node in nodes if isinstance(node, (ast.JoinedStr, ast.stmt))]
+    found[path] += [placed_outline(node) for node in nodes if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
+print(json.dumps([sys.version_info[1], found]))
 """
 NASTY = r'''# -*- coding: utf-8 -*-
 """The module's docstring."""
@@ -106,22 +109,8 @@ def parsed(code: str) -> ast.AST:
     return node
 
 
-def interpreter(minor: int) -> str:
-    """Return an interpreter of this version; skip the test if there is none."""
-    pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
-    installed = sorted(pyenv.glob(f"versions/3.{minor}.*/bin/python"))
-    own = sys.executable if sys.version_info[1] == minor else None
-    for candidate in (own, *installed, shutil.which(f"python3.{minor}")):
-        if candidate is not None:
-            question = "import sys; print(sys.version_info[:2])"
-            done = subprocess.run([str(candidate), "-c", question], capture_output=True, text=True, check=False)
-            if done.stdout.strip() == str((3, minor)):
-                return str(candidate)
-    pytest.skip(f"no Python 3.{minor} here: neither with pyenv nor as python3.{minor} on PATH")
-
-
 @pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder for any interpreter's path: it contains the `unhang` under test, without its dependencies."""
     folder = tmp_path_factory.mktemp("library")
     assert unhang.__file__ is not None
@@ -130,179 +119,111 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
-    """The target files of the releases that the tests fetch, each content once, with the functions to look at."""
-    folder = tmp_path_factory.mktemp("files")
-    found: dict[str, list[str]] = {}
+def files(folder: Path) -> dict[str, list[str]]:
+    """NASTY, and the target files of the releases that the tests fetch, each content once, with their functions."""
+    nasty = folder / "nasty.py"
+    nasty.write_text(NASTY, encoding="utf-8")
+    found: dict[str, list[str]] = {str(nasty): []}
     core = "0.10.0 0.12.0 0.12.3 0.13.1 0.14.0 0.15.3 0.16.1 0.17.1 0.18.2 0.19.2 0.16.0rc0.dev132550".split()
     releases = {"megatron-core": core, "verl": ["0.7.1", "0.9.1"], "ms-swift": ["4.0.0", "4.6.0"]}
-    for fix in catalog.fixes().values():
-        for target in fix.targets:
-            project = "megatron-core" if target.upstream == "megatron-lm" else target.upstream
-            for version in releases[project]:
-                data = wheels.read(project, version, target.file)
-                if data is not None:
-                    path = folder / f"{hashlib.sha256(data).hexdigest()}.py"
-                    path.write_bytes(data)
-                    functions = found.setdefault(str(path), [])
-                    functions += [target.function] if target.function not in functions else []
+    for target in (target for fix in catalog.fixes().values() for target in fix.targets):
+        project = "megatron-core" if target.upstream == "megatron-lm" else target.upstream
+        for version in releases[project]:
+            data = wheels.read(project, version, target.file)
+            if data is not None:
+                path = folder / f"{hashlib.sha256(data).hexdigest()}.py"
+                path.write_bytes(data)
+                functions = found.setdefault(str(path), [])
+                functions += [target.function] if target.function not in functions else []
     return found
 
 
-def digests(python: str, library: Path, files: dict[str, list[str]]) -> tuple[list[int], dict[str, list[object]]]:
-    """Return an interpreter's version, and the digests that it computes of these files."""
-    # newer Pythons warn about escapes in a few strings of upstream's code
-    done = subprocess.run(
-        [python, "-W", "ignore", "-c", SCRIPT],
-        input=json.dumps(files),
-        env={**os.environ, "PYTHONPATH": str(library), "PYTHONDONTWRITEBYTECODE": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+def digests(python: str, folder: Path, files: dict[str, list[str]]) -> tuple[int, dict[str, list[object]]]:
+    """Return an interpreter's minor version, and what it computes of these files."""
+    environ = {**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
+    command = [python, "-W", "ignore", "-c", SCRIPT]  # newer Pythons warn about escapes in upstream's code
+    done = subprocess.run(command, input=json.dumps(files), env=environ, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    version, found = json.loads(done.stdout)
-    return version, found
+    minor, found = json.loads(done.stdout)
+    return minor, found
 
 
 @pytest.fixture(scope="module")
-def nasty(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("nasty") / "nasty.py"
-    path.write_text(NASTY, encoding="utf-8")
-    return path
+def ours(folder: Path, files: dict[str, list[str]]) -> dict[str, list[object]]:
+    return digests(sys.executable, folder, files)[1]
 
 
-@pytest.fixture(scope="module")
-def ours(library: Path, files: dict[str, list[str]]) -> dict[str, list[object]]:
-    """The digests that this interpreter computes of the files."""
-    return digests(sys.executable, library, files)[1]
+@pytest.mark.parametrize("minor", [10, 11, 12, 13])
+def test_shapes_and_outlines_are_equal_on_every_python(
+    minor: int, folder: Path, files: dict[str, list[str]], ours: dict[str, list[object]]
+) -> None:
+    pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
+    own = sys.executable if sys.version_info[1] == minor else shutil.which(f"python3.{minor}")
+    for python in map(str, filter(None, (own, *pyenv.glob(f"versions/3.{minor}.*/bin/python")))):
+        if subprocess.run([python, "-c", ""], check=False, capture_output=True).returncode == 0:
+            break
+    else:
+        pytest.skip(f"no Python 3.{minor} here: neither with pyenv nor as python3.{minor} on PATH")
+    version, found = digests(python, folder, files)
+    assert version == minor
+    assert len(files) >= 26
+    assert len(ours[str(folder / "nasty.py")]) > 90
+    assert found == ours
 
 
 # -- what has no meaning ----------------------------------------------------------------------------------------------
 
 PLAIN = "def f(a, b=1):\n    return a + b\n"
+SAME = [
+    ("x = 'ab'", "x = u'a' \"b\""),
+    ("x = 1000", "x = 1_000"),
+    ("x = f'a{b}c'", "x = 'a' f'{b}' 'c'"),
+    ("x = f'{b=}'", "x = f'b={b!r}'"),
+    ("x = f'{b:}'", "x = f'{b}'"),
+    ("class C:\n 'docs'\n x = 1", "class C:\n x = 1"),
+    ("class C:\n def f(self):\n  'docs'\n  g()", "class C:\n def f(self):\n  g()"),
+    ("async def f():\n 'docs'\n g()", "async def f():\n g()"),
+    ("x = 1 # type: int", "x = 1"),
+    (PLAIN, "\n\n# above\ndef f(a, b=1):  # behind\n    # inside\n\n    return a + b  # at the end\n"),
+    (PLAIN, "def f(a, b=1):\n    u'another' ' docstring'\n    return a + b\n"),
+    (PLAIN, "def f(\n\ta,\n\tb = 0x1,\n):\n\treturn (a\n\t\t+ b)\n"),
+    (PLAIN, "def f(a, b=1):\r\n    return a + \\\r\n        b\r\n"),
+    (PLAIN, "def f(a, b=1): # type: (int, int) -> int\n    return a + b;\n"),
+]
+OTHER = [
+    *((PLAIN, PLAIN.replace("1", value)) for value in ("2", "True", "1.0", "1j", "'1'", "b'1'")),
+    *((PLAIN, PLAIN.replace("a, b=1", arguments)) for arguments in ("a, *, b=1", "a, /, b=1", "a, b", "a: int, b=1")),
+    *((PLAIN, PLAIN.replace("a + b", result)) for result in ("a - b", "b + a", "(a + b,)", "a + b\n    return")),
+    *((PLAIN, PLAIN.replace(":\n", f":\n    {first}\n")) for first in ("0", "'docs'; 'no docs'", "f'a'", "b'a'")),
+    *((PLAIN, first + PLAIN) for first in ("@cached\n", "@cached()\n", "async ")),
+    (PLAIN, PLAIN.replace("def f", "def g")),
+    (PLAIN, PLAIN.replace("):", ") -> int:")),
+    ("x = f'{b}'", "x = f'{b!s}'"),
+    ("x = f'{b!r}'", "x = f'{b!s}'"),
+    ("x = f'{b:>5}'", "x = f'{b:<5}'"),
+    ("x = f'{b:>5}'", "x = f'{b}>5'"),
+    ("x = f'{b:{c}}'", "x = f'{b:c}'"),
+    ("x = f'{b}{c}'", "x = f'{b}' '{c}'"),
+    ("x = f'{{b}}'", "x = f'{b}'"),
+    ("x = f'a{b}'", "x = f'{b}a'"),
+    ("x = 0.0", "x = -0.0"),
+    ("x = '\\ud800'", "x = '\\ud801'"),
+    ("x = [a]", "x = (a,)"),
+    ("f(a, *b)", "f(*b, a)"),
+    ("{**a}", "{None: a}"),
+    ("from . import b", "from .. import b"),
+    ("match x:\n case [a, *_]: pass", "match x:\n case [a, *b]: pass"),
+]
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
-        PLAIN,
-        "\n\n# above\ndef f(a, b=1):  # behind\n    # inside\n\n    return a + b  # at the end\n",
-        'def f(a, b=1):\n    """A docstring."""\n    return a + b\n',
-        "def f(a, b=1):\n    u'another' ' docstring'\n    return a + b\n",
-        "def f(\n\ta,\n\tb = 0x1,\n):\n\treturn (a\n\t\t+ b)\n",
-        "def f(a, b=1):\r\n    return a + \\\r\n        b\r\n",
-        "def f(a, b=1): return a + b;\n",
-        "def f(a, b=1): # type: (int, int) -> int\n    return a + b\n",
-    ],
-)
-def test_these_have_one_shape(code: str) -> None:
-    assert digest(parsed(code)) == digest(parsed(PLAIN))
-
-
-@pytest.mark.parametrize(
-    ("left", "right"),
-    [
-        ("x = 'ab'", "x = u'a' \"b\""),
-        ("x = 1000", "x = 1_000"),
-        ("x = f'a{b}c'", "x = 'a' f'{b}' 'c'"),
-        ("x = f'{b=}'", "x = f'b={b!r}'"),
-        ("x = f'{b:}'", "x = f'{b}'"),
-        ("x = (1)", "x = 1"),
-        ("class C:\n 'docs'\n x = 1", "class C:\n x = 1"),
-        ("class C:\n def f(self):\n  'docs'\n  g()", "class C:\n def f(self):\n  g()"),
-        ("async def f():\n 'docs'\n g()", "async def f():\n g()"),
-        ("x = 1 # type: int", "x = 1"),
-        ("if a:\n b\nelif c:\n d", "if a:\n b\nelse:\n if c:\n  d"),
-    ],
-)
+@pytest.mark.parametrize(("left", "right"), SAME)
 def test_these_two_have_one_shape(left: str, right: str) -> None:
     assert digest(parsed(left)) == digest(parsed(right))
 
 
-# -- what has ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "code",
-    [
-        "@cached\ndef f(a, b=1):\n    return a + b\n",
-        "@cached()\ndef f(a, b=1):\n    return a + b\n",
-        "def f(a, b=2):\n    return a + b\n",
-        "def f(a, b=True):\n    return a + b\n",
-        "def f(a, b=1.0):\n    return a + b\n",
-        "def f(a, b=1j):\n    return a + b\n",
-        "def f(a, b='1'):\n    return a + b\n",
-        "def f(a, b=b'1'):\n    return a + b\n",
-        "def f(a, *, b=1):\n    return a + b\n",
-        "def f(a, /, b=1):\n    return a + b\n",
-        "def f(a, b):\n    return a + b\n",
-        "def f(a: int, b=1):\n    return a + b\n",
-        "def f(a, b=1) -> int:\n    return a + b\n",
-        "def g(a, b=1):\n    return a + b\n",
-        "def f(b, a=1):\n    return a + b\n",
-        "def f(a, b=1):\n    return a - b\n",
-        "def f(a, b=1):\n    return b + a\n",
-        "def f(a, b=1):\n    return (a + b,)\n",
-        "def f(a, b=1):\n    return a + b\n    return\n",
-        "def f(a, b=1):\n    0\n    return a + b\n",
-        "def f(a, b=1):\n    'docs'\n    'no docs'\n    return a + b\n",
-        "def f(a, b=1):\n    f'no docs'\n    return a + b\n",
-        "def f(a, b=1):\n    b'no docs'\n    return a + b\n",
-        "async def f(a, b=1):\n    return a + b\n",
-        "f = lambda a, b=1: a + b\n",
-    ],
-)
-def test_these_have_other_shapes(code: str) -> None:
-    assert digest(parsed(code)) != digest(parsed(PLAIN))
-
-
-@pytest.mark.parametrize(
-    ("left", "right"),
-    [
-        ("x = f'{b}'", "x = f'{b!s}'"),
-        ("x = f'{b!r}'", "x = f'{b!s}'"),
-        ("x = f'{b:>5}'", "x = f'{b:<5}'"),
-        ("x = f'{b:>5}'", "x = f'{b}>5'"),
-        ("x = f'{b:{c}}'", "x = f'{b:c}'"),
-        ("x = f'{b}{c}'", "x = f'{b}' '{c}'"),
-        ("x = f'{{b}}'", "x = f'{b}'"),
-        ("x = f'a{b}'", "x = f'{b}a'"),
-        ("x = 0.0", "x = -0.0"),
-        ("x = '\\ud800'", "x = '\\ud801'"),
-        ("x = 'a b'", "x = 'a', 'b'"),
-        ("x = [a]", "x = (a,)"),
-        ("x = a[b, c]", "x = a[b][c]"),
-        ("x = a[b:c]", "x = a[b::c]"),
-        ("f(a, *b)", "f(*b, a)"),
-        ("f(a=b)", "f(**{'a': b})"),
-        ("{**a}", "{None: a}"),
-        ("x: int", "x: int = None"),
-        ("x: int = 1", "x = 1"),
-        ("from a import b", "from .a import b"),
-        ("from . import b", "from .. import b"),
-        ("import a as b", "import a, b"),
-        ("for x in y: pass", "for x in y: pass\nelse: pass"),
-        ("raise a", "raise a from None"),
-        ("try:\n a\nexcept b:\n c", "try:\n a\nexcept b as c:\n c"),
-        ("global a, b", "global b, a"),
-        ("x = a and b or c", "x = a and (b or c)"),
-        ("match x:\n case a: pass", "match x:\n case A.a: pass"),
-        ("match x:\n case [a, *_]: pass", "match x:\n case [a, *b]: pass"),
-        ("with a as b, c: pass", "with a, c as b: pass"),
-        ("class C(a): pass", "class C(metaclass=a): pass"),
-        ("lambda a: b", "lambda b: a"),
-        ("[a for b in c if d]", "[a for b in c for d in e]"),
-        ("[a async for b in c]", "[a for b in c]"),
-    ],
-)
+@pytest.mark.parametrize(("left", "right"), OTHER)
 def test_these_two_have_other_shapes(left: str, right: str) -> None:
     assert digest(parsed(left)) != digest(parsed(right))
-
-
-def test_a_digest_is_16_hexadecimal_digits() -> None:
-    assert digest(parsed(PLAIN)) == "".join(c for c in digest(parsed(PLAIN)) if c in "0123456789abcdef")
-    assert len(digest(parsed(PLAIN))) == 16
 
 
 def test_a_digest_is_what_it_was_when_the_matrix_was_made() -> None:
@@ -310,30 +231,8 @@ def test_a_digest_is_what_it_was_when_the_matrix_was_made() -> None:
     target = next(item for item in catalog.fix("expert-dp-warmup").targets if item.upstream == "ms-swift")
     for version in ("4.0.0", "4.6.0"):
         source = sources.Case("wheel", target, version).load()
+        assert re.fullmatch("[0-9a-f]{16}", source.digest)
         assert source.digest == catalog.releases()["ms-swift"][version].shapes[f"{target.file}::{target.function}"]
-
-
-# -- equal on every Python --------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("minor", MINORS)
-def test_the_nasty_module_has_one_shape_on_every_python(minor: int, library: Path, nasty: Path) -> None:
-    # each statement and each f-string on its own, so that a difference shows where it is
-    version, found = digests(interpreter(minor), library, {str(nasty): []})
-    assert version == [3, minor]
-    own = digests(sys.executable, library, {str(nasty): []})[1]
-    assert len(own[str(nasty)]) > 90
-    assert found == own
-
-
-@pytest.mark.parametrize("minor", MINORS)
-def test_upstreams_files_have_one_shape_on_every_python(
-    minor: int, library: Path, files: dict[str, list[str]], ours: dict[str, list[object]]
-) -> None:
-    version, found = digests(interpreter(minor), library, files)
-    assert version == [3, minor]
-    assert len(files) >= 25
-    assert found == ours
 
 
 # -- parsing ----------------------------------------------------------------------------------------------------------
@@ -356,9 +255,6 @@ def test_the_lines_of_a_function_are_parsed_with_their_numbers(first: int, inden
 def test_lines_that_are_not_a_function_are_refused(code: str) -> None:
     with pytest.raises(TypeError, match="line 9 is not a function definition"):
         parse_lines([code], 9)
-
-
-def test_more_than_one_definition_is_refused() -> None:
     with pytest.raises(ValueError, match="too many values"):
         parse_lines(["def f(): pass\n", "def g(): pass\n"], 3)
 
@@ -409,57 +305,30 @@ def n(): return 17
 """
 
 
-@pytest.mark.parametrize(
-    ("name", "wanted"),
-    [
-        ("none", []),
-        ("C", []),
-        ("m", []),
-        ("outer.f", []),
-        ("D.f", []),
-        ("C.h", []),
-        ("C.D", []),
-        ("f", [1]),
-        ("C.f", [2]),
-        ("C.D.f", [3]),
-        ("C.g", [4]),
-        ("h", [7, 8]),
-        ("i", [9, 10]),
-        ("j", [11]),
-        ("k", [12]),
-        ("l", [13]),
-        ("C.twice", [14]),
-        ("n", [16, 17]),
-    ],
-)
-def test_find(name: str, wanted: list[int]) -> None:
-    returned = []
-    for node in find(ast.parse(MODULE), name):
-        (statement,) = node.body
-        assert isinstance(statement, ast.Return)
-        assert isinstance(statement.value, ast.Constant)
-        returned.append(statement.value.value)
-    assert returned == wanted
+FOUND = "f 1, C.f 2, C.D.f 3, C.g 4, h 7 8, i 9 10, j 11, k 12, l 13, C.twice 14, n 16 17"
 
 
-@pytest.mark.parametrize(
-    ("code", "there"),
-    [
-        ("f()", False),
-        ("def ff(): pass", False),
-        ("def f_(): pass", False),
-        ("undef f", False),
-        ("class f: pass", False),
-        ("define f", False),
-        ("def f(): pass", True),
-        ("async  def\t f (): pass", True),
-        ("class C:\n\tdef f(self): pass", True),
-        ("def \\\n  f(): pass", True),
-        ("def\\\r\nf(): pass", True),
-        ("def\x0cf(): pass", True),
-        ("# def f", True),  # a search may say yes too often, but never no
-    ],
+@pytest.mark.parametrize("name", [*"none C m outer.f D.f C.h C.D".split(), *FOUND.split(", ")])
+def test_find(name: str) -> None:
+    """The definitions of a name are those that return the numbers behind it."""
+    name, *wanted = name.split()
+    found = find(ast.parse(MODULE), name)
+    assert [ast.unparse(node.body[0]) for node in found] == [f"return {number}" for number in wanted]
+
+
+# A search may say yes too often, but never no.
+YES = (
+    "def f(): pass",
+    "async  def\t f (): pass",
+    "def \\\n  f(): pass",
+    "def\\\r\nf(): pass",
+    "def\x0cf(): pass",
+    "# def f",
 )
+NO = "f()", "def ff(): pass", "def f_(): pass", "undef f", "class f: pass", "define f"
+
+
+@pytest.mark.parametrize(("code", "there"), [*((code, True) for code in YES), *((code, False) for code in NO)])
 def test_mentions(code: str, there: bool) -> None:
     assert mentions(code.encode(), "f") is there
     assert mentions(code.encode(), "C.f") is there
@@ -478,32 +347,19 @@ def test_what_is_found_is_mentioned() -> None:
 @pytest.mark.parametrize(
     ("code", "names"),
     [
-        ("", ""),
-        ("f(x)", ""),
-        ("a.b = 1; a[0] = 2", ""),
+        ("f(x)\na.b = 1; a[0] = 2\nx: int", ""),
         ("def f():\n import a\n b = 1", "f"),
         ("class C:\n import a\n b = 1", "C"),
-        ("x = [y for y in z]", "x"),
-        ("x = lambda y: y", "x"),
-        ("x: int", ""),
-        ("x: int = 1", "x"),
-        ("import a", "a"),
-        ("import a.b.c", "a"),
-        ("import a.b as c, d", "c d"),
-        ("from a import b, c as d", "b d"),
-        ("from . import a", "a"),
-        ("x = y = 1", "x y"),
-        ("x, (y, *z) = a", "x y z"),
-        ("x += 1", "x"),
-        ("async def f(): pass", "f"),
-        ("@d\nclass C: pass", "C"),
+        ("x = [y for y in z]\nw = lambda y: y", "x w"),
+        ("x: int = 1\ny += 1", "x y"),
+        ("import a.b.c\nimport a.b as d, e\nfrom a import f, c as g\nfrom . import h", "a d e f g h"),
+        ("x = y = 1\nw, (z, *v) = a", "w x y z v"),
+        ("async def f(): pass\n@d\nclass C: pass", "f C"),
         ("if (x := 1):\n y = 2\nelif (w := 3):\n z = 4\nelse:\n import v", "v w x y z"),
-        ("try:\n import a\nexcept ImportError:\n a = None; b = 1\nelse:\n c = 1\nfinally:\n d = 1", "a b c d"),
+        ("try:\n import a\nexcept ImportError:\n e = None; b = 1\nelse:\n c = 1\nfinally:\n d = 1", "a b c d e"),
         ("with a as b, c as (d, e):\n f = 1", "b d e f"),
         ("for a, b in c:\n d = 1\nelse:\n e = 1", "a b d e"),
-        ("while (a := b):\n c = 1", "a c"),
-        ("print(x := 1)", "x"),
-        ("x = (y := 1)", "x y"),
+        ("while (a := b):\n c = 1\nprint(x := 1)\nz = (y := 1)", "a c x y z"),
     ],
 )
 def test_bound_names(code: str, names: str) -> None:

@@ -83,3 +83,13 @@ def test_a_record_that_is_gone_is_not_made_again(tmp_path: Path) -> None:
     assert receipt is not None
     (tmp_path / "site/p-1.dist-info/RECORD").unlink()
     assert record_changes([(receipt.files[0], OLD, None)]) == []
+
+
+def test_a_record_that_is_a_link_is_refused(tmp_path: Path) -> None:
+    environment, plan = lay_out(tmp_path)
+    record = (tmp_path / "site/p-1.dist-info/RECORD").rename(tmp_path / "RECORD")
+    (tmp_path / "site/p-1.dist-info/RECORD").symlink_to(record)
+    with pytest.raises(UnhangError) as caught:
+        run(environment, plan)
+    assert caught.value.path == str(tmp_path / "site/p-1.dist-info/RECORD")
+    assert (Path(plan.path).read_bytes(), record.read_bytes()) == (OLD, RECORD)

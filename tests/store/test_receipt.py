@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from support.receipts import FIRST, SECOND, A, B, C, entry, without
+from support.receipts import FIRST, SECOND, A, B, C, entry
 from unhang.errors import UnhangError
 from unhang.store import receipt
 from unhang.store.receipt import Receipt, sha256
@@ -29,18 +29,12 @@ def test_the_order_of_its_parts_does_not_matter() -> None:
     assert receipt.render(one) != receipt.render(one._replace(files=(other,)))
 
 
-def test_a_second_fix_keeps_the_first_pristine_bytes_and_row() -> None:
-    first = receipt.merge(None, [entry(A, B, FIRST, row="1")])
-    (merged,) = receipt.merge(first, [entry(B, C, SECOND, row="2")]).files
-    assert merged == entry(A, C, FIRST, SECOND, row="1")
-
-
-def test_the_same_fix_again_is_listed_once() -> None:
+def test_another_fix_keeps_the_first_pristine_bytes_and_row_and_the_same_one_is_listed_once() -> None:
     newer = FIRST._replace(after="s2")
-    first = receipt.merge(None, [entry(A, B, FIRST, SECOND)])
-    (merged,) = receipt.merge(first, [entry(B, C, newer)]).files
-    assert merged.fixes == (SECOND, newer)
-    assert merged.pristine == sha256(A)
+    merged = receipt.merge(None, [entry(A, B, FIRST, row="1")])
+    for before, after, added, fixes in ((B, C, SECOND, (FIRST, SECOND)), (C, B, newer, (SECOND, newer))):
+        merged = receipt.merge(merged, [entry(before, after, added, row="2")])
+        assert merged.files == (entry(A, after, *fixes, row="1"),)
 
 
 def test_a_reinstalled_file_starts_again() -> None:
@@ -50,18 +44,10 @@ def test_a_reinstalled_file_starts_again() -> None:
     assert receipt.merge(first, [anew]).files == (anew,)
 
 
-def test_one_of_two_fixes_is_removed() -> None:
-    both = receipt.merge(None, [entry(A, C, FIRST, SECOND)])
-    one = both.files[0]._replace(patched=sha256(B), fixes=(FIRST,))
-    assert receipt.merge(both, [one]).files == (entry(A, B, FIRST),)
-
-
 def test_other_files_stay() -> None:
     other = entry(relative="p/a.py")
     merged = receipt.merge(receipt.merge(None, [other]), [entry()])
     assert merged.files == (other, entry())
-    assert without(merged, other.path).files == (entry(),)
-    assert without(merged, "/elsewhere").files == merged.files
 
 
 def spoilt(change: Callable[[dict[str, Any]], Any]) -> bytes:
@@ -74,19 +60,13 @@ def set_file(**values: Any) -> Callable[[dict[str, Any]], None]:
     return lambda content: content["files"][0].update(values)
 
 
-def test_a_good_receipt_is_read() -> None:
-    """Otherwise the tests below show nothing."""
-    assert receipt.parse(spoilt(lambda content: None), "x").files == (entry(),)
-
-
 def test_keys_of_other_versions_are_ignored() -> None:
     """Such as "exclude", which an unreleased version wrote."""
     assert receipt.parse(spoilt(lambda content: content.update(exclude={"newline": True})), "x").files == (entry(),)
 
 
-@pytest.mark.parametrize("schema", [2, 99])
-def test_a_newer_receipt_asks_for_a_newer_unhang(tmp_path: Path, schema: int) -> None:
-    (tmp_path / "receipt.json").write_text(json.dumps({"schema": schema, "unhang": "9.9", "files": "whatever"}))
+def test_a_newer_receipt_asks_for_a_newer_unhang(tmp_path: Path) -> None:
+    (tmp_path / "receipt.json").write_text(json.dumps({"schema": 2, "unhang": "9.9", "files": "whatever"}))
     with pytest.raises(UnhangError) as caught:
         receipt.load(str(tmp_path))
     assert caught.value.code == "newer-receipt"
@@ -97,29 +77,23 @@ def test_a_newer_receipt_asks_for_a_newer_unhang(tmp_path: Path, schema: int) ->
 @pytest.mark.parametrize(
     "change",
     [
-        lambda content: [],
+        lambda content: [],  # `untrusted` refuses other files that are not JSON, and other odd paths and digests
         lambda content: content.pop("schema") and None,
         lambda content: content.update(schema=0),
-        lambda content: content.update(schema="1"),
         lambda content: content.update(schema=True),
         lambda content: content.pop("unhang") and None,
         lambda content: content.update(files={}),
         lambda content: content.update(files=["x"]),
         lambda content: content.update(files=content["files"] * 2),
         set_file(path="p/m.py"),
-        set_file(path="/site/p/../../etc/passwd"),
         set_file(path="/etc/passwd"),
-        set_file(path="/site/p/m\0.py"),
-        set_file(path="/site/p/m\ud800.py", relative="p/m\ud800.py"),
         set_file(relative="../etc/passwd", path="/etc/passwd"),
         set_file(relative="/site/p/m.py"),
         set_file(relative="p//m.py"),
         set_file(root="site"),
-        set_file(root="/site/../site"),
         set_file(upstream=None),
         set_file(version=7),
         set_file(pristine="abc"),
-        set_file(pristine="../../../../../../etc/passwd"),
         set_file(patched=sha256(B).upper()),
         set_file(record="/etc/passwd"),
         set_file(record="/site/p-1.dist-info/METADATA"),
@@ -139,14 +113,6 @@ def test_a_receipt_that_was_tampered_with_is_refused(tmp_path: Path, change: Cal
         receipt.load(str(tmp_path))
     assert (caught.value.code, caught.value.path) == ("bad-receipt", str(tmp_path / "receipt.json"))
     assert caught.value.hint
-
-
-@pytest.mark.parametrize("data", [b"", b"{", b"\xff", b"null", b"[" * 100_000, b"\0"])
-def test_a_file_that_is_not_json_is_refused(tmp_path: Path, data: bytes) -> None:
-    (tmp_path / "receipt.json").write_bytes(data)
-    with pytest.raises(UnhangError) as caught:
-        receipt.load(str(tmp_path))
-    assert caught.value.code == "bad-receipt"
 
 
 def test_a_receipt_that_is_a_link_is_refused(tmp_path: Path) -> None:

@@ -22,25 +22,27 @@ def site(tmp_path: Path) -> Path:
 
 
 def asked(site: Path, *upstreams: str) -> Request:
-    request = Request(target=str(site), fixes=(MTP,))
-    return request._replace(upstreams=upstreams) if upstreams else request
+    return Request(target=str(site), fixes=(MTP,), upstreams=upstreams or Request().upstreams)
+
+
+def verdicts(seen: survey.Survey) -> list[str]:
+    return [finding.verdict.verdict for finding in seen.findings]
 
 
 def test_an_untouched_release(site: Path) -> None:
     seen = survey.survey(asked(site))
-    assert [finding.verdict.verdict for finding in seen.findings] == ["needed"]
+    assert verdicts(seen) == ["needed"]
     assert (seen.receipt, seen.interrupted, seen.environment.prefix) == (None, False, str(site))
     plan = survey.planned(seen)
     assert [file.path for file in plan.files] == [str(site / ENGINE)]
     assert plan.blocked == ()
+    (site / ".unhang").mkdir()
+    (site / ".unhang" / READY).write_text("{}")
+    assert survey.survey(asked(site)).interrupted
 
 
-def test_only_the_named_upstreams_are_searched(site: Path) -> None:
+def test_if_none_of_the_named_upstreams_is_there_that_is_an_error_unless_it_is_allowed(site: Path) -> None:
     assert survey.find(asked(site, "verl")).installations
-    assert survey.find(asked(site, "ms-swift")).installations == ()
-
-
-def test_nothing_found_is_an_error_unless_it_is_allowed(site: Path) -> None:
     request = asked(site, "ms-swift", "megatron-core")
     with pytest.raises(UnhangError) as caught:
         survey.survey(request)
@@ -54,7 +56,7 @@ def test_after_apply_the_receipt_is_read_and_nothing_is_left_to_plan(site: Path)
     seen = survey.survey(asked(site))
     assert seen.receipt is not None
     assert [entry.path for entry in seen.receipt.files] == [str(site / ENGINE)]
-    assert [finding.verdict.verdict for finding in seen.findings] == ["applied"]
+    assert verdicts(seen) == ["applied"]
     assert survey.planned(seen) == ((), ())
 
 
@@ -62,13 +64,7 @@ def test_a_file_that_changed_is_seen_again(site: Path) -> None:
     seen = survey.survey(asked(site))
     (site / ENGINE).write_text("class MegatronEngine: pass\n")
     now = survey.again(seen.search, asked(site))
-    assert [finding.verdict.verdict for finding in now.findings] == ["drifted"]
-
-
-def test_a_journal_says_that_a_run_was_interrupted(site: Path) -> None:
-    (site / ".unhang").mkdir()
-    (site / ".unhang" / READY).write_text("{}")
-    assert survey.survey(asked(site)).interrupted
+    assert verdicts(now) == ["drifted"]
 
 
 def test_a_plan_that_needs_a_damaged_original_is_refused(site: Path) -> None:

@@ -6,13 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from support.transactions import KILLED, die, in_child, make_apply, stop_in_the_middle
+from support.transactions import KILLED, die, in_child, make_apply
 from unhang.store import lock, state
 from unhang.store.lock import exclusive
 from unhang.store.tidy import tidy
-
-# Python 3.12 and later warn where a test runner has threads; these children do little enough.
-pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 
 
 def test_nothing_is_made_where_nothing_was_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -33,12 +30,6 @@ def test_the_lock_of_a_killed_run_is_removed(tmp_path: Path) -> None:
     assert state.littered(case.state)
     assert tidy(case.state) is None
     assert case.names() == before
-
-
-def test_an_interrupted_transaction_is_recovered(tmp_path: Path) -> None:
-    case = stop_in_the_middle(tmp_path)
-    assert "now finished" in (tidy(case.state) or "")
-    assert case.look() == case.new
 
 
 def test_a_journal_that_cannot_be_trusted_stays(tmp_path: Path) -> None:

@@ -8,7 +8,5 @@ import unhang.compat
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 COMPAT = REPOSITORY / "compat"
-FROM_CHECKOUT = {"PYTHONPATH": str(REPOSITORY / "src")}
-"""The environment variables with which a process of its own imports the checkout's unhang."""
 
 unhang.compat.__path__.append(str(COMPAT))

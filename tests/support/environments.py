@@ -11,9 +11,11 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import textwrap
 import venv
 import zipfile
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,12 +24,7 @@ from unhang.find.environment import choose
 from unhang.find.locate import search
 from unhang.records import Search
 
-MODULES = {
-    "megatron-core": "megatron.core",
-    "megatron-lm": "megatron.training",
-    "verl": "verl",
-    "ms-swift": "swift",
-}
+MODULES = {"megatron-core": "megatron.core", "megatron-lm": "megatron.training", "verl": "verl", "ms-swift": "swift"}
 # Prints where `import` finds each module. It does import them, so it is only for stand-ins.
 TRUTH = """
 import importlib, json, sys
@@ -86,21 +83,14 @@ def make_env(prefix: Path) -> Env:
     return Env(prefix, prefix / "bin" / "python", site)
 
 
-_pip: list[str] = []
-
-
+@cache
 def pip_python() -> str:
     """Return an interpreter that has pip: uv makes environments without it."""
-    if not _pip:
-        if subprocess.run([sys.executable, "-m", "pip", "-V"], capture_output=True, check=False).returncode == 0:
-            _pip.append(sys.executable)
-        else:
-            import tempfile
-
-            folder = tempfile.mkdtemp(prefix="unhang-pip-")
-            venv.create(folder, with_pip=True)
-            _pip.append(os.path.join(folder, "bin", "python"))
-    return _pip[0]
+    if subprocess.run([sys.executable, "-m", "pip", "-V"], capture_output=True, check=False).returncode == 0:
+        return sys.executable
+    folder = tempfile.mkdtemp(prefix="unhang-pip-")
+    venv.create(folder, with_pip=True)
+    return os.path.join(folder, "bin", "python")
 
 
 def write(root: Path, files: dict[str, str]) -> Path:
@@ -115,12 +105,11 @@ def write(root: Path, files: dict[str, str]) -> Path:
 def package_info(version: str) -> str:
     """Return megatron/core/package_info.py for a version such as 0.17.0rc0, as upstream writes it."""
     major, minor, rest = version.split(".", 2)
-    patch = rest[0]
     return f"""\
         # Copyright
         MAJOR = {major}
         MINOR = {minor}
-        PATCH = {patch}
+        PATCH = {rest[0]}
         PRE_RELEASE = '{rest[1:]}'
 
         # Use the following formatting: (major, minor, patch, pre-release)
@@ -181,10 +170,9 @@ def project(root: Path, name: str, version: str, where: str = ".") -> Path:
 def build(root: Path, out: Path, *, editable: str | None = None) -> Path:
     """Build a wheel of a project, or an editable wheel in one of setuptools' modes, without a network."""
     out.mkdir(parents=True, exist_ok=True)
-    hook = (
-        f"build_editable({str(out)!r}, {{'editable_mode': {editable!r}}})" if editable else f"build_wheel({str(out)!r})"
-    )
-    code = f"import sys; sys.argv = ['setup.py']; from setuptools import build_meta; print('\\n' + build_meta.{hook})"
+    hook, settings = ("build_editable", {"editable_mode": editable}) if editable else ("build_wheel", {})
+    code = "import sys; sys.argv = ['setup.py']; from setuptools import build_meta; "
+    code += f"print('\\n' + build_meta.{hook}({str(out)!r}, {settings!r}))"
     name = run(sys.executable, "-c", code, cwd=root).splitlines()[-1]
     return out / name
 
@@ -204,10 +192,8 @@ def agree(env: Env, *, cwd: Path | None = None, script: Path | None = None, name
     assert inside == json.loads(json.dumps(["own interpreter", found.installations, found.warnings]))
     if script:
         script.write_text(TRUTH)
-        truth = json.loads(env.run(str(script), cwd=where))
-    else:
-        truth = json.loads(env.run("-c", TRUTH, cwd=where))
+    truth = json.loads(env.run(*([str(script)] if script else ["-c", TRUTH]), cwd=where))
     imported = {name: os.path.realpath(file) for name, file in truth.items() if file and name not in namesakes}
-    inits = {MODULES[i.upstream]: os.path.join(i.package_dir, "__init__.py") for i in found.installations}
-    assert {name: os.path.realpath(init) for name, init in inits.items()} == imported
+    inits = {MODULES[i.upstream]: os.path.realpath(f"{i.package_dir}/__init__.py") for i in found.installations}
+    assert inits == imported
     return found

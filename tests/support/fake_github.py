@@ -64,11 +64,8 @@ class GitHub:
 
     def _listed(self, query: dict[str, str]) -> list[dict[str, Any]]:
         size, page = int(query["per_page"]), int(query["page"])
-        found = [
-            issue
-            for issue in self.issues
-            if query["labels"] in issue["labels"] and query["state"] in (issue["state"], "all")
-        ]
+        labelled = [issue for issue in self.issues if query["labels"] in issue["labels"]]
+        found = [issue for issue in labelled if query["state"] in (issue["state"], "all")]
         return found[size * (page - 1) : size * page]
 
 

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-EXPERTS = "megatron/core/transformer/moe/experts.py"
 PARALLEL = "megatron/core/parallel_state.py"
 BATCH = "megatron/training/utils.py"
 ENGINE = "verl/workers/engine/megatron/transformer_impl.py"

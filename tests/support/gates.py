@@ -68,8 +68,6 @@ def paused(code: str) -> str:
 
 
 class Waits(Codemod):
-    """Puts the call of ``wait`` after ``start()``."""
-
     def __init__(self, fix: str) -> None:
         self.fix = fix
 
@@ -102,16 +100,12 @@ def shape_of(code: str | bytes, function: str = "run") -> str:
 
 def shape_table(states: Mapping[tuple[Target, str], Shape] | None = None) -> ShapeTable:
     """The shapes of ONE and TWO as affected, and of their rewrites; ``states`` adds shapes by target and code."""
-    shapes = {}
+    every: dict[tuple[Target, str], Shape] = {}
     for target, code, after in ((RUN, ONE, gated(ONE)), (OTHER_RUN, TWO, gated(TWO)), (STOP, ONE, paused(ONE))):
-        result = shape_of(after, target.function)
-        shapes[target.fix, target.function, shape_of(code, target.function)] = Shape(
-            "affected", result, tuple(NAMES), ""
-        )
-        shapes[target.fix, target.function, result] = Shape("ours", None, (), "")
-    for (target, code), state in (states or {}).items():
-        shapes[target.fix, target.function, shape_of(code, target.function)] = state
-    return ShapeTable(shapes, {})
+        every[target, code] = Shape("affected", shape_of(after, target.function), tuple(NAMES), "")
+        every[target, after] = Shape("ours", None, (), "")
+    found = {**every, **(states or {})}.items()
+    return ShapeTable({(to.fix, to.function, shape_of(code, to.function)): state for (to, code), state in found}, {})
 
 
 def releases() -> dict[str, Release]:

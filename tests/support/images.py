@@ -50,11 +50,11 @@ class Buildah(NamedTuple):
         root, run = self.folder / "root", self.folder / "run"
         return ["buildah", "--storage-driver", "vfs", "--root", root, "--runroot", run]
 
-    def run(self, *arguments: str | Path, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    def run(self, *arguments: str | Path, within: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
         """Run a buildah command, with both streams as one."""
         return subprocess.run(
-            [*self._command, *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
-            env={**os.environ, **(env or {})}, timeout=300,
+            [*within, *self._command, *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            check=False, timeout=300,
         )  # fmt: skip
 
     def must(self, *arguments: str | Path) -> str:
@@ -66,11 +66,14 @@ class Buildah(NamedTuple):
     def build(self, file: Path, context: Path, tag: str, base: str = BASE) -> Built:
         """Build a Dockerfile without a network."""
         options = ["--isolation", "chroot", "--pull-never", "--layers=false", "--build-arg", f"BASE={base}"]
-        done = subprocess.run(
-            ["unshare", "--net", *self._command, "build", *options, "-t", f"localhost/{tag}", "-f", file, context],
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, timeout=300,
-        )  # fmt: skip
+        words = ["build", *options, "-t", f"localhost/{tag}", "-f"]
+        done = self.run(*words, file, context, within=["unshare", "--net"])
         return Built(done.returncode, [line for line in done.stdout.splitlines() if line.strip()])
+
+    def must_build(self, file: Path, context: Path, tag: str, base: str = BASE) -> None:
+        """Build a Dockerfile, which must succeed."""
+        built = self.build(file, context, tag, base)
+        assert built.code == 0, "\n".join(built.lines)
 
     def in_image(self, tag: str, *command: str, user: str = "0:0") -> cli.Ran:
         """Run a command in a container of an image."""

@@ -56,21 +56,18 @@ def raising(rank: int) -> None:
 def crossed_but_asynchronous(rank: int) -> None:
     one, other = dist().new_group([0, 1]), dist().new_group([0, 1])
     order = (one, other) if rank == 0 else (other, one)
-    works = [dist().all_reduce(tensor(), group=group, async_op=True) for group in order]
-    for work in works:
+    for work in [dist().all_reduce(tensor(), group=group, async_op=True) for group in order]:
         work.wait()
 
 
 def ring(rank: int) -> None:
-    works = [dist().isend(tensor(), (rank + 1) % 2), dist().irecv(tensor(), (rank + 1) % 2)]
-    for work in works:
+    for work in [dist().isend(tensor(), 1 - rank), dist().irecv(tensor(), 1 - rank)]:
         work.wait()
 
 
 def batched(rank: int) -> None:
-    peer = (rank + 1) % 2
-    operations = [dist().P2POp(dist().isend, tensor(), peer), dist().P2POp(dist().irecv, tensor(), peer)]
-    for work in dist().batch_isend_irecv(operations):
+    kinds = dist().isend, dist().irecv
+    for work in dist().batch_isend_irecv([dist().P2POp(kind, tensor(), 1 - rank) for kind in kinds]):
         work.wait()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-import hashlib
+import contextlib
 import shutil
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
@@ -79,10 +79,16 @@ def cases(
     return found
 
 
-def first(parameters: Sequence[Any], upstream: str) -> Source:
-    """Load the first case of an upstream."""
-    found: Case = next(item.values[0] for item in parameters if item.values[0].target.upstream == upstream)
-    return found.load()
+def first(parameters: Sequence[Any]) -> Source:
+    """Load the first of these cases."""
+    found: Source = parameters[0].values[0].load()
+    return found
+
+
+def wheel(fix: str, version: str, upstream: str = "") -> Source:
+    """Load a release, by default of the only upstream that the fix is about."""
+    targets = [item for item in catalog.fix(fix).targets if upstream in ("", item.upstream) and _has(item, [version])]
+    return Case("wheel", targets[0], version).load()
 
 
 def as_written(fix: str) -> list[Any]:
@@ -146,6 +152,13 @@ def mutated(function: shape.Function, old: str, new: str, count: int = 1) -> sha
     return changed
 
 
+def dump(node: object) -> object:
+    """Return a dump of a node, of each node of a list, or another value itself."""
+    if isinstance(node, list):
+        return [dump(item) for item in node]
+    return ast.dump(node) if isinstance(node, ast.AST) else node
+
+
 def same_result(source: Source) -> list[Shape]:
     """Return the other shapes of the source's fix whose rewrite has the same result."""
     return [
@@ -159,7 +172,7 @@ def forget() -> None:
     """Drop what is cached for each function: the fuzz runs tens of thousands of them."""
     code_of.cache_clear()
     unparsed.cache_clear()
-    _TREES.clear()
+    _parsed.cache_clear()
 
 
 def _is_pull(row: Mapping[str, Any]) -> bool:
@@ -185,10 +198,6 @@ def _released(row: Mapping[str, Any]) -> list[str]:
     return _by_shape().get((row["fix"], row["function"], row["shape"]), [])
 
 
-def _only_in_wheels(row: Mapping[str, Any]) -> bool:
-    return row.get("first", "").partition(" ")[0] in WIDTHS
-
-
 def _has(target: Target, versions: Sequence[str]) -> bool:
     """Return whether these releases have this target, of several in one upstream."""
     known = catalog.releases()[target.upstream]
@@ -210,24 +219,21 @@ def _load(case: Case) -> Source:
         assert case.key in found, f"the pull request applied to no shape gives {case.key}"
         return found[case.key]
     (row,) = (row for row in _ROWS if (row["fix"], row["shape"]) == (case.target.fix, case.key))
-    if _only_in_wheels(row):
-        upstream, version = row["first"].split()
-        (target,) = (item for item in _targets(row) if item.upstream == upstream and _has(item, [version]))
-        return _load(Case("wheel", target, version))
+    upstream, revision = row["first"].split()[:2]
+    if upstream in WIDTHS:
+        return wheel(row["fix"], revision, upstream)
     for target in _targets(row):
-        data = _show(target, row["first"].split()[1], target.file)
-        if data is not None:
-            found_here = shape.find(_parsed(data), target.function)
-            if len(found_here) == 1 and shape.digest(found_here[0]) == case.key:
-                return Source(target, data)
+        data = _show(target, revision, target.file)
+        functions = shape.find(_parsed(data), target.function) if data else []
+        if data and [shape.digest(function) for function in functions] == [case.key]:
+            return Source(target, data)
     raise AssertionError(f"no file of commit {row['first']} has the shape {case.key}")
 
 
 def _show(target: Target, revision: str, path: str) -> bytes | None:
     """Return a file at a commit of the clone; None if the commit lacks it."""
     command = ["git", "-C", str(wheels.clone(target.upstream)), "show", f"{revision}:{path}"]
-    done = subprocess.run(command, capture_output=True, check=False)
-    return done.stdout if done.returncode == 0 else None
+    return subprocess.run(command, capture_output=True, check=False).stdout or None
 
 
 @cache
@@ -238,51 +244,33 @@ def _pulls(fix: str) -> Mapping[str, Source]:
     git = pytest.importorskip("git", reason="gitpython is needed to apply a pull request")
     if shutil.which("patch") is None:
         pytest.skip("GNU patch is needed to apply a pull request")
-    repo = git.Repo(folder)
-    diff = as_written_change.hunks(repo, item["ref"], item["file"], item["function"])
+    diff = as_written_change.hunks(git.Repo(folder), item["ref"], item["file"], item["function"])
     found: dict[str, Source] = {}
-    for row in _ROWS:
-        if row["fix"] != fix or row["function"] != item["function"]:
-            continue
-        for base in _bases(row):
-            data = as_written_change.applied(diff, base.data)
-            if data is None or not _parses(data):
-                continue
-            source = Source(base.target, data)
-            if len(shape.find(_parsed(data), base.target.function)) == 1:
+    rows = (row for row in _ROWS if (row["fix"], row["function"]) == (fix, item["function"]))
+    for base in (base for row in rows for base in _bases(row)):
+        data = as_written_change.applied(diff, base.data)
+        # the diff may apply to a source that it does not fit: the result does not parse
+        with contextlib.suppress(SyntaxError):
+            if data is not None and len(shape.find(_parsed(data), base.target.function)) == 1:
+                source = Source(base.target, data)
                 found.setdefault(source.digest, source)
     return found
 
 
 def _bases(row: Mapping[str, Any]) -> list[Source]:
     """Return the sources of a shape that a user may have patched: its first release and its first commit."""
-    bases = []
-    released = [name.split() for name in _released(row)][:1]
-    for upstream, version in released:
-        data = wheels.read(upstream, version, _targets(row)[0].file) if upstream != "megatron-lm" else None
-        bases += [Source(_targets(row)[0], data)] if data is not None else []
-    if row.get("first") and not _only_in_wheels(row):
-        bases.append(_load(Case("shape", _targets(row)[0], row["shape"])))
+    bases, target = [], _targets(row)[0]
+    for upstream, version in [name.split() for name in _released(row)][:1]:
+        data = wheels.read(upstream, version, target.file) if upstream != "megatron-lm" else None
+        bases += [Source(target, data)] if data is not None else []
+    if row.get("first") and row["first"].split()[0] not in WIDTHS:
+        bases.append(_load(Case("shape", target, row["shape"])))
     return bases
 
 
-def _parses(data: bytes) -> bool:
-    try:
-        _parsed(data)
-    except SyntaxError:
-        return False
-    return True
-
-
-_TREES: dict[str, ast.Module] = {}
-
-
+@cache
 def _parsed(data: bytes) -> ast.Module:
-    """Return a file's AST. Each content is parsed once."""
-    key = hashlib.sha256(data).hexdigest()
-    if key not in _TREES:
-        _TREES[key] = ast.parse(data)
-    return _TREES[key]
+    return ast.parse(data)
 
 
 @cache

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import time
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,8 +16,6 @@ from unhang.store.transaction import FileChange, commit
 
 KILLED = 9
 ORIGINAL: Any = disk.run
-SPREAD = 8
-"""Whether a file's time has to be moved on depends on the second it falls into: runs differ by so many operations."""
 Blow = Callable[[Any, "tuple[Any, ...]"], None]
 
 
@@ -62,8 +62,7 @@ def make_apply(top: Path, state_dir: str = "share/unhang") -> Case:
 def make_revert(top: Path, state_dir: str = "share/unhang") -> Case:
     """The way back: files rewritten, the receipt and its folder deleted."""
     case = make_apply(top, state_dir)
-    with exclusive(case.state):
-        commit(case.changes, state_dir=case.state)
+    go(case)
     return case._replace(changes=[FileChange(c.path, c.after, c.before, c.before is None) for c in case.changes])
 
 
@@ -79,37 +78,44 @@ def finish(case: Case) -> str | None:
 
 def in_child(work: Callable[[], Any]) -> int:
     """Run in a child; return its exit status, 1 for an exception."""
+    return status(fork(work))
+
+
+def fork(work: Callable[[], Any]) -> int:
+    """Start a child that runs `work`; return its process id."""
     child = os.fork()
     if child == 0:
         code = 1
         try:
             work()
             code = 0
-        except SystemExit as exit:
-            code = int(exit.code or 0)
         except BaseException:
-            import traceback
-
             traceback.print_exc()
         finally:
             os._exit(code)
+    return child
+
+
+def status(child: int) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-def strike(number: int, blow: Blow) -> list[int]:
-    """Have `blow` fall just before operation `number`; return a list that counts the operations."""
-    count = [0]
+def strike(number: int, blow: Blow | None, pause: float = 0) -> list[str]:
+    """Have `blow` fall just before operation `number`; return a list that collects the names of the operations.
+
+    `pause` (seconds) comes before each operation.
+    """
+    names: list[str] = []
 
     def run(operation: Any, *arguments: Any, **options: Any) -> Any:
-        if count[0] == number:
-            count[0] += 1
+        names.append(operation.__name__)
+        if blow is not None and len(names) == number + 1:
             blow(operation, arguments)
-        else:
-            count[0] += 1
+        time.sleep(pause)
         return operation(*arguments, **options)
 
     disk.run = run
-    return count
+    return names
 
 
 def struck(case: Case, number: int, blow: Blow, work: Callable[[Case], object] = go) -> int:
@@ -132,22 +138,16 @@ def die_halfway(operation: Any, arguments: tuple[Any, ...]) -> None:
     os._exit(KILLED)
 
 
-def count(make: Callable[[Path], Case], top: Path) -> int:
-    case = make(top)
-    counted = strike(-1, die)
-    go(case)
-    disk.run = ORIGINAL
-    return counted[0]
-
-
-def no_leftovers(case: Case, others: set[str]) -> None:
-    ours = {p for p in case.names() if ".unhang-" in p or "journal" in p}
-    assert ours == set()
+def no_leftovers(case: Case) -> None:
+    """Check that the files are old or new as a set, and that nothing of ours is there but a receipt of the new."""
+    assert not [p for p in case.names() if ".unhang-" in p or "journal" in p]
     assert not os.path.exists(os.path.join(case.state, "lock"))
     now = case.look()
     assert now in (case.old, case.new), "half a set"
     if now[os.path.join(case.state, "receipt.json")] is None:
-        assert case.names() == others, case.names() ^ others  # not even the folders
+        sources = [os.path.relpath(change.path, case.top) for change in case.changes[:5]]
+        folders = {os.path.dirname(source) for source in sources}
+        assert case.names() == {*sources, *folders, *(f"{folder}/__pycache__" for folder in folders)}
     else:
         assert disk.read(os.path.join(case.state, ".gitignore")) == b"*"
 

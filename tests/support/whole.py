@@ -14,21 +14,19 @@ import marshal
 import os
 import py_compile
 import shutil
-import signal
 import sys
-import time
-import zipfile
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pytest
+
 import unhang.rewrite.one_file
-from support import wheels
-from support.transactions import Blow
+from support import cli
+from support.transactions import Blow, status, strike
 from unhang.cli.main import main
-from unhang.shapes import catalog
-from unhang.store import disk, state
+from unhang.store import state
 
 RELEASES = (("verl", "0.7.1"), ("megatron-core", "0.17.1"), ("ms-swift", "4.6.0"))
 ENGINE = "verl/workers/engine/megatron/transformer_impl.py"
@@ -38,16 +36,6 @@ COMPILED = {
     ENGINE: py_compile.PycInvalidationMode.UNCHECKED_HASH,
     MPU: py_compile.PycInvalidationMode.TIMESTAMP,
 }
-# The files that identify an upstream and its version.
-MARKS = frozenset(
-    f"{upstream}/{name}"
-    for upstream, names in {
-        "verl": ["__init__.py", "protocol.py", "version/version"],
-        "megatron": ["core/__init__.py", "core/package_info.py", "training/__init__.py"],
-        "swift": ["__init__.py", "version.py", "tuners/__init__.py", "trainers/__init__.py"],
-    }.items()
-    for name in names
-)
 Tree = dict[str, "bytes | None"]
 
 
@@ -57,25 +45,6 @@ class Ran(NamedTuple):
     code: int
     out: str
     operations: tuple[str, ...]
-
-
-def lay_out(prefix: Path, *releases: tuple[str, str]) -> Path:
-    """Lay out the files of these releases that a search and the fixes read; return the site-packages folder."""
-    site = prefix / "site"
-    targets = {target.file for fix in catalog.fixes().values() for target in fix.targets}
-    for release in releases:
-        with zipfile.ZipFile(wheels.fetch(*release)) as wheel:
-            for name in wheel.namelist():
-                if name in targets or name in MARKS or name.endswith((".dist-info/RECORD", ".dist-info/METADATA")):
-                    wheel.extract(name, site)
-    return site
-
-
-def compile_some(site: Path) -> None:
-    """Compile some sources, one of them in the mode that no import checks."""
-    for name, mode in COMPILED.items():
-        if (site / name).exists():
-            py_compile.compile(str(site / name), doraise=True, invalidation_mode=mode)
 
 
 def tree(folder: Path) -> Tree:
@@ -107,11 +76,6 @@ def _code(source: bytes) -> Any:
     return compile(source, "<source>", "exec", dont_inherit=True)
 
 
-def stop(operation: Any, arguments: tuple[Any, ...]) -> None:
-    """Stop the process before the operation, with its locks held."""
-    os.kill(os.getpid(), signal.SIGSTOP)
-
-
 def run(prefix: Path, *arguments: str, blow: Blow | None = None, at: int = -1) -> Ran:
     """Run `unhang` in a child, with `blow` just before operation `at` (-1: never)."""
     return start(prefix, *arguments, blow=blow, at=at).wait()
@@ -126,9 +90,9 @@ class Started(NamedTuple):
     def wait(self) -> Ran:
         """Wait for the end, and return the result."""
         with open(self.reader) as pipe:
-            told = pipe.read()
-        code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
-        out, operations = json.loads(told) if told else ("", [])
+            text = pipe.read()
+        code = status(self.pid)
+        out, operations = json.loads(text) if text else ("", [])
         return Ran(code, out, tuple(operations))
 
 
@@ -142,7 +106,7 @@ def start(prefix: Path, *arguments: str, blow: Blow | None = None, at: int = -1,
             os.close(reader)
             with open(os.devnull) as nothing:
                 os.dup2(nothing.fileno(), 0)
-            said, operations = io.StringIO(), _count(blow, at, pause)
+            said, operations = io.StringIO(), strike(at, blow, pause)
             with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
                 _pretend(prefix)
                 try:
@@ -155,20 +119,6 @@ def start(prefix: Path, *arguments: str, blow: Blow | None = None, at: int = -1,
             os._exit(code)
     os.close(writer)
     return Started(child, reader)
-
-
-def _count(blow: Blow | None, at: int, pause: float) -> list[str]:
-    operations: list[str] = []
-
-    def stopped(operation: Any, *arguments: Any, **options: Any) -> Any:
-        operations.append(operation.__name__)
-        if blow is not None and len(operations) == at + 1:
-            blow(operation, arguments)
-        time.sleep(pause)
-        return operation(*arguments, **options)
-
-    disk.run = stopped
-    return operations
 
 
 def _pretend(prefix: Path) -> None:
@@ -184,20 +134,10 @@ def _pretend(prefix: Path) -> None:
 @contextlib.contextmanager
 def rewriting_once() -> Iterator[None]:
     """Remember the results of rewrites, which are pure functions, so that the children do not repeat them."""
-    original = unhang.rewrite.one_file.rewrite
-    known: dict[Any, Any] = {}
-
-    def remembered(data: bytes, steps: Any) -> Any:
-        key = data, tuple(steps)
-        if key not in known:
-            known[key] = original(data, steps)
-        return known[key]
-
-    unhang.rewrite.one_file.rewrite = remembered
-    try:
+    known = cache(unhang.rewrite.one_file.rewrite)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(unhang.rewrite.one_file, "rewrite", lambda data, steps: known(data, tuple(steps)))
         yield
-    finally:
-        unhang.rewrite.one_file.rewrite = original
 
 
 class Stage(NamedTuple):
@@ -215,9 +155,11 @@ class Stage(NamedTuple):
         return Path(shutil.copytree(self.home / ("applied" if applied else "pristine"), copy))
 
 
-def stage(home: Path, *releases: tuple[str, str]) -> Stage:
-    """Return a stage with these releases below `home`."""
-    compile_some(lay_out(home / "pristine", *releases))
+def stage(home: Path) -> Stage:
+    """Return a stage below `home`."""
+    site = cli.unpack_targets(home / "pristine" / "site", *RELEASES)
+    for name, mode in COMPILED.items():
+        py_compile.compile(str(site / name), doraise=True, invalidation_mode=mode)
     # In this process, so that every child finds all modules imported and all rewrites done.
     warm_up = str(shutil.copytree(home / "pristine", home / "now") / "site")
     said = io.StringIO()

@@ -54,14 +54,11 @@ def planned(monkeypatch: pytest.MonkeyPatch) -> Plan:
 
 
 def test_each_file_that_cannot_be_replaced_is_named(planned: Plan, capsys: pytest.CaptureFixture[str]) -> None:
-    console.refused(UnhangError("not-writable", "no"), planned)
-    assert stderr(capsys) == ["not writable here: /one/file.py", "not writable here: /three/file.py"]
-
-
-def test_another_error_names_no_files(planned: Plan, capsys: pytest.CaptureFixture[str]) -> None:
     console.refused(UnhangError("disk-full", "no"), planned)
     console.refused(UnhangError("not-writable", "no"), None)
     assert stderr(capsys) == []
+    console.refused(UnhangError("not-writable", "no"), planned)
+    assert stderr(capsys) == ["not writable here: /one/file.py", "not writable here: /three/file.py"]
 
 
 def test_warnings_are_in_the_text_and_in_json_but_on_stderr_only_for_text(

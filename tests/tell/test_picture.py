@@ -50,7 +50,9 @@ def text(root: ElementTree.Element, kind: str) -> list[ElementTree.Element]:
     return [item for item in root.iter(f"{SVG}text") if item.get("class") == kind]
 
 
-def test_each_column_has_a_cell_for_each_fix() -> None:
+def test_each_column_has_a_label_and_a_cell_for_each_fix() -> None:
+    labels = [item.text for item in text(drawn(core=CORE), "version")]
+    assert labels == ["0.9", "0.10.0rc0.dev*", "0.10.0rc1", "- 0.10.0rc2", "0.10.0", "- 0.10.1", "0.11"]
     assert cells(drawn(core=CORE, swift={"4.0.0": "affected"})) == {
         "hang, core 0.9.0 - 0.9.1: not-affected; yanked: 0.9.1": "not-affected",
         "stall, core 0.9.0 - 0.9.1: needed; yanked: 0.9.1": "needed",
@@ -64,11 +66,6 @@ def test_each_column_has_a_cell_for_each_fix() -> None:
         "stall, core 0.11.0: not-affected": "not-affected",
         "stall, swift 4.0.0: needed": "needed",
     }
-
-
-def test_a_series_is_named_by_its_two_numbers_and_its_parts_by_their_releases() -> None:
-    labels = [item.text for item in text(drawn(core=CORE), "version")]
-    assert labels == ["0.9", "0.10.0rc0.dev*", "0.10.0rc1", "- 0.10.0rc2", "0.10.0", "- 0.10.1", "0.11"]
 
 
 def test_a_verdict_has_a_sign_as_well_as_a_colour() -> None:
@@ -95,12 +92,12 @@ def test_the_colours_differ_in_lightness_too(mode: str) -> None:
 
 
 def test_the_legend_has_only_the_verdicts_in_the_picture() -> None:
-    def legend(**upstreams: Mapping[str, str]) -> list[str]:
-        texts = [item.text or "" for item in drawn(**upstreams).iter(f"{SVG}text") if ": " in (item.text or "")]
-        return [item.split(":")[0] for item in texts]
-
-    assert legend(core=CORE) == ["needed", "fixed-upstream", "not-affected", "drifted"]
-    assert legend(swift={"4.0.0": "affected"}) == ["needed"]
+    for root, verdicts in (
+        (drawn(core=CORE), ["needed", "fixed-upstream", "not-affected", "drifted"]),
+        (drawn(swift={"4.0.0": "affected"}), ["needed"]),
+    ):
+        texts = [item.text or "" for item in root.iter(f"{SVG}text")]
+        assert [item.split(":")[0] for item in texts if ": " in item] == verdicts
 
 
 def test_a_description_in_words_is_there_for_screen_readers() -> None:
@@ -126,12 +123,8 @@ def test_nothing_overlaps_or_is_outside() -> None:
         assert rect is not None
         boxes.append((left, top, left + float(rect.get("width", 0)), top + float(rect.get("height", 0))))
     for item in text(root, "version"):  # at 11 px a digit is about 6.2 px wide, a dot half of that
-        label = item.text or ""
-        middle, base, half = (
-            float(item.get("x", 0)),
-            float(item.get("y", 0)),
-            3.1 * len(label) - 1.55 * label.count("."),
-        )
+        label, middle, base = item.text or "", float(item.get("x", 0)), float(item.get("y", 0))
+        half = 3.1 * len(label) - 1.55 * label.count(".")
         boxes.append((middle - half, base - 9, middle + half, base + 1))
     height = float(root.get("height", 0))
     assert min(min(left, top) for left, top, _, _ in boxes) >= 0
@@ -153,28 +146,18 @@ def test_columns_that_do_not_fit_are_split_evenly() -> None:
     assert widths(49) == [17, 17, 15]
 
 
-def test_it_needs_no_script_and_no_other_file() -> None:
-    svg = picture(rows_of(core=CORE), BOTH)
-    tags = {item.tag.removeprefix(SVG) for item in ElementTree.fromstring(svg).iter()}
-    assert tags == {"svg", "title", "desc", "style", "rect", "text", "g", "path"}
-    assert "href" not in svg
-    assert "url(" not in svg
-    assert svg.count("http") == 1, "the namespace"
-
-
-def test_the_same_rows_give_the_same_bytes() -> None:
+def test_the_command_draws_the_real_matrix_with_the_same_bytes_each_time() -> None:
     command = "matrix", "--output-format", "svg"
     first, again = (cli.unhang(*command, env={"PYTHONHASHSEED": seed}) for seed in ("1", "2"))
-    assert (first.code, first.err) == (0, "")
-    assert first.out == again.out
-    fixes, releases, table = list(catalog.fixes().values()), catalog.releases(), catalog.shape_table()
-    assert first.out == picture(matrix.rows(fixes, releases, table), fixes)
-
-
-def test_the_picture_of_the_real_matrix_has_all_its_cells() -> None:
+    assert (first.code, first.err, first.out) == (0, "", again.out)
     fixes = list(catalog.fixes().values())
     rows = matrix.rows(fixes, catalog.releases(), catalog.shape_table())
+    assert first.out == picture(rows, fixes)
     columns = sum(len(panel.ranges) * len(panel.fixes) for panel in version_ranges.panels_by_series(rows, fixes))
-    root = ElementTree.fromstring(picture(rows, fixes))
+    root = ElementTree.fromstring(first.out)
     assert len(cells(root)) == columns > 40
     assert set(cells(root).values()) == {"needed", "fixed-upstream", "not-affected"}
+    tags = {item.tag.removeprefix(SVG) for item in root.iter()}
+    assert tags == {"svg", "title", "desc", "style", "rect", "text", "g", "path"}, "no script"
+    assert not re.search(r"href|url\(", first.out), "no other file"
+    assert first.out.count("http") == 1, "the namespace"

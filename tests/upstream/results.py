@@ -16,13 +16,8 @@ from support import pages
 from upstream import compare, selection
 
 START, END = "<!-- results: written by tests/upstream/results.py -->", "<!-- results: end -->"
-_SHOWN = (
-    *(compare.PASSED_BOTH, compare.FAILED_BOTH, compare.SKIPPED_BOTH, compare.FIXED, compare.REGRESSION),
-    *(compare.DISPUTED, compare.FLAKY, compare.CUT_OFF),
-)
+_SHOWN = (*compare.CATEGORIES[:7], compare.CUT_OFF)
 _NAMED = (compare.REGRESSION, compare.DISPUTED, compare.FLAKY, compare.CHANGED, compare.APPEARED, compare.VANISHED)
-_CONDITIONS = ("upstream", "ref", "origin", "version", "environment", "ranks", "deadline", "shims", "verdicts")
-_CAUSES = 8  # how many reasons for failing both ways are named for each run
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -34,7 +29,6 @@ def main(arguments: Sequence[str]) -> int:
 
 def results(reports: Sequence[Mapping[str, Any]]) -> str:
     """Return Markdown: a row for each run, the counts of each file in each run, and remarks on each run."""
-    reports = joined(reports)
     head = ("run", "ranks", *_SHOWN, "not covered", "minutes")
     text = [pages.table(head, [_row(report) for report in reports])]
     for upstream in dict.fromkeys(report["upstream"] for report in reports):
@@ -46,24 +40,6 @@ def results(reports: Sequence[Mapping[str, Any]]) -> str:
         text.append(pages.table(("file", *map(_name, runs)), rows))
         text.append("\n".join(map(_remarks, runs)))
     return "\n\n".join(text)
-
-
-def joined(reports: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Merge the reports that ran other files under the same conditions (``--only``) into one report for each run."""
-    found: list[dict[str, Any]] = []
-    for report in reports:
-        files = {file["file"] for file in report["files"]}
-        for whole in found:
-            alike = all(whole[name] == report[name] for name in _CONDITIONS)
-            if alike and files.isdisjoint(file["file"] for file in whole["files"]):
-                whole["files"] = sorted((*whole["files"], *report["files"]), key=lambda file: str(file["file"]))
-                whole["counts"] = Counter(whole["counts"]) + Counter(report["counts"])
-                whole["parts"] = whole.get("parts", 1) + 1
-                whole["narrowed"] = f"{whole['parts']} runs by --only, of {len(whole['files'])} files together"
-                break
-        else:
-            found.append({**report})
-    return found
 
 
 def _row(report: Mapping[str, Any]) -> tuple[str, ...]:
@@ -94,9 +70,7 @@ def _remarks(report: Mapping[str, Any]) -> str:
         parts += [f"{category.capitalize()}: `{_short(line)}`: {line['reason']}." for line in named]
     known = selection.upstream(report["upstream"]).get("causes", {})
     causes = Counter(_why(line, known) for line in lines if line["category"] == compare.FAILED_BOTH)
-    failing = [f"{cause} ({count})" for cause, count in causes.most_common(_CAUSES)]
-    others = causes.total() - sum(count for _, count in causes.most_common(_CAUSES))
-    failing += [f"others ({others})"] if others else []
+    failing = [f"{cause} ({count})" for cause, count in causes.most_common()]
     parts += [f"Failed both ways: {', '.join(failing)}."] if failing else []
     return " ".join(parts)
 

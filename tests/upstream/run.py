@@ -13,24 +13,25 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
 from unhang.errors import UnhangError
 from unhang.shapes import catalog
-from upstream import command_line, compare, runner, selection, trees, venvs
+from upstream import compare, runner, selection, trees, venvs
 from upstream import report as reports
 from upstream.runner import Conditions
 
 RERUNS = 2
 _SETTLED = ("fixed-upstream", "not-affected")
+_ABOUT = "Run an upstream's own tests on its untouched tree and on the patched one, and compare them."
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the session with these command line arguments, and return the exit code."""
-    options = command_line.parse(arguments)
+    options = parse(arguments)
     try:
         about = selection.upstream(options.upstream)
         with _trees(options, about) as both:
@@ -41,6 +42,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if error.hint:
             print(f"hint: {error.hint}", file=sys.stderr)
         return 2
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Return the options, and make the folders that they name. Exits with 2 on a usage error."""
+    parser = argparse.ArgumentParser(prog="nox -s upstream --", description=_ABOUT)
+    parser.add_argument("upstream", help="megatron-lm, verl or ms-swift")
+    parser.add_argument("ref", help="a tag, a branch, a commit or a version")
+    parser.add_argument("--all", action="store_true", help="run all tests, not only the selected files")
+    parser.add_argument("--only", action="append", metavar="TEXT", help="run only files with TEXT in their path")
+    parser.add_argument("--clone", metavar="PATH_OR_URL", help="where the ref is (default: the environment variable's)")
+    parser.add_argument("--sdist", action="store_true", help="use the pinned sdist of the release")
+    parser.add_argument("--ranks", type=int, metavar="N", help="ranks (default: one for each GPU, or 1 on a CPU)")
+    parser.add_argument("--posing", action="store_true", help="on a CPU, also run tests that ask for CUDA")
+    parser.add_argument("--deadline", type=float, default=300, metavar="S", help="for each file and side (300)")
+    parser.add_argument("--tmp", type=trees.made, required=True, metavar="DIR", help="for environments and reports")
+    parser.add_argument(
+        "--cache", type=trees.made, default=str(trees.CACHE), metavar="DIR", help="for clones and sdists"
+    )
+    return parser.parse_args(arguments)
 
 
 def session(options: argparse.Namespace, about: Mapping[str, Any], both: trees.Trees) -> int:
@@ -56,7 +76,7 @@ def session(options: argparse.Namespace, about: Mapping[str, Any], both: trees.T
         print("nothing to compare: no fix is needed here, so both trees are equal; no test was run")
         return 0
     chosen = choose(options, about, version, both.before, fixes)
-    files = tuple(one for one in chosen.files if any(text in one.file for text in options.only or [""]))
+    files = [one for one in chosen.files if any(text in one.file for text in options.only or [""])]
     wanted = " or ".join(options.only or [])
     if not files:
         raise UnhangError("no-tests", f"no chosen file has {wanted} in its path")
@@ -101,10 +121,11 @@ def applied(tree: Path) -> tuple[str, dict[str, str]]:
     results = _unhang("check", tree)["results"]
     verdicts: dict[str, str] = {}
     for result in results:
-        verdict = result["verdict"] if result["verdict"] == "applied" or not result["detail"] else _blocked(result)
-        # of several targets, one that is not patched counts
-        if verdicts.get(result["fix"], "applied") in ("applied", *_SETTLED):
-            verdicts[result["fix"]] = verdict if verdict not in _SETTLED else verdicts.get(result["fix"], verdict)
+        fix, verdict, detail = result["fix"], result["verdict"], result["detail"]
+        if verdict in _SETTLED:
+            verdicts.setdefault(fix, verdict)
+        elif verdicts.get(fix, "applied") in ("applied", *_SETTLED):  # of several targets, an unpatched one counts
+            verdicts[fix] = f"{verdict}: {detail}" if detail and verdict != "applied" else verdict
     version = next((result["version"] for result in results if result["version"]), None)
     if version is None:
         raise UnhangError("no-verdict", "unhang finds no upstream with a version here", path=str(tree))
@@ -115,13 +136,10 @@ def choose(
     options: argparse.Namespace, about: Mapping[str, Any], version: str, tree: Path, fixes: Sequence[str]
 ) -> selection.Selection:
     """Return the test files to run. Raises UnhangError ``no-tests``."""
-    if not options.all:
-        return selection.select(options.upstream, version, tree, fixes)
-    try:
+    listed = None
+    with suppress(UnhangError) if options.all else nullcontext():  # --all runs what the data does not list, too
         listed = selection.select(options.upstream, version, tree, fixes)
-    except UnhangError:  # the data has nothing for it: run everything, as covering nothing
-        listed = None
-    return selection.every(about["tests"], tree, listed)
+    return selection.every(about["tests"], tree, listed) if options.all or listed is None else listed
 
 
 def compared(
@@ -157,28 +175,16 @@ def shim_names(posing: bool) -> tuple[str, ...]:
     return (*named["SHIMS"], *(named["POSING"] if posing else ()))
 
 
-@contextmanager
-def _trees(options: argparse.Namespace, about: Mapping[str, Any]) -> Iterator[trees.Trees]:
-    """Yield both trees: of the named clone, else of the public one, else of an sdist that has tests."""
-    where = options.clone or os.environ.get(about["clone"])
-    version = options.ref.removeprefix(about["tag"])
-    sha256 = about.get("sdists", {}).get(version)
-    if options.sdist and sha256 is None:
-        known = ", ".join(about.get("sdists", {})) or "none"
+def _trees(options: argparse.Namespace, about: Mapping[str, Any]) -> AbstractContextManager[trees.Trees]:
+    """Return both trees: of the pinned sdist, of the named clone, or of the public one."""
+    if not options.sdist:
+        where = options.clone or os.environ.get(about["clone"]) or about["url"]
+        return trees.of_clone(where, trees.refs_of(options.ref, about), options.cache, about["clone"])
+    version, sdists = options.ref.removeprefix(about["tag"]), about.get("sdists", {})
+    if version not in sdists:
+        known = ", ".join(sdists) or "none"
         raise UnhangError("no-sdist", f"no sdist of {options.upstream} {version} is pinned: {known}")
-    with ExitStack() as stack:
-        found = None
-        if not options.sdist:
-            refs = trees.refs_of(options.ref, about)
-            try:
-                found = stack.enter_context(trees.of_clone(where or about["url"], refs, options.cache, about["clone"]))
-            except UnhangError as error:
-                if where or sha256 is None:
-                    raise
-                print(f"{error.message}\nfalling back to the sdist, which has some of the tests", file=sys.stderr)
-        if found is None:
-            found = stack.enter_context(trees.of_sdist(about["sdist"], version, sha256, options.cache))
-        yield found
+    return trees.of_sdist(about["sdist"], version, sdists[version], options.cache)
 
 
 def _unhang(command: str, tree: Path) -> dict[str, Any]:
@@ -188,10 +194,6 @@ def _unhang(command: str, tree: Path) -> dict[str, Any]:
         raise UnhangError("unhang-failed", f"unhang {command} ended with {done.returncode}: {done.stderr}{done.stdout}")
     answer: dict[str, Any] = json.loads(done.stdout)
     return answer
-
-
-def _blocked(result: Mapping[str, Any]) -> str:
-    return str(result["verdict"]) if result["verdict"] in _SETTLED else f"{result['verdict']}: {result['detail']}"
 
 
 if __name__ == "__main__":

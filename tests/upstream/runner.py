@@ -106,16 +106,15 @@ def run(conditions: Conditions, tree: Path, file: str, place: Path) -> Result:
             was_cut = False
         except subprocess.TimeoutExpired:
             was_cut = not all(_ended(lines) for lines in _reports(reports, conditions.ranks))
-            _end(process, reports, conditions.ranks)
-        except BaseException:
-            _end(process, reports, conditions.ranks)
-            raise
         finally:
+            if process.poll() is None:
+                _end(process, reports, conditions.ranks)
             with contextlib.suppress(ProcessLookupError):  # processes that a test left running
                 os.killpg(process.pid, signal.SIGKILL)
             shutil.rmtree(scratch, ignore_errors=True)
+    tail = output.read_text(encoding="utf-8", errors="replace")[-3000:]
     ranks = [
-        _answers(lines, was_cut, file, _tail(output), _stack(reports, rank))
+        _answers(lines, was_cut, file, tail, _stack(reports, rank))
         for rank, lines in enumerate(_reports(reports, conditions.ranks))
     ]
     return Result(of_ranks(ranks), time.monotonic() - began, was_cut, output)
@@ -164,20 +163,16 @@ def _ended(lines: Sequence[Mapping[str, Any]]) -> bool:
 def _end(process: subprocess.Popen[bytes], reports: Path, ranks: int) -> None:
     """Make each rank write its stacks, then end all of them."""
     pids = [line["pid"] for lines in _reports(reports, ranks) for line in lines if line["kind"] == "process"]
-    _signal(pids, signal.SIGUSR1)
-    time.sleep(0.5)
-    _signal(pids, signal.SIGKILL)
+    for number in signal.SIGUSR1, signal.SIGKILL:
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+        time.sleep(0.5)  # until the stacks are written
     process.terminate()  # torchrun ends the ranks that have not reported their pid yet
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(_GRACE)
     process.kill()
     process.wait()
-
-
-def _signal(pids: Sequence[int], number: int) -> None:
-    for pid in pids:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, number)
 
 
 def _stack(reports: Path, rank: int) -> str:
@@ -187,10 +182,6 @@ def _stack(reports: Path, rank: int) -> str:
         foreign = ("site-packages", "/lib/python", "<frozen", "/injected/")
         return "\n".join([line for line in lines if line and not any(word in line for word in foreign)][:_FRAMES])
     return ""
-
-
-def _tail(output: Path) -> str:
-    return output.read_text(encoding="utf-8", errors="replace")[-3000:]
 
 
 def _free_port() -> int:

@@ -8,7 +8,6 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import pytest
 from git import Repo
@@ -33,7 +32,7 @@ Session = Callable[..., int]
 
 @pytest.fixture
 def clone(tmp_path: Path) -> Path:
-    """A clone whose tag v0.7.1 has the sources of verl 0.7.1, and nothing else of it."""
+    """A clone with the sources of verl 0.7.1; the session tags it."""
     return unpacked(tmp_path / "clone", "0.7.1")
 
 
@@ -59,25 +58,21 @@ def session(clone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ses
             repo.git.add("--force", ".")
             repo.git(c=["user.name=us", "user.email=us@here"]).commit("-qm", "made up")
             repo.git.tag("v0.7.1")
-        places = ["--tmp", str(tmp_path / "out"), "--cache", str(tmp_path / "cache"), "--clone", str(clone)]
-        return run.main(["verl", "v0.7.1", "--all", "--deadline", "60", *places, *options])
+        return run.main(["verl", "v0.7.1", "--all", "--clone", str(clone), *places(tmp_path), *options])
 
     return start
 
 
-def session_again(*options: str, tmp_path: Path, ref: str = "v0.7.1") -> int:
-    """Run the session on the same clone."""
-    places = ["--tmp", str(tmp_path / "out"), "--cache", str(tmp_path / "cache"), "--clone", str(tmp_path / "clone")]
-    return run.main(["verl", ref, "--all", *places, *options])
+def places(tmp_path: Path) -> list[str]:
+    return ["--tmp", str(tmp_path / "out"), "--cache", str(tmp_path / "cache")]
 
 
-def written(tmp_path: Path) -> dict[str, Any]:
-    return dict(json.loads((tmp_path / "out" / "verl-v0.7.1-1.json").read_text()))
+def files(tmp_path: Path) -> list[dict[str, Any]]:
+    return list(json.loads((tmp_path / "out" / "verl-v0.7.1-1.json").read_text())["files"])
 
 
 def categories(tmp_path: Path) -> dict[str, str]:
-    lines = [line for file in written(tmp_path)["files"] for line in file["lines"]]
-    return {line["id"].partition("::")[2]: line["category"] for line in lines}
+    return {line["id"].partition("::")[2]: line["category"] for file in files(tmp_path) for line in file["lines"]}
 
 
 @pytest.mark.slow
@@ -108,12 +103,7 @@ def test_wants_the_fix(): assert PATCHED
     assert "mtp-cp-deadlock: applied" in shown
     assert "no regression" in shown
     assert "flaky: tests/test_two_on_cpu.py::test_flaky (passed, passed -> failed, passed)" in shown
-    assert "NOT COVERED: no test that passed enters a function that mtp-cp-deadlock rewrites" in shown
-    assert "no shims" in shown
     assert not [*(tmp_path / "cache").glob("trees-*")]
-    suite = ElementTree.parse(tmp_path / "out" / "verl-v0.7.1-1.xml").getroot()
-    assert [int(one.attrib["tests"]) for one in suite] == [4, 1]
-    assert not suite.findall(".//failure")
     assert (tmp_path / "out" / "verl-v0.7.1-1.txt").read_text().strip() in shown
 
 
@@ -123,34 +113,23 @@ def test_a_regression_fails_with_both_outputs(
     source = "def test_hates_the_fix():\n    assert not PATCHED, 'patched, alas'\ndef test_passes(): pass\n"
     assert session(one=source) == 1
     assert categories(tmp_path) == {"test_hates_the_fix": "regression", "test_passes": "passed both"}
-    shown = capsys.readouterr().out
-    assert "FAILED: 1 regression" in shown
-    assert "::test_hates_the_fix, before: passed" in shown
-    assert "::test_hates_the_fix, after: failed" in shown
-    assert "patched, alas" in shown
-    (file,) = written(tmp_path)["files"]
+    assert "FAILED: 1 regression" in capsys.readouterr().out
+    (file,) = files(tmp_path)
     assert file["runs"] == 3, "it was run again, twice, before it was believed"
-    failure = ElementTree.parse(tmp_path / "out" / "verl-v0.7.1-1.xml").getroot().find(".//failure")
-    assert failure is not None
-    assert "patched, alas" in str(failure.text)
+    assert "patched, alas" in (tmp_path / "out" / "verl-v0.7.1-1.xml").read_text()
 
 
 @pytest.mark.slow
-def test_a_test_that_is_no_longer_collected_is_a_regression(session: Session, tmp_path: Path) -> None:
-    assert session(one="def test_stays(): pass\nif not PATCHED:\n    def test_goes(): pass\n") == 1
-    assert categories(tmp_path) == {"test_stays": "passed both", "test_goes": "regression"}
-
-
-@pytest.mark.slow
-def test_a_hang_after_the_fix_is_a_regression(session: Session, tmp_path: Path) -> None:
-    source = "import time\ndef test_passes(): pass\ndef test_hangs():\n    while PATCHED: time.sleep(0.1)\n"
-    assert session("--deadline", "5", one=source) == 1
-    assert categories(tmp_path) == {"test_passes": "passed both", "test_hangs": "regression"}
-
-
-def test_a_run_in_which_nothing_passes_is_an_error(session: Session, capsys: pytest.CaptureFixture[str]) -> None:
-    assert session(one="def test_fails(): assert False\n") == 1
-    assert "no test passed after the fixes" in capsys.readouterr().out
+def test_a_test_that_hangs_or_is_no_longer_collected_is_a_regression(session: Session, tmp_path: Path) -> None:
+    gone = "def test_stays(): pass\nif not PATCHED:\n    def test_goes(): pass\n"
+    hangs = "import time\ndef test_passes(): pass\ndef test_hangs():\n    while PATCHED: time.sleep(0.1)\n"
+    assert session("--deadline", "5", one=gone, two=hangs) == 1
+    assert categories(tmp_path) == {
+        "test_stays": "passed both",
+        "test_goes": "regression",
+        "test_passes": "passed both",
+        "test_hangs": "regression",
+    }
 
 
 def test_nothing_to_compare_is_no_claim(session: Session, clone: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -179,27 +158,22 @@ def test_only_some_of_the_files(session: Session, tmp_path: Path, capsys: pytest
     assert session("--only", "_two_", **tests) == 0
     assert categories(tmp_path) == {"test_2": "passed both"}
     assert "NARROWED: only files with _two_ in their path, 1 of 2" in capsys.readouterr().out
-    assert session_again("--only", "_three_", tmp_path=tmp_path) == 2
+    again = ["verl", "v0.7.1", "--all", "--clone", str(tmp_path / "clone"), "--only", "_three_", *places(tmp_path)]
+    assert run.main(again) == 2
     assert "_three_" in capsys.readouterr().err
 
 
-def test_a_ref_that_is_not_there_is_an_error_with_its_hint(
-    session: Session, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_tree_that_cannot_be_had_is_an_error_with_a_hint(
+    session: Session, clone: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    session(one="def test_passes(): pass\n")
-    assert session_again(tmp_path=tmp_path, ref="v9") == 2
+    Repo.init(clone).close()
+    assert run.main(["verl", "v9", "--clone", str(clone), *places(tmp_path)]) == 2
     shown = capsys.readouterr().err
     assert "error[no-ref]" in shown
     assert "A_VARIABLE" in shown
-
-
-def test_the_public_clone_is_the_default_and_an_sdist_must_be_pinned(
-    session: Session, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    places = ["--tmp", str(tmp_path / "out"), "--cache", str(tmp_path / "cache")]
-    assert run.main(["verl", "v0.7.1", *places]) == 2
+    assert run.main(["verl", "v0.7.1", *places(tmp_path)]) == 2
     assert "/nowhere/at/all" in capsys.readouterr().err
-    assert run.main(["verl", "v0.7.1", "--sdist", *places]) == 2
+    assert run.main(["verl", "v0.7.1", "--sdist", *places(tmp_path)]) == 2
     assert "error[no-sdist]" in capsys.readouterr().err
 
 

@@ -39,20 +39,15 @@ def texts(where: str, ref: str, cache: Path) -> set[str]:
         return {(side / "file.py").read_text() for side in both[:2]}
 
 
-@pytest.mark.parametrize(
-    ("ref", "expected"),
-    [("core_v1.2.0", "released"), ("1.2.0", "released"), ("core_r1.2.0", "released"), ("main", "newer")],
-)
 @pytest.mark.parametrize("scheme", ["", "file://"])
-def test_a_tag_a_version_and_a_branch(clone: Path, tmp_path: Path, ref: str, expected: str, scheme: str) -> None:
-    assert texts(f"{scheme}{clone}", ref, tmp_path / "cache") == {expected}
-
-
-def test_a_commit_by_its_full_or_short_hash(clone: Path, tmp_path: Path) -> None:
+def test_a_tag_a_version_a_branch_and_a_commit(clone: Path, tmp_path: Path, scheme: str) -> None:
     with Repo(clone) as repo:
         commit = repo.tags[0].commit.hexsha
-    assert texts(str(clone), commit, tmp_path / "cache") == {"released"}
-    assert texts(str(clone), commit[:9], tmp_path / "cache") == {"released"}
+    for ref in ("core_v1.2.0", "1.2.0", "core_r1.2.0", commit):
+        assert texts(f"{scheme}{clone}", ref, tmp_path / "cache") == {"released"}
+    assert texts(f"{scheme}{clone}", "main", tmp_path / "cache") == {"newer"}
+    if not scheme:
+        assert texts(str(clone), commit[:9], tmp_path / "cache") == {"released"}
 
 
 def test_a_branch_that_only_the_remote_of_a_clone_has(clone: Path, tmp_path: Path) -> None:
@@ -89,19 +84,15 @@ def test_trees_of_a_killed_run_are_removed_and_those_of_another_run_are_not(clon
     assert [path.name for path in cache.iterdir()] == ["clones"]
 
 
-def test_a_moved_branch_is_fetched_again(clone: Path, tmp_path: Path) -> None:
-    assert texts(str(clone), "main", tmp_path / "cache") == {"newer"}
-    (clone / "file.py").write_text("newest")
-    with Repo(clone) as repo:
-        repo.git(c=["user.name=us", "user.email=us@here"]).commit("-am", "newest")
-    assert texts(str(clone), "main", tmp_path / "cache") == {"newest"}
-
-
-def test_only_one_commit_is_fetched(clone: Path, tmp_path: Path) -> None:
+def test_a_moved_branch_is_fetched_again_but_only_its_last_commit(clone: Path, tmp_path: Path) -> None:
     with trees.of_clone(f"file://{clone}", ["main"], tmp_path / "cache", "A_VARIABLE"):
         (repository,) = (tmp_path / "cache" / "clones").glob("*[!k]")
         with Repo(repository) as ours:
             assert ours.git.rev_list("--count", "--all", "FETCH_HEAD") == "1"
+    (clone / "file.py").write_text("newest")
+    with Repo(clone) as repo:
+        repo.git(c=["user.name=us", "user.email=us@here"]).commit("-am", "newest")
+    assert texts(f"file://{clone}", "main", tmp_path / "cache") == {"newest"}
 
 
 @pytest.mark.parametrize("scheme", ["", "file://"])
@@ -113,18 +104,13 @@ def test_a_ref_that_is_not_there_is_an_error_with_a_hint(clone: Path, tmp_path: 
     assert "A_VARIABLE" in str(caught.value.hint)
 
 
-def test_a_clone_that_cannot_be_reached_is_an_error_with_the_reason(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("where", "why"), [("file://{}/nowhere", "nowhere"), ("{}", "")])
+def test_what_is_not_a_clone_is_an_error_with_the_reason(tmp_path: Path, where: str, why: str) -> None:
     with pytest.raises(UnhangError) as caught:
-        texts(f"file://{tmp_path}/nowhere", "main", tmp_path / "cache")
+        texts(where.format(tmp_path), "main", tmp_path / "cache")
     assert caught.value.code == "fetch-failed"
-    assert "nowhere" in caught.value.message
+    assert why in caught.value.message
     assert not [*(tmp_path / "cache").glob("trees-*")]
-
-
-def test_a_folder_that_is_not_a_clone_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(UnhangError) as caught:
-        texts(str(tmp_path), "main", tmp_path / "cache")
-    assert caught.value.code == "fetch-failed"
 
 
 def test_a_cached_sdist_of_the_right_digest_is_unpacked_twice(tmp_path: Path) -> None:

@@ -31,6 +31,13 @@ class Trees(NamedTuple):
     origin: str
 
 
+def made(folder: str | Path) -> Path:
+    """Make a folder and return its absolute path, because tests run in the trees."""
+    path = Path(folder).resolve()
+    path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
 @contextmanager
 def of_clone(where: str, refs: Sequence[str], cache: Path, variable: str) -> Iterator[Trees]:
     """Yield two worktrees at the first of these refs that a clone (a path or a URL) has, and remove them.
@@ -44,8 +51,7 @@ def of_clone(where: str, refs: Sequence[str], cache: Path, variable: str) -> Ite
         raise UnhangError("no-git", f"this needs git, and GitPython: {error}", hint="install git") from error
     is_path = os.path.isdir(where)
     url = Path(where).resolve().as_uri() if is_path else where
-    folder = cache / "clones" / hashlib.sha256(url.encode()).hexdigest()[:16]
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = made(cache / "clones" / hashlib.sha256(url.encode()).hexdigest()[:16])
     hint = _HINT.format(variable=variable)
     with _places(cache) as places:
         with FileLock(f"{folder}.lock"):  # two runs may use the same clone
@@ -74,7 +80,7 @@ def of_sdist(project: str, version: str, sha256: str, cache: Path) -> Iterator[T
 
     Raises UnhangError ``fetch-failed``, also where pip gets an sdist with another digest.
     """
-    archive = _sdist(project, version, sha256, _made(cache / "sdists"))
+    archive = _sdist(project, version, sha256, made(cache / "sdists"))
     with _places(cache) as places:
         for side in SIDES:
             with tarfile.open(archive) as packed:
@@ -158,8 +164,3 @@ def _sdist(project: str, version: str, sha256: str, folder: Path) -> Path:
         kept = folder / found[0].name
         os.replace(found[0], kept)
     return kept
-
-
-def _made(folder: Path) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder

@@ -2,33 +2,20 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from support import cli, wheels
+from support import cli
+from unhang.shapes import catalog
 
 ENGINE = "verl/workers/engine/megatron/transformer_impl.py"
 PARALLEL_STATE = "megatron/core/parallel_state.py"
-EXPERTS = "megatron/core/transformer/moe/experts.py"
 
 
 @pytest.fixture
 def site(tmp_path: Path) -> Path:
-    """The files of megatron-core 0.17.1 and verl 0.7.1 that unhang reads, as a fork would have them."""
-    for project, version, files in (
-        ("megatron-core", "0.17.1", [PARALLEL_STATE, EXPERTS, "megatron/core/__init__.py",
-                                      "megatron/core/package_info.py"]),
-        ("verl", "0.7.1", [ENGINE, "verl/__init__.py", "verl/protocol.py", "verl/version/version"]),
-    ):  # fmt: skip
-        for file in files:
-            data = wheels.read(project, version, file)
-            assert data is not None
-            (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
-            (tmp_path / file).write_bytes(data)
-    return tmp_path
+    return cli.unpack_targets(tmp_path, ("megatron-core", "0.17.1"), ("verl", "0.7.1"))
 
 
 def edit(path: Path, old: str, new: str) -> None:
@@ -60,18 +47,16 @@ def test_a_fork_with_upstreams_shapes_is_patched_under_any_version(version: str,
     edit(site / PARALLEL_STATE, "import torch\n", "import torch\n\nCORP = 3\n")  # no release has exactly this file
     before = cli.unhang("check", "--target", site, "--output-format", "json")
     assert {item["version"] for item in before.json["results"]} == {version}
-    needed = [
-        (item["fix"], item["code"], item["nearest"]) for item in before.json["results"] if item["verdict"] == "needed"
-    ]
-    assert needed == [(name, None, None) for name in ("empty-expert-hang", "expert-dp-warmup", "mtp-cp-deadlock")]
-    assert cli.unhang("apply", "--target", site, "--skip", "sft-packed-seq-broadcast").code == 0
-    for fix, *_ in needed:
-        assert result(site, fix)["verdict"] == "applied"
+    needed = [item for item in before.json["results"] if item["verdict"] == "needed"]
+    assert {item["fix"] for item in needed} == set(catalog.fixes())
+    assert {(item["code"], item["nearest"]) for item in needed} == {(None, None)}
+    assert cli.unhang("apply", "--target", site).code == 0
+    for item in needed:
+        assert result(site, item["fix"])["verdict"] == "applied"
 
 
-@pytest.mark.parametrize("version", ["0.17.1+corp.3", "99.0.0"])
-def test_in_a_fork_a_name_that_is_not_bound_is_drifted(version: str, site: Path) -> None:
-    (site / "verl/version/version").write_text(version)
+def test_in_a_fork_a_name_that_is_not_bound_is_drifted(site: Path) -> None:
+    (site / "verl/version/version").write_text("99.0.0")
     edit(site / ENGINE, "from megatron.core import parallel_state as mpu", "import megatron.core.parallel_state")
     row = result(site, "mtp-cp-deadlock")
     assert (row["verdict"], row["code"], row["nearest"]) == ("drifted", "name-not-bound", None)
@@ -102,14 +87,6 @@ def test_an_unknown_shape_of_a_fork_is_reported_with_the_closest(
     assert "unhang explain expert-dp-warmup" in str(row["hint"])
 
 
-def test_a_difference_far_from_the_rewrite_does_not_soften_the_verdict(site: Path) -> None:
-    edit(site / ENGINE, "        output = {}\n", "        output = dict()\n")
-    row = result(site, "mtp-cp-deadlock")
-    assert row["verdict"] == "drifted"
-    assert "`output = dict()` was changed" in str(row["detail"])
-    assert cli.unhang("apply", "--target", site, "--fix", "mtp-cp-deadlock").code == 1
-
-
 def test_an_edit_of_our_rewrite_is_compared_with_our_rewrite(site: Path) -> None:
     assert cli.unhang("apply", "--target", site, "--fix", "mtp-cp-deadlock").code == 0
     edit(site / ENGINE, "if self.is_mp_src_rank_with_outputs():\n", "if self.is_mp_src_rank_with_outputs() and corp:\n")
@@ -127,15 +104,12 @@ def test_outlines_are_neither_imported_nor_read_if_all_shapes_are_known(site: Pa
         f"from unhang.cli.main import main; main(['check', '--target', {str(site)!r}, '--upstream', 'verl'])\n"
         "print(*sys.modules); print(*seen)"
     )
-    found = []
-    for _ in range(2):
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd="/")
-        modules, files = done.stdout.splitlines()[-2:]
-        found.append(
-            (
-                {"unhang.judge.nearest", "unhang.shapes.outline", "difflib"} & set(modules.split()),
-                "outlines.json" in files,
-            )
-        )
-        edit(site / ENGINE, "        output = {}\n", "        output = dict()\n") if len(found) == 1 else None
-    assert found == [(set(), False), ({"unhang.judge.nearest", "unhang.shapes.outline", "difflib"}, True)]
+    lazy = {"unhang.judge.nearest", "unhang.shapes.outline", "difflib"}
+
+    def loaded() -> tuple[set[str], bool]:
+        modules, files = cli.python("-c", code).out.splitlines()[-2:]
+        return lazy & set(modules.split()), "outlines.json" in files
+
+    assert loaded() == (set(), False)
+    edit(site / ENGINE, "        output = {}\n", "        output = dict()\n")
+    assert loaded() == (lazy, True)

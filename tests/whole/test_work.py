@@ -46,18 +46,6 @@ CALLS_OF_IMPORTS = 640
 CALLS_OF_FILE = 8
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The three releases of the README; no test here changes them."""
-    return cli.unpack(tmp_path_factory.mktemp("work") / "site", *RELEASES)
-
-
-@pytest.fixture(scope="module")
-def start() -> work.Work:
-    """The work of starting the interpreter, which is not ours."""
-    return _run("-c", "pass")
-
-
 def _run(
     *arguments: str | os.PathLike[str],
     cwd: str | os.PathLike[str] = "/",
@@ -85,11 +73,6 @@ def _data(did: work.Work) -> list[str]:
     return [os.path.basename(path) for path in did.opened if path.endswith(".json")]
 
 
-def _opened(did: work.Work) -> list[str]:
-    """Return the files opened, sorted: two processes open theirs in any order."""
-    return sorted(did.opened)
-
-
 def _crowd(folder: Path, numbers: Iterable[int]) -> None:
     for index in numbers:
         (folder / f"other{index}-1.0.dist-info").mkdir()
@@ -98,35 +81,38 @@ def _crowd(folder: Path, numbers: Iterable[int]) -> None:
         (folder / f"other{index}" / "__init__.py").touch()
 
 
-def test_every_file_of_the_environment_that_is_opened_is_needed_and_opened_once(site: Path) -> None:
-    assert sorted(_below(_check("--target", site), site)) == sorted(READ)
+def test_only_what_is_needed_is_opened_and_each_file_once(tmp_path: Path) -> None:
+    site = cli.unpack(tmp_path / "site", *RELEASES)
+    checked = _check("--target", site)
+    assert sorted(_below(checked, site)) == sorted(READ)
+    assert sorted(_data(checked)) == sorted([*["manifest.json"] * 4, *DATA])
+    assert [folder for folder in checked.listed if folder.startswith(str(site))] == []
+    ours = os.path.dirname(os.path.realpath(unhang.__file__))
+    modules = {Path(path).name.split(".")[0] for path in checked.opened if path.startswith(ours)}
+    assert not modules & {
+        "plan",
+        "one_file",
+        "diff",
+        "excerpt",
+        "shape",
+        "apply",
+        "transaction",
+        "lock",
+        "receipt",
+        "revert",
+    }
+    assert {"check_command", "locate", "observe", "decide", "report"} <= modules
 
-
-def test_of_our_own_data_each_file_is_read_once(site: Path) -> None:
-    manifests = ["manifest.json"] * 4
-    assert sorted(_data(_check("--target", site))) == sorted([*manifests, *DATA])
+    did = work.beyond(checked, _run("-c", "pass"))
+    size = sum(os.path.getsize(path) for path in did.opened if os.path.isfile(path))
+    assert sum((site / path).stat().st_size for path in READ) < did.read <= size
+    parts = sum(len(Path(os.path.realpath(site / path)).parts) for path in READ)
+    assert did.calls <= CALLS_OF_IMPORTS + 2 * parts + CALLS_OF_FILE * len(READ)
 
 
 def test_a_release_with_every_function_in_its_place_needs_no_list_of_releases(tmp_path: Path) -> None:
     site = cli.unpack(tmp_path, RELEASES[1])
     assert "releases.json" not in _data(_check("--target", site))
-
-
-def test_no_folder_of_the_environment_is_listed(site: Path) -> None:
-    listed = _check("--target", site).listed
-    assert [folder for folder in listed if folder.startswith(str(site))] == []
-
-
-def test_the_bytes_read_are_those_of_the_files_and_of_the_modules(site: Path, start: work.Work) -> None:
-    did = work.beyond(_check("--target", site), start)
-    size = sum(os.path.getsize(path) for path in did.opened if os.path.isfile(path))
-    assert sum((site / path).stat().st_size for path in READ) < did.read <= size
-
-
-def test_the_calls_are_bounded(site: Path, start: work.Work) -> None:
-    did = work.beyond(_check("--target", site), start)
-    parts = sum(len(Path(os.path.realpath(site / path)).parts) for path in READ)
-    assert did.calls <= CALLS_OF_IMPORTS + 2 * parts + CALLS_OF_FILE * len(READ)
 
 
 @pytest.mark.parametrize("option", ["--target", "--python", "$VIRTUAL_ENV", "own interpreter"])
@@ -151,12 +137,5 @@ def test_the_work_does_not_grow_with_the_environment(option: str, tmp_path: Path
     _crowd(env.site, range(10, 400))
     many = checked()
     assert set(READ) <= set(_below(few, env.site))
-    assert _opened(many) == _opened(few)
+    assert sorted(many.opened) == sorted(few.opened), "two processes open theirs in any order"
     assert many.calls == few.calls
-
-
-def test_no_module_of_ours_is_opened_that_check_does_not_run(site: Path) -> None:
-    ours = os.path.dirname(os.path.realpath(unhang.__file__))
-    opened = {Path(path).name.split(".")[0] for path in _check("--target", site).opened if path.startswith(ours)}
-    assert not opened & {"plan", "one_file", "diff", "excerpt", "shape", "apply", "transaction", "lock", "revert"}
-    assert {"check_command", "locate", "observe", "decide", "report"} <= opened

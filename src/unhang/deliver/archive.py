@@ -12,7 +12,7 @@ import stat
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from unhang.errors import UnhangError
@@ -82,11 +82,10 @@ def replaced(member: Member, name: str, content: bytes) -> Member:
     return Member(name, info, content, member.extra)
 
 
-def dump(members: Iterable[Member]) -> bytes:
+def dump(members: Sequence[Member]) -> bytes:
     """Return the bytes of an archive of these members, in this order. Equal members give equal bytes."""
-    body, directory, count = bytearray(), bytearray(), 0
+    body, directory = bytearray(), bytearray()
     for member in members:
-        count += 1
         info, start = member.info, len(body)
         flags = (info.flag_bits & ~_HAS_DESCRIPTOR) | (0 if member.name.isascii() else _IS_UTF8)
         name = member.name.encode()
@@ -100,7 +99,7 @@ def dump(members: Iterable[Member]) -> bytes:
         versions = info.create_version, info.create_system, info.extract_version, 0
         directory += struct.pack(_CENTRAL, b"PK\1\2", *versions, *common, *lengths, *attributes)
         directory += name + central_extra + info.comment
-    end = struct.pack(_END, b"PK\5\6", 0, 0, count, count, len(directory), len(body), 0)
+    end = struct.pack(_END, b"PK\5\6", 0, 0, len(members), len(members), len(directory), len(body), 0)
     return bytes(body + directory + end)
 
 

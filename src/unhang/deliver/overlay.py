@@ -33,14 +33,13 @@ class Overlay(NamedTuple):
 
 def compose(files: Iterable[FilePlan]) -> Overlay:
     """Return the overlay of a plan's files. It does not depend on where the installations are."""
-    by_name = {file.steps[0][0].file: file for file in files}
-    names = sorted(by_name)
-    modules = {_module(name): _described(name, by_name[name]) for name in names}
+    by_name = {file.steps[0][0].file: file for file in sorted(files, key=lambda file: file.steps[0][0].file)}
+    modules = {_module(name): _described(name, file) for name, file in by_name.items()}
     manifest = {"schema": 1, "unhang": __version__, "modules": modules}
     content = {
         "manifest.json": (json.dumps(manifest, indent=1) + "\n").encode("ascii"),
         "loader.py": _source("overlay_loader.py"),
-        **{f"modules/{name}": by_name[name].after for name in names},
+        **{f"modules/{name}": file.after for name, file in by_name.items()},
     }
     digests = [(name, sha256(data)) for name, data in content.items()]
     identity = sha256(json.dumps(digests).encode())[:16]
@@ -57,10 +56,9 @@ def _hook(identity: str, modules: tuple[str, ...]) -> bytes:
             node.returns = None
         if isinstance(node, ast.arg):
             node.annotation = None
-    values = {"IDENTITY": identity, "MODULES": modules}
-    code = "\n".join([f"{name} = {value!r}" for name, value in values.items()] + [ast.unparse(tree)])
+    code = f"IDENTITY = {identity!r}\nMODULES = {modules!r}\n{ast.unparse(tree)}\n"
     head = b": made by `unhang overlay`, which also replaces it; unhang's deliver/overlay_hook.py explains it\n"
-    return MARK + head + code.encode() + b"\n"
+    return MARK + head + code.encode()
 
 
 def _is_dropped(statement: ast.stmt) -> bool:

@@ -70,10 +70,8 @@ def _check_folder(folder: str) -> None:
         hook = disk.read(os.path.join(folder, HOOK))
     is_overlay = STORE in names and (hook is None or hook.startswith(MARK))
     if names and not is_overlay:
-        raise UnhangError(
-            "not-empty", f"{folder} is neither empty nor an overlay", path=folder,
-            hint="give an empty folder, or a new path: an overlay needs a folder of its own",
-        )  # fmt: skip
+        hint = "give an empty folder, or a new path: an overlay needs a folder of its own"
+        raise UnhangError("not-empty", f"{folder} is neither empty nor an overlay", path=folder, hint=hint)
 
 
 def _holds(folder: str, overlay: Overlay) -> bool:

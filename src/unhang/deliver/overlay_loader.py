@@ -30,12 +30,9 @@ def find_spec(folder: str, name: str, path: Sequence[str] | None, target: Module
     entry = _manifest(folder, name)["modules"][name]
     file = os.path.join(folder, "modules", *entry["file"].split("/"))
     # `__file__` is the rewritten file, so that inspect, linecache and debuggers show the code that runs.
-    return spec_from_file_location(
-        name,
-        file,
-        loader=OverlayLoader(name, file, original, entry),
-        submodule_search_locations=original.submodule_search_locations,
-    )
+    loader = OverlayLoader(name, file, original, entry)
+    locations = original.submodule_search_locations
+    return spec_from_file_location(name, file, loader=loader, submodule_search_locations=locations)
 
 
 class OverlayLoader(SourceFileLoader):
@@ -56,8 +53,7 @@ class OverlayLoader(SourceFileLoader):
             raise _refused(name, f"{name} has no file to compare with; {hint}")
         # If `apply` has since given the original the same bytes, the same code runs.
         if (found := _sha256(self._bytes(origin))) not in (self.entry["original"], self.entry["rewritten"]):
-            expected = self.entry["original"][:16]
-            digests = f"sha256 {found[:16]}, not {expected}"
+            digests = f"sha256 {found[:16]}, not {self.entry['original'][:16]}"
             raise _refused(name, f"{origin} is not the file that the overlay was made from ({digests}); {hint}")
         if _sha256(self._bytes(self.path)) != self.entry["rewritten"]:
             raise _refused(name, f"{self.path} has changed since the overlay was made; {hint}")

@@ -113,8 +113,7 @@ def _named(python: str, cwd: str, search_path: str) -> Environment:
         for folder in search_path.split(os.pathsep):
             command = os.path.abspath(os.path.join(cwd, folder, python))
             if _is_executable(command):
-                path = command
-                break
+                return _environment(command, _prefix(command, cwd), "--python")
     if os.path.isdir(path):
         return _of_folder(path, cwd, "--python", "--python names it", _HINT)
     if not os.path.isfile(path):

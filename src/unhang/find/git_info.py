@@ -14,18 +14,15 @@ def commits(installations: Iterable[Installation]) -> dict[str, str]:
     """Return, for each root that is the top of a checkout, what to show of it: ``git 1a2b3c4d5 (v0.7.1)``."""
     shown = {}
     for root in sorted({found.root for found in installations}):
-        commit = _head(root)
-        if commit is not None:
-            tags = sorted(tag for tag in _tags(root, commit) if tag.isprintable())  # it goes to a terminal
+        git_dir = _git_dir(root)
+        if git_dir and (commit := _head(git_dir)):
+            tags = sorted(tag for tag in _tags(git_dir, commit) if tag.isprintable())  # it goes to a terminal
             shown[root] = f"git {commit[:9]}" + (f" ({tags[-1]})" if tags else "")
     return shown
 
 
-def _head(root: str) -> str | None:
-    """Return the commit that is checked out; None outside of git, and before the first commit."""
-    git_dir = _git_dir(root)
-    if git_dir is None:
-        return None
+def _head(git_dir: str) -> str | None:
+    """Return the commit that is checked out; None before the first commit."""
     head = _read(os.path.join(git_dir, "HEAD")).strip()
     ref = head.removeprefix("ref: ")
     if ref != head:
@@ -37,10 +34,8 @@ def _head(root: str) -> str | None:
     return head if is_commit else None
 
 
-def _tags(root: str, commit: str) -> Iterator[str]:
+def _tags(git_dir: str, commit: str) -> Iterator[str]:
     """Yield the tags of a commit. An annotated tag is known if it is packed, as a clone leaves it."""
-    git_dir = _git_dir(root)
-    assert git_dir is not None
     for found, name in _packed(git_dir):
         if found == commit and name.startswith("refs/tags/"):
             yield name.removeprefix("refs/tags/")

@@ -53,13 +53,12 @@ def strays(installed: dict[str, Installation], cwd: str) -> Iterator[str]:
     """Yield a sentence for each package in the working directory: a job started there may import it first."""
     reported = set()
     for module in answers.MARKS:
-        if not answers.is_framework(module, answers.folder(cwd, module)):
+        package = answers.folder(cwd, module)
+        if not answers.is_framework(module, package):
             continue
         top = answers.folder(os.path.abspath(cwd), module.partition(".")[0])
         used = installed.get(module)
-        is_used = used is not None and os.path.realpath(used.package_dir) == os.path.realpath(
-            answers.folder(cwd, module)
-        )
+        is_used = used is not None and os.path.realpath(used.package_dir) == os.path.realpath(package)
         if top not in reported and not is_used:
             reported.add(top)
             instead = f"instead of {used.package_dir}" if used else "though the environment has none"
@@ -70,7 +69,5 @@ def overlays(python_path: list[str]) -> Iterator[str]:
     """Yield a sentence for each overlay of ours in these folders of PYTHONPATH."""
     for folder in python_path:
         if os.path.isdir(os.path.join(folder, ".unhang-overlay")):
-            yield (
-                f"PYTHONPATH has the overlay {folder}; this report is about the originals, `unhang overlay {folder}` "
-                "about the overlay"
-            )
+            about = f"this report is about the originals, `unhang overlay {folder}` about the overlay"
+            yield f"PYTHONPATH has the overlay {folder}; {about}"

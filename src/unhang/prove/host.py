@@ -6,18 +6,12 @@ import json
 import os
 import subprocess
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from unhang.errors import UnhangError
-from unhang.judge.decide import NOT_AFFECTED
-from unhang.judge.findings import judge
 from unhang.prove.cases import Case, Outcome
 from unhang.prove.child import MARK
-from unhang.records import Installation
-from unhang.rewrite.plan import plan
-from unhang.shapes import catalog
-from unhang.shapes.catalog import Fix
 
 UNTOUCHED, PATCHED = "untouched", "patched"
 _CHILD = """
@@ -33,15 +27,6 @@ child.main()
 _CACHES = ("TMPDIR", "TORCHINDUCTOR_CACHE_DIR", "TORCH_EXTENSIONS_DIR", "TRITON_CACHE_DIR")
 
 
-class Other(NamedTuple):
-    """A third variant of the source: half of the patch, or a pull request as written."""
-
-    change: Callable[[bytes, bytes], bytes]
-    """Makes the file of this variant from the untouched file and the patched one."""
-    fails: tuple[str, ...]
-    """The cases that must fail on it."""
-
-
 class Answer(NamedTuple):
     """The answer of the target's interpreter."""
 
@@ -49,31 +34,6 @@ class Answer(NamedTuple):
     python: str
     outcomes: Mapping[str, Mapping[str, Outcome]]
     """By variant and case."""
-
-
-def sources(
-    fix: Fix, installations: Sequence[Installation], upstreams: Sequence[str]
-) -> dict[str, tuple[bytes, bytes]]:
-    """Return the files of a fix in these upstreams, untouched and patched, by their path below the import path.
-
-    Raises UnhangError ``not-provable`` where a file is patched already or fixed by upstream, and where the rewrite
-    would be blocked.
-    """
-    chosen = [found for found in installations if found.upstream in upstreams]
-    findings = judge(chosen, [fix], {})
-    planned = plan(findings, {})
-    files = {os.path.realpath(file.path): file for file in planned.files}
-    pairs = {}
-    for finding in findings:
-        file = files.get(os.path.realpath(finding.seen.path))
-        if file is not None:
-            pairs[finding.target.file] = file.before, file.after
-        elif finding.verdict.verdict != NOT_AFFECTED:
-            blocked = [item.reason for item in planned.blocked]
-            raise _not_provable(fix, blocked[0] if blocked else f"the verdict is {finding.verdict.verdict}")
-    if not pairs:
-        raise _not_provable(fix, "nothing here is affected")
-    return pairs
 
 
 def ask(
@@ -111,29 +71,6 @@ def ask(
     raise _no_answer(python, run.stderr.decode("utf-8", "replace").strip()[-500:] or f"exit status {run.returncode}")
 
 
-def prove(
-    python: str,
-    fix: str,
-    upstreams: Sequence[str],
-    installations: Sequence[Installation],
-    cases: Sequence[Case],
-    others: Mapping[str, Other],
-) -> Answer:
-    """Run the cases on the untouched source of these installations, on the patched source, and on other variants.
-
-    Only the files of ``upstreams`` are rewritten. Raises as ``sources`` and ``ask``.
-    """
-    pairs = sources(catalog.fix(fix), installations, upstreams)
-    every = [case.name for case in cases]
-    variants: dict[str, tuple[Mapping[str, bytes], Sequence[str]]] = {
-        UNTOUCHED: ({path: before for path, (before, _) in pairs.items()}, every),
-        PATCHED: ({path: after for path, (_, after) in pairs.items()}, every),
-    }
-    for name, other in others.items():
-        variants[name] = {path: other.change(*pair) for path, pair in pairs.items()}, other.fails
-    return ask(python, fix, list(dict.fromkeys(found.root for found in installations)), variants, cases)
-
-
 def _run(python: str, question: bytes, folder: str, timeout_s: float) -> subprocess.CompletedProcess[bytes]:
     """Run ``child`` with this question on stdin, in ``folder``, without GPUs."""
     environ = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", "CUDA_VISIBLE_DEVICES": ""}
@@ -169,10 +106,6 @@ def _read(python: str, answer: Mapping[str, Any]) -> Answer:
         variant: {case: Outcome(*row) for case, row in rows.items()} for variant, rows in answer["outcomes"].items()
     }
     return Answer(answer["torch"], answer["python"], outcomes)
-
-
-def _not_provable(fix: Fix, why: str) -> UnhangError:
-    return UnhangError("not-provable", f"{fix.id} has no untouched source here to run: {why}", hint="unhang check")
 
 
 def _no_answer(python: str, why: str) -> UnhangError:

@@ -88,7 +88,7 @@ def _prove(job: Job, group: Sequence[Finding]) -> Proved:
     if verdict.verdict in (DRIFTED, UNLISTED):
         hint = f"; hint: {verdict.hint}" if verdict.hint else ""
         return _only(line, UNKNOWN, f"no proof knows this source: {verdict.detail}{hint}")
-    both = _sides(job, group)
+    both = sides(group, job.originals)
     if isinstance(both, str):
         return _only(line, UNKNOWN, both)
     if not both.patched:
@@ -120,16 +120,6 @@ def _run(job: Job, line: Line, both: Sides, beside: Mapping[str, bytes], cases: 
     return Proved(lines, {"python": answer.python, "torch": answer.torch})
 
 
-def _sides(job: Job, group: Sequence[Finding]) -> Sides | str:
-    """Return both sides of the findings of one fix on one installation, or why there are none."""
-    try:
-        return sides(group, job.originals)
-    except UnhangError as error:
-        if error.code != "not-provable":
-            raise
-        return error.message
-
-
 def _cases(job: Job, proof: Any, group: Sequence[Finding]) -> tuple[Sequence[Case], str]:
     """Return the cases to run for the findings of one fix on one installation, or why there are none."""
     upstream, shapes = group[0].installation.upstream, {finding.seen.shape for finding in group if finding.seen.shape}
@@ -158,7 +148,7 @@ def _beside(job: Job, proof: Any, finding: Finding) -> dict[str, bytes]:
     files: dict[str, bytes] = {}
     for group in _grouped(one for one in job.findings if one.target.fix == finding.target.fix):
         if group[0].installation.upstream in _needs(proof, finding.installation.upstream):
-            both = _sides(job, group)
+            both = sides(group, job.originals)
             if isinstance(both, Sides):  # else it has drifted, and is used as it is
                 files.update(both.untouched or {})
     return files

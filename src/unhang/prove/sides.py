@@ -6,7 +6,6 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from unhang.errors import UnhangError
 from unhang.judge.decide import APPLIED, NEEDED
 from unhang.judge.findings import Finding
 from unhang.rewrite.plan import Original, plan
@@ -23,15 +22,14 @@ class Sides(NamedTuple):
     """Where the untouched bytes come from, if not from the installation; or why they are missing."""
 
 
-def sides(findings: Sequence[Finding], originals: Mapping[str, Original]) -> Sides:
-    """Return both sides for the findings of one fix on one installation.
+def sides(findings: Sequence[Finding], originals: Mapping[str, Original]) -> Sides | str:
+    """Return both sides for the findings of one fix on one installation, or why its rewrite would be blocked.
 
-    ``originals`` maps the real path of a file to what its receipt keeps. Raises UnhangError ``not-provable`` where the
-    rewrite would be blocked.
+    ``originals`` maps the real path of a file to what its receipt keeps.
     """
     planned = plan(findings, originals)
-    for blocked in planned.blocked:
-        raise UnhangError("not-provable", blocked.reason, path=blocked.installation.root, hint=blocked.hint)
+    if planned.blocked:
+        return planned.blocked[0].reason
     files = {file.path: file for file in planned.files}
     untouched: dict[str, bytes | None] = {}
     patched: dict[str, bytes] = {}

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from unhang.judge.decide import DRIFTED, NEEDED, UNLISTED, Verdict
 from unhang.judge.findings import Finding
 from unhang.judge.observe import observe_bytes
 from unhang.records import Installation
 from unhang.shapes import catalog
-from unhang.shapes.catalog import Shape, Target
-
-if TYPE_CHECKING:
-    from unhang.rewrite.one_file import Step
+from unhang.shapes.catalog import Target
 
 # The codes of unknown shapes: there is exactly one function, so a rewrite can be tried.
 _TRIABLE = frozenset({"unknown-shape", "newer-than-matrix", "older-than-floor"})
@@ -127,7 +124,10 @@ def _planned(path: str, group: Sequence[Finding], original: Original | None) -> 
     known = [
         table.shapes.get((finding.target.fix, finding.target.function, finding.seen.shape or "")) for finding in group
     ]
-    base, steps = now, [_step(finding, shape) for finding, shape in zip(group, known)]
+    base, steps = now, []
+    for finding, shape in zip(group, known):
+        recorded = finding.seen.shape if finding.seen.on_record else None
+        steps.append(Step(finding.target, shape.result if shape else None, recorded))
     if original is not None and any(shape is not None and shape.state == "superseded" for shape in known):
         # Upgrade from the original bytes, with the other functions that we rewrote in this file.
         again = {finding.target for finding in group}
@@ -142,13 +142,6 @@ def _planned(path: str, group: Sequence[Finding], original: Original | None) -> 
             return _Failure(finding, "it holds our rewrite already, and was edited since")
     rewritten = (Rewritten(step.target, *shapes, step.result is not None) for step, shapes in zip(steps, done.shapes))
     return FilePlan(first.installation, path, now, done.data, tuple(rewritten))
-
-
-def _step(finding: Finding, known: Shape | None) -> Step:
-    from unhang.rewrite.one_file import Step
-
-    shape = finding.seen.shape if finding.seen.on_record else None
-    return Step(finding.target, known.result if known else None, shape)
 
 
 def _still_patched(data: bytes, original: Original) -> bool:

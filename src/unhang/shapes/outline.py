@@ -12,11 +12,10 @@ import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from unhang.shapes.shape import Function, digest
+from unhang.shapes.shape import Function, digest, has_docstring
 
 _BLOCKS = ("body", "handlers", "cases", "orelse", "finalbody")
 _ARMS = {"orelse": "else", "finalbody": "finally"}
-_WITH_DOCSTRING = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
 class Entry(NamedTuple):
@@ -83,7 +82,7 @@ def _statement(node: ast.AST, depth: int, kind: str = "") -> Iterator[Placed]:
             continue
         if field in _ARMS and block:
             yield Placed(Entry(depth, _ARMS[field], _short(_ARMS[field])), _line(block[0]))
-        for inner in block[1:] if field == "body" and _has_docstring(node) else block:
+        for inner in block[1:] if field == "body" and has_docstring(node) else block:
             yield from _statement(inner, depth + 1)
 
 
@@ -97,10 +96,6 @@ def _header(node: ast.AST) -> ast.AST:
 
 def _short(text: str) -> str:
     return hashlib.sha256(text.encode("ascii")).hexdigest()[:8]
-
-
-def _has_docstring(node: ast.AST) -> bool:
-    return isinstance(node, _WITH_DOCSTRING) and ast.get_docstring(node, clean=False) is not None
 
 
 def _line(node: ast.AST) -> int:

@@ -75,6 +75,11 @@ def find(tree: ast.Module, qualified: str) -> list[Function]:
     ]
 
 
+def has_docstring(node: ast.AST) -> bool:
+    """Return whether a function or class starts with a docstring; False for any other node."""
+    return isinstance(node, _WITH_DOCSTRING) and ast.get_docstring(node, clean=False) is not None
+
+
 def mentions(data: bytes, qualified: str) -> bool:
     """Return whether a file may define this function: a search is cheaper than parsing."""
     name = qualified.rpartition(".")[2].encode()
@@ -138,8 +143,8 @@ def _walk(node: object, out: list[str]) -> None:
             value = getattr(node, field, None)
             if field in _LEFT_OUT or value is None or value == []:
                 continue  # absent, or a field of newer Pythons only
-            if field == "body" and isinstance(node, _WITH_DOCSTRING):
-                value = value[1:] if ast.get_docstring(node, clean=False) is not None else value
+            if field == "body" and has_docstring(node):
+                value = value[1:]
             out.append(field)
             _walk(value, out)
         out.append(")")

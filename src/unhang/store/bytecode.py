@@ -49,7 +49,7 @@ class Compiled(NamedTuple):
 
 def cached(source: str) -> list[str]:
     """Return the bytecode files of a `.py` file, of all interpreters and levels. Only reads, raises nothing."""
-    return sorted(path for path, _ in _cached(source))
+    return [path for path, _ in _cached(source)]
 
 
 def _cached(source: str) -> list[tuple[str, re.Match[str]]]:
@@ -67,7 +67,7 @@ def _cached(source: str) -> list[tuple[str, re.Match[str]]]:
                 path = os.path.join(cache, entry)
                 if entry.startswith(stem) and (match := _NAME.fullmatch(entry, len(stem))) and not os.path.isdir(path):
                     found.append((path, match))
-    return found
+    return sorted(found, key=lambda pair: pair[0])
 
 
 def survey(sources: Iterable[str]) -> tuple[Compiled, ...]:
@@ -77,7 +77,7 @@ def survey(sources: Iterable[str]) -> tuple[Compiled, ...]:
     """
     found = []
     for source in sources:
-        for path, match in sorted(_cached(source), key=lambda pair: pair[0]):
+        for path, match in _cached(source):
             mode = _mode(path)
             if mode and not match["pytest"]:
                 found.append(Compiled(source, path, mode, match["optimize"] or "", match["tag"]))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from contextlib import suppress
 
 from unhang.store import disk
 from unhang.store.receipt import Entry, Receipt, bad, render, sha256
@@ -55,8 +54,7 @@ def _added(folder: str, wanted: set[str], originals: Mapping[str, bytes]) -> lis
 def _deleted(folder: str, wanted: set[str]) -> list[FileChange]:
     if os.path.islink(folder):
         raise bad(folder, "it is a symlink, so unhang may not delete what it leads to")
-    names: list[str] = []
-    with suppress(FileNotFoundError), disk.about(folder):
+    with disk.about(folder):
         names = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
     result = []
     for name in names:

@@ -10,33 +10,25 @@ from support import wheels
 from support.fake_index import AFFECTED, CLEAN, UNCLEAR
 from unhang.compat.sweep import sources
 from unhang.compat.sweep.cache import Cache
-from unhang.compat.sweep.classify import classify
+from unhang.compat.sweep.classify import State, classify
 from unhang.compat.sweep.learnt import Learnt
 from unhang.shapes import catalog
-from unhang.shapes.catalog import Target
 
 TARGETS = [target for fix in catalog.fixes().values() for target in fix.targets]
 
 
-def target(fix: str) -> Target:
-    return next(target for target in TARGETS if target.fix == fix)
+def classified(data: str, fix: str) -> State:
+    return classify(data.encode(), next(target for target in TARGETS if target.fix == fix))
 
 
-def test_a_function_of_no_upstream_is_undecided() -> None:
-    state = classify(b"class TEGroupedMLP:\n    def forward(self, x):\n        return x\n", target("empty-expert-hang"))
-    assert (state.state, state.result) == ("undecided", None)
+def test_a_made_up_function_has_the_state_that_follows_from_the_evidence() -> None:
+    state = classified("class TEGroupedMLP:\n    def forward(self, x):\n        return x\n", "empty-expert-hang")
+    assert (state.state, state.result) == ("undecided", None), "a function of no upstream"
     assert "tokens_per_expert.tolist()" in state.why
-
-
-def test_a_function_without_the_feature_is_not_affected() -> None:
-    assert classify(CLEAN.encode(), target("mtp-cp-deadlock")).state == "not-affected"
-    assert classify(UNCLEAR.encode(), target("mtp-cp-deadlock")).state == "undecided", "it has the feature"
-
-
-def test_a_rewrite_that_compiles_makes_a_shape_affected() -> None:
-    place = target("expert-dp-warmup")
-    state = classify(AFFECTED.encode(), place)
-    assert (state.state, state.why) == ("affected", "")
+    assert classified(CLEAN, "mtp-cp-deadlock").state == "not-affected", "it lacks the feature"
+    assert classified(UNCLEAR, "mtp-cp-deadlock").state == "undecided", "it has the feature"
+    state = classified(AFFECTED, "expert-dp-warmup")
+    assert (state.state, state.why) == ("affected", ""), "its rewrite compiles"
     assert state.result is not None
     assert state.names == tuple(sorted(state.names)) != ()
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from support.fake_clone import BROKEN
-from support.fake_index import AFFECTED, CLEAN, ENGINE, PARALLEL
+from support.fake_index import CLEAN, ENGINE, PARALLEL
 from unhang.compat.sweep.cache import Cache
 from unhang.compat.sweep.clones import Seen
 from unhang.compat.sweep.collect import Collection
@@ -22,13 +22,8 @@ CONTENT = content(CLEAN.encode())
 
 
 @pytest.fixture
-def learnt(tmp_path: Path) -> Learnt:
-    return Learnt(Cache(tmp_path))
-
-
-@pytest.fixture
-def collection(learnt: Learnt) -> Collection:
-    return Collection([MTP, WARMUP], learnt)
+def collection(tmp_path: Path) -> Collection:
+    return Collection([MTP, WARMUP], Learnt(Cache(tmp_path)))
 
 
 def release(found: Content | None, version: str = "0.7.0") -> Release:
@@ -41,24 +36,12 @@ def test_a_shape_is_collected_once_for_all_its_releases(collection: Collection) 
     ((key, row),) = collection.rows.items()
     assert key[:2] == ("mtp-cp-deadlock", FUNCTION)
     assert (row.content, row.releases, row.supported) == (CONTENT, [("verl", "0.7.0"), ("verl", "0.7.1")], True)
-    assert collection.shapes["verl", "0.7.1", MTP] == key[2]
-    assert collection.files == {CONTENT.sha256: {FUNCTION: key[2]}}
-
-
-def test_a_release_without_the_file_or_the_function(collection: Collection) -> None:
-    collection.release(release(None))
     other = content(b"pass\n")
-    collection.release(release(other, "0.7.1"))
-    assert collection.rows == {}
-    assert [collection.shapes["verl", version, MTP] for version in ("0.7.0", "0.7.1")] == [None, None]
-    assert collection.files == {other.sha256: {FUNCTION: None}}
-
-
-def test_a_released_file_that_does_not_parse_is_a_problem(collection: Collection) -> None:
-    collection.release(release(content(BROKEN.encode())))
-    (problem,) = collection.problems
-    assert problem.startswith(f"{ENGINE} of verl 0.7.0: it does not parse")
-    assert collection.files == {}
+    collection.release(release(None, "0.7.2"))
+    collection.release(release(other, "0.7.3"))
+    shapes = [collection.shapes["verl", f"0.7.{patch}", MTP] for patch in range(4)]
+    assert shapes == [key[2], key[2], None, None]
+    assert collection.files == {CONTENT.sha256: {FUNCTION: key[2]}, other.sha256: {FUNCTION: None}}
 
 
 def test_history_gives_commits_but_no_files(collection: Collection) -> None:
@@ -87,16 +70,3 @@ def test_a_change_by_hand_has_a_note_unless_its_shape_is_known(collection: Colle
     collection.change(MTP, CONTENT, "known")
     collection.change(MTP, content(CLEAN.replace("0", "1").encode()), "by hand")
     assert [row.note for row in collection.rows.values()] == ["", "by hand"]
-
-
-def test_a_patched_file_is_on_record_if_its_rewrite_succeeds(collection: Collection, learnt: Learnt) -> None:
-    good, bad = content(AFFECTED.encode()), content(AFFECTED.replace("import torch\n", "").encode())
-    for version, found in (("0.17.0", good), ("0.18.0", bad)):
-        collection.release(Release("megatron-core", version, False, {PARALLEL: found}))
-    ((key, _),) = collection.rows.items()
-    result = learnt.state(good, WARMUP).result
-    assert result is not None
-    (failed,) = collection.patched({key: result})
-    assert bad.sha256 in failed
-    (digest,) = {*collection.files} - {good.sha256, bad.sha256}
-    assert collection.files[digest] == {WARMUP.function: result}

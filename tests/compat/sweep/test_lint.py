@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from support.fake_index import FakeIndex
+from support.fake_index import CLEAN, ENGINE, FakeIndex
 from unhang.compat import index
 from unhang.compat.sweep import lint, pins, sources
 from unhang.compat.sweep.rules import Data, Problem
-from unhang.shapes import catalog
+from unhang.shapes import catalog, shape
 
 FOLDERS = [fix.folder for fix in catalog.fixes().values()]
 MTP = "mtp-cp-deadlock"
@@ -28,17 +28,11 @@ def real() -> Data:
 
 def test_a_duplicate_key_is_found(tmp_path: Path) -> None:
     """The JSON parser would keep the last one, so no schema can see it."""
-    shutil.copytree(sources.HERE / "data", tmp_path / "data")
-    for file in sources.HERE.glob("*.json"):
-        shutil.copy(file, tmp_path)
+    shutil.copytree(sources.HERE, tmp_path, dirs_exist_ok=True)
     path = tmp_path / "data" / "releases.json"
     path.write_text(path.read_text().replace('"0.9.1": {', '"0.9.0": {'))
     _, problems = lint.read(tmp_path, FOLDERS)
     assert problems == [Problem("releases.json", "0.9.0", "is a duplicate key; keep one")]
-
-
-def newest(data: Any) -> Any:
-    return data.releases["verl"]["versions"]["0.9.1"]
 
 
 def test_a_sample_has_one_of_each_upstream_and_is_the_same_for_a_seed() -> None:
@@ -51,17 +45,9 @@ def test_a_sample_has_one_of_each_upstream_and_is_the_same_for_a_seed() -> None:
     assert lint.chosen(pinned, 6, 1) != lint.chosen(pinned, 6, 2)
 
 
-ENGINE = "verl/workers/engine/megatron/transformer_impl.py"
-CLEAN = "class MegatronEngine:\n    def forward_backward_batch(self):\n        return 1\n"
-
-
-def verified(served: FakeIndex, real: Data, *, shape: str | None, **row: Any) -> list[Problem]:
-    """Verify a made-up release whose wheel has `CLEAN`, if the data has this shape, with these values in its row."""
-    data = copy.deepcopy(real)
+def verified(served: FakeIndex, data: Data, shape: str) -> list[Problem]:
+    """Verify a release whose wheel has `CLEAN`, if the data has this shape of it."""
     data.releases["verl"]["versions"]["0.9.1"]["shapes"][0] = shape
-    for entry in data.shapes:
-        if (entry["fix"], entry["shape"]) == (MTP, shape):
-            entry.update(row)  # type: ignore[attr-defined]
     if not served.pages:
         served.add("verl", "0.9.1", {ENGINE: CLEAN})
     with index.client() as client:
@@ -69,27 +55,16 @@ def verified(served: FakeIndex, real: Data, *, shape: str | None, **row: Any) ->
     return list(lint.verify(data, [offer._asdict()]))
 
 
-def known_shape(real: Data) -> str:
-    from unhang.shapes import shape
-
-    (function,) = shape.find(shape.parse(CLEAN.encode()), "MegatronEngine.forward_backward_batch")
-    return shape.digest(function)
-
-
-def test_a_release_that_is_not_what_the_data_says_is_found(served: FakeIndex, real: Data) -> None:
-    (problem,) = verified(served, real, shape=newest(real)["shapes"][0])
+def test_a_release_or_a_state_that_is_not_what_the_data_says_is_found(served: FakeIndex, real: Data) -> None:
+    function = "MegatronEngine.forward_backward_batch"
+    known = shape.digest(shape.find(shape.parse(CLEAN.encode()), function)[0])
+    (problem,) = verified(served, copy.deepcopy(real), "0123")
     assert problem.entry.startswith("verl 0.9.1 ")
-    assert f"its wheel has {known_shape(real)}, the data " in problem.message
-
-
-def test_a_state_that_is_not_what_the_data_says_is_found(served: FakeIndex, real: Data) -> None:
-    row = {"fix": MTP, "function": "MegatronEngine.forward_backward_batch", "shape": known_shape(real)}
-    for state, problems in (("not-affected", 0), ("fixed", 1)):
-        data = copy.deepcopy(real)
-        data.shapes.append({**row, "state": state, "first": "here"})  # type: ignore[attr-defined]
-        found = verified(served, data, shape=known_shape(real))
-        assert len(found) == problems, found
-    assert "is not-affected  by its wheel, fixed by the data" in found[0].message
+    assert f"its wheel has {known}, the data 0123" in problem.message
+    for state, messages in {"not-affected": [], "fixed": ["is not-affected  by its wheel, fixed by the data"]}.items():
+        data: Any = copy.deepcopy(real)
+        data.shapes.append({"fix": MTP, "function": function, "shape": known, "state": state})
+        assert [problem.message.partition(";")[0] for problem in verified(served, data, known)] == messages
 
 
 def test_a_release_that_the_index_lost_is_found(served: FakeIndex, real: Data) -> None:

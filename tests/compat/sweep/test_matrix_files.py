@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from unhang.compat.index import Offer
 from unhang.compat.sweep import matrix_files
 
 
@@ -29,9 +27,3 @@ def test_each_entry_is_on_a_line() -> None:
     text = matrix_files.files({"b": {"g": None, "f": "1"}, "a": {}})
     assert [*json.loads(text)["files"]] == ["a", "b"]
     assert text.splitlines()[2] == ' "b": {"f": "1", "g": null}'
-
-
-def test_the_wheels_are_grouped_by_project() -> None:
-    made: list[Any] = [Offer(project, "1.0", False, "f.whl", "00", "3.12", None) for project in ("verl", "ms-swift")]  # type: ignore[arg-type]
-    row = {"version": "1.0", "file": "f.whl", "sha256": "00", "python": "3.12", "yanked": False}
-    assert json.loads(matrix_files.wheels(made)) == {"schema": 1, "wheels": {"ms-swift": [row], "verl": [row]}}

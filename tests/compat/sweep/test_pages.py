@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from support import cli, made_up
-from support.checkout import FROM_CHECKOUT, REPOSITORY
+from support import made_up
+from support.checkout import REPOSITORY
 from unhang.compat.sweep import pages
 from unhang.errors import UnhangError
 from unhang.shapes import catalog
@@ -23,29 +23,30 @@ def checkout(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_no_page_of_this_checkout_is_stale() -> None:
+def test_the_readme_is_not_stale_shows_the_picture_and_stays_short() -> None:
     assert not pages.stale(REPOSITORY), "run python -m unhang.compat.sweep.pages"
-
-
-def test_the_readme_shows_the_picture_and_stays_short() -> None:
     readme = (REPOSITORY / "README.md").read_text()
     assert "](docs/matrix.svg)" in readme
     assert len(readme.splitlines()) <= 120
 
 
-def test_a_stale_page_is_named_and_written_again(checkout: Path) -> None:
-    command = "-m", "unhang.compat.sweep.pages", "--root", checkout
-    assert cli.python(*command, "--check", env=FROM_CHECKOUT).code == 0
+def test_a_stale_page_is_named_and_written_again(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = ["--root", str(checkout)]
+    assert pages.main([*root, "--check"]) == 0
     good = {path: path.read_text() for path in (checkout / "README.md", checkout / "docs/matrix.svg")}
     (checkout / "README.md").write_text(good[checkout / "README.md"].replace("| verl 0.7.1 |", "| verl 0.7.2 |"))
     (checkout / "docs/matrix.svg").unlink()
-    ran = cli.python(*command, "--check", env=FROM_CHECKOUT)
-    assert ran.code == 1
-    assert [line.split()[0] for line in ran.err.splitlines()] == [str(path) for path in good]
+    assert pages.main([*root, "--check"]) == 1
+    assert [line.split()[0] for line in capsys.readouterr().err.splitlines()] == [str(path) for path in good]
     assert not (checkout / "docs/matrix.svg").exists(), "--check writes nothing"
-    assert cli.python(*command, env=FROM_CHECKOUT).code == 0
+    assert pages.main(root) == 0
     assert {path: path.read_text() for path in good} == good
-    assert cli.python(*command, env=FROM_CHECKOUT).err == "", "it writes no page that is up to date"
+    assert len(capsys.readouterr().err.splitlines()) == 2
+    assert pages.main(root) == 0
+    assert capsys.readouterr().err == "", "it writes no page that is up to date"
+    (checkout / "README.md").write_text("no markers")
+    assert pages.main(root) == 2
+    assert "no-markers" in capsys.readouterr().err
 
 
 def test_only_the_part_between_the_markers_is_written(checkout: Path) -> None:
@@ -55,15 +56,11 @@ def test_only_the_part_between_the_markers_is_written(checkout: Path) -> None:
     assert pages.stale(checkout) == {readme: f"before\n{pages.START}\n{table}\n{pages.END}\nafter\n"}
 
 
+PAIR = f"{pages.START}\n{pages.END}\n"
+
+
 @pytest.mark.parametrize(
-    "page",
-    [
-        "no marker at all",
-        f"{pages.START}\nno end",
-        f"{pages.END}\n{pages.START}\n",
-        f"{pages.START}\n{pages.START}\n{pages.END}\n",
-        f"{pages.START}\n{pages.END}\n{pages.START}\n{pages.END}\n",
-    ],
+    "page", ["", pages.START, f"{pages.END}\n{pages.START}\n", f"{pages.START}\n{PAIR}", PAIR + PAIR]
 )
 def test_a_page_without_one_pair_of_markers_is_refused(page: str) -> None:
     with pytest.raises(UnhangError) as caught:

@@ -7,30 +7,23 @@ import pytest
 from unhang.prove.cases import DIFFERS, PASSED, Topology
 from unhang.prove.fixes import expert_dp_warmup as proof
 
+CORE = "megatron-core"
+
 
 @pytest.mark.parametrize(
-    ("upstream", "topology", "untouched"),
+    ("upstream", "topology", "untouched", "may_pass"),
     [
-        ("megatron-core", Topology(ep=2, dp=4), DIFFERS),
-        ("megatron-core", Topology(tp=2, dp=4), PASSED),
-        ("ms-swift", Topology(ep=8, dp=8), DIFFERS),
+        (CORE, Topology(ep=4, dp=8), DIFFERS, False),
+        (CORE, Topology(tp=2, ep=4, dp=4), DIFFERS, False),
+        (CORE, Topology(tp=2, dp=4), PASSED, False),
+        # without replicas of experts, the release decides
+        (CORE, Topology(tp=2, ep=4, etp=2, dp=4), DIFFERS, True),
+        ("ms-swift", Topology(ep=8, dp=8), DIFFERS, True),
     ],
 )
-def test_the_case_of_a_users_job(upstream: str, topology: Topology, untouched: str) -> None:
+def test_the_case_of_a_users_job(upstream: str, topology: Topology, untouched: str, may_pass: bool) -> None:
     case = proof.case_for(topology, upstream, ())
     assert (case.untouched, case.topology) == (untouched, topology)
     assert bool(case.at) is (untouched != PASSED)
-    assert case.options.get("through", "megatron-core") == upstream
-
-
-@pytest.mark.parametrize(
-    ("topology", "may_pass"),
-    [
-        (Topology(ep=8, dp=8), True),
-        (Topology(ep=4, dp=8), False),
-        (Topology(tp=2, ep=4, etp=2, dp=4), True),
-        (Topology(tp=2, ep=4, dp=4), False),
-    ],
-)
-def test_without_replicas_of_experts_the_release_decides(topology: Topology, may_pass: bool) -> None:
-    assert bool(proof.case_for(topology, "megatron-core", ()).options.get("may_pass")) is may_pass
+    assert case.options.get("through", CORE) == upstream
+    assert bool(case.options.get("may_pass")) is may_pass

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from support.jobs import Job, completing, dist, missing, needs_torch, raising, tensor, working
+from support.jobs import Job, dist, missing, needs_torch, raising, tensor, working
 from unhang.prove.ranks import gloo
 
 
@@ -17,11 +17,6 @@ def dying(rank: int) -> None:
     if rank == 1:
         os._exit(7)
     dist().all_reduce(tensor())
-
-
-@needs_torch
-def test_real_ranks_move_values() -> None:
-    assert [rank.value for rank in gloo.run(4, completing).ranks] == [4.0] * 4
 
 
 @needs_torch
@@ -86,9 +81,8 @@ def test_ranks_that_do_not_meet_are_not_a_hang(monkeypatch: pytest.MonkeyPatch) 
 
 
 @needs_torch
-@pytest.mark.parametrize(("world", "seconds", "status"), [(2, 600, "hung"), (24, 3, "passed")])
-def test_many_ranks_have_more_time_because_they_share_the_processors(world: int, seconds: int, status: str) -> None:
-    assert gloo.run(world, lambda _: time.sleep(seconds), deadline_s=2).status == status
+def test_many_ranks_have_more_time_because_they_share_the_processors() -> None:
+    assert gloo.run(24, lambda _: time.sleep(3), deadline_s=2).status == "passed"
 
 
 @needs_torch

@@ -5,27 +5,24 @@ from __future__ import annotations
 from support.jobs import checked, dist, needs_torch, tensor
 
 
-def group_made_in_another_order(rank: int) -> None:
-    pairs = [dist().new_group(ranks) for ranks in (([0, 1], [0, 1, 2]) if rank == 0 else ([0, 1, 2], [0, 1]))]
-    for group in pairs:
-        if group is not dist().GroupMember.NON_GROUP_MEMBER:
-            dist().all_reduce(tensor(), group=group)
-
-
-def groups_made_only_by_their_members(rank: int) -> None:
-    ranks = [0, 1] if rank < 2 else [2, 3]
-    for _ in range(rank // 2 + 1):
-        dist().all_reduce(tensor(), group=dist().new_group(ranks, use_local_synchronization=True))
-
-
 @needs_torch
 def test_groups_made_only_by_their_members_pass() -> None:
-    assert checked(groups_made_only_by_their_members, 4).findings == []
+    def job(rank: int) -> None:
+        ranks = [0, 1] if rank < 2 else [2, 3]
+        for _ in range(rank // 2 + 1):
+            dist().all_reduce(tensor(), group=dist().new_group(ranks, use_local_synchronization=True))
+
+    assert checked(job, 4).findings == []
 
 
 @needs_torch
 def test_groups_made_in_another_order_have_other_members() -> None:
-    first = checked(group_made_in_another_order, 3).findings[0]
+    def job(rank: int) -> None:
+        for group in [dist().new_group(ranks) for ranks in sorted([[0, 1], [0, 1, 2]], reverse=rank > 0)]:
+            if group is not dist().GroupMember.NON_GROUP_MEMBER:
+                dist().all_reduce(tensor(), group=group)
+
+    first = checked(job, 3).findings[0]
     assert first.kind == "mismatch"
     assert "a group of 0, 1, and of 0-2" in first.text()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 import pytest
 
@@ -11,20 +11,12 @@ from support.jobs import Job, checked, dist, missing, needs_torch, raising, tens
 from unhang.prove.ranks import gloo
 
 
-def crossed(rank: int) -> None:
+def crossed(rank: int, *, asynchronous: bool = False) -> None:
     one, other = dist().new_group([0, 1]), dist().new_group([0, 1])
     for group in (one, other) if rank == 0 else (other, one):
-        dist().all_reduce(tensor(), group=group)
-
-
-def waiting_crosswise(rank: int) -> None:
-    one, other = dist().new_group([0, 1]), dist().new_group([0, 1])
-    for group in (one, other) if rank == 0 else (other, one):
-        dist().all_reduce(tensor(), group=group, async_op=True).wait()
-
-
-def wrong_type(rank: int) -> None:
-    dist().all_reduce(tensor(2, "int32" if rank else "float32"))
+        work = dist().all_reduce(tensor(), group=group, async_op=asynchronous)
+        if asynchronous:
+            work.wait()
 
 
 def sending_first(rank: int) -> None:
@@ -33,23 +25,12 @@ def sending_first(rank: int) -> None:
 
 
 def one_receives_more(rank: int) -> None:
-    if rank == 0:
-        dist().send(tensor(2), 1)
-    else:
-        dist().recv(tensor(3), 0)
+    dist().recv(tensor(3), 0) if rank else dist().send(tensor(2), 1)
 
 
-def objects_by_one(rank: int) -> None:
-    if rank == 0:
-        dist().all_gather_object([None, None], "alone")
-
-
-def other_root(rank: int) -> None:
-    dist().broadcast(tensor(), src=rank)
-
-
-def wrong_splits(rank: int) -> None:
-    dist().all_to_all_single(tensor(4), tensor(4), [2, 2], [3, 1] if rank == 0 else [2, 2])
+def splitting(*sizes: Sequence[int]) -> Job:
+    """Return a job in which each rank sends these numbers of four rows to the ranks, and expects two from each."""
+    return lambda rank: dist().all_to_all_single(tensor(4), tensor(4), [2, 2], [*sizes[rank]])
 
 
 def mixed_order(rank: int) -> None:
@@ -69,34 +50,15 @@ def batched_by_one(rank: int) -> None:
         exchanged_in_a_batch(rank)
 
 
-def objects_of_other_roots(rank: int) -> None:
-    dist().broadcast_object_list([None], src=rank)
-
-
-def objects_of_another_length(rank: int) -> None:
-    dist().broadcast_object_list([None] * (1 + rank), src=0)
-
-
-def objects_sent(rank: int) -> None:
-    sent = [rank]
-    if rank == 0:
-        dist().send_object_list(sent, 1)
-    else:
-        dist().recv_object_list(sent, 0)
-
-
-def objects_in_many_ways(rank: int) -> list[Any]:
-    scattered, gathered = [None], [None, None] if rank == 0 else None
+def objects_in_many_ways(rank: int) -> None:
+    scattered, gathered, sent = [None], [None, None] if rank == 0 else None, [rank]
     dist().scatter_object_list(scattered, ["a", "b"] if rank == 0 else None)  # the root defaults to 0
     dist().gather_object(rank, gathered, dst=0)
-    objects_sent(rank)
-    return [*scattered, *(gathered or ())]
+    dist().recv_object_list(sent, 0) if rank else dist().send_object_list(sent, 1)
 
 
 def root_outside(rank: int) -> None:
-    group = dist().new_group([0, 1])
-    if group is not dist().GroupMember.NON_GROUP_MEMBER:
-        dist().broadcast(tensor(), src=2, group=group)
+    dist().broadcast(tensor(), src=2, group=dist().new_group([0, 1]))
 
 
 def group_made_by_one(rank: int) -> None:
@@ -105,16 +67,22 @@ def group_made_by_one(rank: int) -> None:
     dist().all_reduce(tensor(), group=dist().new_group([0, 1]))
 
 
-def uneven(rank: int) -> None:
-    dist().all_gather([tensor(1), tensor(2)], tensor(1 + rank))
+def uneven(rank: int, more: int = 0) -> None:
+    dist().all_gather([tensor(1), tensor(2 + more * rank)], tensor(1 + rank))
 
 
-def unevenly_wanted(rank: int) -> None:
-    dist().all_gather([tensor(1), tensor(2 + rank)], tensor(1 + rank))
+def coalesced(rank: int, crossed_group: int = 0) -> None:
+    groups = [dist().new_group([0, 1]) for _ in range(3)]
+    with dist()._coalescing_manager(groups[crossed_group]):
+        for group in groups[:2] if rank == 0 else groups[1::-1]:
+            dist().all_reduce(tensor(), group=group)
 
 
-def ill_split(rank: int) -> None:
-    dist().all_to_all_single(tensor(4), tensor(4), [2, 2], [2, 1])
+def coalesced_and_waited_for(rank: int) -> None:
+    with dist()._coalescing_manager(async_ops=True) as together:
+        if rank == 0:
+            dist().all_reduce(tensor())
+    together.wait()
 
 
 @needs_torch
@@ -130,22 +98,24 @@ def test_a_sound_job_passes_in_both_harnesses(job: Job) -> None:
     [
         (missing, "missing", "rank 1 ended without it"),
         (crossed, "deadlock", "waits in all_reduce on group 0, 1"),
-        (waiting_crosswise, "deadlock", "in waiting_crosswise"),
-        (wrong_type, "mismatch", "int32"),
+        (lambda rank: crossed(rank, asynchronous=True), "deadlock", "in crossed"),
+        (lambda rank: dist().all_reduce(tensor(2, "int32" if rank else "float32")), "mismatch", "int32"),
         (raising, "raised", "ValueError: a fault of its own on rank 1"),
         (sending_first, "deadlock", "in sending_first"),
         (one_receives_more, "mismatch", "3 x float32"),
-        (objects_by_one, "missing", "all_gather_object"),
-        (other_root, "mismatch", "root 1"),
-        (wrong_splits, "mismatch", "rank 0 sends 3 elements to rank 0"),
+        (lambda rank: rank or dist().all_gather_object([None, None], "alone"), "missing", "all_gather_object"),
+        (lambda rank: dist().broadcast(tensor(), src=rank), "mismatch", "root 1"),
+        (splitting([3, 1], [2, 2]), "mismatch", "rank 0 sends 3 elements to rank 0"),
+        (splitting([2, 1], [2, 1]), "raised", "a tensor of 4 rows cannot be split into [2, 1]"),
         (mixed_order, "mismatch", "3 x float32, SUM and 2 x float32, SUM"),
         (batched_by_one, "missing", "rank 1 ended without it"),
-        (objects_of_other_roots, "mismatch", "root 1"),
-        (objects_of_another_length, "mismatch", "2 objects"),
+        (lambda rank: dist().broadcast_object_list([None], src=rank), "mismatch", "root 1"),
+        (lambda rank: dist().broadcast_object_list([None] * (1 + rank), src=0), "mismatch", "2 objects"),
         (root_outside, "raised", "global rank 2 is not part of the group"),
         (group_made_by_one, "deadlock", "in group_made_by_one"),
-        (unevenly_wanted, "mismatch", "rank 1 sends 2 elements to rank 1, which expects 3"),
-        (ill_split, "raised", "a tensor of 4 rows cannot be split into [2, 1]"),
+        (lambda rank: uneven(rank, 1), "mismatch", "rank 1 sends 2 elements to rank 1, which expects 3"),
+        (lambda rank: coalesced(rank, crossed_group=2), "deadlock", "waits in all_reduce on group 0, 1"),
+        (coalesced_and_waited_for, "missing", "rank 1 ended without it"),
     ],
 )
 def test_a_job_that_does_not_complete_is_found(job: Job, kind: str, named: str) -> None:
@@ -156,7 +126,7 @@ def test_a_job_that_does_not_complete_is_found(job: Job, kind: str, named: str) 
 
 
 @needs_torch
-@pytest.mark.parametrize("job", [exchanged_in_a_batch, objects_in_many_ways, uneven])
+@pytest.mark.parametrize("job", [exchanged_in_a_batch, objects_in_many_ways, uneven, coalesced])
 def test_what_nccl_accepts_passes(job: Job) -> None:
     assert checked(job).findings == []
 
@@ -165,10 +135,7 @@ def test_what_nccl_accepts_passes(job: Job) -> None:
 @pytest.mark.parametrize(("backend", "kinds"), [("nccl", []), ("gloo", ["missing"] * 2)])
 def test_tags_count_where_the_backend_has_them(backend: str, kinds: list[str]) -> None:
     def job(rank: int) -> None:
-        if rank == 0:
-            dist().isend(tensor(), 1, tag=1)
-        else:
-            dist().irecv(tensor(), 0, tag=2)
+        dist().irecv(tensor(), 0, tag=2) if rank else dist().isend(tensor(), 1, tag=1)
 
     assert [finding.kind for finding in checked(job, backend=backend).findings] == kinds
 

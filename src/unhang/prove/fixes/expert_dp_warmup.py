@@ -78,8 +78,7 @@ def run(case: Case, deadline_s: float) -> Outcome:
     """Run the initialization as every rank, and compare the collectives that each issued with the expected ones."""
     from megatron.core import parallel_state
 
-    megatron.remember_rank_lists()
-    kept = megatron.Globals(parallel_state)
+    restore = megatron.restorer()
     initialize = _swift if case.options.get("through") == "ms-swift" else megatron.initialize
 
     def body(rank: int) -> list[tuple[int, ...]]:
@@ -87,7 +86,7 @@ def run(case: Case, deadline_s: float) -> Outcome:
         return _expected(vars(parallel_state), case)
 
     backend = str(case.options.get("backend", "nccl"))
-    found = schedule.check(case.topology.world, lambda _: kept.restore(), body, backend=backend)
+    found = schedule.check(case.topology.world, lambda _: restore(), body, backend=backend)
     if found.status != PASSED:
         return Outcome(found.status, f"{found.text()}; {found.times()}")
     wanted = found.values

@@ -64,23 +64,18 @@ def run(case: Case, deadline_s: float) -> Outcome:
     world = gloo.run(case.topology.world, body, deadline_s=deadline_s)
     if world.status != PASSED:
         return Outcome(world.status, world.text())
-    wrong = _wrong_metrics(case, [rank.value for rank in world.ranks])
-    return (
-        Outcome(DIFFERS, wrong)
-        if wrong
-        else Outcome(PASSED, "only the source ranks report the metric, and it is the mean")
-    )
+    if wrong := _wrong_metrics(case, [rank.value for rank in world.ranks]):
+        return Outcome(DIFFERS, wrong)
+    return Outcome(PASSED, "only the source ranks report the metric, and it is the mean")
 
 
 def _scheduled(case: Case) -> Outcome:
-    from megatron.core import parallel_state
     from megatron.core.transformer import multi_token_prediction
 
-    megatron.remember_rank_lists()
-    kept = megatron.Globals(parallel_state)
+    restore = megatron.restorer()
 
     def fresh(_: int) -> None:
-        kept.restore()
+        restore()
         multi_token_prediction.MTPLossLoggingHelper.tracker = {}
         megatron.initialize(case.topology)
 
@@ -149,7 +144,7 @@ def _wrong_metrics(case: Case, metrics: list[dict[str, float] | None]) -> str:
     """Return what is wrong with the metrics; empty where the source ranks, and no others, report the mean."""
     size = case.topology
     per_stage = size.world // size.pp
-    source = [rank for rank in range(size.world) if rank >= size.world - per_stage]  # the last stage
+    source = list(range(size.world - per_stage, size.world))  # the last stage
     source = [rank for rank in source if rank % size.tp == 0 and rank // size.tp % size.cp == 0]
     if case.options.get("micro_batches") == 0:
         source = []

@@ -6,7 +6,7 @@ import inspect
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from types import ModuleType
+    from collections.abc import Callable
 
     from ..cases import Topology
 
@@ -32,7 +32,7 @@ def initialize(topology: Topology, chunks: int | None = None) -> None:
     parallel_state.initialize_model_parallel(**{name: value for name, value in wanted.items() if name in known})
 
 
-def remember_rank_lists() -> None:
+def _remember_rank_lists() -> None:
     """Compute the lists of ranks, which are equal on all ranks, only once in this process. Saves half of the time."""
     from megatron.core import parallel_state
 
@@ -51,16 +51,17 @@ def remember_rank_lists() -> None:
     parallel_state.generate_masked_orthogonal_rank_groups = remembered
 
 
-class Globals:
-    """Keeps the globals of some modules, so that each rank run in one process can start from them."""
+def restorer() -> Callable[[], None]:
+    """Return a function that resets the globals of ``parallel_state``, so that each rank in a process starts anew."""
+    from megatron.core import parallel_state
 
-    def __init__(self, *modules: ModuleType) -> None:
-        self._kept: list[tuple[ModuleType, dict[str, Any]]] = [(module, dict(vars(module))) for module in modules]
+    _remember_rank_lists()
+    now = vars(parallel_state)
+    kept = dict(now)
 
-    def restore(self) -> None:
-        """Reset the globals."""
-        for module, kept in self._kept:
-            now = vars(module)
-            for name in set(now) - set(kept):
-                del now[name]
-            now.update(kept)
+    def restore() -> None:
+        for name in set(now) - set(kept):
+            del now[name]
+        now.update(kept)
+
+    return restore

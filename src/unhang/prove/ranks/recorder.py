@@ -14,6 +14,7 @@ from __future__ import annotations
 import inspect
 import os
 import sys
+import traceback
 from typing import TYPE_CHECKING, Any
 
 from . import calls, torch_functions
@@ -66,6 +67,8 @@ class Recorder:
         What ``prepare`` issues is not recorded. An error in ``body`` is recorded as ``Raised``. Raises Unjudged, and
         what ``prepare`` raises.
         """
+        import torch.distributed as dist
+
         programs: dict[int, list[Step]] = {}
         values: dict[int, Any] = {}
         for rank in ranks:
@@ -79,7 +82,7 @@ class Recorder:
                     self._raised(error)
                 programs[rank] = self._steps
             finally:
-                self._stop()
+                dist.destroy_process_group()
         return programs, values
 
     def _start(self, rank: int, world: int) -> None:
@@ -91,12 +94,6 @@ class Recorder:
         self._places, self._issued = {}, 0
         self._groups.start(rank, world)
         dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world)
-
-    def _stop(self) -> None:
-        """Destroy the default group."""
-        import torch.distributed as dist
-
-        dist.destroy_process_group()
 
     def _wrap(self, name: str, kind: str, payload: str, peer: str, note: Callable[..., Any]) -> Any:
         real = torch_functions.find(name)
@@ -175,12 +172,10 @@ class Recorder:
 
     def _raised(self, error: BaseException) -> None:
         """Record that this rank ends with an error."""
-        trace, where = error.__traceback__, "?"
-        while trace is not None:
-            code = trace.tb_frame.f_code
-            if not code.co_filename.startswith(_HERE + os.sep):
-                where = _of_code(code, trace.tb_lineno)
-            trace = trace.tb_next
+        where = "?"
+        for frame, line in traceback.walk_tb(error.__traceback__):
+            if not frame.f_code.co_filename.startswith(_HERE + os.sep):
+                where = _of_code(frame.f_code, line)
         self._steps.append(Raised(f"{type(error).__name__}: {str(error)[:200]}", where))
 
     def _here(self) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import traceback
 from typing import TYPE_CHECKING
 
 from .sites import site
@@ -27,12 +28,8 @@ def place(stack: Sequence[str]) -> str:
 
 def of_error(error: BaseException) -> list[str]:
     """Return the frames that an exception passed through."""
-    frames = []
-    trace = error.__traceback__
-    while trace is not None:
-        frames.append(site(trace.tb_frame.f_code.co_filename, trace.tb_lineno, trace.tb_frame.f_code.co_name))
-        trace = trace.tb_next
-    return frames[::-1]
+    walked = traceback.walk_tb(error.__traceback__)
+    return [site(frame.f_code.co_filename, line, frame.f_code.co_name) for frame, line in walked][::-1]
 
 
 def of_dump(text: str) -> list[str]:

@@ -51,8 +51,6 @@ def prepare() -> None:
 
 def run(case: Case, deadline_s: float) -> Outcome:
     """Run one case: every rank gets the batch of each of its chunks, and compares it with the data."""
-    from megatron.core import parallel_state
-
     if case.harness == "ranks":
 
         def body(rank: int) -> Seen:
@@ -63,11 +61,10 @@ def run(case: Case, deadline_s: float) -> Outcome:
         if world.status != PASSED:
             return Outcome(world.status, world.text())
         return _compared(case, {number: rank.value for number, rank in enumerate(world.ranks)})
-    megatron.remember_rank_lists()
-    kept = megatron.Globals(parallel_state)
+    restore = megatron.restorer()
 
     def fresh(_: int) -> None:
-        kept.restore()
+        restore()
         megatron.initialize(case.topology, chunks=case.options.get("chunks"))
 
     found = schedule.check(case.topology.world, fresh, lambda _: batches(case))
