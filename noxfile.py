@@ -96,7 +96,7 @@ def tests_all(session: nox.Session) -> None:
     """Run all tests, on each Python. On 3.11, without arguments, the branch coverage must not fall below its floor."""
     measured = session.python == "3.11" and not session.posargs
     install_wheel(session, "test", *(["coverage"] if measured else []))
-    pytest(session, *(["--cov", "--cov-report=term:skip-covered"] if measured else []), TMPDIR=scratch())
+    pytest(session, *(["--cov", "--cov-report=term"] if measured else []), TMPDIR=scratch())
 
 
 @nox.session(python="3.11", reuse_venv=True)
