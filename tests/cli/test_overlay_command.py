@@ -122,7 +122,9 @@ def test_folders_without_write_permission(site: Path, tmp_path: Path) -> None:
             path.chmod(0o755)
 
 
-@pytest.mark.parametrize("mode", ["lenient", "compat", "strict"])
+@pytest.mark.parametrize(
+    "mode", [*(pytest.param(mode, marks=pytest.mark.slow) for mode in ("lenient", "compat")), "strict"]
+)
 def test_an_editable_install(mode: str, tmp_path: Path) -> None:
     project, overlay = overlays.install(tmp_path / "project"), tmp_path / "overlay"
     environments.project(project, "megatron-core", "0.17.1")

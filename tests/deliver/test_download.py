@@ -43,6 +43,7 @@ def test_the_python_of_the_metadata_counts_too(tmp_path: Path) -> None:
     assert (found.note is not None) == (sys.version_info >= (3, 13))  # its one wheel is tagged for any Python 3
 
 
+@pytest.mark.slow
 def test_a_release_without_a_wheel_for_the_python_that_was_asked_for_or_for_any(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

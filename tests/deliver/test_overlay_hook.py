@@ -65,6 +65,7 @@ def test_its_bytecode_is_there_from_the_start_and_stays_right_in_a_copy(site: Pa
     assert job("pass", copy).out == "edited\n"
 
 
+@pytest.mark.slow
 def test_a_start_takes_less_than_two_milliseconds_more(site: Path, overlay: Path, tmp_path: Path) -> None:
     took = startup.measure(overlay, sys.executable, 40, tmp_path / "copies")
     least, median, *_ = startup.added(took, startup.COMPILED)

@@ -179,6 +179,7 @@ def no_link(*_: Any, **__: Any) -> None:
     raise OSError(errno.EPERM, "no hardlinks here")
 
 
+@pytest.mark.slow
 def test_killed_at_every_operation_without_hardlinks(in_memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "link", no_link)
     kill_everywhere(in_memory, make_apply, die_halfway)

@@ -153,6 +153,7 @@ def test_a_fix_that_is_blocked_fails_where_no_other_was_applied(
     assert "error[not-applied]" in shown.err
 
 
+@pytest.mark.slow
 def test_only_some_of_the_files(session: Session, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tests = {"one": "def test_1(): pass\n", "two": "def test_2(): pass\n"}
     assert session("--only", "_two_", **tests) == 0
