@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+STATE = ".unhang"
+"""The name of the folder, in each root that is written, that holds the receipt, the journal and the lock."""
 UPSTREAMS = ("megatron-core", "megatron-lm", "verl", "ms-swift")
 
 
@@ -37,8 +39,6 @@ class Environment(NamedTuple):
     found_by: str
     """What chose it: ``--python``, ``$VIRTUAL_ENV``, ``$CONDA_PREFIX``, ``.venv``, ``own interpreter``,
     ``--target`` or ``--source``."""
-    state_dir: str
-    """The folder of the receipt, the journal and the lock: ``<prefix>/share/unhang`` or ``<folder>/.unhang``."""
 
 
 class Installation(NamedTuple):
@@ -50,6 +50,8 @@ class Installation(NamedTuple):
     """Parsed from the source, never imported; None where the source does not state it."""
     root: str
     """The folder on the import path that holds the package: site-packages, or the top of a source tree."""
+    real_root: str
+    """The real folder that holds the package's files, all links resolved: what is written to, and keeps the state."""
     package_dir: str
     """The folder of the package itself, such as ``<root>/megatron/core``."""
     kind: str
@@ -66,3 +68,7 @@ class Search(NamedTuple):
     environment: Environment
     installations: tuple[Installation, ...]
     warnings: tuple[str, ...]
+    roots: tuple[str, ...] = ()
+    """The real folders that hold the installations, and those on the import path that have a state folder."""
+    pycache_prefix: str | None = None
+    """``sys.pycache_prefix`` of the interpreter."""

@@ -8,45 +8,47 @@ from pathlib import Path
 import pytest
 
 from unhang.errors import UnhangError
-from unhang.records import Environment, Installation
+from unhang.records import Environment, Installation, Search
 from unhang.rewrite.plan import FilePlan, Rewritten
 from unhang.shapes.catalog import Target
-from unhang.store import dist_info
-from unhang.store.apply import apply, record_changes
+from unhang.store import dist_info, state
+from unhang.store.apply import record_changes, write
 from unhang.store.lock import exclusive
-from unhang.store.receipt import load, sha256
+from unhang.store.receipt import Receipt, load, sha256
 
 OLD, NEW = b"old\n", b"new bytes\n"
 RECORD = b"p/m.py,sha256=AAAA,4\r\np/other.py,,\r\np-1.dist-info/RECORD,,\r\n"
 
 
-def lay_out(top: Path) -> tuple[Environment, FilePlan]:
+def lay_out(top: Path) -> tuple[Search, FilePlan]:
     """A wheel with one module, and the plan to rewrite that."""
     site = top / "site"
     (site / "p").mkdir(parents=True)
     (site / "p" / "m.py").write_bytes(OLD)
     (site / "p-1.dist-info").mkdir()
     (site / "p-1.dist-info" / "RECORD").write_bytes(RECORD)
-    environment = Environment(None, str(site), "--target", str(site / ".unhang"))
     record = str(site / "p-1.dist-info" / "RECORD")
-    installation = Installation("verl", "0.7.1", str(site), str(site / "p"), "wheel", record, ())
+    installation = Installation("verl", "0.7.1", str(site), str(site), str(site / "p"), "wheel", record, ())
+    search = Search(Environment(None, str(site), "--target"), (installation,), (), (str(site),))
     step = Rewritten(Target("fix-one", "verl", "p/m.py", "f"), "s0", "s1", True)
-    return environment, FilePlan(installation, str(site / "p" / "m.py"), OLD, NEW, (step,))
+    return search, FilePlan(installation, str(site / "p" / "m.py"), OLD, NEW, (step,))
 
 
-def run(environment: Environment, plan: FilePlan) -> None:
-    with exclusive(environment.state_dir):
-        apply(environment, [plan])
+def run(search: Search, plan: FilePlan) -> Receipt:
+    root = plan.installation.real_root
+    with exclusive(state.folder(root)):
+        write(search, root, [plan])
+    receipt = load(state.folder(root))
+    assert receipt is not None
+    return receipt
 
 
 def test_source_row_and_receipt_are_written_together(tmp_path: Path) -> None:
-    environment, plan = lay_out(tmp_path)
-    run(environment, plan)
+    search, plan = lay_out(tmp_path)
+    receipt = run(search, plan)
     assert Path(plan.path).read_bytes() == NEW
     record = (tmp_path / "site/p-1.dist-info/RECORD").read_bytes()
     assert record == dist_info.update(RECORD, {"p/m.py": NEW}) != RECORD
-    receipt = load(environment.state_dir)
-    assert receipt is not None
     (entry,) = receipt.files
     assert (entry.path, entry.relative, entry.root) == (plan.path, "p/m.py", str(tmp_path / "site"))
     assert (entry.pristine, entry.patched, entry.record_row) == (sha256(OLD), sha256(NEW), "p/m.py,sha256=AAAA,4")
@@ -54,42 +56,40 @@ def test_source_row_and_receipt_are_written_together(tmp_path: Path) -> None:
 
 
 def test_a_file_that_changed_since_the_plan_stops_all(tmp_path: Path) -> None:
-    environment, plan = lay_out(tmp_path)
+    search, plan = lay_out(tmp_path)
     Path(plan.path).write_bytes(b"edited")
     with pytest.raises(UnhangError) as caught:
-        run(environment, plan)
+        run(search, plan)
     assert caught.value.code == "changed-underneath"
     assert (tmp_path / "site/p-1.dist-info/RECORD").read_bytes() == RECORD
-    assert not os.path.exists(environment.state_dir)
+    assert not os.path.exists(tmp_path / "site/.unhang")
 
 
 def test_a_package_that_is_a_link_has_its_root_where_it_leads(tmp_path: Path) -> None:
-    environment, plan = lay_out(tmp_path)
+    search, plan = lay_out(tmp_path)
     (tmp_path / "checkout").mkdir()
     (tmp_path / "site/p").rename(tmp_path / "checkout/p")
     (tmp_path / "site/p").symlink_to(tmp_path / "checkout/p")
-    installation = plan.installation._replace(kind="editable", record=None)
-    run(environment, plan._replace(installation=installation, path=str(tmp_path / "checkout/p/m.py")))
-    receipt = load(environment.state_dir)
-    assert receipt is not None
+    installation = plan.installation._replace(
+        kind="editable", record=None, real_root=str(tmp_path / "checkout"), package_dir=str(tmp_path / "checkout/p")
+    )
+    receipt = run(search, plan._replace(installation=installation, path=str(tmp_path / "checkout/p/m.py")))
     (entry,) = receipt.files
     assert (entry.root, entry.relative, entry.record) == (str(tmp_path / "checkout"), "p/m.py", None)
 
 
 def test_a_record_that_is_gone_is_not_made_again(tmp_path: Path) -> None:
-    environment, plan = lay_out(tmp_path)
-    run(environment, plan)
-    receipt = load(environment.state_dir)
-    assert receipt is not None
+    search, plan = lay_out(tmp_path)
+    receipt = run(search, plan)
     (tmp_path / "site/p-1.dist-info/RECORD").unlink()
     assert record_changes([(receipt.files[0], OLD, None)]) == []
 
 
 def test_a_record_that_is_a_link_is_refused(tmp_path: Path) -> None:
-    environment, plan = lay_out(tmp_path)
+    search, plan = lay_out(tmp_path)
     record = (tmp_path / "site/p-1.dist-info/RECORD").rename(tmp_path / "RECORD")
     (tmp_path / "site/p-1.dist-info/RECORD").symlink_to(record)
     with pytest.raises(UnhangError) as caught:
-        run(environment, plan)
+        run(search, plan)
     assert caught.value.path == str(tmp_path / "site/p-1.dist-info/RECORD")
     assert (Path(plan.path).read_bytes(), record.read_bytes()) == (OLD, RECORD)

@@ -30,10 +30,10 @@ def compiled(source: Path, mode: str = "timestamp", optimize: int = 0) -> Path:
     return Path(str(py_compile.compile(str(source), optimize=optimize, invalidation_mode=invalidation)))
 
 
-def rewrite(source: Path, new: bytes = b"VALUE = 2\n") -> None:
+def rewrite(source: Path, new: bytes = b"VALUE = 2\n", caches: bytecode.Caches = bytecode.NO_CACHES) -> None:
     state = str(source.parent / ".unhang")
     with exclusive(state):
-        commit([FileChange(str(source), source.read_bytes(), new)], state_dir=state)
+        commit([FileChange(str(source), source.read_bytes(), new)], state_dir=state, caches=caches)
 
 
 def value(source: Path, *options: str) -> str:
@@ -101,13 +101,18 @@ def test_bytecode_that_an_import_writes_meanwhile_is_never_run(source: Path) -> 
 
 
 def test_bytecode_below_a_prefix_is_deleted_too(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also that of a module that is imported by another name of its folder."""
     monkeypatch.setenv("PYTHONPYCACHEPREFIX", str(tmp_path / "elsewhere"))
-    path = tmp_path / "elsewhere" / str(source.parent).lstrip("/") / f"mod.{TAG}.pyc"
-    py_compile.compile(str(source), cfile=str(path), invalidation_mode=UNCHECKED)
-    assert value(source) == "1"
-    rewrite(source)
-    assert not path.exists()
-    assert value(source) == "2"
+    (tmp_path / "alias").symlink_to(tmp_path)
+    caches = bytecode.Caches(str(tmp_path / "elsewhere"), ((str(tmp_path), str(tmp_path / "alias")),))
+    for name in (source, tmp_path / "alias" / "mod.py"):
+        source.write_text("VALUE = 1\n")
+        path = tmp_path / "elsewhere" / str(name.parent).lstrip("/") / f"mod.{TAG}.pyc"
+        py_compile.compile(str(name), cfile=str(path), invalidation_mode=UNCHECKED)
+        assert value(name) == "1"
+        rewrite(source, caches=caches)
+        assert not path.exists()
+        assert value(name) == "2"
 
 
 @pytest.mark.parametrize("optimize", [0, 1, 2])

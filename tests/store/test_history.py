@@ -22,14 +22,14 @@ def known(before: bytes = A, relative: str = "p/m.py") -> Entry:
     return entry(before, B, KNOWN, relative=relative)
 
 
-def test_without_a_receipt_there_is_no_past(tmp_path: Path) -> None:
-    assert history.past(None) == {}
-    assert history.originals(str(tmp_path), None, ["/site/p/m.py"]) == {}
+def test_without_a_receipt_there_is_no_past() -> None:
+    assert history.past([]) == {}
+    assert history.originals([], ["/site/p/m.py"]) == {}
 
 
 def test_the_past_of_each_function_is_found_by_file_and_fix() -> None:
     other = entry(B, C, FIRST, relative="p/n.py")
-    assert history.past(merge(None, [entry(A, B, FIRST, SECOND), other])) == {
+    assert history.past([merge(None, [entry(A, B, FIRST, SECOND)]), merge(None, [other])]) == {
         ("/site/p/m.py", "fix-one", "f"): Past(sha256(B), "s1"),
         ("/site/p/m.py", "fix-two", "g"): Past(sha256(B), "t1"),
         ("/site/p/n.py", "fix-one", "f"): Past(sha256(C), "s1"),
@@ -37,18 +37,20 @@ def test_the_past_of_each_function_is_found_by_file_and_fix() -> None:
 
 
 def test_only_the_named_files_are_read(tmp_path: Path) -> None:
-    receipt = merge(None, [known(), known(C, "p/n.py"), entry(C, B, relative="p/o.py")])
-    save(tmp_path / "state", receipt, A, C)
-    (tmp_path / "state" / "pristine" / sha256(C)).unlink()
-    found = history.originals(str(tmp_path / "state"), receipt, {"/site/p/m.py", "/site/p/elsewhere.py"})
-    assert found == {"/site/p/m.py": Original(sha256(B), A, ((TARGET, "s1"),))}
+    root = str(tmp_path)
+    entries = [known(), known(C, "p/n.py"), entry(C, B, relative="p/o.py")]
+    receipt = merge(None, [one._replace(root=root, path=f"{root}/{one.relative}", record=None) for one in entries])
+    save(tmp_path / ".unhang", receipt, A, C)
+    (tmp_path / ".unhang" / "pristine" / sha256(C)).unlink()
+    found = history.originals([receipt], {f"{root}/p/m.py", f"{root}/p/elsewhere.py"})
+    assert found == {f"{root}/p/m.py": Original(sha256(B), A, ((TARGET, "s1"),))}
 
 
 @pytest.mark.parametrize(
     "fixed", [FIRST, KNOWN._replace(fix="no-such-fix"), KNOWN._replace(file="x.py"), KNOWN._replace(function="g")]
 )
-def test_an_unknown_fix_is_refused(tmp_path: Path, fixed: Fixed) -> None:
+def test_an_unknown_fix_is_refused(fixed: Fixed) -> None:
     receipt = Receipt("9.9", (entry(A, B, fixed),))
     with pytest.raises(UnhangError, match="does not know") as caught:
-        history.originals(str(tmp_path), receipt, ["/site/p/m.py"])
-    assert (caught.value.code, caught.value.path) == ("bad-receipt", str(tmp_path))
+        history.originals([receipt], ["/site/p/m.py"])
+    assert (caught.value.code, caught.value.path) == ("bad-receipt", "/site/.unhang")

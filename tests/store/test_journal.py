@@ -17,30 +17,42 @@ from unhang.store.recovery import recover
 
 
 def test_what_is_rendered_is_parsed() -> None:
-    files = [("/a/b.py", "0" * 64, "1" * 64, False), ("/a/new/c", None, "2" * 64, False), ("/d", "3" * 64, None, True)]
-    written = journal.compose("0123456789abcdef", files, ["/a/new"])
-    assert journal.parse(journal.render(written), "x") == written
-    assert written.files[1].temp == "/a/new/.unhang-0123456789abcdef-1.new"
-    assert written.folders() == ["/", "/a", "/a/new"]
+    files = [("a/b.py", "0" * 64, "1" * 64, False), ("a/new/c", None, "2" * 64, False), ("d", "3" * 64, None, True)]
+    written = journal.compose("/top", "0123456789abcdef", files, ["a/new"])
+    assert b"/top" not in journal.render(written)
+    assert journal.parse(journal.render(written), "x", "/top") == written
+    assert written.files[1].temp == "/top/a/new/.unhang-0123456789abcdef-1.new"
+    assert written.folders() == ["/top", "/top/a", "/top/a/new"]
+
+
+def test_a_journal_reaches_nothing_through_a_link(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "top").mkdir()
+    (tmp_path / "top" / "a").symlink_to("../elsewhere")
+    for files, made in (([("a/b.py", "0" * 64, None, True)], []), ([("a/c/d", None, "0" * 64, False)], ["a/c"])):
+        written = journal.compose(str(tmp_path / "top"), "0123456789abcdef", files, made)
+        with pytest.raises(UnhangError, match="a link is on the way") as caught:
+            journal.parse(journal.render(written), "x", str(tmp_path / "top"))
+        assert caught.value.code == "bad-journal"
 
 
 @pytest.mark.parametrize(
     "spoil",
     [
         lambda j: b"{",
-        lambda j: {**j, "schema": 2},
+        lambda j: {**j, "schema": 1},
         lambda j: {**j, "schema": True},
         lambda j: {**j, "token": "../../../../x"},
         lambda j: {**j, "files": None},
-        lambda j: {**j, "files": [{**j["files"][0], "path": "a/one.py"}]},
-        lambda j: {**j, "files": [{**j["files"][0], "path": "/"}]},
+        lambda j: {**j, "files": [{**j["files"][0], "path": "../one.py"}]},
+        lambda j: {**j, "files": [{**j["files"][0], "path": "/etc/passwd"}]},
         lambda j: {**j, "files": [{**j["files"][0], "old": "xyz"}]},
         lambda j: {**j, "files": [{**j["files"][0], "old": None, "new": None}]},
-        lambda j: {**j, "files": [{"path": "/x"}]},
+        lambda j: {**j, "files": [{"path": "x"}]},
         lambda j: {**j, "files": j["files"] * 2},
-        lambda j: {**j, "made": ["/home"]},
+        lambda j: {**j, "made": ["home"]},
         lambda j: {**j, "made": "/"},
-        lambda j: {**j, "made": ["/"]},
+        lambda j: {**j, "made": ["."]},
         lambda j: {**j, "made": [7]},
     ],
 )

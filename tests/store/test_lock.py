@@ -99,7 +99,7 @@ def test_a_link_is_not_followed(tmp_path: Path, name: str) -> None:
 
 def test_thirty_two_writers_each_add_one(in_memory: Path) -> None:
     """Each reads, adds one, commits and removes the state folder, which the others need at the same time."""
-    counter, state = in_memory / "counter.py", str(in_memory / "share" / "unhang")
+    counter, state = in_memory / "counter.py", str(in_memory / ".unhang")
     counter.write_bytes(b"0")
 
     def child() -> None:

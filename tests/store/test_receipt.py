@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -62,11 +63,13 @@ def set_file(**values: Any) -> Callable[[dict[str, Any]], None]:
 
 def test_keys_of_other_versions_are_ignored() -> None:
     """Such as "exclude", which an unreleased version wrote."""
-    assert receipt.parse(spoilt(lambda content: content.update(exclude={"newline": True})), "x").files == (entry(),)
+    assert receipt.parse(spoilt(lambda content: content.update(exclude={"newline": True})), "x", "/site").files == (
+        entry(),
+    )
 
 
 def test_a_newer_receipt_asks_for_a_newer_unhang(tmp_path: Path) -> None:
-    (tmp_path / "receipt.json").write_text(json.dumps({"schema": 2, "unhang": "9.9", "files": "whatever"}))
+    (tmp_path / "receipt.json").write_text(json.dumps({"schema": 3, "unhang": "9.9", "files": "whatever"}))
     with pytest.raises(UnhangError) as caught:
         receipt.load(str(tmp_path))
     assert caught.value.code == "newer-receipt"
@@ -79,30 +82,29 @@ def test_a_newer_receipt_asks_for_a_newer_unhang(tmp_path: Path) -> None:
     [
         lambda content: [],  # `untrusted` refuses other files that are not JSON, and other odd paths and digests
         lambda content: content.pop("schema") and None,
-        lambda content: content.update(schema=0),
+        lambda content: content.update(schema=1),
         lambda content: content.update(schema=True),
         lambda content: content.pop("unhang") and None,
         lambda content: content.update(files={}),
         lambda content: content.update(files=["x"]),
         lambda content: content.update(files=content["files"] * 2),
-        set_file(path="p/m.py"),
         set_file(path="/etc/passwd"),
-        set_file(relative="../etc/passwd", path="/etc/passwd"),
-        set_file(relative="/site/p/m.py"),
-        set_file(relative="p//m.py"),
-        set_file(root="site"),
+        set_file(path="../etc/passwd"),
+        set_file(path="p//m.py"),
         set_file(upstream=None),
         set_file(version=7),
         set_file(pristine="abc"),
         set_file(patched=sha256(B).upper()),
         set_file(record="/etc/passwd"),
-        set_file(record="/site/p-1.dist-info/METADATA"),
-        set_file(record="/site/sub/p-1.dist-info/RECORD"),
-        set_file(record="/site/p/RECORD"),
+        set_file(record="../p-1.dist-info/RECORD"),
+        set_file(record="p-1.dist-info/METADATA"),
+        set_file(record="sub/p-1.dist-info/RECORD"),
+        set_file(record="p/RECORD"),
         set_file(record_row=7),
         set_file(record_row="../../evil.py,,"),
         set_file(record_row="p/m.py,sha256=1,1\nother.py,,"),
         set_file(fixes=None),
+        set_file(fixes=[]),
         set_file(fixes=[{**FIRST._asdict(), "verified": 1}]),
         set_file(fixes=[{"fix": "x"}]),
     ],
@@ -121,3 +123,34 @@ def test_a_receipt_that_is_a_link_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UnhangError) as caught:
         receipt.load(str(tmp_path))
     assert caught.value.code == "bad-receipt"
+
+
+def test_its_paths_are_those_of_the_root_in_which_it_lies() -> None:
+    data = receipt.render(receipt.merge(None, [entry()]))
+    assert b"/site" not in data
+    assert receipt.parse(data, "x", "/copy").files == (entry(root="/copy"),)
+
+
+def test_the_folder_of_somebody_else_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    state = tmp_path / ".unhang"
+    state.mkdir()
+    (state / "receipt.json").write_bytes(receipt.render(receipt.merge(None, [entry()])))
+    real = os.lstat, os.stat
+
+    def owned(found: os.stat_result, owner: int) -> os.stat_result:
+        return os.stat_result((*found[:4], owner, *found[5:]))
+
+    for owner, above, user, is_read in ((7, 7, 9, True), (7, 8, 7, True), (0, 8, 9, True), (7, 8, 9, False)):
+        owners = {str(state): owner, str(tmp_path): above}
+        with monkeypatch.context() as patch:
+            for name, look in zip(("lstat", "stat"), real):
+                patch.setattr(os, name, lambda path, look=look, owners=owners, **options: (
+                    owned(look(path, **options), owners.get(str(path), 0))
+                ))  # fmt: skip
+            patch.setattr(os, "geteuid", lambda user=user: user)
+            if is_read:
+                assert receipt.load(str(state)) is not None
+                continue
+            with pytest.raises(UnhangError) as caught:
+                receipt.load(str(state))
+        assert (caught.value.code, caught.value.path) == ("bad-state", str(state))

@@ -14,10 +14,11 @@ import pytest
 from support.transactions import ORIGINAL, finish, go, make_apply, no_leftovers, stop_in_the_middle
 from unhang.errors import UnhangError
 from unhang.store import disk, journal, state
+from unhang.store.bytecode import NO_CACHES
 from unhang.store.lock import exclusive
 from unhang.store.recovery import recover
+from unhang.store.roots import tidy
 from unhang.store.state import interrupted
-from unhang.store.tidy import tidy
 from unhang.store.transaction import commit
 
 
@@ -38,7 +39,7 @@ def test_recovery_keeps_what_was_edited_since(tmp_path: Path, edited: int | None
         Path(path).write_bytes(data)
     stale = tmp_path / "a" / "__pycache__" / "one.cpython-313.opt-2.pyc"
     stale.write_bytes(b"an import wrote it meanwhile")
-    assert f"now {how}" in (tidy(case.state) or "")
+    assert f"now {how}" in " ".join(tidy([str(tmp_path)], NO_CACHES))
     assert case.look() == {**(case.new if how == "finished" else case.old), **mine}
     assert not interrupted(case.state)
     assert not stale.exists()
@@ -68,18 +69,18 @@ def test_recovery_changes_nothing_if_it_can_do_neither(tmp_path: Path) -> None:
 def test_a_journal_has_no_power_without_the_files_beside(
     tmp_path: Path, stage: str, old: str | None, new: str | None
 ) -> None:
-    """A checkout may contain a journal, but no temporary files outside of it."""
-    victim = tmp_path / "home" / ".profile"
-    victim.parent.mkdir()
+    """A checkout may contain a journal, but none reaches out of it, or has power without the temporary files."""
+    victim = tmp_path / "checkout" / "home" / ".profile"
+    victim.parent.mkdir(parents=True)
     victim.write_bytes(b"now")
     state = tmp_path / "checkout" / ".unhang"
-    state.mkdir(parents=True)
+    state.mkdir()
     digests: dict[str | None, str | None] = {text: journal.digest(text.encode()) for text in ("now", "evil")}
     digests[None] = None
-    files = [{"path": str(victim), "old": digests[old], "new": digests[new], "prune": True}]
+    files = [{"path": "home/.profile", "old": digests[old], "new": digests[new], "prune": True}]
     # The second file makes rolling forward impossible, so that recovery would roll back.
-    for extra in ([], [{"path": str(tmp_path / "x"), "old": None, "new": digests["evil"], "prune": False}]):
-        content = {"schema": 1, "token": "0" * 16, "files": files + extra, "made": []}
+    for extra in ([], [{"path": "x", "old": None, "new": digests["evil"], "prune": False}]):
+        content = {"schema": 2, "token": "0" * 16, "files": files + extra, "made": []}
         (state / stage).write_text(json.dumps(content))
         with exclusive(str(state)), contextlib.suppress(UnhangError):
             recover(str(state))

@@ -32,7 +32,7 @@ def verdicts(seen: survey.Survey) -> list[str]:
 def test_an_untouched_release(site: Path) -> None:
     seen = survey.survey(asked(site))
     assert verdicts(seen) == ["needed"]
-    assert (seen.receipt, seen.interrupted, seen.environment.prefix) == (None, False, str(site))
+    assert (seen.receipts, seen.interrupted, seen.environment.prefix) == ((), False, str(site))
     plan = survey.planned(seen)
     assert [file.path for file in plan.files] == [str(site / ENGINE)]
     assert plan.blocked == ()
@@ -54,8 +54,8 @@ def test_if_none_of_the_named_upstreams_is_there_that_is_an_error_unless_it_is_a
 def test_after_apply_the_receipt_is_read_and_nothing_is_left_to_plan(site: Path) -> None:
     assert cli.unhang("apply", "--target", site, "--fix", MTP).code == 0
     seen = survey.survey(asked(site))
-    assert seen.receipt is not None
-    assert [entry.path for entry in seen.receipt.files] == [str(site / ENGINE)]
+    (receipt,) = seen.receipts
+    assert [entry.path for entry in receipt.files] == [str(site / ENGINE)]
     assert verdicts(seen) == ["applied"]
     assert survey.planned(seen) == ((), ())
 

@@ -53,7 +53,8 @@ def test_a_change_to_the_same_bytes_touches_nothing(tmp_path: Path) -> None:
 def test_a_relative_path_and_a_file_that_is_listed_twice_are_refused(tmp_path: Path) -> None:
     (tmp_path / "alias").symlink_to(tmp_path)
     twice = [str(tmp_path / name) for name in ("x", "alias/x")]
-    for paths, why in ((["./x.py"], "not an absolute path"), (twice, "twice")):
+    outside = [str(tmp_path.parent / "x.py")]
+    for paths, why in ((["./x.py"], "not an absolute path"), (outside, "below"), (twice, "twice")):
         with exclusive(str(tmp_path / ".unhang")), pytest.raises(ValueError, match=why):
             commit([FileChange(path, None, b"") for path in paths], state_dir=str(tmp_path / ".unhang"))
 
@@ -63,7 +64,7 @@ def piped(path: Path) -> None:
     os.mkfifo(path)
 
 
-RECEIPT = "share/unhang/receipt.json"
+RECEIPT = ".unhang/receipt.json"
 
 
 @pytest.mark.parametrize(
@@ -103,7 +104,7 @@ def test_a_change_at_the_last_moment_rolls_back_everything(tmp_path: Path) -> No
         return result
 
     disk.run = edit_after_the_first_replace
-    before = case.names() - {"share"}
+    before = case.names()
     with exclusive(case.state), pytest.raises(UnhangError) as caught:
         commit(case.changes, state_dir=case.state)
     assert (caught.value.code, caught.value.path) == ("changed-underneath", str(last))
@@ -117,15 +118,15 @@ def test_a_change_at_the_last_moment_rolls_back_everything(tmp_path: Path) -> No
 @pytest.mark.parametrize("make", MAKERS)
 def test_all_is_done_and_nothing_else_is_left(tmp_path: Path, make: Callable[[Path], Case]) -> None:
     case = make(tmp_path)
-    others = {p for p in case.names() if not str(tmp_path / p).startswith(case.state)} - {"share"}
+    others = {p for p in case.names() if not str(tmp_path / p).startswith(case.state)}
     bytecode = tmp_path / "a" / "__pycache__"
     for name in ("one", "other"):
         (bytecode / f"{name}.cpython-312.pyc").write_bytes(b"stale, or of another module")
     go(case)
     assert os.listdir(bytecode) == ["other.cpython-312.pyc"]
     assert case.look() == case.new
-    ours = {f"share/unhang/{name}" for name in ("pristine", "pristine/aa", "receipt.json", "made-parent", ".gitignore")}
-    assert case.names() == others | (ours | {"share", "share/unhang"} if make is make_apply else set())
+    ours = {f".unhang/{name}" for name in ("pristine", "pristine/aa", "receipt.json", ".gitignore")}
+    assert case.names() == others | (ours | {".unhang"} if make is make_apply else set())
     assert not interrupted(case.state)
 
 
@@ -159,7 +160,7 @@ def kill_everywhere(top: Path, make: Callable[[Path], Case], blow: Blow) -> None
         before = interrupted(case.state)
         assert (finish(case) is not None) == before
         no_leftovers(case)
-        assert not list(case.top.glob(".unhang*"))
+        assert not list(case.top.glob(".unhang-*"))
         ends["old" if case.look() == case.old else "new"] += 1
         # The same command succeeds now.
         if case.look() == case.old:

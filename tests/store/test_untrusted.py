@@ -23,13 +23,13 @@ def test_a_field_has_its_very_type(value: Any) -> None:
     assert untrusted.field({"a": 1}, "a", int) == 1
 
 
-@pytest.mark.parametrize("path", ["", "a", "./a", "/a/../b", "/a//b", "/a/", "/a\0b", "/a\ud800", "//a/.."])
+@pytest.mark.parametrize("path", ["", "/a", ".", "./a", "..", "../a", "a/../b", "a//b", "a/", "a\0b", "a\ud800"])
 def test_a_path_that_is_not_plain_is_refused(path: str) -> None:
-    with pytest.raises(ValueError, match="not a plain absolute path"):
+    with pytest.raises(ValueError, match="not a plain path below the root"):
         untrusted.path({"path": path}, "path")
 
 
-@pytest.mark.parametrize("path", ["/", "/a", "/a b/c.py", "/caf\u00e9", "/caf\udce9"])
+@pytest.mark.parametrize("path", ["a", "..a", "a b/c.py", "caf\u00e9", "caf\udce9"])
 def test_a_plain_path_is_taken_as_it_is(path: str) -> None:
     assert untrusted.path({"path": path}, "path") == path
 

@@ -31,7 +31,7 @@ def without(receipt: Receipt, *paths: str) -> Receipt:
 
 
 def save(state: Path, new: Receipt, *blobs: bytes) -> list[FileChange]:
-    """Save a receipt as a run does; return the changes."""
+    """Save a receipt as a run does, in `state`, which is ROOT/.unhang; return the changes."""
     with exclusive(str(state)):
         changes = pristine.changes(str(state), new, {sha256(data): data for data in blobs})
         commit(changes, state_dir=str(state))

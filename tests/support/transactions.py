@@ -43,8 +43,8 @@ class Case(NamedTuple):
         return {str(path.relative_to(self.top)) for path in there}
 
 
-def make_apply(top: Path, state_dir: str = "share/unhang") -> Case:
-    """Five files in three folders are rewritten, and the receipt is created; even `share` has to be made for it."""
+def make_apply(top: Path) -> Case:
+    """Five files in three folders are rewritten, and the receipt is created."""
     changes = []
     for number, name in enumerate(["a/one.py", "a/two.py", "b/three.py", "b/RECORD", "c/four.py"]):
         path = top / name
@@ -54,14 +54,14 @@ def make_apply(top: Path, state_dir: str = "share/unhang") -> Case:
         # Long ago, or yet to come: so that the number of operations is always the same.
         os.utime(path, (number * 1e9, number * 1e9))
         changes.append(FileChange(str(path), path.read_bytes(), b"new bytes %d\n" % number))
-    state = top / state_dir
+    state = top / ".unhang"
     changes += [FileChange(str(state / name), None, name.encode()) for name in ("pristine/aa", "receipt.json")]
     return Case(top, str(state), changes)
 
 
-def make_revert(top: Path, state_dir: str = "share/unhang") -> Case:
+def make_revert(top: Path) -> Case:
     """The way back: files rewritten, the receipt and its folder deleted."""
-    case = make_apply(top, state_dir)
+    case = make_apply(top)
     go(case)
     return case._replace(changes=[FileChange(c.path, c.after, c.before, c.before is None) for c in case.changes])
 

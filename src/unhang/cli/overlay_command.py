@@ -25,7 +25,7 @@ def run(options: argparse.Namespace) -> int:
     if seen.interrupted:  # some of the originals may be about to change
         hint = "run unhang apply or unhang revert where it can be written, then this again"
         message = "an earlier run on this environment was interrupted"
-        raise UnhangError("interrupted", message, path=seen.environment.state_dir, hint=hint)
+        raise UnhangError("interrupted", message, path=seen.environment.prefix, hint=hint)
     plan = planned(seen, unverified=options.unverified)
     composed = overlay.compose(plan.files)
     folder = os.path.abspath(options.folder)

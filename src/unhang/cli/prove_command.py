@@ -34,7 +34,7 @@ def run(options: argparse.Namespace) -> int:
         hint = "run `unhang apply` or `unhang revert` first"
         raise UnhangError("interrupted", "an earlier run was killed halfway", path=place.prefix, hint=hint)
     paths = {os.path.realpath(finding.seen.path) for finding in seen.findings}
-    kept = history.originals(place.state_dir, seen.receipt, paths)
+    kept = history.originals(seen.receipts, paths)
     proved = installed.prove(Job(place, seen.search.installations, seen.findings, kept, python, chosen))
     shown = answers.Report(place, python, proved.versions, chosen, proved.lines, seen.search.warnings)
     if options.output_format == "json":

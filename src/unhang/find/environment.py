@@ -94,7 +94,7 @@ def _broken(python: str, why: str) -> UnhangError:
 
 
 def _environment(python: str | None, prefix: str, found_by: str) -> Environment:
-    return Environment(python, prefix, found_by, os.path.join(prefix, "share", "unhang"))
+    return Environment(python, prefix, found_by)
 
 
 def _folder(folder: str, found_by: str) -> Environment:
@@ -103,7 +103,7 @@ def _folder(folder: str, found_by: str) -> Environment:
         what = "is not a folder" if os.path.lexists(folder) else "does not exist"
         message = f"what {found_by} names {what}"
         raise UnhangError("not-a-folder", message, path=folder, hint=f"give {found_by} a folder")
-    return Environment(None, folder, found_by, os.path.join(folder, ".unhang"))
+    return Environment(None, folder, found_by)
 
 
 def _named(python: str, cwd: str, search_path: str) -> Environment:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from unhang.errors import UnhangError
 from unhang.find import answers, metadata, notices, probe
 from unhang.find.environment import ask
-from unhang.records import Environment, Installation, Search
+from unhang.records import STATE, Environment, Installation, Search
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -37,15 +37,23 @@ def search(environment: Environment, *, script: str | None = None, cwd: str) -> 
     if environment.found_by in ("--target", "--source"):
         found = {module: answers.in_folder(environment.prefix, module) for module in ("megatron", *answers.MARKS)}
         installed = _installed(found, [environment.prefix])
-        return Search(environment, tuple(installed.values()), tuple(notices.unusable(found)))
-    found = _probe(environment, script_folder, cwd)
+        roots = _roots(installed, [environment.prefix])
+        return Search(environment, tuple(installed.values()), tuple(notices.unusable(found)), roots)
+    found, path, pycache_prefix = _probe(environment, script_folder, cwd)
     entries = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     python_path = [os.path.abspath(os.path.join(cwd, entry)) for entry in entries if entry]
     installed = _installed(found, [script_folder, *python_path])
     # A job that is started as `python FILE` has that file's folder on its path, and not the working directory.
     strays = notices.strays(installed, cwd) if script is None else ()
-    warnings = (*notices.unusable(found), *strays, *notices.overlays(python_path))
-    return Search(environment, tuple(installed.values()), warnings)
+    warnings = (*notices.unusable(found), *strays, *notices.overlays(python_path), *notices.old_state(environment))
+    roots = _roots(installed, [os.path.abspath(os.path.join(cwd, entry)) for entry in path if entry])
+    return Search(environment, tuple(installed.values()), warnings, roots, pycache_prefix)
+
+
+def _roots(installed: dict[str, Installation], path: Iterable[str]) -> tuple[str, ...]:
+    """Return the roots that may have a state folder. It outlives the installation that was rewritten."""
+    left = {os.path.realpath(entry) for entry in path if os.path.lexists(os.path.join(entry, STATE))}
+    return tuple(sorted(left | {found.real_root for found in installed.values()}))
 
 
 def _installed(found: dict[str, Found], sources: Iterable[str]) -> dict[str, Installation]:
@@ -67,18 +75,20 @@ def _script_folder(script: str | None, cwd: str) -> str:
     return os.path.dirname(os.path.realpath(path))  # python follows a link to the script too
 
 
-def _probe(environment: Environment, script_folder: str, cwd: str) -> dict[str, Found]:
+def _probe(environment: Environment, script_folder: str, cwd: str) -> tuple[dict[str, Found], list[str], str | None]:
+    """Return what the interpreter finds, its import path, and its ``sys.pycache_prefix``."""
     if environment.python is None or _is_own(environment):
         try:
-            return probe.look(probe.job_path(script_folder))
+            path = probe.job_path(script_folder)
+            return probe.look(path), path, sys.pycache_prefix
         except Exception as error:  # whatever someone else's finder raises, `import` would raise too
             message = f"the import system fails: {type(error).__name__}: {error}"
             hint = "the same import fails in a job; repair the environment, or give --target DIR or --source DIR"
             raise UnhangError("broken-interpreter", message, path=environment.python, hint=hint) from error
     with open(os.path.join(os.path.dirname(__file__), "probe.py"), encoding="ascii") as file:
-        source = file.read() + "\nanswer = look(job_path(sys.argv[1]))"
-    answer: dict[str, Found] = ask(environment.python, source, script_folder, cwd=cwd)
-    return answer
+        source = file.read() + "\npath = job_path(sys.argv[1])\nanswer = look(path), path, sys.pycache_prefix"
+    found, path, pycache_prefix = ask(environment.python, source, script_folder, cwd=cwd)
+    return found, path, pycache_prefix
 
 
 def _is_own(environment: Environment) -> bool:
@@ -92,7 +102,11 @@ def _installation(upstream: str, module: str, distribution: str, found: Found, s
     for _ in module.split("."):
         root = os.path.dirname(root)
     real = os.path.realpath(folder)
-    is_linked = real != answers.folder(os.path.realpath(root), module)  # a link to the package itself, not one above
+    real_root = os.path.realpath(root)
+    is_linked = real != answers.folder(real_root, module)  # a link to the package itself, not one above
+    if is_linked:
+        above = real.removesuffix(answers.folder(os.sep, module))
+        real_root = above if above != real else os.path.dirname(real)
     version = metadata.version(module, folder)
     record = None if is_linked else metadata.record(root, module, distribution, version)
     if record:
@@ -102,4 +116,4 @@ def _installation(upstream: str, module: str, distribution: str, found: Found, s
     else:
         kind = "editable"  # only a .pth file or a finder can have led here
     package_dir = real if is_linked else folder
-    return Installation(upstream, version, root, package_dir, kind, record, answers.hidden(module, found))
+    return Installation(upstream, version, root, real_root, package_dir, kind, record, answers.hidden(module, found))

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from unhang.find.answers import Found
-    from unhang.records import Installation
+    from unhang.records import Environment, Installation
 
 _FRAMEWORKS = {"verl": "the verl framework", "swift": "ms-swift"}
 
@@ -63,6 +63,13 @@ def strays(installed: dict[str, Installation], cwd: str) -> Iterator[str]:
             reported.add(top)
             instead = f"instead of {used.package_dir}" if used else "though the environment has none"
             yield f"a job started here could import {top} {instead}: choose with --script FILE or --source DIR"
+
+
+def old_state(environment: Environment) -> Iterator[str]:
+    """Yield a sentence if an unhang from before the first release kept its state under the environment's prefix."""
+    folder = os.path.join(environment.prefix, "share", "unhang")
+    if os.path.lexists(os.path.join(folder, "receipt.json")):
+        yield f"{folder} is from an unhang before its first release: reinstall what it patched, then delete that folder"
 
 
 def overlays(python_path: list[str]) -> Iterator[str]:

@@ -21,6 +21,8 @@ URGENCY = (DRIFTED, UNLISTED, NEEDED, APPLIED, FIXED_UPSTREAM, NOT_AFFECTED)
 """The verdicts, the one with the most to do first."""
 SETTLED = frozenset({APPLIED, FIXED_UPSTREAM, NOT_AFFECTED})
 """The verdicts with nothing left to do."""
+UNVERIFIED = "unverified"
+"""The code of a rewrite that ``--unverified`` allowed; settled for a run with that option alone."""
 BY_STATE = {
     "affected": NEEDED,
     "superseded": NEEDED,
@@ -75,7 +77,9 @@ def decide(
         return _absent(target, installation, seen, releases)
     known = table.shapes.get((target.fix, target.function, seen.shape))
     if known is None and past is not None and past.after == seen.shape:
-        known = Shape("ours", None, (), "rewritten with --unverified")
+        # The receipt is no evidence that the rewrite is right: a checkout may bring one.
+        hint = f"compare it with unhang explain {target.fix}, or take it back: unhang revert --fix {target.fix}"
+        return Verdict(DRIFTED, UNVERIFIED, "rewritten with --unverified, as the receipt says", hint)
     if known is None:
         return _unknown(target, installation, seen, table, releases)
     if known.state in ("affected", "superseded"):

@@ -1,36 +1,101 @@
-"""Write a plan to disk: sources, RECORD rows and receipt in one transaction; then recompile the bytecode there was."""
+"""Write a plan to disk: for each root sources, RECORD rows and receipt in one transaction, then the bytecode."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
-from unhang.records import Environment, Installation
-from unhang.rewrite.plan import FilePlan
-from unhang.store import bytecode, disk, dist_info, pristine, receipt
+from unhang.errors import UnhangError
+from unhang.records import Request, Search
+from unhang.rewrite.plan import FilePlan, Plan
+from unhang.store import bytecode, disk, dist_info, pristine, receipt, state
+from unhang.store.bytecode import caches
 from unhang.store.receipt import Entry, Fixed
+from unhang.store.roots import locked
+from unhang.store.survey import Survey, again, planned
 from unhang.store.transaction import FileChange, commit
 
 
-def apply(environment: Environment, files: Sequence[FilePlan]) -> None:
-    """Write the planned files; call it inside `lock.exclusive`, with a plan that was made there.
+class Applied(NamedTuple):
+    """What a run wrote, root by root."""
+
+    plan: Plan
+    files: tuple[FilePlan, ...]
+    """Those of the plan that are in place now."""
+    failed: Mapping[str, UnhangError]
+    """The roots in which nothing was written, and why."""
+    recovered: tuple[str, ...]
+    """What was done about runs that had been killed, a sentence each."""
+
+
+def apply(seen: Survey, request: Request, *, unverified: bool) -> Applied:
+    """Bring every needed fix of a survey into place, one root after the other; plan again if anything has changed.
+
+    Raises UnhangError if nothing could be written at all, with every file as it was: as `transaction.commit`,
+    `lock.exclusive`, `recovery.recover`, `receipt.load` and `survey.planned` do.
+    """
+    plan = _plan_early(seen, unverified)
+    wanted = {root for root in seen.search.roots if plan is None or state.interrupted(state.folder(root))}
+    found = caches(seen.search)
+    while wanted := wanted | {file.installation.real_root for file in (plan.files if plan else ())}:
+        with locked(wanted, found) as held:
+            now = again(seen.search, request)
+            if plan is None or now.findings != seen.findings:
+                plan = planned(now, unverified=unverified)
+            by_root = _by_root(plan.files)
+            if not by_root.keys() <= wanted:
+                continue  # somebody else wrote meanwhile: take all locks again, in their order
+            written: list[FilePlan] = []
+            for root in sorted(by_root.keys() - held.failed.keys()):
+                with held.failing(root):
+                    write(now.search, root, by_root[root])
+                    written += by_root[root]
+            if held.failed and not written:
+                raise next(iter(held.failed.values()))
+            return Applied(plan, tuple(written), held.failed, held.recovered)
+    assert plan is not None  # without a plan, the roots are wanted
+    return Applied(plan, (), {}, ())
+
+
+def _plan_early(seen: Survey, unverified: bool) -> Plan | None:
+    """Return the plan, made without a lock; None if the receipt is inconsistent."""
+    try:
+        return planned(seen, unverified=unverified)
+    except UnhangError as error:
+        if error.code != "bad-receipt":
+            raise
+        return None  # a run was killed while it wrote the receipt, or is writing it: whoever has the lock can tell
+
+
+def _by_root(files: Iterable[FilePlan]) -> dict[str, list[FilePlan]]:
+    groups: dict[str, list[FilePlan]] = {}
+    for file in files:
+        groups.setdefault(file.installation.real_root, []).append(file)
+    return groups
+
+
+def write(search: Search, root: str, files: Sequence[FilePlan]) -> None:
+    """Write the planned files of one root; call it inside `lock.exclusive`, with a plan that was made there.
 
     Raises UnhangError as `transaction.commit` and `receipt.load` do, with every file as it was.
     """
-    entries = [_entry(file) for file in files]
-    merged = receipt.merge(receipt.load(environment.state_dir), entries)
+    folder = state.folder(root)
+    entries = [_entry(file, root) for file in files]
+    merged = receipt.merge(receipt.load(folder), entries)
     originals = {receipt.sha256(file.before): file.before for file in files}
     changes = [FileChange(file.path, file.before, file.after) for file in files]
     rows = record_changes((entry, file.after, None) for entry, file in zip(entries, files))
-    commit_with_bytecode(environment, [*changes, *rows, *pristine.changes(environment.state_dir, merged, originals)])
+    commit_with_bytecode(search, root, [*changes, *rows, *pristine.changes(folder, merged, originals)])
 
 
-def commit_with_bytecode(environment: Environment, changes: Sequence[FileChange]) -> None:
+def commit_with_bytecode(search: Search, root: str, changes: Sequence[FileChange]) -> None:
     """Commit the changes, and recompile what bytecode of their sources the environment's interpreter had."""
-    compiled = bytecode.survey(change.path for change in changes if change.path.endswith(".py"))
-    commit(changes, state_dir=environment.state_dir)
-    if environment.python is not None and compiled:
-        bytecode.recompile(environment.python, compiled)
+    found = caches(search)
+    compiled = bytecode.survey((change.path for change in changes if change.path.endswith(".py")), found)
+    commit(changes, state_dir=state.folder(root), caches=found)
+    if search.environment.python is not None and compiled:
+        bytecode.recompile(search.environment.python, compiled)
 
 
 def record_changes(files: Iterable[tuple[Entry, bytes, str | None]]) -> list[FileChange]:
@@ -58,9 +123,8 @@ def record_changes(files: Iterable[tuple[Entry, bytes, str | None]]) -> list[Fil
     return [FileChange(path, data, after[path]) for path, data in before.items() if after[path] != data]
 
 
-def _entry(file: FilePlan) -> Entry:
+def _entry(file: FilePlan, root: str) -> Entry:
     installation = file.installation
-    root = _root(file.path, installation)
     relative = os.path.relpath(file.path, root)
     record = row = None
     if installation.record is not None:
@@ -82,13 +146,3 @@ def _entry(file: FilePlan) -> Entry:
             for step in file.steps
         ),
     )
-
-
-def _root(path: str, installation: Installation) -> str:
-    """Return the real root that contains `path`."""
-    root = os.path.realpath(installation.root)
-    if path.startswith(root + os.sep):
-        return root
-    # The package's folder is itself a link.
-    root = os.path.realpath(installation.package_dir)
-    return root[: -len(os.path.relpath(installation.package_dir, installation.root)) - 1] or root

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
+from unhang.records import Search
+
 # pytest's too. The tag has no other dot, so that the bytecode of `a.b.py` is not taken for that of `a.py`.
 _NAME = re.compile(r"\.(?P<tag>[A-Za-z][\w-]*?)(?P<pytest>-pytest-[\w.]+?)?(?:\.opt-(?P<optimize>\w+))?\.pyc", re.ASCII)
 
@@ -47,21 +49,41 @@ class Compiled(NamedTuple):
     """The interpreter it is for, such as `cpython-312`."""
 
 
-def cached(source: str) -> list[str]:
+class Caches(NamedTuple):
+    """Where an interpreter keeps bytecode besides the `__pycache__` beside each source."""
+
+    prefix: str | None
+    """Its `sys.pycache_prefix`: below it, the path by which a module was imported is repeated."""
+    names: tuple[tuple[str, str], ...]
+    """Pairs of a real folder and another path by which modules in it are imported."""
+
+
+NO_CACHES = Caches(None, ())
+
+
+def caches(search: Search) -> Caches:
+    """Return where the interpreter of a search keeps bytecode of what was found."""
+    names = {(os.path.realpath(found.package_dir), found.package_dir) for found in search.installations}
+    names |= {(found.real_root, found.root) for found in search.installations}
+    return Caches(search.pycache_prefix, tuple(sorted(pair for pair in names if pair[0] != pair[1])))
+
+
+def cached(source: str, caches: Caches = NO_CACHES) -> list[str]:
     """Return the bytecode files of a `.py` file, of all interpreters and levels. Only reads, raises nothing."""
-    return [path for path, _ in _cached(source)]
+    return [path for path, _ in _cached(source, caches)]
 
 
-def _cached(source: str) -> list[tuple[str, re.Match[str]]]:
+def _cached(source: str, caches: Caches) -> list[tuple[str, re.Match[str]]]:
     folder, name = os.path.split(source)
     if not name.endswith(".py"):
         return []
     stem = name[: -len(".py")]
     folders = [os.path.join(folder, "__pycache__")]
-    if elsewhere := os.environ.get("PYTHONPYCACHEPREFIX"):
-        folders.append(os.path.join(elsewhere, folder.lstrip(os.sep)))
+    if caches.prefix:
+        aliases = (name + folder[len(real) :] for real, name in caches.names if f"{folder}/".startswith(f"{real}/"))
+        folders += [os.path.join(caches.prefix, alias.lstrip(os.sep)) for alias in (folder, *aliases)]
     found = []
-    for cache in folders:
+    for cache in dict.fromkeys(folders):
         with suppress(OSError):  # no such folder, the common case
             for entry in os.listdir(cache):
                 path = os.path.join(cache, entry)
@@ -70,14 +92,14 @@ def _cached(source: str) -> list[tuple[str, re.Match[str]]]:
     return sorted(found, key=lambda pair: pair[0])
 
 
-def survey(sources: Iterable[str]) -> tuple[Compiled, ...]:
+def survey(sources: Iterable[str], caches: Caches = NO_CACHES) -> tuple[Compiled, ...]:
     """Return the bytecode of these sources; call it before `transaction.commit`, which deletes it.
 
     Leaves out pytest's, and what cannot be read. Only reads, raises nothing.
     """
     found = []
     for source in sources:
-        for path, match in _cached(source):
+        for path, match in _cached(source, caches):
             mode = _mode(path)
             if mode and not match["pytest"]:
                 found.append(Compiled(source, path, mode, match["optimize"] or "", match["tag"]))

@@ -51,8 +51,16 @@ def write(path: str, data: bytes, *, like: os.stat_result | None = None, replace
 
 
 def _imitate(descriptor: int, like: os.stat_result) -> None:
-    mode = stat.S_IMODE(like.st_mode)
     now = os.fstat(descriptor)
+    _take_mode(descriptor, now, like)
+    if int(now.st_mtime) <= int(like.st_mtime):
+        # Bytecode knows its source by size and second. An import that is under way may still write what it compiled
+        # from the old source, which must fit neither the new source nor the one after it.
+        run(os.utime, descriptor, ns=(now.st_atime_ns, like.st_mtime_ns + 1_000_000_000))
+
+
+def _take_mode(descriptor: int, now: os.stat_result, like: os.stat_result) -> None:
+    mode = stat.S_IMODE(like.st_mode)
     if (now.st_uid, now.st_gid) != (like.st_uid, like.st_gid):
         try:
             run(os.fchown, descriptor, like.st_uid, like.st_gid)
@@ -61,10 +69,32 @@ def _imitate(descriptor: int, like: os.stat_result) -> None:
             with suppress(OSError):
                 run(os.fchown, descriptor, -1, like.st_gid)
     run(os.fchmod, descriptor, mode)
-    if int(now.st_mtime) <= int(like.st_mtime):
-        # Bytecode knows its source by size and second. An import that is under way may still write what it compiled
-        # from the old source, which must fit neither the new source nor the one after it.
-        run(os.utime, descriptor, ns=(now.st_atime_ns, like.st_mtime_ns + 1_000_000_000))
+
+
+def make_dir(path: str) -> bool:
+    """Make a folder, with the mode and (where permitted) the owner of the one above it; return False if it is there.
+
+    A folder of ours that a killed run left without that mode gets it. Raises OSError.
+    """
+    try:
+        run(os.mkdir, path, 0o700)
+        made = True
+    except FileExistsError:
+        made = False
+    like = os.stat(os.path.dirname(path))
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:  # another run has just removed it
+        return make_dir(path)
+    try:
+        now = os.fstat(descriptor)
+        if made or (now.st_uid == os.geteuid() and stat.S_IMODE(now.st_mode) == 0o700 != stat.S_IMODE(like.st_mode)):
+            _take_mode(descriptor, now, like)
+    finally:
+        os.close(descriptor)
+    if made:
+        sync_dir(os.path.dirname(path))
+    return made
 
 
 def remove(path: str) -> None:
@@ -131,7 +161,7 @@ def refusal(error: OSError, path: str) -> UnhangError:
         owner, hint = _owner(path), "check the file's attributes (lsattr) and the security policy of this machine"
         if os.geteuid():
             hint = f"run this as {owner or 'the owner'} or as root, or choose an environment of your own with --python"
-        owned = f" (it belongs to {owner}, this is {_user(os.geteuid())})" if owner else ""
+        owned = f" (it belongs to {owner}, this is {user(os.geteuid())})" if owner else ""
         return UnhangError("not-writable", f"cannot write {path}: {reason}{owned}", path=path, hint=hint)
     if error.errno in (errno.ENOENT, errno.ENOTDIR):
         return UnhangError(
@@ -146,14 +176,15 @@ def _owner(path: str) -> str | None:
     """Return the owner of the nearest folder above `path` that exists."""
     while (path := os.path.dirname(path)) != os.sep:
         with suppress(OSError):
-            return _user(os.stat(path).st_uid)
+            return user(os.stat(path).st_uid)
     return None
 
 
-def _user(uid: int) -> str:
+def user(uid: int) -> str:
+    """Return a user's name; the number of a container's user without one."""
     import pwd  # only for errors
 
     try:
         return pwd.getpwuid(uid).pw_name
-    except KeyError:  # a container's user without a name
+    except KeyError:
         return f"uid {uid}"

@@ -1,8 +1,4 @@
-"""Make the state folder, hide it from git, and remove it when it holds nothing that counts.
-
-unhang may have to make the folder's parent too, such as `share`. Marker files record that, so that the parent is
-removed again even if a run is killed between any two steps.
-"""
+"""Make the state folder, hide it from git, say whether to trust it, and remove it when it holds nothing that counts."""
 
 from __future__ import annotations
 
@@ -10,89 +6,61 @@ import os
 import stat
 from contextlib import suppress
 
+from unhang.errors import UnhangError
 from unhang.store import disk
-from unhang.store.state import GITIGNORE, JOURNAL_DRAFT, LOCK, MADE, MAKING, TEMPORARY
+from unhang.store.state import GITIGNORE, JOURNAL_DRAFT, LOCK, TEMPORARY
 
 
-def make(state_dir: str, *, hidden: bool = True) -> bool:
-    """Make the state folder, and its parent where that is missing; `hidden` puts a .gitignore into it.
+def make(path: str, *, hidden: bool = True) -> None:
+    """Make the state folder, with the mode and owner of the folder above it; `hidden` puts a .gitignore into it.
 
-    Returns whether unhang made the parent, now or earlier. Raises OSError. Needs no lock.
+    Raises UnhangError as `check`, OSError. Needs no lock.
     """
-    parent = os.path.dirname(state_dir)
-    made = not os.path.isdir(parent) and _make_parent(parent)
     try:
-        disk.run(os.mkdir, state_dir)
-    except FileNotFoundError:
-        pass  # another run has just removed the parent: taking the lock will fail, and the caller tries again
-    except FileExistsError:
-        with suppress(FileNotFoundError):
-            if not stat.S_ISDIR(os.lstat(state_dir).st_mode):
-                raise
-    if hidden:
-        _hide(state_dir)
-    # In this order: a run that removes the folder writes its marker before it deletes MADE.
-    return made or os.path.exists(os.path.join(state_dir, MADE)) or bool(_markers(state_dir))
-
-
-def _make_parent(parent: str) -> bool:
-    marker = _marker(parent, os.urandom(4).hex())
-    disk.write(marker, b"")
-    try:
-        disk.run(os.mkdir, parent)
-    except FileExistsError:
-        disk.remove(marker)
-        return False
+        disk.make_dir(path)
     except OSError:
-        disk.remove(marker)
+        check(path)  # a link or a file in its place
         raise
-    disk.write(marker, b"", replace=True)  # a run that came and went in between may have removed the first
-    return True
-
-
-def _hide(state_dir: str) -> None:
-    path = os.path.join(state_dir, GITIGNORE)
+    check(path)
+    file = os.path.join(path, GITIGNORE)
     with suppress(OSError):  # a failure must not stop the run; a full disk, for example, is reported by what follows
         # An empty one is from a run that was killed or failed here. Any other content is the user's choice.
-        if not os.path.lexists(path) or os.lstat(path).st_size == 0:
-            disk.write(path, b"*", replace=True)
+        if hidden and (not os.path.lexists(file) or os.lstat(file).st_size == 0):
+            disk.write(file, b"*", replace=True)
 
 
-def keep_marker(state_dir: str, made: bool) -> None:
-    """Replace the markers beside the parent by a lasting one in the state folder. Raises OSError. Needs the lock."""
-    path = os.path.join(state_dir, MADE)
-    if made and not os.path.exists(path):
-        disk.write(path, b"", replace=True)
-    for marker in _markers(state_dir):
-        disk.remove(marker)
+def check(path: str) -> None:
+    """Raise UnhangError `bad-state` unless a state folder, if there is one, is to be trusted.
 
-
-def clean_up(state_dir: str) -> None:
-    """Remove the lock, and the folder with it if it holds nothing that counts. Raises OSError. Needs the lock."""
-    names = set(os.listdir(state_dir))
-    parent, made = os.path.dirname(state_dir), MADE in names
-    marker = _marker(parent, os.urandom(4).hex())
+    It must be a folder, not a link, of somebody who could change the files beside it anyway: the owner of the folder
+    above it, the superuser, or us.
+    """
     try:
-        if not names - TEMPORARY:
-            if made:
-                disk.write(marker, b"")
-            for name in (MADE, JOURNAL_DRAFT, GITIGNORE):
-                disk.remove(os.path.join(state_dir, name))
+        found, above = os.lstat(path), os.stat(os.path.dirname(path))
+    except OSError:
+        return  # there is none, or the next step says why it cannot be read
+    if not stat.S_ISDIR(found.st_mode):
+        what = "a symlink" if stat.S_ISLNK(found.st_mode) else "not a folder"
+        raise bad_state(path, what)
+    if found.st_uid not in (above.st_uid, os.geteuid(), 0):
+        owner = disk.user(found.st_uid)
+        message = f"{path} belongs to {owner}, who does not own the folder above it"
+        hint = f"run the same command as {owner} or as root, or delete that folder"
+        raise UnhangError("bad-state", message, path=path, hint=hint)
+
+
+def bad_state(path: str, what: str) -> UnhangError:
+    """Return the error for something in the state's place that unhang never makes."""
+    hint = "nothing was changed; find out who made it, delete it, then run the same command again"
+    return UnhangError("bad-state", f"{path} is {what}, which unhang never makes", path=path, hint=hint)
+
+
+def clean_up(path: str) -> None:
+    """Remove the lock, and the folder with it if it holds nothing that counts. Raises OSError. Needs the lock."""
+    try:
+        if not set(os.listdir(path)) - TEMPORARY:
+            for name in (JOURNAL_DRAFT, GITIGNORE):
+                disk.remove(os.path.join(path, name))
     finally:
-        disk.remove(os.path.join(state_dir, LOCK))  # last: from here on other runs may come in
-    # The marker stays if another run has come in meanwhile: that run removes it.
-    if disk.remove_dir(state_dir) and made and (disk.remove_dir(parent) or not os.path.exists(state_dir)):
-        disk.remove(marker)
-
-
-def _marker(parent: str, token: str) -> str:
-    # One for each run that makes or removes the parent, so that no run removes the marker of another.
-    return os.path.join(os.path.dirname(parent), f"{MAKING}{os.path.basename(parent)}-{token}")
-
-
-def _markers(state_dir: str) -> list[str]:
-    parent = os.path.dirname(state_dir)
-    above, start = os.path.split(_marker(parent, ""))
-    with suppress(OSError):
-        return [os.path.join(above, name) for name in os.listdir(above) if name.startswith(start)]
-    return []
+        disk.remove(os.path.join(path, LOCK))  # last: from here on other runs may come in
+    disk.remove_dir(path)

@@ -1,39 +1,39 @@
-"""What the receipt says about the past, in the terms of the rooms that judge and rewrite."""
+"""What the receipts say about the past, in the terms of the rooms that judge and rewrite."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from unhang.errors import UnhangError
 from unhang.judge.decide import Past
 from unhang.shapes import catalog
 from unhang.store.receipt import Entry, Receipt
+from unhang.store.state import folder
 
 if TYPE_CHECKING:
     from unhang.rewrite.plan import Original
 
 
-def past(receipt: Receipt | None) -> Mapping[tuple[str, str, str], Past]:
+def past(receipts: Iterable[Receipt]) -> Mapping[tuple[str, str, str], Past]:
     """Return what an earlier run did to each function, by its file's real path, the fix and its qualified name."""
     return {
         (entry.path, fixed.fix, fixed.function): Past(entry.patched, fixed.after)
-        for entry in (receipt.files if receipt else ())
+        for receipt in receipts
+        for entry in receipt.files
         for fixed in entry.fixes
     }
 
 
-def originals(state_dir: str, receipt: Receipt | None, paths: Collection[str]) -> Mapping[str, Original]:
-    """Return what the receipt keeps of those of these real paths that it lists; reads only their pristine bytes.
+def originals(receipts: Iterable[Receipt], paths: Collection[str]) -> Mapping[str, Original]:
+    """Return what the receipts keep of those of these real paths that they list; reads only their pristine bytes.
 
     Raises UnhangError `bad-receipt` for a fix that this unhang does not know, and for bytes that are gone or altered.
     """
-    return {
-        entry.path: _original(state_dir, entry) for entry in (receipt.files if receipt else ()) if entry.path in paths
-    }
+    return {entry.path: _original(entry) for receipt in receipts for entry in receipt.files if entry.path in paths}
 
 
-def _original(state_dir: str, entry: Entry) -> Original:
+def _original(entry: Entry) -> Original:
     from unhang.rewrite.plan import Original  # most runs need neither the planning
     from unhang.store import pristine  # nor the transaction and its lock, which this loads
 
@@ -44,7 +44,7 @@ def _original(state_dir: str, entry: Entry) -> Original:
     if not known.keys() >= set(keys):
         raise UnhangError(
             "bad-receipt", f"the receipt names a fix of {entry.path} that this unhang does not know",
-            path=state_dir, hint="use the unhang that wrote it, or reinstall what was patched",
+            path=folder(entry.root), hint="use the unhang that wrote it, or reinstall what was patched",
         )  # fmt: skip
     steps = tuple((known[key], fixed.after) for key, fixed in zip(keys, entry.fixes))
-    return Original(entry.patched, pristine.read(state_dir, entry), steps)
+    return Original(entry.patched, pristine.read(entry), steps)

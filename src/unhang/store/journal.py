@@ -12,14 +12,15 @@ from typing import Any, NamedTuple
 from unhang.errors import UnhangError
 from unhang.store import untrusted
 
-SCHEMA = 1
+SCHEMA = 2  # 1, before the first release, had absolute paths
 PREFIX = ".unhang-"
 
 
 class File(NamedTuple):
-    """One file, and the two temporary files beside it during the transaction."""
+    """One file, and the two temporary files beside it during the transaction. On disk, paths are below the root."""
 
     path: str
+    """Absolute, as the next two."""
     old: str | None
     """sha256 of its bytes; None: it does not exist."""
     new: str | None
@@ -35,6 +36,8 @@ class File(NamedTuple):
 class Journal(NamedTuple):
     """One transaction."""
 
+    root: str
+    """The folder that holds all of its files, real and absolute."""
     token: str
     files: tuple[File, ...]
     made: tuple[str, ...]
@@ -50,26 +53,40 @@ def digest(data: bytes | None) -> str | None:
     return None if data is None else hashlib.sha256(data).hexdigest()
 
 
-def compose(token: str, files: Iterable[tuple[str, str | None, str | None, bool]], made: Iterable[str]) -> Journal:
-    """Return the journal of these files (path, old, new, prune); `token` names their temporary files."""
+def compose(
+    root: str, token: str, files: Iterable[tuple[str, str | None, str | None, bool]], made: Iterable[str]
+) -> Journal:
+    """Return the journal of these files (path below the root, old, new, prune); `token` names their temporary files."""
     result = []
-    for number, (path, old, new, prune) in enumerate(files):
+    for number, (relative, old, new, prune) in enumerate(files):
+        path = os.path.join(root, relative)
         beside = os.path.join(os.path.dirname(path), f"{PREFIX}{token}-{number}")
         result.append(File(path, old, new, prune, f"{beside}.new", f"{beside}.old"))
-    return Journal(token, tuple(result), tuple(made))
+    return Journal(root, token, tuple(result), tuple(os.path.join(root, folder) for folder in made))
 
 
 def render(journal: Journal) -> bytes:
     """Return the content of the journal's file."""
-    files = [{"path": file.path, "old": file.old, "new": file.new, "prune": file.prune} for file in journal.files]
-    content = {"schema": SCHEMA, "token": journal.token, "files": files, "made": journal.made}
+    files = [
+        {"path": os.path.relpath(file.path, journal.root), "old": file.old, "new": file.new, "prune": file.prune}
+        for file in journal.files
+    ]
+    made = [os.path.relpath(folder, journal.root) for folder in journal.made]
+    content = {"schema": SCHEMA, "token": journal.token, "files": files, "made": made}
     return json.dumps(content, indent=1).encode() + b"\n"
 
 
-def parse(data: bytes, path: str) -> Journal:
-    """Return the journal that `data`, the content of `path`, describes. Raises UnhangError `bad-journal`."""
+def parse(data: bytes, path: str, root: str) -> Journal:
+    """Return the journal that `data`, the content of `path`, describes: a transaction on files below `root`.
+
+    Raises UnhangError `bad-journal`, also for a file that a link would have outside of the root.
+    """
     try:
-        return _parse(untrusted.json_object(data))
+        journal = _parse(untrusted.json_object(data), root)
+        for folder in journal.folders():
+            if os.path.realpath(folder) != folder:
+                raise ValueError(f"a link is on the way to {folder!r}")
+        return journal
     except ValueError as error:
         raise UnhangError(
             "bad-journal", f"{path} is not a journal that this version can trust: {error}", path=path,
@@ -77,7 +94,7 @@ def parse(data: bytes, path: str) -> Journal:
         ) from error  # fmt: skip
 
 
-def _parse(content: dict[str, Any]) -> Journal:
+def _parse(content: dict[str, Any], root: str) -> Journal:
     if untrusted.field(content, "schema", int) != SCHEMA:
         raise ValueError(f"its schema is {content['schema']!r}")
     token = untrusted.field(content, "token", str)
@@ -90,16 +107,16 @@ def _parse(content: dict[str, Any]) -> Journal:
     made = untrusted.field(content, "made", list)
     for folder in made:
         if type(folder) is not str or not untrusted.is_plain(folder):
-            raise ValueError("'made' has an entry that is not a plain absolute path")
+            raise ValueError("'made' has an entry that is not a plain path below the root")
         if not any(path.startswith(folder + os.sep) for path in paths):
             raise ValueError(f"'made' has a folder that contains none of its files: {folder!r}")
-    return compose(token, files, made)
+    return compose(root, token, files, made)
 
 
 def _file(value: Any) -> tuple[str, str | None, str | None, bool]:
     path = untrusted.path(value, "path")
     old, new = (_digest_or_none(value, key) for key in ("old", "new"))
-    if path == os.sep or old == new:
+    if old == new:
         raise ValueError(f"{path!r} does not change")
     return path, old, new, untrusted.field(value, "prune", bool)
 

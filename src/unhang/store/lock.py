@@ -1,4 +1,4 @@
-"""One writer for each environment: an exclusive lock on a file in its state folder."""
+"""One writer for each root: an exclusive lock on a file in its state folder."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 
 from unhang.errors import UnhangError
 from unhang.store import disk, folder
-from unhang.store.state import LOCK, MADE
+from unhang.store.state import LOCK
 
 _POLL_S = 0.01, 0.05  # the first pause and the longest: many waiting runs must not slow down the one at work
 
@@ -28,20 +28,15 @@ def required(state_dir: str) -> str:
 
 @contextmanager
 def exclusive(state_dir: str, *, timeout: float = 60.0, hidden: bool = True) -> Iterator[None]:
-    """Be the only writer of the environment that keeps its state in `state_dir`, for the length of a `with`.
+    """Be the only writer of the root that keeps its state in `state_dir`, for the length of a `with`.
 
     Plan inside the `with`: a plan made before the wait may be out of date. Makes `state_dir` (`hidden` from git), and
     removes it at the end if it holds nothing that counts. Raises UnhangError: `locked` (another run held the lock for
-    `timeout` seconds), `no-locks` (the file system has no locks), `bad-state` (the folder or the lock is a link),
-    and the errors of `disk.refusal`, such as `not-writable`.
+    `timeout` seconds), `no-locks` (the file system has no locks), `bad-state` (the folder or the lock is a link, or
+    somebody else's), and the errors of `disk.refusal`, such as `not-writable`.
     """
-    for path in (state_dir, os.path.join(state_dir, LOCK)):
-        if os.path.islink(path):  # unhang makes none, but a checkout may contain one that leads elsewhere
-            raise UnhangError(
-                "bad-state", f"{path} is a symlink, which unhang never makes", path=path,
-                hint="nothing was changed; check where the link leads, delete it, then run the same command again",
-            )  # fmt: skip
-    state_dir = os.path.realpath(state_dir)
+    above, name = os.path.split(state_dir)
+    state_dir = os.path.join(os.path.realpath(above), name)
     lock = _acquire(state_dir, timeout, hidden)
     _held.add(state_dir)
     try:
@@ -55,40 +50,32 @@ def _acquire(state_dir: str, timeout: float, hidden: bool) -> int:
     """Return the descriptor of the locked file."""
     path = os.path.join(state_dir, LOCK)
     deadline = time.monotonic() + timeout
-    made = False
     pause = _POLL_S[0]
     while True:
         with disk.about(path):
-            made = folder.make(state_dir, hidden=hidden) or made
+            folder.make(state_dir, hidden=hidden)
         try:
-            lock = _try(path)
-            break
+            return _try(path)
         except FileNotFoundError:
             continue  # the run before has just removed the folder, or the lock
         except BlockingIOError:
             if time.monotonic() >= deadline:
                 raise UnhangError(
-                    "locked", f"another unhang has been writing to this environment for {timeout:g} s", path=state_dir,
+                    "locked", f"another unhang has been writing here for {timeout:g} s", path=state_dir,
                     hint=f"wait for it to end, then run the same command again (see: fuser -v {path})",
                 ) from None  # fmt: skip
         except OSError as error:
             raise _refused(error, path) from error
         time.sleep(pause)
         pause = min(2 * pause, _POLL_S[1])
-    try:
-        with disk.about(os.path.join(state_dir, MADE)):
-            folder.keep_marker(state_dir, made)
-    except BaseException:
-        _release(lock, state_dir)
-        raise
-    return lock
 
 
 def _try(path: str) -> int:
     """Lock the file and return its descriptor. Raises BlockingIOError if another run has it, and other OSErrors."""
+    if os.path.islink(path):  # unhang makes none, but a checkout may contain one that leads elsewhere
+        raise folder.bad_state(path, "a symlink")
     descriptor = disk.run(os.open, path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
     try:
-        # Not by filelock: it makes a folder that was removed meanwhile, so that nobody knows who made the parent.
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         # The run before may have deleted this file, and another run may have made a new one.
         if not os.path.samestat(os.fstat(descriptor), os.stat(path)):

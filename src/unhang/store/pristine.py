@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Mapping
 
-from unhang.store import disk
+from unhang.store import disk, state
 from unhang.store.receipt import Entry, Receipt, bad, render, sha256
 from unhang.store.state import RECEIPT
 from unhang.store.transaction import FileChange
@@ -14,9 +14,9 @@ from unhang.store.transaction import FileChange
 FOLDER = "pristine"
 
 
-def read(state_dir: str, entry: Entry) -> bytes:
+def read(entry: Entry) -> bytes:
     """Return the bytes of a file before its first fix. Raises UnhangError `bad-receipt` if they are gone or altered."""
-    path = os.path.join(state_dir, FOLDER, entry.pristine)
+    path = os.path.join(state.folder(entry.root), FOLDER, entry.pristine)
     data = _checked(path)
     if data is None:
         raise bad(path, f"the original bytes of {entry.path} are gone")

@@ -1,6 +1,7 @@
-"""The receipt: which files unhang rewrote in an environment, and what is needed to restore every byte.
+"""The receipt: which files unhang rewrote below a root, and what is needed to restore every byte.
 
-It is `receipt.json` in the state folder. `pristine` keeps the bytes of each file before its first fix.
+It is `receipt.json` in the root's state folder, and names paths below the root, so that it is right in a copy of the
+environment too. `pristine` keeps the bytes of each file before its first fix.
 """
 
 from __future__ import annotations
@@ -8,15 +9,16 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from unhang import __version__
 from unhang.errors import UnhangError
-from unhang.store import disk, untrusted
+from unhang.store import disk, folder, untrusted
 from unhang.store.state import RECEIPT
 
-SCHEMA = 1
+SCHEMA = 2  # 1, before the first release, had absolute paths
 
 
 class Fixed(NamedTuple):
@@ -39,24 +41,24 @@ class Entry(NamedTuple):
     path: str
     """The real path: `root` and `relative` joined."""
     relative: str
-    """The real path relative to `root`, posix."""
+    """The path below `root`."""
     upstream: str
     version: str | None
     root: str
-    """The installation's root, real and absolute."""
+    """The root, real and absolute; not part of the file."""
     pristine: str
     """sha256 (hex) of the bytes before the first fix."""
     patched: str
     """sha256 (hex) of the bytes that unhang wrote."""
     record: str | None
-    """The RECORD that lists the file, `<root>/NAME.dist-info/RECORD`."""
+    """The RECORD that lists the file, `<root>/NAME.dist-info/RECORD`; in the file without the root."""
     record_row: str | None
     """The file's row there before the first fix (`dist_info.row`)."""
     fixes: tuple[Fixed, ...]
 
 
 class Receipt(NamedTuple):
-    """All rewritten files of an environment."""
+    """All rewritten files of a root."""
 
     unhang: str
     """The version that last wrote it."""
@@ -71,19 +73,20 @@ def sha256(data: bytes) -> str:
 def load(state_dir: str) -> Receipt | None:
     """Return the receipt in `state_dir`, None if there is none. Does not read the pristine bytes.
 
-    Raises UnhangError `newer-receipt` (a later unhang wrote it) or `bad-receipt` (not to be trusted, and why). Each
-    path is below its entry's root; the caller has to check that the root is one to write to.
+    Raises UnhangError `newer-receipt` (a later unhang wrote it), `bad-receipt` (not to be trusted, and why) or
+    `bad-state` (the folder is a link, or somebody else's). All paths are below the root, the folder above `state_dir`.
     """
+    folder.check(state_dir)
     path = os.path.join(state_dir, RECEIPT)
     try:
         data = disk.read(path)
     except OSError as error:
         raise bad(path, f"it cannot be read: {error.strerror}") from error
-    return None if data is None else parse(data, path)
+    return None if data is None else parse(data, path, os.path.dirname(state_dir))
 
 
-def parse(data: bytes, path: str) -> Receipt:
-    """Return the receipt that `data`, the content of `path`, describes. Raises as `load`."""
+def parse(data: bytes, path: str, root: str) -> Receipt:
+    """Return the receipt of `root` that `data`, the content of `path`, describes. Raises as `load`."""
     try:
         content = untrusted.json_object(data)
         schema = content.get("schema")
@@ -96,7 +99,7 @@ def parse(data: bytes, path: str) -> Receipt:
             )
         if type(schema) is not int or schema != SCHEMA:
             raise ValueError(f"its schema is {schema!r}")
-        files = tuple(_entry(value) for value in untrusted.field(content, "files", list))
+        files = tuple(_entry(value, root) for value in untrusted.field(content, "files", list))
         if len({entry.path for entry in files}) != len(files):
             raise ValueError("a file is listed twice")
         return Receipt(untrusted.field(content, "unhang", str), files)
@@ -106,12 +109,17 @@ def parse(data: bytes, path: str) -> Receipt:
 
 def render(receipt: Receipt) -> bytes:
     """Return the content of receipt.json, which does not depend on the order of the receipt's parts."""
-    files = [
-        {**entry._asdict(), "fixes": [fixed._asdict() for fixed in sorted(entry.fixes)]}
-        for entry in sorted(receipt.files, key=lambda entry: entry.path)
-    ]
+    files = [_row(entry) for entry in sorted(receipt.files, key=lambda entry: entry.path)]
     content = {"schema": SCHEMA, "unhang": receipt.unhang, "files": files}
     return json.dumps(content, indent=1, sort_keys=True).encode() + b"\n"
+
+
+def _row(entry: Entry) -> dict[str, Any]:
+    row: dict[str, Any] = entry._asdict()
+    del row["root"], row["relative"]
+    record = None if entry.record is None else os.path.relpath(entry.record, entry.root)
+    fixes = [fixed._asdict() for fixed in sorted(entry.fixes)]
+    return {**row, "path": entry.relative, "record": record, "fixes": fixes}
 
 
 def merge(receipt: Receipt | None, entries: Sequence[Entry]) -> Receipt:
@@ -141,26 +149,26 @@ def bad(path: str, why: str) -> UnhangError:
     )  # fmt: skip
 
 
-def _entry(value: Any) -> Entry:
+def _entry(value: Any, root: str) -> Entry:
     field = untrusted.field
+    relative = untrusted.path(value, "path")
+    record = None if field(value, "record", str, type(None)) is None else untrusted.path(value, "record")
+    if record is not None and not re.fullmatch(r"[^/]+\.dist-info/RECORD", record):
+        raise ValueError(f"{record!r} is not a RECORD below the root")
     entry = Entry(
-        path=untrusted.path(value, "path"),
-        relative=field(value, "relative", str),
+        path=os.path.join(root, relative),
+        relative=relative,
         upstream=field(value, "upstream", str),
         version=field(value, "version", str, type(None)),
-        root=untrusted.path(value, "root"),
+        root=root,
         pristine=untrusted.digest(value, "pristine"),
         patched=untrusted.digest(value, "patched"),
-        record=None if field(value, "record", str, type(None)) is None else untrusted.path(value, "record"),
+        record=None if record is None else os.path.join(root, record),
         record_row=field(value, "record_row", str, type(None)),
         fixes=tuple(_fixed(fixed) for fixed in field(value, "fixes", list)),
     )
-    if entry.path != os.path.join(entry.root, entry.relative):
-        raise ValueError(f"{entry.path} is not {entry.relative!r} below {entry.root}")
-    if entry.record is not None:
-        folder, name = os.path.split(entry.record)
-        if name != "RECORD" or not folder.endswith(".dist-info") or os.path.dirname(folder) != entry.root:
-            raise ValueError(f"{entry.record} is not a RECORD of {entry.root}")
+    if not entry.fixes:
+        raise ValueError(f"{relative!r} has no fixes")
     if entry.record_row is not None:
         from unhang.store import dist_info  # only if there is a row
 

@@ -6,12 +6,13 @@ import os
 
 from unhang.errors import UnhangError
 from unhang.store import disk, lock
+from unhang.store.bytecode import NO_CACHES, Caches
 from unhang.store.journal import PREFIX, File, Journal, digest, parse
 from unhang.store.state import DONE, INTENT, JOURNAL_DRAFT, READY
 from unhang.store.steps import advance, clean, roll_back, roll_forward, state_of
 
 
-def recover(state_dir: str) -> str | None:
+def recover(state_dir: str, caches: Caches = NO_CACHES) -> str | None:
     """Finish or roll back what a killed run left; call it first inside `lock.exclusive(state_dir)`.
 
     Returns a sentence that says which, None if there was nothing. Raises UnhangError `bad-journal` (not one of ours:
@@ -26,9 +27,9 @@ def recover(state_dir: str) -> str | None:
             data = disk.read(path)
         if data is None:
             continue
-        journal = parse(data, path)
+        journal = parse(data, path, os.path.dirname(state_dir))
         if stage == READY:
-            return _settle(state_dir, journal)
+            return _settle(state_dir, journal, caches)
         with disk.about(path):
             clean(state_dir, journal, stage)
         if stage == DONE:
@@ -37,16 +38,16 @@ def recover(state_dir: str) -> str | None:
     return None
 
 
-def _settle(state_dir: str, journal: Journal) -> str:
+def _settle(state_dir: str, journal: Journal, caches: Caches) -> str:
     """Finish the transaction if every file allows it, else roll it back if every file allows that."""
     if all(_can_go_forward(file) for file in journal.files):
-        roll_forward(journal)
+        roll_forward(journal, caches)
         advance(state_dir, READY, DONE)
         with disk.about(os.path.join(state_dir, DONE)):
             clean(state_dir, journal, DONE)
         return "An earlier run was interrupted halfway: it is now finished, all of its changes are in place."
     if all(_can_go_back(file) for file in journal.files):
-        roll_back(journal)
+        roll_back(journal, caches)
         advance(state_dir, READY, INTENT)
         with disk.about(os.path.join(state_dir, INTENT)):
             clean(state_dir, journal, INTENT)

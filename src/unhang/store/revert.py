@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Collection
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from unhang.errors import UnhangError
 from unhang.judge.observe import below_package, file_of
-from unhang.records import Environment, Search
+from unhang.records import Request, Search
 from unhang.shapes import catalog
-from unhang.store import apply, disk, pristine
+from unhang.store import apply, disk, pristine, receipt, state
+from unhang.store.bytecode import caches
 from unhang.store.receipt import Entry, Fixed, Receipt, sha256
+from unhang.store.roots import locked
 from unhang.store.transaction import FileChange
 
 _HINT = "nothing was changed; find out who wrote that receipt, and reinstall what was patched"
 
 
 class Revert(NamedTuple):
-    """The plan of a revert: the files to write, the receipt that remains, and what prevents the rest."""
+    """The plan of a revert of one root: the files to write, the receipt that remains, and what prevents the rest."""
 
+    root: str
     files: tuple[tuple[Entry, bytes, bytes], ...]
     """Entry, bytes now, new bytes."""
     remaining: Receipt
@@ -29,6 +32,17 @@ class Revert(NamedTuple):
     notes: tuple[str, ...]
     copies: tuple[tuple[str, bytes], ...]
     """The files to make: the user's edited versions of files that are reverted anyway."""
+
+
+class Reverted(NamedTuple):
+    """What a run reverted, root by root."""
+
+    done: tuple[Revert, ...]
+    """The plans that were carried out, or had nothing to write."""
+    failed: Mapping[str, UnhangError]
+    """The roots in which nothing was written, and why."""
+    recovered: tuple[str, ...]
+    """What was done about runs that had been killed, a sentence each."""
 
 
 class _FileRevert(NamedTuple):
@@ -42,32 +56,54 @@ class _FileRevert(NamedTuple):
     copy: tuple[str, bytes] | None = None
 
 
-def plan_revert(
-    environment: Environment,
-    search: Search,
-    found: Receipt,
-    fixes: Collection[str],
-    upstreams: Collection[str],
-    *,
-    force: bool = False,
-) -> Revert:
-    """Plan to take these fixes out of these upstreams.
+def has_state(search: Search) -> bool:
+    """Return whether there is something to revert or to recover, even if the upstreams were uninstalled since."""
+    return any(state.interrupted(folder) or state.has_receipt(folder) for folder in map(state.folder, search.roots))
+
+
+def revert(search: Search, request: Request, *, force: bool = False) -> Reverted:
+    """Take the fixes of the request out of its upstreams, one root after the other.
+
+    Raises UnhangError if nothing could be reverted at all, with every file as it was: as ``plan_revert``,
+    ``transaction.commit``, ``lock.exclusive`` and ``recovery.recover`` do.
+    """
+    roots = [root for root in search.roots if has_state(search._replace(roots=(root,)))]
+    with locked(roots, caches(search)) as held:
+        planned: list[Revert] = []
+        for root in sorted(set(roots) - held.failed.keys()):
+            with held.failing(root):
+                found = receipt.load(state.folder(root))
+                if found is not None:
+                    planned.append(plan_revert(search, root, found, request, force=force))
+        done: list[Revert] = []
+        for one in planned:
+            with held.failing(one.root):
+                carry_out(search, one)
+                done.append(one)
+        if held.failed and not any(one.files for one in done):
+            raise next(iter(held.failed.values()))
+        return Reverted(tuple(done), held.failed, held.recovered)
+
+
+def plan_revert(search: Search, root: str, found: Receipt, request: Request, *, force: bool = False) -> Revert:
+    """Plan to take the fixes of the request out of its upstreams, in one root, whose receipt is ``found``.
 
     A file that was edited since is refused; with ``force``, a copy of it is kept beside it under another name. A file
     that was reinstalled or removed since only leaves the receipt. Raises UnhangError ``bad-receipt`` for an entry of
-    these upstreams that is outside the environment or whose original bytes are gone, and for any unknown entry.
+    these upstreams that no fix is for or whose original bytes are gone, and for any unknown entry.
     """
     planned = []
     for entry in found.files:
-        _check_known(environment, entry)
+        _check_known(entry)
         one = _FileRevert(entry)
-        if entry.upstream in upstreams:
-            _check_place(environment, search, entry)
-            kept = tuple(fixed for fixed in entry.fixes if fixed.fix not in fixes)
+        if entry.upstream in request.upstreams:
+            _check_place(search, entry)
+            kept = tuple(fixed for fixed in entry.fixes if fixed.fix not in request.fixes)
             if len(kept) < len(entry.fixes):
-                one = _plan_file(environment, entry, kept, force)
+                one = _plan_file(entry, kept, force)
         planned.append(one)
     return Revert(
+        root=root,
         files=tuple(one.file for one in planned if one.file),
         remaining=found._replace(files=tuple(one.remaining for one in planned if one.remaining)),
         refused=tuple(one.refused for one in planned if one.refused),
@@ -76,7 +112,7 @@ def plan_revert(
     )
 
 
-def _plan_file(environment: Environment, entry: Entry, kept: tuple[Fixed, ...], force: bool) -> _FileRevert:
+def _plan_file(entry: Entry, kept: tuple[Fixed, ...], force: bool) -> _FileRevert:
     with disk.about(entry.path):
         now = disk.read(entry.path)
     if now is None:
@@ -91,7 +127,7 @@ def _plan_file(environment: Environment, entry: Entry, kept: tuple[Fixed, ...], 
         hint += f"or undo your own change, or reinstall {entry.upstream}, then run `unhang revert`"
         refused = (entry, "edited since it was patched: reverting would destroy that edit", hint)
         return _FileRevert(entry, refused=refused)
-    after = _without(pristine.read(environment.state_dir, entry), entry, kept)
+    after = _without(pristine.read(entry), entry, kept)
     remaining = entry._replace(patched=sha256(after), fixes=kept) if kept else None
     if not is_edited:
         return _FileRevert(remaining, (entry, now, after))
@@ -100,16 +136,19 @@ def _plan_file(environment: Environment, entry: Entry, kept: tuple[Fixed, ...], 
     return _FileRevert(remaining, (entry, now, after), note=note, copy=(copy, now))
 
 
-def carry_out(environment: Environment, planned: Revert) -> None:
+def carry_out(search: Search, planned: Revert) -> None:
     """Write what was planned; call it inside ``lock.exclusive``, with a plan that was made there."""
+    folder = state.folder(planned.root)
+    if planned.remaining == receipt.load(folder):
+        return
     changes = [FileChange(path, None, data) for path, data in planned.copies]
     changes += [FileChange(entry.path, now, after) for entry, now, after in planned.files]
     left = {entry.path for entry in planned.remaining.files}
     rows = apply.record_changes(
         (entry, after, entry.record_row if entry.path not in left else None) for entry, _, after in planned.files
     )
-    changes += [*rows, *pristine.changes(environment.state_dir, planned.remaining, {})]
-    apply.commit_with_bytecode(environment, changes)
+    changes += [*rows, *pristine.changes(folder, planned.remaining, {})]
+    apply.commit_with_bytecode(search, planned.root, changes)
 
 
 def _without(original: bytes, entry: Entry, kept: tuple[Fixed, ...]) -> bytes:
@@ -150,42 +189,31 @@ def _free_name(path: str) -> str:
     return next(name for name in names if not os.path.lexists(name))
 
 
-def _check_known(environment: Environment, entry: Entry) -> None:
+def _check_known(entry: Entry) -> None:
     """Raise UnhangError for an entry with a fix that this unhang does not know."""
     targets = {(target.fix, target.upstream, target.file) for fix in catalog.fixes().values() for target in fix.targets}
     for fixed in entry.fixes:
         if (fixed.fix, entry.upstream, fixed.file) not in targets:
             what = f"{fixed.fix} in {entry.upstream}'s {fixed.file}"
             hint = f"use the unhang that wrote it, if it is newer than this one; otherwise {_HINT}"
-            raise _bad(environment, f"the receipt names {what}, which this unhang does not know", hint)
+            raise _bad(entry, f"the receipt names {what}, which this unhang does not know", hint)
 
 
-def _check_place(environment: Environment, search: Search, entry: Entry) -> None:
-    """Raise UnhangError for an entry that is not of this environment.
+def _check_place(search: Search, entry: Entry) -> None:
+    """Raise UnhangError for an entry that leads to anything but a fix's own file, or the RECORD beside it.
 
-    A checkout may contain a forged receipt, which must lead only to the fixes' own files and to the RECORD beside them.
+    A checkout may contain a forged receipt.
     """
-    packages, roots = [os.path.realpath(environment.prefix)], [os.path.realpath(environment.prefix)]
-    if environment.python is not None:
-        packages += [os.path.realpath(installation.package_dir) for installation in search.installations]
-        roots += [os.path.realpath(installation.root) for installation in search.installations]
-    hint = f"{_HINT}; to revert other upstreams than {entry.upstream}, name them with `--upstream`"
-    if not _is_inside(entry.path, packages):
-        raise _bad(environment, f"the receipt names {entry.path}, which is not a file of this environment", hint)
-    if entry.record is not None and not _is_inside(entry.record, roots):
-        raise _bad(environment, f"the receipt names {entry.record}, which is not in this environment", hint)
+    for path in filter(None, (entry.path, entry.record)):
+        if os.path.realpath(os.path.dirname(path)) != os.path.dirname(path) or os.path.islink(path):
+            raise _bad(entry, f"the receipt names {path}, and a link is on the way there", _HINT)
     for fixed in entry.fixes:
         here = [os.path.realpath(file_of(i, fixed.file)) for i in search.installations if i.upstream == entry.upstream]
         tail = os.path.join(os.sep, *below_package(entry.upstream, fixed.file))
         # In an installation it may be a link to another name.
         if entry.path not in here and not entry.path.endswith(tail):
-            raise _bad(environment, f"the receipt names {entry.path}, which is not {fixed.file}", hint)
+            raise _bad(entry, f"the receipt names {entry.path}, which is not {fixed.file}", _HINT)
 
 
-def _is_inside(path: str, folders: Collection[str]) -> bool:
-    """Return whether a path is in one of these folders, with no link on the way."""
-    return os.path.realpath(path) == path and any(path.startswith(os.path.join(folder, "")) for folder in folders)
-
-
-def _bad(environment: Environment, message: str, hint: str) -> UnhangError:
-    return UnhangError("bad-receipt", message, path=environment.state_dir, hint=hint)
+def _bad(entry: Entry, message: str, hint: str) -> UnhangError:
+    return UnhangError("bad-receipt", message, path=state.folder(entry.root), hint=hint)

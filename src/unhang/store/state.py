@@ -1,4 +1,4 @@
-"""The names in an environment's state folder, and whether an earlier run left something there.
+"""The state folder of a root, the names in it, and whether an earlier run left something there.
 
 `check` asks this and has to be quick, so this module imports nothing slow.
 """
@@ -7,17 +7,15 @@ from __future__ import annotations
 
 import os
 
+from unhang.records import STATE
+
 RECEIPT = "receipt.json"
 LOCK = "lock"
 GITIGNORE = ".gitignore"
 """Hides the folder from git."""
-MADE = "made-parent"
-"""Says that unhang also made the folder's parent, such as `share`, and has to remove it again."""
 JOURNAL_DRAFT = "journal.tmp"
-TEMPORARY = frozenset({LOCK, GITIGNORE, MADE, JOURNAL_DRAFT})
+TEMPORARY = frozenset({LOCK, GITIGNORE, JOURNAL_DRAFT})
 """A state folder that contains nothing else is removed."""
-MAKING = ".unhang-made-"
-"""Begins the name of a marker beside the parent while that is made or removed; the parent's name and a token follow."""
 
 # The journal. Its name is the stage, so that a single rename takes a run from one stage to the next.
 INTENT = "journal.intent"
@@ -26,6 +24,11 @@ READY = "journal.json"
 """All new and old bytes are on disk: the run can go forward or back."""
 DONE = "journal.done"
 """All files are replaced: the temporary files can go."""
+
+
+def folder(root: str) -> str:
+    """Return the path of a root's state folder: it holds the receipt, the journal and the lock."""
+    return os.path.join(root, STATE)
 
 
 def interrupted(state_dir: str) -> bool:
@@ -39,20 +42,12 @@ def has_receipt(state_dir: str) -> bool:
 
 
 def littered(state_dir: str) -> bool:
-    """Return whether a killed run left its lock or markers here (or a run is at work right now).
+    """Return whether a killed run left its lock or an empty folder here (or a run is at work right now).
 
     The next run that takes the lock removes them. Only reads, raises nothing.
     """
-    parent = os.path.dirname(os.path.realpath(state_dir))
-    making = f"{MAKING}{os.path.basename(parent)}-"
-    names = _names(state_dir)
-    nothing_kept = names is not None and not names - TEMPORARY
-    is_left = nothing_kept or not {LOCK, JOURNAL_DRAFT}.isdisjoint(names or ())
-    return is_left or any(name.startswith(making) for name in _names(os.path.dirname(parent)) or ())
-
-
-def _names(folder: str) -> set[str] | None:
     try:
-        return set(os.listdir(folder))
+        names = set(os.listdir(state_dir))
     except OSError:  # missing, or not readable for us
-        return None
+        return False
+    return not names - TEMPORARY or not {LOCK, JOURNAL_DRAFT}.isdisjoint(names)

@@ -12,6 +12,7 @@ from typing import Literal
 
 from unhang.errors import UnhangError
 from unhang.store import bytecode, disk
+from unhang.store.bytecode import Caches
 from unhang.store.journal import File, Journal, digest
 from unhang.store.state import INTENT
 
@@ -32,13 +33,13 @@ def advance(state_dir: str, stage: str, following: str) -> None:
         disk.sync_dir(state_dir)
 
 
-def roll_forward(journal: Journal) -> None:
+def roll_forward(journal: Journal, caches: Caches) -> None:
     """Put every new file in place. Raises UnhangError `changed-underneath`, and as `disk.refusal`.
 
     Bytecode goes before, because unchecked bytecode would seem to fit the new source, and again after, because an
     import may have written some in between.
     """
-    _remove_bytecode(journal)
+    _remove_bytecode(journal, caches)
     for file in journal.files:
         with disk.about(file.path):
             state = state_of(file)
@@ -49,10 +50,10 @@ def roll_forward(journal: Journal) -> None:
             elif state == "other" and (file.new is None or os.path.lexists(file.temp)):
                 raise changed(file.path, "was changed by another program a moment ago")
     _sync(journal)
-    _remove_bytecode(journal)
+    _remove_bytecode(journal, caches)
 
 
-def roll_back(journal: Journal) -> None:
+def roll_back(journal: Journal, caches: Caches) -> None:
     """Restore every file that was replaced. Raises UnhangError as `disk.refusal`."""
     for file in journal.files:
         with disk.about(file.path):
@@ -63,7 +64,7 @@ def roll_back(journal: Journal) -> None:
                     disk.run(os.replace, file.backup, file.path)
     _sync(journal)
     with suppress(UnhangError):  # what is left is for the new source, whose time and size are never those of the old
-        _remove_bytecode(journal)
+        _remove_bytecode(journal, caches)
 
 
 def clean(state_dir: str, journal: Journal, stage: str) -> None:
@@ -93,8 +94,8 @@ def _sync(journal: Journal) -> None:
             disk.sync_dir(folder)
 
 
-def _remove_bytecode(journal: Journal) -> None:
+def _remove_bytecode(journal: Journal, caches: Caches) -> None:
     for file in journal.files:
-        for path in bytecode.cached(file.path):
+        for path in bytecode.cached(file.path, caches):
             with disk.about(path):
                 disk.remove(path)

@@ -10,7 +10,7 @@ from unhang.find import environment, locate
 from unhang.judge.findings import Finding, PastTable, judge
 from unhang.records import Environment, Request, Search
 from unhang.shapes import catalog
-from unhang.store.state import has_receipt, interrupted
+from unhang.store import state
 
 if TYPE_CHECKING:
     from unhang.rewrite.plan import Plan
@@ -21,7 +21,7 @@ class Survey(NamedTuple):
     """An environment as one run sees it."""
 
     search: Search
-    receipt: Receipt | None
+    receipts: tuple[Receipt, ...]
     findings: tuple[Finding, ...]
     interrupted: bool
     """Whether an earlier run was killed halfway (or another run is writing now)."""
@@ -47,28 +47,50 @@ def find(request: Request) -> Search:
 def survey(request: Request) -> Survey:
     """Return the environment's survey.
 
-    Raises UnhangError ``no-upstream`` if there is no installation and the request does not allow that, and as ``find``,
-    ``findings.judge`` and ``receipt.load`` do.
+    Raises UnhangError as ``find_some``, ``findings.judge`` and ``receipt.load`` do.
     """
+    return again(find_some(request), request)
+
+
+def find_some(request: Request) -> Search:
+    """Return as ``find``; raise UnhangError ``no-upstream`` if that is nothing, and the request does not allow it."""
     search = find(request)
     if not search.installations and not request.allow_none:
         raise nothing_found(search, request)
-    return again(search, request)
+    return search
 
 
 def again(search: Search, request: Request) -> Survey:
-    """Return the survey of an environment that was searched before: its files and its receipt may have changed."""
-    state_dir = search.environment.state_dir
-    kept: Receipt | None = None
+    """Return the survey of an environment that was searched before: its files and its receipts may have changed.
+
+    The receipt of a folder that is not to be trusted is left out, with a warning: no verdict rests on it.
+    """
+    receipts: list[Receipt] = []
     past: PastTable = {}
-    if has_receipt(state_dir):
+    warnings = []
+    with_receipt = [folder for folder in map(state.folder, search.roots) if state.has_receipt(folder)]
+    if with_receipt:
         from unhang.store import history, receipt  # a first run needs neither
 
-        kept = receipt.load(state_dir)
-        past = history.past(kept)
+        for folder in with_receipt:
+            try:
+                found = receipt.load(folder)
+            except UnhangError as error:
+                if error.code != "bad-state":
+                    raise
+                warnings.append(f"{error.message}: its receipt is not read")
+            else:
+                receipts += [found] if found else []
+        past = history.past(receipts)
     fixes = [catalog.fix(name) for name in request.fixes]
     findings = judge(search.installations, fixes, past)
-    return Survey(search, kept, tuple(findings), interrupted(state_dir))
+    known = (*search.warnings, *(text for text in warnings if text not in search.warnings))
+    return Survey(search._replace(warnings=known), tuple(receipts), tuple(findings), interrupted(search))
+
+
+def interrupted(search: Search) -> bool:
+    """Return whether a run was killed in one of the roots, or is at work there."""
+    return any(state.interrupted(state.folder(root)) for root in search.roots)
 
 
 def planned(seen: Survey, *, unverified: bool = False) -> Plan:
@@ -77,7 +99,7 @@ def planned(seen: Survey, *, unverified: bool = False) -> Plan:
     from unhang.store import history
 
     paths = paths_to_rewrite(seen.findings, unverified=unverified)
-    originals = history.originals(seen.environment.state_dir, seen.receipt, paths)
+    originals = history.originals(seen.receipts, paths)
     return plan(seen.findings, originals, unverified=unverified)
 
 

@@ -1,4 +1,4 @@
-"""A set of files is replaced, created and deleted together or not at all, at whatever instant the process is killed.
+"""The files of one root are replaced, created and deleted together or not at all, whenever the process is killed.
 
 During a transaction two temporary files lie beside each file: `.new` with its new bytes, and `.old` to restore it from.
 The journal lists the files, and its name says how far the run got (see `state`).
@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from unhang.errors import UnhangError
 from unhang.store import disk, lock
+from unhang.store.bytecode import NO_CACHES, Caches
 from unhang.store.journal import File, Journal, compose, digest, render
 from unhang.store.state import DONE, INTENT, JOURNAL_DRAFT, READY, interrupted
 from unhang.store.steps import advance, changed, clean, roll_back, roll_forward
@@ -23,6 +24,7 @@ class FileChange(NamedTuple):
     """One file to replace, create or delete."""
 
     path: str
+    """Absolute, below the root that keeps the state."""
     before: bytes | None
     """Its bytes when the change was planned; None: it must not exist."""
     after: bytes | None
@@ -31,17 +33,18 @@ class FileChange(NamedTuple):
     """After a deletion, remove its folder too if that is empty then."""
 
 
-def commit(changes: Sequence[FileChange], *, state_dir: str) -> None:
+def commit(changes: Sequence[FileChange], *, state_dir: str, caches: Caches = NO_CACHES) -> None:
     """Write all changes to disk, or none; call it inside `lock.exclusive(state_dir)`.
 
-    Stale bytecode of the changed `.py` files goes too. Raises UnhangError, with every file as it was:
+    Stale bytecode of the changed `.py` files goes too, also in `caches`. Raises UnhangError, with every file as it was:
     `changed-underneath`, `vanished`, `not-writable`, `disk-full`, `write-failed`; or `interrupted` if an earlier run
     needs `recover`, or if the rollback of this one failed too (the message says which).
     """
     state_dir = lock.required(state_dir)
     if interrupted(state_dir):
-        raise _interrupted("an earlier run on this environment was interrupted", state_dir)
-    todo = [_resolved(change) for change in changes]
+        raise _interrupted("an earlier run here was interrupted", state_dir)
+    root = os.path.dirname(state_dir)
+    todo = [_resolved(change, root) for change in changes]
     if len({change.path for change in todo}) != len(todo):
         raise ValueError("one file is changed twice in one transaction")
     for change in todo:
@@ -49,25 +52,26 @@ def commit(changes: Sequence[FileChange], *, state_dir: str) -> None:
     todo = [change for change in todo if change.before != change.after]
     if not todo:
         return
-    journal = _plan(todo)
+    journal = _plan(root, todo)
     try:
         _prepare(state_dir, journal, todo)
         advance(state_dir, INTENT, READY)
-        roll_forward(journal)
+        roll_forward(journal, caches)
         advance(state_dir, READY, DONE)
     except BaseException as error:  # Ctrl-C too
-        _undo(state_dir, journal, error)
+        _undo(state_dir, journal, caches, error)
         raise
     # Everything is in place now. If the clean-up fails, journal.done stays, and the next run's `recover` completes it.
     with suppress(OSError):
         clean(state_dir, journal, DONE)
 
 
-def _resolved(change: FileChange) -> FileChange:
-    if not os.path.isabs(change.path):
-        raise ValueError(f"not an absolute path: {change.path}")
+def _resolved(change: FileChange, root: str) -> FileChange:
     folder, name = os.path.split(change.path)
-    return change._replace(path=os.path.join(os.path.realpath(folder), name))
+    path = os.path.join(os.path.realpath(folder), name)
+    if not os.path.isabs(change.path) or not path.startswith(os.path.join(root, "")):
+        raise ValueError(f"not an absolute path below {root}: {change.path}")
+    return change._replace(path=path)
 
 
 def _check_unchanged(change: FileChange) -> None:
@@ -88,18 +92,17 @@ def _check_unchanged(change: FileChange) -> None:
     raise changed(change.path, "was changed by another program a moment ago")
 
 
-def _plan(changes: Sequence[FileChange]) -> Journal:
+def _plan(root: str, changes: Sequence[FileChange]) -> Journal:
     made = set()
     for change in changes:
         folder = os.path.dirname(change.path)
         while not os.path.isdir(folder):
-            made.add(folder)
+            made.add(os.path.relpath(folder, root))
             folder = os.path.dirname(folder)
     files = (
-        (change.path, digest(change.before), digest(change.after), change.prune and change.after is None)
-        for change in changes
+        (os.path.relpath(c.path, root), digest(c.before), digest(c.after), c.prune and c.after is None) for c in changes
     )
-    return compose(os.urandom(8).hex(), files, sorted(made))
+    return compose(root, os.urandom(8).hex(), files, sorted(made))
 
 
 def _prepare(state_dir: str, journal: Journal, changes: Sequence[FileChange]) -> None:
@@ -134,7 +137,7 @@ def _back_up(file: File, data: bytes, like: os.stat_result | None) -> None:
         disk.write(file.backup, data, like=like)
 
 
-def _undo(state_dir: str, journal: Journal, error: BaseException) -> None:
+def _undo(state_dir: str, journal: Journal, caches: Caches, error: BaseException) -> None:
     """Restore everything after a failure.
 
     The journal's name on disk says how far the run got: an interrupt may fall between a rename and the next line.
@@ -143,7 +146,7 @@ def _undo(state_dir: str, journal: Journal, error: BaseException) -> None:
         if os.path.exists(os.path.join(state_dir, DONE)):
             disk.run(os.rename, os.path.join(state_dir, DONE), os.path.join(state_dir, READY))
         if os.path.exists(os.path.join(state_dir, READY)):
-            roll_back(journal)
+            roll_back(journal, caches)
             advance(state_dir, READY, INTENT)
         disk.remove(os.path.join(state_dir, JOURNAL_DRAFT))
         clean(state_dir, journal, INTENT)

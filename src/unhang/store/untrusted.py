@@ -31,20 +31,21 @@ def field(value: Any, key: str, *types: type) -> Any:
 
 
 def path(value: Any, key: str) -> str:
-    """Return the path `value[key]`: absolute, normalised, and one that the file system can hold."""
+    """Return the path `value[key]`, which must be plain (`is_plain`)."""
     found: str = field(value, key, str)
     if not is_plain(found):
-        raise ValueError(f"{key!r} is not a plain absolute path: {found!r}")
+        raise ValueError(f"{key!r} is not a plain path below the root: {found!r}")
     return found
 
 
 def is_plain(path: str) -> bool:
-    """Return whether a path is absolute, normalised, and one that the file system can hold."""
+    """Return whether a path is relative, normalised, below its root, and one that the file system can hold."""
     try:
         encoded = os.fsencode(path)
     except UnicodeEncodeError:  # a lone surrogate, which JSON can express
         return False
-    return os.path.isabs(path) and os.path.normpath(path) == path and b"\0" not in encoded
+    is_below = not os.path.isabs(path) and path.split(os.sep)[0] not in (os.curdir, os.pardir)
+    return is_below and os.path.normpath(path) == path and b"\0" not in encoded
 
 
 def digest(value: Any, key: str) -> str:

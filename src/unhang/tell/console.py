@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from unhang.find.git_info import commits
+from unhang.judge.decide import NEEDED
 from unhang.judge.findings import Finding
 from unhang.local_version import plain_version
 from unhang.records import Environment, Installation, Search
@@ -17,7 +18,8 @@ from unhang.tell.report import Report
 
 if TYPE_CHECKING:
     from unhang.errors import UnhangError
-    from unhang.rewrite.plan import Blocked, Plan
+    from unhang.rewrite.plan import Blocked, FilePlan, Plan
+    from unhang.store.apply import Applied
     from unhang.store.revert import Revert
 
 
@@ -32,13 +34,13 @@ def results(output_format: str, what: Report) -> None:
         warnings(what.search)
 
 
-def applied(environment: Environment, planned: Plan, changed: Collection[str]) -> None:
+def applied(environment: Environment, done: Applied) -> None:
     """Print what ``apply`` did, how to undo it, and that a job must be patched on all of its nodes."""
-    if not changed:
-        say("nothing was changed" + ("" if planned.blocked else ": the end state was there already"))
+    if not done.files:
+        say("nothing was changed" + ("" if done.plan.blocked else ": the end state was there already"))
         return
-    say(f"patched {count(len(changed), 'file')}; to undo: unhang revert{_place(environment)}")
-    _patch_all(planned)
+    say(f"patched {count(len(done.files), 'file')}; to undo: unhang revert{_place(environment)}")
+    _patch_all(done.files)
 
 
 def overlay(folder: str, modules: Sequence[str], planned: Plan, written: bool) -> None:
@@ -47,23 +49,30 @@ def overlay(folder: str, modules: Sequence[str], planned: Plan, written: bool) -
     say(f"overlay of {count(len(modules), 'module')} in {folder}: {state}")
     if modules:
         say(f"start the job, on every node, with PYTHONPATH={folder} (before what PYTHONPATH holds already)")
-        _patch_all(planned)
+        _patch_all(planned.files)
 
 
-def _patch_all(planned: Plan) -> None:
-    done = {step.target.fix for file in planned.files for step in file.steps}
+def _patch_all(files: Iterable[FilePlan]) -> None:
+    done = {step.target.fix for file in files for step in file.steps}
     if any(catalog.fix(name).manifest["collectives"] for name in done):
         say(report.PATCH_ALL)
 
 
-def reverted(planned: Revert, files: int) -> None:
-    """Print what ``revert`` did, and what it refused."""
+def reverted(planned: Revert) -> None:
+    """Print what ``revert`` did in one root, and what it refused."""
     for note in planned.notes:
         say(f"note: {note}")
     for entry, why, hint in planned.refused:
         say(f"error[edited]: {entry.path}: {why}\n  hint: {hint}")
-    if files or not planned.refused:
-        say(f"reverted {count(files, 'file')}")
+    if planned.files or not planned.refused:
+        say(f"reverted {count(len(planned.files), 'file')} in {planned.root}")
+
+
+def failed(errors: Mapping[str, UnhangError]) -> None:
+    """Report the roots in which nothing was changed, and why; the others are whole."""
+    for root, error in errors.items():
+        say(f"nothing was changed in {root}:")
+        say(report.text_error(error))
 
 
 def made_by_wheel(installations: Sequence[Installation]) -> None:
@@ -93,14 +102,14 @@ def required(reasons: Sequence[str]) -> None:
         say(f"required fix not in place: {reason}")
 
 
-def refused(error: UnhangError, planned: Plan | None) -> None:
+def refused(error: UnhangError, findings: Iterable[Finding]) -> None:
     """Name each file that cannot be written; the error itself names only the first."""
-    if error.code != "not-writable" or planned is None:
+    if error.code != "not-writable":
         return
-    for file in planned.files:
+    for path in dict.fromkeys(finding.seen.path for finding in findings if finding.verdict.verdict == NEEDED):
         # a file is replaced, so its folder must be writable
-        if not os.access(os.path.dirname(file.path), os.W_OK):
-            say(f"not writable here: {file.path}")
+        if not os.access(os.path.dirname(path), os.W_OK):
+            say(f"not writable here: {path}")
 
 
 def unexpected(why: str | None) -> None:
@@ -116,9 +125,9 @@ def warnings(search: Search) -> None:
         say(f"warning: {warning}")
 
 
-def say_if(sentence: str | None) -> None:
-    """Print the sentence, if there is one."""
-    if sentence:
+def say_each(sentences: Iterable[str]) -> None:
+    """Print each of these sentences."""
+    for sentence in sentences:
         say(sentence)
 
 

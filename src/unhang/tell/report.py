@@ -34,6 +34,8 @@ class Report(NamedTuple):
     """The commit of each root that is a checkout."""
     expected: str | None = None
     """The digest that ``--expect-digest`` expects."""
+    failed: Mapping[str, UnhangError] = {}
+    """The roots in which nothing could be written, and why."""
 
 
 def json_report(report: Report) -> str:
@@ -51,15 +53,25 @@ def json_report(report: Report) -> str:
         **({} if report.expected is None else {"expected_digest": report.expected}),
         "interrupted": report.interrupted,
         "warnings": list(report.search.warnings),
+        **({} if report.changed is None else {"roots": [_root(report, root) for root in report.search.roots]}),
         "results": [result(finding, report.changed) for finding in report.findings],
     }
     return json.dumps(document, indent=1)
 
 
+def _root(report: Report, root: str) -> dict[str, Any]:
+    changed = any(path.startswith(os.path.join(root, "")) for path in report.changed or ())
+    error = report.failed.get(root)
+    return {"root": root, "changed": changed, "error": error and _error(error)}
+
+
 def json_error(error: UnhangError) -> str:
     """Return the JSON document of an error."""
-    content = {"code": error.code, "message": error.message, "path": error.path, "hint": error.hint}
-    return json.dumps({"schema": 1, "error": content}, indent=1)
+    return json.dumps({"schema": 1, "error": _error(error)}, indent=1)
+
+
+def _error(error: UnhangError) -> dict[str, str | None]:
+    return {"code": error.code, "message": error.message, "path": error.path, "hint": error.hint}
 
 
 def text_error(error: UnhangError) -> str:

@@ -1,0 +1,65 @@
+"""The roots that a run writes to: each has its own lock, receipt and transaction, and one that fails stops no other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, NamedTuple
+
+from unhang.errors import UnhangError
+from unhang.store import state
+
+if TYPE_CHECKING:
+    from unhang.store.bytecode import Caches
+
+
+class Locked(NamedTuple):
+    """Some roots, of which this process is the only writer."""
+
+    failed: dict[str, UnhangError]
+    """Why a root could not be locked, recovered or written, by root."""
+    recovered: tuple[str, ...]
+    """What was done about runs that had been killed, a sentence each."""
+
+    @contextmanager
+    def failing(self, root: str) -> Iterator[None]:
+        """Note the failure of a root, and go on with the next."""
+        try:
+            yield
+        except UnhangError as error:
+            self.failed[root] = error
+
+
+@contextmanager
+def locked(roots: Iterable[str], caches: Caches) -> Iterator[Locked]:
+    """Be the only writer of these real roots for the length of a `with`, after recovery from runs that were killed.
+
+    Takes the locks in the order of the paths, so that two runs never wait for each other. Raises nothing.
+    """
+    from unhang.store.lock import exclusive  # a run that finds nothing to do needs neither
+    from unhang.store.recovery import recover
+
+    failed: dict[str, UnhangError] = {}
+    recovered = []
+    with ExitStack() as stack:
+        for root in sorted(roots):
+            try:
+                with ExitStack() as one:
+                    one.enter_context(exclusive(state.folder(root)))
+                    recovered.append(recover(state.folder(root), caches))
+                    stack.enter_context(one.pop_all())
+            except UnhangError as error:
+                failed[root] = error
+        yield Locked(failed, tuple(filter(None, recovered)))
+
+
+def tidy(roots: Iterable[str], caches: Caches) -> tuple[str, ...]:
+    """Recover what killed runs left in these roots, and remove their locks; without permission this does nothing.
+
+    Returns what was recovered, a sentence each.
+    """
+    littered = [root for root in roots if state.littered(state.folder(root)) or state.interrupted(state.folder(root))]
+    if not littered:
+        return ()
+    with locked(littered, caches) as done:
+        return done.recovered
