@@ -127,7 +127,7 @@ def test_installed_it_is_applied_and_revert_gives_the_command(how: str, patched:
     assert "verl 0.7.1+unhang.1 was installed from a wheel with the fixes in it" in ran.err
     assert "pip install --force-reinstall --no-deps verl==0.7.1\n" in ran.err
     assert cli.unhang("apply", "--python", env.python).code == 0
-    assert not (env.prefix / "share").exists()
+    assert not (env.site / ".unhang").exists()
     pip = [environments.pip_python(), "-m", "pip", "--python", str(env.python), "uninstall", "-q", "-y", "verl"]
     environments.run(*pip, cwd=tmp_path)
     assert not [path for path in env.site.glob("verl*/**/*") if path.is_file()]

@@ -34,7 +34,7 @@ def refusal(python: str | None, cwd: Path, **environ: str) -> UnhangError:
 
 def test_without_options_and_variables_it_is_our_own(tmp_path: Path) -> None:
     chosen = choose(None, str(tmp_path), {"VIRTUAL_ENV": "", "PATH": "/nowhere"})
-    assert chosen == (sys.executable, sys.prefix, "own interpreter", os.path.join(sys.prefix, "share", "unhang"))
+    assert chosen == (sys.executable, sys.prefix, "own interpreter")
 
 
 def test_the_order(env: Env, tmp_path: Path) -> None:
@@ -48,7 +48,6 @@ def test_the_order(env: Env, tmp_path: Path) -> None:
     def chosen(python: str | None, environ: dict[str, str]) -> tuple[str, str]:
         environment = choose(python, cwd, environ)
         assert environment.python == os.path.join(environment.prefix, "bin", "python")
-        assert environment.state_dir == os.path.join(environment.prefix, "share", "unhang")
         return environment.found_by, environment.prefix
 
     assert chosen(str(prefixes["named"]), environ) == ("--python", str(prefixes["named"]))

@@ -19,7 +19,7 @@ def git(folder: Path, *words: str) -> str:
 
 
 def shown(root: Path) -> str | None:
-    found = Installation("verl", None, str(root), str(root / "verl"), "source", None, ())
+    found = Installation("verl", None, str(root), str(root), str(root / "verl"), "source", None, ())
     return git_info.commits([found]).get(str(root))
 
 

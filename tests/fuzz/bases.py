@@ -86,7 +86,7 @@ def mutate(base: Base, steps: Sequence[Step]) -> bytes:
 def finding_of(source: Source, data: bytes) -> Finding:
     """Return the verdict of `check` on a file of these bytes, without a receipt. Reads no file."""
     target = source.target
-    where = Installation(target.upstream, None, "/fuzz", "/fuzz/package", "source", None, ())
+    where = Installation(target.upstream, None, "/fuzz", "/fuzz", "/fuzz/package", "source", None, ())
     seen = observe_bytes(f"/fuzz/{target.file}", data, target.function, catalog.shape_table().files)
     return Finding(where, target, seen, decide(target, where, seen, catalog.shape_table(), {}, None))
 

@@ -101,7 +101,7 @@ def test_a_file_on_record_is_not_parsed() -> None:
 
 
 def test_where_a_package_keeps_a_file() -> None:
-    core = Installation("megatron-core", None, "/site", "/elsewhere/core", "editable", None, ())
+    core = Installation("megatron-core", None, "/site", "/elsewhere", "/elsewhere/core", "editable", None, ())
     assert file_of(core, "megatron/core/models/gpt.py") == "/elsewhere/core/models/gpt.py"
     assert file_of(gates.installation(Path("/site")), "verl/one.py") == "/site/verl/one.py"
     assert below_package("megatron-lm", "megatron/training/utils.py") == ["utils.py"]

@@ -21,7 +21,7 @@ NOT_RUN = Outcome(BROKEN, "a traceback\nValueError: 7")
 
 
 def report(line: answers.Line, topology: Topology | None = None) -> answers.Report:
-    place = Environment(None, "/site", "--target", "/site/.unhang")
+    place = Environment(None, "/site", "--target")
     return answers.Report(place, "/bin/python", {"python": "3.12.0", "torch": "2.0"}, topology, [line], ["a warning"])
 
 

@@ -18,7 +18,7 @@ def file_plan(root: Path, name: str, before: bytes, after: bytes) -> FilePlan:
 
 
 def searched(folder: Path, python: str | None = None) -> Environment:
-    return Environment(python, str(folder), "--target", "")
+    return Environment(python, str(folder), "--target")
 
 
 def test_the_paths_are_relative_to_the_folder_that_was_searched(tmp_path: Path) -> None:

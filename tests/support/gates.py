@@ -127,7 +127,7 @@ def install(monkeypatch: pytest.MonkeyPatch, table: ShapeTable | None = None) ->
 
 
 def installation(root: Path, version: str | None = "1.0", kind: str = "wheel") -> Installation:
-    return Installation("verl", version, str(root), str(root / "verl"), kind, None, ())
+    return Installation("verl", version, str(root), str(root), str(root / "verl"), kind, None, ())
 
 
 def lay_out(root: Path, files: Mapping[str, str | bytes] = FILES) -> Installation:

@@ -11,7 +11,7 @@ from unhang.rewrite.plan import FilePlan, Plan, Rewritten, plan
 from unhang.shapes import catalog
 from unhang.shapes.catalog import Target
 
-VERL = Installation("verl", "0.7.1", "/site", "/site/verl", "wheel", None, ())
+VERL = Installation("verl", "0.7.1", "/site", "/site", "/site/verl", "wheel", None, ())
 
 
 def file_plan(name: str) -> FilePlan:

@@ -141,7 +141,7 @@ def rewriting_once() -> Iterator[None]:
 
 
 class Stage(NamedTuple):
-    """An environment that is laid out once; runs use a copy, always at the same path, because the receipt names it."""
+    """An environment that is laid out once; runs use a copy, always at the same path."""
 
     home: Path
     pristine: Tree
@@ -174,4 +174,4 @@ def stage(home: Path) -> Stage:
 
 def interrupted(prefix: Path) -> bool:
     """Return whether there is a journal."""
-    return state.interrupted(str(prefix / "share" / "unhang"))
+    return state.interrupted(str(prefix / "site" / ".unhang"))

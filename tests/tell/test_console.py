@@ -8,28 +8,23 @@ from typing import cast
 
 import pytest
 
+from support.receipts import entry
 from unhang.errors import UnhangError
 from unhang.judge.decide import Verdict
 from unhang.judge.findings import Finding
 from unhang.judge.observe import Observation
 from unhang.records import Environment, Installation, Search
-from unhang.rewrite.plan import Blocked, Plan
+from unhang.rewrite.plan import Blocked, FilePlan, Plan
 from unhang.shapes import catalog
-from unhang.store.receipt import Entry, Receipt
+from unhang.store.apply import Applied
+from unhang.store.receipt import Receipt
 from unhang.store.revert import Revert
 from unhang.tell import console
 from unhang.tell.report import Report
 
 FIX = catalog.fix("mtp-cp-deadlock")
-SITE = Environment(None, "/site", "--target", "/site/.unhang")
-VERL = Installation("verl", "0.7.1", "/site", "/site/verl", "source", None, ())
-
-
-class File:
-    """A file of a plan: only its path matters here."""
-
-    def __init__(self, path: str) -> None:
-        self.path, self.steps = path, ()
+SITE = Environment(None, "/site", "--target")
+VERL = Installation("verl", "0.7.1", "/site", "/site", "/site/verl", "source", None, ())
 
 
 def finding(verdict: str, place: Installation = VERL, detail: str = "", hint: str = "see its page") -> Finding:
@@ -38,26 +33,27 @@ def finding(verdict: str, place: Installation = VERL, detail: str = "", hint: st
     return Finding(place, target, seen, Verdict(verdict, None, detail, hint))
 
 
-def plan(*paths: str, blocked: tuple[Blocked, ...] = ()) -> Plan:
-    return cast(Plan, type("", (), {"files": [File(path) for path in paths], "blocked": blocked}))
+def done(files: int, *blocked: Blocked) -> Applied:
+    """Return what ``apply`` did: files with no collectives in them."""
+    plans = tuple(FilePlan(VERL, f"/site/{number}.py", b"", b"", ()) for number in range(files))
+    return Applied(Plan(plans, blocked), plans, {}, ())
 
 
 def stderr(capsys: pytest.CaptureFixture[str]) -> list[str]:
     return capsys.readouterr().err.splitlines()
 
 
-@pytest.fixture
-def planned(monkeypatch: pytest.MonkeyPatch) -> Plan:
-    """Plan three files. The folder of the second is writable; this is made up, because root can write anywhere."""
+def test_each_file_that_cannot_be_replaced_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The folder of the second is writable; this is made up, because root can write anywhere."""
     monkeypatch.setattr(os, "access", lambda path, mode: path.endswith("/two"))
-    return plan(*(f"/{name}/file.py" for name in ("one", "two", "three")))
-
-
-def test_each_file_that_cannot_be_replaced_is_named(planned: Plan, capsys: pytest.CaptureFixture[str]) -> None:
-    console.refused(UnhangError("disk-full", "no"), planned)
-    console.refused(UnhangError("not-writable", "no"), None)
+    found = [finding("needed"), finding("needed"), finding("needed"), finding("applied")]
+    paths = [f"/{name}/file.py" for name in ("one", "two", "three", "four")]
+    found = [one._replace(seen=one.seen._replace(path=path)) for one, path in zip(found, paths)]
+    console.refused(UnhangError("disk-full", "no"), found)
     assert stderr(capsys) == []
-    console.refused(UnhangError("not-writable", "no"), planned)
+    console.refused(UnhangError("not-writable", "no"), found)
     assert stderr(capsys) == ["not writable here: /one/file.py", "not writable here: /three/file.py"]
 
 
@@ -77,21 +73,21 @@ def test_warnings_are_in_the_text_and_in_json_but_on_stderr_only_for_text(
     [
         (SITE, " --target /site"),
         (SITE._replace(found_by="--source"), " --source /site"),
-        (Environment("/venv/bin/python", "/venv", "--python", ""), " --python /venv/bin/python"),
-        (Environment("/venv/bin/python", "/venv", "$VIRTUAL_ENV", ""), ""),
+        (Environment("/venv/bin/python", "/venv", "--python"), " --python /venv/bin/python"),
+        (Environment("/venv/bin/python", "/venv", "$VIRTUAL_ENV"), ""),
     ],
 )
 def test_a_suggested_command_names_the_same_environment(
     environment: Environment, option: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    console.applied(environment, plan("/site/verl/x.py"), ["/site/verl/x.py"])
+    console.applied(environment, done(1))
     assert stderr(capsys) == [f"patched 1 file; to undo: unhang revert{option}"]
     assert console.summary([finding("needed")], environment).endswith(f"; run: unhang apply{option}")
 
 
 def test_apply_that_changes_nothing_says_why_unless_a_fix_is_blocked(capsys: pytest.CaptureFixture[str]) -> None:
-    console.applied(SITE, plan(), [])
-    console.applied(SITE, plan(blocked=(cast(Blocked, None),)), [])
+    console.applied(SITE, done(0))
+    console.applied(SITE, done(0, cast(Blocked, None)))
     assert stderr(capsys) == ["nothing was changed: the end state was there already", "nothing was changed"]
 
 
@@ -114,15 +110,20 @@ def test_a_required_fix_that_is_not_in_place_has_a_sentence_with_the_reason() ->
 
 
 def test_revert_prints_what_it_refuses_and_how_many_files_are_back(capsys: pytest.CaptureFixture[str]) -> None:
-    edited = (cast(Entry, File("/site/x.py")), "edited since", "use --force")
-    undo = Revert((), cast(Receipt, None), (edited,), ("y.py is gone",), ())
-    console.reverted(undo, 0)
+    edited = (entry(relative="x.py"), "edited since", "use --force")
+    undo = Revert("/site", (), Receipt("", ()), (edited,), ("y.py is gone",), ())
+    console.reverted(undo)
     refusal = ["note: y.py is gone", "error[edited]: /site/x.py: edited since", "  hint: use --force"]
     assert stderr(capsys) == refusal
-    console.reverted(undo, 1)
-    assert stderr(capsys) == [*refusal, "reverted 1 file"]
-    console.reverted(undo._replace(refused=(), notes=()), 0)
-    assert stderr(capsys) == ["reverted 0 files"]
+    console.reverted(undo._replace(files=((entry(), b"", b""),)))
+    assert stderr(capsys) == [*refusal, "reverted 1 file in /site"]
+    console.reverted(undo._replace(refused=(), notes=()))
+    assert stderr(capsys) == ["reverted 0 files in /site"]
+
+
+def test_a_root_that_failed_is_named_with_its_error(capsys: pytest.CaptureFixture[str]) -> None:
+    console.failed({"/base": UnhangError("not-writable", "no", hint="run as root")})
+    assert stderr(capsys) == ["nothing was changed in /base:", "error[not-writable]: no", "  hint: run as root"]
 
 
 @pytest.mark.parametrize(

@@ -27,8 +27,8 @@ ENGINE = "verl/workers/engine/megatron/transformer_impl.py"
 FILES = sorted({target.file for fix in catalog.fixes().values() for target in fix.targets})
 # Neighbours, some of which share all of their target files.
 RELEASES = ["0.16.0", "0.16.1", "0.17.0", "0.17.1", "0.18.0", "0.19.0", "0.19.1", "0.19.2"]
-HERE = Environment(None, "/job", "--target", "/job/.unhang")
-COPY = Installation("core", "1.0", "/job", "/job/core", "source", None, ("/old/core",))
+HERE = Environment(None, "/job", "--target")
+COPY = Installation("core", "1.0", "/job", "/job", "/job/core", "source", None, ("/old/core",))
 
 
 def finding(verdict: str, file: str = "core/a.py", *, data: bytes | None = b"", hint: str = "") -> Finding:

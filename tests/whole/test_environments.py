@@ -97,7 +97,8 @@ def test_pip_uninstalls_and_reinstalls_over_a_patched_wheel(tmp_path: Path, comp
     env.pip("uninstall", "-y", "verl")
     left = env.names() - empty
     left_in = {name.rpartition("/")[0] for name in left}
-    assert left_in == {"share/unhang", "share/unhang/pristine"}, "only our receipt is left"
+    site = str(env.site.relative_to(env.prefix))
+    assert left_in == {f"{site}/.unhang", f"{site}/.unhang/pristine"}, "only our receipt is left"
     assert env.unhang("revert").code == 0
     assert env.names() == empty
 
@@ -203,7 +204,7 @@ def test_uvs_hardlinked_cache_and_other_environments_keep_their_bytes(uv: list[s
     sh(*uv, "pip", "uninstall", "--python", one.python, "verl", cwd=tmp_path)
     assert not (one.site / "verl").exists()
     assert one.unhang("revert").code == 0
-    assert not (one.prefix / "share").exists()
+    assert not (one.site / ".unhang").exists()
 
 
 def test_uv_sync_undoes_the_patch_and_check_says_so(uv: list[str], tmp_path: Path) -> None:

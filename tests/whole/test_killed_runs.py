@@ -48,7 +48,7 @@ def tell(capfd: pytest.CaptureFixture[str]) -> Iterator[list[str]]:
 
 
 def is_ours(name: str) -> bool:
-    return name == "share" or name.startswith(("share/", ".unhang-made-share-")) or "/.unhang-" in name
+    return name.startswith("site/.unhang") or "/.unhang-" in name
 
 
 def assert_survives(stage: Stage, prefix: Path, following: str) -> None:
