@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,6 +16,8 @@ import pytest
 import unhang
 from support import cli, environments
 from support.environments import Env
+from support.transactions import in_child
+from unhang.cli.main import main
 from unhang.store import disk
 from unhang.store.lock import exclusive
 
@@ -98,6 +101,30 @@ def test_uv_run_with_keeps_the_receipt(tmp_path: Path) -> None:
     assert "applied" in done
     assert cli.unhang("revert", "--python", env.python).code == 0
     assert cli.tree(env.site) == before
+
+
+def test_the_owner_takes_back_what_root_patched(env: Env) -> None:
+    """As in a container: the image's build patches as root, and the job runs as the owner of the site-packages."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can patch the files of another user, and become that user")
+    before = {name: data[1] for name, data in cli.tree(env.site).items()}
+    assert main(["check", "--target", str(env.site)]) == 1  # so that the child, who may not read them, has the modules
+    for path in (env.site, *env.site.rglob("*")):
+        os.chown(path, 1234, 1234)
+    assert main(["apply", "--target", str(env.site)]) == 0
+
+    def child() -> None:
+        for folder in env.site.parents:  # pytest's own folders are for root alone
+            if folder.stat().st_uid == 0 and str(folder).startswith(tempfile.gettempdir()):
+                folder.chmod(0o755)
+        os.chdir("/")
+        os.setgid(1234)
+        os.setuid(1234)
+        os._exit(main(["revert", "--target", str(env.site)]))
+
+    assert main(["revert", "--target", str(env.site), "--fix", "expert-dp-warmup"]) == 0  # loads what `revert` needs
+    assert in_child(child) == 0
+    assert {name: data[1] for name, data in cli.tree(env.site).items()} == before
 
 
 # Several roots
