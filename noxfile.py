@@ -108,7 +108,7 @@ def builds(session: nox.Session) -> None:
 
 @nox.session(reuse_venv=True)
 def architecture(session: nox.Session) -> None:
-    """Write docs/architecture.md and its picture from the code's imports and docstrings."""
+    """Write docs/architecture.md, with its picture, from the code's imports and docstrings."""
     session.run("python", "-m", "support.architecture", env={"PYTHONPATH": "tests"})
 
 
