@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
+
 from support import rooms
 
 PAGE = rooms.ROOT / "docs" / "architecture.md"
@@ -35,8 +36,8 @@ def page() -> str:
         "",
         "A room is a folder of `src/unhang/`. A room imports only rooms below it; `tests/test_rooms.py` enforces that.",
         "`codemods/`, `patches/` and `compat/` are at the top of the repository; links in `src/unhang/` lead there. An",
-        "arrow in the picture is an import; an arrow is left out where others lead to the same room. The numbers are the",
-        "way of a file.",
+        "arrow in the picture is an import; an arrow is left out where others lead to the same room. The numbers are",
+        "the way of a file.",
         "",
         *picture({*across}),
         "",
