@@ -153,8 +153,8 @@ def prove(session: nox.Session) -> None:
 def upstream(session: nox.Session) -> None:
     """Run an upstream's own tests before and after the fixes, and compare: `-- megatron-lm core_v0.17.1`.
 
-    docs/maintainers/upstream.md says what it needs, and how to read the table. The temporary folder keeps the table as
-    text, JSON and JUnit, and the environments of the upstreams.
+    docs/maintainers/upstream.md says what it needs, and how to read the table. The temporary folder keeps the report as
+    JSON, and the environments of the upstreams.
     """
     install_wheel(session, "test")
     env = {"TMPDIR": tempfile.gettempdir(), "PYTHONPATH": str(HERE / "tests")}
