@@ -108,7 +108,7 @@ def builds(session: nox.Session) -> None:
 
 @nox.session(reuse_venv=True)
 def architecture(session: nox.Session) -> None:
-    """Write docs/architecture.md and its picture from the code's imports and docstrings."""
+    """Write docs/architecture.md, with its picture, from the code's imports and docstrings."""
     session.run("python", "-m", "support.architecture", env={"PYTHONPATH": "tests"})
 
 
@@ -168,8 +168,8 @@ def prove(session: nox.Session) -> None:
 def upstream(session: nox.Session) -> None:
     """Run an upstream's own tests before and after the fixes, and compare: `-- megatron-lm core_v0.17.1`.
 
-    docs/maintainers/upstream.md says what it needs, and how to read the table. The temporary folder keeps the table as
-    text, JSON and JUnit, and the environments of the upstreams.
+    docs/maintainers/upstream.md says what it needs, and how to read the table. The temporary folder keeps the report as
+    JSON, and the environments of the upstreams.
     """
     install_wheel(session, "test")
     env = {"TMPDIR": tempfile.gettempdir(), "PYTHONPATH": str(HERE / "tests")}
