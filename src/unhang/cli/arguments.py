@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Sequence
 
@@ -11,6 +10,7 @@ from unhang import __version__
 from unhang.cli.help import PAGES, TOP, Page
 from unhang.errors import closest
 from unhang.records import UPSTREAMS
+from unhang.tell.terminal import columns
 
 TYPE_CHECKING = False  # `typing` is slow to import
 if TYPE_CHECKING:
@@ -61,12 +61,7 @@ class _Formatter(argparse.HelpFormatter):
     """argparse's formatter, given the width: to find it, argparse imports shutil and three compression modules."""
 
     def __init__(self, prog: str) -> None:
-        columns = os.environ.get("COLUMNS", "")
-        try:
-            width = int(columns) if columns.isdecimal() else os.get_terminal_size(1).columns  # of stdout
-        except OSError:  # stdout is closed, or no terminal
-            width = 0
-        super().__init__(prog, width=(width or 80) - 2)
+        super().__init__(prog, width=(columns(1) or 80) - 2)  # of stdout
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         """Wrap the paragraphs, but not the examples, which are to be pasted."""
