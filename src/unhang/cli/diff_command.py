@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 def run(options: argparse.Namespace) -> int:
     """Run ``unhang diff``: print only the diff on stdout; return 0 if ``apply`` would change nothing, else 1."""
     seen = survey(request(options))
-    console.say(report.environment_line(seen.environment))
+    console.note(report.environment_line(seen.environment))
     console.warnings(seen.search)
+    console.searched(seen.search)
     if seen.interrupted:  # what `apply` will find after recovery is not known yet
         console.say("interrupted: an earlier run was killed halfway; run `unhang apply` or `unhang revert` first")
         return 1
