@@ -27,6 +27,10 @@ class Request(NamedTuple):
     upstreams: tuple[str, ...] = UPSTREAMS
     allow_none: bool = False
     """Whether finding no upstream at all is fine."""
+    as_imported: bool = False
+    """Whether to judge the modules of an overlay on PYTHONPATH, as a job imports them, or the originals."""
+    overlay: str | None = None
+    """``overlay --check``: an overlay that the job has first on PYTHONPATH."""
 
 
 class Environment(NamedTuple):
@@ -72,3 +76,5 @@ class Search(NamedTuple):
     """The real folders that hold the installations, and those on the import path that have a state folder."""
     pycache_prefix: str | None = None
     """``sys.pycache_prefix`` of the interpreter."""
+    overlays: tuple[str, ...] = ()
+    """The folders of the overlays that a job uses, first the one that wins; empty if the originals are judged."""
