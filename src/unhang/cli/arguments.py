@@ -170,6 +170,8 @@ def _revert(parser: argparse.ArgumentParser) -> None:
 
 def _overlay(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", metavar="DIR", help="a new or empty folder, or an overlay to replace")
+    parser.add_argument("--check", action="store_true", help="write nothing; check what a job with DIR imports")
+    parser.set_defaults(expect_digest=None)
     _environment(parser)
     _output(parser, "text", "json", "github")
     _require(parser)
