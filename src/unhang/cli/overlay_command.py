@@ -11,7 +11,7 @@ from unhang.cli.requests import request
 from unhang.deliver import overlay, overlay_folder
 from unhang.deliver.preview import with_rewrites
 from unhang.errors import UnhangError
-from unhang.store.survey import planned, survey
+from unhang.store.survey import planned_without_lock
 from unhang.tell import console
 from unhang.tell.report import Report
 
@@ -19,18 +19,17 @@ from unhang.tell.report import Report
 def run(options: argparse.Namespace) -> int:
     """Return 0 if a job with ``PYTHONPATH=DIR`` has every needed fix, 1 if one is blocked or missing.
 
-    With ``--check`` nothing is written. Raises UnhangError ``interrupted``, and as ``survey.survey``,
-    ``survey.planned`` and ``overlay_folder.write`` do.
+    With ``--check`` nothing is written. Raises UnhangError ``interrupted``, and as
+    ``survey.planned_without_lock`` and ``overlay_folder.write`` do.
     """
     wanted = request(options)
     if options.check:
         return check(options, wanted._replace(as_imported=True, overlay=options.folder))
-    seen = survey(wanted)
-    if seen.interrupted:  # some of the originals may be about to change
+    seen, plan = planned_without_lock(wanted, unverified=options.unverified)
+    if plan is None:  # some of the originals may be about to change
         hint = "run unhang apply or unhang revert where it can be written, then this again"
         message = "an earlier run on this environment was interrupted"
         raise UnhangError("interrupted", message, path=seen.environment.prefix, hint=hint)
-    plan = planned(seen, unverified=options.unverified)
     composed = overlay.compose(plan.files)
     folder = os.path.abspath(options.folder)
     written = overlay_folder.write(folder, composed)

@@ -109,8 +109,7 @@ def record_changes(files: Iterable[tuple[Entry, bytes, str | None]]) -> list[Fil
         if entry.record is None:
             continue
         if entry.record not in before:
-            with disk.about(entry.record):
-                found = disk.read(entry.record)
+            found = _read_record(entry.record)
             if found is None:
                 continue  # uninstalled since: nothing lists the file any more
             before[entry.record] = after[entry.record] = found
@@ -123,14 +122,22 @@ def record_changes(files: Iterable[tuple[Entry, bytes, str | None]]) -> list[Fil
     return [FileChange(path, data, after[path]) for path, data in before.items() if after[path] != data]
 
 
+def _read_record(path: str) -> bytes | None:
+    try:
+        return disk.read(path)
+    except OSError as error:
+        message = f"cannot read {path}, whose hashes must be right after a change: {error.strerror}"
+        hint = "nothing was changed; run this as a user who can read it, or reinstall the package"
+        raise UnhangError("unreadable", message, path=path, hint=hint) from error
+
+
 def _entry(file: FilePlan, root: str) -> Entry:
     installation = file.installation
     relative = os.path.relpath(file.path, root)
     record = row = None
     if installation.record is not None:
         record = os.path.join(root, os.path.basename(os.path.dirname(installation.record)), "RECORD")
-        with disk.about(record):
-            row = dist_info.row(disk.read(record) or b"", relative.replace(os.sep, "/"))
+        row = dist_info.row(_read_record(record) or b"", relative.replace(os.sep, "/"))
     return Entry(
         path=file.path,
         relative=relative,

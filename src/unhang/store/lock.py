@@ -26,6 +26,23 @@ def required(state_dir: str) -> str:
     return state_dir
 
 
+def is_held(state_dir: str) -> bool:
+    """Return whether a run is writing here right now. Changes nothing, raises nothing."""
+    try:
+        descriptor = os.open(os.path.join(state_dir, LOCK), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+    return False
+
+
 @contextmanager
 def exclusive(state_dir: str, *, timeout: float = 60.0, hidden: bool = True) -> Iterator[None]:
     """Be the only writer of the root that keeps its state in `state_dir`, for the length of a `with`.
