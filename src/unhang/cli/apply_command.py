@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from unhang.cli.ending import Ending, clause, look_again
 from unhang.cli.requests import request
 from unhang.errors import UnhangError
 from unhang.store import apply as store
 from unhang.store.bytecode import caches
-from unhang.store.roots import tidy
+from unhang.store.roots import journal_left, tidy
 from unhang.store.survey import again, find_some
 from unhang.tell import console
 from unhang.tell.report import Report
 
 if TYPE_CHECKING:
     import argparse
+
+    from unhang.records import Request
+    from unhang.store.apply import Applied
+    from unhang.store.survey import Survey
 
 
 def run(options: argparse.Namespace) -> int:
@@ -28,14 +33,28 @@ def run(options: argparse.Namespace) -> int:
     except UnhangError as error:
         console.refused(error, seen.findings)
         raise
-    console.say_each(done.recovered)
-    if done.files:
-        seen = again(search, wanted)
-    changed = frozenset(file.path for file in done.files)
-    console.results(options.output_format, Report(seen.search, seen.findings, changed, False, failed=done.failed))
-    console.applied(seen.environment, done)
-    unmet = console.unmet(wanted.required, seen.findings, done.plan.blocked)
-    console.blocked(done.plan.blocked)
-    console.failed(done.failed)
-    console.required(unmet)
-    return 1 if done.plan.blocked or unmet or done.failed else 0
+    return _end(seen, done, wanted, options.output_format)
+
+
+def _end(seen: Survey, done: Applied, wanted: Request, output_format: str) -> int:
+    """Report what was done, and return the exit code; raise nothing but KeyboardInterrupt."""
+    ending = Ending(clause(len(done.files), "file", "patched"))
+    interrupted = journal_left(done.left)
+    code = 1 if done.plan.blocked or done.failed or interrupted else 0
+    unmet = [f"{fix} could not be judged" for fix in wanted.required]
+    with ending:
+        console.say_each(done.recovered)
+        if done.files:
+            seen = look_again(ending, seen, wanted, done.files)
+        unmet = console.unmet(wanted.required, seen.findings, done.plan.blocked)
+    with ending:
+        changed = frozenset(file.path for file in done.files)
+        what = Report(seen.search, seen.findings, changed, interrupted, failed=done.failed)
+        console.results(output_format, what)
+    with ending:
+        console.applied(seen.environment, done)
+        console.blocked(done.plan.blocked)
+        console.failed(done.failed)
+        console.left(done.left)
+        console.required(unmet)
+    return 1 if unmet else code

@@ -5,15 +5,16 @@ from __future__ import annotations
 import argparse
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from unhang.cli.ending import Ending, clause
 from unhang.cli.requests import selection
 from unhang.deliver import download, wheel, wheel_output, wheel_report
 from unhang.deliver.wheel import Wheel
 from unhang.deliver.wheel_output import WheelPlan
 from unhang.deliver.wheel_report import Result
-from unhang.errors import UnhangError
+from unhang.errors import UnhangError, described
 from unhang.records import Request
 from unhang.store.survey import planned as plan
 from unhang.store.survey import survey
@@ -38,21 +39,43 @@ def run(options: argparse.Namespace) -> int:
     wanted = selection(options)
     folder = os.path.abspath(options.output)
     results: list[Result] = []
-    with tempfile.TemporaryDirectory(prefix="unhang-wheel-") as work:
+    failed: UnhangError | None = None
+    with tempfile.TemporaryDirectory(prefix="unhang-wheel-", ignore_cleanup_errors=True) as work:
         inputs = list(_inputs(options, work))  # all are checked and planned before one is written
         planned = [(it, _plan(it.wheel, wanted, options.unverified)) for it in inputs]
-        for (requirement, source, notes), todo in planned:
-            results.append(Result(requirement, source, todo, notes, wheel_output.write(source, todo, folder)))
-            if options.output_format == "text":
-                print(wheel_report.text(results[-1]))
+        try:
+            for (requirement, source, notes), todo in planned:
+                results.append(Result(requirement, source, todo, notes, wheel_output.write(source, todo, folder)))
+        except Exception as error:
+            if not _written(results):
+                raise
+            failed = described(error)
+    return _end(results, failed, wanted, options.output_format, work)
+
+
+def _written(results: Iterable[Result]) -> int:
+    return sum(result.output is not None and result.output.written for result in results)
+
+
+def _end(results: Sequence[Result], failed: UnhangError | None, wanted: Request, output_format: str, work: str) -> int:
+    """Report the wheels, and the failure of the next one; return the exit code, raise nothing but KeyboardInterrupt."""
+    ending = Ending(clause(_written(results), "wheel", "written"))
     blocked = [item for result in results for item in result.plan.blocked]
     after = [item for result in results for item in result.plan.findings]
     unmet = console.unmet(wanted.required, after, blocked)
-    if options.output_format == "json":
-        print(wheel_report.document(results, unmet))
-    console.blocked(blocked)
-    console.required(unmet)
-    return 1 if blocked or unmet else 0
+    with ending:
+        if output_format == "json":
+            print(wheel_report.document(results, unmet, failed))
+        else:
+            print(*map(wheel_report.text, results), sep="\n")
+    with ending:
+        if os.path.lexists(work):
+            console.say(f"note: the temporary folder {work} could not be removed")
+        console.blocked(blocked)
+        if failed:
+            console.error(failed)
+        console.required(unmet)
+    return 1 if blocked or unmet or failed else 0
 
 
 def _inputs(options: argparse.Namespace, work: str) -> Iterator[_Input]:

@@ -27,6 +27,8 @@ class Applied(NamedTuple):
     """The roots in which nothing was written, and why."""
     recovered: tuple[str, ...]
     """What was done about runs that had been killed, a sentence each."""
+    left: Mapping[str, Sequence[UnhangError]]
+    """Why something of the run is left in a root where all is in place."""
 
 
 def apply(seen: Survey, request: Request, *, unverified: bool) -> Applied:
@@ -49,13 +51,13 @@ def apply(seen: Survey, request: Request, *, unverified: bool) -> Applied:
             written: list[FilePlan] = []
             for root in sorted(by_root.keys() - held.failed.keys()):
                 with held.failing(root):
-                    write(now.search, root, by_root[root])
+                    held.left[root] += write(now.search, root, by_root[root])
                     written += by_root[root]
-            if held.failed and not written:
-                raise next(iter(held.failed.values()))
-            return Applied(plan, tuple(written), held.failed, held.recovered)
+        if held.failed and not written:
+            raise next(iter(held.failed.values()))
+        return Applied(plan, tuple(written), held.failed, held.recovered, held.left)
     assert plan is not None  # without a plan, the roots are wanted
-    return Applied(plan, (), {}, ())
+    return Applied(plan, (), {}, (), {})
 
 
 def _plan_early(seen: Survey, unverified: bool) -> Plan | None:
@@ -75,10 +77,11 @@ def _by_root(files: Iterable[FilePlan]) -> dict[str, list[FilePlan]]:
     return groups
 
 
-def write(search: Search, root: str, files: Sequence[FilePlan]) -> None:
+def write(search: Search, root: str, files: Sequence[FilePlan]) -> list[UnhangError]:
     """Write the planned files of one root; call it inside `lock.exclusive`, with a plan that was made there.
 
-    Raises UnhangError as `transaction.commit` and `receipt.load` do, with every file as it was.
+    Returns why something of the run is left there. Raises UnhangError as `transaction.commit` and `receipt.load` do,
+    with every file as it was.
     """
     folder = state.folder(root)
     entries = [_entry(file, root) for file in files]
@@ -86,16 +89,20 @@ def write(search: Search, root: str, files: Sequence[FilePlan]) -> None:
     originals = {receipt.sha256(file.before): file.before for file in files}
     changes = [FileChange(file.path, file.before, file.after) for file in files]
     rows = record_changes((entry, file.after, None) for entry, file in zip(entries, files))
-    commit_with_bytecode(search, root, [*changes, *rows, *pristine.changes(folder, merged, originals)])
+    return commit_with_bytecode(search, root, [*changes, *rows, *pristine.changes(folder, merged, originals)])
 
 
-def commit_with_bytecode(search: Search, root: str, changes: Sequence[FileChange]) -> None:
-    """Commit the changes, and recompile what bytecode of their sources the environment's interpreter had."""
+def commit_with_bytecode(search: Search, root: str, changes: Sequence[FileChange]) -> list[UnhangError]:
+    """Commit the changes, and recompile what bytecode of their sources the environment's interpreter had.
+
+    Returns as `write`.
+    """
     found = caches(search)
     compiled = bytecode.survey((change.path for change in changes if change.path.endswith(".py")), found)
-    commit(changes, state_dir=state.folder(root), caches=found)
+    left = commit(changes, state_dir=state.folder(root), caches=found)
     if search.environment.python is not None and compiled:
         bytecode.recompile(search.environment.python, compiled)
+    return [left] if left else []
 
 
 def record_changes(files: Iterable[tuple[Entry, bytes, str | None]]) -> list[FileChange]:

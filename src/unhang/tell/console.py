@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from unhang.find.git_info import commits
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
     from unhang.store.revert import Revert
 
 
+NOTHING = "nothing was changed"
+
+
 def results(output_format: str, what: Report) -> None:
     """Print a report as ``text``, ``json`` or ``github``."""
     if output_format == "json":
@@ -40,7 +44,7 @@ def results(output_format: str, what: Report) -> None:
 def applied(environment: Environment, done: Applied) -> None:
     """Print what ``apply`` did, how to undo it, and that a job must be patched on all of its nodes."""
     if not done.files:
-        note("nothing was changed" + ("" if done.plan.blocked else ": the end state was there already"))
+        note(NOTHING + ("" if done.plan.blocked else ": the end state was there already"))
         return
     note(f"patched {count(len(done.files), 'file')}; to undo: unhang revert{_place(environment)}")
     _patch_all(done.files)
@@ -54,7 +58,7 @@ def would_apply(files: Sequence[FilePlan]) -> None:
 
 def overlay(folder: str, modules: Sequence[str], planned: Plan, written: bool) -> None:
     """Print what an overlay holds, how a job uses it, and that all of its nodes must."""
-    done = "written" if written else "nothing was changed: it was there already"
+    done = "written" if written else f"{NOTHING}: it was there already"
     note(f"overlay of {count(len(modules), 'module')} in {folder}: {done}")
     if modules:
         note(f"start the job, on every node, with PYTHONPATH={folder} (before what PYTHONPATH holds already)")
@@ -79,9 +83,26 @@ def reverted(planned: Revert) -> None:
 
 def failed(errors: Mapping[str, UnhangError]) -> None:
     """Report the roots in which nothing was changed, and why; the others are whole."""
-    for root, error in errors.items():
-        say(f"nothing was changed in {root}:")
-        say(report.text_error(error))
+    for root, found in errors.items():
+        is_half_done = state.interrupted(state.folder(root))
+        say(f"interrupted in {root}:" if is_half_done else f"nothing was changed in {root}:")
+        error(found)
+
+
+def left(errors: Mapping[str, Sequence[UnhangError]]) -> None:
+    """Report what a run could not remove after everything was in place."""
+    for found in errors.values():
+        for one in found:
+            error(one)
+
+
+def error(found: UnhangError) -> None:
+    """Report an error; with UNHANG_DEBUG, its traceback too."""
+    if os.environ.get("UNHANG_DEBUG"):
+        import traceback
+
+        say("".join(traceback.format_exception(found)))
+    say(report.text_error(found))
 
 
 def made_by_wheel(installations: Sequence[Installation]) -> None:
@@ -156,7 +177,8 @@ def note(line: str) -> None:
 
 def say(line: str) -> None:
     """Print a line for people on stderr, apart from the data on stdout; wrapped on a terminal."""
-    print(terminal.wrapped(line, terminal.width(sys.stderr)), file=sys.stderr, flush=True)
+    with suppress(OSError, ValueError):  # stderr is full or closed: the exit code still tells
+        print(terminal.wrapped(line, terminal.width(sys.stderr)), file=sys.stderr, flush=True)
 
 
 def show(text: str) -> None:

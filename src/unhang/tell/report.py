@@ -18,7 +18,15 @@ from unhang.tell import terminal
 
 REVERTED = "reverted"
 """What the text says of a function that `revert` took back, in place of its verdict."""
-COLOURS = {NEEDED: "33", APPLIED: "32", FIXED_UPSTREAM: "32", DRIFTED: "31", UNLISTED: "31", NOT_AFFECTED: "2", REVERTED: "36"}
+COLOURS = {
+    NEEDED: "33",
+    APPLIED: "32",
+    FIXED_UPSTREAM: "32",
+    DRIFTED: "31",
+    UNLISTED: "31",
+    NOT_AFFECTED: "2",
+    REVERTED: "36",
+}
 PATCH_ALL = (
     "Patch every node of a job, or none: the rewrites change which collectives a rank issues, and a job whose nodes "
     "are only partly patched can hang."
@@ -70,15 +78,16 @@ def json_report(report: Report) -> str:
 def _root(report: Report, root: str) -> dict[str, Any]:
     changed = any(path.startswith(os.path.join(root, "")) for path in report.changed or ())
     error = report.failed.get(root)
-    return {"root": root, "changed": changed, "error": error and _error(error)}
+    return {"root": root, "changed": changed, "error": error and fields(error)}
 
 
 def json_error(error: UnhangError) -> str:
     """Return the JSON document of an error."""
-    return json.dumps({"schema": 1, "error": _error(error)}, indent=1)
+    return json.dumps({"schema": 1, "error": fields(error)}, indent=1)
 
 
-def _error(error: UnhangError) -> dict[str, str | None]:
+def fields(error: UnhangError) -> dict[str, str | None]:
+    """Return an error as JSON has it."""
     return {"code": error.code, "message": error.message, "path": error.path, "hint": error.hint}
 
 
@@ -127,7 +136,7 @@ def text_report(report: Report, *, colour: bool, width: int = 0) -> str:
         for finding in group:
             lines += entry(finding, _word(report, finding), _changed(report, finding), colour=colour, width=width)
     if report.interrupted:
-        why = "interrupted: an earlier run was killed halfway; `unhang apply` or `unhang revert` settles it"
+        why = "interrupted: a run did not get to its end; `unhang apply` or `unhang revert` settles it"
         lines += ["", terminal.wrapped(why, width)]
     return "\n".join(lines)
 
