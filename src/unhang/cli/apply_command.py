@@ -33,7 +33,7 @@ def run(options: argparse.Namespace) -> int:
         seen = again(search, wanted)
     changed = frozenset(file.path for file in done.files)
     console.results(options.output_format, Report(seen.search, seen.findings, changed, False, failed=done.failed))
-    console.applied(seen.environment, done)
+    console.applied(wanted, done, seen.receipts)
     unmet = console.unmet(wanted.required, seen.findings, done.plan.blocked)
     console.blocked(done.plan.blocked)
     console.failed(done.failed)

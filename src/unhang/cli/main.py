@@ -72,8 +72,10 @@ def _command(name: str) -> Callable[[argparse.Namespace], int]:
 
 
 def _fail(error: UnhangError, options: argparse.Namespace) -> int:
+    from unhang.cli.requests import hinted
     from unhang.tell import report
 
+    error = hinted(error, options)
     if getattr(options, "output_format", "text") == "json":
         print(report.json_error(error))
     print(report.text_error(error), file=sys.stderr)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import tempfile
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -17,6 +18,7 @@ from unhang.errors import UnhangError
 from unhang.records import Request
 from unhang.store.survey import planned as plan
 from unhang.store.survey import survey
+from unhang.suggest import line
 from unhang.tell import console
 
 
@@ -34,8 +36,9 @@ def run(options: argparse.Namespace) -> int:
     Raises UnhangError as ``download.fetch``, ``wheel.load``, ``wheel.unpack`` and ``wheel_output.write`` do.
     """
     if not options.requirements and not options.requirement_files:
-        raise UnhangError("bad-option", "no wheel was requested", hint="unhang wheel megatron-core==0.17.1 -o DIR")
-    wanted = selection(options)
+        example = line("unhang", "wheel", "megatron-core==0.17.1", "-o", options.output)
+        raise UnhangError("bad-option", "no wheel was requested", hint=f"`{example}`")
+    wanted = selection(options)._replace(writer=_command(options))
     folder = os.path.abspath(options.output)
     results: list[Result] = []
     with tempfile.TemporaryDirectory(prefix="unhang-wheel-") as work:
@@ -53,6 +56,14 @@ def run(options: argparse.Namespace) -> int:
     console.blocked(blocked)
     console.required(unmet)
     return 1 if blocked or unmet else 0
+
+
+def _command(options: argparse.Namespace) -> tuple[str, ...]:
+    """Return the command as given, without what chooses the fixes: a suggested command repeats it."""
+    words = ["wheel", *options.requirements, *(word for name in options.requirement_files for word in ("-r", name))]
+    words += ["-o", options.output, *(["--python-version", options.python_version] if options.python_version else [])]
+    words += options.pip_options
+    return tuple(re.sub("(?<=://)[^/@]+(?=@)", "****", word) for word in words)  # a log must not get a password
 
 
 def _inputs(options: argparse.Namespace, work: str) -> Iterator[_Input]:

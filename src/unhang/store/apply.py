@@ -15,6 +15,7 @@ from unhang.store.receipt import Entry, Fixed
 from unhang.store.roots import locked
 from unhang.store.survey import Survey, again, planned
 from unhang.store.transaction import FileChange, commit
+from unhang.suggest import hinted
 
 
 class Applied(NamedTuple):
@@ -53,7 +54,8 @@ def apply(seen: Survey, request: Request, *, unverified: bool) -> Applied:
                     written += by_root[root]
             if held.failed and not written:
                 raise next(iter(held.failed.values()))
-            return Applied(plan, tuple(written), held.failed, held.recovered)
+            failed = {root: hinted(error, request) for root, error in held.failed.items()}
+            return Applied(plan, tuple(written), failed, held.recovered)
     assert plan is not None  # without a plan, the roots are wanted
     return Applied(plan, (), {}, ())
 

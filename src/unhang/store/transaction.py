@@ -155,5 +155,5 @@ def _undo(state_dir: str, journal: Journal, caches: Caches, error: BaseException
 
 
 def _interrupted(message: str, state_dir: str) -> UnhangError:
-    hint = "run unhang apply or unhang revert: each first finishes that run or rolls it back"
+    hint = "run `unhang apply` or `unhang revert`: each first finishes that run or rolls it back"
     return UnhangError("interrupted", message, path=state_dir, hint=hint)

@@ -7,11 +7,11 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from unhang import suggest
 from unhang.find.git_info import commits
 from unhang.judge.decide import NEEDED
 from unhang.judge.findings import Finding
-from unhang.local_version import plain_version
-from unhang.records import Environment, Installation, Search
+from unhang.records import Environment, Request, Search
 from unhang.shapes import catalog
 from unhang.tell import report
 from unhang.tell.report import Report
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from unhang.errors import UnhangError
     from unhang.rewrite.plan import Blocked, FilePlan, Plan
     from unhang.store.apply import Applied
+    from unhang.store.receipt import Receipt
     from unhang.store.revert import Revert
 
 
@@ -34,12 +35,27 @@ def results(output_format: str, what: Report) -> None:
         warnings(what.search)
 
 
-def applied(environment: Environment, done: Applied) -> None:
-    """Print what ``apply`` did, how to undo it, and that a job must be patched on all of its nodes."""
+def applied(request: Request, done: Applied, receipts: Iterable[Receipt]) -> None:
+    """Print what ``apply`` did, how to undo it, and that a job must be patched on all of its nodes.
+
+    ``receipts`` are those that it left.
+    """
     if not done.files:
         say("nothing was changed" + ("" if done.plan.blocked else ": the end state was there already"))
         return
-    say(f"patched {count(len(done.files), 'file')}; to undo: unhang revert{_place(environment)}")
+    wrote = {
+        (file.installation.real_root, file.installation.upstream, step.target.fix)
+        for file in done.files
+        for step in file.steps
+    }
+    listed = {
+        (entry.root, entry.upstream, fixed.fix)
+        for receipt in receipts
+        for entry in receipt.files
+        for fixed in entry.fixes
+    }
+    undo = " && ".join(suggest.undo(request, wrote, listed))
+    say(f"patched {count(len(done.files), 'file')}; to undo: {undo}")
     _patch_all(done.files)
 
 
@@ -48,7 +64,8 @@ def overlay(folder: str, modules: Sequence[str], planned: Plan, written: bool) -
     state = "written" if written else "nothing was changed: it was there already"
     say(f"overlay of {count(len(modules), 'module')} in {folder}: {state}")
     if modules:
-        say(f"start the job, on every node, with PYTHONPATH={folder} (before what PYTHONPATH holds already)")
+        variable = f"PYTHONPATH={suggest.line(folder)}"
+        say(f"start the job, on every node, with {variable} (before what PYTHONPATH holds already)")
         _patch_all(planned.files)
 
 
@@ -75,14 +92,20 @@ def failed(errors: Mapping[str, UnhangError]) -> None:
         say(report.text_error(error))
 
 
-def made_by_wheel(installations: Sequence[Installation]) -> None:
-    """Name the installations whose wheel already held the rewrites, and how to install the plain release."""
-    for folder in dict.fromkeys(os.path.basename(os.path.dirname(place.record or "")) for place in installations):
-        name, _, version = folder.removesuffix(".dist-info").rpartition("-")
-        plain = plain_version(version)
-        if plain != version:
-            say(f"{name} {version} was installed from a wheel with the fixes in it (unhang wheel)")
-            say(f"  hint: install the plain release: pip install --force-reinstall --no-deps {name}=={plain}")
+def without_receipt(findings: Iterable[Finding], environment: Environment) -> None:
+    """Name each rewritten file that no receipt lists, and how to have the plain release back."""
+    from unhang.tell import reinstall  # `check` needs none of what that imports
+
+    files: dict[str, list[str]] = {}
+    for finding in findings:
+        place, path = finding.installation, os.path.realpath(finding.seen.path)
+        group = files.setdefault(reinstall.advice(place, environment, path), [])
+        if path not in group:
+            group.append(path)
+    for advice, paths in files.items():
+        for path in paths:
+            say(f"patched, and no receipt has its original bytes: {path}")
+        say(f"  hint: {advice}")
 
 
 def blocked(items: Sequence[Blocked]) -> None:
@@ -172,7 +195,7 @@ def unmet(required: Sequence[str], findings: Sequence[Finding], items: Sequence[
     return sentences
 
 
-def summary(findings: Sequence[Finding], environment: Environment) -> str:
+def summary(findings: Sequence[Finding], request: Request) -> str:
     """Return one line: what is left to do, and the next command."""
     if not findings:
         return "nothing to judge: no installation here has a target of these fixes"
@@ -184,12 +207,5 @@ def summary(findings: Sequence[Finding], environment: Environment) -> str:
     if not todo:
         return f"nothing left to do {digest}"
     counts = ", ".join(f"{len(places)} {verdict}" for verdict, places in sorted(todo.items()))
-    next_ = f"run: unhang apply{_place(environment)}" if "needed" in todo else "see the hints above"
+    next_ = f"run: {suggest.command('apply', request)}" if "needed" in todo else "see the hints above"
     return f"{counts} {digest}; {next_}"
-
-
-def _place(environment: Environment) -> str:
-    """Return the option that names this environment in another command."""
-    if environment.found_by in ("--target", "--source"):
-        return f" {environment.found_by} {environment.prefix}"
-    return f" --python {environment.python}" if environment.found_by == "--python" else ""

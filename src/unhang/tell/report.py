@@ -13,7 +13,8 @@ from unhang.errors import UnhangError
 from unhang.judge.decide import APPLIED, DRIFTED, FIXED_UPSTREAM, NEEDED, NOT_AFFECTED, UNLISTED, URGENCY
 from unhang.judge.findings import Finding
 from unhang.judge.observe import Observation
-from unhang.records import Environment, Search
+from unhang.records import Environment, Request, Search
+from unhang.suggest import complete
 
 COLOURS = {NEEDED: "33", APPLIED: "32", FIXED_UPSTREAM: "32", DRIFTED: "31", UNLISTED: "31", NOT_AFFECTED: "2"}
 PATCH_ALL = (
@@ -36,6 +37,8 @@ class Report(NamedTuple):
     """The digest that ``--expect-digest`` expects."""
     failed: Mapping[str, UnhangError] = {}
     """The roots in which nothing could be written, and why."""
+    request: Request = Request()
+    """What was asked for, which a suggested command repeats."""
 
 
 def json_report(report: Report) -> str:
@@ -114,7 +117,8 @@ def text_report(report: Report, *, colour: bool) -> str:
         lines += [f"  shadows {other}" for other in installation.shadowed]
         lines += [_line(finding, report.changed, colour) for finding in group]
     if report.interrupted:
-        lines += ["", "interrupted: an earlier run was killed halfway; `unhang apply` or `unhang revert` settles it"]
+        line = "interrupted: an earlier run was killed halfway; `unhang apply` or `unhang revert` settles it"
+        lines += ["", complete(line, report.request)]
     return "\n".join(lines)
 
 
