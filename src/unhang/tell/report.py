@@ -180,8 +180,8 @@ def entry(finding: Finding, word: str, changed: str = "", *, colour: bool, width
     """Return the lines about one finding: a word, such as its verdict, then where it is, its detail and its hint."""
     target, verdict = finding.target, finding.verdict
     indent = "    " if 0 < width < terminal.NARROW else " " * 18
-    where = "  ".join(filter(None, (target.file, target.function, changed)))
-    lines = terminal.flow(f"  {word:<14}  {target.fix:<24}", (where, verdict.detail), width, indent)
+    parts = f"{target.file}  {target.function}", changed, verdict.detail
+    lines = terminal.flow(f"  {word:<14}  {target.fix:<24}", parts, width, indent)
     if verdict.hint and verdict.verdict in (DRIFTED, UNLISTED):
         lines += terminal.folded(f"{indent}hint: {verdict.hint}", width, indent)
     return [terminal.painted(lines[0], word, COLOURS[word]), *lines[1:]] if colour else lines

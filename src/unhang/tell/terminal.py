@@ -60,9 +60,9 @@ def colour(stream: TextIO) -> bool:
     return bool(os.environ.get("FORCE_COLOR")) or rewrites(stream)
 
 
-def painted(line: str, word: str, code: str) -> str:
-    """Return a line with the first such word in a colour."""
-    return line.replace(word, f"\x1b[{code}m{word}\x1b[0m", 1)
+def painted(text: str, word: str, code: str) -> str:
+    """Return a text with the first such word in a colour."""
+    return text.replace(word, f"\x1b[{code}m{word}\x1b[0m", 1)
 
 
 def wrapped(text: str, width: int) -> str:
@@ -93,7 +93,7 @@ def folded(line: str, width: int, indent: str) -> list[str]:
     import re
     import textwrap  # here: most runs need neither
 
-    whole = re.sub(_COMMAND, lambda command: command[0].replace(" ", "\0"), line)
+    whole = re.sub(_COMMAND, lambda command: command[0].replace(" ", "\0"), line.lstrip())
     lines = textwrap.wrap(
         whole, width, initial_indent=_margin(line), subsequent_indent=indent, break_long_words=False,
         break_on_hyphens=False, expand_tabs=False, replace_whitespace=False,
