@@ -77,3 +77,5 @@ class Search(NamedTuple):
     """The real folders that hold the installations, and those on the import path that have a state folder."""
     pycache_prefix: str | None = None
     """``sys.pycache_prefix`` of the interpreter."""
+    path: tuple[str, ...] = ()
+    """The folders that were searched, in order."""

@@ -16,11 +16,17 @@ from unhang.tell.report import Report
 if TYPE_CHECKING:
     import argparse
 
+    from unhang.records import Request
+    from unhang.store.apply import Applied
+    from unhang.store.survey import Survey
+
 
 def run(options: argparse.Namespace) -> int:
     """Run ``unhang apply``: return 0 if the end state is reached, changed or not; 1 if a fix is blocked or missing."""
     wanted = request(options)
     search = find_some(wanted)
+    if options.dry_run:
+        return _dry_run(again(search, wanted), wanted, options)
     console.say_each(tidy(search.roots, caches(search)))
     seen = again(search, wanted)
     try:
@@ -34,6 +40,30 @@ def run(options: argparse.Namespace) -> int:
     changed = frozenset(file.path for file in done.files)
     console.results(options.output_format, Report(seen.search, seen.findings, changed, False, failed=done.failed))
     console.applied(wanted, done, seen.receipts)
+    return _end(seen, done, wanted)
+
+
+def _dry_run(seen: Survey, wanted: Request, options: argparse.Namespace) -> int:
+    """Report what ``apply`` would do, and return its exit code; write nothing, and take no lock.
+
+    Raises UnhangError ``interrupted``, and as ``apply`` would where it may not write.
+    """
+    from unhang.deliver.preview import with_rewrites
+
+    if seen.interrupted:  # `apply` finishes that run, or rolls it back, before it plans
+        hint = "run `unhang apply` or `unhang revert` first"
+        raise UnhangError("interrupted", "an earlier run was killed halfway", path=seen.environment.prefix, hint=hint)
+    done = store.rehearse(seen, unverified=options.unverified)
+    after = with_rewrites(seen.findings, done.files, "")
+    changed = frozenset(file.path for file in done.files)
+    what = Report(seen.search, after, changed, False, failed=done.failed, dry_run=True)
+    console.results(options.output_format, what)
+    console.would_apply(done.files)
+    return _end(seen._replace(findings=tuple(after)), done, wanted)
+
+
+def _end(seen: Survey, done: Applied, wanted: Request) -> int:
+    """Name what is not in place, and return the exit code."""
     unmet = console.unmet(wanted.required, seen.findings, done.plan.blocked)
     console.blocked(done.plan.blocked)
     console.failed(done.failed)

@@ -23,7 +23,7 @@ def run(options: argparse.Namespace) -> int:
     other = report.differs(options.expect_digest, seen.findings)
     left = [finding for finding in seen.findings if not finding.settled]
     if options.output_format == "text":
-        print(f"\n{console.summary(seen.findings, wanted)}")
+        console.show(f"\n{console.summary(seen.findings, wanted)}")
     console.required(unmet)
     console.unexpected(other)
     return 1 if left or unmet or other or seen.interrupted else 0

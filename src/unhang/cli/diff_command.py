@@ -18,8 +18,9 @@ def run(options: argparse.Namespace) -> int:
     """Run ``unhang diff``: print only the diff on stdout; return 0 if ``apply`` would change nothing, else 1."""
     wanted = request(options)
     seen = survey(wanted)
-    console.say(report.environment_line(seen.environment))
+    console.note(report.environment_line(seen.environment))
     console.warnings(seen.search)
+    console.searched(seen.search)
     if seen.interrupted:  # what `apply` will find after recovery is not known yet
         line = "interrupted: an earlier run was killed halfway; run `unhang apply` or `unhang revert` first"
         console.say(complete(line, wanted))

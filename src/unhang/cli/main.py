@@ -12,6 +12,7 @@ from contextlib import suppress
 
 from unhang.cli.arguments import parse
 from unhang.errors import UnhangError
+from unhang.tell.terminal import Settings, settings, width, wrapped
 
 TYPE_CHECKING = False  # `typing` is slow to import
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ def run() -> NoReturn:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run ``unhang`` with these arguments (by default the command line's); return the exit code, and raise nothing."""
     options = parse(arguments)
+    for name in "color", "quiet", "verbose":
+        setattr(settings, name, getattr(options, name, getattr(Settings, name)))
     try:
         code = _command(options.command)(options)
         sys.stdout.flush()
@@ -78,5 +81,5 @@ def _fail(error: UnhangError, options: argparse.Namespace) -> int:
     error = hinted(error, options)
     if getattr(options, "output_format", "text") == "json":
         print(report.json_error(error))
-    print(report.text_error(error), file=sys.stderr)
+    print(wrapped(report.text_error(error), width(sys.stderr)), file=sys.stderr)
     return 2

@@ -40,7 +40,8 @@ def run(options: argparse.Namespace) -> int:
     console.say_each(done.recovered)
     changed = frozenset(entry.path for one in done.done for entry, _, _ in one.files)
     seen = again(search, wanted)
-    console.results(options.output_format, Report(seen.search, seen.findings, changed, False, failed=done.failed))
+    what = Report(seen.search, seen.findings, changed, False, failed=done.failed, reverts=True)
+    console.results(options.output_format, what)
     for one in done.done:
         console.reverted(one)
     console.failed(done.failed)

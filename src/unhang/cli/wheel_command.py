@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import sys
 import tempfile
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -19,7 +20,8 @@ from unhang.records import Request
 from unhang.store.survey import planned as plan
 from unhang.store.survey import survey
 from unhang.suggest import line
-from unhang.tell import console
+from unhang.tell import console, progress, terminal
+from unhang.tell.progress import Step
 
 
 class _Input(NamedTuple):
@@ -41,13 +43,19 @@ def run(options: argparse.Namespace) -> int:
     wanted = selection(options)._replace(writer=_command(options))
     folder = os.path.abspath(options.output)
     results: list[Result] = []
-    with tempfile.TemporaryDirectory(prefix="unhang-wheel-") as work:
-        inputs = list(_inputs(options, work))  # all are checked and planned before one is written
-        planned = [(it, _plan(it.wheel, wanted, options.unverified)) for it in inputs]
+    with tempfile.TemporaryDirectory(prefix="unhang-wheel-") as work, progress.shown() as step:
+        inputs = list(_inputs(options, work, step))  # all are checked and planned before one is written
+        planned = []
+        for it in inputs:
+            step(f"planning {it.wheel.file}")
+            planned.append((it, _plan(it.wheel, wanted, options.unverified)))
         for (requirement, source, notes), todo in planned:
+            step(f"writing {source.file}")
             results.append(Result(requirement, source, todo, notes, wheel_output.write(source, todo, folder)))
+            step("")
             if options.output_format == "text":
-                print(wheel_report.text(results[-1]))
+                colour, width = console.colour(), terminal.width(sys.stdout)
+                print(wheel_report.text(results[-1], colour=colour, width=width))
     blocked = [item for result in results for item in result.plan.blocked]
     after = [item for result in results for item in result.plan.findings]
     unmet = console.unmet(wanted.required, after, blocked)
@@ -66,7 +74,7 @@ def _command(options: argparse.Namespace) -> tuple[str, ...]:
     return tuple(re.sub("(?<=://)[^/@]+(?=@)", "****", word) for word in words)  # a log must not get a password
 
 
-def _inputs(options: argparse.Namespace, work: str) -> Iterator[_Input]:
+def _inputs(options: argparse.Namespace, work: str, step: Step) -> Iterator[_Input]:
     """Load the requested wheels: local files, and downloads into ``work``."""
     how = download.Options(options.python_version, tuple(options.pip_options))
     requests = [[name] for name in options.requirements] + [["-r", name] for name in options.requirement_files]
@@ -76,9 +84,11 @@ def _inputs(options: argparse.Namespace, work: str) -> Iterator[_Input]:
             continue
         folder = os.path.join(work, str(number))
         os.mkdir(folder)
+        step(f"downloading {' '.join(request)}")
         paths, note = download.fetch(request, how, folder)
         if note:
-            console.say(f"note: {note}")
+            step("")
+            console.note(f"note: {note}")
         for path in paths:
             yield _Input(" ".join(request), wheel.load(path), (note,) if note else ())
 

@@ -12,7 +12,7 @@ from unhang.judge.decide import APPLIED, NEEDED
 from unhang.prove.cases import BROKEN, PASSED, Case, Outcome, Topology
 from unhang.records import Environment, Request
 from unhang.suggest import command
-from unhang.tell import report
+from unhang.tell import report, terminal
 
 PROVEN, UNAFFECTED, PATCHED_PASSES = "proven", "unaffected", "patched-passes"
 NOTHING, UNKNOWN, FAILED = "nothing-to-prove", "unknown", "failed"
@@ -101,19 +101,22 @@ def summary(lines: Sequence[Line], request: Request) -> str:
     return f"{counted}; the installed source has the defect; run: {apply}"
 
 
-def text(shown: Report, *, colour: bool) -> str:
-    """Return the answers as text."""
-    lines = [report.environment_line(shown.environment)]
+def text(shown: Report, *, colour: bool, width: int = 0) -> str:
+    """Return the answers as text, wrapped at the width, unless that is 0."""
+    head = [report.environment_line(shown.environment)]
     if shown.versions:
         python, torch = shown.versions["python"], shown.versions["torch"]
-        lines.append(f"run in {shown.python}: Python {python}, torch {torch}, CPU only")
+        head.append(f"run in {shown.python}: Python {python}, torch {torch}, CPU only")
+    lines = [terminal.wrapped("\n".join(head), width)]
     place = None
     for line in shown.lines:
         if place != (line.upstream, line.location):
             place = line.upstream, line.location
-            lines.append(f"\n{line.upstream} {line.version or '(version unknown)'}  {line.location}")
-        lines += _paragraph(line, colour)
-    return "\n".join([*lines, "", summary(shown.lines, shown.request)])
+            name = f"\n{line.upstream} {line.version or '(version unknown)'}  {line.location}"
+            lines.append(terminal.wrapped(name, width))
+        paragraph = terminal.wrapped("\n".join(_paragraph(line)), width)
+        lines.append(terminal.painted(paragraph, line.answer, COLOURS[line.answer]) if colour else paragraph)
+    return "\n".join([*lines, "", terminal.wrapped(summary(shown.lines, shown.request), width)])
 
 
 def document(shown: Report) -> str:
@@ -136,11 +139,9 @@ def _result(line: Line) -> dict[str, Any]:
     return {**line._asdict(), **{name: side and side._asdict() for name, side in sides.items()}}
 
 
-def _paragraph(line: Line, colour: bool) -> list[str]:
-    word = f"{line.answer:<16}"
-    word = f"\x1b[{COLOURS[line.answer]}m{word}\x1b[0m" if colour else word
+def _paragraph(line: Line) -> list[str]:
     about = f"  {line.case}: {line.topology}" if line.case else ""
-    rows = [f"  {word}  {line.fix:<24}  {line.verdict}{about}"]
+    rows = [f"  {line.answer:<16}  {line.fix:<24}  {line.verdict}{about}"]
     installed = {NEEDED: "untouched", APPLIED: "patched"}.get(line.verdict)
     for name, outcome in ("untouched", line.untouched), ("patched", line.patched):
         if outcome is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
@@ -58,6 +59,23 @@ def apply(seen: Survey, request: Request, *, unverified: bool) -> Applied:
             return Applied(plan, tuple(written), failed, held.recovered)
     assert plan is not None  # without a plan, the roots are wanted
     return Applied(plan, (), {}, ())
+
+
+def rehearse(seen: Survey, *, unverified: bool) -> Applied:
+    """Return what `apply` would write, and the roots in which we may not; write nothing, and take no lock.
+
+    Raises UnhangError as `survey.planned` does, or `not-writable` if nothing could be written at all.
+    """
+    plan = planned(seen, unverified=unverified)
+    by_root = _by_root(plan.files)
+    failed = {}
+    for root, files in by_root.items():
+        for path in (state.folder(root), *(file.path for file in files)):
+            if not os.access(os.path.dirname(path), os.W_OK):  # a file is replaced, so its folder must be writable
+                failed[root] = disk.refusal(PermissionError(errno.EACCES, os.strerror(errno.EACCES)), path)
+    if failed and failed.keys() == by_root.keys():
+        raise next(iter(failed.values()))
+    return Applied(plan, tuple(file for file in plan.files if file.installation.real_root not in failed), failed, ())
 
 
 def _plan_early(seen: Survey, unverified: bool) -> Plan | None:

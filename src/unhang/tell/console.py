@@ -13,7 +13,8 @@ from unhang.judge.decide import NEEDED
 from unhang.judge.findings import Finding
 from unhang.records import Environment, Request, Search
 from unhang.shapes import catalog
-from unhang.tell import report
+from unhang.store import state
+from unhang.tell import report, terminal
 from unhang.tell.report import Report
 
 if TYPE_CHECKING:
@@ -31,8 +32,10 @@ def results(output_format: str, what: Report) -> None:
     elif output_format == "github":
         print(report.github_report(what))
     else:
-        print(report.text_report(what._replace(commits=commits(what.search.installations)), colour=colour()))
+        what = what._replace(commits=commits(what.search.installations))
+        print(report.text_report(what, colour=colour(), width=terminal.width(sys.stdout)))
         warnings(what.search)
+    searched(what.search)
 
 
 def applied(request: Request, done: Applied, receipts: Iterable[Receipt]) -> None:
@@ -41,7 +44,7 @@ def applied(request: Request, done: Applied, receipts: Iterable[Receipt]) -> Non
     ``receipts`` are those that it left.
     """
     if not done.files:
-        say("nothing was changed" + ("" if done.plan.blocked else ": the end state was there already"))
+        note("nothing was changed" + ("" if done.plan.blocked else ": the end state was there already"))
         return
     wrote = {
         (file.installation.real_root, file.installation.upstream, step.target.fix)
@@ -55,34 +58,40 @@ def applied(request: Request, done: Applied, receipts: Iterable[Receipt]) -> Non
         for fixed in entry.fixes
     }
     undo = " && ".join(suggest.undo(request, wrote, listed))
-    say(f"patched {count(len(done.files), 'file')}; to undo: {undo}")
+    note(f"patched {count(len(done.files), 'file')}; to undo: {undo}")
     _patch_all(done.files)
+
+
+def would_apply(files: Sequence[FilePlan]) -> None:
+    """Print what ``apply`` would do to these files, and that a job must be patched on all of its nodes."""
+    note(f"would patch {count(len(files), 'file')}; nothing was written")
+    _patch_all(files)
 
 
 def overlay(folder: str, modules: Sequence[str], planned: Plan, written: bool) -> None:
     """Print what an overlay holds, how a job uses it, and that all of its nodes must."""
-    state = "written" if written else "nothing was changed: it was there already"
-    say(f"overlay of {count(len(modules), 'module')} in {folder}: {state}")
+    done = "written" if written else "nothing was changed: it was there already"
+    note(f"overlay of {count(len(modules), 'module')} in {folder}: {done}")
     if modules:
         variable = f"PYTHONPATH={suggest.line(folder)}"
-        say(f"start the job, on every node, with {variable} (before what PYTHONPATH holds already)")
+        note(f"start the job, on every node, with {variable} (before what PYTHONPATH holds already)")
         _patch_all(planned.files)
 
 
 def _patch_all(files: Iterable[FilePlan]) -> None:
     done = {step.target.fix for file in files for step in file.steps}
     if any(catalog.fix(name).manifest["collectives"] for name in done):
-        say(report.PATCH_ALL)
+        note(report.PATCH_ALL)
 
 
 def reverted(planned: Revert) -> None:
     """Print what ``revert`` did in one root, and what it refused."""
-    for note in planned.notes:
-        say(f"note: {note}")
+    for sentence in planned.notes:
+        note(f"note: {sentence}")
     for entry, why, hint in planned.refused:
         say(f"error[edited]: {entry.path}: {why}\n  hint: {hint}")
     if planned.files or not planned.refused:
-        say(f"reverted {count(len(planned.files), 'file')} in {planned.root}")
+        note(f"reverted {count(len(planned.files), 'file')} in {planned.root}")
 
 
 def failed(errors: Mapping[str, UnhangError]) -> None:
@@ -148,22 +157,39 @@ def warnings(search: Search) -> None:
         say(f"warning: {warning}")
 
 
+def searched(search: Search) -> None:
+    """Print with ``-v`` where the search looked, in order, and the receipts that are there."""
+    if terminal.settings.verbose:
+        say_each(f"searched: {folder}" for folder in search.path)
+        receipts = (folder for folder in map(state.folder, search.roots) if state.has_receipt(folder))
+        say_each(f"receipt: {os.path.join(folder, state.RECEIPT)}" for folder in receipts)
+
+
 def say_each(sentences: Iterable[str]) -> None:
     """Print each of these sentences."""
     for sentence in sentences:
         say(sentence)
 
 
+def note(line: str) -> None:
+    """Print a line that ``-q`` leaves out, on stderr."""
+    if not terminal.settings.quiet:
+        say(line)
+
+
 def say(line: str) -> None:
-    """Print a line for people on stderr, apart from the data on stdout."""
-    print(line, file=sys.stderr, flush=True)
+    """Print a line for people on stderr, apart from the data on stdout; wrapped on a terminal."""
+    print(terminal.wrapped(line, terminal.width(sys.stderr)), file=sys.stderr, flush=True)
+
+
+def show(text: str) -> None:
+    """Print text for people on stdout; wrapped on a terminal."""
+    print(terminal.wrapped(text, terminal.width(sys.stdout)))
 
 
 def colour() -> bool:
-    """Return whether to colour stdout: on a terminal, or if FORCE_COLOR is set; never if NO_COLOR is set."""
-    if os.environ.get("NO_COLOR"):
-        return False
-    return bool(os.environ.get("FORCE_COLOR")) or sys.stdout.isatty()
+    """Return whether to colour stdout."""
+    return terminal.colour(sys.stdout)
 
 
 def count(number: int, noun: str) -> str:
