@@ -16,6 +16,7 @@ from unhang.tell.report import Report
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Sequence
 
     from unhang.records import Request
     from unhang.store.apply import Applied
@@ -26,6 +27,8 @@ def run(options: argparse.Namespace) -> int:
     """Run ``unhang apply``: return 0 if the end state is reached, changed or not; 1 if a fix is blocked or missing."""
     wanted = request(options)
     search = find_some(wanted)
+    if options.dry_run:
+        return _dry_run(again(search, wanted), wanted, options)
     console.say_each(tidy(search.roots, caches(search)))
     seen = again(search, wanted)
     try:
@@ -34,6 +37,27 @@ def run(options: argparse.Namespace) -> int:
         console.refused(error, seen.findings)
         raise
     return _end(seen, done, wanted, options.output_format)
+
+
+def _dry_run(seen: Survey, wanted: Request, options: argparse.Namespace) -> int:
+    """Report what ``apply`` would do, and return its exit code; write nothing, and take no lock.
+
+    Raises UnhangError ``interrupted``, and as ``apply`` would where it may not write.
+    """
+    from unhang.deliver.preview import with_rewrites
+
+    if seen.interrupted:  # `apply` finishes that run, or rolls it back, before it plans
+        hint = "run `unhang apply` or `unhang revert` first"
+        raise UnhangError("interrupted", "an earlier run was killed halfway", path=seen.environment.prefix, hint=hint)
+    done = store.rehearse(seen, unverified=options.unverified)
+    after = with_rewrites(seen.findings, done.files, "")
+    unmet = console.unmet(wanted.required, after, done.plan.blocked)
+    changed = frozenset(file.path for file in done.files)
+    what = Report(seen.search, after, changed, False, failed=done.failed, dry_run=True)
+    console.results(options.output_format, what)
+    console.would_apply(done.files)
+    _not_in_place(done, unmet)
+    return 1 if done.plan.blocked or done.failed or unmet else 0
 
 
 def _end(seen: Survey, done: Applied, wanted: Request, output_format: str) -> int:
@@ -52,9 +76,14 @@ def _end(seen: Survey, done: Applied, wanted: Request, output_format: str) -> in
         what = Report(seen.search, seen.findings, changed, interrupted, failed=done.failed)
         console.results(output_format, what)
     with ending:
-        console.applied(seen.environment, done)
-        console.blocked(done.plan.blocked)
-        console.failed(done.failed)
+        console.applied(wanted, done, seen.receipts)
         console.left(done.left)
-        console.required(unmet)
+        _not_in_place(done, unmet)
     return 1 if unmet else code
+
+
+def _not_in_place(done: Applied, unmet: Sequence[str]) -> None:
+    """Name what is not in place, and why."""
+    console.blocked(done.plan.blocked)
+    console.failed(done.failed)
+    console.required(unmet)

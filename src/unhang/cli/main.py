@@ -106,8 +106,11 @@ def _command(name: str) -> Callable[[argparse.Namespace], int]:
 
 
 def _fail(error: UnhangError, options: argparse.Namespace | None) -> int:
+    from unhang.cli.requests import hinted
     from unhang.tell import console, report
 
+    if options is not None:
+        error = hinted(error, options)
     if getattr(options, "output_format", "text") == "json":
         with suppress(OSError, ValueError):  # it may be stdout that failed
             print(report.json_error(error), flush=True)

@@ -21,10 +21,10 @@ def run(options: argparse.Namespace) -> int:
 
     Raises UnhangError ``interrupted``, and as ``survey.survey``, ``survey.planned`` and ``overlay_folder.write`` do.
     """
-    wanted = request(options)
+    wanted = request(options)._replace(writer=("overlay", options.folder))
     seen = survey(wanted)
     if seen.interrupted:  # some of the originals may be about to change
-        hint = "run unhang apply or unhang revert where it can be written, then this again"
+        hint = "run `unhang apply` or `unhang revert` where it can be written, then this again"
         message = "an earlier run on this environment was interrupted"
         raise UnhangError("interrupted", message, path=seen.environment.prefix, hint=hint)
     plan = planned(seen, unverified=options.unverified)

@@ -16,6 +16,7 @@ from unhang.tell.report import Report
 if TYPE_CHECKING:
     import argparse
 
+    from unhang.judge.findings import Finding
     from unhang.records import Request, Search
     from unhang.store.revert import Reverted
 
@@ -31,9 +32,10 @@ def run(options: argparse.Namespace) -> int:
     if not store.has_state(search):
         if recovered:  # there was only an interrupted run, which is now taken back
             return _end(search, store.Reverted((), {}, (), {}), wanted, options.output_format)
-        console.results(options.output_format, Report(search, again(search, wanted).findings, frozenset(), False))
+        seen = again(search, wanted)
+        console.results(options.output_format, Report(search, seen.findings, frozenset(), False))
         console.say(f"nothing to revert: there is no receipt in {', '.join(search.roots)}")
-        console.made_by_wheel(search.installations)
+        console.without_receipt(_unlisted(seen), search.environment)
         return 1
     return _end(search, store.revert(search, wanted, force=options.force), wanted, options.output_format)
 
@@ -46,6 +48,7 @@ def _end(search: Search, done: Reverted, wanted: Request, output_format: str) ->
     with ending:
         console.say_each(done.recovered)
     seen = look_again(ending, Survey(search, (), (), interrupted), wanted)
+    left = [finding for finding in _unlisted(seen) if finding.installation.real_root not in done.failed]
     with ending:
         what = Report(seen.search, seen.findings, changed, interrupted, failed=done.failed, reverts=True)
         console.results(output_format, what)
@@ -54,4 +57,11 @@ def _end(search: Search, done: Reverted, wanted: Request, output_format: str) ->
             console.reverted(one)
         console.failed(done.failed)
         console.left(done.left)
-    return 1 if done.failed or interrupted or any(one.refused for one in done.done) else 0
+        console.without_receipt(left, seen.environment)
+    return 1 if done.failed or interrupted or left or any(one.refused for one in done.done) else 0
+
+
+def _unlisted(seen: Survey) -> list[Finding]:
+    """Return the rewritten functions whose file no receipt lists."""
+    listed = {entry.path for receipt in seen.receipts for entry in receipt.files}
+    return [finding for finding in seen.findings if finding.rewritten and finding.seen.real not in listed]

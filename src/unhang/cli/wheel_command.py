@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
+import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
@@ -18,7 +20,9 @@ from unhang.errors import UnhangError, described
 from unhang.records import Request
 from unhang.store.survey import planned as plan
 from unhang.store.survey import survey
-from unhang.tell import console
+from unhang.suggest import line
+from unhang.tell import console, progress, terminal
+from unhang.tell.progress import Step
 
 
 class _Input(NamedTuple):
@@ -35,16 +39,24 @@ def run(options: argparse.Namespace) -> int:
     Raises UnhangError as ``download.fetch``, ``wheel.load``, ``wheel.unpack`` and ``wheel_output.write`` do.
     """
     if not options.requirements and not options.requirement_files:
-        raise UnhangError("bad-option", "no wheel was requested", hint="unhang wheel megatron-core==0.17.1 -o DIR")
-    wanted = selection(options)
+        example = line("unhang", "wheel", "megatron-core==0.17.1", "-o", options.output)
+        raise UnhangError("bad-option", "no wheel was requested", hint=f"`{example}`")
+    wanted = selection(options)._replace(writer=_command(options))
     folder = os.path.abspath(options.output)
     results: list[Result] = []
     failed: UnhangError | None = None
-    with tempfile.TemporaryDirectory(prefix="unhang-wheel-", ignore_cleanup_errors=True) as work:
-        inputs = list(_inputs(options, work))  # all are checked and planned before one is written
-        planned = [(it, _plan(it.wheel, wanted, options.unverified)) for it in inputs]
+    with (
+        tempfile.TemporaryDirectory(prefix="unhang-wheel-", ignore_cleanup_errors=True) as work,
+        progress.shown() as step,
+    ):
+        inputs = list(_inputs(options, work, step))  # all are checked and planned before one is written
+        planned = []
+        for it in inputs:
+            step(f"planning {it.wheel.file}")
+            planned.append((it, _plan(it.wheel, wanted, options.unverified)))
         try:
             for (requirement, source, notes), todo in planned:
+                step(f"writing {source.file}")
                 results.append(Result(requirement, source, todo, notes, wheel_output.write(source, todo, folder)))
         except Exception as error:
             if not _written(results):
@@ -67,7 +79,8 @@ def _end(results: Sequence[Result], failed: UnhangError | None, wanted: Request,
         if output_format == "json":
             print(wheel_report.document(results, unmet, failed))
         else:
-            print(*map(wheel_report.text, results), sep="\n")
+            colour, width = console.colour(), terminal.width(sys.stdout)
+            print(*(wheel_report.text(result, colour=colour, width=width) for result in results), sep="\n")
     with ending:
         if os.path.lexists(work):
             console.say(f"note: the temporary folder {work} could not be removed")
@@ -78,7 +91,15 @@ def _end(results: Sequence[Result], failed: UnhangError | None, wanted: Request,
     return 1 if blocked or unmet or failed else 0
 
 
-def _inputs(options: argparse.Namespace, work: str) -> Iterator[_Input]:
+def _command(options: argparse.Namespace) -> tuple[str, ...]:
+    """Return the command as given, without what chooses the fixes: a suggested command repeats it."""
+    words = ["wheel", *options.requirements, *(word for name in options.requirement_files for word in ("-r", name))]
+    words += ["-o", options.output, *(["--python-version", options.python_version] if options.python_version else [])]
+    words += options.pip_options
+    return tuple(re.sub("(?<=://)[^/@]+(?=@)", "****", word) for word in words)  # a log must not get a password
+
+
+def _inputs(options: argparse.Namespace, work: str, step: Step) -> Iterator[_Input]:
     """Load the requested wheels: local files, and downloads into ``work``."""
     how = download.Options(options.python_version, tuple(options.pip_options))
     requests = [[name] for name in options.requirements] + [["-r", name] for name in options.requirement_files]
@@ -88,9 +109,11 @@ def _inputs(options: argparse.Namespace, work: str) -> Iterator[_Input]:
             continue
         folder = os.path.join(work, str(number))
         os.mkdir(folder)
+        step(f"downloading {' '.join(request)}")
         paths, note = download.fetch(request, how, folder)
         if note:
-            console.say(f"note: {note}")
+            step("")
+            console.note(f"note: {note}")
         for path in paths:
             yield _Input(" ".join(request), wheel.load(path), (note,) if note else ())
 

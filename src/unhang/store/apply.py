@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
@@ -15,6 +16,7 @@ from unhang.store.receipt import Entry, Fixed
 from unhang.store.roots import locked
 from unhang.store.survey import Survey, again, planned
 from unhang.store.transaction import FileChange, commit
+from unhang.suggest import hinted
 
 
 class Applied(NamedTuple):
@@ -55,9 +57,28 @@ def apply(seen: Survey, request: Request, *, unverified: bool) -> Applied:
                     written += by_root[root]
         if held.failed and not written:
             raise next(iter(held.failed.values()))
-        return Applied(plan, tuple(written), held.failed, held.recovered, held.left)
+        failed = {root: hinted(error, request) for root, error in held.failed.items()}
+        return Applied(plan, tuple(written), failed, held.recovered, held.left)
     assert plan is not None  # without a plan, the roots are wanted
     return Applied(plan, (), {}, (), {})
+
+
+def rehearse(seen: Survey, *, unverified: bool) -> Applied:
+    """Return what `apply` would write, and the roots in which we may not; write nothing, and take no lock.
+
+    Raises UnhangError as `survey.planned` does, or `not-writable` if nothing could be written at all.
+    """
+    plan = planned(seen, unverified=unverified)
+    by_root = _by_root(plan.files)
+    failed = {}
+    for root, files in by_root.items():
+        for path in (state.folder(root), *(file.path for file in files)):
+            if not os.access(os.path.dirname(path), os.W_OK):  # a file is replaced, so its folder must be writable
+                failed[root] = disk.refusal(PermissionError(errno.EACCES, os.strerror(errno.EACCES)), path)
+    if failed and failed.keys() == by_root.keys():
+        raise next(iter(failed.values()))
+    rest = tuple(file for file in plan.files if file.installation.real_root not in failed)
+    return Applied(plan, rest, failed, (), {})
 
 
 def _plan_early(seen: Survey, unverified: bool) -> Plan | None:

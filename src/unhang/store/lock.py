@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from unhang.errors import UnhangError
 from unhang.store import disk, folder
 from unhang.store.state import LOCK
+from unhang.suggest import line
 
 _POLL_S = 0.01, 0.05  # the first pause and the longest: many waiting runs must not slow down the one at work
 
@@ -64,7 +65,7 @@ def _acquire(state_dir: str, timeout: float, hidden: bool) -> int:
             if time.monotonic() >= deadline:
                 raise UnhangError(
                     "locked", f"another unhang has been writing here for {timeout:g} s", path=state_dir,
-                    hint=f"wait for it to end, then run the same command again (see: fuser -v {path})",
+                    hint=f"wait for it to end, then run the same command again (see: {line('fuser', '-v', path)})",
                 ) from None  # fmt: skip
         except OSError as error:
             raise _refused(error, path) from error

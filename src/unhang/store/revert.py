@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from unhang import suggest
 from unhang.errors import UnhangError
 from unhang.judge.observe import below_package, file_of
 from unhang.records import Request, Search
@@ -84,7 +85,8 @@ def revert(search: Search, request: Request, *, force: bool = False) -> Reverted
                 done.append(one)
     if held.failed and not any(one.files for one in done):
         raise next(iter(held.failed.values()))
-    return Reverted(tuple(done), held.failed, held.recovered, held.left)
+    failed = {root: suggest.hinted(error, request) for root, error in held.failed.items()}
+    return Reverted(tuple(done), failed, held.recovered, held.left)
 
 
 def plan_revert(search: Search, root: str, found: Receipt, request: Request, *, force: bool = False) -> Revert:
@@ -102,7 +104,7 @@ def plan_revert(search: Search, root: str, found: Receipt, request: Request, *, 
             _check_place(search, entry)
             kept = tuple(fixed for fixed in entry.fixes if fixed.fix not in request.fixes)
             if len(kept) < len(entry.fixes):
-                one = _plan_file(entry, kept, force)
+                one = _plan_file(entry, kept, request, force)
         planned.append(one)
     return Revert(
         root=root,
@@ -114,7 +116,7 @@ def plan_revert(search: Search, root: str, found: Receipt, request: Request, *, 
     )
 
 
-def _plan_file(entry: Entry, kept: tuple[Fixed, ...], force: bool) -> _FileRevert:
+def _plan_file(entry: Entry, kept: tuple[Fixed, ...], request: Request, force: bool) -> _FileRevert:
     with disk.about(entry.path):
         now = disk.read(entry.path)
     if now is None:
@@ -125,8 +127,9 @@ def _plan_file(entry: Entry, kept: tuple[Fixed, ...], force: bool) -> _FileRever
             None, note=f"{entry.path} was reinstalled or restored since; none of our changes are left in it"
         )
     if is_edited and not force:
-        hint = f"run `unhang revert --force`, which keeps your version as {_free_name(entry.path)}; "
-        hint += f"or undo your own change, or reinstall {entry.upstream}, then run `unhang revert`"
+        forced, plain = suggest.command("revert", request, "--force"), suggest.command("revert", request)
+        hint = f"run `{forced}`, which keeps your version as {_free_name(entry.path)}; "
+        hint += f"or undo your own change, or reinstall {entry.upstream}, then run `{plain}`"
         refused = (entry, "edited since it was patched: reverting would destroy that edit", hint)
         return _FileRevert(entry, refused=refused)
     after = _without(pristine.read(entry), entry, kept)
@@ -169,7 +172,8 @@ def _without(original: bytes, entry: Entry, kept: tuple[Fixed, ...]) -> bytes:
     try:
         return rewrite(original, steps).data
     except RewriteError as error:
-        hint = "revert all fixes of this file: run `unhang revert`, then apply the ones to keep"
+        fixes = " ".join(f"--fix {name}" for name in dict.fromkeys(fixed.fix for fixed in entry.fixes))
+        hint = f"revert all fixes of this file: run `unhang revert {fixes}`, then apply the ones to keep"
         message = f"{error.target.fix} cannot be kept: {error}"
         raise UnhangError("cannot-keep", message, path=entry.path, hint=hint) from error
 

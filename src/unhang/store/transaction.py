@@ -19,7 +19,7 @@ from unhang.store.journal import File, Journal, compose, digest, render
 from unhang.store.state import DONE, INTENT, JOURNAL_DRAFT, READY, interrupted
 from unhang.store.steps import advance, changed, clean, roll_back, roll_forward
 
-_RECOVERY = "run unhang apply or unhang revert: each first finishes that run or rolls it back"
+_RECOVERY = "run `unhang apply` or `unhang revert`: each first finishes that run or rolls it back"
 
 
 class FileChange(NamedTuple):
