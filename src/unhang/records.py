@@ -31,6 +31,11 @@ class Request(NamedTuple):
     """Whether to judge the modules of an overlay on PYTHONPATH, as a job imports them, or the originals."""
     overlay: str | None = None
     """``overlay --check``: an overlay that the job has first on PYTHONPATH."""
+    chosen: tuple[tuple[str, str], ...] = ()
+    """The options that chose fixes and upstreams, as given, such as ``("--skip", ID)``: a suggested command repeats
+    them."""
+    writer: tuple[str, ...] = ("apply",)
+    """The command that brings the fixes into place, with its own arguments: ``overlay DIR``, ``wheel REQ -o DIR``."""
 
 
 class Environment(NamedTuple):
@@ -76,5 +81,7 @@ class Search(NamedTuple):
     """The real folders that hold the installations, and those on the import path that have a state folder."""
     pycache_prefix: str | None = None
     """``sys.pycache_prefix`` of the interpreter."""
+    path: tuple[str, ...] = ()
+    """The folders that were searched, in order."""
     overlays: tuple[str, ...] = ()
     """The folders of the overlays that a job uses, first the one that wins; empty if the originals are judged."""

@@ -9,6 +9,7 @@ import pytest
 
 from unhang.cli.arguments import parse
 
+COMMON = "-h --help -q --quiet -v --verbose --color"
 COMMANDS = ("check", "apply", "diff", "revert", "overlay", "wheel", "prove", "list", "explain", "matrix")
 
 
@@ -42,8 +43,8 @@ def test_help_and_an_unknown_command_name_all_commands(capsys: pytest.CaptureFix
     [
         ("check", "--python --target --source --script --allow-none --fix --skip --upstream --expect-digest "
          "--output-format --require"),
-        ("apply", "--python --target --source --script --allow-none --fix --skip --upstream --output-format --require "
-         "--unverified"),
+        ("apply", "--python --target --source --script --allow-none --fix --skip --upstream --dry-run --output-format "
+         "--require --unverified"),
         ("diff", "--python --target --source --script --allow-none --fix --skip --upstream --unverified"),
         ("revert", "--python --target --source --script --allow-none --fix --skip --upstream --output-format --force"),
         ("overlay", "--python --target --source --script --allow-none --fix --skip --upstream --output-format "
@@ -63,7 +64,7 @@ def test_the_help_of_a_command_has_all_its_options(
 ) -> None:
     code, out, err = stopped(capsys, command, "--help")
     assert (code, err) == (0, "")
-    assert set(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", out)) == {"-h", "--help", *options.split()}
+    assert set(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", out)) == {*COMMON.split(), *options.split()}
 
 
 @pytest.mark.parametrize("width", [80, 120])
@@ -77,6 +78,8 @@ def test_help_fits_the_width(width: int, monkeypatch: pytest.MonkeyPatch, capsys
     ("arguments", "message"),
     [
         (["check", "--target", "a", "--python", "b"], "not allowed with argument"),
+        (["list", "-q", "--verbose"], "not allowed with argument -q/--quiet"),
+        (["list", "--color", "yes"], "invalid choice: 'yes'"),
         (["check", "--output-format", "yaml"], "invalid choice: 'yaml'"),
         (["diff", "--output-format", "json"], "unrecognized arguments"),
         (["check", "--upstream", "megatron"], "invalid choice: 'megatron'"),
@@ -96,6 +99,17 @@ def test_help_fits_the_width(width: int, monkeypatch: pytest.MonkeyPatch, capsys
 def test_wrong_usage_exits_with_2(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = stopped(capsys, *arguments)
     assert (code, out, message in err) == (2, "", True), err
+
+
+@pytest.mark.parametrize("command", ["check", "list", "explain FIX", "wheel -o DIR", "overlay DIR", "matrix", "prove"])
+def test_every_command_can_say_less_or_more_and_in_colour(command: str) -> None:
+    def said(*words: str) -> tuple[bool, bool, str]:
+        options = parse([*command.split(), *words])
+        return options.quiet, options.verbose, options.color
+
+    assert said() == (False, False, "auto")
+    assert said("-q", "--color", "never") == said("--quiet", "--color=never") == (True, False, "never")
+    assert said("-v", "--color", "always") == said("--verbose", "--color=always") == (False, True, "always")
 
 
 def test_pips_options_keep_their_order() -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Callable, Sequence
 
 from unhang import __version__
 from unhang.records import UPSTREAMS
+from unhang.tell.terminal import columns
 
 TYPE_CHECKING = False  # `typing` is slow to import
 if TYPE_CHECKING:
@@ -51,12 +51,7 @@ class _Formatter(argparse.HelpFormatter):
     """argparse's formatter, given the width: to find it, argparse imports shutil and three compression modules."""
 
     def __init__(self, prog: str) -> None:
-        columns = os.environ.get("COLUMNS", "")
-        try:
-            width = int(columns) if columns.isdecimal() else os.get_terminal_size(1).columns  # of stdout
-        except OSError:  # stdout is closed, or no terminal
-            width = 0
-        super().__init__(prog, width=(width or 80) - 2)
+        super().__init__(prog, width=(columns(1) or 80) - 2)  # of stdout
 
 
 class _Parser(argparse.ArgumentParser):
@@ -76,7 +71,9 @@ def _parser(command: str) -> argparse.ArgumentParser:
     subparsers = parser.add_subparsers(required=True, metavar="COMMAND", dest="command")
     if command in _COMMANDS:
         summary, add_options = _COMMANDS[command]
-        add_options(subparsers.add_parser(command, help=summary))
+        subparser = subparsers.add_parser(command, help=summary)
+        add_options(subparser)
+        _common(subparser)
     else:  # then there is only help or an error to print, which names the commands
         for name, (summary, _) in _COMMANDS.items():
             subparsers.add_parser(name, help=summary)
@@ -95,6 +92,7 @@ def _check(parser: argparse.ArgumentParser) -> None:
 
 def _apply(parser: argparse.ArgumentParser) -> None:
     _environment(parser)
+    parser.add_argument("--dry-run", action="store_true", help="report as apply would, and write nothing")
     _output(parser, "text", "json", "github")
     _require(parser)
     _unverified(parser)
@@ -194,6 +192,22 @@ _COMMANDS: dict[str, tuple[str, Callable[[argparse.ArgumentParser], None]]] = {
     "explain": ("symptom, cause, evidence and cost of a fix", _explain),
     "matrix": ("which release of an upstream needs which fix", _matrix),
 }
+
+
+def _common(parser: argparse.ArgumentParser) -> None:
+    """Add the options of every command: how much it says, and in which colours."""
+    group = parser.add_argument_group("how much to say")
+    loudness = group.add_mutually_exclusive_group()
+    loudness.add_argument(
+        "-q", "--quiet", action="store_true", help="only results and errors: no notes, and no progress"
+    )
+    loudness.add_argument(
+        "-v", "--verbose", action="store_true", help="more detail, such as the import path and copies that it hides"
+    )
+    group.add_argument(
+        "--color", choices=("auto", "always", "never"), default="auto",
+        help="default: auto, on a terminal unless NO_COLOR is set",
+    )  # fmt: skip
 
 
 def _environment(parser: argparse.ArgumentParser) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 from unhang.shapes import catalog
+from unhang.tell import terminal
 
 if TYPE_CHECKING:
     import argparse
@@ -12,7 +14,10 @@ if TYPE_CHECKING:
 
 def run(_options: argparse.Namespace) -> int:
     """Run ``unhang list``: print two lines for each fix."""
+    width = terminal.width(sys.stdout)
+    indent = " " * (4 if 0 < width < terminal.NARROW else 26)
     for fix in catalog.fixes().values():
         affects = ", ".join(f"{upstream} {versions}" for upstream, versions in fix.manifest["affects"].items())
-        print(f"{fix.id:<25} {fix.title}\n{'':<25} affects {affects}")
+        rows = f"{fix.id:<24}  {fix.title}", f"{indent}affects {affects}"
+        print("\n".join(line for row in rows for line in terminal.folded(row, width, indent)))
     return 0

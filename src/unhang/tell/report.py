@@ -13,9 +13,21 @@ from unhang.errors import UnhangError
 from unhang.judge.decide import APPLIED, DRIFTED, FIXED_UPSTREAM, NEEDED, NOT_AFFECTED, UNLISTED, URGENCY
 from unhang.judge.findings import Finding
 from unhang.judge.observe import Observation
-from unhang.records import Environment, Search
+from unhang.records import Environment, Request, Search
+from unhang.suggest import complete
+from unhang.tell import terminal
 
-COLOURS = {NEEDED: "33", APPLIED: "32", FIXED_UPSTREAM: "32", DRIFTED: "31", UNLISTED: "31", NOT_AFFECTED: "2"}
+REVERTED = "reverted"
+"""What the text says of a function that `revert` took back, in place of its verdict."""
+COLOURS = {
+    NEEDED: "33",
+    APPLIED: "32",
+    FIXED_UPSTREAM: "32",
+    DRIFTED: "31",
+    UNLISTED: "31",
+    NOT_AFFECTED: "2",
+    REVERTED: "36",
+}
 PATCH_ALL = (
     "Patch every node of a job, or none: the rewrites change which collectives a rank issues, and a job whose nodes "
     "are only partly patched can hang."
@@ -36,6 +48,12 @@ class Report(NamedTuple):
     """The digest that ``--expect-digest`` expects."""
     failed: Mapping[str, UnhangError] = {}
     """The roots in which nothing could be written, and why."""
+    request: Request = Request()
+    """What was asked for, which a suggested command repeats."""
+    reverts: bool = False
+    """Whether the command takes fixes back."""
+    dry_run: bool = False
+    """Whether nothing was written: ``changed`` has the files that would have been."""
 
 
 def json_report(report: Report) -> str:
@@ -52,6 +70,7 @@ def json_report(report: Report) -> str:
         "digest": digest(report.findings),
         **({} if report.expected is None else {"expected_digest": report.expected}),
         "interrupted": report.interrupted,
+        **({"dry_run": True} if report.dry_run else {}),
         "warnings": list(report.search.warnings),
         **({} if report.changed is None else {"roots": [_root(report, root) for root in report.search.roots]}),
         "results": [result(finding, report.changed) for finding in report.findings],
@@ -62,15 +81,16 @@ def json_report(report: Report) -> str:
 def _root(report: Report, root: str) -> dict[str, Any]:
     changed = any(path.startswith(os.path.join(root, "")) for path in report.changed or ())
     error = report.failed.get(root)
-    return {"root": root, "changed": changed, "error": error and _error(error)}
+    return {"root": root, "changed": changed, "error": error and fields(error)}
 
 
 def json_error(error: UnhangError) -> str:
     """Return the JSON document of an error."""
-    return json.dumps({"schema": 1, "error": _error(error)}, indent=1)
+    return json.dumps({"schema": 1, "error": fields(error)}, indent=1)
 
 
-def _error(error: UnhangError) -> dict[str, str | None]:
+def fields(error: UnhangError) -> dict[str, str | None]:
+    """Return an error as JSON has it."""
     return {"code": error.code, "message": error.message, "path": error.path, "hint": error.hint}
 
 
@@ -105,16 +125,22 @@ def differs(expected: str | None, findings: Iterable[Finding]) -> str | None:
     return f"the code has digest {found}, not {expected} as expected: this node would not run what that one runs"
 
 
-def text_report(report: Report, *, colour: bool) -> str:
-    """Return the text for people: one line for each fix on each installation, always."""
-    lines = [environment_line(report.search.environment), ""]
+def text_report(report: Report, *, colour: bool, width: int = 0) -> str:
+    """Return the text for people: one entry for each fix on each installation, always.
+
+    An entry is one line, or wrapped at the ``width``, unless that is 0.
+    """
+    lines = [terminal.wrapped(environment_line(report.search.environment), width), ""]
     for installation, group in _by_installation(report.findings):
         version, commit = installation.version or "(no version)", report.commits.get(installation.root)
-        lines.append("  ".join(filter(None, (f"{installation.upstream} {version}", installation.root, commit))))
-        lines += [f"  shadows {other}" for other in installation.shadowed]
-        lines += [_line(finding, report.changed, colour) for finding in group]
+        head = "  ".join(filter(None, (f"{installation.upstream} {version}", installation.root, commit)))
+        below = [f"  shadows {other}" for other in installation.shadowed]
+        lines += [terminal.wrapped(line, width) for line in (head, *below)]
+        for finding in group:
+            lines += entry(finding, _word(report, finding), _changed(report, finding), colour=colour, width=width)
     if report.interrupted:
-        lines += ["", "interrupted: an earlier run was killed halfway; `unhang apply` or `unhang revert` settles it"]
+        why = "interrupted: a run did not get to its end; `unhang apply` or `unhang revert` settles it"
+        lines += ["", terminal.wrapped(complete(why, report.request), width)]
     return "\n".join(lines)
 
 
@@ -124,8 +150,9 @@ def github_report(report: Report) -> str:
     for _, group in _by_installation(report.findings):
         for finding in group:
             verdict = finding.verdict
-            kind = "notice" if finding.settled else "error"
-            text = ": ".join(filter(None, (verdict.verdict, verdict.detail)))
+            word = _word(report, finding)
+            kind = "notice" if finding.settled or word == REVERTED else "error"
+            text = ": ".join(filter(None, (word, verdict.detail)))
             text += f" ({verdict.hint})" if verdict.hint else ""
             title = f"unhang {finding.target.fix}"
             lines.append(f"::{kind} file={_property(finding.seen.path)},title={_property(title)}::{_escaped(text)}")
@@ -162,14 +189,27 @@ def result(finding: Finding, changed: frozenset[str] | None = None) -> dict[str,
     return row if changed is None else {**row, "changed": _is_changed(finding, changed)}
 
 
-def _line(finding: Finding, changed: frozenset[str] | None, colour: bool) -> str:
-    verdict = finding.verdict
-    word = f"{verdict.verdict:<14}"
-    word = f"\x1b[{COLOURS[verdict.verdict]}m{word}\x1b[0m" if colour else word
-    done = "  (changed now)" if changed is not None and _is_changed(finding, changed) else ""
-    detail = f"  {verdict.detail}" if verdict.detail else ""
-    hint = f"\n{'':18}hint: {verdict.hint}" if verdict.hint and verdict.verdict in (DRIFTED, UNLISTED) else ""
-    return f"  {word}  {finding.target.fix:<24}  {finding.target.file}  {finding.target.function}{done}{detail}{hint}"
+def entry(finding: Finding, word: str, changed: str = "", *, colour: bool, width: int) -> list[str]:
+    """Return the lines about one finding: a word, such as its verdict, then where it is, its detail and its hint."""
+    target, verdict = finding.target, finding.verdict
+    indent = "    " if 0 < width < terminal.NARROW else " " * 18
+    parts = f"{target.file}  {target.function}", changed, verdict.detail
+    lines = terminal.flow(f"  {word:<14}  {target.fix:<24}", parts, width, indent)
+    if verdict.hint and verdict.verdict in (DRIFTED, UNLISTED):
+        lines += terminal.folded(f"{indent}hint: {verdict.hint}", width, indent)
+    return [terminal.painted(lines[0], word, COLOURS[word]), *lines[1:]] if colour else lines
+
+
+def _word(report: Report, finding: Finding) -> str:
+    """Return the verdict, or ``reverted`` for what was taken back; the verdict of that is as it was before."""
+    verdict = finding.verdict.verdict
+    return REVERTED if report.reverts and verdict != APPLIED and _is_changed(finding, report.changed) else verdict
+
+
+def _changed(report: Report, finding: Finding) -> str:
+    if report.reverts or not _is_changed(finding, report.changed):
+        return ""
+    return "(would change)" if report.dry_run else "(changed now)"
 
 
 def _by_installation(findings: Iterable[Finding]) -> Iterable[tuple[Any, list[Finding]]]:
@@ -188,8 +228,8 @@ def _rank(finding: Finding) -> tuple[int, bool]:
     return URGENCY.index(finding.verdict.verdict), finding.seen.data is None
 
 
-def _is_changed(finding: Finding, changed: frozenset[str]) -> bool:
-    return os.path.realpath(finding.seen.path) in changed
+def _is_changed(finding: Finding, changed: frozenset[str] | None) -> bool:
+    return changed is not None and os.path.realpath(finding.seen.path) in changed
 
 
 def _code(seen: Observation) -> str:
