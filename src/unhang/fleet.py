@@ -96,11 +96,13 @@ def look(fixes: Sequence[str]) -> Seen | str:
 
 def _seen(fixes: Sequence[str]) -> Seen | str:
     from unhang.store.survey import survey
+    from unhang.suggest import command
     from unhang.tell import console, report
 
-    here = survey(Request(python=sys.executable, fixes=tuple(catalog.fixes()), required=tuple(fixes), as_imported=True))
+    request = Request(python=sys.executable, fixes=tuple(catalog.fixes()), required=tuple(fixes), as_imported=True)
+    here = survey(request)
     if here.interrupted:
-        return "an earlier run of unhang was killed halfway: run `unhang apply` there"
+        return f"an earlier run of unhang was killed halfway: run `{command('apply', request)}` there"
     return Seen(report.digest(here.findings), tuple(console.unmet(fixes, here.findings)))
 
 

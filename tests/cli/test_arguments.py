@@ -47,7 +47,7 @@ def test_help_and_an_unknown_command_name_all_commands(capsys: pytest.CaptureFix
          "--require --unverified"),
         ("diff", "--python --target --source --script --allow-none --fix --skip --upstream --unverified"),
         ("revert", "--python --target --source --script --allow-none --fix --skip --upstream --output-format --force"),
-        ("overlay", "--python --target --source --script --allow-none --fix --skip --upstream --output-format "
+        ("overlay", "--check --python --target --source --script --allow-none --fix --skip --upstream --output-format "
          "--require --unverified"),
         ("wheel", "-o --output --fix --skip --upstream --output-format --require --unverified -r --requirement "
          "--python-version --index-url --extra-index-url --find-links --platform --abi --implementation --no-index "

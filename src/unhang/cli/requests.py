@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
+from unhang import suggest
+from unhang.errors import UnhangError
 from unhang.records import UPSTREAMS, Request
 from unhang.shapes import catalog
 
 TYPE_CHECKING = False  # `typing` is slow to import
 if TYPE_CHECKING:
     import argparse
+
+_CHOOSING = ("fix", "skip", "require", "upstream")
 
 
 def request(options: argparse.Namespace) -> Request:
@@ -29,7 +35,16 @@ def selection(options: argparse.Namespace) -> Request:
         fixes=tuple(name for name in catalog.fixes() if name in chosen),
         required=required,
         upstreams=tuple(options.upstream) or UPSTREAMS,
+        chosen=tuple((f"--{name}", value) for name in _CHOOSING for value in getattr(options, name, ())),
     )
+
+
+def hinted(error: UnhangError, options: argparse.Namespace) -> UnhangError:
+    """Return the error with the options in the commands of its hint, if the command works on an environment."""
+    if hasattr(options, "script"):
+        with suppress(UnhangError):  # an unknown fix: then the hint is about that
+            suggest.hinted(error, request(options))
+    return error
 
 
 def fixes(options: argparse.Namespace) -> tuple[str, ...]:
