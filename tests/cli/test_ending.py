@@ -17,10 +17,10 @@ import pytest
 
 from support import cli
 from support.wheel_files import ENGINE
-from unhang.cli import ending, overlay_command
+from unhang.cli import ending
 from unhang.cli.main import main
-from unhang.deliver import wheel_report
-from unhang.errors import UnhangError
+from unhang.deliver import overlay_folder, wheel_report
+from unhang.errors import STDOUT, UnhangError
 from unhang.store import disk, state
 from unhang.tell import console
 
@@ -133,7 +133,7 @@ STEPS = [
     *((command, console, "results", KeyError("x")) for command in ("apply", "revert", "overlay")),
     ("apply", console, "applied", KeyError("x")),
     ("revert", console, "reverted", KeyError("x")),
-    ("overlay", overlay_command.overlay_folder, "compile_hook", KeyError("x")),
+    ("overlay", overlay_folder, "compile_hook", KeyError("x")),
     ("wheel", wheel_report, "text", KeyError("x")),
 ]
 
@@ -206,6 +206,17 @@ def test_what_could_not_be_tidied_is_named(
     assert not left.exists()
 
 
+def test_an_old_overlay_that_stays_is_named(
+    untouched: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = prepared("overlay", untouched, tmp_path / "x")
+    old = tmp_path / "x" / "out" / ".unhang-overlay" / "old"
+    old.mkdir(parents=True)
+    monkeypatch.setattr(shutil, "rmtree", fails(OSError(errno.EIO, "Input/output error")))
+    assert (main(arguments), is_done("overlay", tmp_path / "x")) == (0, True)
+    assert f"note: {old} could not be removed" in capsys.readouterr().err
+
+
 def test_the_wheels_before_one_that_fails_are_reported(
     untouched: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -230,7 +241,7 @@ def test_nothing_more_is_printed_on_a_stdout_that_failed(monkeypatch: pytest.Mon
     """The first step notices it; the next ones flush it too."""
     guard = ending.Ending("1 file is patched")
     closed = io.StringIO()
-    closed.flush = fails(OSError(errno.ENOSPC, "full", ending.STDOUT))  # type: ignore[method-assign]
+    closed.flush = fails(OSError(errno.ENOSPC, "full", STDOUT))  # type: ignore[method-assign]
     monkeypatch.setattr(sys, "stdout", closed)
     for _ in range(2):
         with guard:
