@@ -24,7 +24,9 @@ def test_a_root_that_fails_stops_no_other(tmp_path: Path) -> None:
         assert (tmp_path / "good" / ".unhang" / "lock").exists()
         with held.failing(str(tmp_path / "good")):
             raise UnhangError("disk-full", "no space")
-    assert [error.code for error in held.failed.values()] == ["bad-state", "disk-full"]
+        with held.failing("/another"):
+            raise KeyError("a bug, in one root")
+    assert [error.code for error in held.failed.values()] == ["bad-state", "disk-full", "internal"]
     assert case.look() == case.new
     assert not (tmp_path / "good" / ".unhang" / "lock").exists()
 
