@@ -60,7 +60,7 @@ def clause(number: int, noun: str, done: str) -> str:
 
 
 def look_again(ending: Ending, seen: Survey, wanted: Request, files: Sequence[FilePlan] = ()) -> Survey:
-    """Return the survey after the commit; if that fails, ``seen`` with a warning and as planned for ``files``."""
+    """Return the survey after the commit; if that fails, say so, and return ``seen`` as planned for ``files``."""
     with ending:
         return again(seen.search, wanted)
     return seen._replace(findings=tuple(with_rewrites(seen.findings, files, "as planned")))
