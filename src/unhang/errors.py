@@ -10,7 +10,7 @@ STDOUT = "stdout"
 
 
 class UnhangError(Exception):
-    """A failure to report to the user; the command exits with 2 and nothing was changed.
+    """A failure to report to the user; a command that raises it exits with 2, and nothing was changed.
 
     ``code`` is stable and documented (``no-upstream``, ``not-writable``, ...); ``message`` says what is wrong;
     ``path`` is the file or folder concerned, if any; ``hint`` names the next command.

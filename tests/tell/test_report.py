@@ -97,7 +97,7 @@ def test_a_hint_is_shown_only_for_a_shape_that_nobody_has_verified() -> None:
 
 
 def test_an_interrupted_run_is_the_last_line() -> None:
-    assert text(finding("needed"), interrupted=True)[-1].startswith("interrupted: an earlier run was killed halfway")
+    assert text(finding("needed"), interrupted=True)[-1].startswith("interrupted: a run did not get to its end")
     assert "interrupted" not in "".join(text(finding("needed")))
 
 
