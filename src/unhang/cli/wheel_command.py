@@ -35,7 +35,7 @@ def run(options: argparse.Namespace) -> int:
     """
     if not options.requirements and not options.requirement_files:
         raise UnhangError("bad-option", "no wheel was requested", hint="unhang wheel megatron-core==0.17.1 -o DIR")
-    wanted = selection(options)
+    wanted = selection(vars(options))
     folder = os.path.abspath(options.output)
     results: list[Result] = []
     with tempfile.TemporaryDirectory(prefix="unhang-wheel-") as work:
