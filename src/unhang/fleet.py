@@ -110,11 +110,13 @@ def look(given: Mapping[str, Sequence[str]]) -> Seen | str:
 
 def _seen(wanted: Request) -> Seen | str:
     from unhang.store.survey import survey
+    from unhang.suggest import command
     from unhang.tell import console, report
 
-    here = survey(wanted._replace(python=sys.executable))
+    wanted = wanted._replace(python=sys.executable)
+    here = survey(wanted)
     if here.interrupted:
-        return "an earlier run of unhang was killed halfway: run `unhang apply` there"
+        return f"an earlier run of unhang was killed halfway: run `{command('apply', wanted)}` there"
     return Seen(report.digest(here.findings), tuple(console.unmet(wanted.required, here.findings)))
 
 

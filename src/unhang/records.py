@@ -27,6 +27,11 @@ class Request(NamedTuple):
     upstreams: tuple[str, ...] = UPSTREAMS
     allow_none: bool = False
     """Whether finding no upstream at all is fine."""
+    chosen: tuple[tuple[str, str], ...] = ()
+    """The options that chose fixes and upstreams, as given, such as ``("--skip", ID)``: a suggested command repeats
+    them."""
+    writer: tuple[str, ...] = ("apply",)
+    """The command that brings the fixes into place, with its own arguments: ``overlay DIR``, ``wheel REQ -o DIR``."""
 
 
 class Environment(NamedTuple):

@@ -17,13 +17,13 @@ def run(options: argparse.Namespace) -> int:
     """Run ``unhang check``: return 0 if nothing is left to do, 1 if something is, or a run was interrupted."""
     wanted = request(options)
     seen = survey(wanted)
-    what = Report(seen.search, seen.findings, None, seen.interrupted, expected=options.expect_digest)
+    what = Report(seen.search, seen.findings, None, seen.interrupted, expected=options.expect_digest, request=wanted)
     console.results(options.output_format, what)
     unmet = console.unmet(wanted.required, seen.findings)
     other = report.differs(options.expect_digest, seen.findings)
     left = [finding for finding in seen.findings if not finding.settled]
     if options.output_format == "text":
-        console.show(f"\n{console.summary(seen.findings, seen.environment)}")
+        console.show(f"\n{console.summary(seen.findings, wanted)}")
     console.required(unmet)
     console.unexpected(other)
     return 1 if left or unmet or other or seen.interrupted else 0

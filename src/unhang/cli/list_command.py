@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 def run(_options: argparse.Namespace) -> int:
     """Run ``unhang list``: print two lines for each fix."""
     width = terminal.width(sys.stdout)
-    indent = " " * (26 if width >= terminal.NARROW else 4)
+    indent = " " * (4 if 0 < width < terminal.NARROW else 26)
     for fix in catalog.fixes().values():
         affects = ", ".join(f"{upstream} {versions}" for upstream, versions in fix.manifest["affects"].items())
-        rows = f"{fix.id:<24}  {fix.title}", f"{'':<24}  affects {affects}"
+        rows = f"{fix.id:<24}  {fix.title}", f"{indent}affects {affects}"
         print("\n".join(line for row in rows for line in terminal.folded(row, width, indent)))
     return 0

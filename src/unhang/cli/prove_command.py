@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from typing import TYPE_CHECKING
 
 from unhang.cli.requests import request
@@ -11,7 +12,7 @@ from unhang.prove import answers, installed, topology
 from unhang.prove.installed import Job
 from unhang.store import history
 from unhang.store.survey import survey
-from unhang.tell import console
+from unhang.tell import console, progress, terminal
 
 if TYPE_CHECKING:
     import argparse
@@ -27,7 +28,8 @@ def run(options: argparse.Namespace) -> int:
     """
     sizes = {name: value for name in _SIZES if (value := getattr(options, name)) is not None}
     chosen = topology.from_sizes(**sizes) if sizes else None
-    seen = survey(request(options))
+    wanted = request(options)
+    seen = survey(wanted)
     place = seen.environment
     python = installed.interpreter(place, options.python, os.getcwd(), os.environ)
     if seen.interrupted:
@@ -35,11 +37,13 @@ def run(options: argparse.Namespace) -> int:
         raise UnhangError("interrupted", "an earlier run was killed halfway", path=place.prefix, hint=hint)
     paths = {os.path.realpath(finding.seen.path) for finding in seen.findings}
     kept = history.originals(seen.receipts, paths)
-    proved = installed.prove(Job(place, seen.search.installations, seen.findings, kept, python, chosen))
-    shown = answers.Report(place, python, proved.versions, chosen, proved.lines, seen.search.warnings)
+    with progress.shown() as step:
+        proved = installed.prove(Job(place, seen.search.installations, seen.findings, kept, python, chosen, step))
+    shown = answers.Report(place, python, proved.versions, chosen, proved.lines, seen.search.warnings, wanted)
     if options.output_format == "json":
         print(answers.document(shown))
     else:
-        print(answers.text(shown, colour=console.colour()))
+        print(answers.text(shown, colour=console.colour(), width=terminal.width(sys.stdout)))
         console.warnings(seen.search)
+    console.searched(seen.search)
     return answers.exit_code(proved.lines)

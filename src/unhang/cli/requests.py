@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 
+from unhang import suggest
 from unhang.errors import UnhangError, closest
 from unhang.records import UPSTREAMS, Request
 from unhang.shapes import catalog
@@ -13,6 +15,8 @@ TYPE_CHECKING = False  # `typing` is slow to import
 if TYPE_CHECKING:
     import argparse
     from typing import Any
+
+_CHOOSING = ("fix", "skip", "require", "upstream")
 
 
 def request(options: argparse.Namespace) -> Request:
@@ -45,7 +49,16 @@ def selection(given: Mapping[str, Any]) -> Request:
         fixes=tuple(name for name in catalog.fixes() if name in chosen),
         required=required,
         upstreams=upstreams or UPSTREAMS,
+        chosen=tuple((f"--{name}", value) for name in _CHOOSING for value in given.get(name, ())),
     )
+
+
+def hinted(error: UnhangError, options: argparse.Namespace) -> UnhangError:
+    """Return the error with the options in the commands of its hint, if the command works on an environment."""
+    if hasattr(options, "script"):
+        with suppress(UnhangError):  # an unknown fix: then the hint is about that
+            suggest.hinted(error, request(options))
+    return error
 
 
 def fill_in(given: dict[str, Any], environ: Mapping[str, str]) -> None:

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
+import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from unhang.cli.ending import Ending, clause
 from unhang.cli.requests import selection
 from unhang.deliver import download, wheel, wheel_output, wheel_report
 from unhang.deliver.wheel import Wheel
 from unhang.deliver.wheel_output import WheelPlan
 from unhang.deliver.wheel_report import Result
-from unhang.errors import UnhangError
+from unhang.errors import UnhangError, described
 from unhang.records import Request
 from unhang.store.survey import planned as plan
 from unhang.store.survey import survey
-from unhang.tell import console
+from unhang.suggest import line
+from unhang.tell import console, progress, terminal
+from unhang.tell.progress import Step
 
 
 class _Input(NamedTuple):
@@ -34,28 +39,67 @@ def run(options: argparse.Namespace) -> int:
     Raises UnhangError as ``download.fetch``, ``wheel.load``, ``wheel.unpack`` and ``wheel_output.write`` do.
     """
     if not options.requirements and not options.requirement_files:
-        raise UnhangError("bad-option", "no wheel was requested", hint="unhang wheel megatron-core==0.17.1 -o DIR")
-    wanted = selection(vars(options))
+        example = line("unhang", "wheel", "megatron-core==0.17.1", "-o", options.output)
+        raise UnhangError("bad-option", "no wheel was requested", hint=f"`{example}`")
+    wanted = selection(vars(options))._replace(writer=_command(options))
     folder = os.path.abspath(options.output)
     results: list[Result] = []
-    with tempfile.TemporaryDirectory(prefix="unhang-wheel-") as work:
-        inputs = list(_inputs(options, work))  # all are checked and planned before one is written
-        planned = [(it, _plan(it.wheel, wanted, options.unverified)) for it in inputs]
-        for (requirement, source, notes), todo in planned:
-            results.append(Result(requirement, source, todo, notes, wheel_output.write(source, todo, folder)))
-            if options.output_format == "text":
-                print(wheel_report.text(results[-1]))
+    failed: UnhangError | None = None
+    with (
+        tempfile.TemporaryDirectory(prefix="unhang-wheel-", ignore_cleanup_errors=True) as work,
+        progress.shown() as step,
+    ):
+        inputs = list(_inputs(options, work, step))  # all are checked and planned before one is written
+        planned = []
+        for it in inputs:
+            step(f"planning {it.wheel.file}")
+            planned.append((it, _plan(it.wheel, wanted, options.unverified)))
+        try:
+            for (requirement, source, notes), todo in planned:
+                step(f"writing {source.file}")
+                results.append(Result(requirement, source, todo, notes, wheel_output.write(source, todo, folder)))
+        except Exception as error:
+            if not _written(results):
+                raise
+            failed = described(error)
+    return _end(results, failed, wanted, options.output_format, work)
+
+
+def _written(results: Iterable[Result]) -> int:
+    return sum(result.output is not None and result.output.written for result in results)
+
+
+def _end(results: Sequence[Result], failed: UnhangError | None, wanted: Request, output_format: str, work: str) -> int:
+    """Report the wheels, and the failure of the next one; return the exit code, raise nothing but KeyboardInterrupt."""
+    ending = Ending(clause(_written(results), "wheel", "written"))
     blocked = [item for result in results for item in result.plan.blocked]
     after = [item for result in results for item in result.plan.findings]
     unmet = console.unmet(wanted.required, after, blocked)
-    if options.output_format == "json":
-        print(wheel_report.document(results, unmet))
-    console.blocked(blocked)
-    console.required(unmet)
-    return 1 if blocked or unmet else 0
+    with ending:
+        if output_format == "json":
+            print(wheel_report.document(results, unmet, failed))
+        else:
+            colour, width = console.colour(), terminal.width(sys.stdout)
+            print(*(wheel_report.text(result, colour=colour, width=width) for result in results), sep="\n")
+    with ending:
+        if os.path.lexists(work):
+            console.say(f"note: the temporary folder {work} could not be removed")
+        console.blocked(blocked)
+        if failed:
+            console.error(failed)
+        console.required(unmet)
+    return 1 if blocked or unmet or failed else 0
 
 
-def _inputs(options: argparse.Namespace, work: str) -> Iterator[_Input]:
+def _command(options: argparse.Namespace) -> tuple[str, ...]:
+    """Return the command as given, without what chooses the fixes: a suggested command repeats it."""
+    words = ["wheel", *options.requirements, *(word for name in options.requirement_files for word in ("-r", name))]
+    words += ["-o", options.output, *(["--python-version", options.python_version] if options.python_version else [])]
+    words += options.pip_options
+    return tuple(re.sub("(?<=://)[^/@]+(?=@)", "****", word) for word in words)  # a log must not get a password
+
+
+def _inputs(options: argparse.Namespace, work: str, step: Step) -> Iterator[_Input]:
     """Load the requested wheels: local files, and downloads into ``work``."""
     how = download.Options(options.python_version, tuple(options.pip_options))
     requests = [[name] for name in options.requirements] + [["-r", name] for name in options.requirement_files]
@@ -65,9 +109,11 @@ def _inputs(options: argparse.Namespace, work: str) -> Iterator[_Input]:
             continue
         folder = os.path.join(work, str(number))
         os.mkdir(folder)
+        step(f"downloading {' '.join(request)}")
         paths, note = download.fetch(request, how, folder)
         if note:
-            console.say(f"note: {note}")
+            step("")
+            console.note(f"note: {note}")
         for path in paths:
             yield _Input(" ".join(request), wheel.load(path), (note,) if note else ())
 

@@ -11,7 +11,8 @@ from packaging.utils import canonicalize_name
 from unhang import __version__
 from unhang.deliver.wheel import Wheel
 from unhang.deliver.wheel_output import Output, WheelPlan
-from unhang.tell import report
+from unhang.errors import UnhangError
+from unhang.tell import report, terminal
 
 
 class Result(NamedTuple):
@@ -27,28 +28,30 @@ class Result(NamedTuple):
     """None if nothing in it was rewritten."""
 
 
-def text(result: Result) -> str:
-    """Return the lines for people: the wheel, a line for each target, and whether it was written."""
+def text(result: Result, *, colour: bool = False, width: int = 0) -> str:
+    """Return the lines for people: the wheel, an entry for each target, and whether it was written."""
     lines = [result.wheel.file]
     for item in result.plan.findings:
-        target, verdict = item.target, item.verdict
-        row = f"  {verdict.verdict:<14}  {target.fix:<24}  {target.file}  {target.function}  {verdict.detail}"
-        lines.append(row.rstrip())
+        lines += report.entry(item, item.verdict.verdict, colour=colour, width=width)
     if result.output is None:
-        lines.append(f"  not written: {_why_not_written(result)}")
+        end = f"  not written: {_why_not_written(result)}"
     else:
-        lines.append(f"  {'written' if result.output.written else 'there already'}: {result.output.path}")
-    return "\n".join(lines)
+        end = f"  {'written' if result.output.written else 'there already'}: {result.output.path}"
+    return "\n".join([*lines, terminal.wrapped(end, width)])
 
 
-def document(results: Sequence[Result], unmet: Sequence[str]) -> str:
-    """Return the JSON document that docs/json.md describes. ``unmet``: as ``console.unmet`` returns it."""
+def document(results: Sequence[Result], unmet: Sequence[str], failed: UnhangError | None = None) -> str:
+    """Return the JSON document that docs/json.md describes. ``unmet``: as ``console.unmet`` returns it.
+
+    ``failed``: why the wheels after these could not be written.
+    """
     content = {
         "schema": 1,
         "unhang": __version__,
         "digest": report.digest([item for result in results for item in result.plan.findings]),
         "wheels": [_wheel(result) for result in results],
         "unmet": list(unmet),
+        **({} if failed is None else {"error": report.fields(failed)}),
     }
     return json.dumps(content, indent=1)
 

@@ -38,7 +38,9 @@ def search(environment: Environment, *, script: str | None = None, cwd: str) -> 
         found = {module: answers.in_folder(environment.prefix, module) for module in ("megatron", *answers.MARKS)}
         installed = _installed(found, [environment.prefix])
         roots = _roots(installed, [environment.prefix])
-        return Search(environment, tuple(installed.values()), tuple(notices.unusable(found)), roots, path=(environment.prefix,))
+        return Search(
+            environment, tuple(installed.values()), tuple(notices.unusable(found)), roots, path=(environment.prefix,)
+        )
     found, path, pycache_prefix = _probe(environment, script_folder, cwd)
     entries = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     python_path = [os.path.abspath(os.path.join(cwd, entry)) for entry in entries if entry]

@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 from unhang import __version__
 from unhang.judge.decide import APPLIED, NEEDED
 from unhang.prove.cases import BROKEN, PASSED, Case, Outcome, Topology
-from unhang.records import Environment
-from unhang.tell import report
+from unhang.records import Environment, Request
+from unhang.suggest import command
+from unhang.tell import report, terminal
 
 PROVEN, UNAFFECTED, PATCHED_PASSES = "proven", "unaffected", "patched-passes"
 NOTHING, UNKNOWN, FAILED = "nothing-to-prove", "unknown", "failed"
@@ -58,6 +59,7 @@ class Report(NamedTuple):
     """The user's own; None where the proofs' own cases were run."""
     lines: Sequence[Line]
     warnings: Sequence[str]
+    request: Request
 
 
 def judged(line: Line, case: Case, untouched: Outcome | None, patched: Outcome) -> Line:
@@ -88,27 +90,33 @@ def exit_code(lines: Sequence[Line]) -> int:
     return 2 if any(line.answer == UNKNOWN for line in lines) else 0
 
 
-def summary(lines: Sequence[Line]) -> str:
+def summary(lines: Sequence[Line], request: Request) -> str:
     """Return one line: the number of each answer, and the next command."""
     counts = Counter(line.answer for line in lines)
     counted = ", ".join(f"{number} {answer}" for answer, number in counts.items()) or "nothing to judge"
     needed = list(dict.fromkeys(line.fix for line in lines if line.would_fail))
-    return f"{counted}; the installed source has the defect: unhang apply ({', '.join(needed)})" if needed else counted
+    if not needed:
+        return counted
+    apply = command("apply", request, *(word for fix in needed for word in ("--fix", fix)))
+    return f"{counted}; the installed source has the defect; run: {apply}"
 
 
-def text(shown: Report, *, colour: bool) -> str:
-    """Return the answers as text."""
-    lines = [report.environment_line(shown.environment)]
+def text(shown: Report, *, colour: bool, width: int = 0) -> str:
+    """Return the answers as text, wrapped at the width, unless that is 0."""
+    head = [report.environment_line(shown.environment)]
     if shown.versions:
         python, torch = shown.versions["python"], shown.versions["torch"]
-        lines.append(f"run in {shown.python}: Python {python}, torch {torch}, CPU only")
+        head.append(f"run in {shown.python}: Python {python}, torch {torch}, CPU only")
+    lines = [terminal.wrapped("\n".join(head), width)]
     place = None
     for line in shown.lines:
         if place != (line.upstream, line.location):
             place = line.upstream, line.location
-            lines.append(f"\n{line.upstream} {line.version or '(version unknown)'}  {line.location}")
-        lines += _paragraph(line, colour)
-    return "\n".join([*lines, "", summary(shown.lines)])
+            name = f"\n{line.upstream} {line.version or '(version unknown)'}  {line.location}"
+            lines.append(terminal.wrapped(name, width))
+        paragraph = terminal.wrapped("\n".join(_paragraph(line)), width)
+        lines.append(terminal.painted(paragraph, line.answer, COLOURS[line.answer]) if colour else paragraph)
+    return "\n".join([*lines, "", terminal.wrapped(summary(shown.lines, shown.request), width)])
 
 
 def document(shown: Report) -> str:
@@ -131,11 +139,9 @@ def _result(line: Line) -> dict[str, Any]:
     return {**line._asdict(), **{name: side and side._asdict() for name, side in sides.items()}}
 
 
-def _paragraph(line: Line, colour: bool) -> list[str]:
-    word = f"{line.answer:<16}"
-    word = f"\x1b[{COLOURS[line.answer]}m{word}\x1b[0m" if colour else word
+def _paragraph(line: Line) -> list[str]:
     about = f"  {line.case}: {line.topology}" if line.case else ""
-    rows = [f"  {word}  {line.fix:<24}  {line.verdict}{about}"]
+    rows = [f"  {line.answer:<16}  {line.fix:<24}  {line.verdict}{about}"]
     installed = {NEEDED: "untouched", APPLIED: "patched"}.get(line.verdict)
     for name, outcome in ("untouched", line.untouched), ("patched", line.patched):
         if outcome is not None:

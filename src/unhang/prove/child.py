@@ -1,7 +1,7 @@
 """Runs the cases of a proof on every variant of the source, in the target's interpreter.
 
 The question comes on stdin, as JSON: ``fix``; ``path``, which goes first on ``sys.path``; ``cases``, each as the fields
-of ``Case``; ``deadline_s``; and ``variants``, which maps a name to the modules that the variant replaces, with their
+of ``Case``; ``deadline_s``; ``done`` (see ``_forked``); and ``variants``, which maps a name to the modules that the variant replaces, with their
 files, and to the names of its cases. The answer on stdout has the versions of ``torch`` and ``python``, and
 ``outcomes`` by variant and case. Each variant runs in its own process, which imports the real upstream and takes
 the replaced modules from the variant's files.
@@ -69,14 +69,17 @@ def answer(question: Mapping[str, Any]) -> dict[str, Any]:
     outcomes = {}
     for name, (files, wanted) in question["variants"].items():
         chosen = [case for case in cases if case.name in wanted]
-        outcomes[name] = _forked(proof, files, chosen, float(question["deadline_s"]))
+        outcomes[name] = _forked(proof, files, chosen, float(question["deadline_s"]), question.get("done"))
     return {"torch": torch.__version__, "python": sys.version.split()[0], "outcomes": outcomes}
 
 
 def _forked(
-    proof: ModuleType, files: Mapping[str, str], cases: Sequence[Case], deadline_s: float
+    proof: ModuleType, files: Mapping[str, str], cases: Sequence[Case], deadline_s: float, done: str | None
 ) -> dict[str, tuple[str, str, float]]:
-    """Run the cases on one variant in a fork, and return its outcomes by case."""
+    """Run the cases on one variant in a fork, and return its outcomes by case.
+
+    Each case that has ended adds a byte to the file ``done``, for the host's progress line.
+    """
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe(duplex=False)
     process = context.Process(target=_variant, args=(theirs, proof, files, cases, deadline_s))
@@ -87,6 +90,9 @@ def _forked(
         while True:
             name, outcome = ours.recv()
             outcomes[name] = outcome
+            if done is not None:
+                with open(done, "ab") as file:
+                    file.write(b".")
     except EOFError:
         process.join()
     for case in cases:

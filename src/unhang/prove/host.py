@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from unhang.errors import UnhangError
 from unhang.prove.cases import Case, Outcome
 from unhang.prove.child import MARK
+from unhang.tell.progress import Step, silent
 
 UNTOUCHED, PATCHED = "untouched", "patched"
 _CHILD = """
@@ -45,12 +46,13 @@ def ask(
     *,
     deadline_s: float = 8.0,
     timeout_s: float = 1800.0,
+    step: Step = silent,
 ) -> Answer:
     """Run the cases of a fix in ``python``, with ``path`` first on its import path, once for each variant of the files.
 
     ``variants`` maps a name to the files of the variant, by their path below the import path, and to the names of the
     cases to run on it. A case that has not ended after ``deadline_s`` seconds has hung; ``timeout_s`` limits the whole
-    run. Everything is written to a temporary folder, which is removed. Raises UnhangError ``no-torch``, or
+    run. ``step`` is told which case runs. Everything is written to a temporary folder, which is removed. Raises UnhangError ``no-torch``, or
     ``broken-interpreter`` where no answer comes.
     """
     with tempfile.TemporaryDirectory(prefix="unhang-prove-") as folder:
@@ -63,8 +65,14 @@ def ask(
             },
             "cases": [case._replace(options=dict(case.options)) for case in cases],
             "deadline_s": deadline_s,
+            "done": os.path.join(folder, "done"),
         }
-        run = _run(python, json.dumps(question).encode(), folder, timeout_s)
+        total = sum(len(wanted) for _, wanted in variants.values())
+        step(lambda: f"{fix}: case {min(_size(os.path.join(folder, 'done')) + 1, total)} of {total}")
+        try:
+            run = _run(python, json.dumps(question).encode(), folder, timeout_s)
+        finally:
+            step("")
     for line in run.stdout.decode("utf-8", "replace").splitlines():
         if line.startswith(MARK):
             return _read(python, json.loads(line[len(MARK) :]))
@@ -84,6 +92,10 @@ def _run(python: str, question: bytes, folder: str, timeout_s: float) -> subproc
         raise _no_answer(python, f"no answer within {timeout_s:.0f} s") from None
     except OSError as error:
         raise _no_answer(python, error.strerror or str(error)) from None
+
+
+def _size(path: str) -> int:
+    return os.path.getsize(path) if os.path.exists(path) else 0
 
 
 def _lay_out(folder: str, files: Mapping[str, bytes]) -> dict[str, str]:

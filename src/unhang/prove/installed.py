@@ -18,6 +18,7 @@ from unhang.prove.cases import Case, Topology
 from unhang.prove.sides import Sides, sides
 from unhang.records import Environment, Installation
 from unhang.rewrite.plan import Original
+from unhang.tell.progress import Step, silent
 
 _DEADLINE_S = 20.0  # a rank that has not ended by then has hung; on a busy machine it needs half a second
 _VERSIONS = """
@@ -44,6 +45,8 @@ class Job(NamedTuple):
     """The interpreter that runs the proofs."""
     topology: Topology | None
     """The user's own; None to run the proofs' own cases."""
+    step: Step = silent
+    """Is told which case runs."""
 
 
 class Proved(NamedTuple):
@@ -114,7 +117,7 @@ def _run(job: Job, line: Line, both: Sides, beside: Mapping[str, bytes], cases: 
     variants = {host.PATCHED: ({**beside, **both.patched}, names)}
     if both.untouched is not None:
         variants[host.UNTOUCHED] = {**beside, **both.untouched}, names
-    answer = host.ask(job.python, line.fix, _path(job), variants, cases, deadline_s=_DEADLINE_S)
+    answer = host.ask(job.python, line.fix, _path(job), variants, cases, deadline_s=_DEADLINE_S, step=job.step)
     untouched, patched = answer.outcomes.get(host.UNTOUCHED, {}), answer.outcomes[host.PATCHED]
     lines = [answers.judged(line, case, untouched.get(case.name), patched[case.name]) for case in cases]
     return Proved(lines, {"python": answer.python, "torch": answer.torch})

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from unhang.errors import UnhangError
 from unhang.find import environment, locate
+from unhang.judge.decide import refused
 from unhang.judge.findings import Finding, PastTable, judge
 from unhang.records import Environment, Request, Search
 from unhang.shapes import catalog
 from unhang.store import state
+from unhang.suggest import complete
 
 if TYPE_CHECKING:
     from unhang.rewrite.plan import Plan
@@ -85,7 +87,26 @@ def again(search: Search, request: Request) -> Survey:
     fixes = [catalog.fix(name) for name in request.fixes]
     findings = judge(search.installations, fixes, past)
     known = (*search.warnings, *(text for text in warnings if text not in search.warnings))
-    return Survey(search._replace(warnings=known), tuple(receipts), tuple(findings), interrupted(search))
+    seen = Survey(search._replace(warnings=known), tuple(receipts), tuple(findings), interrupted(search))
+    return seen._replace(findings=tuple(_with_hint(finding, seen, request) for finding in findings))
+
+
+def _with_hint(finding: Finding, seen: Survey, request: Request) -> Finding:
+    """Return the finding with a hint that can be pasted, and that suggests nothing which would be refused."""
+    verdict = finding.verdict
+    if not verdict.hint:
+        return finding
+    if " --unverified " in verdict.hint:
+        # A fix goes in whole or not at all. Trying costs more than all else in `check`, but only such a shape needs it.
+        place, fix = finding.installation, finding.target.fix
+        group = tuple(one for one in seen.findings if (one.installation, one.target.fix) == (place, fix))
+        try:
+            blocked = planned(seen._replace(findings=group), unverified=True).blocked
+        except UnhangError as error:
+            verdict = refused(verdict, fix, error.message)
+        else:
+            verdict = refused(verdict, fix, blocked[0].reason) if blocked else verdict
+    return finding._replace(verdict=verdict._replace(hint=complete(verdict.hint, request)))
 
 
 def interrupted(search: Search) -> bool:

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 NARROW = 60
 """Below this width, text is not aligned under a column."""
 _PROGRAM = (
-    r"(?:unhang (?:apply|check|diff|explain|list|matrix|overlay|prove|revert|wheel)|pip install|uv (?:pip|sync|run)|"
-    r"git (?:-C|checkout|diff)|\S*python\S* -m)\b"
+    r"(?:unhang (?:apply|check|diff|explain|list|matrix|overlay|prove|revert|wheel)|pip (?:install|--python)|"
+    r"uv (?:pip|sync|run)|git (?:-C|checkout|diff)|\S*python\S* -m)\b"
 )
 # A command is to be copied, so it stays on one line: in backticks, or after a colon, up to the next clause.
 _COMMAND = rf"`{_PROGRAM}[^`]*`|(?<=: ){_PROGRAM}.*?(?=[;,] | \(|$)"
@@ -60,9 +60,9 @@ def colour(stream: TextIO) -> bool:
     return bool(os.environ.get("FORCE_COLOR")) or rewrites(stream)
 
 
-def painted(line: str, word: str, code: str) -> str:
-    """Return a line with the first such word in a colour."""
-    return line.replace(word, f"\x1b[{code}m{word}\x1b[0m", 1)
+def painted(text: str, word: str, code: str) -> str:
+    """Return a text with the first such word in a colour."""
+    return text.replace(word, f"\x1b[{code}m{word}\x1b[0m", 1)
 
 
 def wrapped(text: str, width: int) -> str:
@@ -93,7 +93,7 @@ def folded(line: str, width: int, indent: str) -> list[str]:
     import re
     import textwrap  # here: most runs need neither
 
-    whole = re.sub(_COMMAND, lambda command: command[0].replace(" ", "\0"), line)
+    whole = re.sub(_COMMAND, lambda command: command[0].replace(" ", "\0"), line.lstrip())
     lines = textwrap.wrap(
         whole, width, initial_indent=_margin(line), subsequent_indent=indent, break_long_words=False,
         break_on_hyphens=False, expand_tabs=False, replace_whitespace=False,
