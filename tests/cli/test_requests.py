@@ -28,7 +28,9 @@ def test_without_options_it_is_about_all_fixes_and_upstreams() -> None:
 def test_the_places_are_as_given() -> None:
     assert of("--python", "py", "--script", "run.py") == Request("py", None, None, "run.py", ALL)
     assert of("--target", "site", "--allow-none") == Request(target="site", fixes=ALL, allow_none=True)
-    assert of("--source", "tree", "--upstream", "verl") == Request(source="tree", fixes=ALL, upstreams=("verl",))
+    chosen = (("--upstream", "verl"),)
+    expected = Request(source="tree", fixes=ALL, upstreams=("verl",), chosen=chosen)
+    assert of("--source", "tree", "--upstream", "verl") == expected
 
 
 def test_fixes_are_in_the_catalogs_order_whatever_the_options_order() -> None:
@@ -85,6 +87,7 @@ def test_variables_stand_for_options_that_are_not_given(
     found = selection(given)
     assert set(ALL) - set(found.fixes) == set(named(left_out).split())
     assert found.required == tuple(named(required).split())
+    assert {("--require", name) for name in found.required} <= set(found.chosen), "suggested commands carry them"
     counted = sorted(name for name in given if given[name] != before[name])
     notes = capsys.readouterr().err.splitlines()
     assert [note.split(": --")[0] for note in sorted(notes)] == [
