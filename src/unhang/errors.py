@@ -24,16 +24,6 @@ class UnhangError(Exception):
         self.hint = hint
 
 
-def closest(word: str, known: Iterable[str]) -> str:
-    """Return the known name that a mistyped or shortened one means, or an empty string if none is near."""
-    import difflib  # here: it is slow to import
-
-    names, word = list(known), word.lower()
-    holding = [name for name in names if len(word) > 2 and word in name]  # `mtp`, `swift`, `--req`
-    near = difflib.get_close_matches(word, holding or names, n=1, cutoff=0 if holding else 0.6)
-    return near[0] if near else ""
-
-
 def described(error: Exception) -> UnhangError:
     """Return the error to report for any exception: the same, ``io``, or ``internal`` for a bug of unhang's."""
     if isinstance(error, UnhangError):
@@ -60,3 +50,13 @@ def _place(error: Exception) -> str:
             place = f"{name}:{trace.tb_lineno}"
         trace = trace.tb_next
     return place
+
+
+def closest(word: str, known: Iterable[str]) -> str:
+    """Return the known name that a mistyped or shortened one means, or an empty string if none is near."""
+    import difflib  # here: it is slow to import
+
+    names, word = list(known), word.lower()
+    holding = [name for name in names if len(word) > 2 and word in name]  # `mtp`, `swift`, `--req`
+    near = difflib.get_close_matches(word, holding or names, n=1, cutoff=0 if holding else 0.6)
+    return near[0] if near else ""

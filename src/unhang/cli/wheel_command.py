@@ -41,7 +41,7 @@ def run(options: argparse.Namespace) -> int:
     if not options.requirements and not options.requirement_files:
         example = line("unhang", "wheel", "megatron-core==0.17.1", "-o", options.output)
         raise UnhangError("bad-option", "no wheel was requested", hint=f"`{example}`")
-    wanted = selection(options)._replace(writer=_command(options))
+    wanted = selection(vars(options))._replace(writer=_command(options))
     folder = os.path.abspath(options.output)
     results: list[Result] = []
     failed: UnhangError | None = None
@@ -53,7 +53,11 @@ def run(options: argparse.Namespace) -> int:
         planned = []
         for it in inputs:
             step(f"planning {it.wheel.file}")
-            planned.append((it, _plan(it.wheel, wanted, options.unverified)))
+            todo = _plan(it.wheel, wanted, options.unverified)
+            if todo is None and not it.requirement.startswith("-r "):  # such a file lists the dependencies too
+                message = f"{it.wheel.file} has none of {', '.join(wanted.upstreams)}"
+                raise UnhangError("no-upstream", message, hint="`unhang list` shows which releases the fixes affect")
+            planned.append((it, todo or WheelPlan((), {}, ())))
         try:
             for (requirement, source, notes), todo in planned:
                 step(f"writing {source.file}")
@@ -118,10 +122,12 @@ def _inputs(options: argparse.Namespace, work: str, step: Step) -> Iterator[_Inp
             yield _Input(" ".join(request), wheel.load(path), (note,) if note else ())
 
 
-def _plan(source: Wheel, wanted: Request, unverified: bool) -> WheelPlan:
-    """Unpack a wheel into a temporary folder, and plan its rewrite there."""
+def _plan(source: Wheel, wanted: Request, unverified: bool) -> WheelPlan | None:
+    """Unpack a wheel into a temporary folder, and plan its rewrite there. Return None if it has no upstream."""
     with tempfile.TemporaryDirectory(prefix="unhang-wheel-") as root:
         root = os.path.realpath(root)
         wheel.unpack(source, root)
         seen = survey(wanted._replace(target=root, allow_none=True))
+        if not seen.search.installations:
+            return None
         return wheel_output.wheel_plan(source, root, seen.findings, plan(seen, unverified=unverified))
