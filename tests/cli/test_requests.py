@@ -24,7 +24,9 @@ def test_without_options_it_is_about_all_fixes_and_upstreams() -> None:
 def test_the_places_are_as_given() -> None:
     assert of("--python", "py", "--script", "run.py") == Request("py", None, None, "run.py", ALL)
     assert of("--target", "site", "--allow-none") == Request(target="site", fixes=ALL, allow_none=True)
-    assert of("--source", "tree", "--upstream", "verl") == Request(source="tree", fixes=ALL, upstreams=("verl",))
+    assert of("--source", "tree", "--upstream", "verl") == Request(
+        source="tree", fixes=ALL, upstreams=("verl",), chosen=(("--upstream", "verl"),)
+    )
 
 
 def test_fixes_are_in_the_catalogs_order_whatever_the_options_order() -> None:
@@ -33,6 +35,8 @@ def test_fixes_are_in_the_catalogs_order_whatever_the_options_order() -> None:
     assert of("--skip", first).fixes == ALL[1:]
     assert of("--fix", first, "--fix", second, "--skip", first).fixes == (second,)
     assert fixes(parse(["matrix", "--skip", first])) == ALL[1:]
+    words = ("--skip", first, "--fix", second, "--require", first, "--fix", first)
+    assert [word for pair in of(*words).chosen for word in pair] == [*words[2:4], *words[6:], *words[:2], *words[4:6]]
 
 
 def test_a_required_fix_is_included_although_another_is_named_or_it_is_skipped() -> None:
