@@ -83,7 +83,7 @@ def test_outside_of_the_environment_the_folder_is_named(tmp_path: Path) -> None:
     record = where / "megatron_core-0.17.1.dist-info/RECORD"
     record.write_text("megatron/core/__init__.py,sha256=x,0\n")
     package = f"{where}/megatron/core"
-    place = Installation("megatron-core", "0.17.1", *[str(where)] * 2, package, "wheel", str(record), ())
+    place = Installation("megatron-core", "0.17.1", str(where), str(where), package, "wheel", str(record), ())
     folder, elsewhere = Environment(None, "/elsewhere", "--target"), Environment("/v/bin/python", "/v", "--python")
     for environment in folder, elsewhere:
         found = reinstall.advice(place, environment, "")
