@@ -99,7 +99,7 @@ def _seen(fixes: Sequence[str]) -> Seen | str:
     from unhang.suggest import command
     from unhang.tell import console, report
 
-    request = Request(python=sys.executable, fixes=tuple(catalog.fixes()), required=tuple(fixes))
+    request = Request(python=sys.executable, fixes=tuple(catalog.fixes()), required=tuple(fixes), as_imported=True)
     here = survey(request)
     if here.interrupted:
         return f"an earlier run of unhang was killed halfway: run `{command('apply', request)}` there"

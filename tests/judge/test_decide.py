@@ -139,7 +139,8 @@ def test_our_rewrite_in_a_file_that_no_release_has_was_edited_since() -> None:
 # -- an unknown shape -------------------------------------------------------------------------------------------------
 
 
-def test_what_was_rewritten_with_unverified_has_drifted_whatever_a_receipt_says() -> None:
+def test_what_the_receipt_says_was_rewritten_has_drifted_as_unverified() -> None:
+    """A receipt is no evidence: a checkout may bring one."""
     seen = seen_in(gates.gated(EDITED))
     past = Past(seen.sha256, seen.shape or "")
     verdict = verdict_on(seen, past=past)

@@ -221,8 +221,8 @@ def unmet(required: Sequence[str], findings: Sequence[Finding], items: Sequence[
     return sentences
 
 
-def summary(findings: Sequence[Finding], request: Request) -> str:
-    """Return one line: what is left to do, and the next command."""
+def summary(findings: Sequence[Finding], request: Request, overlays: Sequence[str] = ()) -> str:
+    """Return one line: what is left to do, and the next command; ``overlays`` are those that were judged."""
     if not findings:
         return "nothing to judge: no installation here has a target of these fixes"
     todo: dict[str, set[tuple[object, str]]] = {}
@@ -233,5 +233,7 @@ def summary(findings: Sequence[Finding], request: Request) -> str:
     if not todo:
         return f"nothing left to do {digest}"
     counts = ", ".join(f"{len(places)} {verdict}" for verdict, places in sorted(todo.items()))
+    if overlays and ("needed" in todo or any(item.overlay and not item.settled for item in findings)):
+        return f"{counts} {digest}; run: {suggest.command('apply', request._replace(writer=('overlay', overlays[0])))}"
     next_ = f"run: {suggest.command('apply', request)}" if "needed" in todo else "see the hints above"
     return f"{counts} {digest}; {next_}"
