@@ -39,6 +39,8 @@ def test_fixes_are_in_the_catalogs_order_whatever_the_options_order() -> None:
     assert of("--skip", first).fixes == ALL[1:]
     assert of("--fix", first, "--fix", second, "--skip", first).fixes == (second,)
     assert selection(vars(parse(["matrix", "--skip", first]))).fixes == ALL[1:]
+    words = ("--skip", first, "--fix", second, "--require", first, "--fix", first)
+    assert [word for pair in of(*words).chosen for word in pair] == [*words[2:4], *words[6:], *words[:2], *words[4:6]]
 
 
 def test_a_required_fix_is_included_although_another_is_named_or_it_is_skipped() -> None:

@@ -125,7 +125,10 @@ def test_installed_it_is_applied_and_revert_gives_the_command(how: str, patched:
     ran = cli.unhang("revert", "--python", env.python)
     assert ran.code == 1
     assert "verl 0.7.1+unhang.1 was installed from a wheel with the fixes in it" in ran.err
-    assert "pip install --force-reinstall --no-deps verl==0.7.1\n" in ran.err
+    forced = f"pip --python {env.python} install --force-reinstall --no-deps verl==0.7.1\n"
+    if how == "uv":
+        forced = f"uv pip install --python {env.python} --no-deps --reinstall-package verl verl==0.7.1\n"
+    assert f"install the plain release: {forced}" in ran.err
     assert cli.unhang("apply", "--python", env.python).code == 0
     assert not (env.site / ".unhang").exists()
     pip = [environments.pip_python(), "-m", "pip", "--python", str(env.python), "uninstall", "-q", "-y", "verl"]

@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import NamedTuple
 
 from unhang.errors import UnhangError
