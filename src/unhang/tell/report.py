@@ -18,7 +18,15 @@ from unhang.tell import terminal
 
 REVERTED = "reverted"
 """What the text says of a function that `revert` took back, in place of its verdict."""
-COLOURS = {NEEDED: "33", APPLIED: "32", FIXED_UPSTREAM: "32", DRIFTED: "31", UNLISTED: "31", NOT_AFFECTED: "2", REVERTED: "36"}
+COLOURS = {
+    NEEDED: "33",
+    APPLIED: "32",
+    FIXED_UPSTREAM: "32",
+    DRIFTED: "31",
+    UNLISTED: "31",
+    NOT_AFFECTED: "2",
+    REVERTED: "36",
+}
 PATCH_ALL = (
     "Patch every node of a job, or none: the rewrites change which collectives a rank issues, and a job whose nodes "
     "are only partly patched can hang."
