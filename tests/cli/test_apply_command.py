@@ -85,9 +85,7 @@ def test_a_dry_run_has_the_report_and_the_exit_code_of_apply_and_writes_nothing(
     assert cli.tree(site) == before
     real = cli.unhang(*command, "--output-format", "json")
     assert (dry.code, document.code, real.code) == (code, code, code)
-    assert {**document.json, "dry_run": None} == {**real.json, "dry_run": None, "roots": document.json["roots"]}
-    assert [root["changed"] for root in document.json["roots"]] == [root["changed"] for root in real.json["roots"]]
-    assert document.json["dry_run"] is True
+    assert document.json == {**real.json, "dry_run": True}
     files = len({(row["upstream"], row["file"]) for row in real.json["results"] if row["changed"]})
     assert f"would patch {files} file{'' if files == 1 else 's'}; nothing was written\n" in dry.err
     assert dry.out.count("(would change)") == sum(row["changed"] for row in real.json["results"])

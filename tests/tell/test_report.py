@@ -99,7 +99,10 @@ def test_a_hint_is_shown_only_for_a_shape_that_nobody_has_verified() -> None:
 
 
 def test_what_revert_took_back_is_reverted_and_its_verdict_in_json_as_before() -> None:
-    taken, kept = finding("needed"), finding("applied", "core/b.py")._replace(target=HANG._replace(fix="other"))
+    taken, kept = (
+        finding("needed", hint="unhang apply"),
+        finding("applied", "core/b.py")._replace(target=HANG._replace(fix="other")),
+    )
     changed = frozenset(found.seen.path for found in (taken, kept))
     what = Report(Search(HERE, (COPY,), ()), (taken, kept), changed, False, reverts=True)
     shown = report.text_report(what, colour=False).splitlines()[-2:]
