@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 
 class UnhangError(Exception):
     """A failure to report to the user; the command exits with 2 and nothing was changed.
@@ -16,3 +18,13 @@ class UnhangError(Exception):
         self.message = message
         self.path = path
         self.hint = hint
+
+
+def closest(word: str, known: Iterable[str]) -> str:
+    """Return the known name that a mistyped or shortened one means, or an empty string if none is near."""
+    import difflib  # here: it is slow to import
+
+    names, word = list(known), word.lower()
+    holding = [name for name in names if len(word) > 2 and word in name]  # `mtp`, `swift`, `--req`
+    near = difflib.get_close_matches(word, holding or names, n=1, cutoff=0 if holding else 0.6)
+    return near[0] if near else ""

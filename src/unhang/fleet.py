@@ -98,7 +98,7 @@ def _seen(fixes: Sequence[str]) -> Seen | str:
     from unhang.store.survey import survey
     from unhang.tell import console, report
 
-    here = survey(Request(python=sys.executable, fixes=tuple(catalog.fixes()), required=tuple(fixes)))
+    here = survey(Request(python=sys.executable, fixes=tuple(catalog.fixes()), required=tuple(fixes), as_imported=True))
     if here.interrupted:
         return "an earlier run of unhang was killed halfway: run `unhang apply` there"
     return Seen(report.digest(here.findings), tuple(console.unmet(fixes, here.findings)))

@@ -27,6 +27,10 @@ class Request(NamedTuple):
     upstreams: tuple[str, ...] = UPSTREAMS
     allow_none: bool = False
     """Whether finding no upstream at all is fine."""
+    as_imported: bool = False
+    """Whether to judge the modules of an overlay on PYTHONPATH, as a job imports them, or the originals."""
+    overlay: str | None = None
+    """``overlay --check``: an overlay that the job has first on PYTHONPATH."""
 
 
 class Environment(NamedTuple):
@@ -74,3 +78,5 @@ class Search(NamedTuple):
     """``sys.pycache_prefix`` of the interpreter."""
     path: tuple[str, ...] = ()
     """The folders that were searched, in order."""
+    overlays: tuple[str, ...] = ()
+    """The folders of the overlays that a job uses, first the one that wins; empty if the originals are judged."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -168,12 +170,86 @@ def test_a_blocked_fix_exits_1_and_the_others_go_in(tmp_path: Path) -> None:
     assert "overlay of 2 modules" in ran.err
 
 
-def test_check_judges_the_originals_and_warns_of_the_overlay(site: Path, tmp_path: Path) -> None:
-    overlay = tmp_path / "overlay"
+def damaged(name: str) -> Callable[[Path, Path], None]:
+    """Return a function that cuts off the second half of a file of the overlay."""
+
+    def damage(overlay: Path, _site: Path) -> None:
+        (path,) = overlay.rglob(name)
+        path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+    return damage
+
+
+def hide(overlay: Path, _site: Path) -> None:
+    environments.write(overlay.with_name("first"), {"sitecustomize.py": ""})
+
+
+OVERLAY, ORIGINAL, OUTDATED = "applied", "needed", "drifted"
+CHECKS: dict[str, tuple[Callable[[Path, Path], object], str]] = {
+    "as it was made": (lambda overlay, site: None, OVERLAY),
+    "the original has the same rewrite": (lambda _, site: cli.unhang("apply", *FIX, "--target", site), OVERLAY),
+    "another release": (lambda _, site: overlays.put(site, "0.16.1"), OUTDATED),
+    "an edited original": (lambda _, site: (site / STATE).write_text("x = 1\n"), OUTDATED),
+    "an edited module": (damaged("parallel_state.py"), OUTDATED),
+    "a damaged manifest": (damaged("manifest.json"), OUTDATED),
+    "a damaged loader": (damaged("loader.py"), OUTDATED),
+    "a damaged hook": (damaged("sitecustomize.py"), OUTDATED),
+    "no content": (lambda overlay, _: shutil.rmtree(next(overlay.glob(".unhang-overlay/*"))), OUTDATED),
+    "no hook": (lambda overlay, _: (overlay / "sitecustomize.py").unlink(), ORIGINAL),
+    "another sitecustomize before it": (hide, ORIGINAL),
+}
+
+
+@pytest.mark.parametrize(("change", "expected"), CHECKS.values(), ids=CHECKS)
+def test_check_judges_what_the_job_imports(
+    change: Callable[[Path, Path], object], expected: str, site: Path, tmp_path: Path
+) -> None:
+    overlay, first = tmp_path / "overlay", tmp_path / "first"
     make(overlay, site)
-    env = {"PYTHONPATH": f"{overlay}:{site}"}
-    ran = cli.unhang("check", *FIX, "--python", sys.executable, env=env)
-    assert ran.code == 1
-    assert "needed" in ran.out
-    assert f"warning: PYTHONPATH has the overlay {overlay}" in ran.err
-    assert "overlay" not in cli.unhang("check", *FIX, "--target", site, env=env).err
+    first.mkdir()
+    change(overlay, site)
+    before = contents(tmp_path)
+    env = {"PYTHONPATH": f"{first}:{overlay}:{site}"}
+    ran = cli.unhang("check", *FIX, "--python", sys.executable, "--output-format", "json", env=env)
+    (result,) = ran.json["results"]
+    assert (ran.code, result["verdict"]) == (int(expected != OVERLAY), expected)
+    assert (result["location"], result["overlay"]) == (str(site), None if expected == ORIGINAL else str(overlay))
+    assert len(ran.json["warnings"]) == (expected == ORIGINAL)
+    look = job(LOOK, first, overlay, site)
+    if expected == OUTDATED:
+        assert (result["code"], look.code == 1 or "Error in sitecustomize" in look.err) == ("overlay-outdated", True)
+        assert result["hint"] == f"make the overlay again: unhang overlay {overlay}"
+    else:
+        assert look.out.startswith(str(overlay if expected == OVERLAY else site))
+    if expected == OVERLAY:
+        assert result["detail"] == f"in the overlay {overlay}"
+    prologue = cli.unhang("overlay", "--check", overlay, *FIX, "--target", site, "--output-format", "json")
+    if change is hide:
+        assert prologue.code == 0, "the overlay comes first"
+    elif expected == ORIGINAL:
+        assert prologue.json["error"]["code"] == "no-overlay"
+    else:
+        assert (prologue.code, prologue.json["results"]) == (ran.code, ran.json["results"])
+    assert contents(tmp_path) == before
+    assert "in the overlay" not in cli.unhang("check", *FIX, "--target", site, env=env).out
+
+
+def test_the_first_of_two_overlays_is_judged_and_digests_equal_those_of_apply(site: Path, tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    make(first, site)
+    shutil.copytree(first, second)
+    damaged("parallel_state.py")(second, site)
+    for folders, code in (([first, second], 0), ([second, first], 1)):
+        env = {"PYTHONPATH": ":".join(map(str, [*folders, site]))}
+        ran = cli.unhang("check", "--python", sys.executable, "--upstream", "megatron-core", *FIX, env=env)
+        assert (ran.code, job(LOOK, *folders, site).code) == (code, code)
+        assert f"in the overlay {folders[0]}" in ran.out
+    assert "run: unhang overlay " + str(second) in ran.out
+    words = [*FIX, "--target", str(site), "--output-format", "json"]
+    overlaid = cli.unhang("overlay", "--check", first, *words).json["digest"]
+    cli.unhang("apply", *words)
+    assert cli.unhang("check", *words).json["digest"] == overlaid
+    env = {"PYTHONPATH": f"{first}:{site}"}
+    for command in "apply", "diff":
+        ran = cli.unhang(command, *FIX, "--python", sys.executable, env=env)
+        assert f"warning: PYTHONPATH has the overlay {first}; this run is about the originals" in ran.err

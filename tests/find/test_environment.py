@@ -129,7 +129,7 @@ def test_a_link_to_an_interpreter_is_asked_and_noise_is_ignored(env: Env, tmp_pa
 def test_a_folder_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str) -> None:
     of_folder = {"--target": for_target, "--source": for_source}[option]
     monkeypatch.chdir(tmp_path)
-    assert of_folder(".") == (None, str(tmp_path), option, str(tmp_path / ".unhang"))
+    assert of_folder(".") == (None, str(tmp_path), option)
     (tmp_path / "file").write_text("")
     for name in ("file", "gone"):
         with pytest.raises(UnhangError) as caught:

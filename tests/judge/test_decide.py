@@ -139,11 +139,14 @@ def test_our_rewrite_in_a_file_that_no_release_has_was_edited_since() -> None:
 # -- an unknown shape -------------------------------------------------------------------------------------------------
 
 
-def test_what_was_rewritten_with_unverified_is_applied() -> None:
+def test_what_the_receipt_says_was_rewritten_has_drifted_as_unverified() -> None:
+    """A receipt is no evidence: a checkout may bring one."""
     seen = seen_in(gates.gated(EDITED))
     past = Past(seen.sha256, seen.shape or "")
-    assert verdict_on(seen, past=past) == Verdict("applied", detail="rewritten with --unverified")
-    assert verdict_on(seen, past=past._replace(after="another")).verdict == "drifted"
+    verdict = verdict_on(seen, past=past)
+    assert verdict[:3] == ("drifted", "unverified", "rewritten with --unverified, as the receipt says")
+    assert verdict.hint.endswith("take it back: unhang revert --fix gate")
+    assert verdict_on(seen, past=past._replace(after="another")).code == "unknown-shape"
 
 
 def test_an_unlisted_shape_with_upstreams_fix_in_it_is_fixed() -> None:

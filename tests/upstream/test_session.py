@@ -23,7 +23,7 @@ ABOUT = {
     "tag": "v",
     "tests": ["tests/test_*_on_cpu.py"],
     "torch": "0",
-    "shims": False,
+    "shims": [],
     "environments": [],
     "main": {"python": "3", "requirements": "none.txt", "variables": {"OF_THE_DATA": "1"}},
 }
@@ -103,8 +103,6 @@ def test_wants_the_fix(): assert PATCHED
     assert "mtp-cp-deadlock: applied" in shown
     assert "no regression" in shown
     assert "flaky: tests/test_two_on_cpu.py::test_flaky (passed, passed -> failed, passed)" in shown
-    assert not [*(tmp_path / "cache").glob("trees-*")]
-    assert (tmp_path / "out" / "verl-v0.7.1-1.txt").read_text().strip() in shown
 
 
 def test_a_regression_fails_with_both_outputs(
@@ -113,10 +111,10 @@ def test_a_regression_fails_with_both_outputs(
     source = "def test_hates_the_fix():\n    assert not PATCHED, 'patched, alas'\ndef test_passes(): pass\n"
     assert session(one=source) == 1
     assert categories(tmp_path) == {"test_hates_the_fix": "regression", "test_passes": "passed both"}
-    assert "FAILED: 1 regression" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert ("FAILED: 1 regression" in shown, "patched, alas" in shown) == (True, True)
     (file,) = files(tmp_path)
     assert file["runs"] == 3, "it was run again, twice, before it was believed"
-    assert "patched, alas" in (tmp_path / "out" / "verl-v0.7.1-1.xml").read_text()
 
 
 @pytest.mark.slow
@@ -176,8 +174,3 @@ def test_a_tree_that_cannot_be_had_is_an_error_with_a_hint(
     assert "/nowhere/at/all" in capsys.readouterr().err
     assert run.main(["verl", "v0.7.1", "--sdist", *places(tmp_path)]) == 2
     assert "error[no-sdist]" in capsys.readouterr().err
-
-
-def test_the_plugin_for_cpus_lists_what_it_changes() -> None:
-    assert any("gloo" in shim for shim in run.shim_names(False))
-    assert {*run.shim_names(True)} - {*run.shim_names(False)} == {"torch.cuda.is_available says yes"}

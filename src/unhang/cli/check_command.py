@@ -12,10 +12,16 @@ from unhang.tell.report import Report
 if TYPE_CHECKING:
     import argparse
 
+    from unhang.records import Request
+
 
 def run(options: argparse.Namespace) -> int:
     """Run ``unhang check``: return 0 if nothing is left to do, 1 if something is, or a run was interrupted."""
-    wanted = request(options)
+    return check(options, request(options)._replace(as_imported=True))
+
+
+def check(options: argparse.Namespace, wanted: Request) -> int:
+    """Check what is requested; return the exit code."""
     seen = survey(wanted)
     what = Report(seen.search, seen.findings, None, seen.interrupted, expected=options.expect_digest)
     console.results(options.output_format, what)
@@ -23,7 +29,7 @@ def run(options: argparse.Namespace) -> int:
     other = report.differs(options.expect_digest, seen.findings)
     left = [finding for finding in seen.findings if not finding.settled]
     if options.output_format == "text":
-        console.show(f"\n{console.summary(seen.findings, seen.environment)}")
+        console.show(f"\n{console.summary(seen.findings, seen.environment, seen.search.overlays)}")
     console.required(unmet)
     console.unexpected(other)
     return 1 if left or unmet or other or seen.interrupted else 0

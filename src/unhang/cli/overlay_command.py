@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 
+from unhang.cli.check_command import check
 from unhang.cli.requests import request
 from unhang.deliver import overlay, overlay_folder
 from unhang.deliver.preview import with_rewrites
@@ -18,9 +19,12 @@ from unhang.tell.report import Report
 def run(options: argparse.Namespace) -> int:
     """Return 0 if a job with ``PYTHONPATH=DIR`` has every needed fix, 1 if one is blocked or missing.
 
-    Raises UnhangError ``interrupted``, and as ``survey.survey``, ``survey.planned`` and ``overlay_folder.write`` do.
+    With ``--check`` nothing is written. Raises UnhangError ``interrupted``, and as ``survey.survey``,
+    ``survey.planned`` and ``overlay_folder.write`` do.
     """
     wanted = request(options)
+    if options.check:
+        return check(options, wanted._replace(as_imported=True, overlay=options.folder))
     seen = survey(wanted)
     if seen.interrupted:  # some of the originals may be about to change
         hint = "run unhang apply or unhang revert where it can be written, then this again"

@@ -11,11 +11,9 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from unhang import __version__
+from unhang.find.overlays import MARK, identity, module_name, sha256
 from unhang.rewrite.plan import FilePlan
-from unhang.store.receipt import sha256
 
-MARK = b"# unhang overlay"
-"""The first bytes of the hook: unhang replaces no ``sitecustomize.py`` without them."""
 _HERE = os.path.dirname(os.path.abspath(__file__))
 
 
@@ -34,20 +32,22 @@ class Overlay(NamedTuple):
 def compose(files: Iterable[FilePlan]) -> Overlay:
     """Return the overlay of a plan's files. It does not depend on where the installations are."""
     by_name = {file.steps[0][0].file: file for file in sorted(files, key=lambda file: file.steps[0][0].file)}
-    modules = {_module(name): _described(name, file) for name, file in by_name.items()}
-    manifest = {"schema": 1, "unhang": __version__, "modules": modules}
+    modules = {module_name(name): _described(name, file) for name, file in by_name.items()}
+    body = _hook()
+    manifest = {"schema": 1, "unhang": __version__, "hook": sha256(body), "modules": modules}
     content = {
         "manifest.json": (json.dumps(manifest, indent=1) + "\n").encode("ascii"),
         "loader.py": _source("overlay_loader.py"),
         **{f"modules/{name}": file.after for name, file in by_name.items()},
     }
-    digests = [(name, sha256(data)) for name, data in content.items()]
-    identity = sha256(json.dumps(digests).encode())[:16]
-    return Overlay(identity, _hook(identity, tuple(modules)), content, tuple(modules))
+    named = identity((name, sha256(data)) for name, data in content.items())
+    about = b": made by `unhang overlay`, which also replaces it; unhang's deliver/overlay_hook.py explains it\n"
+    head = MARK + about + f"IDENTITY = {named!r}\nMODULES = {tuple(modules)!r}\n".encode()
+    return Overlay(named, head + body, content, tuple(modules))
 
 
-def _hook(identity: str, modules: tuple[str, ...]) -> bytes:
-    """Return the hook for these modules, reduced to what it executes: some jobs compile it in every process."""
+def _hook() -> bytes:
+    """Return the hook's statements, reduced to what they execute: some jobs compile them in every process."""
     tree = ast.parse(_source("overlay_hook.py"))
     for node in ast.walk(tree):
         if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)):
@@ -56,9 +56,7 @@ def _hook(identity: str, modules: tuple[str, ...]) -> bytes:
             node.returns = None
         if isinstance(node, ast.arg):
             node.annotation = None
-    code = f"IDENTITY = {identity!r}\nMODULES = {modules!r}\n{ast.unparse(tree)}\n"
-    head = b": made by `unhang overlay`, which also replaces it; unhang's deliver/overlay_hook.py explains it\n"
-    return MARK + head + code.encode()
+    return f"{ast.unparse(tree)}\n".encode()
 
 
 def _is_dropped(statement: ast.stmt) -> bool:
@@ -69,10 +67,6 @@ def _is_dropped(statement: ast.stmt) -> bool:
         return statement.module == "__future__"
     names = {node.id for node in ast.iter_child_nodes(statement) if isinstance(node, ast.Name)}
     return isinstance(statement, ast.Assert) or not names.isdisjoint({"IDENTITY", "MODULES", "TYPE_CHECKING"})
-
-
-def _module(file: str) -> str:
-    return file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 
 def _described(name: str, file: FilePlan) -> dict[str, object]:

@@ -7,13 +7,12 @@ import shutil
 import subprocess
 from contextlib import suppress
 
-from unhang.deliver.overlay import MARK, Overlay
+from unhang.deliver.overlay import Overlay
 from unhang.errors import UnhangError
+from unhang.find.overlays import HOOK, MARK, STORE
 from unhang.store import bytecode, disk
 from unhang.store.state import LOCK
 
-STORE = ".unhang-overlay"
-HOOK = "sitecustomize.py"
 _NEW = "new-"  # unfinished work; the next run removes that of a killed one
 # CHECKED_HASH compares the bytecode with the source's content, so it stays valid in a copy and is never stale.
 _COMPILE = """\

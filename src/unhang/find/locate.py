@@ -46,11 +46,10 @@ def search(environment: Environment, *, script: str | None = None, cwd: str) -> 
     installed = _installed(found, [script_folder, *python_path])
     # A job that is started as `python FILE` has that file's folder on its path, and not the working directory.
     strays = notices.strays(installed, cwd) if script is None else ()
-    warnings = (*notices.unusable(found), *strays, *notices.overlays(python_path), *notices.old_state(environment))
+    warnings = (*notices.unusable(found), *strays, *notices.old_state(environment))
     searched = tuple(os.path.abspath(os.path.join(cwd, entry)) for entry in path if entry)
-    return Search(
-        environment, tuple(installed.values()), warnings, _roots(installed, searched), pycache_prefix, searched
-    )
+    roots = _roots(installed, searched)
+    return Search(environment, tuple(installed.values()), warnings, roots, pycache_prefix, searched)
 
 
 def _roots(installed: dict[str, Installation], path: Iterable[str]) -> tuple[str, ...]:

@@ -70,11 +70,3 @@ def old_state(environment: Environment) -> Iterator[str]:
     folder = os.path.join(environment.prefix, "share", "unhang")
     if os.path.lexists(os.path.join(folder, "receipt.json")):
         yield f"{folder} is from an unhang before its first release: reinstall what it patched, then delete that folder"
-
-
-def overlays(python_path: list[str]) -> Iterator[str]:
-    """Yield a sentence for each overlay of ours in these folders of PYTHONPATH."""
-    for folder in python_path:
-        if os.path.isdir(os.path.join(folder, ".unhang-overlay")):
-            about = f"this report is about the originals, `unhang overlay {folder}` about the overlay"
-            yield f"PYTHONPATH has the overlay {folder}; {about}"

@@ -25,6 +25,8 @@ class Finding(NamedTuple):
     target: Target
     seen: Observation
     verdict: Verdict
+    overlay: str | None = None
+    """The overlay whose file it is about, if a job imports that one."""
 
     @property
     def settled(self) -> bool:

@@ -35,13 +35,33 @@ class Survey(NamedTuple):
 def find(request: Request) -> Search:
     """Return the environment that the request names, and its installations of the upstreams that it names.
 
-    Raises UnhangError as ``environment.named`` and ``locate.search`` do.
+    Raises UnhangError ``no-overlay``, and as ``environment.named`` and ``locate.search`` do.
     """
     cwd = os.getcwd()
     place = environment.named(request, cwd, os.environ)
     search = locate.search(place, script=request.script, cwd=cwd)
     inside = tuple(found for found in search.installations if found.upstream in request.upstreams)
-    return search._replace(installations=inside)
+    return _with_overlays(search._replace(installations=inside), request, cwd)
+
+
+def _with_overlays(search: Search, request: Request, cwd: str) -> Search:
+    """Return the search with the overlays that are to be judged, and what the user should know about the others."""
+    has_python = search.environment.found_by not in ("--target", "--source")
+    python_path = os.environ.get("PYTHONPATH", "") if has_python else ""
+    if not python_path and request.overlay is None:
+        return search
+    from unhang.find import overlays  # most runs have none
+
+    first = [] if request.overlay is None else [os.path.abspath(request.overlay)]
+    used, unused = overlays.on_path([*first, *overlays.folders(python_path, cwd)])
+    if first and first != used[:1]:
+        hint = "give the folder that `unhang overlay` has written"
+        raise UnhangError("no-overlay", "there is no overlay in this folder", path=first[0], hint=hint)
+    if request.as_imported:
+        return search._replace(overlays=tuple(used), warnings=(*search.warnings, *unused))
+    about = "this run is about the originals, `unhang check` about what a job imports"
+    notes = [f"PYTHONPATH has the overlay {folder}; {about}" for folder in used]
+    return search._replace(warnings=(*search.warnings, *notes, *unused))
 
 
 def survey(request: Request) -> Survey:
@@ -84,6 +104,12 @@ def again(search: Search, request: Request) -> Survey:
         past = history.past(receipts)
     fixes = [catalog.fix(name) for name in request.fixes]
     findings = judge(search.installations, fixes, past)
+    if search.overlays:
+        from unhang.find.overlays import load
+        from unhang.judge.overlaid import overlaid
+
+        loaded = [load(folder) for folder in search.overlays]
+        findings = [overlaid(finding, loaded) for finding in findings]
     known = (*search.warnings, *(text for text in warnings if text not in search.warnings))
     return Survey(search._replace(warnings=known), tuple(receipts), tuple(findings), interrupted(search))
 

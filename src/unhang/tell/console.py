@@ -198,8 +198,8 @@ def unmet(required: Sequence[str], findings: Sequence[Finding], items: Sequence[
     return sentences
 
 
-def summary(findings: Sequence[Finding], environment: Environment) -> str:
-    """Return one line: what is left to do, and the next command."""
+def summary(findings: Sequence[Finding], environment: Environment, overlays: Sequence[str] = ()) -> str:
+    """Return one line: what is left to do, and the next command; ``overlays`` are those that were judged."""
     if not findings:
         return "nothing to judge: no installation here has a target of these fixes"
     todo: dict[str, set[tuple[object, str]]] = {}
@@ -211,6 +211,10 @@ def summary(findings: Sequence[Finding], environment: Environment) -> str:
         return f"nothing left to do {digest}"
     counts = ", ".join(f"{len(places)} {verdict}" for verdict, places in sorted(todo.items()))
     next_ = f"run: unhang apply{_place(environment)}" if "needed" in todo else "see the hints above"
+    if overlays and ("needed" in todo or any(item.overlay and not item.settled for item in findings)):
+        import shlex  # only here
+
+        next_ = f"run: unhang overlay {shlex.quote(overlays[0])}{_place(environment)}"
     return f"{counts} {digest}; {next_}"
 
 

@@ -180,6 +180,7 @@ def result(finding: Finding, changed: frozenset[str] | None = None) -> dict[str,
         "detail": verdict.detail,
         "hint": verdict.hint,
         "nearest": verdict.nearest.document() if verdict.nearest is not None else None,
+        "overlay": finding.overlay,
     }
     return row if changed is None else {**row, "changed": _is_changed(finding, changed)}
 

@@ -1,0 +1,71 @@
+"""The verdicts on what a job imports that has overlays on PYTHONPATH. The rules are those of `overlay_loader`."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shlex
+from collections.abc import Sequence
+
+from unhang.find.overlays import Module, Overlay, module_name
+from unhang.judge.decide import DRIFTED, NEEDED, Past, Verdict, decide
+from unhang.judge.findings import Finding
+from unhang.judge.observe import Observation, observe_bytes
+from unhang.shapes import catalog
+
+OUTDATED = "overlay-outdated"
+"""The code of a function that a job cannot import: the overlay does not fit its original, or is damaged."""
+
+
+def overlaid(finding: Finding, overlays: Sequence[Overlay]) -> Finding:
+    """Return the finding on what the job imports: from the first of the overlays that has the module."""
+    if finding.seen.data is None or finding.seen.problem == "not-a-file":
+        return finding  # there is no original: the overlay lets the import fail as it would without it
+    for overlay in overlays:
+        module = overlay.modules.get(module_name(finding.target.file))
+        if overlay.damage:
+            where = os.path.join(overlay.folder, "")
+            return _outdated(finding, overlay, where, f"nobody knows what a job imports: {overlay.damage}")
+        if module is not None:
+            return _in_overlay(finding, overlay, module)
+    if finding.verdict.verdict == NEEDED:  # the overlay was made before this module was, or without its fix
+        return finding._replace(verdict=finding.verdict._replace(hint=_hint(overlays[0])))
+    return finding
+
+
+def _in_overlay(finding: Finding, overlay: Overlay, module: Module) -> Finding:
+    original = finding.seen.sha256 or _sha256(_bytes(finding.seen.path))
+    if original not in (module.original, module.rewritten):
+        return _outdated(finding, overlay, module.path, "the import fails: the overlay was made from another original")
+    data = _bytes(module.path)
+    if data is None or _sha256(data) != module.rewritten:
+        return _outdated(finding, overlay, module.path, "the import fails: this module of the overlay was changed")
+    table, target, installation = catalog.shape_table(), finding.target, finding.installation
+    seen = observe_bytes(module.path, data, target.function, table.files)
+    releases = catalog.releases_of(installation.upstream)
+    found = decide(target, installation, seen, table, releases, Past(module.rewritten, ""))
+    detail = "; ".join(filter(None, (f"in the overlay {overlay.folder}", found.detail)))
+    hint = found.hint and _hint(overlay)
+    return finding._replace(seen=seen, verdict=found._replace(detail=detail, hint=hint), overlay=overlay.folder)
+
+
+def _outdated(finding: Finding, overlay: Overlay, path: str, why: str) -> Finding:
+    seen = Observation(path, b"", problem=OUTDATED, detail=why)
+    verdict = Verdict(DRIFTED, OUTDATED, f"in the overlay {overlay.folder}; {why}", _hint(overlay))
+    return finding._replace(seen=seen, verdict=verdict, overlay=overlay.folder)
+
+
+def _hint(overlay: Overlay) -> str:
+    return f"make the overlay again: unhang overlay {shlex.quote(overlay.folder)}"
+
+
+def _bytes(path: str) -> bytes | None:
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError:
+        return None
+
+
+def _sha256(data: bytes | None) -> str:
+    return "" if data is None else hashlib.sha256(data).hexdigest()
