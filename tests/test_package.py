@@ -25,14 +25,15 @@ def loaded(code: str) -> set[str]:
 
 def test_nothing_slow_is_imported_by_check(tmp_path: Path) -> None:
     found = loaded(f"main(['check', '--target', {str(cli.unpack(tmp_path, ('verl', '0.7.1')))!r}])")
-    assert not found & {"libcst", "git", "filelock", "packaging", "ast", "importlib.metadata", "inspect", "subprocess"}
+    slow = {"libcst", "git", "filelock", "packaging", "ast", "importlib.metadata", "inspect", "subprocess", "difflib"}
+    assert not found & slow
     assert "unhang.cli.check_command" in found
 
 
 def test_help_imports_no_command() -> None:
     found = loaded("main(['--help'])")
     assert "unhang.cli.main" in found
-    assert not found & {"json", "hashlib"}
+    assert not found & {"json", "hashlib", "difflib"}
     assert [name for name in found if name.endswith("_command")] == []
 
 

@@ -31,6 +31,11 @@ class Request(NamedTuple):
     """Whether to judge the modules of an overlay on PYTHONPATH, as a job imports them, or the originals."""
     overlay: str | None = None
     """``overlay --check``: an overlay that the job has first on PYTHONPATH."""
+    chosen: tuple[tuple[str, str], ...] = ()
+    """The options that chose fixes and upstreams, as given, such as ``("--skip", ID)``: a suggested command repeats
+    them."""
+    writer: tuple[str, ...] = ("apply",)
+    """The command that brings the fixes into place, with its own arguments: ``overlay DIR``, ``wheel REQ -o DIR``."""
 
 
 class Environment(NamedTuple):

@@ -253,6 +253,18 @@ def test_a_hostile_or_damaged_wheel_is_refused_before_another_is_written(tmp_pat
         assert {path.name for path in tmp_path.iterdir()} == {"hostile", "damaged"}
 
 
+def test_a_wheel_without_an_upstream_is_refused_but_a_requirements_file_may_list_it(tmp_path: Path) -> None:
+    other, out = demo(tmp_path / "other"), tmp_path / "out"
+    for words, name in ([other], other.name), ([wheels.fetch(*VERL), "--upstream", "ms-swift"], "verl-0.7.1-"):
+        ran = make(out, *words)
+        assert (ran.code, out.exists()) == (2, False)
+        assert f"error[no-upstream]: {name}" in ran.err
+    (tmp_path / "requirements.txt").write_text(f"{other}\n{wheels.fetch(*VERL)}\n")
+    ran = make(out, "-r", tmp_path / "requirements.txt", "--no-index")
+    assert (ran.code, [path.name for path in out.iterdir()]) == (0, ["verl-0.7.1+unhang.1-py3-none-any.whl"]), ran.err
+    assert f"{other.name}\n  not written: it needs nothing" in ran.out
+
+
 def test_a_failed_download_writes_nothing(tmp_path: Path) -> None:
     index = find_links(tmp_path / "index", VERL)
     options = ["megatron-core==0.17.1", "--python-version", "3.12", *index]

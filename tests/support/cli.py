@@ -20,8 +20,17 @@ from unhang.shapes import catalog
 # processes that `python` starts are measured: some tests check what a process imports, others fork a thousand children.
 _COVERAGE = {name: os.environ.pop(name) for name in ("COVERAGE_PROCESS_CONFIG",) if name in os.environ}
 os._exit = posix._exit
-# These could select another environment, or colour the output.
-_NEUTRAL = ("VIRTUAL_ENV", "CONDA_PREFIX", "NO_COLOR", "FORCE_COLOR", "COLUMNS", "PYTHONPATH")
+# These could select another environment or other fixes, or colour the output.
+_NEUTRAL = (
+    "VIRTUAL_ENV",
+    "CONDA_PREFIX",
+    "NO_COLOR",
+    "FORCE_COLOR",
+    "COLUMNS",
+    "PYTHONPATH",
+    "UNHANG_REQUIRE",
+    "UNHANG_SKIP",
+)
 
 
 class Ran(NamedTuple):

@@ -114,7 +114,7 @@ def test_what_revert_took_back_is_reverted_and_its_verdict_in_json_as_before() -
 
 
 def test_an_interrupted_run_is_the_last_line() -> None:
-    assert text(finding("needed"), interrupted=True)[-1].startswith("interrupted: an earlier run was killed halfway")
+    assert text(finding("needed"), interrupted=True)[-1].startswith("interrupted: a run did not get to its end")
     assert "interrupted" not in "".join(text(finding("needed")))
 
 

@@ -28,7 +28,8 @@ def run(options: argparse.Namespace) -> int:
     """
     sizes = {name: value for name in _SIZES if (value := getattr(options, name)) is not None}
     chosen = topology.from_sizes(**sizes) if sizes else None
-    seen = survey(request(options))
+    wanted = request(options)
+    seen = survey(wanted)
     place = seen.environment
     python = installed.interpreter(place, options.python, os.getcwd(), os.environ)
     if seen.interrupted:
@@ -38,7 +39,7 @@ def run(options: argparse.Namespace) -> int:
     kept = history.originals(seen.receipts, paths)
     with progress.shown() as step:
         proved = installed.prove(Job(place, seen.search.installations, seen.findings, kept, python, chosen, step))
-    shown = answers.Report(place, python, proved.versions, chosen, proved.lines, seen.search.warnings)
+    shown = answers.Report(place, python, proved.versions, chosen, proved.lines, seen.search.warnings, wanted)
     if options.output_format == "json":
         print(answers.document(shown))
     else:

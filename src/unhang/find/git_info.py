@@ -21,6 +21,15 @@ def commits(installations: Iterable[Installation]) -> dict[str, str]:
     return shown
 
 
+def work_tree(folder: str) -> str | None:
+    """Return the top of the checkout that this folder is in, None if it is in none."""
+    while _git_dir(folder) is None:
+        if folder == os.path.dirname(folder):
+            return None
+        folder = os.path.dirname(folder)
+    return folder
+
+
 def _head(git_dir: str) -> str | None:
     """Return the commit that is checked out; None before the first commit."""
     head = _read(os.path.join(git_dir, "HEAD")).strip()

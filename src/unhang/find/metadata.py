@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from functools import lru_cache
 
@@ -24,14 +25,32 @@ def record(root: str, module: str, distribution: str, version: str | None) -> st
     row = f"\n{module.replace('.', '/')}/__init__.py,"
 
     def lists_it(path: str) -> bool:
-        return row in "\n" + read(path)
+        text = read(path)
+        return row in "\n" + text if text else _is_there(path)  # one that cannot be read may: who writes must know
 
     expected = os.path.join(root, f"{distribution}-{version}.dist-info", "RECORD")
     if lists_it(expected):
         return expected  # without listing the folder, which is slow in a crowded environment
     names = [name for name in os.listdir(root) if name.startswith(distribution + "-") and name.endswith(".dist-info")]
     records = [path for name in names if lists_it(path := os.path.join(root, name, "RECORD"))]
-    return max(records, key=os.path.getmtime, default=None)  # the newest: its install wrote the files
+    return max(records, key=_age, default=None)  # the newest: its install wrote the files
+
+
+def _is_there(path: str) -> bool:
+    """Return whether there is a file that is not empty, as far as we may see."""
+    try:
+        return os.stat(path).st_size > 0
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return True
+
+
+def _age(path: str) -> float:
+    try:
+        return os.path.getmtime(path)
+    except OSError:
+        return math.inf
 
 
 @lru_cache(maxsize=8)  # for the length of a search: two upstreams share a RECORD, which may be long

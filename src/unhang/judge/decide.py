@@ -33,6 +33,10 @@ BY_STATE = {
 """The verdict on a function whose shape is on record, by the state of that shape."""
 
 
+MATCHING = "the rewrite's anchors match exactly once each"
+"""What is said of an unknown shape that ``--unverified`` may rewrite."""
+
+
 class Verdict(NamedTuple):
     """What is true of a fix on an installation now, for one target."""
 
@@ -78,7 +82,7 @@ def decide(
     known = table.shapes.get((target.fix, target.function, seen.shape))
     if known is None and past is not None and past.after == seen.shape:
         # The receipt is no evidence that the rewrite is right: a checkout may bring one.
-        hint = f"compare it with unhang explain {target.fix}, or take it back: unhang revert --fix {target.fix}"
+        hint = f"compare it with `unhang explain {target.fix}`, or take it back: `unhang revert --fix {target.fix}`"
         return Verdict(DRIFTED, UNVERIFIED, "rewritten with --unverified, as the receipt says", hint)
     if known is None:
         return _unknown(target, installation, seen, table, releases)
@@ -161,7 +165,7 @@ def _unknown(
             FIXED_UPSTREAM, detail="an unlisted shape, but upstream's own fix is in it (its post-condition holds)"
         )
     outside = _outside(installation, releases)
-    tried, hint = _tried(rewrite, function, target.fix)
+    tried, hint = _tried(rewrite, function, target.fix, seen)
     # The nearest shape never softens the verdict: an edit far from the rewrite can still change what the rewrite does.
     near = nearest(target, function, seen.data, table, catalog.outlines(), releases)
     closest = "no known shape is close to it" if near is None else near.sentence()
@@ -172,26 +176,37 @@ def _unknown(
     return Verdict(UNLISTED, outside.code, detail, _joined(outside.hint, hint), near)
 
 
-def _tried(rewrite: Codemod, function: Function, fix: str) -> tuple[str, str]:
+def refused(verdict: Verdict, fix: str, reason: str) -> Verdict:
+    """Return the verdict on an unknown shape whose anchors match, but whose rewrite is refused for this reason."""
+    matching, hint = f"{MATCHING}, but {reason}", verdict.hint.replace(_unverified(fix), _by_hand(fix))
+    return verdict._replace(detail=verdict.detail.replace(MATCHING, matching, 1), hint=hint)
+
+
+def _unverified(fix: str) -> str:
+    return f"to rewrite it anyway: `unhang apply --unverified --fix {fix}`"
+
+
+def _by_hand(fix: str) -> str:
+    return f"reinstall the package, or change it by hand: `unhang explain {fix}`"
+
+
+def _tried(rewrite: Codemod, function: Function, fix: str, seen: Observation) -> tuple[str, str]:
     """Return whether the rewrite would work on an unknown shape, and the hint that follows."""
     from unhang.codemods.base import AnchorError
 
     if rewrite.holds(function):
         return (
             "our rewrite is in it (its post-condition holds), but the function has been edited",
-            f"reinstall the package and run `unhang apply`, or keep your edit: unhang explain {fix}",
+            f"reinstall the package and run `unhang apply`, or keep your edit: `unhang explain {fix}`",
         )
     try:
         rewrite.edits(function)
     except AnchorError as error:
-        return (
-            f"the rewrite's anchor is missing or not unique ({error})",
-            f"reinstall the package, or change it by hand: unhang explain {fix}",
-        )
-    return (
-        "the rewrite's anchors match exactly once each",
-        f"to rewrite it anyway: unhang apply --unverified --fix {fix}",
-    )
+        return f"the rewrite's anchor is missing or not unique ({error})", _by_hand(fix)
+    missing = [] if seen.names is None else sorted(rewrite.names(function) - seen.names)
+    if missing:
+        return f"{MATCHING}, but the file does not define or import {', '.join(missing)}", _by_hand(fix)
+    return MATCHING, _unverified(fix)
 
 
 def _outside(installation: Installation, releases: Mapping[str, Release]) -> _Outside | None:

@@ -33,6 +33,12 @@ class Finding(NamedTuple):
         """Whether nothing is left to do here."""
         return self.verdict.verdict in SETTLED
 
+    @property
+    def rewritten(self) -> bool:
+        """Whether the function is our rewrite, of this version or an older one."""
+        known = catalog.shape_table().shapes.get((self.target.fix, self.target.function, self.seen.shape or ""))
+        return known is not None and known.state in ("ours", "superseded")
+
 
 def judge(installations: Iterable[Installation], fixes: Iterable[Fix], past: PastTable) -> list[Finding]:
     """Return the verdict of every fix on every installation that has a target of it.

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 from unhang import __version__
 from unhang.judge.decide import APPLIED, NEEDED
 from unhang.prove.cases import BROKEN, PASSED, Case, Outcome, Topology
-from unhang.records import Environment
+from unhang.records import Environment, Request
+from unhang.suggest import command
 from unhang.tell import report, terminal
 
 PROVEN, UNAFFECTED, PATCHED_PASSES = "proven", "unaffected", "patched-passes"
@@ -58,6 +59,7 @@ class Report(NamedTuple):
     """The user's own; None where the proofs' own cases were run."""
     lines: Sequence[Line]
     warnings: Sequence[str]
+    request: Request
 
 
 def judged(line: Line, case: Case, untouched: Outcome | None, patched: Outcome) -> Line:
@@ -88,12 +90,15 @@ def exit_code(lines: Sequence[Line]) -> int:
     return 2 if any(line.answer == UNKNOWN for line in lines) else 0
 
 
-def summary(lines: Sequence[Line]) -> str:
+def summary(lines: Sequence[Line], request: Request) -> str:
     """Return one line: the number of each answer, and the next command."""
     counts = Counter(line.answer for line in lines)
     counted = ", ".join(f"{number} {answer}" for answer, number in counts.items()) or "nothing to judge"
     needed = list(dict.fromkeys(line.fix for line in lines if line.would_fail))
-    return f"{counted}; the installed source has the defect: unhang apply ({', '.join(needed)})" if needed else counted
+    if not needed:
+        return counted
+    apply = command("apply", request, *(word for fix in needed for word in ("--fix", fix)))
+    return f"{counted}; the installed source has the defect; run: {apply}"
 
 
 def text(shown: Report, *, colour: bool, width: int = 0) -> str:
@@ -111,7 +116,7 @@ def text(shown: Report, *, colour: bool, width: int = 0) -> str:
             lines.append(terminal.wrapped(name, width))
         paragraph = terminal.wrapped("\n".join(_paragraph(line)), width)
         lines.append(terminal.painted(paragraph, line.answer, COLOURS[line.answer]) if colour else paragraph)
-    return "\n".join([*lines, "", terminal.wrapped(summary(shown.lines), width)])
+    return "\n".join([*lines, "", terminal.wrapped(summary(shown.lines, shown.request), width)])
 
 
 def document(shown: Report) -> str:

@@ -108,8 +108,9 @@ def plan(findings: Sequence[Finding], originals: Mapping[str, Original], *, unve
             files = tuple(result for result in results if isinstance(result, FilePlan))
             return Plan(files, tuple(blocked.values()))
         # A fix goes in whole or not at all: leave this one out of this installation, and plan again.
-        hint = "compare the function with `unhang explain`, or reinstall the package"
-        _block(blocked, failures[0].finding, failures[0].reason, hint)
+        first = failures[0].finding
+        hint = f"compare the function with `unhang explain {first.target.fix}`, or reinstall the package"
+        _block(blocked, first, failures[0].reason, hint)
 
 
 def _planned(path: str, group: Sequence[Finding], original: Original | None) -> FilePlan | _Failure:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from unhang import suggest
 from unhang.errors import UnhangError
 from unhang.judge.observe import below_package, file_of
 from unhang.records import Request, Search
@@ -43,6 +44,8 @@ class Reverted(NamedTuple):
     """The roots in which nothing was written, and why."""
     recovered: tuple[str, ...]
     """What was done about runs that had been killed, a sentence each."""
+    left: Mapping[str, Sequence[UnhangError]]
+    """Why something of the run is left in a root where all is in place."""
 
 
 class _FileRevert(NamedTuple):
@@ -78,11 +81,12 @@ def revert(search: Search, request: Request, *, force: bool = False) -> Reverted
         done: list[Revert] = []
         for one in planned:
             with held.failing(one.root):
-                carry_out(search, one)
+                held.left[one.root] += carry_out(search, one)
                 done.append(one)
-        if held.failed and not any(one.files for one in done):
-            raise next(iter(held.failed.values()))
-        return Reverted(tuple(done), held.failed, held.recovered)
+    if held.failed and not any(one.files for one in done):
+        raise next(iter(held.failed.values()))
+    failed = {root: suggest.hinted(error, request) for root, error in held.failed.items()}
+    return Reverted(tuple(done), failed, held.recovered, held.left)
 
 
 def plan_revert(search: Search, root: str, found: Receipt, request: Request, *, force: bool = False) -> Revert:
@@ -100,7 +104,7 @@ def plan_revert(search: Search, root: str, found: Receipt, request: Request, *, 
             _check_place(search, entry)
             kept = tuple(fixed for fixed in entry.fixes if fixed.fix not in request.fixes)
             if len(kept) < len(entry.fixes):
-                one = _plan_file(entry, kept, force)
+                one = _plan_file(entry, kept, request, force)
         planned.append(one)
     return Revert(
         root=root,
@@ -112,7 +116,7 @@ def plan_revert(search: Search, root: str, found: Receipt, request: Request, *, 
     )
 
 
-def _plan_file(entry: Entry, kept: tuple[Fixed, ...], force: bool) -> _FileRevert:
+def _plan_file(entry: Entry, kept: tuple[Fixed, ...], request: Request, force: bool) -> _FileRevert:
     with disk.about(entry.path):
         now = disk.read(entry.path)
     if now is None:
@@ -123,8 +127,9 @@ def _plan_file(entry: Entry, kept: tuple[Fixed, ...], force: bool) -> _FileRever
             None, note=f"{entry.path} was reinstalled or restored since; none of our changes are left in it"
         )
     if is_edited and not force:
-        hint = f"run `unhang revert --force`, which keeps your version as {_free_name(entry.path)}; "
-        hint += f"or undo your own change, or reinstall {entry.upstream}, then run `unhang revert`"
+        forced, plain = suggest.command("revert", request, "--force"), suggest.command("revert", request)
+        hint = f"run `{forced}`, which keeps your version as {_free_name(entry.path)}; "
+        hint += f"or undo your own change, or reinstall {entry.upstream}, then run `{plain}`"
         refused = (entry, "edited since it was patched: reverting would destroy that edit", hint)
         return _FileRevert(entry, refused=refused)
     after = _without(pristine.read(entry), entry, kept)
@@ -136,11 +141,14 @@ def _plan_file(entry: Entry, kept: tuple[Fixed, ...], force: bool) -> _FileRever
     return _FileRevert(remaining, (entry, now, after), note=note, copy=(copy, now))
 
 
-def carry_out(search: Search, planned: Revert) -> None:
-    """Write what was planned; call it inside ``lock.exclusive``, with a plan that was made there."""
+def carry_out(search: Search, planned: Revert) -> list[UnhangError]:
+    """Write what was planned; call it inside ``lock.exclusive``, with a plan that was made there.
+
+    Returns why something of the run is left in the root.
+    """
     folder = state.folder(planned.root)
     if planned.remaining == receipt.load(folder):
-        return
+        return []
     changes = [FileChange(path, None, data) for path, data in planned.copies]
     changes += [FileChange(entry.path, now, after) for entry, now, after in planned.files]
     left = {entry.path for entry in planned.remaining.files}
@@ -148,7 +156,7 @@ def carry_out(search: Search, planned: Revert) -> None:
         (entry, after, entry.record_row if entry.path not in left else None) for entry, _, after in planned.files
     )
     changes += [*rows, *pristine.changes(folder, planned.remaining, {})]
-    apply.commit_with_bytecode(search, planned.root, changes)
+    return apply.commit_with_bytecode(search, planned.root, changes)
 
 
 def _without(original: bytes, entry: Entry, kept: tuple[Fixed, ...]) -> bytes:
@@ -164,7 +172,8 @@ def _without(original: bytes, entry: Entry, kept: tuple[Fixed, ...]) -> bytes:
     try:
         return rewrite(original, steps).data
     except RewriteError as error:
-        hint = "revert all fixes of this file: run `unhang revert`, then apply the ones to keep"
+        fixes = " ".join(f"--fix {name}" for name in dict.fromkeys(fixed.fix for fixed in entry.fixes))
+        hint = f"revert all fixes of this file: run `unhang revert {fixes}`, then apply the ones to keep"
         message = f"{error.target.fix} cannot be kept: {error}"
         raise UnhangError("cannot-keep", message, path=entry.path, hint=hint) from error
 

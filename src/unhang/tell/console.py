@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from unhang import suggest
 from unhang.find.git_info import commits
 from unhang.judge.decide import NEEDED
 from unhang.judge.findings import Finding
-from unhang.local_version import plain_version
-from unhang.records import Environment, Installation, Search
+from unhang.records import Environment, Request, Search
 from unhang.shapes import catalog
 from unhang.store import state
 from unhang.tell import report, terminal
@@ -21,7 +22,11 @@ if TYPE_CHECKING:
     from unhang.errors import UnhangError
     from unhang.rewrite.plan import Blocked, FilePlan, Plan
     from unhang.store.apply import Applied
+    from unhang.store.receipt import Receipt
     from unhang.store.revert import Revert
+
+
+NOTHING = "nothing was changed"
 
 
 def results(output_format: str, what: Report) -> None:
@@ -37,12 +42,27 @@ def results(output_format: str, what: Report) -> None:
     searched(what.search)
 
 
-def applied(environment: Environment, done: Applied) -> None:
-    """Print what ``apply`` did, how to undo it, and that a job must be patched on all of its nodes."""
+def applied(request: Request, done: Applied, receipts: Iterable[Receipt]) -> None:
+    """Print what ``apply`` did, how to undo it, and that a job must be patched on all of its nodes.
+
+    ``receipts`` are those that it left.
+    """
     if not done.files:
-        note("nothing was changed" + ("" if done.plan.blocked else ": the end state was there already"))
+        note(NOTHING + ("" if done.plan.blocked else ": the end state was there already"))
         return
-    note(f"patched {count(len(done.files), 'file')}; to undo: unhang revert{_place(environment)}")
+    wrote = {
+        (file.installation.real_root, file.installation.upstream, step.target.fix)
+        for file in done.files
+        for step in file.steps
+    }
+    listed = {
+        (entry.root, entry.upstream, fixed.fix)
+        for receipt in receipts
+        for entry in receipt.files
+        for fixed in entry.fixes
+    }
+    undo = " && ".join(suggest.undo(request, wrote, listed))
+    note(f"patched {count(len(done.files), 'file')}; to undo: {undo}")
     _patch_all(done.files)
 
 
@@ -54,10 +74,11 @@ def would_apply(files: Sequence[FilePlan]) -> None:
 
 def overlay(folder: str, modules: Sequence[str], planned: Plan, written: bool) -> None:
     """Print what an overlay holds, how a job uses it, and that all of its nodes must."""
-    done = "written" if written else "nothing was changed: it was there already"
+    done = "written" if written else f"{NOTHING}: it was there already"
     note(f"overlay of {count(len(modules), 'module')} in {folder}: {done}")
     if modules:
-        note(f"start the job, on every node, with PYTHONPATH={folder} (before what PYTHONPATH holds already)")
+        variable = f"PYTHONPATH={suggest.line(folder)}"
+        note(f"start the job, on every node, with {variable} (before what PYTHONPATH holds already)")
         _patch_all(planned.files)
 
 
@@ -79,19 +100,42 @@ def reverted(planned: Revert) -> None:
 
 def failed(errors: Mapping[str, UnhangError]) -> None:
     """Report the roots in which nothing was changed, and why; the others are whole."""
-    for root, error in errors.items():
-        say(f"nothing was changed in {root}:")
-        say(report.text_error(error))
+    for root, found in errors.items():
+        is_half_done = state.interrupted(state.folder(root))
+        say(f"interrupted in {root}:" if is_half_done else f"nothing was changed in {root}:")
+        error(found)
 
 
-def made_by_wheel(installations: Sequence[Installation]) -> None:
-    """Name the installations whose wheel already held the rewrites, and how to install the plain release."""
-    for folder in dict.fromkeys(os.path.basename(os.path.dirname(place.record or "")) for place in installations):
-        name, _, version = folder.removesuffix(".dist-info").rpartition("-")
-        plain = plain_version(version)
-        if plain != version:
-            say(f"{name} {version} was installed from a wheel with the fixes in it (unhang wheel)")
-            say(f"  hint: install the plain release: pip install --force-reinstall --no-deps {name}=={plain}")
+def left(errors: Mapping[str, Sequence[UnhangError]]) -> None:
+    """Report what a run could not remove after everything was in place."""
+    for found in errors.values():
+        for one in found:
+            error(one)
+
+
+def error(found: UnhangError) -> None:
+    """Report an error; with UNHANG_DEBUG, its traceback too."""
+    if os.environ.get("UNHANG_DEBUG"):
+        import traceback
+
+        say("".join(traceback.format_exception(found)))
+    say(report.text_error(found))
+
+
+def without_receipt(findings: Iterable[Finding], environment: Environment) -> None:
+    """Name each rewritten file that no receipt lists, and how to have the plain release back."""
+    from unhang.tell import reinstall  # `check` needs none of what that imports
+
+    files: dict[str, list[str]] = {}
+    for finding in findings:
+        place, path = finding.installation, os.path.realpath(finding.seen.path)
+        group = files.setdefault(reinstall.advice(place, environment, path), [])
+        if path not in group:
+            group.append(path)
+    for advice, paths in files.items():
+        for path in paths:
+            say(f"patched, and no receipt has its original bytes: {path}")
+        say(f"  hint: {advice}")
 
 
 def blocked(items: Sequence[Blocked]) -> None:
@@ -156,7 +200,8 @@ def note(line: str) -> None:
 
 def say(line: str) -> None:
     """Print a line for people on stderr, apart from the data on stdout; wrapped on a terminal."""
-    print(terminal.wrapped(line, terminal.width(sys.stderr)), file=sys.stderr, flush=True)
+    with suppress(OSError, ValueError):  # stderr is full or closed: the exit code still tells
+        print(terminal.wrapped(line, terminal.width(sys.stderr)), file=sys.stderr, flush=True)
 
 
 def show(text: str) -> None:
@@ -198,8 +243,8 @@ def unmet(required: Sequence[str], findings: Sequence[Finding], items: Sequence[
     return sentences
 
 
-def summary(findings: Sequence[Finding], environment: Environment, overlays: Sequence[str] = ()) -> str:
-    """Return one line: what is left to do, and the next command; ``overlays`` are those that were judged."""
+def summary(findings: Sequence[Finding], request: Request) -> str:
+    """Return one line: what is left to do, and the next command."""
     if not findings:
         return "nothing to judge: no installation here has a target of these fixes"
     todo: dict[str, set[tuple[object, str]]] = {}
@@ -210,16 +255,6 @@ def summary(findings: Sequence[Finding], environment: Environment, overlays: Seq
     if not todo:
         return f"nothing left to do {digest}"
     counts = ", ".join(f"{len(places)} {verdict}" for verdict, places in sorted(todo.items()))
-    next_ = f"run: unhang apply{_place(environment)}" if "needed" in todo else "see the hints above"
-    if overlays and ("needed" in todo or any(item.overlay and not item.settled for item in findings)):
-        import shlex  # only here
-
-        next_ = f"run: unhang overlay {shlex.quote(overlays[0])}{_place(environment)}"
+    is_outdated = any(finding.overlay and not finding.settled for finding in findings)
+    next_ = f"run: {suggest.command('apply', request)}" if "needed" in todo or is_outdated else "see the hints above"
     return f"{counts} {digest}; {next_}"
-
-
-def _place(environment: Environment) -> str:
-    """Return the option that names this environment in another command."""
-    if environment.found_by in ("--target", "--source"):
-        return f" {environment.found_by} {environment.prefix}"
-    return f" --python {environment.python}" if environment.found_by == "--python" else ""

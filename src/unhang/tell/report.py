@@ -13,7 +13,8 @@ from unhang.errors import UnhangError
 from unhang.judge.decide import APPLIED, DRIFTED, FIXED_UPSTREAM, NEEDED, NOT_AFFECTED, UNLISTED, URGENCY
 from unhang.judge.findings import Finding
 from unhang.judge.observe import Observation
-from unhang.records import Environment, Search
+from unhang.records import Environment, Request, Search
+from unhang.suggest import complete
 from unhang.tell import terminal
 
 REVERTED = "reverted"
@@ -47,6 +48,8 @@ class Report(NamedTuple):
     """The digest that ``--expect-digest`` expects."""
     failed: Mapping[str, UnhangError] = {}
     """The roots in which nothing could be written, and why."""
+    request: Request = Request()
+    """What was asked for, which a suggested command repeats."""
     reverts: bool = False
     """Whether the command takes fixes back."""
     dry_run: bool = False
@@ -78,15 +81,16 @@ def json_report(report: Report) -> str:
 def _root(report: Report, root: str) -> dict[str, Any]:
     changed = any(path.startswith(os.path.join(root, "")) for path in report.changed or ())
     error = report.failed.get(root)
-    return {"root": root, "changed": changed, "error": error and _error(error)}
+    return {"root": root, "changed": changed, "error": error and fields(error)}
 
 
 def json_error(error: UnhangError) -> str:
     """Return the JSON document of an error."""
-    return json.dumps({"schema": 1, "error": _error(error)}, indent=1)
+    return json.dumps({"schema": 1, "error": fields(error)}, indent=1)
 
 
-def _error(error: UnhangError) -> dict[str, str | None]:
+def fields(error: UnhangError) -> dict[str, str | None]:
+    """Return an error as JSON has it."""
     return {"code": error.code, "message": error.message, "path": error.path, "hint": error.hint}
 
 
@@ -135,8 +139,8 @@ def text_report(report: Report, *, colour: bool, width: int = 0) -> str:
         for finding in group:
             lines += entry(finding, _word(report, finding), _changed(report, finding), colour=colour, width=width)
     if report.interrupted:
-        why = "interrupted: an earlier run was killed halfway; `unhang apply` or `unhang revert` settles it"
-        lines += ["", terminal.wrapped(why, width)]
+        why = "interrupted: a run did not get to its end; `unhang apply` or `unhang revert` settles it"
+        lines += ["", terminal.wrapped(complete(why, report.request), width)]
     return "\n".join(lines)
 
 

@@ -1,0 +1,97 @@
+"""Suggested commands: each repeats the options that led to it, quoted for the shell, so that it can be pasted."""
+
+from __future__ import annotations
+
+import re
+
+from unhang.records import Request
+
+TYPE_CHECKING = False  # `typing` is slow to import
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
+    from unhang.errors import UnhangError
+
+# A hint is written without the options, which only the request knows: as "unhang apply" alone, or in backticks.
+_BARE = re.compile(r"(\A|`)unhang (apply|check|revert)\b([^`]*)")
+
+
+def command(name: str, request: Request, *more: str) -> str:
+    """Return the line that runs `unhang NAME` where the request did and on what it chose, with more options.
+
+    ``apply`` stands for the command that brings the fixes into place: in an overlay or a wheel if those were asked for.
+    Fixes in ``more`` take the place of the chosen ones.
+    """
+    if request.writer[0] == "wheel":  # it has no installation: the next command can only be the same again
+        words = [*request.writer]
+    else:
+        words = [*(request.writer if name == "apply" else [name]), *_place(request)]
+    chosen = _chosen(name, request, "--fix" in more)
+    return line("unhang", *words, *(word for pair in chosen for word in _option(*pair)), *more)
+
+
+def line(*words: str) -> str:
+    """Return a command line, quoted for the shell."""
+    from shlex import quote  # most runs suggest nothing
+
+    return " ".join(map(quote, words))
+
+
+def complete(text: str, request: Request) -> str:
+    """Return a hint with the request's options in its commands, which are written without them."""
+    return _BARE.sub(lambda found: found[1] + command(found[2], request, *found[3].split()), text)
+
+
+def hinted(error: UnhangError, request: Request) -> UnhangError:
+    """Return the error, with the request's options in the commands of its hint."""
+    if error.hint:
+        error.hint = complete(error.hint, request)
+    return error
+
+
+def undo(request: Request, done: Collection[tuple[str, str, str]], known: Iterable[tuple[str, str, str]]) -> list[str]:
+    """Return the commands that revert what a run wrote, and nothing that an earlier one did.
+
+    ``done`` is what it wrote, ``known`` what the receipts now list: root, upstream and fix of each.
+    """
+    known = set(known)
+    fixes, upstreams = ({key[part] for key in done} for part in (2, 1))
+    narrower = _only(request, upstreams, fixes)
+    for wanted in (request, narrower):
+        if {key for key in known if key[1] in wanted.upstreams and key[2] in wanted.fixes} == set(done):
+            return [command("revert", wanted)]
+    groups: dict[tuple[str, str], set[str]] = {}
+    for root, upstream, fix in done:
+        groups.setdefault((root, upstream), set()).add(fix)
+    return [
+        command("revert", _only(Request(target=root), {upstream}, fixes))
+        for (root, upstream), fixes in sorted(groups.items())
+    ]
+
+
+def _only(request: Request, upstreams: Collection[str], fixes: Collection[str]) -> Request:
+    words = [("--upstream", upstream) for upstream in sorted(upstreams)] + [("--fix", fix) for fix in sorted(fixes)]
+    return request._replace(chosen=tuple(words), upstreams=tuple(upstreams), fixes=tuple(fixes), required=())
+
+
+def _place(request: Request) -> list[str]:
+    folder = request.target or request.source
+    names = ("target", "source", "script") if folder else ("python", "script")  # `prove` takes an interpreter with both
+    given = {name: getattr(request, name) for name in names}
+    return [word for name, value in given.items() if value for word in _option(f"--{name}", value)]
+
+
+def _option(option: str, value: str) -> list[str]:
+    return [f"{option}={value}"] if value.startswith("-") else [option, value]
+
+
+def _chosen(name: str, request: Request, named: bool) -> Iterable[tuple[str, str]]:
+    pairs = request.chosen
+    if named:
+        return [pair for pair in pairs if pair[0] == "--upstream"]
+    if name != "revert" or not request.required:
+        return pairs
+    # `revert` requires nothing, but a required fix was among the chosen ones.
+    narrowed = any(option in ("--fix", "--skip") for option, _ in pairs)
+    fixes = [("--fix", fix) for fix in request.fixes] if narrowed else []
+    return [*fixes, *(pair for pair in pairs if pair[0] == "--upstream")]
