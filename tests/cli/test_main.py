@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 import unhang
-from support import cli
+from support import cli, ptys
 from unhang.cli import check_command
 from unhang.cli.main import main
 from unhang.errors import UnhangError
@@ -25,6 +26,37 @@ def test_an_error_is_a_json_document_too(tmp_path: Path) -> None:
     assert ran.json["schema"] == 1
     assert list(ran.json["error"]) == ["code", "message", "path", "hint"]
     assert (ran.json["error"]["code"], ran.json["error"]["path"]) == ("no-upstream", str(tmp_path))
+
+
+@pytest.mark.parametrize("columns", [80, 40])
+def test_on_a_terminal_every_line_fits_and_nothing_is_lost(columns: int, site: Path, tmp_path: Path) -> None:
+    source = site / "verl/workers/engine/megatron/transformer_impl.py"
+    source.write_bytes(source.read_bytes().replace(b"self.is_mp_src_rank_with_outputs():", b"True:", 1))
+    for command in (
+        ("check", "--target", site, "--color", "never"),
+        ("apply", "--target", site, "--color", "never", "--dry-run", "--require", "mtp-cp-deadlock"),
+        ("check", "--target", tmp_path / "nothing here"),
+        ("list",),
+    ):
+        piped = cli.unhang(*command)
+        assert any(len(line) > 80 for line in (piped.out + piped.err).splitlines()), "a log is not wrapped"
+        code, text = ptys.unhang(*command, columns=columns)
+        assert (code, text.split()) == (piped.code, (piped.out + piped.err).split())
+        for line in text.splitlines():
+            assert len(line) <= columns or re.match(r" *(\S+|unhang .*)$", line), line
+
+
+@pytest.mark.parametrize(
+    ("environment", "longest", "coloured"),
+    [({"COLUMNS": "120"}, 106, True), ({"COLUMNS": "120", "TERM": "dumb"}, 106, False), ({}, 80, True)],
+)
+def test_a_terminal_may_be_told_its_width_and_be_dumb(
+    environment: dict[str, str], longest: int, coloured: bool, pristine: Path
+) -> None:
+    _, text = ptys.unhang("check", "--target", pristine, "--fix", "empty-expert-hang", columns=80, env=environment)
+    assert ("\x1b[" in text) is coloured
+    lines = re.sub(r"\x1b\[\d*m", "", text).splitlines()
+    assert max(len(line) for line in lines if line.startswith("  ")) == longest
 
 
 @pytest.mark.parametrize(

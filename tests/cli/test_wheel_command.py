@@ -16,6 +16,8 @@ from installer.sources import WheelFile
 
 from support import cli, environments, wheels
 from support.wheel_files import ENGINE, VERL, demo, edited_verl, find_links
+from unhang.cli.main import main
+from unhang.tell import progress
 
 CORE, SWIFT = ("megatron-core", "0.17.1"), ("ms-swift", "4.6.0")
 CHANGED = {
@@ -93,6 +95,17 @@ def test_the_same_input_gives_the_same_bytes_and_these_need_nothing(patched: Pat
     assert again.stat().st_ino == inode
     ran = make(tmp_path, again)
     assert (ran.code, "not written: it needs nothing" in ran.out) == (0, True)
+
+
+def test_a_run_that_takes_long_says_what_it_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["wheel", str(wheels.fetch(*VERL)), "-o", str(tmp_path)]
+    for quiet in (), ("-q",):
+        monkeypatch.setattr(progress, "FIRST_S", 0.0)
+        monkeypatch.setattr(progress, "_LOG_S", 0.001)
+        assert main([*words, *quiet]) == 0
+        assert ("planning verl-0.7.1-py3-none-any.whl\n" in capsys.readouterr().err) is (not quiet)
 
 
 # ---- installed

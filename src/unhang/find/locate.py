@@ -36,11 +36,10 @@ def search(environment: Environment, *, script: str | None = None, cwd: str) -> 
     script_folder = _script_folder(script, cwd)
     if environment.found_by in ("--target", "--source"):
         found = {module: answers.in_folder(environment.prefix, module) for module in ("megatron", *answers.MARKS)}
-        installed = _installed(found, [environment.prefix])
-        roots = _roots(installed, [environment.prefix])
-        return Search(
-            environment, tuple(installed.values()), tuple(notices.unusable(found)), roots, path=(environment.prefix,)
-        )
+        where = (environment.prefix,)
+        installed = _installed(found, where)
+        warnings = tuple(notices.unusable(found))
+        return Search(environment, tuple(installed.values()), warnings, _roots(installed, where), path=where)
     found, path, pycache_prefix = _probe(environment, script_folder, cwd)
     entries = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     python_path = [os.path.abspath(os.path.join(cwd, entry)) for entry in entries if entry]

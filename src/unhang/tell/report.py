@@ -153,7 +153,7 @@ def github_report(report: Report) -> str:
             word = _word(report, finding)
             kind = "notice" if finding.settled or word == REVERTED else "error"
             text = ": ".join(filter(None, (word, verdict.detail)))
-            text += f" ({verdict.hint})" if verdict.hint else ""
+            text += f" ({verdict.hint})" if verdict.hint and word != REVERTED else ""
             title = f"unhang {finding.target.fix}"
             lines.append(f"::{kind} file={_property(finding.seen.path)},title={_property(title)}::{_escaped(text)}")
     lines += [f"::warning title=unhang::{_escaped(warning)}" for warning in report.search.warnings]
