@@ -73,7 +73,8 @@ def ask(python: str, source: str, *arguments: str, cwd: str) -> Any:
     import json  # here: the common run asks no other interpreter, and both cost more than the whole search
     import subprocess
 
-    command = [python, "-B", "-c", source + _SAY, *arguments]
+    # -I: nothing of the working directory, of PYTHONPATH or of the user site is run
+    command = [python, "-I", "-B", "-c", source + _SAY, *arguments]
     nothing = subprocess.DEVNULL
     try:
         run = subprocess.run(command, cwd=cwd, stdin=nothing, capture_output=True, timeout=_TIMEOUT_S, check=False)

@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from unhang.errors import UnhangError
-from unhang.find import answers, metadata, notices, probe
+from unhang.find import answers, metadata, notices, own_path, probe
 from unhang.find.environment import ask
 from unhang.records import STATE, Environment, Installation, Search
 
@@ -39,13 +39,18 @@ def search(environment: Environment, *, script: str | None = None, cwd: str) -> 
         installed = _installed(found, [environment.prefix])
         roots = _roots(installed, [environment.prefix])
         return Search(environment, tuple(installed.values()), tuple(notices.unusable(found)), roots)
-    found, path, pycache_prefix = _probe(environment, script_folder, cwd)
-    entries = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    python_path = [os.path.abspath(os.path.join(cwd, entry)) for entry in entries if entry]
+    found, path, not_run, pycache_prefix = _probe(environment, script_folder, cwd)
+    python_path = probe.python_path()
     installed = _installed(found, [script_folder, *python_path])
     # A job that is started as `python FILE` has that file's folder on its path, and not the working directory.
     strays = notices.strays(installed, cwd) if script is None else ()
-    warnings = (*notices.unusable(found), *strays, *notices.overlays(python_path), *notices.old_state(environment))
+    warnings = (
+        *notices.unusable(found),
+        *strays,
+        *notices.overlays(python_path),
+        *notices.not_run(not_run),
+        *notices.old_state(environment),
+    )
     roots = _roots(installed, [os.path.abspath(os.path.join(cwd, entry)) for entry in path if entry])
     return Search(environment, tuple(installed.values()), warnings, roots, pycache_prefix)
 
@@ -75,20 +80,23 @@ def _script_folder(script: str | None, cwd: str) -> str:
     return os.path.dirname(os.path.realpath(path))  # python follows a link to the script too
 
 
-def _probe(environment: Environment, script_folder: str, cwd: str) -> tuple[dict[str, Found], list[str], str | None]:
-    """Return what the interpreter finds, its import path, and its ``sys.pycache_prefix``."""
+def _probe(
+    environment: Environment, script_folder: str, cwd: str
+) -> tuple[dict[str, Found], list[str], list[str], str | None]:
+    """Return what a job finds, its import path, what it runs at its start and we do not, its ``sys.pycache_prefix``."""
     if environment.python is None or _is_own(environment):
         try:
-            path = probe.job_path(script_folder)
-            return probe.look(path), path, sys.pycache_prefix
+            path, not_run = probe.job_path(script_folder, own_path.started_with)
+            return probe.look(path), path, not_run, probe.pycache_prefix()
         except Exception as error:  # whatever someone else's finder raises, `import` would raise too
             message = f"the import system fails: {type(error).__name__}: {error}"
             hint = "the same import fails in a job; repair the environment, or give --target DIR or --source DIR"
             raise UnhangError("broken-interpreter", message, path=environment.python, hint=hint) from error
     with open(os.path.join(os.path.dirname(__file__), "probe.py"), encoding="ascii") as file:
-        source = file.read() + "\npath = job_path(sys.argv[1])\nanswer = look(path), path, sys.pycache_prefix"
-    found, path, pycache_prefix = ask(environment.python, source, script_folder, cwd=cwd)
-    return found, path, pycache_prefix
+        source = file.read() + "\npath, not_run = job_path(sys.argv[1])"
+    source += "\nanswer = look(path), path, not_run, pycache_prefix()"
+    found, path, not_run, pycache_prefix = ask(environment.python, source, script_folder, cwd=cwd)
+    return found, path, not_run, pycache_prefix
 
 
 def _is_own(environment: Environment) -> bool:

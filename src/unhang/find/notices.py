@@ -72,6 +72,16 @@ def old_state(environment: Environment) -> Iterator[str]:
         yield f"{folder} is from an unhang before its first release: reinstall what it patched, then delete that folder"
 
 
+def not_run(files: list[str]) -> Iterator[str]:
+    """Yield a sentence for each of the files that a job runs when it starts, and the search does not."""
+    for file in files:
+        if not os.path.isdir(os.path.join(os.path.dirname(file), ".unhang-overlay")):  # then it is our own
+            yield (
+                f"a job runs {file} when it starts, and unhang does not: "
+                "what that adds to the import path is not seen; for a checkout, use --source DIR"
+            )
+
+
 def overlays(python_path: list[str]) -> Iterator[str]:
     """Yield a sentence for each overlay of ours in these folders of PYTHONPATH."""
     for folder in python_path:
