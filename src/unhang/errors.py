@@ -3,6 +3,13 @@
 from __future__ import annotations
 
 
+def printable(text: str) -> str:
+    """Return a text with its control characters escaped: what a checkout or an interpreter says goes to a terminal."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
 class UnhangError(Exception):
     """A failure to report to the user; the command exits with 2 and nothing was changed.
 

@@ -52,14 +52,14 @@ def test_nothing_but_the_interpreter_s_own_is_executed(
         hostile(folder, witness)
     make.write(script, {"train.py": ""})
     if "-I" not in start:
-        for folder in (checkout, cwd) if "-m" in start else (checkout,):
+        for early in (checkout, cwd) if "-m" in start else (checkout,):
             for name in EARLY:
-                (folder / f"{name}.py").unlink()
+                (early / f"{name}.py").unlink()
     env = {"PYTHONPATH": str(checkout), "PYTHONUSERBASE": str(user_base)}
     where = ["--python", {"own": sys.executable, "other": other}[python], "--script", str(script / "train.py")]
     for command, code in COMMANDS.items():
-        folder = [str(tmp_path / "overlay")] if command == "overlay" else []
-        ran = cli.python(*start, command, *folder, *where, cwd=cwd, env=env)
+        to = [str(tmp_path / "overlay")] if command == "overlay" else []
+        ran = cli.python(*start, command, *to, *where, cwd=cwd, env=env)
         assert (ran.code, witness.exists() and witness.read_text()) == (code, False), (command, ran)
         if command == "check":
             assert f"verl 0.7.1  {checkout}\n" in ran.out

@@ -13,8 +13,7 @@ import pytest
 
 from support import environments as make
 from support.environments import Env, agree
-from unhang.find import probe
-from unhang.find.environment import ask
+from unhang.find.locate import ask_probe
 
 
 def test_nothing_is_imported_or_written(env: Env, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,8 +75,7 @@ def test_our_own_entry_on_the_path_is_dropped(env: Env, tmp_path: Path, monkeypa
 
 def of_a_job(python: str, cwd: Path) -> list[list[str]]:
     """Return what the probe computes for an isolated interpreter: the path of a job, and what was not run."""
-    source = Path(probe.__file__).read_text() + "\nanswer = job_path('')"
-    return list(ask(python, source, cwd=str(cwd)))
+    return list(ask_probe(python, "answer = job_path('')", cwd=str(cwd), form=([str], [str])))
 
 
 @pytest.mark.parametrize("kind", ["base", "venv", "venv with the system's"])

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from unhang.find import answers, probe
-from unhang.find.metadata import read
+from unhang.find import answers, metadata, probe
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,7 +25,7 @@ def unusable(found: dict[str, Found]) -> Iterator[str]:
     where = answers.place(megatron)
     if where is not None and all(answers.place(found[module]) is None for module in probe.BELOW_MEGATRON):
         yield f"`import megatron` finds {where}, which has neither megatron.core nor megatron.training"
-    init = read(megatron["origin"]) if megatron["regular"] else ""
+    init = metadata.read(megatron["origin"]) if answers.is_regular(megatron) else ""
     if "extend_path" in init or "declare_namespace" in init:
         yield f"{megatron['origin']} changes its search path at run time, which unhang does not: check --source DIR"
 
@@ -39,7 +38,7 @@ def _about(module: str, found: dict[str, Found]) -> Iterator[str]:
         if copies:
             megatron = found["megatron"]
             yield f"`import {module}` fails: {megatron['origin'] or answers.place(megatron)} hides {copies}"
-    elif found[module]["regular"] and not os.path.exists(where):
+    elif answers.is_regular(found[module]) and not os.path.exists(where):
         yield f"`import {module}` finds {where}, inside an archive, which unhang does not rewrite{hides}"
     elif module in _FRAMEWORKS and answers.is_framework(module, nested := answers.folder(where, module)):
         yield f"`import {module}` finds {where}, a checkout, whose package is {nested}{hides}"
@@ -47,6 +46,14 @@ def _about(module: str, found: dict[str, Found]) -> Iterator[str]:
         yield f"`import {module}` finds {where}, which is not {_FRAMEWORKS[module]}{hides}"
     else:
         yield f"`import {module}` finds {where}, which is not a package{hides}"
+
+
+def odd_versions(installed: dict[str, Installation]) -> Iterator[str]:
+    """Yield a sentence for each package whose source states something as its version that is none."""
+    for module, found in installed.items():
+        text = metadata.stated(module, found.package_dir)
+        if text and not metadata.is_version(text):
+            yield f"{found.package_dir} states {text[:40]!a} as its version, which cannot be one: it counts as none"
 
 
 def strays(installed: dict[str, Installation], cwd: str) -> Iterator[str]:

@@ -60,9 +60,8 @@ def pycache_prefix() -> str | None:
 def look(path: list[str]) -> dict[str, dict[str, Any]]:
     """Return what ``import`` would find for each upstream's name with ``path`` as ``sys.path``.
 
-    Each answer is ``{"origin": its file or None, "folders": where its submodules are, "regular": whether it is a
-    package with an __init__ file, "others": [the same for each other copy]}``. An exception of a finder is raised, as
-    by ``import``.
+    Each answer is ``{"origin": its file or None, "folders": where its submodules are, "others": [the same for each
+    other copy]}``. An exception of a finder is raised, as by ``import``.
     """
     saved = sys.path[:]
     sys.path[:] = path  # custom finders read it there
@@ -203,4 +202,4 @@ def _of_spec(spec: ModuleSpec) -> dict[str, Any]:
 
 
 def _description(origin: str | None, folders: list[str]) -> dict[str, Any]:
-    return {"origin": origin, "folders": folders, "regular": origin is not None and bool(folders)}
+    return {"origin": origin, "folders": folders}

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from unhang.errors import printable
 from unhang.find.git_info import commits
 from unhang.judge.decide import NEEDED
 from unhang.judge.findings import Finding
@@ -133,7 +134,7 @@ def say_each(sentences: Iterable[str]) -> None:
 
 def say(line: str) -> None:
     """Print a line for people on stderr, apart from the data on stdout."""
-    print(line, file=sys.stderr, flush=True)
+    print("\n".join(map(printable, line.split("\n"))), file=sys.stderr, flush=True)
 
 
 def colour() -> bool:

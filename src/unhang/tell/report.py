@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from unhang import __version__
-from unhang.errors import UnhangError
+from unhang.errors import UnhangError, printable
 from unhang.judge.decide import APPLIED, DRIFTED, FIXED_UPSTREAM, NEEDED, NOT_AFFECTED, UNLISTED, URGENCY
 from unhang.judge.findings import Finding
 from unhang.judge.observe import Observation
@@ -81,7 +81,7 @@ def text_error(error: UnhangError) -> str:
         lines.append(f"  in: {error.path}")
     if error.hint:
         lines.append(f"  hint: {error.hint}")
-    return "\n".join(lines)
+    return "\n".join(map(printable, lines))
 
 
 def digest(findings: Iterable[Finding]) -> str:
@@ -110,8 +110,9 @@ def text_report(report: Report, *, colour: bool) -> str:
     lines = [environment_line(report.search.environment), ""]
     for installation, group in _by_installation(report.findings):
         version, commit = installation.version or "(no version)", report.commits.get(installation.root)
-        lines.append("  ".join(filter(None, (f"{installation.upstream} {version}", installation.root, commit))))
-        lines += [f"  shadows {other}" for other in installation.shadowed]
+        place = printable(installation.root)
+        lines.append("  ".join(filter(None, (f"{installation.upstream} {version}", place, commit))))
+        lines += [f"  shadows {printable(other)}" for other in installation.shadowed]
         lines += [_line(finding, report.changed, colour) for finding in group]
     if report.interrupted:
         lines += ["", "interrupted: an earlier run was killed halfway; `unhang apply` or `unhang revert` settles it"]
@@ -137,7 +138,7 @@ def github_report(report: Report) -> str:
 
 def environment_line(environment: Environment) -> str:
     """Return the line that names the environment, and what chose it."""
-    what = environment.python or environment.prefix
+    what = printable(environment.python or environment.prefix)
     return f"environment: {what} (found by {environment.found_by})"
 
 
@@ -166,8 +167,9 @@ def _line(finding: Finding, changed: frozenset[str] | None, colour: bool) -> str
     word = f"{verdict.verdict:<14}"
     word = f"\x1b[{COLOURS[verdict.verdict]}m{word}\x1b[0m" if colour else word
     done = "  (changed now)" if changed is not None and _is_changed(finding, changed) else ""
-    detail = f"  {verdict.detail}" if verdict.detail else ""
-    hint = f"\n{'':18}hint: {verdict.hint}" if verdict.hint and verdict.verdict in (DRIFTED, UNLISTED) else ""
+    detail = f"  {printable(verdict.detail)}" if verdict.detail else ""
+    hint = printable(verdict.hint or "")
+    hint = f"\n{'':18}hint: {hint}" if hint and verdict.verdict in (DRIFTED, UNLISTED) else ""
     return f"  {word}  {finding.target.fix:<24}  {finding.target.file}  {finding.target.function}{done}{detail}{hint}"
 
 
@@ -197,7 +199,7 @@ def _code(seen: Observation) -> str:
 
 
 def _escaped(text: str) -> str:
-    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+    return printable(text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A"))
 
 
 def _property(text: str) -> str:
