@@ -75,7 +75,7 @@ def start(action: Path, workspace: Path, env: dict[str, str]) -> cli.Ran:
     """Run the script of action.yml as a runner does."""
     text = textwrap.dedent((ACTION / "action.yml").read_text().partition("run: |\n")[2].partition("      env:\n")[0])
     (workspace.parent / "step.sh").write_text(text)
-    command = ["bash", "--noprofile", "--norc", "-eo", "pipefail", workspace.parent / "step.sh"]
+    command = ["bash", "--noprofile", "--norc", "-eo", "pipefail", str(workspace.parent / "step.sh")]
     inputs = {f"UNHANG_{name.upper()}": "" for name in INPUTS}
     environ = {**os.environ, **inputs, **env, "GITHUB_ACTION_PATH": str(action)}
     done = subprocess.run(command, capture_output=True, text=True, cwd=workspace, env=environ, check=False)
@@ -163,15 +163,16 @@ def test_inputs_become_arguments_and_never_shell_code() -> None:
 
 
 def test_the_summary_s_table_escapes_its_cells() -> None:
-    row = dict.fromkeys(("upstream", "version", "fix", "verdict", "function"), "x")
+    columns = ("upstream", "version", "fix", "verdict", "function", "detail")
+    row = dict.fromkeys(columns, "x")
     hostile = "a | b\n| <b>`c` [d](https://e) ![f](g) **h** &lt; www.i @j #1"
     for field in "version", "detail", "function":
         text = action.summary({"digest": "d", "results": [{**row, field: hostile}]}, "check", 0)
         (line,) = text.splitlines()[4:-2]
         assert line.count("|") == 7
-        cell = line.split(" | ")[("upstream", "version", "fix", "verdict", "function", "detail").index(field)]
-        assert html.unescape(cell.removesuffix(" |")) == hostile
-        assert not re.search(r"[][<>`*!/:@|]|www\.|&[^#]", cell.removesuffix(" |"))
+        cell = line.removesuffix(" |").removeprefix("| ").split(" | ")[columns.index(field)]
+        assert html.unescape(cell) == hostile
+        assert not re.search(r"[][<>`*!/:@|]|www\.|&[^#]", cell)
     error = action.summary({"error": {"code": "io", "message": hostile}}, "check", 2)
     assert not re.search(r"[][<>`*!/@]", error)
     assert "gave no report" in action.summary({}, "check", 2)

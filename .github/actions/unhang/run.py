@@ -44,9 +44,8 @@ def _job_python(environ: Mapping[str, str]) -> str:
     if not os.path.isfile(python):
         raise WrongInputError("there is no `python` in this job: give python, target or source")
     workspace = os.path.join(environ.get("GITHUB_WORKSPACE") or os.getcwd(), "")
-    if any(
-        name.startswith(workspace) for name in (python, os.path.join(os.path.realpath(os.path.dirname(python)), ""))
-    ):
+    folders = os.path.dirname(python), os.path.realpath(os.path.dirname(python))
+    if any(os.path.join(folder, "").startswith(workspace) for folder in folders):
         raise WrongInputError(f"the job's `python` is in the workspace: give it as python if you trust it: {python}")
     return python
 
