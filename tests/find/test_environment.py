@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from support import cli
 from support.environments import Env, make_env
 from unhang.errors import UnhangError
 from unhang.find.environment import ask, choose, for_source, for_target
@@ -186,3 +187,25 @@ def test_a_folder_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option:
             of_folder(name)
         assert (caught.value.code, caught.value.path) == ("not-a-folder", str(tmp_path / name))
         assert option in caught.value.message
+    (tmp_path / "x y.whl").write_text("")
+    with pytest.raises(UnhangError) as caught:
+        of_folder("x y.whl")
+    assert caught.value.hint == f"to patch a wheel: unhang wheel '{tmp_path}/x y.whl' -o DIR"
+    (tmp_path / "pyvenv.cfg").write_text("")
+    ran = cli.unhang("check", option, tmp_path)
+    assert (ran.code, f"; {tmp_path} is an environment: name it with --python {tmp_path}\n" in ran.err) == (2, True)
+
+
+@pytest.mark.parametrize("mode", [0o000, 0o644, 0o311])
+def test_a_folder_that_the_user_cannot_read(tmp_path: Path, mode: int) -> None:
+    (tmp_path / "closed").mkdir(mode=mode)
+    user = os.geteuid()
+    if user == 0:
+        os.seteuid(65534)
+    try:
+        with pytest.raises(UnhangError) as caught:
+            for_target(str(tmp_path / "closed"))
+    finally:
+        os.seteuid(user)
+    assert (caught.value.code, caught.value.path) == ("unreadable", str(tmp_path / "closed"))
+    assert caught.value.message == "the folder that --target names cannot be read: Permission denied"

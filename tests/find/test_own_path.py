@@ -10,6 +10,7 @@ import pytest
 
 from support import cli
 from support import environments as make
+from support.wheel_files import find_links
 
 # Python itself may import these from PYTHONPATH before we start, and from the working directory for `-m`.
 EARLY = ("sitecustomize", "usercustomize", "unhang", "__future__")
@@ -57,6 +58,10 @@ def test_nothing_but_the_interpreter_s_own_is_executed(
                 (early / f"{name}.py").unlink()
     env = {"PYTHONPATH": str(checkout), "PYTHONUSERBASE": str(user_base)}
     where = ["--python", {"own": sys.executable, "other": other}[python], "--script", str(script / "train.py")]
+    if start == [CONSOLE] and python == "own":
+        wanted = ["-o", str(tmp_path / "out"), "verl==0.7.1", *find_links(tmp_path / "index", ("verl", "0.7.1"))]
+        ran = cli.python(*start, "wheel", *wanted, cwd=cwd, env=env)
+        assert (ran.code, witness.exists()) == (0, False), ran
     for command, code in COMMANDS.items():
         to = [str(tmp_path / "overlay")] if command == "overlay" else []
         ran = cli.python(*start, command, *to, *where, cwd=cwd, env=env)

@@ -154,11 +154,26 @@ def _environment(python: str | None, prefix: str, found_by: str) -> Environment:
 
 def _folder(folder: str, found_by: str) -> Environment:
     folder = os.path.abspath(folder)
-    if not os.path.isdir(folder):
-        what = "is not a folder" if os.path.lexists(folder) else "does not exist"
-        message = f"what {found_by} names {what}"
-        raise UnhangError("not-a-folder", message, path=folder, hint=f"give {found_by} a folder")
+    try:
+        os.scandir(os.path.join(folder, ".")).close()  # with the dot, the folder must also let us into it
+    except FileNotFoundError:
+        raise _not_a_folder(folder, found_by, "does not exist", f"give {found_by} a folder") from None
+    except NotADirectoryError:
+        hint = f"give {found_by} a folder"
+        if folder.endswith(".whl"):
+            from shlex import quote  # only here: it is slow to import
+
+            hint = f"to patch a wheel: unhang wheel {quote(folder)} -o DIR"
+        raise _not_a_folder(folder, found_by, "is not a folder", hint) from None
+    except OSError as error:
+        message = f"the folder that {found_by} names cannot be read: {error.strerror}"
+        hint = "run this as a user who may read it"
+        raise UnhangError("unreadable", message, path=folder, hint=hint) from None
     return Environment(None, folder, found_by)
+
+
+def _not_a_folder(folder: str, found_by: str, what: str, hint: str) -> UnhangError:
+    return UnhangError("not-a-folder", f"what {found_by} names {what}", path=folder, hint=hint)
 
 
 def _named(python: str, cwd: str, search_path: str) -> Environment:

@@ -41,7 +41,8 @@ def search(environment: Environment, *, script: str | None = None, cwd: str) -> 
         found = {module: answers.in_folder(environment.prefix, module) for module in ("megatron", *answers.MARKS)}
         installed = _installed(found, [environment.prefix])
         roots = _roots(installed, [environment.prefix])
-        return _search(environment, installed, [*notices.unusable(found)], roots)
+        warnings = (*notices.unusable(found), *notices.has_an_interpreter(environment))
+        return _search(environment, installed, warnings, roots)
     found, path, not_run, pycache_prefix = _probe(environment, script_folder, cwd)
     python_path = probe.python_path()
     installed = _installed(found, [script_folder, *python_path])

@@ -48,6 +48,15 @@ def _about(module: str, found: dict[str, Found]) -> Iterator[str]:
         yield f"`import {module}` finds {where}, which is not a package{hides}"
 
 
+def has_an_interpreter(environment: Environment) -> Iterator[str]:
+    """Yield a sentence if the folder of ``--target`` or ``--source`` is a whole environment, which has that deeper."""
+    folder = environment.prefix
+    if os.path.isfile(os.path.join(folder, "pyvenv.cfg")) or os.path.isdir(os.path.join(folder, "conda-meta")):
+        from shlex import quote  # only here: it is slow to import
+
+        yield f"{folder} is an environment: name it with --python {quote(folder)}"
+
+
 def odd_versions(installed: dict[str, Installation]) -> Iterator[str]:
     """Yield a sentence for each package whose source states something as its version that is none."""
     for module, found in installed.items():
