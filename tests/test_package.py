@@ -59,7 +59,7 @@ def test_the_wheel_has_one_import_name_and_all_its_data(distribution: metadata.D
     for name in ("compat/sweep/", "compat/schemas/", "compat/wheels.json", "compat/decisions.json"):
         assert not [file for file in files if file.startswith(f"unhang/{name}")], "only a checkout has it"
     assert distribution.metadata["License-Expression"] == "Apache-2.0"
-    assert [(script.name, script.value) for script in distribution.entry_points] == [("unhang", "unhang.cli.main:run")]
+    assert [(script.name, script.value) for script in distribution.entry_points] == [("unhang", "unhang.__main__:run")]
 
 
 def test_the_run_time_dependencies_are_few_and_not_pinned(distribution: metadata.Distribution) -> None:

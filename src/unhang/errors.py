@@ -9,6 +9,13 @@ STDOUT = "stdout"
 """The filename in an OSError of the standard output (``cli.main`` puts it there)."""
 
 
+def printable(text: str) -> str:
+    """Return a text with its control characters escaped: what a checkout or an interpreter says goes to a terminal."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
 class UnhangError(Exception):
     """A failure to report to the user; a command that raises it exits with 2, and nothing was changed.
 
