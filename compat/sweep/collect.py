@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from unhang.compat.sweep.clones import Seen
 from unhang.compat.sweep.learnt import Learnt, UnreadableError
-from unhang.compat.sweep.sources import Content, Release
+from unhang.compat.sweep.sources import Content, Release, content
 from unhang.shapes.catalog import Target
 
 Key = tuple[str, str, str]
@@ -29,7 +29,7 @@ class Row:
 
 
 class Collection:
-    """The distinct shapes and files of some targets. Pure, except for the cache in ``learnt``."""
+    """The distinct shapes and files of some targets. Pure."""
 
     def __init__(self, targets: Sequence[Target], learnt: Learnt) -> None:
         self.targets = targets
@@ -99,11 +99,11 @@ class Collection:
             result = results.get((target.fix, target.function, shape or ""))
             if result is None:
                 continue
-            digest = self._learnt.patched(found, target, result)
-            if digest is None:
+            data = self._learnt.patched(found, target, result)
+            if data is None:
                 failed.append(f"{target.fix} {shape}: its rewrite fails in {target.file} of {found.sha256}")
             else:
-                self.files.setdefault(digest, {})[target.function] = result
+                self.files.setdefault(content(data).sha256, {})[target.function] = result
         return failed
 
     def _see(self, target: Target, found: Content, where: str) -> str | None:

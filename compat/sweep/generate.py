@@ -49,22 +49,19 @@ def _run(options: argparse.Namespace) -> int:
     if not options.without_history:
         _require(places)
     cache = Cache(options.cache or default_folder())
-    learnt = Learnt(cache)
+    learnt = Learnt()
     collection = Collection(gather.targets(), learnt)
     times = [time.monotonic()]
-    try:
-        wheels = options.wheels or os.environ.get("UNHANG_WHEELS")
-        offered, opened = gather.releases(collection, pins.read(options.out), cache, wheels)
-        times.append(time.monotonic())
-        repos = gather.open_clones(places, cache)
-        commits = gather.history(collection, repos)
-        times.append(time.monotonic())
-        gather.pull_requests(collection, learnt, repos)
-        settled = settle(collection, learnt, sources.load("decisions"), sources.load("superseded"))
-        settled.undecided.extend(collection.patched(settled.results))
-        texts = _texts(collection, learnt, settled, offered)
-    finally:
-        learnt.save()
+    wheels = options.wheels or os.environ.get("UNHANG_WHEELS")
+    offered, opened = gather.releases(collection, pins.read(options.out), cache, wheels)
+    times.append(time.monotonic())
+    repos = gather.open_clones(places, cache)
+    commits = gather.history(collection, repos)
+    times.append(time.monotonic())
+    gather.pull_requests(collection, learnt, repos)
+    settled = settle(collection, learnt, sources.load("decisions"), sources.load("superseded"))
+    settled.undecided.extend(collection.patched(settled.results))
+    texts = _texts(collection, learnt, settled, offered)
     if not options.forget:
         _refuse_to_forget(options.out, settled)
     matrix_files.write({str(options.out / name): text for name, text in texts.items()})

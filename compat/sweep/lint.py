@@ -95,7 +95,7 @@ def verify(data: Data, sample: Sequence[Mapping[str, Any]]) -> Iterator[Problem]
     targets = gather.targets()
     with tempfile.TemporaryDirectory(prefix="unhang-") as folder:
         cache = Cache(Path(folder))  # an empty one, so that nothing rests on an earlier run
-        learnt = Learnt(cache)
+        learnt = Learnt()
         with index.client(fetch.CONNECTIONS) as client:
             projects = {pin["project"] for pin in sample}
             upstreams = {name: entry for name, entry in data.upstreams.items() if name in projects}

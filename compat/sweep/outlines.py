@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from unhang.compat.sweep.collect import Collection
-from unhang.compat.sweep.learnt import Learnt
+from unhang.compat.sweep.learnt import Learnt, outline_of
 from unhang.compat.sweep.settle import Settled
 from unhang.shapes.outline import Entry
 
@@ -39,10 +39,12 @@ def rows(collection: Collection, learnt: Learnt, settled: Settled) -> list[Row]:
             continue
         fix, function, shape = key
         content = collection.rows[key].content
-        found.append(Row(function, shape, entry.get("last", ""), tuple(learnt.outline(content, function))))
+        found.append(Row(function, shape, entry.get("last", ""), outline_of(content.data, function)))
         if key in settled.results:
             result, target = settled.results[key], targets[fix, function]
-            found.append(Row(function, result, "", tuple(learnt.outline_patched(content, target, result))))
+            patched = learnt.patched(content, target, result)
+            assert patched is not None
+            found.append(Row(function, result, "", outline_of(patched, function)))
     return found
 
 

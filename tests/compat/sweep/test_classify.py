@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from support import wheels
 from support.fake_index import AFFECTED, CLEAN, UNCLEAR
 from unhang.compat.sweep import sources
-from unhang.compat.sweep.cache import Cache
 from unhang.compat.sweep.classify import State, classify
 from unhang.compat.sweep.learnt import Learnt
 from unhang.shapes import catalog
@@ -36,8 +33,8 @@ def test_a_made_up_function_has_the_state_that_follows_from_the_evidence() -> No
 @pytest.mark.parametrize(
     ("project", "version"), [("verl", "0.7.1"), ("megatron-core", "0.17.1"), ("ms-swift", "4.6.0"), ("verl", "0.9.1")]
 )
-def test_a_real_release_has_the_states_on_record(project: str, version: str, tmp_path: Path) -> None:
-    learnt = Learnt(Cache(tmp_path))
+def test_a_real_release_has_the_states_on_record(project: str, version: str) -> None:
+    learnt = Learnt()
     table = catalog.shape_table()
     seen = 0
     for place in TARGETS:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from support.fake_clone import BROKEN
 from support.fake_index import CLEAN, ENGINE, PARALLEL
-from unhang.compat.sweep.cache import Cache
 from unhang.compat.sweep.clones import Seen
 from unhang.compat.sweep.collect import Collection
 from unhang.compat.sweep.gather import targets
@@ -22,8 +19,8 @@ CONTENT = content(CLEAN.encode())
 
 
 @pytest.fixture
-def collection(tmp_path: Path) -> Collection:
-    return Collection([MTP, WARMUP], Learnt(Cache(tmp_path)))
+def collection() -> Collection:
+    return Collection([MTP, WARMUP], Learnt())
 
 
 def release(found: Content | None, version: str = "0.7.0") -> Release:

@@ -44,7 +44,7 @@ def test_a_pull_request_as_written_is_collected(tmp_path: Path, monkeypatch: pyt
     pull = {**mtp._asdict(), "ref": "refs/pull/7/head", "note": "as written"}
     monkeypatch.setattr(upstreams, "load", lambda: {"upstreams": UPSTREAMS, "as-written": [pull]})
     cache = Cache(tmp_path / "cache")
-    learnt = Learnt(cache)
+    learnt = Learnt()
     collection = Collection(gather.targets(), learnt)
     repos = gather.open_clones({"verl": str(origin)}, cache)
     assert gather.history(collection, repos) == 6

@@ -84,8 +84,6 @@ def test_the_cost_grows_with_contents_and_not_with_releases(
     assert run(tmp_path / "many") == 0
     assert few > 0
     assert parse.call_count == 2 * few, "no more than for one release of them"
-    assert run(tmp_path / "many") == 0
-    assert parse.call_count == 2 * few, "and none at all when it is known"
 
 
 def test_what_evidence_does_not_decide_is_listed(fake: FakeIndex, tmp_path: Path, capsys: Capture) -> None:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from support.fake_index import AFFECTED, CLEAN, PARALLEL
 from unhang.compat.sweep import as_written, settle
-from unhang.compat.sweep.cache import Cache
 from unhang.compat.sweep.classify import State
 from unhang.compat.sweep.collect import Collection
 from unhang.compat.sweep.gather import targets
@@ -21,8 +18,8 @@ WARMUP = next(target for target in targets() if target.file == PARALLEL)
 
 
 @pytest.fixture
-def learnt(tmp_path: Path) -> Learnt:
-    return Learnt(Cache(tmp_path))
+def learnt() -> Learnt:
+    return Learnt()
 
 
 def collected(learnt: Learnt, target: Target, text: str) -> Collection:
