@@ -90,16 +90,8 @@ def _pin(project: str, version: str) -> dict[str, Any]:
 
 def _download(project: str, pin: dict[str, Any], folder: Path) -> None:
     platforms = [word for platform in _PLATFORMS for word in ("--platform", platform)]
-    command = [environments.pip_python(), "-m", "pip", "--disable-pip-version-check", "download", "--quiet"]
-    command += [
-        "--no-deps",
-        "--only-binary=:all:",
-        "--python-version",
-        pin["python"],
-        *platforms,
-        "--dest",
-        str(folder),
-    ]
+    command = [environments.pip_python(), "-m", "pip", "download", "--disable-pip-version-check", "-q", "--no-deps"]
+    command += ["--only-binary=:all:", "--python-version", pin["python"], *platforms, "--dest", str(folder)]
     done = subprocess.run(
         [*command, f"{project}=={pin['version']}"], capture_output=True, text=True, check=False, timeout=600
     )
