@@ -27,8 +27,8 @@ Wanted = Mapping[str, Sequence[str]]
 
 def releases(
     client: PyPISimple, offered: Sequence[Offer], wanted: Wanted, cache: Cache, *, wheels: str | None = None
-) -> tuple[list[Release], int]:
-    """Return the offered releases in the order given, and how many wheels were opened for them.
+) -> list[Release]:
+    """Return the offered releases in the order given.
 
     A wheel in the folder ``wheels`` is not downloaded. Raises UnhangError ``fetch-failed`` or ``wrong-digest``; the
     cache keeps what was fetched before the failure.
@@ -48,7 +48,7 @@ def releases(
             pool.shutdown(cancel_futures=True)
             raise
     pairs = ((offer, found[offer.sha256]) for offer in offered)
-    return [release for offer, wheel in pairs if wheel for release in _releases(offer, wheel, wanted)], len(missing)
+    return [release for offer, wheel in pairs if wheel for release in _releases(offer, wheel, wanted)]
 
 
 def _fetched(client: PyPISimple, offer: Offer, wanted: Wanted, cache: Cache, wheels: str | None) -> CachedWheel:

@@ -37,8 +37,8 @@ def wanted(targets: Iterable[Target]) -> dict[str, list[str]]:
 
 def releases(
     collection: Collection, pinned: Sequence[Mapping[str, Any]], cache: Cache, wheels: str | None
-) -> tuple[list[Offer], int]:
-    """Collect the releases on the index; return them, and how many wheels were opened.
+) -> list[Offer]:
+    """Collect the releases on the index, and return them.
 
     Raises UnhangError ``pin-changed`` or ``pin-gone`` if the index contradicts a pin, else as ``fetch`` does.
     """
@@ -51,10 +51,10 @@ def releases(
                 f"the index no longer has {', '.join(gone)}",
                 hint="people may still run it; to drop it from the matrix, delete its row in compat/wheels.json",
             )
-        found, opened = fetch.releases(client, offered, wanted(collection.targets), cache, wheels=wheels)
+        found = fetch.releases(client, offered, wanted(collection.targets), cache, wheels=wheels)
     for release in found:
         collection.release(release)
-    return offered, opened
+    return offered
 
 
 def open_clones(where: Mapping[str, str], cache: Cache) -> dict[str, Repo]:

@@ -11,7 +11,6 @@ import gc
 import json
 import os
 import sys
-import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -51,13 +50,10 @@ def _run(options: argparse.Namespace) -> int:
     cache = Cache(options.cache or default_folder())
     learnt = Learnt()
     collection = Collection(gather.targets(), learnt)
-    times = [time.monotonic()]
     wheels = options.wheels or os.environ.get("UNHANG_WHEELS")
-    offered, opened = gather.releases(collection, pins.read(options.out), cache, wheels)
-    times.append(time.monotonic())
+    offered = gather.releases(collection, pins.read(options.out), cache, wheels)
     repos = gather.open_clones(places, cache)
     commits = gather.history(collection, repos)
-    times.append(time.monotonic())
     gather.pull_requests(collection, learnt, repos)
     settled = settle(collection, learnt, sources.load("decisions"), sources.load("superseded"))
     settled.undecided.extend(collection.patched(settled.results))
@@ -65,11 +61,7 @@ def _run(options: argparse.Namespace) -> int:
     if not options.forget:
         _refuse_to_forget(options.out, settled)
     matrix_files.write({str(options.out / name): text for name, text in texts.items()})
-    times.append(time.monotonic())
     _report(collection, settled, offered, commits)
-    first, second, third = (now - before for before, now in zip(times, times[1:]))
-    print(f"{opened} wheels opened; {first:.2f} s for the releases, {len(offered) / first:.0f} a second")
-    print(f"{second:.2f} s for the history, {commits / second:.0f} commits a second; {third:.2f} s to decide and write")
     return 1 if settled.undecided else 0
 
 

@@ -104,7 +104,7 @@ def verify(data: Data, sample: Sequence[Mapping[str, Any]]) -> Iterator[Problem]
             wanted = {(pin["project"], pin["version"]) for pin in sample}
             mine = [offer for offer in offered if (offer.project, offer.version) in wanted]
             wheels = os.environ.get("UNHANG_WHEELS")
-            releases, _ = fetch.releases(client, mine, gather.wanted(targets), cache, wheels=wheels)
+            releases = fetch.releases(client, mine, gather.wanted(targets), cache, wheels=wheels)
         for name in pins.gone(sample, offered):
             yield Problem(WHEELS, name, "is not on the index any more")
         for release in releases:
