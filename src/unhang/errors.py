@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
+
+STDOUT = "stdout"
+"""The filename in an OSError of the standard output (``cli.main`` puts it there)."""
+
+
+def printable(text: str) -> str:
+    """Return a text with its control characters escaped: what a checkout or an interpreter says goes to a terminal."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 class UnhangError(Exception):
-    """A failure to report to the user; the command exits with 2 and nothing was changed.
+    """A failure to report to the user; a command that raises it exits with 2, and nothing was changed.
 
     ``code`` is stable and documented (``no-upstream``, ``not-writable``, ...); ``message`` says what is wrong;
     ``path`` is the file or folder concerned, if any; ``hint`` names the next command.
@@ -18,6 +29,34 @@ class UnhangError(Exception):
         self.message = message
         self.path = path
         self.hint = hint
+
+
+def described(error: Exception) -> UnhangError:
+    """Return the error to report for any exception: the same, ``io``, or ``internal`` for a bug of unhang's."""
+    if isinstance(error, UnhangError):
+        return error
+    if isinstance(error, OSError) and error.filename is STDOUT:
+        told = UnhangError("io", f"cannot write to stdout: {error.strerror}")
+    elif isinstance(error, OSError):
+        path = None if error.filename is None else os.fsdecode(error.filename)
+        told = UnhangError("io", error.strerror or str(error), path=path)
+    else:
+        what = " ".join(f"{type(error).__name__}: {error}".split())
+        hint = "please report it, with the traceback that UNHANG_DEBUG=1 prints"
+        told = UnhangError("internal", f"this is a bug in unhang: {what} (at {_place(error)})", hint=hint)
+    told.__cause__ = error
+    return told
+
+
+def _place(error: Exception) -> str:
+    """Return the innermost line of ours that an exception passed, as module:line."""
+    place, trace = "an unknown line", error.__traceback__
+    while trace is not None:
+        name = trace.tb_frame.f_globals.get("__name__", "")
+        if name.partition(".")[0] == "unhang":
+            place = f"{name}:{trace.tb_lineno}"
+        trace = trace.tb_next
+    return place
 
 
 def closest(word: str, known: Iterable[str]) -> str:

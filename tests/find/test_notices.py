@@ -86,7 +86,7 @@ def test_a_working_directory_that_is_on_the_path(env: Env, tmp_path: Path, monke
     assert agree(env, cwd=checkout, script=checkout / "run.py").warnings == ()
     elsewhere = make.write(tmp_path / "elsewhere", {"run.py": ""}) / "run.py"
     found = agree(env, cwd=checkout, script=elsewhere)  # then the working directory is not on the path
-    assert found.installations == found.warnings == ()
+    assert (found.installations, found.warnings) == ((), ())
     monkeypatch.setenv("PYTHONPATH", str(checkout))
     assert agree(env, cwd=checkout).warnings == ()
 

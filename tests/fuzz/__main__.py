@@ -16,7 +16,7 @@ from fuzz.examine import JUDGED, Tally
 def main() -> int:
     """Return 1 if an invariant does not hold, or too little was tried."""
     parser = argparse.ArgumentParser(prog="fuzz", description=__doc__)
-    parser.add_argument("--examples", type=int, default=13_000)
+    parser.add_argument("--examples", type=int, default=12_000)
     parser.add_argument("--seed", type=int, default=20_260_101)
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--fix", action="append", choices=JUDGES)

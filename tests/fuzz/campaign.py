@@ -16,10 +16,10 @@ _CHANGING = [operator.__name__ for operator in mutations.CHANGING] + ["insert_in
 
 
 def steps(choice: random.Random) -> list[Step]:
-    """Return one or two changes; in one case of eight changes of layout too, in another one these alone."""
+    """Return one or two changes; in one case of eight changes of layout too, in two these alone."""
     kind = choice.randrange(8)
-    changes = _some(choice, _CHANGING, 2) if kind else []
-    return changes + (_some(choice, _FORMATTING, 3) if kind < 2 else [])
+    changes = _some(choice, _CHANGING, 2) if kind > 1 else []
+    return changes + (_some(choice, _FORMATTING, 3) if kind < 3 else [])
 
 
 def _some(choice: random.Random, names: Sequence[str], most: int) -> list[Step]:

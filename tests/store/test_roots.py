@@ -14,8 +14,8 @@ from unhang.store.lock import exclusive
 from unhang.store.roots import locked, tidy
 
 
-def _fail() -> None:
-    raise UnhangError("disk-full", "no space")
+def _fail(error: Exception) -> None:
+    raise error
 
 
 def test_a_root_that_fails_stops_no_other(tmp_path: Path) -> None:
@@ -27,8 +27,10 @@ def test_a_root_that_fails_stops_no_other(tmp_path: Path) -> None:
         assert ["finished" in sentence for sentence in held.recovered] == [True]
         assert (tmp_path / "good" / ".unhang" / "lock").exists()
         with held.failing(str(tmp_path / "good")):
-            _fail()
-    assert [error.code for error in held.failed.values()] == ["bad-state", "disk-full"]
+            _fail(UnhangError("disk-full", "no space"))
+        with held.failing("/another"):
+            _fail(KeyError("a bug, in one root"))
+    assert [error.code for error in held.failed.values()] == ["bad-state", "disk-full", "internal"]
     assert case.look() == case.new
     assert not (tmp_path / "good" / ".unhang" / "lock").exists()
 

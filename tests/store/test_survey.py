@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,7 +13,7 @@ from support import cli, environments, gates
 from unhang.errors import UnhangError
 from unhang.records import Request
 from unhang.shapes import catalog
-from unhang.store import survey
+from unhang.store import history, survey
 from unhang.store.state import READY
 
 MTP = "mtp-cp-deadlock"
@@ -69,14 +71,62 @@ def test_a_file_that_changed_is_seen_again(site: Path) -> None:
     assert verdicts(now) == ["drifted"]
 
 
-def test_a_plan_that_needs_a_damaged_original_is_refused(site: Path) -> None:
+def assert_reverted(site: Path) -> None:
+    assert cli.unhang("revert", "--target", site).code == 0
+
+
+def test_a_plan_beside_a_writer_reads_again_and_only_a_damaged_original_is_refused(
+    site: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert cli.unhang("apply", "--target", site, "--fix", MTP).code == 0
-    pristine = next((site / ".unhang" / "pristine").iterdir())
-    (site / ENGINE).write_bytes(pristine.read_bytes())
-    pristine.write_bytes(b"")
-    with pytest.raises(UnhangError) as caught:
-        survey.planned(survey.survey(asked(site)))
-    assert caught.value.code == "bad-receipt"
+    state, genuine, lost = site / ".unhang", history.originals, list[Path]()
+    (site / ENGINE).write_bytes(next((state / "pristine").iterdir()).read_bytes())
+
+    def racing(*given: Any) -> Any:  # another run writes while this one reads, in the given ways one after the other
+        if way := next(ways, None):
+            way()
+        return genuine(*given)
+
+    def lose() -> None:
+        lost[:] = (state / "pristine").iterdir()
+        lost[0].rename(site / "lost")
+
+    def replace() -> None:  # the same bytes, in another file
+        (site / "lost").rename(lost[0])
+        (state / "copy").write_bytes((state / "receipt.json").read_bytes())
+        (state / "copy").rename(state / "receipt.json")
+
+    monkeypatch.setattr(history, "originals", racing)
+    for racers, interrupted in (([lose, replace], False), ([lose, (state / READY).touch], True)):
+        ways = iter(racers)
+        seen, plan = survey.planned_without_lock(asked(site), unverified=False)
+        assert (seen.interrupted, plan is None) == (interrupted, interrupted)
+        assert plan is None or [file.path for file in plan.files] == [str(site / ENGINE)]
+    (state / READY).unlink()
+    with pytest.raises(UnhangError, match="are gone") as caught:
+        survey.planned_without_lock(asked(site), unverified=False)
+    assert (caught.value.code, "check" in (caught.value.hint or "")) == ("bad-receipt", True)
+    ways = iter([lambda: assert_reverted(site)])
+    site.joinpath("lost").rename(lost[0])
+    assert survey.planned_without_lock(asked(site), unverified=False)[1] is not None, "the receipt is gone now"
+
+
+@pytest.mark.slow
+def test_diff_and_overlay_beside_a_run_that_keeps_writing(site: Path, tmp_path: Path) -> None:
+    code = "import sys; from unhang.cli.main import main\n"
+    code += "while True: [main([name, '--target', sys.argv[1]]) for name in ('apply', 'revert')]"
+    command, nothing = [sys.executable, "-c", code, str(site)], subprocess.DEVNULL
+    writer = subprocess.Popen(command, stdout=nothing, stderr=nothing, cwd="/")
+    try:
+        for _ in range(5):
+            ran = cli.unhang("diff", "--target", site)
+            assert (ran.code in (0, 1), "error[" in ran.err) == (True, False), ran.err
+            ran = cli.unhang("overlay", tmp_path / "overlay", "--target", site)
+            assert ran.code == 0 or "error[interrupted]" in ran.err, ran.err
+        assert writer.poll() is None
+    finally:
+        writer.kill()
+        writer.wait()
 
 
 EDITED = gates.ONE.replace("return x", "return x + 1")

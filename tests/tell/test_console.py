@@ -1,9 +1,8 @@
-"""What the commands print for people on stderr, the last line of a check, and when stdout is coloured."""
+"""What the commands print for people on stderr, and the last line of a check."""
 
 from __future__ import annotations
 
 import os
-import sys
 from typing import cast
 
 import pytest
@@ -116,25 +115,3 @@ def test_revert_prints_what_it_refuses_and_how_many_files_are_back(capsys: pytes
 def test_a_root_that_failed_is_named_with_its_error(capsys: pytest.CaptureFixture[str]) -> None:
     console.failed({"/base": UnhangError("not-writable", "no", hint="run as root")})
     assert stderr(capsys) == ["nothing was changed in /base:", "error[not-writable]: no", "  hint: run as root"]
-
-
-@pytest.mark.parametrize(
-    ("variables", "terminal", "coloured"),
-    [
-        ({}, False, False),
-        ({}, True, True),
-        ({"FORCE_COLOR": "1"}, False, True),
-        ({"NO_COLOR": "1"}, True, False),
-        ({"NO_COLOR": "1", "FORCE_COLOR": "1"}, True, False),
-        ({"NO_COLOR": "", "FORCE_COLOR": ""}, True, True),
-    ],
-)
-def test_colour_is_for_terminals_unless_a_variable_decides(
-    variables: dict[str, str], terminal: bool, coloured: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("NO_COLOR", "FORCE_COLOR"):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: terminal)
-    assert console.colour() is coloured

@@ -21,7 +21,6 @@ class File(NamedTuple):
     file: str
     covers: tuple[str, ...]
     """The fixes whose rewritten functions it calls."""
-    reason: str
     lines: tuple[Line, ...]
     seconds: float
     """Of all runs on both sides."""

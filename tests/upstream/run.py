@@ -152,7 +152,7 @@ def compared(
     lines = compare.compare(before, after, disputed)
     results = [*runs[0], *runs[1]]
     seconds, cut = sum(result.seconds for result in results), any(result.was_cut for result in results)
-    file = reports.File(one.file, one.covers, one.reason, tuple(lines), seconds, cut, len(runs[0]))
+    file = reports.File(one.file, one.covers, tuple(lines), seconds, cut, len(runs[0]))
     counted = Counter(line.category for line in lines)
     counts = ", ".join(f"{count} {category}" for category, count in counted.items()) or "no test"
     print(f"{one.file}: {counts}{'; cut at the deadline' * cut} ({seconds:.0f} s)", flush=True)

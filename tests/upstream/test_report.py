@@ -14,11 +14,11 @@ from upstream.report import File, Report
 
 
 def line(id: str, category: str, before: str = "passed", after: str = "passed", output: str = "", **more: Any) -> Line:
-    return Line(id, category, (Answer(before),), (Answer(after, 1.5, output, more.pop("entered", ())),), **more)
+    return Line(id, category, (Answer(before),), (Answer(after, output, more.pop("entered", ())),), **more)
 
 
 def file(*lines: Line, covers: tuple[str, ...] = ("fix",), was_cut: bool = False) -> File:
-    return File("tests/test_it.py", covers, "why", lines, 3.0, was_cut, 1)
+    return File("tests/test_it.py", covers, lines, 3.0, was_cut, 1)
 
 
 def report(*files: File, shims: tuple[str, ...] = (), **verdicts: str) -> Report:
@@ -68,7 +68,7 @@ def test_only_passing_tests_cover_a_fix_that_was_applied() -> None:
 def test_the_causes_of_tests_that_fail_both_ways_are_counted() -> None:
     ids = {"t::noted[1]": "E   OSError: x", "t::a": "E   Boom: it", "t::b": "E   Boom: that"}
     lines = [line(id, compare.FAILED_BOTH, "failed", "failed", output) for id, output in ids.items()]
-    other = lines[1]._replace(before=(Answer("failed", 0, "E   X: 1"),))
+    other = lines[1]._replace(before=(Answer("failed", "E   X: 1"),))
     text = reports.table(report(file(GOOD, lines[0], other, lines[2])))
     assert "failed both, 2 times: booms" in text
     assert "failed both, 1 times: wants a GPU" in text

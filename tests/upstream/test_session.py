@@ -105,29 +105,24 @@ def test_wants_the_fix(): assert PATCHED
     assert "flaky: tests/test_two_on_cpu.py::test_flaky (passed, passed -> failed, passed)" in shown
 
 
-def test_a_regression_fails_with_both_outputs(
+@pytest.mark.slow
+def test_what_fails_hangs_or_is_no_longer_collected_after_the_fixes_is_a_regression(
     session: Session, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    source = "def test_hates_the_fix():\n    assert not PATCHED, 'patched, alas'\ndef test_passes(): pass\n"
-    assert session(one=source) == 1
-    assert categories(tmp_path) == {"test_hates_the_fix": "regression", "test_passes": "passed both"}
-    shown = capsys.readouterr().out
-    assert ("FAILED: 1 regression" in shown, "patched, alas" in shown) == (True, True)
-    (file,) = files(tmp_path)
-    assert file["runs"] == 3, "it was run again, twice, before it was believed"
-
-
-@pytest.mark.slow
-def test_a_test_that_hangs_or_is_no_longer_collected_is_a_regression(session: Session, tmp_path: Path) -> None:
+    hates = "def test_hates_the_fix():\n    assert not PATCHED, 'patched, alas'\n"
     gone = "def test_stays(): pass\nif not PATCHED:\n    def test_goes(): pass\n"
     hangs = "import time\ndef test_passes(): pass\ndef test_hangs():\n    while PATCHED: time.sleep(0.1)\n"
-    assert session("--deadline", "5", one=gone, two=hangs) == 1
+    assert session("--deadline", "5", one=hates, two=gone, three=hangs) == 1
     assert categories(tmp_path) == {
+        "test_hates_the_fix": "regression",
         "test_stays": "passed both",
         "test_goes": "regression",
         "test_passes": "passed both",
         "test_hangs": "regression",
     }
+    shown = capsys.readouterr().out
+    assert ("FAILED: 3 regressions" in shown, "patched, alas" in shown) == (True, True)
+    assert files(tmp_path)[0]["runs"] == 3, "it was run again, twice, before it was believed"
 
 
 def test_nothing_to_compare_is_no_claim(session: Session, clone: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -80,21 +80,23 @@ def test_a_moved_branch_is_fetched_again_but_only_its_last_commit(clone: Path, t
     assert texts(f"file://{clone}", "main", tmp_path / "cache") == {"newest"}
 
 
-@pytest.mark.parametrize("scheme", ["", "file://"])
-def test_a_ref_that_is_not_there_is_an_error_with_a_hint(clone: Path, tmp_path: Path, scheme: str) -> None:
+@pytest.mark.parametrize(
+    ("where", "code", "why"),
+    [
+        ("{}/clone", "no-ref", "core_v9.9.9"),
+        ("file://{}/clone", "no-ref", "core_v9.9.9"),
+        ("file://{}/nowhere", "fetch-failed", "nowhere"),
+        ("{}", "fetch-failed", ""),
+    ],
+)
+def test_what_is_no_clone_or_lacks_the_ref_is_an_error_with_a_hint(
+    clone: Path, tmp_path: Path, where: str, code: str, why: str
+) -> None:
     with pytest.raises(UnhangError) as caught:
-        texts(f"{scheme}{clone}", "core_v9.9.9", tmp_path / "cache")
-    assert caught.value.code == "no-ref"
-    assert "core_v9.9.9" in caught.value.message
-    assert "A_VARIABLE" in str(caught.value.hint)
-
-
-@pytest.mark.parametrize(("where", "why"), [("file://{}/nowhere", "nowhere"), ("{}", "")])
-def test_what_is_not_a_clone_is_an_error_with_the_reason(tmp_path: Path, where: str, why: str) -> None:
-    with pytest.raises(UnhangError) as caught:
-        texts(where.format(tmp_path), "main", tmp_path / "cache")
-    assert caught.value.code == "fetch-failed"
+        texts(where.format(clone.parent), "core_v9.9.9", tmp_path / "cache")
+    assert caught.value.code == code
     assert why in caught.value.message
+    assert "A_VARIABLE" in str(caught.value.hint)
 
 
 def test_a_cached_sdist_of_the_right_digest_is_unpacked_twice(tmp_path: Path) -> None:

@@ -213,7 +213,7 @@ def _prove(parser: argparse.ArgumentParser) -> None:
     for name, what in _SIZES.items():
         group.add_argument(f"--{name}", metavar="N", type=_size, help=what)
     _output(parser, "text", "json")
-    parser.set_defaults(upstream=[], skip=[], allow_none=False)
+    parser.set_defaults(allow_none=False)
 
 
 def _list(_parser: argparse.ArgumentParser) -> None:

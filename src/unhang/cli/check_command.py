@@ -23,13 +23,15 @@ def run(options: argparse.Namespace) -> int:
 def check(options: argparse.Namespace, wanted: Request) -> int:
     """Check what is requested; return the exit code."""
     seen = survey(wanted)
+    if seen.search.overlays:  # then what brings the fixes into place is the first one
+        wanted = wanted._replace(writer=("overlay", seen.search.overlays[0]))
     what = Report(seen.search, seen.findings, None, seen.interrupted, expected=options.expect_digest, request=wanted)
     console.results(options.output_format, what)
     unmet = console.unmet(wanted.required, seen.findings)
     other = report.differs(options.expect_digest, seen.findings)
     left = [finding for finding in seen.findings if not finding.settled]
     if options.output_format == "text":
-        console.show(f"\n{console.summary(seen.findings, wanted, seen.search.overlays)}")
+        console.show(f"\n{console.summary(seen.findings, wanted)}")
     console.required(unmet)
     console.unexpected(other)
     return 1 if left or unmet or other or seen.interrupted else 0

@@ -19,7 +19,7 @@ def run(options: argparse.Namespace) -> int:
     try:
         import shtab
     except ImportError:
-        hint = "pip install 'unhang[completion]'"
+        hint = "pip install shtab, into the environment of unhang"
         raise UnhangError(
             "no-shtab", "the completion scripts are made by shtab, which is not installed", hint=hint
         ) from None

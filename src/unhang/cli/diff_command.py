@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from unhang.cli.requests import request
-from unhang.store.survey import planned, survey
+from unhang.store.survey import planned_without_lock
 from unhang.suggest import complete
 from unhang.tell import console, report
 
@@ -17,15 +17,14 @@ if TYPE_CHECKING:
 def run(options: argparse.Namespace) -> int:
     """Run ``unhang diff``: print only the diff on stdout; return 0 if ``apply`` would change nothing, else 1."""
     wanted = request(options)
-    seen = survey(wanted)
+    seen, plan = planned_without_lock(wanted, unverified=options.unverified)
     console.note(report.environment_line(seen.environment))
     console.warnings(seen.search)
     console.searched(seen.search)
-    if seen.interrupted:  # what `apply` will find after recovery is not known yet
+    if plan is None:  # what `apply` will find after recovery is not known yet
         line = "interrupted: an earlier run was killed halfway; run `unhang apply` or `unhang revert` first"
         console.say(complete(line, wanted))
         return 1
-    plan = planned(seen, unverified=options.unverified)
     if plan.files:
         from unhang.rewrite.diff import render
 

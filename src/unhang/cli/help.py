@@ -60,7 +60,7 @@ PAGES = {
         (
             "unhang apply",
             "unhang apply --dry-run",
-            "unhang apply --require mtp-cp-deadlock      # in an image build: fail unless it is in place",
+            "unhang apply --require mtp-cp-deadlock   # fail unless it is in place",
         ),
     ),
     "diff": Page(
@@ -80,7 +80,7 @@ PAGES = {
         "that cannot be written: a job that has the folder on PYTHONPATH imports the rewritten modules.",
         (
             "unhang overlay /shared/me/overlay",
-            "unhang overlay /shared/me/overlay --python /opt/venv/bin/python --require mtp-cp-deadlock",
+            "unhang overlay overlay/ --python /opt/venv/bin/python --fix mtp-cp-deadlock",
         ),
     ),
     "wheel": Page(

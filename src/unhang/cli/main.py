@@ -5,20 +5,21 @@
 from __future__ import annotations
 
 import gc
+import io
 import os
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
 
 from unhang.cli.arguments import parse
-from unhang.errors import UnhangError
-from unhang.tell.terminal import Settings, settings, width, wrapped
+from unhang.errors import STDOUT, UnhangError, described
+from unhang.tell.terminal import Settings, settings
 
 TYPE_CHECKING = False  # `typing` is slow to import
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable
-    from typing import NoReturn
+    from typing import Any, NoReturn
 
 
 def run() -> NoReturn:
@@ -28,44 +29,78 @@ def run() -> NoReturn:
     destroying each object.
     """
     gc.disable()
+    _prepare_streams()
     try:
         code = main()
-    except SystemExit as end:  # argparse's: `--help`, `--version`, wrong usage
-        code = int(end.code or 0)
-    for stream in sys.stdout, sys.stderr:
-        with suppress(OSError, ValueError):  # the reader is gone; `main` has reported what it could
-            stream.flush()
+    except KeyboardInterrupt:  # again, while `main` reports the first
+        code = 130
+    with suppress(OSError, ValueError):  # `main` has flushed and reported what it could
+        sys.stdout.flush()
     os._exit(code)
 
 
+def _prepare_streams() -> None:
+    """Let no text fail for its encoding, and have an error of stdout name it; a closed stream is as a full one."""
+    if None in (sys.stdin, sys.stdout, sys.stderr):
+        for number in range(3):
+            try:
+                os.fstat(number)
+            except OSError:  # it is closed; what is opened next has its number
+                os.open(os.devnull, os.O_RDONLY)
+    old = sys.stdout
+    encoding, by_line = (old.encoding, bool(old.line_buffering)) if old else (None, False)
+    file = io.BufferedWriter(_Stdout(1, "w", closefd=False))
+    sys.stdout = io.TextIOWrapper(file, encoding, "backslashreplace", line_buffering=by_line)
+    if sys.stderr is None:
+        sys.stderr = open(2, "w", errors="backslashreplace", closefd=False)  # noqa: SIM115 - for the whole run
+
+
+class _Stdout(io.FileIO):
+    """The standard output. An OSError of it has the filename STDOUT."""
+
+    def write(self, data: Any) -> int:
+        try:
+            return super().write(data)
+        except OSError as error:
+            error.filename = STDOUT
+            raise
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run ``unhang`` with these arguments (by default the command line's); return the exit code, and raise nothing."""
-    options = parse(arguments)
-    for name in "color", "quiet", "verbose":
-        setattr(settings, name, getattr(options, name, getattr(Settings, name)))
+    """Run ``unhang`` with these arguments (by default the command line's); return the exit code, and raise nothing.
+
+    A command raises only what comes before it has written anything; what comes later it reports itself (``Ending``),
+    except Ctrl-C, which says what is in place.
+    """
+    options = None
     try:
-        code = _command(options.command)(options)
+        try:
+            options = parse(arguments)
+        except SystemExit as end:  # argparse's: `--help`, `--version`, wrong usage
+            code = int(end.code or 0)
+        else:
+            for name in "color", "quiet", "verbose":
+                setattr(settings, name, getattr(options, name, getattr(Settings, name)))
+            if "skip" in options:  # a command that chooses fixes
+                from unhang.cli.requests import fill_in
+
+                fill_in(vars(options), os.environ)
+            code = _command(options.command)(options)
         sys.stdout.flush()
         return code
-    except UnhangError as error:
-        return _fail(error, options)
-    except KeyboardInterrupt:
-        print("interrupted: nothing is half done", file=sys.stderr)
+    except KeyboardInterrupt as error:
+        with suppress(OSError, ValueError):
+            print(
+                f"interrupted: {error.args[0] if error.args else 'nothing is half done'}", file=sys.stderr, flush=True
+            )
         return 130
-    except BrokenPipeError:
-        # the reader is gone (`unhang diff | head`): no traceback, and no second error when stdout is closed
-        sys.stderr.close()
-        return 2
-    except OSError as error:
-        path = None if error.filename is None else os.fspath(error.filename)
-        return _fail(UnhangError("io", error.strerror or str(error), path=path, hint="nothing was changed"), options)
     except Exception as error:
-        import traceback
-
-        traceback.print_exc()
-        message = f"this is a bug in unhang: {type(error).__name__}: {error}"
-        hint = "nothing was changed; please report it with the lines above"
-        return _fail(UnhangError("internal", message, hint=hint), options)
+        if isinstance(error, BrokenPipeError) and error.filename in (None, STDOUT):
+            return 2  # the reader is gone (`unhang diff | head`)
+        told = described(error)
+        if told is not error:
+            told.hint = "; ".join(filter(None, ("nothing was changed", told.hint)))
+        return _fail(told, options)
 
 
 def _command(name: str) -> Callable[[argparse.Namespace], int]:
@@ -74,12 +109,14 @@ def _command(name: str) -> Callable[[argparse.Namespace], int]:
     return command
 
 
-def _fail(error: UnhangError, options: argparse.Namespace) -> int:
+def _fail(error: UnhangError, options: argparse.Namespace | None) -> int:
     from unhang.cli.requests import hinted
-    from unhang.tell import report
+    from unhang.tell import console, report
 
-    error = hinted(error, options)
+    if options is not None:
+        error = hinted(error, options)
     if getattr(options, "output_format", "text") == "json":
-        print(report.json_error(error))
-    print(wrapped(report.text_error(error), width(sys.stderr)), file=sys.stderr)
+        with suppress(OSError, ValueError):  # it may be stdout that failed
+            print(report.json_error(error), flush=True)
+    console.error(error)
     return 2

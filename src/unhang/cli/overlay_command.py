@@ -7,11 +7,12 @@ import os
 import sys
 
 from unhang.cli.check_command import check
+from unhang.cli.ending import Ending
 from unhang.cli.requests import request
 from unhang.deliver import overlay, overlay_folder
 from unhang.deliver.preview import with_rewrites
 from unhang.errors import UnhangError
-from unhang.store.survey import planned, survey
+from unhang.store.survey import planned_without_lock
 from unhang.tell import console
 from unhang.tell.report import Report
 
@@ -19,27 +20,32 @@ from unhang.tell.report import Report
 def run(options: argparse.Namespace) -> int:
     """Return 0 if a job with ``PYTHONPATH=DIR`` has every needed fix, 1 if one is blocked or missing.
 
-    With ``--check`` nothing is written. Raises UnhangError ``interrupted``, and as ``survey.survey``,
-    ``survey.planned`` and ``overlay_folder.write`` do.
+    With ``--check`` nothing is written. Raises UnhangError ``interrupted``, and as
+    ``survey.planned_without_lock`` and ``overlay_folder.write`` do.
     """
     wanted = request(options)._replace(writer=("overlay", options.folder))
     if options.check:
         return check(options, wanted._replace(as_imported=True, overlay=options.folder))
-    seen = survey(wanted)
-    if seen.interrupted:  # some of the originals may be about to change
+    seen, plan = planned_without_lock(wanted, unverified=options.unverified)
+    if plan is None:  # some of the originals may be about to change
         hint = "run `unhang apply` or `unhang revert` where it can be written, then this again"
         message = "an earlier run on this environment was interrupted"
         raise UnhangError("interrupted", message, path=seen.environment.prefix, hint=hint)
-    plan = planned(seen, unverified=options.unverified)
     composed = overlay.compose(plan.files)
+    after = with_rewrites(seen.findings, plan.files, "in the overlay")
+    unmet = console.unmet(wanted.required, after, plan.blocked)
     folder = os.path.abspath(options.folder)
     written = overlay_folder.write(folder, composed)
-    if written:
-        overlay_folder.compile_hook(folder, seen.environment.python or sys.executable)
-    after = with_rewrites(seen.findings, plan.files, "in the overlay")
-    console.results(options.output_format, Report(seen.search, after, None, False))
-    console.overlay(folder, composed.modules, plan, written)
-    unmet = console.unmet(wanted.required, after, plan.blocked)
-    console.blocked(plan.blocked)
-    console.required(unmet)
+    ending = Ending("the overlay is in place")
+    with ending:
+        if written:
+            overlay_folder.compile_hook(folder, seen.environment.python or sys.executable)
+    with ending:
+        console.results(options.output_format, Report(seen.search, after, None, False))
+    with ending:
+        console.overlay(folder, composed.modules, plan, written)
+        if written:
+            console.say_each(f"note: {path} could not be removed" for path in overlay_folder.left(folder, composed))
+        console.blocked(plan.blocked)
+        console.required(unmet)
     return 1 if plan.blocked or unmet else 0

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from unhang.cli.ending import Ending, clause, look_again
 from unhang.cli.requests import request
 from unhang.store import revert as store
 from unhang.store.bytecode import caches
-from unhang.store.roots import tidy
-from unhang.store.survey import again, find, nothing_found
+from unhang.store.roots import journal_left, tidy
+from unhang.store.survey import Survey, again, find, nothing_found
 from unhang.tell import console
 from unhang.tell.report import Report
 
@@ -16,7 +17,8 @@ if TYPE_CHECKING:
     import argparse
 
     from unhang.judge.findings import Finding
-    from unhang.store.survey import Survey
+    from unhang.records import Request, Search
+    from unhang.store.revert import Reverted
 
 
 def run(options: argparse.Namespace) -> int:
@@ -28,26 +30,35 @@ def run(options: argparse.Namespace) -> int:
     recovered = tidy(search.roots, caches(search))
     console.say_each(recovered)
     if not store.has_state(search):
-        changed: frozenset[str] = frozenset()
-        seen = again(search, wanted)
-        console.results(options.output_format, Report(search, seen.findings, changed, False))
         if recovered:  # there was only an interrupted run, which is now taken back
-            return 0
+            return _end(search, store.Reverted((), {}, (), {}), wanted, options.output_format)
+        seen = again(search, wanted)
+        console.results(options.output_format, Report(search, seen.findings, frozenset(), False))
         console.say(f"nothing to revert: there is no receipt in {', '.join(search.roots)}")
         console.without_receipt(_unlisted(seen), search.environment)
         return 1
-    done = store.revert(search, wanted, force=options.force)
-    console.say_each(done.recovered)
+    return _end(search, store.revert(search, wanted, force=options.force), wanted, options.output_format)
+
+
+def _end(search: Search, done: Reverted, wanted: Request, output_format: str) -> int:
+    """Report what was done, and return the exit code; raise nothing but KeyboardInterrupt."""
     changed = frozenset(entry.path for one in done.done for entry, _, _ in one.files)
-    seen = again(search, wanted)
-    what = Report(seen.search, seen.findings, changed, False, failed=done.failed, reverts=True)
-    console.results(options.output_format, what)
-    for one in done.done:
-        console.reverted(one)
-    console.failed(done.failed)
+    ending = Ending(clause(len(changed), "file", "reverted"))
+    interrupted = journal_left(done.left)
+    with ending:
+        console.say_each(done.recovered)
+    seen = look_again(ending, Survey(search, (), (), interrupted), wanted)
     left = [finding for finding in _unlisted(seen) if finding.installation.real_root not in done.failed]
-    console.without_receipt(left, seen.environment)
-    return 1 if done.failed or left or any(one.refused for one in done.done) else 0
+    with ending:
+        what = Report(seen.search, seen.findings, changed, interrupted, failed=done.failed, reverts=True)
+        console.results(output_format, what)
+    with ending:
+        for one in done.done:
+            console.reverted(one)
+        console.failed(done.failed)
+        console.left(done.left)
+        console.without_receipt(left, seen.environment)
+    return 1 if done.failed or interrupted or left or any(one.refused for one in done.done) else 0
 
 
 def _unlisted(seen: Survey) -> list[Finding]:

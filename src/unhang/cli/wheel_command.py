@@ -7,15 +7,16 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from unhang.cli.ending import Ending, clause
 from unhang.cli.requests import selection
 from unhang.deliver import download, wheel, wheel_output, wheel_report
 from unhang.deliver.wheel import Wheel
 from unhang.deliver.wheel_output import WheelPlan
 from unhang.deliver.wheel_report import Result
-from unhang.errors import UnhangError
+from unhang.errors import UnhangError, described
 from unhang.records import Request
 from unhang.store.survey import planned as plan
 from unhang.store.survey import survey
@@ -40,30 +41,58 @@ def run(options: argparse.Namespace) -> int:
     if not options.requirements and not options.requirement_files:
         example = line("unhang", "wheel", "megatron-core==0.17.1", "-o", options.output)
         raise UnhangError("bad-option", "no wheel was requested", hint=f"`{example}`")
-    wanted = selection(options)._replace(writer=_command(options))
+    wanted = selection(vars(options))._replace(writer=_command(options))
     folder = os.path.abspath(options.output)
     results: list[Result] = []
-    with tempfile.TemporaryDirectory(prefix="unhang-wheel-") as work, progress.shown() as step:
+    failed: UnhangError | None = None
+    with (
+        tempfile.TemporaryDirectory(prefix="unhang-wheel-", ignore_cleanup_errors=True) as work,
+        progress.shown() as step,
+    ):
         inputs = list(_inputs(options, work, step))  # all are checked and planned before one is written
         planned = []
         for it in inputs:
             step(f"planning {it.wheel.file}")
-            planned.append((it, _plan(it.wheel, wanted, options.unverified)))
-        for (requirement, source, notes), todo in planned:
-            step(f"writing {source.file}")
-            results.append(Result(requirement, source, todo, notes, wheel_output.write(source, todo, folder)))
-            step("")
-            if options.output_format == "text":
-                colour, width = console.colour(), terminal.width(sys.stdout)
-                print(wheel_report.text(results[-1], colour=colour, width=width))
+            todo = _plan(it.wheel, wanted, options.unverified)
+            if todo is None and not it.requirement.startswith("-r "):  # such a file lists the dependencies too
+                message = f"{it.wheel.file} has none of {', '.join(wanted.upstreams)}"
+                raise UnhangError("no-upstream", message, hint="`unhang list` shows which releases the fixes affect")
+            planned.append((it, todo or WheelPlan((), {}, ())))
+        try:
+            for (requirement, source, notes), todo in planned:
+                step(f"writing {source.file}")
+                results.append(Result(requirement, source, todo, notes, wheel_output.write(source, todo, folder)))
+        except Exception as error:
+            if not _written(results):
+                raise
+            failed = described(error)
+    return _end(results, failed, wanted, options.output_format, work)
+
+
+def _written(results: Iterable[Result]) -> int:
+    return sum(result.output is not None and result.output.written for result in results)
+
+
+def _end(results: Sequence[Result], failed: UnhangError | None, wanted: Request, output_format: str, work: str) -> int:
+    """Report the wheels, and the failure of the next one; return the exit code, raise nothing but KeyboardInterrupt."""
+    ending = Ending(clause(_written(results), "wheel", "written"))
     blocked = [item for result in results for item in result.plan.blocked]
     after = [item for result in results for item in result.plan.findings]
     unmet = console.unmet(wanted.required, after, blocked)
-    if options.output_format == "json":
-        print(wheel_report.document(results, unmet))
-    console.blocked(blocked)
-    console.required(unmet)
-    return 1 if blocked or unmet else 0
+    with ending:
+        if output_format == "json":
+            print(wheel_report.document(results, unmet, failed))
+        else:
+            colour, width = console.colour(), terminal.width(sys.stdout)
+            print(*(wheel_report.text(result, colour=colour, width=width) for result in results), sep="\n")
+    with ending:
+        if os.path.lexists(work):
+            console.say(f"note: the temporary folder {work} could not be removed")
+        console.blocked(blocked)
+        if failed:
+            console.error(failed)
+        console.required(unmet)
+    return 1 if blocked or unmet or failed else 0
 
 
 def _command(options: argparse.Namespace) -> tuple[str, ...]:
@@ -93,10 +122,12 @@ def _inputs(options: argparse.Namespace, work: str, step: Step) -> Iterator[_Inp
             yield _Input(" ".join(request), wheel.load(path), (note,) if note else ())
 
 
-def _plan(source: Wheel, wanted: Request, unverified: bool) -> WheelPlan:
-    """Unpack a wheel into a temporary folder, and plan its rewrite there."""
+def _plan(source: Wheel, wanted: Request, unverified: bool) -> WheelPlan | None:
+    """Unpack a wheel into a temporary folder, and plan its rewrite there. Return None if it has no upstream."""
     with tempfile.TemporaryDirectory(prefix="unhang-wheel-") as root:
         root = os.path.realpath(root)
         wheel.unpack(source, root)
         seen = survey(wanted._replace(target=root, allow_none=True))
+        if not seen.search.installations:
+            return None
         return wheel_output.wheel_plan(source, root, seen.findings, plan(seen, unverified=unverified))

@@ -42,9 +42,20 @@ def write(folder: str, overlay: Overlay) -> bool:
         with disk.about(store):
             _fill(store, overlay)
             _replace(folder, overlay.hook)
-            for name in set(os.listdir(store)) - {overlay.identity, LOCK}:
-                disk.run(shutil.rmtree, os.path.join(store, name))
+        for path in left(folder, overlay):
+            with suppress(OSError):  # the new overlay is in place: the caller may say what is left beside it
+                disk.run(shutil.rmtree, path)
     return True
+
+
+def left(folder: str, overlay: Overlay) -> list[str]:
+    """Return what is still there of other overlays and of killed runs; raise nothing."""
+    store = os.path.join(folder, STORE)
+    try:
+        names = set(os.listdir(store)) - {overlay.identity, LOCK}
+    except OSError:  # an empty overlay, or not readable for us
+        return []
+    return [os.path.join(store, name) for name in sorted(names)]
 
 
 def compile_hook(folder: str, python: str) -> None:
@@ -106,5 +117,7 @@ def _replace(folder: str, hook: bytes) -> None:
     disk.write(draft, hook, like=like, replace=True)
     disk.run(os.replace, draft, path)
     for cached in bytecode.cached(path):
-        disk.remove(cached)
-    disk.sync_dir(folder)
+        with suppress(OSError):  # it is for the old hook, whose time differs
+            disk.remove(cached)
+    with suppress(OSError):
+        disk.sync_dir(folder)

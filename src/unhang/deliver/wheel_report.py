@@ -11,6 +11,7 @@ from packaging.utils import canonicalize_name
 from unhang import __version__
 from unhang.deliver.wheel import Wheel
 from unhang.deliver.wheel_output import Output, WheelPlan
+from unhang.errors import UnhangError
 from unhang.tell import report, terminal
 
 
@@ -39,14 +40,18 @@ def text(result: Result, *, colour: bool = False, width: int = 0) -> str:
     return "\n".join([*lines, terminal.wrapped(end, width)])
 
 
-def document(results: Sequence[Result], unmet: Sequence[str]) -> str:
-    """Return the JSON document that docs/json.md describes. ``unmet``: as ``console.unmet`` returns it."""
+def document(results: Sequence[Result], unmet: Sequence[str], failed: UnhangError | None = None) -> str:
+    """Return the JSON document that docs/json.md describes. ``unmet``: as ``console.unmet`` returns it.
+
+    ``failed``: why the wheels after these could not be written.
+    """
     content = {
         "schema": 1,
         "unhang": __version__,
         "digest": report.digest([item for result in results for item in result.plan.findings]),
         "wheels": [_wheel(result) for result in results],
         "unmet": list(unmet),
+        **({} if failed is None else {"error": report.fields(failed)}),
     }
     return json.dumps(content, indent=1)
 

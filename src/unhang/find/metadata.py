@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+import math
 import os
 from functools import lru_cache
 
+_OF_A_VERSION = set("0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.+!-_")
 _TOO_LONG = 64 * 1024 * 1024  # characters; a RECORD of 60,000 files has six million
 
 
 def version(module: str, folder: str) -> str | None:
-    """Return the version that the source of a package in ``folder`` states; None where it states none."""
+    """Return the version of a package in ``folder``; None where its source states none, or what cannot be one."""
+    found = stated(module, folder)
+    return found if found and is_version(found) else None
+
+
+def is_version(text: str) -> bool:
+    """Return whether a text can be a version. What else a checkout states is not shown, or looked up, as one."""
+    return set(text) <= _OF_A_VERSION
+
+
+def stated(module: str, folder: str) -> str | None:
+    """Return the version that the source of a package in ``folder`` states, as it stands; None where there is none."""
     if module == "verl":
         return read(os.path.join(folder, "version", "version")).strip() or None
     if module == "swift":
@@ -24,14 +37,32 @@ def record(root: str, module: str, distribution: str, version: str | None) -> st
     row = f"\n{module.replace('.', '/')}/__init__.py,"
 
     def lists_it(path: str) -> bool:
-        return row in "\n" + read(path)
+        text = read(path)
+        return row in "\n" + text if text else _is_there(path)  # one that cannot be read may: who writes must know
 
     expected = os.path.join(root, f"{distribution}-{version}.dist-info", "RECORD")
     if lists_it(expected):
         return expected  # without listing the folder, which is slow in a crowded environment
     names = [name for name in os.listdir(root) if name.startswith(distribution + "-") and name.endswith(".dist-info")]
     records = [path for name in names if lists_it(path := os.path.join(root, name, "RECORD"))]
-    return max(records, key=os.path.getmtime, default=None)  # the newest: its install wrote the files
+    return max(records, key=_age, default=None)  # the newest: its install wrote the files
+
+
+def _is_there(path: str) -> bool:
+    """Return whether there is a file that is not empty, as far as we may see."""
+    try:
+        return os.stat(path).st_size > 0
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return True
+
+
+def _age(path: str) -> float:
+    try:
+        return os.path.getmtime(path)
+    except OSError:
+        return math.inf
 
 
 @lru_cache(maxsize=8)  # for the length of a search: two upstreams share a RECORD, which may be long

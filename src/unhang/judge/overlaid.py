@@ -7,15 +7,14 @@ import os
 from collections.abc import Sequence
 
 from unhang.find.overlays import Module, Overlay, module_name
-from unhang.judge.decide import DRIFTED, NEEDED, Past, Verdict, decide
+from unhang.judge.decide import DRIFTED, Past, Verdict, decide
 from unhang.judge.findings import Finding
 from unhang.judge.observe import Observation, observe_bytes
 from unhang.shapes import catalog
 
 OUTDATED = "overlay-outdated"
 """The code of a function that a job cannot import: the overlay does not fit its original, or is damaged."""
-HINT = "make the overlay again: `unhang apply`"
-"""With an overlay, that is the command that writes it: see `suggest.command`."""
+_HINT = "make the overlay again: `unhang apply`"  # `suggest` puts the overlay's command in place of this one
 
 
 def overlaid(finding: Finding, overlays: Sequence[Overlay]) -> Finding:
@@ -29,8 +28,6 @@ def overlaid(finding: Finding, overlays: Sequence[Overlay]) -> Finding:
             return _outdated(finding, overlay, where, f"nobody knows what a job imports: {overlay.damage}")
         if module is not None:
             return _in_overlay(finding, overlay, module)
-    if finding.verdict.verdict == NEEDED:  # the overlay was made before this module was, or without its fix
-        return finding._replace(verdict=finding.verdict._replace(hint=HINT))
     return finding
 
 
@@ -46,13 +43,13 @@ def _in_overlay(finding: Finding, overlay: Overlay, module: Module) -> Finding:
     releases = catalog.releases_of(installation.upstream)
     found = decide(target, installation, seen, table, releases, Past(module.rewritten, ""))
     detail = "; ".join(filter(None, (f"in the overlay {overlay.folder}", found.detail)))
-    hint = found.hint and HINT
+    hint = found.hint and _HINT
     return finding._replace(seen=seen, verdict=found._replace(detail=detail, hint=hint), overlay=overlay.folder)
 
 
 def _outdated(finding: Finding, overlay: Overlay, path: str, why: str) -> Finding:
     seen = Observation(path, b"", problem=OUTDATED, detail=why)
-    verdict = Verdict(DRIFTED, OUTDATED, f"in the overlay {overlay.folder}; {why}", HINT)
+    verdict = Verdict(DRIFTED, OUTDATED, f"in the overlay {overlay.folder}; {why}", _HINT)
     return finding._replace(seen=seen, verdict=verdict, overlay=overlay.folder)
 
 

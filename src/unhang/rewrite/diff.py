@@ -23,9 +23,9 @@ def render(environment: Environment, files: Sequence[FilePlan]) -> bytes:
         by_root.setdefault(os.path.realpath(whole or file.installation.root), []).append(file)
     out = []
     for root, group in sorted(by_root.items()):
-        out.append(f"# in {root}\n".encode())
+        out.append(b"# in %s\n" % os.fsencode(root))
         for file in sorted(group, key=lambda file: file.path):
-            name = os.path.relpath(file.path, root).replace(os.sep, "/")
+            name = os.fsencode(os.path.relpath(file.path, root)).decode("latin-1")
             out.append(_section(name, file.before, file.after))
     return b"".join(out)
 

@@ -29,6 +29,8 @@ class Applied(NamedTuple):
     """The roots in which nothing was written, and why."""
     recovered: tuple[str, ...]
     """What was done about runs that had been killed, a sentence each."""
+    left: Mapping[str, Sequence[UnhangError]]
+    """Why something of the run is left in a root where all is in place."""
 
 
 def apply(seen: Survey, request: Request, *, unverified: bool) -> Applied:
@@ -51,14 +53,14 @@ def apply(seen: Survey, request: Request, *, unverified: bool) -> Applied:
             written: list[FilePlan] = []
             for root in sorted(by_root.keys() - held.failed.keys()):
                 with held.failing(root):
-                    write(now.search, root, by_root[root])
+                    held.left[root] += write(now.search, root, by_root[root])
                     written += by_root[root]
-            if held.failed and not written:
-                raise next(iter(held.failed.values()))
-            failed = {root: hinted(error, request) for root, error in held.failed.items()}
-            return Applied(plan, tuple(written), failed, held.recovered)
+        if held.failed and not written:
+            raise next(iter(held.failed.values()))
+        failed = {root: hinted(error, request) for root, error in held.failed.items()}
+        return Applied(plan, tuple(written), failed, held.recovered, held.left)
     assert plan is not None  # without a plan, the roots are wanted
-    return Applied(plan, (), {}, ())
+    return Applied(plan, (), {}, (), {})
 
 
 def rehearse(seen: Survey, *, unverified: bool) -> Applied:
@@ -75,7 +77,8 @@ def rehearse(seen: Survey, *, unverified: bool) -> Applied:
                 failed[root] = disk.refusal(PermissionError(errno.EACCES, os.strerror(errno.EACCES)), path)
     if failed and failed.keys() == by_root.keys():
         raise next(iter(failed.values()))
-    return Applied(plan, tuple(file for file in plan.files if file.installation.real_root not in failed), failed, ())
+    rest = tuple(file for file in plan.files if file.installation.real_root not in failed)
+    return Applied(plan, rest, failed, (), {})
 
 
 def _plan_early(seen: Survey, unverified: bool) -> Plan | None:
@@ -95,10 +98,11 @@ def _by_root(files: Iterable[FilePlan]) -> dict[str, list[FilePlan]]:
     return groups
 
 
-def write(search: Search, root: str, files: Sequence[FilePlan]) -> None:
+def write(search: Search, root: str, files: Sequence[FilePlan]) -> list[UnhangError]:
     """Write the planned files of one root; call it inside `lock.exclusive`, with a plan that was made there.
 
-    Raises UnhangError as `transaction.commit` and `receipt.load` do, with every file as it was.
+    Returns why something of the run is left there. Raises UnhangError as `transaction.commit` and `receipt.load` do,
+    with every file as it was.
     """
     folder = state.folder(root)
     entries = [_entry(file, root) for file in files]
@@ -106,16 +110,20 @@ def write(search: Search, root: str, files: Sequence[FilePlan]) -> None:
     originals = {receipt.sha256(file.before): file.before for file in files}
     changes = [FileChange(file.path, file.before, file.after) for file in files]
     rows = record_changes((entry, file.after, None) for entry, file in zip(entries, files))
-    commit_with_bytecode(search, root, [*changes, *rows, *pristine.changes(folder, merged, originals)])
+    return commit_with_bytecode(search, root, [*changes, *rows, *pristine.changes(folder, merged, originals)])
 
 
-def commit_with_bytecode(search: Search, root: str, changes: Sequence[FileChange]) -> None:
-    """Commit the changes, and recompile what bytecode of their sources the environment's interpreter had."""
+def commit_with_bytecode(search: Search, root: str, changes: Sequence[FileChange]) -> list[UnhangError]:
+    """Commit the changes, and recompile what bytecode of their sources the environment's interpreter had.
+
+    Returns as `write`.
+    """
     found = caches(search)
     compiled = bytecode.survey((change.path for change in changes if change.path.endswith(".py")), found)
-    commit(changes, state_dir=state.folder(root), caches=found)
+    left = commit(changes, state_dir=state.folder(root), caches=found)
     if search.environment.python is not None and compiled:
         bytecode.recompile(search.environment.python, compiled)
+    return [left] if left else []
 
 
 def record_changes(files: Iterable[tuple[Entry, bytes, str | None]]) -> list[FileChange]:
@@ -129,8 +137,7 @@ def record_changes(files: Iterable[tuple[Entry, bytes, str | None]]) -> list[Fil
         if entry.record is None:
             continue
         if entry.record not in before:
-            with disk.about(entry.record):
-                found = disk.read(entry.record)
+            found = _read_record(entry.record)
             if found is None:
                 continue  # uninstalled since: nothing lists the file any more
             before[entry.record] = after[entry.record] = found
@@ -143,14 +150,22 @@ def record_changes(files: Iterable[tuple[Entry, bytes, str | None]]) -> list[Fil
     return [FileChange(path, data, after[path]) for path, data in before.items() if after[path] != data]
 
 
+def _read_record(path: str) -> bytes | None:
+    try:
+        return disk.read(path)
+    except OSError as error:
+        message = f"cannot read {path}, whose hashes must be right after a change: {error.strerror}"
+        hint = "nothing was changed; run this as a user who can read it, or reinstall the package"
+        raise UnhangError("unreadable", message, path=path, hint=hint) from error
+
+
 def _entry(file: FilePlan, root: str) -> Entry:
     installation = file.installation
     relative = os.path.relpath(file.path, root)
     record = row = None
     if installation.record is not None:
         record = os.path.join(root, os.path.basename(os.path.dirname(installation.record)), "RECORD")
-        with disk.about(record):
-            row = dist_info.row(disk.read(record) or b"", relative.replace(os.sep, "/"))
+        row = dist_info.row(_read_record(record) or b"", relative.replace(os.sep, "/"))
     return Entry(
         path=file.path,
         relative=relative,

@@ -126,7 +126,7 @@ def recompile(python: str, compiled: Sequence[Compiled]) -> None:
     import json
     import subprocess
 
-    with suppress(OSError, subprocess.SubprocessError):
+    with suppress(Exception):  # the source is in place already
         subprocess.run(
             [python, "-I", "-S", "-c", _RECOMPILE],
             input=json.dumps(compiled).encode(),

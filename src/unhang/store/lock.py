@@ -27,24 +27,43 @@ def required(state_dir: str) -> str:
     return state_dir
 
 
+def is_held(state_dir: str) -> bool:
+    """Return whether a run is writing here right now. Changes nothing, raises nothing."""
+    try:
+        descriptor = os.open(os.path.join(state_dir, LOCK), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+    return False
+
+
 @contextmanager
-def exclusive(state_dir: str, *, timeout: float = 60.0, hidden: bool = True) -> Iterator[None]:
+def exclusive(state_dir: str, *, timeout: float = 60.0, hidden: bool = True) -> Iterator[list[UnhangError]]:
     """Be the only writer of the root that keeps its state in `state_dir`, for the length of a `with`.
 
     Plan inside the `with`: a plan made before the wait may be out of date. Makes `state_dir` (`hidden` from git), and
-    removes it at the end if it holds nothing that counts. Raises UnhangError: `locked` (another run held the lock for
-    `timeout` seconds), `no-locks` (the file system has no locks), `bad-state` (the folder or the lock is a link, or
-    somebody else's), and the errors of `disk.refusal`, such as `not-writable`.
+    removes it at the end if it holds nothing that counts. If that fails, the list that this yields says why. Raises
+    UnhangError: `locked` (another run held the lock for `timeout` seconds), `no-locks` (the file system has no locks),
+    `bad-state` (the folder or the lock is a link, or somebody else's), and the errors of `disk.refusal`, such as
+    `not-writable`.
     """
     above, name = os.path.split(state_dir)
     state_dir = os.path.join(os.path.realpath(above), name)
     lock = _acquire(state_dir, timeout, hidden)
     _held.add(state_dir)
+    left: list[UnhangError] = []
     try:
-        yield
+        yield left
     finally:
         _held.discard(state_dir)
-        _release(lock, state_dir)
+        left += _release(lock, state_dir)
 
 
 def _acquire(state_dir: str, timeout: float, hidden: bool) -> int:
@@ -75,29 +94,41 @@ def _try(path: str) -> int:
     """Lock the file and return its descriptor. Raises BlockingIOError if another run has it, and other OSErrors."""
     if os.path.islink(path):  # unhang makes none, but a checkout may contain one that leads elsewhere
         raise folder.bad_state(path, "a symlink")
+    is_new = not os.path.lexists(path)
     descriptor = disk.run(os.open, path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         # The run before may have deleted this file, and another run may have made a new one.
         if not os.path.samestat(os.fstat(descriptor), os.stat(path)):
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
-    except BaseException:
+    except BaseException as error:
         os.close(descriptor)
+        if is_new and _is_lockless(error):  # nobody can have locked it
+            with suppress(OSError):
+                folder.clean_up(os.path.dirname(path))
         raise
     return descriptor
 
 
-def _release(lock: int, state_dir: str) -> None:
+def _release(lock: int, state_dir: str) -> list[UnhangError]:
+    """Unlock; return why the lock or the folder could not be removed. It must not hide an error that led here."""
     try:
-        # A failed clean-up is not an error, and must not hide the error that may have led here.
-        with suppress(OSError):
-            folder.clean_up(state_dir)
+        folder.clean_up(state_dir)
+    except OSError as error:
+        return [disk.refusal(error, os.path.join(state_dir, LOCK))]
     finally:
         os.close(lock)
+    return []
+
+
+def _is_lockless(error: BaseException) -> bool:
+    """Return whether an error says that the file system has no locks."""
+    numbers = errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL
+    return isinstance(error, OSError) and error.errno in numbers
 
 
 def _refused(error: OSError, path: str) -> UnhangError:
-    if error.errno not in (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL):
+    if not _is_lockless(error):
         return disk.refusal(error, path)
     return UnhangError(
         "no-locks", f"the file system of {os.path.dirname(path)} has no file locks: {error.strerror}", path=path,

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 
 from unhang.store import disk, state
-from unhang.store.receipt import Entry, Receipt, bad, render, sha256
+from unhang.store.receipt import Entry, Receipt, bad, cannot_read, render, sha256
 from unhang.store.state import RECEIPT
 from unhang.store.transaction import FileChange
 
@@ -69,7 +69,7 @@ def _checked(path: str) -> bytes | None:
     try:
         data = disk.read(path)
     except OSError as error:
-        raise bad(path, f"it cannot be read: {error.strerror}") from error
+        raise cannot_read(path, error) from error
     if data is not None and sha256(data) != os.path.basename(path):
         raise bad(path, "its bytes do not match the sha256 in its name")
     return data

@@ -81,7 +81,7 @@ def load(state_dir: str) -> Receipt | None:
     try:
         data = disk.read(path)
     except OSError as error:
-        raise bad(path, f"it cannot be read: {error.strerror}") from error
+        raise cannot_read(path, error) from error
     return None if data is None else parse(data, path, os.path.dirname(state_dir))
 
 
@@ -145,8 +145,15 @@ def bad(path: str, why: str) -> UnhangError:
     """Return the error for a part of the receipt, the file `path`, that cannot be trusted."""
     return UnhangError(
         "bad-receipt", f"{path} cannot be trusted: {why}", path=path,
-        hint="nothing was changed; reinstall what was patched (pip install --force-reinstall), then delete that folder",
+        hint="nothing was changed; reinstall what was patched (pip install --force-reinstall), and delete that folder "
+        "only when `unhang check` reports the plain release",
     )  # fmt: skip
+
+
+def cannot_read(path: str, error: OSError) -> UnhangError:
+    """Return the error for a part of the receipt that cannot be read: it may be whole, and must not be deleted."""
+    hint = "nothing was changed; run this as a user who can read it, or check the disk"
+    return UnhangError("bad-receipt", f"{path} cannot be read: {error.strerror}", path=path, hint=hint)
 
 
 def _entry(value: Any, root: str) -> Entry:

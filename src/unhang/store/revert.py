@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from unhang import suggest
@@ -44,6 +44,8 @@ class Reverted(NamedTuple):
     """The roots in which nothing was written, and why."""
     recovered: tuple[str, ...]
     """What was done about runs that had been killed, a sentence each."""
+    left: Mapping[str, Sequence[UnhangError]]
+    """Why something of the run is left in a root where all is in place."""
 
 
 class _FileRevert(NamedTuple):
@@ -79,12 +81,12 @@ def revert(search: Search, request: Request, *, force: bool = False) -> Reverted
         done: list[Revert] = []
         for one in planned:
             with held.failing(one.root):
-                carry_out(search, one)
+                held.left[one.root] += carry_out(search, one)
                 done.append(one)
-        if held.failed and not any(one.files for one in done):
-            raise next(iter(held.failed.values()))
-        failed = {root: suggest.hinted(error, request) for root, error in held.failed.items()}
-        return Reverted(tuple(done), failed, held.recovered)
+    if held.failed and not any(one.files for one in done):
+        raise next(iter(held.failed.values()))
+    failed = {root: suggest.hinted(error, request) for root, error in held.failed.items()}
+    return Reverted(tuple(done), failed, held.recovered, held.left)
 
 
 def plan_revert(search: Search, root: str, found: Receipt, request: Request, *, force: bool = False) -> Revert:
@@ -139,11 +141,14 @@ def _plan_file(entry: Entry, kept: tuple[Fixed, ...], request: Request, force: b
     return _FileRevert(remaining, (entry, now, after), note=note, copy=(copy, now))
 
 
-def carry_out(search: Search, planned: Revert) -> None:
-    """Write what was planned; call it inside ``lock.exclusive``, with a plan that was made there."""
+def carry_out(search: Search, planned: Revert) -> list[UnhangError]:
+    """Write what was planned; call it inside ``lock.exclusive``, with a plan that was made there.
+
+    Returns why something of the run is left in the root.
+    """
     folder = state.folder(planned.root)
     if planned.remaining == receipt.load(folder):
-        return
+        return []
     changes = [FileChange(path, None, data) for path, data in planned.copies]
     changes += [FileChange(entry.path, now, after) for entry, now, after in planned.files]
     left = {entry.path for entry in planned.remaining.files}
@@ -151,7 +156,7 @@ def carry_out(search: Search, planned: Revert) -> None:
         (entry, after, entry.record_row if entry.path not in left else None) for entry, _, after in planned.files
     )
     changes += [*rows, *pristine.changes(folder, planned.remaining, {})]
-    apply.commit_with_bytecode(search, planned.root, changes)
+    return apply.commit_with_bytecode(search, planned.root, changes)
 
 
 def _without(original: bytes, entry: Entry, kept: tuple[Fixed, ...]) -> bytes:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
-from unhang.errors import UnhangError
+from unhang.errors import UnhangError, described
 from unhang.store import state
 
 if TYPE_CHECKING:
@@ -20,14 +20,16 @@ class Locked(NamedTuple):
     """Why a root could not be locked, recovered or written, by root."""
     recovered: tuple[str, ...]
     """What was done about runs that had been killed, a sentence each."""
+    left: dict[str, list[UnhangError]]
+    """Why something of this run is left in a root that is otherwise as it should be; complete after the `with`."""
 
     @contextmanager
     def failing(self, root: str) -> Iterator[None]:
-        """Note the failure of a root, and go on with the next."""
+        """Note the failure of a root, of any kind, and go on with the next."""
         try:
             yield
-        except UnhangError as error:
-            self.failed[root] = error
+        except Exception as error:
+            self.failed[root] = described(error)
 
 
 @contextmanager
@@ -41,16 +43,22 @@ def locked(roots: Iterable[str], caches: Caches) -> Iterator[Locked]:
 
     failed: dict[str, UnhangError] = {}
     recovered = []
+    left: dict[str, list[UnhangError]] = {}
     with ExitStack() as stack:
         for root in sorted(roots):
             try:
                 with ExitStack() as one:
-                    one.enter_context(exclusive(state.folder(root)))
+                    left[root] = one.enter_context(exclusive(state.folder(root)))
                     recovered.append(recover(state.folder(root), caches))
                     stack.enter_context(one.pop_all())
             except UnhangError as error:
                 failed[root] = error
-        yield Locked(failed, tuple(filter(None, recovered)))
+        yield Locked(failed, tuple(filter(None, recovered)), left)
+
+
+def journal_left(left: Mapping[str, Sequence[UnhangError]]) -> bool:
+    """Return whether a journal is among what a run left: `check` calls that root interrupted."""
+    return any(state.interrupted(state.folder(root)) for root, errors in left.items() if errors)
 
 
 def tidy(roots: Iterable[str], caches: Caches) -> tuple[str, ...]:

@@ -41,6 +41,15 @@ def has_receipt(state_dir: str) -> bool:
     return os.path.lexists(os.path.join(state_dir, RECEIPT))
 
 
+def stamp(state_dir: str) -> tuple[int, int] | None:
+    """Return what tells this receipt from the one that replaces it, None if there is none. Only reads."""
+    try:
+        found = os.lstat(os.path.join(state_dir, RECEIPT))
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns
+
+
 def littered(state_dir: str) -> bool:
     """Return whether a killed run left its lock or an empty folder here (or a run is at work right now).
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from unhang.errors import UnhangError
@@ -15,8 +16,14 @@ from unhang.store import state
 from unhang.suggest import complete
 
 if TYPE_CHECKING:
-    from unhang.rewrite.plan import Plan
+    from collections.abc import Mapping
+
+    from unhang.rewrite.plan import Original, Plan
     from unhang.store.receipt import Receipt
+
+
+_PAUSES_S = (0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 0.8)
+"""How long to wait for a run that is writing, before each time that its files are read again."""
 
 
 class Survey(NamedTuple):
@@ -112,6 +119,7 @@ def again(search: Search, request: Request) -> Survey:
 
         loaded = [load(folder) for folder in search.overlays]
         findings = [overlaid(finding, loaded) for finding in findings]
+        request = request._replace(writer=("overlay", search.overlays[0]))
     known = (*search.warnings, *(text for text in warnings if text not in search.warnings))
     seen = Survey(search._replace(warnings=known), tuple(receipts), tuple(findings), interrupted(search))
     return seen._replace(findings=tuple(_with_hint(finding, seen, request) for finding in findings))
@@ -144,12 +152,61 @@ def interrupted(search: Search) -> bool:
 
 def planned(seen: Survey, *, unverified: bool = False) -> Plan:
     """Return the plan for what was found. Raises UnhangError ``bad-receipt``, and as ``rewrite.plan.plan`` does."""
-    from unhang.rewrite.plan import paths_to_rewrite, plan  # `check` plans nothing
+    from unhang.rewrite.plan import plan  # `check` plans nothing
+
+    return plan(seen.findings, _originals(seen, unverified), unverified=unverified)
+
+
+def planned_without_lock(request: Request, *, unverified: bool) -> tuple[Survey, Plan | None]:
+    """Return an environment's survey and its plan, while other runs may write there.
+
+    If what was read does not belong together, waits and reads again. There is no plan if the survey is interrupted: a
+    run was killed, or others keep writing. Raises UnhangError as ``survey`` and ``planned``.
+    """
+    search = find_some(request)
+    last: UnhangError | None = None
+    seen = Survey(search, (), (), interrupted=True)
+    for pause in _PAUSES_S:
+        before, error = _stamps(search), None
+        try:
+            seen = again(search, request)
+            originals = {} if seen.interrupted else _originals(seen, unverified)
+        except UnhangError as caught:
+            if caught.code != "bad-receipt":
+                raise
+            error = caught
+        # Look for a journal first: a run replaces the receipt before its journal goes.
+        if interrupted(search):
+            if not _is_written(search):
+                break
+        elif before == _stamps(search):
+            if error is None and not seen.interrupted:
+                from unhang.rewrite.plan import plan
+
+                return seen, plan(seen.findings, originals, unverified=unverified)
+            if error is not None and last is not None:  # twice, although nobody wrote: a rollback leaves no other trace
+                raise error
+            last = error
+        time.sleep(pause)
+    return seen._replace(interrupted=True), None
+
+
+def _originals(seen: Survey, unverified: bool) -> Mapping[str, Original]:
+    from unhang.rewrite.plan import paths_to_rewrite
     from unhang.store import history
 
-    paths = paths_to_rewrite(seen.findings, unverified=unverified)
-    originals = history.originals(seen.receipts, paths)
-    return plan(seen.findings, originals, unverified=unverified)
+    return history.originals(seen.receipts, paths_to_rewrite(seen.findings, unverified=unverified))
+
+
+def _stamps(search: Search) -> list[tuple[int, int] | None]:
+    """Return what differs after each write: a receipt with the same bytes is another file."""
+    return [state.stamp(state.folder(root)) for root in search.roots]
+
+
+def _is_written(search: Search) -> bool:
+    from unhang.store.lock import is_held
+
+    return any(is_held(state.folder(root)) for root in search.roots)
 
 
 def nothing_found(search: Search, request: Request) -> UnhangError:

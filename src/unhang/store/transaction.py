@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import NamedTuple
 
 from unhang.errors import UnhangError
@@ -18,6 +17,8 @@ from unhang.store.bytecode import NO_CACHES, Caches
 from unhang.store.journal import File, Journal, compose, digest, render
 from unhang.store.state import DONE, INTENT, JOURNAL_DRAFT, READY, interrupted
 from unhang.store.steps import advance, changed, clean, roll_back, roll_forward
+
+_RECOVERY = "run `unhang apply` or `unhang revert`: each first finishes that run or rolls it back"
 
 
 class FileChange(NamedTuple):
@@ -33,8 +34,11 @@ class FileChange(NamedTuple):
     """After a deletion, remove its folder too if that is empty then."""
 
 
-def commit(changes: Sequence[FileChange], *, state_dir: str, caches: Caches = NO_CACHES) -> None:
+def commit(changes: Sequence[FileChange], *, state_dir: str, caches: Caches = NO_CACHES) -> UnhangError | None:
     """Write all changes to disk, or none; call it inside `lock.exclusive(state_dir)`.
+
+    Returns why the temporary files and the journal are still there, if so: everything is in place all the same, and the
+    next run's `recover` removes them.
 
     Stale bytecode of the changed `.py` files goes too, also in `caches`. Raises UnhangError, with every file as it was:
     `changed-underneath`, `vanished`, `not-writable`, `disk-full`, `write-failed`; or `interrupted` if an earlier run
@@ -51,7 +55,7 @@ def commit(changes: Sequence[FileChange], *, state_dir: str, caches: Caches = NO
         _check_unchanged(change)
     todo = [change for change in todo if change.before != change.after]
     if not todo:
-        return
+        return None
     journal = _plan(root, todo)
     try:
         _prepare(state_dir, journal, todo)
@@ -61,9 +65,14 @@ def commit(changes: Sequence[FileChange], *, state_dir: str, caches: Caches = NO
     except BaseException as error:  # Ctrl-C too
         _undo(state_dir, journal, caches, error)
         raise
-    # Everything is in place now. If the clean-up fails, journal.done stays, and the next run's `recover` completes it.
-    with suppress(OSError):
+    # Everything is in place now, whatever becomes of the clean-up.
+    try:
         clean(state_dir, journal, DONE)
+    except OSError as error:
+        path = os.path.join(state_dir, DONE)
+        message = f"the temporary files of this run could not be removed: {disk.refusal(error, path).message}"
+        return UnhangError("interrupted", message, path=path, hint="everything is in place; " + _RECOVERY)
+    return None
 
 
 def _resolved(change: FileChange, root: str) -> FileChange:
@@ -150,10 +159,10 @@ def _undo(state_dir: str, journal: Journal, caches: Caches, error: BaseException
             advance(state_dir, READY, INTENT)
         disk.remove(os.path.join(state_dir, JOURNAL_DRAFT))
         clean(state_dir, journal, INTENT)
-    except (OSError, UnhangError) as second:
-        raise _interrupted(f"{error}; rolling back failed too ({second})", state_dir) from error
+    except BaseException as second:  # a second Ctrl-C too
+        first, then = (str(one) or type(one).__name__ for one in (error, second))
+        raise _interrupted(f"{first}; rolling back failed too ({then}), and a journal is left", state_dir) from error
 
 
 def _interrupted(message: str, state_dir: str) -> UnhangError:
-    hint = "run `unhang apply` or `unhang revert`: each first finishes that run or rolls it back"
-    return UnhangError("interrupted", message, path=state_dir, hint=hint)
+    return UnhangError("interrupted", message, path=state_dir, hint=_RECOVERY)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from unhang import suggest
+from unhang.errors import printable
 from unhang.find.git_info import commits
 from unhang.judge.decide import NEEDED
 from unhang.judge.findings import Finding
@@ -23,6 +25,9 @@ if TYPE_CHECKING:
     from unhang.store.apply import Applied
     from unhang.store.receipt import Receipt
     from unhang.store.revert import Revert
+
+
+NOTHING = "nothing was changed"
 
 
 def results(output_format: str, what: Report) -> None:
@@ -44,7 +49,7 @@ def applied(request: Request, done: Applied, receipts: Iterable[Receipt]) -> Non
     ``receipts`` are those that it left.
     """
     if not done.files:
-        note("nothing was changed" + ("" if done.plan.blocked else ": the end state was there already"))
+        note(NOTHING + ("" if done.plan.blocked else ": the end state was there already"))
         return
     wrote = {
         (file.installation.real_root, file.installation.upstream, step.target.fix)
@@ -70,7 +75,7 @@ def would_apply(files: Sequence[FilePlan]) -> None:
 
 def overlay(folder: str, modules: Sequence[str], planned: Plan, written: bool) -> None:
     """Print what an overlay holds, how a job uses it, and that all of its nodes must."""
-    done = "written" if written else "nothing was changed: it was there already"
+    done = "written" if written else f"{NOTHING}: it was there already"
     note(f"overlay of {count(len(modules), 'module')} in {folder}: {done}")
     if modules:
         variable = f"PYTHONPATH={suggest.line(folder)}"
@@ -96,9 +101,26 @@ def reverted(planned: Revert) -> None:
 
 def failed(errors: Mapping[str, UnhangError]) -> None:
     """Report the roots in which nothing was changed, and why; the others are whole."""
-    for root, error in errors.items():
-        say(f"nothing was changed in {root}:")
-        say(report.text_error(error))
+    for root, found in errors.items():
+        is_half_done = state.interrupted(state.folder(root))
+        say(f"interrupted in {root}:" if is_half_done else f"nothing was changed in {root}:")
+        error(found)
+
+
+def left(errors: Mapping[str, Sequence[UnhangError]]) -> None:
+    """Report what a run could not remove after everything was in place."""
+    for found in errors.values():
+        for one in found:
+            error(one)
+
+
+def error(found: UnhangError) -> None:
+    """Report an error; with UNHANG_DEBUG, its traceback too."""
+    if os.environ.get("UNHANG_DEBUG"):
+        import traceback
+
+        say("".join(traceback.format_exception(found)))
+    say(report.text_error(found))
 
 
 def without_receipt(findings: Iterable[Finding], environment: Environment) -> None:
@@ -179,7 +201,9 @@ def note(line: str) -> None:
 
 def say(line: str) -> None:
     """Print a line for people on stderr, apart from the data on stdout; wrapped on a terminal."""
-    print(terminal.wrapped(line, terminal.width(sys.stderr)), file=sys.stderr, flush=True)
+    with suppress(OSError, ValueError):  # stderr is full or closed: the exit code still tells
+        text = "\n".join(map(printable, line.split("\n")))
+        print(terminal.wrapped(text, terminal.width(sys.stderr)), file=sys.stderr, flush=True)
 
 
 def show(text: str) -> None:
@@ -221,8 +245,8 @@ def unmet(required: Sequence[str], findings: Sequence[Finding], items: Sequence[
     return sentences
 
 
-def summary(findings: Sequence[Finding], request: Request, overlays: Sequence[str] = ()) -> str:
-    """Return one line: what is left to do, and the next command; ``overlays`` are those that were judged."""
+def summary(findings: Sequence[Finding], request: Request) -> str:
+    """Return one line: what is left to do, and the next command."""
     if not findings:
         return "nothing to judge: no installation here has a target of these fixes"
     todo: dict[str, set[tuple[object, str]]] = {}
@@ -233,7 +257,6 @@ def summary(findings: Sequence[Finding], request: Request, overlays: Sequence[st
     if not todo:
         return f"nothing left to do {digest}"
     counts = ", ".join(f"{len(places)} {verdict}" for verdict, places in sorted(todo.items()))
-    if overlays and ("needed" in todo or any(item.overlay and not item.settled for item in findings)):
-        return f"{counts} {digest}; run: {suggest.command('apply', request._replace(writer=('overlay', overlays[0])))}"
-    next_ = f"run: {suggest.command('apply', request)}" if "needed" in todo else "see the hints above"
+    is_outdated = any(finding.overlay and not finding.settled for finding in findings)
+    next_ = f"run: {suggest.command('apply', request)}" if "needed" in todo or is_outdated else "see the hints above"
     return f"{counts} {digest}; {next_}"

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from unhang import __version__
-from unhang.errors import UnhangError
+from unhang.errors import UnhangError, printable
 from unhang.judge.decide import APPLIED, DRIFTED, FIXED_UPSTREAM, NEEDED, NOT_AFFECTED, UNLISTED, URGENCY
 from unhang.judge.findings import Finding
 from unhang.judge.observe import Observation
@@ -81,15 +81,16 @@ def json_report(report: Report) -> str:
 def _root(report: Report, root: str) -> dict[str, Any]:
     changed = any(path.startswith(os.path.join(root, "")) for path in report.changed or ())
     error = report.failed.get(root)
-    return {"root": root, "changed": changed, "error": error and _error(error)}
+    return {"root": root, "changed": changed, "error": error and fields(error)}
 
 
 def json_error(error: UnhangError) -> str:
     """Return the JSON document of an error."""
-    return json.dumps({"schema": 1, "error": _error(error)}, indent=1)
+    return json.dumps({"schema": 1, "error": fields(error)}, indent=1)
 
 
-def _error(error: UnhangError) -> dict[str, str | None]:
+def fields(error: UnhangError) -> dict[str, str | None]:
+    """Return an error as JSON has it."""
     return {"code": error.code, "message": error.message, "path": error.path, "hint": error.hint}
 
 
@@ -100,7 +101,7 @@ def text_error(error: UnhangError) -> str:
         lines.append(f"  in: {error.path}")
     if error.hint:
         lines.append(f"  hint: {error.hint}")
-    return "\n".join(lines)
+    return "\n".join(map(printable, lines))
 
 
 def digest(findings: Iterable[Finding]) -> str:
@@ -132,13 +133,14 @@ def text_report(report: Report, *, colour: bool, width: int = 0) -> str:
     lines = [terminal.wrapped(environment_line(report.search.environment), width), ""]
     for installation, group in _by_installation(report.findings):
         version, commit = installation.version or "(no version)", report.commits.get(installation.root)
-        head = "  ".join(filter(None, (f"{installation.upstream} {version}", installation.root, commit)))
-        below = [f"  shadows {other}" for other in installation.shadowed]
+        place = printable(installation.root)
+        head = "  ".join(filter(None, (f"{installation.upstream} {version}", place, commit)))
+        below = [f"  shadows {printable(other)}" for other in installation.shadowed]
         lines += [terminal.wrapped(line, width) for line in (head, *below)]
         for finding in group:
             lines += entry(finding, _word(report, finding), _changed(report, finding), colour=colour, width=width)
     if report.interrupted:
-        why = "interrupted: an earlier run was killed halfway; `unhang apply` or `unhang revert` settles it"
+        why = "interrupted: a run did not get to its end; `unhang apply` or `unhang revert` settles it"
         lines += ["", terminal.wrapped(complete(why, report.request), width)]
     return "\n".join(lines)
 
@@ -152,7 +154,7 @@ def github_report(report: Report) -> str:
             word = _word(report, finding)
             kind = "notice" if finding.settled or word == REVERTED else "error"
             text = ": ".join(filter(None, (word, verdict.detail)))
-            text += f" ({verdict.hint})" if verdict.hint else ""
+            text += f" ({verdict.hint})" if verdict.hint and word != REVERTED else ""
             title = f"unhang {finding.target.fix}"
             lines.append(f"::{kind} file={_property(finding.seen.path)},title={_property(title)}::{_escaped(text)}")
     lines += [f"::warning title=unhang::{_escaped(warning)}" for warning in report.search.warnings]
@@ -163,7 +165,7 @@ def github_report(report: Report) -> str:
 
 def environment_line(environment: Environment) -> str:
     """Return the line that names the environment, and what chose it."""
-    what = environment.python or environment.prefix
+    what = printable(environment.python or environment.prefix)
     return f"environment: {what} (found by {environment.found_by})"
 
 
@@ -192,10 +194,10 @@ def entry(finding: Finding, word: str, changed: str = "", *, colour: bool, width
     """Return the lines about one finding: a word, such as its verdict, then where it is, its detail and its hint."""
     target, verdict = finding.target, finding.verdict
     indent = "    " if 0 < width < terminal.NARROW else " " * 18
-    parts = f"{target.file}  {target.function}", changed, verdict.detail
+    parts = f"{target.file}  {target.function}", changed, printable(verdict.detail)
     lines = terminal.flow(f"  {word:<14}  {target.fix:<24}", parts, width, indent)
     if verdict.hint and verdict.verdict in (DRIFTED, UNLISTED):
-        lines += terminal.folded(f"{indent}hint: {verdict.hint}", width, indent)
+        lines += terminal.folded(f"{indent}hint: {printable(verdict.hint)}", width, indent)
     return [terminal.painted(lines[0], word, COLOURS[word]), *lines[1:]] if colour else lines
 
 
@@ -237,7 +239,7 @@ def _code(seen: Observation) -> str:
 
 
 def _escaped(text: str) -> str:
-    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+    return printable(text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A"))
 
 
 def _property(text: str) -> str:
