@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -44,6 +45,7 @@ class Case(NamedTuple):
     """How many suggestions there are, at the least."""
     is_curable: bool = True
     """Whether ``apply`` leaves nothing to do."""
+    python_path: str = ""
 
 
 def site(*releases: tuple[str, str], name: str = "site") -> Callable[[Path], Path]:
@@ -90,6 +92,14 @@ def dot_venv(top: Path) -> None:
     cli.unpack_targets(environments.make_env(top / ".venv").site, VERL, SWIFT)
 
 
+def outdated_overlay(top: Path) -> None:
+    """On PYTHONPATH: made before the original was edited, outside of the function."""
+    site = environments.make_env(top / ".venv").site
+    cli.unpack_targets(site, VERL)
+    assert cli.unhang("overlay", "over lay", cwd=top).code == 0
+    (site / ENGINE).write_bytes((site / ENGINE).read_bytes() + b"mine = 1\n")
+
+
 def killed(top: Path) -> None:
     assert cli.python("-c", KILL, "apply", "--target", "site", cwd=top).code == 9
 
@@ -106,6 +116,7 @@ CASES = {
     "quoted": Case(site(VERL, name=QUOTED), ("--source", QUOTED)),
     "script": Case(shadowed, SCRIPT),
     "found": Case(dot_venv, ()),
+    "overlay": Case(outdated_overlay, (), commands=("check", "overlay --check 'over lay'"), python_path="over lay"),
     "drifted": Case(site(VERL), SITE, (DRIFT,), least=3, is_curable=False),
     "no anchor": Case(site(VERL, SWIFT), SITE, (NO_ANCHOR,), least=5, is_curable=False),
     "before the floor": Case(before_the_floor, SITE, least=5, is_curable=False),
@@ -132,12 +143,12 @@ def texts(value: Any) -> Iterator[str]:
             yield from texts(item)
 
 
-def outputs(command: str, options: tuple[str, ...], top: Path) -> Iterator[str]:
+def outputs(command: str, case: Case, top: Path) -> Iterator[str]:
     """Yield what a command says, a `check` in each format; after each, the workspace is as the command left it."""
     for name in ["text", "json", "github"] if command == "check" else ["text"]:
         asked = ["--output-format", name] if command == "check" else []
-        given = [word.replace("--require", "--fix") for word in options] if command == "diff" else options
-        ran = cli.unhang(*command.split(), *given, *asked, cwd=top)
+        given = [word.replace("--require", "--fix") for word in case.options] if command == "diff" else case.options
+        ran = cli.unhang(*shlex.split(command), *given, *asked, cwd=top, env={"PYTHONPATH": case.python_path})
         assert ran.code in (0, 1) or "interrupted" in ran.err, ran.err
         yield "\n".join([*texts(ran.json)] if name == "json" else [ran.out]) + "\n" + ran.err
 
@@ -154,7 +165,7 @@ def test_every_suggestion_is_accepted_and_does_what_it_says(name: str, tmp_path:
     for step in (case.lay_out, *case.before):
         step(top)
     shutil.copytree(top, kept, symlinks=True)
-    env = {"VIRTUAL_ENV": "", "CONDA_PREFIX": "", "PYTHONPATH": ""}
+    env = {"VIRTUAL_ENV": "", "CONDA_PREFIX": "", "PYTHONPATH": case.python_path}
 
     def restore(source: Path = kept) -> None:
         shutil.rmtree(top)
@@ -163,7 +174,7 @@ def test_every_suggestion_is_accepted_and_does_what_it_says(name: str, tmp_path:
     tried: set[tuple[str, str]] = set()
     for command in case.commands:
         restore()
-        for output in outputs(command, case.options, top):
+        for output in outputs(command, case, top):
             left, after = tmp_path / "left", state(top)
             shutil.rmtree(left, ignore_errors=True)
             shutil.copytree(top, left, symlinks=True)
@@ -187,8 +198,8 @@ def judge(case: Case, one: Suggestion, code: int, top: Path, before: dict[str, t
         assert (code, state(top)) == (0, before)
     elif one.command.startswith(("unhang apply", "unhang overlay")) and case.is_curable:
         assert code == 0
-        if one.command.startswith("unhang apply"):
-            assert cli.unhang("check", *case.options, cwd=top).code == 0
+        if one.command.startswith("unhang apply") or case.python_path:
+            assert cli.unhang("check", *case.options, cwd=top, env={"PYTHONPATH": case.python_path}).code == 0
     elif "--force" in one.command:
         assert code == 0
         assert cli.unhang("check", *case.options, cwd=top).code == 1, "they are needed again"
