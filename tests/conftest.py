@@ -7,10 +7,18 @@ from collections import Counter
 import pytest
 
 import support.checkout  # noqa: F401 - makes unhang.compat.sweep importable
+from unhang.tell import terminal
 
 pytest.register_assert_rewrite("support.rewrites", "support.sources", "support.wheels", "support.environments")
 
 LEFT_OUT = "slow, left out by --quick: `nox -s tests-all` runs these too"
+
+
+@pytest.fixture(autouse=True)
+def _default_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Undo what a command in this process was told by ``-q``, ``-v`` and ``--color``."""
+    for name in ("color", "quiet", "verbose"):
+        monkeypatch.setattr(terminal.settings, name, getattr(terminal.Settings, name))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

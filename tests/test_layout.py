@@ -13,8 +13,11 @@ FOLDERS = {"src/unhang": ["tests"], "codemods": ["tests/fixes", "tests/codemods"
 COVERED_BY = {
     "src/unhang/__init__.py": "test_package.py",
     "src/unhang/__main__.py": "test_package.py",
+    "src/unhang/cli/help.py": "cli/test_arguments.py",
     "src/unhang/deliver/wheel_report.py": "cli/test_wheel_command.py",
     "src/unhang/errors.py": "cli/test_bad_input.py",
+    "src/unhang/find/overlays.py": "cli/test_overlay_command.py",
+    "src/unhang/judge/overlaid.py": "cli/test_overlay_command.py",
     "src/unhang/prove/fixes/empty_expert_hang/moe_layer.py": "proofs/test_proofs.py",
     "src/unhang/prove/fixes/empty_expert_hang/transformer_engine.py": "prove/fixes/test_empty_expert_hang.py",
     "src/unhang/prove/fixes/sft_packed_seq_broadcast/batches.py": "proofs/test_proofs.py",

@@ -63,7 +63,7 @@ def judge(stage: Stage, prefix: Path, command: str, ran: whole.Ran) -> str:
         end = "halfway"
         assert (ran.code, halfway) == (2, True), ran.out
         assert "nothing was changed" not in ran.out
-        assert "unhang apply or unhang revert" in ran.out
+        assert "`unhang apply` or `unhang revert`" in ran.out
     again = whole.run(prefix, command)
     assert again.code == 0 or (end == "done" and "nothing to revert" in again.out), again.out
     hidden = {"site/.unhang/.gitignore": b"*"}  # a run does not fail for the lack of it; the next writer makes it

@@ -164,7 +164,7 @@ def test_a_root_that_fails_leaves_the_other_whole(two: tuple[Env, Path], command
     assert (ran.code, cli.tree(checkout)) == (1, before)
     roots = {row["root"]: (row["changed"], row["error"] and row["error"]["code"]) for row in ran.json["roots"]}
     assert roots == {str(env.site): (True, None), str(checkout): (False, "bad-journal")}
-    assert f"nothing was changed in {checkout}:\nerror[bad-journal]" in ran.err
+    assert f"interrupted in {checkout}:\nerror[bad-journal]" in ran.err
     assert (b"# unhang mtp" in (env.site / ENGINE).read_bytes()) is (command == "apply")
     again = cli.unhang(command, "--python", env.python)
     assert again.code == 2, "now nothing can be changed at all"

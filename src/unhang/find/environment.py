@@ -155,7 +155,7 @@ def _environment(python: str | None, prefix: str, found_by: str) -> Environment:
 def _folder(folder: str, found_by: str) -> Environment:
     folder = os.path.abspath(folder)
     try:
-        os.scandir(os.path.join(folder, ".")).close()  # with the dot, the folder must also let us into it
+        os.stat(os.path.join(folder, "."))  # with the dot, the folder must let us into it
     except FileNotFoundError:
         raise _not_a_folder(folder, found_by, "does not exist", f"give {found_by} a folder") from None
     except NotADirectoryError:

@@ -21,6 +21,7 @@ from unhang.shapes import shape
 FUNCTION = "MegatronEngine.forward_backward_batch"
 # What the facts may import besides the packages that the digest covers: names and records only.
 PLAIN = {"unhang", "unhang.compat", "unhang.compat.index", "unhang.compat.upstreams", "unhang.errors", "unhang.records"}
+PLAIN |= {"unhang.tell", "unhang.tell.progress", "unhang.tell.terminal"}
 PROGRAM = f"""
 import pathlib, sys, tempfile
 from unhang.compat.sweep.cache import Cache
