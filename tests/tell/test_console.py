@@ -35,7 +35,7 @@ def finding(verdict: str, place: Installation = VERL, detail: str = "", hint: st
 def done(files: int, *blocked: Blocked) -> Applied:
     """Return what ``apply`` did: files with no collectives in them."""
     plans = tuple(FilePlan(VERL, f"/site/{number}.py", b"", b"", ()) for number in range(files))
-    return Applied(Plan(plans, blocked), plans, {}, ())
+    return Applied(Plan(plans, blocked), plans, {}, (), {})
 
 
 def stderr(capsys: pytest.CaptureFixture[str]) -> list[str]:

@@ -49,6 +49,7 @@ def _prepare_streams() -> None:
                 os.open(os.devnull, os.O_RDONLY)
     old = sys.stdout
     encoding, by_line = (old.encoding, bool(old.line_buffering)) if old else (None, False)
+    by_line |= bool(getattr(old, "write_through", False))  # PYTHONUNBUFFERED, which images set
     file = io.BufferedWriter(_Stdout(1, "w", closefd=False))
     sys.stdout = io.TextIOWrapper(file, encoding, "backslashreplace", line_buffering=by_line)
     if sys.stderr is None:
