@@ -48,10 +48,10 @@ def _prepare_streams() -> None:
             except OSError:  # it is closed; what is opened next has its number
                 os.open(os.devnull, os.O_RDONLY)
     old = sys.stdout
-    encoding, by_line = (old.encoding, bool(old.line_buffering)) if old else (None, False)
-    by_line |= bool(getattr(old, "write_through", False))  # PYTHONUNBUFFERED, which images set
+    # PYTHONUNBUFFERED=1, as images have it, keeps the order of what both streams say
+    by_line = bool(old and (old.line_buffering or getattr(old, "write_through", False)))
     file = io.BufferedWriter(_Stdout(1, "w", closefd=False))
-    sys.stdout = io.TextIOWrapper(file, encoding, "backslashreplace", line_buffering=by_line)
+    sys.stdout = io.TextIOWrapper(file, old.encoding if old else None, "backslashreplace", line_buffering=by_line)
     if sys.stderr is None:
         sys.stderr = open(2, "w", errors="backslashreplace", closefd=False)  # noqa: SIM115 - for the whole run
 
