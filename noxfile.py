@@ -108,15 +108,30 @@ def builds(session: nox.Session) -> None:
 
 @nox.session(reuse_venv=True)
 def architecture(session: nox.Session) -> None:
-    """Write docs/architecture.md and its picture from the code's imports and docstrings."""
+    """Write docs/architecture.md, with its picture, from the code's imports and docstrings."""
     session.run("python", "-m", "support.architecture", env={"PYTHONPATH": "tests"})
 
 
+ATTACKS = {
+    "whole runs, killed": ["tests/whole/test_killed_runs.py"],
+    "whole runs, a failing disk": ["tests/whole/test_failing_disk.py"],
+    "transactions, killed or stopped": ["tests/store/test_transaction.py", "tests/store/test_recovery.py"],
+    "tampered state and odd sources": [
+        "tests/whole/test_hostile.py", "tests/whole/test_state.py", "tests/store/test_receipt.py",
+        "tests/store/test_journal.py", "tests/store/test_untrusted.py", "tests/store/test_folder.py",
+    ],
+    "hostile archives": ["tests/deliver/test_archive.py", "tests/deliver/test_wheel.py"],
+    "fake interpreters and hostile folders": ["tests/find/test_environment.py"],
+}  # fmt: skip
+
+
 @nox.session(reuse_venv=True)
-def soak(session: nox.Session) -> None:
-    """Kill whole runs for minutes, at each operation and at random times; print the figures of docs/promises.md."""
+def attack(session: nox.Session) -> None:
+    """Kill and fail each operation on the disk, tamper with state, archives and interpreters; print the figures."""
     install_wheel(session, "test")
-    pytest(session, "-n", "0", "tests/whole/test_killed_runs.py", UNHANG_SOAK="1")
+    for name, paths in ATTACKS.items():
+        session.log(f"attack: {name}")
+        pytest(session, "-n", "0", *paths, UNHANG_ATTACK="1")
 
 
 @nox.session(reuse_venv=True)
@@ -153,8 +168,8 @@ def prove(session: nox.Session) -> None:
 def upstream(session: nox.Session) -> None:
     """Run an upstream's own tests before and after the fixes, and compare: `-- megatron-lm core_v0.17.1`.
 
-    docs/maintainers/upstream.md says what it needs, and how to read the table. The temporary folder keeps the table as
-    text, JSON and JUnit, and the environments of the upstreams.
+    docs/maintainers/upstream.md says what it needs, and how to read the table. The temporary folder keeps the report as
+    JSON, and the environments of the upstreams.
     """
     install_wheel(session, "test")
     env = {"TMPDIR": tempfile.gettempdir(), "PYTHONPATH": str(HERE / "tests")}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -16,6 +15,7 @@ from unhang.judge.matrix import Releases
 from unhang.judge.observe import observe_bytes
 from unhang.shapes import catalog
 from unhang.shapes.catalog import Fix, Target
+from unhang.tell import progress
 from unhang.tell.matrix_text import retirements
 
 
@@ -60,11 +60,12 @@ def against_index(fixes: Sequence[Fix], names: Sequence[str], output_format: str
         if not wanted.isdisjoint(upstreams.of_project(project))
     }
     releases = catalog.releases()
-    with index.client() as client:
+    with index.client() as client, progress.shown() as step:
+        step("reading the package index")
         drift = compare(index.all_offers(client, projects), [*projects], releases)
         findings: list[Finding] = []
         for number, offer in enumerate(drift.unlisted, 1):
-            print(f"fetching {offer.file} ({number} of {len(drift.unlisted)})", file=sys.stderr)
+            step(f"fetching {offer.file} ({number} of {len(drift.unlisted)})")
             with tempfile.TemporaryDirectory(prefix="unhang-") as folder:
                 path = os.path.join(folder, offer.file)
                 index.download(client, offer, path)

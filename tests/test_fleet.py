@@ -125,25 +125,62 @@ def test_nodes_that_agree_but_lack_a_fix_or_an_answer_have_lines(bad: Seen | str
     assert len(fleet.disagreement({"a": bad, "b": bad})) > 2
 
 
-def test_look_returns_the_digest_and_what_is_unmet(tmp_path: Path) -> None:
-    site = cli.unpack_targets(tmp_path, VERL)
-    code = "from unhang.fleet import look; print(look(['mtp-cp-deadlock'])); print(look([]))"
-    ran = cli.python("-c", code, env={"PYTHONPATH": str(site)})
-    bare = cli.unhang("check", "--target", site, "--output-format", "json").json["digest"]
-    needed, unrequired = ran.out.splitlines()
-    assert needed.startswith(f"Seen(digest='{bare}', unmet=('mtp-cp-deadlock is needed on verl 0.7.1 in {site}")
-    assert unrequired == f"Seen(digest='{bare}', unmet=())"
-    assert "is installed in" in cli.python("-c", "from unhang.fleet import look; print(look([]))").out
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"require": ["mtp-cp-deadlock"]},
+        {"fix": ["mtp-cp-deadlock"]},
+        {"skip": ["mtp-cp-deadlock"]},
+        {"skip": ["mtp-cp-deadlock"], "require": ["mtp-cp-deadlock"]},
+        {"upstream": ["megatron-core"], "fix": ["empty-expert-hang"]},
+        {"upstream": ["megatron-core"], "require": ["mtp-cp-deadlock"]},
+        {"upstream": ["ms-swift"]},
+    ],
+)
+def test_a_node_is_looked_at_as_check_does_with_the_same_words(options: dict[str, list[str]], two: Path) -> None:
+    ran = cli.python("-c", f"from unhang.fleet import look; print(look({options}))", env={"PYTHONPATH": str(two)})
+    words = [word for name, values in options.items() for value in values for word in (f"--{name}", value)]
+    where = ("--python", sys.executable, "--output-format", "json")
+    check = cli.unhang("check", *where, *words, env={"PYTHONPATH": str(two)})
+    if check.code == 2:
+        assert ran.out.startswith(check.json["error"]["message"])
+        return
+    unmet = [line.removeprefix("required fix not in place: ") for line in check.err.splitlines() if "required" in line]
+    seen = Seen(check.json["digest"], tuple(unmet))
+    assert ran.out.strip() == str(seen)
+    assert bool(unmet) is ("require" in options)
 
 
-def test_without_ray_started_nothing_is_started() -> None:
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with verl and megatron-core, for PYTHONPATH."""
+    return cli.unpack_targets(tmp_path_factory.mktemp("two"), VERL, ("megatron-core", "0.16.1"))
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "message"),
+    [
+        ({}, "no-ray", "Ray is not started" if find_spec("ray") else "Ray is not installed here"),
+        ({"require": "mtp-cp-deadlock", "upstream": ["verl"]}, "no-ray", "Ray is not "),
+        *(({name: ["mtp"]}, "unknown-fix", "there is no fix 'mtp'") for name in ("require", "fix", "skip")),
+        ({"fix": "mtp"}, "unknown-fix", "there is no fix 'mtp'"),
+        ({"upstream": ["swift"]}, "unknown-upstream", "there is no upstream 'swift'"),
+    ],
+)
+def test_before_any_node_is_asked(options: dict[str, Any], code: str, message: str) -> None:
     with pytest.raises(UnhangError) as caught:
+        fleet.require_agreement(**options)
+    assert (caught.value.code, message in caught.value.message) == (code, True)
+    assert code == "no-ray" or "did you mean m" in str(caught.value.hint)
+
+
+def test_the_variables_count_for_ray_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UNHANG_REQUIRE", "mtp")
+    with pytest.raises(UnhangError, match="UNHANG_REQUIRE: there is no fix 'mtp'"):
         fleet.require_agreement()
-    expected = "Ray is not started" if find_spec("ray") else "Ray is not installed here"
-    assert (caught.value.code, caught.value.message) == ("no-ray", expected)
-    with pytest.raises(UnhangError) as caught:
-        fleet.require_agreement(["mtp-cp-deadlok"])
-    assert caught.value.code == "unknown-fix", "before any node is asked"
+    with pytest.raises(UnhangError, match="Ray is not "):
+        fleet.require_agreement(require="mtp-cp-deadlock")
 
 
 # ---- Ray
@@ -168,7 +205,7 @@ class RayCluster(NamedTuple):
     def differ(self, *names: str, **options: Any) -> str:
         """Return the message of the error for these nodes."""
         with pytest.raises(UnhangError) as caught:
-            fleet.require_agreement(["mtp-cp-deadlock"], nodes=self.nodes(*names), **options)
+            fleet.require_agreement(require=["mtp-cp-deadlock"], nodes=self.nodes(*names), **options)
         assert caught.value.code == "nodes-differ"
         return caught.value.message
 
@@ -206,7 +243,7 @@ def ray_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayCluster
 def test_ray_nodes_that_are_all_patched_agree(ray_cluster: RayCluster) -> None:
     nodes = ray_cluster.nodes("patched", "patched too")
     expected = cli.unhang("check", "--target", ray_cluster.folders["patched"], "--output-format", "json").json["digest"]
-    assert fleet.require_agreement(["mtp-cp-deadlock"], nodes=nodes) == expected
+    assert fleet.require_agreement(require=["mtp-cp-deadlock"], nodes=nodes) == expected
 
 
 @needs_ray
@@ -218,7 +255,10 @@ def test_an_unpatched_ray_node_is_named_with_its_digest(ray_cluster: RayCluster)
     assert f"mtp-cp-deadlock is needed on verl 0.7.1 in {ray_cluster.folders['bare']}" in "\n".join(lines)
     with pytest.raises(UnhangError, match="on 1 of 2 nodes"):
         fleet.require_agreement(nodes=ray_cluster.nodes("patched", "bare"))
-    assert len(fleet.require_agreement(nodes=ray_cluster.nodes("bare"))) == 16, "no fix is required"
+    digest = fleet.require_agreement(nodes=ray_cluster.nodes("bare"), skip="mtp-cp-deadlock")
+    folder = ray_cluster.folders["bare"]
+    check = cli.unhang("check", "--target", folder, "--skip", "mtp-cp-deadlock", "--output-format", "json")
+    assert digest == check.json["digest"]
 
 
 @needs_ray
@@ -256,7 +296,7 @@ def test_the_runtime_environment_of_the_job_decides(ray_cluster: RayCluster, tmp
         from unhang.fleet import require_agreement
         ray.init(address={ray_cluster.cluster.address!r}, log_to_driver=False,
                  runtime_env={{"env_vars": {{"PYTHONPATH": {str(ray_cluster.folders["patched"])!r}}}}})
-        print(require_agreement(["mtp-cp-deadlock"]))
+        print(require_agreement(require=["mtp-cp-deadlock"]))
         """
     script = tmp_path / "agree.py"
     script.write_text(textwrap.dedent(code))
@@ -269,6 +309,8 @@ def test_a_reused_ray_worker_sees_that_its_node_was_patched(ray_cluster: RayClus
     ray_cluster.differ("patched", "bare")
     assert cli.unhang("apply", "--target", ray_cluster.folders["bare"]).code == 0
     try:
-        assert len(fleet.require_agreement(["mtp-cp-deadlock"], nodes=ray_cluster.nodes("patched", "bare"))) == 16
+        assert (
+            len(fleet.require_agreement(require=["mtp-cp-deadlock"], nodes=ray_cluster.nodes("patched", "bare"))) == 16
+        )
     finally:
         assert cli.unhang("revert", "--target", ray_cluster.folders["bare"]).code == 0

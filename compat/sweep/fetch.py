@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import sys
 import tempfile
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
@@ -15,18 +13,24 @@ from unhang.compat import index, upstreams
 from unhang.compat.index import Offer
 from unhang.compat.sweep.cache import Cache, CachedWheel
 from unhang.compat.sweep.sources import Release, content
+from unhang.tell.progress import Step, silent
 
 if TYPE_CHECKING:
     from pypi_simple import PyPISimple
 
 CONNECTIONS = 8
-_REPORT_S = 2
 Wanted = Mapping[str, Sequence[str]]
 """The paths of the target files, by upstream."""
 
 
 def releases(
-    client: PyPISimple, offered: Sequence[Offer], wanted: Wanted, cache: Cache, *, wheels: str | None = None
+    client: PyPISimple,
+    offered: Sequence[Offer],
+    wanted: Wanted,
+    cache: Cache,
+    *,
+    wheels: str | None = None,
+    step: Step = silent,
 ) -> tuple[list[Release], int]:
     """Return the offered releases in the order given, and how many wheels were opened for them.
 
@@ -35,15 +39,12 @@ def releases(
     """
     found = {offer.sha256: cache.wheel(offer.sha256, _paths(offer, wanted)) for offer in offered}
     missing = [offer for offer in offered if found[offer.sha256] is None]
-    reported = time.monotonic()
     with ThreadPoolExecutor(CONNECTIONS) as pool:
         jobs = {pool.submit(_fetched, client, offer, wanted, cache, wheels): offer.sha256 for offer in missing}
         try:
             for number, job in enumerate(as_completed(jobs), 1):
                 found[jobs[job]] = job.result()
-                if time.monotonic() - reported > _REPORT_S:
-                    reported = time.monotonic()
-                    print(f"fetched {number} of {len(missing)} wheels", file=sys.stderr)
+                step(f"fetched {number} of {len(missing)} wheels")
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise

@@ -16,6 +16,7 @@ from unhang.compat.sweep.learnt import Learnt
 from unhang.errors import UnhangError
 from unhang.shapes import catalog
 from unhang.shapes.catalog import Target
+from unhang.tell.progress import Step, silent
 
 if TYPE_CHECKING:
     from git import Repo
@@ -36,7 +37,7 @@ def wanted(targets: Iterable[Target]) -> dict[str, list[str]]:
 
 
 def releases(
-    collection: Collection, pinned: Sequence[Mapping[str, Any]], cache: Cache, wheels: str | None
+    collection: Collection, pinned: Sequence[Mapping[str, Any]], cache: Cache, wheels: str | None, step: Step
 ) -> tuple[list[Offer], int]:
     """Collect the releases on the index; return them, and how many wheels were opened.
 
@@ -51,7 +52,7 @@ def releases(
                 f"the index no longer has {', '.join(gone)}",
                 hint="people may still run it; to drop it from the matrix, delete its row in compat/wheels.json",
             )
-        found, opened = fetch.releases(client, offered, wanted(collection.targets), cache, wheels=wheels)
+        found, opened = fetch.releases(client, offered, wanted(collection.targets), cache, wheels=wheels, step=step)
     for release in found:
         collection.release(release)
     return offered, opened
@@ -66,13 +67,14 @@ def open_clones(where: Mapping[str, str], cache: Cache) -> dict[str, Repo]:
     }
 
 
-def history(collection: Collection, repos: Mapping[str, Repo]) -> int:
+def history(collection: Collection, repos: Mapping[str, Repo], step: Step = silent) -> int:
     """Collect source trees, history and branch tips; return how many commits changed a target's file.
 
     Reports contents that do not parse on stderr: a branch may be broken for a day. Raises UnhangError ``clone-failed``.
     """
     commits = 0
     for project, repo in repos.items():
+        step(f"reading the history of {project}")
         entry = upstreams.load()["upstreams"][project]
         mine = wanted(item for item in collection.targets if item.upstream in upstreams.of_project(project))
         paths = [path for found in mine.values() for path in found]
@@ -83,6 +85,7 @@ def history(collection: Collection, repos: Mapping[str, Repo]) -> int:
         seen, changed = clones.history(repo, entry, paths)
         commits += changed
         for line in collection.history(seen):
+            step("")
             print(f"left out: {line}", file=sys.stderr)
         for path, found in clones.tips(repo, entry, paths):
             collection.tip(path, found)

@@ -24,7 +24,8 @@ from unhang.compat.sweep.collect import Collection
 from unhang.compat.sweep.learnt import Learnt
 from unhang.compat.sweep.settle import Settled, settle
 from unhang.errors import UnhangError
-from unhang.tell import report
+from unhang.tell import progress, report
+from unhang.tell.progress import Step
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -35,7 +36,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     options = _parser().parse_args(arguments)
     try:
-        return _run(options)
+        with progress.shown() as step:
+            return _run(options, step)
     except UnhangError as error:
         print(report.text_error(error), file=sys.stderr)
         return 2
@@ -44,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
 
 
-def _run(options: argparse.Namespace) -> int:
+def _run(options: argparse.Namespace, step: Step) -> int:
     places = gather.clone_places(options.clone)
     if not options.without_history:
         _require(places)
@@ -54,10 +56,11 @@ def _run(options: argparse.Namespace) -> int:
     times = [time.monotonic()]
     try:
         wheels = options.wheels or os.environ.get("UNHANG_WHEELS")
-        offered, opened = gather.releases(collection, pins.read(options.out), cache, wheels)
+        offered, opened = gather.releases(collection, pins.read(options.out), cache, wheels, step)
         times.append(time.monotonic())
         repos = gather.open_clones(places, cache)
-        commits = gather.history(collection, repos)
+        commits = gather.history(collection, repos, step)
+        step("deciding what each shape is")
         times.append(time.monotonic())
         gather.pull_requests(collection, learnt, repos)
         settled = settle(collection, learnt, sources.load("decisions"), sources.load("superseded"))
@@ -69,6 +72,7 @@ def _run(options: argparse.Namespace) -> int:
         _refuse_to_forget(options.out, settled)
     matrix_files.write({str(options.out / name): text for name, text in texts.items()})
     times.append(time.monotonic())
+    step("")
     _report(collection, settled, offered, commits)
     first, second, third = (now - before for before, now in zip(times, times[1:]))
     print(f"{opened} wheels opened; {first:.2f} s for the releases, {len(offered) / first:.0f} a second")

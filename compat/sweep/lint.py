@@ -24,7 +24,7 @@ from unhang.compat.sweep.rules import RELEASES, SHAPES, WHEELS, Data, Problem
 from unhang.compat.sweep.sources import Release
 from unhang.errors import UnhangError
 from unhang.shapes import catalog
-from unhang.tell import report
+from unhang.tell import progress, report
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -96,7 +96,7 @@ def verify(data: Data, sample: Sequence[Mapping[str, Any]]) -> Iterator[Problem]
     with tempfile.TemporaryDirectory(prefix="unhang-") as folder:
         cache = Cache(Path(folder))  # an empty one, so that nothing rests on an earlier run
         learnt = Learnt(cache)
-        with index.client(fetch.CONNECTIONS) as client:
+        with index.client(fetch.CONNECTIONS) as client, progress.shown() as step:
             projects = {pin["project"] for pin in sample}
             upstreams = {name: entry for name, entry in data.upstreams.items() if name in projects}
             offered = index.all_offers(client, upstreams, sample)
@@ -104,7 +104,7 @@ def verify(data: Data, sample: Sequence[Mapping[str, Any]]) -> Iterator[Problem]
             wanted = {(pin["project"], pin["version"]) for pin in sample}
             mine = [offer for offer in offered if (offer.project, offer.version) in wanted]
             wheels = os.environ.get("UNHANG_WHEELS")
-            releases, _ = fetch.releases(client, mine, gather.wanted(targets), cache, wheels=wheels)
+            releases, _ = fetch.releases(client, mine, gather.wanted(targets), cache, wheels=wheels, step=step)
         for name in pins.gone(sample, offered):
             yield Problem(WHEELS, name, "is not on the index any more")
         for release in releases:

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 
 STDOUT = "stdout"
 """The filename in an OSError of the standard output (``cli.main`` puts it there)."""
 
 
+def printable(text: str) -> str:
+    """Return a text with its control characters escaped: what a checkout or an interpreter says goes to a terminal."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
 class UnhangError(Exception):
-    """A failure to report to the user; the command exits with 2 and nothing was changed.
+    """A failure to report to the user; a command that raises it exits with 2, and nothing was changed.
 
     ``code`` is stable and documented (``no-upstream``, ``not-writable``, ...); ``message`` says what is wrong;
     ``path`` is the file or folder concerned, if any; ``hint`` names the next command.
@@ -49,3 +57,13 @@ def _place(error: Exception) -> str:
             place = f"{name}:{trace.tb_lineno}"
         trace = trace.tb_next
     return place
+
+
+def closest(word: str, known: Iterable[str]) -> str:
+    """Return the known name that a mistyped or shortened one means, or an empty string if none is near."""
+    import difflib  # here: it is slow to import
+
+    names, word = list(known), word.lower()
+    holding = [name for name in names if len(word) > 2 and word in name]  # `mtp`, `swift`, `--req`
+    near = difflib.get_close_matches(word, holding or names, n=1, cutoff=0 if holding else 0.6)
+    return near[0] if near else ""

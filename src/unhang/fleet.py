@@ -7,14 +7,15 @@ job; unhang does not depend on it.
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from unhang.cli import requests
 from unhang.errors import UnhangError
 from unhang.records import Request
-from unhang.shapes import catalog
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -32,20 +33,31 @@ class Seen(NamedTuple):
 
 
 def require_agreement(
-    fixes: Sequence[str] = (), *, nodes: Collection[str] | None = None, timeout_s: float = 120
+    *,
+    require: str | Collection[str] = (),
+    fix: str | Collection[str] = (),
+    skip: str | Collection[str] = (),
+    upstream: str | Collection[str] = (),
+    nodes: Collection[str] | None = None,
+    timeout_s: float = 120,
 ) -> str:
     """Return the digest that all alive nodes of the running Ray cluster share, after ``ray.init()``.
 
     One task is pinned to each node. It runs in a worker of the job, with that worker's interpreter, path and runtime
-    environment. ``fixes``: ids of fixes that must be in place, or not needed, on each node. ``nodes``: ids (``NodeID``
-    of ``ray.nodes()``) of the nodes to ask, if some have no part in the training. ``timeout_s``: seconds to wait.
+    environment. ``require``, ``fix``, ``skip`` and ``upstream`` mean what the options of ``unhang check`` mean, which
+    prints the same digest with them: ``require`` are the fixes that must be in place, or not needed, on each node; the
+    others narrow what is looked at. ``UNHANG_REQUIRE`` and ``UNHANG_SKIP`` of this process stand for the first and the
+    third if they are empty. ``nodes``: ids (``NodeID`` of ``ray.nodes()``) of the nodes to ask, if some have no part in
+    the training. ``timeout_s``: seconds to wait.
 
     Raises UnhangError ``nodes-differ``, which lists each node and what it has, if the nodes do not agree, lack a fix or
     do not answer in time; ``no-nodes`` if there is no node to ask; ``no-ray`` if Ray is not installed or not started;
-    ``unknown-fix``.
+    ``unknown-fix``, ``unknown-upstream``.
     """
-    for fix in fixes:
-        catalog.fix(fix)
+    words = {"require": require, "fix": fix, "skip": skip, "upstream": upstream}
+    given = {name: [value] if isinstance(value, str) else list(value) for name, value in words.items()}
+    requests.fill_in(given, os.environ)
+    requests.selection(given)  # refuses an unknown name before any node is asked
     ray = _started_ray()
     alive = {node["NodeID"]: _name(node) for node in ray.nodes() if node["Alive"]}
     if missing := sorted(set(nodes or ()) - set(alive)):
@@ -54,7 +66,7 @@ def require_agreement(
     asked = {node: name for name, node in sorted(chosen)}
     if not asked:
         raise UnhangError("no-nodes", "there is no node to ask", hint="see ray.nodes()")
-    answers = _ask(ray, list(asked), list(fixes), timeout_s)
+    answers = _ask(ray, list(asked), given, timeout_s)
     found = {f"{name} (node {node[:8]})": answers[node] for node, name in asked.items()}
     if trouble := disagreement(found):
         raise UnhangError("nodes-differ", "\n".join(trouble), hint=_HINT)
@@ -80,30 +92,32 @@ def disagreement(found: dict[str, Seen | str]) -> list[str]:
     return lines
 
 
-def look(fixes: Sequence[str]) -> Seen | str:
+def look(given: Mapping[str, Sequence[str]]) -> Seen | str:
     """Return what this process would import, or a sentence that says why that is unknown. Runs on each node.
+
+    ``given`` are the options of ``unhang check`` that choose and require, by name.
 
     An error comes as a string, since the node may have another version of unhang than the driver.
     """
     importlib.invalidate_caches()  # Ray reuses workers, and the installed packages may have changed
     try:
-        return _seen(fixes)
+        return _seen(requests.selection(given))
     except UnhangError as error:
         return error.message + (f" ({error.path})" if error.path else "")
     except OSError as error:
         return f"cannot be read: {error}"
 
 
-def _seen(fixes: Sequence[str]) -> Seen | str:
+def _seen(wanted: Request) -> Seen | str:
     from unhang.store.survey import survey
     from unhang.suggest import command
     from unhang.tell import console, report
 
-    request = Request(python=sys.executable, fixes=tuple(catalog.fixes()), required=tuple(fixes), as_imported=True)
-    here = survey(request)
+    wanted = wanted._replace(python=sys.executable, as_imported=True)
+    here = survey(wanted)
     if here.interrupted:
-        return f"an earlier run of unhang was killed halfway: run `{command('apply', request)}` there"
-    return Seen(report.digest(here.findings), tuple(console.unmet(fixes, here.findings)))
+        return f"an earlier run of unhang was killed halfway: run `{command('apply', wanted)}` there"
+    return Seen(report.digest(here.findings), tuple(console.unmet(wanted.required, here.findings)))
 
 
 def _started_ray() -> ModuleType:
@@ -117,13 +131,13 @@ def _started_ray() -> ModuleType:
     return module
 
 
-def _ask(ray: Any, nodes: Sequence[str], fixes: list[str], timeout_s: float) -> dict[str, Seen | str]:
+def _ask(ray: Any, nodes: Sequence[str], given: Mapping[str, list[str]], timeout_s: float) -> dict[str, Seen | str]:
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     # num_cpus=0: actors may already use all CPUs
     task = ray.remote(num_cpus=0, max_retries=0)(look)
     asked = {
-        task.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)).remote(fixes): node
+        task.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)).remote(given): node
         for node in nodes
     }
     ready, late = ray.wait(list(asked), num_returns=len(asked), timeout=timeout_s)

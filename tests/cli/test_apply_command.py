@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from support import cli
+from unhang.cli.main import main
 
 VERL = ("verl", "0.7.1")
 ENGINE = "verl/workers/engine/megatron/transformer_impl.py"
@@ -27,7 +31,7 @@ def test_only_the_named_fix_and_upstream_are_changed(site: Path) -> None:
     assert changed == {"swift/megatron/utils/megatron_lm_utils.py", "ms_swift-4.6.0.dist-info/RECORD"}
     rest = cli.unhang("check", "--target", site, "--skip", "empty-expert-hang", "--skip", "sft-packed-seq-broadcast")
     assert "2 needed" in rest.out
-    assert "empty-expert-hang" not in rest.out
+    assert "  empty-expert-hang  " not in rest.out
 
 
 def test_a_required_fix_that_is_blocked_is_the_last_line(site: Path) -> None:
@@ -54,6 +58,66 @@ def test_a_fix_that_changes_collectives_asks_to_patch_every_node(site: Path) -> 
     assert "Patch every node" not in quiet.err
     loud = cli.unhang("apply", "--target", site)
     assert "Patch every node of a job, or none" in loud.err
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [
+        ((), 0),
+        (("--skip", "mtp-cp-deadlock", "--require", "expert-dp-warmup"), 0),
+        (("--edit",), 1),  # blocked
+        (("--edit", "--require", "mtp-cp-deadlock"), 1),
+        (("--upstream", "verl", "--require", "empty-expert-hang"), 1),
+        (("--again",), 0),  # nothing to do
+    ],
+)
+def test_a_dry_run_has_the_report_and_the_exit_code_of_apply_and_writes_nothing(
+    options: tuple[str, ...], code: int, site: Path
+) -> None:
+    source = site / ENGINE
+    if "--edit" in options:
+        source.write_bytes(source.read_bytes().replace(b"self.is_mp_src_rank_with_outputs():", b"True:", 1))
+    command = ["apply", "--target", str(site), *(word for word in options if word not in ("--edit", "--again"))]
+    if "--again" in options:
+        assert cli.unhang(*command).code == 0
+    before = cli.tree(site)
+    dry, document = (cli.unhang(*command, "--dry-run", *more) for more in ((), ("--output-format", "json")))
+    assert cli.tree(site) == before
+    real = cli.unhang(*command, "--output-format", "json")
+    assert (dry.code, document.code, real.code) == (code, code, code)
+    assert document.json == {**real.json, "dry_run": True}
+    files = len({(row["upstream"], row["file"]) for row in real.json["results"] if row["changed"]})
+    assert f"would patch {files} file{'' if files == 1 else 's'}; nothing was written\n" in dry.err
+    assert dry.out.count("(would change)") == sum(row["changed"] for row in real.json["results"])
+    assert [line for line in dry.err.splitlines() if line.startswith(("blocked", "required"))] == [
+        line for line in real.err.splitlines() if line.startswith(("blocked", "required"))
+    ]
+
+
+def test_a_dry_run_where_nothing_can_be_written_or_known_fails_as_apply(
+    site: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dry = ["apply", "--dry-run", "--target", str(site)]
+    with monkeypatch.context() as patch:  # made up, because root can write anywhere
+        patch.setattr(os, "access", lambda path, mode: False)
+        assert main(dry) == 2
+    assert "error[not-writable]: cannot write" in capsys.readouterr().err
+    (site / ".unhang").mkdir()
+    (site / ".unhang/journal.json").touch()
+    before = cli.tree(site)
+    assert main(dry) == 2
+    assert "error[interrupted]" in capsys.readouterr().err
+    assert cli.tree(site) == before
+
+
+def test_quiet_leaves_out_notes_and_verbose_says_where_it_looked(site: Path) -> None:
+    assert cli.unhang("apply", "--target", site, "-q").err == ""
+    verbose = cli.unhang("check", "--target", site, "-v")
+    assert verbose.err.splitlines() == [f"searched: {site}", f"receipt: {site}/.unhang/receipt.json"]
+    quiet = cli.unhang("revert", "--target", site, "-q")
+    assert (quiet.err, quiet.out.count("reverted"), quiet.out.count("needed")) == ("", 5, 0)
+    blocked = cli.unhang("apply", "--target", site, "-q", "--upstream", "verl", "--require", "empty-expert-hang")
+    assert blocked.err.startswith("required fix not in place: empty-expert-hang")
 
 
 def test_a_checkout_keeps_the_receipt_out_of_git(tmp_path: Path) -> None:

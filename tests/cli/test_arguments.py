@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import re
+import shlex
 import sys
 
 import pytest
 
 from unhang.cli.arguments import parse
+from unhang.cli.requests import selection
+from unhang.shapes import catalog
 
+PLACES = ("--python", "--target", "--source", "--script")
 COMMON = "-h --help -q --quiet -v --verbose --color"
-COMMANDS = ("check", "apply", "diff", "revert", "overlay", "wheel", "prove", "list", "explain", "matrix")
+COMMANDS = ("check", "apply", "diff", "revert", "overlay", "wheel", "prove", "list", "explain", "matrix", "completion")
 
 
 def stopped(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int | str | None, str, str]:
@@ -57,6 +61,7 @@ def test_help_and_an_unknown_command_name_all_commands(capsys: pytest.CaptureFix
         ("list", ""),
         ("explain", ""),
         ("matrix", "--fix --skip --upstream --version --output-format --against-index"),
+        ("completion", ""),
     ],
 )  # fmt: skip
 def test_the_help_of_a_command_has_all_its_options(
@@ -64,7 +69,36 @@ def test_the_help_of_a_command_has_all_its_options(
 ) -> None:
     code, out, err = stopped(capsys, command, "--help")
     assert (code, err) == (0, "")
-    assert set(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", out)) == {*COMMON.split(), *options.split()}
+    assert set(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", out.partition("examples:")[0])) == {
+        *COMMON.split(),
+        *options.split(),
+    }
+
+
+@pytest.mark.parametrize("command", ["", *COMMANDS])
+def test_help_describes_the_command_and_ends_with_examples_that_can_be_run(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    out = stopped(capsys, *command.split(), "--help")[1]
+    assert max(map(len, out.splitlines())) <= 80
+    help_, _, examples = out.partition("\n\nexamples:\n")
+    usage, description, *_ = help_.split("\n\n")
+    assert usage.startswith(f"usage: unhang {command}".rstrip())
+    assert (len(description) > 60, "exit codes: 0 " in help_) == (True, True)
+    lines = examples.splitlines()
+    assert 2 <= len(lines) <= 4
+    commands: list[str] = []
+    for line in lines:
+        line = re.sub(r"^eval \"\$\((.*)\)\"|[|>&].*", r"\1", line.strip())
+        program, *words = shlex.split(line, comments=True)
+        if words[0] != "COMMAND":
+            options = parse(words)
+            assert program == "unhang"
+            commands.append(options.command)
+            selection(vars(options))  # no fix has another name by now
+            catalog.fix(vars(options).get("fix_id", "mtp-cp-deadlock"))
+    assert command in commands or not command
 
 
 @pytest.mark.parametrize("width", [80, 120])
@@ -77,28 +111,74 @@ def test_help_fits_the_width(width: int, monkeypatch: pytest.MonkeyPatch, capsys
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["check", "--target", "a", "--python", "b"], "not allowed with argument"),
-        (["list", "-q", "--verbose"], "not allowed with argument -q/--quiet"),
-        (["list", "--color", "yes"], "invalid choice: 'yes'"),
-        (["check", "--output-format", "yaml"], "invalid choice: 'yaml'"),
-        (["diff", "--output-format", "json"], "unrecognized arguments"),
-        (["check", "--upstream", "megatron"], "invalid choice: 'megatron'"),
-        (["explain"], "required: FIX"),
-        (["--target", "site", "check"], "invalid choice: 'site'"),
-        (["prove", "--tp", "0"], "'0' is not a number of 1 or more"),
-        (["prove", "--world-size", "-1"], "'-1' is not a number of 1 or more"),
-        (["prove", "--cp", "1.5"], "'1.5' is not a number of 1 or more"),
-        (["prove", "--cp", ""], "'' is not a number of 1 or more"),
-        (["prove", "--cp", "two"], "'two' is not a number of 1 or more"),
+        ("check --target a --python b", "not allowed with argument"),
+        ("list -q --verbose", "not allowed with argument -q/--quiet"),
+        ("explain", "required: FIX"),
+        ("prove --tp 0", "'0' is not a number of 1 or more"),
+        ("prove --world-size -1", "'-1' is not a number of 1 or more"),
+        ("prove --cp 1.5", "'1.5' is not a number of 1 or more"),
+        ("prove --cp ''", "'' is not a number of 1 or more"),
+        ("prove --cp two", "'two' is not a number of 1 or more"),
         *(
-            (["check", "--expect-digest", word], f"{word!r} is not a digest: 16 hexadecimal digits")
+            (f"check --expect-digest '{word}'", f"{word!r} is not a digest: 16 hexadecimal digits")
             for word in ("", "0123456789abcde", "0123456789ABCDEF", "0123456789abcdefg", "error[no-upstream]:")
         ),
+        # a near name is suggested, a far one is not
+        ("chek", "argument COMMAND: invalid choice: 'chek'; did you mean check? (choose from check, apply, "),
+        ("chek --fix x", "invalid choice: 'chek'"),
+        ("install", "invalid choice: 'install' (choose from"),
+        ("check --output-format yaml", "invalid choice: 'yaml' (choose from text, json, github)"),
+        ("check --output-format jsn", "invalid choice: 'jsn'; did you mean json? (choose from"),
+        ("list --color alway", "invalid choice: 'alway'; did you mean always? (choose from"),
+        ("check --upstream swift", "argument --upstream: invalid choice: 'swift'; did you mean ms-swift? (choose from"),
+        ("check --upstream megatron_core", "did you mean megatron-core?"),
+        ("completion csh", "did you mean tcsh?"),
+        # no abbreviations
+        ("check --req mtp-cp-deadlock", "unrecognized option '--req'; did you mean --require?"),
+        ("check --req=mtp-cp-deadlock", "unrecognized option '--req'; did you mean --require?"),
+        ("wheel --outpt out verl==0.7.1", "unrecognized option '--outpt'; did you mean --output?"),
+        ("apply --dryrun", "did you mean --dry-run?"),
+        ("diff --output-format json", "unrecognized option '--output-format'\n"),
+        ("list --frobnicate", "unrecognized option '--frobnicate'\n"),
+        ("check -x", "unrecognized option '-x'\n"),
+        ("check -qx", "x'\n"),
+        ("--versoin", "unrecognized option '--versoin'; did you mean --version?"),
+        # options before the command, and arguments that are none
+        ("--target site check", "unrecognized option '--target'; options follow the command"),
+        ("-q check", "unrecognized option '-q'; options follow the command"),
+        ("check verl", "unexpected argument 'verl'; did you mean --upstream verl?"),
+        ("check /", "unexpected argument '/'; for a folder write --source (a checkout), --target (a site-packages)"),
+        ("list /", "unexpected argument '/'\n"),
+        ("check -- x", "unexpected argument 'x'\n"),
+        # an unset variable of a script must not mean the working directory, or the default
+        *((f"check {option}=", "is empty: is a variable not set?") for option in PLACES),
+        *((f"check {option} ''", f"the value of {option[2:]} is empty: is a variable not set?") for option in PLACES),
+        ("wheel x -o ''", "the value of output is empty"),
+        ("wheel '' -o out", "the value of requirements is empty"),
+        ("overlay ''", "the value of folder is empty"),
+        ("check --fix ''", "the value of fix is empty"),
     ],
 )
-def test_wrong_usage_exits_with_2(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, err = stopped(capsys, *arguments)
+def test_wrong_usage_exits_with_2(arguments: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = stopped(capsys, *shlex.split(arguments))
     assert (code, out, message in err) == (2, "", True), err
+    assert re.fullmatch(
+        r"unhang[ a-z]*: error: .+\n  hint: `unhang[ a-z]* --help` shows the options, and examples\n", err
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name", "value"),
+    [
+        ("check --target=-site", "target", "-site"),
+        ("check --script 'a b'", "script", "a b"),
+        ("wheel -oout x", "output", "out"),
+        ("wheel a -o out b -q c", "requirements", ["a", "b", "c"]),
+        ("wheel -o out a -- b", "requirements", ["a", "b"]),
+    ],
+)
+def test_what_is_no_option_is_a_value(arguments: str, name: str, value: object) -> None:
+    assert getattr(parse(shlex.split(arguments)), name) == value
 
 
 @pytest.mark.parametrize("command", ["check", "list", "explain FIX", "wheel -o DIR", "overlay DIR", "matrix", "prove"])

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
+from support import cli
 from unhang.cli.arguments import parse
-from unhang.cli.requests import fixes, request
+from unhang.cli.requests import fill_in, request, selection
 from unhang.errors import UnhangError
 from unhang.records import UPSTREAMS, Request
 from unhang.shapes import catalog
@@ -24,7 +28,9 @@ def test_without_options_it_is_about_all_fixes_and_upstreams() -> None:
 def test_the_places_are_as_given() -> None:
     assert of("--python", "py", "--script", "run.py") == Request("py", None, None, "run.py", ALL)
     assert of("--target", "site", "--allow-none") == Request(target="site", fixes=ALL, allow_none=True)
-    assert of("--source", "tree", "--upstream", "verl") == Request(source="tree", fixes=ALL, upstreams=("verl",))
+    chosen = (("--upstream", "verl"),)
+    expected = Request(source="tree", fixes=ALL, upstreams=("verl",), chosen=chosen)
+    assert of("--source", "tree", "--upstream", "verl") == expected
 
 
 def test_fixes_are_in_the_catalogs_order_whatever_the_options_order() -> None:
@@ -32,7 +38,9 @@ def test_fixes_are_in_the_catalogs_order_whatever_the_options_order() -> None:
     assert of("--fix", second, "--fix", first).fixes == (first, second)
     assert of("--skip", first).fixes == ALL[1:]
     assert of("--fix", first, "--fix", second, "--skip", first).fixes == (second,)
-    assert fixes(parse(["matrix", "--skip", first])) == ALL[1:]
+    assert selection(vars(parse(["matrix", "--skip", first]))).fixes == ALL[1:]
+    words = ("--skip", first, "--fix", second, "--require", first, "--fix", first)
+    assert [word for pair in of(*words).chosen for word in pair] == [*words[2:4], *words[6:], *words[:2], *words[4:6]]
 
 
 def test_a_required_fix_is_included_although_another_is_named_or_it_is_skipped() -> None:
@@ -41,12 +49,70 @@ def test_a_required_fix_is_included_although_another_is_named_or_it_is_skipped()
         assert (wanted.fixes, wanted.required) == ((first, second), (first,))
 
 
-def test_a_command_without_require_requires_nothing() -> None:
-    assert request(parse(["revert"])).required == ()
-
-
-@pytest.mark.parametrize("option", ["--fix", "--skip", "--require"])
-def test_an_unknown_fix_is_refused(option: str) -> None:
+@pytest.mark.parametrize("option", ["fix", "skip", "require"])
+def test_an_unknown_fix_is_refused_and_the_nearest_is_named(option: str) -> None:
     with pytest.raises(UnhangError) as caught:
-        of(option, "no-such-fix")
-    assert caught.value.code == "unknown-fix"
+        of(f"--{option}", "mtp")
+    assert (caught.value.code, caught.value.message) == ("unknown-fix", "there is no fix 'mtp'")
+    assert "did you mean mtp-cp-deadlock?" in str(caught.value.hint)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "skip", "require", "left_out", "required"),
+    [
+        ("check", "", " , ", "", ""),
+        ("check", "0", "1", "0", "1"),
+        ("check", "0, 1 2", "3", "0 1 2", "3"),
+        ("check", "0,1", "0", "1", "0"),  # as with the options: a required fix is judged
+        ("check --skip 2 --require 3", "0", "1", "2", "3"),  # the command line wins, for each option
+        ("check --skip 2", "0", "1", "2", "1"),
+        ("check --skip 1", "", "1", "1", ""),
+        ("check --fix 0 --fix 1", "0", "", "2 3", ""),
+        ("check --fix 0", "1", "2", "1 3", "2"),
+        ("diff", "0", "1", "0", ""),  # it has no --require
+        ("revert", "0", "no-such-fix", "0", ""),
+        ("matrix", "0", "1", "0", ""),
+        ("wheel x -o out", "0", "1", "0", "1"),
+        ("overlay out", "0", "1", "0", "1"),
+        ("prove", "no-such-fix", "no-such-fix", "", ""),
+    ],
+)
+def test_variables_stand_for_options_that_are_not_given(
+    arguments: str, skip: str, require: str, left_out: str, required: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def named(text: str) -> str:  # 0 is the first fix
+        return re.sub(r"\b\d\b", lambda found: ALL[int(found[0])], text)
+
+    given = vars(parse(named(arguments).split()))
+    before = given.copy()
+    fill_in(given, {"UNHANG_SKIP": named(skip), "UNHANG_REQUIRE": named(require)})
+    found = selection(given)
+    assert set(ALL) - set(found.fixes) == set(named(left_out).split())
+    assert found.required == tuple(named(required).split())
+    assert {("--require", name) for name in found.required} <= set(found.chosen), "suggested commands carry them"
+    counted = sorted(name for name in given if given[name] != before[name])
+    notes = capsys.readouterr().err.splitlines()
+    assert [note.split(": --")[0] for note in sorted(notes)] == [
+        f"note: UNHANG_{name.upper()} is set" for name in counted
+    ], "it is said when a variable counts"
+
+
+@pytest.mark.parametrize("variable", ["UNHANG_SKIP", "UNHANG_REQUIRE"])
+def test_an_unknown_fix_in_a_variable_names_the_variable(variable: str, tmp_path: Path) -> None:
+    ran = cli.unhang("apply", "--target", tmp_path, env={variable: "empty-expert-hang,sft"})
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err.startswith(
+        f"error[unknown-fix]: {variable}: there is no fix 'sft'\n  hint: did you mean sft-packed-"
+    )
+
+
+def test_a_variable_decides_the_exit_code_as_its_option_does(pristine: Path) -> None:
+    given = cli.unhang("check", "--target", pristine, "--skip", "mtp-cp-deadlock", "--output-format", "json")
+    ran = cli.unhang("check", "--target", pristine, "--output-format", "json", env={"UNHANG_SKIP": "mtp-cp-deadlock"})
+    assert (ran.code, ran.out) == (given.code, given.out)
+    ran = cli.unhang("check", "--target", pristine, "-q", "--allow-none", env={"UNHANG_REQUIRE": "expert-dp-warmup"})
+    assert "required fix not in place: expert-dp-warmup" in ran.err
+    assert "UNHANG_REQUIRE" not in ran.err, "-q leaves notes out"
+    (tmp := pristine / ".env").write_text("UNHANG_SKIP=mtp-cp-deadlock\n")
+    assert cli.unhang("check", "--target", pristine, cwd=pristine).code == 1, "never a file of the workspace"
+    tmp.unlink()

@@ -16,6 +16,8 @@ from installer.sources import WheelFile
 
 from support import cli, environments, wheels
 from support.wheel_files import ENGINE, VERL, demo, edited_verl, find_links, in_data
+from unhang.cli.main import main
+from unhang.tell import progress
 
 CORE, SWIFT = ("megatron-core", "0.17.1"), ("ms-swift", "4.6.0")
 CHANGED = {
@@ -95,6 +97,17 @@ def test_the_same_input_gives_the_same_bytes_and_these_need_nothing(patched: Pat
     assert (ran.code, "not written: it needs nothing" in ran.out) == (0, True)
 
 
+def test_a_run_that_takes_long_says_what_it_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["wheel", str(wheels.fetch(*VERL)), "-o", str(tmp_path)]
+    for quiet in (), ("-q",):
+        monkeypatch.setattr(progress, "FIRST_S", 0.0)
+        monkeypatch.setattr(progress, "_LOG_S", 0.001)
+        assert main([*words, *quiet]) == 0
+        assert ("planning verl-0.7.1-py3-none-any.whl\n" in capsys.readouterr().err) is (not quiet)
+
+
 # ---- installed
 
 
@@ -125,7 +138,10 @@ def test_installed_it_is_applied_and_revert_gives_the_command(how: str, patched:
     ran = cli.unhang("revert", "--python", env.python)
     assert ran.code == 1
     assert "verl 0.7.1+unhang.1 was installed from a wheel with the fixes in it" in ran.err
-    assert " install --force-reinstall --no-deps verl==0.7.1\n" in ran.err
+    forced = f"pip --python {env.python} install --force-reinstall --no-deps verl==0.7.1\n"
+    if how == "uv":
+        forced = f"uv pip install --python {env.python} --no-deps --reinstall-package verl verl==0.7.1\n"
+    assert f"install the plain release: {forced}" in ran.err
     assert cli.unhang("apply", "--python", env.python).code == 0
     assert not (env.site / ".unhang").exists()
     pip = [environments.pip_python(), "-m", "pip", "--python", str(env.python), "uninstall", "-q", "-y", "verl"]
@@ -228,7 +244,6 @@ def test_a_blocked_required_fix_exits_1_with_the_reason_last(tmp_path: Path) -> 
     [
         ([], "out", "bad-option"),
         (["nothing-1-py3-none-any.whl"], "out", "bad-wheel"),
-        (["in/demo-1.0-py3-none-any.whl"], "out", "no-upstream"),
         (["in/demo-1.0-py3-none-any.whl"], "file", "not-a-folder"),
         (["in/demo-1.0-py3-none-any.whl"], "file/out", "not-a-folder"),
     ],
@@ -284,6 +299,18 @@ def test_a_hostile_or_damaged_wheel_is_refused_before_another_is_written(tmp_pat
         ran = make(tmp_path / "out", wheels.fetch(*VERL), path, tmp=tmp_path)
         assert (ran.code, error in ran.err) == (2, True)
         assert {path.name for path in tmp_path.iterdir()} == {"hostile", "damaged"}
+
+
+def test_a_wheel_without_an_upstream_is_refused_but_a_requirements_file_may_list_it(tmp_path: Path) -> None:
+    other, out = demo(tmp_path / "other"), tmp_path / "out"
+    for words, name in ([other], other.name), ([wheels.fetch(*VERL), "--upstream", "ms-swift"], "verl-0.7.1-"):
+        ran = make(out, *words)
+        assert (ran.code, out.exists()) == (2, False)
+        assert f"error[no-upstream]: {name}" in ran.err
+    (tmp_path / "requirements.txt").write_text(f"{other}\n{wheels.fetch(*VERL)}\n")
+    ran = make(out, "-r", tmp_path / "requirements.txt", "--no-index")
+    assert (ran.code, [path.name for path in out.iterdir()]) == (0, ["verl-0.7.1+unhang.1-py3-none-any.whl"]), ran.err
+    assert f"{other.name}\n  not written: it needs nothing" in ran.out
 
 
 def test_a_failed_download_writes_nothing(tmp_path: Path) -> None:

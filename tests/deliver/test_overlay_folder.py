@@ -64,6 +64,7 @@ def test_whichever_operation_fails_the_folder_has_the_old_overlay_or_the_new(
 ) -> None:
     held = []
     for failing in range(1, 100):
+        raised = False
         folder = tmp_path / str(failing)
         overlay_folder.write(str(folder), OLD)
         left = iter(range(1, 1000))
@@ -78,11 +79,13 @@ def test_whichever_operation_fails_the_folder_has_the_old_overlay_or_the_new(
             try:
                 overlay_folder.write(str(folder), NEW)
             except UnhangError as error:
+                raised = True
                 assert error.code == "disk-full"
-            else:
-                break
         holds = [overlay_folder._holds(str(folder), it) for it in (OLD, NEW)]
         assert any(holds)
+        assert raised != holds[1], "an error says that the new one is not in place"
+        if next(left) <= failing:
+            break  # there is no operation of this number
         held.append(holds[1])
         assert overlay_folder.write(str(folder), NEW) != holds[1], "the next run does what is left to do"
         assert overlay_folder._holds(str(folder), NEW)

@@ -27,7 +27,7 @@ def test_a_package_without_one_of_its_marks_is_a_namesake(
 
 
 def test_the_place_of_a_namespace_is_its_first_folder_that_exists(tmp_path: Path) -> None:
-    found: answers.Found = {"origin": None, "folders": ["/no/such/folder", str(tmp_path)], "regular": False}
+    found: answers.Found = {"origin": None, "folders": ["/no/such/folder", str(tmp_path)]}
     assert answers.place(found) == str(tmp_path)
     assert answers.place({**found, "folders": []}) is None
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from pathlib import Path
 
 import pytest
 
+from support import cli
 from support.environments import Env, make_env
 from unhang.errors import UnhangError
 from unhang.find.environment import ask, choose, for_source, for_target
+from unhang.find.locate import search
+from unhang.records import Search
 
 
 @pytest.fixture(scope="module")
@@ -105,14 +109,61 @@ def test_python_that_is_not_there(tmp_path: Path) -> None:
     assert f"a link to {tmp_path}/gone, which is gone" in error.message
 
 
-def test_python_that_does_not_run(tmp_path: Path) -> None:
-    silent = refusal(str(fake(tmp_path / "silent")), tmp_path)
-    assert (silent.code, silent.path) == ("broken-interpreter", str(tmp_path / "silent"))
-    assert silent.message.endswith("exit status 3, and no output")
-    script = "#!/bin/sh\necho first >&2\necho 'libpython: gone' >&2\nexit 1\n"
-    loud = refusal(str(fake(tmp_path / "loud", script)), tmp_path)
-    assert loud.message == "the interpreter does not answer: libpython: gone"
-    assert refusal(str(fake(tmp_path / "garbage", "\x7fELF garbage")), tmp_path).code == "broken-interpreter"
+@pytest.mark.parametrize(
+    ("script", "why"),
+    [
+        ("exit 3", "exit status 3, and no output"),
+        ("echo first >&2; printf 'libpython: \\033[31mgone' >&2; exit 1", "libpython: \\x1b[31mgone"),
+        ("kill -9 $$", "exit status -9, and no output"),
+        ("sleep 9", "no answer within 1 s"),
+        ("exec >&- 2>&-; sleep 9", "no answer within 1 s"),
+        ("exec yes", "it writes more than 1 MiB"),
+        ("exec yes >&2", "it writes more than 1 MiB"),
+        ("exec /no/such/python", "not found"),
+        (None, "Exec format error"),
+    ],
+)
+def test_an_interpreter_that_does_not_answer(
+    script: str | None, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("unhang.find.environment._TIMEOUT_S", 1)
+    monkeypatch.setattr("unhang.find.environment._TOO_MUCH", 1 << 20)
+    python = fake(tmp_path / "python", f"#!/bin/sh\n{script}\n" if script else "\x7fELF garbage")
+    error = refusal(str(python), tmp_path)
+    assert (error.code, error.path) == ("broken-interpreter", str(python))
+    assert error.message.startswith("the interpreter does not answer: ")
+    assert why in error.message
+
+
+FOUND: dict[str, object] = {"origin": None, "folders": [], "others": []}
+LOOKED = dict.fromkeys(("megatron", "verl", "swift", "megatron.core", "megatron.training"), FOUND)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        None, True, 7, "{", "[" * 100_000, "NaN", [], {}, [LOOKED, [], []], [[], [], [], None], [{}, [], [], None],
+        [{**LOOKED, "more": FOUND}, [], [], None], [LOOKED, [3], [], None], [LOOKED, ["a\0b"], [], None],
+        [LOOKED, [], [], 1], [{**LOOKED, "verl": None}, [], [], None],
+        [{**LOOKED, "verl": {**FOUND, "origin": 1}}, [], [], None],
+        [{**LOOKED, "verl": {**FOUND, "folders": "x"}}, [], [], None],
+        [{**LOOKED, "verl": {**FOUND, "others": [{}]}}, [], [], None],
+    ],
+)  # fmt: skip
+def test_an_answer_of_another_form(answer: object, tmp_path: Path) -> None:
+    def ask_for(answer: object) -> Search:
+        text = answer if isinstance(answer, str) else json.dumps(answer)
+        (tmp_path / "answer").write_text(f"noise\nunhang-answer:{text}\nunhang-answer:later\n")
+        return search(choose(str(python), "/", {}), cwd="/")
+
+    (tmp_path / "pyvenv.cfg").write_text("")
+    python = fake(tmp_path / "bin" / "python", f"#!/bin/sh\ncat {tmp_path}/answer\n")
+    odd = {**FOUND, "others": [{"origin": "/x", "folders": ["/"]}]}
+    assert ask_for([{**LOOKED, "verl": odd}, ["/"], [], "/p"]).installations == ()
+    with pytest.raises(UnhangError) as caught:
+        ask_for(answer)
+    assert (caught.value.code, caught.value.path) == ("broken-interpreter", str(python))
+    assert caught.value.message == "the interpreter does not answer: its answer is not one that Python gives"
 
 
 def test_a_link_to_an_interpreter_is_asked_and_noise_is_ignored(env: Env, tmp_path: Path) -> None:
@@ -120,7 +171,7 @@ def test_a_link_to_an_interpreter_is_asked_and_noise_is_ignored(env: Env, tmp_pa
     link = tmp_path / "bin" / "py"
     link.symlink_to(env.python)
     source = "import sys; print('noise', end=''); answer = [sys.argv[1], 'caf\\u00e9', chr(0xdce9), sys.prefix]"
-    *texts, prefix = ask(str(link), source, "one", cwd=str(tmp_path))
+    *texts, prefix = ask(str(link), source, "one", cwd=str(tmp_path), form=[str])
     assert texts == ["one", "café", "\udce9"]
     assert choose(str(link), str(tmp_path), {}).prefix == prefix != str(env.prefix)
 
@@ -129,10 +180,32 @@ def test_a_link_to_an_interpreter_is_asked_and_noise_is_ignored(env: Env, tmp_pa
 def test_a_folder_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str) -> None:
     of_folder = {"--target": for_target, "--source": for_source}[option]
     monkeypatch.chdir(tmp_path)
-    assert of_folder(".") == (None, str(tmp_path), option, str(tmp_path / ".unhang"))
+    assert of_folder(".") == (None, str(tmp_path), option)
     (tmp_path / "file").write_text("")
     for name in ("file", "gone"):
         with pytest.raises(UnhangError) as caught:
             of_folder(name)
         assert (caught.value.code, caught.value.path) == ("not-a-folder", str(tmp_path / name))
         assert option in caught.value.message
+    (tmp_path / "x y.whl").write_text("")
+    with pytest.raises(UnhangError) as caught:
+        of_folder("x y.whl")
+    assert caught.value.hint == f"to patch a wheel: unhang wheel '{tmp_path}/x y.whl' -o DIR"
+    (tmp_path / "pyvenv.cfg").write_text("")
+    ran = cli.unhang("check", option, tmp_path)
+    assert (ran.code, f"; {tmp_path} is an environment: name it with --python {tmp_path}\n" in ran.err) == (2, True)
+
+
+@pytest.mark.parametrize("mode", [0o000, 0o644, 0o311])
+def test_a_folder_that_the_user_cannot_read(tmp_path: Path, mode: int) -> None:
+    (tmp_path / "closed").mkdir(mode=mode)
+    user = os.geteuid()
+    if user == 0:
+        os.seteuid(65534)
+    try:
+        with pytest.raises(UnhangError) as caught:
+            for_target(str(tmp_path / "closed"))
+    finally:
+        os.seteuid(user)
+    assert (caught.value.code, caught.value.path) == ("unreadable", str(tmp_path / "closed"))
+    assert caught.value.message == "the folder that --target names cannot be read: Permission denied"

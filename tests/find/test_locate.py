@@ -32,7 +32,7 @@ def test_a_script_that_is_not_there(env: Env) -> None:
 
 
 def test_what_an_uninstall_leaves_behind(env: Env) -> None:
-    assert agree(env)[1:] == ((), ())
+    assert agree(env)[1:4] == ((), (), ())
     make.write(env.site, {"megatron/core/__pycache__/x.pyc": "", "megatron/core/datasets/helpers_cpp.so": ""})
     assert agree(env).installations == ()
 
@@ -161,6 +161,44 @@ def test_a_linked_package(env: Env, tmp_path: Path) -> None:
     (verl,) = agree(env).installations
     assert (verl.root, verl.package_dir) == (str(env.site), str(tmp_path / "checkout" / "verl"))
     assert (verl.kind, verl.record) == ("source", None)
+
+
+@pytest.mark.parametrize(
+    ("link", "to", "real_root"),
+    [
+        ("path/verl", "checkout/verl", "checkout"),
+        ("path/verl", "other/verl-0.7.1", "other"),  # a link to a package of another name
+        ("path", "checkout", "checkout"),  # a link above the package
+    ],
+)
+def test_the_real_root_holds_the_files(
+    env: Env, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, link: str, to: str, real_root: str
+) -> None:
+    made = make.verl(tmp_path / "made")
+    for path in to, link:
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+    (made if link == "path" else made / "verl").rename(tmp_path / to)
+    (tmp_path / link).symlink_to(tmp_path / to)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "path"))
+    found = agree(env)
+    (verl,) = found.installations
+    assert (verl.root, verl.real_root) == (str(tmp_path / "path"), str(tmp_path / real_root))
+    assert found.roots == (verl.real_root,)
+
+
+def test_the_roots_of_a_search_are_those_of_installations_and_those_on_the_path_with_state(
+    env: Env, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("left", "other/.unhang", "site"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "left" / ".unhang").symlink_to("gone")  # what is wrong with it is not for the search to say
+    (tmp_path / "link").symlink_to(tmp_path / "other")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(str(tmp_path / name) for name in ("left", "link", "site", "no")))
+    make.tree(env.site)
+    assert agree(env).roots == tuple(sorted([str(env.site), f"{tmp_path}/left", f"{tmp_path}/other"]))
+    for of_folder in (for_target, for_source):
+        assert search(of_folder(f"{tmp_path}/link"), cwd="/").roots == (f"{tmp_path}/other",)
+        assert search(of_folder(f"{tmp_path}/site"), cwd="/").roots == ()
 
 
 @pytest.mark.parametrize("first", ["link", "checkout"])

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from support import cli
 from support import environments as make
 from unhang.find.environment import for_target
 from unhang.find.locate import search
@@ -30,6 +31,26 @@ def leftover(site: Path, folder: str, rows: str) -> str:
 def test_a_version_that_the_source_does_not_state(tmp_path: Path, text: str) -> None:
     make.write(make.tree(tmp_path), {"megatron/core/package_info.py": text})
     assert versions(tmp_path) == [None, None]
+
+
+@pytest.mark.parametrize(
+    "text", ["0.7.1\n::error::X", "\x1b[31m0.7.1", "0.7.1|<b>`x`", "../../../etc", "[0.7](https://x)", "0.7.1\udce9 "]
+)
+def test_what_cannot_be_a_version_is_none_and_reaches_no_output_as_it_stands(tmp_path: Path, text: str) -> None:
+    package = cli.unpack_targets(tmp_path, ("verl", "0.7.1")) / "verl"
+    (package / "version" / "version").write_text(text, errors="surrogateescape")
+    assert versions(tmp_path) == [None]
+    for output_format in "text", "github", "json":
+        ran = cli.unhang("check", "--target", tmp_path, "--output-format", output_format)
+        assert ran.code == 1, ran
+        printed = ran.out + ran.err
+        assert printed.count("as its version, which cannot be one: it counts as none") == 1
+        assert "\x1b" not in printed
+        assert "\n::error::X" not in printed
+    make.write(
+        make.tree(tmp_path / "tree"), {"megatron/core/package_info.py": "MAJOR=0\nMINOR=1\nPATCH=2\nPRE_RELEASE='|x'"}
+    )
+    assert versions(tmp_path / "tree") == [None, None]
 
 
 def test_a_version_in_another_notation(tmp_path: Path) -> None:

@@ -85,9 +85,18 @@ def test_a_working_directory_that_is_on_the_path(env: Env, tmp_path: Path, monke
     assert len(agree(env, cwd=checkout).warnings) == 1
     assert agree(env, cwd=checkout, script=checkout / "run.py").warnings == ()
     elsewhere = make.write(tmp_path / "elsewhere", {"run.py": ""}) / "run.py"
-    assert agree(env, cwd=checkout, script=elsewhere)[1:] == ((), ())  # then the working directory is not on the path
+    found = agree(env, cwd=checkout, script=elsewhere)  # then the working directory is not on the path
+    assert (found.installations, found.warnings) == ((), ())
     monkeypatch.setenv("PYTHONPATH", str(checkout))
     assert agree(env, cwd=checkout).warnings == ()
+
+
+def test_the_state_of_an_unhang_from_before_the_first_release(env: Env) -> None:
+    make.write(env.prefix, {"share/unhang/receipt.json": "{}"})
+    assert warning(env.search()) == (
+        f"{env.prefix}/share/unhang is from an unhang before its first release: "
+        "reinstall what it patched, then delete that folder"
+    )
 
 
 def test_packages_in_archives(env: Env, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import pytest
 
 from support import environments as make
 from support.environments import Env, agree
+from unhang.find.locate import ask_probe
 
 
 def test_nothing_is_imported_or_written(env: Env, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,7 +48,7 @@ def test_a_finder_without_the_parent(env: Env) -> None:
         """
     pth = "import sys, only; sys.meta_path.append(only.Finder())\n"
     make.write(env.site, {"elsewhere/__init__.py": "", "only.py": finder, "only.pth": pth})
-    assert agree(env)[1:] == ((), ())
+    assert agree(env)[1:4] == ((), (), ())
 
 
 def test_a_finder_that_import_does_not_reach_may_raise(env: Env) -> None:
@@ -69,6 +71,56 @@ def test_our_own_entry_on_the_path_is_dropped(env: Env, tmp_path: Path, monkeypa
         monkeypatch.setenv("PYTHONPATH", str(decoy))  # with -P, Python adds no entry of its own
         (verl,) = json.loads(env.run("-P", "-m", "runner", cwd=decoy))[1]
         assert verl[0] == "verl"
+
+
+def of_a_job(python: str, cwd: Path) -> list[list[str]]:
+    """Return what the probe computes for an isolated interpreter: the path of a job, and what was not run."""
+    return list(ask_probe(python, "answer = job_path('')", cwd=str(cwd), form=([str], [str])))
+
+
+@pytest.mark.parametrize("kind", ["base", "venv", "venv with the system's"])
+@pytest.mark.parametrize("version", [f"3.{minor}" for minor in range(8, 15)])
+def test_the_path_of_a_job_is_computed_as_python_has_it(
+    version: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    python = getattr(sys, "_base_executable", None) if sys.version.startswith(version + ".") else interpreter(version)
+    if python is None:
+        pytest.skip(f"no Python {version} on this machine")
+    if kind != "base":
+        system = ["--system-site-packages"] if "system" in kind else []
+        make.run(python, "-m", "venv", "--without-pip", *system, "env", cwd=tmp_path)
+        python = f"{tmp_path}/env/bin/python"
+        (site,) = tmp_path.glob("env/lib/python*/site-packages")
+        make.write(site, {"z.pth": f"{tmp_path}/path\n"})
+    entries = [str(tmp_path / "path"), "relative/../x", "", f"{tmp_path}/gone"]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(entries))
+    monkeypatch.setenv("PYTHONUSERBASE", str(tmp_path / "user"))
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    monkeypatch.delenv("PYTHONNOUSERSITE", raising=False)
+    user = Path(make.run(python, "-c", "import site; print(site.getusersitepackages())", cwd=tmp_path).strip())
+    lines = ("# comment", "", f"{tmp_path}/one", "import sys", "below  ", f"{tmp_path}/missing", f"{tmp_path}/path")
+    files = {"b.pth": "\n".join([*lines, site_of(python)]), "a.pth": f"{tmp_path}/two", "c.txt": f"{tmp_path}/three"}
+    make.write(user, {**files, "distutils-precedence.pth": "import os"})
+    for folder in tmp_path / "one", tmp_path / "two", tmp_path / "path", user / "below":
+        folder.mkdir()
+
+    def truth() -> list[str]:
+        shown = make.run(python, "-c", "import json, sys; print(json.dumps(sys.path[1:]))", cwd=tmp_path)
+        return list(json.loads(shown))  # without what -c adds
+
+    path, not_run = of_a_job(python, tmp_path)
+    assert path == truth()
+    assert (str(user) in path) == (kind != "venv")
+    assert not_run == ([f"{user}/b.pth"] if kind != "venv" else [])
+    monkeypatch.setenv("PYTHONNOUSERSITE", "1")
+    monkeypatch.setenv("PYTHONPATH", "")
+    path, not_run = of_a_job(python, tmp_path)
+    assert (path, not_run) == (truth(), [])
+
+
+def site_of(python: str) -> str:
+    """Return the last site-packages of an interpreter."""
+    return make.run(python, "-c", "import site; print(site.getsitepackages()[-1])", cwd=Path("/")).strip()
 
 
 def interpreter(version: str) -> str | None:

@@ -46,104 +46,88 @@ class Endless(BaseException):
     """A function does not end. It is no Exception, because the harness takes those for what the function raised."""
 
 
+KINDS, VERDICTS, WRITTEN = "of functions that were", "verdicts", "written under --unverified"
+JUDGED, BY_FIX, BESIDES = "end states judged by running", "of these, by fix", "besides"
+
+
 class Tally:
     """Counts of what was tried, and of the results."""
 
     def __init__(self) -> None:
-        self.tried, self.written, self.fix_judged = Counter[str](), Counter[str](), Counter[str]()
-        self.kinds, self.verdicts, self.judged = Counter[str](), Counter[str](), Counter[str]()
-        self.count, self.violations = Counter[str](), list[str]()
-        self._seen: set[bytes] = set()
+        self.counts = Counter[tuple[str, str]]()
+        self.seen: set[bytes] = set()
+        """The digests of the distinct mutants."""
+        self.violations: list[str] = []
 
-    def is_new(self, base: Base, data: bytes) -> bool:
-        """Return whether this mutant is new, and remember it."""
-        before = len(self._seen)
-        self._seen.add(self._key(base, data))
-        return len(self._seen) > before
+    def count(self, row: str, what: str) -> None:
+        self.counts[row, what] += 1
 
-    def forget(self, base: Base, data: bytes) -> None:
-        self._seen.discard(self._key(base, data))
-
-    @staticmethod
-    def _key(base: Base, data: bytes) -> bytes:
-        return hashlib.sha256(f"{base.source.target}".encode() + data).digest()
+    def total(self, row: str) -> int:
+        return sum(number for (name, _), number in self.counts.items() if name == row)
 
     def add(self, other: Tally) -> None:
-        for name, value in vars(other).items():
-            if name == "_seen":
-                self._seen |= value
-            elif isinstance(value, Counter):
-                getattr(self, name).update(value)
-            else:
-                self.violations += value
+        self.counts.update(other.counts)
+        self.seen |= other.seen
+        self.violations += other.violations
 
     def report(self) -> str:
         """Return the counts as text."""
-        rows = {
-            "mutations tried (distinct)": self.tried,
-            "of functions that were": self.kinds,
-            "verdicts": self.verdicts,
-            "written under --unverified": self.written,
-            "end states judged by running": self.judged,
-            "of these, by fix": self.fix_judged,
-            "besides": self.count,
-        }
-        lines = []
-        for name, counts in rows.items():
-            lines += [f"{name}: {sum(counts.values())}", *(f"    {counts[key]:6} {key}" for key in sorted(counts))]
+        lines = [f"mutations tried (distinct): {len(self.seen)}"]
+        for row in (KINDS, VERDICTS, WRITTEN, JUDGED, BY_FIX, BESIDES):
+            lines.append(f"{row}: {self.total(row)}")
+            lines += [f"    {number:6} {what}" for (name, what), number in sorted(self.counts.items()) if name == row]
         return "\n".join(lines)
 
 
 def examine(base: Base, steps: Sequence[Step], tally: Tally) -> None:
     """Make a mutant and check all invariants. Raises Violation."""
     data = mutate(base, steps)
-    if data == base.source.data or not tally.is_new(base, data):
-        tally.count["the same again"] += 1
+    digest = hashlib.sha256(f"{base.source.target}".encode() + data).digest()
+    if data == base.source.data or digest in tally.seen:
+        tally.count(BESIDES, "the same again")
         return
+    tally.seen.add(digest)
     try:
         _examine(base, data, tally)
     except Violation:
-        tally.forget(base, data)  # hypothesis repeats it
         raise
     except Exception as error:
-        tally.forget(base, data)
         raise _violation(f"unhang itself fails: {type(error).__name__}: {error}", base, data) from error
 
 
 def _examine(base: Base, data: bytes, tally: Tally) -> None:
-    tally.tried[base.source.target.fix] += 1
-    tally.kinds[base.kind] += 1
+    tally.count(KINDS, base.kind)
     finding = finding_of(base.source, data)
     verdict = finding.verdict.verdict
-    tally.verdicts[verdict] += 1
+    tally.count(VERDICTS, verdict)
     changed = dump(data, base.source.target)
     if changed is not None and changed == base.dump:
-        tally.count["AST unchanged"] += 1
+        tally.count(BESIDES, "AST unchanged")
         _demand(verdict == base.verdict, f"only white space has changed, but the verdict is {verdict}", base, data)
         return _examine_same(base, data, finding, tally)
-    tally.count["AST changed" if changed is not None else "no program"] += 1
+    tally.count(BESIDES, "AST changed" if changed is not None else "no program")
     if changed in listed(base.source.target):
-        tally.count["became another listed function"] += 1
+        tally.count(BESIDES, "became another listed function")
         return None
     if verdict in (NEEDED, APPLIED) and finding.seen.shape not in at_hand(base.source.target) and left_out():
-        tally.count["a listed function that only a clone has, not judged"] += 1
+        tally.count(BESIDES, "a listed function that only a clone has, not judged")
         return None
     _demand(verdict not in (NEEDED, APPLIED), f"a changed function is called {verdict}", base, data)
     if verdict == FIXED_UPSTREAM:
-        tally.count["called fixed upstream"] += 1
+        tally.count(BESIDES, "called fixed upstream")
         return _judge(base, data, data, "called fixed upstream", tally)
     made = plan([finding], {}, unverified=True)
     if not made.files:
         _demand(bool(made.blocked and made.blocked[0].reason), "refused without a reason", base, data)
-        tally.count["refused"] += 1
+        tally.count(BESIDES, "refused")
         if changed is not None and codemod(base.source.target).holds(sources.function_in(data, base.source.target)):
-            tally.count["refused, because our post-condition holds already"] += 1
+            tally.count(BESIDES, "refused, because our post-condition holds already")
             return _judge(base, data, data, "holds our post-condition", tally)
         return None
     (file,) = made.files
     _demand(file.before == data, "the bytes kept for a revert are not the original ones", base, data)
     _demand(file.after != data, "written, but nothing has changed", base, data)
-    tally.written[base.source.target.fix] += 1
+    tally.count(WRITTEN, base.source.target.fix)
     _examine_written(base, data, file.after, tally)
     return _judge(base, data, file.after, "written", tally)
 
@@ -155,10 +139,10 @@ def _examine_same(base: Base, data: bytes, finding: Finding, tally: Tally) -> No
     made = plan([finding], {})
     if not made.files:
         _demand(bool(made.blocked and made.blocked[0].reason), "refused without a reason", base, data)
-        tally.count["AST unchanged: refused for its layout"] += 1
+        tally.count(BESIDES, "AST unchanged: refused for its layout")
         return
     (file,) = made.files
-    tally.count["AST unchanged: rewritten"] += 1
+    tally.count(BESIDES, "AST unchanged: rewritten")
     same = dump(file.after, base.source.target) == dump_of(base.rewritten)
     _demand(same, "white space changed the rewrite", base, data, file.after)
     _examine_written(base, data, file.after, tally)
@@ -179,9 +163,9 @@ def _examine_written(base: Base, data: bytes, after: bytes, tally: Tally) -> Non
         _demand(same, f"the function's {part} changed", base, data, after)
     again = plan([finding_of(base.source, after)], {}, unverified=True)
     _demand(all(file.after == after for file in again.files), "a second pass changes it again", base, data, after)
-    if sum(tally.written.values()) % REAL_FILES == 1:
+    if tally.total(WRITTEN) % REAL_FILES == 1:
         _examine_revert(base, data, after)
-        tally.count["written to real files and reverted"] += 1
+        tally.count(BESIDES, "written to real files and reverted")
 
 
 def _examine_revert(base: Base, data: bytes, after: bytes) -> None:
@@ -212,13 +196,13 @@ def _judge(base: Base, data: bytes, after: bytes, what: str, tally: Tally) -> No
             wrongs, sound = judge_of(base).wrongs(Source(target, data), Source(target, after))
     except Endless:
         endstates.forget()
-        tally.count[f"{what}: does not end, not judged"] += 1
+        tally.count(BESIDES, f"{what}: does not end, not judged")
         return
     if wrongs and nowhere_bound(data, target) - nowhere_bound(base.source.data, target):
-        tally.count[f"{what}: raises for a name that the mutation left unbound"] += 1
+        tally.count(BESIDES, f"{what}: raises for a name that the mutation left unbound")
         return
-    tally.judged[f"{what}, " + ("sound" if sound else "broken by the mutation")] += 1
-    tally.fix_judged[target.fix] += 1
+    tally.count(JUDGED, f"{what}, " + ("sound" if sound else "broken by the mutation"))
+    tally.count(BY_FIX, target.fix)
     _demand(not wrongs, f"{what}, but the end state is wrong:\n  " + "\n  ".join(wrongs[:6]), base, data, after)
 
 

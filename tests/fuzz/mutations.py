@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 from unhang.shapes import shape
 
 UNIT = b"    "
+SIMPLE = (ast.Assign, ast.Expr, ast.AnnAssign, ast.Return, ast.Pass)
 Expression = TypeVar("Expression", bound=ast.expr)
 Chosen = TypeVar("Chosen")
 
@@ -412,21 +413,11 @@ def line_end(text: Text, choice: random.Random) -> bytes:
     return text.with_lines(row, row + 1, line + more + text.lines[row][len(line) :])
 
 
-def parentheses(text: Text, choice: random.Random) -> bytes:
-    """Add parentheses."""
-    node = text.one(choice, ast.Call, ast.Compare, ast.BoolOp, ast.Constant)
-    if node.lineno != node.end_lineno:
-        raise NothingToDo
-    start, end = text.offset(node.lineno, node.col_offset), text.offset(node.lineno, node.end_col_offset or 0)
-    return text.data[:start] + b"(" + text.data[start:end] + b")" + text.data[end:]
-
-
 def semicolon(text: Text, choice: random.Random) -> bytes:
     """Put two statements on one line."""
-    simple = (ast.Assign, ast.Expr, ast.AnnAssign, ast.Return, ast.Pass)
-    place = text.pick(choice, lambda place: isinstance(place.node, simple) and place.node is not place.block[-1])
+    place = text.pick(choice, lambda place: isinstance(place.node, SIMPLE) and place.node is not place.block[-1])
     other = text.place_of(place.block[place.block.index(place.node) + 1])
-    if not isinstance(other.node, simple) or text.lines[place.last - 1].count(b"#"):
+    if not isinstance(other.node, SIMPLE) or text.lines[place.last - 1].count(b"#"):
         raise NothingToDo
     joined = text.text(place).rstrip() + b"; " + text.text(other).lstrip()
     return text.with_lines(place.first, other.last, joined)
@@ -445,14 +436,14 @@ def one_line_block(text: Text, choice: random.Random) -> bytes:
     return text.with_lines(body.lineno - 2, body.lineno, header + b" " + text.lines[body.lineno - 1].lstrip())
 
 
-def spacing(text: Text, choice: random.Random) -> bytes:
-    """Change the white space around the sign of an assignment, or break the line after it."""
-    place = text.pick(choice, lambda place: isinstance(place.node, ast.Assign))
-    assert isinstance(place.node, ast.Assign)
-    start = text.offset(place.node.value.lineno, place.node.value.col_offset)
-    if not text.data[:start].endswith(b"= "):
-        raise NothingToDo  # perhaps in parentheses
-    return text.data[: start - 2] + choice.choice([b"   =   ", b"=", b"= \\\n        ", b" =\t"]) + text.data[start:]
+def respell(text: Text, choice: random.Random) -> bytes:
+    """Write a simple statement as ``ast.unparse`` does: other quotes, parentheses, white space and line breaks."""
+
+    def other(place: Place) -> bool:
+        return isinstance(place.node, SIMPLE) and ast.unparse(place.node).encode() != text.text(place).strip()
+
+    place = text.pick(choice, other)
+    return text.with_lines(place.first, place.last, place.indentation + ast.unparse(place.node).encode() + b"\n")
 
 
 def explode(text: Text, choice: random.Random) -> bytes:
@@ -465,15 +456,6 @@ def explode(text: Text, choice: random.Random) -> bytes:
     if not start.endswith(b"("):
         raise NothingToDo
     return start + b"\n            " + text.data[first : end - 1] + b",\n        )" + text.data[end:]
-
-
-def quotes(text: Text, choice: random.Random) -> bytes:
-    """Change the quotes around a string."""
-    node = text.one(choice, ast.Constant)
-    if not isinstance(node.value, str) or not node.value.isidentifier():
-        raise NothingToDo
-    spelling = choice.choice([f"'{node.value}'", f'"{node.value}"', f"'''{node.value}'''", f"r'{node.value}'"])
-    return text.with_node(node, spelling)
 
 
 def docstring(text: Text, choice: random.Random) -> bytes:
@@ -523,8 +505,8 @@ CHANGING: tuple[Operator, ...] = (
     *(parameters, decorate),
 )
 FORMATTING: tuple[Operator, ...] = (
-    *(line_above, line_end, fewer_lines, parentheses, semicolon, one_line_block, spacing, explode, quotes),
-    *(docstring, reindent, line_ends, around),
+    *(line_above, line_end, fewer_lines, semicolon, one_line_block, respell, explode, docstring, reindent),
+    *(line_ends, around),
 )
 NAMED = {operator.__name__: operator for operator in (*CHANGING, *FORMATTING)}
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import html
 import importlib.util
 import os
 import re
-import shutil
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -54,21 +55,64 @@ def job(tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.M
     return Job(tmp_path, capfd, monkeypatch)
 
 
-def hijack(workspace: Path) -> Path:
-    """Write modules into a workspace that would make every step of the action succeed."""
-    for name in "unhang", "pip":
-        (workspace / f"{name}.py").write_text("import sys; print('{}'); sys.exit(0)\n")
-    return workspace
+def hijack(workspace: Path) -> dict[str, str]:
+    """Write what would make every step of the action succeed into a workspace; return the variables of such a job."""
+    for name in "unhang", "pip", "json", "sitecustomize", "usercustomize", "venv", "subprocess":
+        (workspace / f"{name}.py").write_text("import os; print('hijacked', __file__, flush=True); os._exit(0)\n")
+    commands = workspace / ".venv" / "bin"
+    commands.mkdir(parents=True)
+    (workspace / ".venv" / "pyvenv.cfg").write_text("")
+    for name in "python", "python3", "git", "unhang":
+        (commands / name).write_text(f"#!/bin/sh\necho hijacked {name}\n")
+        (commands / name).chmod(0o755)
+    (workspace / ".git").mkdir()
+    (workspace / ".git" / "config").write_text("[core]\n\tfsmonitor = echo hijacked\n")
+    path = os.pathsep.join([str(commands), "", ".", str(Path(sys.executable).parent), os.environ["PATH"]])
+    return {"GITHUB_WORKSPACE": str(workspace), "PYTHONPATH": str(workspace), "PATH": path}
 
 
-def test_a_needed_fix_is_annotated_and_in_the_summary_and_fails(
-    job: Job, site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(hijack(tmp_path))  # modules in the workspace are not imported
+def start(action: Path, workspace: Path, env: dict[str, str]) -> cli.Ran:
+    """Run the script of action.yml as a runner does."""
+    text = textwrap.dedent((ACTION / "action.yml").read_text().partition("run: |\n")[2].partition("      env:\n")[0])
+    (workspace.parent / "step.sh").write_text(text)
+    command = ["bash", "--noprofile", "--norc", "-eo", "pipefail", str(workspace.parent / "step.sh")]
+    inputs = {f"UNHANG_{name.upper()}": "" for name in INPUTS}
+    environ = {**os.environ, **inputs, **env, "GITHUB_ACTION_PATH": str(action)}
+    done = subprocess.run(command, capture_output=True, text=True, cwd=workspace, env=environ, check=False)
+    return cli.Ran(done.returncode, done.stdout, done.stderr)
+
+
+@pytest.mark.parametrize("place", ["source", "target", "python", ""])
+def test_a_gate_fails_whatever_the_workspace_holds(place: str, tmp_path: Path) -> None:
+    """A pull request may write everything in it."""
+    workspace = cli.unpack_targets(tmp_path / "workspace", ("verl", "0.7.1"))
+    env = hijack(workspace)
+    (tmp_path / "action").mkdir()
+    (tmp_path / "action" / "run.py").write_text(
+        "import importlib.util as util, sys\n"
+        f"spec = util.spec_from_file_location('action', {str(ACTION / 'run.py')!r})\n"
+        "action = util.module_from_spec(spec)\n"
+        "spec.loader.exec_module(action)\n"
+        f"action._install = lambda version, folder: {sys.executable!r}\n"
+        "sys.exit(action.main())\n"
+    )
+    named = {"source": ".", "target": str(workspace), "python": sys.executable}
+    inputs = {"UNHANG_COMMAND": "check", "UNHANG_REQUIRE": "mtp-cp-deadlock"}
+    inputs |= {f"UNHANG_{place.upper()}": named[place]} if place else {}
+    ran = start(tmp_path / "action", workspace, {**env, **inputs})
+    assert "hijacked" not in ran.out + ran.err, ran
+    if place:
+        assert (ran.code, "title=unhang mtp-cp-deadlock::needed" in ran.out) == (1, True), ran
+    else:
+        assert ran.code == 2, ran
+        assert f"the job's `python` is in the workspace: give it as python if you trust it: {workspace}" in ran.out
+
+
+def test_a_needed_fix_is_annotated_and_in_the_summary_and_fails(job: Job, site: Path) -> None:
     ran = job.run(target=site, require="mtp-cp-deadlock")
     assert ran.code == 1
     assert f"::error file={site / ENGINE},title=unhang mtp-cp-deadlock::needed" in ran.out
-    row = "| verl | 0.7.1 | `mtp-cp-deadlock` | needed | MegatronEngine.forward_backward_batch |"
+    row = "| verl | 0.7.1 | `mtp-cp-deadlock` | needed | MegatronEngine.forward&#95;backward&#95;batch |"
     assert row in job.summary.read_text()
     digest = cli.unhang("check", "--target", site, "--output-format", "json").json["digest"]
     assert job.output.read_text() == f"digest={digest}\nexit-code=1\n"
@@ -87,7 +131,7 @@ def test_diff_fails_until_apply_and_then_an_unexpected_digest_does(job: Job, sit
 
 def test_an_error_is_in_the_summary(job: Job, tmp_path: Path) -> None:
     assert job.run(target=tmp_path / "nowhere").code == 2
-    assert "not-a-folder: what --target names does not exist" in job.summary.read_text()
+    assert "not-a-folder&#58; what --target names does not exist" in job.summary.read_text()
     assert job.output.read_text() == "digest=\nexit-code=2\n"
 
 
@@ -108,19 +152,30 @@ def test_wrong_inputs_are_reported_before_anything_is_installed(
     assert (ran.code, why in ran.out) == (2, True)
 
 
-def test_inputs_become_arguments_and_never_shell_code(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_inputs_become_arguments_and_never_shell_code() -> None:
     inputs = {**dict.fromkeys(INPUTS, ""), "command": "check", "target": "a b; rm -rf /", "fix": "x y", "require": "z"}
-    assert action.command_line(inputs) == [
-        "check", "--target", "a b; rm -rf /", "--fix", "x", "--fix", "y", "--require", "z", "--output-format", "github",
+    assert action.command_line(inputs, {}) == [
+        "check", "--target=a b; rm -rf /", "--fix=x", "--fix=y", "--require=z", "--output-format", "github",
     ]  # fmt: skip
-    monkeypatch.setenv("PATH", os.path.dirname(sys.executable))
-    assert action.where(dict.fromkeys(INPUTS, "")) == ["--python", shutil.which("python")], "the Python of the job"
+    job = {"PATH": os.path.dirname(sys.executable), "GITHUB_WORKSPACE": "/workspace"}
+    found = action.where(dict.fromkeys(INPUTS, ""), job)
+    assert found == [f"--python={os.path.dirname(sys.executable)}/python"], "the Python of the job"
 
 
 def test_the_summary_s_table_escapes_its_cells() -> None:
-    row = dict.fromkeys(("upstream", "version", "fix", "verdict", "function"), "x")
-    text = action.summary({"digest": "d", "results": [{**row, "detail": "a | b\n<script>"}]}, "check", 0)
-    assert "| a \\| b &lt;script> |" in text
+    columns = ("upstream", "version", "fix", "verdict", "function", "detail")
+    row = dict.fromkeys(columns, "x")
+    hostile = "a | b\n| <b>`c` [d](https://e) ![f](g) **h** &lt; www.i @j #1"
+    for field in "version", "detail", "function":
+        text = action.summary({"digest": "d", "results": [{**row, field: hostile}]}, "check", 0)
+        (line,) = text.splitlines()[4:-2]
+        assert line.count("|") == 7
+        cell = line.removesuffix(" |").removeprefix("| ").split(" | ")[columns.index(field)]
+        assert html.unescape(cell) == hostile
+        assert not re.search(r"[][<>`*!/:@|]|www\.|&[^#]", cell)
+    error = action.summary({"error": {"code": "io", "message": hostile}}, "check", 2)
+    assert not re.search(r"[][<>`*!/@]", error)
+    assert "gave no report" in action.summary({}, "check", 2)
 
 
 def test_every_input_reaches_the_script() -> None:
@@ -129,7 +184,6 @@ def test_every_input_reaches_the_script() -> None:
     assert {name.replace("-", "_") for name in declared} == set(INPUTS)
     for name in declared:
         assert f"UNHANG_{name.replace('-', '_').upper()}: ${{{{ inputs.{name} }}}}" in text
-    assert re.findall(r"run: (.*)", text) == ['python3 "$GITHUB_ACTION_PATH/run.py"']
 
 
 @pytest.mark.parametrize(("version", "requirement"), [("", str(REPOSITORY)), ("1.2", "unhang==1.2")])
@@ -138,7 +192,7 @@ def test_unhang_is_installed_into_an_environment_of_its_own(
 ) -> None:
     commands: list[list[str]] = []
     monkeypatch.setattr(action.venv, "create", lambda folder, **options: commands.append([str(folder)]))
-    monkeypatch.setattr(action.subprocess, "run", lambda command, check: commands.append(command))
+    monkeypatch.setattr(action.subprocess, "run", lambda command, **options: commands.append(command))
     python = action._install(version, tmp_path)
     assert (commands[0], python) == ([str(tmp_path)], tmp_path / "bin" / "python")
     assert commands[1][:4] == [str(python), "-I", "-m", "pip"]
@@ -147,11 +201,13 @@ def test_unhang_is_installed_into_an_environment_of_its_own(
 
 @pytest.mark.slow
 def test_by_default_the_unhang_of_the_action_is_installed(site: Path, tmp_path: Path) -> None:
+    (tmp_path / "workspace").mkdir()
     env = {"UNHANG_COMMAND": "check", "UNHANG_TARGET": str(site), "RUNNER_TEMP": str(tmp_path)}
+    env |= hijack(tmp_path / "workspace")
     if subprocess.run([sys.executable, "-m", "ensurepip", "--version"], capture_output=True, check=False).returncode:
         pytest.skip("this Python has no ensurepip, so the action cannot create its environment")
-    (tmp_path / "workspace").mkdir()
-    ran = cli.python(ACTION / "run.py", env=env, cwd=hijack(tmp_path / "workspace"))
+    ran = start(ACTION, tmp_path / "workspace", env)
+    assert "hijacked" not in ran.out
     assert (ran.code, "title=unhang mtp-cp-deadlock::needed" in ran.out) == (1, True), ran.err
     python = str(tmp_path / "unhang-action" / "bin" / "python")
     where = [python, "-c", "import unhang; print(unhang.__file__)"]

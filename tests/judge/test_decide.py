@@ -139,11 +139,14 @@ def test_our_rewrite_in_a_file_that_no_release_has_was_edited_since() -> None:
 # -- an unknown shape -------------------------------------------------------------------------------------------------
 
 
-def test_what_was_rewritten_with_unverified_is_applied() -> None:
+def test_what_the_receipt_says_was_rewritten_has_drifted_as_unverified() -> None:
+    """A receipt is no evidence: a checkout may bring one."""
     seen = seen_in(gates.gated(EDITED))
     past = Past(seen.sha256, seen.shape or "")
-    assert verdict_on(seen, past=past) == Verdict("applied", detail="rewritten with --unverified")
-    assert verdict_on(seen, past=past._replace(after="another")).verdict == "drifted"
+    verdict = verdict_on(seen, past=past)
+    assert verdict[:3] == ("drifted", "unverified", "rewritten with --unverified, as the receipt says")
+    assert verdict.hint == "compare it with `unhang explain gate`, or take it back: `unhang revert --fix gate`"
+    assert verdict_on(seen, past=past._replace(after="another")).code == "unknown-shape"
 
 
 def test_an_unlisted_shape_with_upstreams_fix_in_it_is_fixed() -> None:
@@ -152,10 +155,11 @@ def test_an_unlisted_shape_with_upstreams_fix_in_it_is_fixed() -> None:
     assert "post-condition holds" in verdict.detail
 
 
-UNVERIFIED = "to rewrite it anyway: unhang apply --unverified --fix gate"
-BY_HAND = "reinstall the package, or change it by hand: unhang explain gate"
-KEEP = "reinstall the package and run `unhang apply`, or keep your edit: unhang explain gate"
+UNVERIFIED = "to rewrite it anyway: `unhang apply --unverified --fix gate`"
+BY_HAND = "reinstall the package, or change it by hand: `unhang explain gate`"
+KEEP = "reinstall the package and run `unhang apply`, or keep your edit: `unhang explain gate`"
 IN_PLACE = "our rewrite is in it (its post-condition holds)"
+MATCH = "the rewrite's anchors match exactly once each"
 ONCE = "expected once: start())"
 NO_ANCHOR = "the rewrite's anchor is missing or not unique"
 
@@ -163,7 +167,8 @@ NO_ANCHOR = "the rewrite's anchor is missing or not unique"
 @pytest.mark.parametrize(
     ("code", "tried", "hint"),
     [
-        (EDITED, "the rewrite's anchors match exactly once each", UNVERIFIED),
+        (EDITED, MATCH, UNVERIFIED),
+        (EDITED.replace("start, wait", "start"), f"{MATCH}, but the file does not define or import wait", BY_HAND),
         (EDITED.replace("start()", "1", 1), f"{NO_ANCHOR} (not found: start())", BY_HAND),
         (EDITED.replace("start()", "start()\n    start()", 1), f"{NO_ANCHOR} (found 2 times, {ONCE}", BY_HAND),
         (EDITED.replace("def run", "@cached\ndef run"), f"{NO_ANCHOR} (not found: run without decorators)", BY_HAND),

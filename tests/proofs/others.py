@@ -7,13 +7,12 @@ import os
 import re
 from collections.abc import Callable
 from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
-from git import GitError, Repo
+from git import GitError
 
-from support import wheels
-from unhang.compat import upstreams
+from support import sources, wheels
 from unhang.compat.sweep import as_written as pull_request
 
 
@@ -68,7 +67,7 @@ def as_written(fix: str) -> Callable[[bytes, bytes], bytes]:
     """Apply the fix's pull request, from a clone of its upstream, to the untouched file."""
 
     def change(before: bytes, after: bytes) -> bytes:
-        data = pull_request.applied(_diff(fix), before)
+        data = pull_request.applied(sources.pull_request_diff(fix), before)
         assert data is not None, "the pull request does not apply"
         return data
 
@@ -77,7 +76,7 @@ def as_written(fix: str) -> Callable[[bytes, bytes], bytes]:
 
 def need_pull_request(fix: str) -> None:
     """Skip the test where no clone is named; fail it, in one line, where the clone cannot be read."""
-    wheels.clone(_item(fix)["upstream"])
+    wheels.clone(sources.pull_request(fix)["upstream"])
     if why := unreadable(fix):
         pytest.fail(why, pytrace=False)
 
@@ -85,30 +84,17 @@ def need_pull_request(fix: str) -> None:
 @cache
 def unreadable(fix: str) -> str:
     """Return why the pull request of a fix cannot be read from a clone; empty where it can."""
-    variable = wheels.CLONES[_item(fix)["upstream"]]
+    item = sources.pull_request(fix)
+    variable = wheels.CLONES[item["upstream"]]
     path = os.environ.get(variable)
     if not path:
         return f"{variable} names no clone"
     try:
-        _diff(fix)
+        sources.pull_request_diff(fix)
     except (GitError, OSError) as error:  # also for a bare clone without a config file, which GitPython cannot read
         lines = str(getattr(error, "stderr", "") or error).strip().splitlines()
-        return f"{variable}={path} gives no {_item(fix)['ref']}: {lines[-1] if lines else type(error).__name__}"
+        return f"{variable}={path} gives no {item['ref']}: {lines[-1] if lines else type(error).__name__}"
     return ""
-
-
-@cache
-def _diff(fix: str) -> str:
-    """Return the change that the pull request of a fix makes to the target. Raises GitError, and OSError."""
-    item = _item(fix)
-    with Repo(os.environ[wheels.CLONES[item["upstream"]]]) as repo:
-        return pull_request.hunks(repo, item["ref"], item["file"], item["function"])
-
-
-def _item(fix: str) -> dict[str, Any]:
-    """Return where the pull request of a fix is."""
-    (item,) = (item for item in upstreams.load()["as-written"] if item["fix"] == fix)
-    return dict(item)
 
 
 AS_WRITTEN = "pull request as written"

@@ -9,7 +9,7 @@ import pytest
 from unhang import __version__
 from unhang.prove import answers
 from unhang.prove.cases import BROKEN, DIFFERS, HUNG, PASSED, Case, Outcome, Topology
-from unhang.records import Environment
+from unhang.records import Environment, Request
 
 REDUCE = "reduce_loss_in_tracker"
 LINE = answers.Line("verl", "0.7.1", "/", "mtp-cp-deadlock", "needed", "unknown", "")
@@ -20,9 +20,14 @@ FINE, STUCK = Outcome(PASSED, "all is well", 0.2), Outcome(HUNG, f"in {REDUCE}",
 NOT_RUN = Outcome(BROKEN, "a traceback\nValueError: 7")
 
 
+ASKED = Request(python="/bin/python", target="a site", chosen=(("--skip", "expert-dp-warmup"), ("--upstream", "verl")))
+
+
 def report(line: answers.Line, topology: Topology | None = None) -> answers.Report:
     place = Environment(None, "/site", "--target")
-    return answers.Report(place, "/bin/python", {"python": "3.12.0", "torch": "2.0"}, topology, [line], ["a warning"])
+    return answers.Report(
+        place, "/bin/python", {"python": "3.12.0", "torch": "2.0"}, topology, [line], ["a warning"], ASKED
+    )
 
 
 @pytest.mark.parametrize(
@@ -86,7 +91,10 @@ def test_the_text_shows_both_sides_and_the_next_command() -> None:
     assert f"untouched (installed) hung (1.5 s): in {REDUCE}\n" in shown
     assert "patched passed (0.2 s): all is well\n" in shown
     assert "run in /bin/python: Python 3.12.0, torch 2.0, CPU only" in shown
-    assert shown.endswith("\n1 proven; the installed source has the defect: unhang apply (mtp-cp-deadlock)")
+    assert shown.endswith(
+        "\n1 proven; the installed source has the defect; run: unhang apply --target 'a site' --upstream verl "
+        "--fix mtp-cp-deadlock"
+    )
     assert "\x1b" not in shown
     shown = answers.text(report(line._replace(verdict="applied")), colour=True)
     assert "patched (installed) passed" in shown

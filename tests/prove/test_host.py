@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from pathlib import Path
@@ -25,6 +26,27 @@ def test_an_interpreter_without_torch_or_that_dies_is_an_error(module: str, code
         host.ask(sys.executable, "mtp-cp-deadlock", [str(tmp_path)], {"untouched": ({}, ["any"])}, [CASE])
     assert caught.value.code == code
     assert ("none of it here" in caught.value.message) is (code == "no-torch")
+
+
+def test_it_says_which_case_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[object] = []
+
+    def run(python: str, question: bytes, folder: str, timeout_s: float) -> None:
+        for number in 1, 2, 3, 3:  # the child adds a byte for each case that has ended
+            assert callable(said[-1])
+            assert said[-1]() == f"mtp-cp-deadlock: case {number} of 3"
+            with open(json.loads(question)["done"], "ab") as file:
+                file.write(b".")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(host, "_run", run)
+    cases: dict[str, tuple[dict[str, bytes], list[str]]] = {
+        "untouched": ({}, ["any"]),
+        "patched": ({}, ["any", "other"]),
+    }
+    with pytest.raises(KeyboardInterrupt):
+        host.ask(sys.executable, "mtp-cp-deadlock", [], cases, [CASE], step=said.append)
+    assert said[1:] == [""]
 
 
 def test_a_proof_sees_no_gpu_and_writes_to_a_temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

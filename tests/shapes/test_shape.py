@@ -153,7 +153,7 @@ def ours(folder: Path, files: dict[str, list[str]]) -> dict[str, list[object]]:
     return digests(sys.executable, folder, files)[1]
 
 
-@pytest.mark.parametrize("minor", [10, 11, 12, 13])
+@pytest.mark.parametrize("minor", MINORS)
 def test_shapes_and_outlines_are_equal_on_every_python(
     minor: int, folder: Path, files: dict[str, list[str]], ours: dict[str, list[object]]
 ) -> None:

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from support import cli
+from support import environments as make
 from unhang.store import bytecode
 from unhang.store.lock import exclusive
 from unhang.store.transaction import FileChange, commit
@@ -113,6 +115,25 @@ def test_bytecode_below_a_prefix_is_deleted_too(source: Path, tmp_path: Path, mo
         rewrite(source, caches=caches)
         assert not path.exists()
         assert value(name) == "2"
+
+
+def test_a_job_with_a_prefix_runs_what_apply_wrote(tmp_path: Path) -> None:
+    """The interpreter is another one, isolated from the variable, and its environment is known by two names."""
+    env = make.make_env(tmp_path / "env")
+    cli.unpack_targets(env.site, ("verl", "0.7.1"))
+    (tmp_path / "link").symlink_to("env")
+    prefix = {"PYTHONPYCACHEPREFIX": "cache"}
+    source = f"{env.site.relative_to(env.prefix)}/verl/workers/engine/megatron/transformer_impl.py"
+    paths = []
+    for name in (tmp_path / "env" / source, tmp_path / "link" / source):
+        path = tmp_path / "cache" / str(name.parent).lstrip("/") / f"{name.stem}.{TAG}.pyc"
+        py_compile.compile(str(name), cfile=str(path), invalidation_mode=UNCHECKED)
+        paths.append(path)
+    stale = [path.read_bytes() for path in paths]
+    ran = cli.unhang("apply", "--python", tmp_path / "link", cwd=tmp_path, env=prefix)
+    assert ran.code == 0, ran
+    left = [path.read_bytes() if path.exists() else b"" for path in paths]
+    assert not {*left} & {*stale}
 
 
 @pytest.mark.parametrize("optimize", [0, 1, 2])

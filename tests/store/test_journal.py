@@ -47,6 +47,7 @@ def test_a_journal_reaches_nothing_through_a_link(tmp_path: Path) -> None:
         lambda j: {**j, "files": [{**j["files"][0], "path": "../one.py"}]},
         lambda j: {**j, "files": [{**j["files"][0], "path": "/etc/passwd"}]},
         lambda j: {**j, "files": [{**j["files"][0], "old": "xyz"}]},
+        lambda j: {**j, "files": [{**j["files"][0], "path": "\ud800"}]},
         lambda j: {**j, "files": [{**j["files"][0], "old": None, "new": None}]},
         lambda j: {**j, "files": [{"path": "x"}]},
         lambda j: {**j, "files": j["files"] * 2},

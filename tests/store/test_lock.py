@@ -82,6 +82,7 @@ def test_a_file_system_without_locks_is_reported_at_once(
         pass
     assert caught.value.code == "no-locks"
     assert str(tmp_path) in caught.value.message
+    assert list(tmp_path.iterdir()) == [], "no lock is left"
     assert time.monotonic() - start < 5
 
 

@@ -71,7 +71,7 @@ def test_revert_refuses_without_force_and_keeps_a_copy_with_it(
     before = cli.tree(site)
     refused = cli.unhang("revert", "--target", site)
     assert refused.code == 1
-    assert f"revert --force`, which keeps your version as {site / KEPT}" in refused.err
+    assert f"`unhang revert --target {site} --force`, which keeps your version as {site / KEPT}" in refused.err
     assert cli.tree(site) == before
 
     other = cli.unhang("revert", "--force", "--fix", "expert-dp-warmup", "--target", site)

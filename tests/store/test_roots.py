@@ -14,6 +14,10 @@ from unhang.store.lock import exclusive
 from unhang.store.roots import locked, tidy
 
 
+def _fail(error: Exception) -> None:
+    raise error
+
+
 def test_a_root_that_fails_stops_no_other(tmp_path: Path) -> None:
     (tmp_path / "bad").mkdir()
     (tmp_path / "bad" / ".unhang").write_text("a file")
@@ -23,15 +27,22 @@ def test_a_root_that_fails_stops_no_other(tmp_path: Path) -> None:
         assert ["finished" in sentence for sentence in held.recovered] == [True]
         assert (tmp_path / "good" / ".unhang" / "lock").exists()
         with held.failing(str(tmp_path / "good")):
-            raise UnhangError("disk-full", "no space")
-    assert [error.code for error in held.failed.values()] == ["bad-state", "disk-full"]
+            _fail(UnhangError("disk-full", "no space"))
+        with held.failing("/another"):
+            _fail(KeyError("a bug, in one root"))
+    assert [error.code for error in held.failed.values()] == ["bad-state", "disk-full", "internal"]
     assert case.look() == case.new
     assert not (tmp_path / "good" / ".unhang" / "lock").exists()
 
 
 def test_locks_are_taken_in_the_order_of_the_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     taken, real = [], lock._acquire
-    monkeypatch.setattr(lock, "_acquire", lambda path, *rest: taken.append(path) or real(path, *rest))
+
+    def acquire(path: str, timeout: float, hidden: bool) -> int:
+        taken.append(path)
+        return real(path, timeout, hidden)
+
+    monkeypatch.setattr(lock, "_acquire", acquire)
     roots = [tmp_path / name for name in ("b", "a", "c")]
     for root in roots:
         root.mkdir()

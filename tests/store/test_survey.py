@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from support import cli
+from support import cli, environments, gates
 from unhang.errors import UnhangError
 from unhang.records import Request
+from unhang.shapes import catalog
 from unhang.store import history, survey
 from unhang.store.state import READY
 
@@ -126,3 +127,33 @@ def test_diff_and_overlay_beside_a_run_that_keeps_writing(site: Path, tmp_path: 
     finally:
         writer.kill()
         writer.wait()
+
+
+EDITED = gates.ONE.replace("return x", "return x + 1")
+
+
+@pytest.mark.parametrize(
+    ("two", "broken", "why"),
+    [
+        (gates.TWO, "", None),
+        (gates.TWO.replace("    start()", "    begin()"), "", "the rewrite's anchor is missing or not unique"),
+        (gates.TWO, "post-condition", "the post-condition does not hold in the result"),
+        (gates.TWO, "libcst", "LibCST, which rewrites, cannot be loaded"),
+    ],
+)
+def test_no_command_is_suggested_that_would_be_refused(
+    two: str, broken: str, why: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gates.install(monkeypatch)
+    monkeypatch.setattr(catalog, "fix", {"gate": gates.GATE}.__getitem__)
+    gates.lay_out(environments.verl(tmp_path, "1.0"), {"verl/one.py": EDITED, "verl/two.py": two})
+    if broken == "post-condition":
+        monkeypatch.setattr(gates.Waits, "holds", lambda self, function: False)
+    elif broken:
+        monkeypatch.delattr("unhang.codemods.splice")
+        monkeypatch.setitem(sys.modules, "unhang.codemods.splice", None)
+    verdict = survey.survey(Request(target=str(tmp_path), fixes=("gate",))).findings[0].verdict
+    suggested = f"to rewrite it anyway: `unhang apply --target {tmp_path} --unverified --fix gate`"
+    by_hand = "reinstall the package, or change it by hand: `unhang explain gate`"
+    assert verdict.hint == (by_hand if why else suggested)
+    assert (f"match exactly once each, but {why}" in verdict.detail) is bool(why)

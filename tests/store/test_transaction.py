@@ -235,6 +235,27 @@ def test_failing_at_every_operation(in_memory: Path, error: BaseException, code:
     assert raised > number // 2
 
 
+@pytest.mark.parametrize("again", [OSError(errno.EIO, "broken"), KeyboardInterrupt()])
+def test_a_rollback_that_fails_says_that_a_journal_is_left(tmp_path: Path, again: BaseException) -> None:
+    case, errors = make_apply(tmp_path), [KeyboardInterrupt(), again]
+
+    def run(operation: Any, *arguments: Any, **options: Any) -> Any:
+        if operation is os.replace and (arguments[1].endswith("four.py") or len(errors) == 1):
+            raise errors.pop(0)
+        return operation(*arguments, **options)
+
+    disk.run = run
+    with (
+        exclusive(case.state),
+        pytest.raises(UnhangError, match=r"rolling back failed too .*a journal is left") as caught,
+    ):
+        commit(case.changes, state_dir=case.state)
+    disk.run = ORIGINAL
+    assert (caught.value.code, interrupted(case.state)) == ("interrupted", True)
+    assert finish(case)
+    assert case.look() in (case.old, case.new)
+
+
 def test_all_is_synced_before_the_first_replacement(tmp_path: Path) -> None:
     case = make_apply(tmp_path)
     log: list[tuple[str, str]] = []

@@ -20,8 +20,17 @@ from unhang.shapes import catalog
 # processes that `python` starts are measured: some tests check what a process imports, others fork a thousand children.
 _COVERAGE = {name: os.environ.pop(name) for name in ("COVERAGE_PROCESS_CONFIG",) if name in os.environ}
 os._exit = posix._exit
-# These could select another environment, or colour the output.
-_NEUTRAL = ("VIRTUAL_ENV", "CONDA_PREFIX", "NO_COLOR", "FORCE_COLOR", "PYTHONPATH")
+# These could select another environment or other fixes, or colour the output.
+_NEUTRAL = (
+    "VIRTUAL_ENV",
+    "CONDA_PREFIX",
+    "NO_COLOR",
+    "FORCE_COLOR",
+    "COLUMNS",
+    "PYTHONPATH",
+    "UNHANG_REQUIRE",
+    "UNHANG_SKIP",
+)
 
 
 class Ran(NamedTuple):
@@ -54,16 +63,21 @@ def python(
     timeout_s: float = 120,
 ) -> Ran:
     """Run this Python, which has the installed package."""
-    neutral = {name: value for name, value in os.environ.items() if name not in _NEUTRAL}
     done = subprocess.run(
         [sys.executable, *arguments],
         capture_output=True,
         cwd=cwd or "/",
-        env={**neutral, **_COVERAGE, **(env or {})},
+        env=environ(env),
         check=False,
         timeout=timeout_s,
     )
     return Ran(done.returncode, done.stdout.decode("latin-1"), done.stderr.decode("latin-1"))
+
+
+def environ(more: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return our environment variables without those that matter to the command, and with these."""
+    neutral = {name: value for name, value in os.environ.items() if name not in _NEUTRAL}
+    return {**neutral, **_COVERAGE, **(more or {})}
 
 
 def unpack(folder: Path, *releases: tuple[str, str]) -> Path:

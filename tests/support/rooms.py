@@ -22,7 +22,7 @@ LEVELS = (
     ("cli",),
     ("fleet",),
 )
-SHARED = ("__init__", "errors", "records", "local_version")
+SHARED = ("__init__", "errors", "records", "local_version", "suggest")
 """The modules at the top of the tool that every room may import."""
 
 

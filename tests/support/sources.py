@@ -236,15 +236,31 @@ def _show(target: Target, revision: str, path: str) -> bytes | None:
     return subprocess.run(command, capture_output=True, check=False).stdout or None
 
 
+def pull_request(fix: str) -> dict[str, Any]:
+    """Return where the pull request of a fix is."""
+    (item,) = (item for item in upstreams.load()["as-written"] if item["fix"] == fix)
+    return dict(item)
+
+
+@cache
+def pull_request_diff(fix: str) -> str:
+    """Return the change that the pull request of a fix makes to the target. Raises GitError, and OSError.
+
+    Skips the test where no clone is named.
+    """
+    item = pull_request(fix)
+    git = pytest.importorskip("git", reason="gitpython is needed to read a pull request")
+    with git.Repo(wheels.clone(item["upstream"])) as repo:
+        return as_written_change.hunks(repo, item["ref"], item["file"], item["function"])
+
+
 @cache
 def _pulls(fix: str) -> Mapping[str, Source]:
     """Apply the pull request of a fix as written to every shape of its target. Return the sources by new shape."""
-    (item,) = (item for item in upstreams.load()["as-written"] if item["fix"] == fix)
-    folder = wheels.clone(item["upstream"])
-    git = pytest.importorskip("git", reason="gitpython is needed to apply a pull request")
+    item = pull_request(fix)
     if shutil.which("patch") is None:
         pytest.skip("GNU patch is needed to apply a pull request")
-    diff = as_written_change.hunks(git.Repo(folder), item["ref"], item["file"], item["function"])
+    diff = pull_request_diff(fix)
     found: dict[str, Source] = {}
     rows = (row for row in _ROWS if (row["fix"], row["function"]) == (fix, item["function"]))
     for base in (base for row in rows for base in _bases(row)):

@@ -10,9 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
 import subprocess
-import sys
 import tempfile
 import zipfile
 from functools import cache, lru_cache
@@ -21,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from support import environments
 from support.checkout import COMPAT
 
 CLONES = {
@@ -91,24 +90,13 @@ def _pin(project: str, version: str) -> dict[str, Any]:
 
 def _download(project: str, pin: dict[str, Any], folder: Path) -> None:
     platforms = [word for platform in _PLATFORMS for word in ("--platform", platform)]
-    command = [_python_with_pip(), "-m", "pip", "--disable-pip-version-check", "download", "--quiet", "--no-deps"]
+    command = [environments.pip_python(), "-m", "pip", "download", "--disable-pip-version-check", "-q", "--no-deps"]
     command += ["--only-binary=:all:", "--python-version", pin["python"], *platforms, "--dest", str(folder)]
     done = subprocess.run(
         [*command, f"{project}=={pin['version']}"], capture_output=True, text=True, check=False, timeout=600
     )
     if done.returncode != 0:
         raise WheelError(f"pip could not download {pin['file']}:\n{done.stderr.strip()}")
-
-
-@lru_cache(maxsize=1)
-def _python_with_pip() -> str:
-    """Return an interpreter that has pip: this one, the one it was created from, or one on PATH."""
-    candidates = [sys.executable, getattr(sys, "_base_executable", ""), *map(shutil.which, ("python3", "python"))]
-    for candidate in filter(None, candidates):
-        done = subprocess.run([str(candidate), "-m", "pip", "--version"], capture_output=True, check=False)
-        if done.returncode == 0:
-            return str(candidate)
-    raise WheelError("no interpreter has pip, which downloads upstream's wheels: install pip")
 
 
 @lru_cache(maxsize=8)

@@ -1,9 +1,8 @@
-"""What the commands print for people on stderr, the last line of a check, and when stdout is coloured."""
+"""What the commands print for people on stderr, and the last line of a check."""
 
 from __future__ import annotations
 
 import os
-import sys
 from typing import cast
 
 import pytest
@@ -13,7 +12,7 @@ from unhang.errors import UnhangError
 from unhang.judge.decide import Verdict
 from unhang.judge.findings import Finding
 from unhang.judge.observe import Observation
-from unhang.records import Environment, Installation, Search
+from unhang.records import Environment, Installation, Request, Search
 from unhang.rewrite.plan import Blocked, FilePlan, Plan
 from unhang.shapes import catalog
 from unhang.store.apply import Applied
@@ -68,36 +67,28 @@ def test_warnings_are_in_the_text_and_in_json_but_on_stderr_only_for_text(
         assert ("look here" in out) is (output_format != "text")
 
 
-@pytest.mark.parametrize(
-    ("environment", "option"),
-    [
-        (SITE, " --target /site"),
-        (SITE._replace(found_by="--source"), " --source /site"),
-        (Environment("/venv/bin/python", "/venv", "--python"), " --python /venv/bin/python"),
-        (Environment("/venv/bin/python", "/venv", "$VIRTUAL_ENV"), ""),
-    ],
-)
-def test_a_suggested_command_names_the_same_environment(
-    environment: Environment, option: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    console.applied(environment, done(1))
-    assert stderr(capsys) == [f"patched 1 file; to undo: unhang revert{option}"]
-    assert console.summary([finding("needed")], environment).endswith(f"; run: unhang apply{option}")
+def test_the_next_command_and_the_undo_repeat_what_was_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    request = Request(script="ml/it.py", chosen=(("--skip", FIX.id),))
+    console.applied(request, done(1), ())
+    assert stderr(capsys) == [f"patched 1 file; to undo: unhang revert --script ml/it.py --skip {FIX.id}"]
+    assert console.summary([finding("needed")], request).endswith(
+        f"; run: unhang apply --script ml/it.py --skip {FIX.id}"
+    )
 
 
 def test_apply_that_changes_nothing_says_why_unless_a_fix_is_blocked(capsys: pytest.CaptureFixture[str]) -> None:
-    console.applied(SITE, done(0))
-    console.applied(SITE, done(0, cast(Blocked, None)))
+    console.applied(Request(), done(0), ())
+    console.applied(Request(), done(0, cast(Blocked, None)), ())
     assert stderr(capsys) == ["nothing was changed: the end state was there already", "nothing was changed"]
 
 
 def test_the_summary_counts_each_fix_once_for_each_installation() -> None:
     other = VERL._replace(root="/other")
-    summary = console.summary([finding("needed"), finding("needed"), finding("needed", other)], SITE)
+    summary = console.summary([finding("needed"), finding("needed"), finding("needed", other)], Request())
     assert summary.startswith("2 needed (digest ")
-    assert console.summary([finding("drifted")], SITE).endswith("); see the hints above")
-    assert console.summary([finding("applied")], SITE).startswith("nothing left to do (digest ")
-    assert console.summary([], SITE).startswith("nothing to judge")
+    assert console.summary([finding("drifted")], Request()).endswith("); see the hints above")
+    assert console.summary([finding("applied")], Request()).startswith("nothing left to do (digest ")
+    assert console.summary([], Request()).startswith("nothing to judge")
 
 
 def test_a_required_fix_that_is_not_in_place_has_a_sentence_with_the_reason() -> None:
@@ -124,25 +115,3 @@ def test_revert_prints_what_it_refuses_and_how_many_files_are_back(capsys: pytes
 def test_a_root_that_failed_is_named_with_its_error(capsys: pytest.CaptureFixture[str]) -> None:
     console.failed({"/base": UnhangError("not-writable", "no", hint="run as root")})
     assert stderr(capsys) == ["nothing was changed in /base:", "error[not-writable]: no", "  hint: run as root"]
-
-
-@pytest.mark.parametrize(
-    ("variables", "terminal", "coloured"),
-    [
-        ({}, False, False),
-        ({}, True, True),
-        ({"FORCE_COLOR": "1"}, False, True),
-        ({"NO_COLOR": "1"}, True, False),
-        ({"NO_COLOR": "1", "FORCE_COLOR": "1"}, True, False),
-        ({"NO_COLOR": "", "FORCE_COLOR": ""}, True, True),
-    ],
-)
-def test_colour_is_for_terminals_unless_a_variable_decides(
-    variables: dict[str, str], terminal: bool, coloured: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("NO_COLOR", "FORCE_COLOR"):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: terminal)
-    assert console.colour() is coloured

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -28,12 +29,13 @@ FILES = sorted({target.file for fix in catalog.fixes().values() for target in fi
 # Neighbours, some of which share all of their target files.
 RELEASES = ["0.16.0", "0.16.1", "0.17.0", "0.17.1", "0.18.0", "0.19.0", "0.19.1", "0.19.2"]
 HERE = Environment(None, "/job", "--target")
+HANG = Target("hang", "core", "core/a.py", "f")
 COPY = Installation("core", "1.0", "/job", "/job", "/job/core", "source", None, ("/old/core",))
 
 
 def finding(verdict: str, file: str = "core/a.py", *, data: bytes | None = b"", hint: str = "") -> Finding:
     seen = Observation(f"/job/{file}", data, "", None, False, None, "", None)
-    return Finding(COPY, Target("hang", "core", file, "f"), seen, Verdict(verdict, None, "", hint))
+    return Finding(COPY, HANG._replace(file=file), seen, Verdict(verdict, None, "", hint))
 
 
 def text(*findings: Finding, interrupted: bool = False) -> list[str]:
@@ -96,8 +98,23 @@ def test_a_hint_is_shown_only_for_a_shape_that_nobody_has_verified() -> None:
         assert text(finding(verdict, hint="reinstall"))[-1].strip() == "hint: reinstall"
 
 
+def test_what_revert_took_back_is_reverted_and_its_verdict_in_json_as_before() -> None:
+    taken, kept = (
+        finding("needed", hint="unhang apply"),
+        finding("applied", "core/b.py")._replace(target=HANG._replace(fix="other")),
+    )
+    changed = frozenset(found.seen.path for found in (taken, kept))
+    what = Report(Search(HERE, (COPY,), ()), (taken, kept), changed, False, reverts=True)
+    shown = report.text_report(what, colour=False).splitlines()[-2:]
+    assert [line.split()[:2] for line in shown] == [["reverted", "hang"], ["applied", "other"]]
+    assert "changed now" not in shown[0]
+    assert report.github_report(what).splitlines()[0] == "::notice file=/job/core/a.py,title=unhang hang::reverted"
+    results = json.loads(report.json_report(what))["results"]
+    assert [(result["verdict"], result["changed"]) for result in results] == [("needed", True), ("applied", True)]
+
+
 def test_an_interrupted_run_is_the_last_line() -> None:
-    assert text(finding("needed"), interrupted=True)[-1].startswith("interrupted: an earlier run was killed halfway")
+    assert text(finding("needed"), interrupted=True)[-1].startswith("interrupted: a run did not get to its end")
     assert "interrupted" not in "".join(text(finding("needed")))
 
 

@@ -22,7 +22,6 @@ class Answer(NamedTuple):
     outcome: str
     """``passed``, ``failed`` (also in its setup, or because its process died), ``skipped`` (also an expected failure),
     ``cut`` (it was running at the deadline of its file), or ``unreached`` (it was collected but never started)."""
-    seconds: float = 0.0
     output: str = ""
     """The end of its traceback, or why it was skipped."""
     entered: tuple[str, ...] = ()
@@ -55,7 +54,7 @@ def of_ranks(ranks: Sequence[Run]) -> dict[str, Answer]:
         number, worst = min(answers, key=lambda one: _WORST.index(one[1].outcome))
         output = f"rank {number}: {worst.output}" if worst.output and len(ranks) > 1 else worst.output
         entered = tuple(sorted({fix for _, answer in answers for fix in answer.entered}))
-        found[id] = Answer(worst.outcome, max(answer.seconds for _, answer in answers), output, entered)
+        found[id] = Answer(worst.outcome, output, entered)
     return found
 
 

@@ -1,4 +1,4 @@
-"""The result of a comparison as a table, as JSON and as JUnit. Pure, except ``write``."""
+"""The result of a comparison as a table, and as JSON. Pure, except ``write`` and ``read``."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
-from xml.etree import ElementTree
 
 from upstream import compare
-from upstream.compare import CATEGORIES, Line
+from upstream.compare import CATEGORIES, Answer, Line
 
 _LISTED = CATEGORIES[3:]  # by name, below the table
 _MANY = 30  # names of one category in the table; the JSON has all
@@ -22,7 +21,6 @@ class File(NamedTuple):
     file: str
     covers: tuple[str, ...]
     """The fixes whose rewritten functions it calls."""
-    reason: str
     lines: tuple[Line, ...]
     seconds: float
     """Of all runs on both sides."""
@@ -72,6 +70,23 @@ class Report(NamedTuple):
             return "no test passed after the fixes, so nothing was compared"
         return ""
 
+    def applied(self) -> list[str]:
+        """Return the fixes that are in the second tree."""
+        return [fix for fix, verdict in self.verdicts.items() if verdict == "applied"]
+
+    def entering(self) -> Counter[str]:
+        """Return the number of passing tests that enter a function which a fix rewrites, by fix."""
+        return sum(map(entering, self.files), Counter())
+
+    def why(self, line: Line) -> str:
+        """Return why a test fails on both sides, in our words if the data has any."""
+        output = line.after[-1].output
+        return self.note(line) or compare.explained(output, self.causes)
+
+    def note(self, line: Line) -> str:
+        """Return what the data says of a test."""
+        return line.reason or next((why for start, why in self.notes.items() if line.id.startswith(start)), "")
+
 
 def table(report: Report) -> str:
     """Return the table, with its headings and remarks."""
@@ -101,8 +116,8 @@ def headings(report: Report) -> list[str]:
 def remarks(report: Report) -> list[str]:
     """Return the lines below the table: names, reasons, outputs, and what is not covered."""
     text = []
-    for fix in report.verdicts:
-        if report.verdicts[fix] == "applied" and not any(entering(file)[fix] for file in report.files):
+    for fix in report.applied():
+        if not report.entering()[fix]:
             text.append(f"NOT COVERED: no test that passed enters a function that {fix} rewrites")
     for file in report.files:
         missed = ", ".join(fix for fix in file.covers if not entering(file)[fix])
@@ -118,59 +133,35 @@ def remarks(report: Report) -> list[str]:
     for line in report.lines(compare.REGRESSION):
         for side, answers in ("before", line.before), ("after", line.after):
             text += [f"--- {line.id}, {side}: {one.outcome}\n{one.output}" for one in answers[-1:]]
-    causes = Counter(_why(report, line) for line in report.lines(compare.FAILED_BOTH))
+    failing = report.lines(compare.FAILED_BOTH)
+    causes = Counter(report.why(line) or compare.cause(line.after[-1].output) for line in failing)
     text += [f"failed both, {count} times: {cause}" for cause, count in causes.most_common(_MANY)]
     return [*text, f"FAILED: {report.wrong()}" if report.wrong() else "no regression"]
 
 
-def document(report: Report) -> dict[str, Any]:
-    """Return the report as JSON, schema 1."""
+def write(report: Report, folder: Path) -> Path:
+    """Write the report as JSON, schema 1, into a folder, and return its path. Raises OSError."""
     files = [{**file._asdict(), "lines": [_line(report, line) for line in file.lines]} for file in report.files]
     head = {"schema": 1, "wrong": report.wrong(), "counts": report.counts()}
-    return {**head, **report._asdict(), "files": files}
+    path = folder / f"{report.upstream}-{report.ref.replace('/', '_')}-{report.ranks}.json"
+    path.write_text(json.dumps({**head, **report._asdict(), "files": files}, indent=1), encoding="utf-8")
+    return path
 
 
-def junit(report: Report) -> ElementTree.Element:
-    """Return the report as JUnit: a regression is a failure; a test that was not compared is skipped."""
-    root = ElementTree.Element("testsuites")
-    for file in report.files:
-        suite = ElementTree.SubElement(root, "testsuite", name=f"{report.upstream} {report.ref} {file.file}")
-        for line in file.lines:
-            seconds = str(sum(one.seconds for one in line.after[-1:]))
-            case = ElementTree.SubElement(suite, "testcase", classname=file.file, name=line.id, time=seconds)
-            if line.category == compare.REGRESSION:
-                output = "\n".join(one.output for one in (*line.before[-1:], *line.after[-1:]))
-                failure = ElementTree.SubElement(case, "failure", message=f"{line.category}{_answers(line)}")
-                failure.text = "".join(letter for letter in output if letter.isprintable() or letter in "\n\t")
-            elif line.category not in (compare.PASSED_BOTH, compare.FIXED):
-                ElementTree.SubElement(case, "skipped", message=f"{line.category}{_answers(line)}")
-        suite.set("tests", str(len(file.lines)))
-        suite.set("failures", str(sum(line.category == compare.REGRESSION for line in file.lines)))
-    return root
-
-
-def write(report: Report, folder: Path) -> list[Path]:
-    """Write table, JSON and JUnit into a folder, and return their paths. Raises OSError."""
-    stem = f"{report.upstream}-{report.ref.replace('/', '_')}-{report.ranks}"
-    paths = [folder / f"{stem}.{ending}" for ending in ("txt", "json", "xml")]
-    paths[0].write_text(table(report) + "\n", encoding="utf-8")
-    paths[1].write_text(json.dumps(document(report), indent=1), encoding="utf-8")
-    ElementTree.ElementTree(junit(report)).write(paths[2], encoding="utf-8", xml_declaration=True)
-    return paths
+def read(path: Path) -> Report:
+    """Return the report that ``write`` wrote. Raises OSError, and KeyError for another schema."""
+    data = json.loads(path.read_text(encoding="utf-8"))
+    for file in data["files"]:
+        for line in file["lines"]:
+            line |= {side: tuple(Answer(**answer) for answer in line[side]) for side in ("before", "after")}
+        file["lines"] = tuple(Line(**line) for line in file["lines"])
+    data["files"] = tuple(File(**file) for file in data["files"])
+    return Report(**{name: data[name] for name in Report._fields if name in data})
 
 
 def _line(report: Report, line: Line) -> dict[str, Any]:
     sides = {side: [one._asdict() for one in answers] for side, answers in zip(("before", "after"), line[2:4])}
-    return {"id": line.id, "category": line.category, "reason": line.reason or _note(report, line.id), **sides}
-
-
-def _why(report: Report, line: Line) -> str:
-    output = line.after[-1].output
-    return _note(report, line.id) or compare.explained(output, report.causes) or compare.cause(output)
-
-
-def _note(report: Report, id: str) -> str:
-    return next((why for start, why in report.notes.items() if id.startswith(start)), "")
+    return {**line._asdict(), "reason": report.note(line), **sides}
 
 
 def entering(file: File) -> Counter[str]:

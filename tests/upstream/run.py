@@ -6,7 +6,6 @@ Exit codes: 0, no regression or nothing to compare; 1, a regression or no test p
 from __future__ import annotations
 
 import argparse
-import ast
 import json
 import os
 import subprocess
@@ -54,12 +53,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--clone", metavar="PATH_OR_URL", help="where the ref is (default: the environment variable's)")
     parser.add_argument("--sdist", action="store_true", help="use the pinned sdist of the release")
     parser.add_argument("--ranks", type=int, metavar="N", help="ranks (default: one for each GPU, or 1 on a CPU)")
-    parser.add_argument("--posing", action="store_true", help="on a CPU, also run tests that ask for CUDA")
     parser.add_argument("--deadline", type=float, default=300, metavar="S", help="for each file and side (300)")
     parser.add_argument("--tmp", type=trees.made, required=True, metavar="DIR", help="for environments and reports")
-    parser.add_argument(
-        "--cache", type=trees.made, default=str(trees.CACHE), metavar="DIR", help="for clones and sdists"
-    )
+    parser.add_argument("--cache", type=trees.made, default=trees.CACHE, metavar="DIR", help="for clones and sdists")
     return parser.parse_args(arguments)
 
 
@@ -83,12 +79,11 @@ def session(options: argparse.Namespace, about: Mapping[str, Any], both: trees.T
     narrowed = f"only files with {wanted} in their path, {len(files)} of {len(chosen.files)}" if wanted else ""
     entry = selection.environment(about, version)
     python = venvs.ready(entry, entry.get("torch", about["torch"]), options.tmp / "environments")
-    shims = about["shims"] and not python.gpus
+    shims = () if python.gpus else tuple(about["shims"])
     ranks = options.ranks or max(python.gpus, 1)
-    posing = {"UNHANG_POSING": "1"} if options.posing and shims else {}
-    variables = {**about.get("variables", {}), **entry.get("variables", {}), **posing}
+    variables = {**about.get("variables", {}), **entry.get("variables", {})}
     targets = [(to.fix, to.file, to.function) for fix in fixes for to in catalog.fix(fix).targets]
-    conditions = Conditions(python.python, ranks, python.gpus, options.deadline, shims, variables, targets)
+    conditions = Conditions(python.python, ranks, python.gpus, options.deadline, bool(shims), variables, targets)
     with tempfile.TemporaryDirectory(prefix="unhang-") as folder:
         ran = tuple(compared(one, conditions, both, chosen.disputed, Path(folder)) for one in files)
         report = reports.Report(
@@ -99,7 +94,7 @@ def session(options: argparse.Namespace, about: Mapping[str, Any], both: trees.T
             environment=python.versions,
             ranks=ranks,
             deadline=options.deadline,
-            shims=shim_names(bool(posing)) if shims else (),
+            shims=shims,
             verdicts=verdicts,
             absent=chosen.absent,
             files=ran,
@@ -108,7 +103,7 @@ def session(options: argparse.Namespace, about: Mapping[str, Any], both: trees.T
             narrowed=narrowed,
         )
         print(f"\n{reports.table(report)}")
-        print(*(f"written: {path}" for path in reports.write(report, options.tmp)), sep="\n")
+        print(f"written: {reports.write(report, options.tmp)}")
     return 1 if report.wrong() else 0
 
 
@@ -157,22 +152,11 @@ def compared(
     lines = compare.compare(before, after, disputed)
     results = [*runs[0], *runs[1]]
     seconds, cut = sum(result.seconds for result in results), any(result.was_cut for result in results)
-    file = reports.File(one.file, one.covers, one.reason, tuple(lines), seconds, cut, len(runs[0]))
+    file = reports.File(one.file, one.covers, tuple(lines), seconds, cut, len(runs[0]))
     counted = Counter(line.category for line in lines)
     counts = ", ".join(f"{count} {category}" for category, count in counted.items()) or "no test"
     print(f"{one.file}: {counts}{'; cut at the deadline' * cut} ({seconds:.0f} s)", flush=True)
     return file
-
-
-def shim_names(posing: bool) -> tuple[str, ...]:
-    """Return what the plugin for CPUs changes, read from its source: an import would apply it here."""
-    source = (runner.INJECTED / "unhang_on_cpu.py").read_text(encoding="utf-8")
-    named = {
-        ast.unparse(node.targets[0]): ast.literal_eval(node.value)
-        for node in ast.parse(source).body
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) in ("SHIMS", "POSING")
-    }
-    return (*named["SHIMS"], *(named["POSING"] if posing else ()))
 
 
 def _trees(options: argparse.Namespace, about: Mapping[str, Any]) -> AbstractContextManager[trees.Trees]:

@@ -45,8 +45,6 @@ class Result(NamedTuple):
     tests: dict[str, Answer]
     seconds: float
     was_cut: bool
-    output: Path
-    """The output of pytest on all ranks."""
 
 
 def command(conditions: Conditions, file: str) -> list[str]:
@@ -117,7 +115,7 @@ def run(conditions: Conditions, tree: Path, file: str, place: Path) -> Result:
         _answers(lines, was_cut, file, tail, _stack(reports, rank))
         for rank, lines in enumerate(_reports(reports, conditions.ranks))
     ]
-    return Result(of_ranks(ranks), time.monotonic() - began, was_cut, output)
+    return Result(of_ranks(ranks), time.monotonic() - began, was_cut)
 
 
 def _answers(
@@ -130,17 +128,17 @@ def _answers(
         if line["kind"] == "started":
             running = line["id"]
         elif line["kind"] == "finished":
-            found[line["id"]] = Answer(line["outcome"], line["seconds"], line["output"], tuple(line["entered"]))
+            found[line["id"]] = Answer(line["outcome"], line["output"], tuple(line["entered"]))
             running = ""
         elif line["kind"] == "collector":
-            found[line["id"] or file] = Answer(line["outcome"], 0.0, line["output"])
+            found[line["id"] or file] = Answer(line["outcome"], line["output"])
     if not _ended(lines):
         why = f"at the deadline:\n{stack}" if was_cut else f"the process died:\n{output}"
-        found[running or file] = Answer(CUT if was_cut else FAILED, 0.0, why)
+        found[running or file] = Answer(CUT if was_cut else FAILED, why)
     elif not found:
         (code,) = (line["exitstatus"] for line in lines if line["kind"] == "ended")
         if code != 5:  # no test was collected, which is not a failure
-            found[file] = Answer(FAILED, 0.0, f"pytest ended with {code}:\n{output}")
+            found[file] = Answer(FAILED, f"pytest ended with {code}:\n{output}")
     return found
 
 

@@ -17,12 +17,11 @@ SCHEMA = 1
 
 
 class Chosen(NamedTuple):
-    """A test file, and why it runs."""
+    """A test file."""
 
     file: str
     covers: tuple[str, ...]
     """The fixes whose rewritten functions it calls, also indirectly; empty where it covers none."""
-    reason: str
 
 
 class Selection(NamedTuple):
@@ -70,9 +69,9 @@ def select(name: str, version: str, tree: Path, fixes: Collection[str], patches:
                 matched = sorted(str(one.relative_to(tree)) for one in tree.glob(pattern))
                 absent += [] if matched else [pattern]
                 for file in matched:
-                    before = found.get(file, Chosen(file, (), entry["reason"]))
-                    covers = (*before.covers, fix) if entry["covers"] and fix not in before.covers else before.covers
-                    found[file] = Chosen(file, covers, before.reason)
+                    covers = found[file].covers if file in found else ()
+                    new = (fix,) if entry["covers"] and fix not in covers else ()
+                    found[file] = Chosen(file, (*covers, *new))
         disputed |= {entry["test"]: entry["reason"] for entry in _of(data.get("disputed", ()), name, version)}
         notes |= {entry["test"]: entry["reason"] for entry in _of(data.get("notes", ()), name, version)}
     if not found:
@@ -88,7 +87,7 @@ def every(patterns: Sequence[str], tree: Path, chosen: Selection | None) -> Sele
     files = sorted({str(one.relative_to(tree)) for pattern in patterns for one in tree.glob(pattern)} | {*known})
     if not files:
         raise UnhangError("no-tests", f"no file matches {', '.join(patterns)}", path=str(tree))
-    rows = tuple(known.get(file, Chosen(file, (), "--all")) for file in files)
+    rows = tuple(known.get(file, Chosen(file, ())) for file in files)
     return Selection(rows, (), chosen.disputed if chosen else {}, chosen.notes if chosen else {})
 
 

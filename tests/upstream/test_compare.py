@@ -92,8 +92,8 @@ def test_the_worst_answer_of_two_ranks_counts(first: str, second: str, expected:
 
 
 def test_the_failing_rank_is_named_and_functions_entered_by_any_rank_count() -> None:
-    ranks = [{"a": Answer("passed", 1.0, "", ("x",))}, {"a": Answer("failed", 2.0, "why", ("y",))}]
-    assert compare.of_ranks(ranks)["a"] == Answer("failed", 2.0, "rank 1: why", ("x", "y"))
+    ranks = [{"a": Answer("passed", "", ("x",))}, {"a": Answer("failed", "why", ("y",))}]
+    assert compare.of_ranks(ranks)["a"] == Answer("failed", "rank 1: why", ("x", "y"))
     assert compare.of_ranks([run(a="passed"), run()])["a"].outcome == compare.UNREACHED
 
 
@@ -106,7 +106,7 @@ def test_the_failing_rank_is_named_and_functions_entered_by_any_rank_count() -> 
     ],
 )
 def test_another_reason_of_a_failure_is_found(before: str, after: str, differs: bool) -> None:
-    (line,) = compare.compare([{"a": Answer("failed", 0, before)}], [{"a": Answer("failed", 0, after)}])
+    (line,) = compare.compare([{"a": Answer("failed", before)}], [{"a": Answer("failed", after)}])
     assert compare.failed_differently(line) == differs
 
 

@@ -65,15 +65,22 @@ def test_whose_teardown_fails(messy): pass
     assert not result.was_cut
 
 
-def test_a_file_that_cannot_be_collected_has_failed(tmp_path: Path) -> None:
-    result = ran(tmp_path, "import no_such_module\ndef test_it(): pass\n")
-    assert outcomes(result) == {"tests/test_it.py": "failed"}
-    assert "no_such_module" in result.tests["tests/test_it.py"].output
-
-
-def test_a_file_may_be_skipped_as_a_whole(tmp_path: Path) -> None:
-    result = ran(tmp_path, "import pytest\npytest.skip('no GPU', allow_module_level=True)\n")
-    assert outcomes(result) == {"tests/test_it.py": "skipped"}
+@pytest.mark.parametrize(
+    ("source", "ends", "why"),
+    [
+        ("import no_such_module\ndef test_it(): pass\n", {"": "failed"}, "no_such_module"),
+        ("import pytest\npytest.skip('no GPU', allow_module_level=True)\n", {"": "skipped"}, "no GPU"),
+        (
+            "import os\ndef test_first(): pass\ndef test_dies(): os._exit(7)\ndef test_last(): pass\n",
+            {"::test_first": "passed", "::test_dies": "failed", "::test_last": "unreached"},
+            "the process died",
+        ),
+    ],
+)
+def test_a_file_may_fail_or_be_skipped_as_a_whole(tmp_path: Path, source: str, ends: dict[str, str], why: str) -> None:
+    tests = ran(tmp_path, source).tests
+    assert {id: answer.outcome for id, answer in tests.items()} == {f"tests/test_it.py{id}": ends[id] for id in ends}
+    assert why in "".join(answer.output for answer in tests.values())
 
 
 def test_the_test_running_at_the_deadline_is_cut_and_has_its_stack(tmp_path: Path) -> None:
@@ -93,12 +100,6 @@ def test_last(): pass
     (pid,) = (line["pid"] for line in lines if line["kind"] == "process")
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
-
-
-def test_a_process_that_dies_has_failed_the_test_that_ran(tmp_path: Path) -> None:
-    result = ran(tmp_path, "import os\ndef test_first(): pass\ndef test_dies(): os._exit(7)\ndef test_last(): pass\n")
-    assert outcomes(result) == {"test_first": "passed", "test_dies": "failed", "test_last": "unreached"}
-    assert "the process died" in result.tests["tests/test_it.py::test_dies"].output
 
 
 def test_what_a_test_leaves_running_is_killed(tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ def test_the_entry_of_an_upstream_is_complete(name: str) -> None:
     about = selection.upstream(name)
     assert {"clone", "url", "tag", "tests", "torch", "shims", "environments", "main"} <= set(about)
     assert about["url"].startswith("https://")
-    assert isinstance(about["shims"], bool)
+    assert isinstance(about["shims"], list)
     assert selection.environment(about, "99.0.dev0") == about["main"]
     for row in (*about["environments"], about["main"]):
         assert re.fullmatch(r"3\.\d+", row["python"])

@@ -7,7 +7,6 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from filelock import FileLock
 from git import Repo
 
 from support import cli
@@ -70,20 +69,6 @@ def test_the_clone_is_unchanged_and_the_trees_are_removed(clone: Path, tmp_path:
     assert texts(str(clone), "main", cache) == {"newer"}
 
 
-def test_trees_of_a_killed_run_are_removed_and_those_of_another_run_are_not(clone: Path, tmp_path: Path) -> None:
-    cache = tmp_path / "cache"
-    for name in ("trees-dead", "trees-at-work"):
-        (cache / name / "before").mkdir(parents=True)
-        (cache / f"{name}.lock").touch()
-    with FileLock(cache / "trees-at-work.lock"):
-        assert texts(str(clone), "main", cache) == {"newer"}
-        assert sorted(path.name for path in cache.iterdir()) == ["clones", "trees-at-work", "trees-at-work.lock"]
-    with trees.of_clone(str(clone), ["main"], cache, "A_VARIABLE") as both:
-        (lock,) = cache.glob("*.lock")
-        assert both.before.parent == lock.with_suffix("")
-    assert [path.name for path in cache.iterdir()] == ["clones"]
-
-
 def test_a_moved_branch_is_fetched_again_but_only_its_last_commit(clone: Path, tmp_path: Path) -> None:
     with trees.of_clone(f"file://{clone}", ["main"], tmp_path / "cache", "A_VARIABLE"):
         (repository,) = (tmp_path / "cache" / "clones").glob("*[!k]")
@@ -95,22 +80,23 @@ def test_a_moved_branch_is_fetched_again_but_only_its_last_commit(clone: Path, t
     assert texts(f"file://{clone}", "main", tmp_path / "cache") == {"newest"}
 
 
-@pytest.mark.parametrize("scheme", ["", "file://"])
-def test_a_ref_that_is_not_there_is_an_error_with_a_hint(clone: Path, tmp_path: Path, scheme: str) -> None:
+@pytest.mark.parametrize(
+    ("where", "code", "why"),
+    [
+        ("{}/clone", "no-ref", "core_v9.9.9"),
+        ("file://{}/clone", "no-ref", "core_v9.9.9"),
+        ("file://{}/nowhere", "fetch-failed", "nowhere"),
+        ("{}", "fetch-failed", ""),
+    ],
+)
+def test_what_is_no_clone_or_lacks_the_ref_is_an_error_with_a_hint(
+    clone: Path, tmp_path: Path, where: str, code: str, why: str
+) -> None:
     with pytest.raises(UnhangError) as caught:
-        texts(f"{scheme}{clone}", "core_v9.9.9", tmp_path / "cache")
-    assert caught.value.code == "no-ref"
-    assert "core_v9.9.9" in caught.value.message
-    assert "A_VARIABLE" in str(caught.value.hint)
-
-
-@pytest.mark.parametrize(("where", "why"), [("file://{}/nowhere", "nowhere"), ("{}", "")])
-def test_what_is_not_a_clone_is_an_error_with_the_reason(tmp_path: Path, where: str, why: str) -> None:
-    with pytest.raises(UnhangError) as caught:
-        texts(where.format(tmp_path), "main", tmp_path / "cache")
-    assert caught.value.code == "fetch-failed"
+        texts(where.format(clone.parent), "core_v9.9.9", tmp_path / "cache")
+    assert caught.value.code == code
     assert why in caught.value.message
-    assert not [*(tmp_path / "cache").glob("trees-*")]
+    assert "A_VARIABLE" in str(caught.value.hint)
 
 
 def test_a_cached_sdist_of_the_right_digest_is_unpacked_twice(tmp_path: Path) -> None:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
 import subprocess
 import sys
 import tarfile
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from filelock import FileLock, Timeout
+from filelock import FileLock
 
 from unhang.errors import UnhangError
 
@@ -53,7 +52,8 @@ def of_clone(where: str, refs: Sequence[str], cache: Path, variable: str) -> Ite
     url = Path(where).resolve().as_uri() if is_path else where
     folder = made(cache / "clones" / hashlib.sha256(url.encode()).hexdigest()[:16])
     hint = _HINT.format(variable=variable)
-    with _places(cache) as places:
+    with tempfile.TemporaryDirectory(prefix="unhang-trees-") as temporary:
+        places = Path(temporary).resolve()
         with FileLock(f"{folder}.lock"):  # two runs may use the same clone
             repo = git.Repo.init(folder, bare=True)
             try:
@@ -81,29 +81,13 @@ def of_sdist(project: str, version: str, sha256: str, cache: Path) -> Iterator[T
     Raises UnhangError ``fetch-failed``, also where pip gets an sdist with another digest.
     """
     archive = _sdist(project, version, sha256, made(cache / "sdists"))
-    with _places(cache) as places:
+    with tempfile.TemporaryDirectory(prefix="unhang-trees-") as temporary:
+        places = Path(temporary).resolve()
         for side in SIDES:
             with tarfile.open(archive) as packed:
                 packed.extractall(places / side, filter="data")
         (before,), (after,) = ([*(places / side).iterdir()] for side in SIDES)
         yield Trees(before, after, f"the sdist {archive.name} of the package index, sha256 {sha256[:12]}")
-
-
-@contextmanager
-def _places(cache: Path) -> Iterator[Path]:
-    """Yield a new folder for the trees, and remove it; also remove unlocked folders, which killed runs left."""
-    for left in cache.glob("trees-*.lock"):
-        with suppress(Timeout), FileLock(left, timeout=0):
-            shutil.rmtree(left.with_suffix(""), ignore_errors=True)
-            left.unlink(missing_ok=True)
-    places = cache / f"trees-{os.urandom(4).hex()}"
-    with FileLock(f"{places}.lock"):  # before the folder exists: other runs remove an unlocked folder
-        places.mkdir()
-        try:
-            yield places
-        finally:
-            shutil.rmtree(places, ignore_errors=True)
-            Path(f"{places}.lock").unlink(missing_ok=True)
 
 
 def refs_of(ref: str, about: Mapping[str, Any]) -> list[str]:

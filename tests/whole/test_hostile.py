@@ -131,27 +131,27 @@ def other_file(site: Path, receipt: Json, entry: Json) -> None:
     victim = site / "sitecustomize.py"
     victim.write_text("# known to all\n")
     digest = hashlib.sha256(victim.read_bytes()).hexdigest()
-    entry.update(relative=victim.name, path=str(victim), patched=digest, record=None, record_row=None)
+    entry.update(path=victim.name, patched=digest, record=None, record_row=None)
 
 
 def file_outside(site: Path, receipt: Json, entry: Json) -> None:
-    outside = site.parent / "outside" / ENGINE
-    outside.parent.mkdir(parents=True)
-    shutil.copy(site / ENGINE, outside)
-    entry.update(root=str(site.parent / "outside"), path=str(outside), record=None, record_row=None)
+    outside = site.parent / "outside"
+    shutil.move(site / "verl", outside)
+    (site / "verl").symlink_to(outside)
 
 
 def through_a_link(site: Path, receipt: Json, entry: Json) -> None:
     (site / "alias").symlink_to(site / "verl")
     relative = ENGINE.replace("verl/", "alias/", 1)
-    entry.update(relative=relative, path=str(site / relative), record_row=None)
+    entry.update(path=relative, record_row=None)
 
 
 def another_record(site: Path, receipt: Json, entry: Json) -> None:
-    record, row = site.parent / "x-1.dist-info/RECORD", "site/" + entry["record_row"]
+    record = site.parent / "x-1.dist-info/RECORD"
     record.parent.mkdir()
-    record.write_text(row + "\n")
-    entry.update(root=str(site.parent), relative=f"site/{ENGINE}", record=str(record), record_row=row)
+    record.write_text(entry["record_row"] + "\n")
+    (site / "x-1.dist-info").symlink_to(record.parent)
+    entry.update(record="x-1.dist-info/RECORD")
 
 
 def altered_blob(site: Path, receipt: Json, entry: Json) -> None:
@@ -168,15 +168,17 @@ def linked_blob(site: Path, receipt: Json, entry: Json) -> None:
 RECEIPTS: dict[str, Spoil] = {
     "other file": other_file,
     "file outside": file_outside,
-    "dots": lambda site, _, entry: entry.update(relative=f"../site/{ENGINE}", path=f"{site}/../site/{ENGINE}"),
+    "dots": lambda site, _, entry: entry.update(path=f"../site/{ENGINE}"),
+    "absolute": lambda site, _, entry: entry.update(path=str(site / ENGINE)),
     "through a link": through_a_link,
     "another RECORD": another_record,
     "unknown fix": lambda site, receipt, entry: entry["fixes"][0].update(fix="no-such-fix"),
     "wrong digest": lambda site, receipt, entry: entry.update(pristine="0" * 64),
     "altered blob": altered_blob,
     "linked blob": linked_blob,
+    "no fixes": lambda site, receipt, entry: entry.update(fixes=[]),
     "no object": lambda site, receipt, entry: receipt.update(files=[["not", "an", "entry"]]),
-    "newer": lambda site, receipt, entry: receipt.update(schema=2),
+    "newer": lambda site, receipt, entry: receipt.update(schema=3),
 }
 
 

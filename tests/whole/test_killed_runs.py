@@ -1,7 +1,7 @@
 """Whole runs of `unhang`, killed at every operation that changes the disk: an environment is old or new, never between.
 
-`tests/store/test_transaction.py` shows the same for a transaction alone. `UNHANG_SOAK=1` (`nox -s soak`) adds the tests
-that take minutes: recovery killed at every operation, real processes killed at random times and at every system call.
+`tests/store/test_transaction.py` shows the same for a transaction alone. `UNHANG_ATTACK=1` (`nox -s attack`) adds the
+tests that take minutes: recovery killed at every operation, real processes killed at random times and system calls.
 """
 
 from __future__ import annotations
@@ -13,38 +13,21 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from support import cli, memory, whole
+from support import cli, whole
 from support.transactions import KILLED, Blow, die, die_halfway
 from support.whole import Stage
 
-SOAK = bool(os.environ.get("UNHANG_SOAK"))
+ATTACK = bool(os.environ.get("UNHANG_ATTACK"))
 RECOVERED = "An earlier run was interrupted"
 COMMANDS = ("apply", "revert")
 # Each instant to be killed at, or a sample of them.
 sampled = pytest.mark.parametrize(
     "every", [pytest.param(1, marks=pytest.mark.slow, id="all"), pytest.param(9, id="some")]
 )
-
-
-@pytest.fixture(scope="module")
-def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    with memory.folder(tmp_path_factory.mktemp("stage")) as home, whole.rewriting_once():
-        yield whole.stage(home)
-
-
-@pytest.fixture
-def tell(capfd: pytest.CaptureFixture[str]) -> Iterator[list[str]]:
-    """Figures that are printed even if the test passes: docs/promises.md cites them."""
-    figures: list[str] = []
-    yield figures
-    with capfd.disabled():
-        for figure in figures:
-            print(f"\n[measured] {figure}", file=sys.stderr)
 
 
 def is_ours(name: str) -> bool:
@@ -116,7 +99,7 @@ def struck(stage: Stage, command: str, followings: tuple[str, ...], every: int =
 @sampled
 @pytest.mark.parametrize("command", COMMANDS)
 def test_killed_at_every_operation(stage: Stage, tell: list[str], command: str, every: int) -> None:
-    for followings in [("apply",), ("revert",)] if SOAK and every == 1 else [COMMANDS]:
+    for followings in [("apply",), ("revert",)] if ATTACK and every == 1 else [COMMANDS]:
         tell.append(struck(stage, command, followings, every))
 
 
@@ -150,13 +133,13 @@ def struck_twice(stage: Stage, command: str, at: int, second: str, every: int) -
 
 @sampled
 def test_killed_again_while_recovering(stage: Stage, tell: list[str], every: int) -> None:
-    """An `apply` that was killed halfway; the soak adds the other stages, and a `revert`."""
-    soak = SOAK and every == 1
-    for command in COMMANDS if soak else ("apply",):
+    """An `apply` that was killed halfway; the attack adds the other stages, and a `revert`."""
+    attack = ATTACK and every == 1
+    for command in COMMANDS if attack else ("apply",):
         for name, at in halfway_at(stage, command).items():
-            if soak or name == "ready":
+            if attack or name == "ready":
                 first = struck_twice(stage, command, at, "apply", every)
-                killed = first + struck_twice(stage, command, at, "revert", every if soak else 7 * every)
+                killed = first + struck_twice(stage, command, at, "revert", every if attack else 7 * every)
                 tell.append(f"`{command}` killed at stage {name}, the next run killed at {killed} instants: no mix")
 
 
@@ -182,7 +165,7 @@ def test_thirty_two_processes_apply_at_once(stage: Stage, tell: list[str]) -> No
 
 
 def test_killed_at_random_while_others_work(stage: Stage, tell: list[str]) -> None:
-    seconds = float(os.environ.get("UNHANG_SOAK_SECONDS", "180")) if SOAK else 5.0
+    seconds = float(os.environ.get("UNHANG_ATTACK_SECONDS", "180")) if ATTACK else 5.0
     seed = random.randrange(10**6)
     random_, codes, halfway = random.Random(seed), [], 0
     prefix = stage.fresh(applied=False)
@@ -230,7 +213,7 @@ def test_killed_at_a_system_call(stage: Stage, tell: list[str]) -> None:
     killed = 0
     # The interpreter itself makes some of these calls too: of those, only late ones.
     spots = [("rename", at) for at in range(1, 12)] + [("link", 3), ("unlink", 9), ("fsync", 20), ("mkdir", 2)]
-    for call, at in spots if SOAK else [("rename", 1), ("rename", 5), ("link", 3), ("unlink", 9), ("fsync", 20)]:
+    for call, at in spots if ATTACK else [("rename", 1), ("rename", 5), ("link", 3), ("unlink", 9), ("fsync", 20)]:
         site = stage.fresh(applied=False) / "site"
         ran = traced(site, "apply", "-e", f"trace={call}", "-e", f"inject={call}:signal=KILL:when={at}")
         if ran.returncode == 0:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -16,7 +17,7 @@ REPOSITORY = Path(__file__).resolve().parents[3]
 _PLACES = ("python", "target", "source")
 _NARROWING = ("fix", "skip", "upstream")
 _COMMANDS = ("check", "apply", "diff")
-# Isolated: nothing in the workspace, such as a pull request's `pip.py` or `unhang.py`, is imported.
+# Isolated: nothing in the workspace or on PYTHONPATH, such as a pull request's `pip.py` or `unhang.py`, is imported.
 _MODULE = ("-I", "-m")
 
 
@@ -24,18 +25,32 @@ class WrongInputError(Exception):
     """An input is wrong; the message names it."""
 
 
-def where(inputs: Mapping[str, str]) -> list[str]:
-    """Return the options that say what to look at. Raises WrongInputError if two places are given, or none is found."""
+def where(inputs: Mapping[str, str], environ: Mapping[str, str]) -> list[str]:
+    """Return the options that say what to look at: always one, so that no environment in the workspace is discovered.
+
+    Raises WrongInputError if two places are given, or none is found.
+    """
     named = [(place, inputs[place]) for place in _PLACES if inputs[place]]
     if len(named) > 1:
         raise WrongInputError(f"only one of {', '.join(_PLACES)} can be given, not {' and '.join(dict(named))}")
-    place, value = named[0] if named else ("python", shutil.which("python") or shutil.which("python3") or "")
-    if not value:
+    place, value = named[0] if named else ("python", _job_python(environ))
+    return [f"--{place}={value}", *(word for name in _NARROWING for word in _repeated(name, inputs[name]))]
+
+
+def _job_python(environ: Mapping[str, str]) -> str:
+    """Return the job's `python`. Raises WrongInputError if there is none, or if it is in the workspace."""
+    path = environ.get("PATH")
+    python = os.path.abspath(shutil.which("python", path=path) or shutil.which("python3", path=path) or "")
+    if not os.path.isfile(python):
         raise WrongInputError("there is no `python` in this job: give python, target or source")
-    return [f"--{place}", value, *(word for name in _NARROWING for word in _repeated(name, inputs[name]))]
+    workspace = os.path.join(environ.get("GITHUB_WORKSPACE") or os.getcwd(), "")
+    folders = os.path.dirname(python), os.path.realpath(os.path.dirname(python))
+    if any(os.path.join(folder, "").startswith(workspace) for folder in folders):
+        raise WrongInputError(f"the job's `python` is in the workspace: give it as python if you trust it: {python}")
+    return python
 
 
-def command_line(inputs: Mapping[str, str]) -> list[str]:
+def command_line(inputs: Mapping[str, str], environ: Mapping[str, str]) -> list[str]:
     """Return unhang's arguments. Raises WrongInputError if the inputs do not fit together."""
     command = inputs["command"]
     if command not in _COMMANDS:
@@ -47,11 +62,14 @@ def command_line(inputs: Mapping[str, str]) -> list[str]:
     require = _repeated("require", inputs["require"])
     expect = ["--expect-digest", inputs["expect_digest"]] if inputs["expect_digest"] else []
     annotated = [] if command == "diff" else ["--output-format", "github"]
-    return [command, *where(inputs), *require, *expect, *annotated]
+    return [command, *where(inputs, environ), *require, *expect, *annotated]
 
 
 def summary(document: Mapping[str, Any], command: str, code: int) -> str:
-    """Return the step's summary in Markdown: a table of the verdicts after the command."""
+    """Return the step's summary in Markdown: a table of the verdicts after the command.
+
+    ``document`` is empty if unhang did not end as it should.
+    """
     rows = [
         f"| {_cell(row['upstream'])} | {_cell(row['version'] or '')} | `{row['fix']}` | {_cell(row['verdict'])} | "
         f"{_cell(row['function'])} | {_cell(row['detail'])} |"
@@ -61,16 +79,19 @@ def summary(document: Mapping[str, Any], command: str, code: int) -> str:
     lines = [f"### unhang {command}: exit code {code}", ""]
     if error:
         return "\n".join([*lines, _cell(f"{error['code']}: {error['message']}"), ""])
+    if "results" not in document:
+        return "\n".join([*lines, "unhang gave no report", ""])
     head = ["| upstream | version | fix | verdict | function | |", "|---|---|---|---|---|---|"]
     return "\n".join([*lines, *head, *rows, "", f"digest `{document['digest']}`", ""])
 
 
 def _repeated(name: str, words: str) -> list[str]:
-    return [word for value in words.split() for word in (f"--{name}", value)]
+    return [f"--{name}={value}" for value in words.split()]
 
 
 def _cell(text: str) -> str:
-    return text.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").replace("\n", " ")
+    """Return a text as Markdown that shows it, and is nothing else: no cell, link, image, HTML or emphasis."""
+    return re.sub(r"[^\w .,-]|_|(?<=www)\.", lambda found: f"&#{ord(found[0])};", text, flags=re.IGNORECASE)
 
 
 def _install(version: str, folder: Path) -> Path:
@@ -79,7 +100,9 @@ def _install(version: str, folder: Path) -> Path:
     python = folder / "bin" / "python"
     requirement = f"unhang=={version}" if version else str(REPOSITORY)
     pip = [str(python), *_MODULE, "pip", "--quiet", "--disable-pip-version-check"]
-    subprocess.run([*pip, "install", requirement], check=True)
+    # pip starts interpreters of its own, which are not isolated
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    subprocess.run([*pip, "install", requirement], check=True, cwd=folder, env=environ)
     return python
 
 
@@ -94,15 +117,19 @@ def main(environ: Mapping[str, str] = os.environ) -> int:
     names = (*_PLACES, *_NARROWING, "command", "require", "expect_digest", "version")
     inputs = {name: environ.get(f"UNHANG_{name.upper()}", "").strip() for name in names}
     try:
-        arguments = command_line(inputs)
+        arguments = command_line(inputs, environ)
     except WrongInputError as error:
         print(f"::error title=unhang::{error}")
         return 2
     python = _install(inputs["version"], Path(environ.get("RUNNER_TEMP", "/tmp"), "unhang-action"))  # noqa: S108
     unhang: Sequence[str | Path] = [python, *_MODULE, "unhang"]
     code = subprocess.run([*unhang, *arguments], check=False).returncode
-    check = [*unhang, "check", *where(inputs), "--output-format", "json"]
-    document = json.loads(subprocess.run(check, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False).stdout)
+    check = [*unhang, "check", *where(inputs, environ), "--output-format", "json"]
+    try:
+        done = subprocess.run(check, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False)
+        document = json.loads(done.stdout)
+    except ValueError:
+        document = {}
     _add("GITHUB_STEP_SUMMARY", summary(document, inputs["command"], code) + "\n")
     _add("GITHUB_OUTPUT", f"digest={document.get('digest', '')}\nexit-code={code}\n")
     return code

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from unhang import __version__
+from unhang.cli.help import PAGES, TOP, Page
+from unhang.errors import closest
 from unhang.records import UPSTREAMS
 from unhang.tell.terminal import columns
 
 TYPE_CHECKING = False  # `typing` is slow to import
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, NoReturn
 
+SHELLS = ("bash", "fish", "tcsh", "zsh")
 _SIZES = {
     "tp": "tensor parallel",
     "pp": "pipeline parallel",
@@ -23,19 +27,6 @@ _SIZES = {
     "dp": "data parallel",
     "world-size": "all ranks",
 }
-_EXITS = (
-    "exit codes: 0 the end state is reached, 1 it is not, 2 wrong usage or failure (nothing was changed), 130 Ctrl-C"
-)
-_PROVE = (
-    "Runs what is installed, untouched and patched, on this machine's CPU: a small job with real ranks (gloo), a large "
-    "one by recording each rank and playing the recordings against each other. Needs torch in the environment, and "
-    "changes nothing there. Without sizes, each proof runs its own small cases."
-)
-_PROVE_EXITS = (
-    "exit codes: 0 the patched code passes, and what is installed does not need it; 1 what is installed fails at this "
-    "topology, or the patched code does; 2 something could not be shown (no torch, no proof, a version that no proof "
-    "knows), or wrong usage; 130 Ctrl-C"
-)
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
@@ -44,7 +35,27 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     ``command`` is the command's name.
     """
     words = sys.argv[1:] if arguments is None else list(arguments)
-    return _parser(next((word for word in words if not word.startswith("-")), "")).parse_args(words)
+    at = next((number for number, word in enumerate(words) if not word.startswith("-")), len(words))
+    command = "".join(words[at : at + 1])
+    parser, parsers = _parsers(command)
+    parser.refuse_unknown(words[:at], "; options follow the command, as in `unhang check -q`")
+    chosen = parsers.get(command, parser)
+    if chosen is not parser:
+        chosen.refuse_unknown(words[at + 1 :])
+    options, left = parser.parse_known_args(words)
+    if command == "wheel":  # of `a -o out b`, argparse takes only a
+        options.requirements += [word for word in left if word != "--"]
+    elif left:
+        chosen.refuse_argument(left[-1])
+    for name, value in vars(options).items():
+        if value == "" or (isinstance(value, list) and "" in value):  # it must not mean the working directory
+            chosen.error(f"the value of {name} is empty: is a variable not set?")
+    return options
+
+
+def whole() -> argparse.ArgumentParser:
+    """Return the parser of all commands with all their options, for shell completion."""
+    return _parsers(*PAGES)[0]
 
 
 class _Formatter(argparse.HelpFormatter):
@@ -53,31 +64,77 @@ class _Formatter(argparse.HelpFormatter):
     def __init__(self, prog: str) -> None:
         super().__init__(prog, width=(columns(1) or 80) - 2)  # of stdout
 
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        """Wrap the paragraphs, but not the examples, which are to be pasted."""
+        prose, mark, examples = text.partition("examples:\n")
+        wrapped = [super(_Formatter, self)._fill_text(part, width, indent) for part in prose.split("\n\n")]
+        return "\n\n".join(wrapped) + mark + examples
+
 
 class _Parser(argparse.ArgumentParser):
-    def __init__(self, **options: Any) -> None:
-        super().__init__(formatter_class=_Formatter, **options)
+    """argparse's parser, with no abbreviations and with suggestions."""
+
+    def __init__(self, *, page: Page, **options: Any) -> None:
+        examples = "\n".join(f"  {example}" for example in page.examples)
+        super().__init__(
+            formatter_class=_Formatter,
+            allow_abbrev=False,  # `--req` must not become another option when one is added
+            description=page.description,
+            epilog=f"{page.exits}\n\nexamples:\n{examples}",
+            **options,
+        )
+
+    def error(self, message: str) -> NoReturn:
+        """Exit with 2. argparse would print up to ten lines of usage above the message."""
+        self.exit(2, f"{self.prog}: error: {message}\n  hint: `{self.prog} --help` shows the options, and examples\n")
+
+    def refuse_unknown(self, words: Sequence[str], otherwise: str = "") -> None:
+        """Exit if one of these words is an unknown option: argparse may name another mistake first."""
+        known = self._option_string_actions
+        for word in words:
+            name = word.partition("=")[0]
+            if word == "--":
+                return
+            if len(word) == 1 or not word.startswith("-") or " " in word or word[1].isdigit():
+                continue  # a value, as argparse reads it
+            if name not in known and (name.startswith("--") or name[:2] not in known):  # -oDIR is -o DIR
+                self.error(f"unrecognized option {name!r}{_meant(closest(name, known)) or otherwise}")
+
+    def refuse_argument(self, word: str) -> NoReturn:
+        """Exit because of an argument that the command does not take, and say which option may be meant."""
+        instead = ""
+        if "--upstream" in self._option_string_actions:
+            near = closest(word, UPSTREAMS)
+            instead = _meant(near and f"--upstream {near}")
+        if "--source" in self._option_string_actions and os.path.isdir(word):
+            instead = "; for a folder write --source (a checkout), --target (a site-packages) or --python (a venv)"
+        self.error(f"unexpected argument {word!r}{instead}")
+
+    def _check_value(self, action: argparse.Action, value: object) -> None:
+        if action.choices is not None and value not in action.choices:
+            choices = [str(choice) for choice in action.choices]
+            meant = _meant(closest(str(value), choices))
+            raise argparse.ArgumentError(action, f"invalid choice: {value!r}{meant} (choose from {', '.join(choices)})")
 
 
-def _parser(command: str) -> argparse.ArgumentParser:
-    """Return the parser of a command, or of all if there is no such command: making the options of all is slow."""
-    parser = _Parser(
-        prog="unhang",
-        description="Finds Megatron-LM, megatron-core, verl and ms-swift, reports which of four hangs each would run "
-        "into, and rewrites them.",
-        epilog=_EXITS,
-    )
+def _parsers(*commands: str) -> tuple[_Parser, dict[str, _Parser]]:
+    """Return the whole parser, and that of each of these commands with its options: making those of all is slow.
+
+    If there is no such command, all are there, without options: there is only help or an error to print.
+    """
+    parser = _Parser(prog="unhang", page=TOP)
     parser.add_argument("--version", action="version", version=f"unhang {__version__}")
     subparsers = parser.add_subparsers(required=True, metavar="COMMAND", dest="command")
-    if command in _COMMANDS:
-        summary, add_options = _COMMANDS[command]
-        subparser = subparsers.add_parser(command, help=summary)
-        add_options(subparser)
-        _common(subparser)
-    else:  # then there is only help or an error to print, which names the commands
-        for name, (summary, _) in _COMMANDS.items():
-            subparsers.add_parser(name, help=summary)
-    return parser
+    known = [command for command in commands if command in PAGES]
+    made = {name: subparsers.add_parser(name, help=PAGES[name].summary, page=PAGES[name]) for name in known or PAGES}
+    for name in known:
+        _OPTIONS[name](made[name])
+        _common(made[name])
+    return parser, made
+
+
+def _meant(name: str) -> str:
+    return f"; did you mean {name}?" if name else ""
 
 
 def _check(parser: argparse.ArgumentParser) -> None:
@@ -123,7 +180,6 @@ def _overlay(parser: argparse.ArgumentParser) -> None:
 
 
 def _wheel(parser: argparse.ArgumentParser) -> None:
-    parser.epilog = _EXITS
     parser.add_argument("requirements", metavar="REQ", nargs="*", help="megatron-core==0.17.1, or the path of a wheel")
     parser.add_argument("-o", "--output", metavar="DIR", required=True, help="where to write them")
     _selection(parser)
@@ -146,8 +202,6 @@ def _wheel(parser: argparse.ArgumentParser) -> None:
 
 
 def _prove(parser: argparse.ArgumentParser) -> None:
-    parser.description = _PROVE
-    parser.epilog = _PROVE_EXITS
     group = parser.add_argument_group("where to look (else $VIRTUAL_ENV, $CONDA_PREFIX, .venv, this interpreter)")
     group.add_argument("--python", metavar="PY", help="the environment of this interpreter, which runs the proofs")
     place = group.add_mutually_exclusive_group()
@@ -159,7 +213,7 @@ def _prove(parser: argparse.ArgumentParser) -> None:
     for name, what in _SIZES.items():
         group.add_argument(f"--{name}", metavar="N", type=_size, help=what)
     _output(parser, "text", "json")
-    parser.set_defaults(upstream=[], skip=[], allow_none=False)
+    parser.set_defaults(allow_none=False)
 
 
 def _list(_parser: argparse.ArgumentParser) -> None:
@@ -180,17 +234,22 @@ def _matrix(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--against-index", action="store_true", help="compare with what the package index offers now")
 
 
-_COMMANDS: dict[str, tuple[str, Callable[[argparse.ArgumentParser], None]]] = {
-    "check": ("what is needed here", _check),
-    "apply": ("bring every needed fix into place", _apply),
-    "diff": ("print on stdout what apply would change", _diff),
-    "revert": ("restore the original bytes", _revert),
-    "overlay": ("write the rewritten modules into a folder of their own, for PYTHONPATH", _overlay),
-    "wheel": ("download wheels, and write patched ones", _wheel),
-    "prove": ("show each hang on a CPU, and that the patched code does not have it", _prove),
-    "list": ("the fixes", _list),
-    "explain": ("symptom, cause, evidence and cost of a fix", _explain),
-    "matrix": ("which release of an upstream needs which fix", _matrix),
+def _completion(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("shell", metavar="SHELL", choices=SHELLS, help=", ".join(SHELLS))
+
+
+_OPTIONS = {
+    "check": _check,
+    "apply": _apply,
+    "diff": _diff,
+    "revert": _revert,
+    "overlay": _overlay,
+    "wheel": _wheel,
+    "prove": _prove,
+    "list": _list,
+    "explain": _explain,
+    "matrix": _matrix,
+    "completion": _completion,
 }
 
 
@@ -212,7 +271,6 @@ def _common(parser: argparse.ArgumentParser) -> None:
 
 def _environment(parser: argparse.ArgumentParser) -> None:
     """Add the options of the commands that work on an environment: where to look, and at what."""
-    parser.epilog = _EXITS
     group = parser.add_argument_group("where to look (else $VIRTUAL_ENV, $CONDA_PREFIX, .venv, this interpreter)")
     place = group.add_mutually_exclusive_group()
     place.add_argument("--python", metavar="PY", help="the environment of this interpreter")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
+import io
 import sys
 from typing import TYPE_CHECKING
 
 from unhang.deliver.preview import with_rewrites
-from unhang.errors import STDOUT, described
+from unhang.errors import STDOUT, UnhangError, described
 from unhang.store.survey import again
 from unhang.tell import console
 
@@ -45,11 +45,12 @@ class Ending:
             raise type(error)(self.done) from None  # Ctrl-C
         is_stdout = isinstance(error, OSError) and error.filename is STDOUT
         if is_stdout:
-            sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - the other steps have nowhere to print
+            sys.stdout = io.StringIO()  # what the other steps print has nowhere to go
         if not (is_stdout and isinstance(error, BrokenPipeError)):  # that reader wants no more; stderr has the rest
             told = described(error)
-            told.message = f"{self.done}, but {told.message}"
-            console.error(told)
+            shown = UnhangError(told.code, f"{self.done}, but {told.message}", path=told.path, hint=told.hint)
+            shown.__cause__ = error
+            console.error(shown)
         return True
 
 
@@ -59,7 +60,7 @@ def clause(number: int, noun: str, done: str) -> str:
 
 
 def look_again(ending: Ending, seen: Survey, wanted: Request, files: Sequence[FilePlan] = ()) -> Survey:
-    """Return the survey after the commit; if that fails, ``seen`` with a warning and as planned for ``files``."""
+    """Return the survey after the commit; if that fails, say so, and return ``seen`` as planned for ``files``."""
     with ending:
         return again(seen.search, wanted)
     return seen._replace(findings=tuple(with_rewrites(seen.findings, files, "as planned")))

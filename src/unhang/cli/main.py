@@ -81,6 +81,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         else:
             for name in "color", "quiet", "verbose":
                 setattr(settings, name, getattr(options, name, getattr(Settings, name)))
+            if "skip" in options:  # a command that chooses fixes
+                from unhang.cli.requests import fill_in
+
+                fill_in(vars(options), os.environ)
             code = _command(options.command)(options)
         sys.stdout.flush()
         return code

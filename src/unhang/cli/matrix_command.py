@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from unhang.cli.requests import fixes as fixes_of
+from unhang.cli.requests import selection
 from unhang.errors import UnhangError
 from unhang.judge import matrix
 from unhang.records import UPSTREAMS
@@ -19,7 +19,7 @@ def run(options: argparse.Namespace) -> int:
 
     Raises UnhangError ``unknown-fix``, ``bad-version``, ``no-such-release``, ``bad-option``, and as the radar does.
     """
-    fixes = [catalog.fix(name) for name in fixes_of(options)]
+    fixes = [catalog.fix(name) for name in selection(vars(options)).fixes]
     if options.against_index:
         return _against_index(options, fixes)
     releases = {name: found for name, found in catalog.releases().items() if name in (options.upstream or UPSTREAMS)}

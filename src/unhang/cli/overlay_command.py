@@ -44,6 +44,8 @@ def run(options: argparse.Namespace) -> int:
         console.results(options.output_format, Report(seen.search, after, None, False))
     with ending:
         console.overlay(folder, composed.modules, plan, written)
+        if written:
+            console.say_each(f"note: {path} could not be removed" for path in overlay_folder.left(folder, composed))
         console.blocked(plan.blocked)
         console.required(unmet)
     return 1 if plan.blocked or unmet else 0

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 
 from unhang import suggest
-from unhang.errors import UnhangError
+from unhang.errors import UnhangError, closest
 from unhang.records import UPSTREAMS, Request
 from unhang.shapes import catalog
+from unhang.tell import console
 
 TYPE_CHECKING = False  # `typing` is slow to import
 if TYPE_CHECKING:
     import argparse
+    from typing import Any
 
 _CHOOSING = ("fix", "skip", "require", "upstream")
 
 
 def request(options: argparse.Namespace) -> Request:
     """Return the request of a command that works on an environment. Raises UnhangError ``unknown-fix``."""
-    return selection(options)._replace(
+    return selection(vars(options))._replace(
         python=options.python,
         target=options.target,
         source=options.source,
@@ -27,15 +30,26 @@ def request(options: argparse.Namespace) -> Request:
     )
 
 
-def selection(options: argparse.Namespace) -> Request:
-    """Return the request without its environment: what to look at. Raises UnhangError ``unknown-fix``."""
-    required = tuple(catalog.fix(name).id for name in getattr(options, "require", ()))
-    chosen = {*fixes(options), *required}  # a required fix is judged, whatever else was named
+def selection(given: Mapping[str, Any]) -> Request:
+    """Return the request without its environment: what to look at.
+
+    ``given`` are the options by name; those that are missing or empty choose everything, and require nothing. Raises
+    UnhangError ``unknown-fix``, ``unknown-upstream``.
+    """
+    fix, skip, required = (tuple(_fix(name) for name in given.get(option, ())) for option in ("fix", "skip", "require"))
+    # a required fix is judged, whatever else was named
+    chosen = set(fix or catalog.fixes()).difference(skip).union(required)
+    upstreams = tuple(given.get("upstream", ()))
+    for name in upstreams:
+        if name not in UPSTREAMS:  # argparse has refused it already: this is for other callers
+            near = closest(name, UPSTREAMS)
+            hint = f"{f'did you mean {near}? ' if near else ''}there are {', '.join(UPSTREAMS)}"
+            raise UnhangError("unknown-upstream", f"there is no upstream {name!r}", hint=hint)
     return Request(
         fixes=tuple(name for name in catalog.fixes() if name in chosen),
         required=required,
-        upstreams=tuple(options.upstream) or UPSTREAMS,
-        chosen=tuple((f"--{name}", value) for name in _CHOOSING for value in getattr(options, name, ())),
+        upstreams=upstreams or UPSTREAMS,
+        chosen=tuple((f"--{name}", value) for name in _CHOOSING for value in given.get(name, ())),
     )
 
 
@@ -47,8 +61,27 @@ def hinted(error: UnhangError, options: argparse.Namespace) -> UnhangError:
     return error
 
 
-def fixes(options: argparse.Namespace) -> tuple[str, ...]:
-    """Return the ids of the fixes that ``--fix`` and ``--skip`` leave. Raises UnhangError ``unknown-fix``."""
-    chosen = {catalog.fix(name).id for name in options.fix} or set(catalog.fixes())
-    skipped = {catalog.fix(name).id for name in options.skip}
-    return tuple(name for name in catalog.fixes() if name in chosen - skipped)
+def fill_in(given: dict[str, Any], environ: Mapping[str, str]) -> None:
+    """Let ``UNHANG_SKIP`` and ``UNHANG_REQUIRE`` stand for options that were not given, and say so.
+
+    ``given`` are the options by name, which this changes. The variables hold ids, separated by spaces or commas.
+    Raises UnhangError ``unknown-fix``.
+    """
+    for option, winners in ("require", "skip"), ("skip", "fix"):
+        if given.get(option) != []:  # given, or None: the command has no such option
+            continue
+        variable = f"UNHANG_{option.upper()}"
+        ids = [_fix(name, variable) for name in environ.get(variable, "").replace(",", " ").split()]
+        # the command line wins: a fix that it skips is not required, and one that it names is not skipped
+        given[option] = [name for name in ids if name not in given[winners]]
+        if given[option]:
+            console.note(f"note: {variable} is set: --{option} {f' --{option} '.join(given[option])}")
+
+
+def _fix(name: str, variable: str = "") -> str:
+    try:
+        return catalog.fix(name).id
+    except UnhangError as error:
+        if variable:
+            raise UnhangError(error.code, f"{variable}: {error.message}", hint=error.hint) from None
+        raise

@@ -41,7 +41,7 @@ def run(options: argparse.Namespace) -> int:
     if not options.requirements and not options.requirement_files:
         example = line("unhang", "wheel", "megatron-core==0.17.1", "-o", options.output)
         raise UnhangError("bad-option", "no wheel was requested", hint=f"`{example}`")
-    wanted = selection(options)._replace(writer=_command(options))
+    wanted = selection(vars(options))._replace(writer=_command(options))
     folder = os.path.abspath(options.output)
     results: list[Result] = []
     failed: UnhangError | None = None
@@ -51,8 +51,11 @@ def run(options: argparse.Namespace) -> int:
         planned = []
         for it in inputs:
             step(f"planning {it.wheel.file}")
-            planned.append((it, _plan(it.wheel, wanted, options.unverified, temporary)))
-        _check_upstreams(planned, wanted)
+            todo = _plan(it.wheel, wanted, options.unverified, temporary)
+            if todo is None and not it.requirement.startswith("-r "):  # such a file lists the dependencies too
+                message = f"{it.wheel.file} has none of {', '.join(wanted.upstreams)}"
+                raise UnhangError("no-upstream", message, hint="`unhang list` shows which releases the fixes affect")
+            planned.append((it, todo or WheelPlan((), {}, ())))
         try:
             for (requirement, source, notes), todo in planned:
                 step(f"writing {source.file}")
@@ -119,22 +122,11 @@ def _inputs(options: argparse.Namespace, temporary: str, step: Step) -> Iterator
             yield _Input(" ".join(request), wheel.load(path), (note,) if note else ())
 
 
-def _check_upstreams(planned: Iterable[tuple[_Input, WheelPlan]], wanted: Request) -> None:
-    """Raise UnhangError ``no-upstream`` for a requirement of which no wheel has anything to judge."""
-    groups: dict[str, list[WheelPlan]] = {}
-    for it, todo in planned:
-        groups.setdefault(it.requirement, []).append(todo)
-    for requirement, group in groups.items():
-        if not any(todo.has_upstream for todo in group):
-            message = f"{requirement} has none of {', '.join(wanted.upstreams)}"
-            hint = "name a release of one of these, such as megatron-core==0.17.1, or the path of its wheel"
-            raise UnhangError("no-upstream", message, hint=hint)
-
-
-def _plan(source: Wheel, wanted: Request, unverified: bool, temporary: str) -> WheelPlan:
-    """Unpack a wheel into a folder below the temporary one, and plan its rewrite there."""
+def _plan(source: Wheel, wanted: Request, unverified: bool, temporary: str) -> WheelPlan | None:
+    """Unpack a wheel below the temporary folder, and plan its rewrite there. Return None if it has no upstream."""
     with tempfile.TemporaryDirectory(dir=temporary) as root:
         wheel.unpack(source, root)
         seen = survey(wanted._replace(target=root, allow_none=True))
-        todo = wheel_output.wheel_plan(source, root, seen.findings, plan(seen, unverified=unverified))
-        return todo._replace(has_upstream=bool(seen.search.installations))
+        if not seen.search.installations:
+            return None
+        return wheel_output.wheel_plan(source, root, seen.findings, plan(seen, unverified=unverified))

@@ -85,9 +85,9 @@ def _failed(code: str, request: Sequence[str], error: str) -> UnhangError:
 def _pip() -> list[str]:
     quiet = ["--disable-pip-version-check", "--no-input"]
     if importlib.util.find_spec("pip") is not None:
-        return [sys.executable, "-m", "pip", *quiet]
+        return [sys.executable, "-I", "-m", "pip", *quiet]
     if uv := shutil.which("uv"):  # `uv pip` has no download command
         return [uv, "run", "--quiet", "--no-project", "--python", sys.executable, "--with", "pip", "--",
-                "python", "-m", "pip", *quiet]  # fmt: skip
+                "python", "-I", "-m", "pip", *quiet]  # fmt: skip
     hint = "install pip or uv, or give the path of a wheel"
     raise UnhangError("no-pip", "downloading needs pip or uv, and neither is installed", hint=hint)

@@ -34,7 +34,7 @@ def write(folder: str, overlay: Overlay) -> bool:
         with disk.about(os.path.join(folder, "")):
             disk.run(os.makedirs, folder, exist_ok=True)
         return _write(folder, store, overlay)
-    if set(os.listdir(store)) != {overlay.identity}:  # a killed run left something
+    if left(folder, overlay) or os.path.lexists(os.path.join(store, LOCK)):  # a killed run's
         with suppress(UnhangError):  # the overlay is whole, even if we may not tidy it
             return _write(folder, store, overlay)
     return False
@@ -48,10 +48,20 @@ def _write(folder: str, store: str, overlay: Overlay) -> bool:
         if is_new:
             _fill(store, overlay)
             _replace(folder, overlay.hook)
-        for name in set(os.listdir(store)) - {overlay.identity, LOCK}:
-            path = os.path.join(store, name)
-            disk.run(shutil.rmtree if os.path.isdir(path) else os.unlink, path)
+        for path in left(folder, overlay):
+            with suppress(OSError):  # the new overlay is in place: the caller may say what is left beside it
+                disk.run(shutil.rmtree if os.path.isdir(path) else os.unlink, path)
     return is_new
+
+
+def left(folder: str, overlay: Overlay) -> list[str]:
+    """Return what is still there of other overlays and of killed runs; raise nothing."""
+    store = os.path.join(folder, STORE)
+    try:
+        names = set(os.listdir(store)) - {overlay.identity, LOCK}
+    except OSError:  # an empty overlay, or not readable for us
+        return []
+    return [os.path.join(store, name) for name in sorted(names)]
 
 
 def compile_hook(folder: str, python: str) -> None:
@@ -113,5 +123,7 @@ def _replace(folder: str, hook: bytes) -> None:
     disk.write(draft, hook, like=like, replace=True)
     disk.run(os.replace, draft, path)
     for cached in bytecode.cached(path):
-        disk.remove(cached)
-    disk.sync_dir(folder)
+        with suppress(OSError):  # it is for the old hook, whose time differs
+            disk.remove(cached)
+    with suppress(OSError):
+        disk.sync_dir(folder)

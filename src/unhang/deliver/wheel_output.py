@@ -31,8 +31,6 @@ class WheelPlan(NamedTuple):
     files: Mapping[str, FilePlan]
     """By name in the wheel."""
     blocked: tuple[Blocked, ...]
-    has_upstream: bool = True
-    """Whether one of the requested upstreams is in it."""
 
 
 class Output(NamedTuple):

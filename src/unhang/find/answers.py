@@ -19,13 +19,18 @@ MARKS = {
 }
 
 
+_SPEC: Found = {"origin": {str, None}, "folders": [str]}
+FORM: Found = {name: {**_SPEC, "others": [_SPEC]} for name in ("megatron", *MARKS)}
+"""The form of what `probe.look` returns, for `environment.ask`."""
+
+
 def in_folder(root: str, module: str) -> Found:
     """Return what is in ``root`` itself, in the form of the probe's answer."""
     package = folder(root, module)
     init = os.path.join(package, "__init__.py")
     origin = init if os.path.isfile(init) else None
     folders = [package] if os.path.isdir(package) else []
-    return {"origin": origin, "folders": folders, "regular": origin is not None, "others": []}
+    return {"origin": origin, "folders": folders, "others": []}
 
 
 def folder(root: str, module: str) -> str:
@@ -36,7 +41,7 @@ def folder(root: str, module: str) -> str:
 def place(found: Found) -> str | None:
     """Return the path to name for what was found: the package's folder, or the file of a plain module."""
     origin: str | None = found["origin"]
-    if origin and found["regular"]:
+    if origin and is_regular(found):
         return os.path.dirname(origin)
     return origin or next((portion for portion in found["folders"] if os.path.isdir(portion)), None)
 
@@ -46,9 +51,14 @@ def is_framework(module: str, package: str) -> bool:
     return all(os.path.exists(os.path.join(package, mark)) for mark in MARKS[module])
 
 
+def is_regular(found: Found) -> bool:
+    """Return whether a package with an __init__ file was found."""
+    return bool(found["origin"] and found["folders"])
+
+
 def is_installed(module: str, found: Found) -> bool:
     """Return whether the upstream's own package was found."""
-    return bool(found["regular"]) and is_framework(module, os.path.dirname(found["origin"]))
+    return is_regular(found) and is_framework(module, os.path.dirname(found["origin"]))
 
 
 def hidden(module: str, found: Found) -> tuple[str, ...]:

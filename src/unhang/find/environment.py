@@ -6,12 +6,12 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from unhang.errors import UnhangError
+from unhang.errors import UnhangError, printable
 from unhang.records import Environment
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from typing import Any
+    from typing import Any, NoReturn
 
     from unhang.records import Request
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 _MARK = "unhang-answer:"
 _SAY = f"\nimport json, sys; sys.stdout.write('\\n{_MARK}' + json.dumps(answer) + '\\n')"
 _TIMEOUT_S = 120  # long enough for a cold interpreter on a busy network file system
+_TOO_MUCH = 16 * 1024 * 1024  # bytes
 _HINT = "name a working one with --python PY, or look at a folder with --target DIR or --source DIR"
 
 
@@ -64,33 +65,87 @@ def for_source(folder: str) -> Environment:
     return _folder(folder, "--source")
 
 
-def ask(python: str, source: str, *arguments: str, cwd: str) -> Any:
+def ask(python: str, source: str, *arguments: str, cwd: str, form: object) -> Any:
     """Run ``source`` with ``python`` and return what it assigns to its global ``answer``, passed as JSON.
 
     The source finds ``arguments`` in ``sys.argv[1:]``. Nothing is written, not even bytecode. Raises UnhangError
-    ``broken-interpreter``, with the last line of stderr, if no answer comes.
+    ``broken-interpreter`` if no answer comes, with the last line of stderr, or if it has not this ``form``: ``str`` or
+    None, a list of one form for all of its items, a tuple of the form of each, a dictionary by keys, a set of choices.
     """
     import json  # here: the common run asks no other interpreter, and both cost more than the whole search
-    import subprocess
 
-    command = [python, "-B", "-c", source + _SAY, *arguments]
-    nothing = subprocess.DEVNULL
-    try:
-        run = subprocess.run(command, cwd=cwd, stdin=nothing, capture_output=True, timeout=_TIMEOUT_S, check=False)
-    except OSError as error:
-        raise _broken(python, error.strerror or str(error)) from None
-    except subprocess.TimeoutExpired:
-        raise _broken(python, f"no answer within {_TIMEOUT_S} s") from None
-    for line in run.stdout.decode("utf-8", "replace").splitlines():
+    # -I: nothing of the working directory, of PYTHONPATH or of the user site is run
+    command = [python, "-I", "-B", "-c", source + _SAY, *arguments]
+    status, out, err = _run(command, python, cwd)
+    for line in out.splitlines():
         if line.startswith(_MARK):
-            return json.loads(line[len(_MARK) :])
-    lines = run.stderr.decode("utf-8", "replace").strip().splitlines()
-    raise _broken(python, lines[-1].strip() if lines else f"exit status {run.returncode}, and no output")
+            try:
+                answer = json.loads(line[len(_MARK) :])
+            except (ValueError, RecursionError):
+                answer = ...  # which has no form
+            if not _fits(answer, form):
+                raise _broken(python, "its answer is not one that Python gives")
+            return answer
+    lines = err.strip().splitlines()
+    raise _broken(python, lines[-1].strip() if lines else f"exit status {status}, and no output")
+
+
+def _run(command: list[str], python: str, cwd: str) -> tuple[int, str, str]:
+    """Return exit status, stdout and stderr. Ends the process if it takes too long, or writes too much."""
+    import selectors
+    import subprocess
+    import time
+
+    deadline = time.monotonic() + _TIMEOUT_S
+    pipe = subprocess.PIPE
+    try:
+        process = subprocess.Popen(command, cwd=cwd, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, bufsize=0)
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        raise _broken(python, getattr(error, "strerror", None) or str(error)) from None
+    written: dict[Any, bytearray] = {process.stdout: bytearray(), process.stderr: bytearray()}
+    with process, selectors.DefaultSelector() as selector:
+        try:
+            for stream in written:
+                selector.register(stream, selectors.EVENT_READ)
+            while selector.get_map():
+                for key, _ in selector.select(max(deadline - time.monotonic(), 0)) or _late(python):
+                    if part := os.read(key.fd, 65536):
+                        written[key.fileobj] += part
+                    else:
+                        selector.unregister(key.fileobj)
+                if sum(map(len, written.values())) > _TOO_MUCH:
+                    raise _broken(python, f"it writes more than {_TOO_MUCH >> 20} MiB")
+            status = process.wait(max(deadline - time.monotonic(), 0))
+        except subprocess.TimeoutExpired:
+            _late(python)
+        finally:
+            process.kill()
+    out, err = (bytes(text).decode("utf-8", "replace") for text in written.values())
+    return status, out, err
+
+
+def _late(python: str) -> NoReturn:
+    raise _broken(python, f"no answer within {_TIMEOUT_S} s")
+
+
+def _fits(value: object, form: object) -> bool:
+    """Return whether a value has a form of ``ask``."""
+    if isinstance(form, dict):
+        return isinstance(value, dict) and {*value} == {*form} and all(_fits(value[key], form[key]) for key in form)
+    if isinstance(form, set):
+        return any(_fits(value, choice) for choice in form)
+    if isinstance(form, list):
+        return isinstance(value, list) and all(_fits(item, form[0]) for item in value)
+    if isinstance(form, tuple):
+        return isinstance(value, list) and len(value) == len(form) and all(map(_fits, value, form))
+    return value is None if form is None else isinstance(value, str) and "\0" not in value
 
 
 def _broken(python: str, why: str) -> UnhangError:
     hint = f"unhang works with interpreters of Python 3.8 or later; {_HINT}"
-    return UnhangError("broken-interpreter", f"the interpreter does not answer: {why}", path=python, hint=hint)
+    return UnhangError(
+        "broken-interpreter", f"the interpreter does not answer: {printable(why)}", path=python, hint=hint
+    )
 
 
 def _environment(python: str | None, prefix: str, found_by: str) -> Environment:
@@ -99,11 +154,26 @@ def _environment(python: str | None, prefix: str, found_by: str) -> Environment:
 
 def _folder(folder: str, found_by: str) -> Environment:
     folder = os.path.abspath(folder)
-    if not os.path.isdir(folder):
-        what = "is not a folder" if os.path.lexists(folder) else "does not exist"
-        message = f"what {found_by} names {what}"
-        raise UnhangError("not-a-folder", message, path=folder, hint=f"give {found_by} a folder")
+    try:
+        os.scandir(os.path.join(folder, ".")).close()  # with the dot, the folder must also let us into it
+    except FileNotFoundError:
+        raise _not_a_folder(folder, found_by, "does not exist", f"give {found_by} a folder") from None
+    except NotADirectoryError:
+        hint = f"give {found_by} a folder"
+        if folder.endswith(".whl"):
+            from shlex import quote  # only here: it is slow to import
+
+            hint = f"to patch a wheel: unhang wheel {quote(folder)} -o DIR"
+        raise _not_a_folder(folder, found_by, "is not a folder", hint) from None
+    except OSError as error:
+        message = f"the folder that {found_by} names cannot be read: {error.strerror}"
+        hint = "run this as a user who may read it"
+        raise UnhangError("unreadable", message, path=folder, hint=hint) from None
     return Environment(None, folder, found_by)
+
+
+def _not_a_folder(folder: str, found_by: str, what: str, hint: str) -> UnhangError:
+    return UnhangError("not-a-folder", f"what {found_by} names {what}", path=folder, hint=hint)
 
 
 def _named(python: str, cwd: str, search_path: str) -> Environment:
@@ -160,4 +230,4 @@ def _prefix(python: str, cwd: str) -> str:
         return above
     if os.path.realpath(python) == os.path.realpath(sys.executable):
         return sys.base_prefix
-    return str(ask(python, "import sys; answer = sys.prefix", cwd=cwd))
+    return str(ask(python, "import sys; answer = sys.prefix", cwd=cwd, form=str))

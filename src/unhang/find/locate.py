@@ -6,13 +6,14 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from unhang.errors import UnhangError
-from unhang.find import answers, metadata, notices, probe
+from unhang.errors import UnhangError, printable
+from unhang.find import answers, metadata, notices, own_path, probe
 from unhang.find.environment import ask
 from unhang.records import STATE, Environment, Installation, Search
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from typing import Any
 
     from unhang.find.answers import Found
 
@@ -23,6 +24,8 @@ _UPSTREAMS = (
     ("verl", "verl", "verl"),
     ("ms-swift", "swift", "ms_swift"),
 )
+
+_FORM = (answers.FORM, [str], [str], {str, None})  # of what `_probe` returns
 
 
 def search(environment: Environment, *, script: str | None = None, cwd: str) -> Search:
@@ -37,21 +40,28 @@ def search(environment: Environment, *, script: str | None = None, cwd: str) -> 
     if environment.found_by in ("--target", "--source"):
         found = {module: answers.in_folder(environment.prefix, module) for module in ("megatron", *answers.MARKS)}
         installed = _installed(found, [environment.prefix])
-        roots = _roots(installed, [environment.prefix])
-        return Search(
-            environment, tuple(installed.values()), tuple(notices.unusable(found)), roots, path=(environment.prefix,)
-        )
-    found, path, pycache_prefix = _probe(environment, script_folder, cwd)
-    entries = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    python_path = [os.path.abspath(os.path.join(cwd, entry)) for entry in entries if entry]
+        warnings = (*notices.unusable(found), *notices.has_an_interpreter(environment))
+        return _search(environment, installed, warnings, (environment.prefix,))
+    found, path, not_run, pycache_prefix = _probe(environment, script_folder, cwd)
+    python_path = probe.python_path()
     installed = _installed(found, [script_folder, *python_path])
     # A job that is started as `python FILE` has that file's folder on its path, and not the working directory.
     strays = notices.strays(installed, cwd) if script is None else ()
-    warnings = (*notices.unusable(found), *strays, *notices.old_state(environment))
+    about_the_path = (*notices.not_run(not_run), *notices.old_state(environment))
+    warnings = (*notices.unusable(found), *strays, *about_the_path)
     searched = tuple(os.path.abspath(os.path.join(cwd, entry)) for entry in path if entry)
-    return Search(
-        environment, tuple(installed.values()), warnings, _roots(installed, searched), pycache_prefix, searched
-    )
+    return _search(environment, installed, warnings, searched, pycache_prefix)
+
+
+def _search(
+    environment: Environment,
+    installed: dict[str, Installation],
+    warnings: Iterable[str],
+    path: tuple[str, ...],
+    pycache_prefix: str | None = None,
+) -> Search:
+    texts = tuple(map(printable, (*warnings, *notices.odd_versions(installed))))
+    return Search(environment, tuple(installed.values()), texts, _roots(installed, path), pycache_prefix, path)
 
 
 def _roots(installed: dict[str, Installation], path: Iterable[str]) -> tuple[str, ...]:
@@ -79,20 +89,27 @@ def _script_folder(script: str | None, cwd: str) -> str:
     return os.path.dirname(os.path.realpath(path))  # python follows a link to the script too
 
 
-def _probe(environment: Environment, script_folder: str, cwd: str) -> tuple[dict[str, Found], list[str], str | None]:
-    """Return what the interpreter finds, its import path, and its ``sys.pycache_prefix``."""
+def _probe(
+    environment: Environment, script_folder: str, cwd: str
+) -> tuple[dict[str, Found], list[str], list[str], str | None]:
+    """Return what a job finds, its import path, what it runs at its start and we do not, its ``sys.pycache_prefix``."""
     if environment.python is None or _is_own(environment):
         try:
-            path = probe.job_path(script_folder)
-            return probe.look(path), path, sys.pycache_prefix
+            path, not_run = probe.job_path(script_folder, own_path.started_with)
+            return probe.look(path), path, not_run, probe.pycache_prefix()
         except Exception as error:  # whatever someone else's finder raises, `import` would raise too
             message = f"the import system fails: {type(error).__name__}: {error}"
             hint = "the same import fails in a job; repair the environment, or give --target DIR or --source DIR"
             raise UnhangError("broken-interpreter", message, path=environment.python, hint=hint) from error
+    code = "path, not_run = job_path(sys.argv[1]); answer = look(path), path, not_run, pycache_prefix()"
+    found, path, not_run, pycache_prefix = ask_probe(environment.python, code, script_folder, cwd=cwd, form=_FORM)
+    return found, path, not_run, pycache_prefix
+
+
+def ask_probe(python: str, code: str, *arguments: str, cwd: str, form: object) -> Any:
+    """Return as ``environment.ask`` what ``code`` assigns to ``answer``, which follows the source of ``probe``."""
     with open(os.path.join(os.path.dirname(__file__), "probe.py"), encoding="ascii") as file:
-        source = file.read() + "\npath = job_path(sys.argv[1])\nanswer = look(path), path, sys.pycache_prefix"
-    found, path, pycache_prefix = ask(environment.python, source, script_folder, cwd=cwd)
-    return found, path, pycache_prefix
+        return ask(python, f"{file.read()}\n{code}", *arguments, cwd=cwd, form=form)
 
 
 def _is_own(environment: Environment) -> bool:

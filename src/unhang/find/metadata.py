@@ -6,11 +6,23 @@ import math
 import os
 from functools import lru_cache
 
+_OF_A_VERSION = set("0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.+!-_")
 _TOO_LONG = 64 * 1024 * 1024  # characters; a RECORD of 60,000 files has six million
 
 
 def version(module: str, folder: str) -> str | None:
-    """Return the version that the source of a package in ``folder`` states; None where it states none."""
+    """Return the version of a package in ``folder``; None where its source states none, or what cannot be one."""
+    found = stated(module, folder)
+    return found if found and is_version(found) else None
+
+
+def is_version(text: str) -> bool:
+    """Return whether a text can be a version. What else a checkout states is not shown, or looked up, as one."""
+    return set(text) <= _OF_A_VERSION
+
+
+def stated(module: str, folder: str) -> str | None:
+    """Return the version that the source of a package in ``folder`` states, as it stands; None where there is none."""
     if module == "verl":
         return read(os.path.join(folder, "version", "version")).strip() or None
     if module == "swift":

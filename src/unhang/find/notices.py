@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from unhang.find import answers, probe
-from unhang.find.metadata import read
+from unhang.find import answers, metadata, probe
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,7 +25,7 @@ def unusable(found: dict[str, Found]) -> Iterator[str]:
     where = answers.place(megatron)
     if where is not None and all(answers.place(found[module]) is None for module in probe.BELOW_MEGATRON):
         yield f"`import megatron` finds {where}, which has neither megatron.core nor megatron.training"
-    init = read(megatron["origin"]) if megatron["regular"] else ""
+    init = metadata.read(megatron["origin"]) if answers.is_regular(megatron) else ""
     if "extend_path" in init or "declare_namespace" in init:
         yield f"{megatron['origin']} changes its search path at run time, which unhang does not: check --source DIR"
 
@@ -39,7 +38,7 @@ def _about(module: str, found: dict[str, Found]) -> Iterator[str]:
         if copies:
             megatron = found["megatron"]
             yield f"`import {module}` fails: {megatron['origin'] or answers.place(megatron)} hides {copies}"
-    elif found[module]["regular"] and not os.path.exists(where):
+    elif answers.is_regular(found[module]) and not os.path.exists(where):
         yield f"`import {module}` finds {where}, inside an archive, which unhang does not rewrite{hides}"
     elif module in _FRAMEWORKS and answers.is_framework(module, nested := answers.folder(where, module)):
         yield f"`import {module}` finds {where}, a checkout, whose package is {nested}{hides}"
@@ -47,6 +46,23 @@ def _about(module: str, found: dict[str, Found]) -> Iterator[str]:
         yield f"`import {module}` finds {where}, which is not {_FRAMEWORKS[module]}{hides}"
     else:
         yield f"`import {module}` finds {where}, which is not a package{hides}"
+
+
+def has_an_interpreter(environment: Environment) -> Iterator[str]:
+    """Yield a sentence if the folder of ``--target`` or ``--source`` is a whole environment, which has that deeper."""
+    folder = environment.prefix
+    if os.path.isfile(os.path.join(folder, "pyvenv.cfg")) or os.path.isdir(os.path.join(folder, "conda-meta")):
+        from shlex import quote  # only here: it is slow to import
+
+        yield f"{folder} is an environment: name it with --python {quote(folder)}"
+
+
+def odd_versions(installed: dict[str, Installation]) -> Iterator[str]:
+    """Yield a sentence for each package whose source states something as its version that is none."""
+    for module, found in installed.items():
+        text = metadata.stated(module, found.package_dir)
+        if text and not metadata.is_version(text):
+            yield f"{found.package_dir} states {text[:40]!a} as its version, which cannot be one: it counts as none"
 
 
 def strays(installed: dict[str, Installation], cwd: str) -> Iterator[str]:
@@ -70,3 +86,13 @@ def old_state(environment: Environment) -> Iterator[str]:
     folder = os.path.join(environment.prefix, "share", "unhang")
     if os.path.lexists(os.path.join(folder, "receipt.json")):
         yield f"{folder} is from an unhang before its first release: reinstall what it patched, then delete that folder"
+
+
+def not_run(files: list[str]) -> Iterator[str]:
+    """Yield a sentence for each of the files that a job runs when it starts, and the search does not."""
+    for file in files:
+        if not os.path.isdir(os.path.join(os.path.dirname(file), ".unhang-overlay")):  # then it is our own
+            yield (
+                f"a job runs {file} when it starts, and unhang does not: "
+                "what that adds to the import path is not seen; for a checkout, use --source DIR"
+            )

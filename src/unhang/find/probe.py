@@ -8,6 +8,7 @@ nothing slow.
 from __future__ import annotations
 
 import os
+import site
 import sys
 from importlib.machinery import ModuleSpec, PathFinder
 
@@ -18,24 +19,49 @@ if TYPE_CHECKING:
 
 TOP_LEVEL = ("megatron", "verl", "swift")
 BELOW_MEGATRON = ("megatron.core", "megatron.training")
+_CODE = ("import ", "import\t")  # a line of a .pth file that begins so is run
+_HARMLESS = "distutils-precedence.pth"  # comes with setuptools, and leads nowhere
 
 
-def job_path(script_folder: str) -> list[str]:
-    """Return the ``sys.path`` of a job: without the entry that was added for this program, and with ``script_folder``
-    first if it is not empty, as ``python FILE`` has it.
+def job_path(script_folder: str, started_with: Sequence[str] = ()) -> tuple[list[str], list[str]]:
+    """Return the ``sys.path`` of a job, and the files that run at the start of a job but did not run here.
+
+    ``script_folder`` is first on it, if it is not empty, as for ``python FILE``. ``started_with`` is the path with
+    which this interpreter started, if that has changed. Where the interpreter was told to ignore them, the entries of
+    PYTHONPATH and of the user site are computed from their files, of which none is run.
     """
-    path = [entry for entry in sys.path if isinstance(entry, str)]
-    if path and _is_for_this_program(path[0]):
+    path = [entry for entry in started_with or sys.path if isinstance(entry, str)]
+    if path and is_for_this_program(path[0]):
         del path[0]
-    return [script_folder, *path] if script_folder else path
+    not_run: list[str] = []
+    if sys.flags.no_user_site and _has_user_site():
+        entries, not_run = _user_site()
+        at = next((place for place, entry in enumerate(path) if entry in _after_user_site()), len(path))
+        path[at:at] = entries
+    if sys.flags.ignore_environment:
+        path = [*python_path(), *path]
+        not_run = [*_customizers(path), *not_run]
+    path = list(dict.fromkeys(path))  # as site does
+    return [script_folder, *path] if script_folder else path, not_run
+
+
+def python_path() -> list[str]:
+    """Return the entries of PYTHONPATH as ``sys.path`` has them: an empty one is the working directory."""
+    value = os.environ.get("PYTHONPATH")
+    return [os.path.abspath(entry) for entry in value.split(os.pathsep)] if value else []
+
+
+def pycache_prefix() -> str | None:
+    """Return the ``sys.pycache_prefix`` of a job."""
+    prefix = sys.pycache_prefix or os.environ.get("PYTHONPYCACHEPREFIX")
+    return os.path.abspath(prefix) if prefix else None
 
 
 def look(path: list[str]) -> dict[str, dict[str, Any]]:
     """Return what ``import`` would find for each upstream's name with ``path`` as ``sys.path``.
 
-    Each answer is ``{"origin": its file or None, "folders": where its submodules are, "regular": whether it is a
-    package with an __init__ file, "others": [the same for each other copy]}``. An exception of a finder is raised, as
-    by ``import``.
+    Each answer is ``{"origin": its file or None, "folders": where its submodules are, "others": [the same for each
+    other copy]}``. An exception of a finder is raised, as by ``import``.
     """
     saved = sys.path[:]
     sys.path[:] = path  # custom finders read it there
@@ -50,7 +76,7 @@ def look(path: list[str]) -> dict[str, dict[str, Any]]:
         sys.path[:] = saved
 
 
-def _is_for_this_program(first: str) -> bool:
+def is_for_this_program(first: str) -> bool:
     """Return whether the first entry of the path was added for this program alone."""
     if first == "":  # what -c adds
         return True
@@ -60,6 +86,63 @@ def _is_for_this_program(first: str) -> bool:
         return first == os.getcwd()
     script = sys.argv[0]
     return first in (os.path.dirname(os.path.abspath(script)), os.path.dirname(os.path.realpath(script)))
+
+
+def _has_user_site() -> bool:
+    """Return whether a job has the user's own site-packages on its path, as ``site`` decides it."""
+    # A virtual environment without the system's site-packages leaves the base prefix out.
+    return (
+        not os.environ.get("PYTHONNOUSERSITE")
+        and sys.base_prefix in site.PREFIXES
+        and (os.geteuid(), os.getegid()) == (os.getuid(), os.getgid())
+    )
+
+
+def _after_user_site() -> list[str]:
+    """Return the folders that come after the user's: the base's site-packages; a virtual environment's come before."""
+    own = sys.prefix if sys.prefix != sys.base_prefix else None
+    return site.getsitepackages([prefix for prefix in site.PREFIXES if prefix != own])
+
+
+def _user_site() -> tuple[list[str], list[str]]:
+    """Return what the user site adds to the path, and its .pth files with code, which is not run."""
+    folder = site.getusersitepackages()
+    if not os.path.isdir(folder):
+        return [], []
+    entries: list[str] = [folder]
+    with_code: list[str] = []
+    for name in sorted(_names(folder)):
+        if name.endswith(".pth") and not name.startswith("."):
+            path = os.path.join(folder, name)
+            lines = [line for line in _lines(path) if line.strip() and not line.startswith("#")]
+            if any(line.startswith(_CODE) for line in lines) and name != _HARMLESS:
+                with_code.append(path)
+            named = [os.path.abspath(os.path.join(folder, line.rstrip())) for line in lines if line[:7] not in _CODE]
+            entries += [entry for entry in named if os.path.exists(entry)]
+    return entries, with_code
+
+
+def _names(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []
+
+
+def _lines(path: str) -> list[str]:
+    try:
+        with open(path, encoding="utf-8-sig", errors="surrogateescape") as file:
+            return file.read().splitlines()
+    except OSError:
+        return []
+
+
+def _customizers(path: Sequence[str]) -> Iterator[str]:
+    """Yield the modules that ``site`` would import with ``path`` as ``sys.path``, and has not imported here."""
+    for name in ("sitecustomize", *(["usercustomize"] if _has_user_site() else [])):
+        spec = PathFinder.find_spec(name, path)
+        if spec and spec.origin and getattr(sys.modules.get(name), "__file__", None) != spec.origin:
+            yield spec.origin
 
 
 def _look(name: str, path: Sequence[str] | None, everywhere: Sequence[str]) -> dict[str, Any]:
@@ -119,4 +202,4 @@ def _of_spec(spec: ModuleSpec) -> dict[str, Any]:
 
 
 def _description(origin: str | None, folders: list[str]) -> dict[str, Any]:
-    return {"origin": origin, "folders": folders, "regular": origin is not None and bool(folders)}
+    return {"origin": origin, "folders": folders}

@@ -1,10 +1,10 @@
 """Runs the cases of a proof on every variant of the source, in the target's interpreter.
 
 The question comes on stdin, as JSON: ``fix``; ``path``, which goes first on ``sys.path``; ``cases``, each as the fields
-of ``Case``; ``deadline_s``; ``done`` (see ``_forked``); and ``variants``, which maps a name to the modules that the variant replaces, with their
-files, and to the names of its cases. The answer on stdout has the versions of ``torch`` and ``python``, and
-``outcomes`` by variant and case. Each variant runs in its own process, which imports the real upstream and takes
-the replaced modules from the variant's files.
+of ``Case``; ``deadline_s``; ``done``, a file that gets a byte for each case that has ended; and ``variants``, which
+maps a name to the modules that the variant replaces, with their files, and to the names of its cases. The answer on
+stdout has the versions of ``torch`` and ``python``, and ``outcomes`` by variant and case. Each variant runs in its own
+process, which imports the real upstream and takes the replaced modules from the variant's files.
 """
 
 from __future__ import annotations
@@ -76,10 +76,7 @@ def answer(question: Mapping[str, Any]) -> dict[str, Any]:
 def _forked(
     proof: ModuleType, files: Mapping[str, str], cases: Sequence[Case], deadline_s: float, done: str | None
 ) -> dict[str, tuple[str, str, float]]:
-    """Run the cases on one variant in a fork, and return its outcomes by case.
-
-    Each case that has ended adds a byte to the file ``done``, for the host's progress line.
-    """
+    """Run the cases on one variant in a fork, and return its outcomes by case."""
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe(duplex=False)
     process = context.Process(target=_variant, args=(theirs, proof, files, cases, deadline_s))

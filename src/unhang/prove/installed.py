@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from unhang.errors import UnhangError
-from unhang.find import environment
+from unhang.find import environment, locate
 from unhang.judge.decide import DRIFTED, UNLISTED, URGENCY
 from unhang.judge.findings import Finding
 from unhang.prove import answers, host
@@ -22,14 +22,9 @@ from unhang.tell.progress import Step, silent
 
 _DEADLINE_S = 20.0  # a rank that has not ended by then has hung; on a busy machine it needs half a second
 _VERSIONS = """
-import sys
 from importlib import metadata
-answer = {}
-for name in sys.argv[1:]:
-    try:
-        answer[name] = metadata.version(name)
-    except metadata.PackageNotFoundError:
-        pass
+path, _ = job_path("")
+answer = [(name, found.version) for name in sys.argv[1:] for found in metadata.distributions(name=name, path=path)]
 """
 
 
@@ -178,7 +173,9 @@ def _about(job: Job, proof: Any) -> str:
     """Return what the proof says of the versions that the interpreter has."""
     if not hasattr(proof, "about"):
         return ""
-    return str(proof.about(environment.ask(job.python, _VERSIONS, *proof.DISTRIBUTIONS, cwd=os.getcwd())))
+    names = proof.DISTRIBUTIONS
+    versions = locate.ask_probe(job.python, _VERSIONS, *names, cwd=os.getcwd(), form=[(str, str)])
+    return str(proof.about(dict(reversed(versions))))  # the first on the path is the one that counts
 
 
 def _grouped(findings: Iterable[Finding]) -> list[list[Finding]]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any, NamedTuple
 
-from unhang.errors import UnhangError
+from unhang.errors import UnhangError, closest
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
@@ -96,10 +96,8 @@ def fix(name: str) -> Fix:
     """Return the fix with this id. Raises UnhangError ``unknown-fix``, with the nearest id in its hint."""
     known = fixes()
     if name not in known:
-        import difflib
-
-        near = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
-        hint = f"did you mean {near[0]}? " if near else ""
+        near = closest(name, known)
+        hint = f"did you mean {near}? " if near else ""
         raise UnhangError("unknown-fix", f"there is no fix {name!r}", hint=f"{hint}`unhang list` shows all of them")
     return known[name]
 

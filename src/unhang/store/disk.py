@@ -160,7 +160,8 @@ def refusal(error: OSError, path: str) -> UnhangError:
     if error.errno in (errno.EACCES, errno.EPERM):
         owner, hint = _owner(path), "check the file's attributes (lsattr) and the security policy of this machine"
         if os.geteuid():
-            hint = f"run this as {owner or 'the owner'} or as root, or choose an environment of your own with --python"
+            who = owner if owner == "root" else f"{owner or 'the owner'} or as root"
+            hint = f"run this as {who}, or choose an environment of your own with --python"
         owned = f" (it belongs to {owner}, this is {user(os.geteuid())})" if owner else ""
         return UnhangError("not-writable", f"cannot write {path}: {reason}{owned}", path=path, hint=hint)
     if error.errno in (errno.ENOENT, errno.ENOTDIR):

@@ -140,6 +140,8 @@ def _with_hint(finding: Finding, seen: Survey, request: Request) -> Finding:
             verdict = refused(verdict, fix, error.message)
         else:
             verdict = refused(verdict, fix, blocked[0].reason) if blocked else verdict
+    if overlay := finding.overlay or next(iter(seen.search.overlays), None):
+        request = request._replace(writer=("overlay", overlay))
     return finding._replace(verdict=verdict._replace(hint=complete(verdict.hint, request)))
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import NamedTuple
 
 from unhang.errors import UnhangError
@@ -123,8 +122,8 @@ def _prepare(state_dir: str, journal: Journal, changes: Sequence[FileChange]) ->
         disk.run(os.rename, draft, os.path.join(state_dir, INTENT))
         disk.sync_dir(state_dir)
     for folder in journal.made:
-        with disk.about(folder), suppress(FileExistsError):
-            disk.run(os.mkdir, folder)
+        with disk.about(folder):
+            disk.make_dir(folder)
     for file, change in zip(journal.files, changes, strict=True):
         with disk.about(file.path):
             like = None if change.before is None else os.lstat(file.path)

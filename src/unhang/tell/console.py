@@ -9,6 +9,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from unhang import suggest
+from unhang.errors import printable
 from unhang.find.git_info import commits
 from unhang.judge.decide import NEEDED
 from unhang.judge.findings import Finding
@@ -201,7 +202,8 @@ def note(line: str) -> None:
 def say(line: str) -> None:
     """Print a line for people on stderr, apart from the data on stdout; wrapped on a terminal."""
     with suppress(OSError, ValueError):  # stderr is full or closed: the exit code still tells
-        print(terminal.wrapped(line, terminal.width(sys.stderr)), file=sys.stderr, flush=True)
+        text = "\n".join(map(printable, line.split("\n")))
+        print(terminal.wrapped(text, terminal.width(sys.stderr)), file=sys.stderr, flush=True)
 
 
 def show(text: str) -> None:

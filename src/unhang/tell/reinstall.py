@@ -31,20 +31,22 @@ def advice(place: Installation, environment: Environment, path: str) -> str:
     if named is None:
         return _unknown(place)
     name, version = named[1].replace("_", "-"), named[2]
+    prefix = os.path.join(os.path.realpath(environment.prefix), "")
+    python = environment.python if place.real_root.startswith(prefix) else None
     installer = read(os.path.join(dist_info, "INSTALLER")).strip()
     plain = plain_version(version)
     if plain != version:
-        command = _command(installer, name, f"{name}=={plain}", place, environment)
+        command = _command(installer, name, f"{name}=={plain}", python, place.real_root)
         made = f"{name} {version} was installed from a wheel with the fixes in it (unhang wheel)"
         return f"{made}; install the plain release: {command}"
-    if installer not in ("pip", "uv"):
+    if installer not in ("pip", "uv") or (installer == "pip" and python is None and _is_shared(place)):
         by = f"{installer} installed it" if installer.isalnum() else "nothing says what installed it"
         return f"{by}: reinstall {name} {version} the same way"
     origin = read(os.path.join(dist_info, "direct_url.json"))
     source = _source(origin) if origin else f"{name}=={version}"
     if source is None:
         return _unknown(place)
-    command = _command(installer, name, source, place, environment)
+    command = _command(installer, name, source, python, place.real_root)
     if not source.startswith("file://"):
         return f"install the plain release: {command}"
     local = unquote(source.removeprefix("file://").partition("#")[0])
@@ -94,13 +96,22 @@ def _get(value: Any, key: str) -> Any:
     return value.get(key) if isinstance(value, dict) else None
 
 
-def _command(installer: str, name: str, source: str, place: Installation, environment: Environment) -> str:
+def _is_shared(place: Installation) -> bool:
+    """Return whether the top folder has more than RECORD lists: `pip install --target` would delete all of it."""
+    top = os.path.relpath(place.package_dir, place.root).split(os.sep)[0] + "/"
+    rows = (row.partition(",")[0] for row in read(place.record or "").splitlines())
+    listed = {name.split("/")[1] for name in rows if name.startswith(top)}
+    try:
+        return not set(os.listdir(os.path.join(place.root, top))) <= listed | {"__pycache__"}
+    except OSError:
+        return True
+
+
+def _command(installer: str, name: str, source: str, python: str | None, root: str) -> str:
     """Return the command that installs this again over what is there, in the very folder where it is."""
-    prefix = os.path.join(os.path.realpath(environment.prefix), "")
-    python = environment.python if place.real_root.startswith(prefix) else None
     if installer == "uv":
-        where = ("--python", python) if python else ("--target", place.real_root)
+        where = ("--python", python) if python else ("--target", root)
         return line("uv", "pip", "install", *where, "--no-deps", "--reinstall-package", name, source)
     if python:
         return line("pip", "--python", python, "install", "--force-reinstall", "--no-deps", source)
-    return line("pip", "install", "--target", place.real_root, "--upgrade", "--no-deps", source)
+    return line("pip", "install", "--target", root, "--upgrade", "--no-deps", source)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from unhang import __version__
-from unhang.errors import UnhangError
+from unhang.errors import UnhangError, printable
 from unhang.judge.decide import APPLIED, DRIFTED, FIXED_UPSTREAM, NEEDED, NOT_AFFECTED, UNLISTED, URGENCY
 from unhang.judge.findings import Finding
 from unhang.judge.observe import Observation
@@ -101,7 +101,7 @@ def text_error(error: UnhangError) -> str:
         lines.append(f"  in: {error.path}")
     if error.hint:
         lines.append(f"  hint: {error.hint}")
-    return "\n".join(lines)
+    return "\n".join(map(printable, lines))
 
 
 def digest(findings: Iterable[Finding]) -> str:
@@ -133,8 +133,9 @@ def text_report(report: Report, *, colour: bool, width: int = 0) -> str:
     lines = [terminal.wrapped(environment_line(report.search.environment), width), ""]
     for installation, group in _by_installation(report.findings):
         version, commit = installation.version or "(no version)", report.commits.get(installation.root)
-        head = "  ".join(filter(None, (f"{installation.upstream} {version}", installation.root, commit)))
-        below = [f"  shadows {other}" for other in installation.shadowed]
+        place = printable(installation.root)
+        head = "  ".join(filter(None, (f"{installation.upstream} {version}", place, commit)))
+        below = [f"  shadows {printable(other)}" for other in installation.shadowed]
         lines += [terminal.wrapped(line, width) for line in (head, *below)]
         for finding in group:
             lines += entry(finding, _word(report, finding), _changed(report, finding), colour=colour, width=width)
@@ -153,7 +154,7 @@ def github_report(report: Report) -> str:
             word = _word(report, finding)
             kind = "notice" if finding.settled or word == REVERTED else "error"
             text = ": ".join(filter(None, (word, verdict.detail)))
-            text += f" ({verdict.hint})" if verdict.hint else ""
+            text += f" ({verdict.hint})" if verdict.hint and word != REVERTED else ""
             title = f"unhang {finding.target.fix}"
             lines.append(f"::{kind} file={_property(finding.seen.path)},title={_property(title)}::{_escaped(text)}")
     lines += [f"::warning title=unhang::{_escaped(warning)}" for warning in report.search.warnings]
@@ -164,7 +165,7 @@ def github_report(report: Report) -> str:
 
 def environment_line(environment: Environment) -> str:
     """Return the line that names the environment, and what chose it."""
-    what = environment.python or environment.prefix
+    what = printable(environment.python or environment.prefix)
     return f"environment: {what} (found by {environment.found_by})"
 
 
@@ -193,10 +194,10 @@ def entry(finding: Finding, word: str, changed: str = "", *, colour: bool, width
     """Return the lines about one finding: a word, such as its verdict, then where it is, its detail and its hint."""
     target, verdict = finding.target, finding.verdict
     indent = "    " if 0 < width < terminal.NARROW else " " * 18
-    parts = f"{target.file}  {target.function}", changed, verdict.detail
+    parts = f"{target.file}  {target.function}", changed, printable(verdict.detail)
     lines = terminal.flow(f"  {word:<14}  {target.fix:<24}", parts, width, indent)
     if verdict.hint and verdict.verdict in (DRIFTED, UNLISTED):
-        lines += terminal.folded(f"{indent}hint: {verdict.hint}", width, indent)
+        lines += terminal.folded(f"{indent}hint: {printable(verdict.hint)}", width, indent)
     return [terminal.painted(lines[0], word, COLOURS[word]), *lines[1:]] if colour else lines
 
 
@@ -238,7 +239,7 @@ def _code(seen: Observation) -> str:
 
 
 def _escaped(text: str) -> str:
-    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+    return printable(text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A"))
 
 
 def _property(text: str) -> str:

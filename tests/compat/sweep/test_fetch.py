@@ -13,14 +13,15 @@ from unhang.compat.sweep import fetch
 from unhang.compat.sweep.cache import Cache
 from unhang.compat.sweep.sources import Release, content
 from unhang.errors import UnhangError
+from unhang.tell.progress import Step, silent
 
 
-def fetched(served: FakeIndex, cache: Path) -> list[Release]:
+def fetched(served: FakeIndex, cache: Path, step: Step = silent) -> list[Release]:
     """Fetch what the index offers, as the sweep does."""
     wanted = {"megatron-core": ["a.py"], "megatron-lm": ["b.py"], "verl": ["a.py"]}
     with index.client(fetch.CONNECTIONS) as client:
         offered = [offer for project in served.pages for offer in index.offers(client, project, "0", {})]
-        return fetch.releases(client, offered, wanted, Cache(cache))[0]
+        return fetch.releases(client, offered, wanted, Cache(cache), step=step)[0]
 
 
 def test_a_wheel_of_megatron_core_may_be_two_releases(served: FakeIndex, tmp_path: Path) -> None:
@@ -33,16 +34,14 @@ def test_a_wheel_of_megatron_core_may_be_two_releases(served: FakeIndex, tmp_pat
     ]
 
 
-def test_wheels_are_fetched_several_at_once_and_a_long_download_reports_its_progress(
-    served: FakeIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(fetch, "_REPORT_S", 0)
+def test_wheels_are_fetched_several_at_once_and_each_is_a_step(served: FakeIndex, tmp_path: Path) -> None:
+    said: list[object] = []
     for minor in range(3):
         served.add("verl", f"0.{minor}")
     served.together = threading.Barrier(3)
-    assert [release.version for release in fetched(served, tmp_path)] == ["0.0", "0.1", "0.2"]
+    assert [release.version for release in fetched(served, tmp_path, said.append)] == ["0.0", "0.1", "0.2"]
     assert served.together.broken is False, "all three were under way at one time"
-    assert capsys.readouterr().err.splitlines() == [f"fetched {number} of 3 wheels" for number in (1, 2, 3)]
+    assert said == [f"fetched {number} of 3 wheels" for number in (1, 2, 3)]
 
 
 def test_what_was_fetched_before_a_failure_is_not_fetched_again(

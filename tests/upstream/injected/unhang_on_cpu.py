@@ -1,8 +1,8 @@
 """pytest plugin (``-p unhang_on_cpu``): lets upstream's tests for GPUs run on a CPU, as far as they can.
 
-It is never used on a GPU. ``SHIMS`` lists what it changes, and ``POSING`` what it also changes with ``UNHANG_POSING``;
-the report shows both. The shims of the proofs, ``unhang.prove.ranks.shims``, are loaded from the file that
-``UNHANG_SHIMS`` names, because unhang is not installed here.
+It is never used on a GPU. The report shows what it changes, as "shims" in releases.json lists it. The shims of the
+proofs, ``unhang.prove.ranks.shims``, are loaded from the file that ``UNHANG_SHIMS`` names, because unhang is not
+installed here.
 """
 
 from __future__ import annotations
@@ -15,15 +15,6 @@ import typing
 from collections.abc import Callable
 from typing import Any
 
-SHIMS = (
-    "process groups are gloo's, but report nccl",
-    "cuda devices are the CPU; streams, events and NVTX ranges do nothing",
-    "torch.cuda.device_count is the number of ranks",
-    "Transformer Engine has version 0 where it is missing",
-    "typing.override on Python 3.11",
-    "no download of test data",
-)
-POSING = ("torch.cuda.is_available says yes",)
 _FACTORIES = ("tensor", "zeros", "ones", "empty", "rand", "randn", "randint", "arange", "full", "linspace", "eye")
 _LIKE = ("zeros_like", "ones_like", "empty_like", "rand_like", "randn_like", "full_like", "randperm", "as_tensor")
 _DATA = "tests.test_utils.python_scripts.download_unit_tests_dataset"
@@ -75,14 +66,6 @@ def _devices() -> None:
     torch.Tensor.to, torch.nn.Module.to = to, module_to
 
 
-def _posing() -> None:
-    """Run tests that ask for CUDA too; those that need no more than the shims pass."""
-    import torch
-
-    torch.cuda.is_available = lambda: True
-    torch.cuda.is_initialized = lambda: False  # so that torch itself does not use it
-
-
 def _process_groups() -> None:
     import torch.distributed as dist
     from torch.distributed import device_mesh
@@ -132,8 +115,6 @@ def _apply() -> None:
     shared = _shared()
     shared.cuda_on_cpu()
     shared.gloo_as_nccl()
-    if os.environ.get("UNHANG_POSING"):
-        _posing()
     _devices()
     _process_groups()
     _megatron()

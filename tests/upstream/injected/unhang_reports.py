@@ -15,7 +15,6 @@ import os
 import random
 import signal
 import sys
-import time
 from typing import Any
 
 import pytest
@@ -29,7 +28,6 @@ _TARGETS = [tuple(target) for target in json.loads(os.environ.get("UNHANG_TARGET
 _NAMES = {function.rpartition(".")[2] for _, _, function in _TARGETS}
 _entered: set[str] = set()
 _phases: dict[str, list[Any]] = {}
-_began: dict[str, float] = {}
 
 
 def _tell(kind: str, **line: Any) -> None:
@@ -72,7 +70,6 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def pytest_runtest_logstart(nodeid: str) -> None:
-    _began[nodeid] = time.monotonic()
     _phases[nodeid] = []
     _entered.clear()
     _tell("started", id=nodeid)
@@ -85,8 +82,7 @@ def pytest_runtest_logreport(report: Any) -> None:
 def pytest_runtest_logfinish(nodeid: str) -> None:
     reports = _phases.pop(nodeid, [])
     outcome, output = _outcome(reports)
-    seconds = time.monotonic() - _began[nodeid]
-    _tell("finished", id=nodeid, outcome=outcome, seconds=seconds, output=output, entered=sorted(_entered))
+    _tell("finished", id=nodeid, outcome=outcome, output=output, entered=sorted(_entered))
 
 
 @pytest.hookimpl(trylast=True)

@@ -1,0 +1,27 @@
+"""What the tests of whole runs share."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from support import memory, whole
+from support.whole import Stage
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    with memory.folder(tmp_path_factory.mktemp("stage")) as home, whole.rewriting_once():
+        yield whole.stage(home)
+
+
+@pytest.fixture
+def tell(capfd: pytest.CaptureFixture[str]) -> Iterator[list[str]]:
+    """Figures that are printed even if the test passes: docs/promises.md cites them."""
+    figures: list[str] = []
+    yield figures
+    with capfd.disabled():
+        for figure in figures:
+            print(f"\n[measured] {figure}", file=sys.stderr)
