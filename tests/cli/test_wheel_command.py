@@ -15,7 +15,7 @@ import pytest
 from installer.sources import WheelFile
 
 from support import cli, environments, wheels
-from support.wheel_files import ENGINE, VERL, demo, edited_verl, find_links
+from support.wheel_files import ENGINE, VERL, demo, edited_verl, find_links, in_data
 from unhang.cli.main import main
 from unhang.tell import progress
 
@@ -239,10 +239,55 @@ def test_a_blocked_required_fix_exits_1_with_the_reason_last(tmp_path: Path) -> 
 # ---- errors
 
 
-def test_an_error_is_in_the_json_too(tmp_path: Path) -> None:
-    assert "error[bad-option]" in make(tmp_path / "out").err
-    ran = make(tmp_path / "out", tmp_path / "nothing-1-py3-none-any.whl", "--output-format", "json")
-    assert (ran.code, ran.json["error"]["code"]) == (2, "bad-wheel")
+@pytest.mark.parametrize(
+    ("words", "out", "code"),
+    [
+        ([], "out", "bad-option"),
+        (["nothing-1-py3-none-any.whl"], "out", "bad-wheel"),
+        (["in/demo-1.0-py3-none-any.whl"], "file", "not-a-folder"),
+        (["in/demo-1.0-py3-none-any.whl"], "file/out", "not-a-folder"),
+    ],
+)
+def test_an_error_is_in_the_json_too(words: list[str], out: str, code: str, tmp_path: Path) -> None:
+    demo(tmp_path / "in")
+    (tmp_path / "file").touch()
+    ran = make(tmp_path / out, *(tmp_path / word for word in words), "--output-format", "json")
+    assert (ran.code, ran.json["error"]["code"]) == (2, code)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("end", ["os._exit(9)", "raise KeyboardInterrupt"])
+def test_a_run_that_was_killed_or_interrupted_leaves_nothing_for_longer_than_the_next(end: str, tmp_path: Path) -> None:
+    folder, out = tmp_path / "tmp", tmp_path / "out"
+    folder.mkdir()
+    code = f"""if 1:
+        import os, sys
+        from unhang.cli.main import main
+        from unhang.store import disk
+        def run(operation, *words, **named):
+            if operation is os.replace: {end}
+            return operation(*words, **named)
+        disk.run = run
+        sys.exit(main(sys.argv[1:]))
+    """
+    ran = cli.python("-c", code, "wheel", wheels.fetch(*VERL), "-o", out, env={"TMPDIR": str(folder)})
+    left = [path.name[-4:] for place in (folder, out) for path in place.iterdir()]
+    assert (ran.code, len(left)) == ((9, 2) if "exit" in end else (130, 0))
+    assert make(out, demo(tmp_path / "in"), tmp=folder).code == 2
+    assert [*folder.iterdir(), *out.iterdir()] == []
+
+
+@pytest.mark.parametrize("scheme", ["purelib", "platlib"])
+def test_what_the_data_folder_puts_into_site_packages_is_rewritten(scheme: str, tmp_path: Path) -> None:
+    source = in_data(tmp_path / "in", scheme)
+    ran = make(tmp_path / "out", source)
+    assert (ran.code, ran.out.count("applied")) == (0, 1), ran.out + ran.err
+    (path,) = (tmp_path / "out").iterdir()
+    with WheelFile.open(path) as opened:
+        opened.validate_record()
+    env = environments.make_env(tmp_path / "env")
+    install("pip", path, env)
+    assert cli.unhang("check", "--python", env.python, "--require", "mtp-cp-deadlock").code == 0
 
 
 def test_a_hostile_or_damaged_wheel_is_refused_before_another_is_written(tmp_path: Path) -> None:

@@ -34,6 +34,8 @@ HOSTILE = {
     "newline": ("demo/a\nb.py", "unprintable characters"),
     "link": (LINK, "a link or a device"),
     "file as folder": ("demo.py/x.py", "both a file and a folder"),
+    "deep": ("d/" * 3000 + "x.py", "lies too deep"),
+    "long": ("x" * 256 + ".py", "a name that is too long"),
     "duplicate": ("demo.py", "two members called 'demo.py'"),
 }
 

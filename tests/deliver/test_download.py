@@ -52,7 +52,7 @@ def test_a_release_without_a_wheel_for_the_python_that_was_asked_for_or_for_any(
     assert failed(tmp_path / "a", "megatron-core==0.17.1", options=options, python="3.9").code == "no-such-wheel"
     error = failed(tmp_path / "b", "verl==0.7.1", options=options)
     assert error.code == "no-such-wheel"
-    assert error.message.startswith("pip could not download verl==0.7.1: ERROR: No matching distribution")
+    assert error.message.startswith("pip could not download verl==0.7.1: No matching distribution")
 
 
 def test_pip_checks_hashes(tmp_path: Path) -> None:
@@ -75,8 +75,7 @@ def test_an_index_that_cannot_be_reached_is_not_a_missing_release(
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
     error = failed(tmp_path / "to", "verl==0.7.1", options=["--index-url", "http://127.0.0.1:9/simple"])
     assert error.code == "download-failed"
-    assert error.message.startswith("pip could not download verl==0.7.1: ")
-    assert "connection broken by" in error.message
+    assert error.message == "pip could not download verl==0.7.1: the index cannot be reached (Connection refused)"
 
 
 def test_without_pip_uv_provides_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

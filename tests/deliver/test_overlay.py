@@ -7,6 +7,7 @@ import json
 
 from support.plans import file_plan
 from unhang.deliver import overlay
+from unhang.find.overlays import MARK
 
 FILES = [file_plan("verl/a.py"), file_plan("verl/b/__init__.py")]
 
@@ -14,7 +15,7 @@ FILES = [file_plan("verl/a.py"), file_plan("verl/b/__init__.py")]
 def test_the_modules_are_in_the_hook_and_in_the_manifest_with_their_digests() -> None:
     composed = overlay.compose(FILES)
     assert composed.modules == ("verl.a", "verl.b")
-    assert composed.hook.startswith(overlay.MARK)
+    assert composed.hook.startswith(MARK)
     assert repr(composed.modules).encode() in composed.hook
     assert repr(composed.identity).encode() in composed.hook
     assert composed.files["modules/verl/b/__init__.py"] == b"after verl/b/__init__.py"

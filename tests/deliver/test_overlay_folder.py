@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 
-from support import overlays
+from support import environments, overlays
 from support.overlays import FIX, LOOK, job
 from unhang.deliver import overlay_folder
-from unhang.deliver.overlay import MARK, Overlay
+from unhang.deliver.overlay import Overlay
 from unhang.errors import UnhangError
+from unhang.find.overlays import MARK, STORE
 from unhang.store import disk
 
 OLD, NEW = (Overlay(name * 16, MARK + name.encode(), {"a": b"1", "modules/b": b"2"}, ()) for name in "ab")
@@ -44,9 +45,18 @@ def test_a_folder_with_anything_else_is_refused(name: str, overlay: bool, tmp_pa
 def test_a_damaged_overlay_is_written_again(tmp_path: Path) -> None:
     assert overlay_folder.write(str(tmp_path), OLD)
     assert not overlay_folder.write(str(tmp_path), OLD)
-    (tmp_path / overlay_folder.STORE / OLD.identity / "a").write_bytes(b"damaged")
+    (tmp_path / STORE / OLD.identity / "a").write_bytes(b"damaged")
     assert overlay_folder.write(str(tmp_path), OLD)
     assert overlay_folder._holds(str(tmp_path), OLD)
+
+
+@pytest.mark.parametrize("left", ["lock", "new-0123/a", "new-hook", f"{OLD.identity}/manifest.json"])
+def test_what_a_killed_run_left_is_removed_by_one_that_has_nothing_to_write(left: str, tmp_path: Path) -> None:
+    assert overlay_folder.write(str(tmp_path), NEW)
+    environments.write(tmp_path / STORE, {left: ""})
+    assert not overlay_folder.write(str(tmp_path), NEW)
+    assert [path.name for path in (tmp_path / STORE).iterdir()] == [NEW.identity]
+    assert overlay_folder._holds(str(tmp_path), NEW)
 
 
 def test_whichever_operation_fails_the_folder_has_the_old_overlay_or_the_new(
@@ -79,6 +89,7 @@ def test_whichever_operation_fails_the_folder_has_the_old_overlay_or_the_new(
         held.append(holds[1])
         assert overlay_folder.write(str(folder), NEW) != holds[1], "the next run does what is left to do"
         assert overlay_folder._holds(str(folder), NEW)
+        assert [path.name for path in (folder / STORE).iterdir()] == [NEW.identity]
     assert held == sorted(held)
     assert set(held) == {False, True}, "some failed before the rename that counts, some after it"
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from support.wheel_files import DEMO, INFO, demo
+from support.wheel_files import DEMO, ENGINE, INFO, demo
 from unhang.deliver import wheel
 from unhang.errors import UnhangError
 
@@ -39,9 +39,13 @@ def test_name_version_tags_and_digest(tmp_path: Path) -> None:
         (DEMO, "other-1.dist-info/METADATA", f"it has ['{INFO}', 'other-1.dist-info']"),
         (DEMO, f"{INFO}/RECORD.jws", "it is signed"),
         (DEMO, f"{INFO}/RECORD.p7s", "it is signed"),
+        (DEMO, "demo-1.0.data/purelib/demo.py", "are installed as the same file"),
+        (DEMO, "demo-1.0.data/platlib/demo.py/a.py", "is installed where others need a folder"),
+        (DEMO, "other-1.0.data/purelib/a.py", "nobody can tell where"),
+        (DEMO, f"demo-1.0.data/data/lib/python3.12/site-packages/{ENGINE}", "nobody can tell where"),
     ],
 )
-def test_a_false_name_another_dist_info_folder_and_a_signature_are_refused(
+def test_a_false_name_a_signature_and_what_installers_disagree_on_are_refused(
     name: str, extra: str | None, expected: str, tmp_path: Path
 ) -> None:
     assert expected in reason(demo(tmp_path, name=name, add={extra: b""} if extra else None))
@@ -55,11 +59,6 @@ def test_a_missing_file_a_pipe_and_a_wheel_without_record_are_refused(tmp_path: 
     with zipfile.ZipFile(tmp_path / DEMO, "w") as archive:
         archive.writestr(f"{INFO}/METADATA", b"")
     assert f"it has no {INFO}/RECORD, {INFO}/WHEEL" in reason(tmp_path / DEMO)
-
-
-def test_folders_of_the_archive_are_made(tmp_path: Path) -> None:
-    wheel.unpack(wheel.load(str(demo(tmp_path / "in", add={"empty/": b""}))), str(tmp_path / "out"))
-    assert (tmp_path / "out" / "empty").is_dir()
 
 
 @pytest.mark.parametrize(

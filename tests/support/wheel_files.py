@@ -45,6 +45,21 @@ def edited_verl(folder: Path) -> Path:
     return path
 
 
+def in_data(folder: Path, scheme: str) -> Path:
+    """Write the wheel of verl with its modules below the .data folder, from where installers put them in place."""
+    folder.mkdir()
+    path = folder / "verl-0.7.1-py3-none-any.whl"
+    moved = f"verl-0.7.1.data/{scheme}/verl/"
+    with zipfile.ZipFile(wheels.fetch(*VERL)) as before, zipfile.ZipFile(path, "w") as after:
+        for name in before.namelist():
+            data = before.read(name)
+            if name.endswith(".dist-info/RECORD"):
+                data = data.replace(b"\nverl/", b"\n" + moved.encode())
+                data = moved.encode() + data.removeprefix(b"verl/") if data.startswith(b"verl/") else data
+            after.writestr(name.replace("verl/", moved, 1) if name.startswith("verl/") else name, data)
+    return path
+
+
 def records(path: Path) -> dict[str, tuple[str, str]]:
     """Return hash and size of each row of a wheel's RECORD."""
     with zipfile.ZipFile(path) as archive:

@@ -181,7 +181,7 @@ def _overlay(parser: argparse.ArgumentParser) -> None:
 
 def _wheel(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("requirements", metavar="REQ", nargs="*", help="megatron-core==0.17.1, or the path of a wheel")
-    parser.add_argument("-o", "--output", metavar="DIR", type=_folder, required=True, help="where to write them")
+    parser.add_argument("-o", "--output", metavar="DIR", required=True, help="where to write them")
     _selection(parser)
     _output(parser, "text", "json")
     _require(parser)
@@ -325,12 +325,6 @@ class _PipOption(argparse.Action):
     ) -> None:
         given = [option or "", *([values] if isinstance(values, str) else [])]
         namespace.pip_options = [*namespace.pip_options, *given]
-
-
-def _folder(word: str) -> str:
-    if os.path.exists(word) and not os.path.isdir(word):
-        raise argparse.ArgumentTypeError(f"{word!r} is not a folder")
-    return word
 
 
 def _digest(word: str) -> str:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from unhang.cli.ending import Ending, clause
 from unhang.cli.requests import selection
-from unhang.deliver import download, wheel, wheel_output, wheel_report
+from unhang.deliver import download, wheel, wheel_output, wheel_report, work
 from unhang.deliver.wheel import Wheel
 from unhang.deliver.wheel_output import WheelPlan
 from unhang.deliver.wheel_report import Result
@@ -45,15 +45,13 @@ def run(options: argparse.Namespace) -> int:
     folder = os.path.abspath(options.output)
     results: list[Result] = []
     failed: UnhangError | None = None
-    with (
-        tempfile.TemporaryDirectory(prefix="unhang-wheel-", ignore_cleanup_errors=True) as work,
-        progress.shown() as step,
-    ):
-        inputs = list(_inputs(options, work, step))  # all are checked and planned before one is written
+    wheel_output.prepare(folder)
+    with work.folder() as temporary, progress.shown() as step:
+        inputs = list(_inputs(options, temporary, step))  # all are checked and planned before one is written
         planned = []
         for it in inputs:
             step(f"planning {it.wheel.file}")
-            todo = _plan(it.wheel, wanted, options.unverified)
+            todo = _plan(it.wheel, wanted, options.unverified, temporary)
             if todo is None and not it.requirement.startswith("-r "):  # such a file lists the dependencies too
                 message = f"{it.wheel.file} has none of {', '.join(wanted.upstreams)}"
                 raise UnhangError("no-upstream", message, hint="`unhang list` shows which releases the fixes affect")
@@ -66,14 +64,16 @@ def run(options: argparse.Namespace) -> int:
             if not _written(results):
                 raise
             failed = described(error)
-    return _end(results, failed, wanted, options.output_format, work)
+    return _end(results, failed, wanted, options.output_format, temporary)
 
 
 def _written(results: Iterable[Result]) -> int:
     return sum(result.output is not None and result.output.written for result in results)
 
 
-def _end(results: Sequence[Result], failed: UnhangError | None, wanted: Request, output_format: str, work: str) -> int:
+def _end(
+    results: Sequence[Result], failed: UnhangError | None, wanted: Request, output_format: str, temporary: str
+) -> int:
     """Report the wheels, and the failure of the next one; return the exit code, raise nothing but KeyboardInterrupt."""
     ending = Ending(clause(_written(results), "wheel", "written"))
     blocked = [item for result in results for item in result.plan.blocked]
@@ -86,8 +86,8 @@ def _end(results: Sequence[Result], failed: UnhangError | None, wanted: Request,
             colour, width = console.colour(), terminal.width(sys.stdout)
             print(*(wheel_report.text(result, colour=colour, width=width) for result in results), sep="\n")
     with ending:
-        if os.path.lexists(work):
-            console.say(f"note: the temporary folder {work} could not be removed")
+        if os.path.lexists(temporary):
+            console.say(f"note: the temporary folder {temporary} could not be removed")
         console.blocked(blocked)
         if failed:
             console.error(failed)
@@ -103,15 +103,15 @@ def _command(options: argparse.Namespace) -> tuple[str, ...]:
     return tuple(re.sub("(?<=://)[^/@]+(?=@)", "****", word) for word in words)  # a log must not get a password
 
 
-def _inputs(options: argparse.Namespace, work: str, step: Step) -> Iterator[_Input]:
-    """Load the requested wheels: local files, and downloads into ``work``."""
+def _inputs(options: argparse.Namespace, temporary: str, step: Step) -> Iterator[_Input]:
+    """Load the requested wheels: local files, and downloads into the temporary folder."""
     how = download.Options(options.python_version, tuple(options.pip_options))
     requests = [[name] for name in options.requirements] + [["-r", name] for name in options.requirement_files]
     for number, request in enumerate(requests):
         if len(request) == 1 and request[0].endswith(".whl"):
             yield _Input(request[0], wheel.load(request[0]), ())
             continue
-        folder = os.path.join(work, str(number))
+        folder = os.path.join(temporary, str(number))
         os.mkdir(folder)
         step(f"downloading {' '.join(request)}")
         paths, note = download.fetch(request, how, folder)
@@ -122,10 +122,9 @@ def _inputs(options: argparse.Namespace, work: str, step: Step) -> Iterator[_Inp
             yield _Input(" ".join(request), wheel.load(path), (note,) if note else ())
 
 
-def _plan(source: Wheel, wanted: Request, unverified: bool) -> WheelPlan | None:
-    """Unpack a wheel into a temporary folder, and plan its rewrite there. Return None if it has no upstream."""
-    with tempfile.TemporaryDirectory(prefix="unhang-wheel-") as root:
-        root = os.path.realpath(root)
+def _plan(source: Wheel, wanted: Request, unverified: bool, temporary: str) -> WheelPlan | None:
+    """Unpack a wheel below the temporary folder, and plan its rewrite there. Return None if it has no upstream."""
+    with tempfile.TemporaryDirectory(dir=temporary) as root:
         wheel.unpack(source, root)
         seen = survey(wanted._replace(target=root, allow_none=True))
         if not seen.search.installations:

@@ -12,7 +12,7 @@ import stat
 import struct
 import zipfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from unhang.errors import UnhangError
@@ -21,6 +21,7 @@ _LOCAL, _CENTRAL, _END = "<4s5H3L2H", "<4s4B4H3L5H2L", "<4s4H2LH"
 _HAS_DESCRIPTOR, _IS_UTF8, _IS_ENCRYPTED = 0x8, 0x800, 0x1
 # Limits far above the upstreams' wheels, which have hundreds of files and unpack to tens of megabytes.
 _MOST_BYTES, _MOST_MEMBERS = 1 << 30, 50_000
+_DEEPEST, _LONGEST = 100, 1024
 
 
 class Member(NamedTuple):
@@ -52,7 +53,7 @@ def load(path: str) -> tuple[Member, ...]:
                     raise bad_wheel(path, f"member {info.filename!r} overlaps another")
                 last = info.header_offset + 30 + info.compress_size
             members = tuple(_member(path, info, file.fileno()) for info in archive.infolist())
-    except (zipfile.BadZipFile, struct.error, NotImplementedError, UnicodeDecodeError) as error:
+    except (zipfile.BadZipFile, struct.error, NotImplementedError, ValueError, OverflowError) as error:
         raise bad_wheel(path, f"not a readable zip archive: {error}") from error
     _check(path, members)
     return members
@@ -127,9 +128,11 @@ def _check(path: str, members: Sequence[Member]) -> None:
     for member in members:
         name, info = member.name, member.info
         parts = name.rstrip("/").split("/")
+        if len(parts) > _DEEPEST or len(name.encode()) > _LONGEST or max(len(part.encode()) for part in parts) > 255:
+            raise bad_wheel(path, f"member {name[:80]!r}... has a name that is too long, or lies too deep")
         if name.startswith("/") or {"", ".", ".."} & set(parts) or "\\" in name or ":" in parts[0]:
             raise bad_wheel(path, f"member {name!r} would lead out of the folder that it is unpacked into")
-        if not name.isprintable():
+        if not name.isprintable() or not _is_path(name):
             raise bad_wheel(path, f"member {name!r} has a name with unprintable characters")
         if stat.S_IFMT(info.external_attr >> 16) not in (0, stat.S_IFREG, stat.S_IFDIR):
             raise bad_wheel(path, f"member {name!r} is a link or a device")
@@ -139,9 +142,24 @@ def _check(path: str, members: Sequence[Member]) -> None:
         if plain in files or plain in folders:
             raise bad_wheel(path, f"it has two members called {name!r}")
         (folders if name.endswith("/") else files).add(plain)
-    above = {"/".join(name.split("/")[:depth]) for name in files | folders for depth in range(1, name.count("/") + 1)}
-    for name in sorted(files & (above | folders)):
-        raise bad_wheel(path, f"member {name!r} is both a file and a folder")
+    if clash := file_as_folder(files, folders):
+        raise bad_wheel(path, f"member {clash!r} is both a file and a folder")
+
+
+def file_as_folder(files: Collection[str], folders: Collection[str] = ()) -> str | None:
+    """Return the first of these files that others need as a folder."""
+    paths = {*files, *folders}
+    above = {"/".join(path.split("/")[:depth]) for path in paths for depth in range(1, path.count("/") + 1)}
+    return min(set(files) & {*above, *folders}, default=None)
+
+
+def _is_path(name: str) -> bool:
+    """Return whether the file system's encoding can hold a name: ASCII cannot hold every one."""
+    try:
+        os.fsencode(name)
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _without_zip64(extra: bytes) -> bytes:

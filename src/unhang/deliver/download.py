@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from unhang.errors import UnhangError
+from unhang.tell import console, terminal
 
 # Tried in this order if a release has no wheel for the running Python: the upstreams publish wheels for one of these.
 _PYTHONS = ("3.12", "3.10", "3.11", "3.13", "3.14")
@@ -68,11 +70,16 @@ def fetch(request: Sequence[str], options: Options, folder: str) -> Download:
 
 def _failed(code: str, request: Sequence[str], error: str) -> UnhangError:
     lines = [line.strip() for line in error.splitlines() if line.strip()] or ["pip gave no reason"]
-    unreachable = [line for line in lines if _UNREACHABLE in line]
     last = max((number for number, line in enumerate(lines) if line.startswith("ERROR:")), default=-1)
-    reason = unreachable[-1] if unreachable else " ".join(lines[last:])  # the last error may take several lines
-    hint = "check that the version exists and that the index is reachable; --platform and --python-version choose a "
-    return UnhangError(code, f"pip could not download {' '.join(request)}: {reason}", hint=f"{hint}wheel")
+    reason = " ".join(lines[last:]).removeprefix("ERROR: ")  # the last error may take several lines
+    hint = "check that the version exists; --platform and --python-version choose a wheel"
+    if _UNREACHABLE in error:
+        why = re.findall(r"\[Errno -?\d+\] ([^'\"()]+)", error) or ["-v shows what pip says"]
+        reason = f"the index cannot be reached ({why[-1]})"
+        hint = "check the network, or name an index with --index-url, or give the path of a wheel"
+    if terminal.settings.verbose:
+        console.say(error)
+    return UnhangError(code, f"pip could not download {' '.join(request)}: {reason}", hint=hint)
 
 
 def _pip() -> list[str]:

@@ -29,23 +29,29 @@ def write(folder: str, overlay: Overlay) -> bool:
     ``lock.exclusive`` and ``disk.refusal`` do.
     """
     _check_folder(folder)
-    if _holds(folder, overlay):
-        return False
-    with disk.about(os.path.join(folder, "")):
-        disk.run(os.makedirs, folder, exist_ok=True)
     store = os.path.join(folder, STORE)
+    if not _holds(folder, overlay):
+        with disk.about(os.path.join(folder, "")):
+            disk.run(os.makedirs, folder, exist_ok=True)
+        return _write(folder, store, overlay)
+    if left(folder, overlay) or os.path.lexists(os.path.join(store, LOCK)):  # a killed run's
+        with suppress(UnhangError):  # the overlay is whole, even if we may not tidy it
+            return _write(folder, store, overlay)
+    return False
+
+
+def _write(folder: str, store: str, overlay: Overlay) -> bool:
     from unhang.store.lock import exclusive  # here: a run that writes nothing does without it
 
-    with exclusive(store, hidden=False):  # an overlay may be committed: git must not leave out its modules
-        if _holds(folder, overlay):  # another run wrote it meanwhile
-            return False
-        with disk.about(store):
+    with exclusive(store, hidden=False), disk.about(store):  # an overlay may be committed: git must see its modules
+        is_new = not _holds(folder, overlay)  # if not, another run wrote it meanwhile
+        if is_new:
             _fill(store, overlay)
             _replace(folder, overlay.hook)
         for path in left(folder, overlay):
             with suppress(OSError):  # the new overlay is in place: the caller may say what is left beside it
-                disk.run(shutil.rmtree, path)
-    return True
+                disk.run(shutil.rmtree if os.path.isdir(path) else os.unlink, path)
+    return is_new
 
 
 def left(folder: str, overlay: Overlay) -> list[str]:

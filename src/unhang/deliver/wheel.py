@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
@@ -11,6 +12,7 @@ from packaging.version import InvalidVersion, Version
 from unhang.deliver import archive
 from unhang.deliver.archive import Member, bad_wheel
 from unhang.errors import UnhangError
+from unhang.shapes import catalog
 from unhang.store.receipt import sha256
 
 
@@ -26,6 +28,11 @@ class Wheel(NamedTuple):
     dist_info: str
     """The name of that folder."""
     members: tuple[Member, ...]
+
+    def installed(self) -> dict[str, Member]:
+        """Return the files that an installer puts into site-packages, by their path there."""
+        data = f"{self.dist_info.removesuffix('.dist-info')}.data"
+        return {_installed(member.name, data): member for member in self.members if not member.name.endswith("/")}
 
     @property
     def file(self) -> str:
@@ -52,6 +59,7 @@ def load(path: str) -> Wheel:
         raise bad_wheel(path, f"it has no {', '.join(sorted(missing))}")
     if names & {f"{found[0]}/RECORD.jws", f"{found[0]}/RECORD.p7s"}:
         raise bad_wheel(path, "it is signed, and the rewrite would break the signature")
+    _check_data(path, found[0], members)
     with open(path, "rb") as file:
         digest = sha256(file.read())
     distribution, text, tags = name.removesuffix(".whl").split("-", 2)
@@ -59,12 +67,12 @@ def load(path: str) -> Wheel:
 
 
 def unpack(wheel: Wheel, folder: str) -> None:
-    """Unpack the wheel's files into an empty folder. Raises UnhangError ``bad-wheel`` for damaged members; OSError."""
-    for member in wheel.members:
-        path = os.path.join(folder, *member.name.rstrip("/").split("/"))
-        if member.name.endswith("/"):
-            os.makedirs(path, exist_ok=True)
-            continue
+    """Unpack the wheel's files into an empty folder, as into site-packages.
+
+    Raises UnhangError ``bad-wheel`` for damaged members; OSError.
+    """
+    for name, member in wheel.installed().items():
+        path = os.path.join(folder, *name.split("/"))
         os.makedirs(os.path.dirname(path), exist_ok=True)
         with open(path, "xb") as file:
             file.write(archive.read(wheel.path, member))
@@ -76,6 +84,30 @@ def is_version(text: str, version: str) -> bool:
         return Version(text) == Version(version)
     except InvalidVersion:
         return False
+
+
+def _check_data(path: str, dist_info: str, members: Sequence[Member]) -> None:
+    """Raise UnhangError ``bad-wheel`` if installers may disagree on what the wheel puts into site-packages."""
+    data = f"{dist_info.removesuffix('.dist-info')}.data"
+    files = tuple(f"/{target.file}" for fix in catalog.fixes().values() for target in fix.targets)
+    places: dict[str, str] = {}
+    for name in (member.name for member in members if not member.name.endswith("/")):
+        top, _, below = name.partition("/")
+        place = _installed(name, data)
+        if top.endswith(".data") and (top != data or (place == name and below.endswith(files))):
+            raise bad_wheel(path, f"nobody can tell where an installer puts its member {name!r}")
+        if place in places:
+            raise bad_wheel(path, f"its members {places[place]!r} and {name!r} are installed as the same file")
+        places[place] = name
+    if clash := archive.file_as_folder(places):
+        raise bad_wheel(path, f"its member {places[clash]!r} is installed where others need a folder")
+
+
+def _installed(name: str, data: str) -> str:
+    """Return the path below site-packages of a file with this name; ``data`` is the wheel's .data folder."""
+    top, _, rest = name.partition("/")
+    scheme, _, path = rest.partition("/")
+    return path if top == data and path and scheme in ("purelib", "platlib") else name
 
 
 def _is_of(dist_info: str, project: str, version: Version) -> bool:

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 from unhang import __version__
+from unhang.deliver import work
 from unhang.deliver.preview import with_rewrites
 from unhang.deliver.repack import repack
 from unhang.deliver.wheel import Wheel
+from unhang.errors import UnhangError
 from unhang.judge.findings import Finding
 from unhang.rewrite.plan import Blocked, FilePlan, Plan
 from unhang.shapes import catalog
 from unhang.store import disk
 from unhang.store.receipt import sha256
+
+_DRAFT = re.compile(r"\..+\+unhang\..+\.whl\.new")
 
 
 class WheelPlan(NamedTuple):
@@ -47,7 +53,8 @@ def wheel_plan(wheel: Wheel, root: str, findings: Sequence[Finding], plan: Plan)
         for item in with_rewrites(findings, plan.files, "in the rewritten wheel")
     ]
     blocked = [item._replace(installation=item.installation._replace(root=wheel.file)) for item in plan.blocked]
-    files = {os.path.relpath(file.path, root).replace(os.sep, "/"): file for file in plan.files}
+    members = wheel.installed()
+    files = {members[os.path.relpath(file.path, root).replace(os.sep, "/")].name: file for file in plan.files}
     return WheelPlan(after, files, tuple(blocked))
 
 
@@ -62,6 +69,23 @@ def write(wheel: Wheel, plan: WheelPlan, folder: str) -> Output | None:
     repacked = repack(wheel, changed, _notice(wheel, plan.files), catalog.generation())
     path = os.path.join(folder, repacked.file)
     return Output(path, repacked.version, sha256(repacked.data), _write(path, repacked.data))
+
+
+def prepare(folder: str) -> None:
+    """Remove what a killed run left in the output folder, if that exists.
+
+    Raises UnhangError ``not-a-folder`` if a file is in its place, or in that of a folder above it.
+    """
+    found = folder
+    while not os.path.lexists(found):
+        found = os.path.dirname(found)
+    if not os.path.isdir(found):
+        message = f"{folder} cannot be a folder: {found} is not one"
+        raise UnhangError("not-a-folder", message, path=found, hint="give a folder, or a new path, to -o")
+    if found == folder:
+        with suppress(OSError), work.alone(folder) as is_alone:
+            for draft in filter(_DRAFT.fullmatch, os.listdir(folder) if is_alone else ()):
+                disk.remove(os.path.join(folder, draft))
 
 
 def _notice(wheel: Wheel, files: Mapping[str, FilePlan]) -> str:
@@ -82,10 +106,15 @@ def _write(path: str, data: bytes) -> bool:
     folder, name = os.path.split(path)
     with disk.about(path):
         os.makedirs(folder, exist_ok=True)
-        if disk.read(path) == data:
-            return False
-        draft = os.path.join(folder, f".{name}.new")
-        disk.write(draft, data, replace=True)
-        disk.run(os.replace, draft, path)
-        disk.sync_dir(folder)
+        with work.alone(folder):
+            if disk.read(path) == data:
+                return False
+            draft = os.path.join(folder, f".{name}.new")
+            try:
+                disk.write(draft, data, replace=True)
+                disk.run(os.replace, draft, path)
+            except BaseException:  # Ctrl-C too
+                disk.remove(draft)
+                raise
+            disk.sync_dir(folder)
     return True
