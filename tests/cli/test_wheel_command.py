@@ -199,6 +199,7 @@ def test_the_json_has_each_wheel_and_its_result(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_the_digest_is_that_of_the_same_code_installed(tmp_path: Path) -> None:
     site = cli.unpack(tmp_path / "site", CORE, VERL)
     assert cli.unhang("apply", "--target", site).code == 0
@@ -277,7 +278,7 @@ def test_a_run_that_was_killed_or_interrupted_leaves_nothing_for_longer_than_the
     assert [*folder.iterdir(), *out.iterdir()] == []
 
 
-@pytest.mark.parametrize("scheme", ["purelib", "platlib"])
+@pytest.mark.parametrize("scheme", ["purelib", pytest.param("platlib", marks=pytest.mark.slow)])
 def test_what_the_data_folder_puts_into_site_packages_is_rewritten(scheme: str, tmp_path: Path) -> None:
     source = in_data(tmp_path / "in", scheme)
     ran = make(tmp_path / "out", source)

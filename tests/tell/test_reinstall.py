@@ -100,6 +100,7 @@ def test_a_name_that_no_installer_writes_is_not_put_into_a_command(tmp_path: Pat
     assert advise(tmp_path, "pip", name="--index-url=x-0.17.1") == UNKNOWN
 
 
+@pytest.mark.slow
 def test_a_real_wheel_that_pip_installed_is_plain_again_after_the_command(tmp_path: Path) -> None:
     """A wheel installed from its file: without an index, the command can be run here."""
     project = environments.project(cli.unpack_targets(tmp_path / "a project", ("verl", "0.7.1")), "verl", "0.7.1")

@@ -207,7 +207,7 @@ def test_the_receipt_names_no_absolute_path(env: Env) -> None:
 # A checkout that brings a state
 
 
-def test_a_journal_of_a_checkout_reaches_nothing_outside(tmp_path: Path) -> None:
+def test_a_journal_of_a_checkout_reaches_nothing_outside(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """It named files and folders outside, and their empty folders and bytecode were removed."""
     top = cli.unpack_targets(tmp_path / "checkout", VERL)
     outside = tmp_path / "outside"
@@ -223,9 +223,8 @@ def test_a_journal_of_a_checkout_reaches_nothing_outside(tmp_path: Path) -> None
             content = {"schema": 2, "token": "0" * 16, "files": [{"path": path, **row}], "made": []}
             journal = top / f".unhang/journal.{stage}"
             journal.write_text(json.dumps(content))
-            for command in ("revert", "apply"):
-                ran = cli.unhang(command, "--source", top)
-                assert (ran.code, "error[bad-journal]" in ran.err) == (2, True), (path, ran.err)
+            assert main(["revert", "--source", str(top)]) == 2
+            assert "error[bad-journal]" in capsys.readouterr().err, path
             journal.unlink()
     shutil.rmtree(top / ".unhang")
     (top / ".unhang").mkdir()

@@ -111,20 +111,20 @@ SCRIPT = ("--python", "env/bin/python", "--script", "ml work/pretrain_gpt.py")
 APPLIED = ran("apply", *SITE)
 CASES = {
     "needed": Case(site(VERL, SWIFT, CORE), SITE),
-    "required": Case(site(VERL, SWIFT, CORE), (*SITE, "--fix", MTP, "--require", WARMUP)),
-    "more was there": Case(site(VERL, SWIFT, CORE), SITE, (ran("apply", *SITE, "--upstream", "verl"),)),
     "quoted": Case(site(VERL, name=QUOTED), ("--source", QUOTED)),
     "script": Case(shadowed, SCRIPT),
-    "found": Case(dot_venv, ()),
     "overlay": Case(outdated_overlay, (), commands=("check", "overlay --check 'over lay'"), python_path="over lay"),
     "drifted": Case(site(VERL), SITE, (DRIFT,), least=3, is_curable=False),
-    "no anchor": Case(site(VERL, SWIFT), SITE, (NO_ANCHOR,), least=5, is_curable=False),
-    "before the floor": Case(before_the_floor, SITE, least=5, is_curable=False),
     "edited since": Case(site(VERL, SWIFT), SITE, (APPLIED, DRIFT), ("check", "revert"), least=4, is_curable=False),
     "interrupted": Case(site(VERL), SITE, (killed,), ("check", "diff", "overlay out"), least=6),
     "no receipt": Case(site(VERL), SITE, (APPLIED, removed("site/.unhang")), ("check", "revert"), least=0),
 }
 SLOW = {
+    "found": Case(dot_venv, ()),
+    "required": Case(site(VERL, SWIFT, CORE), (*SITE, "--fix", MTP, "--require", WARMUP)),
+    "more was there": Case(site(VERL, SWIFT, CORE), SITE, (ran("apply", *SITE, "--upstream", "verl"),)),
+    "no anchor": Case(site(VERL, SWIFT), SITE, (NO_ANCHOR,), least=5, is_curable=False),
+    "before the floor": Case(before_the_floor, SITE, least=5, is_curable=False),
     "skipped": Case(site(VERL, SWIFT), (*SITE, "--skip", MTP)),
     "named": Case(site(VERL, SWIFT), (*SITE, "--fix", MTP, "--upstream", "verl")),
     "script, and the wheel before": Case(shadowed, SCRIPT, (ran("apply", "--python", "env/bin/python"),)),
