@@ -25,10 +25,11 @@ class Row(NamedTuple):
     """One example of each kind of problem. There must be none."""
 
 
-def compare(endstate: EndState, before: Source, after: Source | None) -> Row:
+def compare(endstate: EndState, before: Source, after: Source | None, as_written: bool = False) -> Row:
     """Run a shape of the function and its rewrite in every configuration.
 
     ``after`` is None if the fix does not rewrite this shape; then nothing of what the fix is about may fail.
+    ``as_written``: ``before`` has a pull request, which the rewrite takes back; then more than the fix may differ.
     """
     found = branches(before.function)
     problems = {name: f"a new branch: {name}" for name in found if name not in {*endstate.varied, *endstate.held}}
@@ -44,7 +45,7 @@ def compare(endstate: EndState, before: Source, after: Source | None) -> Row:
     for configuration in every:
         first = untouched(configuration)
         then = tried(endstate, after, configuration) if after else first
-        kind, why = _compared(endstate, configuration, first, then)
+        kind, why = _compared(endstate, configuration, first, then, as_written)
         counts[kind] += 1
         control = endstate.control(configuration)
         if kind == "worse":
@@ -70,12 +71,14 @@ def tried(endstate: EndState, source: Source, configuration: Any) -> Outcome:
         return Outcome(frozenset({f"raises {type(error).__name__}: {error}"}), ())
 
 
-def _compared(endstate: EndState, configuration: Any, before: Outcome, after: Outcome) -> tuple[str, str]:
+def _compared(
+    endstate: EndState, configuration: Any, before: Outcome, after: Outcome, as_written: bool
+) -> tuple[str, str]:
     """Return the kind of a configuration, and why it is not better."""
     if before.faults:
         return ("failed", ", ".join(sorted(after.faults))) if after.faults else ("cured", "")
     if after.faults:
         return "worse", ", ".join(sorted(after.faults))
-    if not endstate.concerned(configuration) and before.seen != after.seen:
+    if not (as_written or endstate.concerned(configuration) or endstate.same(before.seen, after.seen)):
         return "worse", "something else is seen where the fix plays no part"
     return "passed", ""

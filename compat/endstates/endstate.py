@@ -50,8 +50,12 @@ class EndState:
         raise NotImplementedError
 
     def concerned(self, configuration: Any) -> bool:
-        """Return whether the fix plays a part here. Where it does not, nothing that is seen may change."""
+        """Return whether the fix plays a part here. Where it does not, the same must be seen before and after."""
         raise NotImplementedError
+
+    def same(self, before: Any, after: Any) -> bool:
+        """Return whether two things seen are the same, where the fix plays no part."""
+        return bool(before == after)
 
     def control(self, configuration: Any) -> Any:
         """Return the same configuration without what the fix cures, if the fix plays a part here; else None.

@@ -37,6 +37,8 @@ class Job(NamedTuple):
     before: Source
     after: Source | None
     """Its rewrite, if it is affected."""
+    as_written: bool = False
+    """Whether it is a pull request as written."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -55,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("this system permits no `unshare --net`: upstream's code has a network", file=sys.stderr)
     found: list[tuple[Job, Row]] = []
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        for job, row in zip(jobs, pool.map(lambda it: sandbox.run(it.key[0], it.before, it.after), jobs)):
+        for job, row in zip(jobs, pool.map(_row, jobs)):
             if not found or found[-1][0].key[0] != job.key[0]:
                 print(heading(job.key[0]))
             print("\n".join(lines(job, row)), flush=True)
@@ -67,6 +69,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         before = json.loads(path.read_bytes())["endstates"] if path.exists() else []
         matrix_files.write({str(path): matrix_files.endstates(recorded(before, found))})
     return 1 if problems else 0
+
+
+def _row(job: Job) -> Row:
+    return sandbox.run(job.key[0], job.before, job.after, job.as_written)
 
 
 def heading(fix: str) -> str:
@@ -113,7 +119,7 @@ def _jobs() -> Iterator[Job]:
         if row["state"] == "affected":
             done = rewrite(data, [Step(target, settled.results[key])])
             after = Source(done.data.decode(), target.function)
-        yield Job(key, row["state"], before, after)
+        yield Job(key, row["state"], before, after, bool(collection.rows[key].note))
 
 
 if __name__ == "__main__":

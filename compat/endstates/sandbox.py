@@ -40,11 +40,11 @@ def end_state(fix: str, function: str) -> EndState | None:
     return found
 
 
-def run(fix: str, before: Source, after: Source | None) -> Row:
+def run(fix: str, before: Source, after: Source | None, as_written: bool = False) -> Row:
     """Compare a function with its rewrite in a child process. Raises SandboxError."""
     code = _CHILD.format(path=sys.path, compat=list(unhang.compat.__path__))
     command = [*without_network(), sys.executable, "-I", "-B", "-c", code]
-    given = json.dumps({"fix": fix, "before": before, "after": after})
+    given = json.dumps({"fix": fix, "before": before, "after": after, "as_written": as_written})
     with tempfile.TemporaryDirectory(prefix="unhang-") as folder:
         environment = {"HOME": folder, "TMPDIR": folder, "PATH": os.defpath, "LC_ALL": "C.UTF-8"}
         try:
@@ -85,5 +85,5 @@ def child() -> None:
         (resource.RLIMIT_CORE, 0),
     ):
         resource.setrlimit(limit, (value, value))
-    row = compare(endstate, before, after)
+    row = compare(endstate, before, after, given["as_written"])
     os.write(answers, json.dumps(row._asdict()).encode())

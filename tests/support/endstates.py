@@ -22,7 +22,8 @@ def row(upstream: Upstream, after: Source | None = None, text: str | None = None
     name = upstream.target.function
     if after is None and text is None and upstream.known.state == "affected":
         after = Source(upstream.rewritten.data.decode(), name)
-    return sandbox.run(upstream.target.fix, Source(text or upstream.data.decode(), name), after)
+    as_written = text is None and upstream.known.note.startswith("pull request")
+    return sandbox.run(upstream.target.fix, Source(text or upstream.data.decode(), name), after, as_written)
 
 
 def row_of(upstream: Upstream) -> Row:
