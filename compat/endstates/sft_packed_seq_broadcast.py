@@ -13,7 +13,7 @@ from unhang.compat.endstates.endstate import EndState, Outcome, Source, code_of,
 from unhang.shapes.shape import Function
 
 METADATA = ("cu_seqlens", "max_seqlen")
-FIELDS = ("tokens", "labels", "loss_mask", "position_ids", "attention_mask", "padding_mask")
+FIELDS: tuple[str, ...] = ("tokens", "labels", "loss_mask", "position_ids", "attention_mask", "padding_mask")
 FIELDS += (*METADATA, "cu_seqlens_padded", "local_cp_size")
 UNINITIALISED, LENGTH = "uninitialised memory", 8
 
