@@ -81,14 +81,24 @@ def defined(code: CodeType, name: str, namespace: Mapping[str, Any]) -> Any:
 
 @cache
 def code_of(source: Source) -> CodeType:
-    """Compile the function alone, without annotations and decorators: these need names that the stand-ins lack."""
-    (copy,) = ast.parse(ast.unparse(source.function)).body
-    for node in ast.walk(copy):
-        if isinstance(node, ast.arg):
-            node.annotation = None
-        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            node.returns, node.decorator_list = None, []
-    return compile(ast.Module([copy], []), "<upstream>", "exec", dont_inherit=True)
+    """Compile the function alone."""
+    return compile(ast.Module([plain(source.function)], []), "<upstream>", "exec", dont_inherit=True)
+
+
+def plain(node: ast.stmt) -> ast.stmt:
+    """Return a copy without annotations and decorators of functions: these need names that the stand-ins lack."""
+    (copy,) = ast.parse(ast.unparse(node)).body
+    for inner in ast.walk(copy):
+        if isinstance(inner, ast.arg):
+            inner.annotation = None
+        elif isinstance(inner, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            inner.returns = None
+            inner.decorator_list = [it for it in inner.decorator_list if inner is not copy and _is_builtin(it)]
+    return copy
+
+
+def _is_builtin(decorator: ast.expr) -> bool:
+    return isinstance(decorator, ast.Name) and decorator.id in ("property", "staticmethod", "classmethod")
 
 
 @cache
