@@ -198,6 +198,15 @@ def sweep(session: nox.Session) -> None:
 
 
 @nox.session(reuse_venv=True)
+def endstates(session: nox.Session) -> None:
+    """Run each fix's function, untouched and rewritten, in every configuration, for every shape of the matrix.
+
+    The clones are those of `sweep`; without them only the shapes of the releases run. `-- --write` records the figures.
+    """
+    session.run("python", "-m", "unhang.compat.endstates.run", *session.posargs, env=from_checkout(session))
+
+
+@nox.session(reuse_venv=True)
 def compat(session: nox.Session) -> None:
     """Lint the matrix and the pages made from it, and verify a random sample against real wheels.
 

@@ -31,6 +31,7 @@ _PROBS = "permuted_probs"
 _TOLIST = "tokens_per_expert = tokens_per_expert.tolist()"
 _UNSQUEEZE = "permuted_probs = permuted_probs.unsqueeze(-1)"
 _RETURN = "return output, output_bias"
+_BIAS = "output = self._apply_bias(output, output_bias, tokens_per_expert, permuted_probs)"
 _SLICE = "if has_no_tokens:\n    output = output[:0]\n"
 _OURS = frozenset({"has_no_tokens", "rows_per_expert", "num_rows", "zero_rows"})
 # The names that carry the tokens through the forward.
@@ -96,6 +97,9 @@ class TEGroupedMLPForward(Codemod):
         if _is_grouped(function):
             return [span(anchor, anchor, preceded_by(rows)), span(last, last, preceded_by(_SLICE))]
         edits = []
+        older = wanted(_rows(function, older=True))
+        if digests(body[index + 1 : index + 1 + len(older)]) == older:  # what generation 1 wrote
+            return [span(anchor, body[index + len(older)], lambda nodes: followed_by("\n" + rows)(nodes[:1]))]
         if digests(body[index + 1 : index + 3]) == _AS_WRITTEN_ROWS:
             edits.append(span(anchor, body[index + 2], lambda nodes: followed_by("\n" + rows)(nodes[:1])))
         else:
@@ -216,9 +220,32 @@ def _padded_elsewhere(function: Function) -> str | None:
     return None
 
 
-def _rows(function: Function) -> str:
-    """Return the statements that add the rows, for this forward's arguments and padding."""
+def _unpadding_before_bias(function: Function) -> tuple[str, str] | None:
+    """Return the condition and the name of this forward's padding, if its bias comes after the unpadding.
+
+    The bias is then split by the padded counts, which are those of the unpadded rows only if these are aligned.
+    """
+    for node in function.body:
+        if matches([node], _BIAS):
+            return None
+        if isinstance(node, ast.If) and (
+            names := {name for name in mentioned(*node.body) if name.endswith("_unpadding")}
+        ):
+            rest = function.body[function.body.index(node) :]
+            if any(matches([after], _BIAS) for after in rest):
+                return expression(node.test), names.pop().replace("_unpadding", "_padding")
+    return None
+
+
+def _rows(function: Function, *, older: bool = False) -> str:
+    """Return the statements that add the rows, for this forward's arguments and padding.
+
+    ``older`` returns those of generation 1, which aligned no rows where the forward pads before its bias, or not at
+    all: there fp8 and fp4 then failed with rows of ours, and not without.
+    """
     grouped, condition = _is_grouped(function), _padded_elsewhere(function)
+    padding = None if older else _unpadding_before_bias(function)
+    never_pads = not older and not any("padd" in name for name in mentioned(*function.body))
     lines = [
         "# unhang empty-expert-hang: no token here, so run fc1 and fc2 on zero rows of probability 0",
         f"has_no_tokens = {_HIDDEN}.shape[0] == 0" + (" and not self._use_grouped_tensor" if grouped else ""),
@@ -232,13 +259,26 @@ def _rows(function: Function) -> str:
             *_if(f"{condition} and (", "self.config.fp8 or self.config.fp4", ")"),
             "        rows_per_expert = get_align_size_for_quantization(self.config)",
         ]
+    elif never_pads:
+        per_expert, rows = "rows_per_expert", "rows_per_expert * self.num_local_experts"
+        lines.append("    rows_per_expert = 16 if self.config.fp8 else 1")
     lines += [
         f"    num_rows = {rows}",
         f"    zero_rows = {_HIDDEN}.new_zeros(",
         f"        num_rows, {_HIDDEN}.shape[1]",
         "    )",
-        f"    {_HIDDEN} = torch.cat([{_HIDDEN}, zero_rows])",
     ]
+    if padding:
+        lines += [
+            f"    tokens_per_expert = [{per_expert}] * self.num_local_experts",
+            f"    if {padding[0]}:",
+            "        # the bias comes after the unpadding: rows that are aligned already fit both",
+            f"        zero_rows, tokens_per_expert = self.{padding[1]}(",
+            "            zero_rows, tokens_per_expert",
+            "        )",
+            "        num_rows = zero_rows.shape[0]",
+        ]
+    lines.append(f"    {_HIDDEN} = torch.cat([{_HIDDEN}, zero_rows])")
     if _PROBS in {argument.arg for argument in function.args.args}:
         lines.append(f"    {_PROBS} = torch.cat([{_PROBS}, {_PROBS}.new_zeros(num_rows)])")
     if grouped:
@@ -247,7 +287,7 @@ def _rows(function: Function) -> str:
             f"        (self.num_local_experts,), {per_expert}, dtype=torch.int64, device='cpu'",
             "    )",
         ]
-    else:
+    elif not padding:
         lines.append(f"    tokens_per_expert = [{per_expert}] * self.num_local_experts")
     return "".join(f"{line}\n" for line in lines)
 

@@ -295,7 +295,7 @@ def _check_around(function: Function, sender: Half, receiver: Half, trailing: bo
 
     ``_follow`` reads the arms themselves statement by statement, so they may have fields that no release has.
     """
-    check_plain(function, ("mpu", "torch", "get_args"))
+    check_plain(function, ("mpu", "torch", "get_args", "int", "isinstance"))  # also what the helpers call
     outer = [node for node in function.body if not (isinstance(node, ast.If) and node.body is sender.body)]
     known = [
         _one(outer, "args = get_args()"),

@@ -56,7 +56,7 @@ def test_the_wheel_has_one_import_name_and_all_its_data(distribution: metadata.D
     assert {top for top in tops if not top.startswith("..") and ".dist-info" not in top} == {"unhang"}
     for name in ("py.typed", "compat/data/shapes.json", "compat/upstreams.json", "patches/mtp-cp-deadlock/page.md"):
         assert f"unhang/{name}" in files
-    for name in ("compat/sweep/", "compat/schemas/", "compat/wheels.json", "compat/decisions.json"):
+    for name in ("compat/sweep/", "compat/endstates", "compat/schemas/", "compat/wheels.json", "compat/decisions.json"):
         assert not [file for file in files if file.startswith(f"unhang/{name}")], "only a checkout has it"
     assert distribution.metadata["License-Expression"] == "Apache-2.0"
     assert [(script.name, script.value) for script in distribution.entry_points] == [("unhang", "unhang.__main__:run")]

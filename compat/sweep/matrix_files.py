@@ -20,6 +20,11 @@ def shapes(rows: Sequence[Mapping[str, Any]]) -> str:
     return _text("shapes", [json.dumps(row) for row in rows], "[]")
 
 
+def endstates(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return the text of endstates.json."""
+    return _text("endstates", [json.dumps(row) for row in rows], "[]")
+
+
 def files(found: Mapping[str, Mapping[str, str | None]]) -> str:
     """Return the text of files.json."""
     lines = [f"{json.dumps(digest)}: {json.dumps(row, sort_keys=True)}" for digest, row in sorted(found.items())]

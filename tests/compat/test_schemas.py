@@ -78,6 +78,7 @@ BROKEN: dict[str, tuple[str, Callable[[Any], object], str]] = {
     "missing key of a pull request": ("upstreams", lambda it: it["as-written"][0].pop("ref"), "'ref' is a required"),
     "no reason": ("decisions", lambda it: it["decisions"][0].update(why="so"), "'so' is too short"),
     "superseded from nowhere": ("superseded", lambda it: it["superseded"].append({}), "'pristine' is a required"),
+    "worse": ("endstates", lambda it: it["endstates"][0].update(worse=1), "0 was expected"),
     "no generation": ("generation", lambda it: it.update(generation=0), "0 is less than the minimum"),
     "bad digest of an outline": ("outlines", lambda it: it["outlines"][0].update(shape="1"), "'1' does not match"),
     "unknown key of a manifest": ("manifest", lambda it: it.update(affect={}), "'affect' was unexpected"),

@@ -400,10 +400,13 @@ _ROWS = "torch.cat([permuted_local_hidden_states, zero_rows])"
 _ALIGNED = "skip_routed_expert_padding(self.config) and (self.config.fp8 or self.config.fp4)"
 MUTATIONS = [
     ("if has_no_tokens:\n        output = output[:0]", "pass", "the output has rows"),
-    ("num_rows = ", "num_rows = 0 * ", "a grouped linear gets an empty input"),
     ("= permuted_local_hidden_states.new_zeros(", "= ones(", "the rows are not zero"),
     (_PROBS, "pass", "raises: the two factors do not have the same rows"),
     (_ROWS, "zero_rows", "the graph is cut"),
+]
+ROWS_MUTATIONS = [
+    (version, f"num_rows = {rows}", f"num_rows = 0 * {rows}", "a grouped linear gets an empty input")
+    for version, rows in (("0.15.3", "self.num_local_experts"), ("0.19.2", "rows_per_expert"))
 ]
 ALIGNMENT_MUTATIONS = [
     ("= get_align_size_for_quantization(self.config)", "= 1", "tokens_per_expert is not [k] * n"),
@@ -415,7 +418,8 @@ ALIGNMENT_MUTATIONS = [
 @pytest.mark.parametrize(
     ("version", "old", "new", "fault"),
     [(version, *each) for version in ("0.15.3", "0.19.2") for each in MUTATIONS]
-    + [(version, *each) for version in ("0.18.2", "0.19.2") for each in ALIGNMENT_MUTATIONS],
+    + [(version, *each) for version in ("0.18.2", "0.19.2") for each in ALIGNMENT_MUTATIONS]
+    + ROWS_MUTATIONS,
 )
 def test_part_of_the_rewrite_is_not_enough(version: str, old: str, new: str, fault: str) -> None:
     source = sources.wheel(FIX, version)

@@ -15,6 +15,7 @@ import pytest
 
 from support import sources
 from support.rewrites import EveryRewrite, is_no_rewrite
+from unhang.codemods.base import AnchorError
 from unhang.judge.decide import codemod
 from unhang.shapes import catalog
 
@@ -422,3 +423,13 @@ def test_the_pull_request_as_written_is_known_and_gives_the_result_of_the_untouc
     assert source.known.state == "affected"
     assert source.known.note == "pull request 4150 applied as written: still broken on the last stage"
     assert [(item.state, item.note) for item in sources.same_result(source)] == [("affected", "")]
+
+
+@pytest.mark.parametrize("edit", ["del int", "if False:\n    import types as isinstance"])
+def test_an_edit_that_makes_a_builtin_of_the_helpers_local_is_refused(edit: str) -> None:
+    """Audit, A3: `del int` at the end makes `int` local; the last stage calls the helper only when rewritten."""
+    source = sources.wheel(FIX, "0.17.1")
+    function = copy.deepcopy(source.function)
+    function.body[-1:-1] = ast.parse(edit).body
+    with pytest.raises(AnchorError, match="that does not rebind i"):
+        codemod(source.target).edits(function)

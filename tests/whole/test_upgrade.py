@@ -1,6 +1,6 @@
 """An upgrade replaces what an older version of a fix wrote: from the receipt, or from its recorded shape.
 
-There is no older version yet. These tests make one up, which writes the same gate with its conditions in another order.
+Most of these tests make an older version up, which writes the same gate with its conditions in another order.
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ import pytest
 
 from support import cli
 from unhang.cli.main import main
+from unhang.codemods import empty_expert_hang
 from unhang.codemods.base import once, span
 from unhang.codemods.edit import Edit
 from unhang.judge import decide
+from unhang.rewrite.one_file import Step, rewrite
 from unhang.shapes import catalog, shape
 from unhang.shapes.catalog import Shape
 from unhang.shapes.shape import Function
@@ -110,6 +112,27 @@ def test_a_user_edit_blocks_the_upgrade(site: Path) -> None:
     source.write_bytes(edited)
     assert main(["apply", "--target", str(site)]) == 1, "the receipt's bytes lack the edit, so they are not used"
     assert source.read_bytes() == edited
+
+
+EXPERTS = "megatron/core/transformer/moe/experts.py"
+
+
+@pytest.mark.parametrize("version", ["0.15.3", "0.16.0rc0.dev132550"])
+def test_what_generation_1_of_empty_expert_hang_wrote_is_upgraded_without_its_receipt(
+    version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its rows were not aligned where the bias comes after the unpadding."""
+    site = cli.unpack_targets(tmp_path / "site", ("megatron-core", version))
+    (target,) = catalog.fix("empty-expert-hang").targets
+    pristine = (site / EXPERTS).read_bytes()
+    with monkeypatch.context() as generation_1:
+        generation_1.setattr(empty_expert_hang, "_unpadding_before_bias", lambda function: None)
+        (site / EXPERTS).write_bytes(rewrite(pristine, [Step(target, None)]).data)
+    only = ["--target", str(site), "--fix", "empty-expert-hang"]
+    assert main(["check", *only]) == 1
+    assert "an older version of this rewrite is in place" in capsys.readouterr().out
+    assert main(["apply", *only]) == 0
+    assert (site / EXPERTS).read_bytes() == rewrite(pristine, [Step(target, None)]).data
 
 
 def reordered(nodes: Statements) -> Statements:

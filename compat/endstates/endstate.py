@@ -1,0 +1,107 @@
+"""What the end state of one target is: its configurations, how the function runs in one, and what is wrong there."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Hashable, Iterator, Mapping
+from functools import cache
+from types import CodeType
+from typing import Any, ClassVar, NamedTuple
+
+from unhang.shapes import shape
+from unhang.shapes.shape import Function
+
+
+class Source(NamedTuple):
+    """A whole source file that has the function. Of it, only what the end state extracts is ever run."""
+
+    text: str
+    name: str
+    """The function's qualified name."""
+
+    @property
+    def function(self) -> Function:
+        return _function(self)
+
+
+class Outcome(NamedTuple):
+    """What the function did in one configuration."""
+
+    faults: frozenset[str]
+    """What is wrong; if there is nothing, the configuration passed."""
+    seen: Hashable
+    """All that was recorded."""
+
+
+class EndState:
+    """The end state of one target. The module of a fix maps qualified function names to these in ``END_STATES``."""
+
+    varied: ClassVar[Mapping[str, str]]
+    """The dimension that varies each condition of the function, by the condition's name in ``branches``."""
+    held: ClassVar[Mapping[str, str]]
+    """Why a condition is not varied."""
+
+    def configurations(self, function: Function) -> Iterator[Any]:
+        """Yield every configuration that this shape of the function can tell apart."""
+        raise NotImplementedError
+
+    def observe(self, source: Source, configuration: Any) -> Outcome:
+        """Run the function on stand-ins. What it raises is caught by the caller."""
+        raise NotImplementedError
+
+    def concerned(self, configuration: Any) -> bool:
+        """Return whether the fix plays a part here. Where it does not, the same must be seen before and after."""
+        raise NotImplementedError
+
+    def same(self, before: Any, after: Any) -> bool:
+        """Return whether two things seen are the same, where the fix plays no part."""
+        return bool(before == after)
+
+    def control(self, configuration: Any) -> Any:
+        """Return the same configuration without what the fix cures, if the fix plays a part here; else None.
+
+        If the untouched function passes there, the rewritten one must pass here.
+        """
+        raise NotImplementedError
+
+
+def described(configuration: Any) -> str:
+    """Return what is not at its default in a configuration, which is a named tuple."""
+    defaults = configuration._field_defaults
+    chosen = {name: value for name, value in configuration._asdict().items() if value != defaults.get(name)}
+    return ", ".join(f"{name}={value}" for name, value in chosen.items()) or "the defaults"
+
+
+def defined(code: CodeType, name: str, namespace: Mapping[str, Any]) -> Any:
+    """Define a function in a copy of this namespace of stand-ins, and return it."""
+    made = dict(namespace)
+    exec(code, made)  # noqa: S102 - upstream's code, in the sandbox
+    return made[name]
+
+
+@cache
+def code_of(source: Source) -> CodeType:
+    """Compile the function alone."""
+    return compile(ast.Module([plain(source.function)], []), "<upstream>", "exec", dont_inherit=True)
+
+
+def plain(node: ast.stmt) -> ast.stmt:
+    """Return a copy without annotations and decorators of functions: these need names that the stand-ins lack."""
+    (copy,) = ast.parse(ast.unparse(node)).body
+    for inner in ast.walk(copy):
+        if isinstance(inner, ast.arg):
+            inner.annotation = None
+        elif isinstance(inner, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            inner.returns = None
+            inner.decorator_list = [it for it in inner.decorator_list if inner is not copy and _is_builtin(it)]
+    return copy
+
+
+def _is_builtin(decorator: ast.expr) -> bool:
+    return isinstance(decorator, ast.Name) and decorator.id in ("property", "staticmethod", "classmethod")
+
+
+@cache
+def _function(source: Source) -> Function:
+    (found,) = shape.find(ast.parse(source.text), source.name)
+    return found

@@ -1,0 +1,298 @@
+"""mtp-cp-deadlock: which ranks of a grid join which collective, and which report the loss."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from functools import cache
+from types import SimpleNamespace
+from typing import Any, ClassVar, NamedTuple
+
+from unhang.compat.endstates.branches import branches
+from unhang.compat.endstates.endstate import EndState, Outcome, Source, code_of, defined
+from unhang.shapes.shape import Function
+
+METRICS = {"mtp_losses/mtp_1_loss": 0.5}
+
+
+class Rank(NamedTuple):
+    """A rank's place in the grid."""
+
+    tp: int
+    cp: int
+    dp: int
+    pp: int
+
+
+class Setting(NamedTuple):
+    """One job: its grid, and the settings of the method."""
+
+    tp: int = 1
+    cp: int = 1
+    dp: int = 1
+    pp: int = 1
+    virtual: int | None = None
+    looks_at_virtual: bool = True
+    """Whether ``is_pipeline_last_stage`` looks at virtual stages by default, as in some releases."""
+    mtp: bool = True
+    batches: int = 4
+    forward_only: bool = False
+    replay: str = "off"
+    dynamic_cp: bool = False
+    dynamic_bsz: bool = True
+    data: str = "plain"
+    """``nested`` masks, ``padded`` to the mini-batch, ``per-token`` loss, or ``fused`` kernels of ``dsv4_hybrid``."""
+
+    def ranks(self) -> list[Rank]:
+        return [Rank(*place) for place in itertools.product(*map(range, (self.tp, self.cp, self.dp, self.pp)))]
+
+
+GRIDS = (
+    Setting(),
+    Setting(tp=2),
+    Setting(cp=2),
+    Setting(dp=2),
+    Setting(pp=2),
+    Setting(tp=2, cp=2, dp=2, pp=2),
+    Setting(cp=4, pp=3),
+    Setting(tp=2, cp=2, pp=2, virtual=2),
+    Setting(cp=2, pp=2, virtual=2, looks_at_virtual=False),
+)
+
+
+class Opaque:
+    """A tensor or batch that only passes through; its single value is 8."""
+
+    is_nested = False
+
+    def item(self) -> int:
+        return 8
+
+    def get(self, *_: object) -> None:
+        return None
+
+    def keys(self) -> tuple[str, ...]:
+        return ("input_ids", "loss_mask")
+
+    def unbind(self) -> tuple[Opaque, ...]:
+        return (self,)
+
+    def __len__(self) -> int:
+        return 8
+
+    def __repr__(self) -> str:
+        return type(self).__name__
+
+    def __getitem__(self, name: str) -> Opaque:
+        return self
+
+    def _self(self, *_: object, **__: object) -> Opaque:
+        return self
+
+    sum = values = offsets = diff = max = to = _self
+
+
+class Nested(Opaque):
+    """A nested tensor."""
+
+    is_nested = True
+
+
+class Seen(NamedTuple):
+    """What one rank did."""
+
+    collectives: list[tuple[str, str]]
+    """The kind and the group of each, in order."""
+    counts: list[int]
+    """The argument of each call of the loss."""
+    reported: list[Any]
+    output: Any
+
+
+def run_rank(source: Source, setting: Setting, rank: Rank) -> Seen:
+    """Run the method as one rank of the grid."""
+    last = rank.pp == setting.pp - 1
+    collectives: list[tuple[str, str]] = []
+    counts: list[int] = []
+    # as the real schedules do, only the last stage returns losses
+    losses: list[dict[str, Any]] = [{"loss": index} for index in range(setting.batches)] if last else []
+    data = Nested() if setting.data in ("nested", "padded") else Opaque()
+
+    def is_pipeline_last_stage(
+        ignore_virtual: bool = not setting.looks_at_virtual, vp_stage: int | None = None
+    ) -> bool:
+        # a schedule leaves a virtual rank that is not the last one
+        return last and (ignore_virtual or setting.virtual is None)
+
+    def joined(kind: str, group: str, result: Any) -> Any:
+        collectives.append((kind, group))
+        return result
+
+    def loss(count: int) -> dict[str, float]:
+        counts.append(count)
+        return joined("mtp loss", "dp-cp", dict(METRICS))  # type: ignore[no-any-return]
+
+    def finished(output_lst: Any, indices: Any, data: Any) -> dict[str, Any]:
+        return {"losses": output_lst, "model_output": {}}
+
+    asked = {"enable_routing_replay": setting.replay != "off", "use_dynamic_bsz": setting.dynamic_bsz}
+    batches = [Opaque() for _ in range(setting.batches)]
+    recording = setting.replay == "R2" and setting.forward_only
+    fused = setting.data == "fused"
+    engine = SimpleNamespace(
+        engine_config=SimpleNamespace(
+            context_parallel_size=setting.cp,
+            dynamic_context_parallel=setting.dynamic_cp,
+            max_seqlen_per_dp_cp_rank=8,
+            pad_bshd_to_minibatch_max=setting.data == "padded",
+            use_remove_padding=setting.data != "padded",
+            use_fused_kernels=fused,
+            router_replay=SimpleNamespace(mode=setting.replay),
+        ),
+        tf_config=SimpleNamespace(
+            microbatch_group_size_per_vp_stage=1,
+            virtual_pipeline_model_parallel_size=setting.virtual,
+            calculate_per_token_loss=setting.data == "per-token",
+            experimental_attention_variant="dsv4_hybrid" if fused else None,
+            csa_window_size=4,
+        ),
+        model_config=SimpleNamespace(mtp=SimpleNamespace(enable=setting.mtp)),
+        module=[object()] * (setting.virtual or 1),
+        mini_layer_topk_idx_list=[Opaque()],
+        get_data_parallel_group=lambda: "dp",
+        get_data_parallel_size=lambda: setting.dp,
+        postprocess_micro_batch_func=None,
+        forward_step=None,
+        is_mp_src_rank_with_outputs=lambda: last and rank.tp == 0 and rank.cp == 0,
+        _routed_num_tokens=lambda data: data,
+    )
+    namespace: dict[str, Any] = {
+        "tu": SimpleNamespace(
+            assign_non_tensor=lambda *_, **__: None,
+            get_non_tensor_data=lambda data, key, default: asked.get(key, default),
+        ),
+        "torch": SimpleNamespace(
+            distributed=SimpleNamespace(
+                all_reduce=lambda _, op, group: joined("all-reduce", group, None), ReduceOp=SimpleNamespace(SUM="sum")
+            ),
+            nested=SimpleNamespace(as_nested_tensor=lambda tensors, layout: Opaque()),
+            jagged="jagged",
+            uint8="uint8",
+        ),
+        "mpu": SimpleNamespace(
+            get_virtual_pipeline_model_parallel_world_size=lambda: setting.virtual,
+            is_pipeline_last_stage=is_pipeline_last_stage,
+            get_data_parallel_group=lambda with_context_parallel: "dp-cp",
+            get_data_parallel_world_size=lambda: setting.dp,
+            get_context_parallel_world_size=lambda: setting.cp,
+            get_tensor_model_parallel_world_size=lambda: setting.tp,
+        ),
+        "RouterReplay": SimpleNamespace(
+            set_global_router_replay_action=lambda action: None,
+            clear_global_indices=lambda: None,
+            clear_global_router_replay_action=lambda: None,
+        ),
+        "RouterReplayAction": SimpleNamespace(REPLAY_FORWARD="replay", RECORD="record"),
+        "RouterReplayHelper": SimpleNamespace(is_r2_record_action=lambda config: recording),
+        "DynamicCPScheduler": lambda **_: SimpleNamespace(schedule=lambda *_, **__: batches),
+        "partial": lambda *_, **__: None,
+        "get_device_id": lambda: 0,
+        "prepare_micro_batches": lambda **_: (batches, [0] if setting.dynamic_bsz else None),
+        "get_forward_backward_func": lambda: lambda **_: losses,
+        "make_batch_generator": lambda batches, vpp_size: iter(batches),
+        "get_megatron_mtp_loss": loss,
+        "pp_gather": lambda given, config: joined("gather", "pp", given),
+        "reorder_and_merge_vpp_layers": lambda layers, *_: layers[0],
+        "merge_nested_router_maps": lambda layers: layers[0],
+        "restore_dynamic_batch": lambda given, indices: given,
+        "_check_dcp_unsupported_features": lambda *_, **__: None,
+        "_attach_dcp_recorded_routes": lambda losses, routes: None,
+        "postprocess_batch_func": finished,
+        "postprocess_dynamic_cp_batch": lambda losses, count, group, include_model_output: joined(
+            "gather", group, finished(losses, None, None)
+        ),
+    }
+    method = defined(code_of(source), source.function.name, namespace)
+    output = method(engine, data, None, setting.forward_only)
+    return Seen(collectives, counts, [it["metrics"] for it in losses if "metrics" in it], output)
+
+
+class ForwardBackwardBatch(EndState):
+    """The end state of MegatronEngine.forward_backward_batch."""
+
+    varied: ClassVar[dict[str, str]] = {
+        "self.model_config.mtp.enable": "mtp",
+        **dict.fromkeys(("self.is_mp_src_rank_with_outputs", "mpu.is_pipeline_last_stage"), "every rank of the grid"),
+        **dict.fromkeys(("vpp_size", "num_batches_divided_by"), "virtual"),
+        "self.tf_config.virtual_pipeline_model_parallel_size": "virtual",
+        "losses_reduced": "batches",
+        "forward_only": "forward_only",
+        **dict.fromkeys(("enable_routing_replay", "self.engine_config.router_replay.mode"), "replay"),
+        **dict.fromkeys(("RouterReplayHelper.is_r2_record_action", "record_r2_routes"), "replay and forward_only"),
+        **dict.fromkeys(("use_dynamic_bsz", "indices"), "dynamic_bsz"),
+        **dict.fromkeys(("self.engine_config.dynamic_context_parallel", "dcp_group"), "dynamic_cp"),
+        **dict.fromkeys(("pad_bshd_to_minibatch_max", "self.engine_config.use_remove_padding"), "data"),
+        **dict.fromkeys(("global_max_seqlen", "input_ids_for_max.is_nested", "loss_mask.is_nested"), "data"),
+        **dict.fromkeys(("self.engine_config.use_fused_kernels", "cp_layout"), "data"),
+        "self.tf_config.calculate_per_token_loss": "data",
+    }
+    held: ClassVar[dict[str, str]] = {
+        **dict.fromkeys(("self.tf_config", "getattr"), "names no setting"),
+        "data.keys": "there is always an input",
+        "data.get": "no routed experts are given: then there is nothing to record",
+        "self.mini_layer_topk_idx_list": "upstream raises if it is empty",
+    }
+
+    def configurations(self, function: Function) -> Iterator[Setting]:
+        dimensions = {self.varied.get(name) for name in branches(function)}
+        choices: dict[str, tuple[Any, ...]] = {
+            "mtp": (False, True),
+            "batches": (0, 1, 4),
+            "forward_only": (False, True),
+            "replay": ("off", "R2", "R3") if "replay" in dimensions else ("off",),
+            "dynamic_cp": (False, True) if "dynamic_cp" in dimensions else (False,),
+            "dynamic_bsz": (True, False) if "dynamic_bsz" in dimensions else (True,),
+            "data": ("plain", "nested", "padded", "per-token", "fused") if "data" in dimensions else ("plain",),
+        }
+        for grid, values in itertools.product(GRIDS, itertools.product(*choices.values())):
+            yield grid._replace(**dict(zip(choices, values)))
+
+    def concerned(self, configuration: Setting) -> bool:
+        return configuration.mtp
+
+    def control(self, configuration: Setting) -> Setting | None:
+        # without a micro-batch there is no loss to report; upstream's own fix fails there too
+        return configuration._replace(mtp=False) if configuration.mtp and configuration.batches else None
+
+    def observe(self, source: Source, configuration: Setting) -> Outcome:
+        seen = {rank: run_rank(source, configuration, rank) for rank in configuration.ranks()}
+        asks = configuration.mtp and _asks(source)
+        return Outcome(frozenset(_faults(configuration, seen, asks)), repr(sorted(seen.items())))
+
+
+def _faults(setting: Setting, seen: dict[Rank, Seen], asks: bool) -> Iterator[str]:
+    for group, fixed in (("dp", ("tp", "cp", "pp")), ("dp-cp", ("tp", "pp")), ("pp", ("tp", "cp", "dp"))):
+        orders: dict[tuple[int, ...], set[tuple[str, ...]]] = {}
+        for rank, what in seen.items():
+            key = tuple(getattr(rank, name) for name in fixed)
+            orders.setdefault(key, set()).add(tuple(kind for kind, of in what.collectives if of == group))
+        if any(len(found) > 1 for found in orders.values()):
+            yield f"ranks of one {group} group do not make the same collectives"
+    for rank, what in seen.items():
+        last = rank.pp == setting.pp - 1
+        if what.counts and not (last and what.counts == [setting.batches]):
+            yield "the loss is called on another stage, more than once, or with another count"
+        reports = asks and setting.batches and last and rank.tp == rank.cp == 0
+        if what.reported != ([METRICS] if reports else []):
+            yield "not the source ranks, and only these, report"
+        if [loss["loss"] for loss in what.output.get("losses", ())] != list(range(setting.batches if last else 0)):
+            yield "the last stage does not return its losses"
+
+
+@cache
+def _asks(source: Source) -> bool:
+    """Return whether the method has the feature; without it nothing can wait for the loss."""
+    return "self.model_config.mtp.enable" in branches(source.function)
+
+
+END_STATES = {"MegatronEngine.forward_backward_batch": ForwardBackwardBatch()}

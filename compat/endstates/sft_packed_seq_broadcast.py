@@ -1,0 +1,294 @@
+"""sft-packed-seq-broadcast: what TP rank 0 sends against what the other ranks receive, on every pipeline stage."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any, ClassVar, NamedTuple
+
+from unhang.compat.endstates.branches import branches
+from unhang.compat.endstates.endstate import EndState, Outcome, Source, code_of, defined
+from unhang.shapes.shape import Function
+
+METADATA = ("cu_seqlens", "max_seqlen")
+FIELDS: tuple[str, ...] = ("tokens", "labels", "loss_mask", "position_ids", "attention_mask", "padding_mask")
+FIELDS += (*METADATA, "cu_seqlens_padded", "local_cp_size")
+UNINITIALISED, LENGTH = "uninitialised memory", 8
+
+
+class MismatchError(Exception):
+    """A broadcast that the other ranks do not make, or make differently: real ranks crash or hang there."""
+
+
+class Tensor:
+    """A tensor that knows its shape, its dtype and its values."""
+
+    def __init__(self, shape: Any, dtype: str, values: Any) -> None:
+        self.shape = (shape,) if isinstance(shape, int) else tuple(shape)
+        self.dtype = dtype
+        self.values = list(values) if isinstance(values, (list, range)) else [values] * math.prod(self.shape)
+
+    def cuda(self, *_: object, **__: object) -> Tensor:
+        return Tensor(self.shape, self.dtype, self.values)
+
+    to = cuda
+
+    def contiguous(self) -> Tensor:
+        return self
+
+    def dim(self) -> int:
+        return len(self.shape)
+
+    def numel(self) -> int:
+        return len(self.values)
+
+    def item(self) -> Any:
+        (value,) = self.values
+        if value == UNINITIALISED:
+            raise MismatchError("a size is read that nobody sent")
+        return value
+
+    def fill_(self, value: Any) -> Tensor:
+        self.values = [value] * len(self.values)
+        return self
+
+    def sent(self) -> tuple[int, str, int]:
+        """Return what both sides of a broadcast must agree on. A collective sees elements, not dimensions."""
+        return len(self.values), self.dtype, len(self.shape) if len(self.values) > 1 else 1
+
+    def described(self) -> object:
+        return self.dtype, self.shape, tuple(self.values)
+
+
+class Setting(NamedTuple):
+    """One model chunk on one pipeline stage of one job."""
+
+    stages: int = 1
+    stage: int = 0
+    chunks: int = 1
+    chunk: int = 0
+    """Of the virtual pipeline stages on this rank."""
+    tp: int = 2
+    cp: int = 1
+    mtp: bool = False
+    sft: bool = True
+    dynamic: bool = False
+    """hybrid_context_parallel, or dynamic_context_parallel as newer shapes call it."""
+    attention_mask: bool = False
+    padding_mask: bool = False
+    graph: bool = False
+    """Whether the whole iteration is one CUDA graph; upstream asserts that there is no metadata then."""
+
+    @property
+    def is_first(self) -> bool:
+        return self.stage == 0 and self.chunk == 0
+
+    @property
+    def is_last(self) -> bool:
+        return self.stage == self.stages - 1 and self.chunk == self.chunks - 1
+
+    @property
+    def place(self) -> str:
+        if self.stages == 1 or self.mtp:
+            return "whole"
+        return "first" if self.is_first else "last" if self.is_last else "middle"
+
+
+def data_of(setting: Setting) -> dict[str, Tensor]:
+    """Return what the data loader gives on TP rank 0."""
+    shape = (LENGTH,) if setting.dynamic else (1, LENGTH)
+    data = {
+        "tokens": Tensor(shape, "int64", range(LENGTH)),
+        "labels": Tensor(shape, "int64", range(LENGTH, 0, -1)),
+        "loss_mask": Tensor(shape, "float32", 1.0),
+        "position_ids": Tensor(shape, "int64", range(LENGTH)),
+    }
+    if setting.attention_mask:
+        data["attention_mask"] = Tensor((1, 1, LENGTH, LENGTH), "bool", True)
+    if setting.padding_mask:
+        data["padding_mask"] = Tensor(shape, "bool", False)
+    if setting.sft or setting.dynamic:
+        data["cu_seqlens"] = Tensor((1, 3), "int32", [0, 5, LENGTH])
+        data["max_seqlen"] = Tensor(1, "int32", 5)
+    if setting.dynamic:
+        data["local_cp_size"] = Tensor(1, "int32", 2)
+    return data
+
+
+def _rank(source: Source, setting: Setting, tp_rank: int, queue: list[Tensor]) -> tuple[list[Any], dict[str, Any]]:
+    """Run one TP rank: the sender fills the queue, a receiver takes its broadcasts from it."""
+    events: list[Any] = []
+
+    def broadcast(item: Tensor, rank: int, group: str) -> None:
+        if (rank, group) != (0, "tp"):
+            raise MismatchError(f"a broadcast from rank {rank} in {group}")
+        events.append(item.sent())
+        if tp_rank == 0:
+            queue.append(item.cuda())
+            return
+        if not queue:
+            raise MismatchError("a receiver waits for a broadcast that no rank sends")
+        sent = queue.pop(0)
+        if sent.sent() != item.sent():
+            raise MismatchError(f"sent {sent.sent()}, expected {item.sent()}")
+        item.values = list(sent.values)
+
+    torch = SimpleNamespace(
+        Tensor=Tensor,
+        empty=lambda shape, dtype, device: Tensor(shape, dtype, UNINITIALISED),
+        tensor=lambda value, dtype, device: Tensor((), dtype, value),
+        **{name: name for name in ("int64", "int32", "float32", "bool")},
+        cuda=SimpleNamespace(current_device=lambda: 0),
+        distributed=SimpleNamespace(broadcast=broadcast),
+    )
+    mpu = SimpleNamespace(
+        get_tensor_model_parallel_rank=lambda: tp_rank,
+        get_tensor_model_parallel_src_rank=lambda: 0,
+        get_tensor_model_parallel_group=lambda: "tp",
+        is_pipeline_first_stage=lambda ignore_virtual=False: (
+            setting._replace(chunk=0).is_first if ignore_virtual else setting.is_first
+        ),
+        is_pipeline_last_stage=lambda ignore_virtual=False: (
+            setting._replace(chunk=0, chunks=1).is_last if ignore_virtual else setting.is_last
+        ),
+    )
+    arguments = SimpleNamespace(
+        pipeline_model_parallel_size=setting.stages,
+        sft=setting.sft,
+        hybrid_context_parallel=setting.dynamic,
+        dynamic_context_parallel=setting.dynamic,
+        create_attention_mask_in_dataloader=setting.attention_mask,
+        cuda_graph_impl="full_iteration" if setting.graph else "none",
+        mtp_num_layers=1 if setting.mtp else None,
+        micro_batch_size=1,
+        seq_length=LENGTH,
+    )
+    data = data_of(setting)
+    given = {
+        "data_iterator": iter([data]) if tp_rank == 0 else None,
+        "mtp_on_this_rank": setting.mtp,
+        "needs_padding_mask": setting.padding_mask,
+        # since 0.18 the caller asks for all of this, and pads the sequences itself
+        "batch": {**dict.fromkeys(FIELDS), **_padded(data, setting)} if tp_rank == 0 else {},
+        **dict.fromkeys(("is_sft", "has_cu_seqlens"), setting.sft),
+        "is_hybrid_cp": setting.dynamic,
+        "create_attention_mask_in_dataloader": setting.attention_mask,
+        "broadcast_src_rank": 0,
+        "broadcast_group": "tp",
+        "cp_size": setting.cp,
+        "tp_rank": tp_rank,
+        "micro_batch_size": 1,
+        "seq_length": LENGTH,
+        "pipeline_model_parallel_size": setting.stages,
+        "is_pipeline_first_stage": setting.is_first,
+        "is_pipeline_last_stage": setting.is_last,
+    }
+    called = defined(code_of(source), source.function.name, {"torch": torch, "mpu": mpu, "get_args": lambda: arguments})
+    return events, called(**{name: given[name] for name in _parameters(source.function)})
+
+
+def _padded(data: dict[str, Tensor], setting: Setting) -> dict[str, Tensor]:
+    """Return the data with a batch dimension, and with the padded lengths that context parallelism needs."""
+    found = {
+        name: Tensor((1, LENGTH), it.dtype, it.values) if it.shape == (LENGTH,) else it for name, it in data.items()
+    }
+    return {**found, "cu_seqlens_padded": data["cu_seqlens"]} if setting.cp > 1 and "cu_seqlens" in data else found
+
+
+class GetBatch(EndState):
+    """The end state of get_batch_on_this_tp_rank, in each file that has it."""
+
+    varied: ClassVar[dict[str, str]] = {
+        **dict.fromkeys(("args.sft", "is_sft", "has_cu_seqlens"), "sft"),
+        **dict.fromkeys(("args.dynamic_context_parallel", "args.hybrid_context_parallel", "is_hybrid_cp"), "dynamic"),
+        "cp_size": "cp",
+        **dict.fromkeys(("mtp_on_this_rank", "args.mtp_num_layers"), "mtp"),
+        **dict.fromkeys(("args.pipeline_model_parallel_size", "pipeline_model_parallel_size"), "stages"),
+        **dict.fromkeys(("mpu.is_pipeline_first_stage", "mpu.is_pipeline_last_stage"), "stage and chunk"),
+        **dict.fromkeys(("is_pipeline_first_stage", "is_pipeline_last_stage"), "stage and chunk"),
+        **dict.fromkeys(("mpu.get_tensor_model_parallel_rank", "tp_rank"), "tp: each rank of it runs"),
+        **dict.fromkeys(
+            ("args.create_attention_mask_in_dataloader", "create_attention_mask_in_dataloader"), "attention_mask"
+        ),
+        "needs_padding_mask": "padding_mask",
+        **dict.fromkeys(("args", "getattr"), "graph: getattr(args, 'cuda_graph_impl', ...)"),
+    }
+    held: ClassVar[dict[str, str]] = {
+        **dict.fromkeys(("cu_seqlens", "n", "item", "data"), "what is there, which `sft` and the masks decide"),
+        "data_iterator": "None except on TP rank 0",
+    }
+
+    def configurations(self, function: Function) -> Iterator[Setting]:
+        conditions = set(branches(function))
+        flags = {
+            "sft": {"args.sft", "is_sft", "has_cu_seqlens"},
+            "dynamic": {name for name, dimension in self.varied.items() if dimension == "dynamic"},
+            "attention_mask": {name for name, dimension in self.varied.items() if dimension == "attention_mask"},
+            "padding_mask": {"needs_padding_mask"},
+            "graph": {"getattr"},
+        }
+        mtp = (False, True) if conditions & {"mtp_on_this_rank", "args.mtp_num_layers"} else (False,)
+        cps = (1, 2) if "cp_size" in conditions else (1,)
+        places = [(1, 0, 1, 0), *((4, stage, 1, 0) for stage in range(4))]
+        places += [(2, stage, 2, chunk) for stage in (0, 1) for chunk in (0, 1)]
+        choices = {name: (False, True) if reads & conditions else (False,) for name, reads in flags.items()}
+        if choices["attention_mask"] == (False,):
+            choices["attention_mask"] = (True,)  # it is always there
+        values = list(itertools.product(*choices.values()))
+        for place, chosen, on_rank, tp, cp in itertools.product(places, values, mtp, (1, 2, 4), cps):
+            setting = Setting(*place, tp, cp, on_rank, **dict(zip(flags, chosen)))
+            if setting.graph and (setting.sft or setting.dynamic):
+                continue  # upstream asserts on the first stage of such a job that there is no metadata
+            if on_rank and "args.mtp_num_layers" in conditions and not setting.is_last:
+                continue  # before the argument came, MTP was on the last stage alone
+            yield setting
+
+    def concerned(self, configuration: Setting) -> bool:
+        return configuration.sft
+
+    def control(self, configuration: Setting) -> Setting | None:
+        if not configuration.sft:
+            return None
+        return configuration._replace(sft=False)
+
+    def observe(self, source: Source, configuration: Setting) -> Outcome:
+        queue: list[Tensor] = []
+        sent, sender = _rank(source, configuration, 0, queue)
+        ranks = [(sent, sender)]
+        for rank in range(1, configuration.tp):
+            left = [item.cuda() for item in queue]
+            ranks.append(_rank(source, configuration, rank, left))
+            if left:
+                raise MismatchError(f"TP rank {rank} does not receive {len(left)} broadcasts")
+        faults = {fault for _, batch in ranks for fault in _faults(configuration, sender, batch)}
+        batches = [{name: item and item.described() for name, item in batch.items()} for _, batch in ranks]
+        return Outcome(frozenset(faults), (tuple(sent), repr(batches)))
+
+    def same(self, before: Any, after: Any) -> bool:
+        """Return whether the batches are the same, with no more broadcasts: in 0.16 the rewrite drops some."""
+        left = iter(before[0])
+        return before[1] == after[1] and all(event in left for event in after[0])
+
+
+def _faults(setting: Setting, sender: dict[str, Any], batch: dict[str, Any]) -> Iterator[str]:
+    wanted = {
+        "whole": {"tokens", "labels", "loss_mask", "position_ids", "attention_mask", "padding_mask", "local_cp_size"},
+        "first": {"tokens", "position_ids", "attention_mask", "padding_mask"},
+        "last": {"labels", "loss_mask", "attention_mask", "padding_mask"},
+        "middle": {"padding_mask"},
+    }[setting.place] & set(data_of(setting))
+    for name in sorted(wanted | ({*METADATA} if setting.sft else set())):
+        there, here = sender.get(name), batch.get(name)
+        if there is None or here is None:
+            yield f"{setting.place}: {name} is None"
+        elif here.values != data_of(setting)[name].values or here.shape != there.shape:
+            yield f"{setting.place}: {name} is not the data's"
+
+
+def _parameters(function: Function) -> list[str]:
+    return [argument.arg for argument in function.args.args]
+
+
+END_STATES = {"get_batch_on_this_tp_rank": GetBatch()}

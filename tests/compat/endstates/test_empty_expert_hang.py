@@ -1,0 +1,51 @@
+"""empty-expert-hang: no configuration of a released forward is worse, and those of H2 were."""
+
+from __future__ import annotations
+
+import pytest
+
+from support import sources
+from support.endstates import row, row_of
+from unhang.compat.endstates.endstate import Source
+
+FIX = "empty-expert-hang"
+RELEASES = ("0.10.0", "0.15.3", "0.16.0rc0.dev132550", "0.18.2")
+# As the second and third of these, they unpad before they add the bias, or (the last one) never pad: rows of ours must
+# be aligned there.
+ONLY_IN_HISTORY = ("2ebfdd75efcb9caa", "ae09dc28ee7b1beb", "f0242f49c7fafe7e")
+
+
+@pytest.mark.parametrize("version", RELEASES)
+def test_a_release_is_as_on_record(version: str) -> None:
+    source = sources.wheel(FIX, version)
+    assert row(source) == row_of(source)
+
+
+@pytest.mark.parametrize("shape", ONLY_IN_HISTORY)
+def test_fp8_with_bias_passes_as_before(shape: str) -> None:
+    """Of the audit of 2026-11-21, H2: untouched passes, the rewrite of generation 1 raised."""
+    (case,) = (it.values[0] for it in sources.cases(FIX, {}) if it.values[0].key == shape)
+    assert row(case.load()) == row_of(case.load())
+
+
+def test_one_row_for_each_expert_is_worse_where_the_bias_comes_last() -> None:
+    source = sources.wheel(FIX, "0.15.3")
+    after = source.rewritten.data.decode()
+    part = "if self.config.fp8:\n                # the bias"
+    assert after.count(part) == 1
+    found = row(source, Source(after.replace(part, part.replace("self.config.fp8", "False")), source.target.function))
+    assert found.worse
+    assert found.problems[0].startswith("worse with precision=fp8, bias=True: raises Misfit: split")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "problem"),
+    [
+        ("if self.config.fp8:", "if self.config.fp8 and not self.config.new_flag:", "a new branch: self.config.new_f"),
+        ("self.linear_fc2(", "self.linear_fc9(", "the stand-ins do not fit the defaults: raises AttributeError"),
+    ],
+)
+def test_what_a_new_release_may_bring_is_told(old: str, new: str, problem: str) -> None:
+    source = sources.wheel(FIX, "0.12.0")
+    found = row(source, None, source.data.decode().replace(old, new))
+    assert [it for it in found.problems if it.startswith(problem)], found.problems
