@@ -17,6 +17,7 @@ from installer.sources import WheelFile
 from support import cli, environments, wheels
 from support.wheel_files import ENGINE, VERL, demo, edited_verl, find_links, in_data
 from unhang.cli.main import main
+from unhang.shapes import catalog
 from unhang.tell import progress
 
 CORE, SWIFT = ("megatron-core", "0.17.1"), ("ms-swift", "4.6.0")
@@ -29,6 +30,7 @@ CHANGED = {
     VERL: {ENGINE},
     SWIFT: {"swift/megatron/utils/megatron_lm_utils.py"},
 }
+OURS = f"+unhang.{catalog.generation()}"
 Patched = Callable[[tuple[str, str]], Path]
 
 
@@ -53,7 +55,7 @@ def patched(tmp_path_factory: pytest.TempPathFactory) -> Patched:
 
 
 def plain(name: str) -> str:
-    return name.replace("+unhang.1.dist-info/", ".dist-info/")
+    return name.replace(f"{OURS}.dist-info/", ".dist-info/")
 
 
 # ---- what is in the wheels
@@ -62,7 +64,7 @@ def plain(name: str) -> str:
 @pytest.mark.parametrize("release", CHANGED, ids=" ".join)
 def test_every_other_byte_is_unchanged_and_record_is_valid(release: tuple[str, str], patched: Patched) -> None:
     source, path = wheels.fetch(*release), patched(release)
-    assert path.name == source.name.replace(f"-{release[1]}-", f"-{release[1]}+unhang.1-")
+    assert path.name == source.name.replace(f"-{release[1]}-", f"-{release[1]}{OURS}-")
     with zipfile.ZipFile(source) as before, zipfile.ZipFile(path) as after:
         assert after.testzip() is None
         names = [plain(name) for name in after.namelist()]
@@ -79,7 +81,7 @@ def test_every_other_byte_is_unchanged_and_record_is_valid(release: tuple[str, s
             )  # fmt: skip
         (metadata,) = [name for name in after.namelist() if name.endswith("/METADATA")]
         now = after.read(metadata).replace(
-            f"\nVersion: {release[1]}+unhang.1".encode(), f"\nVersion: {release[1]}".encode()
+            f"\nVersion: {release[1]}{OURS}".encode(), f"\nVersion: {release[1]}".encode()
         )
         assert now == before.read(plain(metadata))
     with WheelFile.open(path) as opened:
@@ -134,10 +136,10 @@ def test_installed_it_is_applied_and_revert_gives_the_command(how: str, patched:
     (result,) = check.json["results"]
     assert (result["verdict"], result["version"], result["detail"]) == ("applied", "0.7.1", "")
     version = env.run("-c", "from importlib.metadata import version; print(version('verl'))")
-    assert version.strip() == "0.7.1+unhang.1"
+    assert version.strip() == f"0.7.1{OURS}"
     ran = cli.unhang("revert", "--python", env.python)
     assert ran.code == 1
-    assert "verl 0.7.1+unhang.1 was installed from a wheel with the fixes in it" in ran.err
+    assert f"verl 0.7.1{OURS} was installed from a wheel with the fixes in it" in ran.err
     forced = f"pip --python {env.python} install --force-reinstall --no-deps verl==0.7.1\n"
     if how == "uv":
         forced = f"uv pip install --python {env.python} --no-deps --reinstall-package verl verl==0.7.1\n"
@@ -154,7 +156,7 @@ def test_pip_prefers_it_to_the_plain_wheel_of_the_version(patched: Patched, tmp_
     env = environments.make_env(tmp_path / "env")
     words = [environments.pip_python(), "-m", "pip", "--python", str(env.python), "install", "-q", "--no-deps"]
     environments.run(*words, *index, "--find-links", str(patched(VERL).parent), "verl==0.7.1", cwd=tmp_path)
-    assert (env.site / "verl-0.7.1+unhang.1.dist-info").is_dir()
+    assert (env.site / f"verl-0.7.1{OURS}.dist-info").is_dir()
 
 
 # ---- what it reports
@@ -167,7 +169,7 @@ def test_each_wheel_has_a_line_that_says_whether_it_was_written(tmp_path: Path) 
     assert "verl-0.9.1-py3-none-any.whl" in ran.out
     assert "not written: it needs nothing" in ran.out
     names = sorted(path.name for path in out.iterdir())
-    assert [name.split("-")[:2] for name in names] == [["megatron_core", "0.17.1+unhang.1"], ["verl", "0.7.1+unhang.1"]]
+    assert [name.split("-")[:2] for name in names] == [["megatron_core", f"0.17.1{OURS}"], ["verl", f"0.7.1{OURS}"]]
     for name in names:
         assert f"written: {out / name}" in ran.out
 
@@ -190,7 +192,7 @@ def test_the_json_has_each_wheel_and_its_result(tmp_path: Path) -> None:
         if item["output"]:
             path = Path(item["output"]["path"])
             assert item["output"]["sha256"] == hashlib.sha256(path.read_bytes()).hexdigest()
-            assert item["output"]["version"] == f"{item['version']}+unhang.1" == path.name.split("-")[1]
+            assert item["output"]["version"] == f"{item['version']}{OURS}" == path.name.split("-")[1]
             assert item["output"]["written"] is True
         assert {row["location"] for row in item["results"]} == {source.name}
     assert entries[2]["notes"] == ["not written: it needs nothing"]
@@ -264,6 +266,7 @@ def test_a_run_that_was_killed_or_interrupted_leaves_nothing_for_longer_than_the
     code = f"""if 1:
         import os, sys
         from unhang.cli.main import main
+from unhang.shapes import catalog
         from unhang.store import disk
         def run(operation, *words, **named):
             if operation is os.replace: {end}
@@ -310,7 +313,7 @@ def test_a_wheel_without_an_upstream_is_refused_but_a_requirements_file_may_list
         assert f"error[no-upstream]: {name}" in ran.err
     (tmp_path / "requirements.txt").write_text(f"{other}\n{wheels.fetch(*VERL)}\n")
     ran = make(out, "-r", tmp_path / "requirements.txt", "--no-index")
-    assert (ran.code, [path.name for path in out.iterdir()]) == (0, ["verl-0.7.1+unhang.1-py3-none-any.whl"]), ran.err
+    assert (ran.code, [path.name for path in out.iterdir()]) == (0, [f"verl-0.7.1{OURS}-py3-none-any.whl"]), ran.err
     assert f"{other.name}\n  not written: it needs nothing" in ran.out
 
 

@@ -92,7 +92,19 @@ def test_uv_run_with_keeps_the_receipt(tmp_path: Path) -> None:
     cli.unpack_targets(env.site, VERL)
     before = cli.tree(env.site)
     stub = environments.build(environments.project(tmp_path / "extra", "extra", "1.0"), tmp_path / "wheels")
-    run = [uv, "--offline", "--no-config", "--cache-dir", str(tmp_path / "cache"), "run", "--no-sync", "--no-project"]
+    run = [
+        "env",
+        "-u",
+        "VIRTUAL_ENV",
+        uv,
+        "--offline",
+        "--no-config",
+        "--cache-dir",
+        str(tmp_path / "cache"),
+        "run",
+        "--no-sync",
+        "--no-project",
+    ]
     code = "import sys; sys.path.append(sys.argv.pop(1)); from unhang.cli.main import run; run()"
     unhang_and_libcst = os.pathsep.join({str(Path(module.__file__ or "").parents[1]) for module in (unhang, libcst)})
     done = environments.run(
