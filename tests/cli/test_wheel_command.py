@@ -88,6 +88,7 @@ def test_every_other_byte_is_unchanged_and_record_is_valid(release: tuple[str, s
         opened.validate_record()
 
 
+@pytest.mark.slow
 def test_the_same_input_gives_the_same_bytes_and_these_need_nothing(patched: Patched, tmp_path: Path) -> None:
     assert make(tmp_path, wheels.fetch(*VERL)).code == 0
     (again,) = tmp_path.iterdir()
@@ -212,6 +213,7 @@ def test_the_digest_is_that_of_the_same_code_installed(tmp_path: Path) -> None:
         assert ran.json["digest"] == check.json["digest"]
 
 
+@pytest.mark.slow
 def test_a_note_on_the_download_is_in_the_json_and_on_stderr(tmp_path: Path) -> None:
     other = "3.12" if sys.version_info[:2] != (3, 12) else "3.10"
     tag = f"cp{other.replace('.', '')}"
@@ -266,7 +268,6 @@ def test_a_run_that_was_killed_or_interrupted_leaves_nothing_for_longer_than_the
     code = f"""if 1:
         import os, sys
         from unhang.cli.main import main
-from unhang.shapes import catalog
         from unhang.store import disk
         def run(operation, *words, **named):
             if operation is os.replace: {end}
@@ -281,6 +282,7 @@ from unhang.shapes import catalog
     assert [*folder.iterdir(), *out.iterdir()] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["purelib", pytest.param("platlib", marks=pytest.mark.slow)])
 def test_what_the_data_folder_puts_into_site_packages_is_rewritten(scheme: str, tmp_path: Path) -> None:
     source = in_data(tmp_path / "in", scheme)

@@ -83,6 +83,7 @@ def remote(tmp_path: Path) -> Path:
     return publish(work, tmp_path / "server" / "verl-project" / "verl")
 
 
+@pytest.mark.slow
 def test_a_branch_or_an_index_that_cannot_be_reached_is_trouble(
     tmp_path: Path, remote: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -67,6 +67,7 @@ def test_git_does_not_see_the_state_folder(checkout: Path) -> None:
     assert sorted(checkout.rglob("*")) == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [make_apply, pytest.param(make_revert, marks=pytest.mark.slow)])
 def test_git_does_not_see_it_wherever_a_run_is_killed(
     checkout: Path, in_memory: Path, make: Callable[[Path], Case]

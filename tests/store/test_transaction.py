@@ -170,7 +170,7 @@ def kill_everywhere(top: Path, make: Callable[[Path], Case], blow: Blow) -> None
     assert min(ends.values()) > 10, ends
 
 
-@pytest.mark.parametrize("blow", [die, die_halfway])
+@pytest.mark.parametrize("blow", [die, pytest.param(die_halfway, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("make", MAKERS)
 def test_killed_at_every_operation(in_memory: Path, make: Callable[[Path], Case], blow: Blow) -> None:
     kill_everywhere(in_memory, make, blow)

@@ -83,6 +83,7 @@ def test_a_file_may_fail_or_be_skipped_as_a_whole(tmp_path: Path, source: str, e
     assert why in "".join(answer.output for answer in tests.values())
 
 
+@pytest.mark.slow
 def test_the_test_running_at_the_deadline_is_cut_and_has_its_stack(tmp_path: Path) -> None:
     source = """
 import time
@@ -131,6 +132,7 @@ def test_neither_upstreams_options_nor_ours_are_used(tmp_path: Path, monkeypatch
     assert outcomes(result) == {"test_fails": "failed", "test_passes": "passed"}
 
 
+@pytest.mark.slow
 def test_seeds_are_equal_and_the_temporary_folder_is_removed(tmp_path: Path) -> None:
     source = """
 import os, random, tempfile

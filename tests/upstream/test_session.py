@@ -125,6 +125,7 @@ def test_what_fails_hangs_or_is_no_longer_collected_after_the_fixes_is_a_regress
     assert files(tmp_path)[0]["runs"] == 3, "it was run again, twice, before it was believed"
 
 
+@pytest.mark.slow
 def test_nothing_to_compare_is_no_claim(session: Session, clone: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shutil.rmtree(clone)
     unpacked(clone, "0.7.0")
@@ -134,6 +135,7 @@ def test_nothing_to_compare_is_no_claim(session: Session, clone: Path, capsys: p
     assert "no regression" not in shown
 
 
+@pytest.mark.slow
 def test_a_fix_that_is_blocked_fails_where_no_other_was_applied(
     session: Session, clone: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -71,6 +71,7 @@ def assert_hashes_hold(site: Path) -> None:
 # pip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compiled", [pytest.param("--compile", marks=pytest.mark.slow), "--no-compile"])
 def test_pip_uninstalls_and_reinstalls_over_a_patched_wheel(tmp_path: Path, compiled: str) -> None:
     env = Venv(tmp_path / "env")
@@ -207,6 +208,7 @@ def test_uvs_hardlinked_cache_and_other_environments_keep_their_bytes(uv: list[s
     assert not (one.site / ".unhang").exists()
 
 
+@pytest.mark.slow
 def test_uv_sync_undoes_the_patch_and_check_says_so(uv: list[str], tmp_path: Path) -> None:
     thin = tmp_path / wheels.fetch(*VERL).name
     with zipfile.ZipFile(wheels.fetch(*VERL)) as full, zipfile.ZipFile(thin, "w") as out:
@@ -269,6 +271,7 @@ def test_condas_hardlinked_packages_keep_their_bytes(tmp_path: Path) -> None:
     assert (cli.tree(package), cached.read_bytes()) == (kept, compiled)
 
 
+@pytest.mark.slow
 def test_a_strict_editable_install_is_refused_with_its_name(tmp_path: Path) -> None:
     source = cli.unpack(tmp_path / "source", VERL)
     shutil.rmtree(next(source.glob("*.dist-info")))

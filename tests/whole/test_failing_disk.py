@@ -72,6 +72,7 @@ def judge(stage: Stage, prefix: Path, command: str, ran: whole.Ran) -> str:
     return end
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [pytest.param(once, marks=pytest.mark.slow), for_good])
 @pytest.mark.parametrize("command", ["apply", "revert"])
 def test_each_operation_fails(stage: Stage, tell: list[str], command: str, how: Any) -> None:

@@ -182,7 +182,10 @@ RECEIPTS: dict[str, Spoil] = {
 }
 
 
-@pytest.mark.parametrize("how", RECEIPTS)
+QUICK = ("through a link", "unknown fix", "altered blob")  # tests/store has the others, without whole runs
+
+
+@pytest.mark.parametrize("how", [pytest.param(how, marks=() if how in QUICK else pytest.mark.slow) for how in RECEIPTS])
 def test_a_receipt_that_was_tampered_with_is_refused(patched: Path, how: str) -> None:
     path = patched / ".unhang/receipt.json"
     receipt = json.loads(path.read_text())
@@ -232,6 +235,7 @@ def small(tmp_path: Path) -> Iterator[Callable[[int], Path]]:
         yield make
 
 
+@pytest.mark.slow
 def test_a_full_disk_changes_nothing(pristine: Path, small: Callable[[int], Path]) -> None:
     names = [ENGINE, RECORD, "verl/__init__.py", "verl/protocol.py", "verl/version/version"]
     need = sum(-(-(pristine / name).stat().st_size // 4096) * 4 for name in names)

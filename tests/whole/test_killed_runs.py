@@ -164,6 +164,7 @@ def test_thirty_two_processes_apply_at_once(stage: Stage, tell: list[str]) -> No
     tell.append(f"32 processes apply at once: each exit 0, one state, {time.monotonic() - began:.1f} s in all")
 
 
+@pytest.mark.slow
 def test_killed_at_random_while_others_work(stage: Stage, tell: list[str]) -> None:
     seconds = float(os.environ.get("UNHANG_ATTACK_SECONDS", "180")) if ATTACK else 5.0
     seed = random.randrange(10**6)
@@ -200,6 +201,7 @@ def traced(site: Path, command: str, *options: str) -> subprocess.CompletedProce
     return subprocess.run([*strace, command, "--target", str(site)], capture_output=True, check=False, cwd="/")
 
 
+@pytest.mark.slow
 def test_killed_at_a_system_call(stage: Stage, tell: list[str]) -> None:
     if shutil.which("strace") is None:
         pytest.skip("this machine has no strace")

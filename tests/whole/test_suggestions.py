@@ -111,15 +111,15 @@ SCRIPT = ("--python", "env/bin/python", "--script", "ml work/pretrain_gpt.py")
 APPLIED = ran("apply", *SITE)
 CASES = {
     "needed": Case(site(VERL, SWIFT, CORE), SITE),
-    "quoted": Case(site(VERL, name=QUOTED), ("--source", QUOTED)),
     "script": Case(shadowed, SCRIPT),
-    "overlay": Case(outdated_overlay, (), commands=("check", "overlay --check 'over lay'"), python_path="over lay"),
     "drifted": Case(site(VERL), SITE, (DRIFT,), least=3, is_curable=False),
-    "edited since": Case(site(VERL, SWIFT), SITE, (APPLIED, DRIFT), ("check", "revert"), least=4, is_curable=False),
-    "interrupted": Case(site(VERL), SITE, (killed,), ("check", "diff", "overlay out"), least=6),
     "no receipt": Case(site(VERL), SITE, (APPLIED, removed("site/.unhang")), ("check", "revert"), least=0),
 }
 SLOW = {
+    "quoted": Case(site(VERL, name=QUOTED), ("--source", QUOTED)),
+    "overlay": Case(outdated_overlay, (), commands=("check", "overlay --check 'over lay'"), python_path="over lay"),
+    "edited since": Case(site(VERL, SWIFT), SITE, (APPLIED, DRIFT), ("check", "revert"), least=4, is_curable=False),
+    "interrupted": Case(site(VERL), SITE, (killed,), ("check", "diff", "overlay out"), least=6),
     "found": Case(dot_venv, ()),
     "required": Case(site(VERL, SWIFT, CORE), (*SITE, "--fix", MTP, "--require", WARMUP)),
     "more was there": Case(site(VERL, SWIFT, CORE), SITE, (ran("apply", *SITE, "--upstream", "verl"),)),

@@ -115,7 +115,14 @@ def test_a_release_with_every_function_in_its_place_needs_no_list_of_releases(tm
     assert "releases.json" not in _data(_check("--target", site))
 
 
-@pytest.mark.parametrize("option", ["--target", "--python", "$VIRTUAL_ENV", "own interpreter"])
+@pytest.mark.parametrize(
+    "option",
+    [
+        "--target",
+        "own interpreter",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("--python", "$VIRTUAL_ENV")),
+    ],
+)
 def test_the_work_does_not_grow_with_the_environment(option: str, tmp_path: Path) -> None:
     env = make.make_env(tmp_path / "env")
     for name in ("codemods", "compat", "patches"):  # an editable install has these elsewhere
