@@ -121,7 +121,7 @@ ATTACKS = {
         "tests/store/test_journal.py", "tests/store/test_untrusted.py", "tests/store/test_folder.py",
     ],
     "hostile archives": ["tests/deliver/test_archive.py", "tests/deliver/test_wheel.py"],
-    "fake interpreters and hostile folders": ["tests/find/test_environment.py"],
+    "fake interpreters and hostile folders": ["tests/find/test_environment.py", "tests/find/test_own_path.py"],
 }  # fmt: skip
 
 

@@ -22,8 +22,9 @@ from unhang.compat.sweep.collect import Collection, Key
 from unhang.compat.sweep.learnt import Learnt
 from unhang.compat.sweep.settle import settle
 from unhang.errors import UnhangError
-from unhang.rewrite.one_file import Step, rewrite
-from unhang.tell import report
+from unhang.rewrite import one_file
+from unhang.tell import progress, report
+from unhang.tell.progress import Step
 
 FIGURES = ("configurations", "passed", "cured", "failed", "worse")
 
@@ -49,7 +50,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--write", action="store_true", help="record the figures in compat/endstates.json")
     options = parser.parse_args(arguments)
     try:
-        jobs = [it for it in _jobs() if it.key[0].startswith(options.fix) and it.key[2].startswith(options.shape)]
+        with progress.shown() as step:
+            found_jobs = _jobs(step)
+            jobs = [
+                it for it in found_jobs if it.key[0].startswith(options.fix) and it.key[2].startswith(options.shape)
+            ]
     except UnhangError as error:
         print(report.text_error(error), file=sys.stderr)
         return 2
@@ -95,13 +100,13 @@ def recorded(before: Iterable[Mapping[str, Any]], found: Iterable[tuple[Job, Row
     return [row for _, row in sorted(rows.items())]
 
 
-def _jobs() -> Iterator[Job]:
+def _jobs(step: Step) -> Iterator[Job]:
     """Yield every shape of the matrix whose fix has an end state."""
     cache = Cache(default_folder())
     learnt = Learnt(cache)
     collection = Collection(gather.targets(), learnt)
     try:
-        gather.releases(collection, pins.read(sources.HERE), cache, os.environ.get("UNHANG_WHEELS"))
+        gather.releases(collection, pins.read(sources.HERE), cache, os.environ.get("UNHANG_WHEELS"), step)
         repos = gather.open_clones(gather.clone_places(()), cache)
         gather.history(collection, repos)
         gather.pull_requests(collection, learnt, repos)
@@ -117,7 +122,7 @@ def _jobs() -> Iterator[Job]:
         data = collection.rows[key].content.data
         before, after = Source(data.decode(), target.function), None
         if row["state"] == "affected":
-            done = rewrite(data, [Step(target, settled.results[key])])
+            done = one_file.rewrite(data, [one_file.Step(target, settled.results[key])])
             after = Source(done.data.decode(), target.function)
         yield Job(key, row["state"], before, after, bool(collection.rows[key].note))
 

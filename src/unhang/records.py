@@ -27,6 +27,8 @@ class Request(NamedTuple):
     upstreams: tuple[str, ...] = UPSTREAMS
     allow_none: bool = False
     """Whether finding no upstream at all is fine."""
+    unverified: bool = False
+    """Whether a rewrite that ``--unverified`` made counts as applied."""
     as_imported: bool = False
     """Whether to judge the modules of an overlay on PYTHONPATH, as a job imports them, or the originals."""
     overlay: str | None = None

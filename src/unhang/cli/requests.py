@@ -49,6 +49,7 @@ def selection(given: Mapping[str, Any]) -> Request:
         fixes=tuple(name for name in catalog.fixes() if name in chosen),
         required=required,
         upstreams=upstreams or UPSTREAMS,
+        unverified=bool(given.get("unverified")),
         chosen=tuple((f"--{name}", value) for name in _CHOOSING for value in given.get(name, ())),
     )
 

@@ -22,7 +22,7 @@ URGENCY = (DRIFTED, UNLISTED, NEEDED, APPLIED, FIXED_UPSTREAM, NOT_AFFECTED)
 SETTLED = frozenset({APPLIED, FIXED_UPSTREAM, NOT_AFFECTED})
 """The verdicts with nothing left to do."""
 UNVERIFIED = "unverified"
-"""The code of a rewrite that ``--unverified`` allowed; settled for a run with that option alone."""
+"""The code of a rewrite that ``--unverified`` allowed; for a run with that option it counts as applied."""
 BY_STATE = {
     "affected": NEEDED,
     "superseded": NEEDED,

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from unhang.judge.decide import DRIFTED, NEEDED, UNLISTED, UNVERIFIED, Verdict
+from unhang.judge.decide import DRIFTED, NEEDED, UNLISTED, Verdict
 from unhang.judge.findings import Finding
 from unhang.judge.observe import observe_bytes
 from unhang.records import Installation
@@ -87,8 +87,7 @@ def plan(findings: Sequence[Finding], originals: Mapping[str, Original], *, unve
     """
     blocked: dict[tuple[Installation, str], Blocked] = {}
     for finding in findings:
-        accepted = unverified and finding.verdict.code == UNVERIFIED
-        if not (finding.settled or accepted or _may_try(finding.verdict, unverified)):
+        if not finding.settled and not _may_try(finding.verdict, unverified):
             _block(blocked, finding, finding.verdict.detail, finding.verdict.hint)
     planned: dict[tuple[str, tuple[Target, ...]], FilePlan | _Failure] = {}
     while True:

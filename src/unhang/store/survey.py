@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from unhang.errors import UnhangError
 from unhang.find import environment, locate
-from unhang.judge.decide import refused
+from unhang.judge.decide import APPLIED, UNVERIFIED, refused
 from unhang.judge.findings import Finding, PastTable, judge
 from unhang.records import Environment, Request, Search
 from unhang.shapes import catalog
@@ -120,9 +120,18 @@ def again(search: Search, request: Request) -> Survey:
         loaded = [load(folder) for folder in search.overlays]
         findings = [overlaid(finding, loaded) for finding in findings]
         request = request._replace(writer=("overlay", search.overlays[0]))
+    if request.unverified:
+        findings = [_accepted(finding) for finding in findings]
     known = (*search.warnings, *(text for text in warnings if text not in search.warnings))
     seen = Survey(search._replace(warnings=known), tuple(receipts), tuple(findings), interrupted(search))
     return seen._replace(findings=tuple(_with_hint(finding, seen, request) for finding in findings))
+
+
+def _accepted(finding: Finding) -> Finding:
+    """Return a finding on a rewrite that `--unverified` made as one that is applied: the user has accepted it."""
+    if finding.verdict.code != UNVERIFIED:
+        return finding
+    return finding._replace(verdict=finding.verdict._replace(verdict=APPLIED, hint=""))
 
 
 def _with_hint(finding: Finding, seen: Survey, request: Request) -> Finding:
