@@ -10,9 +10,8 @@ from unittest.mock import Mock
 import pytest
 
 from support import gates
-from support.gates import GATE, NAMES, ONE, OTHER_RUN, PAUSE, RUN, STOP, TWO
-from unhang.judge.decide import Past
-from unhang.judge.findings import Finding, judge
+from support.gates import NAMES, ONE, OTHER_RUN, RUN, STOP, TWO
+from unhang.judge.findings import Finding
 from unhang.rewrite import one_file
 from unhang.rewrite.plan import Original, Plan, paths_to_rewrite, plan
 from unhang.shapes.catalog import Shape, Target
@@ -192,11 +191,3 @@ def test_without_its_original_an_upgrade_depends_on_the_codemod(tmp_path: Path) 
     done = made(tmp_path, OLDER)
     assert done.blocked["gate"].startswith("the result has shape ")
     assert done.files == {"one.py": gates.paused(OLDER)}
-
-
-def test_what_was_rewritten_with_unverified_is_settled(tmp_path: Path) -> None:
-    now = gates.paused(gates.gated(EDITED))
-    where = gates.lay_out(tmp_path, {"verl/one.py": now, "verl/two.py": gates.gated(TWO)})
-    path = str(tmp_path / "verl/one.py")
-    past = {(path, "gate", "run"): Past(hashlib.sha256(now.encode()).hexdigest(), gates.shape_of(now))}
-    assert plan(judge([where], [GATE, PAUSE], past), {}, unverified=True) == ((), ())

@@ -42,7 +42,7 @@ def test_a_problem_fails_the_session_and_is_below_its_shape(
     second: Row, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     rows = iter([GOOD, second])
-    monkeypatch.setattr(run, "_jobs", lambda: iter(JOBS))
+    monkeypatch.setattr(run, "_jobs", lambda step: iter(JOBS))
     monkeypatch.setattr("os.cpu_count", lambda: 1)
     monkeypatch.setattr(sandbox, "run", lambda fix, before, after, as_written: next(rows))
     monkeypatch.setattr(sources, "HERE", tmp_path)
