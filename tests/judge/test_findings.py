@@ -47,11 +47,13 @@ def test_what_the_receipt_says_is_found_by_the_real_path(tmp_path: Path) -> None
 
 def test_a_function_that_moved_to_another_target_is_judged_there(tmp_path: Path) -> None:
     where = gates.lay_out(tmp_path, {"verl/one.py": "x = 1\n", "verl/two.py": "def run(z): pass\n"})
-    here, there = judge([where._replace(version="9.0")], [GATE], {})
-    assert (here.verdict.verdict, there.verdict.verdict) == ("not-affected", "unlisted")
-    assert here.verdict.detail == "not in this file: it is in verl/two.py, and judged there"
+    for version, verdict in (("9.0", "unlisted"), (where.version, "drifted")):  # outside the matrix; it had it here
+        here, there = judge([where._replace(version=version)], [GATE], {})
+        assert (here.verdict.verdict, there.verdict.verdict) == ("not-affected", verdict)
+        assert here.verdict.detail == "not in this file: it is in verl/two.py, and judged there"
     (tmp_path / "verl/two.py").unlink()
-    assert [item.verdict.verdict for item in judge([where._replace(version="9.0")], [GATE], {})] == ["unlisted"] * 2
+    for version, verdict in (("9.0", "unlisted"), (where.version, "drifted")):
+        assert [item.verdict.verdict for item in judge([where._replace(version=version)], [GATE], {})] == [verdict] * 2
 
 
 def test_a_file_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from unhang.errors import UnhangError
-from unhang.judge.decide import NOT_AFFECTED, SETTLED, UNLISTED, Past, Verdict, decide
+from unhang.judge.decide import NOT_AFFECTED, SETTLED, Past, Verdict, decide
 from unhang.judge.observe import Observation, observe, package_of
 from unhang.records import Installation
 from unhang.shapes import catalog
@@ -64,7 +64,7 @@ def _finding(installation: Installation, fix: Fix, target: Target, past: PastTab
         raise UnhangError("unreadable", str(error.strerror), path=error.filename, hint=hint) from error
     known = past.get((seen.real or os.path.realpath(seen.path), target.fix, target.function))
     verdict = decide(target, installation, seen, table, catalog.releases_of(installation.upstream), known)
-    if verdict.verdict == UNLISTED and seen.shape is None:
+    if seen.shape is None and seen.problem is None and verdict.verdict != NOT_AFFECTED:  # whatever the version says
         verdict = _moved(installation, fix, target) or verdict
     return Finding(installation, target, seen, verdict)
 
