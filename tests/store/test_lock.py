@@ -69,6 +69,19 @@ def test_a_lock_that_another_run_replaced_is_opened_again(tmp_path: Path) -> Non
     assert len(opened) == 2
 
 
+def test_a_folder_that_the_run_before_was_removing_is_hidden(tmp_path: Path) -> None:
+    state = tmp_path / ".unhang"
+
+    def run(operation: Any, *arguments: Any, **options: Any) -> Any:
+        if operation is os.open and arguments[0] == str(state / "lock"):
+            (state / ".gitignore").unlink()  # its clean-up, between our making of the folder and our lock
+        return operation(*arguments, **options)
+
+    disk.run = run
+    with exclusive(str(state)):
+        assert (state / ".gitignore").read_bytes() == b"*"
+
+
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS])
 def test_a_file_system_without_locks_is_reported_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int

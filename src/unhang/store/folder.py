@@ -22,10 +22,16 @@ def make(path: str, *, hidden: bool = True) -> None:
         check(path)  # a link or a file in its place
         raise
     check(path)
+    if hidden:
+        hide(path)
+
+
+def hide(path: str) -> None:
+    """Put a .gitignore into the state folder, if there is none. A failure is no error: git may see the folder then."""
     file = os.path.join(path, GITIGNORE)
-    with suppress(OSError):  # a failure must not stop the run; a full disk, for example, is reported by what follows
+    with suppress(OSError):  # a full disk, for example, is reported by what follows
         # An empty one is from a run that was killed or failed here. Any other content is the user's choice.
-        if hidden and (not os.path.lexists(file) or os.lstat(file).st_size == 0):
+        if not os.path.lexists(file) or os.lstat(file).st_size == 0:
             disk.write(file, b"*", replace=True)
 
 

@@ -60,6 +60,8 @@ def exclusive(state_dir: str, *, timeout: float = 60.0, hidden: bool = True) -> 
     _held.add(state_dir)
     left: list[UnhangError] = []
     try:
+        if hidden:  # the run before may have removed it after we made the folder, and before we had the lock
+            folder.hide(state_dir)
         yield left
     finally:
         _held.discard(state_dir)
