@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import venv
 from pathlib import Path
@@ -45,7 +44,7 @@ def hostile(folder: Path, witness: Path) -> Path:
 def test_nothing_but_the_interpreter_s_own_is_executed(
     start: list[str], python: str, other: str, tmp_path: Path
 ) -> None:
-    if "-I" not in start and "COVERAGE_PROCESS_CONFIG" in os.environ:
+    if "-I" not in start and cli.COVERAGE:
         pytest.skip("coverage's own .pth file imports modules of PYTHONPATH before unhang starts")
     witness = tmp_path / "witness"
     user = Path(make.run(other, "-c", "import site; print(site.USER_SITE)", cwd=tmp_path).strip())

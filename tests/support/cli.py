@@ -18,7 +18,7 @@ from unhang.shapes import catalog
 
 # Under `--cov`, coverage measures each process that has this variable, and saves what it measured in os._exit. Only the
 # processes that `python` starts are measured: some tests check what a process imports, others fork a thousand children.
-_COVERAGE = {name: os.environ.pop(name) for name in ("COVERAGE_PROCESS_CONFIG",) if name in os.environ}
+COVERAGE = {name: os.environ.pop(name) for name in ("COVERAGE_PROCESS_CONFIG",) if name in os.environ}
 os._exit = posix._exit
 # These could select another environment or other fixes, or colour the output.
 _NEUTRAL = (
@@ -77,7 +77,7 @@ def python(
 def environ(more: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return our environment variables without those that matter to the command, and with these."""
     neutral = {name: value for name, value in os.environ.items() if name not in _NEUTRAL}
-    return {**neutral, **_COVERAGE, **(more or {})}
+    return {**neutral, **COVERAGE, **(more or {})}
 
 
 def unpack(folder: Path, *releases: tuple[str, str]) -> Path:
