@@ -25,9 +25,8 @@ ATTACK = bool(os.environ.get("UNHANG_ATTACK"))
 RECOVERED = "An earlier run was interrupted"
 COMMANDS = ("apply", "revert")
 # Each instant to be killed at, or a sample of them.
-sampled = pytest.mark.parametrize(
-    "every", [pytest.param(1, marks=pytest.mark.slow, id="all"), pytest.param(9, id="some")]
-)
+minutes = pytest.mark.skipif(not ATTACK, reason="takes minutes: run nox -s attack")
+sampled = pytest.mark.parametrize("every", [pytest.param(1, marks=minutes, id="all"), pytest.param(9, id="some")])
 
 
 def is_ours(name: str) -> bool:
@@ -99,7 +98,7 @@ def struck(stage: Stage, command: str, followings: tuple[str, ...], every: int =
 @sampled
 @pytest.mark.parametrize("command", COMMANDS)
 def test_killed_at_every_operation(stage: Stage, tell: list[str], command: str, every: int) -> None:
-    for followings in [("apply",), ("revert",)] if ATTACK and every == 1 else [COMMANDS]:
+    for followings in [("apply",), ("revert",)] if every == 1 else [COMMANDS]:
         tell.append(struck(stage, command, followings, every))
 
 
@@ -134,7 +133,7 @@ def struck_twice(stage: Stage, command: str, at: int, second: str, every: int) -
 @sampled
 def test_killed_again_while_recovering(stage: Stage, tell: list[str], every: int) -> None:
     """An `apply` that was killed halfway; the attack adds the other stages, and a `revert`."""
-    attack = ATTACK and every == 1
+    attack = every == 1
     for command in COMMANDS if attack else ("apply",):
         for name, at in halfway_at(stage, command).items():
             if attack or name == "ready":
