@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 from unhang.deliver.preview import with_rewrites
 from unhang.errors import STDOUT, UnhangError, described
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from unhang.records import Request
     from unhang.rewrite.plan import FilePlan
     from unhang.store.survey import Survey
+
+
+_lost: list[TextIO] = []  # kept: Python 3.13 prints a traceback for what a discarded stream cannot flush
 
 
 class Ending:
@@ -45,6 +48,7 @@ class Ending:
             raise type(error)(self.done) from None  # Ctrl-C
         is_stdout = isinstance(error, OSError) and error.filename is STDOUT
         if is_stdout:
+            _lost.append(sys.stdout)
             sys.stdout = io.StringIO()  # what the other steps print has nowhere to go
         if not (is_stdout and isinstance(error, BrokenPipeError)):  # that reader wants no more; stderr has the rest
             told = described(error)
