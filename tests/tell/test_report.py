@@ -39,7 +39,7 @@ def finding(verdict: str, file: str = "core/a.py", *, data: bytes | None = b"", 
 
 
 def text(*findings: Finding, interrupted: bool = False) -> list[str]:
-    what = Report(Search(HERE, (COPY,), ()), findings, None, interrupted, {"/job": "git 1a2b3c4d5"})
+    what = Report(Search(HERE, (COPY,), ()), Request(), findings, None, interrupted, {"/job": "git 1a2b3c4d5"})
     return report.text_report(what, colour=False).splitlines()
 
 
@@ -104,7 +104,7 @@ def test_what_revert_took_back_is_reverted_and_its_verdict_in_json_as_before() -
         finding("applied", "core/b.py")._replace(target=HANG._replace(fix="other")),
     )
     changed = frozenset(found.seen.path for found in (taken, kept))
-    what = Report(Search(HERE, (COPY,), ()), (taken, kept), changed, False, reverts=True)
+    what = Report(Search(HERE, (COPY,), ()), Request(), (taken, kept), changed, False, reverts=True)
     shown = report.text_report(what, colour=False).splitlines()[-2:]
     assert [line.split()[:2] for line in shown] == [["reverted", "hang"], ["applied", "other"]]
     assert "changed now" not in shown[0]

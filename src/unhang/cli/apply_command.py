@@ -53,7 +53,7 @@ def _dry_run(seen: Survey, wanted: Request, options: argparse.Namespace) -> int:
     after = with_rewrites(seen.findings, done.files, "")
     unmet = console.unmet(wanted.required, after, done.plan.blocked)
     changed = frozenset(file.path for file in done.files)
-    what = Report(seen.search, after, changed, False, failed=done.failed, dry_run=True)
+    what = Report(seen.search, wanted, after, changed, False, failed=done.failed, dry_run=True)
     console.results(options.output_format, what)
     console.would_apply(done.files)
     _not_in_place(done, unmet)
@@ -73,7 +73,7 @@ def _end(seen: Survey, done: Applied, wanted: Request, output_format: str) -> in
         unmet = console.unmet(wanted.required, seen.findings, done.plan.blocked)
     with ending:
         changed = frozenset(file.path for file in done.files)
-        what = Report(seen.search, seen.findings, changed, interrupted, failed=done.failed)
+        what = Report(seen.search, wanted, seen.findings, changed, interrupted, failed=done.failed)
         console.results(output_format, what)
     with ending:
         console.applied(wanted, done, seen.receipts)

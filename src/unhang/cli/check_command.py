@@ -25,7 +25,7 @@ def check(options: argparse.Namespace, wanted: Request) -> int:
     seen = survey(wanted)
     if seen.search.overlays:  # then what brings the fixes into place is the first one
         wanted = wanted._replace(writer=("overlay", seen.search.overlays[0]))
-    what = Report(seen.search, seen.findings, None, seen.interrupted, expected=options.expect_digest, request=wanted)
+    what = Report(seen.search, wanted, seen.findings, None, seen.interrupted, expected=options.expect_digest)
     console.results(options.output_format, what)
     unmet = console.unmet(wanted.required, seen.findings)
     other = report.differs(options.expect_digest, seen.findings)

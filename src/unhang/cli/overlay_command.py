@@ -41,7 +41,7 @@ def run(options: argparse.Namespace) -> int:
         if written:
             overlay_folder.compile_hook(folder, seen.environment.python or sys.executable)
     with ending:
-        console.results(options.output_format, Report(seen.search, after, None, False))
+        console.results(options.output_format, Report(seen.search, wanted, after, None, False))
     with ending:
         console.overlay(folder, composed.modules, plan, written)
         if written:

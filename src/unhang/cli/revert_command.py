@@ -33,7 +33,7 @@ def run(options: argparse.Namespace) -> int:
         if recovered:  # there was only an interrupted run, which is now taken back
             return _end(search, store.Reverted((), {}, (), {}), wanted, options.output_format)
         seen = again(search, wanted)
-        console.results(options.output_format, Report(search, seen.findings, frozenset(), False))
+        console.results(options.output_format, Report(search, wanted, seen.findings, frozenset(), False))
         console.say(f"nothing to revert: there is no receipt in {', '.join(search.roots)}")
         console.without_receipt(_unlisted(seen), search.environment)
         return 1
@@ -50,7 +50,7 @@ def _end(search: Search, done: Reverted, wanted: Request, output_format: str) ->
     seen = look_again(ending, Survey(search, (), (), interrupted), wanted)
     left = [finding for finding in _unlisted(seen) if finding.installation.real_root not in done.failed]
     with ending:
-        what = Report(seen.search, seen.findings, changed, interrupted, failed=done.failed, reverts=True)
+        what = Report(seen.search, wanted, seen.findings, changed, interrupted, failed=done.failed, reverts=True)
         console.results(output_format, what)
     with ending:
         for one in done.done:

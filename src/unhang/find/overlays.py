@@ -55,7 +55,7 @@ def on_path(path: Iterable[str]) -> tuple[list[str], list[str]]:
         spec = PathFinder.find_spec("sitecustomize", [folder])
         found = spec.origin if spec and spec.has_location else None
         if os.path.isdir(os.path.join(folder, STORE)):
-            is_hook = found == os.path.join(folder, HOOK) and (_read(found) or b"").startswith(MARK)
+            is_hook = found == os.path.join(folder, HOOK) and (read(found) or b"").startswith(MARK)
             if is_hook and other is None:
                 used.append(folder)
                 continue
@@ -79,12 +79,12 @@ def _modules(folder: str) -> dict[str, Module]:
     import json
     import re
 
-    hook = _read(os.path.join(folder, HOOK)) or b""
+    hook = read(os.path.join(folder, HOOK)) or b""
     head = re.match(_HEAD, hook)
     if head is None:
         raise ValueError("not a hook")
     store = os.path.join(folder, STORE, head[1].decode())
-    manifest, loader = (_read(os.path.join(store, name)) or b"" for name in ("manifest.json", "loader.py"))
+    manifest, loader = (read(os.path.join(store, name)) or b"" for name in ("manifest.json", "loader.py"))
     content = json.loads(manifest)
     entries = content["modules"]
     digests = [["manifest.json", sha256(manifest)], ["loader.py", sha256(loader)]]
@@ -117,7 +117,7 @@ def module_name(file: str) -> str:
     return file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 
-def _read(path: str) -> bytes | None:
+def read(path: str) -> bytes | None:
     """Return a file's bytes, None if it cannot be read."""
     try:
         if not os.path.isfile(path):  # opening a pipe would wait for ever

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Sequence
 
-from unhang.find.overlays import Module, Overlay, module_name
+from unhang.find.overlays import Module, Overlay, module_name, read, sha256
 from unhang.judge.decide import DRIFTED, Past, Verdict, decide
 from unhang.judge.findings import Finding
 from unhang.judge.observe import Observation, observe_bytes
@@ -32,11 +31,11 @@ def overlaid(finding: Finding, overlays: Sequence[Overlay]) -> Finding:
 
 
 def _in_overlay(finding: Finding, overlay: Overlay, module: Module) -> Finding:
-    original = finding.seen.sha256 or _sha256(_bytes(finding.seen.path))
+    original = finding.seen.sha256 or sha256(read(finding.seen.path) or b"")
     if original not in (module.original, module.rewritten):
         return _outdated(finding, overlay, module.path, "the import fails: the overlay was made from another original")
-    data = _bytes(module.path)
-    if data is None or _sha256(data) != module.rewritten:
+    data = read(module.path)
+    if data is None or sha256(data) != module.rewritten:
         return _outdated(finding, overlay, module.path, "the import fails: this module of the overlay was changed")
     table, target, installation = catalog.shape_table(), finding.target, finding.installation
     seen = observe_bytes(module.path, data, target.function, table.files)
@@ -51,15 +50,3 @@ def _outdated(finding: Finding, overlay: Overlay, path: str, why: str) -> Findin
     seen = Observation(path, b"", problem=OUTDATED, detail=why)
     verdict = Verdict(DRIFTED, OUTDATED, f"in the overlay {overlay.folder}; {why}", _HINT)
     return finding._replace(seen=seen, verdict=verdict, overlay=overlay.folder)
-
-
-def _bytes(path: str) -> bytes | None:
-    try:
-        with open(path, "rb") as file:
-            return file.read()
-    except OSError:
-        return None
-
-
-def _sha256(data: bytes | None) -> str:
-    return "" if data is None else hashlib.sha256(data).hexdigest()

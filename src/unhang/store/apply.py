@@ -16,7 +16,6 @@ from unhang.store.receipt import Entry, Fixed
 from unhang.store.roots import locked
 from unhang.store.survey import Survey, again, planned
 from unhang.store.transaction import FileChange, commit
-from unhang.suggest import hinted
 
 
 class Applied(NamedTuple):
@@ -57,8 +56,8 @@ def apply(seen: Survey, request: Request, *, unverified: bool) -> Applied:
                     written += by_root[root]
         if held.failed and not written:
             raise next(iter(held.failed.values()))
-        failed = {root: hinted(error, request) for root, error in held.failed.items()}
-        return Applied(plan, tuple(written), failed, held.recovered, held.left)
+        held.complete_hints(request)
+        return Applied(plan, tuple(written), held.failed, held.recovered, held.left)
     assert plan is not None  # without a plan, the roots are wanted
     return Applied(plan, (), {}, (), {})
 

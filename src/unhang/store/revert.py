@@ -61,7 +61,7 @@ class _FileRevert(NamedTuple):
 
 def has_state(search: Search) -> bool:
     """Return whether there is something to revert or to recover, even if the upstreams were uninstalled since."""
-    return any(state.interrupted(folder) or state.has_receipt(folder) for folder in map(state.folder, search.roots))
+    return any(state.kept(state.folder(root)) for root in search.roots)
 
 
 def revert(search: Search, request: Request, *, force: bool = False) -> Reverted:
@@ -70,7 +70,7 @@ def revert(search: Search, request: Request, *, force: bool = False) -> Reverted
     Raises UnhangError if nothing could be reverted at all, with every file as it was: as ``plan_revert``,
     ``transaction.commit``, ``lock.exclusive`` and ``recovery.recover`` do.
     """
-    roots = [root for root in search.roots if has_state(search._replace(roots=(root,)))]
+    roots = [root for root in search.roots if state.kept(state.folder(root))]
     with locked(roots, caches(search)) as held:
         planned: list[Revert] = []
         for root in sorted(set(roots) - held.failed.keys()):
@@ -85,8 +85,8 @@ def revert(search: Search, request: Request, *, force: bool = False) -> Reverted
                 done.append(one)
     if held.failed and not any(one.files for one in done):
         raise next(iter(held.failed.values()))
-    failed = {root: suggest.hinted(error, request) for root, error in held.failed.items()}
-    return Reverted(tuple(done), failed, held.recovered, held.left)
+    held.complete_hints(request)
+    return Reverted(tuple(done), held.failed, held.recovered, held.left)
 
 
 def plan_revert(search: Search, root: str, found: Receipt, request: Request, *, force: bool = False) -> Revert:

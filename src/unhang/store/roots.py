@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 from unhang.errors import UnhangError, described
 from unhang.store import state
+from unhang.suggest import hinted
 
 if TYPE_CHECKING:
+    from unhang.records import Request
     from unhang.store.bytecode import Caches
 
 
@@ -30,6 +33,11 @@ class Locked(NamedTuple):
             yield
         except Exception as error:
             self.failed[root] = described(error)
+
+    def complete_hints(self, request: Request) -> None:
+        """Put the options of the request into the commands that the errors suggest; call it once, after the `with`."""
+        for error in (*self.failed.values(), *chain.from_iterable(self.left.values())):
+            hinted(error, request)
 
 
 @contextmanager

@@ -41,6 +41,11 @@ def has_receipt(state_dir: str) -> bool:
     return os.path.lexists(os.path.join(state_dir, RECEIPT))
 
 
+def kept(state_dir: str) -> bool:
+    """Return whether there is something to revert or to recover. Only reads, raises nothing."""
+    return interrupted(state_dir) or has_receipt(state_dir)
+
+
 def stamp(state_dir: str) -> tuple[int, int] | None:
     """Return what tells this receipt from the one that replaces it, None if there is none. Only reads."""
     try:

@@ -119,7 +119,6 @@ def again(search: Search, request: Request) -> Survey:
 
         loaded = [load(folder) for folder in search.overlays]
         findings = [overlaid(finding, loaded) for finding in findings]
-        request = request._replace(writer=("overlay", search.overlays[0]))
     if request.unverified:
         findings = [_accepted(finding) for finding in findings]
     known = (*search.warnings, *(text for text in warnings if text not in search.warnings))

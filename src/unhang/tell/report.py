@@ -38,6 +38,8 @@ class Report(NamedTuple):
     """What is reported of a run."""
 
     search: Search
+    request: Request
+    """What was asked for, which a suggested command repeats."""
     findings: Sequence[Finding]
     changed: frozenset[str] | None
     """The files that were written, for the commands that write; None for the others."""
@@ -48,8 +50,6 @@ class Report(NamedTuple):
     """The digest that ``--expect-digest`` expects."""
     failed: Mapping[str, UnhangError] = {}
     """The roots in which nothing could be written, and why."""
-    request: Request = Request()
-    """What was asked for, which a suggested command repeats."""
     reverts: bool = False
     """Whether the command takes fixes back."""
     dry_run: bool = False
