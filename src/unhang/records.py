@@ -28,7 +28,7 @@ class Request(NamedTuple):
     allow_none: bool = False
     """Whether finding no upstream at all is fine."""
     unverified: bool = False
-    """Whether a rewrite that ``--unverified`` made counts as applied."""
+    """``--unverified``: whether to rewrite unknown shapes, and to count such a rewrite as applied."""
     as_imported: bool = False
     """Whether to judge the modules of an overlay on PYTHONPATH, as a job imports them, or the originals."""
     overlay: str | None = None

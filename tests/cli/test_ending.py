@@ -200,6 +200,7 @@ def test_what_could_not_be_tidied_is_named(
     ran = cli.Ran(code, *capsys.readouterr())
     assert (left.exists(), is_done(command, tmp_path / "x")) == (True, True)
     assert (ran.json["interrupted"], f"cannot write {left}: Input/output error" in ran.err) == (bool(code), True)
+    assert (f"`unhang apply --target {tmp_path / 'x' / 'site'}`" in ran.err) == bool(code), ran.err
     check = cli.unhang("check", "--target", tmp_path / "x" / "site", "--output-format", "json")
     assert check.json["interrupted"] == bool(code)
     assert cli.unhang(*arguments).code in (0, 1)

@@ -99,16 +99,16 @@ def test_a_plan_beside_a_writer_reads_again_and_only_a_damaged_original_is_refus
     monkeypatch.setattr(history, "originals", racing)
     for racers, interrupted in (([lose, replace], False), ([lose, (state / READY).touch], True)):
         ways = iter(racers)
-        seen, plan = survey.planned_without_lock(asked(site), unverified=False)
+        seen, plan = survey.planned_without_lock(asked(site))
         assert (seen.interrupted, plan is None) == (interrupted, interrupted)
         assert plan is None or [file.path for file in plan.files] == [str(site / ENGINE)]
     (state / READY).unlink()
     with pytest.raises(UnhangError, match="are gone") as caught:
-        survey.planned_without_lock(asked(site), unverified=False)
+        survey.planned_without_lock(asked(site))
     assert (caught.value.code, "check" in (caught.value.hint or "")) == ("bad-receipt", True)
     ways = iter([lambda: assert_reverted(site)])
     site.joinpath("lost").rename(lost[0])
-    assert survey.planned_without_lock(asked(site), unverified=False)[1] is not None, "the receipt is gone now"
+    assert survey.planned_without_lock(asked(site))[1] is not None, "the receipt is gone now"
 
 
 @pytest.mark.slow

@@ -32,7 +32,7 @@ def run(options: argparse.Namespace) -> int:
     console.say_each(tidy(search.roots, caches(search)))
     seen = again(search, wanted)
     try:
-        done = store.apply(seen, wanted, unverified=options.unverified)
+        done = store.apply(seen, wanted)
     except UnhangError as error:
         console.refused(error, seen.findings)
         raise
@@ -49,7 +49,7 @@ def _dry_run(seen: Survey, wanted: Request, options: argparse.Namespace) -> int:
     if seen.interrupted:  # `apply` finishes that run, or rolls it back, before it plans
         hint = "run `unhang apply` or `unhang revert` first"
         raise UnhangError("interrupted", "an earlier run was killed halfway", path=seen.environment.prefix, hint=hint)
-    done = store.rehearse(seen, unverified=options.unverified)
+    done = store.rehearse(seen, wanted)
     after = with_rewrites(seen.findings, done.files, "")
     unmet = console.unmet(wanted.required, after, done.plan.blocked)
     changed = frozenset(file.path for file in done.files)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def run(options: argparse.Namespace) -> int:
     """Run ``unhang diff``: print only the diff on stdout; return 0 if ``apply`` would change nothing, else 1."""
     wanted = request(options)
-    seen, plan = planned_without_lock(wanted, unverified=options.unverified)
+    seen, plan = planned_without_lock(wanted)
     console.note(report.environment_line(seen.environment))
     console.warnings(seen.search)
     console.searched(seen.search)

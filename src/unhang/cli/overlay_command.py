@@ -26,7 +26,7 @@ def run(options: argparse.Namespace) -> int:
     wanted = request(options)._replace(writer=("overlay", options.folder))
     if options.check:
         return check(options, wanted._replace(as_imported=True, overlay=options.folder))
-    seen, plan = planned_without_lock(wanted, unverified=options.unverified)
+    seen, plan = planned_without_lock(wanted)
     if plan is None:  # some of the originals may be about to change
         hint = "run `unhang apply` or `unhang revert` where it can be written, then this again"
         message = "an earlier run on this environment was interrupted"

@@ -51,7 +51,7 @@ def run(options: argparse.Namespace) -> int:
         planned = []
         for it in inputs:
             step(f"planning {it.wheel.file}")
-            todo = _plan(it.wheel, wanted, options.unverified, temporary)
+            todo = _plan(it.wheel, wanted, temporary)
             if todo is None and not it.requirement.startswith("-r "):  # such a file lists the dependencies too
                 message = f"{it.wheel.file} has none of {', '.join(wanted.upstreams)}"
                 raise UnhangError("no-upstream", message, hint="`unhang list` shows which releases the fixes affect")
@@ -122,11 +122,11 @@ def _inputs(options: argparse.Namespace, temporary: str, step: Step) -> Iterator
             yield _Input(" ".join(request), wheel.load(path), (note,) if note else ())
 
 
-def _plan(source: Wheel, wanted: Request, unverified: bool, temporary: str) -> WheelPlan | None:
+def _plan(source: Wheel, wanted: Request, temporary: str) -> WheelPlan | None:
     """Unpack a wheel below the temporary folder, and plan its rewrite there. Return None if it has no upstream."""
     with tempfile.TemporaryDirectory(dir=temporary) as root:
         wheel.unpack(source, root)
         seen = survey(wanted._replace(target=root, allow_none=True))
         if not seen.search.installations:
             return None
-        return wheel_output.wheel_plan(source, root, seen.findings, plan(seen, unverified=unverified))
+        return wheel_output.wheel_plan(source, root, seen.findings, plan(seen, unverified=wanted.unverified))

@@ -32,20 +32,20 @@ class Applied(NamedTuple):
     """Why something of the run is left in a root where all is in place."""
 
 
-def apply(seen: Survey, request: Request, *, unverified: bool) -> Applied:
+def apply(seen: Survey, request: Request) -> Applied:
     """Bring every needed fix of a survey into place, one root after the other; plan again if anything has changed.
 
     Raises UnhangError if nothing could be written at all, with every file as it was: as `transaction.commit`,
     `lock.exclusive`, `recovery.recover`, `receipt.load` and `survey.planned` do.
     """
-    plan = _plan_early(seen, unverified)
+    plan = _plan_early(seen, request.unverified)
     wanted = {root for root in seen.search.roots if plan is None or state.interrupted(state.folder(root))}
     found = caches(seen.search)
     while wanted := wanted | {file.installation.real_root for file in (plan.files if plan else ())}:
         with locked(wanted, found) as held:
             now = again(seen.search, request)
             if plan is None or now.findings != seen.findings:
-                plan = planned(now, unverified=unverified)
+                plan = planned(now, unverified=request.unverified)
             by_root = _by_root(plan.files)
             if not by_root.keys() <= wanted:
                 continue  # somebody else wrote meanwhile: take all locks again, in their order
@@ -62,12 +62,12 @@ def apply(seen: Survey, request: Request, *, unverified: bool) -> Applied:
     return Applied(plan, (), {}, (), {})
 
 
-def rehearse(seen: Survey, *, unverified: bool) -> Applied:
+def rehearse(seen: Survey, request: Request) -> Applied:
     """Return what `apply` would write, and the roots in which we may not; write nothing, and take no lock.
 
     Raises UnhangError as `survey.planned` does, or `not-writable` if nothing could be written at all.
     """
-    plan = planned(seen, unverified=unverified)
+    plan = planned(seen, unverified=request.unverified)
     by_root = _by_root(plan.files)
     failed = {}
     for root, files in by_root.items():

@@ -165,7 +165,7 @@ def planned(seen: Survey, *, unverified: bool = False) -> Plan:
     return plan(seen.findings, _originals(seen, unverified), unverified=unverified)
 
 
-def planned_without_lock(request: Request, *, unverified: bool) -> tuple[Survey, Plan | None]:
+def planned_without_lock(request: Request) -> tuple[Survey, Plan | None]:
     """Return an environment's survey and its plan, while other runs may write there.
 
     If what was read does not belong together, waits and reads again. There is no plan if the survey is interrupted: a
@@ -178,7 +178,7 @@ def planned_without_lock(request: Request, *, unverified: bool) -> tuple[Survey,
         before, error = _stamps(search), None
         try:
             seen = again(search, request)
-            originals = {} if seen.interrupted else _originals(seen, unverified)
+            originals = {} if seen.interrupted else _originals(seen, request.unverified)
         except UnhangError as caught:
             if caught.code != "bad-receipt":
                 raise
@@ -191,7 +191,7 @@ def planned_without_lock(request: Request, *, unverified: bool) -> tuple[Survey,
             if error is None and not seen.interrupted:
                 from unhang.rewrite.plan import plan
 
-                return seen, plan(seen.findings, originals, unverified=unverified)
+                return seen, plan(seen.findings, originals, unverified=request.unverified)
             if error is not None and last is not None:  # twice, although nobody wrote: a rollback leaves no other trace
                 raise error
             last = error
