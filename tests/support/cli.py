@@ -50,7 +50,7 @@ def unhang(
     *arguments: str | os.PathLike[str],
     cwd: Path | None = None,
     env: Mapping[str, str] | None = None,
-    timeout_s: float = 120,
+    timeout_s: float = 600,
 ) -> Ran:
     """Run the installed command."""
     return python("-m", "unhang", *arguments, cwd=cwd, env=env, timeout_s=timeout_s)
@@ -60,7 +60,7 @@ def python(
     *arguments: str | os.PathLike[str],
     cwd: Path | None = None,
     env: Mapping[str, str] | None = None,
-    timeout_s: float = 120,
+    timeout_s: float = 600,
 ) -> Ran:
     """Run this Python, which has the installed package."""
     done = subprocess.run(

@@ -105,7 +105,7 @@ def serving(index: FakeIndex) -> Iterator[FakeIndex]:
                 return
             index.asked.append(last)
             if index.together is not None:
-                index.together.wait(timeout=20)
+                index.together.wait(timeout=300)
             if last in index.refused or last not in index.wheels:
                 self.send_error(403)
             elif index.cut.get(last, 0):

@@ -43,7 +43,7 @@ def paste(command: str, *, cwd: Path, env: Mapping[str, str]) -> int:
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     ran = subprocess.run(
         ["sh", "-c", command], cwd=cwd, env={**os.environ, "PATH": path, **env}, capture_output=True, text=True,
-        check=False, timeout=120,
+        check=False, timeout=600,
     )  # fmt: skip
     accepted = ran.returncode in (0, 1) and not re.search("^(usage|Traceback)", ran.stderr, re.MULTILINE)
     assert accepted, f"$ {command}\n{ran.returncode}\n{ran.stdout}{ran.stderr}"

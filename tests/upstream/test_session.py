@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ import pytest
 from git import Repo
 
 from support import cli
-from upstream import run, selection, venvs
+from upstream import run, runner, selection, venvs
 
 ENGINE = "verl/workers/engine/megatron/transformer_impl.py"
 HEAD = f"from pathlib import Path\nSOURCE = Path('{ENGINE}').read_text()\nPATCHED = '# unhang' in SOURCE\n"
@@ -71,6 +73,24 @@ def files(tmp_path: Path) -> list[dict[str, Any]]:
     return list(json.loads((tmp_path / "out" / "verl-v0.7.1-1.json").read_text())["files"])
 
 
+class UntilItHangs(subprocess.Popen[bytes]):
+    """Its deadline comes as soon as a test says that it hangs, so a slow machine changes nothing."""
+
+    DEADLINE_S = 4321.0
+
+    def __init__(self, words: list[str], *, cwd: Path | None = None, **more: Any) -> None:
+        self.says = Path(cwd or ".") / "hangs"
+        self.says.unlink(missing_ok=True)
+        super().__init__(words, cwd=cwd, **more)
+
+    def wait(self, timeout: float | None = None) -> int:
+        while timeout == self.DEADLINE_S and self.poll() is None:
+            if self.says.exists():
+                raise subprocess.TimeoutExpired(self.args, timeout)
+            time.sleep(0.05)
+        return super().wait(timeout)
+
+
 def categories(tmp_path: Path) -> dict[str, str]:
     return {line["id"].partition("::")[2]: line["category"] for file in files(tmp_path) for line in file["lines"]}
 
@@ -107,12 +127,14 @@ def test_wants_the_fix(): assert PATCHED
 
 @pytest.mark.slow
 def test_what_fails_hangs_or_is_no_longer_collected_after_the_fixes_is_a_regression(
-    session: Session, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    session: Session, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(runner.subprocess, "Popen", UntilItHangs)
     hates = "def test_hates_the_fix():\n    assert not PATCHED, 'patched, alas'\n"
     gone = "def test_stays(): pass\nif not PATCHED:\n    def test_goes(): pass\n"
-    hangs = "import time\ndef test_passes(): pass\ndef test_hangs():\n    while PATCHED: time.sleep(0.1)\n"
-    assert session("--deadline", "5", one=hates, two=gone, three=hangs) == 1
+    hangs = "import time\ndef test_passes(): pass\ndef test_hangs():\n    "
+    hangs += "if PATCHED: Path('hangs').touch()\n    while PATCHED: time.sleep(0.1)\n"
+    assert session("--deadline", str(UntilItHangs.DEADLINE_S), one=hates, two=gone, three=hangs) == 1
     assert categories(tmp_path) == {
         "test_hates_the_fix": "regression",
         "test_stays": "passed both",
