@@ -41,8 +41,15 @@ class Codemod:
         return planned
 
     def plan(self, function: Function) -> list[Edit]:
-        """Return the edits of a function that our rewrite has not changed yet. A listed shape needs no other check."""
+        """Return the edits that apply the fix.
+
+        Raises AnchorError if an anchor does not occur exactly once, or our rewrite is in the function already.
+        """
         raise NotImplementedError
+
+    def fixed_upstream(self, function: Function) -> bool:
+        """Return whether a short look at an unlisted shape finds upstream's own fix; False if upstream has none."""
+        return self.holds_upstream(function)
 
     def check(self, function: Function) -> None:
         """Raise AnchorError unless the code that the edits rely on, around the anchors, is the same as in a release.
@@ -84,6 +91,12 @@ def wanted(template: str) -> list[str]:
 def matches(nodes: Sequence[ast.AST], template: str) -> bool:
     """Return whether these statements are those of the template, one for one."""
     return len(nodes) == len(wanted(template)) and digests(nodes) == wanted(template)
+
+
+def refuse_own(function: Function, names: Iterable[str]) -> None:
+    """Raise AnchorError if the function has a name that only our rewrite adds."""
+    for name in sorted(mentioned(function) & set(names)):
+        raise AnchorError(f"{function.name} without {name}, which is ours")
 
 
 def digests(nodes: Sequence[ast.AST]) -> list[str]:

@@ -20,6 +20,7 @@ from unhang.codemods.base import (
     once,
     only_first,
     preceded_by,
+    refuse_own,
     span,
     wanted,
 )
@@ -94,12 +95,13 @@ class TEGroupedMLPForward(Codemod):
         last = body[-1]
         if not matches([last], _RETURN):
             raise AnchorError(f"{_RETURN}, as the last statement")
+        older = wanted(_rows(function, older=True))
+        if older != wanted(rows) and digests(body[index + 1 : index + 1 + len(older)]) == older:  # of generation 1
+            return [span(anchor, body[index + len(older)], lambda nodes: followed_by("\n" + rows)(nodes[:1]))]
+        refuse_own(function, _OURS)
         if _is_grouped(function):
             return [span(anchor, anchor, preceded_by(rows)), span(last, last, preceded_by(_SLICE))]
         edits = []
-        older = wanted(_rows(function, older=True))
-        if digests(body[index + 1 : index + 1 + len(older)]) == older:  # what generation 1 wrote
-            return [span(anchor, body[index + len(older)], lambda nodes: followed_by("\n" + rows)(nodes[:1]))]
         if digests(body[index + 1 : index + 3]) == _AS_WRITTEN_ROWS:
             edits.append(span(anchor, body[index + 2], lambda nodes: followed_by("\n" + rows)(nodes[:1])))
         else:

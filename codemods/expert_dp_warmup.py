@@ -21,6 +21,7 @@ from unhang.codemods.base import (
     mentioned,
     once,
     only_first,
+    refuse_own,
     span,
     wanted,
 )
@@ -103,6 +104,7 @@ class MegatronCore(Codemod):
     """Warm up in megatron-core, directly after the groups are made: Megatron-LM, verl and ms-swift all run it."""
 
     def plan(self, function: Function) -> list[Edit]:
+        refuse_own(function, _OURS)
         anchor = _memory_buffer(function)
         if _SIZE not in _arguments(function):
             raise AnchorError(f"the argument {_SIZE} of {function.name}")
@@ -135,6 +137,7 @@ class MsSwift(Codemod):
     """Warm up in ms-swift 4, for environments where megatron-core itself cannot be rewritten."""
 
     def plan(self, function: Function) -> list[Edit]:
+        refuse_own(function, _OURS)
         body = _initializing(function.body)
         anchor = once([node for node in body if _is_initializing_with(node)], f"with ...: {_INITIALIZE}(...)")
         edits = [span(anchor, anchor, followed_by(_MS_SWIFT))]

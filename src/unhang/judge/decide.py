@@ -160,7 +160,7 @@ def _unknown(
     assert seen.data is not None
     (function,) = shapes.find(shapes.parse(seen.data), target.function)
     rewrite = codemod(target)
-    if rewrite.holds_upstream(function):
+    if rewrite.fixed_upstream(function):
         return Verdict(
             FIXED_UPSTREAM, detail="an unlisted shape, but upstream's own fix is in it (its post-condition holds)"
         )
@@ -194,13 +194,8 @@ def _tried(rewrite: Codemod, function: Function, fix: str, seen: Observation) ->
     """Return whether the rewrite would work on an unknown shape, and the hint that follows."""
     from unhang.codemods.base import AnchorError
 
-    if rewrite.holds(function):
-        return (
-            "our rewrite is in it (its post-condition holds), but the function has been edited",
-            f"reinstall the package and run `unhang apply`, or keep your edit: `unhang explain {fix}`",
-        )
     try:
-        rewrite.edits(function)
+        rewrite.plan(function)
     except AnchorError as error:
         return f"the rewrite's anchor is missing or not unique ({error})", _by_hand(fix)
     missing = [] if seen.names is None else sorted(rewrite.names(function) - seen.names)
