@@ -145,6 +145,7 @@ def _check(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     _output(parser, "text", "json", "github")
     _require(parser)
+    _accept(parser)
 
 
 def _apply(parser: argparse.ArgumentParser) -> None:
@@ -152,12 +153,16 @@ def _apply(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dry-run", action="store_true", help="report as apply would, and write nothing")
     _output(parser, "text", "json", "github")
     _require(parser)
-    _unverified(parser)
+    _accept(parser)
 
 
 def _diff(parser: argparse.ArgumentParser) -> None:
     _environment(parser)
-    _unverified(parser)
+    parser.add_argument(
+        "--unknown", action="store_true",
+        help="show what a rewrite would do to unknown shapes, each with the token that accepts it",
+    )  # fmt: skip
+    _accept(parser)
 
 
 def _revert(parser: argparse.ArgumentParser) -> None:
@@ -176,7 +181,7 @@ def _overlay(parser: argparse.ArgumentParser) -> None:
     _environment(parser)
     _output(parser, "text", "json", "github")
     _require(parser)
-    _unverified(parser)
+    _accept(parser)
 
 
 def _wheel(parser: argparse.ArgumentParser) -> None:
@@ -185,7 +190,7 @@ def _wheel(parser: argparse.ArgumentParser) -> None:
     _selection(parser)
     _output(parser, "text", "json")
     _require(parser)
-    _unverified(parser)
+    _accept(parser)
     group = parser.add_argument_group("how to download (passed to pip)")
     group.add_argument(
         "-r", "--requirement", metavar="FILE", action="append", default=[], dest="requirement_files",
@@ -310,10 +315,10 @@ def _require(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
-def _unverified(parser: argparse.ArgumentParser) -> None:
+def _accept(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--unverified", action="store_true",
-        help="try unknown shapes too, if anchors and post-condition hold and a second pass changes nothing",
+        "--accept", metavar="TOKEN", action="append", default=[],
+        help="the rewrite of an unknown shape, as `unhang diff --unknown` showed it, is accepted (repeatable)",
     )  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from unhang.judge.decide import NOT_AFFECTED, SETTLED, Past, Verdict, decide
 from unhang.judge.observe import Observation, observe, package_of
 from unhang.records import Installation
 from unhang.shapes import catalog
-from unhang.shapes.catalog import Fix, Target
+from unhang.shapes.catalog import Fix, Shape, Target
 
 PastTable = Mapping[tuple[str, str, str], Past]
 """What the receipt says of each rewritten function, by the file's real path, the fix and the function."""
@@ -27,17 +27,25 @@ class Finding(NamedTuple):
     verdict: Verdict
     overlay: str | None = None
     """The overlay whose file it is about, if a job imports that one."""
+    result: str | None = None
+    """The shape that the rewrite would give to an unknown shape; empty while that is tried, None if it cannot be."""
+    accepted: bool = False
+    """Whether a token of the run names that rewrite, be it still to write or in place."""
 
     @property
     def settled(self) -> bool:
         """Whether nothing is left to do here."""
-        return self.verdict.verdict in SETTLED
+        return self.verdict.verdict in SETTLED or (self.accepted and self.result is None)
+
+    @property
+    def known(self) -> Shape | None:
+        """What is on record of the function's shape."""
+        return catalog.shape_table().shapes.get((self.target.fix, self.target.function, self.seen.shape or ""))
 
     @property
     def rewritten(self) -> bool:
         """Whether the function is our rewrite, of this version or an older one."""
-        known = catalog.shape_table().shapes.get((self.target.fix, self.target.function, self.seen.shape or ""))
-        return known is not None and known.state in ("ours", "superseded")
+        return self.known is not None and self.known.state in ("ours", "superseded")
 
 
 def judge(installations: Iterable[Installation], fixes: Iterable[Fix], past: PastTable) -> list[Finding]:

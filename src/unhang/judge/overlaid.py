@@ -42,11 +42,16 @@ def _in_overlay(finding: Finding, overlay: Overlay, module: Module) -> Finding:
     releases = catalog.releases_of(installation.upstream)
     found = decide(target, installation, seen, table, releases, Past(module.rewritten, ""))
     detail = "; ".join(filter(None, (f"in the overlay {overlay.folder}", found.detail)))
-    hint = found.hint and _HINT
-    return finding._replace(seen=seen, verdict=found._replace(detail=detail, hint=hint), overlay=overlay.folder)
+    # the overlay was made from this very original: only a token brings the rewrite of an unknown shape into it
+    hint = found.hint and (finding.verdict.hint if finding.result else _HINT)
+    return _replaced(finding, seen, found._replace(detail=detail, hint=hint), overlay)
 
 
 def _outdated(finding: Finding, overlay: Overlay, path: str, why: str) -> Finding:
     seen = Observation(path, b"", problem=OUTDATED, detail=why)
     verdict = Verdict(DRIFTED, OUTDATED, f"in the overlay {overlay.folder}; {why}", _HINT)
-    return finding._replace(seen=seen, verdict=verdict, overlay=overlay.folder)
+    return _replaced(finding, seen, verdict, overlay)
+
+
+def _replaced(finding: Finding, seen: Observation, verdict: Verdict, overlay: Overlay) -> Finding:
+    return Finding(finding.installation, finding.target, seen, verdict._replace(triable=False), overlay.folder)

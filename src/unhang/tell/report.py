@@ -186,6 +186,7 @@ def result(finding: Finding, changed: frozenset[str] | None = None) -> dict[str,
         "hint": verdict.hint,
         "nearest": verdict.nearest.document() if verdict.nearest is not None else None,
         "overlay": finding.overlay,
+        "accepted": finding.accepted and finding.settled,
     }
     return row if changed is None else {**row, "changed": _is_changed(finding, changed)}
 
@@ -224,9 +225,9 @@ def _by_installation(findings: Iterable[Finding]) -> Iterable[tuple[Any, list[Fi
     return [(installation, list(group.values())) for installation, group in shown.items()]
 
 
-def _rank(finding: Finding) -> tuple[int, bool]:
-    # of two targets that are not affected, show the one whose file exists
-    return URGENCY.index(finding.verdict.verdict), finding.seen.data is None
+def _rank(finding: Finding) -> tuple[bool, int, bool]:
+    # an accepted one has drifted, and is settled; of two that are not affected, show the one whose file exists
+    return finding.settled, URGENCY.index(finding.verdict.verdict), finding.seen.data is None
 
 
 def _is_changed(finding: Finding, changed: frozenset[str] | None) -> bool:
