@@ -136,9 +136,8 @@ def _in_receipt(fix: str, past: Past) -> Verdict:
     detail = f"accepted by a person on {date}"
     if token.generation != catalog.generation():
         return Verdict(DRIFTED, ACCEPTED, f"{detail}, and the rewrites have changed since", f"{undo}, and look again")
-    return Verdict(
-        DRIFTED, ACCEPTED, detail, f"to settle it, name its token: `unhang check --accept {token}`; or {undo}"
-    )
+    hint = f"to settle it, name its token: `unhang check --accept {token}`; or {undo}"
+    return Verdict(DRIFTED, ACCEPTED, detail, hint)
 
 
 def _unjudged(seen: Observation, problem: str, installation: Installation) -> Verdict:

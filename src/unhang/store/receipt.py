@@ -138,9 +138,8 @@ def merge(receipt: Receipt | None, entries: Sequence[Entry]) -> Receipt:
         if first is not None and first.patched == entry.pristine:
             again = {(fixed.fix, fixed.function) for fixed in entry.fixes}
             kept = tuple(fixed for fixed in first.fixes if (fixed.fix, fixed.function) not in again)
-            old = {
-                fixed[:5]: fixed for fixed in first.fixes
-            }  # an upgrade of one fix writes the others again, as before
+            # the upgrade of one fix writes the others again, as they were
+            old = {fixed[:5]: fixed for fixed in first.fixes}
             fixes = kept + tuple(old.get(fixed[:5], fixed) for fixed in entry.fixes)
             entry = entry._replace(
                 pristine=first.pristine, record=first.record, record_row=first.record_row, fixes=fixes

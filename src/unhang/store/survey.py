@@ -11,7 +11,7 @@ from unhang.find import environment, locate
 from unhang.judge import accept
 from unhang.judge.decide import refused
 from unhang.judge.findings import Finding, PastTable, judge
-from unhang.records import Environment, Request, Search
+from unhang.records import Environment, Installation, Request, Search
 from unhang.shapes import catalog
 from unhang.store import state
 from unhang.suggest import complete
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from unhang.rewrite.plan import Original, Plan
+    from unhang.shapes.catalog import Target
     from unhang.store.receipt import Receipt
 
 
@@ -137,29 +138,32 @@ def _tried(seen: Survey) -> list[Finding]:
     more than all else in `check`, but only an unknown shape needs it.
     """
     findings = [finding._replace(result="") if finding.verdict.triable else finding for finding in seen.findings]
-    tried = {(finding.installation, finding.target.fix): "" for finding in findings if finding.result == ""}
-    results: dict[tuple[object, ...], str] = {}
+    tried = dict.fromkeys((finding.installation, finding.target.fix) for finding in findings if finding.result == "")
+    results: dict[tuple[str, Target], str] = {}
+    why: dict[tuple[Installation, Target], str] = {}
     for place, fix in tried:  # a fix goes in whole or not at all
         group = [finding for finding in findings if (finding.installation, finding.target.fix) == (place, fix)]
         group = [finding._replace(accepted=finding.accepted or finding.result == "") for finding in group]
         try:
             made = planned(seen._replace(findings=tuple(group)))
         except UnhangError as error:
-            tried[place, fix] = error.message
+            why.update({(place, finding.target): error.message for finding in group})
             continue
-        if made.blocked:
-            tried[place, fix] = made.blocked[0].reason
         results.update({(file.path, step.target): step.after for file in made.files for step in file.steps})
-    after = []
-    for finding in findings:
-        if finding.result == "":
-            result = results.get((os.path.realpath(finding.seen.path), finding.target))
-            finding = finding._replace(result=result)
-            if result is None:
-                why = tried[finding.installation, finding.target.fix]
-                finding = finding._replace(verdict=refused(finding.verdict, finding.target.fix, why))
-        after.append(finding)
-    return after
+        for item in made.blocked:  # one at the most
+            other = f"the fix goes in whole or not at all, and {item.target.file} is in the way: {item.reason}"
+            why.update({(place, finding.target): other for finding in group})
+            why[place, item.target] = item.reason
+
+    def decided(finding: Finding) -> Finding:
+        if finding.result is None:
+            return finding
+        reason = why.get((finding.installation, finding.target))
+        if reason is None:
+            return finding._replace(result=results[os.path.realpath(finding.seen.path), finding.target])
+        return finding._replace(result=None, verdict=refused(finding.verdict, finding.target.fix, reason))
+
+    return [decided(finding) for finding in findings]
 
 
 def _with_hint(finding: Finding, search: Search, request: Request) -> Finding:

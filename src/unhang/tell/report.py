@@ -10,7 +10,17 @@ from typing import Any, NamedTuple
 
 from unhang import __version__
 from unhang.errors import UnhangError, printable
-from unhang.judge.decide import APPLIED, DRIFTED, FIXED_UPSTREAM, NEEDED, NOT_AFFECTED, UNLISTED, URGENCY
+from unhang.judge.decide import (
+    ACCEPTED,
+    APPLIED,
+    DRIFTED,
+    FIXED_UPSTREAM,
+    NEEDED,
+    NOT_AFFECTED,
+    UNLISTED,
+    UNVERIFIED,
+    URGENCY,
+)
 from unhang.judge.findings import Finding
 from unhang.judge.observe import Observation
 from unhang.records import Environment, Request, Search
@@ -204,8 +214,9 @@ def entry(finding: Finding, word: str, changed: str = "", *, colour: bool, width
 
 def _word(report: Report, finding: Finding) -> str:
     """Return the verdict, or ``reverted`` for what was taken back; the verdict of that is as it was before."""
-    verdict = finding.verdict.verdict
-    return REVERTED if report.reverts and verdict != APPLIED and _is_changed(finding, report.changed) else verdict
+    verdict, code = finding.verdict.verdict, finding.verdict.code
+    is_in_place = verdict == APPLIED or code in (ACCEPTED, UNVERIFIED)
+    return REVERTED if report.reverts and not is_in_place and _is_changed(finding, report.changed) else verdict
 
 
 def _changed(report: Report, finding: Finding) -> str:
