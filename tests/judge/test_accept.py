@@ -44,12 +44,15 @@ def finding(code: str, result: str | None = None) -> Finding:
 def test_before_the_rewrite_shape_generation_and_planned_result_must_be_the_tokens(token: Token, unused: str) -> None:
     before = finding(EDITED, RESULT)
     (found,) = accept.named([before], [Token(OTHER, NOW, OTHER), token])
-    assert found == before._replace(accepted=not unused)
+    hinted = before._replace(verdict=before.verdict._replace(hint="unhang apply"), accepted=True)
+    assert found == (before if unused else hinted)
     assert not found.settled, "it is still to be written"
     sentences = accept.unused([token], [found])
     assert len(sentences) == bool(unused)
     assert all(str(token) in sentence and sentence.endswith(unused) for sentence in sentences)
     assert accept.named([finding(EDITED)], [token]) == [finding(EDITED)], "its rewrite is refused"
+    found, _ = accept.named([before, before._replace(result=OTHER)], [token])
+    assert found.verdict.hint == before.verdict.hint, "the fix goes in whole or not at all"
 
 
 @pytest.mark.parametrize("token", [TOKEN, TOKEN._replace(shape=OTHER)])

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from unhang.judge.decide import ACCEPTED, DRIFTED, UNLISTED, Verdict
 from unhang.judge.findings import Finding
-from unhang.records import Token
+from unhang.records import Installation, Token
 from unhang.shapes import catalog
 
 
@@ -16,19 +16,26 @@ def named(findings: Sequence[Finding], tokens: Iterable[Token]) -> list[Finding]
     A token names an unknown shape if that and the result of its rewrite are the token's, or, once that is written, if
     the function is the token's result: wheels, overlays and images have no receipt. The generation must be today's.
     """
-    tokens = _valid(tokens)
-    return [_named(finding, tokens) for finding in findings] if tokens else list(findings)
+    tokens = list(tokens)
+    if not tokens:
+        return list(findings)
+    generation = catalog.generation()
+    tokens = [token for token in tokens if token.generation == generation]
+    marked = [_marked(finding, tokens) for finding in findings]
+    held_back = {_place(finding) for finding in marked if finding.result and not finding.accepted}
+    return [
+        finding._replace(verdict=finding.verdict._replace(hint="unhang apply"))
+        if finding.accepted and finding.result and _place(finding) not in held_back
+        else finding
+        for finding in marked
+    ]
 
 
 def for_show(findings: Iterable[Finding]) -> list[Finding]:
     """Return the findings of the fixes that an unknown shape holds back, as if each rewrite of one were accepted."""
     findings = [finding._replace(accepted=True) if finding.result else finding for finding in findings]
-    left = {
-        (finding.installation, finding.target.fix)
-        for finding in findings
-        if not finding.settled and finding.verdict.verdict in (DRIFTED, UNLISTED)
-    }
-    return [finding for finding in findings if (finding.installation, finding.target.fix) in left]
+    left = {_place(one) for one in findings if not one.settled and one.verdict.verdict in (DRIFTED, UNLISTED)}
+    return [finding for finding in findings if _place(finding) in left]
 
 
 def unused(tokens: Iterable[Token], findings: Iterable[Finding]) -> list[str]:
@@ -49,13 +56,12 @@ def unused(tokens: Iterable[Token], findings: Iterable[Finding]) -> list[str]:
     return sentences
 
 
-def _valid(tokens: Iterable[Token]) -> list[Token]:
-    tokens = list(tokens)
-    generation = catalog.generation() if tokens else 0
-    return [token for token in tokens if token.generation == generation]
+def _place(finding: Finding) -> tuple[Installation, str]:
+    """Return what a fix goes into whole or not at all, and the fix."""
+    return finding.installation, finding.target.fix
 
 
-def _named(finding: Finding, tokens: Iterable[Token]) -> Finding:
+def _marked(finding: Finding, tokens: Iterable[Token]) -> Finding:
     verdict, shape = finding.verdict, finding.seen.shape
     if shape is None or finding.known:
         return finding
