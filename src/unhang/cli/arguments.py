@@ -318,7 +318,7 @@ def _require(parser: argparse.ArgumentParser) -> None:
 def _accept(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--accept", metavar="TOKEN", action="append", default=[],
-        help="the rewrite of an unknown shape, as `unhang diff --unknown` showed it, is accepted (repeatable)",
+        help="this rewrite of an unknown shape, whose token the diff of unknown shapes has, is accepted (repeatable)",
     )  # fmt: skip
 
 
