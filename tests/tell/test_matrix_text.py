@@ -24,10 +24,11 @@ def test_the_table_fits_80_columns() -> None:
     core = {"0.10.0rc0": "affected affected -", "0.16.1": "affected affected -", **yanked, "0.18.0": "- - -"}
     text = matrix_text.text_table(version_ranges.panels(rows_of(fixes, core=core), fixes), colour=False)
     lines = text.splitlines()
-    assert lines[:4] == [
+    assert lines[:5] == [
         "core: 22 releases",
         "                      empty-expert-  expert-dp-warmup  sft-packed-seq-",
         "                      hang                             broadcast",
+        "                      cure           cure              cure",
         "  0.10.0rc0 - 0.16.1  needed         needed            not-affected",
     ]
     assert "    yanked: 0.17.1, 0.17.2," in text
@@ -42,7 +43,7 @@ def test_markdown_escapes_asterisks() -> None:
     assert matrix_text.markdown_table(panels).splitlines() == [
         "### core",
         "",
-        "| releases | `hang` |",
+        "| releases | `hang` (cure) |",
         "| --- | --- |",
         "| 1.0 | not-affected |",
         r"| 1.1rc0.dev\* (2 nightlies) | needed |",

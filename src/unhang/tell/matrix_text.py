@@ -88,12 +88,14 @@ def needed_by(rows: Iterable[Row], fix: Fix) -> str:
 
 
 def _block(panel: Panel, colour: bool) -> Iterable[str]:
-    heads = [textwrap.wrap(fix, _HEADING, break_on_hyphens=True) for fix in panel.fixes]
-    columns = list(zip(*(item.verdicts for item in panel.ranges), strict=True))
+    heads = [textwrap.wrap(fix.id, _HEADING, break_on_hyphens=True) for fix in panel.fixes]
+    grades = [fix.grade for fix in panel.fixes]
+    columns = list(zip(grades, *(item.verdicts for item in panel.ranges), strict=True))
     widths = [max(map(len, (*head, *column))) for head, column in zip(heads, columns, strict=True)]
     first = max(len(item.label) for item in panel.ranges)
     for parts in zip_longest(*heads, fillvalue=""):
         yield _line("", first, list(parts), widths)
+    yield _line("", first, grades, widths)
     for item in panel.ranges:
         cells = [_coloured(cell, width, colour) for cell, width in zip(item.verdicts, widths, strict=True)]
         yield _line(item.label, first, cells, widths)
@@ -118,7 +120,7 @@ def _notes(item: Range, indent: str) -> list[str]:
 
 
 def _markdown(panel: Panel) -> str:
-    heads = ("releases", *(f"`{fix}`" for fix in panel.fixes))
+    heads = ("releases", *(f"`{fix.id}` ({fix.grade})" for fix in panel.fixes))
     lines = [f"### {panel.upstream}", "", _cells(heads), _cells(["---"] * len(heads))]
     for item in panel.ranges:
         notes = f" ({'; '.join(item.notes)})" if item.notes else ""
