@@ -50,7 +50,7 @@ def test_on_a_terminal_every_line_fits_and_nothing_is_lost(
 
 @pytest.mark.parametrize(
     ("environment", "longest", "coloured"),
-    [({"COLUMNS": "120"}, 106, True), ({"COLUMNS": "120", "TERM": "dumb"}, 106, False), ({}, 80, True)],
+    [({"COLUMNS": "120"}, 117, True), ({"COLUMNS": "120", "TERM": "dumb"}, 117, False), ({}, 80, True)],
 )
 def test_a_terminal_may_be_told_its_width_and_be_dumb(
     environment: dict[str, str], longest: int, coloured: bool, pristine: Path

@@ -16,7 +16,7 @@ def rows_of(fixes: Sequence[Fix], **upstreams: Mapping[str, str]) -> list[matrix
     return matrix.rows(fixes, made_up.releases(fixes, **upstreams), made_up.table(*fixes))
 
 
-def test_the_table_fits_80_columns() -> None:
+def test_the_table_fits_80_columns_or_the_terminals() -> None:
     fixes = [
         made_up.fix(name, "core") for name in ("empty-expert-hang", "expert-dp-warmup", "sft-packed-seq-broadcast")
     ]
@@ -33,6 +33,9 @@ def test_the_table_fits_80_columns() -> None:
     ]
     assert "    yanked: 0.17.1, 0.17.2," in text
     assert max(map(len, lines)) <= 80
+    wide = matrix_text.text_table(version_ranges.panels(rows_of(fixes, core=core), fixes), colour=False, width=120)
+    assert (len(wide.splitlines()), wide.split()) == (len(lines) - 1, text.split())
+    assert 100 < max(map(len, wide.splitlines())) <= 120
     coloured = matrix_text.text_table(version_ranges.panels(rows_of(fixes, core=core), fixes), colour=True)
     assert "\x1b[33mneeded       \x1b[0m" in coloured
 
