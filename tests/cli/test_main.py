@@ -37,7 +37,7 @@ def test_on_a_terminal_every_line_fits_and_nothing_is_lost(
     for command in (
         ("check", "--target", site, "--color", "never"),
         ("apply", "--target", site, "--color", "never", "--dry-run", "--require", "mtp-cp-deadlock"),
-        ("check", "--target", tmp_path / "nothing here"),
+        ("check", "--target", tmp_path / "nothing here" / ("with a long path " * 5)),
         ("list",),
     ):
         piped = cli.unhang(*command)
