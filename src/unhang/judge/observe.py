@@ -36,6 +36,8 @@ class Observation(NamedTuple):
     """The names that the file's top level binds; None if it was not parsed."""
     real: str = ""
     """The path with its links resolved; empty if no file was read."""
+    rebound: tuple[int, ...] = ()
+    """The lines of the file that bind the function's name again: a wrapper may run in its place."""
 
 
 def observe(installation: Installation, target: Target, table: ShapeTable) -> Observation:
@@ -84,7 +86,12 @@ def observe_bytes(path: str, data: bytes, function: str, files: Mapping[str, Map
     if len(found) > 1:
         lines = ", ".join(str(node.lineno) for node in found)
         return Observation(path, data, sha256, problem="defined-twice", detail=f"on lines {lines}", names=names)
-    return Observation(path, data, sha256, shape.digest(found[0]) if found else None, names=names)
+    if not found:
+        return Observation(path, data, sha256, names=names)
+    from unhang.shapes import rebound
+
+    again = rebound.lines(tree, data, function)
+    return Observation(path, data, sha256, shape.digest(found[0]), names=names, rebound=again)
 
 
 def file_of(installation: Installation, file: str) -> str:
