@@ -12,7 +12,7 @@ from unhang.records import Installation
 from unhang.shapes.catalog import ShapeTable, Target
 
 # Far larger than any module of an upstream: such a file is something else, and not worth the memory.
-_TOO_LARGE = 16 * 1024 * 1024
+TOO_LARGE = 16 * 1024 * 1024
 # How many folders below the import path a package is, where that is not one: megatron/core.
 _DEPTH = {"megatron-core": 2, "megatron-lm": 2}
 
@@ -51,7 +51,7 @@ def observe(installation: Installation, target: Target, table: ShapeTable) -> Ob
             return Observation(path, b"", problem="outside", detail=f"a link that leads out of the package, to {real}")
         if not stat.S_ISREG(status.st_mode):
             return Observation(path, b"", problem="not-a-file", detail="not a regular file")
-        if status.st_size > _TOO_LARGE:
+        if status.st_size > TOO_LARGE:
             return Observation(path, b"", problem="too-large", detail="larger than any module of an upstream")
         with open(real, "rb") as file:
             data = file.read()
