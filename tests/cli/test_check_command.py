@@ -9,7 +9,7 @@ import pytest
 import unhang
 from support import cli
 
-KEYS = "upstream version location fix file function verdict shape code detail hint nearest overlay".split()
+KEYS = "upstream version location fix file function verdict shape code detail hint notes nearest overlay".split()
 
 
 def test_the_json_document_has_the_documented_form(pristine: Path) -> None:
