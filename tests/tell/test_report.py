@@ -105,7 +105,7 @@ def test_a_note_is_shown_whatever_the_verdict() -> None:
         assert [line.strip() for line in text(noted)[5:]] == ["note: job.py:1 WHY"]
         assert report.result(noted)["notes"] == ["job.py:1 WHY"]
         what = Report(Search(HERE, (COPY,), ()), Request(), (noted,), None, False)
-        place = "file=/job/core/a.py,title=unhang hang"
+        place = "file=/job/core/a.py,title=unhang empty-expert-hang (safeguard)"
         assert report.github_report(what).splitlines()[1:] == [f"::warning {place}::job.py:1 WHY"]
         shown = text(finding(verdict, "core/b.py"), noted)
         assert "core/a.py" in shown[4], "of two targets with one verdict, the one with a note"
