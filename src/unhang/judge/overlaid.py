@@ -54,4 +54,5 @@ def _outdated(finding: Finding, overlay: Overlay, path: str, why: str) -> Findin
 
 
 def _replaced(finding: Finding, seen: Observation, verdict: Verdict, overlay: Overlay) -> Finding:
-    return Finding(finding.installation, finding.target, seen, verdict._replace(triable=False), overlay.folder)
+    verdict = verdict._replace(triable=False)  # nothing is written to an overlay's own file
+    return finding._replace(seen=seen, verdict=verdict, overlay=overlay.folder, result=None, accepted=False)
