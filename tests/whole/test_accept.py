@@ -129,6 +129,11 @@ def test_from_the_diff_to_the_token_to_the_file_and_back(site: Path, tmp_path: P
     code, found = result("check", "--target", patched, "--fix", MTP, "--accept", token)
     assert (code, found["code"], found["detail"]) == (0, "accepted", "accepted by a person")
 
+    # as an unhang wrote it from before the tokens
+    del fixed["date"], fixed["generation"]
+    (site / ".unhang/receipt.json").write_text(json.dumps(receipt))
+    assert result("check", *chosen)[1]["code"] == "unverified"
+    assert result("check", *chosen, "--accept", token)[1]["code"] == "accepted"
     assert cli.unhang("revert", *chosen).code == 0
     assert cli.tree(site) == before
 
