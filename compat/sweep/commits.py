@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 
 from packaging.version import InvalidVersion, Version
 
+from unhang.compat import upstreams
+from unhang.compat.sweep import gather
 from unhang.compat.sweep.clones import Clone, Reader, introduced, looked_up
 from unhang.compat.sweep.sources import Content
 from unhang.find import metadata
@@ -50,6 +52,13 @@ class Found(NamedTuple):
     content: Content
     commits: Sequence[str]
     """Their ids, the newest first."""
+
+
+def of_upstream(project: str, clone: Clone) -> History:
+    """Return the history of an upstream in its clone."""
+    mine = upstreams.of_project(project)
+    paths = sorted({target.file for target in gather.targets() if target.upstream in mine})
+    return read(clone, project, upstreams.load()["upstreams"][project], paths)
 
 
 def read(clone: Clone, project: str, entry: Mapping[str, Any], paths: Iterable[str]) -> History:

@@ -16,7 +16,8 @@ from typing import NamedTuple
 from unhang.compat import upstreams
 from unhang.compat.sweep import clones, commits, gather, sources
 from unhang.compat.sweep.cache import Cache, default_folder
-from unhang.compat.sweep.commits import Tree
+from unhang.compat.sweep.clones import Clone
+from unhang.compat.sweep.commits import History, Tree
 from unhang.compat.sweep.sources import Content
 from unhang.errors import UnhangError
 from unhang.judge import findings
@@ -48,13 +49,6 @@ class Judgement(NamedTuple):
         """Whether the verdict says what to do, and rests on a shape on record."""
         return self.verdict.verdict in {NEEDED, *SETTLED} and self.verdict.code is None
 
-    def line(self, reason: str | None) -> str:
-        """Return what to say of it, with a person's reason if there is one."""
-        where = self.commits[0] if len(self.commits) == 1 else f"{self.commits[-1]} .. {self.commits[0]}"
-        what = f"{self.verdict.verdict}/{self.verdict.code} {' '.join(self.key)}"
-        count = f"{len(self.commits)} commits of {self.version}, {where}"
-        return f"{what} {self.target.file}: {count}: {reason or f'no reason is on record: {self.verdict.detail}'}"
-
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Judge the history in the clones.
@@ -67,6 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     reasons = sources.reasons()
     used: set[tuple[str, str]] = set()
     problems = 0
+    cache = Cache(default_folder())
     try:
         places = gather.clone_places(options.clone)
         for project, variable in clones.VARIABLES.items():
@@ -75,13 +70,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 continue
             with progress.shown() as step:
                 step(f"judging the history of {project}")
-                found, summary = _history(project, places[project])
-            print(summary)
-            left = [item for item in found if not item.answered]
-            used |= {item.key for item in left}
-            for item in left:
-                print(f"  {item.line(reasons.get(item.key))}")
-            problems += sum(item.key not in reasons for item in left)
+                clone = gather.open_clones({project: places[project]}, cache)[project]
+                history = commits.of_upstream(project, clone)
+                found = list(judged(history.trees, upstreams.of_project(project)))
+            print(_summary(project, clone, history, found))
+            left: dict[tuple[str, str], list[Judgement]] = {}
+            for item in found:
+                if not item.answered:
+                    left.setdefault(item.key, []).append(item)
+            for key, same in left.items():
+                print(f"  {_line(same, reasons.get(key))}")
+                used.add(key)
+                problems += key not in reasons
     except UnhangError as error:
         print(report.text_error(error), file=sys.stderr)
         return 2
@@ -92,21 +92,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1 if problems else 0
 
 
-def _history(project: str, place: str) -> tuple[list[Judgement], str]:
-    clone = gather.open_clones({project: place}, Cache(default_folder()))[project]
-    entry = upstreams.load()["upstreams"][project]
-    mine = set(upstreams.of_project(project))
-    history = commits.read(clone, project, entry, {target.file for target in gather.targets() if target.upstream in mine})
-    found = list(judged(history.trees, mine))
-    counts = Counter[str]()
+def _summary(project: str, clone: Clone, history: History, found: Iterable[Judgement]) -> str:
+    counts, judgements = Counter[str](), 0
     for item in found:
         counts[item.verdict.verdict] += len(item.commits)
-    verdicts = ", ".join(f"{number:,} {verdict}" for verdict, number in counts.most_common())
+        judgements += 1
     tags = sum(ref.startswith("refs/tags/") for ref in clone.refs)
-    return found, (
-        f"{project}: {history.commits:,} commits from {entry['floor']} on, of {len(clone.refs) - tags} branches and {tags} "
-        f"tags ({history.older:,} are older), {len(history.trees)} distinct trees, {len(found):,} judgements: {verdicts}"
-    )
+    read = f"{len(clone.refs) - tags} branches and {tags} tags, {history.commits:,} commits"
+    left_out = f"{history.older:,} below the floor left out"
+    judged = f"{len(history.trees)} distinct trees, {judgements:,} judgements"
+    verdicts = ", ".join(f"{number:,} {verdict}" for verdict, number in counts.most_common())
+    return f"{project}: {read} ({left_out}), {judged}: {verdicts}"
+
+
+def _line(same: Sequence[Judgement], reason: str | None) -> str:
+    """Return what to say of the unanswered verdicts on one shape, with a person's reason if there is one."""
+    ids, first = [commit for item in same for commit in item.commits], same[0]
+    what = f"{first.verdict.verdict}/{first.verdict.code} {' '.join(first.key)} in {first.target.file}"
+    where = f"{len(ids)} commits such as {ids[-1]}, version {first.version}"
+    return f"{what}: {where}: {reason or f'no reason is on record: {first.verdict.detail}'}"
 
 
 def judged(trees: Iterable[Tree], upstreams: Iterable[str]) -> Iterator[Judgement]:
