@@ -95,9 +95,9 @@ def at(repo: Repo, commits: Mapping[str, str]) -> Clone:
     found = looked_up(repo, "%(objecttype)", commits.values())
     if missing := [item for item, kind in zip(commits.items(), found) if kind != "commit"]:
         ref, commit = missing[0]
-        hint = f"run this there: git fetch origin {' '.join(sorted({commit for _, commit in missing})[:9])}"
-        lacks = f"lacks {len(missing)} of the {len(commits)} commits that the sweep reads, the first is {commit} ({ref})"
-        raise UnhangError("clone-failed", f"{repo.common_dir} {lacks}", hint=f"{hint}; {NEWEST}")
+        lacks = f"lacks {len(missing)} of the {len(commits)} commits that the sweep reads: {commit} ({ref})"
+        fetch = f"git fetch origin {' '.join(sorted({commit for _, commit in missing})[:9])}"
+        raise UnhangError("clone-failed", f"{repo.common_dir} {lacks}", hint=f"run this there: {fetch}; {NEWEST}")
     pulls = {ref: commit for ref, commit in commits.items() if ref.startswith("refs/pull/")}
     return Clone(repo, {ref: commit for ref, commit in commits.items() if ref not in pulls}, pulls)
 
@@ -227,8 +227,10 @@ def _commits(repo: Repo, globs: Sequence[str]) -> dict[str, str]:
     if not repo.bare and repo.remotes:
         remotes = "refs/remotes/origin/"
         globs = [remotes + glob.removeprefix(heads) if glob.startswith(heads) else glob for glob in globs]
-    rows = map(str.split, repo.git.for_each_ref("--format=%(refname) %(objectname) %(*objectname)", *globs).splitlines())
-    return {re.sub(f"^{remotes}", heads, ref): commits[-1] for ref, *commits in rows}  # the last: what a tag points to
+    # of a tag that is an object of its own, the last is the commit
+    found = repo.git.for_each_ref("--format=%(refname) %(objectname) %(*objectname)", *globs)
+    rows = map(str.split, found.splitlines())
+    return {re.sub(f"^{remotes}", heads, ref): commits[-1] for ref, *commits in rows}
 
 
 def _introduced(log: Iterable[str]) -> Iterator[tuple[tuple[str, str], str, str]]:

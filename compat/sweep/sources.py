@@ -38,7 +38,7 @@ def load(name: str) -> Any:
     return json.loads((HERE / f"{name}.json").read_bytes())[name]
 
 
-def reasons() -> dict[tuple[str, str], str]:
+def reasons(compat: Path) -> dict[tuple[str, str], str]:
     """Return why a shape stays ``drifted``, by fix and shape: what a person wrote in ``decisions.json``."""
-    rows = json.loads((HERE / "decisions.json").read_bytes())["drifted"]
+    rows = json.loads((compat / "decisions.json").read_bytes())["drifted"]
     return {(row["fix"], row["shape"]): row["why"] for row in rows}

@@ -9,8 +9,9 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
+from pathlib import Path
 from typing import NamedTuple
 
 from unhang.compat import upstreams
@@ -57,8 +58,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     parser = argparse.ArgumentParser(prog="python -m unhang.compat.sweep.verdicts", description=__doc__)
     parser.add_argument("--clone", action="append", default=[], metavar="UPSTREAM=PATH_OR_URL", help="as for the sweep")
+    parser.add_argument(
+        "--compat", type=Path, default=sources.HERE, help="the folder with swept.json and decisions.json"
+    )
     options = parser.parse_args(arguments)
-    reasons = sources.reasons()
+    reasons = sources.reasons(options.compat)
     used: set[tuple[str, str]] = set()
     problems = 0
     cache = Cache(default_folder())
@@ -70,7 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 continue
             with progress.shown() as step:
                 step(f"judging the history of {project}")
-                clone = gather.open_clones({project: places[project]}, cache)[project]
+                clone = gather.open_clones({project: places[project]}, cache, options.compat)[project]
                 history = commits.of_upstream(project, clone)
                 found = list(judged(history.trees, upstreams.of_project(project)))
             print(_summary(project, clone, history, found))
@@ -109,8 +113,8 @@ def _line(same: Sequence[Judgement], reason: str | None) -> str:
     """Return what to say of the unanswered verdicts on one shape, with a person's reason if there is one."""
     ids, first = [commit for item in same for commit in item.commits], same[0]
     what = f"{first.verdict.verdict}/{first.verdict.code} {' '.join(first.key)} in {first.target.file}"
-    where = f"{len(ids)} commits such as {ids[-1]}, version {first.version}"
-    return f"{what}: {where}: {reason or f'no reason is on record: {first.verdict.detail}'}"
+    where = f"at {ids[-1]} (commits: {len(ids)}), version {first.version}"
+    return f"{what} {where}: {reason or f'no reason is on record: {first.verdict.detail}'}"
 
 
 def judged(trees: Iterable[Tree], upstreams: Iterable[str]) -> Iterator[Judgement]:
