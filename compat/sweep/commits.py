@@ -75,8 +75,8 @@ def read(clone: Clone, project: str, entry: Mapping[str, Any], paths: Iterable[s
     for commit, *row in zip(commits, *[blobs] * len(names)):
         alike.setdefault(tuple("" if blob.endswith(" missing") else blob for blob in row), []).append(commit)
     floor, trees, older = Version(entry["floor"]), [], 0
-    for row, same in alike.items():
-        found = {name: reader.content(blob) if blob else None for name, blob in zip(names, row)}
+    for ids, same in alike.items():
+        found = {name: reader.content(blob) if blob else None for name, blob in zip(names, ids)}
         version = _version(project, entry["version-file"], found.pop(entry["version-file"]))
         if version is None or Version(Version(version).base_version) < floor:
             older += len(same)

@@ -10,53 +10,15 @@ from typing import Any
 import pytest
 
 from support import gates
-from support.fake_clone import UPSTREAMS, git
-from support.gates import GATE, ONE, OTHER_RUN, PAUSE, RUN, STOP, TWO
-from unhang.compat import upstreams
+from support.gates import ONE, OTHER_RUN, RUN, STOP, TWO
+from support.histories import EDITED, LACKS, History
 from unhang.compat.sweep import clones, commits, frozen, matrix_files, verdicts
-from unhang.compat.sweep.clones import Clone
 from unhang.compat.sweep.verdicts import Judgement
 from unhang.judge.decide import Verdict
 from unhang.judge.observe import Observation
-from unhang.shapes import catalog
 
 pytest.importorskip("git")
 Capture = pytest.CaptureFixture[str]
-VERSION = "verl/version/version"
-ENTRY: dict[str, Any] = {**UPSTREAMS["verl"], "floor": "1.0", "version-file": VERSION, "refs": ["refs/heads/main"]}
-LACKS = "x = 1\n"
-EDITED = ONE.replace("return x", "return x + 1")
-
-
-class History:
-    """A clone, to which each call adds a commit."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        folder.mkdir()
-        git(folder, "init", "-q")
-
-    def __call__(self, version: str | None, one: str = ONE, two: str = TWO, other: str = "") -> str:
-        """Commit these files, and return the id."""
-        gates.lay_out(self.folder, {"verl/one.py": one, "verl/two.py": two, "other.py": other})
-        if version is not None:
-            gates.lay_out(self.folder, {VERSION: version})
-        git(self.folder, "add", ".")
-        git(self.folder, "commit", "-qm", "a commit", "--allow-empty")
-        return git(self.folder, "rev-parse", "HEAD")
-
-    def clone(self) -> Clone:
-        return clones.newest(clones.open_clone(str(self.folder), self.folder), ENTRY, ())
-
-
-@pytest.fixture
-def history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> History:
-    gates.install(monkeypatch)
-    monkeypatch.setattr(catalog, "fixes", lambda: {fix.id: fix for fix in (GATE, PAUSE)})
-    monkeypatch.setattr(upstreams, "load", lambda: {"upstreams": {"verl": ENTRY}, "as-written": []})
-    for variable in clones.VARIABLES.values():
-        monkeypatch.delenv(variable, raising=False)
-    return History(tmp_path / "verl")
 
 
 @pytest.fixture
@@ -73,32 +35,6 @@ def run(history: History, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
 
     monkeypatch.setattr(clones, "VARIABLES", {"verl": "UNHANG_VERL_CLONE"})
     return judged
-
-
-def test_commits_are_told_apart_by_version_and_target_files(history: History) -> None:
-    history(None)
-    history("0.9")
-    history("not a version")
-    first = [history("1.0rc1"), history("1.0rc1", other="more")]
-    git(history.folder, "checkout", "-qb", "side", day="2026-01-02")
-    side = history("1.0rc1", one=EDITED)
-    git(history.folder, "checkout", "-q", "main")
-    again = history("2.0")
-    git(history.folder, "merge", "-qm", "merged", "side")
-    merge = git(history.folder, "rev-parse", "HEAD")
-    git(history.folder, "checkout", "-qb", "unread")
-    history("2.0", two=LACKS)
-    found = commits.of_upstream("verl", history.clone())
-    assert (found.older, found.commits) == (3, 5)
-    expected = {("1.0rc1", frozenset(first)), ("1.0rc1", frozenset([side]))}
-    expected |= {("2.0", frozenset([again])), ("2.0", frozenset([merge]))}
-    assert {(tree.version, frozenset(tree.commits)) for tree in found.trees} == expected
-    run, stop = (list(commits.contents(found, [target])) for target in (RUN, STOP))
-    assert {item.content.data.decode(): {*item.commits} for item in run} == {
-        ONE: {*first, again},
-        EDITED: {side, merge},
-    }
-    assert [item[1:] for item in stop] == [item[1:] for item in run]
 
 
 def test_each_verdict_without_an_answer_is_named_with_a_commit(history: History, run: Callable[..., Any]) -> None:
