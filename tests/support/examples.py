@@ -18,7 +18,7 @@ _PAIR = re.compile(r"^Before::\n((?:\n|    .*\n)+)After::\n((?:\n|    .*(?:\n|\Z
 
 
 class Example(NamedTuple):
-    """One function before and after the rewrite, as a docstring shows it."""
+    """One function before and after the rewrite, as a docstring shows it; in ``after``, ``...`` is any lines."""
 
     before: str
     after: str
@@ -46,3 +46,10 @@ def function_of(code: str) -> shape.Function:
 def rewritten(change: Codemod, code: str) -> str:
     """Return the code of a function, rewritten."""
     return "".join(splice.apply(splice.lines(code), change.plan(function_of(code)), "    "))
+
+
+def shows(example: Example, done: str) -> bool:
+    """Return whether this is what the example shows after the rewrite."""
+    lines = example.after.splitlines()
+    patterns = [rf"(?:{line[:-3]}.*\n)+" if line.strip() == "..." else re.escape(line) + "\n" for line in lines]
+    return re.fullmatch("".join(patterns), done) is not None
