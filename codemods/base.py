@@ -206,8 +206,3 @@ def preceded_by(template: str) -> Callable[[Statements], Statements]:
 def only_first(nodes: Statements) -> Statements:
     """Drop all statements of the edit except the first, with the comments above them."""
     return nodes[:1]
-
-
-def dropped(block: list[ast.stmt], node: ast.stmt) -> Edit:
-    """Return an edit that drops a statement of this block, with the comments above it; it is not the first one."""
-    return span(block[block.index(node) - 1], node, only_first)
