@@ -1,4 +1,4 @@
-"""What the codemods share: anchors, edits and post-conditions, on plain ASTs.
+"""What the codemods share: anchors and edits, on plain ASTs.
 
 A codemod finds its anchors with ``ast`` alone, so that ``unhang check`` can name a missing one without importing
 LibCST. The rewrite itself is an :class:`Edit`: a span of whole statements, and a function that changes their LibCST

@@ -70,8 +70,9 @@ _ANNOTATED_TOLIST = "tokens_per_expert: list[int] = tokens_per_expert.tolist()"
 _UNSQUEEZE = "permuted_probs = permuted_probs.unsqueeze(-1)"
 _BIAS = "output = self._apply_bias(output, output_bias, tokens_per_expert, permuted_probs)"
 _RETURN = "return output, output_bias"
-# What stands where our rows belong: rows of ours, of an older generation, or those of pull request 4851.
-_IN_PLACE = frozenset({"has_no_tokens", "is_dummy_forward"})
+# What our rewrite (of any generation) and pull request 4851 as written call it. Two statements add the rows, and one
+# slices them off.
+_HAS_NO_TOKENS = frozenset({"has_no_tokens", "is_dummy_forward"})
 
 
 class TEGroupedMLPForward(Codemod):
@@ -81,13 +82,7 @@ class TEGroupedMLPForward(Codemod):
 
         def forward(self, permuted_local_hidden_states, tokens_per_expert, permuted_probs):
             tokens_per_expert = tokens_per_expert.tolist()
-            if self.config.fp8:
-                permuted_local_hidden_states, tokens_per_expert = self.fp8_padding(
-                    permuted_local_hidden_states, tokens_per_expert
-                )
-            output, output_bias = self.run_fc1_and_fc2(
-                permuted_local_hidden_states, tokens_per_expert, permuted_probs
-            )
+            output, output_bias = self.run(permuted_local_hidden_states, tokens_per_expert, permuted_probs)
             return output, output_bias
 
     After::
@@ -98,15 +93,8 @@ class TEGroupedMLPForward(Codemod):
             # unhang empty-expert-hang: no token here, so run fc1 and fc2 on zero rows of probability 0
             has_no_tokens = permuted_local_hidden_states.shape[0] == 0
             if has_no_tokens:
-                num_rows = self.num_local_experts
                 ...
-            if self.config.fp8:
-                permuted_local_hidden_states, tokens_per_expert = self.fp8_padding(
-                    permuted_local_hidden_states, tokens_per_expert
-                )
-            output, output_bias = self.run_fc1_and_fc2(
-                permuted_local_hidden_states, tokens_per_expert, permuted_probs
-            )
+            output, output_bias = self.run(permuted_local_hidden_states, tokens_per_expert, permuted_probs)
             if has_no_tokens:
                 output = output[:0]
 
@@ -118,7 +106,7 @@ class TEGroupedMLPForward(Codemod):
         last = body[-1]
         if not matches([last], _RETURN):
             raise AnchorError(f"{_RETURN}, as the last statement")
-        in_place = [node for node in body if _IN_PLACE & mentioned(node)]
+        in_place = [node for node in body if _HAS_NO_TOKENS & mentioned(node)]
         if in_place and (_is_grouped(function) or matches(in_place[:2], rows)):
             raise AnchorError(f"{function.name} without our rows")
         if _is_grouped(function):
@@ -183,7 +171,7 @@ def _unpadding_before_bias(function: Function) -> tuple[str, str] | None:
     The bias is then split by the padded counts, which are those of the unpadded rows only if these are aligned.
     """
     for index, node in enumerate(function.body):
-        names = [name for name in mentioned(node) if name.endswith("_unpadding")]
+        names = [name for name in sorted(mentioned(node)) if name.endswith("_unpadding")]
         if isinstance(node, ast.If) and names and any(matches([after], _BIAS) for after in function.body[index:]):
             return expression(node.test), names[0].replace("_unpadding", "_padding")
     return None

@@ -29,6 +29,8 @@ COVERED_BY = {
     "src/unhang/records.py": "cli/test_requests.py",
     "src/unhang/store/steps.py": "store/test_recovery.py",
     "codemods/edit.py": "codemods/test_splice.py",
+    "codemods/expert_dp_warmup/megatron_core.py": "fixes/test_expert_dp_warmup.py",
+    "codemods/expert_dp_warmup/ms_swift.py": "fixes/test_expert_dp_warmup.py",
     "compat/endstates/endstate.py": "compat/endstates/test_compare.py",
     "compat/sweep/sources.py": "compat/sweep/test_rules.py",
 }

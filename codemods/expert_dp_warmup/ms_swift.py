@@ -50,6 +50,9 @@ class InitializeMpu(Codemod):
                 with timeout(args):
                     mpu.initialize_model_parallel(args.sizes)
                 log('done')
+                # pull request 9486
+                if inter_ep_dp_group := mpu.get_group():
+                    warm_up(inter_ep_dp_group)
 
     After::
 

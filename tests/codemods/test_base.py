@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from unhang.codemods import base, splice
-from unhang.codemods.base import AnchorError, Codemod, span
-from unhang.codemods.edit import Edit
+from unhang.codemods.base import AnchorError, span
 from unhang.shapes.shape import Function
 
 if TYPE_CHECKING:
@@ -27,29 +26,8 @@ def function(text: str) -> Function:
     return found
 
 
-class Renamed(Codemod):
-    """A made-up rewrite: ``old()`` becomes ``new()``."""
-
-    def plan(self, function: Function) -> list[Edit]:
-        (anchor,) = function.body
-        return [span(anchor, anchor, lambda nodes: splice.suite("new()"))]
-
-    def check(self, function: Function) -> None:
-        base.check_plain(function, ("old",))
-
-    def holds(self, function: Function) -> bool:
-        return base.matches(function.body, "new()")
-
-
-def test_the_edits_are_planned_and_the_code_around_them_is_checked() -> None:
-    done = function("def f():\n    new()")
-    assert Renamed().edits(done) == [], "it holds the post-condition"
-    assert not Renamed().holds_upstream(done)
-    assert not Renamed().lacks_feature(done)
-    (edit,) = Renamed().edits(function("def f():\n    old()"))
-    assert (edit.first, edit.last) == (2, 2)
-    with pytest.raises(AnchorError, match="not found: f as a plain function without decorators"):
-        Renamed().edits(function("@cached\ndef f():\n    old()"))
+def test_no_unlisted_shape_is_fixed_upstream_unless_a_codemod_says_so() -> None:
+    assert not base.Codemod().fixed_upstream(function("def f(): pass"))
 
 
 def test_an_anchor_must_occur_once() -> None:
@@ -66,6 +44,12 @@ def test_statements_match_a_template_whatever_their_layout() -> None:
     assert not base.matches(body("x = f(1, 3)"), "x = f(1, 2)")
     assert not base.matches(body("x = 1\ny = 2"), "x = 1")
     assert not base.matches(body("x = 1"), "x = 1\ny = 2")
+
+
+def test_a_name_of_ours_is_refused() -> None:
+    base.refuse_own(function("def f(): x = 1"), {"ours"})
+    with pytest.raises(AnchorError, match=r"^not found: f without ours, which is ours$"):
+        base.refuse_own(function("def f(): ours = 1"), {"ours"})
 
 
 def test_every_identifier_and_string_is_mentioned() -> None:

@@ -457,6 +457,18 @@ def test_an_anchor_must_occur_once(version: str, old: str, new: str, anchor: str
 # -- the pull request -------------------------------------------------------------------------------------------------
 
 
+def test_rows_and_slice_of_the_pull_request_are_replaced() -> None:
+    source = sources.wheel(FIX, "0.19.2")
+    text, end = source.data.decode(), "        return output, output_bias\n"
+    rows = "        is_dummy_forward = made_up()\n        if is_dummy_forward:\n            made_up()\n"
+    (tolist,) = (line for line in text.splitlines(keepends=True) if "list[int] = tokens_per_expert.tolist()" in line)
+    before, after = text.split(tolist)
+    after = after.replace(end, f"        # a comment\n        if is_dummy_forward:\n            made_up()\n{end}", 1)
+    changed = f"{before}{tolist}        # a comment\n{rows}{after}".encode()
+    done = sources.rewritten(source.target, changed, source.known.result)  # it checks that this is the result
+    assert b"# a comment" not in done
+
+
 @pytest.mark.parametrize("pull", sources.as_written(FIX))
 def test_the_pull_request_as_written_is_known_and_gives_the_result_of_the_untouched_shape(
     pull: sources.Case,

@@ -14,7 +14,7 @@ from types import ModuleType
 
 import pytest
 
-from unhang.codemods.base import AnchorError, Codemod, followed_by, once, span
+from unhang.codemods.base import Codemod, followed_by, once, refuse_own, span
 from unhang.codemods.edit import Edit
 from unhang.judge.findings import Finding, judge
 from unhang.records import Installation
@@ -72,17 +72,11 @@ class Waits(Codemod):
         self.fix = fix
 
     def plan(self, function: Function) -> list[Edit]:
+        refuse_own(function, {self.fix})
         anchor = once(_statements(function, "start()"), "start()")
         return [span(anchor, anchor, followed_by(f"# unhang {self.fix}: why\nwait('{self.fix}')\n"))]
 
-    def check(self, function: Function) -> None:
-        if function.decorator_list:
-            raise AnchorError(f"{function.name} without decorators")
-
-    def holds(self, function: Function) -> bool:
-        return bool(_statements(function, f"wait('{self.fix}')"))
-
-    def holds_upstream(self, function: Function) -> bool:
+    def fixed_upstream(self, function: Function) -> bool:
         return bool(_statements(function, "upstream_waits()"))
 
     def names(self, function: Function) -> frozenset[str]:
