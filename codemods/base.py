@@ -27,52 +27,59 @@ class AnchorError(Exception):
 
 
 class Codemod:
-    """The rewrite of one target. The module of a fix maps qualified function names to these in ``CODEMODS``."""
+    """The rewrite of one function. The module of a fix maps qualified function names to these in ``CODEMODS``.
+
+    A codemod says what changes, and no more: whether a shape has the defect, and whether its rewrite is right, is
+    found out by running both (``compat/endstates``). Its docstring shows that change on code that is made up, once
+    or more, in this form; a test runs it::
+
+        Before::
+
+            def run(job):
+                job.start()
+
+        After::
+
+            def run(job):
+                job.start()
+                job.wait()
+    """
+
+    def plan(self, function: Function) -> list[Edit]:
+        """Return the edits that apply the fix, in line order.
+
+        Raises AnchorError unless each anchor occurs once; it does so on a function that has our rewrite already.
+        """
+        raise NotImplementedError
+
+    def names(self, function: Function) -> frozenset[str]:
+        """Return the global names that the rewrite of this function uses. Its file must bind all of them."""
+        raise NotImplementedError
+
+    def fixed_upstream(self, function: Function) -> bool:
+        """Return whether a function of an unlisted shape has upstream's own fix. A short check: when in doubt, no."""
+        return False
+
+    # What follows goes with the last codemod, and the last caller in compat/sweep, that has it.
 
     def edits(self, function: Function) -> list[Edit]:
-        """Return the edits that apply the fix, in line order; none if the fix is already in place.
-
-        Raises AnchorError if an anchor does not occur exactly once, or the code around it is unknown.
-        """
         if self.holds(function):
             return []
         planned = self.plan(function)
         self.check(function)
         return planned
 
-    def plan(self, function: Function) -> list[Edit]:
-        """Return the edits that apply the fix.
-
-        Raises AnchorError if an anchor does not occur exactly once, or our rewrite is in the function already.
-        """
-        raise NotImplementedError
-
-    def fixed_upstream(self, function: Function) -> bool:
-        """Return whether a short look at an unlisted shape finds upstream's own fix; False if upstream has none."""
-        return self.holds_upstream(function)
-
     def check(self, function: Function) -> None:
-        """Raise AnchorError unless the code that the edits rely on, around the anchors, is the same as in a release.
-
-        The sweep runs this once for each shape that it lists; a rewrite runs it for every unknown shape.
-        """
-        raise NotImplementedError
+        """Do nothing."""
 
     def holds(self, function: Function) -> bool:
-        """Return whether the post-condition of our rewrite holds."""
-        raise NotImplementedError
+        return False
 
     def holds_upstream(self, function: Function) -> bool:
-        """Return whether the post-condition of upstream's own fix holds; False if upstream has no fix."""
-        return False
+        return self.fixed_upstream(function)
 
     def lacks_feature(self, function: Function) -> bool:
-        """Return whether the function lacks the feature that has the defect, and so is not affected."""
         return False
-
-    def names(self, function: Function) -> frozenset[str]:
-        """Return the global names that the rewrite of this function uses. Its file must bind all of them."""
-        raise NotImplementedError
 
 
 def once(found: Sequence[ast.stmt], anchor: str) -> ast.stmt:
@@ -199,3 +206,8 @@ def preceded_by(template: str) -> Callable[[Statements], Statements]:
 def only_first(nodes: Statements) -> Statements:
     """Drop all statements of the edit except the first, with the comments above them."""
     return nodes[:1]
+
+
+def dropped(block: list[ast.stmt], node: ast.stmt) -> Edit:
+    """Return an edit that drops a statement of this block, with the comments above it; it is not the first one."""
+    return span(block[block.index(node) - 1], node, only_first)
