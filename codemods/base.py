@@ -10,13 +10,15 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from unhang.codemods.edit import Edit
 from unhang.shapes.shape import Function, digest
 
 if TYPE_CHECKING:
     from unhang.codemods.edit import Statements
+
+_Statement = TypeVar("_Statement", bound=ast.stmt)
 
 
 class AnchorError(Exception):
@@ -82,7 +84,7 @@ class Codemod:
         return False
 
 
-def once(found: Sequence[ast.stmt], anchor: str) -> ast.stmt:
+def once(found: Sequence[_Statement], anchor: str) -> _Statement:
     """Return the only statement in ``found``; raise AnchorError if there is none, or more than one."""
     if len(found) != 1:
         raise AnchorError(anchor, len(found))
@@ -208,6 +210,9 @@ def only_first(nodes: Statements) -> Statements:
     return nodes[:1]
 
 
-def dropped(block: list[ast.stmt], node: ast.stmt) -> Edit:
-    """Return an edit that drops a statement of this block, with the comments above it; it is not the first one."""
-    return span(block[block.index(node) - 1], node, only_first)
+def dropped(block: list[ast.stmt], *nodes: ast.stmt) -> Edit:
+    """Return an edit that drops these statements of a block, which follow each other, with the comments above them."""
+    start = block.index(nodes[0])
+    if not start:
+        raise AnchorError(f"a statement before line {nodes[0].lineno}")
+    return span(block[start - 1], nodes[-1], only_first)

@@ -5,13 +5,11 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from unhang.codemods.base import AnchorError, expression, matches, mentioned, once
+from unhang.codemods.base import AnchorError, expression, matches, mentioned, once, span
 from unhang.codemods.edit import Edit
-from unhang.codemods.sft_packed_seq_broadcast.halves import NO_MAX_SEQLEN, Half, buffer, rewritten
+from unhang.codemods.sft_packed_seq_broadcast.halves import NO_MAX_SEQLEN, Half, buffer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     import libcst as cst
 
     from unhang.codemods.edit import Statements
@@ -23,69 +21,66 @@ _DROP_BATCH = "batch['cu_seqlens'] = None\nbatch['max_seqlen'] = None\n"
 def plan(sender: Half, receiver: Half) -> list[Edit]:
     """Return the edits. Raises AnchorError."""
     buffer(receiver)
-    _each_once(receiver.arms[2], NO_MAX_SEQLEN)
     return [
-        _edit(sender, "_broadcast(batch['attention_mask'])\n", "", _DROP_BATCH, ""),
-        _edit(receiver, "_broadcast(attention_mask)\n", NO_MAX_SEQLEN, NO_MAX_SEQLEN, _nothing_else(receiver)),
+        _edit(sender, last="", middle=_DROP_BATCH, nothing="", mask="_broadcast(batch['attention_mask'])\n"),
+        _edit(receiver, NO_MAX_SEQLEN, NO_MAX_SEQLEN, _nothing_else(receiver), "_broadcast(attention_mask)\n"),
     ]
 
 
-def _edit(half: Half, mask: str, in_last: str, in_middle: str, nothing: str) -> Edit:
+def _edit(half: Half, last: str, middle: str, nothing: str, mask: str) -> Edit:
     """Return the edit of one half.
 
-    ``in_last`` and ``in_middle`` are the statements of these arms that are to run only without ``args.sft``; a new
-    arm for the middle stages begins with ``nothing``. Pull request 4150 broadcasts the ``mask`` on these stages.
+    ``last`` and ``middle`` are statements of these arms that are to run without ``args.sft`` only. A new arm of the
+    middle stages begins with ``nothing``; it replaces that of pull request 4150, which broadcasts the ``mask`` too.
     """
-    last, *others = half.arms[2:]
-    if "_broadcast_cu_seqlens" in mentioned(*last):
+    if "_broadcast_cu_seqlens" in mentioned(*half.arms[2]):
         raise AnchorError("an arm of the last stage without the packed-sequence metadata")
-    middle = others[0] if others else []
-    is_new = not middle or matches([node for node in middle if "_broadcast" in expression(node)], mask + half.metadata)
-    if not is_new:
-        _each_once(middle, in_middle)
+    _check_each(half.arms[2], last)
+    in_place = half.arms[3] if len(half.arms) > 3 else []
+    events = [node for node in in_place if "_broadcast" in expression(node)]
+    extends = bool(in_place) and not matches(events, mask + half.metadata)
+    if extends:
+        _check_each(in_place, middle)
 
-    def change_last(body: Statements) -> Statements:
+    def change(nodes: Statements) -> Statements:
+        import libcst as cst
+
         from unhang.codemods import splice
 
-        # only the pull request sets local_cp_size to None here
-        return _gated(half, in_last)(splice.without(body, "local_cp_size = None"))
+        chain = cst.ensure_type(nodes[0], cst.If)
+        arm = cst.ensure_type(cst.ensure_type(chain.orelse, cst.If).orelse, cst.If)
+        # only the pull request sets local_cp_size to None on the last stage
+        body = _gated(arm.body, half.metadata, last, f"{last}local_cp_size = None\n")
+        if extends:
+            other = cst.ensure_type(arm.orelse, cst.Else)
+            orelse: cst.If | cst.Else = other.with_changes(body=_gated(other.body, half.metadata, middle, middle))
+        else:
+            orelse = splice.elif_("args.sft", f"{_COMMENT}{nothing}{half.metadata}")
+        return [cst.ensure_type(chain.with_deep_changes(arm, body=body, orelse=orelse), cst.If)]
 
-    def change_middle(arm: cst.If | cst.Else | None) -> cst.If | cst.Else:
-        from unhang.codemods import splice
-
-        if arm is None or is_new:
-            return splice.elif_("args.sft", f"{_COMMENT}{nothing}{half.metadata}")
-        return arm.with_changes(body=splice.block(_gated(half, in_middle)(splice.body_of(arm.body)), arm.body))
-
-    return rewritten(half, [list, list, change_last], change_middle)
+    return span(half.chain, half.chain, change)
 
 
-def _gated(half: Half, otherwise: str) -> Callable[[Statements], Statements]:
-    """Return a change that adds the broadcasts, if ``args.sft``, and moves statements to the ``else`` of that."""
+def _gated(arm: cst.BaseSuite, metadata: str, otherwise: str, dropped: str) -> cst.BaseSuite:
+    """Return an arm with the broadcasts at its end, if ``args.sft``, and without what it has no more."""
+    from unhang.codemods import splice
 
-    def change(body: Statements) -> Statements:
-        from unhang.codemods import splice
-
-        ours = f"{_COMMENT}if args.sft:\n{_indented(half.metadata)}" + (otherwise and f"else:\n{_indented(otherwise)}")
-        return [*splice.without(body, otherwise), *splice.suite(ours)]
-
-    return change
+    ours = f"{_COMMENT}if args.sft:\n{_indented(metadata)}" + (otherwise and f"else:\n{_indented(otherwise)}")
+    return splice.block([*splice.without(splice.body_of(arm), dropped), *splice.suite(ours)], arm)
 
 
 def _indented(template: str) -> str:
     return "".join(f"    {line}\n" for line in template.splitlines())
 
 
-def _each_once(arm: list[ast.stmt], template: str) -> None:
+def _check_each(arm: list[ast.stmt], template: str) -> None:
     for line in template.splitlines():
         once([node for node in arm if matches([node], line)], line)
 
 
 def _nothing_else(receiver: Half) -> str:
     """Return statements that set to None all that the receiver returns, except the metadata."""
-    found = [node for node in receiver.after() if isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict)]
-    batch = once([node for node in found if expression(node.targets[0]) == "batch"], "batch = {...}")
-    assert isinstance(batch, ast.Assign)
-    assert isinstance(batch.value, ast.Dict)
-    names = [expression(value) for value in batch.value.values]
+    made = [node for node in receiver.after() if isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict)]
+    batch = once([node for node in made if expression(node.targets[0]) == "batch"], "batch = {...}")
+    names = [node.id for node in ast.walk(batch.value) if isinstance(node, ast.Name)]
     return "".join(f"{name} = None\n" for name in names if name not in ("cu_seqlens", "max_seqlen")) + "\n"

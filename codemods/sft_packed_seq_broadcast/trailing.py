@@ -3,67 +3,53 @@
 from __future__ import annotations
 
 import ast
+import re
 from typing import TYPE_CHECKING
 
-from unhang.codemods.base import AnchorError, expression, matches, once, only_first, span
+from unhang.codemods.base import AnchorError, dropped, expression, span
 from unhang.codemods.edit import Edit
-from unhang.codemods.sft_packed_seq_broadcast.halves import NO_MAX_SEQLEN, Half, buffer, rewritten
+from unhang.codemods.sft_packed_seq_broadcast.halves import NO_MAX_SEQLEN, Half, buffer, places
 
 if TYPE_CHECKING:
     from unhang.codemods.edit import Statements
 
+_UNDONE = r"cu_seqlens = None\nmax_seqlen = .* if args\.hybrid_context_parallel else None"
+
 
 def plan(sender: Half, receiver: Half) -> list[Edit]:
     """Return the edits. Raises AnchorError."""
-    return [
-        *_edits(sender, sender.metadata),
-        _one_buffer(receiver),
-        *_edits(receiver, f"{receiver.metadata}cu_seqlens = None\n{NO_MAX_SEQLEN}"),
-    ]
-
-
-def _edits(half: Half, dropped: str) -> list[Edit]:
-    """Return the edits that drop statements from the arms, and the helper before the arms, which they called."""
-    if [half.broadcasts(nodes) for nodes in (*half.arms, half.after())] != [1, 1, 0, 1]:
-        raise AnchorError("the metadata in the arms of the whole batch and the first stage, and after the arms")
-    helpers = [
-        number
-        for number, node in enumerate(half.body)
-        if isinstance(node, ast.FunctionDef) and node.name == "_broadcast_cu_seqlens"
-    ]
-    if len(helpers) != 2 or not 0 < helpers[0] < half.body.index(half.chain) < helpers[1]:
-        raise AnchorError("def _broadcast_cu_seqlens(...), before and after the arms")
-
-    def change(body: Statements) -> Statements:
-        from unhang.codemods import splice
-
-        return splice.without(body, dropped)
-
-    before, helper = half.body[helpers[0] - 1], half.body[helpers[0]]
-    return [span(before, helper, only_first), rewritten(half, [change] * 3)]
-
-
-def _one_buffer(receiver: Half) -> Edit:
-    """Return the edit of the statements that make the buffer, the last of which undoes the first."""
     first = buffer(receiver)
     start = receiver.body.index(first)
-    *_, again, last = receiver.body[start : start + 3]
-    if not (
-        expression(first.test) == "args.sft"
-        and matches([again], "cu_seqlens = None")
-        and isinstance(last, ast.Assign)
-        and expression(last.targets[0]) == "max_seqlen"
-        and isinstance(last.value, ast.IfExp)
-        and expression(last.value.test) == "args.hybrid_context_parallel"
-        and expression(last.value.orelse) == "None"
-    ):
-        raise AnchorError("two statements that make max_seqlen, for args.sft and for args.hybrid_context_parallel")
+    undone = "\n".join(map(expression, receiver.body[start + 1 : start + 3]))
+    if expression(first.test) != "args.sft" or not re.fullmatch(_UNDONE, undone):
+        raise AnchorError("max_seqlen made for args.sft, and then again, for args.hybrid_context_parallel only")
+    one_buffer = span(first, receiver.body[start + 2], _one_buffer)
+    return [
+        *_edits(sender),
+        one_buffer,
+        *_edits(receiver),
+        _drop(receiver.arms[2], "cu_seqlens = None\n" + NO_MAX_SEQLEN),
+    ]
 
-    def change(nodes: Statements) -> Statements:
-        import libcst as cst
 
-        test = cst.parse_expression("args.sft or args.hybrid_context_parallel")
-        text = "# unhang sft-packed-seq-broadcast: one buffer, and one broadcast after the arms, for all"
-        return [nodes[0].with_changes(test=test, leading_lines=[cst.EmptyLine(comment=cst.Comment(text))])]
+def _edits(half: Half) -> list[Edit]:
+    """Return the edits that drop the helper before the arms, and the broadcasts in the arms, which call it."""
+    helpers = [node for node in half.body if isinstance(node, ast.FunctionDef) and node.name == "_broadcast_cu_seqlens"]
+    if len(helpers) != 2 or len(places(half.after(), half.metadata)) != 1:
+        raise AnchorError("def _broadcast_cu_seqlens(...) twice, and the broadcasts of the metadata after the arms")
+    return [dropped(half.body, helpers[0]), *(_drop(arm, half.metadata) for arm in half.arms[:2])]
 
-    return span(first, last, change)
+
+def _drop(arm: list[ast.stmt], template: str) -> Edit:
+    found = places(arm, template)
+    if len(found) != 1:
+        raise AnchorError(template, len(found))
+    return dropped(arm, *found[0])
+
+
+def _one_buffer(nodes: Statements) -> Statements:
+    import libcst as cst
+
+    test = cst.parse_expression("args.sft or args.hybrid_context_parallel")
+    text = "# unhang sft-packed-seq-broadcast: one buffer, and one broadcast after the arms, for all"
+    return [nodes[0].with_changes(test=test, leading_lines=[cst.EmptyLine(comment=cst.Comment(text))])]
