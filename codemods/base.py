@@ -208,11 +208,3 @@ def preceded_by(template: str) -> Callable[[Statements], Statements]:
 def only_first(nodes: Statements) -> Statements:
     """Drop all statements of the edit except the first, with the comments above them."""
     return nodes[:1]
-
-
-def dropped(block: list[ast.stmt], *nodes: ast.stmt) -> Edit:
-    """Return an edit that drops these statements of a block, which follow each other, with the comments above them."""
-    start = block.index(nodes[0])
-    if not start:
-        raise AnchorError(f"a statement before line {nodes[0].lineno}")
-    return span(block[start - 1], nodes[-1], only_first)

@@ -186,13 +186,16 @@ class GetBatchOnThisTpRank(Codemod):
             both = halves(function, "tp_rank == 0", [*tests, "is_pipeline_last_stage", *flags])
         except AnchorError:
             return False
-        gates = [*flags, *(f"{flag} or is_hybrid_cp" for flag in flags)]
+        # in the first drafts of that change, receivers lacked the batch dimension
+        if len(flags) != 1 or "cu_seqlens.dim() == 2" not in expression(function):
+            return False
+        gates = (flags[0], f"{flags[0]} or is_hybrid_cp")
         for half in both:
             for arm in half.arms:
                 gated = [node.body for node in arm if isinstance(node, ast.If) and expression(node.test) in gates]
                 if sum(len(places(body, half.metadata)) for body in (arm, *gated)) != 1:
                     return False
-        return len(flags) == 1
+        return True
 
 
 CODEMODS = {"get_batch_on_this_tp_rank": GetBatchOnThisTpRank()}

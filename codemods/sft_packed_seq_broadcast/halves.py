@@ -40,7 +40,8 @@ def halves(function: Function, rank: str = RANK, arms: Sequence[str] = ARMS) -> 
 
 def _half(body: list[ast.stmt], wanted: Sequence[str], metadata: str) -> Half:
     chain = once(_ifs(body, wanted[0]), f"if {wanted[0]}")
-    tests, arms, rest = [], [], [chain]
+    rest: list[ast.stmt] = [chain]
+    tests, arms = [], []
     while len(rest) == 1 and isinstance(rest[0], ast.If):
         tests.append(expression(rest[0].test))
         arms.append(rest[0].body)

@@ -6,7 +6,7 @@ import ast
 import re
 from typing import TYPE_CHECKING
 
-from unhang.codemods.base import AnchorError, dropped, expression, span
+from unhang.codemods.base import AnchorError, expression, only_first, span
 from unhang.codemods.edit import Edit
 from unhang.codemods.sft_packed_seq_broadcast.halves import NO_MAX_SEQLEN, Half, buffer, places
 
@@ -37,14 +37,22 @@ def _edits(half: Half) -> list[Edit]:
     helpers = [node for node in half.body if isinstance(node, ast.FunctionDef) and node.name == "_broadcast_cu_seqlens"]
     if len(helpers) != 2 or len(places(half.after(), half.metadata)) != 1:
         raise AnchorError("def _broadcast_cu_seqlens(...) twice, and the broadcasts of the metadata after the arms")
-    return [dropped(half.body, helpers[0]), *(_drop(arm, half.metadata) for arm in half.arms[:2])]
+    return [_dropped(half.body, helpers[0]), *(_drop(arm, half.metadata) for arm in half.arms[:2])]
 
 
 def _drop(arm: list[ast.stmt], template: str) -> Edit:
     found = places(arm, template)
     if len(found) != 1:
         raise AnchorError(template, len(found))
-    return dropped(arm, *found[0])
+    return _dropped(arm, *found[0])
+
+
+def _dropped(block: list[ast.stmt], *nodes: ast.stmt) -> Edit:
+    """Return the edit that drops these statements, which follow another one."""
+    start = block.index(nodes[0])
+    if not start:
+        raise AnchorError(f"a statement before line {nodes[0].lineno}")
+    return span(block[start - 1], nodes[-1], only_first)
 
 
 def _one_buffer(nodes: Statements) -> Statements:
