@@ -10,12 +10,12 @@ import ast
 from unhang.codemods.base import (
     AnchorError,
     Codemod,
-    dropped,
     expression,
     followed_by,
     matches,
     mentioned,
     once,
+    only_first,
     preceded_by,
     span,
 )
@@ -125,13 +125,12 @@ class TEGroupedMLPForward(Codemod):
             anchor = once([node for node in body if matches([node], _UNSQUEEZE)], _UNSQUEEZE)
             return [span(anchor, anchor, preceded_by(rows)), span(last, last, preceded_by(_SLICE))]
         anchor = once([node for node in body if _is_tolist(node)], _TOLIST)
-        index = body.index(anchor)
-        if in_place[:2] != body[index + 1 : index + 1 + len(in_place[:2])]:
+        after = body[body.index(anchor) + 1 :][:2]
+        if in_place and in_place[:2] != after:
             raise AnchorError(f"{_TOLIST}, followed by the rows in place")
-        end = in_place[1] if in_place else anchor
         return [
-            span(anchor, end, lambda nodes: followed_by("\n" + rows)(nodes[:1])),
-            *(dropped(body, node) for node in in_place[2:]),
+            span(anchor, after[-1] if in_place else anchor, lambda nodes: followed_by("\n" + rows)(nodes[:1])),
+            *(span(before, node, only_first) for before, node in zip(body, body[1:]) if node in in_place[2:]),
             span(last, last, preceded_by(_SLICE)),
         ]
 

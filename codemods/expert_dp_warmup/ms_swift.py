@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from unhang.codemods.base import Codemod, dropped, expression, followed_by, mentioned, once, refuse_own, span
+from unhang.codemods.base import Codemod, expression, followed_by, mentioned, once, only_first, refuse_own, span
 from unhang.codemods.edit import Edit
 from unhang.shapes.shape import Function
 
@@ -74,7 +74,8 @@ class InitializeMpu(Codemod):
         )
         edits = [span(anchor, anchor, followed_by(_WARM_UP))]
         for block in blocks:
-            edits += [dropped(block, node) for node in block if _AS_WRITTEN in mentioned(node)]
+            pairs = zip(block, block[1:])
+            edits += [span(before, node, only_first) for before, node in pairs if _AS_WRITTEN in mentioned(node)]
         return edits
 
     def names(self, function: Function) -> frozenset[str]:
