@@ -10,13 +10,15 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from unhang.codemods.edit import Edit
 from unhang.shapes.shape import Function, digest
 
 if TYPE_CHECKING:
     from unhang.codemods.edit import Statements
+
+_Statement = TypeVar("_Statement", bound=ast.stmt)
 
 
 class AnchorError(Exception):
@@ -82,7 +84,7 @@ class Codemod:
         return False
 
 
-def once(found: Sequence[ast.stmt], anchor: str) -> ast.stmt:
+def once(found: Sequence[_Statement], anchor: str) -> _Statement:
     """Return the only statement in ``found``; raise AnchorError if there is none, or more than one."""
     if len(found) != 1:
         raise AnchorError(anchor, len(found))
