@@ -33,7 +33,7 @@ class Codemod:
 
     A codemod says what changes, and no more: whether a shape has the defect, and whether its rewrite is right, is
     found out by running both (``compat/endstates``). Its docstring shows that change on code that is made up, once
-    or more, in this form; a test runs it::
+    or more, in this form; a test runs it. In what comes after, a line with ``...`` stands for any lines::
 
         Before::
 
@@ -62,27 +62,6 @@ class Codemod:
         """Return whether a function of an unlisted shape has upstream's own fix. A short check: when in doubt, no."""
         return False
 
-    # What follows goes with the last codemod, and the last caller in compat/sweep, that has it.
-
-    def edits(self, function: Function) -> list[Edit]:
-        if self.holds(function):
-            return []
-        planned = self.plan(function)
-        self.check(function)
-        return planned
-
-    def check(self, function: Function) -> None:
-        """Do nothing."""
-
-    def holds(self, function: Function) -> bool:
-        return False
-
-    def holds_upstream(self, function: Function) -> bool:
-        return self.fixed_upstream(function)
-
-    def lacks_feature(self, function: Function) -> bool:
-        return False
-
 
 def once(found: Sequence[_Statement], anchor: str) -> _Statement:
     """Return the only statement in ``found``; raise AnchorError if there is none, or more than one."""
@@ -92,25 +71,19 @@ def once(found: Sequence[_Statement], anchor: str) -> _Statement:
 
 
 @cache
-def wanted(template: str) -> list[str]:
-    """Return the digests of a template's statements."""
-    return digests(ast.parse(template).body)
+def _digests(template: str) -> list[str]:
+    return [digest(node) for node in ast.parse(template).body]
 
 
 def matches(nodes: Sequence[ast.AST], template: str) -> bool:
-    """Return whether these statements are those of the template, one for one."""
-    return len(nodes) == len(wanted(template)) and digests(nodes) == wanted(template)
+    """Return whether these statements are those of the template, one for one, whatever their layout."""
+    return [digest(node) for node in nodes] == _digests(template)
 
 
 def refuse_own(function: Function, names: Iterable[str]) -> None:
     """Raise AnchorError if the function has a name that only our rewrite adds."""
     for name in sorted(mentioned(function) & set(names)):
         raise AnchorError(f"{function.name} without {name}, which is ours")
-
-
-def digests(nodes: Sequence[ast.AST]) -> list[str]:
-    """Return the digest of each node. Codemods know upstream's longer statements by digest, not by copy."""
-    return [digest(node) for node in nodes]
 
 
 def mentioned(*nodes: ast.AST) -> set[str]:
@@ -145,31 +118,6 @@ def bound(*nodes: ast.AST) -> set[str]:
             elif isinstance(inner, (ast.MatchAs, ast.MatchStar)) and inner.name:
                 found.add(inner.name)
     return found
-
-
-def leaving(*nodes: ast.AST) -> list[ast.AST]:
-    """Return the nodes that may leave the function or make it a generator, except those in nested functions."""
-    found: list[ast.AST] = []
-    for node in nodes:
-        if isinstance(node, (ast.Return, ast.Yield, ast.YieldFrom, ast.Await)):
-            found.append(node)
-        elif not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)):
-            found += leaving(*ast.iter_child_nodes(node))
-    return found
-
-
-def check_plain(function: Function, names: Iterable[str]) -> None:
-    """Raise AnchorError unless this is a plain function that does not rebind these names, which a rewrite uses.
-
-    A decorator could change anything in the function, and a few built-ins could rebind any name in it.
-    """
-    if isinstance(function, ast.AsyncFunctionDef) or function.decorator_list:
-        raise AnchorError(f"{function.name} as a plain function without decorators")
-    anything = mentioned(function) & {"locals", "exec", "eval", "vars", "setattr", "delattr", "__dict__"}
-    for name in sorted(anything):
-        raise AnchorError(f"{function.name} without {name}")
-    for name in sorted(bound(*function.body) & set(names)):
-        raise AnchorError(f"{function.name} that does not rebind {name}")
 
 
 def expression(node: ast.AST) -> str:
