@@ -14,7 +14,7 @@ from types import ModuleType
 
 import pytest
 
-from unhang.codemods.base import Codemod, followed_by, once, refuse_own, span
+from unhang.codemods.base import AnchorError, Codemod, followed_by, once, span
 from unhang.codemods.edit import Edit
 from unhang.judge.findings import Finding, judge
 from unhang.records import Installation
@@ -72,7 +72,8 @@ class Waits(Codemod):
         self.fix = fix
 
     def plan(self, function: Function) -> list[Edit]:
-        refuse_own(function, {self.fix})
+        if _statements(function, f"wait('{self.fix}')"):
+            raise AnchorError(f"{function.name} without our wait")
         anchor = once(_statements(function, "start()"), "start()")
         return [span(anchor, anchor, followed_by(f"# unhang {self.fix}: why\nwait('{self.fix}')\n"))]
 
