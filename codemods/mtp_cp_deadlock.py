@@ -53,11 +53,10 @@ class ForwardBackwardBatch(Codemod):
 
     def fixed_upstream(self, function: Function) -> bool:
         gates = _gates(function, _LAST_STAGE)
-        return (
-            len(gates) == 1
-            and isinstance(gates[0].body[1], ast.If)
-            and expression(gates[0].body[1].test) == _SOURCE_RANK
-        )
+        if len(gates) != 1 or expression(function).count("get_megatron_mtp_loss") != 1:
+            return False
+        report = gates[0].body[1]
+        return isinstance(report, ast.If) and expression(report.test) == _SOURCE_RANK
 
 
 def _gates(function: Function, where: str) -> list[ast.If]:

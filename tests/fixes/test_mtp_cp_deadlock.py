@@ -174,6 +174,23 @@ def test_upstreams_own_fix_is_found_in_every_shape_that_has_it(case: sources.Cas
             change.plan(source.function)
 
 
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("mpu.is_pipeline_last_stage(ignore_virtual=True):", "mpu.is_pipeline_last_stage():"),
+        (
+            "metrics = get_megatron_mtp_loss(n_micro_batch)",
+            "metrics = get_megatron_mtp_loss(n_micro_batch) + get_megatron_mtp_loss(1)",
+        ),
+        ("if self.is_mp_src_rank_with_outputs():", "if True:"),
+    ],
+)
+def test_another_gate_is_not_taken_for_upstreams_own_fix(old: str, new: str) -> None:
+    source = sources.wheel(FIX, "0.8.0")
+    function = sources.mutated(source.function, old, new)
+    assert not codemod(source.target).fixed_upstream(function)
+
+
 def test_nothing_calls_without_the_feature_or_without_a_micro_batch() -> None:
     source = sources.first(CASES)
     empty = [grid._replace(batches=0) for grid in GRIDS]
