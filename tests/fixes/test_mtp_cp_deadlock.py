@@ -177,7 +177,10 @@ def test_upstreams_own_fix_is_found_in_every_shape_that_has_it(case: sources.Cas
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        ("mpu.is_pipeline_last_stage(ignore_virtual=True):", "mpu.is_pipeline_last_stage():"),
+        (
+            "mtp.enable and mpu.is_pipeline_last_stage(ignore_virtual=True)",
+            "mtp.enable and mpu.is_pipeline_last_stage()",
+        ),
         (
             "metrics = get_megatron_mtp_loss(n_micro_batch)",
             "metrics = get_megatron_mtp_loss(n_micro_batch) + get_megatron_mtp_loss(1)",
