@@ -29,6 +29,7 @@ COVERED_BY = {
     "src/unhang/records.py": "cli/test_requests.py",
     "src/unhang/store/steps.py": "store/test_recovery.py",
     "codemods/edit.py": "codemods/test_splice.py",
+    "codemods/expert_dp_warmup/backends.py": "fixes/test_expert_dp_warmup.py",
     "codemods/expert_dp_warmup/megatron_core.py": "fixes/test_expert_dp_warmup.py",
     "codemods/expert_dp_warmup/ms_swift.py": "fixes/test_expert_dp_warmup.py",
     "codemods/sft_packed_seq_broadcast/arms.py": "fixes/test_sft_packed_seq_broadcast.py",
