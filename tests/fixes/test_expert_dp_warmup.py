@@ -467,18 +467,26 @@ def test_half_of_the_rewrite_is_not_enough(name: str) -> None:
 def test_without_the_gate_a_dense_model_makes_communicators() -> None:
     source = mutated(sources.first(NEWEST).rewritten, _GATE, _GATE.replace("expert_model_parallel_size > 1", "True"))
     assert initialised(source, Job(ep=1), 0)[0].done != []
-    assert not codemod(source.target).holds(source.function)
 
 
-@pytest.mark.parametrize("how", ["through a name", "directly"])
-def test_a_group_that_no_call_makes_is_refused(how: str) -> None:
-    untouched = sources.first(CORE_WHEELS)
-    old = "_EXPERT_DATA_PARALLEL_GROUP = group\n"
-    pair = "(group, group)"
-    two = {"through a name": f"group = {pair}\n            {old}", "directly": old.replace("group", pair)}
-    function = sources.mutated(untouched.function, old, two[how])
-    with pytest.raises(AnchorError, match="_EXPERT_DATA_PARALLEL_GROUP from a call, in place of line"):
-        codemod(untouched.target).edits(function)
+@pytest.mark.parametrize(
+    ("cases", "old", "new", "anchor"),
+    [
+        (CORE_WHEELS, r"_set_global_memory_buffer\(\)", "pass", "not found: _set_global_memory_buffer"),
+        (CORE_WHEELS, r"_set_global_memory_buffer\(\)", r"\g<0>; \g<0>", "found 2 times"),
+        (CORE_WHEELS, "expert_model_parallel_size", "size", "not found: the argument expert_model_parallel_size"),
+        (SWIFT, "initialize_model_parallel", "start", "not found: else: with"),
+        (SWIFT, r"else:\n", r"\g<0>        with x: mpu.initialize_model_parallel()\n", "found 2 times"),
+    ],
+)
+def test_an_anchor_must_occur_once(cases: list[Any], old: str, new: str, anchor: str) -> None:
+    source = sources.first(cases)
+    text, count = re.subn(old, new, sources.unparsed(source.function))
+    (function,) = ast.parse(text).body
+    assert count
+    assert isinstance(function, ast.FunctionDef)
+    with pytest.raises(AnchorError, match=anchor):
+        codemod(source.target).plan(function)
 
 
 # -- backends that it does not recognise ------------------------------------------------------------------------------

@@ -34,7 +34,8 @@ def test_a_fix_has_all_its_parts(fix: Fix) -> None:
     """Its files are found by their names: no list of fixes needs an edit for a new one."""
     name = fix.id.replace("-", "_")
     assert (REPOSITORY / "patches" / fix.id / "page.md").exists()
-    assert (REPOSITORY / "codemods" / f"{name}.py").exists()
+    codemods = REPOSITORY / "codemods"
+    assert (codemods / f"{name}.py").exists() != (codemods / name / "__init__.py").exists()
     assert (REPOSITORY / "tests" / "fixes" / f"test_{name}.py").exists()
     proofs = REPOSITORY / "src" / "unhang" / "prove" / "fixes"
     proven = (proofs / f"{name}.py").exists() or (proofs / name / "__init__.py").exists()
