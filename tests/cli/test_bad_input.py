@@ -72,7 +72,7 @@ def test_a_project_that_vendors_an_upstream_gets_the_command_for_it(option: str,
         ran = cli.unhang(command, option, "my project", "--upstream", "verl", cwd=tmp_path)
         (suggested,) = suggestions.found(ran.err)
         assert (ran.code, suggested.command.split()[:3]) == (2, ["unhang", "check", option])
-    assert suggestions.paste(suggested.command, cwd=tmp_path, env={}) == 1, "it is needed there"
+    assert suggestions.paste(suggested.command, cwd=tmp_path, env={}).returncode == 1, "it is needed there"
 
 
 @pytest.mark.parametrize(
