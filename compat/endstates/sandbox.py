@@ -32,11 +32,14 @@ class SandboxError(Exception):
 
 def end_state(fix: str, function: str) -> EndState | None:
     """Return the end state of a target, or None if the fix has none yet."""
+    name = f"{__package__}.{fix.replace('-', '_')}"
     try:
-        module = importlib.import_module(f"{__package__}.{fix.replace('-', '_')}")
-    except ModuleNotFoundError:
+        module = importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name != name:
+            raise
         return None
-    found: EndState = module.END_STATES[function]
+    found: EndState | None = module.END_STATES.get(function)
     return found
 
 
