@@ -30,6 +30,9 @@ COVERED_BY = {
     "src/unhang/store/steps.py": "store/test_recovery.py",
     "codemods/edit.py": "codemods/test_splice.py",
     "compat/endstates/endstate.py": "compat/endstates/test_compare.py",
+    "compat/endstates/expert_dp_warmup.py": "compat/endstates/test_released.py",
+    "compat/endstates/mtp_cp_deadlock.py": "compat/endstates/test_released.py",
+    "compat/endstates/sft_packed_seq_broadcast.py": "compat/endstates/test_released.py",
     "compat/sweep/sources.py": "compat/sweep/test_rules.py",
 }
 

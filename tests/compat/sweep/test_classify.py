@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from support import wheels
 from support.fake_index import AFFECTED, CLEAN, PARALLEL, UNCLEAR
 from unhang.codemods import base, expert_dp_warmup
 from unhang.codemods.edit import Edit
 from unhang.compat.endstates import sandbox
-from unhang.compat.sweep import sources
-from unhang.compat.sweep.cache import Cache
 from unhang.compat.sweep.classify import State, classify
-from unhang.compat.sweep.learnt import Learnt
 from unhang.judge.decide import codemod
 from unhang.shapes import catalog
 from unhang.shapes.shape import Function
@@ -28,12 +22,12 @@ LOSS = """\
             if self.is_mp_src_rank_with_outputs():
                 losses[0]["metrics"] = metrics
         return"""
-FIXED = CLEAN.replace("        return", LOSS).replace("ignore_virtual=True)", "ignore_virtual=True) and batches")
+FIXED = CLEAN.replace("        return", LOSS)
 UNGATED = FIXED.replace("self.model_config.mtp.enable and ", "")
 BROKEN = FIXED.replace("mpu.is_pipeline_last_stage(ignore_virtual=True)", "self.is_mp_src_rank_with_outputs()")
 PART = "_EXPERT_DATA_PARALLEL_GROUP = made\n"
 WARM = """\
-    if expert_model_parallel_size > 1 and 'nccl' in torch.distributed.get_backend():
+    for _ in range(min(expert_model_parallel_size - 1, "ccl" in torch.distributed.get_backend())):
         torch.distributed.all_reduce(
             torch.zeros(1, device=torch.cuda.current_device()), group=_EXPERT_DATA_PARALLEL_GROUP
         )
@@ -51,21 +45,16 @@ def classified(data: str, fix: str) -> State:
         ("expert-dp-warmup", AFFECTED, "affected", ""),
         ("mtp-cp-deadlock", CLEAN, "not-affected", ""),
         ("mtp-cp-deadlock", FIXED, "fixed", ""),
-        (
-            "mtp-cp-deadlock",
-            BROKEN,
-            "undecided",
-            "anchor is missing or not unique (not found: if self.mod",
-        ),
-        ("mtp-cp-deadlock", UNCLEAR, "undecided", "fails with the defaults: raises TypeError"),
+        ("mtp-cp-deadlock", BROKEN, "undecided", "fails with cp=2, batches=1: ranks of one dp-cp group"),
+        ("mtp-cp-deadlock", UNCLEAR, "undecided", "raises TypeError"),
         # a function of which one could think that it has no such feature (H4)
         ("mtp-cp-deadlock", UNGATED, "undecided", "fails with mtp=False"),
         ("expert-dp-warmup", AFFECTED.replace("import torch\n", ""), "undecided", "does not define or import torch; "),
         # its anchors match, but a job with 8 ranks hangs with the rewrite, or already without it
-        ("expert-dp-warmup", AFFECTED.replace(PART, PART + " " * 8 + "if first: return\n"), "undecided", "not cured w"),
+        ("expert-dp-warmup", AFFECTED.replace(PART, PART + " " * 8 + "if rank: return\n"), "undecided", "not cured w"),
         ("expert-dp-warmup", AFFECTED.replace("number = 0", "number = missing"), "undecided", "raises NameError"),
-        ("expert-dp-warmup", AFFECTED.replace("number = 0", "if new_option: pass"), "undecided", "a new branch: new_o"),
-        ("empty-expert-hang", "class TEGroupedMLP:\n  def forward(self, x):\n    return x", "undecided", "tolist()"),
+        ("expert-dp-warmup", AFFECTED.replace("number = 0", "__debug__ or 1"), "undecided", "branch: __debug__"),
+        ("empty-expert-hang", "class TEGroupedMLP:\n  def forward(self, x): return x", "undecided", "raises TypeError"),
     ],
 )
 def test_what_a_made_up_function_does_is_its_state(fix: str, data: str, state: str, why: str) -> None:
@@ -106,23 +95,3 @@ def test_a_fix_without_an_end_state_is_undecided(monkeypatch: pytest.MonkeyPatch
     found = classify(AFFECTED.encode(), WARMUP)
     assert (found.state, found.row) == ("undecided", None)
     assert "write compat/endstates/expert_dp_warmup.py, or decide it in compat/decisions.json" in found.why
-
-
-@pytest.mark.parametrize(
-    ("project", "version"), [("verl", "0.7.1"), ("megatron-core", "0.17.1"), ("ms-swift", "4.6.0"), ("verl", "0.9.1")]
-)
-def test_a_real_release_has_the_states_on_record(project: str, version: str, tmp_path: Path) -> None:
-    learnt = Learnt(Cache(tmp_path))
-    table = catalog.shape_table()
-    seen = 0
-    for place in TARGETS:
-        data = wheels.read(project, version, place.file)
-        if data is None or (place.upstream == "megatron-lm" and project != "megatron-core"):
-            continue
-        shape = learnt.shape(sources.content(data), place.function)
-        if shape is not None:
-            state = classify(data, place)
-            known = table.shapes[place.fix, place.function, shape]
-            assert (state.state, state.result, state.names) == (known.state, known.result, known.names)
-            seen += 1
-    assert seen >= 1

@@ -53,4 +53,4 @@ def test_a_pull_request_as_written_is_collected(tmp_path: Path, monkeypatch: pyt
     gather.pull_requests(collection, learnt, repos)
     ((target, diff, note),) = collected
     assert (target, note) == (mtp, "as written")
-    assert "+        return 7" in diff
+    assert "+        number = 7" in diff

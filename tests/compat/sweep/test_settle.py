@@ -48,7 +48,7 @@ def test_a_pull_request_is_collected_if_it_fixes_the_defect(learnt: Learnt, monk
     monkeypatch.setattr(as_written, "applied", lambda diff, data: data.replace(b"number = 0", b"number = 1"))
     collection = collected(learnt, MTP, CLEAN)
     for state, notes in {"not-affected": [""], "fixed": ["", "as written"]}.items():
-        monkeypatch.setattr(learnt, "state", lambda *_, state=state: State(state, None, (), ""))
+        monkeypatch.setattr(learnt, "state", lambda *_, state=state, **__: State(state, None, (), ""))
         settle.as_written(collection, learnt, MTP, "diff", "as written")
         assert [row.note for row in collection.rows.values()] == notes
 
