@@ -63,11 +63,15 @@ def run(fix: str, before: Source, after: Source | None, as_written: bool = False
 
 @cache
 def without_network() -> list[str]:
-    """Return the command that starts another one without a network; an empty one if this system permits none."""
+    """Return the command that starts another one without a network.
+
+    If this system permits none, say so on stderr, and return an empty one.
+    """
     for options in ["--net"], ["--net", "--map-root-user"]:
         command = ["unshare", *options]
         if shutil.which("unshare") and subprocess.run([*command, "true"], capture_output=True).returncode == 0:
             return command
+    print("this system permits no `unshare --net`: upstream's code has a network", file=sys.stderr)
     return []
 
 

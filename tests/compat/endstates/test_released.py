@@ -28,6 +28,13 @@ PARTS = [
         "for group_name in ()[::-1] or (rank % 2) * (",
         "not cured with the defaults: ",
     ),
+    (
+        WARMUP,
+        "0.13.0",
+        "'_INTRA_DISTRIBUTED_OPTIMIZER_INSTANCE_GROUP',",
+        "",
+        "not each of the groups is warmed up, once",
+    ),
     (WARMUP, "0.10.0", "in ('nccl', 'hccl', 'mccl')", "in ('nccl', 'gloo')", "worse with backend=gloo: "),
     (WARMUP, "0.10.0", "        if warmed_up_groups:", "        if False:", "the rank does not wait for its device"),
     (MTP, "0.7.1", "and mpu.is_pipeline_last_stage(ignore_virtual=True):\n", "and True:\n", "worse with pp=2"),
