@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib
 import platform
 import sys
 from collections.abc import Callable
-from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -39,13 +39,13 @@ class UnreadableError(Exception):
 class Learnt:
     """Facts about contents, read from the cache where it has them."""
 
-    def __init__(self, kept: Cache) -> None:
-        self._cache = kept
-        facts = kept.read(_FILE)
-        self._kept: dict[str, dict[str, Any]] = facts if isinstance(facts, dict) else {}
+    def __init__(self, cache: Cache) -> None:
+        self._cache = cache
+        kept = cache.read(_FILE)
+        self._kept: dict[str, dict[str, Any]] = kept if isinstance(kept, dict) else {}
         self._facts: dict[str, dict[str, Any]] = {}
         """By the digest of the code that they depend on."""
-        self._code = cache(code_digest)
+        self._code = functools.cache(code_digest)
 
     def save(self) -> None:
         """Write the facts to the cache, without those of code that has changed."""

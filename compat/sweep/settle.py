@@ -63,7 +63,7 @@ def settle(
     done = Settled([], {}, list(collection.problems), [], {})
     rows = sorted(collection.rows.items(), key=lambda item: item[0])
     with ThreadPoolExecutor(os.cpu_count()) as pool:  # each waits for a child process
-        states = pool.map(lambda it: learnt.state(it[1].content, by_key[it[0][:2]], bool(it[1].note)), rows)
+        states = list(pool.map(lambda it: learnt.state(it[1].content, by_key[it[0][:2]], bool(it[1].note)), rows))
     for (key, row), state in zip(rows, states):
         fix, function, shape = key
         entry: dict[str, Any] = {"fix": fix, "function": function, "shape": shape, "state": state.state}
