@@ -77,11 +77,23 @@ BROKEN: dict[str, tuple[str, Callable[[Any], object], str]] = {
     "missing key of a pin": ("wheels", lambda it: it["wheels"]["verl"][0].pop("sha256"), "'sha256' is a required"),
     "missing key of a pull request": ("upstreams", lambda it: it["as-written"][0].pop("ref"), "'ref' is a required"),
     "no reason": ("decisions", lambda it: it["decisions"][0].update(why="so"), "'so' is too short"),
+    "no reason for drift": (
+        "decisions",
+        lambda it: it["drifted"].append({"why": "so"}),
+        "'fix' is a required property",
+    ),
+    "short id of a commit": (
+        "swept",
+        lambda it: it["swept"]["verl"].update({"refs/heads/main": "1234567"}),
+        "'1234567' does not match",
+    ),
     "superseded from nowhere": ("superseded", lambda it: it["superseded"].append({}), "'pristine' is a required"),
     "worse": ("endstates", lambda it: it["endstates"][0].update(worse=1), "0 was expected"),
     "no generation": ("generation", lambda it: it.update(generation=0), "0 is less than the minimum"),
     "bad digest of an outline": ("outlines", lambda it: it["outlines"][0].update(shape="1"), "'1' does not match"),
     "unknown key of a manifest": ("manifest", lambda it: it.update(affect={}), "'affect' was unexpected"),
+    "no grade": ("manifest", lambda it: it.pop("grade"), "'grade' is a required property"),
+    "another grade": ("manifest", lambda it: it.update(grade="remedy"), "'remedy' is not one of"),
     "missing key of a target": ("manifest", lambda it: it["targets"][0].pop("function"), "'function' is a required"),
     "no target": ("manifest", lambda it: it["targets"].clear(), "[] should be non-empty"),
 }

@@ -14,8 +14,10 @@ from typing import Any, NamedTuple
 import pytest
 
 from support import wheels
+from support.checkout import COMPAT
 from unhang.compat import upstreams
 from unhang.compat.sweep import as_written as as_written_change
+from unhang.compat.sweep import clones, frozen
 from unhang.rewrite.one_file import Step, rewrite
 from unhang.shapes import catalog, shape
 from unhang.shapes.catalog import Shape, Target
@@ -60,9 +62,12 @@ class Case(NamedTuple):
 
 
 def cases(
-    fix: str, releases: Mapping[str, Sequence[str]], trees: Mapping[str, Sequence[str]] | None = None
+    fix: str,
+    releases: Mapping[str, Sequence[str]],
+    trees: Mapping[str, Sequence[str]] | None = None,
+    state: str = "affected",
 ) -> list[Any]:
-    """Return the cases of a fix: these releases of each upstream, then every other affected shape, from a clone.
+    """Return the cases of a fix: these releases of each upstream, then every other shape in this state, from a clone.
 
     ``trees`` are releases that exist only as source trees.
     """
@@ -73,7 +78,7 @@ def cases(
             covered |= {f"{upstream} {name}" for name in names}
             found += [pytest.param(Case(kind, target, name), id=f"{upstream}-{name}") for name in names]
     for row in _ROWS:
-        if row["fix"] == fix and row["state"] == "affected" and not covered & {*_released(row)}:
+        if row["fix"] == fix and row["state"] == state and not covered & {*_released(row)}:
             kind = "pull" if _is_pull(row) else "shape"
             found.append(pytest.param(Case(kind, _targets(row)[0], row["shape"]), id=f"{kind}-{row['shape']}"))
     return found
@@ -251,7 +256,8 @@ def pull_request_diff(fix: str) -> str:
     item = pull_request(fix)
     git = pytest.importorskip("git", reason="gitpython is needed to read a pull request")
     with git.Repo(wheels.clone(item["upstream"])) as repo:
-        return as_written_change.hunks(repo, item["ref"], item["file"], item["function"])
+        clone = clones.at(repo, frozen.read(COMPAT)[item["upstream"]])
+        return as_written_change.hunks(clone, item["ref"], item["file"], item["function"])
 
 
 @cache

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import NamedTuple
 
 from unhang.errors import UnhangError
-from unhang.judge.decide import NOT_AFFECTED, SETTLED, Past, Verdict, decide
+from unhang.judge import elsewhere
+from unhang.judge.decide import APPLIED, NEEDED, NOT_AFFECTED, SETTLED, Past, Verdict, decide
 from unhang.judge.observe import Observation, observe, package_of
 from unhang.records import Installation
 from unhang.shapes import catalog
@@ -16,6 +17,9 @@ from unhang.shapes.catalog import Fix, Target
 
 PastTable = Mapping[tuple[str, str, str], Past]
 """What the receipt says of each rewritten function, by the file's real path, the fix and the function."""
+
+Look = Callable[[Installation, Target], Observation]
+"""Observes a target of an installation. Raises OSError if its file cannot be read."""
 
 
 class Finding(NamedTuple):
@@ -27,11 +31,22 @@ class Finding(NamedTuple):
     verdict: Verdict
     overlay: str | None = None
     """The overlay whose file it is about, if a job imports that one."""
+    elsewhere: tuple[str, ...] = ()
+    """What a user should know about code outside the file on which the rewrite depends."""
 
     @property
     def settled(self) -> bool:
         """Whether nothing is left to do here."""
         return self.verdict.verdict in SETTLED
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a user should know besides the verdict, which it does not change."""
+        if not self.seen.rebound or self.verdict.verdict == NOT_AFFECTED:
+            return self.elsewhere
+        lines = f"line{'s' if len(self.seen.rebound) > 1 else ''} {', '.join(map(str, self.seen.rebound))}"
+        again = f"{self.target.function} is assigned again on {lines}"
+        return (f"{again}: this function may run only if the new one calls it", *self.elsewhere)
 
     @property
     def rewritten(self) -> bool:
@@ -40,42 +55,63 @@ class Finding(NamedTuple):
         return known is not None and known.state in ("ours", "superseded")
 
 
-def judge(installations: Iterable[Installation], fixes: Iterable[Fix], past: PastTable) -> list[Finding]:
+def judge(
+    installations: Iterable[Installation], fixes: Iterable[Fix], past: PastTable, script: str | None = None
+) -> list[Finding]:
     """Return the verdict of every fix on every installation that has a target of it.
 
-    Raises UnhangError ``unreadable``.
+    ``script`` is the file that the job runs. Raises UnhangError ``unreadable``.
     """
-    fixes = list(fixes)
-    return [
+    installations, fixes = list(installations), list(fixes)
+    found = [
         _finding(installation, fix, target, past)
         for installation in installations
         for fix in fixes
         for target in fix.targets
         if target.upstream == installation.upstream
     ]
+    used = {finding.target.fix for finding in found if finding.verdict.verdict in (NEEDED, APPLIED)}
+    notes = {fix.id: elsewhere.notes(fix, installations, script) for fix in fixes if fix.id in used}
+    return [
+        finding._replace(elsewhere=notes[finding.target.fix])
+        if finding.verdict.verdict in (NEEDED, APPLIED)
+        else finding
+        for finding in found
+    ]
 
 
 def _finding(installation: Installation, fix: Fix, target: Target, past: PastTable) -> Finding:
-    table = catalog.shape_table()
     try:
-        seen = observe(installation, target, table)
+        seen = _look(installation, target)
     except OSError as error:
         hint = "run unhang as a user who can read it"
         raise UnhangError("unreadable", str(error.strerror), path=error.filename, hint=hint) from error
     known = past.get((seen.real or os.path.realpath(seen.path), target.fix, target.function))
-    verdict = decide(target, installation, seen, table, catalog.releases_of(installation.upstream), known)
-    if seen.shape is None and seen.problem is None and verdict.verdict != NOT_AFFECTED:  # whatever the version says
-        verdict = _moved(installation, fix, target) or verdict
-    return Finding(installation, target, seen, verdict)
+    return Finding(installation, target, seen, verdict(installation, fix, target, known, seen, _look))
 
 
-def _moved(installation: Installation, fix: Fix, gone: Target) -> Verdict | None:
+def verdict(
+    installation: Installation, fix: Fix, target: Target, past: Past | None, seen: Observation, look: Look
+) -> Verdict:
+    """Return the verdict on one target of a fix, as it was ``seen``. ``look`` observes the fix's other targets."""
+    releases = catalog.releases_of(installation.upstream)
+    found = decide(target, installation, seen, catalog.shape_table(), releases, past)
+    if seen.shape is None and seen.problem is None and found.verdict != NOT_AFFECTED:  # whatever the version says
+        found = _moved(installation, fix, target, look) or found
+    return found
+
+
+def _look(installation: Installation, target: Target) -> Observation:
+    return observe(installation, target, catalog.shape_table())
+
+
+def _moved(installation: Installation, fix: Fix, gone: Target, look: Look) -> Verdict | None:
     """Return the verdict on a function that is not in this file, but in another target of the same fix."""
     for target in fix.targets:
         beside = installation._replace(
             upstream=target.upstream, package_dir=os.path.join(installation.root, *package_of(target))
         )
         with suppress(OSError):
-            if target.function == gone.function and observe(beside, target, catalog.shape_table()).shape is not None:
+            if target.function == gone.function and look(beside, target).shape is not None:
                 return Verdict(NOT_AFFECTED, detail=f"not in this file: it is in {target.file}, and judged there")
     return None

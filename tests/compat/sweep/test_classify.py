@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from support.fake_index import AFFECTED, CLEAN, PARALLEL, UNCLEAR
-from unhang.codemods import base, expert_dp_warmup
+from unhang.codemods import base
 from unhang.codemods.edit import Edit
+from unhang.codemods.expert_dp_warmup import megatron_core
+from unhang.codemods.expert_dp_warmup.megatron_core import InitializeModelParallel
 from unhang.compat.endstates import sandbox
 from unhang.compat.sweep.classify import State, classify
 from unhang.judge.decide import codemod
@@ -75,15 +77,15 @@ def test_a_function_with_a_fix_of_its_own_is_fixed_though_the_anchors_match() ->
 
 def test_a_rewrite_that_breaks_a_configuration_is_undecided(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its anchors, names and second pass are right; it also warms up without expert parallelism."""
-    planned = expert_dp_warmup.MegatronCore.plan
+    planned = InitializeModelParallel.plan
     right = classify(AFFECTED.encode(), WARMUP)
 
-    def careless(self: expert_dp_warmup.MegatronCore, function: Function) -> list[Edit]:
+    def careless(self: InitializeModelParallel, function: Function) -> list[Edit]:
         (edit,) = planned(self, function)
-        template = expert_dp_warmup._MEGATRON_CORE.replace("expert_model_parallel_size > 1", "True")
+        template = megatron_core._WARM_UP.replace("expert_model_parallel_size > 1", "True")
         return [edit._replace(change=base.followed_by(template))]
 
-    monkeypatch.setattr(expert_dp_warmup.MegatronCore, "plan", careless)
+    monkeypatch.setattr(InitializeModelParallel, "plan", careless)
     found = classify(AFFECTED.encode(), WARMUP)
     assert (found.state, found.why.split(":")[0]) == ("undecided", "worse with ep=1")
     assert found.result not in (None, right.result), "a person may still decide that it is affected"
