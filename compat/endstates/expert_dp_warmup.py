@@ -200,6 +200,8 @@ class InitializeModelParallel(EndState):
         faults = set(_faults(done, wanted, 3))
         if _stuck([[item[0].ranks for item in own if isinstance(item, tuple)] for own in done]):
             faults.add("the ranks wait for each other forever")
+        if self.concerned(configuration) and not any(map(REDUCES.search, ranks[0][1])):
+            faults.add("no global has the name of a group of the expert's gradients")  # nothing to warm up is no proof
         return Outcome(frozenset(faults), (repr(done), repr(everything)))
 
 
