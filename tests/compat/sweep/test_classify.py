@@ -52,12 +52,7 @@ def classified(data: str, fix: str) -> State:
         # a function of which one could think that it has no such feature (H4)
         ("mtp-cp-deadlock", UNGATED, "undecided", "fails with mtp=False"),
         ("expert-dp-warmup", AFFECTED.replace("import torch\n", ""), "undecided", "does not define or import torch; "),
-        (
-            "expert-dp-warmup",
-            AFFECTED.replace("EXPERT_DATA", "OTHER"),
-            "undecided",
-            "no global has the name of a group",
-        ),
+        ("expert-dp-warmup", AFFECTED.replace("EXPERT_DATA", "OTHER"), "undecided", "no global has the name of a"),
         # its anchors match, but a job with 8 ranks hangs with the rewrite, or already without it
         ("expert-dp-warmup", AFFECTED.replace(PART, PART + " " * 8 + "if rank: return\n"), "undecided", "not cured w"),
         ("expert-dp-warmup", AFFECTED.replace("number = 0", "number = missing"), "undecided", "raises NameError"),
