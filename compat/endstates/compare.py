@@ -28,7 +28,7 @@ class Row(NamedTuple):
 def compare(endstate: EndState, before: Source, after: Source | None, as_written: bool = False) -> Row:
     """Run a shape of the function and its rewrite in every configuration.
 
-    ``after`` is None if the fix does not rewrite this shape; then nothing of what the fix is about may fail.
+    ``after`` is None if the fix does not rewrite this shape; then nothing may fail.
     ``as_written``: ``before`` has a pull request, which the rewrite takes back; then more than the fix may differ.
     """
     found = branches(before.function)
@@ -50,8 +50,10 @@ def compare(endstate: EndState, before: Source, after: Source | None, as_written
         control = endstate.control(configuration)
         if kind == "worse":
             problems.setdefault(f"worse {why}", f"worse with {described(configuration)}: {why}")
-        elif then.faults and control is not None and not untouched(control).faults:
+        elif then.faults and after and control is not None and not untouched(control).faults:
             problems.setdefault(f"not cured {why}", f"not cured with {described(configuration)}: {why}")
+        elif then.faults and not after and not (endstate.concerned(configuration) and control is None):
+            problems.setdefault(f"fails {why}", f"fails with {described(configuration)}: {why}")
         for lacking in (fault for fault in first.faults if fault.startswith(LACKING)):
             problems.setdefault(lacking, f"the stand-ins do not fit {described(configuration)}: {lacking}")
     if after and not counts["cured"]:

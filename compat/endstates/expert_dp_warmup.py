@@ -7,6 +7,7 @@ import itertools
 import logging
 import math
 import os
+import re
 import sys
 import warnings
 from collections.abc import Iterator
@@ -23,12 +24,10 @@ WORLD = 8
 SERVED = ("nccl", "hccl", "mccl", "cpu:gloo,cuda:nccl")
 NOT_SERVED = ("gloo", "cpu:gloo", "undefined", "flagcx")
 """``undefined`` is what ``get_backend`` says of groups made without one; the last is a fork's own name."""
-GROUPS = (
-    "_EXPERT_DATA_PARALLEL_GROUP",
-    "_INTER_PARTIAL_EXPERT_DATA_PARALLEL_GROUP",
-    "_INTRA_PARTIAL_EXPERT_DATA_PARALLEL_GROUP",
-    "_INTRA_DISTRIBUTED_OPTIMIZER_INSTANCE_GROUP",
-)
+REDUCES = re.compile("EXPERT_DATA_PARALLEL_GROUP|DISTRIBUTED_OPTIMIZER_INSTANCE_GROUP")
+"""In the names of the globals that hold the groups of an expert's gradients and of the optimizer step."""
+REDUCES_NOT = ("_WITH_GTP_REMAT",)
+"""How some of these names end: groups by which data is distributed, and through which no gradient goes."""
 OPTIONS: dict[str, dict[str, Any]] = {
     "": {},
     "no gloo groups": {"create_gloo_process_groups": False},
@@ -195,13 +194,14 @@ class InitializeModelParallel(EndState):
 
     def observe(self, source: Source, configuration: Job) -> Outcome:
         ranks = [_initialised(source, configuration, rank) for rank in range(WORLD)]
-        made = [[namespace.get(name) for name in GROUPS] for _, namespace in ranks]
-        wanted = [_distinct(groups) if self.concerned(configuration) else [] for groups in made]
+        wanted = [_reducing(namespace) if self.concerned(configuration) else [] for _, namespace in ranks]
         done = [torch.done for torch, _ in ranks]
         everything = [_globals(namespace) for _, namespace in ranks]
         faults = set(_faults(done, wanted, 3))
         if _stuck([[item[0].ranks for item in own if isinstance(item, tuple)] for own in done]):
             faults.add("the ranks wait for each other forever")
+        if self.concerned(configuration) and not any(map(REDUCES.search, ranks[0][1])):
+            faults.add("no global has the name of a group of the expert's gradients")  # nothing to warm up is no proof
         return Outcome(frozenset(faults), (repr(done), repr(everything)))
 
 
@@ -234,6 +234,12 @@ def _initialised(source: Source, job: Job, rank: int) -> tuple[Torch, dict[str, 
     return torch, namespace
 
 
+def _reducing(namespace: dict[str, Any]) -> list[Group]:
+    """Return the groups that must be warm after the initialisation: all of the release's, whatever their names."""
+    held = (value for name, value in namespace.items() if REDUCES.search(name) and not name.endswith(REDUCES_NOT))
+    return _distinct([group for group in held if isinstance(group, Group) and group.backend in SERVED])
+
+
 def _distinct(groups: list[Any]) -> list[Any]:
     """Return the groups without None, without a second mention of the same object, and without those of one rank."""
     found: list[Any] = []
@@ -247,8 +253,8 @@ def _faults(done: list[list[Any]], wanted: list[list[Any]], device: object) -> I
     """Yield what is wrong with what the ranks did, given the groups that each must warm up."""
     for own, groups in zip(done, wanted):
         warmed = [item for item in own if isinstance(item, tuple)]
-        if [id(group) for group, _, _ in warmed] != list(map(id, groups)):
-            yield "not each of the groups is warmed up, once and in order"
+        if sorted(id(group) for group, _, _ in warmed) != sorted(map(id, groups)):
+            yield "not each of the groups is warmed up, once"
         if any((size, where) != (1, device) for _, size, where in warmed):
             yield "not with one element on this rank's device"
         if warmed and own[-1] != "waits":  # some upstream shapes have a barrier of their own before

@@ -257,6 +257,9 @@ class ForwardBackwardBatch(EndState):
         for grid, values in itertools.product(GRIDS, itertools.product(*choices.values())):
             yield grid._replace(**dict(zip(choices, values)))
 
+    def has_feature(self, source: Source) -> bool:
+        return _asks(source)
+
     def concerned(self, configuration: Setting) -> bool:
         return configuration.mtp
 
@@ -266,7 +269,7 @@ class ForwardBackwardBatch(EndState):
 
     def observe(self, source: Source, configuration: Setting) -> Outcome:
         seen = {rank: run_rank(source, configuration, rank) for rank in configuration.ranks()}
-        asks = configuration.mtp and _asks(source)
+        asks = configuration.mtp and self.has_feature(source)
         return Outcome(frozenset(_faults(configuration, seen, asks)), repr(sorted(seen.items())))
 
 
@@ -291,7 +294,7 @@ def _faults(setting: Setting, seen: dict[Rank, Seen], asks: bool) -> Iterator[st
 
 @cache
 def _asks(source: Source) -> bool:
-    """Return whether the method has the feature; without it nothing can wait for the loss."""
+    """Return whether the method asks for multi-token prediction; one that does not must never call the loss."""
     return "self.model_config.mtp.enable" in branches(source.function)
 
 

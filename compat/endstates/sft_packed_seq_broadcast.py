@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import itertools
 import math
 from collections.abc import Iterator
+from functools import cache
 from types import SimpleNamespace
 from typing import Any, ClassVar, NamedTuple
 
@@ -223,7 +225,7 @@ class GetBatch(EndState):
     def configurations(self, function: Function) -> Iterator[Setting]:
         conditions = set(branches(function))
         flags = {
-            "sft": {"args.sft", "is_sft", "has_cu_seqlens"},
+            "sft": conditions,  # the data may have metadata, whatever the function asks
             "dynamic": {name for name, dimension in self.varied.items() if dimension == "dynamic"},
             "attention_mask": {name for name, dimension in self.varied.items() if dimension == "attention_mask"},
             "padding_mask": {"needs_padding_mask"},
@@ -245,6 +247,9 @@ class GetBatch(EndState):
                 continue  # before the argument came, MTP was on the last stage alone
             yield setting
 
+    def has_feature(self, source: Source) -> bool:
+        return _names_metadata(source)
+
     def concerned(self, configuration: Setting) -> bool:
         return configuration.sft
 
@@ -262,7 +267,8 @@ class GetBatch(EndState):
             ranks.append(_rank(source, configuration, rank, left))
             if left:
                 raise MismatchError(f"TP rank {rank} does not receive {len(left)} broadcasts")
-        faults = {fault for _, batch in ranks for fault in _faults(configuration, sender, batch)}
+        feature = self.has_feature(source)
+        faults = {fault for _, batch in ranks for fault in _faults(configuration, sender, batch, feature)}
         batches = [{name: item and item.described() for name, item in batch.items()} for _, batch in ranks]
         return Outcome(frozenset(faults), (tuple(sent), repr(batches)))
 
@@ -272,19 +278,27 @@ class GetBatch(EndState):
         return before[1] == after[1] and all(event in left for event in after[0])
 
 
-def _faults(setting: Setting, sender: dict[str, Any], batch: dict[str, Any]) -> Iterator[str]:
+def _faults(setting: Setting, sender: dict[str, Any], batch: dict[str, Any], feature: bool) -> Iterator[str]:
     wanted = {
         "whole": {"tokens", "labels", "loss_mask", "position_ids", "attention_mask", "padding_mask", "local_cp_size"},
         "first": {"tokens", "position_ids", "attention_mask", "padding_mask"},
         "last": {"labels", "loss_mask", "attention_mask", "padding_mask"},
         "middle": {"padding_mask"},
     }[setting.place] & set(data_of(setting))
-    for name in sorted(wanted | ({*METADATA} if setting.sft else set())):
+    if not feature and any(batch.get(name) is not None for name in METADATA):
+        yield f"{setting.place}: there is metadata, which the function does not name"
+    for name in sorted(wanted | ({*METADATA} if setting.sft and feature else set())):
         there, here = sender.get(name), batch.get(name)
         if there is None or here is None:
             yield f"{setting.place}: {name} is None"
         elif here.values != data_of(setting)[name].values or here.shape != there.shape:
             yield f"{setting.place}: {name} is not the data's"
+
+
+@cache
+def _names_metadata(source: Source) -> bool:
+    """Return whether the function names any metadata; one that does not must hand none on."""
+    return METADATA[0] in ast.unparse(source.function)
 
 
 def _parameters(function: Function) -> list[str]:
