@@ -233,6 +233,7 @@ class Walk:
             "globals": lambda: Globals(self),
             "partial": partial,
             "object": object,
+            "__name__": "the module",
         }
 
     def function(self, name: str) -> Function:
