@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from typing import Any
 
-STEPS = 3_000_000
+STEPS = 300_000
 _OPERATORS: dict[type, Callable[..., Any]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -218,6 +218,24 @@ class Function:
         return values
 
 
+class _Manager(Model):
+    """What a function with ``@contextmanager`` returns. All of it ran on entry."""
+
+    def __init__(self, yielded: Iterator[Any]) -> None:
+        self._bound = next(yielded)
+
+    def entered(self) -> Any:
+        return self._bound
+
+
+def _decorated(function: Function) -> Any:
+    """Return the function, or a context manager made of it. What other decorators do is ignored."""
+    assert isinstance(function.node, ast.FunctionDef)
+    if "contextmanager" in map(ast.unparse, function.node.decorator_list):
+        return lambda *args, **kwargs: _Manager(function(*args, **kwargs))
+    return function
+
+
 class Walk:
     """One run through a file. ``names`` are the stand-ins for what it imports."""
 
@@ -231,7 +249,6 @@ class Walk:
             "hasattr": lambda value, name: self._getattr(value, name, _NEVER) is not _NEVER,
             "print": lambda *_, **__: None,
             "globals": lambda: Globals(self),
-            "partial": partial,
             "object": object,
             "__name__": "the module",
         }
@@ -251,7 +268,7 @@ class Walk:
         if name in self.definitions:
             node = self.definitions[name]
             if isinstance(node, ast.FunctionDef):
-                made: Any = Function(node, self.module)
+                made: Any = _decorated(Function(node, self.module))
             elif isinstance(node, ast.ClassDef):
                 made = Class(node, self.module)
             else:
@@ -279,21 +296,13 @@ class Walk:
             self.steps += 1
             if self.steps > STEPS:
                 raise BeyondError("it does not end")
-            done = self._handler("do", node)(node, scope)
+            done = _handler(type(node))(self, node, scope)
             if done is not None:
                 return done
         return None
 
     def value(self, node: ast.expr, scope: Scope) -> Any:
-        self.steps += 1
-        return self._handler("of", node)(node, scope)
-
-    def _handler(self, kind: str, node: ast.AST) -> Callable[[Any, Scope], Any]:
-        name = f"_{kind}_{type(node).__name__}"
-        found: Callable[[Any, Scope], Any] | None = getattr(self, name, None)
-        if found is None:
-            raise BeyondError(type(node).__name__)
-        return found
+        return _handler(type(node))(self, node, scope)
 
     def attribute(self, value: Any, name: str) -> Any:
         if isinstance(value, Model):
@@ -630,6 +639,16 @@ class Globals(Model):
 
     def __contains__(self, name: str) -> bool:
         return self.get(name, _NEVER) is not _NEVER
+
+
+@cache
+def _handler(kind: type) -> Callable[[Walk, Any, Scope], Any]:
+    """Return what interprets this kind of node."""
+    name = f"_{'do' if issubclass(kind, ast.stmt) else 'of'}_{kind.__name__}"
+    found: Callable[[Walk, Any, Scope], Any] | None = getattr(Walk, name, None)
+    if found is None:
+        raise BeyondError(kind.__name__)
+    return found
 
 
 def _flat(kinds: Any) -> Sequence[Any]:
