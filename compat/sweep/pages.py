@@ -56,13 +56,13 @@ def stale(root: Path) -> dict[Path, str]:
 
 
 def fixes_table(fixes: Sequence[Fix], releases: matrix.Releases, table: ShapeTable) -> str:
-    """Return the README's table: for each fix what is wrong, which releases need it, and where upstream fixed it."""
+    """Return the README's table: each fix with its grade, what is wrong, who needs it, and where upstream fixed it."""
     rows = matrix.rows(fixes, releases, table)
-    lines = ["| fix | what is wrong | needed by | fixed upstream |", "|---|---|---|---|"]
+    lines = ["| fix | grade | what is wrong | needed by | fixed upstream |", "|---|---|---|---|---|"]
     for fix in fixes:
         since = matrix.droppable(fix, releases, table)
         fixed = ", ".join(f"{upstream} {version}" for upstream, version in since.items() if version is not None)
-        lines.append(f"| `{fix.id}` | {fix.title} | {needed_by(rows, fix) or 'none'} | {fixed or 'no'} |")
+        lines.append(f"| `{fix.id}` | {fix.grade} | {fix.title} | {needed_by(rows, fix) or 'none'} | {fixed or 'no'} |")
     return "\n".join(lines).replace("*", r"\*")
 
 

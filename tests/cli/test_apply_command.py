@@ -13,7 +13,7 @@ from unhang.cli.main import main
 
 VERL = ("verl", "0.7.1")
 ENGINE = "verl/workers/engine/megatron/transformer_impl.py"
-KEYS = "upstream version location fix file function verdict shape code detail hint nearest overlay".split()
+KEYS = "upstream version location fix grade file function verdict shape code detail hint nearest overlay".split()
 
 
 def test_commands_that_write_add_changed_to_each_result(site: Path) -> None:
@@ -43,7 +43,7 @@ def test_a_required_fix_that_is_blocked_is_the_last_line(site: Path) -> None:
     assert last.startswith("required fix not in place: mtp-cp-deadlock is drifted on verl 0.7.1")
     assert "anchor is missing" in last
     assert "do: " in last
-    assert "blocked: mtp-cp-deadlock on verl 0.7.1" in ran.err
+    assert "blocked: mtp-cp-deadlock (cure) on verl 0.7.1" in ran.err
     assert "4 needed" not in cli.unhang("check", "--target", site).out, "the other fixes went in"
     assert cli.unhang("check", "--target", site, "--require", "expert-dp-warmup", "--skip", "mtp-cp-deadlock").code == 0
 

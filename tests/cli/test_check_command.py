@@ -8,8 +8,9 @@ import pytest
 
 import unhang
 from support import cli
+from unhang.shapes import catalog
 
-KEYS = "upstream version location fix file function verdict shape code detail hint nearest overlay".split()
+KEYS = "upstream version location fix grade file function verdict shape code detail hint nearest overlay".split()
 
 
 def test_the_json_document_has_the_documented_form(pristine: Path) -> None:
@@ -26,6 +27,10 @@ def test_every_fix_on_every_installation_has_one_line(pristine: Path) -> None:
     shown = [line.split()[1] for line in lines if line.startswith("  ")]
     twice = ["expert-dp-warmup", "sft-packed-seq-broadcast"]
     assert sorted(shown) == sorted(["empty-expert-hang", "mtp-cp-deadlock", *twice, *twice])
+    grades = [catalog.fix(fix).grade for fix in shown]
+    assert [line.split()[2] for line in lines if line.startswith("  ")] == grades
+    results = cli.unhang("check", "--target", pristine, "--output-format", "json").json["results"]
+    assert {(row["fix"], row["grade"]) for row in results} == set(zip(shown, grades))
     assert lines[0] == f"environment: {pristine} (found by --target)"
 
 

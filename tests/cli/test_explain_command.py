@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from support import cli
+from support import cli, ptys
 from unhang.shapes import catalog
 
 
@@ -15,6 +15,14 @@ def test_a_page_has_its_sections_and_fits_80_columns(fix: str) -> None:
     for word in ("Symptom", "Cause", "Evidence", "Cost", "github.com"):
         assert word in page.out
     assert max(map(len, page.out.splitlines())) <= 80
+
+
+@pytest.mark.parametrize(("columns", "above"), [(50, 40), (130, 120)])
+def test_a_terminal_gets_the_page_at_its_width(columns: int, above: int) -> None:
+    piped = cli.unhang("explain", "expert-dp-warmup")
+    code, shown = ptys.unhang("explain", "expert-dp-warmup", columns=columns)
+    assert (code, shown.split()) == (piped.code, piped.out.split())
+    assert above < max(map(len, shown.splitlines())) <= columns
 
 
 def test_the_last_section_is_about_the_matrix() -> None:

@@ -37,7 +37,7 @@ def test_on_a_terminal_every_line_fits_and_nothing_is_lost(
     for command in (
         ("check", "--target", site, "--color", "never"),
         ("apply", "--target", site, "--color", "never", "--dry-run", "--require", "mtp-cp-deadlock"),
-        ("check", "--target", tmp_path / "nothing here"),
+        ("check", "--target", tmp_path / "nothing here" / ("with a long path " * 5)),
         ("list",),
     ):
         piped = cli.unhang(*command)
@@ -50,7 +50,7 @@ def test_on_a_terminal_every_line_fits_and_nothing_is_lost(
 
 @pytest.mark.parametrize(
     ("environment", "longest", "coloured"),
-    [({"COLUMNS": "120"}, 106, True), ({"COLUMNS": "120", "TERM": "dumb"}, 106, False), ({}, 80, True)],
+    [({"COLUMNS": "120"}, 117, True), ({"COLUMNS": "120", "TERM": "dumb"}, 117, False), ({}, 80, True)],
 )
 def test_a_terminal_may_be_told_its_width_and_be_dumb(
     environment: dict[str, str], longest: int, coloured: bool, pristine: Path

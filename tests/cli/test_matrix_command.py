@@ -18,7 +18,9 @@ def test_json_has_a_row_for_every_release_and_every_fix() -> None:
     document = cli.unhang("matrix", "--output-format", "json").json
     assert list(document) == ["schema", "rows"]
     assert document["schema"] == 1
-    assert all(list(row) == ["upstream", "version", "yanked", "fix", "verdict"] for row in document["rows"])
+    assert all(list(row) == ["upstream", "version", "yanked", "fix", "grade", "verdict"] for row in document["rows"])
+    grades = {fix.id: fix.grade for fix in catalog.fixes().values()}
+    assert all(row["grade"] == grades[row["fix"]] for row in document["rows"])
     pairs = {(row["upstream"], row["version"], row["fix"]) for row in document["rows"]}
     assert len(pairs) == len(document["rows"])
     assert pairs == {
@@ -69,7 +71,7 @@ def test_the_command_narrows_by_fix_and_by_upstream() -> None:
 
 def test_markdown_is_all_on_stdout() -> None:
     ran = cli.unhang("matrix", "--output-format", "markdown", "--upstream", "verl")
-    assert ran.out.startswith("### verl\n\n| releases | `mtp-cp-deadlock` |\n")
+    assert ran.out.startswith("### verl\n\n| releases | `mtp-cp-deadlock` (cure) |\n")
     assert ("| 0.7.1 | needed |" in ran.out, ran.err) == (True, "")
 
 

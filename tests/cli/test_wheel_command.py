@@ -233,7 +233,9 @@ def test_a_blocked_required_fix_exits_1_with_the_reason_last(tmp_path: Path) -> 
     assert ran.code == 1
     entry = ran.json["wheels"][0]
     assert (entry["output"], entry["notes"]) == (None, ["not written: nothing could be done"])
-    assert [(item["fix"], item["file"]) for item in entry["blocked"]] == [("mtp-cp-deadlock", ENGINE)]
+    assert [(item["fix"], item["grade"], item["file"]) for item in entry["blocked"]] == [
+        ("mtp-cp-deadlock", "cure", ENGINE)
+    ]
     assert entry["results"][0]["verdict"] == "drifted"
     (unmet,) = ran.json["unmet"]
     assert unmet.startswith("mtp-cp-deadlock is drifted on verl 0.7.1 in verl-0.7.1-py3-none-any.whl")

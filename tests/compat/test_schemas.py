@@ -82,6 +82,8 @@ BROKEN: dict[str, tuple[str, Callable[[Any], object], str]] = {
     "no generation": ("generation", lambda it: it.update(generation=0), "0 is less than the minimum"),
     "bad digest of an outline": ("outlines", lambda it: it["outlines"][0].update(shape="1"), "'1' does not match"),
     "unknown key of a manifest": ("manifest", lambda it: it.update(affect={}), "'affect' was unexpected"),
+    "no grade": ("manifest", lambda it: it.pop("grade"), "'grade' is a required property"),
+    "another grade": ("manifest", lambda it: it.update(grade="remedy"), "'remedy' is not one of"),
     "missing key of a target": ("manifest", lambda it: it["targets"][0].pop("function"), "'function' is a required"),
     "no target": ("manifest", lambda it: it["targets"].clear(), "[] should be non-empty"),
 }

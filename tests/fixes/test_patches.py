@@ -12,7 +12,7 @@ from unhang.shapes import catalog
 from unhang.shapes.catalog import Fix
 
 DEP3 = {"description", "origin", "bug", "forwarded", "applied-upstream", "last-update"}
-OURS = {"id", "title", "symptom", "cause", "licence", "affects", "fixed-in", "targets", "collectives"}
+OURS = {"id", "title", "grade", "symptom", "cause", "licence", "affects", "fixed-in", "targets", "collectives"}
 FIXES = list(catalog.fixes().values())
 REPOSITORY = Path(__file__).parents[2]
 
@@ -61,6 +61,8 @@ def test_manifest(fix: Fix) -> None:
 def test_page(fix: Fix) -> None:
     page = catalog.page(fix.id)
     assert page.startswith(f"# {fix.id}\n")
+    assert f"\nGrade: {fix.grade}. " in page.partition("\n## ")[0]
+    assert ("Not shown" in page.partition("\n## ")[0]) == (fix.grade == "safeguard")
     assert page.isascii()
     assert max(map(len, page.splitlines())) <= 80
     sections = [line.removeprefix("## ") for line in page.splitlines() if line.startswith("## ")]

@@ -102,7 +102,7 @@ def test_a_gate_fails_whatever_the_workspace_holds(place: str, tmp_path: Path) -
     ran = start(tmp_path / "action", workspace, {**env, **inputs})
     assert "hijacked" not in ran.out + ran.err, ran
     if place:
-        assert (ran.code, "title=unhang mtp-cp-deadlock::needed" in ran.out) == (1, True), ran
+        assert (ran.code, "title=unhang mtp-cp-deadlock (cure)::needed" in ran.out) == (1, True), ran
     else:
         assert ran.code == 2, ran
         assert f"the job's `python` is in the workspace: give it as python if you trust it: {workspace}" in ran.out
@@ -111,7 +111,7 @@ def test_a_gate_fails_whatever_the_workspace_holds(place: str, tmp_path: Path) -
 def test_a_needed_fix_is_annotated_and_in_the_summary_and_fails(job: Job, site: Path) -> None:
     ran = job.run(target=site, require="mtp-cp-deadlock")
     assert ran.code == 1
-    assert f"::error file={site / ENGINE},title=unhang mtp-cp-deadlock::needed" in ran.out
+    assert f"::error file={site / ENGINE},title=unhang mtp-cp-deadlock (cure)::needed" in ran.out
     row = "| verl | 0.7.1 | `mtp-cp-deadlock` | needed | MegatronEngine.forward&#95;backward&#95;batch |"
     assert row in job.summary.read_text()
     digest = cli.unhang("check", "--target", site, "--output-format", "json").json["digest"]
@@ -208,7 +208,7 @@ def test_by_default_the_unhang_of_the_action_is_installed(site: Path, tmp_path: 
         pytest.skip("this Python has no ensurepip, so the action cannot create its environment")
     ran = start(ACTION, tmp_path / "workspace", env)
     assert "hijacked" not in ran.out
-    assert (ran.code, "title=unhang mtp-cp-deadlock::needed" in ran.out) == (1, True), ran.err
+    assert (ran.code, "title=unhang mtp-cp-deadlock (cure)::needed" in ran.out) == (1, True), ran.err
     python = str(tmp_path / "unhang-action" / "bin" / "python")
     where = [python, "-c", "import unhang; print(unhang.__file__)"]
     found = subprocess.run(where, capture_output=True, text=True, check=True, cwd="/").stdout

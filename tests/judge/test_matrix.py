@@ -11,7 +11,7 @@ from unhang.errors import UnhangError
 from unhang.judge import matrix
 from unhang.shapes.catalog import Fix
 
-HANG, STALL = made_up.fix("hang", "core"), made_up.fix("stall", "core", "swift")
+HANG, STALL = made_up.fix("hang", "core"), made_up.fix("stall", "core", "swift", grade="safeguard")
 BOTH = [HANG, STALL]
 
 
@@ -24,7 +24,10 @@ def test_rows_are_in_the_order_of_pep_440_and_one_without_a_target_is_not_affect
     assert rows_of(BOTH, swift=dict.fromkeys(sorted(versions), "affected")) == [
         row
         for version in versions
-        for row in (("swift", version, False, "hang", "not-affected"), ("swift", version, False, "stall", "needed"))
+        for row in (
+            ("swift", version, False, "hang", "cure", "not-affected"),
+            ("swift", version, False, "stall", "safeguard", "needed"),
+        )
     ]
 
 

@@ -14,7 +14,8 @@ from unhang.errors import UnhangError
 from unhang.shapes import catalog
 from unhang.shapes.catalog import Release, Shape, Target
 
-MANIFEST = {"title": "A gate", "targets": [{"upstream": "verl", "file": "verl/one.py", "function": "run"}]}
+TARGET = {"upstream": "verl", "file": "verl/one.py", "function": "run"}
+MANIFEST = {"title": "A gate", "grade": "cure", "targets": [TARGET]}
 SHAPES: list[dict[str, Any]] = [
     {"fix": "gate", "function": "run", "shape": "1", "state": "affected", "result": "2", "names": ["wait"]},
     {"fix": "gate", "function": "run", "shape": "3", "state": "fixed", "note": "a note"},
@@ -61,7 +62,7 @@ def test_a_fix_is_a_folder_with_a_manifest(folder: Path) -> None:
     assert list(catalog.fixes()) == ["another", "gate"]
     gate = catalog.fix("gate")
     targets = (Target("gate", "verl", "verl/one.py", "run"),)
-    assert gate == ("gate", "A gate", MANIFEST, targets, str(folder / "patches/gate"))
+    assert gate == ("gate", "A gate", "cure", MANIFEST, targets, str(folder / "patches/gate"))
     assert catalog.page("gate") == "# The page \u00e9\n"
     assert catalog.generation() == 7
 

@@ -27,8 +27,8 @@ RUN, OTHER_RUN, STOP = (
     Target("gate", "verl", "verl/two.py", "run"),
     Target("pause", "verl", "verl/one.py", "Loop.stop"),
 )
-GATE = Fix("gate", "a gate", {}, (RUN, OTHER_RUN), "")
-PAUSE = Fix("pause", "a pause", {}, (STOP,), "")
+GATE = Fix("gate", "a gate", "cure", {}, (RUN, OTHER_RUN), "")
+PAUSE = Fix("pause", "a pause", "safeguard", {}, (STOP,), "")
 ONE = """\
 from made_up import start, wait
 

@@ -9,12 +9,12 @@ from unhang.shapes.catalog import Fix, Release, Shape, ShapeTable, Target
 STATES = ("affected", "fixed", "not-affected", "superseded", "ours")
 
 
-def fix(name: str, *upstreams: str) -> Fix:
+def fix(name: str, *upstreams: str, grade: str = "cure") -> Fix:
     """Return a fix with a target in each of these upstreams, and with two in one that is named twice."""
     targets = (
         Target(name, upstream, f"{upstream}/{name}/{number}.py", "f") for number, upstream in enumerate(upstreams)
     )
-    return Fix(name, f"the title of {name}", {}, tuple(targets), "")
+    return Fix(name, f"the title of {name}", grade, {}, tuple(targets), "")
 
 
 def table(*fixes: Fix) -> ShapeTable:

@@ -16,7 +16,7 @@ def rows_of(fixes: Sequence[Fix], **upstreams: Mapping[str, str]) -> list[matrix
     return matrix.rows(fixes, made_up.releases(fixes, **upstreams), made_up.table(*fixes))
 
 
-def test_the_table_fits_80_columns() -> None:
+def test_the_table_fits_80_columns_or_the_terminals() -> None:
     fixes = [
         made_up.fix(name, "core") for name in ("empty-expert-hang", "expert-dp-warmup", "sft-packed-seq-broadcast")
     ]
@@ -24,14 +24,18 @@ def test_the_table_fits_80_columns() -> None:
     core = {"0.10.0rc0": "affected affected -", "0.16.1": "affected affected -", **yanked, "0.18.0": "- - -"}
     text = matrix_text.text_table(version_ranges.panels(rows_of(fixes, core=core), fixes), colour=False)
     lines = text.splitlines()
-    assert lines[:4] == [
+    assert lines[:5] == [
         "core: 22 releases",
         "                      empty-expert-  expert-dp-warmup  sft-packed-seq-",
         "                      hang                             broadcast",
+        "                      cure           cure              cure",
         "  0.10.0rc0 - 0.16.1  needed         needed            not-affected",
     ]
     assert "    yanked: 0.17.1, 0.17.2," in text
     assert max(map(len, lines)) <= 80
+    wide = matrix_text.text_table(version_ranges.panels(rows_of(fixes, core=core), fixes), colour=False, width=120)
+    assert (len(wide.splitlines()), wide.split()) == (len(lines) - 1, text.split())
+    assert 100 < max(map(len, wide.splitlines())) <= 120
     coloured = matrix_text.text_table(version_ranges.panels(rows_of(fixes, core=core), fixes), colour=True)
     assert "\x1b[33mneeded       \x1b[0m" in coloured
 
@@ -42,7 +46,7 @@ def test_markdown_escapes_asterisks() -> None:
     assert matrix_text.markdown_table(panels).splitlines() == [
         "### core",
         "",
-        "| releases | `hang` |",
+        "| releases | `hang` (cure) |",
         "| --- | --- |",
         "| 1.0 | not-affected |",
         r"| 1.1rc0.dev\* (2 nightlies) | needed |",

@@ -16,7 +16,7 @@ from unhang.tell import version_ranges
 from unhang.tell.picture import WIDTH, picture
 
 SVG = "{http://www.w3.org/2000/svg}"
-HANG, STALL = made_up.fix("hang", "core"), made_up.fix("stall", "core", "swift")
+HANG, STALL = made_up.fix("hang", "core"), made_up.fix("stall", "core", "swift", grade="safeguard")
 BOTH = [HANG, STALL]
 CORE = {
     "0.9.0": "- affected",
@@ -107,7 +107,8 @@ def test_a_description_in_words_is_there_for_screen_readers() -> None:
         root.get("aria-labelledby", "").split()
     )
     assert root.findtext(f"{SVG}desc") == (
-        "hang: needed by core 0.10.0rc1 - 0.10.1. stall: needed by core 0.9.0 - 0.10.0rc0.dev*; swift 4.0.0."
+        "hang (cure): needed by core 0.10.0rc1 - 0.10.1. "
+        "stall (safeguard): needed by core 0.9.0 - 0.10.0rc0.dev*; swift 4.0.0."
     )
 
 

@@ -29,7 +29,8 @@ FILES = sorted({target.file for fix in catalog.fixes().values() for target in fi
 # Neighbours, some of which share all of their target files.
 RELEASES = ["0.16.0", "0.16.1", "0.17.0", "0.17.1", "0.18.0", "0.19.0", "0.19.1", "0.19.2"]
 HERE = Environment(None, "/job", "--target")
-HANG = Target("hang", "core", "core/a.py", "f")
+FIX, OTHER, *_ = catalog.fixes().values()
+HANG = Target(FIX.id, "core", "core/a.py", "f")
 COPY = Installation("core", "1.0", "/job", "/job", "/job/core", "source", None, ("/old/core",))
 
 
@@ -83,7 +84,7 @@ def test_the_text_names_the_environment_the_copy_and_what_it_hides() -> None:
 
 def test_a_fix_with_two_targets_has_one_line_the_one_with_most_to_do() -> None:
     def shown(*findings: Finding) -> list[str]:
-        return [line.split()[2] for line in text(*findings)[4:]]
+        return [line.split()[3] for line in text(*findings)[4:]]
 
     assert shown(finding("applied", "core/a.py"), finding("needed", "core/b.py")) == ["core/b.py"]
     assert shown(finding("needed", "core/a.py"), finding("applied", "core/b.py")) == ["core/a.py"]
@@ -101,14 +102,15 @@ def test_a_hint_is_shown_only_for_a_shape_that_nobody_has_verified() -> None:
 def test_what_revert_took_back_is_reverted_and_its_verdict_in_json_as_before() -> None:
     taken, kept = (
         finding("needed", hint="unhang apply"),
-        finding("applied", "core/b.py")._replace(target=HANG._replace(fix="other")),
+        finding("applied", "core/b.py")._replace(target=HANG._replace(fix=OTHER.id)),
     )
     changed = frozenset(found.seen.path for found in (taken, kept))
     what = Report(Search(HERE, (COPY,), ()), Request(), (taken, kept), changed, False, reverts=True)
     shown = report.text_report(what, colour=False).splitlines()[-2:]
-    assert [line.split()[:2] for line in shown] == [["reverted", "hang"], ["applied", "other"]]
+    assert [line.split()[:3] for line in shown] == [["reverted", FIX.id, FIX.grade], ["applied", OTHER.id, OTHER.grade]]
     assert "changed now" not in shown[0]
-    assert report.github_report(what).splitlines()[0] == "::notice file=/job/core/a.py,title=unhang hang::reverted"
+    title = f"title=unhang {FIX.id} ({FIX.grade})"
+    assert report.github_report(what).splitlines()[0] == f"::notice file=/job/core/a.py,{title}::reverted"
     results = json.loads(report.json_report(what))["results"]
     assert [(result["verdict"], result["changed"]) for result in results] == [("needed", True), ("applied", True)]
 
@@ -129,7 +131,7 @@ def test_github_annotations_escape_what_they_quote(site: Path) -> None:
     ran = cli.unhang("check", "--target", site, "--output-format", "github")
     (line,) = [line for line in ran.out.splitlines() if "mtp-cp-deadlock" in line]
     assert line.startswith(
-        f"::error file={site / ENGINE},title=unhang mtp-cp-deadlock::drifted: the file does not parse"
+        f"::error file={site / ENGINE},title=unhang mtp-cp-deadlock (cure)::drifted: the file does not parse"
     )
     assert all(line.startswith("::") for line in ran.out.splitlines())
 

@@ -51,6 +51,15 @@ def test_without_a_width_or_with_enough_of_it_text_stays_as_it_is() -> None:
         assert terminal.flow("one  ", ["two", "", "three"], width, "    ") == ["one    two  three"]
 
 
+def test_a_page_is_wrapped_at_another_width() -> None:
+    page = "# name\n\none two\nthree four\n\n## List\n- five six\n  seven\n- eight\nnine\nten\n## End\n- a"
+    assert terminal.refilled(page, 0) == page
+    wide = "# name\n\none two three four\n\n## List\n- five six seven\n- eight\nnine ten\n## End\n- a"
+    assert terminal.refilled(page, 80) == wide
+    narrow = "# name\n\none two\nthree\nfour\n\n## List\n- five\n  six\n  seven\n- eight\nnine ten\n## End\n- a"
+    assert terminal.refilled(page, 8) == narrow
+
+
 def test_each_part_is_beside_the_one_before_if_it_fits_there_as_a_whole() -> None:
     parts = ["two two", "three", "four four four four"]
     lines = terminal.flow("one  ", parts, 20, "    ")

@@ -15,7 +15,7 @@ import pytest
 from git import Repo
 
 from support import cli
-from upstream import run, runner, selection, venvs
+from upstream import run, selection, venvs
 
 ENGINE = "verl/workers/engine/megatron/transformer_impl.py"
 HEAD = f"from pathlib import Path\nSOURCE = Path('{ENGINE}').read_text()\nPATCHED = '# unhang' in SOURCE\n"
@@ -129,7 +129,7 @@ def test_wants_the_fix(): assert PATCHED
 def test_what_fails_hangs_or_is_no_longer_collected_after_the_fixes_is_a_regression(
     session: Session, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runner.subprocess, "Popen", UntilItHangs)
+    monkeypatch.setattr(subprocess, "Popen", UntilItHangs)
     hates = "def test_hates_the_fix():\n    assert not PATCHED, 'patched, alas'\n"
     gone = "def test_stays(): pass\nif not PATCHED:\n    def test_goes(): pass\n"
     hangs = "import time\ndef test_passes(): pass\ndef test_hangs():\n    "

@@ -107,7 +107,7 @@ PAGES = {
     ),
     "list": Page(
         "the fixes",
-        "Prints each fix: its id, what is wrong, and the releases that it affects.",
+        "Prints each fix: its id, what is wrong, its grade (cure or safeguard), and the releases that it affects.",
         ("unhang list", "unhang explain mtp-cp-deadlock    # more about one of them"),
         _READ_EXITS,
     ),

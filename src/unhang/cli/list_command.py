@@ -13,11 +13,12 @@ if TYPE_CHECKING:
 
 
 def run(_options: argparse.Namespace) -> int:
-    """Run ``unhang list``: print two lines for each fix."""
+    """Run ``unhang list``: print two lines for each fix, and what the grades mean."""
     width = terminal.width(sys.stdout)
     indent = " " * (4 if 0 < width < terminal.NARROW else 26)
     for fix in catalog.fixes().values():
         affects = ", ".join(f"{upstream} {versions}" for upstream, versions in fix.manifest["affects"].items())
-        rows = f"{fix.id:<24}  {fix.title}", f"{indent}affects {affects}"
+        rows = f"{fix.id:<24}  {fix.title}", f"  {fix.grade:<22}  affects {affects}"
         print("\n".join(line for row in rows for line in terminal.folded(row, width, indent)))
+    print(terminal.wrapped(f"\n{catalog.GRADES}", width))
     return 0

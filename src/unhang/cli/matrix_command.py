@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 
 from unhang.cli.requests import selection
@@ -11,7 +12,7 @@ from unhang.judge import matrix
 from unhang.records import UPSTREAMS
 from unhang.shapes import catalog
 from unhang.shapes.catalog import Fix
-from unhang.tell import console, matrix_text, version_ranges
+from unhang.tell import console, matrix_text, terminal, version_ranges
 
 
 def run(options: argparse.Namespace) -> int:
@@ -35,7 +36,8 @@ def run(options: argparse.Namespace) -> int:
 
         print(picture(rows, fixes), end="")
     else:
-        print(matrix_text.text_table(version_ranges.panels(rows, fixes), colour=console.colour()))
+        width = terminal.width(sys.stdout) or matrix_text.WIDTH
+        print(matrix_text.text_table(version_ranges.panels(rows, fixes), colour=console.colour(), width=width))
     return 0
 
 

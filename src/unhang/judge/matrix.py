@@ -25,6 +25,7 @@ class Row(NamedTuple):
     version: str
     yanked: bool
     fix: str
+    grade: str
     verdict: str
 
 
@@ -34,7 +35,7 @@ def rows(fixes: Sequence[Fix], releases: Releases, table: ShapeTable) -> list[Ro
     A fix that has no target in an upstream is ``not-affected`` there.
     """
     return [
-        Row(upstream, release.version, release.yanked, fix.id, verdict(fix, upstream, release, table))
+        Row(upstream, release.version, release.yanked, fix.id, fix.grade, verdict(fix, upstream, release, table))
         for upstream, versions in releases.items()
         for release in _ordered(versions)
         for fix in fixes

@@ -10,6 +10,11 @@ from typing import Any, NamedTuple
 
 from unhang.errors import UnhangError, closest
 
+GRADES = (
+    "cure: the defect is shown on the real function, and gone after the rewrite; "
+    "safeguard: only its cause is shown, or a stand-in takes the place of what fails"
+)
+"""How a fix is backed, in one line."""
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
@@ -29,6 +34,8 @@ class Fix(NamedTuple):
 
     id: str
     title: str
+    grade: str
+    """``cure`` or ``safeguard``: see ``GRADES``."""
     manifest: Mapping[str, Any]
     """Its manifest.json, with DEP-3 fields as keys."""
     targets: tuple[Target, ...]
@@ -88,7 +95,7 @@ def fixes() -> Mapping[str, Fix]:
         with open(path, encoding="utf-8") as file:
             manifest = json.load(file)
         targets = tuple(Target(name, item["upstream"], item["file"], item["function"]) for item in manifest["targets"])
-        found[name] = Fix(name, manifest["title"], manifest, targets, folder)
+        found[name] = Fix(name, manifest["title"], manifest["grade"], manifest, targets, folder)
     return found
 
 

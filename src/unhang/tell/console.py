@@ -144,7 +144,7 @@ def blocked(items: Sequence[Blocked]) -> None:
     for item in items:
         place = item.installation
         say(
-            f"blocked: {item.fix} on {place.upstream} {place.version} in {place.root}: "
+            f"blocked: {item.fix} ({catalog.fix(item.fix).grade}) on {place.upstream} {place.version} in {place.root}: "
             f"{item.target.file} {item.target.function}: {item.reason}; do: {item.hint}"
         )
 

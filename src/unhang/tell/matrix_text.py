@@ -14,6 +14,7 @@ from unhang.tell.report import COLOURS
 from unhang.tell.version_ranges import Panel, Range, panels
 
 WIDTH = 80
+"""Where no terminal has one."""
 _HEADING = 16
 NO_TARGET = "none of these fixes has a target in these upstreams"
 _FOOT = "Verdicts are for untouched copies; `unhang check` judges an environment."
@@ -24,14 +25,14 @@ def json_rows(rows: Iterable[Row]) -> str:
     return json.dumps({"schema": 1, "rows": [row._asdict() for row in rows]}, indent=1)
 
 
-def text_table(folded: Sequence[Panel], *, colour: bool) -> str:
+def text_table(folded: Sequence[Panel], *, colour: bool, width: int = WIDTH) -> str:
     """Return the table for people: a block for each upstream, a line for each range, a column for each fix."""
     if not folded:
         return NO_TARGET
     lines: list[str] = []
     for panel in folded:
-        lines += [f"{panel.upstream}: {panel.summary}", *_block(panel, colour), ""]
-    return "\n".join([*lines, _FOOT])
+        lines += [f"{panel.upstream}: {panel.summary}", *_block(panel, colour, width), ""]
+    return "\n".join([*lines, *textwrap.wrap(_FOOT, width)])
 
 
 def markdown_table(folded: Sequence[Panel]) -> str:
@@ -41,7 +42,7 @@ def markdown_table(folded: Sequence[Panel]) -> str:
     return "\n\n".join(_markdown(panel) for panel in folded)
 
 
-def section(fix: Fix, rows: Sequence[Row], droppable: Mapping[str, str | None]) -> str:
+def section(fix: Fix, rows: Sequence[Row], droppable: Mapping[str, str | None], width: int = WIDTH) -> str:
     """Return the section of ``unhang explain`` about the matrix: ranges with verdicts, and when to drop the fix.
 
     ``rows`` are those of this fix; ``droppable`` is the result of ``matrix.droppable`` for it.
@@ -49,10 +50,10 @@ def section(fix: Fix, rows: Sequence[Row], droppable: Mapping[str, str | None]) 
     lines = ["## In the matrix"]
     for panel in panels(rows, [fix]):
         lines.append(f"{panel.upstream} ({panel.summary}):")
-        width = max(len(item.label) for item in panel.ranges)
+        longest = max(len(item.label) for item in panel.ranges)
         for item in panel.ranges:
-            lines += [f"- {item.label:<{width}}  {item.verdicts[0]}", *_notes(item, "  ")]
-        lines += textwrap.wrap(retirement(panel.upstream, droppable), WIDTH)
+            lines += [f"- {item.label:<{longest}}  {item.verdicts[0]}", *_notes(item, "  ", width)]
+        lines += textwrap.wrap(retirement(panel.upstream, droppable), width)
     return "\n".join(lines)
 
 
@@ -87,17 +88,19 @@ def needed_by(rows: Iterable[Row], fix: Fix) -> str:
     return "; ".join(ranges)
 
 
-def _block(panel: Panel, colour: bool) -> Iterable[str]:
-    heads = [textwrap.wrap(fix, _HEADING, break_on_hyphens=True) for fix in panel.fixes]
-    columns = list(zip(*(item.verdicts for item in panel.ranges), strict=True))
+def _block(panel: Panel, colour: bool, width: int) -> Iterable[str]:
+    heads = [textwrap.wrap(fix.id, _HEADING, break_on_hyphens=True) for fix in panel.fixes]
+    grades = [fix.grade for fix in panel.fixes]
+    columns = list(zip(grades, *(item.verdicts for item in panel.ranges), strict=True))
     widths = [max(map(len, (*head, *column))) for head, column in zip(heads, columns, strict=True)]
     first = max(len(item.label) for item in panel.ranges)
     for parts in zip_longest(*heads, fillvalue=""):
         yield _line("", first, list(parts), widths)
+    yield _line("", first, grades, widths)
     for item in panel.ranges:
         cells = [_coloured(cell, width, colour) for cell, width in zip(item.verdicts, widths, strict=True)]
         yield _line(item.label, first, cells, widths)
-        yield from _notes(item, "    ")
+        yield from _notes(item, "    ", width)
 
 
 def _line(label: str, first: int, cells: Sequence[str], widths: Sequence[int]) -> str:
@@ -109,16 +112,16 @@ def _coloured(verdict: str, width: int, colour: bool) -> str:
     return f"\x1b[{COLOURS[verdict]}m{verdict:<{width}}\x1b[0m" if colour else verdict
 
 
-def _notes(item: Range, indent: str) -> list[str]:
+def _notes(item: Range, indent: str, width: int) -> list[str]:
     return [
         line
         for note in item.notes
-        for line in textwrap.wrap(note, WIDTH, initial_indent=indent, subsequent_indent=indent + "  ")
+        for line in textwrap.wrap(note, width, initial_indent=indent, subsequent_indent=indent + "  ")
     ]
 
 
 def _markdown(panel: Panel) -> str:
-    heads = ("releases", *(f"`{fix}`" for fix in panel.fixes))
+    heads = ("releases", *(f"`{fix.id}` ({fix.grade})" for fix in panel.fixes))
     lines = [f"### {panel.upstream}", "", _cells(heads), _cells(["---"] * len(heads))]
     for item in panel.ranges:
         notes = f" ({'; '.join(item.notes)})" if item.notes else ""

@@ -41,6 +41,7 @@ text { font-family: -apple-system, "Segoe UI", "Noto Sans", Helvetica, Arial, sa
 .muted { fill: #59636e; }
 .version { font-size: 11px; fill: #59636e; text-anchor: middle; }
 .fix { text-anchor: end; }
+.grade { font-size: 10px; fill: #59636e; text-anchor: end; }
 rect.cell { stroke-width: 1; }
 path { fill: none; stroke-width: 2.4; stroke-linecap: round; stroke-linejoin: round; }
 .needed rect { fill: #a8320b; stroke: #a8320b; } .needed path { stroke: #ffffff; stroke-width: 2.8; }
@@ -50,7 +51,7 @@ path { fill: none; stroke-width: 2.4; stroke-linecap: round; stroke-linejoin: ro
 @media (prefers-color-scheme: dark) {
   .ground { fill: #0d1117; stroke: #30363d; }
   text { fill: #e6edf3; }
-  .muted, .version { fill: #9198a1; }
+  .muted, .version, .grade { fill: #9198a1; }
   .needed rect { fill: #ff9466; stroke: #ff9466; } .needed path { stroke: #2b0d02; }
   .fixed-upstream rect { fill: #1d6b54; stroke: #1d6b54; } .fixed-upstream path { stroke: #d9fff2; }
   .not-affected rect { fill: #151b23; stroke: #30363d; } .not-affected path { stroke: #656c76; }
@@ -120,11 +121,12 @@ def _panel(root: Element, panel: Panel, top: int) -> int:
                 _text(root, column.left + column.width / 2, base, text, "version")
         top += 5 + 13 * lines + 6
         for number, fix in enumerate(panel.fixes):
-            _text(root, _MARGIN + _LABELS - 12, top + _CELL / 2 + 4, fix, "fix")
+            _text(root, _MARGIN + _LABELS - 12, top + 10, fix.id, "fix")
+            _text(root, _MARGIN + _LABELS - 12, top + 21, fix.grade, "grade")
             for column in band:
                 verdict = column.range.verdicts[number]
                 group = _cell(root, column.left, top, column.width, verdict)
-                what = f"{fix}, {panel.upstream} {column.range.label}: {verdict}"
+                what = f"{fix.id}, {panel.upstream} {column.range.label}: {verdict}"
                 SubElement(group, "title").text = "; ".join((what, *column.range.notes))
             top += _ROW
         top -= _ROW - _CELL
@@ -185,4 +187,4 @@ def _number(value: float) -> str:
 
 def _description(rows: Sequence[Row], fixes: Sequence[Fix]) -> str:
     """Return the picture in words, for screen readers."""
-    return " ".join(f"{fix.id}: needed by {needed_by(rows, fix) or 'no release'}." for fix in fixes)
+    return " ".join(f"{fix.id} ({fix.grade}): needed by {needed_by(rows, fix) or 'no release'}." for fix in fixes)

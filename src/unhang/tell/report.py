@@ -14,6 +14,7 @@ from unhang.judge.decide import APPLIED, DRIFTED, FIXED_UPSTREAM, NEEDED, NOT_AF
 from unhang.judge.findings import Finding
 from unhang.judge.observe import Observation
 from unhang.records import Environment, Request, Search
+from unhang.shapes import catalog
 from unhang.suggest import complete
 from unhang.tell import terminal
 
@@ -155,7 +156,7 @@ def github_report(report: Report) -> str:
             kind = "notice" if finding.settled or word == REVERTED else "error"
             text = ": ".join(filter(None, (word, verdict.detail)))
             text += f" ({verdict.hint})" if verdict.hint and word != REVERTED else ""
-            title = f"unhang {finding.target.fix}"
+            title = f"unhang {finding.target.fix} ({catalog.fix(finding.target.fix).grade})"
             lines.append(f"::{kind} file={_property(finding.seen.path)},title={_property(title)}::{_escaped(text)}")
     lines += [f"::warning title=unhang::{_escaped(warning)}" for warning in report.search.warnings]
     other = differs(report.expected, report.findings)
@@ -177,6 +178,7 @@ def result(finding: Finding, changed: frozenset[str] | None = None) -> dict[str,
         "version": installation.version,
         "location": installation.root,
         "fix": target.fix,
+        "grade": catalog.fix(target.fix).grade,
         "file": target.file,
         "function": target.function,
         "verdict": verdict.verdict,
@@ -191,11 +193,11 @@ def result(finding: Finding, changed: frozenset[str] | None = None) -> dict[str,
 
 
 def entry(finding: Finding, word: str, changed: str = "", *, colour: bool, width: int) -> list[str]:
-    """Return the lines about one finding: a word, such as its verdict, then where it is, its detail and its hint."""
+    """Return the lines about one finding: a word, such as its verdict, the fix and its grade, where it is, and why."""
     target, verdict = finding.target, finding.verdict
     indent = "    " if 0 < width < terminal.NARROW else " " * 18
     parts = f"{target.file}  {target.function}", changed, printable(verdict.detail)
-    lines = terminal.flow(f"  {word:<14}  {target.fix:<24}", parts, width, indent)
+    lines = terminal.flow(f"  {word:<14}  {target.fix:<24}  {catalog.fix(target.fix).grade:<9}", parts, width, indent)
     if verdict.hint and verdict.verdict in (DRIFTED, UNLISTED):
         lines += terminal.folded(f"{indent}hint: {printable(verdict.hint)}", width, indent)
     return [terminal.painted(lines[0], word, COLOURS[word]), *lines[1:]] if colour else lines

@@ -71,6 +71,21 @@ def wrapped(text: str, width: int) -> str:
     return "\n".join(part for line in lines for part in folded(line, width, _margin(line) + "  "))
 
 
+def refilled(page: str, width: int) -> str:
+    """Return a page of Markdown, of headings, paragraphs and lists, with its lines wrapped at this width instead."""
+    if not width:
+        return page
+    blocks = [""]
+    for line in page.split("\n"):
+        # a line of an item is indented, one of a paragraph is not
+        goes_on = line.startswith("  ") if blocks[-1].startswith("- ") else blocks[-1][:1] not in ("", "#")
+        if goes_on and line and not line.startswith(("#", "- ")):
+            blocks[-1] += f" {line.lstrip()}"
+        else:
+            blocks.append(line)
+    return "\n".join(part for it in blocks[1:] for part in folded(it, width, "  " if it.startswith("- ") else ""))
+
+
 def flow(first: str, rest: Iterable[str], width: int, indent: str) -> list[str]:
     """Return the lines of a text in parts: each beside the one before if it fits, else on a line of its own."""
     lines = folded(first, width, indent)

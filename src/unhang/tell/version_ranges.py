@@ -47,7 +47,7 @@ class Panel(NamedTuple):
     """One upstream: the fixes that have a target in it, and its releases as ranges."""
 
     upstream: str
-    fixes: tuple[str, ...]
+    fixes: tuple[Fix, ...]
     ranges: tuple[Range, ...]
 
     @property
@@ -81,10 +81,10 @@ def _folded(rows: Iterable[Row], fixes: Sequence[Fix], apart: Callable[[str], Ha
         found.setdefault(row.upstream, {}).setdefault(row.version, {})[row.fix] = row
     folded = []
     for upstream, versions in found.items():
-        mine = tuple(fix.id for fix in fixes if any(target.upstream == upstream for target in fix.targets))
+        mine = tuple(fix for fix in fixes if any(target.upstream == upstream for target in fix.targets))
         if mine:
-            verdicts = {version: tuple(by_fix[fix].verdict for fix in mine) for version, by_fix in versions.items()}
-            yanked = {version for version, by_fix in versions.items() if by_fix[mine[0]].yanked}
+            verdicts = {version: tuple(by_fix[fix.id].verdict for fix in mine) for version, by_fix in versions.items()}
+            yanked = {version for version, by_fix in versions.items() if by_fix[mine[0].id].yanked}
             folded.append(Panel(upstream, mine, tuple(_ranges(verdicts, yanked, apart))))
     return folded
 

@@ -69,15 +69,15 @@ def test_a_page_without_one_pair_of_markers_is_refused(page: str) -> None:
 
 
 def test_the_table_has_who_needs_a_fix_and_from_where_on_it_can_go() -> None:
-    fixes = [made_up.fix("hang", "core", "swift"), made_up.fix("stall", "core")]
+    fixes = [made_up.fix("hang", "core", "swift"), made_up.fix("stall", "core", grade="safeguard")]
     releases = made_up.releases(
         fixes,
         core={"1.0": "affected affected", "1.1rc0.dev99000": "affected fixed", "1.1": "fixed affected"},
         swift={"4.0": "affected"},
     )
     assert pages.fixes_table(fixes, releases, made_up.table(*fixes)).splitlines() == [
-        "| fix | what is wrong | needed by | fixed upstream |",
-        "|---|---|---|---|",
-        r"| `hang` | the title of hang | core 1.0 - 1.1rc0.dev\*; swift 4.0 | core 1.1 |",
-        "| `stall` | the title of stall | core 1.0, 1.1 | no |",
+        "| fix | grade | what is wrong | needed by | fixed upstream |",
+        "|---|---|---|---|---|",
+        r"| `hang` | cure | the title of hang | core 1.0 - 1.1rc0.dev\*; swift 4.0 | core 1.1 |",
+        "| `stall` | safeguard | the title of stall | core 1.0, 1.1 | no |",
     ]
