@@ -208,9 +208,10 @@ def endstates(session: nox.Session) -> None:
 
 @nox.session(reuse_venv=True)
 def compat(session: nox.Session) -> None:
-    """Lint the matrix and the pages made from it, and verify a random sample against real wheels.
+    """Lint the matrix and the pages made from it; judge history; verify a random sample against real wheels.
 
-    Offline, once the session's environment exists: `nox -R -s compat -- --sample 0`.
+    History is every commit and tag in the clones (those of `sweep`) that are given. Offline, once the session's
+    environment exists: `nox -R -s compat -- --sample 0`.
     """
     env = from_checkout(session)
     for schema in sorted((HERE / "compat" / "schemas").glob("*.json")):
@@ -218,6 +219,7 @@ def compat(session: nox.Session) -> None:
         named = [str(file) for file in sorted(HERE.glob(found)) if file.parent != schema.parent]
         session.run("check-jsonschema", "--schemafile", str(schema), *named)
     session.run("python", "-m", "unhang.compat.sweep.pages", "--check", env=env)
+    session.run("python", "-m", "unhang.compat.sweep.verdicts", env=env)
     session.run("python", "-m", "unhang.compat.sweep.lint", *session.posargs, env=env)
 
 

@@ -6,25 +6,22 @@ import re
 import subprocess
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from unhang.compat.sweep.clones import Reader, branch_ref
+from unhang.compat.sweep.clones import Clone, Reader
 from unhang.shapes import shape
-
-if TYPE_CHECKING:
-    from git import Repo
 
 _HUNK = re.compile(r"@@ -(\d+)(?:,(\d+))?")
 
 
-def hunks(repo: Repo, ref: str, path: str, function: str) -> str:
+def hunks(clone: Clone, ref: str, path: str, function: str) -> str:
     """Return the part of a pull request's diff of one file that changes one function.
 
-    Other hunks, such as sorted imports, are not the fix. Raises GitError if the clone has no such ref.
+    Other hunks, such as sorted imports, are not the fix.
     """
-    base = repo.git.merge_base(branch_ref(repo, "main"), ref)
-    diff = repo.git.diff(base, ref, "--", path, strip_newline_in_stdout=False)
-    before = Reader(repo).content(f"{base}:{path}")
+    git, head = clone.repo.git, clone.pulls[ref]
+    base = git.merge_base(clone.branch("main"), head)
+    diff = git.diff(base, head, "--", path, strip_newline_in_stdout=False)
+    before = Reader(clone.repo).content(f"{base}:{path}")
     (node,) = shape.find(shape.parse(before.data if before else b""), function)
     head, *parts = re.split(r"^(?=@@ )", diff, flags=re.MULTILINE)
     mine = []

@@ -18,11 +18,29 @@ from unhang.errors import UnhangError
 if TYPE_CHECKING:
     from git import Repo
 
+NEWEST = "to read what the clones have now, and review it: --newest"
 VARIABLES = {
     "megatron-core": "UNHANG_MEGATRON_CLONE",
     "verl": "UNHANG_VERL_CLONE",
     "ms-swift": "UNHANG_SWIFT_CLONE",
 }
+
+
+class Clone(NamedTuple):
+    """A clone of an upstream, and the commits that are read in it. Nothing newer is read."""
+
+    repo: Repo
+    refs: Mapping[str, str]
+    """The commit of each branch and tag, by ``refs/heads/...`` or ``refs/tags/...``."""
+    pulls: Mapping[str, str]
+    """The commit of each pull request as written, by ``refs/pull/...``."""
+
+    def branch(self, name: str) -> str:
+        """Return the commit of a branch. Raises UnhangError ``clone-failed`` if none is read."""
+        if (ref := f"refs/heads/{name}") not in self.refs:
+            where = self.repo.common_dir
+            raise UnhangError("clone-failed", f"{where}: the sweep reads no branch {name}", hint=NEWEST)
+        return self.refs[ref]
 
 
 class Seen(NamedTuple):
@@ -41,7 +59,7 @@ def open_clone(where: str, cache: Path, refs: Sequence[str] = ()) -> Repo:
     """Return the repository at a path; for a URL, an up-to-date bare clone of it in the cache folder.
 
     That clone has all branches and tags, and these refs. If the server can filter, its blobs are fetched when they are
-    needed. Raises UnhangError ``no-git``, or ``clone-failed`` if there is no repository or it lacks a ref.
+    needed. Raises UnhangError ``no-git``, or ``clone-failed`` if there is no repository.
     """
     try:
         import git
@@ -49,18 +67,51 @@ def open_clone(where: str, cache: Path, refs: Sequence[str] = ()) -> Repo:
         raise UnhangError(
             "no-git", f"reading history needs git and GitPython: {error}", hint="install git, and pip install gitpython"
         ) from error
-    hint = "name a clone with all branches and tags, or a URL that git can clone"
     try:
         if os.path.isdir(where):
-            repo = git.Repo(where)
-            hint = f"run this there: git fetch origin {' '.join(f'{ref}:{ref}' for ref in refs)}"
-        else:
-            repo = _own_clone(where, cache / "clones" / hashlib.sha256(where.encode()).hexdigest()[:16], refs)
-        for ref in refs:
-            repo.git.rev_parse("--verify", "--quiet", f"{ref}^{{commit}}")
+            return git.Repo(where)
+        return _own_clone(where, cache / "clones" / hashlib.sha256(where.encode()).hexdigest()[:16], refs)
     except (git.GitError, OSError) as error:
+        hint = "name a clone with all branches and tags, or a URL that git can clone"
         raise UnhangError("clone-failed", f"{where}: {error}", hint=hint) from error
-    return repo
+
+
+def newest(repo: Repo, entry: Mapping[str, Any], pulls: Sequence[str]) -> Clone:
+    """Return a clone in which an upstream's refs and these pull requests are read as they are now.
+
+    Raises UnhangError ``clone-failed`` if it lacks a pull request.
+    """
+    found = _commits(repo, pulls) if pulls else {}
+    if lost := [ref for ref in pulls if ref not in found]:
+        hint = f"run this there: git fetch origin {' '.join(f'{ref}:{ref}' for ref in lost)}"
+        raise UnhangError("clone-failed", f"{repo.common_dir} lacks {', '.join(lost)}", hint=hint)
+    return Clone(repo, _commits(repo, entry["refs"]), found)
+
+
+def at(repo: Repo, commits: Mapping[str, str]) -> Clone:
+    """Return a clone in which these commits, by ref, are read. Raises UnhangError ``clone-failed`` if it lacks one."""
+    if not commits:
+        raise UnhangError("clone-failed", f"{repo.common_dir}: no commits of it are on record", hint=NEWEST)
+    found = looked_up(repo, "%(objecttype)", commits.values())
+    if missing := [item for item, kind in zip(commits.items(), found) if kind != "commit"]:
+        ref, commit = missing[0]
+        lacks = f"lacks {len(missing)} of the {len(commits)} commits that the sweep reads: {commit} ({ref})"
+        fetch = f"git fetch origin {' '.join(sorted({commit for _, commit in missing})[:9])}"
+        raise UnhangError("clone-failed", f"{repo.common_dir} {lacks}", hint=f"run this there: {fetch}; {NEWEST}")
+    pulls = {ref: commit for ref, commit in commits.items() if ref.startswith("refs/pull/")}
+    return Clone(repo, {ref: commit for ref, commit in commits.items() if ref not in pulls}, pulls)
+
+
+def looked_up(repo: Repo, what: str, names: Iterable[str]) -> list[str]:
+    """Return for each object's name what ``git cat-file --batch-check`` has in this format; "... missing" if nothing.
+
+    The clone is asked, not its server.
+    """
+    with tempfile.TemporaryFile() as lines:
+        lines.write("".join(f"{name}\n" for name in names).encode())
+        lines.seek(0)
+        found: str = repo.git.cat_file(f"--batch-check={what}", istream=lines, env={"GIT_NO_LAZY_FETCH": "1"})
+    return found.splitlines()
 
 
 def _own_clone(url: str, folder: Path, refs: Sequence[str]) -> Repo:
@@ -109,15 +160,19 @@ class Reader:
             git.fetch("origin", *options, istream=names)
 
 
-def history(repo: Repo, entry: Mapping[str, Any], paths: Sequence[str]) -> tuple[list[Seen], int]:
-    """Return every content of these files on an upstream's refs, oldest first, and how many commits changed one.
+def introduced(clone: Clone, paths: Sequence[str]) -> list[tuple[tuple[str, str], str, str]]:
+    """Return commit (day, name), path and blob of every content of these files that a commit brought."""
+    options = ("--full-history", "--format=C %H %cs", "--raw", "--no-abbrev", "--no-renames", "-m")
+    return list(_introduced(clone.repo.git.log(*options, *clone.refs.values(), "--", *paths).splitlines()))
+
+
+def history(clone: Clone, entry: Mapping[str, Any], paths: Sequence[str]) -> tuple[list[Seen], int]:
+    """Return every content of these files in a clone, oldest first, and how many commits changed one.
 
     ``entry`` is the upstream's entry in upstreams.json.
     """
-    options = ("--full-history", "--format=C %H %cs", "--raw", "--no-abbrev", "--no-renames", "-m")
-    log = repo.git.log(*options, *_refs(repo, entry["refs"]), "--", *paths, entry["version-file"]).splitlines()
-    touched = list(_touched(log))
-    reader = Reader(repo)
+    touched = introduced(clone, [*paths, entry["version-file"]])
+    reader = Reader(clone.repo)
     reader.prefetch({blob for _, _, blob in touched})
     places: dict[tuple[str, str], set[tuple[str, str]]] = {}
     for commit, path, blob in touched:
@@ -134,51 +189,51 @@ def history(repo: Repo, entry: Mapping[str, Any], paths: Sequence[str]) -> tuple
     return seen, len(set().union(*places.values()))
 
 
-def trees(repo: Repo, entry: Mapping[str, Any], paths: Sequence[str], published: Iterable[str]) -> Iterator[Release]:
+def trees(clone: Clone, entry: Mapping[str, Any], paths: Sequence[str], published: Iterable[str]) -> Iterator[Release]:
     """Yield the tagged releases of Megatron-LM, from the floor on, that exist only as source trees.
 
     ``published`` are the versions that a wheel carries.
     """
-    reader, in_wheels = Reader(repo), {*map(Version, published)}
+    reader, in_wheels = Reader(clone.repo), {*map(Version, published)}
     prefix = f"refs/tags/{entry['tree-tags']}"
-    for ref in repo.git.for_each_ref("--format=%(refname)", f"{prefix}*").split():
+    for ref, commit in clone.refs.items():
+        if not ref.startswith(prefix):
+            continue
         try:
             version = Version(ref.removeprefix(prefix))
         except InvalidVersion:
             continue
         if version >= Version(entry["floor"]) and version not in in_wheels:
-            files = {path: reader.content(f"{ref}:{path}") for path in paths}
+            files = {path: reader.content(f"{commit}:{path}") for path in paths}
             yield Release("megatron-lm", str(version), False, files)
 
 
-def branch_ref(repo: Repo, branch: str) -> str:
-    """Return the ref of an upstream branch in this clone. Raises UnhangError ``clone-failed`` if there is none."""
-    names = _refs(repo, [f"refs/heads/{branch}"])
-    if not names:
-        raise UnhangError("clone-failed", f"{repo.common_dir} has no branch {branch}", hint="fetch it into that clone")
-    return names[0]
-
-
-def tips(repo: Repo, entry: Mapping[str, Any], paths: Sequence[str]) -> Iterator[tuple[str, Content]]:
+def tips(clone: Clone, entry: Mapping[str, Any], paths: Sequence[str]) -> Iterator[tuple[str, Content]]:
     """Yield the files, by path, at the tips of the development branches. Raises UnhangError ``clone-failed``."""
-    reader = Reader(repo)
+    reader = Reader(clone.repo)
     for branch in entry["tips"]:
         for path in paths:
-            found = reader.content(f"{branch_ref(repo, branch)}:{path}")
+            found = reader.content(f"{clone.branch(branch)}:{path}")
             if found is not None:
                 yield path, found
 
 
-def _refs(repo: Repo, globs: Sequence[str]) -> list[str]:
-    """Return the refs that match these globs; in a clone with a work tree, branches are remote-tracking ones."""
-    heads, remotes = "refs/heads/", "refs/remotes/origin/"
+def _commits(repo: Repo, globs: Sequence[str]) -> dict[str, str]:
+    """Return the commits of the refs that match these globs, by ref.
+
+    In a clone with a work tree, the branches are the remote-tracking ones.
+    """
+    heads, remotes = "refs/heads/", "refs/heads/"
     if not repo.bare and repo.remotes:
+        remotes = "refs/remotes/origin/"
         globs = [remotes + glob.removeprefix(heads) if glob.startswith(heads) else glob for glob in globs]
-    names: list[str] = repo.git.for_each_ref("--format=%(refname)", *globs).split()
-    return names
+    # of a tag that is an object of its own, the last is the commit
+    found = repo.git.for_each_ref("--format=%(refname) %(objectname) %(*objectname)", *globs)
+    rows = map(str.split, found.splitlines())
+    return {re.sub(f"^{remotes}", heads, ref): commits[-1] for ref, *commits in rows}
 
 
-def _touched(log: Iterable[str]) -> Iterator[tuple[tuple[str, str], str, str]]:
+def _introduced(log: Iterable[str]) -> Iterator[tuple[tuple[str, str], str, str]]:
     """Yield commit (day, name), path and blob for each line of a raw log that introduces a content."""
     commit = ("", "")
     for line in log:

@@ -5,21 +5,20 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from unhang.compat import index, upstreams
 from unhang.compat.index import Offer
-from unhang.compat.sweep import as_written, clones, fetch, pins, settle
+from unhang.compat.sweep import as_written, clones, fetch, frozen, pins, settle, sources
 from unhang.compat.sweep.cache import Cache
+from unhang.compat.sweep.clones import Clone
 from unhang.compat.sweep.collect import Collection
 from unhang.compat.sweep.learnt import Learnt
 from unhang.errors import UnhangError
 from unhang.shapes import catalog
 from unhang.shapes.catalog import Target
 from unhang.tell.progress import Step, silent
-
-if TYPE_CHECKING:
-    from git import Repo
 
 
 def targets() -> list[Target]:
@@ -58,50 +57,57 @@ def releases(
     return offered, opened
 
 
-def open_clones(where: Mapping[str, str], cache: Cache) -> dict[str, Repo]:
-    """Open the upstreams' clones, by name. Raises UnhangError ``no-git`` or ``clone-failed``."""
-    pulls = upstreams.load()["as-written"]
-    return {
-        name: clones.open_clone(place, cache.folder, [pull["ref"] for pull in pulls if pull["upstream"] == name])
-        for name, place in where.items()
-    }
+def open_clones(
+    where: Mapping[str, str], cache: Cache, compat: Path = sources.HERE, newest: bool = False
+) -> dict[str, Clone]:
+    """Open the upstreams' clones, by name: to read the commits that are frozen in ``compat``, or the newest ones.
+
+    Raises UnhangError ``no-git`` or ``clone-failed``.
+    """
+    lists, commits, opened = upstreams.load(), frozen.read(compat), {}
+    for name, place in where.items():
+        pulls = [pull["ref"] for pull in lists["as-written"] if pull["upstream"] == name]
+        repo = clones.open_clone(place, cache.folder, pulls)
+        entry = lists["upstreams"][name]
+        opened[name] = clones.newest(repo, entry, pulls) if newest else clones.at(repo, commits.get(name, {}))
+    return opened
 
 
-def history(collection: Collection, repos: Mapping[str, Repo], step: Step = silent) -> int:
+def history(collection: Collection, opened: Mapping[str, Clone], step: Step = silent) -> int:
     """Collect source trees, history and branch tips; return how many commits changed a target's file.
 
     Reports contents that do not parse on stderr: a branch may be broken for a day. Raises UnhangError ``clone-failed``.
     """
     commits = 0
-    for project, repo in repos.items():
+    for project, clone in opened.items():
         step(f"reading the history of {project}")
         entry = upstreams.load()["upstreams"][project]
         mine = wanted(item for item in collection.targets if item.upstream in upstreams.of_project(project))
         paths = [path for found in mine.values() for path in found]
         if "tree-tags" in entry:
             published = list(collection.releases.get("megatron-lm", ()))
-            for release in clones.trees(repo, entry, mine["megatron-lm"], published):
+            for release in clones.trees(clone, entry, mine["megatron-lm"], published):
                 collection.release(release)
-        seen, changed = clones.history(repo, entry, paths)
+        seen, changed = clones.history(clone, entry, paths)
         commits += changed
         for line in collection.history(seen):
             step("")
             print(f"left out: {line}", file=sys.stderr)
-        for path, found in clones.tips(repo, entry, paths):
+        for path, found in clones.tips(clone, entry, paths):
             collection.tip(path, found)
     return commits
 
 
-def pull_requests(collection: Collection, learnt: Learnt, repos: Mapping[str, Repo]) -> None:
+def pull_requests(collection: Collection, learnt: Learnt, opened: Mapping[str, Clone]) -> None:
     """Collect the shapes of upstream's pull requests as written. Raises UnhangError ``clone-failed``."""
     for pull in upstreams.load()["as-written"]:
-        if pull["upstream"] in repos:
+        if pull["upstream"] in opened:
             (target,) = (
                 item
                 for item in collection.targets
                 if (item.fix, item.file, item.function) == (pull["fix"], pull["file"], pull["function"])
             )
-            diff = as_written.hunks(repos[pull["upstream"]], pull["ref"], pull["file"], pull["function"])
+            diff = as_written.hunks(opened[pull["upstream"]], pull["ref"], pull["file"], pull["function"])
             settle.as_written(collection, learnt, target, diff, pull["note"])
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from unhang.compat import upstreams
 from unhang.compat.index import Offer
-from unhang.compat.sweep import clones, gather, matrix_files, outlines, pins, sources
+from unhang.compat.sweep import clones, frozen, gather, matrix_files, outlines, pins, sources
 from unhang.compat.sweep.cache import Cache, default_folder
 from unhang.compat.sweep.collect import Collection
 from unhang.compat.sweep.learnt import Learnt
@@ -58,14 +58,16 @@ def _run(options: argparse.Namespace, step: Step) -> int:
         wheels = options.wheels or os.environ.get("UNHANG_WHEELS")
         offered, opened = gather.releases(collection, pins.read(options.out), cache, wheels, step)
         times.append(time.monotonic())
-        repos = gather.open_clones(places, cache)
-        commits = gather.history(collection, repos, step)
+        opened_clones = gather.open_clones(places, cache, options.out, options.newest)
+        commits = gather.history(collection, opened_clones, step)
         step("deciding what each shape is")
         times.append(time.monotonic())
-        gather.pull_requests(collection, learnt, repos)
+        gather.pull_requests(collection, learnt, opened_clones)
         settled = settle(collection, learnt, sources.load("decisions"), sources.load("superseded"))
         settled.undecided.extend(collection.patched(settled.results))
         texts = _texts(collection, learnt, settled, offered)
+        if options.newest:
+            texts[frozen.NAME] = matrix_files.swept(frozen.moved(frozen.read(options.out), opened_clones))
     finally:
         learnt.save()
     if not options.forget:
@@ -142,6 +144,9 @@ def _parser() -> argparse.ArgumentParser:
         default=[],
         metavar="UPSTREAM=PATH_OR_URL",
         help=f"a clone of an upstream (default: {', '.join(clones.VARIABLES.values())})",
+    )
+    parser.add_argument(
+        "--newest", action="store_true", help="read what the clones have now, and freeze it in swept.json"
     )
     parser.add_argument("--wheels", metavar="DIR", help="a folder of downloaded wheels (default: UNHANG_WHEELS)")
     parser.add_argument("--cache", type=Path, metavar="DIR", help="the cache (default: ~/.cache/unhang/sweep)")

@@ -57,6 +57,15 @@ def wheels(offered: Iterable[Offer]) -> str:
     return '{\n "schema": 1,\n "wheels": {\n  ' + ",\n  ".join(blocks) + "\n }\n}\n"
 
 
+def swept(commits: Mapping[str, Mapping[str, str]]) -> str:
+    """Return the text of swept.json: the commits that the sweep reads, by upstream and ref."""
+    blocks = []
+    for name, refs in sorted(commits.items()):
+        rows = ",\n   ".join(f"{json.dumps(ref)}: {json.dumps(commit)}" for ref, commit in sorted(refs.items()))
+        blocks.append(f"{json.dumps(name)}: {{\n   {rows}\n  }}")
+    return '{\n "schema": 1,\n "swept": {\n  ' + ",\n  ".join(blocks) + "\n }\n}\n"
+
+
 def write(texts: Mapping[str, str]) -> None:
     """Write these files, by path: first all of them to temporary folders beside, then rename each into place."""
     with ExitStack() as stack:

@@ -36,3 +36,9 @@ def content(data: bytes) -> Content:
 def load(name: str) -> Any:
     """Return the rows of ``decisions.json`` or ``superseded.json``, given its name without the ending."""
     return json.loads((HERE / f"{name}.json").read_bytes())[name]
+
+
+def reasons(compat: Path) -> dict[tuple[str, str], str]:
+    """Return why a shape stays ``drifted``, by fix and shape: what a person wrote in ``decisions.json``."""
+    rows = json.loads((compat / "decisions.json").read_bytes())["drifted"]
+    return {(row["fix"], row["shape"]): row["why"] for row in rows}

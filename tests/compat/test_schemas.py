@@ -77,6 +77,16 @@ BROKEN: dict[str, tuple[str, Callable[[Any], object], str]] = {
     "missing key of a pin": ("wheels", lambda it: it["wheels"]["verl"][0].pop("sha256"), "'sha256' is a required"),
     "missing key of a pull request": ("upstreams", lambda it: it["as-written"][0].pop("ref"), "'ref' is a required"),
     "no reason": ("decisions", lambda it: it["decisions"][0].update(why="so"), "'so' is too short"),
+    "no reason for drift": (
+        "decisions",
+        lambda it: it["drifted"].append({"why": "so"}),
+        "'fix' is a required property",
+    ),
+    "short id of a commit": (
+        "swept",
+        lambda it: it["swept"]["verl"].update({"refs/heads/main": "1234567"}),
+        "'1234567' does not match",
+    ),
     "superseded from nowhere": ("superseded", lambda it: it["superseded"].append({}), "'pristine' is a required"),
     "worse": ("endstates", lambda it: it["endstates"][0].update(worse=1), "0 was expected"),
     "no generation": ("generation", lambda it: it.update(generation=0), "0 is less than the minimum"),

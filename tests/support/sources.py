@@ -14,8 +14,10 @@ from typing import Any, NamedTuple
 import pytest
 
 from support import wheels
+from support.checkout import COMPAT
 from unhang.compat import upstreams
 from unhang.compat.sweep import as_written as as_written_change
+from unhang.compat.sweep import clones, frozen
 from unhang.rewrite.one_file import Step, rewrite
 from unhang.shapes import catalog, shape
 from unhang.shapes.catalog import Shape, Target
@@ -251,7 +253,8 @@ def pull_request_diff(fix: str) -> str:
     item = pull_request(fix)
     git = pytest.importorskip("git", reason="gitpython is needed to read a pull request")
     with git.Repo(wheels.clone(item["upstream"])) as repo:
-        return as_written_change.hunks(repo, item["ref"], item["file"], item["function"])
+        clone = clones.at(repo, frozen.read(COMPAT)[item["upstream"]])
+        return as_written_change.hunks(clone, item["ref"], item["file"], item["function"])
 
 
 @cache

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -16,6 +16,9 @@ from unhang.shapes.catalog import Fix, Target
 
 PastTable = Mapping[tuple[str, str, str], Past]
 """What the receipt says of each rewritten function, by the file's real path, the fix and the function."""
+
+Look = Callable[[Installation, Target], Observation]
+"""Observes a target of an installation. Raises OSError if its file cannot be read."""
 
 
 class Finding(NamedTuple):
@@ -56,26 +59,37 @@ def judge(installations: Iterable[Installation], fixes: Iterable[Fix], past: Pas
 
 
 def _finding(installation: Installation, fix: Fix, target: Target, past: PastTable) -> Finding:
-    table = catalog.shape_table()
     try:
-        seen = observe(installation, target, table)
+        seen = _look(installation, target)
     except OSError as error:
         hint = "run unhang as a user who can read it"
         raise UnhangError("unreadable", str(error.strerror), path=error.filename, hint=hint) from error
     known = past.get((seen.real or os.path.realpath(seen.path), target.fix, target.function))
-    verdict = decide(target, installation, seen, table, catalog.releases_of(installation.upstream), known)
-    if seen.shape is None and seen.problem is None and verdict.verdict != NOT_AFFECTED:  # whatever the version says
-        verdict = _moved(installation, fix, target) or verdict
-    return Finding(installation, target, seen, verdict)
+    return Finding(installation, target, seen, verdict(installation, fix, target, known, seen, _look))
 
 
-def _moved(installation: Installation, fix: Fix, gone: Target) -> Verdict | None:
+def verdict(
+    installation: Installation, fix: Fix, target: Target, past: Past | None, seen: Observation, look: Look
+) -> Verdict:
+    """Return the verdict on one target of a fix, as it was ``seen``. ``look`` observes the fix's other targets."""
+    releases = catalog.releases_of(installation.upstream)
+    found = decide(target, installation, seen, catalog.shape_table(), releases, past)
+    if seen.shape is None and seen.problem is None and found.verdict != NOT_AFFECTED:  # whatever the version says
+        found = _moved(installation, fix, target, look) or found
+    return found
+
+
+def _look(installation: Installation, target: Target) -> Observation:
+    return observe(installation, target, catalog.shape_table())
+
+
+def _moved(installation: Installation, fix: Fix, gone: Target, look: Look) -> Verdict | None:
     """Return the verdict on a function that is not in this file, but in another target of the same fix."""
     for target in fix.targets:
         beside = installation._replace(
             upstream=target.upstream, package_dir=os.path.join(installation.root, *package_of(target))
         )
         with suppress(OSError):
-            if target.function == gone.function and observe(beside, target, catalog.shape_table()).shape is not None:
+            if target.function == gone.function and look(beside, target).shape is not None:
                 return Verdict(NOT_AFFECTED, detail=f"not in this file: it is in {target.file}, and judged there")
     return None

@@ -30,7 +30,9 @@ def test_the_hunks_of_one_function_are_taken_and_applied_whole_or_not_at_all(tmp
     git(origin, "checkout", "-q", "main")
     (origin / "m.py").write_text(BASE.replace("import b", "import c"))
     git(origin, "commit", "-qam", "later")
-    diff = as_written.hunks(clones.open_clone(str(origin), tmp_path), "refs/pull/7/head", "m.py", "f")
+    ref, entry = "refs/pull/7/head", {"refs": ["refs/heads/main"]}
+    clone = clones.newest(clones.open_clone(str(origin), tmp_path), entry, [ref])
+    diff = as_written.hunks(clone, ref, "m.py", "f")
     assert (diff.count("\n@@ "), "import" in diff) == (1, False)
     data = BASE.replace("import b", "import d").encode()
     assert as_written.applied(diff, data) == data.replace(b"return 1", b"return 2", 1)

@@ -25,18 +25,20 @@ def test_history_is_every_content_with_its_first_and_last_commit(kind: str, tmp_
         git(tmp_path, "clone", "-q", *(["--mirror"] if kind == "mirror" else []), str(origin), "copy")
         where = str(tmp_path / "copy")
     repo = clones.open_clone(where, tmp_path / "cache")
+    clone = clones.newest(repo, UPSTREAMS["verl"], ())
     assert repo.bare is (kind != "work")
+    assert clone.refs == {f"refs/heads/{name}": git(origin, "rev-parse", name) for name in ("main", "dev")}
     if kind == "url":
         missing = repo.git.rev_list("--objects", "--all", "--missing=print")
         assert "?" in missing, "no blob is in it before one is asked for"
-    seen, commits = clones.history(repo, UPSTREAMS["verl"], [ENGINE])
+    seen, commits = clones.history(clone, UPSTREAMS["verl"], [ENGINE])
     assert commits == 6
     texts = [UNCLEAR, CLEAN, BROKEN, CLEAN.replace("0", "2"), CLEAN.replace("0", "3")]
     assert [item.content.data.decode() for item in seen] == texts
     names = git(origin, "log", "--reverse", "--format=%h", "--abbrev=9", "main").split()
     assert seen[1][2:] == (f"2026-01-02 {names[1]}", f"2026-01-05 {names[4]}", True)
     assert [item.supported for item in seen] == [False, True, True, True, True]
-    assert [path for path, _ in clones.tips(repo, UPSTREAMS["verl"], [ENGINE, "no/such.py"])] == [ENGINE]
+    assert [path for path, _ in clones.tips(clone, UPSTREAMS["verl"], [ENGINE, "no/such.py"])] == [ENGINE]
 
 
 def test_blobs_are_fetched_in_one_go(tmp_path: Path) -> None:
@@ -56,9 +58,10 @@ def test_blobs_are_fetched_in_one_go(tmp_path: Path) -> None:
 def test_trees_are_the_tagged_releases_that_no_wheel_has(tmp_path: Path) -> None:
     origin = repository(tmp_path / "origin")
     for tag in ("core_v0.9.0", "core_v0.16.0", "core_v0.16.0rc1", "core_v0.17.0", "core_vnext", "v0.15.0"):
-        git(origin, "tag", tag)
-    repo = clones.open_clone(str(origin), tmp_path)
-    found = {item.version: item for item in clones.trees(repo, UPSTREAMS["megatron-core"], [ENGINE, BATCH], ["0.17.0"])}
+        git(origin, "tag", *(["-am", "a tag object"] if tag == "core_v0.16.0" else []), tag)
+    entry = {**UPSTREAMS["megatron-core"], "refs": ["refs/tags/*"]}
+    clone = clones.newest(clones.open_clone(str(origin), tmp_path), entry, ())
+    found = {item.version: item for item in clones.trees(clone, entry, [ENGINE, BATCH], ["0.17.0"])}
     assert sorted(found) == ["0.16.0", "0.16.0rc1"]
     release = found["0.16.0"]
     assert (release.upstream, release.files[BATCH]) == ("megatron-lm", None)
@@ -75,11 +78,28 @@ def test_what_is_no_clone_is_refused_by_name(where: str, tmp_path: Path) -> None
 
 def test_a_clone_that_lacks_a_pull_request_says_how_to_fetch_it(tmp_path: Path) -> None:
     origin = repository(tmp_path / "origin")
+    pulls = ["refs/pull/7/head"]
     with pytest.raises(UnhangError) as caught:
-        clones.open_clone(str(origin), tmp_path, ["refs/pull/7/head"])
+        clones.newest(clones.open_clone(str(origin), tmp_path, pulls), UPSTREAMS["verl"], pulls)
     assert caught.value.hint == "run this there: git fetch origin refs/pull/7/head:refs/pull/7/head"
     git(origin, "update-ref", "refs/pull/7/head", "dev")
-    clones.open_clone(str(origin), tmp_path, ["refs/pull/7/head"])
     clones.open_clone(f"file://{origin}", tmp_path)
-    repo = clones.open_clone(f"file://{origin}", tmp_path, ["refs/pull/7/head"])
-    assert repo.commit("refs/pull/7/head").message.strip() == "on dev", "a clone of ours is brought up to date"
+    for where in (str(origin), f"file://{origin}"):  # a clone of ours is brought up to date
+        clone = clones.newest(clones.open_clone(where, tmp_path, pulls), UPSTREAMS["verl"], pulls)
+        assert clone.pulls == {"refs/pull/7/head": git(origin, "rev-parse", "dev")}
+
+
+@pytest.mark.parametrize("where", ["{}", "file://{}"])
+def test_a_clone_that_lacks_a_frozen_commit_says_how_to_fetch_it(where: str, tmp_path: Path) -> None:
+    origin = repository(tmp_path / "origin")
+    main, gone = git(origin, "rev-parse", "main"), "1" * 40
+    repo = clones.open_clone(where.format(origin), tmp_path)
+    with pytest.raises(UnhangError) as caught:
+        clones.at(repo, {"refs/heads/main": main, "refs/tags/v1": gone})
+    assert f"lacks 1 of the 2 commits that the sweep reads: {gone} (refs/tags/v1)" in caught.value.message
+    assert caught.value.hint is not None
+    assert caught.value.hint.startswith(f"run this there: git fetch origin {gone}; ")
+    with pytest.raises(UnhangError, match="no commits of it are on record"):
+        clones.at(repo, {})
+    with pytest.raises(UnhangError, match="reads no branch dev"):
+        clones.at(repo, {"refs/heads/main": main}).branch("dev")

@@ -46,11 +46,11 @@ def test_a_pull_request_as_written_is_collected(tmp_path: Path, monkeypatch: pyt
     cache = Cache(tmp_path / "cache")
     learnt = Learnt(cache)
     collection = Collection(gather.targets(), learnt)
-    repos = gather.open_clones({"verl": str(origin)}, cache)
-    assert gather.history(collection, repos) == 6
+    opened = gather.open_clones({"verl": str(origin)}, cache, newest=True)
+    assert gather.history(collection, opened) == 6
     collected = []
     monkeypatch.setattr(settle, "as_written", lambda *arguments: collected.append(arguments[2:]))
-    gather.pull_requests(collection, learnt, repos)
+    gather.pull_requests(collection, learnt, opened)
     ((target, diff, note),) = collected
     assert (target, note) == (mtp, "as written")
     assert "+        return 7" in diff

@@ -9,7 +9,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from support.fake_clone import repository
+from support.fake_clone import git, repository
 from support.fake_index import AFFECTED, BATCH, CLEAN, ENGINE, PARALLEL, UNCLEAR, FakeIndex
 from unhang.compat.sweep import generate, matrix_files, sources
 from unhang.shapes import shape
@@ -150,7 +150,10 @@ def test_without_the_clones_nothing_is_written(fake: FakeIndex, tmp_path: Path, 
 def test_a_sweep_of_history_reports_what_it_left_out_and_forgets_nothing_by_accident(
     fake: FakeIndex, tmp_path: Path, capsys: Capture
 ) -> None:
-    assert run(tmp_path, f"--clone=verl={repository(tmp_path / 'verl')}") == 0
+    clone = f"--clone=verl={repository(tmp_path / 'verl')}"
+    assert run(tmp_path, clone) == 2
+    assert "no commits of it are on record" in capsys.readouterr().err
+    assert run(tmp_path, clone, "--newest") == 0
     out, err = capsys.readouterr()
     assert f"left out: {ENGINE} at 2026-01-03" in err
     assert "6 commits, 7 distinct files" in out
@@ -159,11 +162,19 @@ def test_a_sweep_of_history_reports_what_it_left_out_and_forgets_nothing_by_acci
     assert len(rows) == 3, "and what is older than the floor, and undecided, is not there"
     assert {row["first"][:10] for row in rows} == {"2026-01-02", "2026-01-04", "2026-01-06"}
     before = written(tmp_path / "out")
+    (tmp_path / "verl" / ENGINE).write_text(CLEAN.replace("0", "9"))
+    git(tmp_path / "verl", "commit", "-qam", "newer", day="2026-01-08")
+    assert run(tmp_path, clone) == 0
+    assert "6 commits, 7 distinct files" in capsys.readouterr().out
+    assert written(tmp_path / "out") == before, "a newer commit is not read"
     assert run(tmp_path) == 2
     assert "2 shapes on record were not seen" in capsys.readouterr().err
     assert written(tmp_path / "out") == before
     assert run(tmp_path, "--forget") == 0
     assert len(data(tmp_path, "shapes")) == 2
+    assert run(tmp_path, clone, "--newest") == 0
+    assert "7 commits, 8 distinct files" in capsys.readouterr().out
+    assert written(tmp_path / "out")["swept.json"] != before["swept.json"]
 
 
 def test_ctrl_c_writes_nothing(
