@@ -104,7 +104,7 @@ def _wrong(setting: Setting, run: Run) -> Iterator[str]:
             yield f"{name} on {sorted(parts)}"
     if run.output != (0, WIDTH):
         yield f"an output of {run.output}"
-    if not run.parts >= CHECKED or "ones" in run.parts and not setting.on_input:
+    if not run.parts >= CHECKED or ("ones" in run.parts and not setting.on_input):
         yield f"an output of {sorted(run.parts)}"
 
 
@@ -215,7 +215,10 @@ def _run(data: bytes, function: str, setting: Setting) -> Run:
         **dict.fromkeys(("fp8_unpadding", "quantization_unpadding"), unpad),
     }
     forward = walk.function(function)
-    given = [Tensor((setting.rows, WIDTH), "bfloat16", "hidden"), Tensor((EXPERTS,), "int64", setting.counts, device=CPU)]
+    given = [
+        Tensor((setting.rows, WIDTH), "bfloat16", "hidden"),
+        Tensor((EXPERTS,), "int64", setting.counts, device=CPU),
+    ]
     if "permuted_probs" in forward.parameters:
         given.append(Tensor((setting.rows,), "float32", "probs"))
     output, error = Tensor((-1,)), ""

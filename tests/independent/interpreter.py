@@ -130,7 +130,9 @@ class Class:
 class Instance(Names):
     """An object of a class of the file."""
 
-    def __init__(self, made_by: Class, attributes: Mapping[str, Any], truth: bool = False, closed: bool = False) -> None:
+    def __init__(
+        self, made_by: Class, attributes: Mapping[str, Any], truth: bool = False, closed: bool = False
+    ) -> None:
         super().__init__(attributes, truth, closed)
         self.made_by = made_by
 
@@ -500,7 +502,9 @@ class Walk:
         return self.value(node.value, scope)[self.value(node.slice, scope)]
 
     def _of_Slice(self, node: ast.Slice, scope: Scope) -> slice:
-        return slice(*(None if part is None else self.value(part, scope) for part in (node.lower, node.upper, node.step)))
+        return slice(
+            *(None if part is None else self.value(part, scope) for part in (node.lower, node.upper, node.step))
+        )
 
     def _of_Tuple(self, node: ast.Tuple, scope: Scope) -> tuple[Any, ...]:
         return tuple(self._elements(node.elts, scope))
@@ -588,7 +592,7 @@ class Walk:
         for item in node.keywords:
             found = self.value(item.value, scope)
             kwargs |= found if item.arg is None else {item.arg: found}
-        if isinstance(called, type) and called in _OF_VALUES or called in (len, repr, abs, min, max, sum, round):
+        if (isinstance(called, type) and called in _OF_VALUES) or called in (len, repr, abs, min, max, sum, round):
             unknown = [item for item in args if isinstance(item, Unknown)]
             if unknown:
                 return unknown[0]

@@ -68,7 +68,9 @@ def wrong(before: bytes, after: bytes, function: str) -> Iterator[str]:
 def _run(data: bytes, function: str, setting: Setting, stage: int, tensor: int, context: int) -> Rank:
     calls = []
     last = stage == 1
-    outputs: list[dict[str, Any]] = [{"metrics": {"loss": 1}} if setting.metrics else {} for _ in range(setting.micro_batches)]
+    outputs: list[dict[str, Any]] = [
+        {"metrics": {"loss": 1}} if setting.metrics else {} for _ in range(setting.micro_batches)
+    ]
     losses = outputs if last else []
 
     def mtp_loss(micro_batches: Any) -> dict[str, int]:

@@ -7,7 +7,7 @@ from itertools import product
 from typing import Any, NamedTuple
 
 from independent.interpreter import BeyondError, Function, Names, Walk
-from independent.tensors import GARBAGE, GPU, Tensor, torch
+from independent.tensors import Tensor, torch
 
 METADATA = ("cu_seqlens", "max_seqlen")
 STAGES = ("only", "first", "middle", "last")

@@ -17,7 +17,11 @@ class Tensor(Model):
     """A tensor. ``content`` is a label, or a number or list if the code may ask for it."""
 
     def __init__(
-        self, shape: Sequence[int], dtype: str = "float32", content: Any = "", parts: frozenset[str] = frozenset(),
+        self,
+        shape: Sequence[int],
+        dtype: str = "float32",
+        content: Any = "",
+        parts: frozenset[str] = frozenset(),
         device: object = GPU,
     ) -> None:
         self.shape, self.dtype, self.content = tuple(shape), dtype, content
