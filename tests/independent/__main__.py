@@ -1,4 +1,4 @@
-"""Hold the matrix, the end states and the judge against each other over history: `PYTHONPATH=tests python -m independent`.
+"""Hold matrix, end states and judge against each other over history: `PYTHONPATH=src:tests python -m independent`.
 
 Every distinct content that a target's file has in the clones is judged: the untouched function, and its rewrite.
 """

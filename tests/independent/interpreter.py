@@ -22,8 +22,6 @@ _OPERATORS: dict[type, Callable[..., Any]] = {
     ast.FloorDiv: operator.floordiv,
     ast.Mod: operator.mod,
     ast.Pow: operator.pow,
-    ast.BitAnd: operator.and_,
-    ast.BitOr: operator.or_,
     ast.Not: operator.not_,
     ast.USub: operator.neg,
     ast.Eq: operator.eq,
@@ -38,10 +36,10 @@ _OPERATORS: dict[type, Callable[..., Any]] = {
     ast.NotIn: lambda left, right: left not in right,
 }
 # Their answer about an unknown value is unknown; the others iterate over it.
-_OF_VALUES = {len, int, float, str, bool, repr, abs, min, max, sum, range, type, round}
-_OTHERS = {list, tuple, dict, set, any, all, sorted, zip, enumerate, reversed, map, next, iter, callable}
+_OF_VALUES: set[Any] = {len, int, float, str, bool, repr, abs, min, max, sum, range, type, round}
+_OTHERS: set[Any] = {list, tuple, dict, set, any, all, sorted, zip, enumerate, reversed, map, next, iter, callable}
 _NEVER = object()
-_BREAK, _CONTINUE = object(), object()
+_CONTINUE = object()
 
 
 class BeyondError(BaseException):
@@ -152,7 +150,7 @@ class Scope:
         self.walk, self.parent, self.local = walk, parent, local
         self.values: dict[str, Any] = {}
         self.elsewhere: dict[str, Scope] = {}
-        """The scopes of its global and nonlocal names."""
+        """The scopes of its global names."""
         self.yielded: list[Any] = []
 
     def get(self, name: str) -> Any:
@@ -172,9 +170,9 @@ class Scope:
 
 
 class Function:
-    """A function of the file, or a lambda."""
+    """A function of the file."""
 
-    def __init__(self, node: ast.FunctionDef | ast.Lambda, scope: Scope) -> None:
+    def __init__(self, node: ast.FunctionDef, scope: Scope) -> None:
         self.node, self.scope = node, scope
         given = node.args
         self.defaults = [scope.walk.value(item, scope) for item in given.defaults]
@@ -186,10 +184,6 @@ class Function:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         walk = self.scope.walk
-        if isinstance(self.node, ast.Lambda):
-            scope = Scope(walk, self.scope)
-            scope.values = self._bound(args, kwargs)
-            return walk.value(self.node.body, scope)
         local, generates = _locals(self.node)
         scope = Scope(walk, self.scope, local)
         scope.values = self._bound(args, kwargs)
@@ -232,7 +226,6 @@ class _Manager(Model):
 
 def _decorated(function: Function) -> Any:
     """Return the function, or a context manager made of it. What other decorators do is ignored."""
-    assert isinstance(function.node, ast.FunctionDef)
     if "contextmanager" in map(ast.unparse, function.node.decorator_list):
         return lambda *args, **kwargs: _Manager(function(*args, **kwargs))
     return function
@@ -293,18 +286,18 @@ class Walk:
         return self.names.get(bound, self.names.get(name, Unknown(bound, self.truth)))
 
     def block(self, body: Sequence[ast.stmt], scope: Scope) -> Any:
-        """Run statements; return [value] after ``return``, a mark after ``break`` or ``continue``, else None."""
+        """Run statements; return [value] after ``return``, a mark after ``continue``, else None."""
         for node in body:
             self.steps += 1
             if self.steps > STEPS:
                 raise BeyondError("it does not end")
-            done = _handler(type(node))(self, node, scope)
+            done = _handler(type(node).__name__)(self, node, scope)
             if done is not None:
                 return done
         return None
 
     def value(self, node: ast.expr, scope: Scope) -> Any:
-        return _handler(type(node))(self, node, scope)
+        return _handler(type(node).__name__)(self, node, scope)
 
     def attribute(self, value: Any, name: str) -> Any:
         if isinstance(value, Model):
@@ -349,9 +342,6 @@ class Walk:
 
     def _do_Return(self, node: ast.Return, scope: Scope) -> list[Any]:
         return [None if node.value is None else self.value(node.value, scope)]
-
-    def _do_Break(self, node: ast.Break, scope: Scope) -> object:
-        return _BREAK
 
     def _do_Continue(self, node: ast.Continue, scope: Scope) -> object:
         return _CONTINUE
@@ -399,17 +389,6 @@ class Walk:
         for item in self.value(node.iter, scope):
             self._assign(node.target, item, scope)
             done = self.block(node.body, scope)
-            if done is _BREAK:
-                return None
-            if isinstance(done, list):
-                return done
-        return self.block(node.orelse, scope)
-
-    def _do_While(self, node: ast.While, scope: Scope) -> Any:
-        while self.value(node.test, scope):
-            done = self.block(node.body, scope)
-            if done is _BREAK:
-                return None
             if isinstance(done, list):
                 return done
         return self.block(node.orelse, scope)
@@ -448,13 +427,6 @@ class Walk:
 
     def _do_Global(self, node: ast.Global, scope: Scope) -> None:
         scope.elsewhere |= dict.fromkeys(node.names, self.module)
-
-    def _do_Nonlocal(self, node: ast.Nonlocal, scope: Scope) -> None:
-        for name in node.names:
-            outer = scope.parent
-            while outer is not None and name not in outer.values:
-                outer = outer.parent
-            scope.elsewhere[name] = outer or self.module
 
     def _do_Import(self, node: ast.Import | ast.ImportFrom, scope: Scope) -> None:
         for item in node.names:
@@ -511,9 +483,6 @@ class Walk:
 
     def _of_List(self, node: ast.List, scope: Scope) -> list[Any]:
         return self._elements(node.elts, scope)
-
-    def _of_Set(self, node: ast.Set, scope: Scope) -> set[Any]:
-        return set(self._elements(node.elts, scope))
 
     def _elements(self, nodes: Sequence[ast.expr], scope: Scope) -> list[Any]:
         found: list[Any] = []
@@ -579,9 +548,6 @@ class Walk:
         self._assign(node.target, found, scope)
         return found
 
-    def _of_Lambda(self, node: ast.Lambda, scope: Scope) -> Function:
-        return Function(node, scope)
-
     def _of_Yield(self, node: ast.Yield, scope: Scope) -> None:
         scope.yielded.append(None if node.value is None else self.value(node.value, scope))
 
@@ -605,13 +571,6 @@ class Walk:
 
     def _of_ListComp(self, node: ast.ListComp, scope: Scope) -> list[Any]:
         return self._comprehended(node.elt, node.generators, scope)
-
-    def _of_SetComp(self, node: ast.SetComp, scope: Scope) -> set[Any]:
-        return set(self._comprehended(node.elt, node.generators, scope))
-
-    def _of_DictComp(self, node: ast.DictComp, scope: Scope) -> dict[Any, Any]:
-        pair = ast.Tuple([node.key, node.value], ast.Load())
-        return dict(self._comprehended(pair, node.generators, scope))
 
     def _comprehended(self, element: ast.expr, loops: Sequence[ast.comprehension], scope: Scope) -> list[Any]:
         if not loops:
@@ -646,12 +605,11 @@ class Globals(Model):
 
 
 @cache
-def _handler(kind: type) -> Callable[[Walk, Any, Scope], Any]:
+def _handler(kind: str) -> Callable[[Walk, Any, Scope], Any]:
     """Return what interprets this kind of node."""
-    name = f"_{'do' if issubclass(kind, ast.stmt) else 'of'}_{kind.__name__}"
-    found: Callable[[Walk, Any, Scope], Any] | None = getattr(Walk, name, None)
+    found: Callable[[Walk, Any, Scope], Any] | None = getattr(Walk, f"_of_{kind}", getattr(Walk, f"_do_{kind}", None))
     if found is None:
-        raise BeyondError(kind.__name__)
+        raise BeyondError(kind)
     return found
 
 
@@ -667,7 +625,7 @@ def _locals(node: ast.FunctionDef) -> tuple[frozenset[str], bool]:
     generates, open_nodes = False, list[ast.AST](node.body)
     while open_nodes:
         item = open_nodes.pop()
-        if isinstance(item, (ast.Global, ast.Nonlocal)):
+        if isinstance(item, ast.Global):
             elsewhere |= {*item.names}
         elif isinstance(item, ast.Name) and not isinstance(item.ctx, ast.Load):
             bound.add(item.id)
@@ -676,7 +634,7 @@ def _locals(node: ast.FunctionDef) -> tuple[frozenset[str], bool]:
         generates |= isinstance(item, (ast.Yield, ast.YieldFrom))
         if isinstance(item, (ast.FunctionDef, ast.ClassDef)):
             bound.add(item.name)
-        elif not isinstance(item, (ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)):
+        elif not isinstance(item, (ast.ListComp, ast.GeneratorExp)):
             open_nodes += ast.iter_child_nodes(item)
     return frozenset(bound - elsewhere), generates
 
@@ -699,8 +657,8 @@ def _top_level(data: bytes) -> tuple[Mapping[str, Any], Mapping[str, str]]:
             open_nodes = [*node.body, *(node.orelse if isinstance(node, ast.Try) else []), *open_nodes]
     imported = {}
     inner = {id(it) for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) for it in ast.walk(node)}
-    for node in ast.walk(tree):
-        if isinstance(node, (ast.Import, ast.ImportFrom)) and id(node) not in inner:
-            for item in node.names:
+    for found in ast.walk(tree):
+        if isinstance(found, (ast.Import, ast.ImportFrom)) and id(found) not in inner:
+            for item in found.names:
                 imported[(item.asname or item.name).split(".")[0]] = item.name
     return definitions, imported

@@ -39,16 +39,12 @@ def loops():
     for number in range(10):
         if number % 2:
             continue
-        if number > 6:
-            break
         found.append(number)
     else:
-        found.append("never")
-    while len(found) > 3:
-        found.pop()
-    else:
         found += ["done"]
-    return found, [(a, b) for a in (1, 2) for b in (3, 4) if a + b != 5], {x: y for x, y in zip("ab", (1, 2))}
+    for number in found:
+        if number == 4:
+            return found, [(a, b) for a in (1, 2) for b in (3, 4) if a + b != 5], dict(zip("ab", (1, 2)))
 
 def scopes():
     global count
@@ -57,9 +53,7 @@ def scopes():
     def outer(first, second=2, *rest, key, **others):
         total = first
         def inner():
-            nonlocal total
-            total -= second
-            return total
+            return total - second
         seen.append(inner())
         return (total, rest, key, others)
     return count, outer(1, 5, 6, key=7, more=8), seen, globals().get("count"), globals().get("nobody")
@@ -94,7 +88,7 @@ def expressions():
     text = "a-b"
     first, (second, third) = 1, [2, 3]
     chosen = text if first < second <= third and not None else None
-    return chosen, text.split("-")[::-1], [*table["a"], 9][-1], (lambda x, y=2: x ** y)(3), (found := 4) + found, 7 // 2
+    return chosen, text.split("-")[::-1], [*table["a"], 9][-1], (found := 4) + found, 7 // 2
 
 def unbound():
     int(1)
