@@ -1,4 +1,4 @@
-"""What the codemods share: anchors, edits and post-conditions, on plain ASTs.
+"""What the codemods share: anchors and edits, on plain ASTs.
 
 A codemod finds its anchors with ``ast`` alone, so that ``unhang check`` can name a missing one without importing
 LibCST. The rewrite itself is an :class:`Edit`: a span of whole statements, and a function that changes their LibCST
@@ -10,13 +10,15 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from unhang.codemods.edit import Edit
 from unhang.shapes.shape import Function, digest
 
 if TYPE_CHECKING:
     from unhang.codemods.edit import Statements
+
+_Statement = TypeVar("_Statement", bound=ast.stmt)
 
 
 class AnchorError(Exception):
@@ -27,55 +29,41 @@ class AnchorError(Exception):
 
 
 class Codemod:
-    """The rewrite of one target. The module of a fix maps qualified function names to these in ``CODEMODS``."""
+    """The rewrite of one function. The module of a fix maps qualified function names to these in ``CODEMODS``.
 
-    def edits(self, function: Function) -> list[Edit]:
-        """Return the edits that apply the fix, in line order; none if the fix is already in place.
+    A codemod says what changes, and no more: whether a shape has the defect, and whether its rewrite is right, is
+    found out by running both (``compat/endstates``). Its docstring shows that change on code that is made up, once
+    or more, in this form; a test runs it. In what comes after, a line with ``...`` stands for any lines::
 
-        Raises AnchorError if an anchor does not occur exactly once, or the code around it is unknown.
-        """
-        if self.holds(function):
-            return []
-        planned = self.plan(function)
-        self.check(function)
-        return planned
+        Before::
+
+            def run(job):
+                job.start()
+
+        After::
+
+            def run(job):
+                job.start()
+                job.wait()
+    """
 
     def plan(self, function: Function) -> list[Edit]:
-        """Return the edits that apply the fix.
+        """Return the edits that apply the fix, in line order.
 
-        Raises AnchorError if an anchor does not occur exactly once, or our rewrite is in the function already.
+        Raises AnchorError unless each anchor occurs once; it does so on a function that has our rewrite already.
         """
         raise NotImplementedError
-
-    def fixed_upstream(self, function: Function) -> bool:
-        """Return whether a short look at an unlisted shape finds upstream's own fix; False if upstream has none."""
-        return self.holds_upstream(function)
-
-    def check(self, function: Function) -> None:
-        """Raise AnchorError unless the code that the edits rely on, around the anchors, is the same as in a release.
-
-        The sweep runs this once for each shape that it lists; a rewrite runs it for every unknown shape.
-        """
-        raise NotImplementedError
-
-    def holds(self, function: Function) -> bool:
-        """Return whether the post-condition of our rewrite holds."""
-        raise NotImplementedError
-
-    def holds_upstream(self, function: Function) -> bool:
-        """Return whether the post-condition of upstream's own fix holds; False if upstream has no fix."""
-        return False
-
-    def lacks_feature(self, function: Function) -> bool:
-        """Return whether the function lacks the feature that has the defect, and so is not affected."""
-        return False
 
     def names(self, function: Function) -> frozenset[str]:
         """Return the global names that the rewrite of this function uses. Its file must bind all of them."""
         raise NotImplementedError
 
+    def fixed_upstream(self, function: Function) -> bool:
+        """Return whether a function of an unlisted shape has upstream's own fix. A short check: when in doubt, no."""
+        return False
 
-def once(found: Sequence[ast.stmt], anchor: str) -> ast.stmt:
+
+def once(found: Sequence[_Statement], anchor: str) -> _Statement:
     """Return the only statement in ``found``; raise AnchorError if there is none, or more than one."""
     if len(found) != 1:
         raise AnchorError(anchor, len(found))
@@ -83,25 +71,19 @@ def once(found: Sequence[ast.stmt], anchor: str) -> ast.stmt:
 
 
 @cache
-def wanted(template: str) -> list[str]:
-    """Return the digests of a template's statements."""
-    return digests(ast.parse(template).body)
+def _digests(template: str) -> list[str]:
+    return [digest(node) for node in ast.parse(template).body]
 
 
 def matches(nodes: Sequence[ast.AST], template: str) -> bool:
-    """Return whether these statements are those of the template, one for one."""
-    return len(nodes) == len(wanted(template)) and digests(nodes) == wanted(template)
+    """Return whether these statements are those of the template, one for one, whatever their layout."""
+    return [digest(node) for node in nodes] == _digests(template)
 
 
 def refuse_own(function: Function, names: Iterable[str]) -> None:
     """Raise AnchorError if the function has a name that only our rewrite adds."""
     for name in sorted(mentioned(function) & set(names)):
         raise AnchorError(f"{function.name} without {name}, which is ours")
-
-
-def digests(nodes: Sequence[ast.AST]) -> list[str]:
-    """Return the digest of each node. Codemods know upstream's longer statements by digest, not by copy."""
-    return [digest(node) for node in nodes]
 
 
 def mentioned(*nodes: ast.AST) -> set[str]:
@@ -136,31 +118,6 @@ def bound(*nodes: ast.AST) -> set[str]:
             elif isinstance(inner, (ast.MatchAs, ast.MatchStar)) and inner.name:
                 found.add(inner.name)
     return found
-
-
-def leaving(*nodes: ast.AST) -> list[ast.AST]:
-    """Return the nodes that may leave the function or make it a generator, except those in nested functions."""
-    found: list[ast.AST] = []
-    for node in nodes:
-        if isinstance(node, (ast.Return, ast.Yield, ast.YieldFrom, ast.Await)):
-            found.append(node)
-        elif not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)):
-            found += leaving(*ast.iter_child_nodes(node))
-    return found
-
-
-def check_plain(function: Function, names: Iterable[str]) -> None:
-    """Raise AnchorError unless this is a plain function that does not rebind these names, which a rewrite uses.
-
-    A decorator could change anything in the function, and a few built-ins could rebind any name in it.
-    """
-    if isinstance(function, ast.AsyncFunctionDef) or function.decorator_list:
-        raise AnchorError(f"{function.name} as a plain function without decorators")
-    anything = mentioned(function) & {"locals", "exec", "eval", "vars", "setattr", "delattr", "__dict__"}
-    for name in sorted(anything):
-        raise AnchorError(f"{function.name} without {name}")
-    for name in sorted(bound(*function.body) & set(names)):
-        raise AnchorError(f"{function.name} that does not rebind {name}")
 
 
 def expression(node: ast.AST) -> str:

@@ -29,6 +29,12 @@ COVERED_BY = {
     "src/unhang/records.py": "cli/test_requests.py",
     "src/unhang/store/steps.py": "store/test_recovery.py",
     "codemods/edit.py": "codemods/test_splice.py",
+    "codemods/expert_dp_warmup/backends.py": "fixes/test_expert_dp_warmup.py",
+    "codemods/expert_dp_warmup/megatron_core.py": "fixes/test_expert_dp_warmup.py",
+    "codemods/expert_dp_warmup/ms_swift.py": "fixes/test_expert_dp_warmup.py",
+    "codemods/sft_packed_seq_broadcast/arms.py": "fixes/test_sft_packed_seq_broadcast.py",
+    "codemods/sft_packed_seq_broadcast/halves.py": "fixes/test_sft_packed_seq_broadcast.py",
+    "codemods/sft_packed_seq_broadcast/trailing.py": "fixes/test_sft_packed_seq_broadcast.py",
     "compat/endstates/endstate.py": "compat/endstates/test_compare.py",
     "compat/sweep/sources.py": "compat/sweep/test_rules.py",
 }

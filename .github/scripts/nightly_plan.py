@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 REPOSITORY = Path(__file__).resolve().parents[2]
 EVERY = "all upstreams"
 PRE_RELEASE = "pre-release"
-CHECK, RADAR, TESTS, PROVE = "check", "radar", "upstream", "prove"
+CHECK, RADAR, TESTS, PROVE, SWEEP = "check", "radar", "upstream", "prove", "sweep"
 # Only checked: upstream last changed it in 2024, and the proofs do not know code that old.
 LEFT_BEHIND = {("ms-swift", "dev")}
 
@@ -32,7 +32,7 @@ class Job(NamedTuple):
 def jobs() -> list[Job]:
     """Return all jobs, for the upstreams and branches in compat/upstreams.json."""
     split = [job for name, about in upstreams().items() for job in _of_upstream(name, about)]
-    return [*split, Job("sweep", EVERY, "sweep"), Job("proofs", EVERY, "proofs")]
+    return [*split, Job(SWEEP, EVERY, SWEEP), Job("proofs", EVERY, "proofs")]
 
 
 def upstreams() -> dict[str, dict[str, Any]]:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import nightly_judge as judge
 import nightly_trees as trees
-from nightly_plan import CHECK, PRE_RELEASE, PROVE, RADAR, REPOSITORY, TESTS, Job, jobs, names_of, upstreams
+from nightly_plan import CHECK, PRE_RELEASE, PROVE, RADAR, REPOSITORY, SWEEP, TESTS, Job, jobs, names_of, upstreams
 
 _NOT_FOUND = "Sessions not found"  # nox's words
 _LIMIT_S = 100 * 60  # less than the workflow's limit, so that a job that runs too long is reported with its log
@@ -27,7 +27,8 @@ def run(job: Job, nox: Sequence[str], remote: str) -> judge.Result:
     if job.what != CHECK and (trouble := _trouble_with_session(job.what, nox)):
         return trouble
     if job.ref is None:
-        return judge.by_code(_session(nox, job.what))
+        newest = ["--newest"] if job.what == SWEEP else []  # not the frozen commits: what upstream has today
+        return judge.by_code(_session(nox, job.what, *newest))
     try:
         with tempfile.TemporaryDirectory() as folder:
             return _on_tree(job, nox, remote, Path(folder) / "tree")

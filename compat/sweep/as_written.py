@@ -18,8 +18,8 @@ def hunks(clone: Clone, ref: str, path: str, function: str) -> str:
 
     Other hunks, such as sorted imports, are not the fix.
     """
-    git, head = clone.repo.git, clone.pulls[ref]
-    base = git.merge_base(clone.branch("main"), head)
+    git, head = clone.repo.git, clone.commit(ref)
+    base = git.merge_base(clone.commit("refs/heads/main"), head)
     diff = git.diff(base, head, "--", path, strip_newline_in_stdout=False)
     before = Reader(clone.repo).content(f"{base}:{path}")
     (node,) = shape.find(shape.parse(before.data if before else b""), function)

@@ -35,12 +35,12 @@ class Clone(NamedTuple):
     pulls: Mapping[str, str]
     """The commit of each pull request as written, by ``refs/pull/...``."""
 
-    def branch(self, name: str) -> str:
-        """Return the commit of a branch. Raises UnhangError ``clone-failed`` if none is read."""
-        if (ref := f"refs/heads/{name}") not in self.refs:
-            where = self.repo.common_dir
-            raise UnhangError("clone-failed", f"{where}: the sweep reads no branch {name}", hint=NEWEST)
-        return self.refs[ref]
+    def commit(self, ref: str) -> str:
+        """Return the commit of a ref. Raises UnhangError ``clone-failed`` if it is not read."""
+        found = self.refs.get(ref) or self.pulls.get(ref)
+        if found is None:
+            raise UnhangError("clone-failed", f"{self.repo.common_dir}: the sweep reads no {ref}", hint=NEWEST)
+        return found
 
 
 class Seen(NamedTuple):
@@ -213,7 +213,7 @@ def tips(clone: Clone, entry: Mapping[str, Any], paths: Sequence[str]) -> Iterat
     reader = Reader(clone.repo)
     for branch in entry["tips"]:
         for path in paths:
-            found = reader.content(f"{clone.branch(branch)}:{path}")
+            found = reader.content(f"{clone.commit(f'refs/heads/{branch}')}:{path}")
             if found is not None:
                 yield path, found
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from support import cli, environments
+from support import cli, environments, suggestions
 
 VERL = ("verl", "0.7.1")
 ENGINE = "verl/workers/engine/megatron/transformer_impl.py"
@@ -61,6 +62,17 @@ def test_no_upstream_found(tmp_path: Path) -> None:
         if command != "revert":
             assert cli.unhang(command, "--target", tmp_path, "--allow-none").code == 0
     assert cli.tree(tmp_path) == before
+
+
+@pytest.mark.parametrize("option", ["--source", "--target"])
+def test_a_project_that_vendors_an_upstream_gets_the_command_for_it(option: str, site: Path, tmp_path: Path) -> None:
+    project = tmp_path / "my project"
+    shutil.copytree(site, project / "third_party/verl")
+    for command in ("check", "apply", "diff", "revert"):
+        ran = cli.unhang(command, option, "my project", "--upstream", "verl", cwd=tmp_path)
+        (suggested,) = suggestions.found(ran.err)
+        assert (ran.code, suggested.command.split()[:3]) == (2, ["unhang", "check", option])
+    assert suggestions.paste(suggested.command, cwd=tmp_path, env={}) == 1, "it is needed there"
 
 
 @pytest.mark.parametrize(

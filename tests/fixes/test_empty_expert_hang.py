@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import functools
 import itertools
 import logging
@@ -397,6 +396,8 @@ def test_a_backend_that_keeps_the_graph_is_right_either_way() -> None:
 
 _PROBS = "permuted_probs = torch.cat([permuted_probs, permuted_probs.new_zeros(num_rows)])"
 _ROWS = "torch.cat([permuted_local_hidden_states, zero_rows])"
+_TOLIST = "tokens_per_expert = tokens_per_expert.tolist()"
+_RETURN = "return (output, output_bias)"
 _ALIGNED = "skip_routed_expert_padding(self.config) and (self.config.fp8 or self.config.fp4)"
 MUTATIONS = [
     ("if has_no_tokens:\n        output = output[:0]", "pass", "the output has rows"),
@@ -437,18 +438,35 @@ def test_the_sum_of_the_tokens_is_the_wrong_question() -> None:
     assert run(function, Setting(spare=4)) != run(source.function, Setting(spare=4))
 
 
-def test_probabilities_that_are_padded_before_they_have_a_column_are_refused() -> None:
-    source = sources.wheel(FIX, "0.19.2")
-    function = sources.bare(source.function)
-    (column,) = (node for node in function.body if ast.unparse(node).startswith("permuted_probs = permuted_probs"))
-    function.body.remove(column)
-    (padding,) = (node for node in function.body if ".quantization_padding(" in ast.unparse(node))
-    function.body.insert(function.body.index(padding) + 1, column)
-    with pytest.raises(AnchorError, match=r"unsqueeze\(-1\) before the padding"):
-        codemod(source.target).edits(function)
+@pytest.mark.parametrize(
+    ("version", "old", "new", "anchor"),
+    [
+        ("0.15.3", "tokens_per_expert.tolist()", "[*tokens_per_expert]", "not found: tokens_per_expert = tokens"),
+        ("0.19.2", "list[int] = tokens_per_expert.tolist()", "tuple = tokens_per_expert.tolist()", "not found: tokens"),
+        ("0.15.3", _TOLIST, f"{_TOLIST}\n    {_TOLIST}", "found 2 times"),
+        ("0.15.3", _RETURN, "return (output, None)", "not found: return output, output_bias, as the last statement"),
+        ("0.15.3", _TOLIST, f"{_TOLIST}\n    has_no_tokens = False", "not found: .* followed by"),
+    ],
+)
+def test_an_anchor_must_occur_once(version: str, old: str, new: str, anchor: str) -> None:
+    source = sources.wheel(FIX, version)
+    with pytest.raises(AnchorError, match=anchor):
+        codemod(source.target).plan(sources.mutated(source.function, old, new))
 
 
 # -- the pull request -------------------------------------------------------------------------------------------------
+
+
+def test_rows_and_slice_of_the_pull_request_are_replaced() -> None:
+    source = sources.wheel(FIX, "0.19.2")
+    text, end = source.data.decode(), "        return output, output_bias\n"
+    rows = "        is_dummy_forward = made_up()\n        if is_dummy_forward:\n            made_up()\n"
+    (tolist,) = (line for line in text.splitlines(keepends=True) if "list[int] = tokens_per_expert.tolist()" in line)
+    before, after = text.split(tolist)
+    after = after.replace(end, f"        # a comment\n        if is_dummy_forward:\n            made_up()\n{end}", 1)
+    changed = f"{before}{tolist}        # a comment\n{rows}{after}".encode()
+    done = sources.rewritten(source.target, changed, source.known.result)  # it checks that this is the result
+    assert b"# a comment" not in done
 
 
 @pytest.mark.parametrize("pull", sources.as_written(FIX))

@@ -7,6 +7,7 @@ import functools
 import logging
 import math
 import os
+import re
 import sys
 import warnings
 from collections.abc import Mapping
@@ -23,6 +24,7 @@ import pytest
 from support import sources, wheels
 from support.rewrites import EveryRewrite, is_no_rewrite
 from support.sources import Source
+from unhang.codemods import expert_dp_warmup
 from unhang.codemods.base import AnchorError
 from unhang.judge.decide import codemod
 from unhang.shapes import catalog
@@ -465,18 +467,84 @@ def test_half_of_the_rewrite_is_not_enough(name: str) -> None:
 def test_without_the_gate_a_dense_model_makes_communicators() -> None:
     source = mutated(sources.first(NEWEST).rewritten, _GATE, _GATE.replace("expert_model_parallel_size > 1", "True"))
     assert initialised(source, Job(ep=1), 0)[0].done != []
-    assert not codemod(source.target).holds(source.function)
 
 
-@pytest.mark.parametrize("how", ["through a name", "directly"])
-def test_a_group_that_no_call_makes_is_refused(how: str) -> None:
-    untouched = sources.first(CORE_WHEELS)
-    old = "_EXPERT_DATA_PARALLEL_GROUP = group\n"
-    pair = "(group, group)"
-    two = {"through a name": f"group = {pair}\n            {old}", "directly": old.replace("group", pair)}
-    function = sources.mutated(untouched.function, old, two[how])
-    with pytest.raises(AnchorError, match="_EXPERT_DATA_PARALLEL_GROUP from a call, in place of line"):
-        codemod(untouched.target).edits(function)
+@pytest.mark.parametrize(
+    ("cases", "old", "new", "anchor"),
+    [
+        (CORE_WHEELS, r"_set_global_memory_buffer\(\)", "pass", "not found: _set_global_memory_buffer"),
+        (CORE_WHEELS, r"_set_global_memory_buffer\(\)", r"\g<0>; \g<0>", "found 2 times"),
+        (CORE_WHEELS, "expert_model_parallel_size", "size", "not found: the argument expert_model_parallel_size"),
+        (SWIFT, "initialize_model_parallel", "start", "not found: else: with"),
+        (SWIFT, r"else:\n", r"\g<0>        with x: mpu.initialize_model_parallel()\n", "found 2 times"),
+    ],
+)
+def test_an_anchor_must_occur_once(cases: list[Any], old: str, new: str, anchor: str) -> None:
+    source = sources.first(cases)
+    text, count = re.subn(old, new, sources.unparsed(source.function))
+    (function,) = ast.parse(text).body
+    assert count
+    assert isinstance(function, ast.FunctionDef)
+    with pytest.raises(AnchorError, match=anchor):
+        codemod(source.target).plan(function)
+
+
+# -- backends that it does not recognise ------------------------------------------------------------------------------
+
+LOOKS = catalog.fix(FIX).manifest["looks-at"]
+STARTS = "import torch\nimport torch.distributed as dist\nfrom torch.distributed import init_process_group as start\n"
+
+
+def notes(code: str) -> list[tuple[int, str]]:
+    return list(expert_dp_warmup.notes(ast.parse(STARTS + code)))
+
+
+@pytest.mark.parametrize("start", ["torch.distributed.init_process_group", "dist.init_process_group", "start"])
+def test_a_start_with_a_backend_that_is_not_recognised_is_told(start: str) -> None:
+    for arguments in ("", "None", "timeout=x", "rank=0, backend=None"):
+        assert notes(f"{start}({arguments})\n") == [
+            (4, "starts torch.distributed without a backend, and then this fix does nothing")
+        ]
+    for backend in ("flagcx", "xccl", "cpu:gloo,cuda:flagcx"):
+        why = f"starts torch.distributed with backend {backend!r}, with which this fix does nothing"
+        for argument in (f"'{backend}', x", f"backend='{backend}'"):
+            assert notes(f"if x:\n    {start}({argument})\n") == [(5, why)]
+    for argument in (*map(repr, SERVED), *map(repr, NOT_SERVED), "'NCCL'", "x", "device_id=x", "*x", "**x", "f'{x}'"):
+        assert notes(f"{start}({argument})\n") == []
+    assert notes(f"{start}\ndef init_process_group(x=None): pass\ninit_process_group()\nengine.{start}()\n") == []
+
+
+@pytest.mark.parametrize(
+    ("code", "matches"),
+    [
+        (f"init_process_group({arguments})", arguments != "x, backend='nccl'")
+        for arguments in (
+            *("", "\n", "None", "'flagcx'", "\n    timeout=x", "backend='flagcx'", "backend = None"),
+            "x, backend='nccl'",
+        )
+    ],
+)
+def test_the_search_finds_what_is_told(code: str, matches: bool) -> None:
+    assert (re.search(LOOKS["pattern"], code) is not None) is matches
+
+
+@pytest.mark.parametrize(
+    ("project", "version"),
+    [
+        (project, version)
+        for project, versions in (
+            ("megatron-core", "0.17.1 0.19.2"),
+            ("ms-swift", "3.12.6 4.0.0 4.6.0"),
+            ("verl", "0.6.0 0.7.1 0.8.0 0.9.1"),
+        )
+        for version in versions.split()
+    ],
+)
+def test_no_release_is_even_parsed_for_it(project: str, version: str) -> None:
+    contents = {item["file"]: wheels.read(project, version, item["file"]) for item in LOOKS["files"]}
+    found = [file for file, data in contents.items() if data is not None]
+    assert found
+    assert [file for file in found if re.search(LOOKS["pattern"].encode(), contents[file] or b"")] == []
 
 
 # -- the pull request -------------------------------------------------------------------------------------------------

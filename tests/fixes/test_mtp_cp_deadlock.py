@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import functools
 import itertools
 from types import SimpleNamespace
@@ -17,6 +18,8 @@ from unhang.shapes import catalog
 
 FIX = "mtp-cp-deadlock"
 CASES = sources.cases(FIX, {"verl": ["0.7.1"]})
+FIXED = sources.cases(FIX, {"verl": ["0.8.0", "0.9.1"]}, state="fixed")
+NOT_AFFECTED = sources.cases(FIX, {"verl": ["0.7.0"]}, state="not-affected")
 
 
 class Rank(NamedTuple):
@@ -159,12 +162,36 @@ def calls_at_all(function: Any, grid: Grid) -> bool:
 # -- no-op cases ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("version", "state"), [("0.7.0", "not-affected"), ("0.8.0", "fixed"), ("0.9.1", "fixed")])
-def test_a_release_without_the_defect_is_known_as_such(version: str, state: str) -> None:
-    source = sources.wheel(FIX, version)
-    assert (source.known.state, source.known.result) == (state, None)
-    assert codemod(source.target).holds_upstream(source.function) is (state == "fixed")
-    assert codemod(source.target).lacks_feature(source.function) is (state == "not-affected")
+@pytest.mark.parametrize("case", FIXED + NOT_AFFECTED + CASES)
+def test_upstreams_own_fix_is_found_in_every_shape_that_has_it(case: sources.Case) -> None:
+    source = case.load()
+    change, state = codemod(source.target), source.known.state
+    assert change.fixed_upstream(source.function) is (state == "fixed")
+    if state == "affected":
+        assert not change.fixed_upstream(source.rewritten.function), "it also asks whether there is a micro-batch"
+    else:
+        with pytest.raises(AnchorError, match=r"^not found: if self.model_config.mtp.enable and "):
+            change.plan(source.function)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (
+            "mtp.enable and mpu.is_pipeline_last_stage(ignore_virtual=True)",
+            "mtp.enable and mpu.is_pipeline_last_stage()",
+        ),
+        (
+            "metrics = get_megatron_mtp_loss(n_micro_batch)",
+            "metrics = get_megatron_mtp_loss(n_micro_batch) + get_megatron_mtp_loss(1)",
+        ),
+        ("if self.is_mp_src_rank_with_outputs():", "if True:"),
+    ],
+)
+def test_another_gate_is_not_taken_for_upstreams_own_fix(old: str, new: str) -> None:
+    source = sources.wheel(FIX, "0.8.0")
+    function = sources.mutated(source.function, old, new)
+    assert not codemod(source.target).fixed_upstream(function)
 
 
 def test_nothing_calls_without_the_feature_or_without_a_micro_batch() -> None:
@@ -233,8 +260,27 @@ def test_half_of_the_rewrite_is_not_enough(old: str, new: str, fault: str) -> No
     assert is_no_rewrite(source, function)
 
 
-def test_a_gate_on_another_count_than_that_of_micro_batches_is_refused() -> None:
+_GATE = "if self.model_config.mtp.enable and self.is_mp_src_rank_with_outputs():"
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (_GATE, "if self.model_config.mtp.enable and self.is_source():"),
+        (_GATE, f"if self.asked:\n        pass\n    el{_GATE}"),
+        ("get_megatron_mtp_loss(n_micro_batch)", "get_megatron_mtp_loss(2)"),
+    ],
+)
+def test_a_gate_that_differs_is_no_anchor(old: str, new: str) -> None:
     source = sources.first(CASES)
-    function = sources.mutated(source.function, "prepare_micro_batches(", "0 or prepare_micro_batches(")
-    with pytest.raises(AnchorError, match="micro_batches from a call"):
-        codemod(source.target).edits(function)
+    with pytest.raises(AnchorError, match="not found"):
+        codemod(source.target).plan(sources.mutated(source.function, old, new))
+
+
+def test_a_gate_that_stands_twice_is_no_anchor() -> None:
+    source = sources.first(CASES)
+    function = sources.bare(source.function)
+    (gate,) = (node for node in function.body if ast.unparse(node).startswith(_GATE))
+    function.body.insert(function.body.index(gate), gate)
+    with pytest.raises(AnchorError, match="found 2 times"):
+        codemod(source.target).plan(function)

@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import copy
 import functools
 import itertools
 import math
+import re
+import subprocess
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
 
-from support import sources
+from support import examples, sources, wheels
 from support.rewrites import EveryRewrite, is_no_rewrite
 from unhang.codemods.base import AnchorError
+from unhang.compat.endstates.compare import compare
+from unhang.compat.endstates.endstate import Source as Endstate
+from unhang.compat.endstates.sft_packed_seq_broadcast import END_STATES
 from unhang.judge.decide import codemod
-from unhang.shapes import catalog
+from unhang.shapes import catalog, shape
 
-FIX = "sft-packed-seq-broadcast"
+FIX, FUNCTION = "sft-packed-seq-broadcast", "get_batch_on_this_tp_rank"
+# The head of a pull request, 2026-06-29: upstream's fix, and with it a padding mask, which the stand-ins do not have.
+NOT_RUN = {"1a5108c6c76f75b8"}
 CASES = sources.cases(FIX, {"megatron-lm": ["0.17.0", "0.17.1"]}, {"megatron-lm": ["0.16.0", "0.16.1"]})
 # A pull request as written has the same result as the untouched shape, which a separate test checks.
 UNTOUCHED = [case for case in CASES if case.values[0].kind != "pull"]
@@ -285,7 +293,23 @@ def test_a_release_without_the_defect_is_known_as_such(kind: str, version: str, 
     (target,) = (item for item in catalog.fix(FIX).targets if item.file == f"megatron/{folder}/utils.py")
     source = sources.Case(kind, target, version).load()
     assert (source.known.state, source.known.result) == (state, None)
-    assert codemod(target).holds_upstream(source.function) or state != "fixed"
+    assert codemod(target).fixed_upstream(source.function) is (state == "fixed")
+
+
+def test_the_short_check_is_right_on_all_of_history() -> None:
+    """It knows each shape on record; another shape that it calls fixed passes in every configuration."""
+    change, seen = codemod(catalog.fix(FIX).targets[0]), set()
+    for code, function in history():
+        digest = shape.digest(function)
+        known = catalog.shape_table().shapes.get((FIX, FUNCTION, digest))
+        is_fixed = change.fixed_upstream(function)
+        if known is not None:
+            assert is_fixed is (known.state == "fixed"), digest
+            seen.add(digest)
+        elif is_fixed and digest not in NOT_RUN:
+            row = compare(END_STATES[FUNCTION], Endstate(code, FUNCTION), None)
+            assert (row.failed, row.problems) == (0, []), digest
+    assert seen >= {row["shape"] for row in sources._ROWS if row["fix"] == FIX and "first" in row}
 
 
 @pytest.mark.parametrize("case", UNTOUCHED)
@@ -409,7 +433,7 @@ def test_part_of_the_rewrite_is_not_enough(name: str) -> None:
     source = sources.first(WHEELS)
     function = sources.mutated(source.rewritten.function, old, new)
     assert fault in faults(function)
-    assert not codemod(source.target).holds(function)
+    assert is_no_rewrite(source, function)
 
 
 # -- the pull request -------------------------------------------------------------------------------------------------
@@ -425,11 +449,74 @@ def test_the_pull_request_as_written_is_known_and_gives_the_result_of_the_untouc
     assert [(item.state, item.note) for item in sources.same_result(source)] == [("affected", "")]
 
 
-@pytest.mark.parametrize("edit", ["del int", "if False:\n    import types as isinstance"])
-def test_an_edit_that_makes_a_builtin_of_the_helpers_local_is_refused(edit: str) -> None:
-    """Audit, A3: `del int` at the end makes `int` local; the last stage calls the helper only when rewritten."""
-    source = sources.wheel(FIX, "0.17.1")
-    function = copy.deepcopy(source.function)
-    function.body[-1:-1] = ast.parse(edit).body
-    with pytest.raises(AnchorError, match="that does not rebind i"):
-        codemod(source.target).edits(function)
+# -- anchors ----------------------------------------------------------------------------------------------------------
+
+
+_NULLED = "            max_seqlen = None\n            _broadcast(labels)\n"
+_PAIR = "            _broadcast_cu_seqlens(batch['cu_seqlens'])\n            _broadcast(batch['max_seqlen'])\n"
+_BUFFER = "        if args.sft:\n            max_seqlen"
+_HELPER = "        def _broadcast_cu_seqlens(cu_seqlens): ...\n"
+_ARM = "        elif mpu.is_pipeline_last_stage():\n            _broadcast(batch['labels'])\n"
+_ADDED = "        {}:\n            _broadcast(batch['padding_mask'])\n"
+
+
+@pytest.mark.parametrize(
+    ("example", "old", "new", "refused"),
+    [
+        (0, "_rank() == 0", "_rank() == 1", "not found: if mpu"),
+        (
+            0,
+            "        if args.pipe",
+            "        if args.pipeline_model_parallel_size == 1 or mtp_on_this_rank: ...\n        if args.pipe",
+            "found 2 times, expected once: if args.pipe",
+        ),
+        (0, "elif mpu.is_pipeline_last_stage()", "elif stage == 3", "not found: .*last_stage"),
+        (0, _BUFFER, _BUFFER.replace("sft", "packed"), "not found: if args.sft"),
+        (0, _NULLED, _NULLED.partition("\n")[2], "not found: max_seqlen = None"),
+        (0, _NULLED, "            max_seqlen = None\n" + _NULLED, "found 2 times, expected once: max_seqlen = None"),
+        (0, _ARM, _ARM + _PAIR, "not found: an arm of the last stage without"),
+        (0, "        batch = {", "        other = {", "not found: batch = "),
+        (0, _ARM, _ARM + _ADDED.format("elif args.padded"), "no other arm but else"),
+        (0, _ARM, _ARM + _ADDED.format("else"), r"not found: batch\['cu_seqlens'\] = None"),
+        (0, _ARM, _ARM + _ADDED.format("else") + _PAIR, r"not found: batch\['cu_seqlens'\] = None"),
+        # `del int` makes `int` local to the function, and the last stage calls the helper only when rewritten
+        (0, "    return batch", "    del int\n    return batch", "that does not rebind int"),
+        (0, "    return batch", "    import types as isinstance\n    return batch", "that does not rebind isinstance"),
+        (1, _HELPER, "", "not found: def _broadcast_cu_seqlens"),
+        (1, _PAIR, "", "not found: _broadcast_cu_seqlens"),
+        (1, _PAIR, _PAIR * 2, "found 2 times, expected once: _broadcast_cu_seqlens"),
+        (
+            1,
+            " if args.hybrid_context_parallel else None",
+            "",
+            "not found: max_seqlen made for args.sft, and then again",
+        ),
+        (1, "            tokens = None\n", "", "not found: a statement before"),
+    ],
+)
+def test_a_missing_anchor_or_one_too_many_is_refused(example: int, old: str, new: str, refused: str) -> None:
+    change = codemod(catalog.fix(FIX).targets[0])
+    code = examples.examples(type(change))[example].before
+    assert change.plan(examples.function_of(code))
+    assert old in code
+    with pytest.raises(AnchorError, match=refused):
+        change.plan(examples.function_of(code.replace(old, new)))
+
+
+# -- history ----------------------------------------------------------------------------------------------------------
+
+
+def history() -> Iterator[tuple[str, shape.Function]]:
+    """Yield the function as it ever was, and its code; skips the test without a clone."""
+    git = ["git", "-C", str(wheels.clone("megatron-core"))]
+    files = {target.file for target in catalog.fix(FIX).targets}
+    log = [*git, "log", "--all", "-m", "--raw", "--no-abbrev", "--no-renames", "--format=", "--", *files]
+    rows = subprocess.run(log, capture_output=True, text=True, check=True).stdout.splitlines()
+    code = re.compile(rf"^def {FUNCTION}\(.*?(?=^[\w@#]|\Z)", re.MULTILINE | re.DOTALL)
+    seen: set[str] = set()
+    for blob in {row.split()[3] for row in rows} - {"0" * 40}:
+        data = subprocess.run([*git, "cat-file", "blob", blob], capture_output=True, text=True, check=True).stdout
+        seen.update(code.findall(data))
+    for text in seen:
+        with contextlib.suppress(SyntaxError):  # heads of pull requests may have conflict markers
+            yield text, examples.function_of(text)

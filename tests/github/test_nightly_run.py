@@ -52,6 +52,8 @@ def test_a_session_gets_its_arguments_and_is_judged_by_its_code(tmp_path: Path) 
     assert (code, result["outcome"], result["detail"]) == (1, "trouble", "exit code 1")
     assert "['-s', 'upstream', '--', 'verl', 'main']" in result["log"]
     assert run(tmp_path, "verl-tests-main", "--nox", nox(tmp_path, "upstream"))[0] == 0
+    _, result = run(tmp_path, "sweep", "--nox", nox(tmp_path, "sweep", code=1))
+    assert "['-s', 'sweep', '--', '--newest']" in result["log"], "not the frozen history"
 
 
 def test_the_radar_judges_what_the_index_has_and_the_matrix_has_not(

@@ -9,7 +9,7 @@ import pytest
 from support import gates
 from support.gates import GATE, ONE, OTHER_RUN, PAUSE, RUN, STOP, TWO
 from unhang.errors import UnhangError
-from unhang.judge.decide import Past
+from unhang.judge.decide import Past, Verdict
 from unhang.judge.findings import judge
 
 
@@ -54,6 +54,17 @@ def test_a_function_that_moved_to_another_target_is_judged_there(tmp_path: Path)
     (tmp_path / "verl/two.py").unlink()
     for version, verdict in (("9.0", "unlisted"), (where.version, "drifted")):
         assert [item.verdict.verdict for item in judge([where._replace(version=version)], [GATE], {})] == [verdict] * 2
+
+
+def test_a_name_that_is_assigned_again_is_a_note_and_the_verdict_stays(tmp_path: Path) -> None:
+    wrapped = "\n\nrun = wait(run)\nLoop.stop = wait(Loop.stop)\n"
+    where = gates.lay_out(tmp_path, {"verl/one.py": gates.gated(ONE) + wrapped, "verl/two.py": TWO})
+    run, other, stop = judge([where], [GATE, PAUSE], {})
+    assert [one.verdict.verdict for one in (run, other, stop)] == ["applied", "needed", "needed"]
+    why = "this function may run only if the new one calls it"
+    assert run.notes == (f"run is assigned again on line 17: {why}",)
+    assert (other.notes, stop.notes) == ((), (f"Loop.stop is assigned again on line 18: {why}",))
+    assert stop._replace(verdict=Verdict("not-affected")).notes == ()
 
 
 def test_a_file_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:

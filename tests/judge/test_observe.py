@@ -91,6 +91,13 @@ def test_a_file_without_the_function_is_parsed_only_if_it_may_define_it(data: by
     assert (seen.shape, seen.problem, seen.names) == (None, None, names)
 
 
+def test_a_name_that_is_bound_again_names_its_lines() -> None:
+    data = b"def run(): pass\nrun = wrap(run)\n"
+    assert observe_bytes("x.py", data, "run", {}).rebound == (2,)
+    on_record = {hashlib.sha256(data).hexdigest(): {"run": "0123"}}
+    assert observe_bytes("x.py", data, "run", on_record).rebound == (), "then it is known, and not parsed"
+
+
 def test_a_file_on_record_is_not_parsed() -> None:
     data = b"this does not parse: def run("
     files = {hashlib.sha256(data).hexdigest(): {"run": "0123", "gone": None}}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from support import cli, environments, gates
+from unhang.cli.requests import selection
 from unhang.errors import UnhangError
 from unhang.records import Request
 from unhang.shapes import catalog
@@ -53,6 +55,28 @@ def test_if_none_of_the_named_upstreams_is_there_that_is_an_error_unless_it_is_a
     assert caught.value.code == "no-upstream"
     assert f"none of ms-swift, megatron-core is installed in {site} (found by --target)" in caught.value.message
     assert survey.survey(request._replace(allow_none=True)).findings == ()
+
+
+def test_a_copy_that_a_project_vendors_is_named(site: Path, tmp_path: Path) -> None:
+    """With the command for it, which repeats what was asked for."""
+    project, deep = tmp_path / "my project", "third_party/it"
+    shutil.copytree(site, project / deep)
+    (script := tmp_path / "job.py").touch()
+    wanted = selection({"skip": [MTP]})
+    for request, option in (
+        (wanted._replace(source=str(project), script=str(script)), "--source"),
+        (wanted._replace(target=str(project)), "--target"),
+    ):
+        with pytest.raises(UnhangError) as caught:
+            survey.survey(request)
+        more = f" --script {script}" if request.script else ""
+        assert caught.value.hint == (
+            f"below it there is a copy in {project / deep}; "
+            f"run: unhang check {option} '{project / deep}'{more} --skip {MTP}"
+        )
+    with pytest.raises(UnhangError) as caught:
+        survey.survey(wanted._replace(source=str(project), upstreams=("ms-swift",)))
+    assert "--allow-none" in (caught.value.hint or ""), "what is there was not asked for"
 
 
 def test_after_apply_the_receipt_is_read_and_nothing_is_left_to_plan(site: Path) -> None:

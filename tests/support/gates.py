@@ -72,17 +72,12 @@ class Waits(Codemod):
         self.fix = fix
 
     def plan(self, function: Function) -> list[Edit]:
+        if _statements(function, f"wait('{self.fix}')"):
+            raise AnchorError(f"{function.name} without our wait")
         anchor = once(_statements(function, "start()"), "start()")
         return [span(anchor, anchor, followed_by(f"# unhang {self.fix}: why\nwait('{self.fix}')\n"))]
 
-    def check(self, function: Function) -> None:
-        if function.decorator_list:
-            raise AnchorError(f"{function.name} without decorators")
-
-    def holds(self, function: Function) -> bool:
-        return bool(_statements(function, f"wait('{self.fix}')"))
-
-    def holds_upstream(self, function: Function) -> bool:
+    def fixed_upstream(self, function: Function) -> bool:
         return bool(_statements(function, "upstream_waits()"))
 
     def names(self, function: Function) -> frozenset[str]:

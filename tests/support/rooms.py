@@ -42,8 +42,8 @@ def modules() -> dict[str, Path]:
     found = {}
     for path in sorted(TOOL.rglob("*.py")):
         found[_name(path)] = path
-    for link in ("codemods", "patches", "compat"):  # rglob follows no links
-        for path in sorted((ROOT / link).glob("*.py")):
+    for pattern in ("codemods/**/*.py", "patches/*.py", "compat/*.py"):  # rglob follows no links
+        for path in sorted(ROOT.glob(pattern)):
             found[_name(TOOL / path.relative_to(ROOT))] = path
     return found
 

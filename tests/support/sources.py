@@ -62,9 +62,12 @@ class Case(NamedTuple):
 
 
 def cases(
-    fix: str, releases: Mapping[str, Sequence[str]], trees: Mapping[str, Sequence[str]] | None = None
+    fix: str,
+    releases: Mapping[str, Sequence[str]],
+    trees: Mapping[str, Sequence[str]] | None = None,
+    state: str = "affected",
 ) -> list[Any]:
-    """Return the cases of a fix: these releases of each upstream, then every other affected shape, from a clone.
+    """Return the cases of a fix: these releases of each upstream, then every other shape in this state, from a clone.
 
     ``trees`` are releases that exist only as source trees.
     """
@@ -75,7 +78,7 @@ def cases(
             covered |= {f"{upstream} {name}" for name in names}
             found += [pytest.param(Case(kind, target, name), id=f"{upstream}-{name}") for name in names]
     for row in _ROWS:
-        if row["fix"] == fix and row["state"] == "affected" and not covered & {*_released(row)}:
+        if row["fix"] == fix and row["state"] == state and not covered & {*_released(row)}:
             kind = "pull" if _is_pull(row) else "shape"
             found.append(pytest.param(Case(kind, _targets(row)[0], row["shape"]), id=f"{kind}-{row['shape']}"))
     return found

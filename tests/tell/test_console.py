@@ -88,6 +88,8 @@ def test_the_summary_counts_each_fix_once_for_each_installation() -> None:
     assert summary.startswith("2 needed (digest ")
     assert console.summary([finding("drifted")], Request()).endswith("); see the hints above")
     assert console.summary([finding("applied")], Request()).startswith("nothing left to do (digest ")
+    noted = finding("applied")._replace(elsewhere=("job.py:1 WHY",))
+    assert console.summary([noted], Request()).startswith("nothing left to do, but read the notes above (digest ")
     assert console.summary([], Request()).startswith("nothing to judge")
 
 

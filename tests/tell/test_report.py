@@ -99,6 +99,18 @@ def test_a_hint_is_shown_only_for_a_shape_that_nobody_has_verified() -> None:
         assert text(finding(verdict, hint="reinstall"))[-1].strip() == "hint: reinstall"
 
 
+def test_a_note_is_shown_whatever_the_verdict() -> None:
+    for verdict in "needed", "applied", "fixed-upstream", "drifted":
+        noted = finding(verdict)._replace(elsewhere=("job.py:1 WHY",))
+        assert [line.strip() for line in text(noted)[5:]] == ["note: job.py:1 WHY"]
+        assert report.result(noted)["notes"] == ["job.py:1 WHY"]
+        what = Report(Search(HERE, (COPY,), ()), Request(), (noted,), None, False)
+        place = "file=/job/core/a.py,title=unhang empty-expert-hang (safeguard)"
+        assert report.github_report(what).splitlines()[1:] == [f"::warning {place}::job.py:1 WHY"]
+        shown = text(finding(verdict, "core/b.py"), noted)
+        assert "core/a.py" in shown[4], "of two targets with one verdict, the one with a note"
+
+
 def test_what_revert_took_back_is_reverted_and_its_verdict_in_json_as_before() -> None:
     taken, kept = (
         finding("needed", hint="unhang apply"),

@@ -97,6 +97,35 @@ def test_an_edit_of_our_rewrite_is_compared_with_our_rewrite(site: Path) -> None
     assert [item["how"] for item in near["differs"]] == ["changed"]
 
 
+def test_a_wrapper_and_a_backend_that_is_not_recognised_are_notes(site: Path, tmp_path: Path) -> None:
+    """The verdict stays, and so does the exit code: code decides, and a person reads."""
+    fix, script = "expert-dp-warmup", tmp_path / "job.py"
+    script.write_text("import torch\ntorch.distributed.init_process_group()\n")
+    path = site / PARALLEL_STATE
+    path.write_text(f"{path.read_text()}\ninitialize_model_parallel = print(initialize_model_parallel)\n")
+
+    def noted() -> list[str]:
+        line = len(path.read_text().splitlines())
+        again = f"initialize_model_parallel is assigned again on line {line}"
+        backend = f"{script}:2 starts torch.distributed without a backend, and then this fix does nothing"
+        return [
+            f"{again}: this function may run only if the new one calls it",
+            f"{backend}: `unhang explain {fix}`",
+        ]
+
+    where = ("--target", site, "--script", script, "--require", fix, "--upstream", "megatron-core", "--fix", fix)
+    (row,) = cli.unhang("check", *where, "--output-format", "json").json["results"]
+    assert (row["verdict"], row["notes"]) == ("needed", noted())
+    for command in "apply", "check":
+        ran = cli.unhang(command, *where)
+        assert ran.code == 0
+        assert [line.strip() for line in ran.out.splitlines() if "note: " in line] == [f"note: {n}" for n in noted()]
+    assert "nothing left to do, but read the notes above" in ran.out
+    lines = cli.unhang("check", *where, "--output-format", "github").out.splitlines()
+    assert [line.partition("::")[2].split("::", 1)[1] for line in lines[1:]] == noted()
+    assert all(line.startswith(f"::warning file={path},title=unhang {fix}::") for line in lines[1:])
+
+
 def test_outlines_are_neither_imported_nor_read_if_all_shapes_are_known(site: Path) -> None:
     code = (
         "import sys; seen = []\n"

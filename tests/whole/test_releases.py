@@ -57,6 +57,7 @@ def test_release_that_needs_nothing_is_left_alone(release: tuple[str, str], tmp_
     before = cli.tree(site)
     check = cli.unhang("check", "--target", site, "--output-format", "json")
     assert (check.code, cli.verdicts(check)) == (0, EXPECTED[release])
+    assert not any(item["notes"] for item in check.json["results"])
     diff = cli.unhang("diff", "--target", site)
     assert (diff.code, diff.out) == (0, "")
     apply = cli.unhang("apply", "--target", site, "--output-format", "json")
@@ -96,6 +97,7 @@ def test_release_is_patched_once_and_reverts_to_the_byte(release: tuple[str, str
     assert (check.code, cli.verdicts(check)) == (0, after)
     details = {item["detail"] for item in check.json["results"] if item["verdict"] == "applied"}
     assert details == {""}, "the digest of the patched file is on record"
+    assert not any(item["notes"] for item in check.json["results"])
     again = cli.unhang("apply", "--target", site, "--output-format", "json")
     assert (again.code, {item["changed"] for item in again.json["results"]}) == (0, {False})
     assert cli.tree(site) == patched, "a second apply changes nothing"

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from unhang.find.answers import Found
 
 # upstream, import name, the name its .dist-info folder begins with
-_UPSTREAMS = (
+UPSTREAMS = (
     ("megatron-core", "megatron.core", "megatron_core"),
     ("megatron-lm", "megatron.training", "megatron_core"),
     ("verl", "verl", "verl"),
@@ -74,7 +74,7 @@ def _installed(found: dict[str, Found], sources: Iterable[str]) -> dict[str, Ins
     """Return the installation of each import name; ``sources`` are the folders put on the path by hand."""
     return {
         module: _installation(upstream, module, distribution, found[module], sources)
-        for upstream, module, distribution in _UPSTREAMS
+        for upstream, module, distribution in UPSTREAMS
         if answers.is_installed(module, found[module])
     }
 

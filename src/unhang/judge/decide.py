@@ -11,6 +11,8 @@ from unhang.shapes import catalog
 from unhang.shapes.catalog import Release, Shape, ShapeTable, Target
 
 if TYPE_CHECKING:
+    from typing import Any
+
     from unhang.codemods.base import Codemod
     from unhang.judge.nearest import Nearest
     from unhang.shapes.shape import Function
@@ -96,11 +98,15 @@ def decide(
 
 def codemod(target: Target) -> Codemod:
     """Return the rewrite of a target, from the module that is named after the fix. Does not import LibCST."""
+    found: Codemod = codemods(target.fix).CODEMODS[target.function]
+    return found
+
+
+def codemods(fix: str) -> Any:
+    """Return the module of a fix's rewrites. Does not import LibCST."""
     import importlib
 
-    module = importlib.import_module(f"unhang.codemods.{target.fix.replace('-', '_')}")
-    found: Codemod = module.CODEMODS[target.function]
-    return found
+    return importlib.import_module(f"unhang.codemods.{fix.replace('-', '_')}")
 
 
 def _affected(target: Target, known: Shape, seen: Observation, past: Past | None) -> Verdict:

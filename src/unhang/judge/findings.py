@@ -8,7 +8,8 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from unhang.errors import UnhangError
-from unhang.judge.decide import NOT_AFFECTED, SETTLED, Past, Verdict, decide
+from unhang.judge import elsewhere
+from unhang.judge.decide import APPLIED, NEEDED, NOT_AFFECTED, SETTLED, Past, Verdict, decide
 from unhang.judge.observe import Observation, observe, package_of
 from unhang.records import Installation
 from unhang.shapes import catalog
@@ -30,11 +31,22 @@ class Finding(NamedTuple):
     verdict: Verdict
     overlay: str | None = None
     """The overlay whose file it is about, if a job imports that one."""
+    elsewhere: tuple[str, ...] = ()
+    """What a user should know about code outside the file on which the rewrite depends."""
 
     @property
     def settled(self) -> bool:
         """Whether nothing is left to do here."""
         return self.verdict.verdict in SETTLED
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a user should know besides the verdict, which it does not change."""
+        if not self.seen.rebound or self.verdict.verdict == NOT_AFFECTED:
+            return self.elsewhere
+        lines = f"line{'s' if len(self.seen.rebound) > 1 else ''} {', '.join(map(str, self.seen.rebound))}"
+        again = f"{self.target.function} is assigned again on {lines}"
+        return (f"{again}: this function may run only if the new one calls it", *self.elsewhere)
 
     @property
     def rewritten(self) -> bool:
@@ -43,18 +55,28 @@ class Finding(NamedTuple):
         return known is not None and known.state in ("ours", "superseded")
 
 
-def judge(installations: Iterable[Installation], fixes: Iterable[Fix], past: PastTable) -> list[Finding]:
+def judge(
+    installations: Iterable[Installation], fixes: Iterable[Fix], past: PastTable, script: str | None = None
+) -> list[Finding]:
     """Return the verdict of every fix on every installation that has a target of it.
 
-    Raises UnhangError ``unreadable``.
+    ``script`` is the file that the job runs. Raises UnhangError ``unreadable``.
     """
-    fixes = list(fixes)
-    return [
+    installations, fixes = list(installations), list(fixes)
+    found = [
         _finding(installation, fix, target, past)
         for installation in installations
         for fix in fixes
         for target in fix.targets
         if target.upstream == installation.upstream
+    ]
+    used = {finding.target.fix for finding in found if finding.verdict.verdict in (NEEDED, APPLIED)}
+    notes = {fix.id: elsewhere.notes(fix, installations, script) for fix in fixes if fix.id in used}
+    return [
+        finding._replace(elsewhere=notes[finding.target.fix])
+        if finding.verdict.verdict in (NEEDED, APPLIED)
+        else finding
+        for finding in found
     ]
 
 

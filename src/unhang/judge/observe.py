@@ -12,7 +12,7 @@ from unhang.records import Installation
 from unhang.shapes.catalog import ShapeTable, Target
 
 # Far larger than any module of an upstream: such a file is something else, and not worth the memory.
-_TOO_LARGE = 16 * 1024 * 1024
+TOO_LARGE = 16 * 1024 * 1024
 # How many folders below the import path a package is, where that is not one: megatron/core.
 _DEPTH = {"megatron-core": 2, "megatron-lm": 2}
 
@@ -36,6 +36,8 @@ class Observation(NamedTuple):
     """The names that the file's top level binds; None if it was not parsed."""
     real: str = ""
     """The path with its links resolved; empty if no file was read."""
+    rebound: tuple[int, ...] = ()
+    """The lines of the file that bind the function's name again: a wrapper may run in its place."""
 
 
 def observe(installation: Installation, target: Target, table: ShapeTable) -> Observation:
@@ -49,7 +51,7 @@ def observe(installation: Installation, target: Target, table: ShapeTable) -> Ob
             return Observation(path, b"", problem="outside", detail=f"a link that leads out of the package, to {real}")
         if not stat.S_ISREG(status.st_mode):
             return Observation(path, b"", problem="not-a-file", detail="not a regular file")
-        if status.st_size > _TOO_LARGE:
+        if status.st_size > TOO_LARGE:
             return Observation(path, b"", problem="too-large", detail="larger than any module of an upstream")
         with open(real, "rb") as file:
             data = file.read()
@@ -84,7 +86,12 @@ def observe_bytes(path: str, data: bytes, function: str, files: Mapping[str, Map
     if len(found) > 1:
         lines = ", ".join(str(node.lineno) for node in found)
         return Observation(path, data, sha256, problem="defined-twice", detail=f"on lines {lines}", names=names)
-    return Observation(path, data, sha256, shape.digest(found[0]) if found else None, names=names)
+    if not found:
+        return Observation(path, data, sha256, names=names)
+    from unhang.shapes import rebound
+
+    again = rebound.lines(tree, data, function)
+    return Observation(path, data, sha256, shape.digest(found[0]), names=names, rebound=again)
 
 
 def file_of(installation: Installation, file: str) -> str:

@@ -88,21 +88,33 @@ def mentions(data: bytes, qualified: str) -> bool:
 
 def bound_names(tree: ast.Module) -> frozenset[str]:
     """Return the names that a module's top level binds: imports, assignments, definitions, also under if, try, with."""
-    names: set[str] = set()
-    for node in _module_level(tree.body):
+    return frozenset(name for node in statements(tree.body) for name in names(node))
+
+
+def names(node: ast.stmt) -> set[str]:
+    """Return the names that this statement itself binds, without the statements nested in it."""
+    if isinstance(node, _WITH_DOCSTRING):
+        return {node.name}
+    if isinstance(node, ast.Import):
+        return {alias.asname or alias.name.partition(".")[0] for alias in node.names}
+    if isinstance(node, ast.ImportFrom):
+        return {alias.asname or alias.name for alias in node.names}
+    return set(_stored(node))
+
+
+def statements(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
+    """Yield the statements of a block in order, also those under ``if``, ``try`` and the like: not in a definition."""
+    for node in body:
+        yield node
         if isinstance(node, _WITH_DOCSTRING):
-            names.add(node.name)
-        elif isinstance(node, ast.Import):
-            names.update(alias.asname or alias.name.partition(".")[0] for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            names.update(alias.asname or alias.name for alias in node.names)
-        else:
-            names.update(_stored(node))
-    return frozenset(names)
+            continue
+        for field in ("body", "orelse", "finalbody"):
+            yield from statements(getattr(node, field, []))
+        for arm in (*getattr(node, "handlers", []), *getattr(node, "cases", [])):
+            yield from statements(arm.body)
 
 
 def _stored(node: ast.stmt) -> Iterator[str]:
-    """Yield the names that this statement itself binds, without the statements nested in it."""
     places: list[ast.AST | None] = list(getattr(node, "targets", []))
     if not isinstance(node, ast.AnnAssign) or node.value is not None:  # `x: int` alone binds nothing
         places.append(getattr(node, "target", None))
@@ -118,18 +130,7 @@ def _stored(node: ast.stmt) -> Iterator[str]:
 
 
 def _definitions(body: list[ast.stmt]) -> Iterator[ast.stmt]:
-    return (node for node in _module_level(body) if isinstance(node, _WITH_DOCSTRING))
-
-
-def _module_level(body: list[ast.stmt]) -> Iterator[ast.stmt]:
-    for node in body:
-        yield node
-        if isinstance(node, _WITH_DOCSTRING):
-            continue
-        for field in ("body", "orelse", "finalbody"):
-            yield from _module_level(getattr(node, field, []))
-        for handler in getattr(node, "handlers", []):
-            yield from _module_level(handler.body)
+    return (node for node in statements(body) if isinstance(node, _WITH_DOCSTRING))
 
 
 def _walk(node: object, out: list[str]) -> None:

@@ -13,7 +13,7 @@ from unhang.judge.findings import Finding, PastTable, judge
 from unhang.records import Environment, Request, Search
 from unhang.shapes import catalog
 from unhang.store import state
-from unhang.suggest import complete
+from unhang.suggest import command, complete
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -112,7 +112,7 @@ def again(search: Search, request: Request) -> Survey:
                 receipts += [found] if found else []
         past = history.past(receipts)
     fixes = [catalog.fix(name) for name in request.fixes]
-    findings = judge(search.installations, fixes, past)
+    findings = judge(search.installations, fixes, past, request.script)
     if search.overlays:
         from unhang.find.overlays import load
         from unhang.judge.overlaid import overlaid
@@ -226,6 +226,23 @@ def nothing_found(search: Search, request: Request) -> UnhangError:
         "no-upstream",
         f"none of {names} is installed in {where} (found by {search.environment.found_by}){warned}",
         path=search.environment.prefix,
-        hint="name the environment with --python PY, a site-packages folder with --target DIR, a checkout with "
+        hint=_copy_below(search, request)
+        or "name the environment with --python PY, a site-packages folder with --target DIR, a checkout with "
         "--source DIR; or pass --allow-none",
     )
+
+
+def _copy_below(search: Search, request: Request) -> str:
+    """Return a hint that names copies deeper in the folder of ``--target`` or ``--source``; empty if there are none."""
+    if search.environment.python is not None:
+        return ""
+    from itertools import islice
+
+    from unhang.find import below
+
+    modules = [module for upstream, module, _ in locate.UPSTREAMS if upstream in request.upstreams]
+    copies = list(islice(below.roots(search.environment.prefix, modules), 3))
+    if not copies:
+        return ""
+    there = request._replace(target=copies[0]) if request.target else request._replace(source=copies[0])
+    return f"below it there is a copy in {', '.join(copies)}; run: {command('check', there)}"

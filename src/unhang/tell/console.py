@@ -255,7 +255,8 @@ def summary(findings: Sequence[Finding], request: Request) -> str:
             todo.setdefault(finding.verdict.verdict, set()).add((finding.installation, finding.target.fix))
     digest = f"(digest {report.digest(findings)})"
     if not todo:
-        return f"nothing left to do {digest}"
+        but = ", but read the notes above" if any(finding.notes for finding in findings) else ""
+        return f"nothing left to do{but} {digest}"
     counts = ", ".join(f"{len(places)} {verdict}" for verdict, places in sorted(todo.items()))
     is_outdated = any(finding.overlay and not finding.settled for finding in findings)
     next_ = f"run: {suggest.command('apply', request)}" if "needed" in todo or is_outdated else "see the hints above"

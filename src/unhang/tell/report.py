@@ -157,7 +157,9 @@ def github_report(report: Report) -> str:
             text = ": ".join(filter(None, (word, verdict.detail)))
             text += f" ({verdict.hint})" if verdict.hint and word != REVERTED else ""
             title = f"unhang {finding.target.fix} ({catalog.fix(finding.target.fix).grade})"
-            lines.append(f"::{kind} file={_property(finding.seen.path)},title={_property(title)}::{_escaped(text)}")
+            place = f"file={_property(finding.seen.path)},title={_property(title)}"
+            lines.append(f"::{kind} {place}::{_escaped(text)}")
+            lines += [f"::warning {place}::{_escaped(note)}" for note in finding.notes]
     lines += [f"::warning title=unhang::{_escaped(warning)}" for warning in report.search.warnings]
     other = differs(report.expected, report.findings)
     lines += [f"::error title=unhang digest::{_escaped(other)}"] if other else []
@@ -186,6 +188,7 @@ def result(finding: Finding, changed: frozenset[str] | None = None) -> dict[str,
         "code": verdict.code,
         "detail": verdict.detail,
         "hint": verdict.hint,
+        "notes": list(finding.notes),
         "nearest": verdict.nearest.document() if verdict.nearest is not None else None,
         "overlay": finding.overlay,
     }
@@ -200,6 +203,8 @@ def entry(finding: Finding, word: str, changed: str = "", *, colour: bool, width
     lines = terminal.flow(f"  {word:<14}  {target.fix:<24}  {catalog.fix(target.fix).grade:<9}", parts, width, indent)
     if verdict.hint and verdict.verdict in (DRIFTED, UNLISTED):
         lines += terminal.folded(f"{indent}hint: {printable(verdict.hint)}", width, indent)
+    for note in finding.notes:
+        lines += terminal.folded(f"{indent}note: {printable(note)}", width, indent)
     return [terminal.painted(lines[0], word, COLOURS[word]), *lines[1:]] if colour else lines
 
 
@@ -226,9 +231,9 @@ def _by_installation(findings: Iterable[Finding]) -> Iterable[tuple[Any, list[Fi
     return [(installation, list(group.values())) for installation, group in shown.items()]
 
 
-def _rank(finding: Finding) -> tuple[int, bool]:
-    # of two targets that are not affected, show the one whose file exists
-    return URGENCY.index(finding.verdict.verdict), finding.seen.data is None
+def _rank(finding: Finding) -> tuple[int, bool, bool]:
+    # of two targets with one verdict, show the one with a note, or whose file exists
+    return URGENCY.index(finding.verdict.verdict), not finding.notes, finding.seen.data is None
 
 
 def _is_changed(finding: Finding, changed: frozenset[str] | None) -> bool:

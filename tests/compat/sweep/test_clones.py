@@ -101,5 +101,5 @@ def test_a_clone_that_lacks_a_frozen_commit_says_how_to_fetch_it(where: str, tmp
     assert caught.value.hint.startswith(f"run this there: git fetch origin {gone}; ")
     with pytest.raises(UnhangError, match="no commits of it are on record"):
         clones.at(repo, {})
-    with pytest.raises(UnhangError, match="reads no branch dev"):
-        clones.at(repo, {"refs/heads/main": main}).branch("dev")
+    with pytest.raises(UnhangError, match="reads no refs/heads/dev"):
+        clones.at(repo, {"refs/heads/main": main}).commit("refs/heads/dev")

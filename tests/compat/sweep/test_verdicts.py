@@ -14,7 +14,7 @@ from support.gates import ONE, OTHER_RUN, RUN, STOP, TWO
 from support.histories import EDITED, LACKS, History
 from unhang.compat.sweep import clones, commits, frozen, matrix_files, verdicts
 from unhang.compat.sweep.verdicts import Judgement
-from unhang.judge.decide import Verdict
+from unhang.judge.decide import SETTLED, Verdict
 from unhang.judge.observe import Observation
 
 pytest.importorskip("git")
@@ -93,6 +93,10 @@ def test_a_function_that_moved_is_judged_once_where_it_is(history: History, run:
     there = {item.target: item.verdict.verdict for item in verdicts.judged(found.trees, ["verl"])}
     assert there == {RUN: "not-affected", OTHER_RUN: "needed", STOP: "needed"}
     assert run()[0] == 0
+    history("1.0", one=LACKS, two=gates.gated(TWO))
+    (after,) = (tree for tree in commits.of_upstream("verl", history.clone()).trees if tree not in found.trees)
+    settled = {item.target for item in verdicts.judged([after], ["verl"]) if item.verdict.verdict in SETTLED}
+    assert settled >= {RUN, OTHER_RUN}, "--require is satisfied once the rewrite is in"
 
 
 def test_a_clone_that_is_not_given_is_named(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,68 @@
+"""What both rewrites share: the two halves of the function, their arms, and how each half broadcasts the metadata."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from unhang.codemods.base import AnchorError, expression, matches, once
+from unhang.shapes.shape import Function
+
+RANK = "mpu.get_tensor_model_parallel_rank() == 0"
+WHOLE = "args.pipeline_model_parallel_size == 1 or mtp_on_this_rank"
+ARMS = (WHOLE, "mpu.is_pipeline_first_stage()", "mpu.is_pipeline_last_stage()")
+SENT = "_broadcast_cu_seqlens(batch['cu_seqlens'])\n_broadcast(batch['max_seqlen'])\n"
+RECEIVED = "cu_seqlens = _broadcast_cu_seqlens()\n_broadcast(max_seqlen)\n"
+NO_MAX_SEQLEN = "max_seqlen = None\n"
+
+
+class Half(NamedTuple):
+    """The sending (TP rank 0) or the receiving half of the function."""
+
+    body: list[ast.stmt]
+    chain: ast.If
+    """The ``if`` whose arms serve the pipeline stages."""
+    arms: list[list[ast.stmt]]
+    """Of the whole batch, the first stage, the last stage, and, in some shapes, the middle stages."""
+    metadata: str
+    """The two statements by which this half broadcasts the packed-sequence metadata."""
+
+    def after(self) -> list[ast.stmt]:
+        return self.body[self.body.index(self.chain) + 1 :]
+
+
+def halves(function: Function, rank: str = RANK, arms: Sequence[str] = ARMS) -> tuple[Half, Half]:
+    """Return the two halves. Raises AnchorError unless each of them, and its chain of arms, occurs once."""
+    split = once(_ifs(function.body, rank), f"if {rank}")
+    return _half(split.body, arms, SENT), _half(split.orelse, arms, RECEIVED)
+
+
+def _half(body: list[ast.stmt], wanted: Sequence[str], metadata: str) -> Half:
+    chain = once(_ifs(body, wanted[0]), f"if {wanted[0]}")
+    rest: list[ast.stmt] = [chain]
+    tests, arms = [], []
+    while len(rest) == 1 and isinstance(rest[0], ast.If):
+        tests.append(expression(rest[0].test))
+        arms.append(rest[0].body)
+        rest = rest[0].orelse
+    if tests != [*wanted]:  # our rewrite may have one more
+        raise AnchorError(f"{' / '.join(wanted)}, and no other arm but else")
+    return Half(body, chain, [*arms, rest] if rest else arms, metadata)
+
+
+def _ifs(nodes: list[ast.stmt], test: str) -> list[ast.If]:
+    return [node for node in nodes if isinstance(node, ast.If) and expression(node.test) == test]
+
+
+def places(nodes: list[ast.stmt], template: str) -> list[list[ast.stmt]]:
+    """Return the statements, next to each other, that are those of a template, for each place that has them."""
+    size = template.count("\n")
+    found = (nodes[start : start + size] for start in range(len(nodes)))
+    return [some for some in found if matches(some, template)]
+
+
+def buffer(receiver: Half) -> ast.If:
+    """Return the ``if`` that makes the receiver's buffer for ``max_seqlen``."""
+    ifs = [node for node in receiver.body if isinstance(node, ast.If) and "args.sft" in expression(node.test)]
+    return once([node for node in ifs if matches(node.orelse, NO_MAX_SEQLEN)], "if args.sft: max_seqlen = ...")
