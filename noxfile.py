@@ -220,6 +220,8 @@ def compat(session: nox.Session) -> None:
         session.run("check-jsonschema", "--schemafile", str(schema), *named)
     session.run("python", "-m", "unhang.compat.sweep.pages", "--check", env=env)
     session.run("python", "-m", "unhang.compat.sweep.verdicts", env=env)
+    tests = os.pathsep.join([env["PYTHONPATH"], str(HERE / "tests")])
+    session.run("python", "-m", "independent", env={"PYTHONPATH": tests})
     session.run("python", "-m", "unhang.compat.sweep.lint", *session.posargs, env=env)
 
 
