@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from support import pages
-from upstream import compare, report, selection
+from upstream import compare, report, selection, traced
 from upstream.compare import Line
 from upstream.report import Report
 
@@ -43,7 +43,7 @@ def results(reports: Sequence[Report]) -> str:
 
 
 def _row(one: Report) -> tuple[str, ...]:
-    missed = ", ".join(f"`{fix}`" for fix in one.applied() if not one.entering()[fix]) or "-"
+    missed = ", ".join(f"`{fix}`" for fix in one.applied() if not one.cover(fix).count()) or "-"
     minutes = sum(file.seconds for file in one.files) / 60
     counts = [str(one.counts()[category]) for category in _SHOWN]
     return (f"{one.upstream} {one.ref}", str(one.ranks), *counts, missed, f"{minutes:.0f}")
@@ -60,7 +60,10 @@ def _cell(one: Report, name: str) -> str:
 def _remarks(one: Report) -> str:
     parts = [f"* **{_name(one)}**: {one.environment}, {one.deadline:.0f} s for each file."]
     parts += [f"Narrowed: {one.narrowed}."] if one.narrowed else []
-    parts += [f"{fix}: entered by {one.entering()[fix]} passing tests." for fix in one.applied()]
+    for fix in one.applied():
+        cover = one.cover(fix)
+        parts.append(f"{fix}: {cover.share()}, by {cover.tests.total()} passing tests.")
+        parts += [f"Not covered: {traced.places(cover.missed)}."] if cover.missed else []
     cut = [f"`{_short(line)}`" for file in one.files for line in file.lines if _was_cut(line)]
     parts += [f"Cut: {', '.join(cut)}."] if cut else []
     for category in _NAMED:
