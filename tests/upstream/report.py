@@ -37,13 +37,13 @@ class Cover(NamedTuple):
     tests: Counter[str]
     """How many tests of each file execute a line."""
 
-    def count(self) -> int:
+    def executed(self) -> int:
         """Return how many lines are executed."""
         return len(self.lines) - len(self.missed)
 
     def share(self) -> str:
         """Return this in words."""
-        return f"{self.count()} of {len(self.lines)} rewritten lines executed"
+        return f"{self.executed()} of {len(self.lines)} rewritten lines executed"
 
 
 class Report(NamedTuple):
@@ -110,8 +110,8 @@ class Report(NamedTuple):
         if self.wrong():
             return f"FAILED: {self.wrong()}"
         covers = {fix: self.cover(fix) for fix in self.applied()}
-        none = ", ".join(fix for fix, cover in covers.items() if not cover.count())
-        parts = [f"{fix} ({cover.share()})" for fix, cover in covers.items() if cover.count() and cover.missed]
+        none = ", ".join(fix for fix, cover in covers.items() if not cover.executed())
+        parts = [f"{fix} ({cover.share()})" for fix, cover in covers.items() if cover.executed() and cover.missed]
         claims = [f"none executes the rewrite of {none}"] if none else []
         claims += [f"they execute a part of the rewrite of {', '.join(parts)}"] if parts else []
         return "; ".join(["no regression in the tests", *claims]) if claims else "no regression"
@@ -161,7 +161,7 @@ def remarks(report: Report) -> list[str]:
         text.append(f"{fix}: {cover.share()}{f', by tests that passed: {tests}' if tests else ''}")
         text += [f"NOT COVERED: {fix}: {traced.places(cover.missed)}"] if cover.missed else []
     for file in report.files:
-        missed = ", ".join(fix for fix in file.covers if not report.cover(fix, [file]).count())
+        missed = ", ".join(fix for fix in file.covers if not report.cover(fix, [file]).executed())
         text += [f"chosen for {missed}, whose rewrite no test that passed executes: {file.file}"] if missed else []
     text += [f"not in this tree: {pattern}" for pattern in report.absent]
     text += [f"cut at the deadline: {file.file}" for file in report.files if file.was_cut]
@@ -207,7 +207,7 @@ def _line(report: Report, line: Line) -> dict[str, Any]:
 
 def _executes(report: Report, file: File) -> str:
     covers = {fix: report.cover(fix, [file]) for fix in report.applied()}
-    shares = [f"{fix} {cover.count()}/{len(cover.lines)}" for fix, cover in covers.items() if cover.count()]
+    shares = [f"{fix} {cover.executed()}/{len(cover.lines)}" for fix, cover in covers.items() if cover.executed()]
     return ", ".join(shares) or "no rewrite"
 
 

@@ -43,7 +43,7 @@ def results(reports: Sequence[Report]) -> str:
 
 
 def _row(one: Report) -> tuple[str, ...]:
-    missed = ", ".join(f"`{fix}`" for fix in one.applied() if not one.cover(fix).count()) or "-"
+    missed = ", ".join(f"`{fix}`" for fix in one.applied() if not one.cover(fix).executed()) or "-"
     minutes = sum(file.seconds for file in one.files) / 60
     counts = [str(one.counts()[category]) for category in _SHOWN]
     return (f"{one.upstream} {one.ref}", str(one.ranks), *counts, missed, f"{minutes:.0f}")

@@ -20,10 +20,12 @@ class Layer:
 '''
 
 
-def rewritten(tmp_path: Path, new: str, function: str = "Layer.forward") -> dict[str, list[str]]:
+def rewritten(tmp_path: Path, new: str) -> dict[str, list[str]]:
     """Return the text of each rewritten line of the file, and the text of every line that counts as that one."""
-    trees = [environments.write(tmp_path / side, {"a/layer.py": text}) for side, text in (("b", BODY), ("a", new))]
-    found = traced.lines(*trees, [("fix", "a/layer.py", function), ("fix", "a/elsewhere.py", function)])
+    before, after = (
+        environments.write(tmp_path / side, {"a/layer.py": text}) for side, text in (("b", BODY), ("a", new))
+    )
+    found = traced.lines(before, after, [("fix", "a/layer.py", "Layer.forward"), ("fix", "a/elsewhere.py", "f")])
     rows = new.splitlines()
     assert all(name.startswith("a/layer.py:") for name in found["fix"])
     lines = {int(name.rpartition(":")[2]): numbers for name, numbers in found["fix"].items()}
