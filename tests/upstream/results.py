@@ -29,7 +29,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def results(reports: Sequence[Report]) -> str:
     """Return Markdown: a row for each run, the counts of each file in each run, and remarks on each run."""
-    head = ("run", "ranks", *_SHOWN, "not covered", "minutes")
+    head = ("run", "ranks", *_SHOWN, "rewritten lines executed", "minutes")
     text = [pages.table(head, [_row(one) for one in reports])]
     for upstream in dict.fromkeys(one.upstream for one in reports):
         runs = [one for one in reports if one.upstream == upstream]
@@ -43,10 +43,11 @@ def results(reports: Sequence[Report]) -> str:
 
 
 def _row(one: Report) -> tuple[str, ...]:
-    missed = ", ".join(f"`{fix}`" for fix in one.applied() if not one.cover(fix).executed()) or "-"
+    covers = {fix: one.cover(fix) for fix in one.applied()}
+    executed = ", ".join(f"`{fix}` {cover.executed()}/{len(cover.lines)}" for fix, cover in covers.items())
     minutes = sum(file.seconds for file in one.files) / 60
     counts = [str(one.counts()[category]) for category in _SHOWN]
-    return (f"{one.upstream} {one.ref}", str(one.ranks), *counts, missed, f"{minutes:.0f}")
+    return (f"{one.upstream} {one.ref}", str(one.ranks), *counts, executed, f"{minutes:.0f}")
 
 
 def _cell(one: Report, name: str) -> str:
@@ -62,7 +63,7 @@ def _remarks(one: Report) -> str:
     parts += [f"Narrowed: {one.narrowed}."] if one.narrowed else []
     for fix in one.applied():
         cover = one.cover(fix)
-        parts.append(f"{fix}: {cover.share()}, by {cover.tests.total()} passing tests.")
+        parts.append(f"{fix}: {cover.share()}, by {cover.tests.total()} tests that passed.")
         parts += [f"Not covered: {traced.places(cover.missed)}."] if cover.missed else []
     cut = [f"`{_short(line)}`" for file in one.files for line in file.lines if _was_cut(line)]
     parts += [f"Cut: {', '.join(cut)}."] if cut else []

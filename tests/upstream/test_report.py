@@ -127,9 +127,9 @@ def test_the_page_is_made_of_the_reports_and_quotes_no_message(tmp_path: Path) -
     text = page.read_text()
     assert (text[:6], text[-7:], "stale" in text) == ("above\n", "\nbelow\n", False)
     for part in (
-        "| verl v1 | 2 | 1 | 1 | 0 | 0 | 0 | 1 | 0 | 1 | - | 0 |",
+        "| verl v1 | 2 | 1 | 1 | 0 | 0 | 0 | 1 | 0 | 1 | `fix` 3/3 | 0 |",
         "| `tests/test_it.py` | 1/1/0 |",
-        "fix: 3 of 3 rewritten lines executed, by 1 passing tests.",
+        "fix: 3 of 3 rewritten lines executed, by 1 tests that passed.",
         "Cut: `x.py::c`",
         "`x.py::d`: asserts the defect",
         "`OddError` (1)",
