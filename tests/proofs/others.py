@@ -10,10 +10,10 @@ from functools import cache
 from typing import NamedTuple
 
 import pytest
-from git import GitError
 
 from support import sources, wheels
 from unhang.compat.sweep import as_written as pull_request
+from unhang.errors import UnhangError
 
 
 class Other(NamedTuple):
@@ -91,9 +91,8 @@ def unreadable(fix: str) -> str:
         return f"{variable} names no clone"
     try:
         sources.pull_request_diff(fix)
-    except (GitError, OSError) as error:  # also for a bare clone without a config file, which GitPython cannot read
-        lines = str(getattr(error, "stderr", "") or error).strip().splitlines()
-        return f"{variable}={path} gives no {item['ref']}: {lines[-1] if lines else type(error).__name__}"
+    except UnhangError as error:
+        return f"{variable}: {error.message}"
     return ""
 
 
