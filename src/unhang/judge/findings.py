@@ -79,7 +79,8 @@ def judge(
         if target.upstream == installation.upstream
     ]
     used = {finding.target.fix for finding in found if finding.verdict.verdict in (NEEDED, APPLIED)}
-    notes = {fix.id: elsewhere.notes(fix, installations, script) for fix in fixes if fix.id in used}
+    read = {finding.seen.path: finding.seen.data for finding in found}
+    notes = {fix.id: elsewhere.notes(fix, installations, script, read) for fix in fixes if fix.id in used}
     return [
         finding._replace(elsewhere=notes[finding.target.fix])
         if finding.verdict.verdict in (NEEDED, APPLIED)
