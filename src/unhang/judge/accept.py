@@ -40,6 +40,9 @@ def for_show(findings: Iterable[Finding]) -> list[Finding]:
 
 def unused(tokens: Iterable[Token], findings: Iterable[Finding]) -> list[str]:
     """Return a sentence for each token that names nothing in these findings."""
+    tokens = list(tokens)
+    if not tokens:  # most runs have none, and read nothing for it
+        return []
     fitting = {(finding.seen.shape, finding.result) for finding in findings}
     shapes, generation = {shape for shape, _ in fitting}, catalog.generation()
     sentences = []
