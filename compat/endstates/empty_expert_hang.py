@@ -270,7 +270,8 @@ class Layer:
     def _pad(self, given: Tensor, counts: list[int]) -> tuple[Tensor, list[int]]:
         if not isinstance(counts, list):
             raise Misfit("the padding takes a list")
-        if self.setting.precision == "none" or sum(counts) > len(given.rows):
+        plain = self.setting.precision == "none" and self.setting.path == "plain"
+        if plain or sum(counts) > len(given.rows):
             raise Misfit("there is a padding for fp8 and fp4 only, and not of more rows than there are")
         wanted = padded(counts, ALIGNMENTS[self.setting.precision])
         zero: Any = [0.0] * given.width if given.width is not None else 0.0
