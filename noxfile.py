@@ -141,6 +141,13 @@ def fuzz(session: nox.Session) -> None:
     session.run("python", "-W", "ignore", "-m", "fuzz", *session.posargs, env={"PYTHONPATH": "tests"})
 
 
+@nox.session(reuse_venv=True)
+def mutants(session: nox.Session) -> None:
+    """Change each rewrite in some hundred ways, and show that the end states notice: `-- --fix ID`, `-- --all`."""
+    install_wheel(session, "test")
+    session.run("python", "-W", "ignore", "-m", "mutants", *session.posargs, env={"PYTHONPATH": "tests"})
+
+
 @nox.session(python="3.11", reuse_venv=True)
 def proofs(session: nox.Session) -> None:
     """Show each hang on untouched source, on a CPU, and that it is gone on patched source: docs/maintainers/proofs.md.

@@ -33,6 +33,8 @@ def compare(endstate: EndState, before: Source, after: Source | None, as_written
     """
     found = branches(before.function)
     problems = {name: f"a new branch: {name}" for name in found if name not in {*endstate.varied, *endstate.held}}
+    if after and endstate.has_feature(before) and not endstate.has_feature(after):
+        problems["feature"] = "the rewrite has lost the feature that the fix is about"  # nothing would hold it to that
     counts = dict.fromkeys(("passed", "cured", "failed", "worse"), 0)
     every = list(endstate.configurations(before.function))
     known: dict[Any, Outcome] = {}

@@ -44,18 +44,24 @@ PARTS = [
         "0.7.1",
         "if self.is_mp_src_rank_with_outputs():",
         "if True:",
-        "worse with tp=2, batches=1: not the source ranks",
+        "not cured with tp=2, batches=1: not the source ranks",
     ),
     (MTP, "0.7.1", "self.model_config.mtp.enable and n_micro", "n_micro", "worse with mtp=False, batches=1"),
-    (SFT, "0.17.1", "elif args.sft:", "elif False:", "not cured with stages=4, stage=1: middle: "),
+    (SFT, "0.17.1", "elif args.sft:", "elif False:", "not cured with stages=4, stage=1, replica=1: middle: "),
     (
         SFT,
         "0.17.1",
         _SENDS,
         _SENDS.replace("args.sft", "False"),
-        "not cured with stages=4, stage=3: raises MismatchError: ",
+        "not cured with stages=4, stage=3, replica=1: raises MismatchError: ",
     ),
-    (SFT, "0.17.1", _NONE, "else:\n                pass", "worse with stages=4, stage=3, sft=False, dynamic=True: "),
+    (
+        SFT,
+        "0.17.1",
+        _NONE,
+        "else:\n                pass",
+        "worse with stages=4, stage=3, replica=1, sft=False, dynamic=True: ",
+    ),
 ]
 
 
