@@ -84,10 +84,10 @@ def make(options: Mapping[str, Any], ep: int) -> Any:
 
 
 def has_fp4() -> bool:
-    """Return whether this release has fp4."""
+    """Return whether this release's experts and router know fp4."""
     from megatron.core.transformer.transformer_config import TransformerConfig
 
-    return hasattr(TransformerConfig, "fp4")
+    return hasattr(TransformerConfig, "moe_router_padding_for_quantization")
 
 
 def wrapped(layer: Any) -> Any:
