@@ -56,7 +56,7 @@ def test_help_and_an_unknown_command_name_all_commands(capsys: pytest.CaptureFix
         ("wheel", "-o --output --fix --skip --upstream --output-format --require --accept -r --requirement "
          "--python-version --index-url --extra-index-url --find-links --platform --abi --implementation --no-index "
          "--require-hashes --pre"),
-        ("prove", "--python --target --source --script --fix --tp --pp --cp --ep --etp --dp --world-size "
+        ("prove", "--python --target --source --script --fix --case --tp --pp --cp --ep --etp --dp --world-size "
          "--output-format"),
         ("list", ""),
         ("explain", ""),

@@ -214,6 +214,8 @@ def _prove(parser: argparse.ArgumentParser) -> None:
     place.add_argument("--source", metavar="DIR", help="a checkout, run by --python PY")
     _script(group)
     _fix(parser)
+    what = "without sizes: only the proofs' own cases with this in their name, also those that take long"
+    parser.add_argument("--case", metavar="TEXT", help=what)
     group = parser.add_argument_group("the job (sizes not given are 1; DP follows from the world size)")
     for name, what in _SIZES.items():
         group.add_argument(f"--{name}", metavar="N", type=_size, help=what)

@@ -108,6 +108,7 @@ PAGES = {
             "unhang prove",
             "unhang prove --fix mtp-cp-deadlock --cp 2",
             "unhang prove --tp 4 --pp 8 --ep 16 --world-size 1024",
+            "unhang prove --case schedule",
         ),
         _PROVE_EXITS,
     ),
