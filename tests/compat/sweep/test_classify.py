@@ -22,7 +22,7 @@ LOSS = """\
         if self.model_config.mtp.enable and mpu.is_pipeline_last_stage(ignore_virtual=True):
             metrics = get_megatron_mtp_loss(len(batches))
             if self.is_mp_src_rank_with_outputs():
-                losses[0]["metrics"] = metrics
+                losses[0].setdefault("metrics", {}).update(metrics)
         return"""
 FIXED = CLEAN.replace("        return", LOSS)
 UNGATED = FIXED.replace("self.model_config.mtp.enable and ", "")
@@ -47,7 +47,7 @@ def classified(data: str, fix: str) -> State:
         ("expert-dp-warmup", AFFECTED, "affected", ""),
         ("mtp-cp-deadlock", CLEAN, "not-affected", ""),
         ("mtp-cp-deadlock", FIXED, "fixed", ""),
-        ("mtp-cp-deadlock", BROKEN, "undecided", "fails with cp=2, batches=1: ranks of one dp-cp group"),
+        ("mtp-cp-deadlock", BROKEN, "undecided", "ranks of one dp-cp group"),
         ("mtp-cp-deadlock", UNCLEAR, "undecided", "raises TypeError"),
         # a function of which one could think that it has no such feature (H4)
         ("mtp-cp-deadlock", UNGATED, "undecided", "fails with mtp=False"),
