@@ -47,7 +47,7 @@ def classified(data: str, fix: str) -> State:
         ("expert-dp-warmup", AFFECTED, "affected", ""),
         ("mtp-cp-deadlock", CLEAN, "not-affected", ""),
         ("mtp-cp-deadlock", FIXED, "fixed", ""),
-        ("mtp-cp-deadlock", BROKEN, "undecided", "ranks of one dp-cp group"),
+        ("mtp-cp-deadlock", BROKEN, "undecided", "a rank of the last stage leaves its loss"),
         ("mtp-cp-deadlock", UNCLEAR, "undecided", "raises TypeError"),
         # a function of which one could think that it has no such feature (H4)
         ("mtp-cp-deadlock", UNGATED, "undecided", "fails with mtp=False"),
