@@ -144,6 +144,7 @@ WRONG: Mapping[tuple[str, str, str], Mapping[str, tuple[str, str]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("place", "edit"),
     [

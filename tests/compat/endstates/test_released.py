@@ -75,6 +75,7 @@ def test_a_release_is_as_on_record(fix: str, upstream: str, version: str) -> Non
     assert found.row == row_of(source)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("fix", "version", "old", "new", "problem"), PARTS)
 def test_part_of_a_rewrite_is_a_problem(fix: str, version: str, old: str, new: str, problem: str) -> None:
     source = sources.wheel(fix, version, "megatron-core" if fix == WARMUP else "")
