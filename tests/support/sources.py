@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import contextlib
 import shutil
 import subprocess
@@ -145,8 +146,8 @@ def code_of(function: shape.Function) -> CodeType:
 
 @cache
 def unparsed(function: shape.Function) -> str:
-    """Return the function's code as ``ast.unparse`` spells it."""
-    return ast.unparse(function)
+    """Return the function's code as ``ast.unparse`` spells it from Python 3.11 on: no parentheses around targets."""
+    return re.sub(r"(?m)^( *)\(([\w, .]+)\) = ", r"\1\2 = ", ast.unparse(function))
 
 
 def mutated(function: shape.Function, old: str, new: str, count: int = 1) -> shape.Function:
