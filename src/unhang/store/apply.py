@@ -64,7 +64,7 @@ def apply(seen: Survey, request: Request) -> Applied:
     return Applied(plan, (), {}, (), {})
 
 
-def rehearse(seen: Survey, request: Request) -> Applied:
+def rehearse(seen: Survey) -> Applied:
     """Return what `apply` would write, and the roots in which we may not; write nothing, and take no lock.
 
     Raises UnhangError as `survey.planned` does, or `not-writable` if nothing could be written at all.
