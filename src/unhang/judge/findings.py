@@ -18,6 +18,9 @@ from unhang.shapes.catalog import Fix, Shape, Target
 PastTable = Mapping[tuple[str, str, str], Past]
 """What the receipt says of each rewritten function, by the file's real path, the fix and the function."""
 
+_REWRITTEN = frozenset({NEEDED, APPLIED})
+"""The verdicts on a function that our rewrite is in, or is to be in."""
+
 Look = Callable[[Installation, Target], Observation]
 """Observes a target of an installation. Raises OSError if its file cannot be read."""
 
@@ -78,13 +81,11 @@ def judge(
         for target in fix.targets
         if target.upstream == installation.upstream
     ]
-    used = {finding.target.fix for finding in found if finding.verdict.verdict in (NEEDED, APPLIED)}
+    used = {finding.target.fix for finding in found if finding.verdict.verdict in _REWRITTEN}
     read = {finding.seen.path: finding.seen.data for finding in found}
     notes = {fix.id: elsewhere.notes(fix, installations, script, read) for fix in fixes if fix.id in used}
     return [
-        finding._replace(elsewhere=notes[finding.target.fix])
-        if finding.verdict.verdict in (NEEDED, APPLIED)
-        else finding
+        finding._replace(elsewhere=notes[finding.target.fix]) if finding.verdict.verdict in _REWRITTEN else finding
         for finding in found
     ]
 
