@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 
+from unhang.errors import joined
 from unhang.judge.decide import ACCEPTED, APPLIED, DRIFTED, Verdict
 from unhang.judge.findings import Finding
 from unhang.judge.observe import observe_bytes
@@ -28,7 +29,7 @@ def with_rewrites(findings: Iterable[Finding], files: Sequence[FilePlan], detail
             seen = observe_bytes(path, after, finding.target.function, known)
             verdict = Verdict(APPLIED, None, detail, "")
             if finding.accepted:
-                verdict = Verdict(DRIFTED, ACCEPTED, "; ".join(filter(None, (detail, "accepted by a person"))))
+                verdict = Verdict(DRIFTED, ACCEPTED, joined(detail, "accepted by a person"))
             finding = finding._replace(seen=seen, verdict=verdict, result=None)
         previewed.append(finding)
     return previewed

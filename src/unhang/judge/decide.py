@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
+from unhang.errors import joined
 from unhang.judge.observe import Observation
 from unhang.records import Installation, Token
 from unhang.shapes import catalog
@@ -96,7 +97,7 @@ def decide(
     edited = ""
     if known.state == "ours" and not seen.on_record and (past is None or past.patched != seen.sha256):
         edited = "edited since: the rest of the file matches no release"
-    return Verdict(BY_STATE[known.state], detail=_joined(known.note, edited))
+    return Verdict(BY_STATE[known.state], detail=joined(known.note, edited))
 
 
 def codemod(target: Target) -> Codemod:
@@ -126,7 +127,7 @@ def _affected(target: Target, known: Shape, seen: Observation, past: Past | None
         before = "an older version of this rewrite is in place"
     elif past is not None:
         before = "patched before, and reinstalled or restored since"
-    return Verdict(NEEDED, detail=_joined(known.note, before), hint="unhang apply")
+    return Verdict(NEEDED, detail=joined(known.note, before), hint="unhang apply")
 
 
 def _in_receipt(fix: str, past: Past) -> Verdict:
@@ -172,7 +173,7 @@ def _absent(target: Target, installation: Installation, seen: Observation, relea
         )
     outside = None if seen.on_record or release is not None else _outside(installation, releases)
     if outside is not None:
-        return Verdict(UNLISTED, outside.code, _joined(what, outside.reason), outside.hint)
+        return Verdict(UNLISTED, outside.code, joined(what, outside.reason), outside.hint)
     return Verdict(NOT_AFFECTED, detail=what)
 
 
@@ -201,9 +202,9 @@ def _unknown(
     closest = "no known shape is close to it" if near is None else near.sentence()
     unverified = "a shape nobody has verified"
     if outside is None:
-        return Verdict(DRIFTED, "unknown-shape", _joined(unverified, tried, closest), hint, near, triable)
-    detail = _joined(unverified, outside.reason, tried, closest)
-    return Verdict(UNLISTED, outside.code, detail, _joined(outside.hint, hint), near, triable)
+        return Verdict(DRIFTED, "unknown-shape", joined(unverified, tried, closest), hint, near, triable)
+    detail = joined(unverified, outside.reason, tried, closest)
+    return Verdict(UNLISTED, outside.code, detail, joined(outside.hint, hint), near, triable)
 
 
 def refused(verdict: Verdict, fix: str, reason: str) -> Verdict:
@@ -262,7 +263,3 @@ def _outside(installation: Installation, releases: Mapping[str, Release]) -> _Ou
         reason = f"{version} is older than every release in the matrix"
         return _Outside("older-than-floor", reason, f"nearest supported version: {oldest}")
     return None
-
-
-def _joined(*parts: str) -> str:
-    return "; ".join(filter(None, parts))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
+from unhang.errors import joined
 from unhang.find.overlays import Module, Overlay, module_name, read, sha256
 from unhang.judge.decide import DRIFTED, Past, Verdict, decide
 from unhang.judge.findings import Finding
@@ -41,7 +42,7 @@ def _in_overlay(finding: Finding, overlay: Overlay, module: Module) -> Finding:
     seen = observe_bytes(module.path, data, target.function, table.files)
     releases = catalog.releases_of(installation.upstream)
     found = decide(target, installation, seen, table, releases, Past(module.rewritten, ""))
-    detail = "; ".join(filter(None, (f"in the overlay {overlay.folder}", found.detail)))
+    detail = joined(f"in the overlay {overlay.folder}", found.detail)
     # the overlay was made from this very original: only a token brings the rewrite of an unknown shape into it
     hint = found.hint and (finding.verdict.hint if finding.result else _HINT)
     return _replaced(finding, seen, found._replace(detail=detail, hint=hint), overlay)

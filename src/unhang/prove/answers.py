@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from unhang import __version__
+from unhang.errors import joined
 from unhang.judge.decide import APPLIED, NEEDED
 from unhang.prove.cases import BROKEN, PASSED, Case, Outcome, Topology
 from unhang.records import Environment, Request
@@ -172,4 +173,4 @@ def _last(broken: Outcome) -> str:
 
 
 def _unknown(line: Line, why: str) -> Line:
-    return line._replace(answer=UNKNOWN, detail="; ".join(filter(None, (line.detail, why))))
+    return line._replace(answer=UNKNOWN, detail=joined(line.detail, why))

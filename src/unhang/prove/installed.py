@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from unhang.errors import UnhangError
+from unhang.errors import UnhangError, joined
 from unhang.find import environment, locate
 from unhang.judge.decide import DRIFTED, UNLISTED, URGENCY
 from unhang.judge.findings import Finding
@@ -107,7 +107,7 @@ def _prove(job: Job, group: Sequence[Finding]) -> Proved:
     cases, why = _cases(job, proof, group)
     if not cases and not why:  # narrowed to cases of other fixes
         return Proved([], {})
-    line = line._replace(detail="; ".join(filter(None, (why or both.note, _about(job, proof)))))
+    line = line._replace(detail=joined(why or both.note, _about(job, proof)))
     return _only(line, UNKNOWN, line.detail) if why else _run(job, line, both, _beside(job, proof, first), cases)
 
 
@@ -126,7 +126,7 @@ def _run(job: Job, line: Line, both: Sides, beside: Mapping[str, bytes], cases: 
     caveat = getattr(_proof(line.fix), "caveat", lambda _: "")
     lines = [
         answers.judged(
-            line._replace(detail="; ".join(filter(None, (line.detail, caveat(case))))),
+            line._replace(detail=joined(line.detail, caveat(case))),
             case,
             untouched.get(case.name),
             patched[case.name],
