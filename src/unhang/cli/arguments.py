@@ -248,7 +248,11 @@ def _completion(parser: argparse.ArgumentParser) -> None:
 def _new(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("fix_id", metavar="ID", help="the id of the new fix, such as mtp-cp-deadlock")
     parser.add_argument(
-        "--upstream", metavar="REQ", required=True, help="the release to change: verl==0.7.1, or the path of a wheel"
+        "--upstream",
+        metavar="REQ",
+        required=True,
+        dest="release",
+        help="the release: verl==0.7.1, or the path of a wheel",
     )
     parser.add_argument(
         "--from-patch", metavar="FILE", required=True, help="a unified diff, or a mail patch, as `git` writes them"

@@ -147,7 +147,7 @@ PAGES = {
         "the release in it: it is for your folder, not to be shared. Needs unidiff: pip install 'unhang[new]'.",
         (
             "unhang new my-fix --upstream verl==0.7.1 --from-patch change.diff",
-            "unhang new my-fix --upstream verl-0.7.1-py3-none-any.whl --from-patch 0001-change.patch -o unhang",
+            "unhang new my-fix --upstream a.whl --from-patch 0001.patch -o unhang",
         ),
         _NEW_EXITS,
     ),

@@ -36,8 +36,8 @@ def run(options: argparse.Namespace) -> int:
     with open(options.from_patch, encoding="utf-8", errors="surrogateescape", newline="") as file:
         text = file.read()
     with tempfile.TemporaryDirectory(prefix="unhang-") as folder, progress.shown() as step:
-        step(f"reading {options.upstream}")
-        source = _release(options.upstream, folder)
+        step(f"reading {options.release}")
+        source = _release(options.release, folder)
         upstream = canonicalize_name(source.distribution)
         if upstream not in UPSTREAMS:
             raise UnhangError("no-upstream", f"{source.file} is none of {', '.join(UPSTREAMS)}")

@@ -48,7 +48,8 @@ def apply(text: str, read: Callable[[str], str | None], release: str) -> Result:
     A hunk may be some lines off. Raises UnhangError ``no-unidiff`` if the library is not installed, ``bad-patch`` if
     the text is no diff, ``patch-does-not-fit`` if a hunk's lines are not in the release.
     """
-    files, left, misfits = [], [], []
+    files, left = [], []
+    misfits: list[str] = []
     for changed in _parsed(text):
         name = printable(changed.path)
         before = read(changed.path) if changed.is_modified_file and not changed.is_binary_file else None

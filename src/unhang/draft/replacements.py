@@ -8,7 +8,7 @@ import difflib
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from unhang.codemods.base import AnchorError, bound, runs
+from unhang.codemods.base import AnchorError, bound, places
 from unhang.shapes.outline import header
 from unhang.shapes.shape import Function, digest, has_docstring
 
@@ -75,16 +75,15 @@ def _changed(function: Function, before: Block, after: Block) -> Iterator[tuple[
     at = 0
     while at < len(segments):
         item = segments[at]
-        has_both = item.first < item.last and item.new_first < item.new_last
-        if item.change != "all" or (has_both and _occurs_once(function, before[item.first : item.last])):
+        if item.change != "all" or _occurs_once(
+            function, before[item.first : item.last], after[item.new_first : item.new_last]
+        ):
             at += 1
-        elif at:
-            at -= 1
-            segments[at : at + 2] = [segments[at] + segments[at + 1]]
-        elif len(segments) > 1:
-            segments[:2] = [segments[0] + segments[1]]
-        else:
+        elif len(segments) == 1:
             raise AnchorError("a block that differs from all others of the function", 2)
+        else:
+            at -= _is_shorter_above(before, segments, at)
+            segments[at : at + 2] = [segments[at] + segments[at + 1]]
     for item in segments:
         old, new = before[item.first : item.last], after[item.new_first : item.new_last]
         if item.change == "all":
@@ -94,11 +93,21 @@ def _changed(function: Function, before: Block, after: Block) -> Iterator[tuple[
                 yield from _changed(function, inner, new_inner)
 
 
+def _is_shorter_above(before: Block, segments: Sequence[_Segment], at: int) -> bool:
+    """Return whether the segment above has fewer lines than the one below, or is the only one."""
+
+    def lines(segment: _Segment) -> int:
+        block = before[segment.first : segment.last]
+        return (block[-1].end_lineno or 0) - block[0].lineno if block else 0
+
+    return at > 0 and (at + 1 == len(segments) or lines(segments[at - 1]) <= lines(segments[at + 1]))
+
+
 def _segments(before: Block, after: Block) -> Iterator[_Segment]:
     """Yield the segments of two blocks, in order; statements are aligned by what they are without nested blocks."""
     heads, new_heads = ([digest(header(node)) for node in block] for block in (before, after))
-    for tag, *places in difflib.SequenceMatcher(None, heads, new_heads, autojunk=False).get_opcodes():
-        first, last, new_first, new_last = places
+    for tag, *numbers in difflib.SequenceMatcher(None, heads, new_heads, autojunk=False).get_opcodes():
+        first, last, new_first, new_last = numbers
         if tag != "equal":
             yield _Segment(first, last, new_first, new_last, "all")
             continue
@@ -136,9 +145,9 @@ def _is_elif(node: ast.stmt, orelse: Block) -> bool:
     return len(orelse) == 1 and isinstance(orelse[0], ast.If) and orelse[0].col_offset == node.col_offset
 
 
-def _occurs_once(function: Function, block: Block) -> bool:
-    wanted = [digest(node) for node in block]
-    return sum([digest(node) for node in run] == wanted for run in runs(function, len(wanted))) == 1
+def _occurs_once(function: Function, old: Block, new: Block) -> bool:
+    shapes, new_shapes = ([digest(node) for node in block] for block in (old, new))
+    return bool(old and new) and len(places(function, shapes, new_shapes)) == 1
 
 
 def _body(function: Function) -> Block:
