@@ -109,6 +109,38 @@ _EXPERT = {
         ("ep2-8-instances",),
     ),
 }
+_RANK_0 = r"torch.distributed.get_rank() == 0"
+_RANKS = "torch.distributed.get_process_group_ranks(warmup_group)"
+_SAME_RANKS = f"torch.distributed.new_group({_RANKS}, use_local_synchronization=True)"
+_WARM_UP = {
+    **_EXPERT,
+    "another group": Other(without("'_EXPERT_DATA_PARALLEL_GROUP'", "'_EXPERT_MODEL_PARALLEL_GROUP'"), ("ep2-4",)),
+    "one group of several skipped": Other(
+        without(r"\s+'_INTRA_DISTRIBUTED_OPTIMIZER_INSTANCE_GROUP',", ""), ("ep2-4", "ep2-8-instances"), "does not use"
+    ),
+    "a new group of the same ranks": Other(
+        without(r"group=warmup_group", f"group={_SAME_RANKS}"), ("ep2-4", "ep2-8-instances")
+    ),
+    "one rank skips": Other(
+        without(r"expert_model_parallel_size > 1:", rf"expert_model_parallel_size > 1 and not {_RANK_0}:"),
+        ("ep2-4",),
+        "hung: rank 1-3 waits",
+    ),
+    "another order on one rank": Other(
+        without(r"(?s)in (\(\s+'_EXPERT.*?\)):", rf"in \1[:: -1 if {_RANK_0} else 1]:"), ("ep2-8-instances",), "hung: "
+    ),
+    "the device of another rank": Other(
+        without(r"torch\.cuda\.current_device\(\)", "0"), ("ep2-4",), "on_device=False"
+    ),
+    "the device not waited for": Other(without(r"torch\.cuda\.synchronize\(\)", "pass"), ("ep2-4",), "does not wait"),
+    "one rank once more, by the group's own method": Other(
+        without(
+            r"(?s)(\n *)(torch\.distributed\.all_reduce\()",
+            rf"\1{_RANK_0} and warmup_group.allreduce([torch.zeros(1, device=torch.cuda.current_device())])\1\2",
+        ),
+        ("ep2-4",),
+    ),
+}
 _SFT = "sft-packed-seq-broadcast"
 _ALIGNS = ("0.18.2", "0.19.2")  # here the router can pad for fp8
 _EMPTY = {
@@ -175,7 +207,7 @@ OTHERS = {
         ),
         "without the guard for no micro-batch": Other(without(r"n_micro_batch > 0 and ", ""), ("no-micro-batch",)),
     },
-    ("expert-dp-warmup", "megatron-core"): _EXPERT,
+    ("expert-dp-warmup", "megatron-core"): _WARM_UP,
     ("expert-dp-warmup", "ms-swift"): {
         name: other for name, other in _EXPERT.items() if other.fails != ("ep2-8-instances",)
     }
