@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from unhang.prove.cases import DIFFERS, HUNG, PASSED, Topology
-from unhang.prove.fixes.sft_packed_seq_broadcast import cases as sft
+from unhang.prove.fixes import sft_packed_seq_broadcast as sft
 from unhang.prove.ranks import schedule
 from unhang.shapes import catalog
 
