@@ -11,10 +11,10 @@ _RANKS = "torch.distributed.get_process_group_ranks(warmup_group)"
 _ZEROS = "torch.zeros(1, device=torch.cuda.current_device())"
 _GATES = {
     "without the gate on expert parallelism": Other(
-        without(r"if (args\.)?expert_model_parallel_size > 1:", "if True:"), ("ep1-8",)
+        without(r"if (args\.)?expert_model_parallel_size > 1:", "if True:"), ("ep1-4",)
     ),
-    "composite backends unknown": Other(without(r"backend\.split\(':'\)\[-1\] in", "backend in"), ("ep2-8-composite",)),
-    "any backend": Other(without(r"in \('nccl', 'hccl', 'mccl'\)", "!= ''"), ("ep2-8-gloo",)),
+    "composite backends unknown": Other(without(r"backend\.split\(':'\)\[-1\] in", "backend in"), ("ep2-4-composite",)),
+    "any backend": Other(without(r"in \('nccl', 'hccl', 'mccl'\)", "!= ''"), ("ep2-4-gloo",)),
     "one rank skips": Other(
         without(r"expert_model_parallel_size > 1:", f"expert_model_parallel_size > 1 and not {_RANK_0}:"),
         ("ep2-4",),
@@ -56,8 +56,10 @@ _OTHERS = {
 _ONE_GROUP = {
     **dict.fromkeys(_SEVERAL, "it warms up a single group"),
     **dict.fromkeys(
-        ("ep2-8-instances", "ep4-32-instances"), "its experts' gradients know no instances of the optimizer"
+        ("ep2-4-instances", "ep2-8-instances", "ep4-32-instances"),
+        "its experts' gradients know no instances of the optimizer",
     ),
+    "ep4-4": "without replicas of an expert it has no group to warm up",
 }
 PROOFS = [
     Proofs(

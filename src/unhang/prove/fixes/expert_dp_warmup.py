@@ -33,18 +33,21 @@ _FEW = 8
 _CORE = (
     Case("ep2-4", Topology(dp=4, ep=2), "ranks", DIFFERS, _COLD, core=True),
     Case("ep2-8", Topology(dp=8, ep=2), "ranks", DIFFERS, _COLD, core=True),
-    Case("ep2-8-composite", Topology(dp=8, ep=2), "ranks", DIFFERS, _COLD, _COMPOSITE, core=True),
-    Case("ep2-4-hccl", Topology(dp=4, ep=2), "ranks", DIFFERS, _COLD, {"backend": "cpu:gloo,npu:hccl"}),
+    Case("ep2-4-composite", Topology(dp=4, ep=2), "ranks", DIFFERS, _COLD, _COMPOSITE, core=True),
+    Case("ep2-4-hccl", Topology(dp=4, ep=2), "ranks", DIFFERS, _COLD, {"backend": "npu:hccl,cpu:gloo"}),
+    Case("ep2-4-mccl", Topology(dp=4, ep=2), "ranks", DIFFERS, _COLD, {"backend": "mccl"}),
     Case("tp2-pp2-ep2-8", Topology(tp=2, pp=2, dp=2, ep=2), "ranks", DIFFERS, _COLD, core=True),
     Case("tp2-cp2-ep2-etp2-8", Topology(tp=2, cp=2, dp=2, ep=2, etp=2), "ranks", DIFFERS, _COLD),
-    Case("ep1-8", Topology(tp=2, dp=4), "ranks", PASSED, core=True),
-    Case("ep2-8-gloo", Topology(dp=8, ep=2), "ranks", PASSED, options={"backend": "gloo"}, core=True),
-    Case("ep2-4-cpu-gloo", Topology(dp=4, ep=2), "ranks", PASSED, options={"backend": "cpu:gloo"}),
+    Case("ep1-4", Topology(tp=2, dp=2), "ranks", PASSED, core=True),
+    Case("ep2-4-gloo", Topology(dp=4, ep=2), "ranks", PASSED, options={"backend": "gloo"}, core=True),
+    Case("ep2-4-gloo-twice", Topology(dp=4, ep=2), "ranks", PASSED, options={"backend": "cpu:gloo,cuda:gloo"}),
     Case("tp2-pp2-ep4-32", Topology(tp=2, pp=2, dp=8, ep=4), "schedule", DIFFERS, _COLD, core=True),
 )
 _LARGE = Case("tp4-pp8-ep8-1024", Topology(tp=4, pp=8, dp=32, ep=8), "schedule", DIFFERS, _COLD)
 _ORDERED = Case("pp-before-dp-8", Topology(tp=2, pp=2, dp=2, ep=2), "ranks", DIFFERS, _COLD, _PP_BEFORE_DP)
 _INSTANCES = (
+    Case("ep4-4", Topology(dp=4, ep=4), "ranks", DIFFERS, _COLD),
+    Case("ep2-4-instances", Topology(dp=4, ep=2, instances=2), "ranks", DIFFERS, _COLD),
     Case("ep2-8-instances", Topology(dp=8, ep=2, instances=2), "ranks", DIFFERS, _COLD, core=True),
     Case("ep4-32-instances", Topology(pp=2, dp=16, ep=4, instances=2), "schedule", DIFFERS, _COLD),
 )
@@ -111,7 +114,7 @@ def run(case: Case, deadline_s: float) -> Outcome:
         text = next(_faults(case, seen, _needed(case, _has_instances()), backend), "")
         status = DIFFERS if text else PASSED
     counts = " or ".join(map(str, sorted({len(one.at_start) for one in seen.values() if one})))
-    return Outcome(status, (text or f"{counts} collectives of one element on each rank") + about)
+    return Outcome(status, (text or f"{counts} collectives of one element on each rank at initialization") + about)
 
 
 def _needed(case: Case, has_instances: bool) -> Mapping[int, Sequence[tuple[int, ...]]]:
@@ -151,34 +154,37 @@ def _faults(
     """
     is_served = case.topology.ep > 1 and any(part.split(":")[-1] in _SERVED for part in backend.split(","))
     wanted = needed if is_served else dict.fromkeys(seen, ())
-    cold = {rank for rank, one in seen.items() if set(wanted[rank]) - {use.ranks for use in one.at_start}}
-    if cold:
+    in_step = {
+        rank: {use.communicator: use.ranks for use in one.in_step if use.communicator and len(use.ranks) > 1}
+        for rank, one in seen.items()
+    }
+    for rank, own in in_step.items():
+        if case.harness == "ranks" and set(own.values()) != set(needed[rank]):
+            raise AssertionError(f"the first step of rank {rank} uses {own}, expected {needed[rank]}")
+    used = {rank: [use.ranks for use in one.at_start] for rank, one in seen.items()}
+    if cold := {rank for rank in seen if set(wanted[rank]) - set(used[rank])}:
         rank = min(cold)
-        used = [use.ranks for use in seen[rank].at_start]
-        missing = ranges(next(group for group in wanted[rank] if group not in used))
+        missing = ranges(next(group for group in wanted[rank] if group not in used[rank]))
         yield (
-            f"rank {ranges(cold)}: {len(used)} collectives at initialization, expected {len(wanted[rank])}; "
+            f"rank {ranges(cold)}: {len(used[rank])} collectives at initialization, expected {len(wanted[rank])}; "
             f"rank {rank} does not use its group {missing} {_COLD}"
         )
     for rank, one in seen.items():
-        used = [use.ranks for use in one.at_start]
-        if sorted(used) != sorted(wanted[rank]):
-            yield f"rank {rank} uses the groups {used} at initialization, expected {wanted[rank]}"
+        if sorted(used[rank]) != sorted(wanted[rank]):
+            yield f"rank {rank} uses the groups {used[rank]} at initialization, expected {wanted[rank]}"
         for use in one.at_start:
-            if (use.kind.strip("_").replace("_", ""), use.elements, use.on_device) != ("allreduce", 1, True):
+            kind = use.kind.replace("_", "")  # torch has several names for it
+            if (kind, use.elements, use.on_device) != ("allreduce", 1, True):
                 yield f"rank {rank} issues another collective than an all-reduce of one element on its device: {use}"
         if one.is_waiting:
             yield f"rank {rank} does not wait for its device after initialization"
-        in_step = {use.communicator: use.ranks for use in one.in_step if use.communicator and len(use.ranks) > 1}
-        if case.harness == "ranks" and set(in_step.values()) != set(needed[rank]):
-            raise AssertionError(f"the first step of rank {rank} uses {in_step}, expected {needed[rank]}")
-        others = in_step.keys() - {use.communicator for use in one.at_start}
+        others = in_step[rank].keys() - {use.communicator for use in one.at_start}
         if is_served and others:
-            group = ranges(in_step[min(others)])
+            group = ranges(in_step[rank][min(others)])
             yield f"rank {rank} uses another communicator of {group} at initialization than in its first step"
     if len({one.made for one in seen.values()}) > 1:
         yield "not all ranks make the same groups, in one order"
-    if len({tuple(wanted[rank].index(use.ranks) for use in one.at_start) for rank, one in seen.items()}) > 1:
+    if len({tuple(map(wanted[rank].index, used[rank])) for rank in seen}) > 1:
         yield "not all ranks use their groups in one order"
 
 
@@ -186,9 +192,9 @@ def _uses(steps: Sequence[Any]) -> Iterator[Use]:
     """Yield the collectives of a record, which tells nothing of devices."""
     for step in steps:
         if isinstance(step, Operation):
-            yield Use(
-                "" if step.group == "world" else step.group, step.ranks, step.kind, int(step.signature.split()[0]), True
-            )
+            count = step.signature.partition(" x ")[0]
+            name = "" if step.group == "world" else step.group
+            yield Use(name, step.ranks, step.kind, int(count) if count.isdigit() else 0, on_device=True)
 
 
 def _has_instances() -> bool:
