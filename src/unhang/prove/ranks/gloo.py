@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
 _START_S = 120.0  # for all ranks to meet, even on a busy machine; the deadline counts from then on
 _FEW = 8  # more ranks share the processors, and get more time
-_LONGEST = 6  # deadlines, for ranks that stay at work: on a busy machine, or in an endless loop
+_LONGEST = 6  # deadlines, in seconds of a processor and not of the clock: an endless loop
+_QUIET = 3  # looks in a row at ranks that are not at work
 _GRACE_S = 1.0  # for the peers of a rank that raised, to reach the point where they wait for it
 _READY = "ready"
 _TORCH_TIMEOUT = timedelta(minutes=30)  # beyond any deadline of ours
@@ -83,9 +84,9 @@ class World(NamedTuple):
 def run(world: int, body: Callable[[int], Any], *, deadline_s: float = 20.0) -> World:
     """Run ``body(rank)`` in ``world`` processes, each with a default group of gloo, until all are done.
 
-    The results must be picklable. A rank that is not done ``deadline_s`` seconds after all have met is ``alive``. More
-    than 8 ranks get proportionally more time, and ranks that want a processor, instead of a peer, up to six times as
-    much. The ranks are forks, so call it before this process has a process group or a thread of torch. What a rank
+    The results must be picklable. A rank is ``alive`` if it is not done ``deadline_s`` seconds after all have met, and
+    no rank is at work (``processor_time``) or one has used a processor for six times as long. More than 8 ranks get
+    proportionally more time. The ranks are forks, so call it before this process has a process group or a thread of torch. What a rank
     raises is in its ``Rank``. Raises TimeoutError where the ranks do not meet, and OSError where a fork fails.
     """
     importlib.import_module("torch.distributed")  # once, not in every fork
@@ -151,18 +152,21 @@ def _answers(
 ) -> dict[int, Rank]:
     """Return the ranks that ended before the deadline, which comes early once a rank has raised.
 
-    Raises TimeoutError where the ranks have not all met by then and none has failed.
+    Raises TimeoutError where the ranks do not meet and none has failed.
     """
     answers: dict[int, Rank] = {}
-    met, failed = 0, False
-    deadline = latest = time.monotonic() + _START_S
+    met, failed, quiet = 0, False, 0
+    deadline = time.monotonic() + _START_S
+    used: dict[int, float] = {}
     todo = dict(enumerate(pipes))
     while todo:
         ready = wait(list(todo.values()), max(0.0, deadline - time.monotonic()))
         if not ready:
-            over = failed or met < len(pipes) or time.monotonic() > latest
+            pids = _pids(processes, todo)
+            is_endless = any(processor_time.used_s(pid) - used.get(pid, 0.0) > _LONGEST * deadline_s for pid in pids)
+            quiet = 0 if processor_time.at_work(pids) else quiet + 1
             # an answer that came meanwhile counts
-            if over or not (processor_time.at_work(_pids(processes, todo)) or wait(list(todo.values()), 0)):
+            if (failed or is_endless or quiet == _QUIET) and not wait(list(todo.values()), 0):
                 break
         for number in [number for number, pipe in todo.items() if pipe in ready]:
             try:
@@ -174,7 +178,7 @@ def _answers(
                 met += 1
                 if not failed:  # peers of a rank that raised early may still be starting
                     deadline = time.monotonic() + (deadline_s if met == len(pipes) else _START_S)
-                    latest = time.monotonic() + _LONGEST * deadline_s
+                    quiet, used = 0, {pid: processor_time.used_s(pid) for pid in _pids(processes, todo)}
                 continue
             del todo[number]
             answers[number] = answer
@@ -182,7 +186,7 @@ def _answers(
                 failed = True
                 deadline = min(deadline, time.monotonic() + _GRACE_S)
     if met < len(pipes) and not failed:
-        raise TimeoutError(f"only {met} of {len(pipes)} ranks met within {_START_S:.0f} s")
+        raise TimeoutError(f"only {met} of {len(pipes)} ranks met, and none is at work")
     return answers
 
 
