@@ -14,7 +14,7 @@ def _jobs() -> list[Job]:
     kept, send = functools.partial(dist().all_reduce), {"send": dist().isend}
     holder = type("Holder", (), {"reduce": staticmethod(dist().reduce)})
 
-    def default(rank: int, barrier: Job = dist().barrier) -> None:
+    def default(rank: int, barrier: Job = dist().barrier) -> None:  # noqa: B008
         rank or barrier()
 
     return [

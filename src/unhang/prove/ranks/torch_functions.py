@@ -33,6 +33,6 @@ def replace(name: str, by: Callable[..., Any]) -> Callable[..., Any]:
     ours = f"_unhang_{name}"
     function.__globals__[ours] = by
     made: dict[str, Any] = {}
-    exec(f"def {name}(*args, **kwargs): return {ours}(*args, **kwargs)", made)
+    exec(f"def {name}(*args, **kwargs): return {ours}(*args, **kwargs)", made)  # noqa: S102
     function.__code__, function.__defaults__, function.__kwdefaults__ = made[name].__code__, None, None
     return copy
