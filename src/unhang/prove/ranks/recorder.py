@@ -256,7 +256,7 @@ class Recorder:
         return other if name == "recv" else work
 
     def _fill(self, kind: str, given: dict[str, Any], key: tuple[str, int], ranks: Sequence[int]) -> None:
-        """Fill the outputs of an operation; end the record where objects of another rank arrive that are not declared."""
+        """Fill the outputs of an operation; end the record where undeclared objects of another rank arrive."""
         objects = self._outputs.fill(self._rank, kind, given, key, ranks)
         if objects is not None:
             objects[:] = self._read(kind)
