@@ -87,7 +87,8 @@ def run(world: int, body: Callable[[int], Any], *, deadline_s: float = 20.0) -> 
     The results must be picklable. A rank is ``alive`` if it is not done ``deadline_s`` seconds after all have met, and
     no rank is at work (``processor_time``) or one has used a processor for six times as long. More than 8 ranks get
     proportionally more time. The ranks are forks, so call it before this process has a process group or a thread of
-    torch. What a rank raises is in its ``Rank``. Raises TimeoutError where the ranks do not meet, and OSError where a fork fails.
+    torch. What a rank raises is in its ``Rank``. Raises TimeoutError where the ranks do not meet, OSError where a fork
+    fails.
     """
     importlib.import_module("torch.distributed")  # once, not in every fork
     context = multiprocessing.get_context("fork")
