@@ -141,6 +141,13 @@ def fuzz(session: nox.Session) -> None:
     session.run("python", "-W", "ignore", "-m", "fuzz", *session.posargs, env={"PYTHONPATH": "tests"})
 
 
+@nox.session(reuse_venv=True)
+def mutants(session: nox.Session) -> None:
+    """Change each rewrite in some hundred ways, and show that the end states notice: `-- --fix ID`, `-- --all`."""
+    install_wheel(session, "test")
+    session.run("python", "-W", "ignore", "-m", "mutants", *session.posargs, env={"PYTHONPATH": "tests"})
+
+
 @nox.session(python="3.11", reuse_venv=True)
 def proofs(session: nox.Session) -> None:
     """Show each hang on untouched source, on a CPU, and that it is gone on patched source: docs/maintainers/proofs.md.
@@ -220,6 +227,8 @@ def compat(session: nox.Session) -> None:
         session.run("check-jsonschema", "--schemafile", str(schema), *named)
     session.run("python", "-m", "unhang.compat.sweep.pages", "--check", env=env)
     session.run("python", "-m", "unhang.compat.sweep.verdicts", env=env)
+    tests = os.pathsep.join([env["PYTHONPATH"], str(HERE / "tests")])
+    session.run("python", "-m", "independent", env={"PYTHONPATH": tests})
     session.run("python", "-m", "unhang.compat.sweep.lint", *session.posargs, env=env)
 
 

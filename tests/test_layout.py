@@ -36,6 +36,9 @@ COVERED_BY = {
     "codemods/sft_packed_seq_broadcast/halves.py": "fixes/test_sft_packed_seq_broadcast.py",
     "codemods/sft_packed_seq_broadcast/trailing.py": "fixes/test_sft_packed_seq_broadcast.py",
     "compat/endstates/endstate.py": "compat/endstates/test_compare.py",
+    "compat/endstates/expert_dp_warmup.py": "compat/endstates/test_released.py",
+    "compat/endstates/mtp_cp_deadlock.py": "compat/endstates/test_released.py",
+    "compat/endstates/sft_packed_seq_broadcast.py": "compat/endstates/test_released.py",
     "compat/sweep/sources.py": "compat/sweep/test_rules.py",
 }
 

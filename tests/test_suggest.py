@@ -11,6 +11,7 @@ from unhang.errors import UnhangError
 from unhang.records import Request
 
 SITE = Request(target="site")
+ACCEPTING = SITE._replace(chosen=(("--skip", "a"), ("--accept", "1-2-3")))
 IN_ML = """--python py --script 'ml/it'"'"'s.py'"""
 NARROW = Request(
     python="py", script="ml/it's.py", fixes=("a", "b"), required=("b",), upstreams=("verl",),
@@ -34,10 +35,18 @@ NARROW = Request(
         (SITE._replace(writer=("overlay", "dir")), "unhang revert", "unhang revert --target site"),
         (
             SITE._replace(writer=("wheel", "verl==0.7.1", "-o", "out"), chosen=(("--skip", "a"),)),
-            "reinstall it and run `unhang apply --unverified --fix b`, then `unhang check`",
-            "reinstall it and run `unhang wheel 'verl==0.7.1' -o out --unverified --fix b`, "
+            "reinstall it and run `unhang apply --fix b`, then `unhang check`",
+            "reinstall it and run `unhang wheel 'verl==0.7.1' -o out --fix b`, "
             "then `unhang wheel 'verl==0.7.1' -o out --skip a`",
         ),
+        (
+            Request(writer=("wheel", "x", "-o", "out")),
+            "the token: `unhang diff --unknown --fix b`; or",
+            "the token: unpack the wheel into a folder DIR, then unhang diff --unknown --fix b --target DIR; or",
+        ),
+        (ACCEPTING, "`unhang diff --unknown --fix b`", "`unhang diff --target site --accept 1-2-3 --unknown --fix b`"),
+        (ACCEPTING, "unhang check", "unhang check --target site --skip a --accept 1-2-3"),
+        (ACCEPTING, "unhang revert", "unhang revert --target site --skip a"),
         (SITE, "see `unhang explain a`; `unhang list` shows all", "see `unhang explain a`; `unhang list` shows all"),
         (SITE, "then run unhang apply", "then run unhang apply"),
     ],

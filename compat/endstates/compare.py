@@ -28,11 +28,13 @@ class Row(NamedTuple):
 def compare(endstate: EndState, before: Source, after: Source | None, as_written: bool = False) -> Row:
     """Run a shape of the function and its rewrite in every configuration.
 
-    ``after`` is None if the fix does not rewrite this shape; then nothing of what the fix is about may fail.
+    ``after`` is None if the fix does not rewrite this shape; then nothing may fail.
     ``as_written``: ``before`` has a pull request, which the rewrite takes back; then more than the fix may differ.
     """
     found = branches(before.function)
     problems = {name: f"a new branch: {name}" for name in found if name not in {*endstate.varied, *endstate.held}}
+    if after and endstate.has_feature(before) and not endstate.has_feature(after):
+        problems["feature"] = "the rewrite has lost the feature that the fix is about"  # nothing would hold it to that
     counts = dict.fromkeys(("passed", "cured", "failed", "worse"), 0)
     every = list(endstate.configurations(before.function))
     known: dict[Any, Outcome] = {}
@@ -50,8 +52,10 @@ def compare(endstate: EndState, before: Source, after: Source | None, as_written
         control = endstate.control(configuration)
         if kind == "worse":
             problems.setdefault(f"worse {why}", f"worse with {described(configuration)}: {why}")
-        elif then.faults and control is not None and not untouched(control).faults:
+        elif then.faults and after and control is not None and not untouched(control).faults:
             problems.setdefault(f"not cured {why}", f"not cured with {described(configuration)}: {why}")
+        elif then.faults and not after and not (endstate.concerned(configuration) and control is None):
+            problems.setdefault(f"fails {why}", f"fails with {described(configuration)}: {why}")
         for lacking in (fault for fault in first.faults if fault.startswith(LACKING)):
             problems.setdefault(lacking, f"the stand-ins do not fit {described(configuration)}: {lacking}")
     if after and not counts["cured"]:

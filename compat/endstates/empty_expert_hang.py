@@ -15,8 +15,8 @@ from unhang.shapes.shape import Function
 EXPERTS, HIDDEN = 3, 2
 ALIGNMENTS = {"none": 1, "fp8": 16, "mxfp8": 32, "fp4": 32}
 """The multiple that a grouped GEMM of each precision needs each expert's rows to be."""
-FAILS = ("empty input", "empty last expert")
-"""What a grouped GEMM may fail on. Transformer Engine 2.0 and 2.1 fail on the second."""
+FAILS = ("empty input", "empty expert")
+"""What a grouped GEMM may fail on. Transformer Engine 2.0 and 2.1 fail on the second, if it is the last expert."""
 ACTIVATIONS: dict[str, tuple[str, dict[str, object]]] = {
     "plain": ("", {}),
     "glu": ("self.config.gated_linear_unit", {"gated_linear_unit": True}),
@@ -85,12 +85,15 @@ def padded(counts: Any, alignment: int) -> list[int]:
 class Tensor:
     """A vector, or a matrix as a list of rows. ``origin`` is what it was computed from, as in an autograd graph."""
 
-    dtype = "bfloat16"
-
     def __init__(
-        self, rows: list[Any], width: int | None, origin: frozenset[str] = frozenset(), device: str = "cuda"
+        self,
+        rows: list[Any],
+        width: int | None,
+        origin: frozenset[str] = frozenset(),
+        device: str = "cuda",
+        dtype: str = "bfloat16",
     ) -> None:
-        self.rows, self.width, self.origin, self.device = rows, width, origin, device
+        self.rows, self.width, self.origin, self.device, self.dtype = rows, width, origin, device, dtype
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -114,9 +117,19 @@ class Tensor:
             raise Misfit("a second column")
         return Tensor([[value] for value in self.rows], 1, self.origin, self.device)
 
-    def new_zeros(self, *size: Any) -> Tensor:
+    def new_full(self, size: Any, value: float, dtype: str | None = None, device: str | None = None) -> Tensor:
         count, width = [*(size[0] if isinstance(size[0], tuple) else size), None][:2]
-        return Tensor([0.0 if width is None else [0.0] * width for _ in range(count)], width, device=self.device)
+        rows = [value if width is None else [value] * width for _ in range(count)]
+        return Tensor(rows, width, device=device or self.device, dtype=dtype or self.dtype)
+
+    def new_zeros(self, *size: Any, **options: Any) -> Tensor:
+        return self.new_full(size, 0.0, **options)
+
+    def new_ones(self, *size: Any, **options: Any) -> Tensor:
+        return self.new_full(size, 1.0, **options)
+
+    def detach(self) -> Tensor:
+        return Tensor(self.rows, self.width, device=self.device, dtype=self.dtype)
 
     def clamp(self, min: float | None, max: float | None) -> Tensor:
         return self
@@ -149,6 +162,8 @@ class Tensor:
         return self.shape, tuple(map(tuple, self.rows)) if self.width is not None else tuple(self.rows), self.origin
 
 
+RANK = [0]
+"""The rank that runs the forward."""
 FETCHED: list[str] = []
 """The device of each fetch of values, in order: the host waits for a GPU then."""
 
@@ -161,9 +176,9 @@ def split(given: Tensor, counts: list[int]) -> list[Tensor]:
 
 
 def cat(tensors: list[Tensor], dim: int = 0) -> Tensor:
-    """Concatenate the rows of tensors."""
-    if dim or len({(tensor.width, tensor.device) for tensor in tensors}) != 1:
-        raise Misfit("cat: the tensors differ in width or device")
+    """Concatenate the rows of tensors. ``torch.cat`` takes several dtypes too, but no kernel takes its result."""
+    if dim or len({(tensor.width, tensor.device, tensor.dtype) for tensor in tensors}) != 1:
+        raise Misfit("cat: the tensors differ in width, device or dtype")
     rows = [row for tensor in tensors for row in tensor.rows]
     return Tensor(rows, tensors[0].width, frozenset().union(*(tensor.origin for tensor in tensors)))
 
@@ -221,9 +236,7 @@ class Layer:
     def _linear(self, name: str, width: int, given: Tensor, counts: Any) -> tuple[Tensor, list[Tensor] | None]:
         each, setting = list(counts.rows if isinstance(counts, Tensor) else counts), self.setting
         self.calls.append((name, given.described(), type(counts).__name__, tuple(each)))
-        if (setting.fails == "empty input" and not given.rows) or (
-            setting.fails == "empty last expert" and not each[-1]
-        ):
+        if (setting.fails == "empty input" and not given.rows) or (setting.fails == "empty expert" and 0 in each):
             raise Misfit(f"{name}: the grouped GEMM fails on an {setting.fails}")
         if sum(each) > len(given.rows):
             raise Misfit(f"{name}: tokens_per_expert counts more rows than there are")
@@ -257,6 +270,9 @@ class Layer:
     def _pad(self, given: Tensor, counts: list[int]) -> tuple[Tensor, list[int]]:
         if not isinstance(counts, list):
             raise Misfit("the padding takes a list")
+        plain = self.setting.precision == "none" and self.setting.path == "plain"
+        if plain or sum(counts) > len(given.rows):
+            raise Misfit("there is a padding for fp8 and fp4 only, and not of more rows than there are")
         wanted = padded(counts, ALIGNMENTS[self.setting.precision])
         zero: Any = [0.0] * given.width if given.width is not None else 0.0
         parts = zip(_segments(given.rows, counts), wanted)
@@ -331,7 +347,8 @@ NAMESPACE: dict[str, Any] = {
     "logging": SimpleNamespace(getLogger=lambda name: SimpleNamespace(warning=lambda text: None)),
     "torch": SimpleNamespace(
         Tensor=Tensor,
-        int64="int64",
+        **{name: name for name in ("int64", "float32")},
+        distributed=SimpleNamespace(get_rank=lambda: RANK[0]),
         cat=cat,
         split=split,
         chunk=chunk,
@@ -431,6 +448,14 @@ class Forward(EndState):
         return configuration._replace(fails="", cuts_graph=False)
 
     def observe(self, source: Source, configuration: Setting) -> Outcome:
+        # whether a rank has tokens depends on the router alone, so each rank must do the same
+        ranks = (0, 1) if self.concerned(configuration) and configuration.activation == "plain" else (0,)
+        outcomes = [self._observe(source, configuration, rank) for rank in ranks]
+        return Outcome(frozenset().union(*(outcome.faults for outcome in outcomes)), outcomes[0].seen)
+
+    @staticmethod
+    def _observe(source: Source, configuration: Setting, rank: int) -> Outcome:
+        RANK[0] = rank
         layer, weighted = Layer(configuration), _is_weighted(source.function)
         count = sum(configuration.counts) + configuration.spare
         hidden = Tensor([[float(index + 1)] * HIDDEN for index in range(count)], HIDDEN, frozenset({"hidden"}))

@@ -49,6 +49,13 @@ class EndState:
         """Run the function on stand-ins. What it raises is caught by the caller."""
         raise NotImplementedError
 
+    def has_feature(self, source: Source) -> bool:
+        """Return whether the function has the feature that the fix is about.
+
+        ``observe`` must hold a function without it to that: then no mistake here passes for ``not-affected``.
+        """
+        return True
+
     def concerned(self, configuration: Any) -> bool:
         """Return whether the fix plays a part here. Where it does not, the same must be seen before and after."""
         raise NotImplementedError
@@ -60,7 +67,8 @@ class EndState:
     def control(self, configuration: Any) -> Any:
         """Return the same configuration without what the fix cures, if the fix plays a part here; else None.
 
-        If the untouched function passes there, the rewritten one must pass here.
+        If the untouched function passes there, the rewritten one must pass here. None, too, where upstream's own fix
+        fails and that is no reason to call the function broken.
         """
         raise NotImplementedError
 

@@ -7,6 +7,7 @@ import itertools
 import logging
 import math
 import os
+import re
 import sys
 import warnings
 from collections.abc import Iterator
@@ -20,15 +21,13 @@ from unhang.compat.endstates.endstate import EndState, Outcome, Source, code_of,
 from unhang.shapes.shape import Function
 
 WORLD = 8
-SERVED = ("nccl", "hccl", "mccl", "cpu:gloo,cuda:nccl")
-NOT_SERVED = ("gloo", "cpu:gloo", "undefined", "flagcx")
+SERVED = ("nccl", "npu:hccl,cpu:gloo", "mccl", "cpu:gloo,cuda:nccl")
+NOT_SERVED = ("gloo", "cpu:gloo,cuda:gloo", "undefined", "flagcx")
 """``undefined`` is what ``get_backend`` says of groups made without one; the last is a fork's own name."""
-GROUPS = (
-    "_EXPERT_DATA_PARALLEL_GROUP",
-    "_INTER_PARTIAL_EXPERT_DATA_PARALLEL_GROUP",
-    "_INTRA_PARTIAL_EXPERT_DATA_PARALLEL_GROUP",
-    "_INTRA_DISTRIBUTED_OPTIMIZER_INSTANCE_GROUP",
-)
+REDUCES = re.compile("EXPERT_DATA_PARALLEL_GROUP|DISTRIBUTED_OPTIMIZER_INSTANCE_GROUP")
+"""In the names of the globals that hold the groups of an expert's gradients and of the optimizer step."""
+REDUCES_NOT = ("_WITH_GTP_REMAT",)
+"""How some of these names end: groups by which data is distributed, and through which no gradient goes."""
 OPTIONS: dict[str, dict[str, Any]] = {
     "": {},
     "no gloo groups": {"create_gloo_process_groups": False},
@@ -47,8 +46,13 @@ OPTIONS: dict[str, dict[str, Any]] = {
 class Group:
     """A process group: its ranks, and the backend string that it was made with."""
 
-    def __init__(self, ranks: Any, backend: str) -> None:
-        self.ranks, self.backend = tuple(ranks), backend
+    def __init__(self, ranks: Any, backend: str, done: list[Any] | None = None) -> None:
+        self.ranks, self.backend, self.group_name = tuple(ranks), backend, self
+        self.done = [] if done is None else done
+
+    def allreduce(self, tensors: Any, *_: object) -> SimpleNamespace:
+        self.done.extend((self, tensor.size, tensor.device) for tensor in tensors)
+        return SimpleNamespace(wait=lambda: None)
 
     def size(self) -> int:
         return len(self.ranks)
@@ -61,12 +65,15 @@ class Torch:
     """The part of torch that the initialisation uses; it records what happens to groups and to the device."""
 
     def __init__(self, rank: int, backend: str) -> None:
-        self.world, self.backend = Group(range(WORLD), backend), backend
         self.done: list[Any] = []
+        self.world, self.backend = Group(range(WORLD), backend, self.done), backend
+        self.made: list[Any] = []
+        """The groups in whose making every rank takes part, in order."""
+        self.float32 = "float32"
         self.cuda = SimpleNamespace(
             current_device=lambda: 3,
             device_count=lambda: WORLD,
-            synchronize=lambda: self.done.append("waits"),
+            synchronize=lambda: self.done.append("waits for 3"),
         )
         self.distributed = SimpleNamespace(
             is_available=lambda: True,
@@ -76,16 +83,29 @@ class Torch:
             get_backend=lambda group=None: (group or self.world).backend,
             new_group=self.new_group,
             barrier=lambda *_, **__: self.done.append("barrier"),
-            all_reduce=lambda tensor, group: self.done.append((group, tensor.size, tensor.device)),
+            get_process_group_ranks=lambda group: list(group.ranks),
+            all_reduce=self.all_reduce,
+            broadcast=lambda tensor, src, group=None: self.done.append(f"broadcast in {group or self.world}"),
+            distributed_c10d=SimpleNamespace(_resolve_process_group=lambda name: name),
             ProcessGroup=Group,
             ProcessGroupNCCL=SimpleNamespace(Options=lambda **_: SimpleNamespace(config=SimpleNamespace())),
         )
 
-    def new_group(self, ranks: Any = None, backend: str | None = None, **_: object) -> Group:
-        return Group(self.world.ranks if ranks is None else ranks, backend or self.backend)
+    def new_group(
+        self, ranks: Any = None, backend: str | None = None, use_local_synchronization: bool = False, **_: object
+    ) -> Group:
+        group = Group(self.world.ranks if ranks is None else ranks, backend or self.backend, self.done)
+        if not use_local_synchronization:
+            self.made.append(repr(group))
+        return group
 
-    def zeros(self, size: int, device: object) -> SimpleNamespace:
-        return SimpleNamespace(size=size, device=device, item=lambda: self.done.append("waits"))
+    def all_reduce(self, tensor: SimpleNamespace, group: Group | None = None, async_op: bool = False) -> None:
+        self.done.append((group or self.world, tensor.size, tensor.device))
+        if async_op:
+            self.done.append("not waited for")
+
+    def zeros(self, size: int, device: object = "cpu", dtype: object = None) -> SimpleNamespace:
+        return SimpleNamespace(size=size, device=device, item=lambda: self.done.append(f"waits for {device}"))
 
 
 class Job(NamedTuple):
@@ -195,13 +215,18 @@ class InitializeModelParallel(EndState):
 
     def observe(self, source: Source, configuration: Job) -> Outcome:
         ranks = [_initialised(source, configuration, rank) for rank in range(WORLD)]
-        made = [[namespace.get(name) for name in GROUPS] for _, namespace in ranks]
-        wanted = [_distinct(groups) if self.concerned(configuration) else [] for groups in made]
+        wanted = [_reducing(namespace) if self.concerned(configuration) else [] for _, namespace in ranks]
         done = [torch.done for torch, _ in ranks]
         everything = [_globals(namespace) for _, namespace in ranks]
         faults = set(_faults(done, wanted, 3))
+        if len({tuple(_names(torch.done, namespace)) for torch, namespace in ranks}) > 1:
+            faults.add("not in one order on all ranks")
+        if len({tuple(torch.made) for torch, _ in ranks}) > 1:
+            faults.add("the ranks do not make the same groups, in one order")
         if _stuck([[item[0].ranks for item in own if isinstance(item, tuple)] for own in done]):
             faults.add("the ranks wait for each other forever")
+        if self.concerned(configuration) and not any(map(REDUCES.search, ranks[0][1])):
+            faults.add("no global has the name of a group of the expert's gradients")  # nothing to warm up is no proof
         return Outcome(frozenset(faults), (repr(done), repr(everything)))
 
 
@@ -234,6 +259,18 @@ def _initialised(source: Source, job: Job, rank: int) -> tuple[Torch, dict[str, 
     return torch, namespace
 
 
+def _names(done: list[Any], namespace: dict[str, Any]) -> Iterator[str]:
+    """Yield the first of the names of each group that was warmed up, in order."""
+    for group in (item[0] for item in done if isinstance(item, tuple)):
+        yield next((name for name, value in namespace.items() if value is group), "a group without a name")
+
+
+def _reducing(namespace: dict[str, Any]) -> list[Group]:
+    """Return the groups that must be warm after the initialisation: all of the release's, whatever their names."""
+    held = (value for name, value in namespace.items() if REDUCES.search(name) and not name.endswith(REDUCES_NOT))
+    return _distinct([group for group in held if isinstance(group, Group) and group.backend in SERVED])
+
+
 def _distinct(groups: list[Any]) -> list[Any]:
     """Return the groups without None, without a second mention of the same object, and without those of one rank."""
     found: list[Any] = []
@@ -247,11 +284,13 @@ def _faults(done: list[list[Any]], wanted: list[list[Any]], device: object) -> I
     """Yield what is wrong with what the ranks did, given the groups that each must warm up."""
     for own, groups in zip(done, wanted):
         warmed = [item for item in own if isinstance(item, tuple)]
-        if [id(group) for group, _, _ in warmed] != list(map(id, groups)):
-            yield "not each of the groups is warmed up, once and in order"
+        if sorted(id(group) for group, _, _ in warmed) != sorted(map(id, groups)):
+            yield "not each of the groups is warmed up, once"
         if any((size, where) != (1, device) for _, size, where in warmed):
             yield "not with one element on this rank's device"
-        if warmed and own[-1] != "waits":  # some upstream shapes have a barrier of their own before
+        if any(str(item).startswith(("broadcast", "not waited")) for item in own):
+            yield "another collective than an all-reduce that is waited for"
+        if warmed and own[-1] != f"waits for {device}":  # some upstream shapes have a barrier of their own before
             yield "the rank does not wait for its device after the warm-up"
 
 
@@ -276,6 +315,10 @@ def _globals(namespace: dict[str, Any]) -> dict[str, str]:
     }
 
 
+class Mpu(SimpleNamespace):
+    """megatron-core's parallel_state; a release may lack some accessors."""
+
+
 class Accessors(NamedTuple):
     """What megatron-core's accessors give in a job of ms-swift."""
 
@@ -293,7 +336,7 @@ class Accessors(NamedTuple):
 
 
 class InitializeMpu(EndState):
-    """The end state of ms-swift's _initialize_mpu, on one rank."""
+    """The end state of ms-swift's _initialize_mpu, on two ranks that have the same groups."""
 
     NAMES = (
         "expert_data_parallel_group",
@@ -324,18 +367,25 @@ class InitializeMpu(EndState):
         return configuration._replace(ep=1) if self.concerned(configuration) else None
 
     def observe(self, source: Source, configuration: Accessors) -> Outcome:
-        torch = Torch(0, configuration.backend)
+        ranks = [self._observe(source, configuration, rank) for rank in (0, 1)]
+        different = {"the ranks do not do the same"} if ranks[0].seen != ranks[1].seen else set()
+        return Outcome(ranks[0].faults | ranks[1].faults | different, ranks[0].seen)
+
+    def _observe(self, source: Source, configuration: Accessors, rank: int) -> Outcome:
+        torch = Torch(rank, configuration.backend)
         made: list[str] = []
         groups: dict[str, Group | None] = {}
-        expert = Group([0, 2], configuration.backend)
+        expert = Group([0, 2], configuration.backend, torch.done)
         for number, (name, kind) in enumerate(zip(self.NAMES, configuration)):
             ranks = {"two": [0, 2 + 2 * number], "one": [0]}.get(str(kind))
-            groups[name] = Group(ranks, configuration.backend) if ranks else expert if kind == "same" else None
+            groups[name] = (
+                Group(ranks, configuration.backend, torch.done) if ranks else expert if kind == "same" else None
+            )
         groups[self.NAMES[0]] = expert if configuration.expert == "two" else groups[self.NAMES[0]]
 
         def accessor(name: str, kind: str) -> Any:
             def unchecked() -> Group | None:
-                if kind == "asserts":
+                if kind == "asserts" or not (made or configuration.ready):
                     raise AssertionError("the group is not initialized")
                 return groups[name]
 
@@ -344,7 +394,8 @@ class InitializeMpu(EndState):
 
             return checked if configuration.checked else unchecked
 
-        mpu = SimpleNamespace(
+        mpu = Mpu(
+            get_data_parallel_group=lambda: Group([0, 1, 2, 3], configuration.backend, torch.done),
             initialize_model_parallel=lambda *_, **__: made.append("groups"),
             model_parallel_is_initialized=lambda: configuration.ready,
             **{

@@ -13,6 +13,8 @@ from unhang.compat.endstates.endstate import EndState, Outcome, Source, code_of,
 from unhang.shapes.shape import Function
 
 METRICS = {"mtp_losses/mtp_1_loss": 0.5}
+OWN = {"actor/loss": 2.0}
+"""What a loss reports already."""
 
 
 class Rank(NamedTuple):
@@ -106,6 +108,7 @@ class Seen(NamedTuple):
     counts: list[int]
     """The argument of each call of the loss."""
     reported: list[Any]
+    """The metrics of each loss."""
     output: Any
 
 
@@ -114,8 +117,10 @@ def run_rank(source: Source, setting: Setting, rank: Rank) -> Seen:
     last = rank.pp == setting.pp - 1
     collectives: list[tuple[str, str]] = []
     counts: list[int] = []
-    # as the real schedules do, only the last stage returns losses
+    # as the real schedules do, only the last stage returns losses; the last of them has metrics already
     losses: list[dict[str, Any]] = [{"loss": index} for index in range(setting.batches)] if last else []
+    if losses:
+        losses[-1]["metrics"] = dict(OWN)
     data = Nested() if setting.data in ("nested", "padded") else Opaque()
 
     def is_pipeline_last_stage(
@@ -186,6 +191,10 @@ def run_rank(source: Source, setting: Setting, rank: Rank) -> Seen:
             get_data_parallel_world_size=lambda: setting.dp,
             get_context_parallel_world_size=lambda: setting.cp,
             get_tensor_model_parallel_world_size=lambda: setting.tp,
+            get_tensor_model_parallel_rank=lambda: rank.tp,
+            get_context_parallel_rank=lambda: rank.cp,
+            get_data_parallel_rank=lambda: rank.dp,
+            is_pipeline_first_stage=lambda ignore_virtual=False: rank.pp == 0,
         ),
         "RouterReplay": SimpleNamespace(
             set_global_router_replay_action=lambda action: None,
@@ -214,7 +223,7 @@ def run_rank(source: Source, setting: Setting, rank: Rank) -> Seen:
     }
     method = defined(code_of(source), source.function.name, namespace)
     output = method(engine, data, None, setting.forward_only)
-    return Seen(collectives, counts, [it["metrics"] for it in losses if "metrics" in it], output)
+    return Seen(collectives, counts, [it.get("metrics", {}) for it in losses], output)
 
 
 class ForwardBackwardBatch(EndState):
@@ -257,6 +266,9 @@ class ForwardBackwardBatch(EndState):
         for grid, values in itertools.product(GRIDS, itertools.product(*choices.values())):
             yield grid._replace(**dict(zip(choices, values)))
 
+    def has_feature(self, source: Source) -> bool:
+        return _asks(source)
+
     def concerned(self, configuration: Setting) -> bool:
         return configuration.mtp
 
@@ -266,7 +278,7 @@ class ForwardBackwardBatch(EndState):
 
     def observe(self, source: Source, configuration: Setting) -> Outcome:
         seen = {rank: run_rank(source, configuration, rank) for rank in configuration.ranks()}
-        asks = configuration.mtp and _asks(source)
+        asks = configuration.mtp and self.has_feature(source)
         return Outcome(frozenset(_faults(configuration, seen, asks)), repr(sorted(seen.items())))
 
 
@@ -282,16 +294,21 @@ def _faults(setting: Setting, seen: dict[Rank, Seen], asks: bool) -> Iterator[st
         last = rank.pp == setting.pp - 1
         if what.counts and not (last and what.counts == [setting.batches]):
             yield "the loss is called on another stage, more than once, or with another count"
+        if asks and setting.batches and last and not what.counts:
+            yield "a rank of the last stage leaves its loss in the tracker"
         reports = asks and setting.batches and last and rank.tp == rank.cp == 0
-        if what.reported != ([METRICS] if reports else []):
-            yield "not the source ranks, and only these, report"
+        wanted = [*[{}] * (setting.batches - 1), OWN] if last and setting.batches else []
+        if reports:
+            wanted[0] = {**wanted[0], **METRICS}
+        if what.reported != wanted:
+            yield "not the source ranks, and only these, report, beside what is there"
         if [loss["loss"] for loss in what.output.get("losses", ())] != list(range(setting.batches if last else 0)):
             yield "the last stage does not return its losses"
 
 
 @cache
 def _asks(source: Source) -> bool:
-    """Return whether the method has the feature; without it nothing can wait for the loss."""
+    """Return whether the method asks for multi-token prediction; one that does not must never call the loss."""
     return "self.model_config.mtp.enable" in branches(source.function)
 
 

@@ -32,11 +32,14 @@ class SandboxError(Exception):
 
 def end_state(fix: str, function: str) -> EndState | None:
     """Return the end state of a target, or None if the fix has none yet."""
+    name = f"{__package__}.{fix.replace('-', '_')}"
     try:
-        module = importlib.import_module(f"{__package__}.{fix.replace('-', '_')}")
-    except ModuleNotFoundError:
+        module = importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name != name:
+            raise
         return None
-    found: EndState = module.END_STATES[function]
+    found: EndState | None = module.END_STATES.get(function)
     return found
 
 
@@ -60,11 +63,15 @@ def run(fix: str, before: Source, after: Source | None, as_written: bool = False
 
 @cache
 def without_network() -> list[str]:
-    """Return the command that starts another one without a network; an empty one if this system permits none."""
+    """Return the command that starts another one without a network.
+
+    If this system permits none, say so on stderr, and return an empty one.
+    """
     for options in ["--net"], ["--net", "--map-root-user"]:
         command = ["unshare", *options]
         if shutil.which("unshare") and subprocess.run([*command, "true"], capture_output=True).returncode == 0:
             return command
+    print("this system permits no `unshare --net`: upstream's code has a network", file=sys.stderr)
     return []
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import itertools
 import math
 from collections.abc import Iterator
+from functools import cache
 from types import SimpleNamespace
 from typing import Any, ClassVar, NamedTuple
 
@@ -16,6 +18,13 @@ METADATA = ("cu_seqlens", "max_seqlen")
 FIELDS: tuple[str, ...] = ("tokens", "labels", "loss_mask", "position_ids", "attention_mask", "padding_mask")
 FIELDS += (*METADATA, "cu_seqlens_padded", "local_cp_size")
 UNINITIALISED, LENGTH = "uninitialised memory", 8
+NEEDED = {
+    "whole": {"tokens", "labels", "loss_mask", "position_ids", "attention_mask", "padding_mask", "local_cp_size"},
+    "first": {"tokens", "position_ids", "attention_mask", "padding_mask"},
+    "last": {"labels", "loss_mask", "attention_mask", "padding_mask"},
+    "middle": {"padding_mask"},
+}
+"""The fields that a stage needs, besides the metadata."""
 
 
 class MismatchError(Exception):
@@ -25,13 +34,18 @@ class MismatchError(Exception):
 class Tensor:
     """A tensor that knows its shape, its dtype and its values."""
 
+    name = ""
+    """The field of the data that it is, also on another device."""
+
     def __init__(self, shape: Any, dtype: str, values: Any) -> None:
         self.shape = (shape,) if isinstance(shape, int) else tuple(shape)
         self.dtype = dtype
         self.values = list(values) if isinstance(values, (list, range)) else [values] * math.prod(self.shape)
 
     def cuda(self, *_: object, **__: object) -> Tensor:
-        return Tensor(self.shape, self.dtype, self.values)
+        moved = Tensor(self.shape, self.dtype, self.values)
+        moved.name = self.name
+        return moved
 
     to = cuda
 
@@ -54,6 +68,10 @@ class Tensor:
         self.values = [value] * len(self.values)
         return self
 
+    def __getitem__(self, part: tuple[Any, slice]) -> Tensor:
+        values = self.values[part[1]]  # of the last dimension; the others are 1
+        return Tensor((*self.shape[:-1], len(values)), self.dtype, values)
+
     def sent(self) -> tuple[int, str, int]:
         """Return what both sides of a broadcast must agree on. A collective sees elements, not dimensions."""
         return len(self.values), self.dtype, len(self.shape) if len(self.values) > 1 else 1
@@ -72,6 +90,8 @@ class Setting(NamedTuple):
     """Of the virtual pipeline stages on this rank."""
     tp: int = 2
     cp: int = 1
+    replica: int = 0
+    """The data-parallel rank."""
     mtp: bool = False
     sft: bool = True
     dynamic: bool = False
@@ -114,18 +134,32 @@ def data_of(setting: Setting) -> dict[str, Tensor]:
         data["max_seqlen"] = Tensor(1, "int32", 5)
     if setting.dynamic:
         data["local_cp_size"] = Tensor(1, "int32", 2)
+    for name, tensor in data.items():
+        tensor.name = name
     return data
 
 
-def _rank(source: Source, setting: Setting, tp_rank: int, queue: list[Tensor]) -> tuple[list[Any], dict[str, Any]]:
+class Did(NamedTuple):
+    """What one TP rank did."""
+
+    events: list[Any]
+    """What both sides of each broadcast must agree on."""
+    names: list[str]
+    """The fields that the sender broadcast."""
+    batch: dict[str, Any]
+
+
+def _rank(source: Source, setting: Setting, tp_rank: int, queue: list[Tensor]) -> Did:
     """Run one TP rank: the sender fills the queue, a receiver takes its broadcasts from it."""
     events: list[Any] = []
+    names: list[str] = []
 
     def broadcast(item: Tensor, rank: int, group: str) -> None:
         if (rank, group) != (0, "tp"):
             raise MismatchError(f"a broadcast from rank {rank} in {group}")
         events.append(item.sent())
         if tp_rank == 0:
+            names.append(item.name)
             queue.append(item.cuda())
             return
         if not queue:
@@ -147,6 +181,8 @@ def _rank(source: Source, setting: Setting, tp_rank: int, queue: list[Tensor]) -
         get_tensor_model_parallel_rank=lambda: tp_rank,
         get_tensor_model_parallel_src_rank=lambda: 0,
         get_tensor_model_parallel_group=lambda: "tp",
+        get_data_parallel_rank=lambda: setting.replica,
+        get_pipeline_model_parallel_rank=lambda: setting.stage,
         is_pipeline_first_stage=lambda ignore_virtual=False: (
             setting._replace(chunk=0).is_first if ignore_virtual else setting.is_first
         ),
@@ -156,6 +192,7 @@ def _rank(source: Source, setting: Setting, tp_rank: int, queue: list[Tensor]) -
     )
     arguments = SimpleNamespace(
         pipeline_model_parallel_size=setting.stages,
+        context_parallel_size=setting.cp,
         sft=setting.sft,
         hybrid_context_parallel=setting.dynamic,
         dynamic_context_parallel=setting.dynamic,
@@ -186,7 +223,7 @@ def _rank(source: Source, setting: Setting, tp_rank: int, queue: list[Tensor]) -
         "is_pipeline_last_stage": setting.is_last,
     }
     called = defined(code_of(source), source.function.name, {"torch": torch, "mpu": mpu, "get_args": lambda: arguments})
-    return events, called(**{name: given[name] for name in _parameters(source.function)})
+    return Did(events, names, called(**{name: given[name] for name in _parameters(source.function)}))
 
 
 def _padded(data: dict[str, Tensor], setting: Setting) -> dict[str, Tensor]:
@@ -223,27 +260,32 @@ class GetBatch(EndState):
     def configurations(self, function: Function) -> Iterator[Setting]:
         conditions = set(branches(function))
         flags = {
-            "sft": {"args.sft", "is_sft", "has_cu_seqlens"},
+            "sft": conditions,  # the data may have metadata, whatever the function asks
             "dynamic": {name for name, dimension in self.varied.items() if dimension == "dynamic"},
             "attention_mask": {name for name, dimension in self.varied.items() if dimension == "attention_mask"},
             "padding_mask": {"needs_padding_mask"},
             "graph": {"getattr"},
         }
         mtp = (False, True) if conditions & {"mtp_on_this_rank", "args.mtp_num_layers"} else (False,)
-        cps = (1, 2) if "cp_size" in conditions else (1,)
+        cps = (1, 2) if "cp_size" in conditions else (0,)
         places = [(1, 0, 1, 0), *((4, stage, 1, 0) for stage in range(4))]
         places += [(2, stage, 2, chunk) for stage in (0, 1) for chunk in (0, 1)]
         choices = {name: (False, True) if reads & conditions else (False,) for name, reads in flags.items()}
         if choices["attention_mask"] == (False,):
             choices["attention_mask"] = (True,)  # it is always there
         values = list(itertools.product(*choices.values()))
-        for place, chosen, on_rank, tp, cp in itertools.product(places, values, mtp, (1, 2, 4), cps):
-            setting = Setting(*place, tp, cp, on_rank, **dict(zip(flags, chosen)))
+        jobs = ((1, 1, 0), (2, 1, 1), (4, 2, 0))
+        for place, chosen, on_rank, job, cp in itertools.product(places, values, mtp, jobs, cps):
+            tp, with_tp, replica = job
+            setting = Setting(*place, tp, cp or with_tp, replica, on_rank, **dict(zip(flags, chosen)))
             if setting.graph and (setting.sft or setting.dynamic):
                 continue  # upstream asserts on the first stage of such a job that there is no metadata
             if on_rank and "args.mtp_num_layers" in conditions and not setting.is_last:
                 continue  # before the argument came, MTP was on the last stage alone
             yield setting
+
+    def has_feature(self, source: Source) -> bool:
+        return _names_metadata(source)
 
     def concerned(self, configuration: Setting) -> bool:
         return configuration.sft
@@ -255,16 +297,21 @@ class GetBatch(EndState):
 
     def observe(self, source: Source, configuration: Setting) -> Outcome:
         queue: list[Tensor] = []
-        sent, sender = _rank(source, configuration, 0, queue)
-        ranks = [(sent, sender)]
+        sender = _rank(source, configuration, 0, queue)
+        ranks = [sender]
         for rank in range(1, configuration.tp):
             left = [item.cuda() for item in queue]
             ranks.append(_rank(source, configuration, rank, left))
             if left:
                 raise MismatchError(f"TP rank {rank} does not receive {len(left)} broadcasts")
-        faults = {fault for _, batch in ranks for fault in _faults(configuration, sender, batch)}
-        batches = [{name: item and item.described() for name, item in batch.items()} for _, batch in ranks]
-        return Outcome(frozenset(faults), (tuple(sent), repr(batches)))
+        feature = self.has_feature(source)
+        faults = {fault for rank in ranks for fault in _faults(configuration, sender.batch, rank.batch, feature)}
+        if configuration.sft:
+            faults |= {f"{configuration.place}: {name} is sent" for name in _needless(configuration, sender.names)}
+            if _has_own_arm(source):  # elsewhere, the other fields stay as they were
+                faults |= {fault for rank in ranks[1:] for fault in _left(configuration, rank.batch)}
+        batches = [{name: item and item.described() for name, item in rank.batch.items()} for rank in ranks]
+        return Outcome(frozenset(faults), (tuple(sender.events), repr(batches)))
 
     def same(self, before: Any, after: Any) -> bool:
         """Return whether the batches are the same, with no more broadcasts: in 0.16 the rewrite drops some."""
@@ -272,19 +319,40 @@ class GetBatch(EndState):
         return before[1] == after[1] and all(event in left for event in after[0])
 
 
-def _faults(setting: Setting, sender: dict[str, Any], batch: dict[str, Any]) -> Iterator[str]:
-    wanted = {
-        "whole": {"tokens", "labels", "loss_mask", "position_ids", "attention_mask", "padding_mask", "local_cp_size"},
-        "first": {"tokens", "position_ids", "attention_mask", "padding_mask"},
-        "last": {"labels", "loss_mask", "attention_mask", "padding_mask"},
-        "middle": {"padding_mask"},
-    }[setting.place] & set(data_of(setting))
-    for name in sorted(wanted | ({*METADATA} if setting.sft else set())):
+def _faults(setting: Setting, sender: dict[str, Any], batch: dict[str, Any], feature: bool) -> Iterator[str]:
+    wanted = NEEDED[setting.place] & set(data_of(setting))
+    if not feature and any(batch.get(name) is not None for name in METADATA):
+        yield f"{setting.place}: there is metadata, which the function does not name"
+    for name in sorted(wanted | ({*METADATA} if setting.sft and feature else set())):
         there, here = sender.get(name), batch.get(name)
         if there is None or here is None:
             yield f"{setting.place}: {name} is None"
         elif here.values != data_of(setting)[name].values or here.shape != there.shape:
             yield f"{setting.place}: {name} is not the data's"
+
+
+def _needless(setting: Setting, names: list[str]) -> list[str]:
+    """Return the fields of a token each that the sender broadcasts and this stage does not need."""
+    return [name for name in names if name in NEEDED["whole"] - {"local_cp_size"} - NEEDED[setting.place]]
+
+
+def _left(setting: Setting, batch: dict[str, Any]) -> Iterator[str]:
+    """Yield the buffers that a middle stage hands on without having received anything."""
+    for name, item in batch.items():
+        if setting.place == "middle" and item is not None and UNINITIALISED in item.values:
+            yield f"middle: {name} is uninitialised"
+
+
+@cache
+def _has_own_arm(source: Source) -> bool:
+    """Return whether the middle stages of an SFT job have an arm, as in our rewrite for 0.17."""
+    return "elif args.sft:" in ast.unparse(source.function)
+
+
+@cache
+def _names_metadata(source: Source) -> bool:
+    """Return whether the function names any metadata; one that does not must hand none on."""
+    return METADATA[0] in ast.unparse(source.function)
 
 
 def _parameters(function: Function) -> list[str]:

@@ -1,13 +1,14 @@
-"""The state of a shape, from what its own file shows when it is rewritten."""
+"""The state of a shape, from what its function does, untouched and rewritten."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from unhang.codemods.base import AnchorError
+from unhang.compat.endstates import sandbox
+from unhang.compat.endstates.compare import Row
+from unhang.compat.endstates.endstate import Source
 from unhang.judge.decide import codemod
 from unhang.rewrite.one_file import RewriteError, Step, rewrite
-from unhang.shapes import shape as shapes
 from unhang.shapes.catalog import Target
 
 
@@ -17,28 +18,41 @@ class State(NamedTuple):
     state: str
     """``affected``, ``fixed``, ``not-affected``, or ``undecided``: a person must decide."""
     result: str | None
-    """The shape of our rewrite, if the shape is affected."""
+    """The shape of our rewrite, if the rewrite works."""
     names: tuple[str, ...]
     """The global names that the rewrite uses."""
     why: str
     """Why the state is undecided."""
+    row: Row | None = None
+    """The end state, if the fix has one."""
 
 
-def classify(data: bytes, target: Target) -> State:
-    """Return the state of the target's function in this file.
+def classify(data: bytes, target: Target, as_written: bool = False) -> State:
+    """Return the state of the target's function in this file. Raises SandboxError if the function does not return.
 
-    ``affected``: its rewrite compiles, satisfies its post-condition and is a no-op the second time. ``fixed``:
-    upstream's post-condition holds already. ``not-affected``: the function does not contain the feature.
+    ``affected``: the rewrite cures something, and no configuration becomes worse. ``fixed``: the untouched function
+    passes every configuration. ``not-affected``: it does so without the feature that the fix is about.
+    ``as_written``: the file has a pull request as written.
     """
-    (function,) = shapes.find(shapes.parse(data), target.function)
-    change = codemod(target)
-    if change.holds_upstream(function):
-        return State("fixed", None, (), "")
-    if change.lacks_feature(function):
-        return State("not-affected", None, (), "")
+    endstate = sandbox.end_state(target.fix, target.function)
+    if endstate is None:
+        module = f"compat/endstates/{target.fix.replace('-', '_')}.py"
+        return State("undecided", None, (), f"no end state: write {module}, or decide it in compat/decisions.json")
+    before, after = Source(data.decode(), target.function), None
+    result, names, why = None, frozenset[str](), ""
     try:
-        change.edits(function)
         done = rewrite(data, [Step(target, None)])
-    except (AnchorError, RewriteError) as error:
-        return State("undecided", None, (), str(error))
-    return State("affected", done.shapes[0][1], tuple(sorted(change.names(function))), "")
+        after, result = Source(done.data.decode(), target.function), done.shapes[0][1]
+        names = codemod(target).names(before.function)
+    except RewriteError as error:
+        why = f"{error}; "
+    row = sandbox.run(target.fix, before, after, as_written)
+    if after and not row.cured and not row.failed:  # nothing is wrong with it
+        after, result, names = None, None, frozenset()
+        row = sandbox.run(target.fix, before, None)
+    if row.problems:
+        others = f", and {len(row.problems) - 1} other problems" if row.problems[1:] else ""
+        return State("undecided", result, tuple(sorted(names)), f"{why}{row.problems[0]}{others}", row)
+    if after:
+        return State("affected", result, tuple(sorted(names)), "", row)
+    return State("fixed" if endstate.has_feature(before) else "not-affected", None, (), "", row)

@@ -69,11 +69,22 @@ def open_clone(where: str, cache: Path, refs: Sequence[str] = ()) -> Repo:
         ) from error
     try:
         if os.path.isdir(where):
-            return git.Repo(where)
+            return opened(where)
         return _own_clone(where, cache / "clones" / hashlib.sha256(where.encode()).hexdigest()[:16], refs)
     except (git.GitError, OSError) as error:
         hint = "name a clone with all branches and tags, or a URL that git can clone"
         raise UnhangError("clone-failed", f"{where}: {error}", hint=hint) from error
+
+
+def opened(where: str) -> Repo:
+    """Return the repository at a path. Raises GitError and OSError."""
+    import git
+
+    repo = git.Repo(where)
+    if not os.path.exists(os.path.join(repo.common_dir, "config")):
+        # without it, GitPython takes a bare clone for the .git of the folder above, and runs git there
+        repo.git.update_environment(GIT_DIR=repo.git_dir)
+    return repo
 
 
 def newest(repo: Repo, entry: Mapping[str, Any], pulls: Sequence[str]) -> Clone:

@@ -14,10 +14,10 @@ from unhang.compat import upstreams
 from unhang.compat.sweep import gather
 from unhang.compat.sweep.clones import Clone, Reader, introduced, looked_up
 from unhang.compat.sweep.sources import Content
-from unhang.find import metadata
+from unhang.find import locate, metadata
 from unhang.shapes.catalog import Target
 
-_MODULES = {"megatron-core": "megatron.core", "verl": "verl", "ms-swift": "swift"}
+_MODULES = {upstream: module for upstream, module, _ in locate.UPSTREAMS}
 
 
 class Tree(NamedTuple):

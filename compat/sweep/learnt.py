@@ -1,7 +1,8 @@
-"""Facts about contents, computed by our own code and cached for as long as that code stays the same."""
+"""Facts about contents, computed by our own code and cached for as long as the code behind each stays the same."""
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib
 import platform
@@ -11,17 +12,24 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from unhang.compat.endstates.compare import Row
+from unhang.compat.endstates.sandbox import SandboxError
 from unhang.compat.sweep import as_written
 from unhang.compat.sweep.cache import Cache
 from unhang.compat.sweep.classify import State, classify
 from unhang.compat.sweep.sources import Content, content
 from unhang.rewrite.one_file import RewriteError, Step, rewrite
+from unhang.shapes import catalog
 from unhang.shapes import shape as shapes
 from unhang.shapes.catalog import Target
 from unhang.shapes.outline import Entry, outline
 
 _FILE = "learnt.json"
-_PACKAGES = ("unhang.shapes", "unhang.judge", "unhang.codemods", "unhang.rewrite", "unhang.compat.sweep")
+_OF_SHAPES = ("unhang.shapes", "unhang.compat.sweep.as_written", "unhang.compat.sweep.learnt")
+_OF_FIXES = (
+    *("unhang.codemods", "unhang.compat.endstates", "unhang.compat.sweep.classify"),
+    *("unhang.judge", "unhang.rewrite"),
+)
 
 
 class UnreadableError(Exception):
@@ -33,46 +41,53 @@ class Learnt:
 
     def __init__(self, cache: Cache) -> None:
         self._cache = cache
-        self._code = code_digest()
         kept = cache.read(_FILE)
-        self._facts: dict[str, Any] = kept["facts"] if isinstance(kept, dict) and kept.get("code") == self._code else {}
-        self._known = len(self._facts)
+        self._kept: dict[str, dict[str, Any]] = kept if isinstance(kept, dict) else {}
+        self._facts: dict[str, dict[str, Any]] = {}
+        """By the digest of the code that they depend on."""
+        self._code = functools.cache(code_digest)
 
     def save(self) -> None:
-        """Write new facts to the cache."""
-        if len(self._facts) > self._known:
-            self._cache.write(_FILE, {"code": self._code, "facts": self._facts})
+        """Write the facts to the cache, without those of code that has changed."""
+        if self._facts:
+            current = {self._code(fix) for fix in ("", *catalog.fixes())}
+            every = {**self._kept, **self._facts}
+            self._cache.write(_FILE, {code: facts for code, facts in every.items() if code in current})
 
     def shape(self, found: Content, function: str) -> str | None:
         """Return the shape of a function in a content; None if it is not there. Raises UnreadableError."""
-        answer = self._fact(f"shape {found.sha256} {function}", lambda: _shape(found.data, function))
+        answer = self._fact("", f"shape {found.sha256} {function}", lambda: _shape(found.data, function))
         if isinstance(answer, dict):
             raise UnreadableError(answer["unreadable"])
         shape: str | None = answer
         return shape
 
-    def state(self, found: Content, target: Target) -> State:
+    def state(self, found: Content, target: Target, as_written: bool = False) -> State:
         """Return the state of a target in a content that has it."""
-        answer = self._fact(f"state {found.sha256} {_name(target)}", lambda: classify(found.data, target))
-        state, result, names, why = answer
-        return State(state, result, tuple(names), why)
+        key = f"state {found.sha256} {_name(target)}{' as written' if as_written else ''}"
+        try:
+            answer = self._fact(target.fix, key, lambda: classify(found.data, target, as_written))
+        except SandboxError as error:  # a busy machine may be the reason: it is asked again in the next run
+            return State("undecided", None, (), str(error))
+        state, result, names, why, row = answer
+        return State(state, result, tuple(names), why, row and Row(*row))
 
     def patched(self, found: Content, target: Target, result: str) -> str | None:
         """Return the sha256 of our rewrite of a file; None if its function does not get the shape ``result``."""
-        digest: str | None = self._fact(
-            f"patched {found.sha256} {_name(target)} {result}", lambda: _patched(found.data, target, result)
-        )
+        key = f"patched {found.sha256} {_name(target)} {result}"
+        digest: str | None = self._fact(target.fix, key, lambda: _patched(found.data, target, result))
         return digest
 
     def outline(self, found: Content, function: str) -> list[Entry]:
         """Return the outline of a function in a content that has it."""
-        answer = self._fact(f"outline {found.sha256} {function}", lambda: _outline(found.data, function))
+        answer = self._fact("", f"outline {found.sha256} {function}", lambda: _outline(found.data, function))
         return [Entry(*entry) for entry in answer]
 
     def outline_patched(self, found: Content, target: Target, result: str) -> list[Entry]:
         """Return the outline of our rewrite of a target in a content; ``result`` is the shape of that rewrite."""
         step = Step(target, result)
         answer = self._fact(
+            target.fix,
             f"outline {found.sha256} {_name(target)} {result}",
             lambda: _outline(rewrite(found.data, [step]).data, target.function),
         )
@@ -81,10 +96,10 @@ class Learnt:
     def as_written(self, found: Content, diff: str) -> Content | None:
         """Return a content with a pull request's diff applied; None if it does not apply or does not parse."""
         key = f"diff {content(diff.encode()).sha256} {found.sha256}"
-        digest = self._fact(key, lambda: self._as_written(found, diff))
+        digest = self._fact("", key, lambda: self._as_written(found, diff))
         changed = None if digest is None else self._cache.content(digest)
         if digest is not None and changed is None:  # the cache has lost it
-            del self._facts[key]
+            del self._facts[self._code("")][key]
             return self.as_written(found, diff)
         return changed
 
@@ -100,20 +115,30 @@ class Learnt:
         self._cache.keep_content(changed)
         return changed.sha256
 
-    def _fact(self, key: str, compute: Callable[[], Any]) -> Any:
-        if key not in self._facts:
-            self._facts[key] = compute()
-        return self._facts[key]
+    def _fact(self, fix: str, key: str, compute: Callable[[], Any]) -> Any:
+        """Return a fact about a fix, or, without a fix, about a shape alone."""
+        code = self._code(fix)
+        facts = self._facts.setdefault(code, self._kept.get(code, {}))
+        if key not in facts:
+            facts[key] = compute()
+        return facts[key]
 
 
-def code_digest() -> str:
-    """Return a digest of what the facts depend on: our code below these packages, LibCST and this Python."""
+def code_digest(fix: str) -> str:
+    """Return a digest of the code that facts about a fix depend on, or, without a fix, those about shapes alone.
+
+    It covers LibCST and this Python too, but no module of another fix.
+    """
+    others = {other.replace("-", "_") for other in catalog.fixes() if other != fix}
     whole = hashlib.sha256()
-    for name in _PACKAGES:
-        folder = Path(importlib.import_module(name).__path__[0])
-        for path in sorted(folder.rglob("*.py")):
-            code = path.read_bytes()
-            whole.update(f"{name} {path.relative_to(folder)} {len(code)}\n".encode() + code)
+    for name in (*_OF_SHAPES, *(_OF_FIXES if fix else ())):
+        module = importlib.import_module(name)
+        folder = Path(module.__path__[0]) if hasattr(module, "__path__") else Path(module.__file__ or "")
+        for path in sorted(folder.rglob("*.py")) or [folder]:
+            inner = path.relative_to(folder)
+            if not {part.removesuffix(".py") for part in inner.parts} & others:
+                code = path.read_bytes()
+                whole.update(f"{name} {inner} {len(code)}\n".encode() + code)
     return f"{whole.hexdigest()} libcst {metadata.version('libcst')} {platform.python_version()} {sys.platform}"
 
 

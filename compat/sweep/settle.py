@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 from packaging.version import Version
 
+from unhang.compat.sweep.classify import State
 from unhang.compat.sweep.collect import Collection, Key, Row
 from unhang.compat.sweep.learnt import Learnt
+from unhang.compat.sweep.sources import Content
 from unhang.shapes.catalog import Target
 
 
@@ -22,20 +26,28 @@ class Settled(NamedTuple):
     """A line for each shape that a person must decide."""
     by_person: list[str]
     """The shapes that a person decided."""
+    states: dict[Key, State]
+    """What evidence says of each row, and of each shape that a person must decide."""
 
 
 def as_written(collection: Collection, learnt: Learnt, target: Target, diff: str, note: str) -> None:
     """Collect the shapes that an upstream pull request, as written, makes of the known ones it still applies to."""
-    for (fix, function, _), row in list(collection.rows.items()):
-        if (fix, function) != (target.fix, target.function) or row.note:
-            continue
-        changed = learnt.as_written(row.content, diff)
-        if changed is None:
-            continue
-        # a complete fix, or an edit that our rewrite turns into what it makes of the untouched file
-        state, untouched = learnt.state(changed, target), learnt.state(row.content, target)
-        if state.state == "fixed" or (state.state == "affected" and state.result == untouched.result):
+    bases = [row for key, row in collection.rows.items() if key[:2] == (target.fix, target.function) and not row.note]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        found = list(pool.map(lambda row: _fixed_as_written(row, learnt, target, diff), bases))
+    for changed in found:
+        if changed is not None:
             collection.change(target, changed, note)
+
+
+def _fixed_as_written(row: Row, learnt: Learnt, target: Target, diff: str) -> Content | None:
+    """Return a content with a pull request, if that fixes it, or our rewrite makes of both the same."""
+    changed = learnt.as_written(row.content, diff)
+    if changed is None:
+        return None
+    state, untouched = learnt.state(changed, target, as_written=True), learnt.state(row.content, target)
+    same = state.state == "affected" and state.result == untouched.result
+    return changed if same or state.state == "fixed" else None
 
 
 def settle(
@@ -48,17 +60,20 @@ def settle(
     decided = {(item["fix"], item["shape"]): item for item in decisions}
     older = {(item["fix"], item["function"], item["pristine"]): item["shape"] for item in superseded}
     by_key = {(target.fix, target.function): target for target in collection.targets}
-    done = Settled([], {}, list(collection.problems), [])
-    for key, row in sorted(collection.rows.items(), key=lambda item: item[0]):
+    done = Settled([], {}, list(collection.problems), [], {})
+    rows = sorted(collection.rows.items(), key=lambda item: item[0])
+    with ThreadPoolExecutor(os.cpu_count()) as pool:  # each waits for a child process
+        states = list(pool.map(lambda it: learnt.state(it[1].content, by_key[it[0][:2]], bool(it[1].note)), rows))
+    for (key, row), state in zip(rows, states):
         fix, function, shape = key
-        state = learnt.state(row.content, by_key[fix, function])
         entry: dict[str, Any] = {"fix": fix, "function": function, "shape": shape, "state": state.state}
         if (fix, shape) in decided:
             entry["state"], entry["note"] = decided[fix, shape]["state"], decided[fix, shape]["why"]
             done.by_person.append(shape)
         elif state.state == "undecided" and not row.supported:
             continue  # older than the floor: left out if evidence does not decide it
-        elif state.state == "undecided":
+        done.states[key] = state
+        if entry["state"] == "undecided":
             done.undecided.append(f"{fix} {function} {shape}, {_places(row).get('first', '')}: {state.why}")
             continue
         if entry["state"] == "affected" and state.result is not None:

@@ -16,6 +16,11 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
+def joined(*parts: str | None) -> str:
+    """Return what there is to say of one thing, in one line; a part may be empty."""
+    return "; ".join(filter(None, parts))
+
+
 class UnhangError(Exception):
     """A failure to report to the user; a command that raises it exits with 2, and nothing was changed.
 

@@ -9,6 +9,21 @@ STATE = ".unhang"
 UPSTREAMS = ("megatron-core", "megatron-lm", "verl", "ms-swift")
 
 
+class Token(NamedTuple):
+    """A person's word for one rewrite of an unknown shape, whose diff they have seen."""
+
+    shape: str
+    """The unknown shape."""
+    generation: int
+    """The generation of the rewrites (``catalog.generation``)."""
+    result: str
+    """The shape that the rewrite gives."""
+
+    def __str__(self) -> str:
+        """Return the token as ``--accept`` takes it."""
+        return f"{self.shape}-{self.generation}-{self.result}"
+
+
 class Request(NamedTuple):
     """What the user asked for, made once from the command line."""
 
@@ -27,15 +42,15 @@ class Request(NamedTuple):
     upstreams: tuple[str, ...] = UPSTREAMS
     allow_none: bool = False
     """Whether finding no upstream at all is fine."""
-    unverified: bool = False
-    """``--unverified``: whether to rewrite unknown shapes, and to count such a rewrite as applied."""
+    accepted: tuple[Token, ...] = ()
+    """``--accept``: the rewrites of unknown shapes to write, and to count as settled."""
     as_imported: bool = False
     """Whether to judge the modules of an overlay on PYTHONPATH, as a job imports them, or the originals."""
     overlay: str | None = None
     """``overlay --check``: an overlay that the job has first on PYTHONPATH."""
     chosen: tuple[tuple[str, str], ...] = ()
-    """The options that chose fixes and upstreams, as given, such as ``("--skip", ID)``: a suggested command repeats
-    them."""
+    """The options that chose fixes and upstreams, or accept, as given, such as ``("--skip", ID)``: a suggested command
+    repeats them."""
     writer: tuple[str, ...] = ("apply",)
     """The command that brings the fixes into place, with its own arguments: ``overlay DIR``, ``wheel REQ -o DIR``."""
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from unhang.errors import UnhangError
 
 # A hint is written without the options, which only the request knows: as "unhang apply" alone, or in backticks.
-_BARE = re.compile(r"(\A|`)unhang (apply|check|revert)\b([^`]*)")
+_BARE = re.compile(r"(\A|`)unhang (apply|check|diff|revert)\b([^`]*)")
 
 
 def command(name: str, request: Request, *more: str) -> str:
@@ -39,6 +39,8 @@ def line(*words: str) -> str:
 
 def complete(text: str, request: Request) -> str:
     """Return a hint with the request's options in its commands, which are written without them."""
+    if request.writer[0] == "wheel":  # `diff` takes a folder, which the user has to make: that cannot be pasted
+        text = re.sub("`unhang (diff [^`]*)`", r"unpack the wheel into a folder DIR, then unhang \1 --target DIR", text)
     return _BARE.sub(lambda found: found[1] + command(found[2], request, *found[3].split()), text)
 
 
@@ -86,9 +88,9 @@ def _option(option: str, value: str) -> list[str]:
 
 
 def _chosen(name: str, request: Request, named: bool) -> Iterable[tuple[str, str]]:
-    pairs = request.chosen
+    pairs = [pair for pair in request.chosen if name != "revert" or pair[0] != "--accept"]  # it accepts nothing
     if named:
-        return [pair for pair in pairs if pair[0] == "--upstream"]
+        return [pair for pair in pairs if pair[0] in ("--upstream", "--accept")]
     if name != "revert" or not request.required:
         return pairs
     # `revert` requires nothing, but a required fix was among the chosen ones.

@@ -13,7 +13,9 @@ from unhang.cli.main import main
 
 VERL = ("verl", "0.7.1")
 ENGINE = "verl/workers/engine/megatron/transformer_impl.py"
-KEYS = "upstream version location fix grade file function verdict shape code detail hint notes nearest overlay".split()
+KEYS = (
+    "upstream version location fix grade file function verdict shape code detail hint notes nearest overlay accepted"
+).split()
 
 
 def test_commands_that_write_add_changed_to_each_result(site: Path) -> None:

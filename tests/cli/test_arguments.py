@@ -46,17 +46,17 @@ def test_help_and_an_unknown_command_name_all_commands(capsys: pytest.CaptureFix
     ("command", "options"),
     [
         ("check", "--python --target --source --script --allow-none --fix --skip --upstream --expect-digest "
-         "--output-format --require"),
+         "--output-format --require --accept"),
         ("apply", "--python --target --source --script --allow-none --fix --skip --upstream --dry-run --output-format "
-         "--require --unverified"),
-        ("diff", "--python --target --source --script --allow-none --fix --skip --upstream --unverified"),
+         "--require --accept"),
+        ("diff", "--python --target --source --script --allow-none --fix --skip --upstream --unknown --accept"),
         ("revert", "--python --target --source --script --allow-none --fix --skip --upstream --output-format --force"),
         ("overlay", "--check --python --target --source --script --allow-none --fix --skip --upstream --output-format "
-         "--require --unverified"),
-        ("wheel", "-o --output --fix --skip --upstream --output-format --require --unverified -r --requirement "
+         "--require --accept"),
+        ("wheel", "-o --output --fix --skip --upstream --output-format --require --accept -r --requirement "
          "--python-version --index-url --extra-index-url --find-links --platform --abi --implementation --no-index "
          "--require-hashes --pre"),
-        ("prove", "--python --target --source --script --fix --tp --pp --cp --ep --etp --dp --world-size "
+        ("prove", "--python --target --source --script --fix --case --tp --pp --cp --ep --etp --dp --world-size "
          "--output-format"),
         ("list", ""),
         ("explain", ""),

@@ -10,7 +10,9 @@ import unhang
 from support import cli
 from unhang.shapes import catalog
 
-KEYS = "upstream version location fix grade file function verdict shape code detail hint notes nearest overlay".split()
+KEYS = (
+    "upstream version location fix grade file function verdict shape code detail hint notes nearest overlay accepted"
+).split()
 
 
 def test_the_json_document_has_the_documented_form(pristine: Path) -> None:

@@ -11,7 +11,7 @@ from support import cli
 from unhang.cli.arguments import parse
 from unhang.cli.requests import fill_in, request, selection
 from unhang.errors import UnhangError
-from unhang.records import UPSTREAMS, Request
+from unhang.records import UPSTREAMS, Request, Token
 from unhang.shapes import catalog
 
 ALL = tuple(catalog.fixes())
@@ -41,6 +41,24 @@ def test_fixes_are_in_the_catalogs_order_whatever_the_options_order() -> None:
     assert selection(vars(parse(["matrix", "--skip", first]))).fixes == ALL[1:]
     words = ("--skip", first, "--fix", second, "--require", first, "--fix", first)
     assert [word for pair in of(*words).chosen for word in pair] == [*words[2:4], *words[6:], *words[:2], *words[4:6]]
+
+
+def test_a_token_counts_once_and_its_variable_where_none_is_given(capsys: pytest.CaptureFixture[str]) -> None:
+    one, two = (f"{str(number) * 16}-12-{'a' * 16}" for number in (1, 2))
+    token = Token("1" * 16, 12, "a" * 16)
+    assert of("--accept", one, "--accept", one).accepted == (token,)
+    for arguments, variable, accepted in (
+        (["check"], f"{one}, {two}", [one, two]), (["diff", "--accept", two], one, [two]), (["check"], "", []),
+    ):  # fmt: skip
+        given = vars(parse(arguments))
+        fill_in(given, {"UNHANG_ACCEPT": variable})
+        found = selection(given)
+        assert [str(token) for token in found.accepted] == accepted
+        assert found.chosen == tuple(("--accept", text) for text in accepted), "suggested commands carry them"
+    assert capsys.readouterr().err == f"note: UNHANG_ACCEPT is set: --accept {one} --accept {two}\n"
+    given = vars(parse(["revert"]))
+    fill_in(given, {"UNHANG_ACCEPT": "yes"})
+    assert "accept" not in given, "it accepts nothing"
 
 
 def test_a_required_fix_is_included_although_another_is_named_or_it_is_skipped() -> None:

@@ -7,8 +7,10 @@ from collections.abc import Iterator
 import pytest
 
 from support import fake_index
-from support.fake_index import FakeIndex
-from unhang.compat import index
+from support.fake_clone import UPSTREAMS
+from support.fake_index import AFFECTED, CLEAN, ENGINE, MPU, PARALLEL, FakeIndex
+from unhang.compat import index, upstreams
+from unhang.compat.sweep import clones, sources
 
 
 @pytest.fixture
@@ -19,3 +21,16 @@ def served(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeIndex]:
         monkeypatch.setenv("UNHANG_INDEX", served.url)
         monkeypatch.setattr(index, "_RETRIES", 0)
         yield served
+
+
+@pytest.fixture
+def fake(served: FakeIndex, monkeypatch: pytest.MonkeyPatch) -> FakeIndex:
+    """An index with one release of each upstream; the sweep sees no real list and no clone."""
+    monkeypatch.setattr(upstreams, "load", lambda: {"upstreams": UPSTREAMS, "as-written": []})
+    monkeypatch.setattr(sources, "load", {"decisions": [], "superseded": []}.__getitem__)
+    for variable in (*clones.VARIABLES.values(), "UNHANG_WHEELS"):
+        monkeypatch.delenv(variable, raising=False)
+    served.add("megatron-core", "0.17.0", {PARALLEL: AFFECTED})
+    served.add("verl", "0.7.0", {ENGINE: CLEAN})
+    served.add("ms-swift", "4.0.0", {MPU: "pass\n"})
+    return served

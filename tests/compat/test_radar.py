@@ -76,7 +76,7 @@ def test_a_new_shape_or_a_missing_function_has_its_verdict(fake: FakeIndex, caps
         ("megatron-lm", "0.20.0", "not-affected", "no such file in it"),
         ("megatron-lm", "0.20.0", "not-affected", "no such function in its file"),
         ("verl", "0.10.1", "unlisted", "a new shape"),
-        ("verl", "0.10.2", "drifted", "defined-twice: on lines 2, 5"),
+        ("verl", "0.10.2", "drifted", "defined-twice: on lines 2, 8"),
     }
     assert {item["yanked"] for item in document["findings"] if item["upstream"] != "verl"} == {True}
 

@@ -7,10 +7,9 @@ import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
 
-from fuzz.bases import left_out
+from fuzz.bases import SUBJECTS, left_out
 from fuzz.campaign import campaign
-from fuzz.endstates import JUDGES
-from fuzz.examine import JUDGED, Tally
+from fuzz.examine import WRITTEN, Tally
 
 
 def main() -> int:
@@ -19,17 +18,17 @@ def main() -> int:
     parser.add_argument("--examples", type=int, default=12_000)
     parser.add_argument("--seed", type=int, default=20_260_101)
     parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--fix", action="append", choices=JUDGES)
-    parser.add_argument("--least", type=int, nargs=2, default=(10_000, 500), help="tried and judged, else exit 1")
+    parser.add_argument("--fix", action="append", choices=SUBJECTS)
+    parser.add_argument("--least", type=int, nargs=2, default=(10_000, 500), help="tried and written, else exit 1")
     options = parser.parse_args()
     began, tally = time.monotonic(), Tally()
     for variable in left_out():
         print(f"left out: {variable} names no clone, so shapes that only that upstream's history has are not mutated")
-    fixes = options.fix or list(JUDGES)
-    shares = sum(JUDGES[fix].share for fix in fixes)
+    fixes = options.fix or list(SUBJECTS)
+    shares = sum(SUBJECTS[fix].share for fix in fixes)
     parts = 2 * options.processes
     jobs = [
-        (fix, -(-options.examples * JUDGES[fix].share // (shares * parts)), options.seed + part)
+        (fix, -(-options.examples * SUBJECTS[fix].share // (shares * parts)), options.seed + part)
         for part in range(parts)
         for fix in fixes
     ]
@@ -41,9 +40,9 @@ def main() -> int:
         print(violation, end="\n\n")
     print(tally.report())
     print(f"seed {options.seed}, {options.processes} processes, {time.monotonic() - began:.0f} seconds")
-    few = len(tally.seen) < options.least[0] or tally.total(JUDGED) < options.least[1]
+    few = len(tally.seen) < options.least[0] or tally.total(WRITTEN) < options.least[1]
     if few:
-        print(f"too few: at least {options.least[0]} mutations and {options.least[1]} judged by running are required")
+        print(f"too few: at least {options.least[0]} mutations and {options.least[1]} written are required")
     return 1 if few or tally.violations else 0
 
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from fuzz import mutations
 from fuzz.bases import Step, bases
 from fuzz.examine import Tally, Violation, examine
+from support import sources
 
 _FORMATTING = [operator.__name__ for operator in mutations.FORMATTING]
 # inert changes are the ones that a rewrite may accept
@@ -37,6 +38,7 @@ def campaign(fix: str, examples: int, seed: int, every: int = 1) -> Tally:
     try:
         for number in range(examples):
             if number % 100 == 0:
+                sources.forget()
                 gc.collect()
             base, made = choice.choice(candidates), steps(choice)
             try:

@@ -18,7 +18,9 @@ from support import cli
 REPOSITORY = Path(__file__).parents[2]
 ACTION = REPOSITORY / ".github" / "actions" / "unhang"
 ENGINE = "verl/workers/engine/megatron/transformer_impl.py"
-INPUTS = ("command", "python", "target", "source", "fix", "skip", "upstream", "require", "expect_digest", "version")
+INPUTS = (
+    "command", "python", "target", "source", "fix", "skip", "upstream", "require", "accept", "expect_digest", "version",
+)  # fmt: skip
 
 
 spec = importlib.util.spec_from_file_location("unhang_action", ACTION / "run.py")
@@ -154,8 +156,10 @@ def test_wrong_inputs_are_reported_before_anything_is_installed(
 
 def test_inputs_become_arguments_and_never_shell_code() -> None:
     inputs = {**dict.fromkeys(INPUTS, ""), "command": "check", "target": "a b; rm -rf /", "fix": "x y", "require": "z"}
+    inputs["accept"] = "1-2-3"
     assert action.command_line(inputs, {}) == [
-        "check", "--target=a b; rm -rf /", "--fix=x", "--fix=y", "--require=z", "--output-format", "github",
+        "check", "--target=a b; rm -rf /", "--fix=x", "--fix=y", "--accept=1-2-3", "--require=z",
+        "--output-format", "github",
     ]  # fmt: skip
     job = {"PATH": os.path.dirname(sys.executable), "GITHUB_WORKSPACE": "/workspace"}
     found = action.where(dict.fromkeys(INPUTS, ""), job)

@@ -13,12 +13,15 @@ from support.gates import NAMES, ONE, RUN
 from unhang.compat.sweep import outlines
 from unhang.judge.decide import BY_STATE, SETTLED, URGENCY, Past, Verdict, codemod, decide
 from unhang.judge.observe import Observation, observe_bytes
+from unhang.records import Token
 from unhang.shapes import catalog, shape
 from unhang.shapes.catalog import OutlineTable, Release, Shape, ShapeTable
 from unhang.shapes.outline import outline
 
 SHAPE = gates.shape_of(ONE)
 EDITED = ONE.replace("return x", "return x + 1")
+EXPLAIN, DAY, OLD = "`unhang explain gate`", "accepted by a person on 2026-11-22", "rewritten with --unverified"
+LOOK = "to see what a rewrite would do, and its token: `unhang diff --unknown --fix gate`"
 
 
 @pytest.fixture(autouse=True)
@@ -57,7 +60,7 @@ def test_the_verdicts_are_ordered_and_every_state_has_one() -> None:
 )
 def test_what_cannot_be_judged_has_drifted(problem: str, detail: str, hint: str) -> None:
     seen = Observation("/x", b"", problem=problem, detail="WHY")
-    assert verdict_on(seen) == ("drifted", problem, detail, f"{hint}, then run `unhang check` again", None)
+    assert verdict_on(seen) == Verdict("drifted", problem, detail, f"{hint}, then run `unhang check` again")
     editable = verdict_on(seen, kind="editable").hint
     assert ("--source DIR" in editable, "editable_mode=strict" in editable) == (problem == "outside",) * 2
 
@@ -89,7 +92,7 @@ def test_a_version_outside_the_matrix_is_unlisted(version: str, how: tuple[str, 
     assert (verdict.verdict, verdict.code) == ("unlisted", code)
     assert f"{version} is {reason}" in verdict.detail
     assert verdict.hint.startswith(f"{nearest}; ")
-    assert "--unverified" in verdict.hint
+    assert (verdict.hint.removeprefix(f"{nearest}; "), verdict.triable) == (LOOK, True)
     assert verdict_on(Observation("/x", b"", on_record=True), version=version).verdict == "not-affected"
     assert verdict_on(Observation("/x", b""), version=version, releases={}).verdict == "not-affected"
 
@@ -139,26 +142,28 @@ def test_our_rewrite_in_a_file_that_no_release_has_was_edited_since() -> None:
 # -- an unknown shape -------------------------------------------------------------------------------------------------
 
 
-def test_what_the_receipt_says_was_rewritten_has_drifted_as_unverified() -> None:
+def test_what_the_receipt_says_was_accepted_has_drifted() -> None:
     """A receipt is no evidence: a checkout may bring one."""
     seen = seen_in(gates.gated(EDITED))
-    past = Past(seen.sha256, seen.shape or "")
-    verdict = verdict_on(seen, past=past)
-    assert verdict[:3] == ("drifted", "unverified", "rewritten with --unverified, as the receipt says")
-    assert verdict.hint == "compare it with `unhang explain gate`, or take it back: `unhang revert --fix gate`"
-    assert verdict_on(seen, past=past._replace(after="another")).code == "unknown-shape"
+    now, undo = catalog.generation(), "take it back: `unhang revert --fix gate`"
+    for generation, code, detail, hint in (
+        (None, "unverified", f"{OLD}, as the receipt says", f"compare it with {EXPLAIN}, or {undo}"),
+        (now, "accepted", DAY, f"to settle it, name its token: `unhang check --accept s0-{now}-s1`; or {undo}"),
+        (now - 1, "accepted", f"{DAY}, and the rewrites have changed since", f"{undo}, and look again"),
+    ):  # fmt: skip
+        accepted = None if generation is None else (Token("s0", generation, "s1"), "2026-11-22")
+        past = Past(seen.sha256, seen.shape or "", accepted)
+        assert verdict_on(seen, past=past) == Verdict("drifted", code, detail, hint)
+        assert verdict_on(seen, past=past._replace(after="another")).code == "unknown-shape"
 
 
 def test_an_unlisted_shape_with_upstreams_fix_in_it_is_fixed() -> None:
     verdict = verdict_on(seen_in(ONE.replace("    start()\n", "    start()\n    upstream_waits()\n", 1)), version="9.0")
-    assert (verdict.verdict, verdict.code) == ("fixed-upstream", None)
-    assert "post-condition holds" in verdict.detail
+    assert (verdict.verdict, verdict.code, verdict.triable) == ("fixed-upstream", "by-shape-check", False)
 
 
-UNVERIFIED = "to rewrite it anyway: `unhang apply --unverified --fix gate`"
-BY_HAND = "reinstall the package, or change it by hand: `unhang explain gate`"
-KEEP = "reinstall the package and run `unhang apply`, or keep your edit: `unhang explain gate`"
-IN_PLACE = "our rewrite is in it (its post-condition holds)"
+BY_HAND = f"reinstall the package, or change it by hand: {EXPLAIN}"
+KEEP = f"reinstall the package and run `unhang apply`, or keep your edit: {EXPLAIN}"
 MATCH = "the rewrite's anchors match exactly once each"
 ONCE = "expected once: start())"
 NO_ANCHOR = "the rewrite's anchor is missing or not unique"
@@ -167,17 +172,22 @@ NO_ANCHOR = "the rewrite's anchor is missing or not unique"
 @pytest.mark.parametrize(
     ("code", "tried", "hint"),
     [
-        (EDITED, MATCH, UNVERIFIED),
+        (EDITED, MATCH, LOOK),
+        (EDITED.replace("def run", "# unhang gate: once\ndef run"), MATCH, LOOK),
         (EDITED.replace("start, wait", "start"), f"{MATCH}, but the file does not define or import wait", BY_HAND),
         (EDITED.replace("start()", "1", 1), f"{NO_ANCHOR} (not found: start())", BY_HAND),
         (EDITED.replace("start()", "start()\n    start()", 1), f"{NO_ANCHOR} (found 2 times, {ONCE}", BY_HAND),
-        (EDITED.replace("def run", "@cached\ndef run"), f"{NO_ANCHOR} (not found: run without decorators)", BY_HAND),
-        (gates.gated(EDITED), f"{IN_PLACE}, but the function has been edited", KEEP),
+        (gates.gated(EDITED), "our rewrite is in it, but the function has been edited", KEEP),
+        (
+            gates.gated(EDITED).replace("# unhang gate: why", ""),
+            f"{NO_ANCHOR} (not found: run without our wait)",
+            BY_HAND,
+        ),
     ],
 )
 def test_an_unknown_shape_says_whether_the_rewrite_would_work(code: str, tried: str, hint: str) -> None:
     detail = f"a shape nobody has verified; {tried}; no known shape is close to it"
-    assert verdict_on(seen_in(code)) == Verdict("drifted", "unknown-shape", detail, hint)
+    assert verdict_on(seen_in(code)) == Verdict("drifted", "unknown-shape", detail, hint, None, hint == LOOK)
 
 
 def test_the_closest_known_shape_is_named_and_changes_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:

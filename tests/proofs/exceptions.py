@@ -12,11 +12,14 @@ _NO_RECOMPUTE = dict.fromkeys(_RECOMPUTE, "its config cannot recompute only the 
 _NO_ON_INPUT = dict.fromkeys(("on-input-cuts", "on-input-keeps"), "its config cannot apply probabilities on input")
 _ONE_GROUP = {"the order of odd ranks reversed": "it warms up a single group, so there is no order"}
 _NO_PROBS = {"half: rows without probabilities": "its experts get no probabilities"}
+_NO_FP4_LINES = ("0.12.3", "0.13.1", "0.14.0", "0.15.0rc0", "0.15.0rc4", "0.15.3")
+_NO_FP4 = {"calls-fp4-aligned": "its experts know no fp4"}
 
 LACKING: dict[tuple[str, str], dict[str, str]] = {
-    (_EMPTY, "0.10.0"): {**_NO_RECOMPUTE, **_NO_ON_INPUT, **_NO_PROBS},
-    (_EMPTY, "0.11.0"): {**_NO_RECOMPUTE, **_NO_ON_INPUT, **_NO_PROBS},
-    (_EMPTY, "0.12.0"): _NO_PROBS,
+    (_EMPTY, "0.10.0"): {**_NO_RECOMPUTE, **_NO_ON_INPUT, **_NO_PROBS, **_NO_FP4},
+    (_EMPTY, "0.11.0"): {**_NO_RECOMPUTE, **_NO_ON_INPUT, **_NO_PROBS, **_NO_FP4},
+    (_EMPTY, "0.12.0"): {**_NO_PROBS, **_NO_FP4},
+    **{(_EMPTY, version): _NO_FP4 for version in _NO_FP4_LINES},
     **{("expert-dp-warmup", version): _ONE_GROUP for version in ("0.10.0", "0.11.0", "0.12.3")},
 }
 """By fix and version: the cases and variants that cannot run on it, and why."""

@@ -100,3 +100,20 @@ def test_the_text_shows_both_sides_and_the_next_command() -> None:
     assert "patched (installed) passed" in shown
     assert "\x1b[32mproven" in shown
     assert shown.endswith("\n1 proven")
+
+
+def test_the_summary_tells_a_cure_from_a_safeguard() -> None:
+    """A safeguard's proof shows the cause, or stand-ins: it is no reason to say that the installed source hangs."""
+    cure = answers.judged(LINE._replace(grade="cure"), DEFECT, STUCK, FINE)
+    guard = cure._replace(fix="empty-expert-hang", grade="safeguard")
+    asked, what = Request(python="/bin/python"), "unhang apply --python /bin/python --fix"
+    told = (
+        "empty-expert-hang: a safeguard, of which only the cause was shown, and not that your job hangs; "
+        f"to guard against it: {what} empty-expert-hang"
+    )
+    assert answers.summary([guard], asked) == f"1 proven; {told}"
+    assert answers.summary([cure, guard], asked) == (
+        f"2 proven; the installed source has the defect; run: {what} mtp-cp-deadlock; {told}"
+    )
+    assert "needed (safeguard)  yours" in answers.text(report(guard), colour=False)
+    assert json.loads(answers.document(report(guard)))["results"][0]["grade"] == "safeguard"

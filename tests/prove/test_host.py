@@ -13,7 +13,7 @@ from unhang.errors import UnhangError
 from unhang.prove import host
 from unhang.prove.cases import Case, Topology
 
-CASE = Case("any", Topology(), "ranks", "hung")
+CASE = Case("any", Topology(cp=2), "ranks", "hung")
 
 
 @pytest.mark.parametrize(
@@ -28,15 +28,16 @@ def test_an_interpreter_without_torch_or_that_dies_is_an_error(module: str, code
     assert ("none of it here" in caught.value.message) is (code == "no-torch")
 
 
-def test_it_says_which_case_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_says_which_case_begins_on_which_source(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[object] = []
 
     def run(python: str, question: bytes, folder: str, timeout_s: float) -> None:
-        for number in 1, 2, 3, 3:  # the child adds a byte for each case that has ended
-            assert callable(said[-1])
-            assert said[-1]() == f"mtp-cp-deadlock: case {number} of 3"
-            with open(json.loads(question)["done"], "ab") as file:
-                file.write(b".")
+        assert callable(said[-1])
+        assert said[-1]() == "mtp-cp-deadlock: imports torch and the upstream"
+        for number, variant in enumerate(("patched", "untouched"), 1):  # the child adds a line for each case
+            with open(json.loads(question)["begun"], "a") as file:
+                file.write(f"{variant} any\n")
+            assert said[-1]() == f"mtp-cp-deadlock: {variant} source, case any: CP 2 (2 ranks), run {number} of 3"
         raise KeyboardInterrupt
 
     monkeypatch.setattr(host, "_run", run)

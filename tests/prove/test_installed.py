@@ -56,6 +56,28 @@ def test_without_sizes_a_proof_runs_its_own_core_cases(site: Path, asked: Asked,
     assert all(case.core for case in asked.cases[0])
 
 
+def test_a_case_is_chosen_by_its_name_core_or_not(
+    site: Path, asked: Asked, prove: Results, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Fixes that have no such case are not run."""
+    code, lines = prove(site, "--case", "schedule-1024")
+    assert (code, [(line["fix"], line["case"]) for line in lines if line["case"]]) == (1, [(FIX[1], "schedule-1024")])
+    assert len(asked.cases) == 1
+    for more, wrong in ((("--case", "xyz"), "no-case"), (("--case", "cp2", "--cp", "2"), "bad-topology")):
+        assert main(["prove", "--target", str(site), "--python", sys.executable, *more]) == 2
+        assert f"error[{wrong}]" in capsys.readouterr().err
+    assert len(asked.cases) == 1
+
+
+def test_what_an_answer_leaves_open_is_told(tmp_path: Path, asked: Asked, prove: Results) -> None:
+    site = cli.unpack(tmp_path / "site", ("megatron-core", "0.17.1"))
+    sft = ("--fix", "sft-packed-seq-broadcast", "--tp", "2", "--pp", "2")
+    for sizes, told in ((), False), (("--cp", "2"), True):
+        line = next(line for line in prove(site, *sft, *sizes)[1] if line["upstream"] == "megatron-lm")
+        assert (line["answer"], line["grade"]) == ("proven", "cure")
+        assert ("not shown: context parallelism itself" in line["detail"]) is told
+
+
 @pytest.mark.parametrize(
     ("release", "verdict", "answer", "code"),
     [

@@ -22,16 +22,16 @@ def searched(folder: Path, python: str | None = None) -> Environment:
 
 
 def test_the_paths_are_relative_to_the_folder_that_was_searched(tmp_path: Path) -> None:
-    assert render(searched(tmp_path), []) == b""
+    assert render(searched(tmp_path), [], {}) == b""
     files = [file_plan(tmp_path / "src", name, b"a\n", b"b\n") for name in ("verl/two.py", "verl/one.py")]
     section = "--- a/{0}\n+++ b/{0}\n@@ -1 +1 @@\n-a\n+b\n"
     both = "".join(section.format(f"src/verl/{name}.py") for name in ("one", "two"))
-    assert render(searched(tmp_path), files).decode() == f"# in {tmp_path}\n{both}"
+    assert render(searched(tmp_path), files, {}).decode() == f"# in {tmp_path}\n{both}"
 
 
 def test_an_interpreter_has_a_section_for_each_root(tmp_path: Path) -> None:
     files = [file_plan(tmp_path / root, "verl/one.py", b"a\n", b"b\n") for root in ("site", "checkout")]
-    lines = render(searched(tmp_path, "python"), files).decode().splitlines()
+    lines = render(searched(tmp_path, "python"), files, {}).decode().splitlines()
     assert [line for line in lines if line.startswith("# in ")] == [
         f"# in {tmp_path / root}" for root in ("checkout", "site")
     ]
@@ -57,6 +57,10 @@ def test_both_tools_make_the_planned_bytes_of_it(
     tool: tuple[str, ...], before: bytes, after: bytes, tmp_path: Path
 ) -> None:
     (tmp_path / "one.py").write_bytes(before)
-    diff = render(searched(tmp_path), [file_plan(tmp_path, "one.py", before, after)])
+    (tmp_path / "two.py").write_bytes(before)
+    files = [file_plan(tmp_path, name, before, after) for name in ("one.py", "two.py")]
+    notes = {file.path: ["run: a\nb", "--- a/one.py"] for file in files}
+    diff = render(searched(tmp_path), files, notes)
+    assert diff.count(b"# run: a\\nb\n# --- a/one.py\n---") == 2
     subprocess.run(tool, input=diff, cwd=tmp_path, check=True, capture_output=True)
-    assert (tmp_path / "one.py").read_bytes() == after
+    assert (tmp_path / "one.py").read_bytes() == (tmp_path / "two.py").read_bytes() == after

@@ -36,9 +36,13 @@ class Made(NamedTuple):
     blocked: dict[str, str]
 
 
-def made(root: Path, one: str = ONE, two: str = TWO, *, unverified: bool = False) -> Made:
-    files = {"verl/one.py": one, "verl/two.py": two}
-    return short(plan(gates.findings(gates.lay_out(root, files)), {}, unverified=unverified))
+def made(root: Path, one: str = ONE, two: str = TWO) -> Made:
+    return short(plan(gates.findings(gates.lay_out(root, {"verl/one.py": one, "verl/two.py": two})), {}))
+
+
+def accepted(findings: list[Finding], result: str) -> list[Finding]:
+    """The findings as if a token accepted this result of each rewrite of an unknown shape."""
+    return [one._replace(result=result, accepted=True) if one.verdict.triable else one for one in findings]
 
 
 def only(root: Path, one: str) -> list[Finding]:
@@ -82,7 +86,7 @@ def test_linked_files_are_planned_once_by_their_real_path(tmp_path: Path) -> Non
     (tmp_path / "verl/one.py").symlink_to("real.py")
     found = gates.findings(where)
     assert [Path(file.path).name for file in plan(found, {}).files] == ["real.py", "two.py"]
-    assert [Path(path).name for path in paths_to_rewrite(found, unverified=False)] == ["real.py", "two.py"]
+    assert [Path(path).name for path in paths_to_rewrite(found)] == ["real.py", "two.py"]
 
 
 # -- whole or not at all ----------------------------------------------------------------------------------------------
@@ -123,34 +127,49 @@ def test_a_fix_is_blocked_in_one_installation_alone_and_only_what_fails_is_tried
 # -- unknown shapes ---------------------------------------------------------------------------------------------------
 
 
-def test_unverified_allows_an_unknown_shape_and_a_version_outside_the_matrix(tmp_path: Path) -> None:
+def test_an_accepted_unknown_shape_is_rewritten_if_the_result_is_the_accepted_one(tmp_path: Path) -> None:
     where = gates.lay_out(tmp_path, {"verl/one.py": EDITED, "verl/two.py": TWO})
-    found = gates.findings(where)
-    planned = plan(found, {}, unverified=True)
-    assert short(planned) == ({"one.py": gates.paused(gates.gated(EDITED)), "two.py": gates.gated(TWO)}, {})
-    assert [step.listed for step in planned.files[0].steps] == [False, True]
-    names = [[Path(path).name for path in paths_to_rewrite(found, unverified=yes)] for yes in (False, True)]
+    result = gates.shape_of(gates.gated(EDITED))
+    for version in "1.0", "9.0":
+        found = gates.findings(where._replace(version=version))
+        assert plan(found, {}).blocked[0].fix == "gate", "nobody has accepted it"
+        for to_find_out in "", result:
+            planned = plan(accepted(found, to_find_out), {})
+            assert short(planned) == ({"one.py": gates.paused(gates.gated(EDITED)), "two.py": gates.gated(TWO)}, {})
+            assert [(step.listed, step.after == result) for step in planned.files[0].steps] == [
+                (False, True), (True, False),
+            ]  # fmt: skip
+        assert short(plan(accepted(found, "0" * 16), {})) == (
+            {"one.py": gates.paused(EDITED)}, {"gate": f"the result has shape {result}, but {'0' * 16} is on record"},
+        )  # fmt: skip
+    names = [[Path(path).name for path in paths_to_rewrite(each)] for each in (found, accepted(found, ""))]
     assert names == [["two.py", "one.py"], ["one.py", "two.py"]], "two.py and the pause in one.py are needed anyway"
-    assert [len(paths_to_rewrite(found[:1], unverified=yes)) for yes in (False, True)] == [0, 1]
-    found = gates.findings(where._replace(version="9.0"))
-    assert plan(found, {}).blocked[0].fix == "gate"
-    assert short(plan(found, {}, unverified=True)) == short(planned)
 
 
 @pytest.mark.parametrize(
     ("one", "why"),
     [
         (NO_ANCHOR, "the rewrite's anchor is missing or not unique (not found: start())"),
-        (gates.gated(EDITED), "it holds our rewrite already, and was edited since"),
-        (EDITED.replace("start, wait", "start"), "the file does not define or import wait"),
+        (gates.gated(EDITED), "our rewrite is in it, but the function has been edited"),
+        (EDITED.replace("start, wait", "start"), "but the file does not define or import wait"),
         (EDITED + "def run(): pass\n", "the function is defined more than once, on lines 4, 13"),
         (EDITED + "(", "the file does not parse: line 13: '(' was never closed"),
     ],
 )
-def test_what_unverified_does_not_allow(one: str, why: str, tmp_path: Path) -> None:
-    done = made(tmp_path, one, unverified=True)
-    assert done.blocked["gate"] == why
+def test_what_cannot_be_accepted(one: str, why: str, tmp_path: Path) -> None:
+    found = gates.findings(gates.lay_out(tmp_path, {"verl/one.py": one, "verl/two.py": TWO}))
+    done = short(plan(accepted(found, ""), {}))
+    assert why in done.blocked["gate"]
     assert "two.py" not in done.files
+
+
+def test_a_file_on_record_with_an_unknown_shape_must_bind_the_names_too(tmp_path: Path) -> None:
+    """H3: what is on record of a file is what was checked for its listed shapes."""
+    unbound = EDITED.replace("start, wait", "start")
+    found = accepted(gates.findings(gates.lay_out(tmp_path, {"verl/one.py": EDITED})), "")[:1]
+    seen = found[0].seen._replace(data=unbound.encode(), on_record=True, names=None)
+    done = short(plan([found[0]._replace(seen=seen)], {}))
+    assert done == ({}, {"gate": "the file does not define or import wait"})
 
 
 # -- what an earlier run wrote ----------------------------------------------------------------------------------------

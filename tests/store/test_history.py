@@ -9,6 +9,7 @@ import pytest
 from support.receipts import FIRST, SECOND, A, B, C, entry, save
 from unhang.errors import UnhangError
 from unhang.judge.decide import Past
+from unhang.records import Token
 from unhang.rewrite.plan import Original
 from unhang.shapes import catalog
 from unhang.store import history
@@ -34,6 +35,9 @@ def test_the_past_of_each_function_is_found_by_file_and_fix() -> None:
         ("/site/p/m.py", "fix-two", "g"): Past(sha256(B), "t1"),
         ("/site/p/n.py", "fix-one", "f"): Past(sha256(C), "s1"),
     }
+    accepted = FIRST._replace(verified=False, generation=2, date="2026-11-22")
+    (past,) = history.past([merge(None, [entry(A, B, accepted)])]).values()
+    assert past == Past(sha256(B), "s1", (Token("s0", 2, "s1"), "2026-11-22"))
 
 
 def test_only_the_named_files_are_read(tmp_path: Path) -> None:

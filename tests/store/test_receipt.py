@@ -51,6 +51,19 @@ def test_other_files_stay() -> None:
     assert merged.files == (other, entry())
 
 
+ACCEPTED = FIRST._replace(before="0" * 16, after="1" * 16, verified=False, generation=2, date="2026-11-22")
+
+
+def test_an_accepted_rewrite_has_its_generation_and_date_and_an_upgrade_of_another_fix_keeps_them() -> None:
+    merged = receipt.merge(None, [entry(A, B, ACCEPTED, SECOND)])
+    data = receipt.render(merged)
+    assert receipt.parse(data, "x", "/site") == merged
+    assert data.count(b'"date"') == data.count(b'"generation"') == 1, "one that was listed has neither"
+    later = entry(B, C, ACCEPTED._replace(date="2027-01-01"), SECOND._replace(after="newer"))
+    (file,) = receipt.merge(merged, [later]).files
+    assert file.fixes == (ACCEPTED, SECOND._replace(after="newer"))
+
+
 def spoilt(change: Callable[[dict[str, Any]], Any]) -> bytes:
     content = json.loads(receipt.render(receipt.merge(None, [entry()])))
     changed = change(content)
@@ -107,6 +120,16 @@ def test_a_newer_receipt_asks_for_a_newer_unhang(tmp_path: Path) -> None:
         set_file(fixes=[]),
         set_file(fixes=[{**FIRST._asdict(), "verified": 1}]),
         set_file(fixes=[{"fix": "x"}]),
+        *(
+            set_file(fixes=[{**ACCEPTED._asdict(), **change}])
+            for change in (
+                {"date": 7},
+                {"date": "yesterday"},
+                {"generation": "2"},
+                {"before": "`id`"},
+                {"after": "s1"},
+            )
+        ),
     ],
 )
 def test_a_receipt_that_was_tampered_with_is_refused(tmp_path: Path, change: Callable[[dict[str, Any]], Any]) -> None:

@@ -14,6 +14,7 @@ from support import cli, environments, gates
 from unhang.cli.requests import selection
 from unhang.errors import UnhangError
 from unhang.records import Request
+from unhang.rewrite import one_file
 from unhang.shapes import catalog
 from unhang.store import history, survey
 from unhang.store.state import READY
@@ -160,8 +161,12 @@ EDITED = gates.ONE.replace("return x", "return x + 1")
     ("two", "broken", "why"),
     [
         (gates.TWO, "", None),
-        (gates.TWO.replace("    start()", "    begin()"), "", "the rewrite's anchor is missing or not unique"),
-        (gates.TWO, "post-condition", "the post-condition does not hold in the result"),
+        (
+            gates.TWO.replace("    start()", "    begin()"),
+            "",
+            "the fix goes in whole or not at all, and verl/two.py is in",
+        ),
+        (gates.TWO, "second pass", "a second pass would change the result again"),
         (gates.TWO, "libcst", "LibCST, which rewrites, cannot be loaded"),
     ],
 )
@@ -171,13 +176,20 @@ def test_no_command_is_suggested_that_would_be_refused(
     gates.install(monkeypatch)
     monkeypatch.setattr(catalog, "fix", {"gate": gates.GATE}.__getitem__)
     gates.lay_out(environments.verl(tmp_path, "1.0"), {"verl/one.py": EDITED, "verl/two.py": two})
-    if broken == "post-condition":
-        monkeypatch.setattr(gates.Waits, "holds", lambda self, function: False)
+    if broken == "second pass":
+        monkeypatch.setattr(one_file, "_refuses", lambda change, function: False)
     elif broken:
         monkeypatch.delattr("unhang.codemods.splice")
         monkeypatch.setitem(sys.modules, "unhang.codemods.splice", None)
-    verdict = survey.survey(Request(target=str(tmp_path), fixes=("gate",))).findings[0].verdict
-    suggested = f"to rewrite it anyway: `unhang apply --target {tmp_path} --unverified --fix gate`"
+    request = Request(target=str(tmp_path), fixes=("gate",))
+    first = survey.survey(request).findings[0]
+    verdict = first.verdict
+    suggested = f"to see what a rewrite would do, and its token: `unhang diff --target {tmp_path} --unknown --fix gate`"
     by_hand = "reinstall the package, or change it by hand: `unhang explain gate`"
     assert verdict.hint == (by_hand if why else suggested)
     assert (f"match exactly once each, but {why}" in verdict.detail) is bool(why)
+    assert first.result == (None if why else gates.shape_of(gates.gated(EDITED)))
+    shown, plan = survey.planned_without_lock(request, unknown=True)
+    assert plan is not None
+    assert (bool(plan.files), [item.reason for item in plan.blocked[:1]]) == (not why, [verdict.detail] if why else [])
+    assert [one.target.file for one in shown.findings] == ["verl/one.py", "verl/two.py"]

@@ -30,6 +30,7 @@ _NEUTRAL = (
     "PYTHONPATH",
     "UNHANG_REQUIRE",
     "UNHANG_SKIP",
+    "UNHANG_ACCEPT",
 )
 
 

@@ -15,21 +15,35 @@ BATCH = "megatron/training/utils.py"
 ENGINE = "verl/workers/engine/megatron/transformer_impl.py"
 MPU = "swift/megatron/utils/megatron_lm_utils.py"
 
-# Made up: just enough for a rewrite's anchors, with no line of upstream's.
+# Made up: just enough for a rewrite's anchors and for an end state, with no line of upstream's.
 AFFECTED = """\
 import torch
 
 _EXPERT_DATA_PARALLEL_GROUP = None
 
 
+def _set_global_memory_buffer():
+    pass
+
+
 def initialize_model_parallel(expert_model_parallel_size=1):
+    global _EXPERT_DATA_PARALLEL_GROUP
     number = 0
+    rank = torch.distributed.get_rank()
+    for first in range(expert_model_parallel_size):
+        ranks = range(first, torch.distributed.get_world_size(), expert_model_parallel_size)
+        made = torch.distributed.new_group(ranks)
+        if rank in ranks:
+            _EXPERT_DATA_PARALLEL_GROUP = made
     _set_global_memory_buffer()
 """
 CLEAN = """\
 class MegatronEngine:
-    def forward_backward_batch(self):
-        return 0
+    def forward_backward_batch(self, data, loss_function, forward_only):
+        number = 0
+        batches, indices = prepare_micro_batches(data=data)
+        losses = get_forward_backward_func()(num_microbatches=len(batches))
+        return postprocess_batch_func(losses, indices, data)
 """
 UNCLEAR = """\
 class MegatronEngine:

@@ -60,6 +60,7 @@ class EveryRewrite:
         assert "unhang" not in "\n".join(line for line in added if line not in comments)
         assert mark.encode() not in b"".join([*before, *after])
 
+    @pytest.mark.slow
     def test_the_rewrite_keeps_line_ends_and_byte_order_mark(self, case: Case) -> None:
         source = case.load()
         new, result = source.rewritten, source.known.result
@@ -77,6 +78,7 @@ class EveryRewrite:
         )
         assert rewritten(source.target, cut, source.known.result) == new_cut
 
+    @pytest.mark.slow
     def test_the_rewrite_of_a_file_indented_with_tabs(self, case: Case) -> None:
         source = case.load()
         tabs = Source(source.target, _tabs(source.data))

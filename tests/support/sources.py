@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import re
 import shutil
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
@@ -18,6 +19,7 @@ from support.checkout import COMPAT
 from unhang.compat import upstreams
 from unhang.compat.sweep import as_written as as_written_change
 from unhang.compat.sweep import clones, frozen
+from unhang.errors import UnhangError
 from unhang.rewrite.one_file import Step, rewrite
 from unhang.shapes import catalog, shape
 from unhang.shapes.catalog import Shape, Target
@@ -144,8 +146,8 @@ def code_of(function: shape.Function) -> CodeType:
 
 @cache
 def unparsed(function: shape.Function) -> str:
-    """Return the function's code as ``ast.unparse`` spells it."""
-    return ast.unparse(function)
+    """Return the function's code as ``ast.unparse`` spells it from Python 3.11 on: no parentheses around targets."""
+    return re.sub(r"(?m)^( *)\(([\w, .]+)\) = ", r"\1\2 = ", ast.unparse(function))
 
 
 def mutated(function: shape.Function, old: str, new: str, count: int = 1) -> shape.Function:
@@ -218,7 +220,10 @@ def _load(case: Case) -> Source:
         return Source(case.target, data)
     if case.kind == "tree":
         prefix = upstreams.load()["upstreams"]["megatron-core"]["tree-tags"]
-        return Source(case.target, _show(case.target, f"refs/tags/{prefix}{case.key}", case.target.file) or b"")
+        data = _show(case.target, f"refs/tags/{prefix}{case.key}", case.target.file)
+        if data is None:
+            pytest.fail(f"{wheels.clone(case.target.upstream)} has no {prefix}{case.key}", pytrace=False)
+        return Source(case.target, data)
     if case.kind == "pull":
         found = _pulls(case.target.fix)
         assert case.key in found, f"the pull request applied to no shape gives {case.key}"
@@ -232,7 +237,7 @@ def _load(case: Case) -> Source:
         functions = shape.find(_parsed(data), target.function) if data else []
         if data and [shape.digest(function) for function in functions] == [case.key]:
             return Source(target, data)
-    raise AssertionError(f"no file of commit {row['first']} has the shape {case.key}")
+    pytest.fail(f"no file of commit {row['first']} has the shape {case.key}", pytrace=False)
 
 
 def _show(target: Target, revision: str, path: str) -> bytes | None:
@@ -249,15 +254,20 @@ def pull_request(fix: str) -> dict[str, Any]:
 
 @cache
 def pull_request_diff(fix: str) -> str:
-    """Return the change that the pull request of a fix makes to the target. Raises GitError, and OSError.
+    """Return the change that the pull request of a fix makes to the target.
 
-    Skips the test where no clone is named.
+    Skips the test where no clone is named. Raises UnhangError ``clone-failed`` where it cannot be read from the clone.
     """
     item = pull_request(fix)
     git = pytest.importorskip("git", reason="gitpython is needed to read a pull request")
-    with git.Repo(wheels.clone(item["upstream"])) as repo:
-        clone = clones.at(repo, frozen.read(COMPAT)[item["upstream"]])
-        return as_written_change.hunks(clone, item["ref"], item["file"], item["function"])
+    where = wheels.clone(item["upstream"])
+    try:
+        with clones.opened(str(where)) as repo:
+            clone = clones.at(repo, frozen.read(COMPAT)[item["upstream"]])
+            return as_written_change.hunks(clone, item["ref"], item["file"], item["function"])
+    except (git.GitError, OSError) as error:
+        lines = str(getattr(error, "stderr", "") or error).strip().splitlines() or [type(error).__name__]
+        raise UnhangError("clone-failed", f"{where} gives no {item['ref']}: {lines[-1]}") from error
 
 
 @cache
@@ -266,7 +276,10 @@ def _pulls(fix: str) -> Mapping[str, Source]:
     item = pull_request(fix)
     if shutil.which("patch") is None:
         pytest.skip("GNU patch is needed to apply a pull request")
-    diff = pull_request_diff(fix)
+    try:
+        diff = pull_request_diff(fix)
+    except UnhangError as error:
+        pytest.fail(error.message, pytrace=False)
     found: dict[str, Source] = {}
     rows = (row for row in _ROWS if (row["fix"], row["function"]) == (fix, item["function"]))
     for base in (base for row in rows for base in _bases(row)):

@@ -35,8 +35,8 @@ def _lead(output: str, match: re.Match[str]) -> str:
     return output[output.rfind("\n", 0, match.start()) + 1 : match.end()].partition("unhang ")[0]
 
 
-def paste(command: str, *, cwd: Path, env: Mapping[str, str]) -> int:
-    """Run a suggested command in a shell; return its exit code, which must say that it was understood and carried out.
+def paste(command: str, *, cwd: Path, env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    """Run a suggested command in a shell; its exit code must say that it was understood and carried out.
 
     Raises AssertionError with the output.
     """
@@ -47,4 +47,4 @@ def paste(command: str, *, cwd: Path, env: Mapping[str, str]) -> int:
     )  # fmt: skip
     accepted = ran.returncode in (0, 1) and not re.search("^(usage|Traceback)", ran.stderr, re.MULTILINE)
     assert accepted, f"$ {command}\n{ran.returncode}\n{ran.stdout}{ran.stderr}"
-    return ran.returncode
+    return ran

@@ -98,6 +98,13 @@ def test_a_required_fix_that_is_not_in_place_has_a_sentence_with_the_reason() ->
     assert console.unmet([FIX.id], [finding("drifted", detail="an anchor is missing")]) == [
         "mtp-cp-deadlock is drifted on verl 0.7.1 in /site: an anchor is missing; do: see its page"
     ]
+    assert console.unmet([FIX.id], [finding("drifted")._replace(accepted=True)]) == []
+    unsure = finding("fixed-upstream", detail="a short check finds it")
+    unsure = unsure._replace(verdict=unsure.verdict._replace(code="by-shape-check"))
+    assert unsure.settled
+    assert console.unmet([FIX.id], [unsure]) == [
+        "mtp-cp-deadlock is fixed-upstream on verl 0.7.1 in /site: a short check finds it; do: see its page"
+    ]
     (absent,) = console.unmet([FIX.id], [])
     assert absent == "mtp-cp-deadlock: there is no verl here; do: install it, or use --python PY"
 

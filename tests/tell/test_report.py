@@ -88,6 +88,9 @@ def test_a_fix_with_two_targets_has_one_line_the_one_with_most_to_do() -> None:
 
     assert shown(finding("applied", "core/a.py"), finding("needed", "core/b.py")) == ["core/b.py"]
     assert shown(finding("needed", "core/a.py"), finding("applied", "core/b.py")) == ["core/a.py"]
+    accepted = finding("drifted", "core/a.py")._replace(accepted=True)
+    assert shown(accepted, finding("needed", "core/b.py")) == ["core/b.py"], "an accepted one is settled"
+    assert shown(finding("applied", "core/b.py"), accepted) == ["core/a.py"]
     gone = finding("not-affected", "core/a.py", data=None)
     assert shown(gone, finding("not-affected", "core/b.py")) == ["core/b.py"]
 

@@ -24,8 +24,8 @@ class Answer(NamedTuple):
     ``cut`` (it was running at the deadline of its file), or ``unreached`` (it was collected but never started)."""
     output: str = ""
     """The end of its traceback, or why it was skipped."""
-    entered: tuple[str, ...] = ()
-    """The fixes that rewrite a function which it entered on any rank."""
+    executed: tuple[str, ...] = ()
+    """The rewritten lines that it executed on any rank, as ``FILE:LINE``."""
 
 
 Run = Mapping[str, Answer]
@@ -53,8 +53,8 @@ def of_ranks(ranks: Sequence[Run]) -> dict[str, Answer]:
         answers = [(number, rank.get(id, Answer(UNREACHED))) for number, rank in enumerate(ranks)]
         number, worst = min(answers, key=lambda one: _WORST.index(one[1].outcome))
         output = f"rank {number}: {worst.output}" if worst.output and len(ranks) > 1 else worst.output
-        entered = tuple(sorted({fix for _, answer in answers for fix in answer.entered}))
-        found[id] = Answer(worst.outcome, output, entered)
+        executed = tuple(sorted({line for _, answer in answers for line in answer.executed}))
+        found[id] = Answer(worst.outcome, output, executed)
     return found
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from upstream import compare
+from upstream import compare, traced
 from upstream.compare import CATEGORIES, Answer, Line
 
 _LISTED = CATEGORIES[3:]  # by name, below the table
@@ -29,6 +29,23 @@ class File(NamedTuple):
     """On each side."""
 
 
+class Cover(NamedTuple):
+    """Which of the lines that a fix rewrote are executed by tests that pass after the fixes."""
+
+    lines: Sequence[str]
+    missed: Sequence[str]
+    tests: Counter[str]
+    """How many tests of each file execute a line."""
+
+    def executed(self) -> int:
+        """Return how many lines are executed."""
+        return len(self.lines) - len(self.missed)
+
+    def share(self) -> str:
+        """Return this in words."""
+        return f"{self.executed()} of {len(self.lines)} rewritten lines executed"
+
+
 class Report(NamedTuple):
     """One run of the session."""
 
@@ -43,6 +60,8 @@ class Report(NamedTuple):
     """What our plugin changes; empty where it is not used."""
     verdicts: Mapping[str, str]
     """The verdict of each fix on the second tree, after `unhang apply`."""
+    rewritten: Mapping[str, Sequence[str]]
+    """The lines that each applied fix rewrote, as ``FILE:LINE``."""
     absent: tuple[str, ...]
     """Patterns of the selection that match no file."""
     files: tuple[File, ...]
@@ -74,9 +93,28 @@ class Report(NamedTuple):
         """Return the fixes that are in the second tree."""
         return [fix for fix, verdict in self.verdicts.items() if verdict == "applied"]
 
-    def entering(self) -> Counter[str]:
-        """Return the number of passing tests that enter a function which a fix rewrites, by fix."""
-        return sum(map(entering, self.files), Counter())
+    def cover(self, fix: str, files: Iterable[File] | None = None) -> Cover:
+        """Return which of the lines that a fix rewrote the tests of these files, or of all files, execute."""
+        lines, tests = self.rewritten.get(fix, ()), Counter[str]()
+        executed: set[str] = set()
+        for file in self.files if files is None else files:
+            for line in file.lines:
+                found = {name for one in line.after for name in one.executed}.intersection(lines)
+                if found and line.category in (compare.PASSED_BOTH, compare.FIXED):
+                    executed |= found
+                    tests[file.file] += 1
+        return Cover(lines, [name for name in lines if name not in executed], tests)
+
+    def verdict(self) -> str:
+        """Return what the run shows. It claims nothing of a rewritten line that no test executed."""
+        if self.wrong():
+            return f"FAILED: {self.wrong()}"
+        covers = {fix: self.cover(fix) for fix in self.applied()}
+        none = ", ".join(fix for fix, cover in covers.items() if not cover.executed())
+        parts = [f"{fix} ({cover.share()})" for fix, cover in covers.items() if cover.executed() and cover.missed]
+        claims = [f"none executes the rewrite of {none}"] if none else []
+        claims += [f"they execute a part of the rewrite of {', '.join(parts)}"] if parts else []
+        return "; ".join(["no regression in the tests", *claims]) if claims else "no regression"
 
     def why(self, line: Line) -> str:
         """Return why a test fails on both sides, in our words if the data has any."""
@@ -91,8 +129,9 @@ class Report(NamedTuple):
 def table(report: Report) -> str:
     """Return the table, with its headings and remarks."""
     shown = [category for category in CATEGORIES if report.counts()[category] or category in CATEGORIES[:5]]
-    rows = [["file", "enters", *shown, "s"]]
-    rows += [[file.file, _enters(file), *_cells(file.lines, shown), f"{file.seconds:.0f}"] for file in report.files]
+    rows = [["file", "executes", *shown, "s"]]
+    for file in report.files:
+        rows.append([file.file, _executes(report, file), *_cells(file.lines, shown), f"{file.seconds:.0f}"])
     total = [str(report.counts()[category]) for category in shown]
     rows.append(["all", "", *total, f"{sum(file.seconds for file in report.files):.0f}"])
     widths = [max(map(len, column)) for column in zip(*rows)]
@@ -117,11 +156,13 @@ def remarks(report: Report) -> list[str]:
     """Return the lines below the table: names, reasons, outputs, and what is not covered."""
     text = []
     for fix in report.applied():
-        if not report.entering()[fix]:
-            text.append(f"NOT COVERED: no test that passed enters a function that {fix} rewrites")
+        cover = report.cover(fix)
+        tests = ", ".join(f"{count} in {file}" for file, count in cover.tests.most_common())
+        text.append(f"{fix}: {cover.share()}{f', by tests that passed: {tests}' if tests else ''}")
+        text += [f"NOT COVERED: {fix}: {traced.places(cover.missed)}"] if cover.missed else []
     for file in report.files:
-        missed = ", ".join(fix for fix in file.covers if not entering(file)[fix])
-        text += [f"chosen for {missed}, which no test that passed enters: {file.file}"] if missed else []
+        missed = ", ".join(fix for fix in file.covers if not report.cover(fix, [file]).executed())
+        text += [f"chosen for {missed}, whose rewrite no test that passed executes: {file.file}"] if missed else []
     text += [f"not in this tree: {pattern}" for pattern in report.absent]
     text += [f"cut at the deadline: {file.file}" for file in report.files if file.was_cut]
     for category in _LISTED:
@@ -136,13 +177,13 @@ def remarks(report: Report) -> list[str]:
     failing = report.lines(compare.FAILED_BOTH)
     causes = Counter(report.why(line) or compare.cause(line.after[-1].output) for line in failing)
     text += [f"failed both, {count} times: {cause}" for cause, count in causes.most_common(_MANY)]
-    return [*text, f"FAILED: {report.wrong()}" if report.wrong() else "no regression"]
+    return [*text, report.verdict()]
 
 
 def write(report: Report, folder: Path) -> Path:
-    """Write the report as JSON, schema 1, into a folder, and return its path. Raises OSError."""
+    """Write the report as JSON, schema 2, into a folder, and return its path. Raises OSError."""
     files = [{**file._asdict(), "lines": [_line(report, line) for line in file.lines]} for file in report.files]
-    head = {"schema": 1, "wrong": report.wrong(), "counts": report.counts()}
+    head = {"schema": 2, "wrong": report.wrong(), "counts": report.counts()}
     path = folder / f"{report.upstream}-{report.ref.replace('/', '_')}-{report.ranks}.json"
     path.write_text(json.dumps({**head, **report._asdict(), "files": files}, indent=1), encoding="utf-8")
     return path
@@ -164,14 +205,10 @@ def _line(report: Report, line: Line) -> dict[str, Any]:
     return {**line._asdict(), "reason": report.note(line), **sides}
 
 
-def entering(file: File) -> Counter[str]:
-    """Return the number of tests that enter a function which a fix rewrites and pass after the fixes, by fix."""
-    lines = [line for line in file.lines if line.category in (compare.PASSED_BOTH, compare.FIXED)]
-    return Counter(fix for line in lines for fix in {fix for one in line.after for fix in one.entered})
-
-
-def _enters(file: File) -> str:
-    return ", ".join(f"{fix} {count}" for fix, count in sorted(entering(file).items())) or "no rewrite"
+def _executes(report: Report, file: File) -> str:
+    covers = {fix: report.cover(fix, [file]) for fix in report.applied()}
+    shares = [f"{fix} {cover.executed()}/{len(cover.lines)}" for fix, cover in covers.items() if cover.executed()]
+    return ", ".join(shares) or "no rewrite"
 
 
 def _cells(lines: Iterable[Line], shown: Sequence[str]) -> list[str]:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from support import pages
-from upstream import compare, report, selection
+from upstream import compare, report, selection, traced
 from upstream.compare import Line
 from upstream.report import Report
 
@@ -29,7 +29,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def results(reports: Sequence[Report]) -> str:
     """Return Markdown: a row for each run, the counts of each file in each run, and remarks on each run."""
-    head = ("run", "ranks", *_SHOWN, "not covered", "minutes")
+    head = ("run", "ranks", *_SHOWN, "rewritten lines executed", "minutes")
     text = [pages.table(head, [_row(one) for one in reports])]
     for upstream in dict.fromkeys(one.upstream for one in reports):
         runs = [one for one in reports if one.upstream == upstream]
@@ -43,10 +43,11 @@ def results(reports: Sequence[Report]) -> str:
 
 
 def _row(one: Report) -> tuple[str, ...]:
-    missed = ", ".join(f"`{fix}`" for fix in one.applied() if not one.entering()[fix]) or "-"
+    covers = {fix: one.cover(fix) for fix in one.applied()}
+    executed = ", ".join(f"`{fix}` {cover.executed()}/{len(cover.lines)}" for fix, cover in covers.items())
     minutes = sum(file.seconds for file in one.files) / 60
     counts = [str(one.counts()[category]) for category in _SHOWN]
-    return (f"{one.upstream} {one.ref}", str(one.ranks), *counts, missed, f"{minutes:.0f}")
+    return (f"{one.upstream} {one.ref}", str(one.ranks), *counts, executed, f"{minutes:.0f}")
 
 
 def _cell(one: Report, name: str) -> str:
@@ -60,7 +61,10 @@ def _cell(one: Report, name: str) -> str:
 def _remarks(one: Report) -> str:
     parts = [f"* **{_name(one)}**: {one.environment}, {one.deadline:.0f} s for each file."]
     parts += [f"Narrowed: {one.narrowed}."] if one.narrowed else []
-    parts += [f"{fix}: entered by {one.entering()[fix]} passing tests." for fix in one.applied()]
+    for fix in one.applied():
+        cover = one.cover(fix)
+        parts.append(f"{fix}: {cover.share()}, by {cover.tests.total()} tests that passed.")
+        parts += [f"Not covered: {traced.places(cover.missed)}."] if cover.missed else []
     cut = [f"`{_short(line)}`" for file in one.files for line in file.lines if _was_cut(line)]
     parts += [f"Cut: {', '.join(cut)}."] if cut else []
     for category in _NAMED:

@@ -19,7 +19,7 @@ from typing import Any
 
 from unhang.errors import UnhangError
 from unhang.shapes import catalog
-from upstream import compare, runner, selection, trees, venvs
+from upstream import compare, runner, selection, traced, trees, venvs
 from upstream import report as reports
 from upstream.runner import Conditions
 
@@ -52,7 +52,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--only", action="append", metavar="TEXT", help="run only files with TEXT in their path")
     parser.add_argument("--clone", metavar="PATH_OR_URL", help="where the ref is (default: the environment variable's)")
     parser.add_argument("--sdist", action="store_true", help="use the pinned sdist of the release")
-    parser.add_argument("--ranks", type=int, metavar="N", help="ranks (default: one for each GPU, or 1 on a CPU)")
+    parser.add_argument(
+        "--ranks", type=int, metavar="N", help="ranks (default: one for each GPU; on a CPU, as many as the data says)"
+    )
     parser.add_argument("--deadline", type=float, default=300, metavar="S", help="for each file and side (300)")
     parser.add_argument("--tmp", type=trees.made, required=True, metavar="DIR", help="for environments and reports")
     parser.add_argument("--cache", type=trees.made, default=trees.CACHE, metavar="DIR", help="for clones and sdists")
@@ -80,10 +82,12 @@ def session(options: argparse.Namespace, about: Mapping[str, Any], both: trees.T
     entry = selection.environment(about, version)
     python = venvs.ready(entry, entry.get("torch", about["torch"]), options.tmp / "environments")
     shims = () if python.gpus else tuple(about["shims"])
-    ranks = options.ranks or max(python.gpus, 1)
+    ranks = options.ranks or python.gpus or chosen.ranks
     variables = {**about.get("variables", {}), **entry.get("variables", {})}
     targets = [(to.fix, to.file, to.function) for fix in fixes for to in catalog.fix(fix).targets]
-    conditions = Conditions(python.python, ranks, python.gpus, options.deadline, bool(shims), variables, targets)
+    rewritten = traced.lines(both.before, both.after, targets)
+    watched = traced.by_file(both.after, rewritten)
+    conditions = Conditions(python.python, ranks, python.gpus, options.deadline, bool(shims), variables, watched)
     with tempfile.TemporaryDirectory(prefix="unhang-") as folder:
         ran = tuple(compared(one, conditions, both, chosen.disputed, Path(folder)) for one in files)
         report = reports.Report(
@@ -96,6 +100,7 @@ def session(options: argparse.Namespace, about: Mapping[str, Any], both: trees.T
             deadline=options.deadline,
             shims=shims,
             verdicts=verdicts,
+            rewritten={fix: tuple(found) for fix, found in rewritten.items()},
             absent=chosen.absent,
             files=ran,
             notes=chosen.notes,
@@ -149,11 +154,11 @@ def compared(
         if not compare.differs(runs[0][-1].tests, runs[1][-1].tests):
             break
     before, after = ([result.tests for result in results] for results in runs)
-    lines = compare.compare(before, after, disputed)
+    answers = compare.compare(before, after, disputed)
     results = [*runs[0], *runs[1]]
     seconds, cut = sum(result.seconds for result in results), any(result.was_cut for result in results)
-    file = reports.File(one.file, one.covers, tuple(lines), seconds, cut, len(runs[0]))
-    counted = Counter(line.category for line in lines)
+    file = reports.File(one.file, one.covers, tuple(answers), seconds, cut, len(runs[0]))
+    counted = Counter(line.category for line in answers)
     counts = ", ".join(f"{count} {category}" for category, count in counted.items()) or "no test"
     print(f"{one.file}: {counts}{'; cut at the deadline' * cut} ({seconds:.0f} s)", flush=True)
     return file

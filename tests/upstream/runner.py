@@ -35,8 +35,8 @@ class Conditions(NamedTuple):
     shims: bool
     """Whether ``unhang_on_cpu`` is injected."""
     variables: Mapping[str, str]
-    targets: Sequence[tuple[str, str, str]] = ()
-    """Fix, file and qualified name of each function whose calls are measured."""
+    rewritten: Mapping[str, Mapping[int, str]] = {}
+    """The names of the lines whose execution is measured, by file and number; only the patched tree has these files."""
 
 
 class Result(NamedTuple):
@@ -72,7 +72,7 @@ def environment(conditions: Conditions, tree: Path, reports: Path, scratch: Path
         "TMPDIR": str(scratch),
         "UNHANG_REPORTS": str(reports),
         "UNHANG_SHIMS": str(shims.__file__),
-        "UNHANG_TARGETS": json.dumps(conditions.targets),
+        "UNHANG_REWRITTEN": json.dumps(conditions.rewritten),
         "OMP_NUM_THREADS": "1",
     }
     if conditions.ranks == 1 and not conditions.gpus:
@@ -128,7 +128,7 @@ def _answers(
         if line["kind"] == "started":
             running = line["id"]
         elif line["kind"] == "finished":
-            found[line["id"]] = Answer(line["outcome"], line["output"], tuple(line["entered"]))
+            found[line["id"]] = Answer(line["outcome"], line["output"], tuple(line["executed"]))
             running = ""
         elif line["kind"] == "collector":
             found[line["id"] or file] = Answer(line["outcome"], line["output"])

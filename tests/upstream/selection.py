@@ -34,6 +34,8 @@ class Selection(NamedTuple):
     """Why the assertions of tests are wrong, by the start of their ids."""
     notes: Mapping[str, str]
     """Why tests fail on both sides, by the start of their ids."""
+    ranks: int = 1
+    """On how many ranks these files reach the most of what they cover."""
 
 
 def upstream(name: str) -> dict[str, Any]:
@@ -61,10 +63,12 @@ def select(name: str, version: str, tree: Path, fixes: Collection[str], patches:
     absent: list[str] = []
     disputed: dict[str, str] = {}
     notes: dict[str, str] = {}
+    ranks = [1]
     for fix in sorted(fixes):
         path = patches / fix / "upstream_tests.json"
         data = _read(path) if path.exists() else {}
         for entry in _of(data.get("tests", ()), name, version):
+            ranks.append(entry["ranks"])
             for pattern in entry["files"]:
                 matched = sorted(str(one.relative_to(tree)) for one in tree.glob(pattern))
                 absent += [] if matched else [pattern]
@@ -78,7 +82,7 @@ def select(name: str, version: str, tree: Path, fixes: Collection[str], patches:
         hint = f"add {name} {version} to patches/*/upstream_tests.json, or give --all"
         raise UnhangError("no-tests", f"no test file is listed for {', '.join(sorted(fixes))}", hint=hint)
     files = sorted(found.values(), key=lambda one: (not one.covers, one.file))
-    return Selection(tuple(files), tuple(sorted({*absent})), disputed, notes)
+    return Selection(tuple(files), tuple(sorted({*absent})), disputed, notes, max(ranks))
 
 
 def every(patterns: Sequence[str], tree: Path, chosen: Selection | None) -> Selection:
@@ -88,7 +92,7 @@ def every(patterns: Sequence[str], tree: Path, chosen: Selection | None) -> Sele
     if not files:
         raise UnhangError("no-tests", f"no file matches {', '.join(patterns)}", path=str(tree))
     rows = tuple(known.get(file, Chosen(file, ())) for file in files)
-    return Selection(rows, (), chosen.disputed if chosen else {}, chosen.notes if chosen else {})
+    return chosen._replace(files=rows, absent=()) if chosen else Selection(rows, (), {}, {})
 
 
 def _of(entries: Sequence[Mapping[str, Any]], name: str, version: str) -> list[Mapping[str, Any]]:

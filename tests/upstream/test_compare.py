@@ -91,7 +91,7 @@ def test_the_worst_answer_of_two_ranks_counts(first: str, second: str, expected:
         assert compare.of_ranks(ranks)["a"].outcome == expected
 
 
-def test_the_failing_rank_is_named_and_functions_entered_by_any_rank_count() -> None:
+def test_the_failing_rank_is_named_and_lines_executed_on_any_rank_count() -> None:
     ranks = [{"a": Answer("passed", "", ("x",))}, {"a": Answer("failed", "why", ("y",))}]
     assert compare.of_ranks(ranks)["a"] == Answer("failed", "rank 1: why", ("x", "y"))
     assert compare.of_ranks([run(a="passed"), run()])["a"].outcome == compare.UNREACHED

@@ -14,7 +14,7 @@ from upstream.report import File, Report
 
 
 def line(id: str, category: str, before: str = "passed", after: str = "passed", output: str = "", **more: Any) -> Line:
-    return Line(id, category, (Answer(before),), (Answer(after, output, more.pop("entered", ())),), **more)
+    return Line(id, category, (Answer(before),), (Answer(after, output, more.pop("executed", ())),), **more)
 
 
 def file(*lines: Line, covers: tuple[str, ...] = ("fix",), was_cut: bool = False) -> File:
@@ -24,10 +24,12 @@ def file(*lines: Line, covers: tuple[str, ...] = ("fix",), was_cut: bool = False
 def report(*files: File, shims: tuple[str, ...] = (), **verdicts: str) -> Report:
     head = ("verl", "v1", "a clone", "1.0", "Python", 2, 60.0)
     notes, causes = {"t::noted": "wants a GPU"}, {"Boom": "booms"}
-    return Report(*head, shims, verdicts or {"fix": "applied"}, (), files, notes, causes)
+    rewritten = {"fix": ALL, "other": ("b.py:1",)}
+    return Report(*head, shims, verdicts or {"fix": "applied"}, rewritten, (), files, notes, causes)
 
 
-GOOD = line("t::good", compare.PASSED_BOTH, entered=("fix",))
+ALL = ("a.py:3", "a.py:4", "a.py:7")
+GOOD = line("t::good", compare.PASSED_BOTH, executed=ALL)
 BAD = line("t::bad", compare.REGRESSION, "passed", "failed", "E   ValueError: bad news")
 
 
@@ -45,24 +47,49 @@ def test_other_categories_are_named_but_not_wrong(category: str) -> None:
     assert f"{category}: t::it (passed -> failed): because" in reports.table(shown)
 
 
-def test_the_table_names_shims_and_files_that_were_cut_and_fixes_that_are_not_covered() -> None:
-    text = reports.table(report(file(GOOD, was_cut=True), shims=("gloo for nccl",), fix="applied", other="applied"))
+def test_the_table_names_shims_and_files_that_were_cut() -> None:
+    text = reports.table(report(file(GOOD, was_cut=True), shims=("gloo for nccl",)))
     assert "injected by a plugin of ours, for a CPU: gloo for nccl" in text
     assert "2 ranks" in text
     assert "cut at the deadline: tests/test_it.py" in text
-    assert "NOT COVERED: no test that passed enters a function that other rewrites" in text
-    assert "rewrites fix" not in text
     assert "no shims" in reports.table(report(file(GOOD)))
 
 
-def test_only_passing_tests_cover_a_fix_that_was_applied() -> None:
-    failing = line("t::a", compare.FAILED_BOTH, "failed", "failed", "E   Boom: it", entered=("fix",))
-    text = reports.table(report(file(failing, line("t::b", compare.PASSED_BOTH))))
-    assert "chosen for fix, which no test that passed enters: tests/test_it.py" in text
-    assert "NOT COVERED" in text
+NONE = "NOT COVERED: fix: a.py lines 3-4, 7"
+
+
+@pytest.mark.parametrize(
+    ("lines", "shown", "last"),
+    [
+        ([GOOD], "fix: 3 of 3 rewritten lines executed, by tests that passed: 1 in tests/test_it.py", "no regression"),
+        (
+            [line("t::a", compare.FIXED, "failed", executed=ALL[:1]), line("t::b", compare.FLAKY, executed=ALL)],
+            "NOT COVERED: fix: a.py lines 4, 7",
+            "no regression in the tests; they execute a part of the rewrite of fix (1 of 3 rewritten lines executed)",
+        ),
+        (
+            [line("t::a", compare.FAILED_BOTH, "failed", "failed", executed=ALL), line("t::b", compare.PASSED_BOTH)],
+            NONE,
+            "no regression in the tests; none executes the rewrite of fix",
+        ),
+        ([line("t::a", compare.PASSED_BOTH), BAD], NONE, "FAILED: 1 regression"),
+    ],
+)
+def test_only_lines_that_passing_tests_execute_are_covered(lines: list[Line], shown: str, last: str) -> None:
+    rows = reports.table(report(file(*lines))).splitlines()
+    assert shown in rows
+    assert rows[-1] == last
+    missed = "chosen for fix, whose rewrite no test that passed executes: tests/test_it.py"
+    assert (missed in rows) == (shown == NONE)
+    assert ("fix 3/3" in reports.table(report(file(*lines)))) == (lines == [GOOD])
+
+
+def test_no_line_is_asked_of_a_fix_that_was_not_applied() -> None:
     text = reports.table(report(file(GOOD), fix="applied", other="fixed-upstream"))
     assert "other: fixed-upstream" in text
-    assert "NOT COVERED" not in text
+    assert text.endswith("\nno regression")
+    text = reports.table(report(file(GOOD), fix="applied", other="applied"))
+    assert text.endswith("\nno regression in the tests; none executes the rewrite of other")
 
 
 def test_the_causes_of_tests_that_fail_both_ways_are_counted() -> None:
@@ -100,9 +127,9 @@ def test_the_page_is_made_of_the_reports_and_quotes_no_message(tmp_path: Path) -
     text = page.read_text()
     assert (text[:6], text[-7:], "stale" in text) == ("above\n", "\nbelow\n", False)
     for part in (
-        "| verl v1 | 2 | 1 | 1 | 0 | 0 | 0 | 1 | 0 | 1 | - | 0 |",
+        "| verl v1 | 2 | 1 | 1 | 0 | 0 | 0 | 1 | 0 | 1 | `fix` 3/3 | 0 |",
         "| `tests/test_it.py` | 1/1/0 |",
-        "fix: entered by 1 passing tests.",
+        "fix: 3 of 3 rewritten lines executed, by 1 tests that passed.",
         "Cut: `x.py::c`",
         "`x.py::d`: asserts the defect",
         "`OddError` (1)",

@@ -148,22 +148,41 @@ def test_it():
     assert not Path(wrote[0][2]).exists()
 
 
-def test_which_tests_enter_a_rewritten_function_is_measured(tmp_path: Path) -> None:
+def test_which_rewritten_lines_each_test_executes_is_measured(tmp_path: Path) -> None:
     source = """
+import pytest, threading
 class Layer:
-    def forward(self): pass
-class Other:
-    def forward(self): pass
-def f(): pass
-def test_layer(): Layer().forward()
-def test_other(): Other().forward()
-def test_f(): f()
+    size = 1  # rewritten: of the class
+    def forward(self, x):
+        if x:  # rewritten: gate
+            return [
+                one for one in x  # rewritten: inner
+            ]
+        def later():
+            raise ValueError  # rewritten: later
+        return later()
+def f(x): return 1 if x else 0  # rewritten: f
+def test_gate(): assert Layer().forward([1]) == [1]
+def test_later():
+    with pytest.raises(ValueError):
+        Layer().forward([])
+def test_thread():
+    thread = threading.Thread(target=f, args=(1,))
+    thread.start()
+    thread.join()
+def test_none(): assert Layer.size
 """
-    function = "Layer.forward" if sys.version_info >= (3, 11) else "f"
-    targets = (("fix", "tests/test_it.py", function), ("elsewhere", "tests/other.py", function))
-    result = ran(tmp_path, source, PLAIN._replace(targets=targets))
-    entered = {id.partition("::")[2]: answer.entered for id, answer in result.tests.items() if answer.entered}
-    assert entered == {"test_layer" if function == "Layer.forward" else "test_f": ("fix",)}
+    rows = enumerate(source.splitlines(), 1)
+    names = {number: row.partition("# rewritten: ")[2] for number, row in rows if "# rewritten: " in row}
+    rewritten = {str((tmp_path / "tree/tests/test_it.py").resolve()): names, "/elsewhere": {1: "elsewhere"}}
+    result = ran(tmp_path, source, PLAIN._replace(rewritten=rewritten))
+    executed = {id.partition("::")[2]: answer.executed for id, answer in result.tests.items()}
+    assert executed == {
+        "test_gate": ("gate", "inner"),
+        "test_later": ("gate", "later"),
+        "test_thread": ("f",),
+        "test_none": (),
+    }
 
 
 def test_one_rank_on_a_cpu_is_a_plain_pytest_with_a_port_of_its_own(tmp_path: Path) -> None:

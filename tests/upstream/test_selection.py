@@ -19,7 +19,7 @@ from upstream import selection, venvs
 UPSTREAMS = json.loads((selection.HERE / "releases.json").read_text())["upstreams"]
 DATA = sorted(selection.PATCHES.glob("*/upstream_tests.json"))
 KEYS = {
-    "tests": {"upstream", "versions", "files", "covers", "reason"},
+    "tests": {"upstream", "versions", "files", "ranks", "covers", "reason"},
     "disputed": {"upstream", "versions", "test", "reason"},
     "notes": {"upstream", "versions", "test", "reason"},
 }
@@ -31,8 +31,9 @@ def made(tmp_path: Path, **fixes: dict[str, Any]) -> Path:
     return environments.write(tmp_path / "patches", texts)
 
 
-def entry(*files: str, covers: bool = True, versions: str = ">=1") -> dict[str, Any]:
-    return {"upstream": "verl", "versions": versions, "files": list(files), "covers": covers, "reason": "why"}
+def entry(*files: str, covers: bool = True, versions: str = ">=1", ranks: int = 1) -> dict[str, Any]:
+    which = {"upstream": "verl", "versions": versions, "files": list(files)}
+    return {**which, "ranks": ranks, "covers": covers, "reason": "why"}
 
 
 def tree(tmp_path: Path, *files: str) -> Path:
@@ -55,6 +56,7 @@ def test_the_data_of_a_fix_is_complete(path: Path) -> None:
             assert row["upstream"] in reads, "a test of another upstream does not touch this fix"
             assert SpecifierSet(row["versions"])
             assert len(row["reason"]) > 10
+            assert row.get("ranks", 1) in (1, 2, 4, 8)
 
 
 @pytest.mark.parametrize("name", UPSTREAMS)
@@ -92,8 +94,8 @@ def test_files_that_cover_a_rewrite_come_first_and_a_file_of_two_fixes_is_run_on
     patches = made(
         tmp_path,
         one={"tests": [entry("tests/a.py", covers=False), entry("tests/b*.py", "tests/gone_*.py")]},
-        two={"tests": [entry("tests/b1.py", "tests/b2.py"), entry("tests/c.py", versions=">=2")]},
-        other={"tests": [entry("tests/d.py")]},
+        two={"tests": [entry("tests/b1.py", "tests/b2.py", ranks=2), entry("tests/c.py", versions=">=2", ranks=4)]},
+        other={"tests": [entry("tests/d.py", ranks=8)]},
     )
     where = tree(tmp_path, "tests/a.py", "tests/b1.py", "tests/b2.py", "tests/c.py", "tests/d.py")
     found = selection.select("verl", "1.5", where, ["one", "two"], patches)
@@ -102,7 +104,7 @@ def test_files_that_cover_a_rewrite_come_first_and_a_file_of_two_fixes_is_run_on
         ("tests/b2.py", ("one", "two")),
         ("tests/a.py", ()),
     ]
-    assert found.absent == ("tests/gone_*.py",)
+    assert (found.absent, found.ranks) == (("tests/gone_*.py",), 2)
 
 
 def test_no_test_for_a_fix_is_an_error_not_an_empty_run(tmp_path: Path) -> None:
@@ -116,9 +118,10 @@ def test_no_test_for_a_fix_is_an_error_not_an_empty_run(tmp_path: Path) -> None:
 def test_every_test_file_with_what_is_known_of_some(tmp_path: Path) -> None:
     patches = made(tmp_path, one={"tests": [entry("tests/a.py")]})
     where = tree(tmp_path, "tests/a.py", "tests/deep/b.py", "tests/no.txt")
-    listed = selection.select("verl", "1", where, ["one"], patches)
+    listed = selection.select("verl", "1", where, ["one"], patches)._replace(ranks=2)
     found = selection.every(["tests/**/*.py"], where, listed)
     assert [(one.file, one.covers) for one in found.files] == [("tests/a.py", ("one",)), ("tests/deep/b.py", ())]
+    assert (found.ranks, selection.every(["tests/a.py"], where, None).ranks) == (2, 1)
     with pytest.raises(UnhangError) as caught:
         selection.every(["nowhere/*.py"], where, None)
     assert caught.value.code == "no-tests"

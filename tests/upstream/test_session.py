@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import shutil
 import subprocess
@@ -15,7 +16,7 @@ import pytest
 from git import Repo
 
 from support import cli
-from upstream import run, selection, venvs
+from upstream import run, selection, traced, venvs
 
 ENGINE = "verl/workers/engine/megatron/transformer_impl.py"
 HEAD = f"from pathlib import Path\nSOURCE = Path('{ENGINE}').read_text()\nPATCHED = '# unhang' in SOURCE\n"
@@ -121,8 +122,86 @@ def test_wants_the_fix(): assert PATCHED
     }
     shown = capsys.readouterr().out
     assert "mtp-cp-deadlock: applied" in shown
-    assert "no regression" in shown
+    assert "no regression in the tests; none executes the rewrite of mtp-cp-deadlock\n" in shown
     assert "flaky: tests/test_two_on_cpu.py::test_flaky (passed, passed -> failed, passed)" in shown
+
+
+FUNCTION = "MegatronEngine.forward_backward_batch"
+CALLS = """
+import ast, builtins
+from unittest.mock import MagicMock
+
+class Names(dict):
+    def __missing__(self, name):
+        return getattr(builtins, name, None) or MagicMock()
+
+(function,) = (node for node in ast.walk(ast.parse(SOURCE)) if getattr(node, "name", "") == "forward_backward_batch")
+
+def test_calls_it():
+    names = Names(
+        prepare_micro_batches=lambda **_: ([1], None),
+        get_forward_backward_func=lambda: lambda **_: LOSSES,
+        get_megatron_mtp_loss=lambda batches: {"mtp": 0.5},
+        mpu=MagicMock(**{"get_virtual_pipeline_model_parallel_world_size.return_value": None}),
+        RouterReplayHelper=MagicMock(**{"is_r2_record_action.return_value": False}),
+    )
+    exec(compile(ast.Module([function], []), FILE, "exec"), names)
+    names["forward_backward_batch"](MagicMock(), MagicMock(), MagicMock())
+    assert LOSSES[0]["metrics"] == {"mtp": 0.5}
+"""
+ALL_OF_IT, ALL_BUT_THE_INNERMOST = "LOSSES = [{}]\n", "LOSSES = [{'metrics': {}}]\n"
+
+
+def raising(block: int) -> Callable[[Path], tuple[str, dict[str, str]]]:
+    """Return `run.applied` with a `raise` put first into a block of the rewrite, of which there are three."""
+    applied = run.applied
+
+    def and_raises(tree: Path) -> tuple[str, dict[str, str]]:
+        done = applied(tree)
+        lines = traced.lines(tree.parent / "before", tree, [("fix", ENGINE, FUNCTION)])["fix"]
+        source = (tree / ENGINE).read_text()
+        heads = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.If)]
+        blocks = [node.body[0] for node in heads if f"{ENGINE}:{node.lineno}" in lines]
+        assert len(blocks) == 3
+        rows, first = source.splitlines(keepends=True), blocks[block]
+        rows.insert(first.lineno - 1, " " * first.col_offset + "raise RuntimeError('injected')\n")
+        (tree / ENGINE).write_text("".join(rows))
+        return done
+
+    return and_raises
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("losses", "block", "last"),
+    [
+        (ALL_OF_IT, None, "no regression"),
+        *((ALL_OF_IT, block, "FAILED: 1 regression") for block in range(2)),
+        (
+            ALL_BUT_THE_INNERMOST,
+            2,
+            "no regression in the tests; they execute a part of the rewrite of mtp-cp-deadlock "
+            "(4 of 6 rewritten lines executed)",
+        ),
+    ],
+    ids=["none", "the gate", "the report", "one that is not executed"],
+)
+def test_a_raise_in_a_block_of_the_rewrite_is_a_regression_or_not_covered(
+    losses: str,
+    block: int | None,
+    last: str,
+    session: Session,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(run, "RERUNS", 0)
+    if block is not None:
+        monkeypatch.setattr(run, "applied", raising(block))
+    code = session(one=f"FILE = {ENGINE!r}\n{losses}{CALLS}")
+    *shown, verdict, _ = capsys.readouterr().out.splitlines()
+    assert (verdict, code) == (last, int(last.startswith("FAILED")))
+    # of a block with a raise, not even what stands after it is said to be covered
+    assert any(row.startswith("NOT COVERED: mtp-cp-deadlock: ") for row in shown) == (block is not None)
 
 
 @pytest.mark.slow

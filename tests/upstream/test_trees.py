@@ -55,6 +55,15 @@ def test_a_branch_that_only_the_remote_of_a_clone_has(clone: Path, tmp_path: Pat
     assert texts(str(tmp_path / "second"), "core_r1.2.0", tmp_path / "cache") == {"released"}
 
 
+def test_a_bare_clone_without_a_config_file(clone: Path, tmp_path: Path) -> None:
+    with Repo.clone_from(str(clone), tmp_path / "bare", mirror=True) as bare:
+        (Path(bare.git_dir) / "config").unlink()
+    assert texts(str(tmp_path / "bare"), "core_r1.2.0", tmp_path / "cache") == {"released"}
+    with pytest.raises(UnhangError, match="remote ref core_v9") as caught:
+        texts(str(tmp_path / "bare"), "core_v9", tmp_path / "cache")
+    assert "\n" not in caught.value.message
+
+
 def test_the_clone_is_unchanged_and_the_trees_are_removed(clone: Path, tmp_path: Path) -> None:
     before = cli.tree(clone)
     cache = tmp_path / "cache"

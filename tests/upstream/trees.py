@@ -58,11 +58,12 @@ def of_clone(where: str, refs: Sequence[str], cache: Path, variable: str) -> Ite
             repo = git.Repo.init(folder, bare=True)
             try:
                 repo.git.worktree("prune")
-                commit = _fetched(repo, url, _names(git.Repo(where), refs) if is_path else refs)
+                commit = _fetched(repo, url, _names(git.Git(where), refs) if is_path else refs)
                 for side in SIDES:
                     repo.git.worktree("add", "--detach", str(places / side), commit)
             except git.GitError as error:
-                why = str(getattr(error, "stderr", "") or error).strip()
+                said = str(getattr(error, "stderr", "") or error).strip().splitlines()
+                why = next((line.strip() for line in said if "fatal: " in line), "".join(said[-1:]))
                 code = "no-ref" if "find remote ref" in why else "fetch-failed"
                 raise UnhangError(code, f"{where} gives no {' or '.join(refs)}: {why}", hint=hint) from error
         try:
@@ -117,13 +118,16 @@ def _fetched(repo: Any, url: str, refs: Sequence[str]) -> str:
     raise AssertionError("no refs")
 
 
-def _names(repo: Any, refs: Sequence[str]) -> list[str]:
-    """Return the full hash of the first of these refs in a local clone, whose branches may be remote ones."""
+def _names(clone: Any, refs: Sequence[str]) -> list[str]:
+    """Return the full hash of the first of these refs in a local clone, whose branches may be remote ones.
+
+    git itself is asked: GitPython's ``Repo`` does not see that a clone without a config file is bare.
+    """
     import git
 
     for ref in [*refs, *(f"refs/remotes/origin/{ref}" for ref in refs[-1:])]:
         try:
-            return [str(repo.git.rev_parse("--verify", "--quiet", f"{ref}^{{commit}}"))]
+            return [str(clone.rev_parse("--verify", "--quiet", f"{ref}^{{commit}}"))]
         except git.GitCommandError:
             continue
     return list(refs)  # the fetch reports the error

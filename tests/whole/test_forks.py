@@ -84,7 +84,7 @@ def test_an_unknown_shape_of_a_fork_is_reported_with_the_closest(
     assert near["state"] == "affected"
     assert "0.17.1" in near["where"]
     assert f"1 statement differs, at line {line}: `corp()` was added" in str(row["detail"])
-    assert "unhang explain expert-dp-warmup" in str(row["hint"])
+    assert "--unknown --fix expert-dp-warmup" in str(row["hint"])
 
 
 def test_an_edit_of_our_rewrite_is_compared_with_our_rewrite(site: Path) -> None:
@@ -123,7 +123,7 @@ def test_a_wrapper_and_a_backend_that_is_not_recognised_are_notes(site: Path, tm
     assert "nothing left to do, but read the notes above" in ran.out
     lines = cli.unhang("check", *where, "--output-format", "github").out.splitlines()
     assert [line.partition("::")[2].split("::", 1)[1] for line in lines[1:]] == noted()
-    assert all(line.startswith(f"::warning file={path},title=unhang {fix}::") for line in lines[1:])
+    assert all(line.startswith(f"::warning file={path},title=unhang {fix} (safeguard)::") for line in lines[1:])
 
 
 def test_outlines_are_neither_imported_nor_read_if_all_shapes_are_known(site: Path) -> None:

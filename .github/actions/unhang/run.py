@@ -15,7 +15,7 @@ from typing import Any
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 _PLACES = ("python", "target", "source")
-_NARROWING = ("fix", "skip", "upstream")
+_CHOOSING = ("fix", "skip", "upstream", "accept")
 _COMMANDS = ("check", "apply", "diff")
 # Isolated: nothing in the workspace or on PYTHONPATH, such as a pull request's `pip.py` or `unhang.py`, is imported.
 _MODULE = ("-I", "-m")
@@ -34,7 +34,7 @@ def where(inputs: Mapping[str, str], environ: Mapping[str, str]) -> list[str]:
     if len(named) > 1:
         raise WrongInputError(f"only one of {', '.join(_PLACES)} can be given, not {' and '.join(dict(named))}")
     place, value = named[0] if named else ("python", _job_python(environ))
-    return [f"--{place}={value}", *(word for name in _NARROWING for word in _repeated(name, inputs[name]))]
+    return [f"--{place}={value}", *(word for name in _CHOOSING for word in _repeated(name, inputs[name]))]
 
 
 def _job_python(environ: Mapping[str, str]) -> str:
@@ -114,7 +114,7 @@ def _add(variable: str, text: str) -> None:
 
 def main(environ: Mapping[str, str] = os.environ) -> int:
     """Run the action; return the command's exit code, or 2 for wrong input."""
-    names = (*_PLACES, *_NARROWING, "command", "require", "expect_digest", "version")
+    names = (*_PLACES, *_CHOOSING, "command", "require", "expect_digest", "version")
     inputs = {name: environ.get(f"UNHANG_{name.upper()}", "").strip() for name in names}
     try:
         arguments = command_line(inputs, environ)

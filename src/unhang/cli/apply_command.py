@@ -49,7 +49,7 @@ def _dry_run(seen: Survey, wanted: Request, options: argparse.Namespace) -> int:
     if seen.interrupted:  # `apply` finishes that run, or rolls it back, before it plans
         hint = "run `unhang apply` or `unhang revert` first"
         raise UnhangError("interrupted", "an earlier run was killed halfway", path=seen.environment.prefix, hint=hint)
-    done = store.rehearse(seen, wanted)
+    done = store.rehearse(seen)
     after = with_rewrites(seen.findings, done.files, "")
     unmet = console.unmet(wanted.required, after, done.plan.blocked)
     changed = frozenset(file.path for file in done.files)

@@ -145,6 +145,7 @@ def _check(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     _output(parser, "text", "json", "github")
     _require(parser)
+    _accept(parser)
 
 
 def _apply(parser: argparse.ArgumentParser) -> None:
@@ -152,12 +153,16 @@ def _apply(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dry-run", action="store_true", help="report as apply would, and write nothing")
     _output(parser, "text", "json", "github")
     _require(parser)
-    _unverified(parser)
+    _accept(parser)
 
 
 def _diff(parser: argparse.ArgumentParser) -> None:
     _environment(parser)
-    _unverified(parser)
+    parser.add_argument(
+        "--unknown", action="store_true",
+        help="show what a rewrite would do to unknown shapes, each with the token that accepts it",
+    )  # fmt: skip
+    _accept(parser)
 
 
 def _revert(parser: argparse.ArgumentParser) -> None:
@@ -176,7 +181,7 @@ def _overlay(parser: argparse.ArgumentParser) -> None:
     _environment(parser)
     _output(parser, "text", "json", "github")
     _require(parser)
-    _unverified(parser)
+    _accept(parser)
 
 
 def _wheel(parser: argparse.ArgumentParser) -> None:
@@ -185,7 +190,7 @@ def _wheel(parser: argparse.ArgumentParser) -> None:
     _selection(parser)
     _output(parser, "text", "json")
     _require(parser)
-    _unverified(parser)
+    _accept(parser)
     group = parser.add_argument_group("how to download (passed to pip)")
     group.add_argument(
         "-r", "--requirement", metavar="FILE", action="append", default=[], dest="requirement_files",
@@ -209,6 +214,8 @@ def _prove(parser: argparse.ArgumentParser) -> None:
     place.add_argument("--source", metavar="DIR", help="a checkout, run by --python PY")
     _script(group)
     _fix(parser)
+    what = "without sizes: only the proofs' own cases with this in their name, also those that take long"
+    parser.add_argument("--case", metavar="TEXT", help=what)
     group = parser.add_argument_group("the job (sizes not given are 1; DP follows from the world size)")
     for name, what in _SIZES.items():
         group.add_argument(f"--{name}", metavar="N", type=_size, help=what)
@@ -310,10 +317,10 @@ def _require(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
-def _unverified(parser: argparse.ArgumentParser) -> None:
+def _accept(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--unverified", action="store_true",
-        help="try unknown shapes too, if anchors and post-condition hold and a second pass changes nothing",
+        "--accept", metavar="TOKEN", action="append", default=[],
+        help="this rewrite of an unknown shape, whose token the diff of unknown shapes has, is accepted (repeatable)",
     )  # fmt: skip
 
 

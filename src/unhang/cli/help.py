@@ -65,8 +65,14 @@ PAGES = {
     ),
     "diff": Page(
         "print on stdout what apply would change",
-        "Prints a unified diff of what `unhang apply` would write, and writes nothing. Everything else goes to stderr.",
-        ("unhang diff | less", "unhang diff --source Megatron-LM --fix expert-dp-warmup > warmup.patch"),
+        "Prints a unified diff of what `unhang apply` would write, and writes nothing. Everything else goes to stderr. "
+        "With --unknown it is the diff of the rewrites that `apply` does not write, because nobody has verified the "
+        "function's shape; a line above each says how to accept it.",
+        (
+            "unhang diff | less",
+            "unhang diff --source Megatron-LM --fix expert-dp-warmup > warmup.patch",
+            "unhang diff --unknown",
+        ),
     ),
     "revert": Page(
         "restore the original bytes",
@@ -102,6 +108,7 @@ PAGES = {
             "unhang prove",
             "unhang prove --fix mtp-cp-deadlock --cp 2",
             "unhang prove --tp 4 --pp 8 --ep 16 --world-size 1024",
+            "unhang prove --case schedule",
         ),
         _PROVE_EXITS,
     ),

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from unhang.cli.arguments import parse
-from unhang.errors import STDOUT, UnhangError, described
+from unhang.errors import STDOUT, UnhangError, described, joined
 from unhang.tell.terminal import Settings, settings
 
 TYPE_CHECKING = False  # `typing` is slow to import
@@ -100,7 +100,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 2  # the reader is gone (`unhang diff | head`)
         told = described(error)
         if told is not error:
-            told.hint = "; ".join(filter(None, ("nothing was changed", told.hint)))
+            told.hint = joined("nothing was changed", told.hint)
         return _fail(told, options)
 
 

@@ -23,11 +23,14 @@ _SIZES = ("tp", "pp", "cp", "ep", "etp", "dp", "world_size")
 def run(options: argparse.Namespace) -> int:
     """Run ``unhang prove``: return 0, 1 or 2 as ``answers.exit_code``.
 
-    Raises UnhangError ``bad-topology``, ``no-interpreter``, ``no-torch``, ``broken-interpreter``, ``interrupted``, and
-    as ``check`` does.
+    Raises UnhangError ``bad-topology``, ``no-interpreter``, ``no-torch``, ``broken-interpreter``, ``interrupted``,
+    ``no-case``, and as ``check`` does.
     """
     sizes = {name: value for name in _SIZES if (value := getattr(options, name)) is not None}
     chosen = topology.from_sizes(**sizes) if sizes else None
+    if chosen is not None and options.case:
+        hint = "leave out --case, or the sizes"
+        raise UnhangError("bad-topology", "--case narrows the proofs' own cases, but sizes ask for yours", hint=hint)
     wanted = request(options)
     seen = survey(wanted)
     place = seen.environment
@@ -38,7 +41,8 @@ def run(options: argparse.Namespace) -> int:
     paths = {os.path.realpath(finding.seen.path) for finding in seen.findings}
     kept = history.originals(seen.receipts, paths)
     with progress.shown() as step:
-        proved = installed.prove(Job(place, seen.search.installations, seen.findings, kept, python, chosen, step))
+        job = Job(place, seen.search.installations, seen.findings, kept, python, chosen, step, options.case or "")
+        proved = installed.prove(job)
     shown = answers.Report(place, python, proved.versions, chosen, proved.lines, seen.search.warnings, wanted)
     if options.output_format == "json":
         print(answers.document(shown))

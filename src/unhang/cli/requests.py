@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from contextlib import suppress
 
 from unhang import suggest
 from unhang.errors import UnhangError, closest
-from unhang.records import UPSTREAMS, Request
+from unhang.records import UPSTREAMS, Request, Token
 from unhang.shapes import catalog
 from unhang.tell import console
 
@@ -16,11 +17,12 @@ if TYPE_CHECKING:
     import argparse
     from typing import Any
 
-_CHOOSING = ("fix", "skip", "require", "upstream")
+_CHOOSING = ("fix", "skip", "require", "upstream", "accept")
+_TOKEN = re.compile("([0-9a-f]{16})-([1-9][0-9]{0,8})-([0-9a-f]{16})")
 
 
 def request(options: argparse.Namespace) -> Request:
-    """Return the request of a command that works on an environment. Raises UnhangError ``unknown-fix``."""
+    """Return the request of a command that works on an environment. Raises UnhangError as ``selection``."""
     return selection(vars(options))._replace(
         python=options.python,
         target=options.target,
@@ -34,7 +36,7 @@ def selection(given: Mapping[str, Any]) -> Request:
     """Return the request without its environment: what to look at.
 
     ``given`` are the options by name; those that are missing or empty choose everything, and require nothing. Raises
-    UnhangError ``unknown-fix``, ``unknown-upstream``.
+    UnhangError ``unknown-fix``, ``unknown-upstream``, ``bad-token``.
     """
     fix, skip, required = (tuple(_fix(name) for name in given.get(option, ())) for option in ("fix", "skip", "require"))
     # a required fix is judged, whatever else was named
@@ -49,7 +51,7 @@ def selection(given: Mapping[str, Any]) -> Request:
         fixes=tuple(name for name in catalog.fixes() if name in chosen),
         required=required,
         upstreams=upstreams or UPSTREAMS,
-        unverified=bool(given.get("unverified")),
+        accepted=tuple(dict.fromkeys(_token(text) for text in given.get("accept", ()))),
         chosen=tuple((f"--{name}", value) for name in _CHOOSING for value in given.get(name, ())),
     )
 
@@ -63,18 +65,19 @@ def hinted(error: UnhangError, options: argparse.Namespace) -> UnhangError:
 
 
 def fill_in(given: dict[str, Any], environ: Mapping[str, str]) -> None:
-    """Let ``UNHANG_SKIP`` and ``UNHANG_REQUIRE`` stand for options that were not given, and say so.
+    """Let ``UNHANG_SKIP``, ``UNHANG_REQUIRE``, ``UNHANG_ACCEPT`` stand for options that were not given, and say so.
 
-    ``given`` are the options by name, which this changes. The variables hold ids, separated by spaces or commas.
-    Raises UnhangError ``unknown-fix``.
+    ``given`` are the options by name, which this changes. The variables hold ids or tokens, separated by spaces or
+    commas. Raises UnhangError ``unknown-fix``, ``bad-token``.
     """
-    for option, winners in ("require", "skip"), ("skip", "fix"):
+    for option, winners in ("require", "skip"), ("skip", "fix"), ("accept", ""):
         if given.get(option) != []:  # given, or None: the command has no such option
             continue
         variable = f"UNHANG_{option.upper()}"
-        ids = [_fix(name, variable) for name in environ.get(variable, "").replace(",", " ").split()]
+        words = environ.get(variable, "").replace(",", " ").split()
+        values = [str(_token(word, variable)) if option == "accept" else _fix(word, variable) for word in words]
         # the command line wins: a fix that it skips is not required, and one that it names is not skipped
-        given[option] = [name for name in ids if name not in given[winners]]
+        given[option] = [value for value in values if value not in given.get(winners, ())]
         if given[option]:
             console.note(f"note: {variable} is set: --{option} {f' --{option} '.join(given[option])}")
 
@@ -86,3 +89,11 @@ def _fix(name: str, variable: str = "") -> str:
         if variable:
             raise UnhangError(error.code, f"{variable}: {error.message}", hint=error.hint) from None
         raise
+
+
+def _token(text: str, variable: str = "--accept") -> Token:
+    found = _TOKEN.fullmatch(text)
+    if found is None or found[1] == found[3]:
+        hint = "a token is a shape, a generation and a shape, as `unhang diff --unknown` prints it"
+        raise UnhangError("bad-token", f"{variable}: {text!r} is not a token", hint=hint)
+    return Token(found[1], int(found[2]), found[3])

@@ -17,6 +17,7 @@ from unhang.deliver.wheel import Wheel
 from unhang.deliver.wheel_output import WheelPlan
 from unhang.deliver.wheel_report import Result
 from unhang.errors import UnhangError, described
+from unhang.judge import accept
 from unhang.records import Request
 from unhang.store.survey import planned as plan
 from unhang.store.survey import survey
@@ -88,6 +89,7 @@ def _end(
     with ending:
         if os.path.lexists(temporary):
             console.say(f"note: the temporary folder {temporary} could not be removed")
+        console.say_each(f"warning: {sentence}" for sentence in accept.unused(wanted.accepted, after))
         console.blocked(blocked)
         if failed:
             console.error(failed)
@@ -129,4 +131,4 @@ def _plan(source: Wheel, wanted: Request, temporary: str) -> WheelPlan | None:
         seen = survey(wanted._replace(target=root, allow_none=True))
         if not seen.search.installations:
             return None
-        return wheel_output.wheel_plan(source, root, seen.findings, plan(seen, unverified=wanted.unverified))
+        return wheel_output.wheel_plan(source, root, seen.findings, plan(seen))

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
+from unhang.errors import joined
 from unhang.judge.observe import Observation
-from unhang.records import Installation
+from unhang.records import Installation, Token
 from unhang.shapes import catalog
 from unhang.shapes.catalog import Release, Shape, ShapeTable, Target
 
@@ -23,8 +24,12 @@ URGENCY = (DRIFTED, UNLISTED, NEEDED, APPLIED, FIXED_UPSTREAM, NOT_AFFECTED)
 """The verdicts, the one with the most to do first."""
 SETTLED = frozenset({APPLIED, FIXED_UPSTREAM, NOT_AFFECTED})
 """The verdicts with nothing left to do."""
+ACCEPTED = "accepted"
+"""The code of a rewrite of an unknown shape that a person accepted; a run that names its token has it settled."""
 UNVERIFIED = "unverified"
-"""The code of a rewrite that ``--unverified`` allowed; for a run with that option it counts as applied."""
+"""The code of one that an unhang from before the tokens wrote."""
+BY_SHAPE_CHECK = "by-shape-check"
+"""The code of an unlisted shape in which a short check finds upstream's fix; it does not satisfy ``--require``."""
 BY_STATE = {
     "affected": NEEDED,
     "superseded": NEEDED,
@@ -33,10 +38,7 @@ BY_STATE = {
     "not-affected": NOT_AFFECTED,
 }
 """The verdict on a function whose shape is on record, by the state of that shape."""
-
-
-MATCHING = "the rewrite's anchors match exactly once each"
-"""What is said of an unknown shape that ``--unverified`` may rewrite."""
+_MATCHING = "the rewrite's anchors match exactly once each"
 
 
 class Verdict(NamedTuple):
@@ -49,6 +51,8 @@ class Verdict(NamedTuple):
     hint: str = ""
     nearest: Nearest | None = None
     """The closest known shape, if this shape is unknown and close to one."""
+    triable: bool = False
+    """Whether the shape is unknown, the rewrite's anchors match, and the file binds the names that it uses."""
 
 
 class Past(NamedTuple):
@@ -58,6 +62,8 @@ class Past(NamedTuple):
     """The sha256 of the file after the rewrite."""
     after: str
     """The shape of the function after the rewrite."""
+    accepted: tuple[Token, str] | None = None
+    """The token of an accepted rewrite, and the date."""
 
 
 class _Outside(NamedTuple):
@@ -83,9 +89,7 @@ def decide(
         return _absent(target, installation, seen, releases)
     known = table.shapes.get((target.fix, target.function, seen.shape))
     if known is None and past is not None and past.after == seen.shape:
-        # The receipt is no evidence that the rewrite is right: a checkout may bring one.
-        hint = f"compare it with `unhang explain {target.fix}`, or take it back: `unhang revert --fix {target.fix}`"
-        return Verdict(DRIFTED, UNVERIFIED, "rewritten with --unverified, as the receipt says", hint)
+        return _in_receipt(target.fix, past)
     if known is None:
         return _unknown(target, installation, seen, table, releases)
     if known.state in ("affected", "superseded"):
@@ -93,7 +97,7 @@ def decide(
     edited = ""
     if known.state == "ours" and not seen.on_record and (past is None or past.patched != seen.sha256):
         edited = "edited since: the rest of the file matches no release"
-    return Verdict(BY_STATE[known.state], detail=_joined(known.note, edited))
+    return Verdict(BY_STATE[known.state], detail=joined(known.note, edited))
 
 
 def codemod(target: Target) -> Codemod:
@@ -123,7 +127,24 @@ def _affected(target: Target, known: Shape, seen: Observation, past: Past | None
         before = "an older version of this rewrite is in place"
     elif past is not None:
         before = "patched before, and reinstalled or restored since"
-    return Verdict(NEEDED, detail=_joined(known.note, before), hint="unhang apply")
+    return Verdict(NEEDED, detail=joined(known.note, before), hint="unhang apply")
+
+
+def _in_receipt(fix: str, past: Past) -> Verdict:
+    """Return the verdict on an unknown shape that an earlier run wrote.
+
+    The receipt is no evidence that the rewrite is right, nor that a person accepted it: a checkout may bring one.
+    """
+    undo = f"take it back: `unhang revert --fix {fix}`"
+    if past.accepted is None:
+        hint = f"compare it with `unhang explain {fix}`, or {undo}"
+        return Verdict(DRIFTED, UNVERIFIED, "rewritten with --unverified, as the receipt says", hint)
+    token, date = past.accepted
+    detail = f"accepted by a person on {date}"
+    if token.generation != catalog.generation():
+        return Verdict(DRIFTED, ACCEPTED, f"{detail}, and the rewrites have changed since", f"{undo}, and look again")
+    hint = f"to settle it, name its token: `unhang check --accept {token}`; or {undo}"
+    return Verdict(DRIFTED, ACCEPTED, detail, hint)
 
 
 def _unjudged(seen: Observation, problem: str, installation: Installation) -> Verdict:
@@ -152,14 +173,14 @@ def _absent(target: Target, installation: Installation, seen: Observation, relea
         )
     outside = None if seen.on_record or release is not None else _outside(installation, releases)
     if outside is not None:
-        return Verdict(UNLISTED, outside.code, _joined(what, outside.reason), outside.hint)
+        return Verdict(UNLISTED, outside.code, joined(what, outside.reason), outside.hint)
     return Verdict(NOT_AFFECTED, detail=what)
 
 
 def _unknown(
     target: Target, installation: Installation, seen: Observation, table: ShapeTable, releases: Mapping[str, Release]
 ) -> Verdict:
-    """Return the verdict on an unknown shape: fixed upstream if that post-condition holds, else drifted or unlisted."""
+    """Return the verdict on an unknown shape: fixed upstream if a short check says so, else drifted or unlisted."""
     from unhang.judge.nearest import nearest  # these import ast and difflib, which a known shape does not need
     from unhang.shapes import shape as shapes
 
@@ -168,28 +189,32 @@ def _unknown(
     rewrite = codemod(target)
     if rewrite.fixed_upstream(function):
         return Verdict(
-            FIXED_UPSTREAM, detail="an unlisted shape, but upstream's own fix is in it (its post-condition holds)"
+            FIXED_UPSTREAM,
+            BY_SHAPE_CHECK,
+            "an unlisted shape, but a short check finds upstream's own fix in it",
+            f"compare it with `unhang explain {target.fix}`, and do not require it",
         )
     outside = _outside(installation, releases)
     tried, hint = _tried(rewrite, function, target.fix, seen)
+    triable = tried == _MATCHING
     # The nearest shape never softens the verdict: an edit far from the rewrite can still change what the rewrite does.
     near = nearest(target, function, seen.data, table, catalog.outlines(), releases)
     closest = "no known shape is close to it" if near is None else near.sentence()
     unverified = "a shape nobody has verified"
     if outside is None:
-        return Verdict(DRIFTED, "unknown-shape", _joined(unverified, tried, closest), hint, near)
-    detail = _joined(unverified, outside.reason, tried, closest)
-    return Verdict(UNLISTED, outside.code, detail, _joined(outside.hint, hint), near)
+        return Verdict(DRIFTED, "unknown-shape", joined(unverified, tried, closest), hint, near, triable)
+    detail = joined(unverified, outside.reason, tried, closest)
+    return Verdict(UNLISTED, outside.code, detail, joined(outside.hint, hint), near, triable)
 
 
 def refused(verdict: Verdict, fix: str, reason: str) -> Verdict:
-    """Return the verdict on an unknown shape whose anchors match, but whose rewrite is refused for this reason."""
-    matching, hint = f"{MATCHING}, but {reason}", verdict.hint.replace(_unverified(fix), _by_hand(fix))
-    return verdict._replace(detail=verdict.detail.replace(MATCHING, matching, 1), hint=hint)
+    """Return the verdict on an unknown shape that is triable, but whose rewrite is refused for this reason."""
+    detail, hint = f"{_MATCHING}, but {reason}", verdict.hint.replace(_look(fix), _by_hand(fix))
+    return verdict._replace(detail=verdict.detail.replace(_MATCHING, detail, 1), hint=hint, triable=False)
 
 
-def _unverified(fix: str) -> str:
-    return f"to rewrite it anyway: `unhang apply --unverified --fix {fix}`"
+def _look(fix: str) -> str:
+    return f"to see what a rewrite would do, and its token: `unhang diff --unknown --fix {fix}`"
 
 
 def _by_hand(fix: str) -> str:
@@ -197,17 +222,26 @@ def _by_hand(fix: str) -> str:
 
 
 def _tried(rewrite: Codemod, function: Function, fix: str, seen: Observation) -> tuple[str, str]:
-    """Return whether the rewrite would work on an unknown shape, and the hint that follows."""
+    """Return whether the rewrite can be tried on an unknown shape, and the hint that follows."""
     from unhang.codemods.base import AnchorError
 
     try:
         rewrite.plan(function)
     except AnchorError as error:
+        if _is_marked(function, fix, seen.data or b""):
+            hint = f"reinstall the package and run `unhang apply`, or keep your edit: `unhang explain {fix}`"
+            return "our rewrite is in it, but the function has been edited", hint
         return f"the rewrite's anchor is missing or not unique ({error})", _by_hand(fix)
     missing = [] if seen.names is None else sorted(rewrite.names(function) - seen.names)
     if missing:
-        return f"{MATCHING}, but the file does not define or import {', '.join(missing)}", _by_hand(fix)
-    return MATCHING, _unverified(fix)
+        return f"{_MATCHING}, but the file does not define or import {', '.join(missing)}", _by_hand(fix)
+    return _MATCHING, _look(fix)
+
+
+def _is_marked(function: Function, fix: str, data: bytes) -> bool:
+    """Return whether a comment of the fix's rewrite stands in the function's lines."""
+    lines = data.splitlines()[function.lineno - 1 : function.end_lineno]
+    return any(f"# unhang {fix}:".encode() in line for line in lines)
 
 
 def _outside(installation: Installation, releases: Mapping[str, Release]) -> _Outside | None:
@@ -229,7 +263,3 @@ def _outside(installation: Installation, releases: Mapping[str, Release]) -> _Ou
         reason = f"{version} is older than every release in the matrix"
         return _Outside("older-than-floor", reason, f"nearest supported version: {oldest}")
     return None
-
-
-def _joined(*parts: str) -> str:
-    return "; ".join(filter(None, parts))

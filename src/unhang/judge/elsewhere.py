@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from unhang.judge.decide import codemods
 from unhang.judge.observe import TOO_LARGE, file_of
@@ -12,9 +12,12 @@ from unhang.records import Installation
 from unhang.shapes.catalog import Fix
 
 
-def notes(fix: Fix, installations: Iterable[Installation], script: str | None) -> tuple[str, ...]:
+def notes(
+    fix: Fix, installations: Iterable[Installation], script: str | None, read: Mapping[str, bytes | None]
+) -> tuple[str, ...]:
     """Return a sentence for each line, in these installations or in the job's script, that a user should know of.
 
+    ``read`` holds the files that were read before, by path, and their bytes; None for one that is not there.
     A file is parsed only if the manifest's pattern is in it, which no release has. What cannot be read is left out.
     """
     looks = fix.manifest.get("looks-at")
@@ -29,18 +32,12 @@ def notes(fix: Fix, installations: Iterable[Installation], script: str | None) -
     if script is not None:
         paths.append(os.path.abspath(script))
     pattern = re.compile(looks["pattern"].encode())
-    return tuple(sentence for path in paths for sentence in _in_file(fix, path, pattern))
+    return tuple(sentence for path in paths for sentence in _in_file(fix, path, pattern, read))
 
 
-def _in_file(fix: Fix, path: str, pattern: re.Pattern[bytes]) -> Iterator[str]:
-    try:
-        if not os.path.isfile(path) or os.path.getsize(path) > TOO_LARGE:  # opening a pipe would block
-            return
-        with open(path, "rb") as file:
-            data = file.read()
-    except OSError:
-        return
-    if not pattern.search(data):
+def _in_file(fix: Fix, path: str, pattern: re.Pattern[bytes], read: Mapping[str, bytes | None]) -> Iterator[str]:
+    data = read[path] if path in read else _read(path)
+    if data is None or not pattern.search(data):
         return
     from unhang.shapes import shape  # it imports ast
 
@@ -50,3 +47,13 @@ def _in_file(fix: Fix, path: str, pattern: re.Pattern[bytes]) -> Iterator[str]:
         return
     for line, what in codemods(fix.id).notes(tree):
         yield f"{path}:{line} {what}: `unhang explain {fix.id}`"
+
+
+def _read(path: str) -> bytes | None:
+    try:
+        if not os.path.isfile(path) or os.path.getsize(path) > TOO_LARGE:  # opening a pipe would block
+            return None
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError:
+        return None

@@ -13,10 +13,13 @@ from unhang.judge.decide import APPLIED, NEEDED, NOT_AFFECTED, SETTLED, Past, Ve
 from unhang.judge.observe import Observation, observe, package_of
 from unhang.records import Installation
 from unhang.shapes import catalog
-from unhang.shapes.catalog import Fix, Target
+from unhang.shapes.catalog import Fix, Shape, Target
 
 PastTable = Mapping[tuple[str, str, str], Past]
 """What the receipt says of each rewritten function, by the file's real path, the fix and the function."""
+
+_REWRITTEN = frozenset({NEEDED, APPLIED})
+"""The verdicts on a function that our rewrite is in, or is to be in."""
 
 Look = Callable[[Installation, Target], Observation]
 """Observes a target of an installation. Raises OSError if its file cannot be read."""
@@ -33,11 +36,20 @@ class Finding(NamedTuple):
     """The overlay whose file it is about, if a job imports that one."""
     elsewhere: tuple[str, ...] = ()
     """What a user should know about code outside the file on which the rewrite depends."""
+    result: str | None = None
+    """The shape that the rewrite would give to an unknown shape; empty while that is tried, None if it cannot be."""
+    accepted: bool = False
+    """Whether a token of the run names that rewrite, be it still to write or in place."""
 
     @property
     def settled(self) -> bool:
         """Whether nothing is left to do here."""
-        return self.verdict.verdict in SETTLED
+        return self.verdict.verdict in SETTLED or (self.accepted and self.result is None)
+
+    @property
+    def known(self) -> Shape | None:
+        """What is on record of the function's shape."""
+        return catalog.shape_table().shapes.get((self.target.fix, self.target.function, self.seen.shape or ""))
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -51,8 +63,7 @@ class Finding(NamedTuple):
     @property
     def rewritten(self) -> bool:
         """Whether the function is our rewrite, of this version or an older one."""
-        known = catalog.shape_table().shapes.get((self.target.fix, self.target.function, self.seen.shape or ""))
-        return known is not None and known.state in ("ours", "superseded")
+        return self.known is not None and self.known.state in ("ours", "superseded")
 
 
 def judge(
@@ -70,12 +81,11 @@ def judge(
         for target in fix.targets
         if target.upstream == installation.upstream
     ]
-    used = {finding.target.fix for finding in found if finding.verdict.verdict in (NEEDED, APPLIED)}
-    notes = {fix.id: elsewhere.notes(fix, installations, script) for fix in fixes if fix.id in used}
+    used = {finding.target.fix for finding in found if finding.verdict.verdict in _REWRITTEN}
+    read = {finding.seen.path: finding.seen.data for finding in found}
+    notes = {fix.id: elsewhere.notes(fix, installations, script, read) for fix in fixes if fix.id in used}
     return [
-        finding._replace(elsewhere=notes[finding.target.fix])
-        if finding.verdict.verdict in (NEEDED, APPLIED)
-        else finding
+        finding._replace(elsewhere=notes[finding.target.fix]) if finding.verdict.verdict in _REWRITTEN else finding
         for finding in found
     ]
 

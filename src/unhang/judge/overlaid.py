@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
+from unhang.errors import joined
 from unhang.find.overlays import Module, Overlay, module_name, read, sha256
 from unhang.judge.decide import DRIFTED, Past, Verdict, decide
 from unhang.judge.findings import Finding
@@ -41,12 +42,18 @@ def _in_overlay(finding: Finding, overlay: Overlay, module: Module) -> Finding:
     seen = observe_bytes(module.path, data, target.function, table.files)
     releases = catalog.releases_of(installation.upstream)
     found = decide(target, installation, seen, table, releases, Past(module.rewritten, ""))
-    detail = "; ".join(filter(None, (f"in the overlay {overlay.folder}", found.detail)))
-    hint = found.hint and _HINT
-    return finding._replace(seen=seen, verdict=found._replace(detail=detail, hint=hint), overlay=overlay.folder)
+    detail = joined(f"in the overlay {overlay.folder}", found.detail)
+    # the overlay was made from this very original: only a token brings the rewrite of an unknown shape into it
+    hint = found.hint and (finding.verdict.hint if finding.result else _HINT)
+    return _replaced(finding, seen, found._replace(detail=detail, hint=hint), overlay)
 
 
 def _outdated(finding: Finding, overlay: Overlay, path: str, why: str) -> Finding:
     seen = Observation(path, b"", problem=OUTDATED, detail=why)
     verdict = Verdict(DRIFTED, OUTDATED, f"in the overlay {overlay.folder}; {why}", _HINT)
-    return finding._replace(seen=seen, verdict=verdict, overlay=overlay.folder)
+    return _replaced(finding, seen, verdict, overlay)
+
+
+def _replaced(finding: Finding, seen: Observation, verdict: Verdict, overlay: Overlay) -> Finding:
+    verdict = verdict._replace(triable=False)  # nothing is written to an overlay's own file
+    return finding._replace(seen=seen, verdict=verdict, overlay=overlay.folder, result=None, accepted=False)

@@ -18,6 +18,7 @@ And for ``unhang prove``, which runs on a user's own installation:
   (``passed`` where the defect cannot occur); None for a job that the proof cannot lay out.
 * ``ruled_out(topology)``: why the defect cannot occur, so that nothing is run; empty where it can.
 * ``cases_for(upstream, shapes)``: the proof's own cases, where these depend on the shapes of the installed targets.
+* ``caveat(case)``: what a case leaves open, which the answer then says; empty where that is nothing.
 * ``BESIDE``: for each upstream, the other upstreams that its proof imports.
 * ``DISTRIBUTIONS`` and ``about(versions)``: distributions whose versions matter, and what to say of the versions that
   the target has (a mapping with only the installed ones).

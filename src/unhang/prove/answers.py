@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from unhang import __version__
+from unhang.errors import joined
 from unhang.judge.decide import APPLIED, NEEDED
 from unhang.prove import cases
 from unhang.prove.cases import BROKEN, PASSED, Case, Outcome, Topology
@@ -16,6 +17,7 @@ from unhang.suggest import command
 from unhang.tell import report, terminal
 
 PROVEN, UNAFFECTED, PATCHED_PASSES = "proven", "unaffected", "patched-passes"
+SAFEGUARD = "safeguard"
 NOTHING, UNKNOWN, FAILED = "nothing-to-prove", "unknown", "failed"
 COLOURS = {PROVEN: "32", UNAFFECTED: "2", PATCHED_PASSES: "32", NOTHING: "2", UNKNOWN: "33", FAILED: "31"}
 
@@ -41,6 +43,8 @@ class Line(NamedTuple):
     patched: Outcome | None = None
     seconds: float = 0.0
     """Of both sides."""
+    grade: str = ""
+    """The fix's. The proof of a ``safeguard`` shows only the cause, or stand-ins take the place of what fails."""
 
     @property
     def would_fail(self) -> bool:
@@ -97,11 +101,22 @@ def summary(lines: Sequence[Line], request: Request) -> str:
     """Return one line: the number of each answer, and the next command."""
     counts = Counter(line.answer for line in lines)
     counted = ", ".join(f"{number} {answer}" for answer, number in counts.items()) or "nothing to judge"
-    needed = list(dict.fromkeys(line.fix for line in lines if line.would_fail))
-    if not needed:
-        return counted
-    apply = command("apply", request, *(word for fix in needed for word in ("--fix", fix)))
-    return f"{counted}; the installed source has the defect; run: {apply}"
+    shown = {line.fix: line.grade for line in lines if line.would_fail}
+    cures = [fix for fix, grade in shown.items() if grade != SAFEGUARD]
+    guards = [fix for fix, grade in shown.items() if grade == SAFEGUARD]
+    parts = [counted]
+    if cures:
+        parts.append(f"the installed source has the defect; run: {_apply(cures, request)}")
+    if guards:
+        parts.append(
+            f"{', '.join(guards)}: a safeguard, of which only the cause was shown, and not that your job hangs; "
+            f"to guard against it: {_apply(guards, request)}"
+        )
+    return "; ".join(parts)
+
+
+def _apply(fixes: Sequence[str], request: Request) -> str:
+    return command("apply", request, *(word for fix in fixes for word in ("--fix", fix)))
 
 
 def text(shown: Report, *, colour: bool, width: int = 0) -> str:
@@ -144,7 +159,8 @@ def _result(line: Line) -> dict[str, Any]:
 
 def _paragraph(line: Line) -> list[str]:
     about = f"  {line.case}: {line.topology}" if line.case else ""
-    rows = [f"  {line.answer:<16}  {line.fix:<24}  {line.verdict}{about}"]
+    grade = f" ({SAFEGUARD})" if line.grade == SAFEGUARD else ""
+    rows = [f"  {line.answer:<16}  {line.fix:<24}  {line.verdict}{grade}{about}"]
     installed = {NEEDED: "untouched", APPLIED: "patched"}.get(line.verdict)
     for name, outcome in ("untouched", line.untouched), ("patched", line.patched):
         if outcome is not None:
@@ -160,4 +176,4 @@ def _last(broken: Outcome) -> str:
 
 
 def _unknown(line: Line, why: str) -> Line:
-    return line._replace(answer=UNKNOWN, detail="; ".join(filter(None, (line.detail, why))))
+    return line._replace(answer=UNKNOWN, detail=joined(line.detail, why))

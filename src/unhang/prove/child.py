@@ -1,10 +1,11 @@
 """Runs the cases of a proof on every variant of the source, in the target's interpreter.
 
 The question comes on stdin, as JSON: ``fix``; ``path``, which goes first on ``sys.path``; ``cases``, each as the fields
-of ``Case``; ``deadline_s``; ``done``, a file that gets a byte for each case that has ended; and ``variants``, which
-maps a name to the modules that the variant replaces, with their files, and to the names of its cases. The answer on
-stdout has the versions of ``torch`` and ``python``, and ``outcomes`` by variant and case. Each variant runs in its own
-process, which imports the real upstream and takes the replaced modules from the variant's files.
+of ``Case``; ``deadline_s``; ``begun``, a file that gets a line for each case that begins (the variant, a space, the
+case); and ``variants``, which maps a name to the modules that the variant replaces, with their files, and to the names
+of its cases. The answer on stdout has the versions of ``torch`` and ``python``, and ``outcomes`` by variant and case.
+Each variant runs in its own process, which imports the real upstream and takes the replaced modules from the variant's
+files.
 """
 
 from __future__ import annotations
@@ -69,17 +70,17 @@ def answer(question: Mapping[str, Any]) -> dict[str, Any]:
     outcomes = {}
     for name, (files, wanted) in question["variants"].items():
         chosen = [case for case in cases if case.name in wanted]
-        outcomes[name] = _forked(proof, files, chosen, float(question["deadline_s"]), question.get("done"))
+        outcomes[name] = _forked(proof, files, chosen, float(question["deadline_s"]), f"{name} ", question["begun"])
     return {"torch": torch.__version__, "python": sys.version.split()[0], "outcomes": outcomes}
 
 
 def _forked(
-    proof: ModuleType, files: Mapping[str, str], cases: Sequence[Case], deadline_s: float, done: str | None
+    proof: ModuleType, files: Mapping[str, str], cases: Sequence[Case], deadline_s: float, label: str, begun: str
 ) -> dict[str, tuple[str, str, float]]:
     """Run the cases on one variant in a fork, and return its outcomes by case."""
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=_variant, args=(theirs, proof, files, cases, deadline_s))
+    process = context.Process(target=_variant, args=(theirs, proof, files, cases, deadline_s, label, begun))
     process.start()
     theirs.close()
     outcomes: dict[str, tuple[str, str, float]] = {}
@@ -87,9 +88,6 @@ def _forked(
         while True:
             name, outcome = ours.recv()
             outcomes[name] = outcome
-            if done is not None:
-                with open(done, "ab") as file:
-                    file.write(b".")
     except EOFError:
         process.join()
     for case in cases:
@@ -98,7 +96,13 @@ def _forked(
 
 
 def _variant(
-    pipe: Connection, proof: ModuleType, files: Mapping[str, str], cases: Sequence[Case], deadline_s: float
+    pipe: Connection,
+    proof: ModuleType,
+    files: Mapping[str, str],
+    cases: Sequence[Case],
+    deadline_s: float,
+    label: str,
+    begun: str,
 ) -> None:
     """Import the upstream with the variant's files, and send the outcome of each case as soon as it is known."""
     quiet = os.open(os.devnull, os.O_WRONLY)
@@ -112,12 +116,14 @@ def _variant(
             pipe.send((case.name, (BROKEN, _tail(), 0.0)))
         return
     for case in cases:
-        begun = time.monotonic()
+        with open(begun, "a") as file:
+            file.write(f"{label}{case.name}\n")
+        start = time.monotonic()
         try:
             outcome: Outcome = proof.run(case, deadline_s)
         except Exception:
             outcome = Outcome(BROKEN, _tail())
-        pipe.send((case.name, (outcome.status, outcome.detail, round(time.monotonic() - begun, 2))))
+        pipe.send((case.name, (outcome.status, outcome.detail, round(time.monotonic() - start, 2))))
 
 
 def _tail() -> str:

@@ -56,6 +56,7 @@ def ask(
     UnhangError ``no-torch``, or ``broken-interpreter`` where no answer comes.
     """
     with tempfile.TemporaryDirectory(prefix="unhang-prove-") as folder:
+        begun = os.path.join(folder, "begun")
         question = {
             "fix": fix,
             "path": list(path),
@@ -65,10 +66,11 @@ def ask(
             },
             "cases": [case._replace(options=dict(case.options)) for case in cases],
             "deadline_s": deadline_s,
-            "done": os.path.join(folder, "done"),
+            "begun": begun,
         }
         total = sum(len(wanted) for _, wanted in variants.values())
-        step(lambda: f"{fix}: case {min(_size(os.path.join(folder, 'done')) + 1, total)} of {total}")
+        places = {case.name: case.topology.text() for case in cases}
+        step(lambda: f"{fix}: {_begun(begun, places, total)}")
         try:
             run = _run(python, json.dumps(question).encode(), folder, timeout_s)
         finally:
@@ -94,8 +96,14 @@ def _run(python: str, question: bytes, folder: str, timeout_s: float) -> subproc
         raise _no_answer(python, error.strerror or str(error)) from None
 
 
-def _size(path: str) -> int:
-    return os.path.getsize(path) if os.path.exists(path) else 0
+def _begun(path: str, places: Mapping[str, str], total: int) -> str:
+    """Return which case runs, from the file that gets a line for each one that begins."""
+    if not os.path.exists(path):
+        return "imports torch and the upstream"
+    with open(path, encoding="utf-8") as file:
+        lines = file.read().splitlines()
+    variant, _, case = lines[-1].partition(" ") if lines else ("", "", "")
+    return f"{variant} source, case {case}: {places.get(case, '')}, run {len(lines)} of {total}"
 
 
 def _lay_out(folder: str, files: Mapping[str, bytes]) -> dict[str, str]:

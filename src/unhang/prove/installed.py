@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from unhang.errors import UnhangError
+from unhang.errors import UnhangError, joined
 from unhang.find import environment, locate
 from unhang.judge.decide import DRIFTED, UNLISTED, URGENCY
 from unhang.judge.findings import Finding
@@ -18,9 +18,10 @@ from unhang.prove.cases import Case, Topology
 from unhang.prove.sides import Sides, sides
 from unhang.records import Environment, Installation
 from unhang.rewrite.plan import Original
+from unhang.shapes import catalog
 from unhang.tell.progress import Step, silent
 
-_DEADLINE_S = 20.0  # a rank that has not ended by then has hung; on a busy machine it needs half a second
+_DEADLINE_S = 10.0  # a rank that has not ended by then has hung; on a busy machine it needs half a second
 _VERSIONS = """
 from importlib import metadata
 path, _ = job_path("")
@@ -42,6 +43,8 @@ class Job(NamedTuple):
     """The user's own; None to run the proofs' own cases."""
     step: Step = silent
     """Is told which case runs."""
+    case: str = ""
+    """What the name of a proof's own case must contain; where it is empty, the core cases are run."""
 
 
 class Proved(NamedTuple):
@@ -68,13 +71,16 @@ def interpreter(place: Environment, python: str | None, cwd: str, environ: Mappi
 
 
 def prove(job: Job) -> Proved:
-    """Run the proofs of a job. Raises UnhangError ``no-torch`` and ``broken-interpreter``."""
+    """Run the proofs of a job. Raises UnhangError ``no-torch``, ``broken-interpreter`` and ``no-case``."""
     lines: list[Line] = []
     versions: Mapping[str, str] = {}
     for group in _grouped(job.findings):
         proved = _prove(job, group)
         lines += proved.lines
         versions = proved.versions or versions
+    if job.case and not any(line.case for line in lines):
+        message = f"no proof that can run here has a case with {job.case!r} in its name"
+        raise UnhangError("no-case", message, hint="docs/maintainers/proofs.md has the cases of every fix")
     return Proved(lines, versions)
 
 
@@ -82,7 +88,8 @@ def _prove(job: Job, group: Sequence[Finding]) -> Proved:
     """Run the proof of the findings of one fix on one installation, where there is something to run."""
     first = min(group, key=lambda finding: URGENCY.index(finding.verdict.verdict))
     place, fix, verdict = first.installation, first.target.fix, first.verdict
-    line = Line(place.upstream, place.version, place.root, fix, verdict.verdict, UNKNOWN, "")
+    grade = catalog.fix(fix).grade
+    line = Line(place.upstream, place.version, place.root, fix, verdict.verdict, UNKNOWN, "", grade=grade)
     if verdict.verdict in (DRIFTED, UNLISTED):
         hint = f"; hint: {verdict.hint}" if verdict.hint else ""
         return _only(line, UNKNOWN, f"no proof knows this source: {verdict.detail}{hint}")
@@ -98,7 +105,9 @@ def _prove(job: Job, group: Sequence[Finding]) -> Proved:
     if job.topology is not None and ruled_out is not None and (why := ruled_out(job.topology)):
         return _only(line, NOTHING, why)
     cases, why = _cases(job, proof, group)
-    line = line._replace(detail="; ".join(filter(None, (why or both.note, _about(job, proof)))))
+    if not cases and not why:  # narrowed to cases of other fixes
+        return Proved([], {})
+    line = line._replace(detail=joined(why or both.note, _about(job, proof)))
     return _only(line, UNKNOWN, line.detail) if why else _run(job, line, both, _beside(job, proof, first), cases)
 
 
@@ -114,7 +123,16 @@ def _run(job: Job, line: Line, both: Sides, beside: Mapping[str, bytes], cases: 
         variants[host.UNTOUCHED] = {**beside, **both.untouched}, names
     answer = host.ask(job.python, line.fix, _path(job), variants, cases, deadline_s=_DEADLINE_S, step=job.step)
     untouched, patched = answer.outcomes.get(host.UNTOUCHED, {}), answer.outcomes[host.PATCHED]
-    lines = [answers.judged(line, case, untouched.get(case.name), patched[case.name]) for case in cases]
+    caveat = getattr(_proof(line.fix), "caveat", lambda _: "")
+    lines = [
+        answers.judged(
+            line._replace(detail=joined(line.detail, caveat(case))),
+            case,
+            untouched.get(case.name),
+            patched[case.name],
+        )
+        for case in cases
+    ]
     return Proved(lines, {"python": answer.python, "torch": answer.torch})
 
 
@@ -130,7 +148,7 @@ def _cases(job: Job, proof: Any, group: Sequence[Finding]) -> tuple[Sequence[Cas
             every = proof.cases_for(upstream, shapes)
         else:
             every = getattr(proof, "CASES_BY_UPSTREAM", {}).get(upstream, proof.CASES)
-        return [case for case in every if case.core], ""
+        return [case for case in every if (job.case in case.name if job.case else case.core)], ""
     case_for = getattr(proof, "case_for", None)
     case = case_for(job.topology, upstream, shapes) if case_for else None
     if case is None:

@@ -5,17 +5,18 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from unhang.errors import printable
 from unhang.records import Environment
 from unhang.rewrite.plan import FilePlan
 
 
-def render(environment: Environment, files: Sequence[FilePlan]) -> bytes:
-    """Return the diff of all planned files.
+def render(environment: Environment, files: Sequence[FilePlan], notes: Mapping[str, Sequence[str]]) -> bytes:
+    """Return the diff of all planned files, with the notes on each, by its path, above its section.
 
     Paths below a/ and b/ are relative to the folder that was searched, or to the root of each installation. Each root
-    has a section, with its name in a line above that both tools ignore.
+    has a section, with its name in a line above. Both tools ignore such lines.
     """
     whole = environment.prefix if environment.python is None else None
     by_root: dict[str, list[FilePlan]] = {}
@@ -25,6 +26,7 @@ def render(environment: Environment, files: Sequence[FilePlan]) -> bytes:
     for root, group in sorted(by_root.items()):
         out.append(b"# in %s\n" % os.fsencode(root))
         for file in sorted(group, key=lambda file: file.path):
+            out += [b"# %s\n" % os.fsencode(printable(note)) for note in notes.get(file.path, ())]
             name = os.fsencode(os.path.relpath(file.path, root)).decode("latin-1")
             out.append(_section(name, file.before, file.after))
     return b"".join(out)

@@ -22,7 +22,7 @@ class Step(NamedTuple):
 
     target: Target
     result: str | None
-    """The shape on record for the result; None for an unknown shape."""
+    """The shape that the result must have, as it is on record or was accepted; None to find out."""
     known: str | None = None
     """The function's shape, if the file itself is on record: it then defines it once, and binds the needed names."""
 
@@ -45,8 +45,8 @@ class RewriteError(Exception):
 def rewrite(data: bytes, steps: Sequence[Step]) -> Rewritten:
     """Return the file after every step; each byte that no step changes stays as it is. Reads and writes nothing.
 
-    Raises RewriteError if an anchor does not match, if the result does not compile or has another shape than the one
-    on record, or, without one on record, if a second pass would change the result.
+    Raises RewriteError if an anchor does not match, if the result does not compile or has another shape than it must
+    have, or if a second pass would change it again.
     Raises UnhangError ``no-libcst`` if LibCST cannot be imported.
     """
     shapes = []
@@ -90,7 +90,7 @@ def _one(data: bytes, step: Step) -> tuple[bytes, str, str]:
     after = shape.digest(result)
     if step.result is not None and after != step.result:
         raise RewriteError(target, f"the result has shape {after}, but {step.result} is on record")
-    if step.result is None and not _refuses(change, result):
+    if not _refuses(change, result):
         raise RewriteError(target, "a second pass would change the result again")
     return new, before, after
 

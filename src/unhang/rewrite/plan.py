@@ -6,15 +6,12 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from unhang.judge.decide import DRIFTED, NEEDED, UNLISTED, Verdict
+from unhang.judge.decide import NEEDED
 from unhang.judge.findings import Finding
 from unhang.judge.observe import observe_bytes
 from unhang.records import Installation
 from unhang.shapes import catalog
 from unhang.shapes.catalog import Target
-
-# The codes of unknown shapes: there is exactly one function, so a rewrite can be tried.
-_TRIABLE = frozenset({"unknown-shape", "newer-than-matrix", "older-than-floor"})
 
 
 class Rewritten(NamedTuple):
@@ -26,7 +23,7 @@ class Rewritten(NamedTuple):
     after: str
     """Its shape after."""
     listed: bool
-    """Whether the shape before is on record; False for one that ``--unverified`` allowed."""
+    """Whether the shape before is on record; False for one that a person accepted."""
 
 
 class FilePlan(NamedTuple):
@@ -73,28 +70,26 @@ class _Failure(NamedTuple):
     reason: str
 
 
-def paths_to_rewrite(findings: Iterable[Finding], *, unverified: bool) -> list[str]:
+def paths_to_rewrite(findings: Iterable[Finding]) -> list[str]:
     """Return the real paths of the files that a plan would rewrite: it needs their originals."""
-    return list(_by_path(finding for finding in findings if _may_try(finding.verdict, unverified)))
+    return list(_by_path(filter(_is_to_rewrite, findings)))
 
 
-def plan(findings: Sequence[Finding], originals: Mapping[str, Original], *, unverified: bool = False) -> Plan:
+def plan(findings: Sequence[Finding], originals: Mapping[str, Original]) -> Plan:
     """Plan the files that bring every needed fix into place, and name the fixes that are blocked.
 
     ``originals`` holds what the receipt keeps, by real path, of the files that ``paths_to_rewrite`` names.
-    ``unverified`` allows unknown shapes too, if the anchors match, the post-condition holds and a second pass changes
-    nothing.
     """
     blocked: dict[tuple[Installation, str], Blocked] = {}
     for finding in findings:
-        if not finding.settled and not _may_try(finding.verdict, unverified):
+        if not finding.settled and not _is_to_rewrite(finding):
             _block(blocked, finding, finding.verdict.detail, finding.verdict.hint)
     planned: dict[tuple[str, tuple[Target, ...]], FilePlan | _Failure] = {}
     while True:
         wanted = (
             finding
             for finding in findings
-            if _may_try(finding.verdict, unverified) and (finding.installation, finding.target.fix) not in blocked
+            if _is_to_rewrite(finding) and (finding.installation, finding.target.fix) not in blocked
         )
         results = []
         for path, group in _by_path(wanted).items():
@@ -116,20 +111,18 @@ def _planned(path: str, group: Sequence[Finding], original: Original | None) -> 
     """Rewrite one file for these findings, or say which of them cannot be rewritten."""
     from unhang.rewrite.one_file import RewriteError, Step, rewrite  # it imports ast
 
-    table = catalog.shape_table()
     first = group[0]
     now = first.seen.data
     assert now is not None  # a finding that may be tried has a function, so it has a file
     if original is not None and original.patched != first.seen.sha256 and _still_patched(now, original):
         return _Failure(first, "the file was edited since it was patched, and its original could not be kept")
-    known = [
-        table.shapes.get((finding.target.fix, finding.target.function, finding.seen.shape or "")) for finding in group
-    ]
     base, steps = now, []
-    for finding, shape in zip(group, known):
-        recorded = finding.seen.shape if finding.seen.on_record else None
-        steps.append(Step(finding.target, shape.result if shape else None, recorded))
-    if original is not None and any(shape is not None and shape.state == "superseded" for shape in known):
+    for finding in group:
+        if known := finding.known:
+            steps.append(Step(finding.target, known.result, finding.seen.shape if finding.seen.on_record else None))
+        else:
+            steps.append(Step(finding.target, finding.result or None))
+    if original is not None and any(finding.known and finding.known.state == "superseded" for finding in group):
         # Upgrade from the original bytes, with the other functions that we rewrote in this file.
         again = {finding.target for finding in group}
         others = [Step(target, shape) for target, shape in original.steps if target not in again]
@@ -138,10 +131,10 @@ def _planned(path: str, group: Sequence[Finding], original: Original | None) -> 
         done = rewrite(base, steps)
     except RewriteError as error:
         return _Failure(next((finding for finding in group if finding.target == error.target), first), str(error))
-    for finding, (before, after) in zip(group, done.shapes[-len(group) :]):
-        if before == after:  # a receipt would record the patched bytes as the original
-            return _Failure(finding, "it holds our rewrite already, and was edited since")
-    rewritten = (Rewritten(step.target, *shapes, step.result is not None) for step, shapes in zip(steps, done.shapes))
+    accepted = {finding.target for finding in group if not finding.known}
+    rewritten = (
+        Rewritten(step.target, *shapes, step.target not in accepted) for step, shapes in zip(steps, done.shapes)
+    )
     return FilePlan(first.installation, path, now, done.data, tuple(rewritten))
 
 
@@ -160,10 +153,8 @@ def _by_path(findings: Iterable[Finding]) -> dict[str, list[Finding]]:
     return groups
 
 
-def _may_try(verdict: Verdict, unverified: bool) -> bool:
-    if verdict.verdict == NEEDED:
-        return True
-    return unverified and verdict.verdict in (DRIFTED, UNLISTED) and verdict.code in _TRIABLE
+def _is_to_rewrite(finding: Finding) -> bool:
+    return finding.verdict.verdict == NEEDED or (finding.accepted and finding.result is not None)
 
 
 def _block(blocked: dict[tuple[Installation, str], Blocked], finding: Finding, reason: str, hint: str) -> None:

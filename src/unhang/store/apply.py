@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from unhang.errors import UnhangError
 from unhang.records import Request, Search
-from unhang.rewrite.plan import FilePlan, Plan
+from unhang.rewrite.plan import FilePlan, Plan, Rewritten
+from unhang.shapes import catalog
 from unhang.store import bytecode, disk, dist_info, pristine, receipt, state
 from unhang.store.bytecode import caches
 from unhang.store.receipt import Entry, Fixed
@@ -38,14 +40,14 @@ def apply(seen: Survey, request: Request) -> Applied:
     Raises UnhangError if nothing could be written at all, with every file as it was: as `transaction.commit`,
     `lock.exclusive`, `recovery.recover`, `receipt.load` and `survey.planned` do.
     """
-    plan = _plan_early(seen, request.unverified)
+    plan = _plan_early(seen)
     wanted = {root for root in seen.search.roots if plan is None or state.interrupted(state.folder(root))}
     found = caches(seen.search)
     while wanted := wanted | {file.installation.real_root for file in (plan.files if plan else ())}:
         with locked(wanted, found) as held:
             now = again(seen.search, request)
             if plan is None or now.findings != seen.findings:
-                plan = planned(now, unverified=request.unverified)
+                plan = planned(now)
             by_root = _by_root(plan.files)
             if not by_root.keys() <= wanted:
                 continue  # somebody else wrote meanwhile: take all locks again, in their order
@@ -62,12 +64,12 @@ def apply(seen: Survey, request: Request) -> Applied:
     return Applied(plan, (), {}, (), {})
 
 
-def rehearse(seen: Survey, request: Request) -> Applied:
+def rehearse(seen: Survey) -> Applied:
     """Return what `apply` would write, and the roots in which we may not; write nothing, and take no lock.
 
     Raises UnhangError as `survey.planned` does, or `not-writable` if nothing could be written at all.
     """
-    plan = planned(seen, unverified=request.unverified)
+    plan = planned(seen)
     by_root = _by_root(plan.files)
     failed = {}
     for root, files in by_root.items():
@@ -80,10 +82,10 @@ def rehearse(seen: Survey, request: Request) -> Applied:
     return Applied(plan, rest, failed, (), {})
 
 
-def _plan_early(seen: Survey, unverified: bool) -> Plan | None:
+def _plan_early(seen: Survey) -> Plan | None:
     """Return the plan, made without a lock; None if the receipt is inconsistent."""
     try:
-        return planned(seen, unverified=unverified)
+        return planned(seen)
     except UnhangError as error:
         if error.code != "bad-receipt":
             raise
@@ -175,8 +177,12 @@ def _entry(file: FilePlan, root: str) -> Entry:
         patched=receipt.sha256(file.after),
         record=record,
         record_row=row,
-        fixes=tuple(
-            Fixed(step.target.fix, step.target.file, step.target.function, step.before, step.after, step.listed)
-            for step in file.steps
-        ),
+        fixes=tuple(map(_fixed, file.steps)),
     )
+
+
+def _fixed(step: Rewritten) -> Fixed:
+    fixed = Fixed(step.target.fix, step.target.file, step.target.function, step.before, step.after, step.listed)
+    if step.listed:
+        return fixed
+    return fixed._replace(generation=catalog.generation(), date=time.strftime("%Y-%m-%d", time.gmtime()))

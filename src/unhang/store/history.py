@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from unhang.errors import UnhangError
 from unhang.judge.decide import Past
+from unhang.records import Token
 from unhang.shapes import catalog
-from unhang.store.receipt import Entry, Receipt
+from unhang.store.receipt import Entry, Fixed, Receipt
 from unhang.store.state import folder
 
 if TYPE_CHECKING:
@@ -18,11 +19,17 @@ if TYPE_CHECKING:
 def past(receipts: Iterable[Receipt]) -> Mapping[tuple[str, str, str], Past]:
     """Return what an earlier run did to each function, by its file's real path, the fix and its qualified name."""
     return {
-        (entry.path, fixed.fix, fixed.function): Past(entry.patched, fixed.after)
+        (entry.path, fixed.fix, fixed.function): Past(entry.patched, fixed.after, _accepted(fixed))
         for receipt in receipts
         for entry in receipt.files
         for fixed in entry.fixes
     }
+
+
+def _accepted(fixed: Fixed) -> tuple[Token, str] | None:
+    if fixed.generation is None or fixed.date is None:
+        return None
+    return Token(fixed.before, fixed.generation, fixed.after), fixed.date
 
 
 def originals(receipts: Iterable[Receipt], paths: Collection[str]) -> Mapping[str, Original]:

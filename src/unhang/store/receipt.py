@@ -32,7 +32,11 @@ class Fixed(NamedTuple):
     after: str
     """Its shape after."""
     verified: bool
-    """Whether the shape was listed, not allowed by `--unverified`."""
+    """Whether the shape was listed. If not, a person accepted this very rewrite, and the next two say more."""
+    generation: int | None = None
+    """The generation of the rewrites then; None in a receipt from before there were tokens, as the date."""
+    date: str | None = None
+    """The day of the rewrite, UTC: 2026-11-22."""
 
 
 class Entry(NamedTuple):
@@ -118,7 +122,7 @@ def _row(entry: Entry) -> dict[str, Any]:
     row: dict[str, Any] = entry._asdict()
     del row["root"], row["relative"]
     record = None if entry.record is None else os.path.relpath(entry.record, entry.root)
-    fixes = [fixed._asdict() for fixed in sorted(entry.fixes)]
+    fixes = [{k: v for k, v in fixed._asdict().items() if v is not None} for fixed in sorted(entry.fixes)]
     return {**row, "path": entry.relative, "record": record, "fixes": fixes}
 
 
@@ -134,8 +138,11 @@ def merge(receipt: Receipt | None, entries: Sequence[Entry]) -> Receipt:
         if first is not None and first.patched == entry.pristine:
             again = {(fixed.fix, fixed.function) for fixed in entry.fixes}
             kept = tuple(fixed for fixed in first.fixes if (fixed.fix, fixed.function) not in again)
+            # the upgrade of one fix writes the others again, as they were
+            old = {fixed[:5]: fixed for fixed in first.fixes}
+            fixes = kept + tuple(old.get(fixed[:5], fixed) for fixed in entry.fixes)
             entry = entry._replace(
-                pristine=first.pristine, record=first.record, record_row=first.record_row, fixes=kept + entry.fixes
+                pristine=first.pristine, record=first.record, record_row=first.record_row, fixes=fixes
             )
         files[entry.path] = entry
     return Receipt(__version__, tuple(files[path] for path in sorted(files)))
@@ -184,5 +191,13 @@ def _entry(value: Any, root: str) -> Entry:
 
 
 def _fixed(value: Any) -> Fixed:
-    texts = {name: untrusted.field(value, name, str) for name in Fixed._fields if name != "verified"}
-    return Fixed(**texts, verified=untrusted.field(value, "verified", bool))
+    field = untrusted.field
+    texts = {name: field(value, name, str) for name in Fixed._fields[:5]}
+    fixed = Fixed(**texts, verified=field(value, "verified", bool))
+    if "date" not in value:
+        return fixed
+    generation, date = field(value, "generation", int), field(value, "date", str)
+    # these become parts of a suggested command
+    if not re.fullmatch(r"[0-9a-f]{16} [0-9a-f]{16} \d{4}-\d\d-\d\d", f"{fixed.before} {fixed.after} {date}", re.A):
+        raise ValueError(f"an accepted rewrite of {fixed.function!r} is not described by two shapes and a date")
+    return fixed._replace(generation=generation, date=date)

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from unhang.errors import UnhangError
 from unhang.find import environment, locate
-from unhang.judge.decide import APPLIED, UNVERIFIED, refused
+from unhang.judge import accept
+from unhang.judge.decide import refused
 from unhang.judge.findings import Finding, PastTable, judge
-from unhang.records import Environment, Request, Search
+from unhang.records import Environment, Installation, Request, Search
 from unhang.shapes import catalog
 from unhang.store import state
 from unhang.suggest import command, complete
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from unhang.rewrite.plan import Original, Plan
+    from unhang.shapes.catalog import Target
     from unhang.store.receipt import Receipt
 
 
@@ -112,43 +114,64 @@ def again(search: Search, request: Request) -> Survey:
                 receipts += [found] if found else []
         past = history.past(receipts)
     fixes = [catalog.fix(name) for name in request.fixes]
-    findings = judge(search.installations, fixes, past, request.script)
+    findings = accept.named(judge(search.installations, fixes, past, request.script), request.accepted)
+    seen = Survey(search, tuple(receipts), tuple(findings), interrupted(search))
+    findings = _tried(seen)
     if search.overlays:
         from unhang.find.overlays import load
         from unhang.judge.overlaid import overlaid
 
         loaded = [load(folder) for folder in search.overlays]
         findings = [overlaid(finding, loaded) for finding in findings]
-    if request.unverified:
-        findings = [_accepted(finding) for finding in findings]
+    findings = accept.named(findings, request.accepted)
+    if request.writer[0] != "wheel":  # a token may be for another of its wheels
+        warnings += accept.unused(request.accepted, findings)
     known = (*search.warnings, *(text for text in warnings if text not in search.warnings))
-    seen = Survey(search._replace(warnings=known), tuple(receipts), tuple(findings), interrupted(search))
-    return seen._replace(findings=tuple(_with_hint(finding, seen, request) for finding in findings))
+    findings = [_with_hint(finding, search, request) for finding in findings]
+    return seen._replace(search=search._replace(warnings=known), findings=tuple(findings))
 
 
-def _accepted(finding: Finding) -> Finding:
-    """Return a finding on a rewrite that `--unverified` made as one that is applied: the user has accepted it."""
-    if finding.verdict.code != UNVERIFIED:
-        return finding
-    return finding._replace(verdict=finding.verdict._replace(verdict=APPLIED, hint=""))
+def _tried(seen: Survey) -> list[Finding]:
+    """Return the findings, each triable one with the result of its rewrite, or with the reason why there is none.
+
+    `diff --unknown` shows exactly those with a result, so its hint and what it does are one decision. Trying costs
+    more than all else in `check`, but only an unknown shape needs it.
+    """
+    findings = [finding._replace(result="") if finding.verdict.triable else finding for finding in seen.findings]
+    tried = dict.fromkeys((finding.installation, finding.target.fix) for finding in findings if finding.result == "")
+    results: dict[tuple[str, Target], str] = {}
+    why: dict[tuple[Installation, Target], str] = {}
+    for place, fix in tried:  # a fix goes in whole or not at all
+        group = [finding for finding in findings if (finding.installation, finding.target.fix) == (place, fix)]
+        group = [finding._replace(accepted=finding.accepted or finding.result == "") for finding in group]
+        try:
+            made = planned(seen._replace(findings=tuple(group)))
+        except UnhangError as error:
+            why.update({(place, finding.target): error.message for finding in group})
+            continue
+        results.update({(file.path, step.target): step.after for file in made.files for step in file.steps})
+        for item in made.blocked:  # one at the most
+            other = f"the fix goes in whole or not at all, and {item.target.file} is in the way: {item.reason}"
+            why.update({(place, finding.target): other for finding in group})
+            why[place, item.target] = item.reason
+
+    def decided(finding: Finding) -> Finding:
+        if finding.result is None:
+            return finding
+        reason = why.get((finding.installation, finding.target))
+        if reason is None:
+            return finding._replace(result=results[os.path.realpath(finding.seen.path), finding.target])
+        return finding._replace(result=None, verdict=refused(finding.verdict, finding.target.fix, reason))
+
+    return [decided(finding) for finding in findings]
 
 
-def _with_hint(finding: Finding, seen: Survey, request: Request) -> Finding:
-    """Return the finding with a hint that can be pasted, and that suggests nothing which would be refused."""
+def _with_hint(finding: Finding, search: Search, request: Request) -> Finding:
+    """Return the finding with a hint that can be pasted."""
     verdict = finding.verdict
     if not verdict.hint:
         return finding
-    if " --unverified " in verdict.hint:
-        # A fix goes in whole or not at all. Trying costs more than all else in `check`, but only such a shape needs it.
-        place, fix = finding.installation, finding.target.fix
-        group = tuple(one for one in seen.findings if (one.installation, one.target.fix) == (place, fix))
-        try:
-            blocked = planned(seen._replace(findings=group), unverified=True).blocked
-        except UnhangError as error:
-            verdict = refused(verdict, fix, error.message)
-        else:
-            verdict = refused(verdict, fix, blocked[0].reason) if blocked else verdict
-    if overlay := finding.overlay or next(iter(seen.search.overlays), None):
+    if overlay := finding.overlay or next(iter(search.overlays), None):
         request = request._replace(writer=("overlay", overlay))
     return finding._replace(verdict=verdict._replace(hint=complete(verdict.hint, request)))
 
@@ -158,16 +181,17 @@ def interrupted(search: Search) -> bool:
     return any(state.interrupted(state.folder(root)) for root in search.roots)
 
 
-def planned(seen: Survey, *, unverified: bool = False) -> Plan:
+def planned(seen: Survey) -> Plan:
     """Return the plan for what was found. Raises UnhangError ``bad-receipt``, and as ``rewrite.plan.plan`` does."""
     from unhang.rewrite.plan import plan  # `check` plans nothing
 
-    return plan(seen.findings, _originals(seen, unverified), unverified=unverified)
+    return plan(seen.findings, _originals(seen))
 
 
-def planned_without_lock(request: Request) -> tuple[Survey, Plan | None]:
+def planned_without_lock(request: Request, *, unknown: bool = False) -> tuple[Survey, Plan | None]:
     """Return an environment's survey and its plan, while other runs may write there.
 
+    With ``unknown``, both are about the fixes that an unknown shape holds back, as if each rewrite were accepted.
     If what was read does not belong together, waits and reads again. There is no plan if the survey is interrupted: a
     run was killed, or others keep writing. Raises UnhangError as ``survey`` and ``planned``.
     """
@@ -178,7 +202,9 @@ def planned_without_lock(request: Request) -> tuple[Survey, Plan | None]:
         before, error = _stamps(search), None
         try:
             seen = again(search, request)
-            originals = {} if seen.interrupted else _originals(seen, request.unverified)
+            if unknown:
+                seen = seen._replace(findings=tuple(accept.for_show(seen.findings)))
+            originals = {} if seen.interrupted else _originals(seen)
         except UnhangError as caught:
             if caught.code != "bad-receipt":
                 raise
@@ -191,7 +217,7 @@ def planned_without_lock(request: Request) -> tuple[Survey, Plan | None]:
             if error is None and not seen.interrupted:
                 from unhang.rewrite.plan import plan
 
-                return seen, plan(seen.findings, originals, unverified=request.unverified)
+                return seen, plan(seen.findings, originals)
             if error is not None and last is not None:  # twice, although nobody wrote: a rollback leaves no other trace
                 raise error
             last = error
@@ -199,11 +225,11 @@ def planned_without_lock(request: Request) -> tuple[Survey, Plan | None]:
     return seen._replace(interrupted=True), None
 
 
-def _originals(seen: Survey, unverified: bool) -> Mapping[str, Original]:
+def _originals(seen: Survey) -> Mapping[str, Original]:
     from unhang.rewrite.plan import paths_to_rewrite
     from unhang.store import history
 
-    return history.originals(seen.receipts, paths_to_rewrite(seen.findings, unverified=unverified))
+    return history.originals(seen.receipts, paths_to_rewrite(seen.findings))
 
 
 def _stamps(search: Search) -> list[tuple[int, int] | None]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from unhang import suggest
 from unhang.errors import printable
 from unhang.find.git_info import commits
-from unhang.judge.decide import NEEDED
+from unhang.judge.decide import BY_SHAPE_CHECK, NEEDED
 from unhang.judge.findings import Finding
 from unhang.records import Environment, Request, Search
 from unhang.shapes import catalog
@@ -234,7 +234,7 @@ def unmet(required: Sequence[str], findings: Sequence[Finding], items: Sequence[
             names = " or ".join(dict.fromkeys(target.upstream for target in fix.targets))
             sentences.append(f"{fix.id}: there is no {names} here; do: install it, or use --python PY")
         for finding in mine:
-            if not finding.settled:
+            if not finding.settled or finding.verdict.code == BY_SHAPE_CHECK:
                 place, verdict = finding.installation, finding.verdict
                 item = why_blocked.get((place, fix.id))
                 why, hint = (item.reason, item.hint) if item else (verdict.detail, verdict.hint)

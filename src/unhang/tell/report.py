@@ -10,7 +10,17 @@ from typing import Any, NamedTuple
 
 from unhang import __version__
 from unhang.errors import UnhangError, printable
-from unhang.judge.decide import APPLIED, DRIFTED, FIXED_UPSTREAM, NEEDED, NOT_AFFECTED, UNLISTED, URGENCY
+from unhang.judge.decide import (
+    ACCEPTED,
+    APPLIED,
+    DRIFTED,
+    FIXED_UPSTREAM,
+    NEEDED,
+    NOT_AFFECTED,
+    UNLISTED,
+    UNVERIFIED,
+    URGENCY,
+)
 from unhang.judge.findings import Finding
 from unhang.judge.observe import Observation
 from unhang.records import Environment, Request, Search
@@ -191,6 +201,7 @@ def result(finding: Finding, changed: frozenset[str] | None = None) -> dict[str,
         "notes": list(finding.notes),
         "nearest": verdict.nearest.document() if verdict.nearest is not None else None,
         "overlay": finding.overlay,
+        "accepted": finding.accepted and finding.settled,
     }
     return row if changed is None else {**row, "changed": _is_changed(finding, changed)}
 
@@ -210,8 +221,9 @@ def entry(finding: Finding, word: str, changed: str = "", *, colour: bool, width
 
 def _word(report: Report, finding: Finding) -> str:
     """Return the verdict, or ``reverted`` for what was taken back; the verdict of that is as it was before."""
-    verdict = finding.verdict.verdict
-    return REVERTED if report.reverts and verdict != APPLIED and _is_changed(finding, report.changed) else verdict
+    verdict, code = finding.verdict.verdict, finding.verdict.code
+    is_in_place = verdict == APPLIED or code in (ACCEPTED, UNVERIFIED)
+    return REVERTED if report.reverts and not is_in_place and _is_changed(finding, report.changed) else verdict
 
 
 def _changed(report: Report, finding: Finding) -> str:
@@ -231,9 +243,9 @@ def _by_installation(findings: Iterable[Finding]) -> Iterable[tuple[Any, list[Fi
     return [(installation, list(group.values())) for installation, group in shown.items()]
 
 
-def _rank(finding: Finding) -> tuple[int, bool, bool]:
-    # of two targets with one verdict, show the one with a note, or whose file exists
-    return URGENCY.index(finding.verdict.verdict), not finding.notes, finding.seen.data is None
+def _rank(finding: Finding) -> tuple[bool, int, bool, bool]:
+    # an accepted one has drifted, but is settled; of two with one verdict, show the one with a note, or a file
+    return finding.settled, URGENCY.index(finding.verdict.verdict), not finding.notes, finding.seen.data is None
 
 
 def _is_changed(finding: Finding, changed: frozenset[str] | None) -> bool:

@@ -53,7 +53,8 @@ def source(body: str) -> Source:
 BEFORE = source("return kernel(rows)")
 CASES: dict[str, tuple[Source, str | None, tuple[int, ...], str]] = {
     "right": (BEFORE, "return kernel(rows or 1) if rows else kernel(1) - 1", (6, 2, 0, 0), ""),
-    "no rewrite of a broken shape": (BEFORE, None, (6, 0, 2, 0), "not cured with broken=True: raises ValueError"),
+    "no rewrite of a broken shape": (BEFORE, None, (6, 0, 2, 0), "fails with broken=True: raises ValueError"),
+    "it always fails": (source("return kernel(0)"), None, (2, 0, 6, 0), "fails with rows=1: rows are lost"),
     "nothing is cured": (source("return rows"), "return rows", (8, 0, 0, 0), "nothing is cured"),
     "worse": (BEFORE, "return kernel(1) - 1 + fp8 if not rows else kernel(rows)", (5, 1, 1, 1), "worse with fp8=True"),
     "part": (BEFORE, "return 0 if not (rows or fp8) else kernel(rows)", (6, 1, 1, 0), "not cured with fp8=True, brok"),

@@ -8,14 +8,13 @@ from pathlib import Path
 import pytest
 
 from support.endstates import ROWS
+from support.fake_index import ENGINE, UNCLEAR, FakeIndex
 from unhang.compat.endstates import run, sandbox
 from unhang.compat.endstates.compare import Row
-from unhang.compat.endstates.endstate import Source
-from unhang.compat.endstates.run import Job
-from unhang.compat.sweep import sources
+from unhang.compat.endstates.run import Shape
+from unhang.compat.sweep import pins, sources
 from unhang.shapes import catalog
 
-JOBS = [Job(("made-up", "f", f"{number:016}"), "affected", Source("", "f"), Source("", "f")) for number in (1, 2)]
 GOOD, BAD = Row(["a"], 4, 1, 2, 1, 0, []), Row(["a"], 4, 1, 1, 1, 1, ["worse with a=1: raises"])
 
 
@@ -37,20 +36,49 @@ def test_every_condition_that_is_declared_is_read_by_some_shape() -> None:
         assert read == {*endstate.varied, *endstate.held}
 
 
-@pytest.mark.parametrize(("second", "code"), [(GOOD, 0), (BAD, 1)])
-def test_a_problem_fails_the_session_and_is_below_its_shape(
-    second: Row, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+@pytest.mark.parametrize(
+    ("row", "decided", "below", "problems"),
+    [
+        (GOOD, "", [], 0),
+        (BAD, "", BAD.problems, 1),
+        (BAD, "seen on real ranks", ["by a person: seen on real ranks"], 0),
+    ],
+)
+def test_a_problem_fails_the_session_unless_a_person_decided(
+    row: Row,
+    decided: str,
+    below: list[str],
+    problems: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
 ) -> None:
-    rows = iter([GOOD, second])
-    monkeypatch.setattr(run, "_jobs", lambda step: iter(JOBS))
-    monkeypatch.setattr("os.cpu_count", lambda: 1)
-    monkeypatch.setattr(sandbox, "run", lambda fix, before, after, as_written: next(rows))
+    shapes = enumerate([(GOOD, ""), (row, decided)])
+    found = [Shape(("made-up", "f", f"{number:016}"), "affected", *it) for number, it in shapes]
+    monkeypatch.setattr(run, "_shapes", lambda fix, shape, step: iter(found))
     monkeypatch.setattr(sources, "HERE", tmp_path)
-    assert run.main(["--write"]) == code
+    assert run.main(["--write"]) == bool(problems)
     out = capsys.readouterr().out.splitlines()
     assert out[0].split() == ["made-up", "state", *run.FIGURES]
-    assert out[1].split() == [JOBS[0].key[2], "affected", "4", "1", "2", "1", "0"]
-    assert out[3:-1] == [f"    {problem}" for problem in second.problems]
-    assert out[-1] == f"2 shapes, 8 configurations, {code} problems"
+    assert out[1].split() == [found[0].key[2], "affected", "4", "1", "2", "1", "0"]
+    assert out[3:-1] == [f"    {line}" for line in below]
+    assert out[-1] == f"2 shapes, 8 configurations, {problems} problems"
     written = json.loads((tmp_path / "endstates.json").read_text())["endstates"]
-    assert [row["worse"] for row in written] == [0, second.worse]
+    assert [it["worse"] for it in written] == [0, row.worse]
+
+
+def test_the_session_shows_what_the_sweep_decides(
+    fake: FakeIndex, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """One shape of each state; `--fix` and `--shape` leave the others out."""
+    fake.add("verl", "0.7.1", {ENGINE: UNCLEAR})
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(pins, "read", lambda _: [])
+    assert run.main([]) == 1
+    out = capsys.readouterr().out.splitlines()
+    rows = {line.split()[1]: line.split()[0] for line in out if not line.startswith(" ")}
+    assert {*rows} == {"state", "affected", "not-affected", "undecided", "shapes,"}
+    (problem,) = (line for line in out if line.startswith("    "))
+    assert "raises TypeError" in problem
+    assert run.main(["--fix", "mtp", "--shape", rows["not-affected"]]) == 0
+    assert "not-affected" in capsys.readouterr().out.splitlines()[1]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from unhang.compat import endstates
 from unhang.compat.endstates import sandbox
 from unhang.compat.endstates.endstate import Source
 
@@ -51,5 +54,12 @@ def test_a_child_that_ends_or_hangs_is_an_error(monkeypatch: pytest.MonkeyPatch)
         problems("import time; time.sleep(60)")
 
 
-def test_a_fix_without_end_state_has_none() -> None:
+def test_a_fix_without_end_state_has_none_but_a_broken_import_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(endstates, "__path__", [*endstates.__path__, str(tmp_path)])
     assert sandbox.end_state("no-such-fix", "f") is None
+    assert sandbox.end_state("empty-expert-hang", "f") is None, "it has none of this function"
+    (tmp_path / "broken.py").write_text("import no_such_module\n")
+    with pytest.raises(ModuleNotFoundError, match="no_such_module"):
+        sandbox.end_state("broken", "f")

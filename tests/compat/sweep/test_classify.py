@@ -1,53 +1,100 @@
-"""The state of a shape, from evidence only."""
+"""The state of a shape, from what its function does."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from support import wheels
-from support.fake_index import AFFECTED, CLEAN, UNCLEAR
-from unhang.compat.sweep import sources
-from unhang.compat.sweep.cache import Cache
+from support.fake_index import AFFECTED, CLEAN, PARALLEL, UNCLEAR
+from unhang.codemods import base
+from unhang.codemods.edit import Edit
+from unhang.codemods.expert_dp_warmup import megatron_core
+from unhang.codemods.expert_dp_warmup.megatron_core import InitializeModelParallel
+from unhang.compat.endstates import sandbox
 from unhang.compat.sweep.classify import State, classify
-from unhang.compat.sweep.learnt import Learnt
+from unhang.judge.decide import codemod
 from unhang.shapes import catalog
+from unhang.shapes.shape import Function
 
 TARGETS = [target for fix in catalog.fixes().values() for target in fix.targets]
+WARMUP = next(target for target in TARGETS if target.file == PARALLEL)
+# upstream's own fix and its own defect, made up from `CLEAN`
+LOSS = """\
+        if self.model_config.mtp.enable and mpu.is_pipeline_last_stage(ignore_virtual=True):
+            metrics = get_megatron_mtp_loss(len(batches))
+            if self.is_mp_src_rank_with_outputs():
+                losses[0].setdefault("metrics", {}).update(metrics)
+        return"""
+FIXED = CLEAN.replace("        return", LOSS)
+UNGATED = FIXED.replace("self.model_config.mtp.enable and ", "")
+BROKEN = FIXED.replace("mpu.is_pipeline_last_stage(ignore_virtual=True)", "self.is_mp_src_rank_with_outputs()")
+PART = "_EXPERT_DATA_PARALLEL_GROUP = made\n"
+WARM = """\
+    for _ in range(min(expert_model_parallel_size - 1, "ccl" in torch.distributed.get_backend())):
+        torch.distributed.all_reduce(
+            torch.zeros(1, device=torch.cuda.current_device()), group=_EXPERT_DATA_PARALLEL_GROUP
+        )
+        torch.cuda.synchronize()
+    _set_global"""
 
 
 def classified(data: str, fix: str) -> State:
     return classify(data.encode(), next(target for target in TARGETS if target.fix == fix))
 
 
-def test_a_made_up_function_has_the_state_that_follows_from_the_evidence() -> None:
-    state = classified("class TEGroupedMLP:\n    def forward(self, x):\n        return x\n", "empty-expert-hang")
-    assert (state.state, state.result) == ("undecided", None), "a function of no upstream"
-    assert "tokens_per_expert.tolist()" in state.why
-    assert classified(CLEAN, "mtp-cp-deadlock").state == "not-affected", "it lacks the feature"
-    assert classified(UNCLEAR, "mtp-cp-deadlock").state == "undecided", "it has the feature"
-    state = classified(AFFECTED, "expert-dp-warmup")
-    assert (state.state, state.why) == ("affected", ""), "its rewrite compiles"
-    assert state.result is not None
-    assert state.names == tuple(sorted(state.names)) != ()
-
-
 @pytest.mark.parametrize(
-    ("project", "version"), [("verl", "0.7.1"), ("megatron-core", "0.17.1"), ("ms-swift", "4.6.0"), ("verl", "0.9.1")]
+    ("fix", "data", "state", "why"),
+    [
+        ("expert-dp-warmup", AFFECTED, "affected", ""),
+        ("mtp-cp-deadlock", CLEAN, "not-affected", ""),
+        ("mtp-cp-deadlock", FIXED, "fixed", ""),
+        ("mtp-cp-deadlock", BROKEN, "undecided", "a rank of the last stage leaves its loss"),
+        ("mtp-cp-deadlock", UNCLEAR, "undecided", "raises TypeError"),
+        # a function of which one could think that it has no such feature (H4)
+        ("mtp-cp-deadlock", UNGATED, "undecided", "fails with mtp=False"),
+        ("expert-dp-warmup", AFFECTED.replace("import torch\n", ""), "undecided", "does not define or import torch; "),
+        ("expert-dp-warmup", AFFECTED.replace("EXPERT_DATA", "OTHER"), "undecided", "no global has the name of a"),
+        # its anchors match, but a job with 8 ranks hangs with the rewrite, or already without it
+        ("expert-dp-warmup", AFFECTED.replace(PART, PART + " " * 8 + "if rank: return\n"), "undecided", "not cured w"),
+        ("expert-dp-warmup", AFFECTED.replace("number = 0", "number = missing"), "undecided", "raises NameError"),
+        ("expert-dp-warmup", AFFECTED.replace("number = 0", "__debug__ or 1"), "undecided", "branch: __debug__"),
+        ("empty-expert-hang", "class TEGroupedMLP:\n  def forward(self, x): return x", "undecided", "raises TypeError"),
+    ],
 )
-def test_a_real_release_has_the_states_on_record(project: str, version: str, tmp_path: Path) -> None:
-    learnt = Learnt(Cache(tmp_path))
-    table = catalog.shape_table()
-    seen = 0
-    for place in TARGETS:
-        data = wheels.read(project, version, place.file)
-        if data is None or (place.upstream == "megatron-lm" and project != "megatron-core"):
-            continue
-        shape = learnt.shape(sources.content(data), place.function)
-        if shape is not None:
-            state = classify(data, place)
-            known = table.shapes[place.fix, place.function, shape]
-            assert (state.state, state.result, state.names) == (known.state, known.result, known.names)
-            seen += 1
-    assert seen >= 1
+def test_what_a_made_up_function_does_is_its_state(fix: str, data: str, state: str, why: str) -> None:
+    found = classified(data, fix)
+    assert (found.state, why in found.why) == (state, True), found
+    assert (found.why == "") == (state != "undecided")
+    assert found.row is not None
+    if state == "affected":
+        assert found.result is not None
+        assert found.names == tuple(sorted(found.names)) != ()
+
+
+def test_a_function_with_a_fix_of_its_own_is_fixed_though_the_anchors_match() -> None:
+    data = AFFECTED.replace("    _set_global_memory_buffer()\n", WARM + "_memory_buffer()\n")
+    assert data != AFFECTED
+    assert classified(data, "expert-dp-warmup").state == "fixed"
+
+
+def test_a_rewrite_that_breaks_a_configuration_is_undecided(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its anchors, names and second pass are right; it also warms up without expert parallelism."""
+    planned = InitializeModelParallel.plan
+    right = classify(AFFECTED.encode(), WARMUP)
+
+    def careless(self: InitializeModelParallel, function: Function) -> list[Edit]:
+        (edit,) = planned(self, function)
+        template = megatron_core._WARM_UP.replace("expert_model_parallel_size > 1", "True")
+        return [edit._replace(change=base.followed_by(template))]
+
+    monkeypatch.setattr(InitializeModelParallel, "plan", careless)
+    found = classify(AFFECTED.encode(), WARMUP)
+    assert (found.state, found.why.split(":")[0]) == ("undecided", "worse with ep=1")
+    assert found.result not in (None, right.result), "a person may still decide that it is affected"
+
+
+def test_a_fix_without_an_end_state_is_undecided(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sandbox, "end_state", lambda fix, function: None)
+    monkeypatch.setattr(codemod(WARMUP), "plan", None)
+    found = classify(AFFECTED.encode(), WARMUP)
+    assert (found.state, found.row) == ("undecided", None)
+    assert "write compat/endstates/expert_dp_warmup.py, or decide it in compat/decisions.json" in found.why

@@ -14,7 +14,7 @@ from unhang.errors import UnhangError
 pytest.importorskip("git")
 
 
-@pytest.mark.parametrize("kind", ["mirror", "work", "url", "url of a server that sends all"])
+@pytest.mark.parametrize("kind", ["mirror", "mirror, no config", "work", "url", "url of a server that sends all"])
 def test_history_is_every_content_with_its_first_and_last_commit(kind: str, tmp_path: Path) -> None:
     origin = repository(tmp_path / "origin")
     where = f"file://{origin}"
@@ -22,11 +22,13 @@ def test_history_is_every_content_with_its_first_and_last_commit(kind: str, tmp_
         git(origin, "config", "uploadpack.allowFilter", "false")
         git(origin, "config", "uploadpack.allowAnySHA1InWant", "false")
     elif kind != "url":
-        git(tmp_path, "clone", "-q", *(["--mirror"] if kind == "mirror" else []), str(origin), "copy")
+        git(tmp_path, "clone", "-q", *(["--mirror"] if kind.startswith("mirror") else []), str(origin), "copy")
         where = str(tmp_path / "copy")
+    if kind == "mirror, no config":
+        (tmp_path / "copy" / "config").unlink()
     repo = clones.open_clone(where, tmp_path / "cache")
     clone = clones.newest(repo, UPSTREAMS["verl"], ())
-    assert repo.bare is (kind != "work")
+    assert repo.bare is (kind not in ("work", "mirror, no config"))
     assert clone.refs == {f"refs/heads/{name}": git(origin, "rev-parse", name) for name in ("main", "dev")}
     if kind == "url":
         missing = repo.git.rev_list("--objects", "--all", "--missing=print")

@@ -36,7 +36,7 @@ def test_a_pull_request_as_written_is_collected(tmp_path: Path, monkeypatch: pyt
     pytest.importorskip("git")
     origin = repository(tmp_path / "origin")
     git(origin, "checkout", "-qb", "pull")
-    (origin / ENGINE).write_text(CLEAN.replace("return 0", "return 7"))
+    (origin / ENGINE).write_text(CLEAN.replace("number = 0", "number = 7"))
     git(origin, "commit", "-qam", "pull", day="2026-01-07")
     git(origin, "update-ref", "refs/pull/7/head", "pull")
     git(origin, "checkout", "-q", "main")
@@ -53,4 +53,4 @@ def test_a_pull_request_as_written_is_collected(tmp_path: Path, monkeypatch: pyt
     gather.pull_requests(collection, learnt, opened)
     ((target, diff, note),) = collected
     assert (target, note) == (mtp, "as written")
-    assert "+        return 7" in diff
+    assert "+        number = 7" in diff

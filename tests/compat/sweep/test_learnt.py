@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from types import ModuleType
+from unittest.mock import Mock
 
 import pytest
 
@@ -11,28 +13,37 @@ from support import cli
 from support.checkout import REPOSITORY
 from support.fake_index import AFFECTED, CLEAN
 from unhang import codemods, judge, rewrite, shapes
-from unhang.compat import sweep
+from unhang.compat import endstates
+from unhang.compat.endstates.compare import Row
+from unhang.compat.endstates.sandbox import SandboxError
 from unhang.compat.sweep import as_written, learnt
 from unhang.compat.sweep.cache import Cache
+from unhang.compat.sweep.classify import State
 from unhang.compat.sweep.learnt import Learnt, UnreadableError
 from unhang.compat.sweep.sources import content
-from unhang.shapes import shape
+from unhang.shapes import catalog, shape
+from unhang.shapes.catalog import Target
 
 FUNCTION = "MegatronEngine.forward_backward_batch"
-# What the facts may import besides the packages that the digest covers: names and records only.
+MTP, WARMUP = "mtp-cp-deadlock", "expert-dp-warmup"
+ROW = Row(["a"], 1, 1, 0, 0, 0, [])
+EVERY = {"", *catalog.fixes()}
+# What the facts may import besides what the digests cover: names, records, and code that only fetches.
 PLAIN = {"unhang", "unhang.compat", "unhang.compat.index", "unhang.compat.upstreams", "unhang.errors", "unhang.records"}
-PLAIN |= {"unhang.tell", "unhang.tell.progress", "unhang.tell.terminal"}
+PLAIN |= {"unhang.tell", "unhang.tell.progress", "unhang.tell.terminal", "unhang.compat.sweep"}
+PLAIN |= {f"unhang.compat.sweep.{name}" for name in ("cache", "clones", "sources")}
 PROGRAM = f"""
 import pathlib, sys, tempfile
 from unhang.compat.sweep.cache import Cache
-from unhang.compat.sweep.gather import targets
 from unhang.compat.sweep.learnt import Learnt
 from unhang.compat.sweep.sources import content
 from unhang.judge.decide import codemod
-for target in targets():
+from unhang.shapes import catalog
+targets = [target for fix in catalog.fixes().values() for target in fix.targets]
+for target in targets:
     codemod(target)
 found = content({AFFECTED.encode()!r})
-target = next(target for target in targets() if target.fix == "expert-dp-warmup")
+target = next(target for target in targets if target.fix == {WARMUP!r})
 learnt = Learnt(Cache(pathlib.Path(tempfile.mkdtemp())))
 state = learnt.state(found, target)
 assert state.state == "affected", state
@@ -42,27 +53,81 @@ print(*(name for name in sys.modules if name.split(".")[0] == "unhang"))
 """
 
 
-@pytest.mark.parametrize("package", [shapes, judge, codemods, rewrite, sweep], ids=lambda package: package.__name__)
-def test_changed_code_changes_the_digest(package: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = learnt.code_digest()
-    (folder,) = package.__path__  # type: ignore[attr-defined]
-    copy = Path(shutil.copytree(folder, tmp_path / "copy"))
+@pytest.mark.parametrize(
+    ("package", "module", "changed"),
+    [
+        (shapes, "shape", EVERY),
+        (codemods, "base", EVERY - {""}),
+        (codemods, "mtp_cp_deadlock", {MTP}),
+        (codemods, "mtp_cp_deadlock/new", {MTP}),
+        (endstates, "sandbox", EVERY - {""}),
+        (endstates, "expert_dp_warmup", {WARMUP}),
+        (judge, "decide", EVERY - {""}),
+        (rewrite, "deeper/new", EVERY - {""}),
+    ],
+)
+def test_changed_code_changes_the_digests_of_what_depends_on_it(
+    package: ModuleType, module: str, changed: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = Path(shutil.copytree(package.__path__[0], tmp_path / "copy"))
     monkeypatch.setattr(package, "__path__", [str(copy)])
-    assert learnt.code_digest() == before
-    with next(copy.rglob("*.py")).open("a") as file:
+    before = {fix: learnt.code_digest(fix) for fix in EVERY}
+    path = copy / f"{module}.py"
+    path.parent.mkdir(exist_ok=True)
+    with path.open("a") as file:
         file.write("# changed\n")
-    changed = learnt.code_digest()
-    (copy / "deeper").mkdir()
-    (copy / "deeper" / "new.py").touch()
-    assert len({before, changed, learnt.code_digest()}) == 3
+    assert {fix for fix in EVERY if learnt.code_digest(fix) != before[fix]} == changed
+    assert len({*before.values()}) == len(EVERY)
 
 
-def test_the_digest_covers_all_code_that_the_facts_depend_on() -> None:
+def test_the_digests_cover_all_code_that_the_facts_depend_on() -> None:
     ran = cli.python("-c", PROGRAM, env={"PYTHONPATH": str(REPOSITORY / "src")})
     assert ran.code == 0, ran.err
     loaded = set(ran.out.split())
     assert {"unhang.codemods.expert_dp_warmup", "unhang.rewrite.one_file", "unhang.shapes.outline"} <= loaded
-    assert {name for name in loaded if not name.startswith(learnt._PACKAGES)} <= PLAIN
+    covered = (*learnt._OF_SHAPES, *learnt._OF_FIXES)
+    assert {name for name in loaded if not name.startswith(covered)} <= PLAIN
+
+
+def test_facts_outlive_a_change_of_another_fix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    codes = {fix: f"code of {fix}" for fix in EVERY}
+    monkeypatch.setattr(learnt, "code_digest", codes.__getitem__)
+    asked: list[str] = []
+
+    def classified(data: bytes, target: Target, as_written: bool) -> State:
+        asked.append(f"{target.fix}{' as written' if as_written else ''}")
+        return State("fixed", None, (), "", ROW)
+
+    monkeypatch.setattr(learnt, "classify", classified)
+    targets = {target.fix: target for fix in catalog.fixes().values() for target in fix.targets}
+
+    def ask(as_written: bool = False) -> list[str]:
+        asked.clear()
+        known = Learnt(Cache(tmp_path))
+        states = [known.state(content(b""), targets[fix], as_written) for fix in (MTP, WARMUP)]
+        assert [state.row for state in states] == [ROW, ROW]
+        known.save()
+        return list(asked)
+
+    assert ask() == [MTP, WARMUP]
+    assert ask() == []
+    assert ask(as_written=True) == [f"{MTP} as written", f"{WARMUP} as written"]
+    codes[MTP] = "changed"
+    assert ask() == [MTP]
+    assert ask() == []
+    codes[""] = "changed"
+    assert ask() == []
+
+
+def test_a_function_that_does_not_return_is_undecided_and_asked_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (target,) = catalog.fix(MTP).targets
+    known = Learnt(Cache(tmp_path))
+    monkeypatch.setattr(learnt, "classify", Mock(side_effect=SandboxError("no answer within 1 s")))
+    assert known.state(content(b""), target) == State("undecided", None, (), "no answer within 1 s")
+    monkeypatch.setattr(learnt, "classify", lambda *_: State("fixed", None, (), ""))
+    assert known.state(content(b""), target).state == "fixed"
 
 
 def test_a_fact_is_computed_once_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,7 +137,7 @@ def test_a_fact_is_computed_once_and_kept(tmp_path: Path, monkeypatch: pytest.Mo
     first.save()
     monkeypatch.setattr(shape, "parse", None)
     assert Learnt(Cache(tmp_path)).shape(content(CLEAN.encode()), FUNCTION) == known
-    monkeypatch.setattr(learnt, "code_digest", lambda: "other code")
+    monkeypatch.setattr(learnt, "code_digest", lambda fix: "other code")
     with pytest.raises(TypeError):
         Learnt(Cache(tmp_path)).shape(content(CLEAN.encode()), FUNCTION)
 

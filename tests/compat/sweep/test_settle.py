@@ -45,10 +45,10 @@ def test_an_older_rewrite_of_an_affected_shape_is_superseded(learnt: Learnt) -> 
 
 
 def test_a_pull_request_is_collected_if_it_fixes_the_defect(learnt: Learnt, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(as_written, "applied", lambda diff, data: data.replace(b"return 0", b"return 1"))
+    monkeypatch.setattr(as_written, "applied", lambda diff, data: data.replace(b"number = 0", b"number = 1"))
     collection = collected(learnt, MTP, CLEAN)
     for state, notes in {"not-affected": [""], "fixed": ["", "as written"]}.items():
-        monkeypatch.setattr(learnt, "state", lambda *_, state=state: State(state, None, (), ""))
+        monkeypatch.setattr(learnt, "state", lambda *_, state=state, **__: State(state, None, (), ""))
         settle.as_written(collection, learnt, MTP, "diff", "as written")
         assert [row.note for row in collection.rows.values()] == notes
 

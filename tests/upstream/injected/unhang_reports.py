@@ -2,19 +2,22 @@
 
 It runs in the upstream's environment, beside its own plugins, and changes no test. The lines go to the file that
 ``UNHANG_REPORTS`` names, with the rank as suffix, so that a killed process leaves those up to then. On SIGUSR1 the
-stacks of all threads go to the same name with ``.stack``. It also measures which tests enter a function that a fix
-rewrites: ``UNHANG_TARGETS`` lists these functions, each with its file and qualified name.
+stacks of all threads go to the same name with ``.stack``. It also measures which rewritten lines each test executes,
+and traces the functions that have one, and no other. ``UNHANG_REWRITTEN`` has the names of these lines, by file and
+number.
 """
 
 from __future__ import annotations
 
 import contextlib
 import faulthandler
+import inspect
 import json
 import os
 import random
 import signal
 import sys
+import threading
 from typing import Any
 
 import pytest
@@ -24,9 +27,9 @@ _RANK = int(os.environ.get("RANK", "0"))
 _PATH = f"{os.environ['UNHANG_REPORTS']}.{_RANK}"
 _LINES = open(_PATH, "a", encoding="utf-8", buffering=1)  # noqa: SIM115, for as long as the process lives
 _STACK = open(f"{_PATH}.stack", "w", encoding="utf-8")  # noqa: SIM115
-_TARGETS = [tuple(target) for target in json.loads(os.environ.get("UNHANG_TARGETS", "[]"))]
-_NAMES = {function.rpartition(".")[2] for _, _, function in _TARGETS}
-_entered: set[str] = set()
+_REWRITTEN = json.loads(os.environ.get("UNHANG_REWRITTEN", "{}"))
+_OF_FILE: dict[str, dict[int, str]] = {}  # by a code object's file name
+_executed: set[str] = set()
 _phases: dict[str, list[Any]] = {}
 
 
@@ -50,13 +53,15 @@ def pytest_collectreport(report: Any) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol() -> Any:
-    if not _TARGETS or sys.gettrace():
+    if not _REWRITTEN or sys.gettrace():
         return (yield)
+    threading.settrace(_watch)
     sys.settrace(_watch)
     try:
         return (yield)
     finally:
         sys.settrace(None)
+        threading.settrace(None)  # type: ignore[arg-type]
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -71,7 +76,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 def pytest_runtest_logstart(nodeid: str) -> None:
     _phases[nodeid] = []
-    _entered.clear()
+    _executed.clear()
     _tell("started", id=nodeid)
 
 
@@ -82,7 +87,7 @@ def pytest_runtest_logreport(report: Any) -> None:
 def pytest_runtest_logfinish(nodeid: str) -> None:
     reports = _phases.pop(nodeid, [])
     outcome, output = _outcome(reports)
-    _tell("finished", id=nodeid, outcome=outcome, output=output, entered=sorted(_entered))
+    _tell("finished", id=nodeid, outcome=outcome, output=output, executed=sorted(_executed))
 
 
 @pytest.hookimpl(trylast=True)
@@ -100,12 +105,26 @@ def pytest_unconfigure() -> None:
     os._exit(0)
 
 
-def _watch(frame: Any, event: str, argument: Any) -> None:
-    """Note the call of a target. It returns None, so that nothing inside a function is traced."""
+def _watch(frame: Any, event: str, argument: Any) -> Any:
+    """Trace the lines of a function that has a rewritten one. A module or class executes no line of its functions."""
     code = frame.f_code
-    if code.co_name in _NAMES:
-        name = getattr(code, "co_qualname", code.co_name)  # from Python 3.11 on
-        _entered.update(fix for fix, file, function in _TARGETS if function == name and code.co_filename.endswith(file))
+    names = _names(code.co_filename)
+    if names and code.co_flags & inspect.CO_OPTIMIZED and any(line in names for *_, line in code.co_lines()):
+        return _note
+    return None
+
+
+def _note(frame: Any, event: str, argument: Any) -> Any:
+    if event == "line" and frame.f_lineno in (names := _names(frame.f_code.co_filename)):
+        _executed.add(names[frame.f_lineno])
+    return _note
+
+
+def _names(filename: str) -> dict[int, str]:
+    if filename not in _OF_FILE:
+        names = _REWRITTEN.get(os.path.realpath(filename), {})
+        _OF_FILE[filename] = {int(line): name for line, name in names.items()}
+    return _OF_FILE[filename]
 
 
 def _outcome(reports: list[Any]) -> tuple[str, str]:

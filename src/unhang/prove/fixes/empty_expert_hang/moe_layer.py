@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 EXPERTS, HIDDEN = 4, 8
 _WIDTH = 16
-_ALIGNMENT = 16  # rows, of an fp8 GEMM
+_FP8_ROWS, _FP4_ROWS = 16, 32  # each expert's rows must be a multiple of these
 _MODULE = "megatron.core.transformer.moe.experts"
 
 
@@ -38,8 +38,9 @@ def make(options: Mapping[str, Any], ep: int) -> Any:
     """Return a real layer whose grouped linears are stand-ins, for an expert-parallel size of ``ep``.
 
     The rank must have its groups. Options: ``dispatcher``, its name in the configuration; ``cuts``, whether the linears
-    cut the graph on empty input; ``recompute`` of the activation; ``on_input``, probabilities applied to the input;
-    ``fp8``, for which the experts pad their rows, or the router if ``aligned``.
+    cut the graph on empty input; ``each``, whether they also leave out the weight of each expert without rows;
+    ``recompute`` of the activation; ``on_input``, probabilities applied to the input; ``fp8`` or ``fp4``, for which the
+    experts pad their rows, or the router if ``aligned``.
     """
     import torch
     from megatron.core.transformer.moe.moe_layer import MoELayer, MoESubmodules
@@ -69,16 +70,24 @@ def make(options: Mapping[str, Any], ep: int) -> Any:
     config = TransformerConfig(**wanted)
     torch.manual_seed(1)
     layer = MoELayer(config, MoESubmodules(experts=_spec(options)))
-    if options.get("fp8"):
-        # only now: with fp8 the layer's constructor asks for Transformer Engine
-        config.fp8 = "hybrid"
+    if _rows(options) > 1:
+        # only now: with these the layer's constructor asks for Transformer Engine
+        config.fp8 = "hybrid" if options.get("fp8") else None
+        config.fp4 = "e2m1" if options.get("fp4") else None
         for name in ("moe_router_padding_for_fp8", "moe_router_padding_for_quantization"):
             if hasattr(config, name):
                 setattr(config, name, bool(options.get("aligned")))
         for name in ("fp8", "quantization"):
-            setattr(layer.experts, f"{name}_padding", _pad)
-            setattr(layer.experts, f"{name}_unpadding", _unpad)
+            setattr(layer.experts, f"{name}_padding", functools.partial(_pad, _rows(options)))
+            setattr(layer.experts, f"{name}_unpadding", functools.partial(_unpad, _rows(options)))
     return layer
+
+
+def has_fp4() -> bool:
+    """Return whether this release's experts and router know fp4."""
+    from megatron.core.transformer.transformer_config import TransformerConfig
+
+    return hasattr(TransformerConfig, "moe_router_padding_for_quantization")
 
 
 def wrapped(layer: Any) -> Any:
@@ -106,7 +115,7 @@ def _spec(options: Mapping[str, Any]) -> Any:
     from megatron.core.transformer.spec_utils import ModuleSpec
 
     module = sys.modules[_MODULE]
-    linear = _linear(bool(options["cuts"]), _ALIGNMENT if options.get("fp8") else 1)
+    linear = _linear(bool(options["cuts"]), bool(options.get("each")), _rows(options))
     if "submodules" in inspect.signature(module.TEGroupedMLP).parameters and hasattr(module, "GroupedMLPSubmodules"):
         submodules = module.GroupedMLPSubmodules(linear_fc1=linear, linear_fc2=linear)
         return functools.partial(module.TEGroupedMLP, submodules=submodules)
@@ -116,10 +125,15 @@ def _spec(options: Mapping[str, Any]) -> Any:
     return ModuleSpec(module=module.TEGroupedMLP, submodules=submodules)
 
 
-def _linear(cuts: bool, alignment: int) -> Any:
+def _rows(options: Mapping[str, Any]) -> int:
+    return _FP8_ROWS if options.get("fp8") else _FP4_ROWS if options.get("fp4") else 1
+
+
+def _linear(cuts: bool, each: bool, alignment: int) -> Any:
     """Return a class of grouped linears, with a matrix for each local expert as in Transformer Engine.
 
-    ``cuts``: whether an empty input cuts the graph. ``alignment``: each expert's rows must be a multiple of it.
+    ``cuts``: whether an empty input cuts the graph. ``each``: whether an expert without rows leaves its weight out of
+    the graph. ``alignment``: each expert's rows must be a multiple of it. Rows beyond all experts' give zeros.
     """
     import torch
 
@@ -134,28 +148,31 @@ def _linear(cuts: bool, alignment: int) -> Any:
     def forward(self: Any, rows: Any, tokens: list[int]) -> tuple[Any, None]:
         if any(count % alignment for count in tokens):
             raise ValueError(f"rows of experts not aligned to {alignment}: {tokens}")
-        if cuts and sum(tokens) == 0:
+        if cuts and len(rows) == 0:
             return rows.new_empty(0, self.outputs), None
+        unused = len(rows) - sum(tokens)
+        *parts, _ = rows.split([*tokens, unused])
         weights = [getattr(self, f"weight{number}") for number in range(self.experts)]
-        return torch.cat([part @ weight.t() for part, weight in zip(rows.split(tokens), weights)]), None
+        given = [part @ weight.t() for part, weight in zip(parts, weights) if not each or len(part)]
+        return torch.cat([*given, rows.new_zeros(unused, self.outputs)]), None
 
     return type("GroupedLinear", (torch.nn.Module,), {"__init__": init, "forward": forward})
 
 
-def _pad(rows: Any, tokens: list[int]) -> tuple[Any, list[int]]:
+def _pad(alignment: int, rows: Any, tokens: list[int]) -> tuple[Any, list[int]]:
     """Pad the rows of each expert with zeros to the alignment, as ``Fp8Padding`` does."""
     import torch
 
-    fill = [-count % _ALIGNMENT for count in tokens]
+    fill = [-count % alignment for count in tokens]
     parts = [torch.cat([part, part.new_zeros(more, part.shape[1])]) for part, more in zip(rows.split(tokens), fill)]
     return torch.cat(parts), [count + more for count, more in zip(tokens, fill)]
 
 
-def _unpad(rows: Any, tokens: list[int]) -> Any:
+def _unpad(alignment: int, rows: Any, tokens: list[int]) -> Any:
     """Remove the rows that ``_pad`` added."""
     import torch
 
-    padded = [count + -count % _ALIGNMENT for count in tokens]
+    padded = [count + -count % alignment for count in tokens]
     return torch.cat([part[:count] for part, count in zip(rows.split(padded), tokens)])
 
 

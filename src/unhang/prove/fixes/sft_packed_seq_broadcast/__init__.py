@@ -27,6 +27,7 @@ from .batches import Seen, batches
 from .cases import CASES as CASES
 from .cases import case_for as case_for
 from .cases import cases_for as cases_for
+from .cases import caveat as caveat
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

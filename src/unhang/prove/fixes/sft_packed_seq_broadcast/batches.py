@@ -52,7 +52,7 @@ def batches(case: Case) -> Seen:
         # the function only looks at the rank, pretrain_gpt at the chunk
         seen_as = {"ignore_virtual": False, "vp_stage": stage} if case.options.get("through") else {}
         place = _place(case.topology.pp == 1 or with_mtp, seen_as)
-        data = _sample(parallel_state.get_data_parallel_rank() * chunks + chunk, bool(case.options.get("sft", True)))
+        data = _sample(parallel_state.get_data_parallel_rank() * chunks + chunk, case)
         has_loader = parallel_state.get_tensor_model_parallel_rank() == 0
         given = through(iter([data]) if has_loader else None, config, with_mtp, stage)
         if wrong := ", ".join(_faults(case, place, given, data, has_loader)):
@@ -96,11 +96,17 @@ def _faults(
 ) -> Iterable[str]:
     """Yield what is wrong with the fields that this rank received."""
     sft = case.options.get("sft", True)
-    if place == "middle" and case.options.get("middle") == "nothing":
-        metadata: dict[str, Any] = dict.fromkeys(("cu_seqlens", "max_seqlen"))
+    if case.options.get("packed") or (case.options.get("hybrid") and (has_loader or place not in ("first", "last"))):
+        metadata: dict[str, Any] = {}  # unlike on its peers, or never sent: the untouched source is the model
+    elif case.options.get("hybrid"):
+        metadata = {name: _plain(data[name]) if place == "first" else None for name in ("cu_seqlens", "max_seqlen")}
+    elif place == "middle" and case.options.get("middle") == "nothing":
+        metadata = dict.fromkeys(("cu_seqlens", "max_seqlen"))
     else:
         metadata = {name: _plain(data[name]) if sft else None for name in ("cu_seqlens", "max_seqlen")}
     fields = {name: _plain(data[name]) for name in _FIELDS[place]}
+    if place != "middle" and "attention_mask" in data:
+        fields["attention_mask"] = _plain(data["attention_mask"])
     if sft and place == "middle" and not has_loader and "buffers" not in case.options:
         fields = {name: None for name in given if name not in metadata}  # only the metadata is sent there
     for name, value in {**metadata, **fields}.items():
@@ -113,22 +119,29 @@ def _plain(item: Any) -> Any:
     return item.reshape(-1).tolist() if hasattr(item, "reshape") else [item] if isinstance(item, int) else item
 
 
-def _sample(number: int, packed: bool) -> dict[str, Any]:
-    """Return a batch of one sample, which differs from those of nearby numbers; if packed, of two or more sequences."""
+def _sample(number: int, case: Case) -> dict[str, Any]:
+    """Return a batch of one sample, which differs from those of nearby numbers, with the fields that the case has."""
     import torch
 
-    tokens = torch.arange(_LENGTH)[None] + 100 * number
+    sft, packed, hybrid = (bool(case.options.get(name, name == "sft")) for name in ("sft", "packed", "hybrid"))
+    shape = (_LENGTH,) if hybrid else (1, _LENGTH)
+    tokens = torch.arange(_LENGTH).reshape(shape) + 100 * number
     sample = {
         "tokens": tokens,
         "labels": tokens + 1,
-        "loss_mask": torch.full((1, _LENGTH), 1.0 / (number + 1)),
-        "position_ids": torch.arange(_LENGTH)[None],
+        "loss_mask": torch.full(shape, 1.0 / (number + 1)),
+        "position_ids": torch.arange(_LENGTH).reshape(shape),
     }
-    if packed:
+    if case.options.get("mask"):
+        sample["attention_mask"] = torch.ones(1, 1, _LENGTH, _LENGTH).tril() < number % 2 + 0.5
+    if sft or packed or hybrid:  # two or more sequences
         ends: Sequence[int] = [0, *range(3, 4 + number % 8), _LENGTH]
         longest = max(end - begin for begin, end in zip(ends, ends[1:]))
         sample["cu_seqlens"] = torch.tensor([ends], dtype=torch.int32)
+    if sft or hybrid:
         sample["max_seqlen"] = torch.tensor([longest], dtype=torch.int32)
+    if hybrid:
+        sample["local_cp_size"] = torch.tensor([1], dtype=torch.int32)
     return sample
 
 
@@ -140,9 +153,9 @@ def _arguments(case: Case) -> SimpleNamespace:
         context_parallel_size=case.topology.cp,
         micro_batch_size=1,
         seq_length=_LENGTH,
-        create_attention_mask_in_dataloader=False,
-        hybrid_context_parallel=False,
-        dynamic_context_parallel=False,
+        create_attention_mask_in_dataloader=bool(case.options.get("mask")),
+        hybrid_context_parallel=bool(case.options.get("hybrid")),
+        dynamic_context_parallel=bool(case.options.get("hybrid")),
         sequence_packing_scheduler=None,
         use_varlen_dataset=False,
         varlen_sbhd_validation=False,

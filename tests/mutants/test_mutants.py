@@ -1,0 +1,66 @@
+"""The rules on made-up code, and a bounded part of the session: one rewrite's mutants made by hand."""
+
+from __future__ import annotations
+
+import ast
+import re
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from mutants import rules
+from mutants.by_hand import BY_HAND, by_hand
+from mutants.equivalent import EQUIVALENT
+from mutants.judge import Judge
+from support import sources
+from unhang.compat.endstates.endstate import Source
+
+BEFORE = "def f(x):\n    begin(x)\n    return x\n"
+AFTER = """def f(x):
+    begin(x)
+    # unhang made-up: all
+    if x > 1 and not x.done:
+        for one in ('first', 'second'):
+            reduce(x.zeros(2, device=x.device), group=x.groups[1])
+        x.parts[:0].sum()
+    return x
+"""
+MADE = [
+    "gate: x > 1 -> x >= 1",
+    "gate: not x.done -> x.done",
+    "rank: x > 1 and not x.done -> (...) and rank() != 0",
+    "group: group=x.groups[1] -> group=None",
+    "order: ('first', 'second') -> (...)[::-1]",
+    "field: ('first', 'second') -> ('second',)",
+    "count: 2 -> 3",
+    "device: device=x.device -> device='cpu'",
+    "dtype: x.zeros(2, device=x.device) -> x.zeros(2, device=x.device, dtype=torch.float32)",
+    "slice: x.parts[:0] -> x.parts[:]",
+    "early: begin(x) <-> if x > 1",
+    "late: if x > 1",
+]
+
+
+def test_each_kind_of_rule_changes_what_was_added() -> None:
+    (function,) = ast.parse(AFTER).body
+    rewritten = SimpleNamespace(data=AFTER.encode(), function=function)
+    source: Any = SimpleNamespace(data=BEFORE.encode(), rewritten=rewritten)
+    made = {mutant.name: mutant.text for mutant in rules.mutants(rules.Added(source, ["rank()"], ["other_group"]))}
+    assert [name for name in MADE if not any(it.startswith(name) for it in made)] == []
+    assert len({*made.values()}) == len(made)
+    assert all(text.startswith("def f(x):") and text not in (BEFORE, AFTER) for text in made.values())
+
+
+def test_mutants_made_by_hand_are_caught() -> None:
+    source = sources.wheel("mtp-cp-deadlock", "0.7.1")
+    before, after = (Source(it.data.decode(), source.target.function) for it in (source, source.rewritten))
+    judge, same = Judge(source.target.fix, before, after), EQUIVALENT["mtp-cp-deadlock", "verl"]
+    for name, text in by_hand("mtp-cp-deadlock", "verl", after.text).items():
+        caught, why = judge.why(text)
+        assert caught or any(re.fullmatch(it, f"by hand: {name}") for it in same), f"{name} {why}"
+
+
+@pytest.mark.parametrize("key", BY_HAND)
+def test_each_fix_has_twenty_mutants_by_hand(key: tuple[str, str]) -> None:
+    assert len(BY_HAND[key]) >= 20
