@@ -194,7 +194,9 @@ def subgroups_of_one(rank: int) -> None:
 
 @program("passed", "unknown")
 def groups_destroyed(rank: int) -> None:
-    dist().destroy_process_group(dist().new_group([0, 1]))
+    group = dist().new_group([0, 1])
+    dist().barrier()  # the other rank may still be connecting
+    dist().destroy_process_group(group)
 
 
 # values of other ranks

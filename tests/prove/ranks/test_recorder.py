@@ -128,7 +128,7 @@ def test_nccl_may_keep_sends_and_receives_in_order() -> None:
         (mixed_order, "mismatch", "3 x float32, SUM and 2 x float32, SUM"),
         (batched_by_one, "missing", "rank 1 ended without it"),
         (root_outside, "raised", "global rank 2 is not part of the group"),
-        (group_made_by_one, "missing", "in group_made_by_one"),
+        (group_made_by_one, "deadlock", "in group_made_by_one"),
         (lambda rank: uneven(rank, 1), "mismatch", "rank 1 sends 2 elements to rank 1, which expects 3"),
         (lambda rank: coalesced(rank, crossed_group=2), "deadlock", "waits in all_reduce on group 0, 1"),
         (coalesced_and_waited_for, "missing", "rank 1 ended without it"),
@@ -148,7 +148,7 @@ def test_what_nccl_accepts_passes(job: Job) -> None:
 
 
 @needs_torch
-@pytest.mark.parametrize(("backend", "kinds"), [("nccl", []), ("gloo", ["missing"] * 2)])
+@pytest.mark.parametrize(("backend", "kinds"), [("nccl", []), ("gloo", ["deadlock"] * 2)])
 def test_tags_count_where_the_backend_has_them(backend: str, kinds: list[str]) -> None:
     def job(rank: int) -> None:
         dist().recv(tensor(), 0, tag=2) if rank else dist().send(tensor(), 1, tag=1)

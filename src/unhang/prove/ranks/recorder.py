@@ -56,8 +56,12 @@ class Recorder:
 
     def install(self) -> None:
         """Replace the functions of torch, for the life of the process (a fork)."""
+        from torch.distributed import c10d_logger
+
         found = [(name, by) for name, by in self._replacements() if torch_functions.find(name) is not None]
         self._was = {name: torch_functions.replace(name, by) for name, by in found}
+        # for its log of an error torch asks nccl for its version, which a torch without CUDA does not have
+        c10d_logger._get_msg_dict = lambda *_, **__: {}
         self._mode = self._taint.mode()
         self._taint.install()
         start = threading.Thread.start

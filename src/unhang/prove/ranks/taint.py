@@ -75,6 +75,10 @@ class Taint:
         shapes = torch.Tag.dynamic_output_shape
 
         class Mode(TorchDispatchMode):
+            @classmethod
+            def _should_skip_dynamo(cls) -> bool:
+                return False  # or torch imports its compiler in every fork, which takes a second
+
             def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
                 kwargs = kwargs or {}
                 if taint._is_paused:
