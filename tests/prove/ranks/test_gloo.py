@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import os
 import threading
@@ -89,15 +90,35 @@ def test_many_ranks_have_more_time_because_they_share_the_processors() -> None:
     assert gloo.run(24, lambda _: time.sleep(3), deadline_s=2).status == "passed"
 
 
+def meeting(rank: int) -> None:
+    """Use a processor on rank 0, for which the other ranks wait."""
+    if rank == 0:
+        working(5)
+    dist().barrier()
+
+
 @needs_torch
 def test_a_rank_at_work_has_more_time_than_one_that_waits() -> None:
-    assert gloo.run(2, lambda _: working(5), deadline_s=2).status == "passed"
-    assert gloo.run(2, lambda rank: working(5) if rank == 0 else time.sleep(5), deadline_s=2).status == "passed"
-    assert gloo.run(2, lambda _: time.sleep(600), deadline_s=2).status == "hung"
+    assert gloo.run(2, meeting, deadline_s=1).status == "passed"
+    assert gloo.run(2, lambda _: time.sleep(600), deadline_s=1).status == "hung"
 
 
 @needs_torch
 def test_an_endless_loop_is_a_hang() -> None:
-    world = gloo.run(2, lambda rank: working(600 * rank), deadline_s=1)
+    world = gloo.run(2, lambda rank: working(math.inf if rank else 0), deadline_s=0.5)
     assert [rank.state for rank in world.ranks] == ["done", "alive"]
     assert "in working; rank 0 done" in world.text()
+
+
+@needs_torch
+def test_the_stacks_are_complete_whatever_the_main_thread_does() -> None:
+    def job(rank: int) -> None:
+        if rank:
+            time.sleep(600)
+        threading.Thread(target=time.sleep, args=(600,)).start()
+        missing(rank)
+
+    for _ in range(3):
+        world = gloo.run(2, job, deadline_s=0.1)
+        assert "rank 0 waits in all_reduce at" in world.text()
+        assert len({rank.stack[-1] for rank in world.ranks}) == 1  # the outermost frame, which is written last

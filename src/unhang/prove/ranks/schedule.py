@@ -10,6 +10,7 @@ import traceback
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from . import tidy
 from .operations import Made, Operation
 from .player import is_stuck, play
 from .recorder import Recorder
@@ -94,7 +95,7 @@ def check(
     for worker in range(count):
         ranks = range(world * worker // count, world * (worker + 1) // count)
         ours, theirs = context.Pipe(duplex=False)
-        given = theirs, ranks, world, prepare, body, Recorder(backend, declared)
+        given = theirs, ranks, world, prepare, body, Recorder(backend, declared), os.getpid()
         process = context.Process(target=_work, args=given, daemon=True)
         process.start()
         theirs.close()
@@ -126,7 +127,9 @@ def _work(
     prepare: Callable[[int], object],
     body: Callable[[int], Any],
     recorder: Recorder,
+    parent: int,
 ) -> None:
+    tidy.end_with(parent)
     try:
         recorder.install()
         pipe.send(recorder.record(ranks, world, prepare, body))
