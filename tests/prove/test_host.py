@@ -75,9 +75,12 @@ def test_a_killed_run_leaves_no_process_and_no_folder(tmp_path: Path) -> None:
         f"import time\nkept = open({str(fifo)!r}, 'w')\nprint('begun', file=kept, flush=True)\ntime.sleep(600)\n"
     )
     variants: dict[str, object] = {"untouched": ({"a/b.py": b""}, [])}
-    code = f"import sys; from unhang.prove import host; host.ask(sys.executable, 'x', [{str(tmp_path)!r}], {variants}, [])"
+    code = (
+        f"import sys; from unhang.prove.host import ask; ask(sys.executable, 'x', [{str(tmp_path)!r}], {variants}, [])"
+    )
     environ = {**os.environ, "TMPDIR": str(scratch)}
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, env=environ) as run, open(fifo) as child:
+    command = [sys.executable, "-c", code]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environ) as run, open(fifo) as child:
         assert child.readline() == "begun\n"
         assert os.listdir(scratch)
         run.kill()

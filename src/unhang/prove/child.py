@@ -81,7 +81,9 @@ def _forked(
     """Run the cases on one variant in a fork, and return its outcomes by case."""
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=_variant, args=(theirs, proof, files, cases, deadline_s, label, begun, os.getpid()))
+    process = context.Process(
+        target=_variant, args=(theirs, proof, files, cases, deadline_s, label, begun, os.getpid())
+    )
     process.start()
     theirs.close()
     outcomes: dict[str, tuple[str, str, float]] = {}

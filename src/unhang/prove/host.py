@@ -52,8 +52,8 @@ def ask(
 
     ``variants`` maps a name to the files of the variant, by their path below the import path, and to the names of the
     cases to run on it. A case that has not ended after ``deadline_s`` seconds has hung; ``timeout_s`` limits the whole
-    run; ``step`` is told which case runs. Everything is written to a temporary folder, which is removed, also where this
-    process is killed. Raises UnhangError ``no-torch``, or ``broken-interpreter`` where no answer comes.
+    run; ``step`` is told which case runs. Everything is written to a temporary folder, which is removed even where
+    this process is killed. Raises UnhangError ``no-torch``, or ``broken-interpreter`` where no answer comes.
     """
     with tidy.folder("unhang-prove-") as (folder, held):
         begun = os.path.join(folder, "begun")

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from support import quota
 from support.jobs import Job, dist, missing, needs_torch, raising, tensor, working
 from unhang.prove.ranks import gloo
 
@@ -101,6 +102,21 @@ def meeting(rank: int) -> None:
 def test_a_rank_at_work_has_more_time_than_one_that_waits() -> None:
     assert gloo.run(2, meeting, deadline_s=1).status == "passed"
     assert gloo.run(2, lambda _: time.sleep(600), deadline_s=1).status == "hung"
+
+
+def in_turns(rank: int) -> None:
+    """Use a processor on one rank after the other."""
+    for turn in range(8):
+        if rank == turn % 4:
+            working(0.2)
+        dist().barrier()
+
+
+@needs_torch
+@pytest.mark.parametrize(("job", "world", "status"), [(in_turns, 4, "passed"), (missing, 2, "hung")])
+def test_a_quota_changes_no_answer(job: Job, world: int, status: str) -> None:
+    dist()  # imported before, not with 4 % of a processor
+    assert quota.within(4, lambda: gloo.run(world, job, deadline_s=0.5)).status == status
 
 
 @needs_torch

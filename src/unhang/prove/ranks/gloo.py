@@ -101,7 +101,9 @@ def run(world: int, body: Callable[[int], Any], *, deadline_s: float = 20.0) -> 
         try:
             for number in range(world):
                 ours, theirs = context.Pipe()
-                process = context.Process(target=_rank, args=(number, world, body, folder, theirs, os.getpid()), daemon=True)
+                process = context.Process(
+                    target=_rank, args=(number, world, body, folder, theirs, os.getpid()), daemon=True
+                )
                 process.start()
                 theirs.close()  # before the next fork, so that the pipe ends with this rank
                 processes.append(process)
