@@ -372,6 +372,19 @@ def one_more_after_a_mismatch(rank: int) -> None:
     alone(rank, lambda: dist().all_reduce(tensor()))
 
 
+@program("hung", "mismatch")
+def unseen_after_a_mismatch(rank: int) -> None:
+    dist().all_reduce(tensor(4, "int32" if rank else "float32"))
+    alone(rank, lambda: dist().group.WORLD.barrier().wait())
+
+
+@program("hung", "hung")
+def never_raised(rank: int) -> None:
+    if rank == 0:
+        dist().all_reduce(tensor())
+        raise ValueError("not before rank 1 has joined")
+
+
 # what is buffered, or not waited for
 
 

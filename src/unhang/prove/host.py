@@ -44,16 +44,17 @@ def ask(
     variants: Mapping[str, tuple[Mapping[str, bytes], Sequence[str]]],
     cases: Sequence[Case],
     *,
-    deadline_s: float = 8.0,
+    deadline_s: float = 2.0,
     timeout_s: float = 1800.0,
     step: Step = silent,
 ) -> Answer:
     """Run the cases of a fix in ``python``, with ``path`` first on its import path, once for each variant of the files.
 
     ``variants`` maps a name to the files of the variant, by their path below the import path, and to the names of the
-    cases to run on it. A case that has not ended after ``deadline_s`` seconds has hung; ``timeout_s`` limits the whole
-    run; ``step`` is told which case runs. Everything is written to a temporary folder, which is removed even where
-    this process is killed. Raises UnhangError ``no-torch``, or ``broken-interpreter`` where no answer comes.
+    cases to run on it. Real ranks that have not ended after ``deadline_s`` seconds have hung, unless one is at work;
+    ``timeout_s`` limits the whole run; ``step`` is told which case runs. Everything is written to a temporary folder,
+    which is removed even where this process is killed. Raises UnhangError ``no-torch``, or ``broken-interpreter`` where
+    no answer comes.
     """
     with tidy.folder("unhang-prove-") as (folder, held):
         begun = os.path.join(folder, "begun")

@@ -49,7 +49,7 @@ def test_64_real_ranks_move_values_exactly() -> None:
 
 @needs_torch
 def test_a_hang_has_the_stacks_of_the_ranks_that_wait() -> None:
-    world = gloo.run(2, missing, deadline_s=5)
+    world = gloo.run(2, missing, deadline_s=1)
     assert world.status == "hung"
     assert [rank.state for rank in world.ranks] == ["alive", "done"]
     assert "all_reduce at" in world.text()
@@ -121,7 +121,7 @@ def test_a_quota_changes_no_answer(job: Job, world: int, status: str) -> None:
 
 @needs_torch
 def test_an_endless_loop_is_a_hang() -> None:
-    world = gloo.run(2, lambda rank: working(math.inf if rank else 0), deadline_s=0.5)
+    world = gloo.run(2, lambda rank: working(math.inf if rank else 0), deadline_s=0.2)
     assert [rank.state for rank in world.ranks] == ["done", "alive"]
     assert "in working; rank 0 done" in world.text()
 

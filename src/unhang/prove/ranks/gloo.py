@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _START_S = 120.0  # for all ranks to meet, even on a busy machine; the deadline counts from then on
 _FEW = 8  # more ranks share the processors, and get more time
-_LONGEST = 6  # deadlines, in seconds of a processor and not of the clock: an endless loop
+_LONGEST = 24  # deadlines, in seconds of a processor and not of the clock: an endless loop
 _QUIET = 3  # looks in a row at ranks that are not at work
 _READY = "ready"
 _DUMP = signal.SIGUSR2
@@ -85,7 +85,7 @@ def run(world: int, body: Callable[[int], Any], *, deadline_s: float = 20.0) -> 
     """Run ``body(rank)`` in ``world`` processes, each with a default group of gloo, until all are done.
 
     The results must be picklable. A rank is ``alive`` if it is not done ``deadline_s`` seconds after all have met, and
-    no rank is at work (``processor_time``) or one has used a processor for six times as long. More than 8 ranks get
+    no rank is at work (``processor_time``), or one has used a processor for 24 times as long. More than 8 ranks get
     proportionally more time. The ranks are forks, so call it before this process has a process group or a thread of
     torch. What a rank raises is in its ``Rank``. Raises TimeoutError where the ranks do not meet, OSError where a fork
     fails.

@@ -120,7 +120,7 @@ class _Player:
     def findings(self) -> Iterable[Finding]:
         for number, rank in self.ranks.items():
             step = rank.steps[rank.position] if rank.position < len(rank.steps) else None
-            if isinstance(step, Raised):
+            if isinstance(step, Raised) and rank.waits_for is None:
                 yield Finding("raised", step.error, (), ((number, f"at {step.site}"),), ())
         for number, rank in self.ranks.items():  # wherever it is: what a rank does after it is unknown
             if rank.steps and isinstance(last := rank.steps[-1], Unseen):
@@ -199,7 +199,7 @@ def play(programs: Mapping[int, Sequence[Step]]) -> list[Finding]:
     """
     player = _Player(programs)
     player.play()
-    order = ("unseen", "raised", "mismatch", "missing", "deadlock", "unfinished")
+    order = ("raised", "mismatch", "unseen", "missing", "deadlock", "unfinished")
     return sorted(player.findings(), key=lambda finding: order.index(finding.kind))
 
 

@@ -42,14 +42,13 @@ class Schedule(NamedTuple):
         """``passed``, ``hung``, ``mismatch``, ``crashed`` if a rank raised, or ``unknown``.
 
         A mismatch may hang, crash or go on with wrong values: that depends on the backend. ``unknown`` is a job that
-        does what a schedule cannot show, or that completes only if messages are buffered.
+        does what a schedule cannot show, unless it mismatches or raises before, or that completes only if messages are
+        buffered.
         """
         kinds = {finding.kind for finding in self.findings}
-        if "unseen" in kinds:
-            return "unknown"
         if "raised" in kinds:
             return "crashed"
-        if self.is_stuck:
+        if self.is_stuck and "unseen" not in kinds:
             return "hung"
         return "mismatch" if "mismatch" in kinds else "unknown" if kinds else "passed"
 
