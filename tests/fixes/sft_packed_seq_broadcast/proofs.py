@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 from proofs.others import AS_WRITTEN, Change, Other, Proofs, Release, as_written, without
-from unhang.prove.cases import CRASHED, DIFFERS, HUNG, PASSED, Case, Topology
+from unhang.prove.cases import CRASHED, DIFFERS, MISMATCH, PASSED, Case, Topology
 from unhang.prove.fixes import sft_packed_seq_broadcast as sft
 
 _SFT = "sft-packed-seq-broadcast"
@@ -26,14 +26,13 @@ _OF_OLDER_TREES = (
     Case("get-batch-tp2-pp1", Topology(tp=2), "ranks", PASSED, options=_UNPACKED),
 )
 """Older dev, through ``pretrain_gpt``: middle stages ask for nothing and stay unpacked."""
-_NO_DIM = "'NoneType' object has no attribute 'dim'"
 _OF_0_16_TREES = (
-    Case("get-batch-tp2-pp4", _SMALL, "schedule", CRASHED, _NO_DIM, _UNPACKED, core=True),
-    Case("get-batch-tp2-pp4-virtual", _SMALL, "schedule", CRASHED, _NO_DIM, {**_UNPACKED, **_VIRTUAL}),
-    Case("get-batch-tp2-pp1", Topology(tp=2), "schedule", HUNG, sft.BROADCAST, _UNPACKED),
+    Case("get-batch-tp2-pp4", _SMALL, "schedule", MISMATCH, sft.BROADCAST, _UNPACKED, core=True),
+    Case("get-batch-tp2-pp4-virtual", _SMALL, "schedule", MISMATCH, sft.BROADCAST, {**_UNPACKED, **_VIRTUAL}),
+    Case("get-batch-tp2-pp1", Topology(tp=2), "schedule", MISMATCH, sft.BROADCAST, _UNPACKED),
     Case("get-batch-tp1-pp4", Topology(pp=4), "schedule", PASSED, options=_UNPACKED),
 )
-"""0.16, through ``pretrain_gpt``: the last stage's receiver fails on what its peer sends differently."""
+"""0.16, through ``pretrain_gpt``."""
 _OF_NEWEST_TREES = tuple(
     case._replace(untouched=CRASHED, at="TypeError")
     if case.name in ("get-batch-tp2-pp4", "get-batch-tp2-pp4-mtp")
@@ -89,9 +88,10 @@ _OTHERS = {
     ),
     AS_WRITTEN: Other(as_written(_SFT), ("tp2-pp4",)),
 }
+_APART = r"^(hung|mismatch|unknown: it depends on the backend whether it completes): .* _broadcast"
 _OTHERS_OF_TREES = {
-    "half: the sender alone": Other(grafted("body"), ("tp2-pp4-schedule",), "hung: "),
-    "half: the receiver alone": Other(grafted("orelse"), ("tp2-pp4-schedule",), "hung: "),
+    "half: the sender alone": Other(grafted("body"), ("tp2-pp4-schedule",), _APART),
+    "half: the receiver alone": Other(grafted("orelse"), ("tp2-pp4-schedule",), _APART),
     "without the gate on --sft": Other(
         without(r"if args\.sft:", "if True:", count=0),
         ("tp2-pp4-no-sft",),
