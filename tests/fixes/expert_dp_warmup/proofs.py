@@ -22,7 +22,7 @@ _GATES = {
     ),
     "a new group of the same ranks": Other(
         without("group=warmup_group", f"group=torch.distributed.new_group({_RANKS}, use_local_synchronization=True)"),
-        ("ep2-4", "tp2-pp2-ep2-8"),
+        ("ep2-4",),
         "another communicator",
     ),
 }
