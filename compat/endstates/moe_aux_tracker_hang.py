@@ -44,6 +44,7 @@ class Values(list[float]):
     """A tensor: one value for each layer."""
 
     device = "of the router"
+    dtype = "float32"
 
     def float(self) -> Values:
         return self
@@ -74,17 +75,17 @@ class Seen(NamedTuple):
     reduced: tuple[tuple[str, int], ...]
     """The name and the length of each entry, in the order of the all-reduces."""
     made: tuple[Any, ...]
-    """The entries that the function made: the name, the device, and what else is in it."""
+    """The entries that the function made: the name, the device and type, and what else is in it."""
     logged: tuple[Any, ...]
     total: dict[str, float]
     left: bool
     """Whether a value is left in the tracker."""
 
 
-def zeros(size: int, device: object) -> Values:
+def zeros(size: int, device: str = "cpu", dtype: str = "float32") -> Values:
     """Do what torch.zeros does."""
     made = Values([0.0] * size)
-    made.device = str(device)
+    made.device, made.dtype = device, dtype
     return made
 
 
@@ -95,7 +96,8 @@ def routed(setting: Setting, stage: int, mtp: int) -> dict[str, Any]:
     length, each = LAYERS + mtp, LAYERS // len(setting.stages)
     first, last = stage * each, length if stage == len(setting.stages) - 1 else (stage + 1) * each
     values = [float(layer + 1) if first <= layer < last else 0.0 for layer in range(length)]
-    return {name: {"values": Values(values), **dict.fromkeys(GROUPS, "of the router")} for name in NAMES}
+    entries = (Values(values) * scale for scale in (1, 10))
+    return {name: {"values": entry, **dict.fromkeys(GROUPS, "of the router")} for name, entry in zip(NAMES, entries)}
 
 
 def run_stage(
@@ -112,7 +114,8 @@ def run_stage(
         names = [*tracker] if track_names is None else [*track_names]
         for name in sorted(tracker.keys() - own):
             others = {key: value for key, value in tracker[name].items() if key != "values"}
-            made.append((name, tracker[name]["values"].device, others))
+            values = tracker[name]["values"]
+            made.append((name, (values.device, values.dtype), others))
         if sums is None:
             raise Reached([(name, [*tracker[name]["values"]]) for name in names])
         for name in names:
@@ -156,7 +159,7 @@ def run_stage(
         "pg_collection": None,
     }
     namespace = {
-        "torch": SimpleNamespace(zeros=zeros),
+        "torch": SimpleNamespace(zeros=zeros, float32="float32", int64="int64"),
         "parallel_state": SimpleNamespace(get_moe_layer_wise_logging_tracker=lambda: tracker),
         "get_moe_layer_wise_logging_tracker": lambda: tracker,
         "get_moe_metrics_tracker": lambda: SimpleNamespace(report=report),
@@ -239,8 +242,8 @@ def _faults(setting: Setting, seen: list[Seen], averages: Mapping[str, float]) -
             yield "not each tracked entry is reduced, once"
         if [name for name, _, _ in what.made] != ([] if has_moe else sorted(names)):
             yield "not each missing entry is made, and no other one"
-        if any(device != "cuda" or any(others.get(group) for group in GROUPS) for _, device, others in what.made):
-            yield "an entry is made with a group, or not on the device"
+        if any(kind != ("cuda", "float32") or any(map(others.get, GROUPS)) for _, kind, others in what.made):
+            yield "an entry is made with a group, of another type, or not on the device"
         if what.left:
             yield "a value is left in the tracker"
         for name in names:

@@ -7,6 +7,9 @@ from typing import Any
 
 import pytest
 
+from fuzz.subject import Fuzz
+from mutants.by_hand import Mutants, Sub
+from proofs.others import Other, Proofs, Release, without
 from support import sources
 from support.rewrites import EveryRewrite, is_no_rewrite
 from unhang.codemods.base import AnchorError
@@ -165,3 +168,67 @@ def test_a_comment_of_ones_own_is_kept() -> None:
     assert commented.count(b"# ours") == 1
     done = sources.rewritten(source.target, commented, source.known.result)
     assert done == source.rewritten.data.replace(end, end + b"  # ours")
+
+
+def _sized(*sizes: str) -> dict[str, tuple[Sub, ...]]:
+    return {size: (Sub(_SIZE, size),) for size in sizes}
+
+
+_VALUES = 'tracker[key]["values"] = torch.zeros('
+_HALF = "num_layers + ((mtp_num_layers or 0) if {} else 0)"
+BY_HAND = {
+    **_sized(
+        "num_layers + 1",
+        "num_layers + bool(mtp_num_layers)",
+        "num_layers + 2 * (mtp_num_layers or 0)",
+        "num_layers + min(mtp_num_layers or 0, 1)",
+        "num_layers + (mtp_num_layers or 1) - 1",
+        "num_layers - (mtp_num_layers or 0)",
+        "num_layers * (mtp_num_layers or 1)",
+        "num_layers + mtp_num_layers",
+        "max(num_layers, mtp_num_layers or 0)",
+        "(num_layers := num_layers + (mtp_num_layers or 0))",
+        "num_layers + (mtp_num_layers or 0) + len(tracker) - 1",
+        "num_layers + (mtp_num_layers or 0) * (moe_layer_freq or 1)",
+        "(sum(moe_layer_freq) if isinstance(moe_layer_freq, list) else num_layers) + (mtp_num_layers or 0)",
+        *map(
+            _HALF.format,
+            (
+                "moe_layer_freq is None",
+                "isinstance(moe_layer_freq, list)",
+                "writer",
+                "wandb_writer",
+                "per_layer_logging",
+                "key == track_names[0]",
+                "key != track_names[0]",
+            ),
+        ),
+    ),
+    "of integers": (Sub('device="cuda"', 'device="cuda", dtype=torch.int64'),),
+    "below another name": (Sub('["values"]', '["value"]'),),
+    "of one entry for all names": (Sub(_VALUES, f"{_VALUES.replace('key', 'track_names[0]')}"),),
+    "the same tensor for all names": (
+        Sub("torch.zeros(", 'next((it["values"] for it in tracker.values() if "values" in it), None) or torch.zeros('),
+    ),
+}
+EQUIVALENT = {
+    r"dtype: .*": "zeros are of this type by default",
+    r"late: .* <-> tracker.*reduce_group.*": "neither statement uses what the other one does",
+}
+MUTANTS = [Mutants("megatron-core", ("0.13.1", "0.16.1"), BY_HAND, EQUIVALENT)]
+PROOFS = [
+    Proofs(
+        "megatron-core",
+        [Release(line, core=line == "0.16.1") for line in ("0.13.1", "0.14.0", "0.15.3", "0.16.1")]
+        + [Release("0.16.0rc0.dev100085")],
+        {
+            "half: one MTP layer, however many there are": Other(
+                without(r"\(mtp_num_layers or 0\)", "1"), ("pp3-no-mtp", "pp3-two-mtp-layers")
+            ),
+            "half: no MTP layer on the first of two names": Other(
+                without(r"\(mtp_num_layers or 0\)", "(mtp_num_layers or 0) * (key == 'z_loss')"), ("pp3", "schedule-32")
+            ),
+        },
+    )
+]
+FUZZ = Fuzz(CASES, 3, r"num_layers|zeros|tracker|track_names|force_initialize", examples=60)
