@@ -25,7 +25,7 @@ _NO_MTP, _MOE = {"mtp": None}, {"dense": 0}
 _PP3, _MANY = Topology(pp=3), Topology(tp=2, pp=4, cp=2, dp=2)
 CASES = (
     Case("pp3", _PP3, "ranks", CRASHED, _REDUCE, core=True),
-    Case("pp3-two-mtp-layers", _PP3, "ranks", HUNG, _REDUCE, {"mtp": 2}, core=True),
+    Case("pp3-two-mtp-layers", _PP3, "ranks", HUNG, _REDUCE, {"mtp": 2}),
     Case("pp3-two-dense-stages", _PP3, "ranks", CRASHED, _REDUCE, {"dense": 2}),
     Case("tp2-pp2-dp2", Topology(tp=2, pp=2, dp=2), "ranks", CRASHED, _REDUCE),
     Case("pp3-no-mtp", _PP3, "ranks", PASSED, options=_NO_MTP, core=True),
