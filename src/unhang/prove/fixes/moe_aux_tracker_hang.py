@@ -7,14 +7,11 @@ NCCL does with one, a CPU cannot show.
 
 from __future__ import annotations
 
-import importlib
-import inspect
-from collections import Counter
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..cases import CRASHED, DIFFERS, HUNG, PASSED, Case, Outcome, Topology
-from ..ranks import gloo, megatron, schedule, shims
+from ..ranks import gloo, megatron, routers, schedule, shims
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -35,8 +32,7 @@ CASES = (
     Case("schedule-32-no-mtp", _MANY, "schedule", PASSED, options=_NO_MTP, core=True),
     Case("schedule-256", Topology(tp=4, pp=8, dp=8), "schedule", HUNG, _REDUCE),
 )
-_LAYERS, _EXPERTS, _HIDDEN, _MICRO_BATCHES, _STEPS = 8, 4, 8, 2, 2
-_NAMES = ("load_balancing_loss", "z_loss")
+_LAYERS, _MICRO_BATCHES, _STEPS = 8, 2, 2
 
 
 def ruled_out(topology: Topology) -> str:
@@ -56,18 +52,7 @@ def caveat(case: Case) -> str:
 
 def prepare() -> None:
     """Import megatron-core for a CPU."""
-    import torch
-
-    shims.cuda_on_cpu()
-    real = torch.zeros
-
-    def zeros(*size: Any, device: Any = None, **others: Any) -> Any:
-        return real(*size, device="cpu" if device == "cuda" else device, **others)
-
-    torch.zeros = zeros  # type: ignore[assignment]
-    moe_utils: Any = importlib.import_module("megatron.core.transformer.moe.moe_utils")
-    vars(moe_utils).setdefault("te_general_gemm", None)
-    importlib.import_module("megatron.core.transformer.moe.router")
+    routers.on_cpu()
 
 
 class Seen(NamedTuple):
@@ -88,7 +73,7 @@ def run(case: Case, deadline_s: float) -> Outcome:
 
         def fresh(_: int) -> None:
             restore()
-            _tracker().clear()
+            routers.forget()
             megatron.initialize(case.topology)
 
         found = schedule.check(case.topology.world, fresh, lambda rank: _steps(case))
@@ -107,33 +92,20 @@ def run(case: Case, deadline_s: float) -> Outcome:
     return Outcome(PASSED, "every stage logs the mean of what the routers recorded")
 
 
-def _tracker() -> Any:
-    from megatron.core.transformer.moe import moe_utils
-
-    return moe_utils.get_moe_layer_wise_logging_tracker()
-
-
 def _steps(case: Case) -> list[Seen]:
     import torch
     from megatron.core import parallel_state
-    from megatron.core.transformer.moe import moe_utils, router
+    from megatron.core.transformer.moe import moe_utils
 
     stage = parallel_state.get_pipeline_model_parallel_rank()
     torch.manual_seed(stage)
-    routers = [_router(case, number) for number in _moe_layers(case, stage)]
-    recorded: Counter[str] = Counter()
-
-    def recording(name: str, loss: Any, *args: Any, **kwargs: Any) -> None:
-        recorded[name] += loss.detach()
-        moe_utils.save_to_aux_losses_tracker(name, loss, *args, **kwargs)
-
-    router.save_to_aux_losses_tracker = recording  # type: ignore[attr-defined]
+    layers = routers.make(_moe_layers(case, stage), _LAYERS, _mtp(case))
     seen = []
     for step in range(_STEPS):
-        recorded.clear()
         for _batch in range(_MICRO_BATCHES):
-            for one in routers:
-                one(torch.randn(4, 1, _HIDDEN))
+            for router in layers:
+                router(torch.randn(4, 1, routers.HIDDEN))
+        recorded = routers.recorded()
         logged: dict[str, Any] = {}
         total: dict[str, Any] = {}
         moe_utils.track_moe_metrics(
@@ -143,15 +115,13 @@ def _steps(case: Case) -> list[Seen]:
             total_loss_dict=total,
             per_layer_logging=True,
             force_initialize=True,
-            track_names=list(_NAMES),
+            track_names=list(routers.NAMES),
             num_layers=_LAYERS,
             moe_layer_freq=_frequencies(case),
             mtp_num_layers=_mtp(case),
         )
-        layers = sum(name.startswith("moe/") for name in logged)
-        ours = {name: float(logged[name]) for name in _NAMES}
-        values = {name: float(recorded[name]) for name in _NAMES}
-        seen.append(Seen(values, ours, {name: float(value) for name, value in total.items()}, layers))
+        ours, theirs = ({name: float(values[name]) for name in routers.NAMES} for values in (logged, total))
+        seen.append(Seen(recorded, ours, theirs, sum(name.startswith("moe/") for name in logged)))
     return seen
 
 
@@ -174,36 +144,6 @@ def _moe_layers(case: Case, stage: int) -> list[int]:
     return [*layers, *(_LAYERS + 1 + layer for layer in range(_mtp(case) or 0) if last)]
 
 
-def _router(case: Case, number: int) -> Any:
-    """Return the real router of a layer."""
-    from megatron.core.transformer.moe import moe_utils
-    from megatron.core.transformer.moe.router import TopKRouter
-    from megatron.core.transformer.transformer_config import TransformerConfig
-
-    config = TransformerConfig(
-        num_layers=_LAYERS,
-        hidden_size=_HIDDEN,
-        num_attention_heads=2,
-        num_moe_experts=_EXPERTS,
-        moe_router_topk=2,
-        moe_router_load_balancing_type="aux_loss",
-        moe_aux_loss_coeff=0.01,
-        moe_z_loss_coeff=0.001,
-        mtp_num_layers=_mtp(case),
-        add_bias_linear=False,
-        use_cpu_initialization=True,
-    )
-    accepted = inspect.signature(TopKRouter).parameters
-    groups = {
-        name: getattr(moe_utils, f"get_default_{name}")()
-        for name in ("model_comm_pgs", "pg_collection")
-        if name in accepted
-    }
-    made = TopKRouter(config, **groups)
-    made.set_layer_number(number)
-    return made.train()
-
-
 def _wrong(case: Case, ranks: list[list[Seen]]) -> str:
     """Return what is wrong; empty where every rank logs, in each step, the mean of what the layers recorded."""
     layers = sum(_frequencies(case)) + (_mtp(case) or 0)
@@ -212,9 +152,9 @@ def _wrong(case: Case, ranks: list[list[Seen]]) -> str:
             seen = steps[step]
             if seen.logged != seen.total:
                 return f"rank {rank} logs {seen.logged}, but adds {seen.total}"
-            if seen.per_layer != len(_NAMES) * (_LAYERS + (_mtp(case) or 0)):
+            if seen.per_layer != len(routers.NAMES) * (_LAYERS + (_mtp(case) or 0)):
                 return f"rank {rank} logs {seen.per_layer} values of layers"
-            for name in _NAMES if case.topology.world == case.topology.pp else ():
+            for name in routers.NAMES if case.topology.world == case.topology.pp else ():
                 mean = sum(other[step].recorded[name] for other in ranks) / _MICRO_BATCHES / layers
                 if abs(seen.logged[name] - mean) > 1e-5 * mean:
                     return f"rank {rank} logs {name} {seen.logged[name]}, but the mean is {mean}"
