@@ -6,14 +6,10 @@ https://github.com/NVIDIA/Megatron-LM/pull/3401 (it also adds to the number of l
 from __future__ import annotations
 
 import ast
-from typing import TYPE_CHECKING
 
-from unhang.codemods.base import AnchorError, Codemod, expression, matches, once, span
+from unhang.codemods.base import AnchorError, Codemod, expression, instead, matches, once, span
 from unhang.codemods.edit import Edit
 from unhang.shapes.shape import Function
-
-if TYPE_CHECKING:
-    from unhang.codemods.edit import Statements
 
 _MTP = "mtp_num_layers"
 _ENTRY = 'tracker[key]["values"] = torch.zeros(num_layers, device="cuda")'
@@ -60,7 +56,7 @@ class TrackMoeMetrics(Codemod):
         if _MTP not in (argument.arg for argument in function.args.args):
             raise AnchorError(f"the argument {_MTP}")
         entry = once(_entries(function, _ENTRY), _ENTRY)
-        return [span(entry, entry, _lengthened)]
+        return [span(entry, entry, instead(_SIZED))]
 
     def names(self, function: Function) -> frozenset[str]:
         return frozenset({"torch"})
@@ -77,16 +73,6 @@ class TrackMoeMetrics(Codemod):
 
 def _entries(function: Function, template: str) -> list[ast.Assign]:
     return [node for node in ast.walk(function) if isinstance(node, ast.Assign) and matches([node], template)]
-
-
-def _lengthened(nodes: Statements) -> Statements:
-    import libcst as cst
-
-    from unhang.codemods import splice
-
-    (entry,), (sized,) = nodes, splice.suite(_SIZED)
-    trailing = cst.ensure_type(entry, cst.SimpleStatementLine).trailing_whitespace  # with a comment of the user's own
-    return [sized.with_changes(trailing_whitespace=trailing)]
 
 
 CODEMODS = {"track_moe_metrics": TrackMoeMetrics()}

@@ -87,7 +87,7 @@ def test_upstreams_own_fix_is_found_in_every_shape_that_has_it(
     source = case.load()
     change, is_fixed = codemod(source.target), source.known.state == "fixed"
     assert change.fixed_upstream(source.function) is is_fixed
-    with pytest.raises(AnchorError, match="^not found: if a hybrid model: layers = "):
+    with pytest.raises(AnchorError, match=r"^not found: if a hybrid model: layers = "):
         change.plan(source.function)
     if is_fixed:
         assert length(told(source.function, monkeypatch, "M*ME*EME")) == 8
