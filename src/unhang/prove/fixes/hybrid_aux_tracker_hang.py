@@ -24,7 +24,7 @@ BESIDE = {"megatron-lm": ("megatron-core",)}
 _TRAINING = "megatron.training.training"
 _REDUCE = "transformer/moe/moe_"  # the file of the all-reduce: moe_utils.py, or from 0.18 on moe_logging.py
 _PP3, _MANY = Topology(pp=3), Topology(tp=2, pp=4, cp=2, dp=2)
-_EVERYWHERE, _NOT_HYBRID = {"pattern": "ME*EMEM-"}, {"pattern": ""}
+_EVERYWHERE, _NOT_HYBRID = {"pattern": "ME*EEMEM"}, {"pattern": ""}
 CASES = (
     Case("pp3", _PP3, "ranks", CRASHED, _REDUCE, core=True),
     Case("pp3-mtp", _PP3, "ranks", CRASHED, _REDUCE, {"mtp": 1}),
