@@ -16,6 +16,7 @@ from support import sources
 from support.rewrites import EveryRewrite, is_no_rewrite
 from unhang.codemods.base import AnchorError
 from unhang.judge.decide import codemod
+from unhang.prove.fixes import hybrid_aux_tracker_hang as proof
 
 FIX = "hybrid-aux-tracker-hang"
 CASES = sources.cases(FIX, {"megatron-lm": ["0.17.1", "0.18.2", "0.19.2"]}, {"megatron-lm": ["0.16.1"]})
@@ -200,18 +201,16 @@ EQUIVALENT = {
     r"by hand: list \[layers\] if .*": "the tracker takes the sum",
 }
 MUTANTS = [Mutants("megatron-lm", ("0.17.1", "0.19.2"), BY_HAND, EQUIVALENT)]
+_HALVES = {
+    "half: the size alone": Other(
+        without(r"\[1\] \* layers if .* else ", ""), ("pp3-experts-on-all-stages", "pp3"), "differs: "
+    ),
+    "half: the list alone": Other(without(r"num_layers=args\.num_layers", "num_layers=layers"), ("pp3", "schedule-32")),
+}
+# in 0.16 MTP layers need moe-aux-tracker-hang too
+_WITHOUT_MTP = tuple(case for case in proof.CASES if "mtp" not in case.options)
 PROOFS = [
-    Proofs(
-        "megatron-lm",
-        [Release("0.17.1", core=True), Release("0.18.2"), Release("0.19.2")],
-        {
-            "half: the size alone": Other(
-                without(r"\[1\] \* layers if .* else ", ""), ("pp3-experts-on-all-stages", "pp3"), "differs: "
-            ),
-            "half: the list alone": Other(
-                without(r"num_layers=args\.num_layers", "num_layers=layers"), ("pp3", "schedule-32")
-            ),
-        },
-    )
+    Proofs("megatron-lm", [Release("0.17.1", core=True), Release("0.18.2"), Release("0.19.2")], _HALVES),
+    Proofs("megatron-lm", [Release("core_v0.16.1", cases=_WITHOUT_MTP)], _HALVES),
 ]
 FUZZ = Fuzz(CASES, 3, r"num_layers|moe_layer_freq|hybrid|layers", examples=40, every=4)
