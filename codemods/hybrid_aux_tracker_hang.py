@@ -9,7 +9,7 @@ import ast
 from collections.abc import Mapping
 from typing import Any
 
-from unhang.codemods.base import Codemod, argument, expression, matches, once, replaced_by
+from unhang.codemods.base import Codemod, expression, matches, once, replaced_by
 from unhang.codemods.edit import Edit
 from unhang.shapes.shape import Function
 
@@ -75,9 +75,9 @@ class TrainingLog(Codemod):
     def plan(self, function: Function) -> list[Edit]:
         arms = once(_arms(function), f"if a hybrid model: {' or '.join(_COUNTS)}; else: {_ALL}")
         statement = once(_tracking(function, _GIVEN), f"a call of {' or '.join(_TRACKERS)} with {_GIVEN}")
-        hybrid, given = expression(arms.test), {name: argument(statement.value, name) for name in _GIVEN}
+        given = {keyword.arg: keyword.value for keyword in statement.value.keywords}
+        listed = f"[1] * layers if {expression(arms.test)} else args.moe_layer_freq"
         size = replaced_by(function, given["num_layers"], "args.num_layers", _COMMENTS[0])
-        listed = f"[1] * layers if {hybrid} else args.moe_layer_freq"
         count = replaced_by(function, given["moe_layer_freq"], listed, _COMMENTS[1])
         return [size._replace(change=lambda nodes: count.change(size.change(nodes)))]
 

@@ -75,7 +75,7 @@ def divisor(given: dict[str, Any]) -> int:
     frequency = given["moe_layer_freq"]
     if not isinstance(frequency, list):
         frequency = [layer % (frequency or 1) == 0 for layer in range(given["num_layers"])]
-    return sum(frequency) + (given["mtp_num_layers"] or 0)
+    return int(sum(frequency) + (given["mtp_num_layers"] or 0))
 
 
 # -- no-op cases ------------------------------------------------------------------------------------------------------

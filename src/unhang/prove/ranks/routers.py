@@ -26,7 +26,7 @@ def on_cpu() -> None:
     def zeros(*size: Any, device: Any = None, **others: Any) -> Any:
         return real(*size, device="cpu" if device == "cuda" else device, **others)
 
-    torch.zeros = zeros  # type: ignore[assignment]
+    torch.zeros = zeros
     moe_utils: Any = importlib.import_module("megatron.core.transformer.moe.moe_utils")
     vars(moe_utils).setdefault("te_general_gemm", None)
     importlib.import_module("megatron.core.transformer.moe.router")
