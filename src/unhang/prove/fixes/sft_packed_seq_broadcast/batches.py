@@ -10,6 +10,8 @@ import importlib
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ...ranks import shims
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
@@ -76,7 +78,7 @@ def _directly(iterator: Any, _config: Any, with_mtp: bool, _stage: int | None) -
     """Return the batch from the function itself."""
     utils: Any = importlib.import_module("megatron.training.utils")
     batch = utils.get_batch_on_this_tp_rank(iterator, mtp_on_this_rank=with_mtp)
-    return {name: _plain(item) for name, item in batch.items()}
+    return {name: _received(item) for name, item in batch.items()}
 
 
 def _through_get_batch(iterator: Any, config: Any, _with_mtp: bool, stage: int | None) -> dict[str, Any]:
@@ -86,9 +88,9 @@ def _through_get_batch(iterator: Any, config: Any, _with_mtp: bool, stage: int |
     tokens, labels, loss_mask, _, position_ids, packed, *_ = module.get_batch(iterator, vp_stage=stage)
     given = {"tokens": tokens, "labels": labels, "loss_mask": loss_mask, "position_ids": position_ids}
     for name in "cu_seqlens", "max_seqlen":
-        both = [_plain(getattr(packed, f"{name}_{side}", None)) for side in ("q", "kv")]
+        both = [_received(getattr(packed, f"{name}_{side}", None)) for side in ("q", "kv")]
         given[name] = both[0] if both[0] == both[1] else both
-    return {name: _plain(item) for name, item in given.items()}
+    return {name: _received(item) for name, item in given.items()}
 
 
 def _faults(
@@ -112,6 +114,12 @@ def _faults(
     for name, value in {**metadata, **fields}.items():
         if given[name] != value:
             yield f"{name} is " + ("None" if given[name] is None else "not None" if value is None else "not the data's")
+
+
+def _received(item: Any) -> Any:
+    """Return the flat values of a tensor, or where it is, if that is not the job's device."""
+    is_elsewhere = hasattr(item, "device") and item.device.type != shims.DEVICE
+    return f"on {item.device}" if is_elsewhere else _plain(item)
 
 
 def _plain(item: Any) -> Any:
