@@ -16,6 +16,8 @@ from unhang.codemods.edit import Edit
 from unhang.shapes.shape import Function, digest
 
 if TYPE_CHECKING:
+    import libcst as cst
+
     from unhang.codemods.edit import Statements
 
 _Statement = TypeVar("_Statement", bound=ast.stmt)
@@ -125,9 +127,124 @@ def expression(node: ast.AST) -> str:
     return ast.unparse(node)
 
 
+def replacing(function: Function, old: str, new: str) -> Edit:
+    """Return the edit that puts the statements of the template ``new`` in the place of those of ``old``.
+
+    Raises AnchorError unless they are there once, as ``places`` counts.
+    """
+    found = places(function, _digests(old), _digests(new))
+    if len(found) != 1:
+        raise AnchorError(old.partition("\n")[0], len(found))
+    return span(found[0][0], found[0][-1], instead(new))
+
+
+def places(function: Function, old: Sequence[str], new: Sequence[str]) -> list[list[ast.stmt]]:
+    """Return the consecutive statements of a block that have these shapes, ``old``, but not those inside of ``new``.
+
+    So statements that were replaced are not found again.
+    """
+    done = _runs(function, new)
+    return [run for run in _runs(function, old) if not any(_is_inside(run, other) for other in done)]
+
+
+def _runs(function: Function, shapes: Sequence[str]) -> list[list[ast.stmt]]:
+    blocks = [getattr(node, field, None) for node in ast.walk(function) for field in ("body", "orelse", "finalbody")]
+    lists = [block for block in blocks if isinstance(block, list)]
+    runs = [block[at : at + len(shapes)] for block in lists for at in range(len(block) - len(shapes) + 1)]
+    return [run for run in runs if [digest(node) for node in run] == list(shapes)]
+
+
+def _is_inside(run: Sequence[ast.stmt], other: Sequence[ast.stmt]) -> bool:
+    return other[0].lineno <= run[0].lineno and (run[-1].end_lineno or 0) <= (other[-1].end_lineno or 0)
+
+
 def span(first: ast.stmt, last: ast.stmt, change: Callable[[Statements], Statements]) -> Edit:
     """Return an edit of the statements from ``first`` to ``last``."""
     return Edit(first.lineno, last.end_lineno or last.lineno, change)
+
+
+def calls(within: ast.AST, function: str) -> list[ast.Call]:
+    """Return the calls of a function, spelled as ``torch.tensor`` or ``permute``, in the order of their lines."""
+    found = [node for node in ast.walk(within) if isinstance(node, ast.Call) and expression(node.func) == function]
+    return sorted(found, key=lambda node: (node.lineno, node.col_offset))
+
+
+def argument(call: ast.Call, name: str) -> ast.expr | None:
+    """Return what a call gives for a keyword; None if it gives nothing by this name."""
+    return next((keyword.value for keyword in call.keywords if keyword.arg == name), None)
+
+
+def replaced_by(function: Function, node: ast.expr, new: str, comment: str) -> Edit:
+    """Return an edit that replaces an expression of the function, with a comment above the statement around it.
+
+    The statement, whose other bytes stay, is the innermost one; it must not be an ``elif``. If the codemod would find
+    the expression in the result again, it has to refuse that itself.
+    """
+
+    def change(_: cst.BaseExpression) -> cst.BaseExpression:
+        import libcst as cst
+
+        return cst.parse_expression(new)
+
+    return _inside(function, node, change, comment)
+
+
+def with_argument(function: Function, call: ast.Call, argument: str, comment: str) -> Edit:
+    """Return an edit that gives a call one more argument, such as ``dtype=torch.float32``, after the others.
+
+    It is written like ``replaced_by``, and stands on a line of its own if the last argument does.
+    """
+
+    def change(old: cst.BaseExpression) -> cst.BaseExpression:
+        from unhang.codemods import splice
+
+        return splice.with_argument(old, argument)
+
+    return _inside(function, call, change, comment)
+
+
+def guarded_by(function: Function, node: ast.expr, condition: str, comment: str) -> Edit:
+    """Return an edit that makes ``node and condition`` of an expression. It is written like ``replaced_by``."""
+
+    def change(old: cst.BaseExpression) -> cst.BaseExpression:
+        from unhang.codemods import splice
+
+        return splice.guarded_by(old, condition)
+
+    return _inside(function, node, change, comment)
+
+
+def _inside(
+    function: Function, node: ast.expr, change: Callable[[cst.BaseExpression], cst.BaseExpression], comment: str
+) -> Edit:
+    """Return an edit that changes one expression in the innermost statement around it."""
+    around = [it for it in ast.walk(function) if isinstance(it, ast.stmt) and any(one is node for one in ast.walk(it))]
+    statement = around[-1]  # ast.walk goes from the outside in
+    code = ast.dump(node)
+    same = [it for it in ast.walk(statement) if isinstance(it, ast.expr) and ast.dump(it) == code]
+    same.sort(key=lambda it: (it.lineno, it.col_offset))
+    place = next(number for number, it in enumerate(same) if it is node), len(same)
+
+    def changed(nodes: Statements) -> Statements:
+        from unhang.codemods import splice
+
+        return [splice.changed(nodes[0], code, place, change, comment)]
+
+    return span(statement, statement, changed)
+
+
+def instead(template: str) -> Callable[[Statements], Statements]:
+    """Return a change that puts a template's statements in the place of those of the edit.
+
+    A comment above the first, and one after the last on its line, stay.
+    """
+
+    def change(nodes: Statements) -> Statements:
+        from unhang.codemods import splice
+
+        return splice.instead(nodes, template)
+
+    return change
 
 
 def followed_by(template: str) -> Callable[[Statements], Statements]:
