@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from unhang.prove.cases import DIFFERS, HUNG, PASSED, Topology
-from unhang.prove.fixes.sft_packed_seq_broadcast import cases as sft
-from unhang.prove.fixes.sft_packed_seq_broadcast.batches import _received
-from unhang.prove.ranks import schedule, shims
+from unhang.prove.fixes import sft_packed_seq_broadcast as sft
+from unhang.prove.ranks import megatron_lm, schedule, shims
 from unhang.shapes import catalog
 
 # of get_batch_on_this_tp_rank: core_v0.16.1, core_v0.17.1, and dev since 280d2440d
@@ -56,9 +55,9 @@ def test_a_tensor_that_is_not_on_the_jobs_device_is_not_the_datas(
             return [*self]
 
     monkeypatch.setattr(shims, "DEVICE", device)
-    assert _received(Tensor([7])) == received
-    assert _received(None) is None
-    assert _received(7) == [7]
+    assert megatron_lm.received(Tensor([7])) == received
+    assert megatron_lm.received(None) is None
+    assert megatron_lm.received(7) == [7]
 
 
 def test_the_cases_follow_from_the_shape() -> None:

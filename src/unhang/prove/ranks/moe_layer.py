@@ -12,11 +12,13 @@ import types
 from importlib.machinery import PathFinder
 from typing import TYPE_CHECKING, Any
 
-from ...ranks import shims
+from . import shims
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+DISTRIBUTIONS = ("transformer-engine", "transformer-engine-torch", "transformer-engine-cu12", "transformer-engine-cu13")
+"""The distributions of Transformer Engine."""
 EXPERTS, HIDDEN = 4, 32  # a real fp8 GEMM wants multiples of 16
 _WIDTH = 64
 _FP8_ROWS, _FP4_ROWS = 16, 32  # each expert's rows must be a multiple of these
