@@ -89,8 +89,13 @@ def fake(backend: str) -> Device:
         at_work[0] = is_at_work
 
     item = torch.Tensor.item
+
+    def waiting_item(tensor: Any) -> Any:
+        work(False)
+        return item(tensor)
+
     vars(torch.cuda)["synchronize"] = lambda: work(False)
-    torch.Tensor.item = lambda self: (work(False), item(self))[1]  # type: ignore[method-assign]
+    torch.Tensor.item = waiting_item
     dist.get_backend = lambda *_: backend
     dist.all_reduce = lambda *_, **__: None
     work(False)
