@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -22,7 +24,7 @@ HERE = Path(__file__).parent
 PYTHONS = ["3.10", "3.11", "3.12", "3.13"]
 GROUPS = nox.project.load_toml(HERE / "pyproject.toml")
 PROOFS = ["tests/prove", "tests/cli/test_prove_command.py", "tests/proofs"]
-PROOFS += ["tests/upstream/test_runner.py"]  # two ranks, which need torch
+PROOFS += ["tests/upstream/test_runner.py", "tests/gpu"]  # both need torch
 DEMO = ["verl==0.7.1", "megatron-core==0.17.1", "ms-swift==4.6.0"]
 
 
@@ -160,6 +162,19 @@ def proofs(session: nox.Session) -> None:
     out = Path(session.create_tmp())
     env = {"UNHANG_PROOFS": os.environ.get("UNHANG_PROOFS", "all"), "UNHANG_PROOFS_JSON": str(out / "proofs.json")}
     pytest(session, "-n", "0", f"--junitxml={out / 'proofs.xml'}", *PROOFS, **env)
+
+
+@nox.session(venv_backend="none")
+def gpu(session: nox.Session) -> None:
+    """Show what one NVIDIA GPU shows, with the torch of `python3`: docs/maintainers/gpu.md. Without a GPU, exit with 2.
+
+    It installs nothing: such a machine may have no network.
+    """
+    path = [HERE / "src", HERE / "tests", HERE / ".gpu" / "site"]
+    env = {"UNHANG_WHEELS": str(HERE / ".gpu" / "wheels")} if (HERE / ".gpu").is_dir() else {}
+    env = {**env, **os.environ, "PYTHONPATH": os.pathsep.join(map(str, path))}
+    if code := subprocess.run(["python3", "-m", "gpu", *session.posargs], env=env, check=False).returncode:
+        sys.exit(code)
 
 
 @nox.session(python="3.11", reuse_venv=True)

@@ -115,6 +115,11 @@ def proofs() -> list[Proof]:
 @cache
 def answer(proof: Proof) -> host.Answer:
     """Run all cases of a proof on all variants, once."""
+    return run(proof, proof.cases())
+
+
+def run(proof: Proof, cases: Sequence[Case], **options: Any) -> host.Answer:
+    """Run cases of a proof on its variants, with these options of ``host.ask``."""
     interpreter = interpreters.with_torch()
     releases = [(_PROJECTS.get(proof.upstream, proof.upstream), proof.version), *proof.release.beside]
     with tidy.folder("unhang-tree-") as (folder, _):
@@ -124,17 +129,18 @@ def answer(proof: Proof) -> host.Answer:
         projects = {proof.upstream, *(project for project, _ in releases)}
         found = [one for one in found if one.upstream in projects]
         pairs = sources(proof.fix, proof.upstream, found)
-        cases = proof.cases()
         every = [case.name for case in cases]
         variants: dict[str, tuple[Mapping[str, bytes], Sequence[str]]] = {
             host.UNTOUCHED: ({path: before for path, (before, _) in pairs.items()}, every),
             host.PATCHED: ({path: after for path, (_, after) in pairs.items()}, every),
         }
         for name, other in proof.variants.items():
-            if name == AS_WRITTEN and unreadable(proof.fix):
+            fails = [case for case in other.fails if case in every]
+            if not fails or (name == AS_WRITTEN and unreadable(proof.fix)):
                 continue
-            variants[name] = {path: other.change(path, *pair) for path, pair in pairs.items()}, other.fails
-        return host.ask(interpreter, proof.fix, list(dict.fromkeys(one.root for one in found)), variants, cases)
+            variants[name] = {path: other.change(path, *pair) for path, pair in pairs.items()}, fails
+        roots_found = list(dict.fromkeys(one.root for one in found))
+        return host.ask(interpreter, proof.fix, roots_found, variants, cases, **options)
 
 
 def sources(fix: str, upstream: str, installations: Sequence[Installation]) -> dict[str, tuple[bytes, bytes]]:

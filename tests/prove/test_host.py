@@ -32,7 +32,7 @@ def test_an_interpreter_without_torch_or_that_dies_is_an_error(module: str, code
 def test_it_says_which_case_begins_on_which_source(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[object] = []
 
-    def run(python: str, question: bytes, folder: str, held: int, timeout_s: float) -> None:
+    def run(python: str, question: bytes, *_: object) -> None:
         assert callable(said[-1])
         assert said[-1]() == "mtp-cp-deadlock: imports torch and the upstream"
         for number, variant in enumerate(("patched", "untouched"), 1):  # the child adds a line for each case
@@ -51,17 +51,20 @@ def test_it_says_which_case_begins_on_which_source(monkeypatch: pytest.MonkeyPat
     assert said[1:] == [""]
 
 
-def test_a_proof_sees_no_gpu_and_writes_to_a_temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("device", "seen"), [("cpu", ""), ("cuda", "0")])
+def test_a_proof_sees_a_gpu_only_if_asked_to_and_writes_to_a_temporary_folder(
+    device: str, seen: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     kept, fake = tmp_path / "environ", tmp_path / "python"
     fake.write_text(f'#!/bin/sh\nenv > "{kept}"; pwd >> "{kept}"; exit 7\n')
     fake.chmod(0o755)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     with pytest.raises(UnhangError) as caught:
-        host.ask(str(fake), "mtp-cp-deadlock", [], {"untouched": ({"a/b.py": b""}, ["any"])}, [CASE])
+        host.ask(str(fake), "mtp-cp-deadlock", [], {"untouched": ({"a/b.py": b""}, ["any"])}, [CASE], device=device)
     assert caught.value.code == "broken-interpreter"
     assert "exit status 7" in caught.value.message
     lines = kept.read_text().splitlines()
-    assert "CUDA_VISIBLE_DEVICES=" in lines
+    assert f"CUDA_VISIBLE_DEVICES={seen}" in lines
     assert "PYTHONDONTWRITEBYTECODE=1" in lines
     assert f"TORCHINDUCTOR_CACHE_DIR={lines[-1]}" in lines
     assert not os.path.exists(lines[-1])  # the folder that it ran in

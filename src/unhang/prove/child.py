@@ -2,10 +2,10 @@
 
 The question comes on stdin, as JSON: ``fix``; ``path``, which goes first on ``sys.path``; ``cases``, each as the fields
 of ``Case``; ``deadline_s``; ``begun``, a file that gets a line for each case that begins (the variant, a space, the
-case); and ``variants``, which maps a name to the modules that the variant replaces, with their files, and to the names
-of its cases. The answer on stdout has the versions of ``torch`` and ``python``, and ``outcomes`` by variant and case.
-Each variant runs in its own process, which imports the real upstream and takes the replaced modules from the variant's
-files.
+case); ``device``, ``cpu`` or ``cuda``; and ``variants``, which maps a name to the modules that the variant replaces,
+with their files, and to the names of its cases. The answer on stdout has the versions of ``torch`` and ``python``, and
+``outcomes`` by variant and case. Each variant runs in its own process, which imports the real upstream and takes the
+replaced modules from the variant's files.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import traceback
 from typing import TYPE_CHECKING, Any
 
 from .cases import BROKEN, Case, Outcome, Topology
-from .ranks import sites, tidy
+from .ranks import shims, sites, tidy
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -69,6 +69,7 @@ def answer(question: Mapping[str, Any]) -> dict[str, Any]:
             importlib.import_module(name)
         except Exception:  # the variant that needs it reports the error
             continue
+    shims.DEVICE = question["device"]
     cases = [Case(*row)._replace(topology=Topology(*row[1])) for row in question["cases"]]
     outcomes = {}
     for name, (files, wanted) in question["variants"].items():

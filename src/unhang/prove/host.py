@@ -47,14 +47,15 @@ def ask(
     deadline_s: float = 2.0,
     timeout_s: float = 1800.0,
     step: Step = silent,
+    device: str = "cpu",
 ) -> Answer:
     """Run the cases of a fix in ``python``, with ``path`` first on its import path, once for each variant of the files.
 
     ``variants`` maps a name to the files of the variant, by their path below the import path, and to the names of the
     cases to run on it. Real ranks that have not ended after ``deadline_s`` seconds have hung, unless one is at work;
-    ``timeout_s`` limits the whole run; ``step`` is told which case runs. Everything is written to a temporary folder,
-    which is removed even where this process is killed. Raises UnhangError ``no-torch``, or ``broken-interpreter`` where
-    no answer comes.
+    ``timeout_s`` limits the whole run; ``step`` is told which case runs. With the ``device`` ``cuda``, tensors are on a
+    GPU. Everything is written to a temporary folder, which is removed even where this process is killed. Raises
+    UnhangError ``no-torch``, or ``broken-interpreter`` where no answer comes.
     """
     with tidy.folder("unhang-prove-") as (folder, held):
         begun = os.path.join(folder, "begun")
@@ -68,12 +69,13 @@ def ask(
             "cases": [case._replace(options=dict(case.options)) for case in cases],
             "deadline_s": deadline_s,
             "begun": begun,
+            "device": device,
         }
         total = sum(len(wanted) for _, wanted in variants.values())
         places = {case.name: case.topology.text() for case in cases}
         step(lambda: f"{fix}: {_begun(begun, places, total)}")
         try:
-            run = _run(python, json.dumps(question).encode(), folder, held, timeout_s)
+            run = _run(python, json.dumps(question).encode(), folder, held, timeout_s, device)
         finally:
             step("")
     for line in run.stdout.decode("utf-8", "replace").splitlines():
@@ -82,9 +84,13 @@ def ask(
     raise _no_answer(python, run.stderr.decode("utf-8", "replace").strip()[-500:] or f"exit status {run.returncode}")
 
 
-def _run(python: str, question: bytes, folder: str, held: int, timeout_s: float) -> subprocess.CompletedProcess[bytes]:
-    """Run ``child`` with this question on stdin, in ``folder``, which ``held`` keeps, without GPUs."""
-    environ = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", "CUDA_VISIBLE_DEVICES": ""}
+def _run(
+    python: str, question: bytes, folder: str, held: int, timeout_s: float, device: str
+) -> subprocess.CompletedProcess[bytes]:
+    """Run ``child`` with this question on stdin, in ``folder``, which ``held`` keeps; on a CPU without GPUs."""
+    environ = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    if device == "cpu":
+        environ["CUDA_VISIBLE_DEVICES"] = ""
     environ |= dict.fromkeys(_CACHES, folder)  # torch makes these folders on import
     command = [python, "-B", "-W", "ignore", "-c", _CHILD, os.path.dirname(os.path.abspath(__file__))]
     try:

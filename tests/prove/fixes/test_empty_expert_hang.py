@@ -12,7 +12,7 @@ from unhang.prove.fixes import empty_expert_hang as proof
 CASES = {case.name: case for case in proof.CASES}
 SOME: dict[str, float | None] = {"linear_fc1.weight0": 2.0, "linear_fc2.weight0": 1.0}
 NONE_LEFT: dict[str, float | None] = dict.fromkeys(SOME, 0.0)
-FULL = proof.Step(tokens=3, shape=(32, 1, 8), reaches_input=True, gradients=SOME, differs=())
+FULL = proof.Step(tokens=3, shape=(32, 1, 32), reaches_input=True, gradients=SOME, differs=())
 EMPTY = FULL._replace(tokens=0, gradients=NONE_LEFT)
 
 
@@ -33,7 +33,7 @@ def test_zero_gradients_on_the_empty_rank_are_right(case: Case) -> None:
         ({"gradients": {**NONE_LEFT, "linear_fc2.weight0": None}}, "no gradient of linear_fc2.weight0"),
         ({"gradients": {}}, "no gradient of any expert"),
         ({"gradients": {**NONE_LEFT, "linear_fc1.weight0": 0.5}}, "0 tokens, gradients"),
-        ({"shape": (34, 1, 8)}, "output (34, 1, 8)"),
+        ({"shape": (34, 1, 32)}, "output (34, 1, 32)"),
         ({"reaches_input": False}, "no gradient of the input"),
         ({"differs": ("output",)}, "differs from the untouched forward: output"),
     ],

@@ -6,7 +6,7 @@ import pytest
 
 from unhang.prove.cases import DIFFERS, MISMATCH, PASSED, Topology
 from unhang.prove.fixes import sft_packed_seq_broadcast as sft
-from unhang.prove.ranks import schedule
+from unhang.prove.ranks import megatron_lm, schedule, shims
 from unhang.shapes import catalog
 
 # of get_batch_on_this_tp_rank: core_v0.16.1, core_v0.17.1, and dev since 280d2440d
@@ -36,6 +36,28 @@ def test_the_case_of_a_users_job(shape: str, topology: Topology, untouched: str)
 def test_a_job_whose_recording_would_split_a_tensor_parallel_group_has_no_case(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(schedule, "workers", lambda world: 3)
     assert sft.case_for(Topology(tp=4, dp=32), "megatron-lm", {SHAPE_0_17}) is None
+
+
+@pytest.mark.parametrize(("device", "received"), [("cpu", [7]), ("cuda", "on cpu")])
+def test_a_tensor_that_is_not_on_the_jobs_device_is_not_the_datas(
+    device: str, received: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Place(str):
+        type = "cpu"
+
+    class Tensor(list[int]):
+        device = Place("cpu")
+
+        def reshape(self, _: int) -> Tensor:
+            return self
+
+        def tolist(self) -> list[int]:
+            return [*self]
+
+    monkeypatch.setattr(shims, "DEVICE", device)
+    assert megatron_lm.received(Tensor([7])) == received
+    assert megatron_lm.received(None) is None
+    assert megatron_lm.received(7) == [7]
 
 
 def test_the_cases_follow_from_the_shape() -> None:

@@ -123,7 +123,10 @@ class Step(NamedTuple):
 
 
 def prepare() -> None:
-    """Import megatron-core for a CPU."""
+    """Import megatron-core for a CPU, or for a GPU."""
+    import torch
+
+    torch.use_deterministic_algorithms(True, warn_only=True)  # on a GPU, equal sums need it
     shims.cuda_on_cpu()
     moe_layer.stand_in()
 
@@ -174,7 +177,8 @@ def _steps(case: Case, rank: int) -> list[Step]:
         for forward in forwards:
             layer.experts.forward = forward
             torch.manual_seed(100 * number + rank)
-            results.append(_once(model, layer, torch.rand(_TOKENS, 1, moe_layer.HIDDEN, requires_grad=True)))
+            tokens_here = torch.rand(_TOKENS, 1, moe_layer.HIDDEN, requires_grad=True, device=shims.DEVICE)
+            results.append(_once(model, layer, tokens_here))
             dist.barrier()  # a step ends with collectives on other groups: no rank may start the next one early
         given, gradients = results[0]
         names = given.keys() if len(results) > 1 else ()
@@ -209,14 +213,14 @@ def _calls(case: Case) -> str:
     """Return what is wrong with the first wrong call of the experts; empty where there is none."""
     import torch
 
-    experts = moe_layer.make(case.options, case.topology.ep).experts.to(torch.bfloat16)
+    size = int(case.options.get("size", 1))
     for name, (rows, tokens) in _CALLS.items():
-        size = int(case.options.get("size", 1))
-        if size > 1 and rows > sum(tokens):  # a forward that pads for fp8 takes no such buffer
+        # neither a forward that pads for fp8 nor Transformer Engine takes such a buffer
+        if (size > 1 or case.options.get("te")) and rows > sum(tokens):
             continue
-        given = _call(experts, type(experts).forward, rows * size, [count * size for count in tokens])
+        given = _call(case, rows * size, [count * size for count in tokens])
         if rows:
-            wanted = _call(experts, moe_layer.untouched_forward(), rows * size, [count * size for count in tokens])
+            wanted = _call(case, rows * size, [count * size for count in tokens], moe_layer.untouched_forward())
             differs = [part for part in given if not _equal(given[part], wanted[part])]
             if differs:
                 return f"{name}: differs from the untouched forward: {', '.join(differs)}"
@@ -232,16 +236,19 @@ def _calls(case: Case) -> str:
     return ""
 
 
-def _call(experts: Any, forward: Any, rows: int, tokens: list[int]) -> dict[str, Any]:
-    """Return the output of the experts on some rows, and the gradients of their weights and of the rows."""
+def _call(case: Case, rows: int, tokens: list[int], forward: Any = None) -> dict[str, Any]:
+    """Return the output of new experts on some rows, and the gradients of their weights and of the rows."""
     import torch
 
+    layer = moe_layer.make(case.options, case.topology.ep)
+    experts = layer.experts.to(torch.bfloat16)
+    forward = forward or type(experts).forward
     torch.manual_seed(rows)
-    experts.zero_grad(set_to_none=True)
-    hidden = torch.rand(rows, moe_layer.HIDDEN, dtype=torch.bfloat16, requires_grad=True)
-    given = {"tokens_per_expert": torch.tensor(tokens), "permuted_probs": torch.rand(rows)}
+    hidden = torch.rand(rows, moe_layer.HIDDEN, dtype=torch.bfloat16, requires_grad=True, device=shims.DEVICE)
+    given = {"tokens_per_expert": torch.tensor(tokens), "permuted_probs": torch.rand(rows, device=shims.DEVICE)}
     known = inspect.signature(forward).parameters
-    output, _ = forward(experts, hidden, **{name: value for name, value in given.items() if name in known})
+    with moe_layer.precision(case.options, layer):
+        output, _ = forward(experts, hidden, **{name: value for name, value in given.items() if name in known})
     if output.requires_grad:
         output.square().sum().backward()
     gradients = {name: weight.grad for name, weight in experts.named_parameters()}

@@ -10,6 +10,8 @@ import importlib
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from . import shims
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -22,7 +24,7 @@ def directly(iterator: Any, _config: Any, with_mtp: bool, _stage: int | None) ->
     """Return the batch from the function itself."""
     utils: Any = importlib.import_module("megatron.training.utils")
     batch = utils.get_batch_on_this_tp_rank(iterator, mtp_on_this_rank=with_mtp)
-    return {name: plain(item) for name, item in batch.items()}
+    return {name: received(item) for name, item in batch.items()}
 
 
 def through_get_batch(iterator: Any, config: Any, _with_mtp: bool, stage: int | None) -> dict[str, Any]:
@@ -32,9 +34,15 @@ def through_get_batch(iterator: Any, config: Any, _with_mtp: bool, stage: int | 
     tokens, labels, loss_mask, _, position_ids, packed, *_ = module.get_batch(iterator, vp_stage=stage)
     given = {"tokens": tokens, "labels": labels, "loss_mask": loss_mask, "position_ids": position_ids}
     for name in "cu_seqlens", "max_seqlen":
-        both = [plain(getattr(packed, f"{name}_{side}", None)) for side in ("q", "kv")]
+        both = [received(getattr(packed, f"{name}_{side}", None)) for side in ("q", "kv")]
         given[name] = both[0] if both[0] == both[1] else both
-    return {name: plain(item) for name, item in given.items()}
+    return {name: received(item) for name, item in given.items()}
+
+
+def received(item: Any) -> Any:
+    """Return the flat values of a tensor, or where it is, if that is not the job's device."""
+    is_elsewhere = hasattr(item, "device") and item.device.type != shims.DEVICE
+    return f"on {item.device}" if is_elsewhere else plain(item)
 
 
 def plain(item: Any) -> Any:

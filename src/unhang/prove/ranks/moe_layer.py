@@ -1,4 +1,4 @@
-"""A real ``MoELayer`` of megatron-core on a CPU, with stand-ins for Transformer Engine."""
+"""A real ``MoELayer`` of megatron-core, with stand-ins for Transformer Engine, or with it on a GPU."""
 
 from __future__ import annotations
 
@@ -12,13 +12,15 @@ import types
 from importlib.machinery import PathFinder
 from typing import TYPE_CHECKING, Any
 
+from . import shims
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 DISTRIBUTIONS = ("transformer-engine", "transformer-engine-torch", "transformer-engine-cu12", "transformer-engine-cu13")
 """The distributions of Transformer Engine."""
-EXPERTS, HIDDEN = 4, 8
-_WIDTH = 16
+EXPERTS, HIDDEN = 4, 32  # a real fp8 GEMM wants multiples of 16
+_WIDTH = 64
 _FP8_ROWS, _FP4_ROWS = 16, 32  # each expert's rows must be a multiple of these
 _MODULE = "megatron.core.transformer.moe.experts"
 
@@ -39,7 +41,8 @@ def stand_in() -> None:
 def make(options: Mapping[str, Any], ep: int) -> Any:
     """Return a real layer whose grouped linears are stand-ins, for an expert-parallel size of ``ep``.
 
-    The rank must have its groups. Options: ``dispatcher``, its name in the configuration; ``cuts``, whether the linears
+    The rank must have its groups. With the option ``te``, the linears are Transformer Engine's; raises ImportError
+    where there is none. Other options: ``dispatcher``, its name in the configuration; ``cuts``, whether the linears
     cut the graph on empty input; ``each``, whether they also leave out the weight of each expert without rows;
     ``recompute`` of the activation; ``on_input``, probabilities applied to the input; ``fp8`` or ``fp4``, for which the
     experts pad their rows, or the router if ``aligned``.
@@ -69,10 +72,12 @@ def make(options: Mapping[str, Any], ep: int) -> Any:
         wanted.update(moe_router_topk=1, moe_router_pre_softmax=True, moe_apply_probs_on_input=True)
     if options.get("recompute"):
         wanted.update(recompute_granularity="selective", recompute_modules=["moe_act"])
+    if options.get("te"):
+        wanted.update(fp8="hybrid" if options.get("fp8") else None)
     config = TransformerConfig(**wanted)
     torch.manual_seed(1)
-    layer = MoELayer(config, MoESubmodules(experts=_spec(options)))
-    if _rows(options) > 1:
+    layer = MoELayer(config, MoESubmodules(experts=_spec(options))).to(shims.DEVICE)
+    if _rows(options) > 1 and not options.get("te"):
         # only now: with these the layer's constructor asks for Transformer Engine
         config.fp8 = "hybrid" if options.get("fp8") else None
         config.fp4 = "e2m1" if options.get("fp4") else None
@@ -83,6 +88,15 @@ def make(options: Mapping[str, Any], ep: int) -> Any:
             setattr(layer.experts, f"{name}_padding", functools.partial(_pad, _rows(options)))
             setattr(layer.experts, f"{name}_unpadding", functools.partial(_unpad, _rows(options)))
     return layer
+
+
+def precision(options: Mapping[str, Any], layer: Any) -> Any:
+    """Return the context in which Megatron runs a layer: with Transformer Engine's own linears its own, for fp8."""
+    if not options.get("te"):
+        return contextlib.nullcontext()
+    from megatron.core.fp8_utils import get_fp8_context
+
+    return get_fp8_context(layer.config)
 
 
 def has_fp4() -> bool:
@@ -117,11 +131,16 @@ def _spec(options: Mapping[str, Any]) -> Any:
     from megatron.core.transformer.spec_utils import ModuleSpec
 
     module = sys.modules[_MODULE]
-    linear = _linear(bool(options["cuts"]), bool(options.get("each")), _rows(options))
+    fc1 = fc2 = _linear(bool(options.get("cuts")), bool(options.get("each")), _rows(options))
+    if options.get("te"):
+        engine: Any = importlib.import_module("megatron.core.extensions.transformer_engine")
+        fc1, fc2 = engine.TEColumnParallelGroupedLinear, engine.TERowParallelGroupedLinear
+        if fc1 is None:
+            raise ImportError("no Transformer Engine with grouped linears")
     if "submodules" in inspect.signature(module.TEGroupedMLP).parameters and hasattr(module, "GroupedMLPSubmodules"):
-        submodules = module.GroupedMLPSubmodules(linear_fc1=linear, linear_fc2=linear)
+        submodules = module.GroupedMLPSubmodules(linear_fc1=fc1, linear_fc2=fc2)
         return functools.partial(module.TEGroupedMLP, submodules=submodules)
-    submodules = MLPSubmodules(linear_fc1=linear, linear_fc2=linear)
+    submodules = MLPSubmodules(linear_fc1=fc1, linear_fc2=fc2)
     if "TEGroupedMLP" in vars(sys.modules["megatron.core.transformer.moe.moe_layer"]):
         return submodules  # 0.10 chooses the experts by the type of these
     return ModuleSpec(module=module.TEGroupedMLP, submodules=submodules)

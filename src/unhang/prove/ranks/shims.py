@@ -8,12 +8,20 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+DEVICE = "cpu"
+"""Where the tensors of a proof are: ``cuda`` where a GPU is to be used instead of the shims."""
+
 
 def cuda_on_cpu() -> None:
-    """Make ``cuda`` devices the CPU, and streams and events do nothing. Call it before the upstream is imported."""
+    """Make ``cuda`` devices the CPU, and streams and events do nothing. Call it before the upstream is imported.
+
+    It does nothing where ``DEVICE`` is a GPU.
+    """
     import torch
 
     torch.set_num_threads(1)
+    if DEVICE != "cpu":
+        return
     torch.cuda.current_device = lambda: "cpu"  # as a device=, it makes a tensor on the CPU
     for name in ("synchronize", "set_device", "empty_cache", "manual_seed", "manual_seed_all", "set_rng_state"):
         setattr(torch.cuda, name, _nothing())
