@@ -61,8 +61,8 @@ def test_what_the_ranks_of_a_job_want(
         }
 
     monkeypatch.setattr(processor_time, "_threads", threads)
-    monkeypatch.setattr(processor_time.time, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
-    monkeypatch.setattr(processor_time.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
     assert processor_time.at_work(range(len(ranks))) is is_at_work
 
 

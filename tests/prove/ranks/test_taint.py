@@ -9,7 +9,12 @@ from unhang.prove.ranks.taint import Taint
 @needs_torch
 def test_views_copies_and_results_are_tainted_and_nothing_else() -> None:
     reads: list[str] = []
-    taint = Taint(reads.append, lambda how, **_: reads.append(how) or 1.0)
+
+    def read(how: str, **_: object) -> float:
+        reads.append(how)
+        return 1.0
+
+    taint = Taint(reads.append, read)
     source, clean, target = tensor(4), tensor(4), tensor(4)
     taint.mark([source])
     with taint.mode():

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -12,9 +14,9 @@ from support.jobs import Job, checked, dist, needs_torch, tensor
 def _jobs() -> list[Job]:
     """Return jobs that hold functions which decorators of torch wrap, and functions that none wraps."""
     kept, send = functools.partial(dist().all_reduce), {"send": dist().isend}
-    holder = type("Holder", (), {"reduce": staticmethod(dist().reduce)})
+    holder: Any = type("Holder", (), {"reduce": staticmethod(dist().reduce)})
 
-    def default(rank: int, barrier: Job = dist().barrier) -> None:  # noqa: B008
+    def default(rank: int, barrier: Callable[[], object] = dist().barrier) -> None:  # noqa: B008
         rank or barrier()
 
     return [

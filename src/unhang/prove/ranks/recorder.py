@@ -71,7 +71,7 @@ class Recorder:
                 self._cannot_see("a thread")
             start(thread)
 
-        threading.Thread.start = starting  # type: ignore[method-assign]
+        setattr(threading.Thread, "start", starting)  # noqa: B010 - mypy knows no other way
 
     def _replacements(self) -> Iterator[tuple[str, Callable[..., Any]]]:
         """Return what replaces each function."""

@@ -74,7 +74,7 @@ class Taint:
         plain = {torch.Tensor, torch.nn.Parameter}
         shapes = torch.Tag.dynamic_output_shape
 
-        class Mode(TorchDispatchMode):
+        class Mode(TorchDispatchMode):  # type: ignore[misc]
             @classmethod
             def _should_skip_dynamo(cls) -> bool:
                 return False  # or torch imports its compiler in every fork, which takes a second
