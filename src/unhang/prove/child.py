@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
 MARK = "unhang-proof:"
 """Precedes the answer, because other text may be printed too."""
-_WARM = ("torch.distributed.checkpoint", "torch._inductor.compile_fx", "setuptools")
-"""What the upstreams import besides: here once, and not in the process of each variant."""
+_WARM = ("numpy", "torch._inductor.compile_fx", "torch.distributed.checkpoint", "setuptools")
+"""What every upstream imports, for seconds: here once, and not in the process of each variant."""
 
 
 class Variant(importlib.abc.MetaPathFinder):

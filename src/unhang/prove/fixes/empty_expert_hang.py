@@ -26,7 +26,6 @@ from ..ranks.operations import ranges
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
-WARM = megatron.WARM
 _BACKWARD = "in the dispatcher's backward pass"
 _EP2 = Topology(dp=2, ep=2)
 _NO_ROW = "no row: no gradient"

@@ -25,7 +25,7 @@ from ..ranks.operations import Operation, ranges
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
-WARM = (*megatron.WARM, "transformers")
+WARM = ("transformers",)
 _COLD = "before its first gradient"
 _COMPOSITE = {"backend": "cpu:gloo,cuda:nccl"}
 _PP_BEFORE_DP = {"order": "tp-cp-ep-pp-dp"}

@@ -19,7 +19,7 @@ from ..ranks import gloo, megatron, routers, schedule, shims
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-WARM = ("torch", "numpy", "transformers")
+WARM = ("transformers",)
 BESIDE = {"megatron-lm": ("megatron-core",)}
 _TRAINING = "megatron.training.training"
 _REDUCE = "transformer/moe/moe_"  # the file of the all-reduce: moe_utils.py, or from 0.18 on moe_logging.py

@@ -16,7 +16,6 @@ from ..ranks import gloo, megatron, routers, schedule, shims
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-WARM = ("torch", "numpy")
 _REDUCE = "reduce_aux_losses_tracker_across_ranks"
 _NO_MTP, _MOE = {"mtp": None}, {"dense": 0}
 _PP3, _MANY = Topology(pp=3), Topology(tp=2, pp=4, cp=2, dp=2)

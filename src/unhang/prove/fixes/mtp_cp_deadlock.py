@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
     from types import ModuleType
 
-WARM = (*megatron.WARM, "transformers", "ray", "datasets", "peft", "accelerate", "tensordict")
+WARM = ("transformers", "ray", "datasets", "peft", "accelerate", "tensordict")
 _REDUCE = "reduce_loss_in_tracker"
 _FEW = 8
 _NONE = {"micro_batches": 0}

@@ -27,7 +27,7 @@ from ..ranks.operations import Operation, ranges
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
-WARM = (*megatron.WARM, "transformers")
+WARM = ("transformers",)
 BESIDE = {"megatron-lm": ("megatron-core",), "megatron-core": ("megatron-lm",)}
 LAST, MIDDLE = "on the last stage cu_seqlens is None", "on the middle stage cu_seqlens is None"
 BROADCAST = "in _broadcast"

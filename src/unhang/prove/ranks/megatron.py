@@ -10,9 +10,6 @@ if TYPE_CHECKING:
 
     from ..cases import Topology
 
-WARM = ("torch", "numpy", "torch._inductor.compile_fx", "torch.distributed.checkpoint")
-"""What takes megatron-core seconds to import, and is the same for every variant of the source."""
-
 
 def initialize(topology: Topology, chunks: int | None = None, order: str = "tp-cp-ep-dp-pp") -> None:
     """Call the real ``initialize_model_parallel`` with the arguments that this release has.
