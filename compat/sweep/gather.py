@@ -22,8 +22,8 @@ from unhang.tell.progress import Step, silent
 
 
 def targets() -> list[Target]:
-    """Return the targets of all fixes."""
-    return [target for fix in catalog.fixes().values() for target in fix.targets]
+    """Return the targets of all fixes, and the functions that these depend on."""
+    return [target for fix in catalog.fixes().values() for target in fix.functions]
 
 
 def wanted(targets: Iterable[Target]) -> dict[str, list[str]]:

@@ -106,7 +106,7 @@ def _is_read(name: str) -> bool:
         "version",
         "version.py",
     )
-    is_target = any(name == target.file for fix in catalog.fixes().values() for target in fix.targets)
+    is_target = any(name == target.file for fix in catalog.fixes().values() for target in fix.functions)
     return is_mark or is_target or parts[0].endswith(".dist-info")
 
 
