@@ -15,6 +15,8 @@ def test_the_case_of_a_users_job() -> None:
     assert proof.case_for(Topology(dp=16), "verl", ()) is None
     assert proof.ruled_out(Topology()) == "one rank broadcasts to no other"
     assert not proof.ruled_out(Topology(dp=2))
+    assert "whether yours registers buffers so" in proof.caveat(case)
+    assert not any(proof.caveat(control) for control in proof.CASES if control.is_control)
 
 
 def test_two_processes_have_two_orders() -> None:

@@ -49,6 +49,11 @@ def case_for(topology: Topology, upstream: str, shapes: Collection[str]) -> Case
     return Case("yours", topology, "ranks", DIFFERS, _SWAPPED, _ALIKE) if topology.world <= _FEW else None
 
 
+def caveat(case: Case) -> str:
+    """Return what the case leaves open: the user's own model is not run."""
+    return "" if case.is_control else "a model of the proof's own: whether yours registers buffers so depends on it"
+
+
 def prepare() -> None:
     """Import the upstream for a CPU."""
     shims.cuda_on_cpu()
