@@ -129,9 +129,10 @@ class LoadFullStateDict(EndState):
     def configurations(self, function: Function) -> Iterator[Setting]:
         names = tuple(SIZES)
         torches = ("2.6.0", "2.7.0") if "torch.__version__" in branches(function) else ("2.7.0",)
-        every = itertools.product((1, 2, 4), (0, 1, 2, 3), *[(False, True)] * 3, torches)
-        for ranks, count, differ, alike, offload, torch in every:
-            yield Setting(ranks, names[:count], differ, alike, offload, torch)
+        off_on = (False, True)
+        for ranks, count in itertools.product((1, 2, 4), (0, 1, 2, 3)):
+            for differ, alike, offload, torch in itertools.product(off_on, off_on, off_on, torches):
+                yield Setting(ranks, names[:count], differ, alike, offload, torch)
 
     def concerned(self, configuration: Setting) -> bool:
         return configuration.differ and configuration.ranks > 1 and len(configuration.buffers) > 1

@@ -19,7 +19,7 @@ ROWS: tuple[tuple[Pair, ...], ...] = (
     (("abc", "abd"), ("b c", "b"), ("abc", "abc")),
     (("", "ab"), ("ab", ""), (".", "ab"), (" ", "a b")),
 )
-DECISIONS = (
+DECISIONS: tuple[dict[str, Any], ...] = (
     {"response": [{"index": 1}, {"index": 0}, {"index": 0}], "target_probs": [[0.2, 0.8], [0.1, 0.9], [0, 0]]},
     {"response": ["no index", {"other": 1}, {"index": 2}], "target_probs": [[1, 0], [1, 0], [0, 0.4, 0.6]]},
     {"response": None, "target_probs": None},

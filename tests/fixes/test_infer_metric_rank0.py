@@ -195,7 +195,7 @@ def test_the_master_tells_the_same_accuracy_without_an_all_reduce(
 def test_decisions_are_counted_as_before() -> None:
     """Since 4.6.0 a row may have several decisions, or none."""
     source = sources.wheel(FIX, "4.6.0", function=CALC)
-    given = [
+    given: list[dict[str, Any]] = [
         {"response": [{"index": 0}, {"index": 0}, {"index": 0}], "labels": "", "target_probs": [[1], [0, 1], [0]]},
         {"response": None, "labels": "", "target_probs": None},
     ]

@@ -61,7 +61,7 @@ def case_for(topology: Topology, upstream: str, shapes: Collection[str]) -> Case
 def prepare() -> None:
     """Import the real modules among stand-ins."""
     sys.meta_path.insert(0, _Around())
-    scorers = {
+    scorers: dict[str, dict[str, Any]] = {
         "jieba": {"cut": str.split},
         "rouge": {},
         "rouge.rouge": {"Rouge": _Rouge},
