@@ -142,7 +142,9 @@ def test_the_same_functions_need_it_only_beside_a_compute_that_reduces(
     tmp_path: Path, version: str, needed: set[str]
 ) -> None:
     where = cli.unpack_targets(tmp_path, ("ms-swift", version))
-    found = cli.verdicts(cli.unhang("check", "--target", where, "--fix", FIX, "--output-format", "json"))
+    found = cli.verdicts(
+        cli.python("-m", "unhang", "check", "--target", where, "--fix", FIX, "--output-format", "json")
+    )
     assert {file for (_, _, file), verdict in found.items() if verdict == "needed"} == needed
     assert {verdict for (_, _, file), verdict in found.items() if file not in needed} == {"not-affected"}
 
@@ -155,15 +157,15 @@ def test_both_functions_are_rewritten_or_neither(tmp_path: Path) -> None:
     metric.write_text(text.replace("* 100, 6)", "* 100, 7)"))
     edited = cli.tree(where)
     assert edited != before
-    ran = cli.unhang("apply", "--target", where, "--fix", FIX)
+    ran = cli.python("-m", "unhang", "apply", "--target", where, "--fix", FIX)
     assert ran.code == 1
     assert f"nothing was changed\nblocked: {FIX} " in ran.err
     assert cli.tree(where) == edited
     metric.write_text(text)
-    assert cli.unhang("apply", "--target", where, "--fix", FIX).code == 0
+    assert cli.python("-m", "unhang", "apply", "--target", where, "--fix", FIX).code == 0
     changed = {path for path, entry in cli.tree(where).items() if before.get(path, entry) != entry}
     assert {INFER_3, METRIC_3} <= changed
-    assert cli.unhang("revert", "--target", where).code == 0
+    assert cli.python("-m", "unhang", "revert", "--target", where).code == 0
     assert cli.tree(where) == before
 
 
