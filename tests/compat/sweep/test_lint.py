@@ -90,4 +90,4 @@ def test_the_command_is_0_without_a_problem_and_1_with_one(
     assert lines[0] == (
         "patches/mtp-cp-deadlock/manifest.json: affects verl: 0.7.0 does not need it, but `affects` says otherwise"
     )
-    assert lines[-1].startswith("2 problems in 4 fixes, ")
+    assert lines[-1].startswith(f"2 problems in {len(catalog.fixes())} fixes, ")
