@@ -74,6 +74,8 @@ class _Outside(NamedTuple):
     code: str
     reason: str
     hint: str
+    nearest: str
+    """The release of the matrix that is closest to it."""
 
 
 def decide(
@@ -212,8 +214,8 @@ def _problem(seen: Observation, problem: str, installation: Installation) -> tup
 
 def _absent(target: Target, installation: Installation, seen: Observation, releases: Mapping[str, Release]) -> Verdict:
     what = "the file does not exist" if seen.data is None else "the file does not define the function"
-    release = releases.get(installation.version or "")
-    if release is not None and release.shapes.get(f"{target.file}::{target.function}") is not None:
+    release, place = releases.get(installation.version or ""), f"{target.file}::{target.function}"
+    if release is not None and release.shapes.get(place) is not None:
         return Verdict(
             DRIFTED,
             "function-gone",
@@ -221,9 +223,11 @@ def _absent(target: Target, installation: Installation, seen: Observation, relea
             f"find out where {target.function} was moved to, or reinstall the package",
         )
     outside = None if seen.on_record or release is not None else _outside(installation, releases)
-    if outside is not None:
-        return Verdict(UNLISTED, outside.code, joined(what, outside.reason), outside.hint)
-    return Verdict(NOT_AFFECTED, detail=what)
+    if outside is None:
+        return Verdict(NOT_AFFECTED, detail=what)
+    if outside.code == "newer-than-matrix" and releases[outside.nearest].shapes.get(place) is None:
+        return Verdict(NOT_AFFECTED, detail=f"{what}, as in release {outside.nearest}")
+    return Verdict(UNLISTED, outside.code, joined(what, outside.reason), outside.hint)
 
 
 def _unknown(
@@ -311,12 +315,12 @@ def _outside(installation: Installation, releases: Mapping[str, Release]) -> _Ou
         version = Version(installation.version)
     except InvalidVersion:
         return None
-    ordered = sorted(map(Version, releases))
+    ordered = sorted(releases, key=Version)
     oldest, newest = ordered[0], ordered[-1]
-    if version.release > newest.release:
+    if version.release > Version(newest).release:
         reason = f"{version} is newer than every release in the matrix"
-        return _Outside("newer-than-matrix", reason, f"nearest supported version: {newest}")
-    if version < oldest and version.release < oldest.release:
+        return _Outside("newer-than-matrix", reason, f"nearest supported version: {newest}", newest)
+    if version < Version(oldest) and version.release < Version(oldest).release:
         reason = f"{version} is older than every release in the matrix"
-        return _Outside("older-than-floor", reason, f"nearest supported version: {oldest}")
+        return _Outside("older-than-floor", reason, f"nearest supported version: {oldest}", oldest)
     return None
