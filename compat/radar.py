@@ -10,11 +10,11 @@ from typing import NamedTuple
 
 from unhang.compat import index, upstreams
 from unhang.compat.index import Offer, Wheel
-from unhang.judge.decide import BY_STATE, DRIFTED, NOT_AFFECTED, UNLISTED
+from unhang.judge.decide import BY_STATE, DRIFTED, NOT_AFFECTED, UNLISTED, beside
 from unhang.judge.matrix import Releases
 from unhang.judge.observe import observe_bytes
 from unhang.shapes import catalog
-from unhang.shapes.catalog import Fix, Target
+from unhang.shapes.catalog import Fix, Shape, Target
 from unhang.tell import progress
 from unhang.tell.matrix_text import retirements
 
@@ -69,7 +69,7 @@ def against_index(fixes: Sequence[Fix], names: Sequence[str], output_format: str
             with tempfile.TemporaryDirectory(prefix="unhang-") as folder:
                 path = os.path.join(folder, offer.file)
                 index.download(client, offer, path)
-                wheel = index.read_wheel(path, {target.file for target in targets})
+                wheel = index.read_wheel(path, {one.file for fix in fixes for one in fix.functions})
             findings += judged(offer, wheel, targets)
     listed = {name: versions for name, versions in releases.items() if name in wanted}
     retired = retirements(fixes, listed, catalog.shape_table())
@@ -95,6 +95,10 @@ def judged(offer: Offer, wheel: Wheel, targets: Iterable[Target]) -> Iterator[Fi
     for target in targets:
         if target.upstream in held:
             shape, verdict, detail = _verdict(target, wheel.files[target.file])
+            other = target.depends_on
+            if other is not None and shape is not None:
+                verdict = beside(verdict, _known(other, wheel.files[other.file]))
+                detail = f"{detail}; it depends on {other.function} in {other.file}"
             where = target.upstream, offer.version, offer.yanked, target.fix, target.file, target.function
             yield Finding(*where, shape, verdict, detail)
 
@@ -113,6 +117,13 @@ def _verdict(target: Target, data: bytes | None) -> tuple[str | None, str, str]:
     if known is None:
         return seen.shape, UNLISTED, "a new shape"
     return seen.shape, BY_STATE[known.state], "a known shape"
+
+
+def _known(other: Target, data: bytes | None) -> Shape | None:
+    """Return what is on record of the shape of a function that targets depend on, given its file's bytes."""
+    table = catalog.shape_table()
+    seen = observe_bytes(other.file, data or b"", other.function, table.files)
+    return table.shapes.get((other.fix, other.function, seen.shape or ""))
 
 
 def _text(drift: Drift, findings: Sequence[Finding], retired: Sequence[str]) -> str:

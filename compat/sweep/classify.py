@@ -8,8 +8,9 @@ from typing import NamedTuple
 from unhang.compat.endstates import sandbox
 from unhang.compat.endstates.compare import Row
 from unhang.compat.endstates.endstate import Source
-from unhang.judge.decide import codemod
+from unhang.judge.decide import RIGHT, WRONG, codemod
 from unhang.rewrite.one_file import RewriteError, Step, rewrite
+from unhang.shapes import catalog
 from unhang.shapes.catalog import Target
 
 
@@ -17,7 +18,8 @@ class State(NamedTuple):
     """The state of a shape, as the matrix records it."""
 
     state: str
-    """``affected``, ``fixed``, ``not-affected``, or ``undecided``: a person must decide."""
+    """``affected``, ``fixed``, ``not-affected``; of a function that targets depend on, ``right`` or ``wrong``; or
+    ``undecided``: a person must decide."""
     result: str | None
     """The shape of our rewrite, if the rewrite works."""
     names: tuple[str, ...]
@@ -38,6 +40,9 @@ def classify(data: bytes, target: Target, as_written: bool = False, run: Run = s
     ``affected``: the rewrite cures something, and no configuration becomes worse. ``fixed``: the untouched function
     passes every configuration. ``not-affected``: it does so without the feature that the fix is about.
     ``as_written``: the file has a pull request as written.
+
+    A function that targets depend on is ``wrong`` if it fails somewhere, and ``right`` if nowhere. A target is run
+    beside a wrong one.
     """
     endstate = sandbox.end_state(target.fix, target.function)
     if endstate is None:
@@ -45,6 +50,10 @@ def classify(data: bytes, target: Target, as_written: bool = False, run: Run = s
         return State("undecided", None, (), f"no end state: write {module}, or decide it in compat/decisions.json")
     before, after = Source(data.decode(), target.function), None
     result, names, why = None, frozenset[str](), ""
+    if target not in catalog.fix(target.fix).targets:
+        row = run(target.fix, before, None, False)
+        state = "undecided" if row.problems else WRONG if row.failed else RIGHT
+        return State(state, None, (), "; ".join(row.problems), row)
     try:
         done = rewrite(data, [Step(target, None)])
         after, result = Source(done.data.decode(), target.function), done.shapes[0][1]

@@ -22,9 +22,12 @@ from unhang.tell.progress import Step, silent
 
 
 def targets(fixes: Iterable[str] = ()) -> list[Target]:
-    """Return the targets of all fixes, or of these. Raises UnhangError ``unknown-fix``."""
+    """Return the targets of all fixes, or of these, and the functions that the targets depend on.
+
+    Raises UnhangError ``unknown-fix``.
+    """
     chosen = [catalog.fix(name) for name in fixes] or catalog.fixes().values()
-    return [target for fix in chosen for target in fix.targets]
+    return [target for fix in chosen for target in fix.functions]
 
 
 def projects(targets: Iterable[Target]) -> list[str]:

@@ -10,6 +10,9 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
 from unhang.compat.upstreams import of_project
+from unhang.judge.decide import RIGHT
+from unhang.shapes import catalog
+from unhang.shapes.catalog import Fix, Target
 
 
 class Problem(NamedTuple):
@@ -63,7 +66,7 @@ def twice(data: Data) -> Iterator[Problem]:
 
 def dangling(data: Data) -> Iterator[Problem]:
     """Yield names of a fix, function, shape or upstream that does not exist, and targets without a shape."""
-    targets = {(fix, target["function"]) for fix, manifest in data.manifests.items() for target in manifest["targets"]}
+    targets = {(fix, one.function) for fix, manifest in data.manifests.items() for one in _functions(fix, manifest)}
     for row in data.shapes:
         if (row["fix"], row["function"]) not in targets:
             yield Problem(SHAPES, _name(row), "no manifest has this target; delete it")
@@ -117,9 +120,9 @@ def verdicts(data: Data) -> Iterator[Problem]:
     """Yield releases whose targets are wrong, or whose shapes have no verdict."""
     known = {(row["function"], row["shape"]) for row in data.shapes}
     targets: dict[str, list[str]] = {}
-    for _, manifest in sorted(data.manifests.items()):
-        for target in manifest["targets"]:
-            targets.setdefault(target["upstream"], []).append(f"{target['file']}::{target['function']}")
+    for fix, manifest in sorted(data.manifests.items()):
+        for one in _functions(fix, manifest):
+            targets.setdefault(one.upstream, []).append(f"{one.file}::{one.function}")
     for upstream, entry in data.releases.items():
         if entry["targets"] != targets.get(upstream, []):
             yield Problem(RELEASES, upstream, f"its targets are not those of the manifests; {_SWEEP}")
@@ -164,14 +167,13 @@ def claims(data: Data) -> Iterator[Problem]:
     states = {(row["fix"], row["function"], row["shape"]): row["state"] for row in data.shapes}
     for fix, manifest in data.manifests.items():
         for upstream, entry in data.releases.items():
-            mine = [f"{row['file']}::{row['function']}" for row in manifest["targets"] if row["upstream"] == upstream]
+            mine = [target for target in catalog.targets(fix, manifest) if target.upstream == upstream]
             affects, fixed_in = _specifier(manifest["affects"].get(upstream, "<0")), manifest["fixed-in"].get(upstream)
             if not mine or affects is None:
                 continue
             since = None if fixed_in is None else _version(fixed_in)
             for version, release in entry["versions"].items():
-                shapes = dict(zip(entry["targets"], release["shapes"]))
-                found = {states.get((fix, name.partition("::")[2], shapes.get(name) or "")) for name in mine}
+                found = _states(mine, dict(zip(entry["targets"], release["shapes"])), states)
                 needed, fixed = "affected" in found, "fixed" in found
                 if needed is not affects.contains(version, prereleases=True):
                     message = f"{version} {'needs it' if needed else 'does not need it'}, but `affects` says otherwise"
@@ -185,6 +187,22 @@ def claims(data: Data) -> Iterator[Problem]:
 
 RULES: Sequence[Callable[[Data], Iterator[Problem]]] = (twice, dangling, specifiers, verdicts, digests, pins, claims)
 """In this order: each one depends on those before it."""
+
+
+def _states(
+    targets: Sequence[Target], shapes: Mapping[str, str | None], states: Mapping[tuple[str, str, str], str]
+) -> set[str | None]:
+    """Return the states of these targets in a release, without those that depend on a function that is right there."""
+
+    def state(one: Target) -> str | None:
+        return states.get((one.fix, one.function, shapes.get(f"{one.file}::{one.function}") or ""))
+
+    return {state(one) for one in targets if one.depends_on is None or state(one.depends_on) != RIGHT}
+
+
+def _functions(fix: str, manifest: Mapping[str, Any]) -> tuple[Target, ...]:
+    """Return the targets of a manifest, and the functions that these depend on."""
+    return Fix(fix, "", "", manifest, catalog.targets(fix, manifest), "").functions
 
 
 def _manifest(fix: str) -> str:

@@ -128,7 +128,7 @@ def judged(trees: Iterable[Tree], upstreams: Iterable[str]) -> Iterator[Judgemen
                 continue
             alike: dict[tuple[str, ...], list[Tree]] = {}
             for tree in trees:
-                digests = (content.sha256 if (content := tree.files.get(other.file)) else "" for other in fix.targets)
+                digests = (content.sha256 if (content := tree.files.get(other.file)) else "" for other in fix.functions)
                 alike.setdefault((tree.version, *digests), []).append(tree)
             for same in alike.values():
                 seen, verdict = _judged(same[0], fix, target)

@@ -8,6 +8,14 @@ from pathlib import Path
 import pytest
 
 from support import cli
+from unhang.shapes import catalog
+
+
+@pytest.fixture(autouse=True)
+def _four_fixes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Test the commands that run in this process with the same fixes as the others."""
+    every = catalog.fixes()
+    monkeypatch.setattr(catalog, "fixes", lambda: {name: every[name] for name in cli.FOUR})
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,6 @@ import pytest
 from support import cli
 from unhang.cli.arguments import SHELLS
 from unhang.cli.main import main
-from unhang.shapes import catalog
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +32,7 @@ def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("unhang apply --dr", "--dry-run"),
         ("unhang check --req", "--require"),
         ("unhang check --require m", "mtp-cp-deadlock"),
-        ("unhang check --fix ", " ".join(catalog.fixes())),
+        ("unhang check --fix ", " ".join(cli.FOUR)),
         ("unhang explain sft", "sft-packed-seq-broadcast"),
         ("unhang matrix --upstream mega", "megatron-core megatron-lm"),
         ("unhang check --color ", "auto always never"),
@@ -60,7 +59,7 @@ def test_bash_completes(line: str, expected: str, script: Path) -> None:
 def test_every_shell_has_a_script_with_all_commands_and_fixes(shell: str) -> None:
     ran = cli.unhang("completion", shell)
     assert (ran.code, ran.err) == (0, "")
-    assert not [word for word in ("overlay", "dry-run", *catalog.fixes()) if word not in ran.out]
+    assert not [word for word in ("overlay", "dry-run", *cli.FOUR) if word not in ran.out]
 
 
 def test_without_shtab_the_error_says_what_to_install(

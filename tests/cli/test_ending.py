@@ -70,7 +70,7 @@ def is_done(command: str, place: Path) -> bool:
 def shell(arguments: list[str], how: str, **env: str) -> tuple[int, str]:
     """Run unhang with its streams redirected by a shell; return its exit code and stderr."""
     line = f'"$@" {how}; exit ${{PIPESTATUS[0]}}'
-    command = ["bash", "-c", line, "bash", sys.executable, "-m", "unhang", *arguments]
+    command = ["bash", "-c", line, "bash", *cli.COMMAND, *arguments]
     neutral = {**{name: value for name, value in os.environ.items() if name != "VIRTUAL_ENV"}, **env}
     done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, check=False, cwd="/", env=neutral)
     return done.returncode, done.stderr.decode()

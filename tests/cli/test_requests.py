@@ -12,9 +12,8 @@ from unhang.cli.arguments import parse
 from unhang.cli.requests import fill_in, request, selection
 from unhang.errors import UnhangError
 from unhang.records import UPSTREAMS, Request, Token
-from unhang.shapes import catalog
 
-ALL = tuple(catalog.fixes())
+ALL = cli.FOUR
 
 
 def of(*arguments: str) -> Request:

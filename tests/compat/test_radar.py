@@ -55,7 +55,7 @@ def test_a_new_release_with_a_known_shape_has_its_verdict(fake: FakeIndex, capsy
     assert code == 1
     assert document["unlisted"] == ["verl 0.10.0"]
     assert document["newest"] == {"megatron-core": "0.19.2", "verl": "0.10.0", "ms-swift": "4.6.0"}
-    (finding,) = document["findings"]
+    (finding,) = (item for item in document["findings"] if item["fix"] == "mtp-cp-deadlock")
     assert [finding[key] for key in ("verdict", "detail", "shape")] == ["fixed-upstream", "a known shape", KNOWN]
     assert fake.asked == [name]
     assert [*document] == ["schema", "newest", "unlisted", "findings", "gone", "yanked", "retired"]
@@ -76,9 +76,30 @@ def test_a_new_shape_or_a_missing_function_has_its_verdict(fake: FakeIndex, caps
         ("megatron-lm", "0.20.0", "not-affected", "no such file in it"),
         ("megatron-lm", "0.20.0", "not-affected", "no such function in its file"),
         ("verl", "0.10.1", "unlisted", "a new shape"),
+        ("verl", "0.10.1", "not-affected", "no such file in it"),
         ("verl", "0.10.2", "drifted", "defined-twice: on lines 2, 8"),
+        ("verl", "0.10.2", "not-affected", "no such file in it"),
     }
     assert {item["yanked"] for item in document["findings"] if item["upstream"] != "verl"} == {True}
+
+
+@pytest.mark.parametrize(("state", "verdict"), [("right", "not-affected"), ("wrong", "unlisted"), ("", "unlisted")])
+def test_a_new_shape_is_judged_by_the_function_that_it_depends_on(
+    fake: FakeIndex, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, state: str, verdict: str
+) -> None:
+    target = catalog.fix("fsdp-dynamic-bsz").targets[0]
+    owner, _, name = target.function.partition(".")
+    other = target.depends_on
+    assert other is not None
+    code = f"def {other.function}(): pass\n"
+    digest = shape.digest(shape.find(shape.parse(code.encode()), other.function)[0])
+    known = {(other.fix, other.function, digest): Shape(state, None, (), "")} if state else {}
+    monkeypatch.setattr(catalog, "shape_table", lambda: ShapeTable(known, {}))
+    fake.add("verl", "0.10.0", {target.file: f"class {owner}:\n    def {name}(self): pass\n", other.file: code})
+    _, document = look(capsys, "--fix", target.fix)
+    (finding,) = (item for item in document["findings"] if item["shape"])
+    assert finding["verdict"] == verdict
+    assert finding["detail"] == "a new shape; it depends on rearrange_micro_batches in verl/utils/seqlen_balancing.py"
 
 
 def test_what_is_gone_or_yanked_since_is_named(fake: FakeIndex, capsys: pytest.CaptureFixture[str]) -> None:
@@ -109,7 +130,8 @@ def test_text_and_markdown_name_each_finding(fake: FakeIndex, capsys: pytest.Cap
     fake.add("verl", "0.10.0", {ENGINE: CLEAN})
     assert main(["matrix", "--against-index"]) == 1
     out, err = capsys.readouterr()
-    assert "not in the matrix: verl 0.10.0\n  mtp-cp-deadlock: fixed-upstream; " in out
+    assert "not in the matrix: verl 0.10.0\n  " in out
+    assert "\n  mtp-cp-deadlock: fixed-upstream; " in out
     assert "mtp-cp-deadlock: It can be dropped with verl 0.9.1 and later: " in out
     assert "expert-dp-warmup: It can be dropped" not in out, "no release has a fix of that"
     assert err == "", "progress is for what takes long"

@@ -97,6 +97,16 @@ def test_a_version_outside_the_matrix_is_unlisted(version: str, how: tuple[str, 
     assert verdict_on(Observation("/x", b""), version=version, releases={}).verdict == "not-affected"
 
 
+def test_a_function_that_the_newest_release_lacks_is_not_missed_in_a_newer_one() -> None:
+    has, lacks = ({"verl/one.py::run": shape} for shape in (SHAPE, None))
+    releases = {version: Release(version, False, shapes) for version, shapes in (("1.9", has), ("1.10", lacks))}
+    for data, what in (None, "the file does not exist"), (b"", "the file does not define the function"):
+        verdict = verdict_on(Observation("/x", data), version="2.1", releases=releases)
+        assert verdict == Verdict("not-affected", detail=f"{what}, as in release 1.10")
+    assert verdict_on(seen_in(EDITED), version="2.1", releases=releases).verdict == "unlisted"
+    assert verdict_on(Observation("/x", None), version="0.9", releases=releases).verdict == "unlisted"
+
+
 @pytest.mark.parametrize("version", ["2.0.post1", "2.0rc1", "1.5", "1.0rc1", "main", None])
 def test_a_version_inside_the_matrix_is_not_unlisted(version: str | None) -> None:
     assert verdict_on(Observation("/x", b""), version=version).verdict == "not-affected"

@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 
 from support import gates
-from support.gates import GATE, ONE, OTHER_RUN, PAUSE, RUN, STOP, TWO
+from support.gates import DEPENDENT, GATE, ONE, OTHER_RUN, PAUSE, RIGHT, RUN, STOP, TWO, WRONG
 from unhang.errors import UnhangError
+from unhang.find.overlays import Module, Overlay, sha256
 from unhang.judge.decide import Past, Verdict
 from unhang.judge.findings import judge
+from unhang.judge.overlaid import overlaid
 
 
 @pytest.fixture(autouse=True)
@@ -75,3 +77,69 @@ def test_a_file_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
         judge([where], [GATE], {})
     assert (caught.value.code, caught.value.path) == ("unreadable", str(tmp_path / "verl/two.py"))
     assert caught.value.hint
+
+
+EDITED, NEW = ONE.replace("return x", "return x + 1"), WRONG.replace("count if", "count + 1 if")
+
+
+@pytest.mark.parametrize(
+    ("one", "agree", "verdict", "code", "detail"),
+    [
+        (ONE, RIGHT, "not-affected", None, "it depends on agree in verl/agree.py, which is right here"),
+        (EDITED, RIGHT, "not-affected", None, "it depends on agree in verl/agree.py, which is right here"),
+        (ONE, WRONG, "needed", None, ""),
+        (EDITED, WRONG, "drifted", "unknown-shape", "a shape nobody has verified"),
+        (ONE, NEW, "drifted", "depends-on-unknown", "agree in verl/agree.py: a shape nobody has verified; no known"),
+        (EDITED, NEW, "drifted", "unknown-shape", "a shape nobody has verified"),
+        (ONE, None, "drifted", "depends-on-unknown", "agree in verl/agree.py: it is not there"),
+        (
+            ONE,
+            "def agree(:",
+            "drifted",
+            "depends-on-unknown",
+            "agree in verl/agree.py: the file does not parse",
+        ),
+        (gates.gated(ONE), RIGHT, "applied", None, "edited since"),
+        (gates.gated(ONE), NEW, "applied", None, "edited since"),
+        ("x = 1\n", RIGHT, "drifted", "function-gone", "but release 1.0 has it"),
+    ],
+)
+def test_the_verdict_rests_on_the_function_that_a_target_depends_on(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
+    one: str, agree: str | None, verdict: str, code: str | None, detail: str,
+) -> None:  # fmt: skip
+    gates.install(monkeypatch, gates.shape_table(gates.AGREES))
+    more = {} if agree is None else {"verl/agree.py": agree}
+    where = gates.lay_out(tmp_path, {"verl/one.py": one, "verl/two.py": "y = 1\n", **more})
+    first, _ = judge([where], [DEPENDENT], {})
+    assert (first.verdict.verdict, first.verdict.code) == (verdict, code)
+    assert detail in first.verdict.detail
+    assert bool(first.verdict.hint) == (verdict in ("needed", "drifted"))
+    later, _ = judge([where._replace(version="9.0")], [DEPENDENT], {})
+    assert later.verdict.verdict == ("unlisted" if verdict == "drifted" else verdict)
+    assert ("9.0 is newer than every release in the matrix" in later.verdict.detail) == (code is not None)
+
+
+def test_a_function_that_a_target_depends_on_and_that_cannot_be_read_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    gates.install(monkeypatch, gates.shape_table(gates.AGREES))
+    where = gates.lay_out(tmp_path)
+    (tmp_path / "verl/agree.py").symlink_to("agree.py")
+    with pytest.raises(UnhangError) as caught:
+        judge([where], [DEPENDENT], {})
+    assert (caught.value.code, caught.value.path) == ("unreadable", str(tmp_path / "verl/agree.py"))
+
+
+@pytest.mark.parametrize(("agree", "verdict"), [(RIGHT, "not-affected"), (WRONG, "needed"), (NEW, "drifted")])
+def test_in_an_overlay_the_verdict_rests_on_the_original_of_that_function(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, agree: str, verdict: str
+) -> None:
+    gates.install(monkeypatch, gates.shape_table(gates.AGREES))
+    where = gates.lay_out(tmp_path / "site", {"verl/one.py": ONE, "verl/two.py": TWO, "verl/agree.py": agree})
+    (tmp_path / "one.py").write_text(gates.paused(ONE))  # another fix alone
+    digests = (sha256(code.encode()) for code in (ONE, gates.paused(ONE)))
+    overlay = Overlay(str(tmp_path), {"verl.one": Module(str(tmp_path / "one.py"), *digests)}, "")
+    first, *_ = judge([where], [DEPENDENT], {})
+    found = overlaid(first, [overlay])
+    assert (found.overlay, found.verdict.verdict) == (str(tmp_path), verdict)

@@ -53,6 +53,28 @@ def test_the_most_urgent_verdict_on_the_targets_of_an_untouched_release(shapes: 
 
 
 @pytest.mark.parametrize(
+    ("shapes", "verdict"),
+    [
+        ("affected right", "not-affected"),
+        ("affected wrong", "needed"),
+        ("affected unseen", "drifted"),
+        ("affected -", "drifted"),
+        ("unseen right", "not-affected"),
+        ("unseen wrong", "drifted"),
+        ("fixed wrong", "fixed-upstream"),
+        ("- unseen", "not-affected"),
+    ],
+)
+def test_the_verdict_rests_on_the_function_that_a_target_depends_on(shapes: str, verdict: str) -> None:
+    fix = made_up.fix("hang", "core", "core")
+    mine, other = fix.targets
+    fix = fix._replace(targets=(mine._replace(depends_on=other),))
+    assert fix.functions == (*fix.targets, other)
+    release = made_up.releases([HANG._replace(targets=(mine, other))], core={"1.0": shapes})["core"]["1.0"]
+    assert matrix.verdict(fix, "core", release, made_up.table(fix)) == verdict
+
+
+@pytest.mark.parametrize(
     ("versions", "since"),
     [
         ({"1.0": "affected", "1.1": "fixed", "1.2": "fixed"}, "1.1"),

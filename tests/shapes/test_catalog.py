@@ -126,7 +126,7 @@ def test_a_missing_folder_is_found_elsewhere_or_is_a_broken_install(
 
 
 def test_what_unhang_carries_is_complete() -> None:
-    targets = [target for fix in catalog.fixes().values() for target in fix.targets]
+    targets = [target for fix in catalog.fixes().values() for target in fix.functions]
     assert {(target.fix, target.function) for target in targets} == {key[:2] for key in catalog.shape_table().shapes}
     assert {target.upstream for target in targets} <= {*catalog.releases()}
     assert all(catalog.page(name).startswith("# ") for name in catalog.fixes())

@@ -28,6 +28,12 @@ RUN, OTHER_RUN, STOP = (
     Target("pause", "verl", "verl/one.py", "Loop.stop"),
 )
 GATE = Fix("gate", "a gate", "cure", {}, (RUN, OTHER_RUN), "")
+AGREE = Target("gate", "verl", "verl/agree.py", "agree")
+DEPENDENT = Fix("gate", "a gate", "cure", {}, tuple(one._replace(depends_on=AGREE) for one in GATE.targets), "")
+"""The same fix, of functions that are wrong only beside a wrong ``agree``."""
+RIGHT = "def agree(count, group=None):\n    return greatest(count, group)\n"
+WRONG = "def agree(count, group=None):\n    return count if group is None else greatest(count, group)\n"
+AGREES = {(AGREE, RIGHT): Shape("right", None, (), ""), (AGREE, WRONG): Shape("wrong", None, (), "")}
 PAUSE = Fix("pause", "a pause", "safeguard", {}, (STOP,), "")
 ONE = """\
 from made_up import start, wait

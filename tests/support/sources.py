@@ -203,7 +203,7 @@ def _targets(row: Mapping[str, Any]) -> list[Target]:
 def _by_shape() -> Mapping[tuple[str, str, str], list[str]]:
     """Return the releases that have a shape, such as ``megatron-core 0.17.1``, by fix, function and shape."""
     found: dict[tuple[str, str, str], list[str]] = {}
-    for target in (target for fix in catalog.fixes().values() for target in fix.targets):
+    for target in (target for fix in catalog.fixes().values() for target in fix.functions):
         for version, release in catalog.releases()[target.upstream].items():
             if shape_here := release.shapes[f"{target.file}::{target.function}"]:
                 found.setdefault((target.fix, target.function, shape_here), []).append(f"{target.upstream} {version}")

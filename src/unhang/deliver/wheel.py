@@ -89,7 +89,7 @@ def is_version(text: str, version: str) -> bool:
 def _check_data(path: str, dist_info: str, members: Sequence[Member]) -> None:
     """Raise UnhangError ``bad-wheel`` if installers may disagree on what the wheel puts into site-packages."""
     data = f"{dist_info.removesuffix('.dist-info')}.data"
-    files = tuple(f"/{target.file}" for fix in catalog.fixes().values() for target in fix.targets)
+    files = tuple(f"/{target.file}" for fix in catalog.fixes().values() for target in fix.functions)
     places: dict[str, str] = {}
     for name in (member.name for member in members if not member.name.endswith("/")):
         top, _, below = name.partition("/")

@@ -38,6 +38,8 @@ BY_STATE = {
     "not-affected": NOT_AFFECTED,
 }
 """The verdict on a function whose shape is on record, by the state of that shape."""
+RIGHT, WRONG = "right", "wrong"
+"""The states of a shape that no rewrite is for: of a function that targets depend on."""
 _MATCHING = "the rewrite's anchors match exactly once each"
 
 
@@ -72,6 +74,8 @@ class _Outside(NamedTuple):
     code: str
     reason: str
     hint: str
+    nearest: str
+    """The release of the matrix that is closest to it."""
 
 
 def decide(
@@ -98,6 +102,48 @@ def decide(
     if known.state == "ours" and not seen.on_record and (past is None or past.patched != seen.sha256):
         edited = "edited since: the rest of the file matches no release"
     return Verdict(BY_STATE[known.state], detail=joined(known.note, edited))
+
+
+def beside(verdict: str, other: Shape | None) -> str:
+    """Return a verdict on a target that depends on another function, given what is on record of that one's shape.
+
+    Beside a right one, nothing is left to do, whatever the target's own shape. Beside an unknown one, no rewrite is
+    known to be needed.
+    """
+    if verdict in SETTLED:
+        return verdict
+    if other is not None and other.state == RIGHT:
+        return NOT_AFFECTED
+    return DRIFTED if other is None and verdict == NEEDED else verdict
+
+
+def depending(
+    found: Verdict,
+    other: Target,
+    installation: Installation,
+    seen: Observation,
+    table: ShapeTable,
+    releases: Mapping[str, Release],
+) -> Verdict:
+    """Return the verdict on a target that depends on the ``other`` function, which was ``seen``, given its own one."""
+    known = table.shapes.get((other.fix, other.function, seen.shape or ""))
+    verdict = beside(found.verdict, known)
+    what = f"{other.function} in {other.file}"
+    if verdict == found.verdict:
+        return found
+    if verdict == NOT_AFFECTED:
+        return Verdict(NOT_AFFECTED, detail=f"it depends on {what}, which is right here")
+    if seen.problem is not None:
+        why, hint = _problem(seen, seen.problem, installation)
+    elif seen.shape is None or seen.data is None:
+        why, hint = "it is not there", f"reinstall the package, or see `unhang explain {other.fix}`"
+    else:
+        near = _near(other, seen.data, table, releases)
+        closest = "no known shape is close to it" if near is None else near.sentence()
+        why, hint = joined("a shape nobody has verified", closest), _by_hand(other.fix)
+    outside = _outside(installation, releases)
+    why = f"it depends on {what}: {joined(why, outside.reason if outside else '')}"
+    return Verdict(UNLISTED if outside else DRIFTED, "depends-on-unknown", why, hint)
 
 
 def codemod(target: Target) -> Codemod:
@@ -149,6 +195,11 @@ def _in_receipt(fix: str, past: Past) -> Verdict:
 
 def _unjudged(seen: Observation, problem: str, installation: Installation) -> Verdict:
     """Return the verdict on a function that was observed with a problem."""
+    return Verdict(DRIFTED, problem, *_problem(seen, problem, installation))
+
+
+def _problem(seen: Observation, problem: str, installation: Installation) -> tuple[str, str]:
+    """Return why a function cannot be judged, and what to do."""
     detail, hint = {
         "does-not-parse": (f"the file does not parse: {seen.detail}", "reinstall the package, or repair the file"),
         "defined-twice": (f"the function is defined more than once, {seen.detail}", "keep one definition"),
@@ -158,13 +209,13 @@ def _unjudged(seen: Observation, problem: str, installation: Installation) -> Ve
     }[problem]
     if problem == "outside" and installation.kind == "editable":  # setuptools' strict mode makes such links
         hint = "patch the source tree that the link points to (--source DIR), or reinstall without editable_mode=strict"
-    return Verdict(DRIFTED, problem, detail, f"{hint}, then run `unhang check` again")
+    return detail, f"{hint}, then run `unhang check` again"
 
 
 def _absent(target: Target, installation: Installation, seen: Observation, releases: Mapping[str, Release]) -> Verdict:
     what = "the file does not exist" if seen.data is None else "the file does not define the function"
-    release = releases.get(installation.version or "")
-    if release is not None and release.shapes.get(f"{target.file}::{target.function}") is not None:
+    release, place = releases.get(installation.version or ""), f"{target.file}::{target.function}"
+    if release is not None and release.shapes.get(place) is not None:
         return Verdict(
             DRIFTED,
             "function-gone",
@@ -172,17 +223,18 @@ def _absent(target: Target, installation: Installation, seen: Observation, relea
             f"find out where {target.function} was moved to, or reinstall the package",
         )
     outside = None if seen.on_record or release is not None else _outside(installation, releases)
-    if outside is not None:
-        return Verdict(UNLISTED, outside.code, joined(what, outside.reason), outside.hint)
-    return Verdict(NOT_AFFECTED, detail=what)
+    if outside is None:
+        return Verdict(NOT_AFFECTED, detail=what)
+    if outside.code == "newer-than-matrix" and releases[outside.nearest].shapes.get(place) is None:
+        return Verdict(NOT_AFFECTED, detail=f"{what}, as in release {outside.nearest}")
+    return Verdict(UNLISTED, outside.code, joined(what, outside.reason), outside.hint)
 
 
 def _unknown(
     target: Target, installation: Installation, seen: Observation, table: ShapeTable, releases: Mapping[str, Release]
 ) -> Verdict:
     """Return the verdict on an unknown shape: fixed upstream if a short check says so, else drifted or unlisted."""
-    from unhang.judge.nearest import nearest  # these import ast and difflib, which a known shape does not need
-    from unhang.shapes import shape as shapes
+    from unhang.shapes import shape as shapes  # it imports ast, which a known shape does not need
 
     assert seen.data is not None
     (function,) = shapes.find(shapes.parse(seen.data), target.function)
@@ -198,13 +250,22 @@ def _unknown(
     tried, hint = _tried(rewrite, function, target.fix, seen)
     triable = tried == _MATCHING
     # The nearest shape never softens the verdict: an edit far from the rewrite can still change what the rewrite does.
-    near = nearest(target, function, seen.data, table, catalog.outlines(), releases)
+    near = _near(target, seen.data, table, releases)
     closest = "no known shape is close to it" if near is None else near.sentence()
     unverified = "a shape nobody has verified"
     if outside is None:
         return Verdict(DRIFTED, "unknown-shape", joined(unverified, tried, closest), hint, near, triable)
     detail = joined(unverified, outside.reason, tried, closest)
     return Verdict(UNLISTED, outside.code, detail, joined(outside.hint, hint), near, triable)
+
+
+def _near(target: Target, data: bytes, table: ShapeTable, releases: Mapping[str, Release]) -> Nearest | None:
+    """Return the known shape that is closest to the unknown one in these bytes."""
+    from unhang.judge.nearest import nearest  # these import ast and difflib
+    from unhang.shapes import shape as shapes
+
+    (function,) = shapes.find(shapes.parse(data), target.function)
+    return nearest(target, function, data, table, catalog.outlines(), releases)
 
 
 def refused(verdict: Verdict, fix: str, reason: str) -> Verdict:
@@ -254,12 +315,12 @@ def _outside(installation: Installation, releases: Mapping[str, Release]) -> _Ou
         version = Version(installation.version)
     except InvalidVersion:
         return None
-    ordered = sorted(map(Version, releases))
+    ordered = sorted(releases, key=Version)
     oldest, newest = ordered[0], ordered[-1]
-    if version.release > newest.release:
+    if version.release > Version(newest).release:
         reason = f"{version} is newer than every release in the matrix"
-        return _Outside("newer-than-matrix", reason, f"nearest supported version: {newest}")
-    if version < oldest and version.release < oldest.release:
+        return _Outside("newer-than-matrix", reason, f"nearest supported version: {newest}", newest)
+    if version < Version(oldest) and version.release < Version(oldest).release:
         reason = f"{version} is older than every release in the matrix"
-        return _Outside("older-than-floor", reason, f"nearest supported version: {oldest}")
+        return _Outside("older-than-floor", reason, f"nearest supported version: {oldest}", oldest)
     return None

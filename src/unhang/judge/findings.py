@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from unhang.errors import UnhangError
 from unhang.judge import elsewhere
-from unhang.judge.decide import APPLIED, NEEDED, NOT_AFFECTED, SETTLED, Past, Verdict, decide
+from unhang.judge.decide import APPLIED, NEEDED, NOT_AFFECTED, SETTLED, Past, Verdict, decide, depending
 from unhang.judge.observe import Observation, observe, package_of
 from unhang.records import Installation
 from unhang.shapes import catalog
@@ -93,22 +93,31 @@ def judge(
 def _finding(installation: Installation, fix: Fix, target: Target, past: PastTable) -> Finding:
     try:
         seen = _look(installation, target)
+        known = past.get((seen.real or os.path.realpath(seen.path), target.fix, target.function))
+        return Finding(installation, target, seen, verdict(installation, fix, target, known, seen, _look))
     except OSError as error:
         hint = "run unhang as a user who can read it"
         raise UnhangError("unreadable", str(error.strerror), path=error.filename, hint=hint) from error
-    known = past.get((seen.real or os.path.realpath(seen.path), target.fix, target.function))
-    return Finding(installation, target, seen, verdict(installation, fix, target, known, seen, _look))
 
 
 def verdict(
     installation: Installation, fix: Fix, target: Target, past: Past | None, seen: Observation, look: Look
 ) -> Verdict:
-    """Return the verdict on one target of a fix, as it was ``seen``. ``look`` observes the fix's other targets."""
-    releases = catalog.releases_of(installation.upstream)
-    found = decide(target, installation, seen, catalog.shape_table(), releases, past)
+    """Return the verdict on one target of a fix, as it was ``seen``. ``look`` observes the fix's other functions."""
+    found = decided(installation, target, past, seen, look)
     if seen.shape is None and seen.problem is None and found.verdict != NOT_AFFECTED:  # whatever the version says
         found = _moved(installation, fix, target, look) or found
     return found
+
+
+def decided(installation: Installation, target: Target, past: Past | None, seen: Observation, look: Look) -> Verdict:
+    """Return the verdict on a target as it was ``seen``. ``look`` observes the function that it depends on."""
+    table, releases = catalog.shape_table(), catalog.releases_of(installation.upstream)
+    found = decide(target, installation, seen, table, releases, past)
+    other = target.depends_on
+    if other is None or seen.shape is None or found.verdict in SETTLED:
+        return found
+    return depending(found, other, installation, look(installation, other), table, releases)
 
 
 def _look(installation: Installation, target: Target) -> Observation:

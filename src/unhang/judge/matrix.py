@@ -11,8 +11,8 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
 from unhang.errors import UnhangError
-from unhang.judge.decide import BY_STATE, DRIFTED, NEEDED, NOT_AFFECTED, SETTLED, URGENCY
-from unhang.shapes.catalog import Fix, Release, ShapeTable
+from unhang.judge.decide import BY_STATE, DRIFTED, NEEDED, NOT_AFFECTED, SETTLED, URGENCY, beside
+from unhang.shapes.catalog import Fix, Release, Shape, ShapeTable, Target
 
 Releases = Mapping[str, Mapping[str, Release]]
 """Releases by upstream and version, as ``catalog.releases`` returns them."""
@@ -47,14 +47,22 @@ def verdict(fix: Fix, upstream: str, release: Release, table: ShapeTable) -> str
 
     A shape that is not on record is ``drifted``, as it would be in an environment: nobody has verified it.
     """
-    found = []
-    for target in fix.targets:
-        if target.upstream == upstream:
-            shape = release.shapes.get(f"{target.file}::{target.function}")
-            known = None if shape is None else table.shapes.get((fix.id, target.function, shape))
-            absent = NOT_AFFECTED if shape is None else DRIFTED
-            found.append(absent if known is None else BY_STATE[known.state])
+    found = [_of_target(target, release, table) for target in fix.targets if target.upstream == upstream]
     return min(found, key=URGENCY.index, default=NOT_AFFECTED)
+
+
+def _of_target(target: Target, release: Release, table: ShapeTable) -> str:
+    if release.shapes.get(f"{target.file}::{target.function}") is None:
+        return NOT_AFFECTED
+    known = _known(target, release, table)
+    found = DRIFTED if known is None else BY_STATE[known.state]
+    return found if target.depends_on is None else beside(found, _known(target.depends_on, release, table))
+
+
+def _known(target: Target, release: Release, table: ShapeTable) -> Shape | None:
+    """Return what is on record of a function's shape in a release."""
+    shape = release.shapes.get(f"{target.file}::{target.function}")
+    return table.shapes.get((target.fix, target.function, shape or ""))
 
 
 def droppable(fix: Fix, releases: Releases, table: ShapeTable) -> dict[str, str | None]:

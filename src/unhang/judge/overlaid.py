@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from functools import partial
 
 from unhang.errors import joined
 from unhang.find.overlays import Module, Overlay, module_name, read, sha256
-from unhang.judge.decide import DRIFTED, Past, Verdict, decide
-from unhang.judge.findings import Finding
-from unhang.judge.observe import Observation, observe_bytes
+from unhang.judge.decide import DRIFTED, Past, Verdict
+from unhang.judge.findings import Finding, decided
+from unhang.judge.observe import Observation, observe, observe_bytes
 from unhang.shapes import catalog
 
 OUTDATED = "overlay-outdated"
@@ -40,8 +41,9 @@ def _in_overlay(finding: Finding, overlay: Overlay, module: Module) -> Finding:
         return _outdated(finding, overlay, module.path, "the import fails: this module of the overlay was changed")
     table, target, installation = catalog.shape_table(), finding.target, finding.installation
     seen = observe_bytes(module.path, data, target.function, table.files)
-    releases = catalog.releases_of(installation.upstream)
-    found = decide(target, installation, seen, table, releases, Past(module.rewritten, ""))
+    # no fix rewrites a function that another one depends on: that of the original is the one that a job imports
+    look = partial(observe, table=table)
+    found = decided(installation, target, Past(module.rewritten, ""), seen, look)
     detail = joined(f"in the overlay {overlay.folder}", found.detail)
     # the overlay was made from this very original: only a token brings the rewrite of an unknown shape into it
     hint = found.hint and (finding.verdict.hint if finding.result else _HINT)

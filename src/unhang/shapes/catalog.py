@@ -27,6 +27,8 @@ class Target(NamedTuple):
     """Relative to the folder on the import path: ``megatron/core/parallel_state.py``."""
     function: str
     """Its qualified name: ``TEGroupedMLP.forward``."""
+    depends_on: Target | None = None
+    """Another function of the upstream: only beside a wrong shape of it is this one wrong."""
 
 
 class Fix(NamedTuple):
@@ -41,13 +43,18 @@ class Fix(NamedTuple):
     targets: tuple[Target, ...]
     folder: str
 
+    @property
+    def functions(self) -> tuple[Target, ...]:
+        """The targets, and then the functions that these depend on: what the matrix has shapes of."""
+        return (*self.targets, *dict.fromkeys(one.depends_on for one in self.targets if one.depends_on is not None))
+
 
 class Shape(NamedTuple):
     """What the matrix says about one shape of a fix's target."""
 
     state: str
     """``affected``, ``fixed`` (by upstream), ``not-affected``, ``ours`` (the result of our rewrite), or ``superseded``
-    (the result of an older version of it)."""
+    (the result of an older version of it); of a function that targets depend on, ``right`` or ``wrong``."""
     result: str | None
     """The shape after our rewrite of an affected or superseded one."""
     names: tuple[str, ...]
@@ -57,7 +64,7 @@ class Shape(NamedTuple):
 
 
 class Release(NamedTuple):
-    """One release in the matrix, with each target's shape by ``file::function``; None if the function is absent."""
+    """One release in the matrix, with the shape of each of ``Fix.functions`` by ``file::function``; None if absent."""
 
     version: str
     yanked: bool
@@ -94,9 +101,19 @@ def fixes() -> Mapping[str, Fix]:
             continue
         with open(path, encoding="utf-8") as file:
             manifest = json.load(file)
-        targets = tuple(Target(name, item["upstream"], item["file"], item["function"]) for item in manifest["targets"])
-        found[name] = Fix(name, manifest["title"], manifest["grade"], manifest, targets, folder)
+        found[name] = Fix(name, manifest["title"], manifest["grade"], manifest, targets(name, manifest), folder)
     return found
+
+
+def targets(fix: str, manifest: Mapping[str, Any]) -> tuple[Target, ...]:
+    """Return the targets that the manifest of a fix lists."""
+
+    def target(item: Mapping[str, Any]) -> Target:
+        other = item.get("depends-on")
+        depends_on = other and Target(fix, item["upstream"], other["file"], other["function"])
+        return Target(fix, item["upstream"], item["file"], item["function"], depends_on)
+
+    return tuple(map(target, manifest["targets"]))
 
 
 def fix(name: str) -> Fix:

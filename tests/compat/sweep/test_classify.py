@@ -70,6 +70,34 @@ def test_what_a_made_up_function_does_is_its_state(fix: str, data: str, state: s
         assert found.names == tuple(sorted(found.names)) != ()
 
 
+AGREEING = """\
+def rearrange_micro_batches(batch, max_token_len, dp_group=None):
+    lengths = batch["attention_mask"].sum(dim=1)
+    number = torch.tensor([ceildiv(lengths.sum().item(), max_token_len)])
+    if dist.is_initialized():
+        dist.all_reduce(number, op=dist.ReduceOp.MAX, group=dp_group)
+    parts = get_seqlen_balanced_partitions(lengths.tolist(), number.item(), equal_size=False)
+    return [tu.index_select_tensor_dict(batch, part) for part in parts], parts
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "state", "why"),
+    [
+        ("", "", "right", ""),
+        ("is_initialized()", "is_initialized() and dp_group is not None", "wrong", ""),
+        ("is_initialized()", "is_initialized() and dp_group is None", "undecided", "fails with group=world"),
+        ("equal_size=False)", "equal_size=False)[1:]", "undecided", "a row is lost"),
+        ("dist.is_initialized()", "dist.is_nccl_available()", "undecided", "a new branch: dist.is_nccl_available"),
+    ],
+)
+def test_a_function_that_targets_depend_on_is_right_or_wrong(old: str, new: str, state: str, why: str) -> None:
+    (other,) = set(catalog.fix("fsdp-dynamic-bsz").functions) - set(TARGETS)
+    found = classify(AGREEING.replace(old, new, 1).encode(), other)
+    assert (found.state, why in found.why, found.result) == (state, True, None), found
+    assert (found.why == "") == (state != "undecided")
+
+
 def test_a_function_with_a_fix_of_its_own_is_fixed_though_the_anchors_match() -> None:
     data = AFFECTED.replace("    _set_global_memory_buffer()\n", WARM + "_memory_buffer()\n")
     assert data != AFFECTED

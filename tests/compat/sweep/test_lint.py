@@ -47,10 +47,8 @@ def test_a_sample_has_one_of_each_upstream_and_is_the_same_for_a_seed() -> None:
 
 def verified(served: FakeIndex, data: Data, shape: str) -> list[Problem]:
     """Verify a release whose wheel has `CLEAN`, if the data has this shape of it."""
-    release = data.releases["verl"]
-    shapes: list[str | None] = [None] * len(release["targets"])
-    shapes[release["targets"].index(f"{ENGINE}::{FUNCTION}")] = shape  # the made-up wheel has no other target
-    release["versions"]["0.9.1"]["shapes"] = shapes
+    verl = data.releases["verl"]
+    verl["versions"]["0.9.1"]["shapes"] = [shape if name.startswith(ENGINE) else None for name in verl["targets"]]
     if not served.pages:
         served.add("verl", "0.9.1", {ENGINE: CLEAN})
     with index.client() as client:

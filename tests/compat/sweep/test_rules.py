@@ -13,6 +13,7 @@ from unhang.compat.sweep.rules import Data
 from unhang.shapes import catalog
 
 MTP, SFT, EXPERTS = "mtp-cp-deadlock", "sft-packed-seq-broadcast", "empty-expert-hang"
+BATCHES = "fsdp-dynamic-bsz"
 
 
 @pytest.fixture(scope="module")
@@ -94,6 +95,18 @@ BROKEN: dict[str, tuple[Callable[[Any], object], str]] = {
     "claims too much": (
         lambda data: data.manifests[SFT]["affects"].update({"megatron-lm": ">= 0.15.3, < 0.18.0"}),
         "0.15.3 does not need it, but `affects` says otherwise",
+    ),
+    "claims too much beside a right function": (
+        lambda data: data.manifests[BATCHES]["affects"].update(verl=">= 0.7.0, < 0.8.0.dev0"),
+        "0.7.0 does not need it, but `affects` says otherwise",
+    ),
+    "claims too little beside a wrong function": (
+        lambda data: [row.update(state="wrong") for row in data.shapes if row["state"] == "right"],
+        "0.7.0 needs it, but `affects` says otherwise",
+    ),
+    "function that a target depends on without a shape": (
+        lambda data: data.shapes.__setitem__(slice(None), [row for row in data.shapes if row["state"] != "right"]),
+        "which has no verdict",
     ),
     "fixed earlier than it was": (
         lambda data: (

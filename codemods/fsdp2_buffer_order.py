@@ -1,0 +1,55 @@
+"""verl: broadcast a model's buffers in the order of their names, which is the same on all ranks.
+
+https://github.com/verl-project/verl/pull/6405
+"""
+
+from __future__ import annotations
+
+import ast
+
+from unhang.codemods.base import Codemod, expression, matches, once, replaced_by
+from unhang.codemods.edit import Edit
+from unhang.shapes.shape import Function
+
+_BROADCAST = "dist.broadcast(buf, src=0)"
+_LOOP = f"for name, buf in model.named_buffers():\n    {_BROADCAST}"
+_COMMENT = "# unhang fsdp2-buffer-order: in the order of their names, which is the same on every rank"
+_SORTED = "sorted(model.named_buffers(), key=lambda item: item[0])"
+_UPSTREAM = "bufs = sorted(model.named_buffers(), key=lambda x: x[0])"
+
+
+class LoadFullStateDict(Codemod):
+    """Sort the buffers by name alone: two tensors cannot be compared.
+
+    Before::
+
+        def fsdp2_load_full_state_dict(model, full_state):
+            load(model, full_state)
+            for name, buf in model.named_buffers():
+                dist.broadcast(buf, src=0)
+
+    After::
+
+        def fsdp2_load_full_state_dict(model, full_state):
+            load(model, full_state)
+            # unhang fsdp2-buffer-order: in the order of their names, which is the same on every rank
+            for name, buf in sorted(model.named_buffers(), key=lambda item: item[0]):
+                dist.broadcast(buf, src=0)
+    """
+
+    def plan(self, function: Function) -> list[Edit]:
+        loop = once(
+            [node for node in ast.walk(function) if isinstance(node, ast.For) and matches([node], _LOOP)], _LOOP
+        )
+        return [replaced_by(function, loop.iter, _SORTED, _COMMENT)]
+
+    def names(self, function: Function) -> frozenset[str]:
+        return frozenset({"dist"})
+
+    def fixed_upstream(self, function: Function) -> bool:
+        loops = [node for node in ast.walk(function) if isinstance(node, ast.For) and matches(node.body, _BROADCAST)]
+        orders = [node for node in function.body if matches([node], _UPSTREAM)]
+        return [expression(loop.iter) for loop in loops] == ["bufs"] and len(orders) == 1
+
+
+CODEMODS = {"fsdp2_load_full_state_dict": LoadFullStateDict()}

@@ -1,0 +1,263 @@
+"""infer-metric-rank0: which ranks all-reduce a metric, and what is made of its sums."""
+
+from __future__ import annotations
+
+import builtins
+import itertools
+from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
+from typing import Any, ClassVar, NamedTuple
+
+from unhang.compat.endstates.endstate import EndState, Outcome, Source, code_of, defined
+from unhang.shapes.shape import Function
+
+Pair = tuple[str, str]
+"""A prediction and its label."""
+ROWS: tuple[tuple[Pair, ...], ...] = (
+    (),
+    (("abc", "abc"),),
+    (("abc", "abd"), ("b c", "b"), ("abc", "abc")),
+    (("", "ab"), ("ab", ""), (".", "ab"), (" ", "a b")),
+)
+DECISIONS: tuple[dict[str, Any], ...] = (
+    {"response": [{"index": 1}, {"index": 0}, {"index": 0}], "target_probs": [[0.2, 0.8], [0.1, 0.9], [0, 0]]},
+    {"response": ["no index", {"other": 1}, {"index": 2}], "target_probs": [[1, 0], [1, 0], [0, 0.4, 0.6]]},
+    {"response": None, "target_probs": None},
+)
+SCORES = ("rouge-1", "rouge-2", "rouge-l", "bleu-4")
+NOT_A_NUMBER = -1.0
+"""What a metric without a row is; not upstream's 0, to tell it from a sum."""
+
+
+class Setting(NamedTuple):
+    """One job: its ranks, and what it measures."""
+
+    ranks: int = 2
+    up: bool = True
+    """Whether torch.distributed is up. With several ranks it always is."""
+    reduces: bool = True
+    """Whether ``MeanMetric.compute`` all-reduces, as since ms-swift 3.8.0."""
+    rows: tuple[Pair, ...] = ()
+    metric: str = "acc"
+    task: str = "causal_lm"
+    trains: bool = False
+    """Whether a trainer evaluates, and so every rank calls with all rows."""
+
+
+WORLDS = (Setting(1, up=False), Setting(1), Setting(2), Setting(4))
+
+
+class Seen(NamedTuple):
+    """What one rank did."""
+
+    collectives: list[str]
+    results: list[Any]
+    """What it logs or returns."""
+    wanted: list[Any]
+    """What it should, from the sums of its own metrics."""
+
+
+def mean_metric(setting: Setting, collectives: list[str], made: list[Any]) -> type:
+    """Return a stand-in for ``MeanMetric`` that records its all-reduces, and itself."""
+
+    class MeanMetric:
+        def __init__(self) -> None:
+            self.state, self.count, self.nan_value = 0.0, 0, NOT_A_NUMBER
+            made.append(self)
+
+        def update(self, state: float) -> None:
+            self.state, self.count = self.state + state, self.count + 1
+
+        def mean(self) -> float:
+            return self.state / self.count if self.count else self.nan_value
+
+        def compute(self) -> dict[str, float]:
+            if setting.up and setting.reduces:
+                collectives.append("all-reduce of the metric")
+            return {"value": self.mean()}
+
+    return MeanMetric
+
+
+class _EndState(EndState):
+    """What both targets share."""
+
+    def concerned(self, configuration: Setting) -> bool:
+        return configuration.up and configuration.reduces
+
+    def control(self, configuration: Setting) -> Setting | None:
+        return configuration._replace(reduces=False) if self.concerned(configuration) else None
+
+    def observe(self, source: Source, configuration: Setting) -> Outcome:
+        seen = [self.run_rank(source, configuration, rank) for rank in range(configuration.ranks)]
+        return Outcome(frozenset(_faults(seen)), repr(seen))
+
+    def run_rank(self, source: Source, setting: Setting, rank: int) -> Seen:
+        """Run the function as one rank."""
+        raise NotImplementedError
+
+
+def _faults(seen: Sequence[Seen]) -> Iterator[str]:
+    if any(one.collectives != seen[0].collectives for one in seen):
+        yield "a rank all-reduces a metric, and others never join"
+    if any(one.results != one.wanted for one in seen):
+        yield "not the mean of all rows, from the ranks that tell it"
+
+
+class CalcMetric(_EndState):
+    """The end state of SwiftInfer._calc_metric."""
+
+    varied: ClassVar[dict[str, str]] = {
+        "args.metric": "metric",
+        "args.task_type": "task",
+        **dict.fromkeys(("is_master", "args.rank"), "every rank"),
+        **dict.fromkeys(("data.get", "isinstance", "resp", "dict", "sum", "tp"), "rows of decisions"),
+    }
+    held: ClassVar[dict[str, str]] = {}
+
+    def configurations(self, function: Function) -> Iterator[Setting]:
+        for world, reduces, rows in itertools.product(WORLDS, (True, False), ROWS):
+            job = world._replace(reduces=reduces, rows=rows)
+            yield from (job, job._replace(metric="rouge"), job._replace(task="decision"))
+
+    def run_rank(self, source: Source, setting: Setting, rank: int) -> Seen:
+        collectives: list[str] = []
+        made: list[Any] = []
+        logged: list[Any] = []
+        rows: list[dict[str, Any]] = [{"response": pred, "labels": label} for pred, label in setting.rows]
+        if setting.task == "decision":
+            rows = [{**row, **decision} for row, decision in zip(rows, DECISIONS)]
+        given = [row["response"] for row in rows], [row["labels"] for row in rows]
+
+        def read_from_jsonl(path: str) -> list[dict[str, Any]]:
+            if rank:
+                raise FileNotFoundError("only the master has the file: others may be on another node")
+            return rows
+
+        function = defined(
+            code_of(source),
+            source.function.name,
+            {
+                "is_master": lambda: rank == 0,
+                "read_from_jsonl": read_from_jsonl,
+                "MeanMetric": mean_metric(setting, collectives, made),
+                "compute_rouge_bleu": lambda preds, labels: {"rouge of": (preds, labels)},  # the other target's part
+                "logger": SimpleNamespace(info=logged.append),
+            },
+        )
+        args = SimpleNamespace(metric=setting.metric, task_type=setting.task, rank=rank if setting.up else -1)
+        function(SimpleNamespace(args=args, jsonl_writer=SimpleNamespace(fpath="rows.jsonl")))
+        if rank:
+            return Seen(collectives, logged, [])
+        rouge = {"rouge of": given}
+        return Seen(collectives, logged, [rouge if setting.metric == "rouge" else {"acc": made[0].mean()}])
+
+
+class ComputeRougeBleu(_EndState):
+    """The end state of compute_rouge_bleu."""
+
+    varied: ClassVar[dict[str, str]] = {
+        **dict.fromkeys(("hypothesis", "reference", "w.strip"), "rows"),
+        **dict.fromkeys(("hypothesis_text.strip", "reference_text.strip"), "rows"),
+    }
+    held: ClassVar[dict[str, str]] = {}
+
+    def configurations(self, function: Function) -> Iterator[Setting]:
+        for world, reduces, rows, trains in itertools.product(WORLDS, (True, False), ROWS, (False, True)):
+            yield world._replace(reduces=reduces, rows=rows, trains=trains)
+
+    def run_rank(self, source: Source, setting: Setting, rank: int) -> Seen:
+        if rank and not setting.trains:
+            return Seen([], [], [])  # the master alone calls it
+        collectives: list[str] = []
+        made: list[Any] = []
+        namespace = {
+            "__builtins__": {**vars(builtins), "__import__": _import},
+            "MeanMetric": mean_metric(setting, collectives, made),
+        }
+        function = defined(code_of(source), source.function.name, namespace)
+        result = function([pred for pred, _ in setting.rows], [label for _, label in setting.rows])
+        wanted = {name: round(metric.mean() * 100, 6) for name, metric in zip(SCORES, made)}
+        return Seen(collectives, [result], [wanted])
+
+
+class Compute(_EndState):
+    """The end state of MeanMetric.compute, on which both targets depend: one rank alone may call it, or not."""
+
+    varied: ClassVar[dict[str, str]] = {"dist.is_initialized": "up", "self.count": "rows"}
+    held: ClassVar[dict[str, str]] = {}
+
+    def configurations(self, function: Function) -> Iterator[Setting]:
+        for world, rows, trains in itertools.product(WORLDS, ROWS, (False, True)):
+            yield world._replace(rows=rows, trains=trains)
+
+    def concerned(self, configuration: Setting) -> bool:
+        return configuration.up and not configuration.trains
+
+    def control(self, configuration: Setting) -> None:
+        return None  # nothing here is rewritten
+
+    def run_rank(self, source: Source, setting: Setting, rank: int) -> Seen:
+        if rank and not setting.trains:
+            return Seen([], [], [])
+        collectives: list[str] = []
+        right, count = sum(pred == label for pred, label in setting.rows), len(setting.rows)
+
+        def all_reduce(tensor: list[_Number], op: Any = None, group: Any = None) -> None:
+            collectives.append("all-reduce of the metric")
+            tensor[:] = [_Number(number * setting.ranks) for number in tensor]
+
+        distributed = SimpleNamespace(
+            is_initialized=lambda: setting.up, all_reduce=all_reduce, ReduceOp=SimpleNamespace(SUM="sum")
+        )
+        torch = SimpleNamespace(
+            tensor=lambda values, **_: [*map(_Number, values)], float32="float32", distributed=distributed
+        )
+        function = defined(code_of(source), source.function.name, {"torch": torch, "dist": distributed})
+        metric = SimpleNamespace(state=float(right), count=count, nan_value=NOT_A_NUMBER, device="cpu", group=None)
+        return Seen(collectives, [function(metric)], [{"value": right / count if count else NOT_A_NUMBER}])
+
+
+class _Number(float):
+    """One value of a tensor."""
+
+    def __truediv__(self, other: float) -> _Number:
+        return _Number(float(self) / other)
+
+    def item(self) -> float:
+        return float(self)
+
+
+class _Rouge:
+    """Scores that differ by name, and have many digits."""
+
+    metrics = SCORES[:3]
+
+    def get_scores(self, hypothesis: str, reference: str) -> list[dict[str, dict[str, float]]]:
+        common = len({*hypothesis} & {*reference}) / 7
+        return [{name: {"f": common / number} for number, name in enumerate(self.metrics, 1)}]
+
+
+def _sentence_bleu(references: Sequence[Sequence[str]], hypothesis: Sequence[str], smoothing_function: Any) -> float:
+    return len(references[0]) / (3 * len(hypothesis) + 1)
+
+
+_STAND_INS = {
+    "jieba": SimpleNamespace(cut=iter),
+    "nltk.translate.bleu_score": SimpleNamespace(
+        SmoothingFunction=lambda: SimpleNamespace(method3=None), sentence_bleu=_sentence_bleu
+    ),
+    "rouge.rouge": SimpleNamespace(Rouge=_Rouge),
+}
+
+
+def _import(name: str, *_: object) -> Any:
+    """Import what the function imports itself, as stand-ins."""
+    return _STAND_INS[name]
+
+
+END_STATES: dict[str, EndState] = {
+    "SwiftInfer._calc_metric": CalcMetric(),
+    "compute_rouge_bleu": ComputeRougeBleu(),
+    "MeanMetric.compute": Compute(),
+}

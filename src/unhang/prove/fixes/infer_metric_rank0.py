@@ -1,0 +1,193 @@
+"""ms-swift: the real ``_calc_metric``, ``compute_rouge_bleu`` and ``MeanMetric``, after an inference on several ranks.
+
+What they import besides, such as models and data sets, are stand-ins, and so are jieba, rouge and nltk, which only
+score a row. Only the master has the file with the rows, as in a job of several nodes.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import logging
+import math
+import sys
+from types import ModuleType, SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from ..cases import DIFFERS, HUNG, PASSED, Case, Outcome, Topology
+from ..ranks import gloo
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+WARM = ("torch", "numpy", "datasets", "tqdm", "transformers.trainer_utils", "transformers.integrations")
+_COMPUTE = "in compute"
+_FEW = 8
+_TWO = Topology(dp=2)
+_ACC, _ROUGE = {"metric": "acc"}, {"metric": "rouge"}
+CASES = (
+    Case("acc-2", _TWO, "ranks", HUNG, _COMPUTE, _ACC, core=True),
+    Case("acc-4", Topology(dp=4), "ranks", HUNG, _COMPUTE, _ACC),
+    Case("acc-2-no-rows", _TWO, "ranks", HUNG, _COMPUTE, {**_ACC, "rows": 0}),
+    Case("rouge-2", _TWO, "ranks", HUNG, _COMPUTE, _ROUGE, core=True),
+    Case("rouge-4", Topology(dp=4), "ranks", HUNG, _COMPUTE, _ROUGE),
+    Case("acc-1", Topology(), "ranks", PASSED, options=_ACC, core=True),
+    Case("rouge-1", Topology(), "ranks", PASSED, options=_ROUGE),
+    Case("trainer-2", _TWO, "ranks", PASSED, options={"metric": "rouge of a trainer"}, core=True),
+    Case("training-2", _TWO, "ranks", PASSED, options={"metric": "mean of all ranks"}, core=True),
+)
+_ROWS = (("a b c", "a b c"), ("a b d", "a x y"), ("a b d", "a b d"))
+_SCORES = {"rouge-1": 77.777778, "rouge-2": 77.777778, "rouge-l": 77.777778, "bleu-4": 25.0}
+"""Of these rows. Two of the three are right, and of the other one every third word is."""
+_INFER = ("swift.pipelines.infer.infer", "swift.llm.infer.infer")
+_METRIC = ("swift.metrics.nlg", "swift.plugin.metric")
+_MEAN = ("swift.metrics.utils", "swift.plugin.metric")
+_MASTER = "swift.utils.env"
+_REAL = {*_INFER, *_METRIC, *_MEAN, _MASTER}
+
+
+def ruled_out(topology: Topology) -> str:
+    """Return why the defect cannot occur: a single process waits for no other."""
+    return "one process has no other to wait for" if topology.world == 1 else ""
+
+
+def case_for(topology: Topology, upstream: str, shapes: Collection[str]) -> Case | None:
+    """Return the case of a user's job; None beyond 8 ranks, which are all real."""
+    return Case("yours", topology, "ranks", HUNG, _COMPUTE, _ACC) if topology.world <= _FEW else None
+
+
+def prepare() -> None:
+    """Import the real modules among stand-ins."""
+    sys.meta_path.insert(0, _Around())
+    scorers: dict[str, dict[str, Any]] = {
+        "jieba": {"cut": str.split},
+        "rouge": {},
+        "rouge.rouge": {"Rouge": _Rouge},
+        "nltk": {},
+        "nltk.translate": {},
+        "nltk.translate.bleu_score": {"SmoothingFunction": _Smoothing, "sentence_bleu": lambda *_, **__: 0.25},
+    }
+    for name, members in scorers.items():
+        sys.modules[name] = module = ModuleType(name)
+        module.__path__ = []
+        vars(module).update(members)
+    _first(_INFER)
+
+
+def run(case: Case, deadline_s: float) -> Outcome:
+    """Run one case, and compare what each rank tells with the mean of all rows."""
+    metric = case.options["metric"]
+    rows = _ROWS[: case.options.get("rows", len(_ROWS))]
+    world = gloo.run(case.topology.world, lambda rank: _told(metric, rank, rows), deadline_s=deadline_s)
+    if world.status != PASSED:
+        return Outcome(world.status, world.text())
+    for number, rank in enumerate(world.ranks):
+        wanted = _wanted(metric, number, case.topology.world, rows)
+        if not _same(rank.value, wanted):
+            return Outcome(DIFFERS, f"rank {number} tells {rank.value}, not {wanted}")
+    return Outcome(PASSED, f"rank 0 tells {world.ranks[0].value[0]}")
+
+
+def _told(metric: str, rank: int, rows: Sequence[tuple[str, str]]) -> list[dict[str, float]]:
+    """Return what this rank logs, or what a trainer gets."""
+    if metric == "mean of all ranks":
+        mean = _first(_MEAN).MeanMetric()
+        mean.update([1.0] * rank + [0.0])
+        return [mean.compute()]
+    if metric == "rouge of a trainer":
+        return [_first(_METRIC).compute_rouge_bleu(*map(list, zip(*rows)))]
+    module = _first(_INFER)
+    logged: list[dict[str, float]] = []
+    module.logger = SimpleNamespace(info=logged.append)
+    module.read_from_jsonl = lambda path: _read(rank, rows)
+    inference = object.__new__(module.SwiftInfer)
+    inference.args = SimpleNamespace(metric=metric, task_type="causal_lm", rank=rank)
+    inference.jsonl_writer = SimpleNamespace(fpath="rows.jsonl")
+    inference._calc_metric()
+    return logged
+
+
+def _read(rank: int, rows: Sequence[tuple[str, str]]) -> list[dict[str, str]]:
+    if rank:
+        raise FileNotFoundError("rows.jsonl, which only the master's node has")
+    return [{"response": response, "labels": label} for response, label in rows]
+
+
+def _wanted(metric: str, rank: int, ranks: int, rows: Sequence[tuple[str, str]]) -> list[dict[str, float]]:
+    if metric == "mean of all ranks":
+        ones = sum(range(ranks))
+        return [{"value": ones / (ones + ranks)}]
+    if metric == "rouge of a trainer":
+        return [_SCORES]
+    if rank:
+        return []
+    if metric == "rouge":
+        return [_SCORES]
+    return [{"acc": sum(response == label for response, label in rows) / max(1, len(rows))}]
+
+
+def _same(told: Sequence[dict[str, float]], wanted: Sequence[dict[str, float]]) -> bool:
+    """Compare within what upstream's all-reduce keeps, which is a float32."""
+    return len(told) == len(wanted) and all(
+        one.keys() == other.keys() and all(math.isclose(one[name], other[name], rel_tol=1e-6) for name in other)
+        for one, other in zip(told, wanted)
+    )
+
+
+class _Rouge:
+    """Scores a row by the words that are in place."""
+
+    metrics = ("rouge-1", "rouge-2", "rouge-l")
+
+    def get_scores(self, hypothesis: str, reference: str) -> list[dict[str, dict[str, float]]]:
+        words = list(zip(hypothesis.split(), reference.split()))
+        right = sum(one == other for one, other in words)
+        return [{name: {"f": right / len(words)} for name in self.metrics}]
+
+
+class _Smoothing:
+    method3 = None
+
+
+def _first(names: Sequence[str]) -> Any:
+    """Import the first of these modules that the release has."""
+    return importlib.import_module(next(name for name in names if importlib.util.find_spec(name)))
+
+
+class _Around(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Makes a stand-in of each module of ms-swift that is not run for real."""
+
+    def find_spec(self, fullname: str, path: Sequence[str] | None = None, target: object = None) -> Any:
+        """Return the spec of a stand-in, in whose folder the real modules are found; None for other modules."""
+        if fullname.partition(".")[0] != "swift" or fullname in _REAL:
+            return None
+        name = fullname.rpartition(".")[2]
+        real = importlib.machinery.PathFinder.find_spec(fullname) if path is None else None
+        spec = importlib.machinery.ModuleSpec(fullname, self, is_package=True)
+        spec.submodule_search_locations = (
+            list(real.submodule_search_locations or ()) if real else [f"{folder}/{name}" for folder in path or ()]
+        )
+        return spec
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
+        """Return the stand-in."""
+        return _StandIn(spec.name)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Do nothing: a stand-in makes its names when they are asked for."""
+
+
+class _StandIn(ModuleType):
+    """A module with every name: the real thing, where it is run for real, else an empty class."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        if name == "is_master":
+            return importlib.import_module(_MASTER).is_master
+        if name in ("MeanMetric", "compute_rouge_bleu"):
+            return getattr(_first(_MEAN if name == "MeanMetric" else _METRIC), name)
+        plain = {"get_logger": lambda *_, **__: logging.getLogger("swift"), "get_current_device": lambda: "cpu"}
+        return plain.get(name) or type(name, (), {})

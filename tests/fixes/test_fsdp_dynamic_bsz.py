@@ -1,0 +1,279 @@
+"""fsdp-dynamic-bsz: which group each of the four methods passes on, and what the verdict rests on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from unittest.mock import MagicMock
+
+import pytest
+
+from fuzz.subject import Fuzz
+from mutants.by_hand import Mutants, Sub
+from proofs.others import Other, Proofs, Release, in_file, untouched, without
+from support import sources, wheels
+from support.rewrites import EveryRewrite, is_no_rewrite
+from support.sources import Case
+from unhang.codemods.base import AnchorError
+from unhang.judge import matrix
+from unhang.judge.decide import codemod
+from unhang.judge.findings import Finding, judge
+from unhang.records import Installation
+from unhang.rewrite.plan import plan
+from unhang.shapes import catalog, shape
+
+FIX = "fsdp-dynamic-bsz"
+TARGETS = catalog.fix(FIX).targets
+ACTOR, CRITIC = "verl/workers/actor/dp_actor.py", "verl/workers/critic/dp_critic.py"
+(HELPER,) = {target.depends_on for target in TARGETS if target.depends_on}
+CALL = "prepare_dynamic_batch({}, max_token_len=max_token_len"
+GROUP = ", dp_group=torch.distributed.group.WORLD)"
+CASES, OLDER = (
+    [pytest.param(Case("wheel", to, version), id=f"{version}-{to.function.rpartition('.')[2]}") for to in TARGETS]
+    for version in ("0.7.1", "0.4.0")
+)
+
+
+class Called(Exception):
+    """The batch is cut: with this group."""
+
+
+def group_of(function: shape.Function, dynamic: bool = True) -> Any:
+    """Return the group that a method passes where it cuts a batch; "none cut" if it does not get there."""
+    world = object()
+
+    def cut(*_: Any, max_token_len: Any, dp_group: Any = None, **others: Any) -> None:
+        raise Called("all ranks" if dp_group is world else dp_group)
+
+    data, torch = MagicMock(), MagicMock()
+    data.meta_info = {"use_dynamic_bsz": dynamic, "micro_batch_size": 1, "temperature": 1.0, "max_token_len": 8}
+    data.non_tensor_batch = {}
+    data.select.return_value = data
+    data.select.return_value.batch.split.return_value = data.split.return_value = [data]
+    torch.distributed.group.WORLD = world
+    worker = MagicMock()
+    worker.config.use_dynamic_bsz, worker.config.ppo_epochs, worker.ulysses_sequence_parallel_size = dynamic, 1, 1
+    data.to.side_effect = Called("none cut")  # what is done first with a micro-batch
+    names = {"torch": torch, "prepare_dynamic_batch": cut, "rearrange_micro_batches": cut, "DataProto": type(data)}
+    names |= {"get_device_id": int, "get_torch_device": MagicMock()}
+    with pytest.raises(Called) as caught:
+        sources.callable_of(function, names)(worker, data)
+    return caught.value.args[0]
+
+
+def installed(root: Path, version: str, change: Mapping[str, Any] | None = None) -> Installation:
+    """Lay out what a release has of the fix, with some files changed: by another release's version, or a function."""
+    for file in {one.file for one in catalog.fix(FIX).functions}:
+        how = (change or {}).get(file, version)
+        data = wheels.read("verl", how if isinstance(how, str) else version, file)
+        if data is not None:
+            (root / file).parent.mkdir(parents=True, exist_ok=True)
+            (root / file).write_bytes(data if isinstance(how, str) else how(data))
+    return Installation("verl", version, str(root), str(root), str(root / "verl"), "wheel", None, ())
+
+
+def found(root: Path, version: str, change: Mapping[str, Any] | None = None) -> list[Finding]:
+    return judge([installed(root, version, change)], [catalog.fix(FIX)], {})
+
+
+def verdicts(findings: list[Finding]) -> list[str]:
+    return [finding.verdict.verdict for finding in findings]
+
+
+def as_pulled(data: bytes) -> bytes:
+    """Pass the group in every call of a file, as pull request 5591 does in the actor."""
+    text = data.decode()
+    for batch in ("data", "mini_batch"):
+        assert text.count(f"{CALL.format(batch)})") == 1
+        text = text.replace(f"{CALL.format(batch)})", CALL.format(batch) + GROUP)
+    return text.encode()
+
+
+def edited(data: bytes) -> bytes:
+    """Edit the first of the fix's methods in a file, far from the call."""
+    head, name, tail = data.partition(b".eval()\n")
+    return head + name + b"        print(data)\n" + tail
+
+
+# -- no-op cases ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_static_batch_is_not_cut(case: Case) -> None:
+    source = case.load()
+    assert group_of(source.function, dynamic=False) == "none cut"
+    assert group_of(source.rewritten.function, dynamic=False) == "none cut"
+
+
+def test_every_release_has_the_verdict_that_its_own_helper_gives_it() -> None:
+    releases = catalog.releases()
+    now = matrix.rows([catalog.fix(FIX)], {"verl": releases["verl"]}, catalog.shape_table())
+    assert {row.version for row in now if row.verdict == "needed"} == {"0.7.1"}
+    assert {row.verdict for row in now} == {"needed", "not-affected"}
+    place = f"{TARGETS[2].file}::{TARGETS[2].function}"
+    assert releases["verl"]["0.7.0"].shapes[place] == releases["verl"]["0.7.1"].shapes[place] is not None
+
+
+# -- the rewrite ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", CASES)
+class TestRewrite(EveryRewrite):
+    """The shapes that a release has beside a wrong function."""
+
+
+@pytest.mark.parametrize("case", [*CASES, *OLDER])
+def test_the_group_of_all_ranks_is_passed_where_none_was(case: Case) -> None:
+    source = case.load()
+    assert group_of(source.function) is None
+    assert group_of(source.rewritten.function) == "all ranks"
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_an_upstream_fix_is_told_from_ours(case: Case) -> None:
+    source = case.load()
+    pulled = shape.find(shape.parse(as_pulled(source.data)), source.target.function)[0]
+    change, known = codemod(source.target), catalog.shape_table().shapes
+    assert change.fixed_upstream(pulled)
+    assert group_of(pulled) == "all ranks"
+    assert not change.fixed_upstream(source.function)
+    assert not change.fixed_upstream(source.rewritten.function)
+    listed = known.get((FIX, source.target.function, shape.digest(pulled)))
+    assert (listed and listed.state) == ("fixed" if source.target.file == ACTOR else None)
+    with pytest.raises(AnchorError, match="not found"):
+        change.plan(pulled)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "missing"),
+    [
+        ("prepare_dynamic_batch(data,", "prepare(data,", "without a group"),
+        ("max_token_len=max_token_len)", "max_token_len=max_token_len, dp_group=None)", "without a group"),
+        ("max_token_len=max_token_len)", "max_token_len=max_token_len, **self.more)", "without a group"),
+        ("max_token_len=max_token_len)", "max_token_len, self.group)", "without a group"),
+        ("values_lst = []", "values_lst = world = []", "without world, which is ours"),
+    ],
+)
+def test_what_differs_is_no_anchor(old: str, new: str, missing: str) -> None:
+    source = sources.wheel(FIX, "0.7.1", function=TARGETS[2].function)
+    with pytest.raises(AnchorError, match=missing):
+        codemod(source.target).plan(sources.mutated(source.function, old, new))
+
+
+def test_half_of_a_rewrite_is_not_taken_for_ours() -> None:
+    for target in TARGETS:
+        source = sources.wheel(FIX, "0.7.1", function=target.function)
+        assert is_no_rewrite(source, sources.mutated(source.rewritten.function, ", dp_group=world", ""))
+
+
+# -- the verdict ------------------------------------------------------------------------------------------------------
+
+NEEDED, NOT, FIXED = ["needed"] * 4, ["not-affected"] * 4, ["fixed-upstream"] * 2
+
+
+@pytest.mark.parametrize(
+    ("version", "change", "wanted"),
+    [
+        ("0.4.0", {}, NOT),
+        ("0.7.0", {}, NOT),
+        ("0.7.1", {}, NEEDED),
+        ("0.8.0", {}, NOT),
+        ("0.7.1", {HELPER.file: "0.7.0"}, NOT),
+        ("0.7.0", {HELPER.file: "0.7.1"}, NEEDED),
+        ("0.7.0", {ACTOR: edited}, NOT),
+        ("0.7.1", {ACTOR: as_pulled}, [*FIXED, "needed", "needed"]),
+        ("0.7.1", {HELPER.file: lambda data: data.replace(b"and dp_group is not None", b"")}, ["drifted"] * 4),
+        ("0.7.1", {HELPER.file: "0.8.0", CRITIC: edited}, ["needed", "needed", "drifted", "needed"]),
+    ],
+)
+def test_the_same_methods_are_wrong_or_right_by_the_function_that_they_depend_on(
+    tmp_path: Path, version: str, change: Mapping[str, Any], wanted: list[str]
+) -> None:
+    now = found(tmp_path, version, change)
+    assert [finding.target for finding in now] == list(TARGETS)
+    assert verdicts(now) == wanted
+    planned = plan(now, {})
+    if "drifted" in wanted:
+        (blocked,) = planned.blocked
+        assert (planned.files, blocked.fix) == ((), FIX), "in whole or not at all"
+        return
+    files = {finding.target.file for finding in now if finding.verdict.verdict == "needed"}
+    assert {file.path for file in planned.files} == {str(tmp_path / file) for file in files}
+    for file in planned.files:
+        Path(file.path).write_bytes(file.after)
+    after = judge([now[0].installation], [catalog.fix(FIX)], {})
+    assert verdicts(after) == ["applied" if verdict == "needed" else verdict for verdict in wanted]
+
+
+def test_a_helper_that_nobody_has_verified_is_named(tmp_path: Path) -> None:
+    first, *_ = found(tmp_path, "0.7.1", {HELPER.file: lambda data: data.replace(b"dp_group is not None", b"True")})
+    assert first.verdict.code == "depends-on-unknown"
+    assert "depends on rearrange_micro_batches in verl/utils/seqlen_balancing.py" in first.verdict.detail
+    assert "closest known shape: c7e86c973afc94c9 (wrong; verl 0.7.1" in first.verdict.detail
+    assert "1 statement differs" in first.verdict.detail
+
+
+# -- what the sessions need -------------------------------------------------------------------------------------------
+
+_WORLD, _GIVEN = "torch.distributed.group.WORLD", "dp_group=world"
+_SOME = "torch.distributed.group.WORLD if {} else None"
+
+
+def _by_hand(dynamic: str, batch: str) -> Mapping[str, tuple[Sub, ...]]:
+    def group(new: str) -> tuple[Sub, ...]:
+        return (Sub(_WORLD, new),)
+
+    def given(new: str) -> tuple[Sub, ...]:
+        return (Sub(_GIVEN, new),)
+
+    again = f"prepare_dynamic_batch({batch}, max_token_len=max_token_len, dp_group=world)"
+    return {
+        "no group": group("None"),
+        "a shard group": group("'shard'"),
+        "a tuple of the group": group("(torch.distributed.group.WORLD,)"),
+        "its name": group("'WORLD'"),
+        "the class of groups": group("torch.distributed.group"),
+        "only with Ulysses": group(_SOME.format("self.ulysses_sequence_parallel_size > 1")),
+        "only without Ulysses": group(_SOME.format("self.ulysses_sequence_parallel_size == 1")),
+        "only rank 0": group(_SOME.format("torch.distributed.get_rank() == 0")),
+        "all but rank 0": group(_SOME.format("torch.distributed.get_rank()")),
+        "only long batches": group(_SOME.format(f"{batch}.batch['input_ids'].shape[0] > 4")),
+        "only with a row over the middle": group(_SOME.format(f"{batch}.batch['input_ids'].rows[0] > 1")),
+        "only static batches": group(_SOME.format(f"not {dynamic}")),
+        "as another argument": given("group=world"),
+        "None after all": given("dp_group=None"),
+        "the group or none": given("dp_group=world and None"),
+        "numbers may differ": given("dp_group=None, same_micro_num_in_dp=True"),
+        "another bound": (Sub("max_token_len=max_token_len", "max_token_len=2 * max_token_len"),),
+        "half of the batch": (Sub(f"prepare_dynamic_batch({batch}, ", f"prepare_dynamic_batch({batch}.split(2)[0], "),),
+        "cut twice": (
+            Sub("world = torch.distributed.group.WORLD\n", f"world = torch.distributed.group.WORLD; {again}\n"),
+        ),
+    }
+
+
+EQUIVALENT = {r"early: max_token_len = .* <-> world = .*": "neither statement uses what the other binds"}
+MUTANTS = [
+    Mutants("verl", ("0.7.1",), _by_hand(dynamic, batch), EQUIVALENT, function=target.function)
+    for target, dynamic, batch in zip(
+        TARGETS,
+        ("use_dynamic_bsz", "self.config.use_dynamic_bsz") * 2,
+        ("data", "mini_batch") * 2,
+    )
+]
+_SHARD = "next(self.actor_module.parameters()).device_mesh.get_all_groups()[-1]"
+_OF_ALL = r"torch\.distributed\.group\.WORLD"
+PROOFS = [
+    Proofs(
+        "verl",
+        [Release("0.7.1", core=True)],
+        {
+            "half: the actor alone, as upstream": Other(in_file("dp_critic.py", untouched), ("critic-update",)),
+            "half: the critic alone": Other(in_file("dp_actor.py", untouched), ("log-prob",)),
+            "half: the second method of each": Other(without(f", {_GIVEN}", ""), ("values",)),
+            "the shard group": Other(in_file("dp_actor.py", without(_OF_ALL, _SHARD, 0)), ("hybrid-policy-update",)),
+        },
+    )
+]
+FUZZ = Fuzz(CASES, 2, "prepare_dynamic_batch|max_token_len|dp_group|use_dynamic_bsz", examples=40)

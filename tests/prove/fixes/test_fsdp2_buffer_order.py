@@ -1,0 +1,40 @@
+"""fsdp2-buffer-order's proof: a user's job, the orders of a set, and what the buffers should hold. Runs no torch."""
+
+from __future__ import annotations
+
+import pytest
+
+from unhang.prove.cases import DIFFERS, Topology
+from unhang.prove.fixes import fsdp2_buffer_order as proof
+
+
+def test_the_case_of_a_users_job() -> None:
+    case = proof.case_for(Topology(dp=8), "verl", ())
+    assert case is not None
+    assert (case.untouched, case.at) == (DIFFERS, "of another buffer")
+    assert proof.case_for(Topology(dp=16), "verl", ()) is None
+    assert proof.ruled_out(Topology()) == "one rank broadcasts to no other"
+    assert not proof.ruled_out(Topology(dp=2))
+    assert "whether yours registers buffers so" in proof.caveat(case)
+    assert not any(proof.caveat(control) for control in proof.CASES if control.is_control)
+
+
+def test_two_processes_have_two_orders() -> None:
+    first, second = proof.orders()
+    assert first == second[::-1]
+    assert sorted(first) == sorted(proof._TABLES)
+
+
+@pytest.mark.parametrize(
+    ("full", "sliding", "wrong"),
+    [
+        ([0.0, 1.0], [1000.0, 1001.0], ""),
+        ([1000.0, 1001.0], [0.0, 1.0], "rank 3 holds values of another buffer in full_attention_inv_freq: 1000.0, not"),
+        ([0.0, 1.0], [1000.0, 0.0], "rank 3 holds values of another buffer in sliding_attention_inv_freq"),
+    ],
+)
+def test_each_table_holds_its_own_values(full: list[float], sliding: list[float], wrong: str) -> None:
+    held = {"full_attention_inv_freq": full, "sliding_attention_inv_freq": sliding}
+    found = proof._wrong(3, held, dict.fromkeys(proof._TABLES, 2))
+    assert found.startswith(wrong)
+    assert bool(found) == bool(wrong)

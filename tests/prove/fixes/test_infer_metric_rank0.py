@@ -1,0 +1,63 @@
+"""infer-metric-rank0's proof: a user's job, what each rank should tell, and what is a stand-in. Runs no torch."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from unhang.prove.cases import HUNG, Topology
+from unhang.prove.fixes import infer_metric_rank0 as proof
+
+
+def test_the_case_of_a_users_job() -> None:
+    case = proof.case_for(Topology(dp=8), "ms-swift", ())
+    assert case is not None
+    assert (case.untouched, case.at, case.options) == (HUNG, "in compute", {"metric": "acc"})
+    assert proof.case_for(Topology(dp=16), "ms-swift", ()) is None
+    assert proof.ruled_out(Topology()) == "one process has no other to wait for"
+    assert not proof.ruled_out(Topology(tp=2))
+
+
+@pytest.mark.parametrize(
+    ("metric", "rank", "told", "right"),
+    [
+        ("acc", 0, [{"acc": 2 / 3}], True),
+        ("acc", 0, [{"acc": 0.5}], False),
+        ("acc", 0, [], False),
+        ("acc", 1, [], True),
+        ("acc", 1, [{"acc": 2 / 3}], False),
+        ("rouge", 0, [proof._SCORES], True),
+        ("rouge", 0, [{**proof._SCORES, "rouge-1": 77.777775}], True),  # float32 has no more digits
+        ("rouge", 0, [{**proof._SCORES, "rouge-1": 77.7777}], False),
+        ("rouge", 0, [{"rouge-1": proof._SCORES["rouge-1"]}], False),
+        ("rouge of a trainer", 1, [proof._SCORES], True),
+        ("mean of all ranks", 1, [{"value": 1 / 3}], True),
+        ("mean of all ranks", 1, [{"value": 1 / 2}], False),
+    ],
+)
+def test_the_master_tells_the_mean_and_only_a_trainer_tells_it_on_each_rank(
+    metric: str, rank: int, told: list[dict[str, float]], right: bool
+) -> None:
+    assert proof._same(told, proof._wanted(metric, rank, 2, proof._ROWS)) is right
+
+
+def test_without_a_row_the_accuracy_is_zero() -> None:
+    assert proof._wanted("acc", 0, 2, ()) == [{"acc": 0.0}]
+
+
+def test_stand_ins_lead_to_the_real_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = tmp_path / "swift" / "metrics" / "utils.py"
+    real.parent.mkdir(parents=True)
+    real.write_text("from swift.models import Model\nfrom swift.utils import get_current_device\nMeanMetric = 'real'\n")
+    (tmp_path / "swift" / "__init__.py").write_text("raise ImportError('never run')")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "meta_path", [proof._Around(), *sys.meta_path])
+    monkeypatch.setattr(sys, "modules", dict(sys.modules))
+    found = proof._first(("swift.plugin.metric", "swift.metrics.utils"))
+    assert found.__file__ == str(real)
+    assert (found.MeanMetric, found.get_current_device()) == ("real", "cpu")
+    assert isinstance(found.Model, type)
+    assert sys.modules["swift.metrics"].MeanMetric == "real"
+    assert proof._Around().find_spec("swiftly") is None
