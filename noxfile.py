@@ -215,21 +215,22 @@ def endstates(session: nox.Session) -> None:
 
 @nox.session(reuse_venv=True)
 def compat(session: nox.Session) -> None:
-    """Lint the matrix and the pages made from it; judge history; verify a random sample against real wheels.
+    """Lint the fixes, the matrix and the pages made from it; judge history; verify a sample against real wheels.
 
     History is every commit and tag in the clones (those of `sweep`) that are given. Offline, once the session's
     environment exists: `nox -R -s compat -- --sample 0`.
     """
     env = from_checkout(session)
+    session.run("python", "-m", "unhang.compat.sweep.lint", *session.posargs, env=env)
     for schema in sorted((HERE / "compat" / "schemas").glob("*.json")):
-        found = "patches/*/manifest.json" if schema.stem == "manifest" else f"compat/**/{schema.name}"
-        named = [str(file) for file in sorted(HERE.glob(found)) if file.parent != schema.parent]
+        named = [str(file) for file in sorted(HERE.glob(f"compat/**/{schema.name}")) if file.parent != schema.parent]
+        if not named:  # the lint has checked the manifests
+            continue
         session.run("check-jsonschema", "--schemafile", str(schema), *named)
     session.run("python", "-m", "unhang.compat.sweep.pages", "--check", env=env)
     session.run("python", "-m", "unhang.compat.sweep.verdicts", env=env)
     tests = os.pathsep.join([env["PYTHONPATH"], str(HERE / "tests")])
     session.run("python", "-m", "independent", env={"PYTHONPATH": tests})
-    session.run("python", "-m", "unhang.compat.sweep.lint", *session.posargs, env=env)
 
 
 @nox.session(reuse_venv=True)

@@ -19,15 +19,15 @@ from typing import NamedTuple
 
 import pyperf
 
+from unhang.find.environment import for_target
+from unhang.find.locate import search
+from unhang.judge.findings import Finding, judge
+from unhang.rewrite import one_file, plan
+from unhang.shapes import catalog, shape
+
 HERE = Path(__file__).parent
 DROP_CACHES = Path("/proc/sys/vm/drop_caches")
-FILES = (
-    "megatron/core/parallel_state.py",
-    "megatron/core/transformer/moe/experts.py",
-    "megatron/training/utils.py",
-    "swift/megatron/utils/megatron_lm_utils.py",
-    "verl/workers/engine/megatron/transformer_impl.py",
-)
+ENGINE = "verl/workers/engine/megatron/transformer_impl.py"
 _AST_GREP = ["--pattern", "self.is_mp_src_rank_with_outputs()", "--lang", "python", "--update-all"]
 _AST_GREP += ["--rewrite", "mpu.is_pipeline_last_stage(ignore_virtual=True)"]
 
@@ -44,9 +44,10 @@ class Case(NamedTuple):
 
 
 def processes(small: Path, large: Path, diff: Path) -> dict[str, Case]:
-    """Return the processes by name. All of them work on the same five files."""
+    """Return the processes by name. All of them work on the same files."""
     unhang = [str(Path(sys.executable).with_name("unhang"))]
-    kept = {name: (small / name).read_bytes() for name in FILES}
+    files = rewritten(small)
+    kept = {name: (small / name).read_bytes() for name in files}
 
     def restore() -> None:
         for name, data in kept.items():
@@ -79,10 +80,21 @@ def processes(small: Path, large: Path, diff: Path) -> dict[str, Case]:
         "git apply": Case(["git", "apply", "-p1"], small, diff, restore),
         "patch": Case(["patch", "-p1", "--silent", "--no-backup-if-mismatch"], small, diff, restore),
         "ast-grep, one edit": Case(
-            [str(Path(sys.executable).with_name("ast-grep")), "run", *_AST_GREP, FILES[-1]], small, undo=restore
+            [str(Path(sys.executable).with_name("ast-grep")), "run", *_AST_GREP, ENGINE], small, undo=restore
         ),
-        "libcst.tool codemod": Case([*tool, "--hide-progress", *FILES], small, undo=restore),
+        "libcst.tool codemod": Case([*tool, "--hide-progress", *files], small, undo=restore),
     }
+
+
+def rewritten(site: Path) -> list[str]:
+    """Return the files of a folder that the fixes change, by their paths in it."""
+    planned = plan.plan(findings_in(site), {})
+    return sorted(os.path.relpath(file.path, site) for file in planned.files)
+
+
+def findings_in(site: Path) -> list[Finding]:
+    """Return what `unhang check` finds in a folder."""
+    return judge(search(for_target(str(site)), cwd="/").installations, list(catalog.fixes().values()), {})
 
 
 COLD = ["python -c pass", "import importlib.metadata", "import libcst"]
@@ -139,15 +151,9 @@ def drop_caches() -> None:
 
 def bench_functions(runner: pyperf.Runner, small: Path) -> None:
     """Time our own functions, in a process that has imported everything."""
-    from unhang.find.environment import for_target
-    from unhang.find.locate import search
-    from unhang.judge.findings import judge
-    from unhang.rewrite import one_file, plan
-    from unhang.shapes import catalog, shape
-
     found = search(for_target(str(small)), cwd="/")
     fixes = list(catalog.fixes().values())
-    findings = judge(found.installations, fixes, {})
+    findings = findings_in(small)
     planned = plan.plan(findings, {})
     table = catalog.shape_table().shapes
     file = planned.files[0]

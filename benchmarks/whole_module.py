@@ -16,7 +16,7 @@ from unhang.shapes import catalog, shape
 
 
 class Fixes(VisitorBasedCodemodCommand):
-    """Apply every fix that has a target in the file's path."""
+    """Apply every fix that a function in the file needs."""
 
     DESCRIPTION = "Apply unhang's fixes."
     METADATA_DEPENDENCIES = (PositionProvider,)
@@ -30,8 +30,10 @@ class Fixes(VisitorBasedCodemodCommand):
         for fix in catalog.fixes().values():
             for target in fix.targets:
                 if str(self.context.filename).endswith(f"/{target.file}"):
-                    (function,) = shape.find(tree, target.function)
-                    self._edits += codemod(target).plan(function)
+                    for function in shape.find(tree, target.function):
+                        key = target.fix, target.function, shape.digest(function)
+                        if getattr(catalog.shape_table().shapes.get(key), "state", "") == "affected":
+                            self._edits += codemod(target).plan(function)
 
     def leave_IndentedBlock(self, original_node: cst.IndentedBlock, updated_node: cst.IndentedBlock) -> cst.BaseSuite:
         lines = [self.get_metadata(PositionProvider, node).start.line for node in original_node.body]

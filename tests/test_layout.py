@@ -24,6 +24,8 @@ COVERED_BY = {
     "src/unhang/judge/overlaid.py": "cli/test_overlay_command.py",
     "src/unhang/prove/ranks/calls.py": "prove/ranks/test_recorder.py",
     "src/unhang/prove/ranks/megatron.py": "proofs/test_proofs.py",
+    "src/unhang/prove/ranks/megatron_lm.py": "proofs/test_proofs.py",
+    "src/unhang/prove/ranks/moe_layer.py": "proofs/test_proofs.py",
     "src/unhang/prove/ranks/shims.py": "upstream/test_runner.py",
     "src/unhang/records.py": "cli/test_requests.py",
     "src/unhang/store/steps.py": "store/test_recovery.py",

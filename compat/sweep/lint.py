@@ -1,7 +1,8 @@
-"""Lints the matrix: ``python -m unhang.compat.sweep.lint``. Prints a line for each problem.
+"""Lints the fixes and the matrix: ``python -m unhang.compat.sweep.lint``. Prints a line for each problem.
 
-The JSON Schemas in compat/schemas/ check the form of the files (``nox -s compat`` runs both); this checks what they
-say, and compares a random sample of releases with their real wheels.
+Of a fix it names at once all that is missing or wrong in its parts. The JSON Schemas in compat/schemas/ check the form
+of the other files (``nox -s compat`` runs both); this checks what they say, and compares a random sample of releases
+with their real wheels.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from unhang.compat import index
-from unhang.compat.sweep import fetch, gather, pins, rules, sources
+from unhang.compat.sweep import fetch, gather, parts, pins, rules, sources
 from unhang.compat.sweep.cache import Cache
 from unhang.compat.sweep.learnt import Learnt, UnreadableError
 from unhang.compat.sweep.rules import RELEASES, SHAPES, WHEELS, Data, Problem
@@ -33,19 +34,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--sample", type=int, default=6, help="how many releases to verify; 0 needs no index")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6), help="selects the sample")
     options = parser.parse_args(arguments)
+    checkout = sources.HERE.parent
+    names = parts.names(checkout)
+    found = [problem for name in names for problem in parts.problems(checkout, name)]
+    if any(problem.file.endswith("manifest.json") for problem in found):
+        return _told(found, f"{len(names)} fixes; the matrix was not read, for a manifest is wrong")
     try:
-        data, found = read(sources.HERE, [fix.folder for fix in catalog.fixes().values()])
-        found = found or lint(data)
+        data, twice = read(sources.HERE, [fix.folder for fix in catalog.fixes().values()])
+        found += twice or lint(data)
         if options.sample and not found:
             print(f"verifying {options.sample} releases (--seed {options.seed})", flush=True)
             found = list(verify(data, chosen(pins.read(sources.HERE), options.sample, options.seed)))
     except UnhangError as error:
         print(report.text_error(error), file=sys.stderr)
         return 2
-    for problem in found:
-        print(f"{problem.file}: {problem.entry}: {problem.message}")
     releases = sum(len(entry["versions"]) for entry in data.releases.values())
     counts = f"{len(data.manifests)} fixes, {releases} releases, {len(data.shapes)} shapes, {len(data.files)} files"
+    return _told(found, counts)
+
+
+def _told(found: Sequence[Problem], counts: str) -> int:
+    """Print the problems and what was read; return the exit code."""
+    for problem in found:
+        print(f"{problem.file}: {problem.entry}: {problem.message}")
     print(f"{len(found)} problems in {counts}" if found else f"{counts}: no problem")
     return 1 if found else 0
 

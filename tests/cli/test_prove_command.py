@@ -18,7 +18,7 @@ from unhang.prove.cases import DIFFERS, HUNG, PASSED, Outcome
 VERL, CORE = ("verl", "0.7.1"), ("megatron-core", "0.16.1")
 FIX = ("--fix", "mtp-cp-deadlock")
 REDUCE = "reduce_loss_in_tracker"
-TORCH_S = 600  # for a command that runs torch, even on a busy machine
+TORCH_S = 3600  # for a command that runs torch, even on a busy machine
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from unhang.prove.cases import BROKEN, PASSED, Case, Outcome
+from unhang.prove.cases import BROKEN, PASSED, UNKNOWN, Case, Outcome
 
 
 def verdict(case: Case, untouched: Outcome, patched: Outcome) -> str:
@@ -23,5 +23,5 @@ def survivors(outcomes: Mapping[str, Outcome], ends: str = "") -> str:
     return "; ".join(
         f"{name} {text}"
         for name, text in texts.items()
-        if outcomes[name].status in (PASSED, BROKEN) or not re.search(ends, text)
+        if outcomes[name].status in (PASSED, BROKEN, *([] if ends else [UNKNOWN])) or not re.search(ends, text)
     )

@@ -6,7 +6,6 @@ import importlib
 import os
 import shutil
 import subprocess
-import tempfile
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from unhang.judge.decide import NOT_AFFECTED
 from unhang.judge.findings import judge
 from unhang.prove import host
 from unhang.prove.cases import Case
+from unhang.prove.ranks import tidy
 from unhang.records import Installation
 from unhang.rewrite.plan import plan
 from unhang.shapes import catalog
@@ -117,7 +117,7 @@ def answer(proof: Proof) -> host.Answer:
     """Run all cases of a proof on all variants, once."""
     interpreter = interpreters.with_torch()
     releases = [(_PROJECTS.get(proof.upstream, proof.upstream), proof.version), *proof.release.beside]
-    with tempfile.TemporaryDirectory(prefix="unhang-tree-") as folder:
+    with tidy.folder("unhang-tree-") as (folder, _):
         roots = [_checked_out(proof, folder)] if proof.is_tree else [unpacked(*release) for release in releases]
         places = [environment.for_target(str(root)) for root in roots]
         found = [one for place in places for one in locate.search(place, cwd="/").installations]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -31,7 +32,7 @@ def test_an_interpreter_without_torch_or_that_dies_is_an_error(module: str, code
 def test_it_says_which_case_begins_on_which_source(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[object] = []
 
-    def run(python: str, question: bytes, folder: str, timeout_s: float) -> None:
+    def run(python: str, question: bytes, folder: str, held: int, timeout_s: float) -> None:
         assert callable(said[-1])
         assert said[-1]() == "mtp-cp-deadlock: imports torch and the upstream"
         for number, variant in enumerate(("patched", "untouched"), 1):  # the child adds a line for each case
@@ -64,3 +65,26 @@ def test_a_proof_sees_no_gpu_and_writes_to_a_temporary_folder(tmp_path: Path, mo
     assert "PYTHONDONTWRITEBYTECODE=1" in lines
     assert f"TORCHINDUCTOR_CACHE_DIR={lines[-1]}" in lines
     assert not os.path.exists(lines[-1])  # the folder that it ran in
+
+
+def test_a_killed_run_leaves_no_process_and_no_folder(tmp_path: Path) -> None:
+    scratch, fifo = tmp_path / "scratch", tmp_path / "fifo"
+    scratch.mkdir()
+    os.mkfifo(fifo)
+    (tmp_path / "torch.py").write_text(
+        f"import time\nkept = open({str(fifo)!r}, 'w')\nprint('begun', file=kept, flush=True)\ntime.sleep(600)\n"
+    )
+    variants: dict[str, object] = {"untouched": ({"a/b.py": b""}, [])}
+    code = (
+        f"import sys; from unhang.prove.host import ask; ask(sys.executable, 'x', [{str(tmp_path)!r}], {variants}, [])"
+    )
+    environ = {**os.environ, "TMPDIR": str(scratch)}
+    command = [sys.executable, "-c", code]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environ) as run, open(fifo) as child:
+        assert child.readline() == "begun\n"
+        assert os.listdir(scratch)
+        run.kill()
+        assert child.read() == ""  # the child has ended
+        assert run.stdout is not None
+        assert run.stdout.read() == b""  # so has what removes the folder
+    assert os.listdir(scratch) == []

@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 PASSED, HUNG, CRASHED, DIFFERS, BROKEN = "passed", "hung", "crashed", "differs", "broken"
+MISMATCH, UNKNOWN = "mismatch", "unknown"
 
 
 class Topology(NamedTuple):
@@ -59,7 +60,9 @@ class Case(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """How one run of a case ended. ``broken`` is a failure of the proof itself and never counts as the defect."""
+    """How one run of a case ended. ``broken`` is a failure of the proof itself and never counts as the defect; neither
+    does ``unknown``, a job that does what a schedule cannot show.
+    """
 
     status: str
     detail: str

@@ -22,7 +22,7 @@ import traceback
 from typing import TYPE_CHECKING, Any
 
 from .cases import BROKEN, Case, Outcome, Topology
-from .ranks import sites
+from .ranks import sites, tidy
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -48,7 +48,8 @@ class Variant(importlib.abc.MetaPathFinder):
 
 
 def main() -> None:
-    """Answer the question on stdin."""
+    """Answer the question on stdin. It ends with its parent."""
+    tidy.end_with(os.getppid())
     question = json.load(sys.stdin)
     sys.path[:0] = question["path"]
     print(f"\n{MARK}{json.dumps(answer(question))}", flush=True)
@@ -80,7 +81,9 @@ def _forked(
     """Run the cases on one variant in a fork, and return its outcomes by case."""
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=_variant, args=(theirs, proof, files, cases, deadline_s, label, begun))
+    process = context.Process(
+        target=_variant, args=(theirs, proof, files, cases, deadline_s, label, begun, os.getpid())
+    )
     process.start()
     theirs.close()
     outcomes: dict[str, tuple[str, str, float]] = {}
@@ -103,8 +106,10 @@ def _variant(
     deadline_s: float,
     label: str,
     begun: str,
+    parent: int,
 ) -> None:
     """Import the upstream with the variant's files, and send the outcome of each case as soon as it is known."""
+    tidy.end_with(parent)
     quiet = os.open(os.devnull, os.O_WRONLY)
     os.dup2(quiet, 1)
     sys.meta_path.insert(0, Variant(files))

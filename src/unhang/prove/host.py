@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from unhang.errors import UnhangError
 from unhang.prove.cases import Case, Outcome
 from unhang.prove.child import MARK
+from unhang.prove.ranks import tidy
 from unhang.tell.progress import Step, silent
 
 UNTOUCHED, PATCHED = "untouched", "patched"
@@ -44,18 +44,19 @@ def ask(
     variants: Mapping[str, tuple[Mapping[str, bytes], Sequence[str]]],
     cases: Sequence[Case],
     *,
-    deadline_s: float = 8.0,
+    deadline_s: float = 2.0,
     timeout_s: float = 1800.0,
     step: Step = silent,
 ) -> Answer:
     """Run the cases of a fix in ``python``, with ``path`` first on its import path, once for each variant of the files.
 
     ``variants`` maps a name to the files of the variant, by their path below the import path, and to the names of the
-    cases to run on it. A case that has not ended after ``deadline_s`` seconds has hung; ``timeout_s`` limits the whole
-    run; ``step`` is told which case runs. Everything is written to a temporary folder, which is removed. Raises
-    UnhangError ``no-torch``, or ``broken-interpreter`` where no answer comes.
+    cases to run on it. Real ranks that have not ended after ``deadline_s`` seconds have hung, unless one is at work;
+    ``timeout_s`` limits the whole run; ``step`` is told which case runs. Everything is written to a temporary folder,
+    which is removed even where this process is killed. Raises UnhangError ``no-torch``, or ``broken-interpreter`` where
+    no answer comes.
     """
-    with tempfile.TemporaryDirectory(prefix="unhang-prove-") as folder:
+    with tidy.folder("unhang-prove-") as (folder, held):
         begun = os.path.join(folder, "begun")
         question = {
             "fix": fix,
@@ -72,7 +73,7 @@ def ask(
         places = {case.name: case.topology.text() for case in cases}
         step(lambda: f"{fix}: {_begun(begun, places, total)}")
         try:
-            run = _run(python, json.dumps(question).encode(), folder, timeout_s)
+            run = _run(python, json.dumps(question).encode(), folder, held, timeout_s)
         finally:
             step("")
     for line in run.stdout.decode("utf-8", "replace").splitlines():
@@ -81,14 +82,21 @@ def ask(
     raise _no_answer(python, run.stderr.decode("utf-8", "replace").strip()[-500:] or f"exit status {run.returncode}")
 
 
-def _run(python: str, question: bytes, folder: str, timeout_s: float) -> subprocess.CompletedProcess[bytes]:
-    """Run ``child`` with this question on stdin, in ``folder``, without GPUs."""
+def _run(python: str, question: bytes, folder: str, held: int, timeout_s: float) -> subprocess.CompletedProcess[bytes]:
+    """Run ``child`` with this question on stdin, in ``folder``, which ``held`` keeps, without GPUs."""
     environ = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", "CUDA_VISIBLE_DEVICES": ""}
     environ |= dict.fromkeys(_CACHES, folder)  # torch makes these folders on import
     command = [python, "-B", "-W", "ignore", "-c", _CHILD, os.path.dirname(os.path.abspath(__file__))]
     try:
         return subprocess.run(
-            command, input=question, capture_output=True, cwd=folder, env=environ, timeout=timeout_s, check=False
+            command,
+            input=question,
+            capture_output=True,
+            cwd=folder,
+            env=environ,
+            pass_fds=(held,),
+            timeout=timeout_s,
+            check=False,
         )
     except subprocess.TimeoutExpired:
         raise _no_answer(python, f"no answer within {timeout_s:.0f} s") from None

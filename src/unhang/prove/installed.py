@@ -21,7 +21,6 @@ from unhang.rewrite.plan import Original
 from unhang.shapes import catalog
 from unhang.tell.progress import Step, silent
 
-_DEADLINE_S = 10.0  # a rank that has not ended by then has hung; on a busy machine it needs half a second
 _VERSIONS = """
 from importlib import metadata
 path, _ = job_path("")
@@ -121,7 +120,7 @@ def _run(job: Job, line: Line, both: Sides, beside: Mapping[str, bytes], cases: 
     variants = {host.PATCHED: ({**beside, **both.patched}, names)}
     if both.untouched is not None:
         variants[host.UNTOUCHED] = {**beside, **both.untouched}, names
-    answer = host.ask(job.python, line.fix, _path(job), variants, cases, deadline_s=_DEADLINE_S, step=job.step)
+    answer = host.ask(job.python, line.fix, _path(job), variants, cases, step=job.step)
     untouched, patched = answer.outcomes.get(host.UNTOUCHED, {}), answer.outcomes[host.PATCHED]
     caveat = getattr(_proof(line.fix), "caveat", lambda _: "")
     lines = [

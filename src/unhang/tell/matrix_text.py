@@ -11,7 +11,7 @@ from unhang.judge.decide import NEEDED
 from unhang.judge.matrix import Releases, Row, droppable
 from unhang.shapes.catalog import Fix, ShapeTable
 from unhang.tell.report import COLOURS
-from unhang.tell.version_ranges import Panel, Range, panels
+from unhang.tell.version_ranges import Panel, Range, narrowed, panels
 
 WIDTH = 80
 """Where no terminal has one."""
@@ -26,12 +26,17 @@ def json_rows(rows: Iterable[Row]) -> str:
 
 
 def text_table(folded: Sequence[Panel], *, colour: bool, width: int = WIDTH) -> str:
-    """Return the table for people: a block for each upstream, a line for each range, a column for each fix."""
+    """Return the table for people: a block for each upstream, a line for each range, a column for each fix.
+
+    Columns that do not fit the width are in another block, whose ranges are about these fixes alone.
+    """
     if not folded:
         return NO_TARGET
     lines: list[str] = []
     for panel in folded:
-        lines += [f"{panel.upstream}: {panel.summary}", *_block(panel, colour, width), ""]
+        lines.append(f"{panel.upstream}: {panel.summary}")
+        for part in _fitting(panel, width):
+            lines += [*_block(part, colour, width), ""]
     return "\n".join([*lines, *textwrap.wrap(_FOOT, width)])
 
 
@@ -88,15 +93,33 @@ def needed_by(rows: Iterable[Row], fix: Fix) -> str:
     return "; ".join(ranges)
 
 
-def _block(panel: Panel, colour: bool, width: int) -> Iterable[str]:
+def _fitting(panel: Panel, width: int) -> list[Panel]:
+    """Return the panel in as many parts as its columns need."""
+    _, widths, first = _columns(panel)
+    groups: list[list[int]] = [[]]
+    left = start = width - 2 - first
+    for number, column in enumerate(widths):
+        if groups[-1] and left < 2 + column:
+            groups.append([])
+            left = start
+        groups[-1].append(number)
+        left -= 2 + column
+    return [panel] if len(groups) == 1 else [narrowed(panel, group) for group in groups]
+
+
+def _columns(panel: Panel) -> tuple[list[list[str]], list[int], int]:
+    """Return the lines of each column's head, the columns' widths, and the width of the releases before them."""
     heads = [textwrap.wrap(fix.id, _HEADING, break_on_hyphens=True) for fix in panel.fixes]
-    grades = [fix.grade for fix in panel.fixes]
-    columns = list(zip(grades, *(item.verdicts for item in panel.ranges), strict=True))
+    columns = zip((fix.grade for fix in panel.fixes), *(item.verdicts for item in panel.ranges), strict=True)
     widths = [max(map(len, (*head, *column))) for head, column in zip(heads, columns, strict=True)]
-    first = max(len(item.label) for item in panel.ranges)
+    return heads, widths, max(len(item.label) for item in panel.ranges)
+
+
+def _block(panel: Panel, colour: bool, width: int) -> Iterable[str]:
+    heads, widths, first = _columns(panel)
     for parts in zip_longest(*heads, fillvalue=""):
         yield _line("", first, list(parts), widths)
-    yield _line("", first, grades, widths)
+    yield _line("", first, [fix.grade for fix in panel.fixes], widths)
     for item in panel.ranges:
         cells = [_coloured(cell, width, colour) for cell, width in zip(item.verdicts, widths, strict=True)]
         yield _line(item.label, first, cells, widths)

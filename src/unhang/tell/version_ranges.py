@@ -70,6 +70,16 @@ def panels_by_series(rows: Iterable[Row], fixes: Sequence[Fix]) -> list[Panel]:
     return _folded(rows, fixes, series)
 
 
+def narrowed(panel: Panel, numbers: Sequence[int]) -> Panel:
+    """Return a panel of some of its fixes, by their place in it: neighbouring ranges may become one."""
+    ranges = []
+    for verdicts, group in groupby(panel.ranges, key=lambda item: tuple(item.verdicts[number] for number in numbers)):
+        parts = list(group)
+        versions = tuple(version for part in parts for version in part.versions)
+        ranges.append(Range(versions, tuple(version for part in parts for version in part.yanked), verdicts))
+    return Panel(panel.upstream, tuple(panel.fixes[number] for number in numbers), tuple(ranges))
+
+
 def series(version: str) -> str:
     """Return the first two numbers of a version."""
     return ".".join(map(str, (*parsed(version).release, 0)[:2]))

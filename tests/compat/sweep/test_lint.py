@@ -18,7 +18,7 @@ from unhang.compat.sweep.rules import Data, Problem
 from unhang.shapes import catalog, shape
 
 FOLDERS = [fix.folder for fix in catalog.fixes().values()]
-MTP = "mtp-cp-deadlock"
+MTP, FUNCTION = "mtp-cp-deadlock", "MegatronEngine.forward_backward_batch"
 
 
 @pytest.fixture(scope="module")
@@ -47,8 +47,10 @@ def test_a_sample_has_one_of_each_upstream_and_is_the_same_for_a_seed() -> None:
 
 def verified(served: FakeIndex, data: Data, shape: str) -> list[Problem]:
     """Verify a release whose wheel has `CLEAN`, if the data has this shape of it."""
-    verl = data.releases["verl"]
-    verl["versions"]["0.9.1"]["shapes"] = [shape if name.startswith(ENGINE) else None for name in verl["targets"]]
+    release = data.releases["verl"]
+    shapes: list[str | None] = [None] * len(release["targets"])
+    shapes[release["targets"].index(f"{ENGINE}::{FUNCTION}")] = shape  # the made-up wheel has no other target
+    release["versions"]["0.9.1"]["shapes"] = shapes
     if not served.pages:
         served.add("verl", "0.9.1", {ENGINE: CLEAN})
     with index.client() as client:
@@ -57,14 +59,13 @@ def verified(served: FakeIndex, data: Data, shape: str) -> list[Problem]:
 
 
 def test_a_release_or_a_state_that_is_not_what_the_data_says_is_found(served: FakeIndex, real: Data) -> None:
-    function = "MegatronEngine.forward_backward_batch"
-    known = shape.digest(shape.find(shape.parse(CLEAN.encode()), function)[0])
+    known = shape.digest(shape.find(shape.parse(CLEAN.encode()), FUNCTION)[0])
     (problem,) = verified(served, copy.deepcopy(real), "0123")
     assert problem.entry.startswith("verl 0.9.1 ")
     assert f"its wheel has {known}, the data 0123" in problem.message
     for state, messages in {"not-affected": [], "fixed": ["is not-affected  by its wheel, fixed by the data"]}.items():
         data: Any = copy.deepcopy(real)
-        data.shapes.append({"fix": MTP, "function": function, "shape": known, "state": state})
+        data.shapes.append({"fix": MTP, "function": FUNCTION, "shape": known, "state": state})
         assert [problem.message.partition(";")[0] for problem in verified(served, data, known)] == messages
 
 
@@ -90,4 +91,4 @@ def test_the_command_is_0_without_a_problem_and_1_with_one(
     assert lines[0] == (
         "patches/mtp-cp-deadlock/manifest.json: affects verl: 0.7.0 does not need it, but `affects` says otherwise"
     )
-    assert lines[-1].startswith(f"2 problems in {len(catalog.fixes())} fixes, ")
+    assert lines[-1].startswith(f"2 problems in {len(FOLDERS)} fixes, ")

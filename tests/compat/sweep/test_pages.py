@@ -29,7 +29,7 @@ def test_the_readme_is_not_stale_shows_the_picture_and_stays_short() -> None:
     assert not pages.stale(REPOSITORY), "run python -m unhang.compat.sweep.pages"
     readme = (REPOSITORY / "README.md").read_text()
     assert "](docs/matrix.svg)" in readme
-    assert len(readme.splitlines()) <= 120
+    assert len(readme.splitlines()) - len(catalog.fixes()) <= 116
 
 
 def test_a_stale_page_is_named_and_written_again(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import os
 import threading
 import time
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from support import quota
 from support.jobs import Job, dist, missing, needs_torch, raising, tensor, working
 from unhang.prove.ranks import gloo
+
+NOBODY: Any = SimpleNamespace(pid=None)
 
 
 def dying(rank: int) -> None:
@@ -43,7 +49,7 @@ def test_64_real_ranks_move_values_exactly() -> None:
 
 @needs_torch
 def test_a_hang_has_the_stacks_of_the_ranks_that_wait() -> None:
-    world = gloo.run(2, missing, deadline_s=5)
+    world = gloo.run(2, missing, deadline_s=1)
     assert world.status == "hung"
     assert [rank.state for rank in world.ranks] == ["alive", "done"]
     assert "all_reduce at" in world.text()
@@ -66,7 +72,7 @@ def test_a_rank_that_meets_late_does_not_extend_the_deadline_of_a_crash() -> Non
     late = threading.Timer(0.3, there[1].send, ["ready"])
     late.start()
     begun = time.monotonic()
-    answers = gloo._answers([], here, 600)
+    answers = gloo._answers([NOBODY] * 2, here, 600)
     late.join()
     assert answers.keys() == {0}
     assert time.monotonic() - begun < 300
@@ -77,7 +83,7 @@ def test_ranks_that_do_not_meet_are_not_a_hang(monkeypatch: pytest.MonkeyPatch) 
     here, there = zip(*(multiprocessing.Pipe() for _ in range(2)))
     there[0].send("ready")
     with pytest.raises(TimeoutError, match="only 1 of 2 ranks met"):
-        gloo._answers([], here, 600)
+        gloo._answers([NOBODY] * 2, here, 600)
 
 
 @needs_torch
@@ -85,16 +91,50 @@ def test_many_ranks_have_more_time_because_they_share_the_processors() -> None:
     assert gloo.run(24, lambda _: time.sleep(3), deadline_s=2).status == "passed"
 
 
+def meeting(rank: int) -> None:
+    """Use a processor on rank 0, for which the other ranks wait."""
+    if rank == 0:
+        working(5)
+    dist().barrier()
+
+
 @needs_torch
 def test_a_rank_at_work_has_more_time_than_one_that_waits() -> None:
-    assert gloo.run(2, lambda _: working(5), deadline_s=2).status == "passed"
-    assert gloo.run(2, lambda rank: working(5) if rank == 0 else time.sleep(5), deadline_s=2).status == "passed"
-    assert gloo.run(2, lambda _: time.sleep(600), deadline_s=2).status == "hung"
+    assert gloo.run(2, meeting, deadline_s=1).status == "passed"
+    assert gloo.run(2, lambda _: time.sleep(600), deadline_s=1).status == "hung"
+
+
+def in_turns(rank: int) -> None:
+    """Use a processor on one rank after the other."""
+    for turn in range(8):
+        if rank == turn % 4:
+            working(0.2)
+        dist().barrier()
+
+
+@needs_torch
+@pytest.mark.parametrize(("job", "world", "status"), [(in_turns, 4, "passed"), (missing, 2, "hung")])
+def test_a_quota_changes_no_answer(job: Job, world: int, status: str) -> None:
+    dist()  # imported before, not with 4 % of a processor
+    assert quota.within(4, lambda: gloo.run(world, job, deadline_s=0.5)).status == status
 
 
 @needs_torch
 def test_an_endless_loop_is_a_hang() -> None:
-    world = gloo.run(2, lambda rank: working(600 * rank), deadline_s=1)
+    world = gloo.run(2, lambda rank: working(math.inf if rank else 0), deadline_s=0.2)
     assert [rank.state for rank in world.ranks] == ["done", "alive"]
     assert "in working; rank 0 done" in world.text()
-    assert world.seconds < 500
+
+
+@needs_torch
+def test_the_stacks_are_complete_whatever_the_main_thread_does() -> None:
+    def job(rank: int) -> None:
+        if rank:
+            time.sleep(600)
+        threading.Thread(target=time.sleep, args=(600,)).start()
+        missing(rank)
+
+    for _ in range(3):
+        world = gloo.run(2, job, deadline_s=0.1)
+        assert "rank 0 waits in all_reduce at" in world.text()
+        assert len({rank.stack[-1] for rank in world.ranks}) == 1  # the outermost frame, which is written last

@@ -50,11 +50,16 @@ def batched_by_one(rank: int) -> None:
         exchanged_in_a_batch(rank)
 
 
-def objects_in_many_ways(rank: int) -> None:
-    scattered, gathered, sent = [None], [None, None] if rank == 0 else None, [rank]
-    dist().scatter_object_list(scattered, ["a", "b"] if rank == 0 else None)  # the root defaults to 0
-    dist().gather_object(rank, gathered, dst=0)
-    dist().recv_object_list(sent, 0) if rank else dist().send_object_list(sent, 1)
+def scattered_objects(rank: int) -> None:
+    dist().scatter_object_list([None], ["a", "b"] if rank == 0 else None)  # the root defaults to 0
+
+
+def gathered_objects(rank: int) -> None:
+    dist().gather_object(rank, [None, None] if rank == 0 else None, dst=0)
+
+
+def sent_objects(rank: int) -> None:
+    dist().recv_object_list([None], 0) if rank else dist().send_object_list([rank], 1)
 
 
 def root_outside(rank: int) -> None:
@@ -86,10 +91,24 @@ def coalesced_and_waited_for(rank: int) -> None:
 
 
 @needs_torch
-@pytest.mark.parametrize("job", [jobs.completing, jobs.crossed_but_asynchronous, jobs.ring, jobs.batched, jobs.objects])
+@pytest.mark.parametrize("job", [jobs.completing, jobs.crossed_but_asynchronous, jobs.ring, jobs.batched])
 def test_a_sound_job_passes_in_both_harnesses(job: Job) -> None:
     assert gloo.run(2, job, deadline_s=20).status == "passed"
-    assert checked(job).findings == []
+    assert checked(job, backend="gloo").findings == []
+
+
+@needs_torch
+@pytest.mark.parametrize("job", [jobs.objects, scattered_objects, gathered_objects, sent_objects])
+def test_objects_of_other_ranks_are_not_known(job: Job) -> None:
+    assert gloo.run(2, job, deadline_s=20).status == "passed"
+    assert checked(job).status == "unknown"
+
+
+@needs_torch
+def test_nccl_may_keep_sends_and_receives_in_order() -> None:
+    found = checked(jobs.ring)
+    assert (found.status, found.findings[0].kind) == ("unknown", "deadlock")
+    assert "depends on the backend" in found.text()
 
 
 @needs_torch
@@ -103,14 +122,11 @@ def test_a_sound_job_passes_in_both_harnesses(job: Job) -> None:
         (raising, "raised", "ValueError: a fault of its own on rank 1"),
         (sending_first, "deadlock", "in sending_first"),
         (one_receives_more, "mismatch", "3 x float32"),
-        (lambda rank: rank or dist().all_gather_object([None, None], "alone"), "missing", "all_gather_object"),
         (lambda rank: dist().broadcast(tensor(), src=rank), "mismatch", "root 1"),
         (splitting([3, 1], [2, 2]), "mismatch", "rank 0 sends 3 elements to rank 0"),
         (splitting([2, 1], [2, 1]), "raised", "a tensor of 4 rows cannot be split into [2, 1]"),
         (mixed_order, "mismatch", "3 x float32, SUM and 2 x float32, SUM"),
         (batched_by_one, "missing", "rank 1 ended without it"),
-        (lambda rank: dist().broadcast_object_list([None], src=rank), "mismatch", "root 1"),
-        (lambda rank: dist().broadcast_object_list([None] * (1 + rank), src=0), "mismatch", "2 objects"),
         (root_outside, "raised", "global rank 2 is not part of the group"),
         (group_made_by_one, "deadlock", "in group_made_by_one"),
         (lambda rank: uneven(rank, 1), "mismatch", "rank 1 sends 2 elements to rank 1, which expects 3"),
@@ -126,21 +142,15 @@ def test_a_job_that_does_not_complete_is_found(job: Job, kind: str, named: str) 
 
 
 @needs_torch
-@pytest.mark.parametrize("job", [exchanged_in_a_batch, objects_in_many_ways, uneven, coalesced])
+@pytest.mark.parametrize("job", [exchanged_in_a_batch, uneven, coalesced])
 def test_what_nccl_accepts_passes(job: Job) -> None:
     assert checked(job).findings == []
 
 
 @needs_torch
-@pytest.mark.parametrize(("backend", "kinds"), [("nccl", []), ("gloo", ["missing"] * 2)])
+@pytest.mark.parametrize(("backend", "kinds"), [("nccl", []), ("gloo", ["deadlock"] * 2)])
 def test_tags_count_where_the_backend_has_them(backend: str, kinds: list[str]) -> None:
     def job(rank: int) -> None:
-        dist().irecv(tensor(), 0, tag=2) if rank else dist().isend(tensor(), 1, tag=1)
+        dist().recv(tensor(), 0, tag=2) if rank else dist().send(tensor(), 1, tag=1)
 
     assert [finding.kind for finding in checked(job, backend=backend).findings] == kinds
-
-
-@needs_torch
-def test_a_receive_from_any_source_is_not_judged() -> None:
-    with pytest.raises(RuntimeError, match="Unjudged"):
-        checked(lambda _: dist().recv(tensor()))

@@ -1,11 +1,37 @@
-"""Recording by one process or several, and its cost. They need torch."""
+"""What the checker says of made-up jobs, against real ranks; recording by several processes. They need torch."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
 
+import pytest
+
 from support.jobs import checked, completing, missing, needs_torch
+from support.programs import PROGRAMS
+from unhang.prove.ranks import gloo, schedule
+
+
+@needs_torch
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_the_answer_for_a_program(name: str) -> None:
+    one = PROGRAMS[name]
+    for backend in "gloo", "nccl":
+        found = schedule.check(one.world, lambda _: None, one.job, backend=backend, declared=one.declared)
+        assert (backend, found.status) == (backend, one.checked), found.text()
+
+
+@needs_torch
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_real_ranks_agree_with_the_table(name: str) -> None:
+    one = PROGRAMS[name]
+    world = gloo.run(one.world, one.job, deadline_s=1)
+    assert world.status == one.real, world.text()
+
+
+def test_nothing_that_hangs_is_passed_and_nothing_that_passes_is_hung() -> None:
+    assert len(PROGRAMS) >= 49
+    assert not [name for name, one in PROGRAMS.items() if {one.real, one.checked} == {"hung", "passed"}]
 
 
 @needs_torch

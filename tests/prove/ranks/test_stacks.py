@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from unhang.prove.ranks import shims, sites, stacks
+from unhang.prove.ranks import gloo, shims, sites, stacks
 
 
 def test_the_frame_is_upstreams_not_torchs_or_ours() -> None:
@@ -18,3 +18,12 @@ def test_the_stack_in_a_collective_is_taken_of_several_threads() -> None:
     assert stacks.of_dump(other + main) == ["/torch/distributed_c10d.py:2 in all_reduce"]
     assert stacks.of_dump(main) == ["/lib/threading.py:1 in wait"]
     assert stacks.of_dump("") == []
+
+
+def test_a_collective_of_the_proof_itself_is_named_as_that() -> None:
+    barrier = ["torch/distributed/distributed_c10d.py:1 in barrier", "torch/distributed/c10d_logger.py:2 in wrapper"]
+    steps = sites.site(f"{stacks._HERE}/fixes/some.py", 5, "_steps")
+    around = [sites.site(gloo.__file__, 9, "_body"), "multiprocessing/process.py:108 in run", "<string>:3 in <module>"]
+    assert stacks.place([*barrier, steps, *around]) == "the harness's own barrier, in _steps"
+    upstream = "megatron/core/multi.py:3 in reduce_loss"
+    assert stacks.place([*barrier, steps, upstream, *around]) == f"barrier at {upstream}"

@@ -44,8 +44,8 @@ POINT_TO_POINT: dict[str, tuple[str, str, str]] = {
     "send_object_list": ("send", "object_list", "dst"),
     "recv_object_list": ("recv", "object_list", "src"),
 }
-NAMES = (*COLLECTIVES, *POINT_TO_POINT, "new_group", "get_backend", "_coalescing_manager")
-"""Every function that the recorder replaces."""
+OTHERS = ("split_group", "shrink_group", "init_process_group", "destroy_process_group", "abort_process_group")
+"""Functions that a schedule does not show."""
 ASYNC = frozenset({"isend", "irecv"})
 _FIRST_IS_ROOT = frozenset({"gather", "scatter", "gather_object", "broadcast_object_list", "scatter_object_list"})
 

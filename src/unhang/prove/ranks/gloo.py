@@ -13,13 +13,12 @@ import multiprocessing
 import os
 import signal
 import sys
-import tempfile
 import time
 from datetime import timedelta
 from multiprocessing.connection import wait
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from . import processor_time, stacks
+from . import processor_time, stacks, tidy
 from .operations import ranges
 
 if TYPE_CHECKING:
@@ -29,9 +28,11 @@ if TYPE_CHECKING:
 
 _START_S = 120.0  # for all ranks to meet, even on a busy machine; the deadline counts from then on
 _FEW = 8  # more ranks share the processors, and get more time
-_LONGEST = 6  # deadlines, for ranks that stay at work: on a busy machine, or in an endless loop
-_GRACE_S = 1.0  # for the peers of a rank that raised, to reach the point where they wait for it
+_LONGEST = 24  # deadlines, in seconds of a processor and not of the clock: an endless loop
+_QUIET = 3  # looks in a row at ranks that are not at work
 _READY = "ready"
+_DUMP = signal.SIGUSR2
+_DUMPED = chr(_DUMP)  # a rank writes the signal's number after its stacks
 _TORCH_TIMEOUT = timedelta(minutes=30)  # beyond any deadline of ours
 
 
@@ -83,15 +84,16 @@ class World(NamedTuple):
 def run(world: int, body: Callable[[int], Any], *, deadline_s: float = 20.0) -> World:
     """Run ``body(rank)`` in ``world`` processes, each with a default group of gloo, until all are done.
 
-    The results must be picklable. A rank that is not done ``deadline_s`` seconds after all have met is ``alive``. More
-    than 8 ranks get proportionally more time, and ranks that want a processor, instead of a peer, up to six times as
-    much. The ranks are forks, so call it before this process has a process group or a thread of torch. What a rank
-    raises is in its ``Rank``. Raises TimeoutError where the ranks do not meet, and OSError where a fork fails.
+    The results must be picklable. A rank is ``alive`` if it is not done ``deadline_s`` seconds after all have met, and
+    no rank is at work (``processor_time``), or one has used a processor for 24 times as long. More than 8 ranks get
+    proportionally more time. The ranks are forks, so call it before this process has a process group or a thread of
+    torch. What a rank raises is in its ``Rank``. Raises TimeoutError where the ranks do not meet, OSError where a fork
+    fails.
     """
     importlib.import_module("torch.distributed")  # once, not in every fork
     context = multiprocessing.get_context("fork")
     begun = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="unhang-ranks-") as folder:
+    with tidy.folder("unhang-ranks-") as (folder, _):
         sys.stdout.flush()
         sys.stderr.flush()
         processes: list[ForkProcess] = []
@@ -99,7 +101,9 @@ def run(world: int, body: Callable[[int], Any], *, deadline_s: float = 20.0) -> 
         try:
             for number in range(world):
                 ours, theirs = context.Pipe()
-                process = context.Process(target=_rank, args=(number, world, body, folder, theirs), daemon=True)
+                process = context.Process(
+                    target=_rank, args=(number, world, body, folder, theirs, os.getpid()), daemon=True
+                )
                 process.start()
                 theirs.close()  # before the next fork, so that the pipe ends with this rank
                 processes.append(process)
@@ -113,14 +117,15 @@ def run(world: int, body: Callable[[int], Any], *, deadline_s: float = 20.0) -> 
     return World(tuple(answers[number] for number in range(world)), time.monotonic() - begun)
 
 
-def _rank(number: int, world: int, body: Callable[[int], Any], folder: str, pipe: Connection[Any, Any]) -> None:
-    dump = open(os.path.join(folder, f"stack{number}"), "w")  # noqa: SIM115 - faulthandler keeps its descriptor
-    faulthandler.register(signal.SIGUSR1, file=dump, all_threads=True)
+def _rank(
+    number: int, world: int, body: Callable[[int], Any], folder: str, pipe: Connection[Any, Any], parent: int
+) -> None:
+    tidy.end_with(parent)
+    _dump_when_asked(_dump(folder, number))
     quiet = os.open(os.devnull, os.O_WRONLY)
     os.dup2(quiet, 1)
     os.dup2(quiet, 2)
     try:
-        signal.alarm(int(_START_S) + 3600)  # in case the parent is gone
         answer = _body(number, world, body, folder, pipe)
         try:
             pipe.send(answer)
@@ -151,18 +156,21 @@ def _answers(
 ) -> dict[int, Rank]:
     """Return the ranks that ended before the deadline, which comes early once a rank has raised.
 
-    Raises TimeoutError where the ranks have not all met by then and none has failed.
+    Raises TimeoutError where the ranks do not meet and none has failed.
     """
     answers: dict[int, Rank] = {}
-    met, failed = 0, False
-    deadline = latest = time.monotonic() + _START_S
+    met, failed, quiet = 0, False, 0
+    deadline = time.monotonic() + _START_S
+    used: dict[int, float] = {}
     todo = dict(enumerate(pipes))
     while todo:
         ready = wait(list(todo.values()), max(0.0, deadline - time.monotonic()))
         if not ready:
-            over = failed or met < len(pipes) or time.monotonic() > latest
+            pids = _pids(processes, todo)
+            is_endless = any(processor_time.used_s(pid) - used.get(pid, 0.0) > _LONGEST * deadline_s for pid in pids)
+            quiet = 0 if processor_time.at_work(pids) else quiet + 1
             # an answer that came meanwhile counts
-            if over or not (processor_time.at_work(_pids(processes, todo)) or wait(list(todo.values()), 0)):
+            if (is_endless or quiet >= (1 if failed else _QUIET)) and not wait(list(todo.values()), 0):
                 break
         for number in [number for number, pipe in todo.items() if pipe in ready]:
             try:
@@ -174,15 +182,15 @@ def _answers(
                 met += 1
                 if not failed:  # peers of a rank that raised early may still be starting
                     deadline = time.monotonic() + (deadline_s if met == len(pipes) else _START_S)
-                    latest = time.monotonic() + _LONGEST * deadline_s
+                    quiet, used = 0, {pid: processor_time.used_s(pid) for pid in _pids(processes, todo)}
                 continue
             del todo[number]
             answers[number] = answer
             if answer.state != "done":
                 failed = True
-                deadline = min(deadline, time.monotonic() + _GRACE_S)
+                deadline = min(deadline, time.monotonic())  # its peers still reach the point where they wait for it
     if met < len(pipes) and not failed:
-        raise TimeoutError(f"only {met} of {len(pipes)} ranks met within {_START_S:.0f} s")
+        raise TimeoutError(f"only {met} of {len(pipes)} ranks met, and none is at work")
     return answers
 
 
@@ -190,20 +198,33 @@ def _pids(processes: Sequence[ForkProcess], numbers: Iterable[int]) -> list[int]
     return [pid for number in numbers if (pid := processes[number].pid) is not None]
 
 
+def _dump(folder: str, number: int) -> str:
+    return os.path.join(folder, f"stack{number}")
+
+
+def _dump_when_asked(path: str) -> None:
+    """Have the stacks of all threads written to a file on a signal, even while Python code does not run."""
+    file = open(path, "w")  # noqa: SIM115 - its descriptor stays in use
+    os.set_blocking(file.fileno(), False)  # as set_wakeup_fd wants it
+    signal.signal(_DUMP, lambda *_: None)  # called after faulthandler, so that the number follows the stacks
+    signal.set_wakeup_fd(file.fileno())
+    faulthandler.register(_DUMP, file=file, all_threads=True, chain=True)
+
+
 def _late(processes: Mapping[int, ForkProcess], folder: str) -> dict[int, Rank]:
     """Return the ranks that are still alive, with their stacks."""
     for process in processes.values():
         assert process.pid is not None
-        os.kill(process.pid, signal.SIGUSR1)
-    until = time.monotonic() + 2 * max(1.0, len(processes) / _FEW)
-    return {number: _dumped(os.path.join(folder, f"stack{number}"), until) for number in processes}
+        os.kill(process.pid, _DUMP)
+    return {number: _dumped(_dump(folder, number), process) for number, process in processes.items()}
 
 
-def _dumped(path: str, until: float) -> Rank:
+def _dumped(path: str, process: ForkProcess) -> Rank:
     """Return a rank whose stacks faulthandler is writing to ``path``."""
-    text = ""
-    while not text.endswith("\n") and time.monotonic() < until:
-        time.sleep(0.05)
+    quiet = 0
+    while True:
         with open(path) as file:
             text = file.read()
-    return Rank("alive", None, "", tuple(stacks.of_dump(text)))
+        if text.endswith(_DUMPED) or quiet == _QUIET:
+            return Rank("alive", None, "", tuple(stacks.of_dump(text)))
+        quiet = 0 if processor_time.at_work(_pids([process], [0]), 0.1) else quiet + 1

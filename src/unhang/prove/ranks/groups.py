@@ -17,13 +17,17 @@ class Groups:
         """``backend`` is what groups report that are made without one."""
         self._backend = backend
         self._world: tuple[int, ...] = ()
+        self._same: dict[tuple[int, ...], tuple[int, ...]] = {}  # of equal tuples one, which pickles faster
+        self.is_making = False
+        self.made: list[tuple[int, ...]]
+        """The ranks of each group that all ranks must make, in order."""
         self.start(0, 1)
 
     def start(self, rank: int, world: int) -> None:
         """Become this rank, with only the default group."""
         if len(self._world) != world:
             self._world = tuple(range(world))
-        self._rank, self._count = rank, 0
+        self._rank, self.made = rank, []
         self._alike: dict[tuple[int, ...], int] = {}
         self._known: dict[int, tuple[str, tuple[int, ...]]] = {}
         self._backends: dict[int, str] = {}
@@ -50,8 +54,11 @@ class Groups:
         self._alike[members] = self._alike.get(members, 0) + 1
         self._known[id(group)] = f"{self._alike[members]} of {members}", members
 
-    def maker(self, real: Callable[..., Any]) -> Callable[..., Any]:
-        """Return what replaces ``new_group``, given the real function."""
+    def maker(self, real: Callable[..., Any], local: Callable[[str, tuple[int, ...]], Any]) -> Callable[..., Any]:
+        """Return what replaces ``new_group``, given the real function.
+
+        ``local`` is told the name and ranks of a group that only its members make.
+        """
         import torch.distributed as dist
 
         def new_group(
@@ -67,14 +74,19 @@ class Groups:
             if len(set(members)) != len(members) or not 0 <= members[0] <= members[-1] < len(self._world):
                 raise ValueError(f"a world of {len(self._world)} ranks has no group of {ranges(members)}")
             if not use_local_synchronization:  # all ranks make the group and count it, as in torch
-                self._count += 1
+                self.made.append(self._same.setdefault(members, members))
             if self._rank not in members:  # return before torch visits each of its ranks, which is slow at 1,024
                 return None if use_local_synchronization else dist.GroupMember.NON_GROUP_MEMBER
-            group = real(list(members))
+            self.is_making = True
+            try:
+                group = real(list(members))
+            finally:
+                self.is_making = False
             if use_local_synchronization:
                 self._keep(group, members)
+                local(*self._known[id(group)])
             else:
-                self._known[id(group)] = f"group {self._count}", members
+                self._known[id(group)] = f"group {len(self.made)}", members
             self._backends[id(group)] = str(backend or self._backend)
             self._kept.append(group)
             return group

@@ -10,11 +10,15 @@ if TYPE_CHECKING:
 
     from ..cases import Topology
 
+WARM = ("torch", "numpy", "torch._inductor.compile_fx", "torch.distributed.checkpoint")
+"""What takes megatron-core seconds to import, and is the same for every variant of the source."""
 
-def initialize(topology: Topology, chunks: int | None = None) -> None:
+
+def initialize(topology: Topology, chunks: int | None = None, order: str = "tp-cp-ep-dp-pp") -> None:
     """Call the real ``initialize_model_parallel`` with the arguments that this release has.
 
-    ``chunks`` is the number of virtual pipeline stages on each rank.
+    ``chunks`` is the number of virtual pipeline stages on each rank. ``order`` is that of the ranks, from those that
+    are next to each other on.
     """
     from megatron.core import parallel_state
 
@@ -27,6 +31,7 @@ def initialize(topology: Topology, chunks: int | None = None) -> None:
         "expert_tensor_parallel_size": topology.etp,
         "num_distributed_optimizer_instances": topology.instances,
         "create_gloo_process_groups": False,
+        "order": order,
     }
     known = inspect.signature(parallel_state.initialize_model_parallel).parameters
     parallel_state.initialize_model_parallel(**{name: value for name, value in wanted.items() if name in known})

@@ -25,6 +25,10 @@ class Operation(NamedTuple):
     """Whether the rank waits for it immediately."""
     splits: tuple[tuple[int, ...], tuple[int, ...]] | None = None
     """For an all-to-all or an all-gather into a list: the elements that go to each member, and that come from each."""
+    root: int = -1
+    """The rank that sends to all, or receives from all; -1 where there is none."""
+    in_order: bool = False
+    """Whether the rank may have to wait for it at once: NCCL keeps sends and receives in order, except in a batch."""
 
 
 class Wait(NamedTuple):
@@ -34,6 +38,15 @@ class Wait(NamedTuple):
     site: str
 
 
+class Made(NamedTuple):
+    """A rank calls ``new_group`` some times in a row. All ranks must make all groups, in one order."""
+
+    groups: tuple[tuple[int, ...], ...]
+    """The ranks of each group."""
+    site: str
+    """The last call site."""
+
+
 class Raised(NamedTuple):
     """A rank ends with an error."""
 
@@ -41,7 +54,14 @@ class Raised(NamedTuple):
     site: str
 
 
-Step = Operation | Wait | Raised
+class Unseen(NamedTuple):
+    """A rank does what a schedule cannot show. What it does from here on is unknown."""
+
+    what: str
+    site: str
+
+
+Step = Operation | Wait | Made | Raised | Unseen
 
 
 class Unjudged(BaseException):
@@ -52,8 +72,8 @@ class Finding(NamedTuple):
     """Why a job does not complete."""
 
     kind: str
-    """``raised``, ``mismatch``, ``missing`` (a member ended without it), ``deadlock`` (all wait for each other), or
-    ``unfinished`` (it never completes, but no rank waits for it)."""
+    """``unseen``, ``raised``, ``mismatch``, ``missing`` (a member ended without it), ``deadlock`` (all wait for each
+    other), or ``unfinished`` (it never completes, but no rank waits for it)."""
     operation: str
     group: tuple[int, ...]
     entered: tuple[tuple[int, str], ...]
@@ -63,8 +83,8 @@ class Finding(NamedTuple):
 
     def text(self) -> str:
         """Return one line: the group, and the ranks and call sites on both sides."""
-        if self.kind == "raised":
-            return f"raised {self.operation} on {_sides(self.entered)}"
+        if self.kind in ("raised", "unseen"):
+            return f"{self.kind}: {self.operation} on {_sides(self.entered)}".replace("raised:", "raised", 1)
         where = f"{self.operation} on group {ranges(self.group)}"
         return f"{self.kind}: {where}: " + "; ".join(_sides(side) for side in (self.entered, self.absent) if side)
 

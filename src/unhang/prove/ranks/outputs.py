@@ -1,7 +1,7 @@
 """The values that recorded operations leave in their outputs, which are never uninitialized.
 
 Only broadcasts move values between ranks, from an earlier recorded rank to later ones. After any other operation a rank
-has its own values.
+has its own values, which are not the real job's.
 """
 
 from __future__ import annotations
@@ -9,29 +9,62 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from . import calls
+from .taint import tensors
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from .taint import Taint
+
+_FROM_SOURCE = frozenset({"broadcast", "broadcast_object_list", "scatter", "scatter_object_list"})
+_WRITTEN = {
+    "all_reduce": ("tensor",),
+    "all_reduce_coalesced": ("tensors",),
+    "reduce": ("tensor",),
+    "broadcast": ("tensor",),
+    "all_gather": ("tensor_list",),
+    "all_gather_into_tensor": ("output_tensor",),
+    "all_gather_coalesced": ("output_tensor_lists",),
+    "gather": ("gather_list",),
+    "scatter": ("tensor",),
+    "reduce_scatter": ("output",),
+    "reduce_scatter_tensor": ("output",),
+    "all_to_all": ("output", "output_tensor_list"),
+    "recv": ("tensor", "object_list"),
+    "broadcast_object_list": ("object_list",),
+    "all_gather_object": ("object_list",),
+    "gather_object": ("object_gather_list",),
+    "scatter_object_list": ("scatter_object_output_list",),
+}
+"""The arguments that an operation writes to."""
 
 
 class Outputs:
     """Fills outputs, and keeps what was broadcast, by group and position in the group's order."""
 
-    def __init__(self) -> None:
+    def __init__(self, taint: Taint) -> None:
+        """``taint`` knows which tensors a rank has no true values of."""
+        self._taint = taint
         self._broadcast: dict[tuple[str, int], Any] = {}
 
-    def fill(self, rank: int, kind: str, given: dict[str, Any], key: tuple[str, int], ranks: Sequence[int]) -> None:
-        """Fill the outputs of an operation of ``rank``. ``key`` is its group and position, ``ranks`` the group's."""
+    def fill(self, rank: int, kind: str, given: dict[str, Any], key: tuple[str, int], ranks: Sequence[int]) -> Any:
+        """Fill the outputs of an operation of ``rank``. ``key`` is its group and position, ``ranks`` the group's.
+
+        Return a list of objects that would come from another rank; None where there is none.
+        """
         import torch
 
-        with torch.no_grad():
+        is_source = len(ranks) == 1 or (kind in _FROM_SOURCE and calls.peer(kind, given, "src", ranks) == rank)
+        is_known = is_source
+        with torch.no_grad(), self._taint.paused():
             if kind == "broadcast":
-                self._broadcasts(given["tensor"], key, calls.peer(kind, given, "src", ranks), rank)
+                is_known = self._broadcasts(given["tensor"], key, is_source)
             elif kind == "broadcast_object_list":
-                if calls.peer(kind, given, "src", ranks) == rank:
-                    self._broadcast[key] = list(given["object_list"])
-                elif len(self._broadcast.get(key, ())) == len(given["object_list"]):
-                    given["object_list"][:] = self._broadcast[key]
+                objects = given["object_list"]
+                if is_source:
+                    self._broadcast[key] = list(objects)
+                elif is_known := len(self._broadcast.get(key, ())) == len(objects):
+                    objects[:] = self._broadcast[key]
             elif kind == "all_gather_object":
                 given["object_list"][:] = [given["obj"]] * len(ranks)
             elif kind == "all_gather":
@@ -59,16 +92,23 @@ class Outputs:
                 given["scatter_object_output_list"][0] = given["scatter_object_input_list"][ranks.index(rank)]
             elif kind == "recv" and "tensor" in given:
                 given["tensor"].zero_()
+        written = [given[name] for name in _WRITTEN.get(kind, ()) if given.get(name) is not None]
+        if not is_known or self._taint.has(tensors(given)):
+            self._taint.mark(tensors(written))
+        is_objects = "object" in kind or "object_list" in given
+        return written[0] if is_objects and written and not is_known else None
 
-    def _broadcasts(self, tensor: Any, key: tuple[str, int], source: int | None, rank: int) -> None:
-        if source == rank:
-            self._broadcast[key] = tensor.detach().clone()
-            return
-        kept = self._broadcast.get(key)
+    def _broadcasts(self, tensor: Any, key: tuple[str, int], is_source: bool) -> bool:
+        """Keep or fill a tensor, and return whether it has its true values."""
+        if is_source:
+            self._broadcast[key] = tensor.detach().clone(), not self._taint.has([tensor])
+            return True
+        kept, is_known = self._broadcast.get(key, (None, False))
         if kept is not None and kept.numel() == tensor.numel() and kept.dtype == tensor.dtype:
             tensor.copy_(kept.view_as(tensor))
-        else:
-            tensor.zero_()
+            return bool(is_known)
+        tensor.zero_()
+        return False
 
 
 def _listed(given: dict[str, Any], side: str) -> Sequence[Any]:

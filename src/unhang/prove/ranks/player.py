@@ -1,9 +1,10 @@
-"""Plays the operations that all ranks issue against each other: one that never completes is a hang. Pure.
+"""Plays the operations that all ranks issue against each other: one that never completes may be a hang. Pure.
 
-As in NCCL and gloo, the n-th operation that a rank issues on a group matches the n-th of every other member. It
-completes when all members have issued it with equal signatures. A rank passes an operation that it does not wait for,
-and stops at one that it waits for until that completes. So a program that passes only because messages are buffered is
-reported too.
+As in NCCL and gloo, the n-th operation that a rank issues on a group matches the n-th of every other member. There are
+two readings of a job, because backends differ. By the strict one, an operation completes when all members have issued
+it with equal signatures, and all ranks must have made a group before one goes on. By the lenient one, messages are
+buffered, so that a rank only waits for what it receives; operations that do not match complete; and no rank waits for
+others to make a group. A job that completes strictly passes. A job that does not even complete leniently hangs.
 """
 
 from __future__ import annotations
@@ -11,12 +12,17 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from .operations import Finding, Operation, Raised, ranges
+from .operations import Finding, Made, Operation, Raised, Unseen, ranges
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from .operations import Step
+
+_MADE = "the groups made"
+_FROM_ROOT = frozenset({"broadcast", "scatter", "broadcast_object_list", "scatter_object_list"})
+_TO_ROOT = frozenset({"reduce", "gather"})
+_FROM_NOBODY = frozenset({"send", "new_group"})
 
 
 class _Rank:
@@ -28,14 +34,18 @@ class _Rank:
         self.issued: list[tuple[str, int]] = []
         self.counts: dict[str, int] = {}
         self.waits_for: tuple[str, int] | None = None
+        self.needs: set[int] = set()
+        self.made: list[tuple[int, ...]] = []
 
 
 class _Player:
-    def __init__(self, programs: Mapping[int, Sequence[Step]]) -> None:
+    def __init__(self, programs: Mapping[int, Sequence[Step]], is_lenient: bool = False) -> None:
+        self.is_lenient = is_lenient
         self.ranks = {rank: _Rank(steps) for rank, steps in programs.items()}
         self.slots: dict[tuple[str, int], dict[int, Operation]] = {}
         self.complete: set[tuple[str, int]] = set()
         self.mismatched: dict[tuple[str, int], str] = {}
+        self.fewest = 0  # groups that every rank has made
         self.ready = deque(self.ranks)
 
     def play(self) -> None:
@@ -47,17 +57,31 @@ class _Player:
         rank.waits_for = None
         while rank.position < len(rank.steps):
             step = rank.steps[rank.position]
-            if isinstance(step, Raised):
+            if isinstance(step, (Raised, Unseen)):
                 return
-            if isinstance(step, Operation):
-                key = self._issue(number, rank, step)
-                blocks = step.waits
-            else:
-                key, blocks = rank.issued[step.operation], True
             rank.position += 1
-            if blocks and key not in self.complete:
+            if isinstance(step, Made):
+                self._make(rank, step)
+                if not self.is_lenient and len(rank.made) > self.fewest:
+                    rank.waits_for = _MADE, len(rank.made)
+                    return
+                continue
+            key = self._issue(number, rank, step) if isinstance(step, Operation) else rank.issued[step.operation]
+            waits = not isinstance(step, Operation) or step.waits or (step.in_order and not self.is_lenient)
+            if waits and not self._passes(number, rank, key):
                 rank.waits_for = key
                 return
+
+    def _make(self, rank: _Rank, step: Made) -> None:
+        was_fewest = len(rank.made) == self.fewest
+        rank.made += step.groups
+        if was_fewest:
+            self.fewest = min(len(other.made) for other in self.ranks.values())
+            for number, other in self.ranks.items():
+                if other is not rank and other.waits_for and other.waits_for[0] == _MADE:
+                    if other.waits_for[1] <= self.fewest:
+                        other.waits_for = None
+                        self.ready.append(number)
 
     def _issue(self, number: int, rank: _Rank, step: Operation) -> tuple[str, int]:
         place = rank.counts.get(step.group, 0)
@@ -66,7 +90,15 @@ class _Player:
         rank.issued.append(key)
         slot = self.slots.setdefault(key, {})
         slot[number] = step
-        if len(slot) == len(self._members(step)):
+        if self.is_lenient:
+            for other in slot:
+                waiting = self.ranks[other]
+                if waiting.waits_for == key:
+                    waiting.needs.discard(number)
+                    if not waiting.needs:
+                        waiting.waits_for = None
+                        self.ready.append(other)
+        elif len(slot) == len(self._members(step)):
             why = disagreement(slot)
             if why:
                 self.mismatched[key] = why
@@ -75,17 +107,58 @@ class _Player:
                 self.ready.extend(other for other in slot if other != number and self.ranks[other].waits_for == key)
         return key
 
+    def _passes(self, number: int, rank: _Rank, key: tuple[str, int]) -> bool:
+        if not self.is_lenient:
+            return key in self.complete
+        slot = self.slots[key]
+        rank.needs = {member for member in _receives_from(number, slot[number]) if member in self.ranks} - slot.keys()
+        return not rank.needs
+
     def _members(self, step: Operation) -> list[int]:
         return [member for member in step.ranks if member in self.ranks]
 
     def findings(self) -> Iterable[Finding]:
         for number, rank in self.ranks.items():
             step = rank.steps[rank.position] if rank.position < len(rank.steps) else None
-            if isinstance(step, Raised):
+            if isinstance(step, Raised) and rank.waits_for is None:
                 yield Finding("raised", step.error, (), ((number, f"at {step.site}"),), ())
+        for number, rank in self.ranks.items():  # wherever it is: what a rank does after it is unknown
+            if rank.steps and isinstance(last := rank.steps[-1], Unseen):
+                yield Finding("unseen", last.what, (), ((number, f"at {last.site}"),), ())
+        yield from self._groups()
         for key, slot in self.slots.items():
             if key not in self.complete:
                 yield self._unfinished(key, slot)
+
+    def _groups(self) -> Iterable[Finding]:
+        """Yield how ranks differ in the groups that they make."""
+        everyone = tuple(self.ranks)
+        if not everyone:
+            return
+        most = max(self.ranks, key=lambda number: len(self.ranks[number].made))
+        longest = self.ranks[most].made
+        behind = []
+        for number, rank in self.ranks.items():
+            if rank.made != longest[: len(rank.made)]:
+                pairs = enumerate(zip(rank.made, longest))
+                place, (ours, theirs) = next((place, pair) for place, pair in pairs if pair[0] != pair[1])
+                what = f"new_group, the {place + 1}. group: a group of {ranges(theirs)}, and of {ranges(ours)}"
+                sides = (most, f"at {self._made_at(most)}"), (number, f"at {self._made_at(number)}")
+                yield Finding("mismatch", f"{what}: not all ranks make the same groups", everyone, *zip(sides))
+                return
+            if len(rank.made) < len(longest):
+                behind.append(number)
+        if behind:
+            what = f"new_group, the {len(self.ranks[behind[0]].made) + 1}. group"
+            kind = "missing" if any(self._is_over(number) for number in behind) else "deadlock"
+            ahead = tuple((number, f"at {self._made_at(number)}") for number in everyone if number not in behind)
+            yield Finding(kind, what, everyone, ahead, tuple((number, self._where(number)) for number in behind))
+
+    def _made_at(self, number: int) -> str:
+        """Return where a rank called ``new_group`` last."""
+        rank = self.ranks[number]
+        made = [step for step in rank.steps[: rank.position] if isinstance(step, Made)]
+        return made[-1].site if made else "?"
 
     def _unfinished(self, key: tuple[str, int], slot: Mapping[int, Operation]) -> Finding:
         first = next(iter(slot.values()))
@@ -108,6 +181,8 @@ class _Player:
 
     def _where(self, number: int) -> str:
         rank = self.ranks[number]
+        if rank.waits_for is not None and rank.waits_for[0] == _MADE:
+            return f"waits in new_group at {self._made_at(number)}"
         if rank.waits_for is not None:
             other = self.slots[rank.waits_for][number]
             return f"waits in {other.kind} on group {ranges(other.ranks)} at {other.site}"
@@ -124,8 +199,15 @@ def play(programs: Mapping[int, Sequence[Step]]) -> list[Finding]:
     """
     player = _Player(programs)
     player.play()
-    order = ("raised", "mismatch", "missing", "deadlock", "unfinished")
+    order = ("raised", "mismatch", "unseen", "missing", "deadlock", "unfinished")
     return sorted(player.findings(), key=lambda finding: order.index(finding.kind))
+
+
+def is_stuck(programs: Mapping[int, Sequence[Step]]) -> bool:
+    """Return whether a rank waits for ever, even where messages are buffered and what does not match completes."""
+    player = _Player(programs, is_lenient=True)
+    player.play()
+    return any(rank.waits_for is not None for rank in player.ranks.values())
 
 
 def disagreement(slot: Mapping[int, Operation]) -> str:
@@ -147,6 +229,22 @@ def disagreement(slot: Mapping[int, Operation]) -> str:
                 sends = f"rank {sender} sends {sent[receiver]} elements to rank {first.ranks[receiver]}"
                 return f"{sends}, which expects {wanted[receiver]}"
     return ""
+
+
+def _receives_from(number: int, operation: Operation) -> Iterable[int]:
+    """Return the members without which this one cannot go on, however much is buffered."""
+    kind, members = operation.kind, operation.ranks
+    if kind in _FROM_NOBODY or operation.signature.startswith("0 x "):
+        return ()
+    if kind == "recv":
+        return members[:1]
+    if kind in _FROM_ROOT or kind in _TO_ROOT:
+        if kind in _TO_ROOT:
+            return members if number == operation.root else ()
+        return () if number == operation.root else (operation.root,)
+    if operation.splits is not None:
+        return [member for member, count in zip(members, operation.splits[1]) if count]
+    return members
 
 
 def _half(operation: Operation) -> tuple[str, tuple[int, ...], str]:

@@ -7,14 +7,16 @@ import multiprocessing
 import os
 import time
 import traceback
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from . import calls, torch_functions
-from .player import play
+from . import tidy
+from .operations import Made, Operation
+from .player import is_stuck, play
 from .recorder import Recorder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping
     from multiprocessing.connection import Connection
 
     from .operations import Finding, Step
@@ -26,18 +28,29 @@ class Schedule(NamedTuple):
     """What every rank issues and returns, and why the job does not complete."""
 
     programs: dict[int, list[Step]]
+    """What each rank issues and waits for, without the making of groups."""
     values: dict[int, Any]
     findings: list[Finding]
     """Empty where the job completes."""
+    is_stuck: bool
+    """Whether a rank waits for ever, however much is buffered and whatever a mismatch does."""
     recording_s: float
     checking_s: float
 
     @property
     def status(self) -> str:
-        """``passed``, ``hung``, or ``crashed`` if a rank raised."""
-        if any(finding.kind == "raised" for finding in self.findings):
+        """``passed``, ``hung``, ``mismatch``, ``crashed`` if a rank raised, or ``unknown``.
+
+        A mismatch may hang, crash or go on with wrong values: that depends on the backend. ``unknown`` is a job that
+        does what a schedule cannot show, unless it mismatches or raises before, or that completes only if messages are
+        buffered.
+        """
+        kinds = {finding.kind for finding in self.findings}
+        if "raised" in kinds:
             return "crashed"
-        return "hung" if self.findings else "passed"
+        if self.is_stuck and "unseen" not in kinds:
+            return "hung"
+        return "mismatch" if "mismatch" in kinds else "unknown" if kinds else "passed"
 
     def times(self) -> str:
         """Return how long recording and playing took."""
@@ -47,6 +60,8 @@ class Schedule(NamedTuple):
         """Return the first finding and the number of others; empty where there is none."""
         if not self.findings:
             return ""
+        if self.status == "unknown" and self.findings[0].kind != "unseen":
+            return f"it depends on the backend whether it completes: {self.findings[0].text()}"
         more = f" (and {len(self.findings) - 1} more findings)" if len(self.findings) > 1 else ""
         return self.findings[0].text() + more
 
@@ -57,24 +72,29 @@ def workers(world: int) -> int:
 
 
 def check(
-    world: int, prepare: Callable[[int], object], body: Callable[[int], Any], *, backend: str = "nccl"
+    world: int,
+    prepare: Callable[[int], object],
+    body: Callable[[int], Any],
+    *,
+    backend: str = "nccl",
+    declared: Mapping[str, Any] = MappingProxyType({}),
 ) -> Schedule:
     """Record ``body(rank)`` for every rank, on groups that pose as ``backend``, and play the records.
 
-    ``prepare(rank)`` runs first and is not recorded. It must reset the module state that the previous rank left. Raises
-    RuntimeError, with the traceback, where ``prepare`` fails or ``body`` does what a schedule cannot show
-    (``Unjudged``); EOFError where a recording process dies.
+    ``prepare(rank)`` runs first and is not recorded. It must reset the module state that the previous rank left.
+    ``declared`` maps the name of a function to the value of another rank that is read in it; a case of real ranks must
+    confirm that value. Raises RuntimeError, with the traceback, where ``prepare`` fails; EOFError where a recording
+    process dies.
     """
     importlib.import_module("torch.testing._internal.distributed.fake_pg")  # once, not in every fork
     begun = time.monotonic()
-    places = torch_functions.places(calls.NAMES)
     context = multiprocessing.get_context("fork")
     started = []
     count = workers(world)
     for worker in range(count):
         ranks = range(world * worker // count, world * (worker + 1) // count)
         ours, theirs = context.Pipe(duplex=False)
-        given = theirs, ranks, world, prepare, body, Recorder(backend), places
+        given = theirs, ranks, world, prepare, body, Recorder(backend, declared), os.getpid()
         process = context.Process(target=_work, args=given, daemon=True)
         process.start()
         theirs.close()
@@ -90,7 +110,13 @@ def check(
         values.update(answer[1])
     recorded = time.monotonic()
     findings = play(programs)
-    return Schedule(programs, values, findings, recorded - begun, time.monotonic() - recorded)
+    stuck = bool(findings) and is_stuck(programs)
+    shown = {rank: [step for step in steps if not _makes_groups(step)] for rank, steps in programs.items()}
+    return Schedule(shown, values, findings, stuck, recorded - begun, time.monotonic() - recorded)
+
+
+def _makes_groups(step: Step) -> bool:
+    return isinstance(step, Made) or (isinstance(step, Operation) and step.kind == "new_group")
 
 
 def _work(
@@ -100,10 +126,11 @@ def _work(
     prepare: Callable[[int], object],
     body: Callable[[int], Any],
     recorder: Recorder,
-    places: Sequence[torch_functions.Place],
+    parent: int,
 ) -> None:
+    tidy.end_with(parent)
     try:
-        recorder.install(places)
+        recorder.install()
         pipe.send(recorder.record(ranks, world, prepare, body))
     except BaseException:
         pipe.send(traceback.format_exc())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import traceback
@@ -16,14 +17,23 @@ _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # all of th
 
 
 def place(stack: Sequence[str]) -> str:
-    """Return the innermost frame outside of torch, and the collective of torch that it is in."""
+    """Return the innermost frame outside of torch, and the collective of torch that it is in.
+
+    A collective that the proof itself issues is named as the harness's own.
+    """
     ours = site(os.path.join(_HERE, ""), 0, "").partition(":")[0]
-    outside = [
-        frame for frame in stack if not frame.startswith(("torch/", ours, "threading.py", "typing_extensions.py"))
-    ]
-    inside = [frame for frame in stack if "distributed_c10d.py" in frame and " in wrapper" not in frame]
+    job = list(itertools.takewhile(lambda frame: not frame.startswith(f"{ours}ranks/gloo.py"), stack))
+    outside = [frame for frame in job if not frame.startswith(("torch/", ours, "threading.py", "typing_extensions.py"))]
+    inside = [_function(frame) for frame in job if "distributed_c10d.py" in frame and " in wrapper" not in frame]
+    own = [_function(frame) for frame in job if frame.startswith(ours)]
+    if inside and own and not outside:
+        return f"the harness's own {inside[0]}, in {own[0]}"
     where = next(iter(outside), stack[0] if stack else "?")
-    return f"{inside[0].rpartition(' in ')[2]} at {where}" if inside and stack[0] != where else where
+    return f"{inside[0]} at {where}" if inside and stack[0] != where else where
+
+
+def _function(frame: str) -> str:
+    return frame.rpartition(" in ")[2]
 
 
 def of_error(error: BaseException) -> list[str]:

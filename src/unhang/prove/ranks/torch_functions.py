@@ -1,16 +1,13 @@
-"""The functions of ``torch.distributed``, and the modules that have them by name."""
+"""The functions of ``torch.distributed``, and how to replace one wherever it is held."""
 
 from __future__ import annotations
 
-import sys
-from types import ModuleType
+import inspect
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-Place = tuple[dict[str, Any], str, str]
-"""A module's namespace, a name in it, and the name of the torch function that it is bound to."""
+    from collections.abc import Callable
 
 
 def find(name: str) -> Any:
@@ -20,17 +17,22 @@ def find(name: str) -> Any:
     return getattr(dist, name, None) or getattr(dist.distributed_c10d, name, None)
 
 
-def places(names: Iterable[str]) -> list[Place]:
-    """Return where imported modules have these functions, also under other names.
+def replace(name: str, by: Callable[..., Any]) -> Callable[..., Any]:
+    """Make a function call ``by``, also where a partial, a class or a default argument holds it; return what it was.
 
-    Call it before the fork that replaces them: a scan of all modules in the fork would copy its memory.
+    It lasts for the life of the process, so use it in a fork.
     """
-    originals = {id(real): name for name in names if (real := find(name)) is not None}
-    found: list[Place] = []
-    for module in list(sys.modules.values()):
-        # not vars(), which would trigger a lazy module
-        has = object.__getattribute__(module, "__dict__") if isinstance(module, ModuleType) else {}
-        if originals.keys().isdisjoint(map(id, has.values())):  # of thousands of modules, nearly all
-            continue
-        found += [(has, own, originals[id(value)]) for own, value in has.items() if id(value) in originals]
-    return found
+    function = find(name)
+    for cell in function.__closure__ or ():
+        if inspect.isfunction(cell.cell_contents):  # what a decorator of torch wraps
+            was: Callable[..., Any] = cell.cell_contents
+            cell.cell_contents = by
+            return was
+    copy = FunctionType(function.__code__, function.__globals__, name, function.__defaults__, function.__closure__)
+    copy.__kwdefaults__ = function.__kwdefaults__
+    ours = f"_unhang_{name}"
+    function.__globals__[ours] = by
+    made: dict[str, Any] = {}
+    exec(f"def {name}(*args, **kwargs): return {ours}(*args, **kwargs)", made)  # noqa: S102
+    function.__code__, function.__defaults__, function.__kwdefaults__ = made[name].__code__, None, None
+    return copy

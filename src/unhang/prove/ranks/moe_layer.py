@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+DISTRIBUTIONS = ("transformer-engine", "transformer-engine-torch", "transformer-engine-cu12", "transformer-engine-cu13")
+"""The distributions of Transformer Engine."""
 EXPERTS, HIDDEN = 4, 8
 _WIDTH = 16
 _FP8_ROWS, _FP4_ROWS = 16, 32  # each expert's rows must be a multiple of these

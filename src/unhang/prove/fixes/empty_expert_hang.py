@@ -1,11 +1,11 @@
 """megatron-core: the real ``MoELayer``, its router, dispatcher and ``TEGroupedMLP``, on real expert-parallel ranks.
 
-Transformer Engine does not run on a CPU. The stand-ins (in ``moe_layer``) are the grouped linears, the padding of rows
-for fp8, and what recomputation takes from it or compiles in C++. On empty input, a linear either keeps the autograd
-graph or returns a new empty tensor, as do the backends that the fix guards against. Under fp8 it refuses rows that are
-not aligned, as an fp8 GEMM does, but computes in float32. So this shows the effect of such a backend, and that the
-rewrite cures it. It does not show which backend is one, nor fp8 numbers, kernels, streams, the fused path, or the flex
-dispatchers.
+Transformer Engine does not run on a CPU. The stand-ins (in ``ranks.moe_layer``) are the grouped linears, the padding of
+rows for fp8, and what recomputation takes from it or compiles in C++. On empty input, a linear either keeps the
+autograd graph or returns a new empty tensor, as do the backends that the fix guards against. Under fp8 it refuses rows
+that are not aligned, as an fp8 GEMM does, but computes in float32. So this shows the effect of such a backend, and that
+the rewrite cures it. It does not show which backend is one, nor fp8 numbers, kernels, streams, the fused path, or the
+flex dispatchers.
 
 Each case has several steps: tokens for all ranks, tokens only for the first one, and tokens for all again. The cases
 named ``calls`` have one rank instead, which gives its experts, in bfloat16, rows that a dispatcher seldom makes. Where
@@ -18,17 +18,15 @@ import inspect
 import types
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ...cases import CRASHED, DIFFERS, HUNG, PASSED, Case, Outcome, Topology
-from ...ranks import gloo, megatron, shims
-from ...ranks.operations import ranges
-from . import moe_layer
-from .transformer_engine import DISTRIBUTIONS as DISTRIBUTIONS
-from .transformer_engine import about as about
+from ..cases import CRASHED, DIFFERS, HUNG, PASSED, Case, Outcome, Topology
+from ..ranks import gloo, megatron, moe_layer, shims
+from ..ranks.moe_layer import DISTRIBUTIONS as DISTRIBUTIONS
+from ..ranks.operations import ranges
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
-WARM = ("torch", "numpy")
+WARM = megatron.WARM
 _BACKWARD = "in the dispatcher's backward pass"
 _EP2 = Topology(dp=2, ep=2)
 _NO_ROW = "no row: no gradient"
@@ -42,6 +40,10 @@ _CALLS: dict[str, tuple[int, tuple[int, ...]]] = {
 """Rows given to the experts, and how many of these are each expert's."""
 _FULL, _EMPTY, _UNEVEN = "full", "empty", "uneven"
 _STEPS, _WITH_TOKENS = (_FULL, _EMPTY, _FULL), (_FULL, _UNEVEN, _FULL)
+
+
+_STAND_IN = "the proof's grouped linears are stand-ins: a CPU cannot show whether yours cuts the graph on zero rows"
+_REPORTED = "the author of pull request 4851 reports that the Transformer Engine of that time passes without the fix"
 
 
 def _cases() -> Iterator[Case]:
@@ -90,6 +92,17 @@ def ruled_out(topology: Topology) -> str:
 def case_for(topology: Topology, upstream: str, shapes: Collection[str]) -> Case:
     """Return the smallest job that has the defect. The user's sizes only change how likely an empty rank is."""
     return next(case for case in CASES if case.name == "alltoall-cuts")
+
+
+def about(installed: Mapping[str, str]) -> str:
+    """Return the remark for the versions of the installed ``DISTRIBUTIONS``."""
+    version = next((installed[name] for name in DISTRIBUTIONS if name in installed), None)
+    if version is None:
+        return f"no Transformer Engine is installed (a vendor's replacement would not be found); {_STAND_IN}"
+    remark = f"Transformer Engine {version} is installed; {_REPORTED}; {_STAND_IN}"
+    if version.split(".")[:2] in (["2", "0"], ["2", "1"]):
+        remark += "; it also fails when only the last expert is empty, which the fix does not cure"
+    return remark
 
 
 _TOKENS = 32  # of each rank

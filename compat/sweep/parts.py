@@ -1,0 +1,164 @@
+"""What a fix consists of: each part is found by the fix's id, and each one that is missing or wrong is named.
+
+The parts are read, and none of the fix's tests is run.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import json
+from collections.abc import Generator, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from unhang.compat.endstates import sandbox
+from unhang.compat.sweep.rules import Problem
+
+SECTIONS = ("Symptom", "Cause", "What unhang changes", "Evidence", "Cost", "What it does NOT cure", "Links")
+"""The sections that every page has."""
+EVERY_NODE = "Patch every node, or none"
+"""How the section of a page begins if the rewrite changes which collectives run."""
+NO_PROOF = "No proof: "
+"""What a page says before the reason why there is no proof."""
+SESSIONS = {"MUTANTS": "mutants", "PROOFS": "proofs", "FUZZ": "fuzz"}
+"""What a fix's test module has, and the session that reads it."""
+
+
+def names(checkout: Path) -> list[str]:
+    """Return the folders of patches/ that have a manifest or a page."""
+    folders = {path.parent.name for name in ("manifest.json", "page.md") for path in checkout.glob(f"patches/*/{name}")}
+    return sorted(folders)
+
+
+def problems(checkout: Path, name: str) -> Iterator[Problem]:
+    """Yield what is missing or wrong in the parts of the fix with this id."""
+    manifest = yield from _manifest(checkout, name)
+    functions = sorted({target["function"] for target in manifest.get("targets", ())})
+    yield from _page(checkout, name, manifest)
+    yield from _codemod(checkout, name, functions)
+    yield from _endstate(checkout, name, functions)
+    yield from _proof(checkout, name)
+    yield from _tests(checkout, name)
+
+
+def _manifest(checkout: Path, name: str) -> Generator[Problem, None, Mapping[str, Any]]:
+    """Yield what is wrong with the manifest; return it, or an empty one if nothing else can be said of it."""
+    from jsonschema import Draft202012Validator
+
+    where = f"patches/{name}/manifest.json"
+    schema = json.loads((checkout / "compat" / "schemas" / "manifest.json").read_bytes())
+    try:
+        manifest = json.loads((checkout / where).read_bytes())
+    except FileNotFoundError:
+        yield Problem(where, name, "is missing; copy another one")
+        return {}
+    except ValueError as error:
+        yield Problem(where, name, f"is no JSON: {error}")
+        return {}
+    found = sorted(Draft202012Validator(schema).iter_errors(manifest), key=lambda error: error.json_path)
+    for error in found:
+        meant = f" ({error.schema['description']})" if "description" in error.schema else ""
+        yield Problem(where, error.json_path.removeprefix("$.").replace("$", "manifest"), f"{error.message}{meant}")
+    if found:
+        return {}
+    if manifest["id"] != name:
+        yield Problem(where, "id", f"is {manifest['id']}, but the folder is {name}")
+    for upstream in sorted({*manifest["affects"]} - {target["upstream"] for target in manifest["targets"]}):
+        yield Problem(where, f"affects {upstream}", "no target is of this upstream")
+    return manifest
+
+
+def _page(checkout: Path, name: str, manifest: Mapping[str, Any]) -> Iterator[Problem]:
+    where = f"patches/{name}/page.md"
+    try:
+        page = (checkout / where).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        yield Problem(where, name, "is missing: it is what `unhang explain` prints")
+        return
+    if not page.startswith(f"# {name}\n"):
+        yield Problem(where, "line 1", f"is not `# {name}`")
+    for number, line in enumerate(page.splitlines(), 1):
+        if len(line) > 80 or not line.isascii():
+            yield Problem(where, f"line {number}", "is longer than 80 characters, or not ASCII")
+    sections = [line.removeprefix("## ") for line in page.splitlines() if line.startswith("## ")]
+    wanted = [*SECTIONS, *([EVERY_NODE] if manifest.get("collectives") else [])]
+    for section in wanted:
+        if not any(it.startswith(section) if section is EVERY_NODE else it == section for it in sections):
+            yield Problem(where, section, "this section is missing")
+    head = page.partition("\n## ")[0]
+    if manifest and f"\nGrade: {manifest['grade']}. " not in head:
+        yield Problem(where, "grade", f"`Grade: {manifest['grade']}. ` does not begin a line above the sections")
+    if manifest and ("Not shown" in head) != (manifest["grade"] == "safeguard"):
+        yield Problem(where, "grade", "a safeguard says above the sections what is `Not shown`, a cure does not")
+
+
+def _codemod(checkout: Path, name: str, functions: list[str]) -> Iterator[Problem]:
+    where = _module(checkout, "codemods", name)
+    if where is None:
+        yield Problem(f"codemods/{_named(name)}.py", name, "is missing: it has the rewrite")
+        return
+    try:
+        found = sorted(importlib.import_module(f"unhang.codemods.{_named(name)}").CODEMODS)
+    except Exception as error:
+        yield Problem(where, "CODEMODS", f"cannot be read: {type(error).__name__}: {error}")
+        return
+    for function in sorted({*functions} ^ {*found}):
+        has = "no rewrite of this target" if function in functions else "no target of the manifest has this rewrite"
+        yield Problem(where, function, has)
+
+
+def _endstate(checkout: Path, name: str, functions: list[str]) -> Iterator[Problem]:
+    where = f"compat/endstates/{_named(name)}.py"
+    if not (checkout / where).exists():
+        yield Problem(where, name, "is missing: without it, every shape is left to a person")
+        return
+    try:
+        lacking = [function for function in functions if sandbox.end_state(name, function) is None]
+    except Exception as error:
+        yield Problem(where, "END_STATES", f"cannot be read: {type(error).__name__}: {error}")
+        return
+    for function in lacking:
+        yield Problem(where, function, "no end state of this target")
+
+
+def _proof(checkout: Path, name: str) -> Iterator[Problem]:
+    page = checkout / "patches" / name / "page.md"
+    reason = page.exists() and NO_PROOF in page.read_text(encoding="utf-8")
+    where = _module(checkout, "src/unhang/prove/fixes", name)
+    if where is None and not reason:
+        missing = f"is missing: show the defect on real ranks, or say `{NO_PROOF}` and why on the page"
+        yield Problem(f"src/unhang/prove/fixes/{_named(name)}.py", name, missing)
+    elif where is not None and reason:
+        yield Problem(where, name, f"is there, but the page says `{NO_PROOF}`")
+
+
+def _tests(checkout: Path, name: str) -> Iterator[Problem]:
+    where = f"tests/fixes/test_{_named(name)}.py"
+    if not (checkout / where).exists():
+        yield Problem(where, name, "is missing: nothing tests the fix")
+        return
+    body = ast.parse((checkout / where).read_bytes()).body
+    bound = {alias.asname or alias.name for node in body if isinstance(node, ast.ImportFrom) for alias in node.names}
+    bound |= {
+        place.id
+        for node in body
+        if isinstance(node, (ast.Assign, ast.AnnAssign))
+        for place in (node.targets if isinstance(node, ast.Assign) else [node.target])
+        if isinstance(place, ast.Name)
+    }
+    proven = _module(checkout, "src/unhang/prove/fixes", name) is not None
+    for wanted, session in SESSIONS.items():
+        if wanted not in bound and (proven or wanted != "PROOFS"):
+            yield Problem(where, wanted, f"is missing: `nox -s {session}` reads it, see CONTRIBUTING.md")
+
+
+def _module(checkout: Path, folder: str, name: str) -> str | None:
+    """Return the module, or the package, of a fix in this folder; None if it has none."""
+    found = (f"{folder}/{_named(name)}.py", f"{folder}/{_named(name)}/__init__.py")
+    return next((path for path in found if (checkout / path).exists()), None)
+
+
+def _named(name: str) -> str:
+    """Return the name of a fix's modules."""
+    return name.replace("-", "_")

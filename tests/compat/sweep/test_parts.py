@@ -1,0 +1,128 @@
+"""Everything that is missing or wrong in the parts of a fix is named, all of it at once."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.checkout import REPOSITORY
+from unhang.compat.endstates import mtp_cp_deadlock as endstates
+from unhang.compat.sweep import lint, parts, sources
+
+pytest.importorskip("jsonschema")
+FIX = "mtp-cp-deadlock"
+FILES = {
+    "manifest": f"patches/{FIX}/manifest.json",
+    "page": f"patches/{FIX}/page.md",
+    "codemod": "codemods/mtp_cp_deadlock.py",
+    "endstate": "compat/endstates/mtp_cp_deadlock.py",
+    "proof": "src/unhang/prove/fixes/mtp_cp_deadlock.py",
+    "test": "tests/fixes/test_mtp_cp_deadlock.py",
+}
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A checkout with the parts of one fix."""
+    for name in (*FILES.values(), "compat/schemas/manifest.json"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(REPOSITORY / name, tmp_path / name)
+    return tmp_path
+
+
+def found(checkout: Path) -> list[str]:
+    return [f"{problem.file}: {problem.entry}: {problem.message}" for problem in parts.problems(checkout, FIX)]
+
+
+def edited(part: str, old: str, new: str) -> Callable[[Path], object]:
+    def edit(checkout: Path) -> None:
+        path = checkout / FILES[part]
+        text = path.read_text(encoding="utf-8")
+        assert old in text
+        path.write_text(text.replace(old, new), encoding="utf-8")
+
+    return edit
+
+
+def changed(**keys: Any) -> Callable[[Path], object]:
+    def change(checkout: Path) -> None:
+        path = checkout / FILES["manifest"]
+        path.write_text(json.dumps({**json.loads(path.read_text()), **keys}))
+
+    return change
+
+
+BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
+    "a manifest that is no JSON": (edited("manifest", "{", ""), "manifest.json: mtp-cp-deadlock: is no JSON: "),
+    "an unknown key": (changed(affect={}), "manifest.json: manifest: Additional properties are not allowed"),
+    "a title that is too long": (
+        changed(title="t" * 71),
+        "is too long (One line of at most 70 characters",
+    ),
+    "a target without a function": (
+        changed(targets=[{"upstream": "verl", "file": "verl/a.py"}]),
+        "manifest.json: targets[0]: 'function' is a required property",
+    ),
+    "another id": (changed(id="mtp"), "manifest.json: id: is mtp, but the folder is mtp-cp-deadlock"),
+    "an upstream without a target": (
+        changed(affects={"verl": "== 0.7.1", "ms-swift": "> 4"}),
+        "manifest.json: affects ms-swift: no target is of this upstream",
+    ),
+    "another title of the page": (edited("page", f"# {FIX}", "# mtp"), f"page.md: line 1: is not `# {FIX}`"),
+    "a long line": (edited("page", "## Cost", f"{'x' * 81}\n## Cost"), "is longer than 80 characters, or not ASCII"),
+    "no section": (edited("page", "## Cost", "### Cost"), "page.md: Cost: this section is missing"),
+    "not every node": (edited("page", f"## {parts.EVERY_NODE}", "## Both"), "page.md: Patch every node, or none: this"),
+    "another grade": (changed(grade="safeguard"), "page.md: grade: `Grade: safeguard. ` does not begin a line"),
+    "a target without a rewrite": (
+        changed(targets=[{"upstream": "verl", "file": "verl/a.py", "function": "f"}]),
+        "codemods/mtp_cp_deadlock.py: f: no rewrite of this target",
+    ),
+    "a page that denies the proof": (edited("page", "## Cost", "No proof: none\n## Cost"), "but the page says"),
+    "no fuzz": (
+        edited("test", "FUZZ = ", "OTHER = "),
+        "test_mtp_cp_deadlock.py: FUZZ: is missing: `nox -s fuzz`",
+    ),
+}
+
+
+def test_a_fix_with_all_its_parts_has_no_problem(checkout: Path) -> None:
+    assert found(checkout) == []
+    assert parts.names(checkout) == [FIX]
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_each_problem_is_named(name: str, checkout: Path) -> None:
+    change, message = BROKEN[name]
+    change(checkout)
+    assert [line for line in found(checkout) if message in line], found(checkout)
+
+
+def test_all_that_is_missing_is_named_at_once(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for part in set(FILES) - {"page"}:
+        (checkout / FILES[part]).unlink()
+    edited("page", "## Symptom", "## Symptoms")(checkout)
+    lines = found(checkout)
+    assert [line.partition(":")[0] for line in lines] == [FILES[part] for part in FILES]
+    assert all(": is missing" in line or "this section is missing" in line for line in lines)
+    (checkout / "compat" / "data").mkdir()
+    monkeypatch.setattr(sources, "HERE", checkout / "compat")
+    assert lint.main(["--sample", "0"]) == 1
+    assert capsys.readouterr().out.splitlines() == [
+        *lines, "6 problems in 1 fixes; the matrix was not read, for a manifest is wrong",
+    ]  # fmt: skip
+
+
+def test_what_cannot_be_imported_and_a_target_without_an_end_state_are_named(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(endstates, "END_STATES", {})
+    assert [line for line in found(checkout) if "no end state of this target" in line]
+    monkeypatch.delattr(endstates, "END_STATES")
+    assert [line for line in found(checkout) if "cannot be read: AttributeError" in line]
