@@ -26,6 +26,7 @@ COVERED_BY = {
     "src/unhang/prove/ranks/megatron.py": "proofs/test_proofs.py",
     "src/unhang/prove/ranks/megatron_lm.py": "proofs/test_proofs.py",
     "src/unhang/prove/ranks/moe_layer.py": "proofs/test_proofs.py",
+    "src/unhang/prove/ranks/routers.py": "proofs/test_proofs.py",
     "src/unhang/prove/ranks/shims.py": "upstream/test_runner.py",
     "src/unhang/records.py": "cli/test_requests.py",
     "src/unhang/store/steps.py": "store/test_recovery.py",

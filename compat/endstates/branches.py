@@ -5,11 +5,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from unhang.shapes.shape import Function
 
-
-def branches(function: Function) -> list[str]:
-    """Return the names and dotted attributes that the function's conditions read, sorted: ``self.config.fp8``.
+def branches(function: ast.stmt) -> list[str]:
+    """Return the names and dotted attributes that a function's conditions read, sorted: ``self.config.fp8``.
 
     Conditions are those of ``if``, ``elif``, ``while``, ternaries, ``and``, ``or``, ``match`` and comprehensions. An
     assertion only ends the function, so it is none. A condition on a call is named by the call and its arguments.
@@ -17,7 +15,7 @@ def branches(function: Function) -> list[str]:
     return sorted({name for condition in _conditions(function) for name in _names(condition)})
 
 
-def _conditions(function: Function) -> Iterator[ast.expr]:
+def _conditions(function: ast.stmt) -> Iterator[ast.expr]:
     asserted = {inner for node in ast.walk(function) if isinstance(node, ast.Assert) for inner in ast.walk(node)}
     for node in ast.walk(function):
         if node in asserted:

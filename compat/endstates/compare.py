@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from typing import Any, NamedTuple
 
 from unhang.compat.endstates.branches import branches
@@ -31,10 +32,12 @@ def compare(endstate: EndState, before: Source, after: Source | None, as_written
     ``after`` is None if the fix does not rewrite this shape; then nothing may fail.
     ``as_written``: ``before`` has a pull request, which the rewrite takes back; then more than the fix may differ.
     """
-    found = branches(before.function)
+    found = branches(endstate.part(before.function))
     problems = {name: f"a new branch: {name}" for name in found if name not in {*endstate.varied, *endstate.held}}
     if after and endstate.has_feature(before) and not endstate.has_feature(after):
         problems["feature"] = "the rewrite has lost the feature that the fix is about"  # nothing would hold it to that
+    if after and _beside(endstate, before) != _beside(endstate, after):
+        problems["beside"] = "the rewrite changes more than the part that runs"
     counts = dict.fromkeys(("passed", "cured", "failed", "worse"), 0)
     every = list(endstate.configurations(before.function))
     known: dict[Any, Outcome] = {}
@@ -61,6 +64,12 @@ def compare(endstate: EndState, before: Source, after: Source | None, as_written
     if after and not counts["cured"]:
         problems["nothing"] = "nothing is cured"
     return Row(found, len(every), **counts, problems=list(problems.values()))
+
+
+def _beside(endstate: EndState, source: Source) -> list[str]:
+    """Return a dump of each statement that does not run."""
+    part = endstate.part(source.function)
+    return [] if part is source.function else [ast.dump(node) for node in source.function.body if node is not part]
 
 
 LACKING = ("raises AttributeError", "raises NameError")

@@ -41,6 +41,10 @@ class EndState:
     held: ClassVar[Mapping[str, str]]
     """Why a condition is not varied."""
 
+    def part(self, function: Function) -> ast.stmt:
+        """Return the only statement of a long function that ``observe`` runs. The rewrite must change no other one."""
+        return function
+
     def configurations(self, function: Function) -> Iterator[Any]:
         """Yield every configuration that this shape of the function can tell apart."""
         raise NotImplementedError

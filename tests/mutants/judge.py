@@ -27,7 +27,7 @@ class Part(EndState):
         self.whole, self.before, self.number, self.known = whole, before, number, known
         self.varied, self.held = whole.varied, whole.held  # type: ignore[misc]
         self.has_feature, self.concerned = whole.has_feature, whole.concerned  # type: ignore[method-assign]
-        self.same, self.control = whole.same, whole.control  # type: ignore[method-assign]
+        self.same, self.control, self.part = whole.same, whole.control, whole.part  # type: ignore[method-assign]
 
     def configurations(self, function: Function) -> Iterator[Any]:
         return iter(list(self.whole.configurations(function))[self.number :: PARTS])

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 MARK = "unhang-proof:"
 """Precedes the answer, because other text may be printed too."""
+_WARM = ("torch.distributed.checkpoint", "torch._inductor.compile_fx", "setuptools")
+"""What the upstreams import besides: here once, and not in the process of each variant."""
 
 
 class Variant(importlib.abc.MetaPathFinder):
@@ -62,7 +64,7 @@ def answer(question: Mapping[str, Any]) -> dict[str, Any]:
     except ImportError as error:
         return {"problem": f"no torch here: {error}"}
     proof = importlib.import_module(f".fixes.{question['fix'].replace('-', '_')}", __package__)
-    for name in getattr(proof, "WARM", ()):
+    for name in (*getattr(proof, "WARM", ()), *_WARM):
         try:
             importlib.import_module(name)
         except Exception:  # the variant that needs it reports the error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 from typing import Any, ClassVar, NamedTuple
 
@@ -71,3 +72,24 @@ def test_each_configuration_is_counted_and_each_problem_is_told(name: str) -> No
     assert (row.passed, row.cured, row.failed, row.worse) == counts
     assert sum(counts) == row.configurations == 8
     assert any(it.startswith(problem) for it in row.problems) if problem else not row.problems, row.problems
+
+
+class Partly(Made):
+    """Only the last statement is held to its conditions."""
+
+    def part(self, function: Function) -> ast.stmt:
+        return function.body[-1]
+
+
+@pytest.mark.parametrize(
+    ("endstate", "first", "problem"),
+    [
+        (Partly(), "spare = 1 if len else 0", ""),
+        (Partly(), "spare = 0 if len else 0", "the rewrite changes more than the part that runs"),
+        (Made(), "spare = 1 if len else 0", "a new branch: len"),
+    ],
+)
+def test_the_rest_of_a_long_function_asks_anything_and_stays(endstate: EndState, first: str, problem: str) -> None:
+    before = source("spare = 1 if len else 0\n    return kernel(rows)")
+    after = source(f"{first}\n    return kernel(rows or 1) if rows else kernel(1) - 1")
+    assert compare(endstate, before, after).problems == ([problem] if problem else [])

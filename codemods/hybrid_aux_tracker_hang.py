@@ -1,0 +1,110 @@
+"""Megatron-LM: log the MoE losses of a hybrid model with entries as long as those of its routers.
+
+https://github.com/NVIDIA/Megatron-LM/pull/6748 (it adds an argument to megatron-core, which releases do not have)
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from typing import Any
+
+from unhang.codemods.base import Codemod, expression, matches, once, replaced_by
+from unhang.codemods.edit import Edit
+from unhang.shapes.shape import Function
+
+_COUNTS = (
+    "layers = args.hybrid_override_pattern.count('E')",
+    "layers = itemgetter(Symbols.MOE)(get_hybrid_layer_counts(args.hybrid_layer_pattern))",
+)
+_ALL = "layers = args.num_layers"
+_TRACKERS = ("track_moe_metrics", "get_moe_metrics_tracker().report")
+_GIVEN = {"num_layers": "layers", "moe_layer_freq": "args.moe_layer_freq"}
+_COMMENTS = (
+    "# unhang hybrid-aux-tracker-hang: entries for all layers, as those of the routers,",
+    "# unhang hybrid-aux-tracker-hang: and averages over the MoE layers",
+)
+# Upstream's own fix, on main and on dev: a statement, and arguments of the call.
+_FIXED = {
+    "layers = args.num_layers + (args.mtp_num_layers or 0)": {
+        "num_layers": "layers",
+        "num_moe_layers": "num_moe_layers",
+    },
+    "layers = len(main_pattern) + parsed_hybrid_pattern.mtp_num_depths": {
+        "num_layers": "layers",
+        "moe_layer_freq": "moe_layer_freq",
+        "mtp_num_layers": "mtp_num_layers",
+    },
+}
+
+
+class TrainingLog(Codemod):
+    """Give the tracker the number of all layers, and for a hybrid model a list with a 1 for each MoE layer.
+
+    Of the list the tracker takes the sum, so it divides by the same number as before.
+
+    Before::
+
+        def training_log(iteration):
+            args = get_args()
+            if args.is_hybrid_model:
+                layers = args.hybrid_override_pattern.count('E')
+            else:
+                layers = args.num_layers
+            track_moe_metrics(
+                num_layers=layers,
+                moe_layer_freq=args.moe_layer_freq,
+            )
+
+    After::
+
+        def training_log(iteration):
+            args = get_args()
+            if args.is_hybrid_model:
+                layers = args.hybrid_override_pattern.count('E')
+            else:
+                layers = args.num_layers
+            # unhang hybrid-aux-tracker-hang: entries for all layers, as those of the routers,
+            # unhang hybrid-aux-tracker-hang: and averages over the MoE layers
+            track_moe_metrics(
+                num_layers=args.num_layers,
+                moe_layer_freq=[1] * layers if args.is_hybrid_model else args.moe_layer_freq,
+            )
+    """
+
+    def plan(self, function: Function) -> list[Edit]:
+        arms = once(_arms(function), f"if a hybrid model: {' or '.join(_COUNTS)}; else: {_ALL}")
+        statement = once(_tracking(function, _GIVEN), f"a call of {' or '.join(_TRACKERS)} with {_GIVEN}")
+        given = {keyword.arg: keyword.value for keyword in statement.value.keywords}
+        listed = f"[1] * layers if {expression(arms.test)} else args.moe_layer_freq"
+        size = replaced_by(function, given["num_layers"], "args.num_layers", _COMMENTS[0])
+        count = replaced_by(function, given["moe_layer_freq"], listed, _COMMENTS[1])
+        return [size._replace(change=lambda nodes: count.change(size.change(nodes)))]
+
+    def names(self, function: Function) -> frozenset[str]:
+        used = {node.id for node in ast.walk(function) if isinstance(node, ast.Name)}
+        return frozenset({"track_moe_metrics", "get_moe_metrics_tracker"} & used)
+
+    def fixed_upstream(self, function: Function) -> bool:
+        sized = [node for node in ast.walk(function) if isinstance(node, ast.Assign) and expression(node) in _FIXED]
+        return len(sized) == 1 and len(_tracking(function, _FIXED[expression(sized[0])])) == 1
+
+
+def _arms(function: Function) -> list[ast.If]:
+    """Return each choice between the number of MoE layers, for a hybrid model, and that of all layers."""
+    found = [node for node in ast.walk(function) if isinstance(node, ast.If) and matches(node.orelse, _ALL)]
+    return [node for node in found if any(matches(node.body[-1:], count) for count in _COUNTS)]
+
+
+def _tracking(function: Function, given: Mapping[str, str]) -> list[Any]:
+    """Return each statement that calls the tracker with these arguments."""
+    found = []
+    for node in ast.walk(function):
+        if isinstance(node, (ast.Assign, ast.Expr)) and isinstance(node.value, ast.Call):
+            arguments = {keyword.arg: expression(keyword.value) for keyword in node.value.keywords}
+            if expression(node.value.func) in _TRACKERS and given.items() <= arguments.items():
+                found.append(node)
+    return found
+
+
+CODEMODS = {"training_log": TrainingLog()}

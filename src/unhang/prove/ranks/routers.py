@@ -1,0 +1,87 @@
+"""Real routers of megatron-core, which record their losses in its tracker."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from typing import TYPE_CHECKING, Any
+
+from . import shims
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+EXPERTS, HIDDEN = 4, 8
+NAMES = ("load_balancing_loss", "z_loss")
+"""The losses that they record."""
+
+
+def on_cpu() -> None:
+    """Import the routers for a CPU, and let their module make its tensors there."""
+    import torch
+
+    shims.cuda_on_cpu()
+    real = torch.zeros
+
+    def zeros(*size: Any, device: Any = None, **others: Any) -> Any:
+        return real(*size, device="cpu" if device == "cuda" else device, **others)
+
+    torch.zeros = zeros
+    moe_utils: Any = importlib.import_module("megatron.core.transformer.moe.moe_utils")
+    vars(moe_utils).setdefault("te_general_gemm", None)
+    importlib.import_module("megatron.core.transformer.moe.router")
+
+
+def make(numbers: Iterable[int], layers: int, mtp: int | None) -> list[Any]:
+    """Return the routers of a stage's layers, of which these are the numbers, from 1 on.
+
+    The model has ``layers`` layers and ``mtp`` layers of multi-token prediction. The rank must have its groups.
+    """
+    from megatron.core.transformer.moe import moe_utils
+    from megatron.core.transformer.moe.router import TopKRouter
+    from megatron.core.transformer.transformer_config import TransformerConfig
+
+    config = TransformerConfig(
+        num_layers=layers,
+        hidden_size=HIDDEN,
+        num_attention_heads=2,
+        num_moe_experts=EXPERTS,
+        moe_router_topk=2,
+        moe_router_load_balancing_type="aux_loss",
+        moe_aux_loss_coeff=0.01,
+        moe_z_loss_coeff=0.001,
+        mtp_num_layers=mtp,
+        add_bias_linear=False,
+        use_cpu_initialization=True,
+    )
+    accepted = inspect.signature(TopKRouter).parameters
+    groups = {
+        name: getattr(moe_utils, f"get_default_{name}")()
+        for name in ("model_comm_pgs", "pg_collection")
+        if name in accepted
+    }
+    made = []
+    for number in numbers:
+        router = TopKRouter(config, **groups)
+        router.set_layer_number(number)
+        made.append(router.train())
+    return made
+
+
+def recorded() -> dict[str, float]:
+    """Return the sum of the losses that this rank's routers have recorded since the last report, by name."""
+    tracker = _moe_utils().get_moe_layer_wise_logging_tracker()
+    return {name: float(tracker[name]["values"].sum()) if name in tracker else 0.0 for name in NAMES}
+
+
+def forget() -> None:
+    """Drop what another rank in this process has recorded."""
+    moe_utils = _moe_utils()
+    if hasattr(moe_utils, "get_moe_metrics_tracker"):
+        importlib.import_module("megatron.core.transformer.moe.moe_logging").destroy_moe_metrics_tracker()
+    else:
+        moe_utils.get_moe_layer_wise_logging_tracker().clear()
+
+
+def _moe_utils() -> Any:
+    return importlib.import_module("megatron.core.transformer.moe.moe_utils")
