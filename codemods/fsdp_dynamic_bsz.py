@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from unhang.codemods.base import AnchorError, Codemod, argument, calls, expression, refuse_own, with_argument
 from unhang.codemods.edit import Edit
 from unhang.shapes.shape import Function
 
 if TYPE_CHECKING:
+    import libcst as cst
+
     from unhang.codemods.edit import Statements
 
 _CUTS = ("prepare_dynamic_batch", "rearrange_micro_batches")
@@ -75,7 +77,7 @@ def _after_world(change: Callable[[Statements], Statements]) -> Callable[[Statem
     def changed(nodes: Statements) -> Statements:
         from unhang.codemods import splice
 
-        (cut,) = change(nodes)
+        cut = cast("cst.SimpleStatementLine", change(nodes)[0])
         (world,) = splice.suite(f"world = {_WORLD}")
         return [world.with_changes(leading_lines=cut.leading_lines), cut.with_changes(leading_lines=[])]
 

@@ -441,11 +441,16 @@ class Rearrange(EndState):
     def observe(self, source: Source, configuration: Cut) -> Outcome:
         agreed: list[list[int]] = []
         while True:
-            seen = [_cut(source, configuration, rank, agreed) for rank in range(len(TOKENS))]
-            asking = [one for one in seen if isinstance(one, _Asks)]
+            seen: list[list[list[int]]] = []
+            asking: list[_Asks] = []
+            for rank in range(len(TOKENS)):
+                try:
+                    seen.append(_cut(source, configuration, rank, agreed))
+                except _Asks as asks:
+                    asking.append(asks)
             if not asking:
                 break
-            if len(asking) < len(seen):
+            if seen:
                 return Outcome(frozenset({"a rank agrees on a number with one that does not"}), ())
             agreed.append([asking[0].op(values) for values in zip(*(one.values for one in asking))])
         faults = set()
@@ -481,8 +486,8 @@ class Reduced:
         return Reduced(self.values[place:])
 
 
-def _cut(source: Source, configuration: Cut, rank: int, agreed: Sequence[list[int]]) -> list[list[int]] | _Asks:
-    """Return the micro-batches of one rank, as the places of their rows; or the first collective not agreed on yet."""
+def _cut(source: Source, configuration: Cut, rank: int, agreed: Sequence[list[int]]) -> list[list[int]]:
+    """Return the micro-batches of one rank, as the places of their rows. Raises _Asks."""
     left = iter(agreed)
 
     def all_reduce(tensor: Reduced, op: Any, group: str | None) -> None:
@@ -522,10 +527,7 @@ def _cut(source: Source, configuration: Cut, rank: int, agreed: Sequence[list[in
     given = {argument.arg for argument in source.function.args.args}
     function = defined(code_of(source), source.function.name, namespace)
     asked = {name: value for name, value in asked.items() if name in given}
-    try:
-        found, places = function(batch, BOUND, dp_group=configuration.group, **asked)
-    except _Asks as asks:
-        return asks
+    found, places = function(batch, BOUND, dp_group=configuration.group, **asked)
     return [list(part) for part in places] if len(found) == len(places) else []
 
 

@@ -58,9 +58,9 @@ def stale(root: Path) -> dict[Path, str]:
 
 
 def fixes_table(fixes: Sequence[Fix], releases: matrix.Releases, table: ShapeTable) -> str:
-    """Return the README's table: each fix with its grade, what is wrong, who needs it, and where upstream fixed it."""
+    """Return the README's table: each fix with its grade, what is wrong, who needs it, and what release lacks it."""
     rows = matrix.rows(fixes, releases, table)
-    lines = ["| fix | grade | what is wrong | needed by | fixed upstream |", "|---|---|---|---|---|"]
+    lines = ["| fix | grade | what is wrong | needed by | gone upstream |", "|---|---|---|---|---|"]
     for fix in fixes:
         since = matrix.droppable(fix, releases, table)
         fixed = ", ".join(f"{upstream} {version}" for upstream, version in since.items() if version is not None)

@@ -34,10 +34,12 @@ def names(checkout: Path) -> list[str]:
 def problems(checkout: Path, name: str) -> Iterator[Problem]:
     """Yield what is missing or wrong in the parts of the fix with this id."""
     manifest = yield from _manifest(checkout, name)
-    functions = sorted({target["function"] for target in manifest.get("targets", ())})
+    targets = manifest.get("targets", ())
+    functions = sorted({target["function"] for target in targets})
+    judged = {*functions, *(target["depends-on"]["function"] for target in targets if "depends-on" in target)}
     yield from _page(checkout, name, manifest)
     yield from _codemod(checkout, name, functions)
-    yield from _endstate(checkout, name, functions)
+    yield from _endstate(checkout, name, sorted(judged))
     yield from _proof(checkout, name)
     yield from _tests(checkout, name)
 

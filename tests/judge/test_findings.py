@@ -115,6 +115,8 @@ def test_the_verdict_rests_on_the_function_that_a_target_depends_on(
     assert (first.verdict.verdict, first.verdict.code) == (verdict, code)
     assert detail in first.verdict.detail
     assert bool(first.verdict.hint) == (verdict in ("needed", "drifted"))
+    assert first.depends is not None
+    assert (first.depends.data is None) == (agree is None)
     later, _ = judge([where._replace(version="9.0")], [DEPENDENT], {})
     assert later.verdict.verdict == ("unlisted" if verdict == "drifted" else verdict)
     assert ("9.0 is newer than every release in the matrix" in later.verdict.detail) == (code is not None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from functools import cache
 from typing import NamedTuple
 
 from unhang.errors import UnhangError
@@ -38,6 +39,8 @@ class Finding(NamedTuple):
     """What a user should know about code outside the file on which the rewrite depends."""
     result: str | None = None
     """The shape that the rewrite would give to an unknown shape; empty while that is tried, None if it cannot be."""
+    depends: Observation | None = None
+    """What the function contains that the target depends on, if there is one."""
     accepted: bool = False
     """Whether a token of the run names that rewrite, be it still to write or in place."""
 
@@ -74,8 +77,9 @@ def judge(
     ``script`` is the file that the job runs. Raises UnhangError ``unreadable``.
     """
     installations, fixes = list(installations), list(fixes)
+    look = cache(_look)  # several targets may depend on one function
     found = [
-        _finding(installation, fix, target, past)
+        _finding(installation, fix, target, past, look)
         for installation in installations
         for fix in fixes
         for target in fix.targets
@@ -90,11 +94,12 @@ def judge(
     ]
 
 
-def _finding(installation: Installation, fix: Fix, target: Target, past: PastTable) -> Finding:
+def _finding(installation: Installation, fix: Fix, target: Target, past: PastTable, look: Look) -> Finding:
     try:
-        seen = _look(installation, target)
+        seen = look(installation, target)
         known = past.get((seen.real or os.path.realpath(seen.path), target.fix, target.function))
-        return Finding(installation, target, seen, verdict(installation, fix, target, known, seen, _look))
+        found = Finding(installation, target, seen, verdict(installation, fix, target, known, seen, look))
+        return found._replace(depends=target.depends_on and look(installation, target.depends_on))
     except OSError as error:
         hint = "run unhang as a user who can read it"
         raise UnhangError("unreadable", str(error.strerror), path=error.filename, hint=hint) from error

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from functools import partial
 
 from unhang.errors import joined
 from unhang.find.overlays import Module, Overlay, module_name, read, sha256
 from unhang.judge.decide import DRIFTED, Past, Verdict
 from unhang.judge.findings import Finding, decided
-from unhang.judge.observe import Observation, observe, observe_bytes
+from unhang.judge.observe import Observation, observe_bytes
+from unhang.records import Installation
 from unhang.shapes import catalog
+from unhang.shapes.catalog import Target
 
 OUTDATED = "overlay-outdated"
 """The code of a function that a job cannot import: the overlay does not fit its original, or is damaged."""
@@ -41,8 +42,11 @@ def _in_overlay(finding: Finding, overlay: Overlay, module: Module) -> Finding:
         return _outdated(finding, overlay, module.path, "the import fails: this module of the overlay was changed")
     table, target, installation = catalog.shape_table(), finding.target, finding.installation
     seen = observe_bytes(module.path, data, target.function, table.files)
-    # no fix rewrites a function that another one depends on: that of the original is the one that a job imports
-    look = partial(observe, table=table)
+
+    def look(_: Installation, __: Target) -> Observation:
+        assert finding.depends is not None
+        return finding.depends  # no fix rewrites it: a job imports that of the original
+
     found = decided(installation, target, Past(module.rewritten, ""), seen, look)
     detail = joined(f"in the overlay {overlay.folder}", found.detail)
     # the overlay was made from this very original: only a token brings the rewrite of an unknown shape into it

@@ -118,12 +118,15 @@ def text_error(error: UnhangError) -> str:
 def digest(findings: Iterable[Finding]) -> str:
     """Return one digest of the code that the fixes concern: two are equal exactly if all of that code is.
 
-    It covers the bytes of the files that hold the targets. It leaves out versions and paths, which can differ when the
-    code does not; and it does not use shapes: a file that does not parse has none, and code around a target can differ.
+    It covers the bytes of the files that hold the targets, and the functions that these depend on. It leaves out
+    versions and paths, which can differ when the code does not; and it does not use shapes: a file that does not parse
+    has none, and code around a target can differ.
     """
     rows = sorted(
-        (finding.installation.upstream, finding.target.file, finding.target.function, _code(finding.seen))
+        (finding.installation.upstream, target.file, target.function, _code(seen))
         for finding in findings
+        for target, seen in ((finding.target, finding.seen), (finding.target.depends_on, finding.depends))
+        if target is not None and seen is not None
     )
     return hashlib.sha256(json.dumps(rows).encode()).hexdigest()[:16]
 

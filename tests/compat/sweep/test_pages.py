@@ -87,7 +87,7 @@ def test_the_table_has_who_needs_a_fix_and_from_where_on_it_can_go() -> None:
         swift={"4.0": "affected"},
     )
     assert pages.fixes_table(fixes, releases, made_up.table(*fixes)).splitlines() == [
-        "| fix | grade | what is wrong | needed by | fixed upstream |",
+        "| fix | grade | what is wrong | needed by | gone upstream |",
         "|---|---|---|---|---|",
         r"| `hang` | cure | the title of hang | core 1.0 - 1.1rc0.dev\*; swift 4.0 | core 1.1 |",
         "| `stall` | safeguard | the title of stall | core 1.0, 1.1 | no |",
