@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from unhang.compat.sweep.clones import Seen
 from unhang.compat.sweep.learnt import Learnt, UnreadableError
 from unhang.compat.sweep.sources import Content, Release
+from unhang.rewrite.one_file import Step
 from unhang.shapes.catalog import Target
 
 Key = tuple[str, str, str]
@@ -89,21 +90,24 @@ class Collection:
             self._row(target, shape, found).note = note
 
     def patched(self, results: Mapping[Key, str]) -> list[str]:
-        """Record what released files become when patched, so that `check` need not parse those either.
+        """Record what released files become when a fix is in them, so that `check` need not parse those either.
 
-        Return the files in which their shape's rewrite fails, for example because an import is missing.
+        Return the files in which the rewrite of a shape fails, for example because an import is missing.
         """
         failed = []
+        together: dict[tuple[str, str, Content], list[Step]] = {}
         for (target, _), found in self.released.items():
             shape = self._learnt.shape(found, target.function)
             result = results.get((target.fix, target.function, shape or ""))
-            if result is None:
-                continue
-            digest = self._learnt.patched(found, target, result)
+            if result is not None:
+                together.setdefault((target.fix, target.file, found), []).append(Step(target, result))
+        for (fix, file, found), steps in together.items():
+            digest = self._learnt.patched(found, steps)
             if digest is None:
-                failed.append(f"{target.fix} {shape}: its rewrite fails in {target.file} of {found.sha256}")
+                shapes = (self._learnt.shape(found, step.target.function) for step in steps)
+                failed.append(f"{fix} {', '.join(map(str, shapes))}: its rewrite fails in {file} of {found.sha256}")
             else:
-                self.files.setdefault(digest, {})[target.function] = result
+                self.files.setdefault(digest, {}).update({step.target.function: step.result for step in steps})
         return failed
 
     def _see(self, target: Target, found: Content, where: str) -> str | None:

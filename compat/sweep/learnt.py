@@ -7,7 +7,7 @@ import hashlib
 import importlib
 import platform
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -83,10 +83,10 @@ class Learnt:
         state, result, names, why, row = answer
         return State(state, result, tuple(names), why, row and Row(*row))
 
-    def patched(self, found: Content, target: Target, result: str) -> str | None:
-        """Return the sha256 of our rewrite of a file; None if its function does not get the shape ``result``."""
-        key = f"patched {found.sha256} {_name(target)} {result}"
-        digest: str | None = self._fact(Kind(target.fix), key, lambda: _patched(found.data, target, result))
+    def patched(self, found: Content, steps: Sequence[Step]) -> str | None:
+        """Return the sha256 of a file with these rewrites of one fix; None if a function does not get its result."""
+        key = f"patched {found.sha256} {' '.join(f'{_name(step.target)} {step.result}' for step in steps)}"
+        digest: str | None = self._fact(Kind(steps[0].target.fix), key, lambda: _patched(found.data, steps))
         return digest
 
     def outline(self, found: Content, function: str) -> list[Entry]:
@@ -182,9 +182,9 @@ def _shape(data: bytes, function: str) -> str | dict[str, str] | None:
     return shapes.digest(found[0]) if found else None
 
 
-def _patched(data: bytes, target: Target, result: str) -> str | None:
+def _patched(data: bytes, steps: Sequence[Step]) -> str | None:
     try:
-        return content(rewrite(data, [Step(target, result)]).data).sha256
+        return content(rewrite(data, steps).data).sha256
     except RewriteError:
         return None
 

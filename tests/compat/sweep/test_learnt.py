@@ -41,6 +41,7 @@ from unhang.compat.sweep.cache import Cache
 from unhang.compat.sweep.learnt import Learnt
 from unhang.compat.sweep.sources import content
 from unhang.judge.decide import codemod
+from unhang.rewrite.one_file import Step
 from unhang.shapes import catalog
 targets = [target for fix in catalog.fixes().values() for target in fix.targets]
 for target in targets:
@@ -51,7 +52,7 @@ learnt = Learnt(Cache(pathlib.Path(tempfile.mkdtemp())))
 state = learnt.state(found, target)
 assert state.state == "affected", state
 learnt.outline_patched(found, target, state.result)
-assert learnt.patched(found, target, state.result)
+assert learnt.patched(found, [Step(target, state.result)])
 print(*(name for name in sys.modules if name.split(".")[0] == "unhang"))
 """
 # what the child imports that runs a function
