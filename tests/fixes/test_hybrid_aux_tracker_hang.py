@@ -111,7 +111,11 @@ def test_a_function_that_differs_is_not_taken_for_upstreams_own_fix(old: str, ne
 # -- the rewrite ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("case", CASES)
+# the file is long, and has had many shapes
+ONLY_IN_HISTORY = [pytest.param(*case.values, id=case.id, marks=pytest.mark.slow) for case in CASES[4:]]
+
+
+@pytest.mark.parametrize("case", [*CASES[:4], *ONLY_IN_HISTORY])
 class TestRewrite(EveryRewrite):
     def test_entries_have_all_layers_and_the_divisor_stays(
         self, case: sources.Case, monkeypatch: pytest.MonkeyPatch
