@@ -35,10 +35,6 @@ SIZES = (
     Topology(tp=4, pp=8, cp=2, dp=16, ep=8),
 )
 GOALS_S = {32: 0.5, 1024: 120.0}
-RELEASES = {
-    "mtp-cp-deadlock": (("verl", "0.7.1"), ("megatron-core", "0.16.1")),
-    "expert-dp-warmup": (("megatron-core", "0.16.1"),),
-}
 
 
 class Timed(NamedTuple):
@@ -59,7 +55,8 @@ def main() -> None:
     print(f"{os.cpu_count()} cores\n\n| proof | ranks | side | | wall s | processor s | goal s | |")
     print("| --- | --: | --- | --- | --: | --: | --: | --- |")
     missed = 0
-    for fix, releases in RELEASES.items():
+    for proof in (proof for proof in suite.every_proof() if proof.of.timed and proof.release.core):
+        fix, releases = proof.fix, ((proof.upstream, proof.version), *proof.release.beside)
         roots = [suite.unpacked(*release) for release in releases]
         places = [environment.for_target(str(root)) for root in roots]
         found = [one for place in places for one in locate.search(place, cwd="/").installations]

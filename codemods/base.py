@@ -16,6 +16,8 @@ from unhang.codemods.edit import Edit
 from unhang.shapes.shape import Function, digest
 
 if TYPE_CHECKING:
+    import libcst as cst
+
     from unhang.codemods.edit import Statements
 
 _Statement = TypeVar("_Statement", bound=ast.stmt)
@@ -128,6 +130,90 @@ def expression(node: ast.AST) -> str:
 def span(first: ast.stmt, last: ast.stmt, change: Callable[[Statements], Statements]) -> Edit:
     """Return an edit of the statements from ``first`` to ``last``."""
     return Edit(first.lineno, last.end_lineno or last.lineno, change)
+
+
+def calls(within: ast.AST, function: str) -> list[ast.Call]:
+    """Return the calls of a function, spelled as ``torch.tensor`` or ``permute``, in the order of their lines."""
+    found = [node for node in ast.walk(within) if isinstance(node, ast.Call) and expression(node.func) == function]
+    return sorted(found, key=lambda node: (node.lineno, node.col_offset))
+
+
+def argument(call: ast.Call, name: str) -> ast.expr | None:
+    """Return what a call gives for a keyword; None if it gives nothing by this name."""
+    return next((keyword.value for keyword in call.keywords if keyword.arg == name), None)
+
+
+def replaced_by(function: Function, node: ast.expr, new: str, comment: str) -> Edit:
+    """Return an edit that replaces an expression of the function, with a comment above the statement around it.
+
+    The statement, whose other bytes stay, is the innermost one; it must not be an ``elif``. If the codemod would find
+    the expression in the result again, it has to refuse that itself.
+    """
+
+    def change(_: cst.BaseExpression) -> cst.BaseExpression:
+        import libcst as cst
+
+        return cst.parse_expression(new)
+
+    return _inside(function, node, change, comment)
+
+
+def with_argument(function: Function, call: ast.Call, argument: str, comment: str) -> Edit:
+    """Return an edit that gives a call one more argument, such as ``dtype=torch.float32``, after the others.
+
+    It is written like ``replaced_by``, and stands on a line of its own if the last argument does.
+    """
+
+    def change(old: cst.BaseExpression) -> cst.BaseExpression:
+        from unhang.codemods import splice
+
+        return splice.with_argument(old, argument)
+
+    return _inside(function, call, change, comment)
+
+
+def guarded_by(function: Function, node: ast.expr, condition: str, comment: str) -> Edit:
+    """Return an edit that makes ``node and condition`` of an expression. It is written like ``replaced_by``."""
+
+    def change(old: cst.BaseExpression) -> cst.BaseExpression:
+        from unhang.codemods import splice
+
+        return splice.guarded_by(old, condition)
+
+    return _inside(function, node, change, comment)
+
+
+def _inside(
+    function: Function, node: ast.expr, change: Callable[[cst.BaseExpression], cst.BaseExpression], comment: str
+) -> Edit:
+    """Return an edit that changes one expression in the innermost statement around it."""
+    around = [it for it in ast.walk(function) if isinstance(it, ast.stmt) and any(one is node for one in ast.walk(it))]
+    statement = around[-1]  # ast.walk goes from the outside in
+    code = ast.dump(node)
+    same = [it for it in ast.walk(statement) if isinstance(it, ast.expr) and ast.dump(it) == code]
+    same.sort(key=lambda it: (it.lineno, it.col_offset))
+    place = next(number for number, it in enumerate(same) if it is node), len(same)
+
+    def changed(nodes: Statements) -> Statements:
+        from unhang.codemods import splice
+
+        return [splice.changed(nodes[0], code, place, change, comment)]
+
+    return span(statement, statement, changed)
+
+
+def instead(template: str) -> Callable[[Statements], Statements]:
+    """Return a change that puts a template's statements in the place of those of the edit.
+
+    A comment above the first, and one after the last on its line, stay.
+    """
+
+    def change(nodes: Statements) -> Statements:
+        from unhang.codemods import splice
+
+        return splice.instead(nodes, template)
+
+    return change
 
 
 def followed_by(template: str) -> Callable[[Statements], Statements]:

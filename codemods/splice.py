@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, cast
 
 import libcst as cst
@@ -108,6 +108,105 @@ def elif_(test: str, template: str) -> cst.If:
     """Return an ``elif`` arm with a template's statements and a blank line above it."""
     header = [cst.EmptyLine(indent=False)]
     return cst.If(cst.parse_expression(test), cst.IndentedBlock(suite(template)), leading_lines=header)
+
+
+def changed(
+    statement: cst.BaseStatement,
+    code: str,
+    place: tuple[int, int],
+    change: Callable[[cst.BaseExpression], cst.BaseExpression],
+    comment: str,
+) -> cst.BaseStatement:
+    """Return a statement with one expression changed, and a comment above it.
+
+    ``code`` is Python's own dump of the expression, ``place`` says which of how many such expressions it is. Raises
+    SpanError where LibCST sees another number of them.
+    """
+    visitor = _Changes(code, place[0], change)
+    done = cst.ensure_type(statement.visit(visitor), type(statement))
+    if visitor.found != place[1]:
+        raise SpanError(f"an expression is there {visitor.found} times, and not {place[1]} times")
+    lines_ = [*cast("cst.SimpleStatementLine", statement).leading_lines, cst.EmptyLine(comment=cst.Comment(comment))]
+    return done.with_changes(leading_lines=lines_)
+
+
+class _Changes(cst.CSTTransformer):
+    """Changes one of the expressions that have the same code."""
+
+    def __init__(self, code: str, number: int, change: Callable[[cst.BaseExpression], cst.BaseExpression]) -> None:
+        super().__init__()
+        self.code, self.number, self.change, self.found = code, number, change, 0
+        self.chosen: cst.CSTNode | None = None
+
+    def on_visit(self, node: cst.CSTNode) -> bool:
+        if isinstance(node, cst.BaseExpression) and _dump(node) == self.code:
+            self.chosen = node if self.found == self.number else self.chosen
+            self.found += 1
+        return True
+
+    def on_leave(self, original_node: cst.CSTNode, updated_node: cst.CSTNode) -> cst.CSTNode:  # type: ignore[override]
+        if original_node is not self.chosen:
+            return updated_node
+        old = cast("cst.BaseExpression", updated_node)
+        new = self.change(old)
+        return new if new.lpar else new.with_changes(lpar=old.lpar, rpar=old.rpar)
+
+
+def _dump(node: cst.BaseExpression) -> str:
+    try:
+        tree = ast.parse(f"({cst.Module([]).code_for_node(node)}\n)", mode="eval")
+    except SyntaxError:  # such as a part of an f-string
+        return ""
+    return ast.dump(tree.body)
+
+
+def with_argument(call: cst.BaseExpression, argument: str) -> cst.Call:
+    """Return a call with one more argument, laid out as the others are."""
+    call = cst.ensure_type(call, cst.Call)
+    (new,) = cst.ensure_type(cst.parse_expression(f"f({argument})"), cst.Call).args
+    if not call.args:
+        return call.with_changes(args=[new])
+    *others, last = call.args
+    between: cst.Comma | cst.MaybeSentinel = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
+    after = last.comma
+    if others:
+        between = others[-1].comma
+        space, closing = (getattr(comma, "whitespace_after", None) for comma in (between, after))
+        if isinstance(space, cst.ParenthesizedWhitespace) and isinstance(closing, cst.ParenthesizedWhitespace):
+            # a comment stays with the argument on its line
+            between = cst.Comma(whitespace_after=closing.with_changes(indent=space.indent, last_line=space.last_line))
+            bare = cst.TrailingWhitespace(newline=closing.first_line.newline)
+            after = cst.Comma(whitespace_after=closing.with_changes(first_line=bare, empty_lines=[]))
+    return call.with_changes(args=[*others, last.with_changes(comma=between), new.with_changes(comma=after)])
+
+
+def guarded_by(old: cst.BaseExpression, condition: str) -> cst.BooleanOperation:
+    """Return ``old and condition``, each in parentheses where it needs them."""
+    left = old if old.lpar or not _binds_less_than_and(old) else _in_parentheses(old)
+    right = cst.parse_expression(condition)
+    return cst.BooleanOperation(left, cst.And(), _in_parentheses(right) if _binds_less_than_and(right) else right)
+
+
+def _binds_less_than_and(node: cst.BaseExpression) -> bool:
+    if isinstance(node, cst.BooleanOperation):
+        return not node.lpar and isinstance(node.operator, cst.Or)
+    return not node.lpar and isinstance(node, (cst.IfExp, cst.Lambda, cst.NamedExpr))
+
+
+def _in_parentheses(node: cst.BaseExpression) -> cst.BaseExpression:
+    return node.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
+
+
+def instead(nodes: Statements, template: str) -> Statements:
+    """Return a template's statements, with the comments above the first of ``nodes`` and after the last."""
+    first, *rest = suite(template)
+    above = cast("cst.SimpleStatementLine", nodes[0]).leading_lines
+    own = cast("cst.SimpleStatementLine", first).leading_lines
+    made = [first.with_changes(leading_lines=[*above, *own]), *rest]
+    old = nodes[-1]
+    if isinstance(old, cst.SimpleStatementLine) and isinstance(made[-1], cst.SimpleStatementLine):
+        made[-1] = made[-1].with_changes(trailing_whitespace=old.trailing_whitespace)
+    return made
 
 
 def without(nodes: Statements, template: str) -> Statements:

@@ -8,7 +8,9 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).parent.parent
 # Each folder of modules, and the folders that may have their tests.
-FOLDERS = {"src/unhang": ["tests"], "codemods": ["tests/fixes", "tests/codemods"], "compat": ["tests/compat"]}
+FOLDERS = {"src/unhang": ["tests"], "codemods": ["tests/codemods"], "compat": ["tests/compat"]}
+# Where each fix has a module or a package of its name. The fix's own test module covers it.
+OF_FIXES = ["codemods", "compat/endstates", "src/unhang/prove/fixes"]
 # The modules that another test module covers.
 COVERED_BY = {
     "src/unhang/__init__.py": "test_package.py",
@@ -19,26 +21,13 @@ COVERED_BY = {
     "src/unhang/errors.py": "cli/test_bad_input.py",
     "src/unhang/find/overlays.py": "cli/test_overlay_command.py",
     "src/unhang/judge/overlaid.py": "cli/test_overlay_command.py",
-    "src/unhang/prove/fixes/empty_expert_hang/moe_layer.py": "proofs/test_proofs.py",
-    "src/unhang/prove/fixes/empty_expert_hang/transformer_engine.py": "prove/fixes/test_empty_expert_hang.py",
-    "src/unhang/prove/fixes/sft_packed_seq_broadcast/batches.py": "proofs/test_proofs.py",
-    "src/unhang/prove/fixes/sft_packed_seq_broadcast/cases.py": "prove/fixes/test_sft_packed_seq_broadcast.py",
     "src/unhang/prove/ranks/calls.py": "prove/ranks/test_recorder.py",
     "src/unhang/prove/ranks/megatron.py": "proofs/test_proofs.py",
     "src/unhang/prove/ranks/shims.py": "upstream/test_runner.py",
     "src/unhang/records.py": "cli/test_requests.py",
     "src/unhang/store/steps.py": "store/test_recovery.py",
     "codemods/edit.py": "codemods/test_splice.py",
-    "codemods/expert_dp_warmup/backends.py": "fixes/test_expert_dp_warmup.py",
-    "codemods/expert_dp_warmup/megatron_core.py": "fixes/test_expert_dp_warmup.py",
-    "codemods/expert_dp_warmup/ms_swift.py": "fixes/test_expert_dp_warmup.py",
-    "codemods/sft_packed_seq_broadcast/arms.py": "fixes/test_sft_packed_seq_broadcast.py",
-    "codemods/sft_packed_seq_broadcast/halves.py": "fixes/test_sft_packed_seq_broadcast.py",
-    "codemods/sft_packed_seq_broadcast/trailing.py": "fixes/test_sft_packed_seq_broadcast.py",
     "compat/endstates/endstate.py": "compat/endstates/test_compare.py",
-    "compat/endstates/expert_dp_warmup.py": "compat/endstates/test_released.py",
-    "compat/endstates/mtp_cp_deadlock.py": "compat/endstates/test_released.py",
-    "compat/endstates/sft_packed_seq_broadcast.py": "compat/endstates/test_released.py",
     "compat/sweep/sources.py": "compat/sweep/test_rules.py",
 }
 
@@ -52,7 +41,16 @@ def modules() -> Iterator[tuple[str, bool]]:
                     REPOSITORY / folder
                 )
                 tests = (REPOSITORY / mirror / place.parent / f"test_{place.name}.py" for mirror in mirrors)
-                yield str(path.relative_to(REPOSITORY)), any(test.is_file() for test in tests)
+                yield str(path.relative_to(REPOSITORY)), of_a_fix(path) or any(test.is_file() for test in tests)
+
+
+def of_a_fix(path: Path) -> bool:
+    """Return whether a module belongs to a fix that has a test module."""
+    for folder in OF_FIXES:
+        if path.is_relative_to(REPOSITORY / folder):
+            name = path.relative_to(REPOSITORY / folder).parts[0].removesuffix(".py")
+            return (REPOSITORY / "tests" / "fixes" / f"test_{name}.py").is_file()
+    return False
 
 
 def test_each_module_has_a_test_module() -> None:

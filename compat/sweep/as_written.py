@@ -6,11 +6,39 @@ import re
 import subprocess
 import tempfile
 from pathlib import Path
+from typing import NamedTuple
 
+from unhang.compat import upstreams
 from unhang.compat.sweep.clones import Clone, Reader
-from unhang.shapes import shape
+from unhang.shapes import catalog, shape
+from unhang.shapes.catalog import Target
 
 _HUNK = re.compile(r"@@ -(\d+)(?:,(\d+))?")
+
+
+class Pull(NamedTuple):
+    """What an upstream pull request changes of one target, as the fix's manifest has it."""
+
+    target: Target
+    project: str
+    """The upstream whose clone has the pull request."""
+    ref: str
+    note: str
+    """What a user who applied it should know."""
+
+
+def pulls() -> list[Pull]:
+    """Return the pull requests in the manifests of all fixes, one for each function that they change."""
+    known = upstreams.load()["upstreams"]
+    return [
+        Pull(target, project, row["ref"], row["note"])
+        for fix in catalog.fixes().values()
+        for row in fix.manifest.get("as-written", ())
+        for target in fix.targets
+        if (target.file, target.function) == (row["file"], row["function"])
+        for project in known
+        if target.upstream in upstreams.of_project(project)
+    ]
 
 
 def hunks(clone: Clone, ref: str, path: str, function: str) -> str:

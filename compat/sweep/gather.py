@@ -66,7 +66,7 @@ def open_clones(
     """
     lists, commits, opened = upstreams.load(), frozen.read(compat), {}
     for name, place in where.items():
-        pulls = [pull["ref"] for pull in lists["as-written"] if pull["upstream"] == name]
+        pulls = list(dict.fromkeys(pull.ref for pull in as_written.pulls() if pull.project == name))
         repo = clones.open_clone(place, cache.folder, pulls)
         entry = lists["upstreams"][name]
         opened[name] = clones.newest(repo, entry, pulls) if newest else clones.at(repo, commits.get(name, {}))
@@ -100,15 +100,10 @@ def history(collection: Collection, opened: Mapping[str, Clone], step: Step = si
 
 def pull_requests(collection: Collection, learnt: Learnt, opened: Mapping[str, Clone]) -> None:
     """Collect the shapes of upstream's pull requests as written. Raises UnhangError ``clone-failed``."""
-    for pull in upstreams.load()["as-written"]:
-        if pull["upstream"] in opened:
-            (target,) = (
-                item
-                for item in collection.targets
-                if (item.fix, item.file, item.function) == (pull["fix"], pull["file"], pull["function"])
-            )
-            diff = as_written.hunks(opened[pull["upstream"]], pull["ref"], pull["file"], pull["function"])
-            settle.as_written(collection, learnt, target, diff, pull["note"])
+    for pull in as_written.pulls():
+        if pull.project in opened:
+            diff = as_written.hunks(opened[pull.project], pull.ref, pull.target.file, pull.target.function)
+            settle.as_written(collection, learnt, pull.target, diff, pull.note)
 
 
 def clone_places(arguments: Iterable[str]) -> dict[str, str]:

@@ -71,8 +71,7 @@ def read(compat: Path, patches: Sequence[str]) -> tuple[Data, list[Problem]]:
     manifests = {os.path.basename(folder): load(Path(folder, "manifest.json")) for folder in patches}
     generated = {name: load(compat / "data" / f"{name}.json")[name] for name in rules.GENERATED}
     written = {name: load(compat / f"{name}.json") for name in ("wheels", "upstreams", "decisions", "superseded")}
-    pulls = written["upstreams"]["as-written"]
-    return Data(manifests, **generated, **{name: file[name] for name, file in written.items()}, pulls=pulls), problems
+    return Data(manifests, **generated, **{name: file[name] for name, file in written.items()}), problems
 
 
 def lint(data: Data) -> list[Problem]:

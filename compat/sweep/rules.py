@@ -33,8 +33,6 @@ class Data(NamedTuple):
     upstreams: Mapping[str, Mapping[str, Any]]
     decisions: Sequence[Mapping[str, Any]]
     superseded: Sequence[Mapping[str, Any]]
-    pulls: Sequence[Mapping[str, Any]]
-    """The upstream pull requests in upstreams.json."""
 
 
 GENERATED = ("shapes", "files", "releases", "outlines")
@@ -69,9 +67,11 @@ def dangling(data: Data) -> Iterator[Problem]:
     for row in data.shapes:
         if (row["fix"], row["function"]) not in targets:
             yield Problem(SHAPES, _name(row), "no manifest has this target; delete it")
-    for row in data.pulls:
-        if (row["fix"], row["function"]) not in targets:
-            yield Problem("compat/upstreams.json", row["ref"], "no manifest has this target; delete it")
+    for fix, manifest in data.manifests.items():
+        places = {(target["file"], target["function"]) for target in manifest["targets"]}
+        for row in manifest.get("as-written", ()):
+            if (row["file"], row["function"]) not in places:
+                yield Problem(_manifest(fix), row["ref"], "changes no target of the fix; correct it")
     for fix, function in sorted(targets - {(row["fix"], row["function"]) for row in data.shapes}):
         yield Problem(_manifest(fix), function, f"has no shape on record; {_SWEEP}")
     states = {(row["fix"], row["shape"]): row["state"] for row in data.shapes}

@@ -10,6 +10,7 @@ import pytest
 
 from unhang.codemods import base, splice
 from unhang.codemods.base import AnchorError, span
+from unhang.codemods.edit import Edit
 from unhang.shapes.shape import Function
 
 if TYPE_CHECKING:
@@ -81,17 +82,21 @@ def test_every_way_to_bind_a_name_is_known(code: str, names: set[str]) -> None:
     assert base.bound(*body(code)) == names
 
 
-CODE = "def f():\n    # first\n    a()\n\n    # second\n    b()\n"
+CODE = "def f():\n    # first\n    a()\n\n    # second\n    b()  # last\n"
 
 
 @pytest.mark.parametrize(
     ("change", "result"),
     [
-        (base.followed_by("\n# ours\nc()"), "    # first\n    a()\n\n    # second\n    b()\n\n    # ours\n    c()\n"),
-        (base.preceded_by("# ours\nc()"), "    # ours\n    c()\n\n    a()\n\n    # second\n    b()\n"),
+        (
+            base.followed_by("\n# ours\nc()"),
+            "    # first\n    a()\n\n    # second\n    b()  # last\n\n    # ours\n    c()\n",
+        ),
+        (base.preceded_by("# ours\nc()"), "    # ours\n    c()\n\n    a()\n\n    # second\n    b()  # last\n"),
         (base.only_first, "    # first\n    a()\n"),
+        (base.instead("# ours\nc()\nd()"), "    # first\n    # ours\n    c()\n    d()  # last\n"),
     ],
-    ids=["followed_by", "preceded_by", "only_first"],
+    ids=["followed_by", "preceded_by", "only_first", "instead"],
 )
 def test_changes_of_whole_statements(change: Callable[[Statements], Statements], result: str) -> None:
     first, last = function(CODE).body
@@ -100,3 +105,70 @@ def test_changes_of_whole_statements(change: Callable[[Statements], Statements],
     assert (edit.first, edit.last) == (3, 6)
     whole = edit._replace(first=2)  # with the comment above the first statement
     assert "".join(splice.apply(rows, [whole], "    ")) == "def f():\n" + result
+
+
+INSIDE = """\
+def f(x):
+    g(x, y)
+    if h(
+        x,
+        a or b,  # why
+    ):
+        g(g(x, y), k=a or b)  # whose
+    return g()
+"""
+_G, _H = "g(x, y)", "h(x, a or b)"
+
+
+def spelled(code: str, number: int = 0) -> tuple[Function, ast.expr]:
+    """The function, and its expression of this code."""
+    whole = function(INSIDE)
+    found = [node for node in ast.walk(whole) if isinstance(node, ast.expr) and ast.unparse(node) == code]
+    return whole, sorted(found, key=lambda node: (node.lineno, node.col_offset))[number]
+
+
+def call(code: str, number: int = 0) -> tuple[Function, ast.Call]:
+    whole, found = spelled(code, number)
+    assert isinstance(found, ast.Call)
+    return whole, found
+
+
+@pytest.mark.parametrize(
+    ("edit", "old", "new"),
+    [
+        (base.replaced_by(*spelled(_G), "z", "# why"), "    g(x, y)\n    if", "    # why\n    z\n    if"),
+        (base.with_argument(*call(_G), "k=1", "# why"), "    g(x, y)\n    if", "    # why\n    g(x, y, k=1)\n    if"),
+        (
+            base.replaced_by(*spelled(_G, 1), "z", "# why"),
+            "        g(g(x, y), k=a or b)  # whose\n",
+            "        # why\n        g(z, k=a or b)  # whose\n",
+        ),
+        (base.with_argument(*call("g()"), "k=1", "# why"), "    return g()", "    # why\n    return g(k=1)"),
+        (
+            base.with_argument(*call(_H), "k=1", "# why"),
+            "    if h(\n        x,\n        a or b,  # why\n",
+            "    # why\n    if h(\n        x,\n        a or b,  # why\n        k=1,\n",
+        ),
+        (
+            base.guarded_by(*spelled("a or b"), "c", "# why"),
+            "    if h(\n        x,\n        a or b,",
+            "    # why\n    if h(\n        x,\n        (a or b) and c,",
+        ),
+        (
+            base.guarded_by(*spelled("g()"), "c if d else e", "# why"),
+            "    return g()",
+            "    # why\n    return g() and (c if d else e)",
+        ),
+    ],
+)
+def test_edits_of_an_expression(edit: Edit, old: str, new: str) -> None:
+    assert INSIDE.count(old) == 1
+    assert "".join(splice.apply(splice.lines(INSIDE), [edit], "    ")) == INSIDE.replace(old, new)
+
+
+def test_calls_and_what_they_give_for_a_keyword() -> None:
+    found = base.calls(function(INSIDE), "g")
+    assert [ast.unparse(call) for call in found] == [_G, "g(g(x, y), k=a or b)", _G, "g()"]
+    assert [given and ast.unparse(given) for given in (base.argument(call, "k") for call in found)] == [
+        None, "a or b", None, None,
+    ]  # fmt: skip

@@ -10,7 +10,7 @@ from support import fake_index
 from support.fake_clone import UPSTREAMS
 from support.fake_index import AFFECTED, CLEAN, ENGINE, MPU, PARALLEL, FakeIndex
 from unhang.compat import index, upstreams
-from unhang.compat.sweep import clones, sources
+from unhang.compat.sweep import as_written, clones, sources
 
 
 @pytest.fixture
@@ -26,7 +26,8 @@ def served(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeIndex]:
 @pytest.fixture
 def fake(served: FakeIndex, monkeypatch: pytest.MonkeyPatch) -> FakeIndex:
     """An index with one release of each upstream; the sweep sees no real list and no clone."""
-    monkeypatch.setattr(upstreams, "load", lambda: {"upstreams": UPSTREAMS, "as-written": []})
+    monkeypatch.setattr(upstreams, "load", lambda: {"upstreams": UPSTREAMS})
+    monkeypatch.setattr(as_written, "pulls", list)
     monkeypatch.setattr(sources, "load", {"decisions": [], "superseded": []}.__getitem__)
     for variable in (*clones.VARIABLES.values(), "UNHANG_WHEELS"):
         monkeypatch.delenv(variable, raising=False)

@@ -75,7 +75,8 @@ BROKEN: dict[str, tuple[str, Callable[[Any], object], str]] = {
     "bad digest of a shape": ("shapes", lambda it: affected(it).update(shape="12"), "'12' does not match"),
     "bad digest of a file": ("files", lambda it: it["files"].update({"ab": {"f": None}}), "'ab' does not match"),
     "missing key of a pin": ("wheels", lambda it: it["wheels"]["verl"][0].pop("sha256"), "'sha256' is a required"),
-    "missing key of a pull request": ("upstreams", lambda it: it["as-written"][0].pop("ref"), "'ref' is a required"),
+    "no floor": ("upstreams", lambda it: it["upstreams"]["verl"].pop("floor"), "'floor' is a required"),
+    "missing key of a pull request": ("manifest", lambda it: it["as-written"][0].pop("ref"), "'ref' is a required"),
     "no reason": ("decisions", lambda it: it["decisions"][0].update(why="so"), "'so' is too short"),
     "no reason for drift": (
         "decisions",

@@ -13,6 +13,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from fixes.empty_expert_hang.mutants import MUTANTS as MUTANTS
+from fixes.empty_expert_hang.proofs import PROOFS as PROOFS
+from fuzz.subject import Fuzz
 from support import sources
 from support.rewrites import EveryRewrite, is_no_rewrite
 from unhang.codemods.base import AnchorError
@@ -31,6 +34,8 @@ OFF = (
     *("bias_activation_fusion", "use_te_activation_func", "use_fused_weighted_squared_relu", "gated_linear_unit"),
     *("add_bias_linear", "delay_offload_until_cuda_graph"),
 )
+FOCUS = r"tokens_per_expert|permuted_|output|has_no_tokens|num_rows|skip_routed|grouped|linear_fc"
+FUZZ = Fuzz(CASES, 6, FOCUS, examples=110, every=3)
 
 
 class Tensor:

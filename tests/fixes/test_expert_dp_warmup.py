@@ -21,6 +21,9 @@ from unittest.mock import patch
 
 import pytest
 
+from fixes.expert_dp_warmup.mutants import MUTANTS as MUTANTS
+from fixes.expert_dp_warmup.proofs import PROOFS as PROOFS
+from fuzz.subject import Fuzz
 from support import sources, wheels
 from support.rewrites import EveryRewrite, is_no_rewrite
 from support.sources import Source
@@ -52,6 +55,8 @@ ACCESSORS = (
     "get_inter_distributed_optimizer_instance_group",
     "get_intra_distributed_optimizer_instance_group",
 )
+FOCUS = r"_set_global_memory|expert|EXPERT|warm|initialize_model_parallel|mpu\b|_OPTIMIZER_INSTANCE"
+FUZZ = Fuzz(CASES, 4, FOCUS, examples=30, every=7)
 
 
 class Group:

@@ -5,11 +5,16 @@ from __future__ import annotations
 import ast
 import functools
 import itertools
+from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
 
+from fuzz.subject import Fuzz
+from mutants.by_hand import EVERY, Mutants, Sub
+from mutants.rules import CP, DP, TP
+from proofs.others import Other, Proofs, Release, without
 from support import sources
 from support.rewrites import EveryRewrite, is_no_rewrite
 from unhang.codemods.base import AnchorError
@@ -284,3 +289,93 @@ def test_a_gate_that_stands_twice_is_no_anchor() -> None:
     function.body.insert(function.body.index(gate), gate)
     with pytest.raises(AnchorError, match="found 2 times"):
         codemod(source.target).plan(function)
+
+
+_LAST_STAGE = "mpu.is_pipeline_last_stage(ignore_virtual=True)"
+_UPDATED = 'losses_reduced[0]["metrics"].update(metrics)'
+_TWICE = r"count: {} -> \[\.\.\. for _ in range\(2\)\]"
+_SOURCE = "the source rank is TP rank 0 and CP rank 0"
+_OF_SOURCE = (
+    r"rank: (self\.is_mp_src|.metrics. not|losses_).* -> "
+    r"(\(\.\.\.\) and )?mpu\.get_(tensor_model|context)_parallel_rank\(\) == 0( and \.\.\.)?"
+)
+_REPEATED = "a second one changes nothing"
+
+
+def _by_hand() -> Mapping[str, tuple[Sub, ...]]:
+    def gate(new: str) -> tuple[Sub, ...]:
+        return (Sub(_LAST_STAGE, new),)
+
+    return {
+        "not the CP ranks after the second": gate(f"{_LAST_STAGE} and mpu.get_context_parallel_rank() < 2"),
+        "the first half of the DP ranks": gate(f"{_LAST_STAGE} and 2 * mpu.get_data_parallel_rank() < 2"),
+        "looks at virtual stages": gate("mpu.is_pipeline_last_stage(ignore_virtual=False)"),
+        "looks at virtual stages by default": gate("mpu.is_pipeline_last_stage()"),
+        "first stage": gate("mpu.is_pipeline_first_stage(ignore_virtual=True)"),
+        "the ranks that have losses": gate("losses_reduced"),
+        "the ranks whose loss has no metrics": gate(f"{_LAST_STAGE} and not losses_reduced[0].get('metrics')"),
+        "only while it trains": gate(f"{_LAST_STAGE} and not forward_only"),
+        "only with context parallelism": gate(f"{_LAST_STAGE} and self.engine_config.context_parallel_size > 1"),
+        "each CP rank 0 reports": (
+            Sub("if self.is_mp_src_rank_with_outputs()", "if mpu.get_context_parallel_rank() == 0"),
+        ),
+        "each TP rank 0 reports": (
+            Sub("if self.is_mp_src_rank_with_outputs()", "if mpu.get_tensor_model_parallel_rank() == 0"),
+        ),
+        "more than one micro-batch": (Sub("n_micro_batch > 0", "n_micro_batch > 1"),),
+        "metrics replaced": (Sub(_UPDATED, 'losses_reduced[0]["metrics"] = metrics'),),
+        "metrics of the last loss": (Sub("losses_reduced[0]", "losses_reduced[-1]", EVERY),),
+        "metrics of every loss": (
+            Sub(_UPDATED, '[it.setdefault("metrics", {}).update(metrics) for it in losses_reduced]'),
+        ),
+        "metrics below a name": (Sub(_UPDATED, 'losses_reduced[0]["metrics"]["mtp"] = metrics'),),
+        "divided twice": (Sub("get_megatron_mtp_loss(n_micro_batch)", "get_megatron_mtp_loss(2 * n_micro_batch)"),),
+        "called twice": (
+            Sub(
+                "get_megatron_mtp_loss(n_micro_batch)\n",
+                "get_megatron_mtp_loss(n_micro_batch)\n            metrics = get_megatron_mtp_loss(n_micro_batch)\n",
+            ),
+        ),
+        "called once for each micro-batch": (
+            Sub(
+                "get_megatron_mtp_loss(n_micro_batch)",
+                "[get_megatron_mtp_loss(n_micro_batch) for _ in range(n_micro_batch)][-1]",
+            ),
+        ),
+        "the source rank calls once more": (
+            Sub(_UPDATED, f"get_megatron_mtp_loss(n_micro_batch)\n                {_UPDATED}"),
+        ),
+        "MTP is not asked": (Sub("self.model_config.mtp.enable and ", ""),),
+    }
+
+
+EQUIVALENT = {
+    r"by hand: the ranks that have losses": "the schedules return losses on the last stage only, one a micro-batch",
+    _OF_SOURCE: _SOURCE,
+    _TWICE.format(r'losses_reduced\[0\]\["metrics"\]\.update\(metrics\)'): _REPEATED,
+    r"late: if self\.model_config\.mtp\.enable .* <-> if RouterReplayHelper.*": (
+        "the recording of routes uses other groups, after the loss or before it on all ranks of the stage"
+    ),
+}
+MUTANTS = [Mutants("verl", ("0.7.1",), _by_hand(), EQUIVALENT, ranks=(TP, CP, DP))]
+PROOFS = [
+    Proofs(
+        "verl",
+        [
+            Release("0.7.1", (("megatron-core", "0.16.1"),), core=True),
+            Release("0.7.1", (("megatron-core", "0.15.3"),)),
+        ],
+        {
+            "half: reports on one rank, called by one rank": Other(
+                without(r"mpu\.is_pipeline_last_stage\(ignore_virtual=True\)", "self.is_mp_src_rank_with_outputs()"),
+                ("cp2", "schedule-32"),
+            ),
+            "half: called by all ranks, reports on all": Other(
+                without(r"if self\.is_mp_src_rank_with_outputs\(\):", "if True:"), ("cp2",)
+            ),
+            "without the guard for no micro-batch": Other(without(r"n_micro_batch > 0 and ", ""), ("no-micro-batch",)),
+        },
+        timed=True,
+    )
+]
+FUZZ = Fuzz(CASES, 5, r"mtp|losses_reduced|n_micro_batch|metrics|is_mp_src|is_pipeline", examples=80)

@@ -16,6 +16,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from fixes.sft_packed_seq_broadcast.mutants import MUTANTS as MUTANTS
+from fixes.sft_packed_seq_broadcast.proofs import PROOFS as PROOFS
+from fuzz.subject import Fuzz
 from support import examples, sources, wheels
 from support.rewrites import EveryRewrite, is_no_rewrite
 from unhang.codemods.base import AnchorError
@@ -35,6 +38,7 @@ WHEELS = [case for case in CASES if case.values[0].kind == "wheel"]
 METADATA = ("cu_seqlens", "max_seqlen")
 UNINITIALISED = "uninitialised memory"
 LENGTH = 8
+FUZZ = Fuzz(CASES, 7, r"seqlen|_broadcast|args\b|is_pipeline|batch\b", examples=70)
 
 
 class Tensor:

@@ -7,9 +7,10 @@ import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
 
-from fuzz.bases import SUBJECTS, left_out
+from fuzz.bases import left_out, subjects
 from fuzz.campaign import campaign
 from fuzz.examine import WRITTEN, Tally
+from support import fixes
 
 
 def main() -> int:
@@ -18,19 +19,20 @@ def main() -> int:
     parser.add_argument("--examples", type=int, default=12_000)
     parser.add_argument("--seed", type=int, default=20_260_101)
     parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--fix", action="append", choices=SUBJECTS)
+    parser.add_argument("--fix", action="append", choices=subjects())
     parser.add_argument("--least", type=int, nargs=2, default=(10_000, 500), help="tried and written, else exit 1")
     options = parser.parse_args()
     began, tally = time.monotonic(), Tally()
     for variable in left_out():
         print(f"left out: {variable} names no clone, so shapes that only that upstream's history has are not mutated")
-    fixes = options.fix or list(SUBJECTS)
-    shares = sum(SUBJECTS[fix].share for fix in fixes)
+    for fix in fixes.without("FUZZ"):
+        print(f"not mutated: {fix}")
+    shares = {fix: subjects()[fix].share for fix in options.fix or subjects()}
     parts = 2 * options.processes
     jobs = [
-        (fix, -(-options.examples * SUBJECTS[fix].share // (shares * parts)), options.seed + part)
+        (fix, -(-options.examples * share // (sum(shares.values()) * parts)), options.seed + part)
         for part in range(parts)
-        for fix in fixes
+        for fix, share in shares.items()
     ]
     with ProcessPoolExecutor(options.processes) as pool:
         running = [pool.submit(campaign, *job) for job in jobs]

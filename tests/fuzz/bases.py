@@ -6,16 +6,13 @@ import ast
 import contextlib
 import os
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from fixes import test_empty_expert_hang as experts
-from fixes import test_expert_dp_warmup as warmup
-from fixes import test_mtp_cp_deadlock as mtp
-from fixes import test_sft_packed_seq_broadcast as sft
 from fuzz import mutations
-from support import sources, wheels
+from fuzz.subject import Fuzz
+from support import fixes, sources, wheels
 from support.sources import Source
 from unhang.judge.decide import decide
 from unhang.judge.findings import Finding
@@ -27,27 +24,10 @@ Step = tuple[str, int]
 """One mutation: an operator's name, and the seed of its choices."""
 
 
-class Subject(NamedTuple):
-    """What is mutated of a fix."""
-
-    cases: Sequence[Any]
-    """The real functions, as the fix's own tests have them."""
-    share: int
-    """The fix's share of the mutations. Shorter code has fewer different mutants."""
-    focus: str
-    """What the fix is about, as a regular expression: every second mutation is made there."""
-
-
-SUBJECTS = {
-    mtp.FIX: Subject(mtp.CASES, 5, r"mtp|losses_reduced|n_micro_batch|metrics|is_mp_src|is_pipeline"),
-    sft.FIX: Subject(sft.CASES, 7, r"seqlen|_broadcast|args\b|is_pipeline|batch\b"),
-    experts.FIX: Subject(
-        experts.CASES, 6, r"tokens_per_expert|permuted_|output|has_no_tokens|num_rows|skip_routed|grouped|linear_fc"
-    ),
-    warmup.FIX: Subject(
-        warmup.CASES, 4, r"_set_global_memory|expert|EXPERT|warm|initialize_model_parallel|mpu\b|_OPTIMIZER_INSTANCE"
-    ),
-}
+@cache
+def subjects() -> Mapping[str, Fuzz]:
+    """Return what is mutated of each fix, by its id."""
+    return fixes.of_each("FUZZ")
 
 
 class Base(NamedTuple):
@@ -75,7 +55,7 @@ def dump_of(source: Source) -> str | None:
 
 def bases(fix: str) -> list[Base]:
     """Return the real functions of a fix, untouched and rewritten: from the wheels, and from the clones if given."""
-    cases = SUBJECTS[fix].cases
+    cases = subjects()[fix].cases
     known = {parameter.id for parameter in cases}
     found = []
     for parameter in [*cases, *(pull for pull in sources.as_written(fix) if pull.id not in known)]:
@@ -104,7 +84,7 @@ def mutate(base: Base, steps: Sequence[Step]) -> bytes:
     for name, start in steps:
         # what does not parse any more is not mutated further
         with contextlib.suppress(SyntaxError, ValueError, mutations.NothingToDo):
-            text = mutations.Text(data, target.function, SUBJECTS[target.fix].focus)
+            text = mutations.Text(data, target.function, subjects()[target.fix].focus)
             data = mutations.NAMED[name](text, random.Random(start))
     return data
 

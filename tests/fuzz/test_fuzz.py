@@ -7,22 +7,21 @@ from __future__ import annotations
 
 import ast
 import itertools
+import re
 from functools import cache
 
 import pytest
 
 from fuzz import mutations
-from fuzz.bases import SUBJECTS, Base, bases, dump, mutate
+from fuzz.bases import Base, bases, dump, mutate, subjects
 from fuzz.campaign import campaign
 from fuzz.examine import VERDICTS, WRITTEN, Tally, examine
 from support import wheels
 from support.sources import Source
-from unhang.shapes import shape
+from unhang.shapes import catalog, shape
 
 SEED = 1
-# How many examples, and of which functions (see `campaign`).
-EXAMPLES = {"mtp-cp-deadlock": 80, "sft-packed-seq-broadcast": 70, "empty-expert-hang": 110, "expert-dp-warmup": 30}
-EVERY = {"empty-expert-hang": 3, "expert-dp-warmup": 7}
+SUBJECTS = subjects()
 
 
 @pytest.fixture(autouse=True)
@@ -45,12 +44,18 @@ def test_a_mutant_with_an_inert_statement_is_rewritten_for_a_token(fix: str) -> 
 @pytest.mark.slow
 @pytest.mark.parametrize("fix", SUBJECTS)
 def test_the_invariants_hold_of_mutants(fix: str) -> None:
-    tally = campaign(fix, EXAMPLES[fix], SEED, EVERY.get(fix, 1))
+    subject = SUBJECTS[fix]
+    tally = campaign(fix, subject.examples, SEED, subject.every)
     print(tally.report())
     assert not tally.violations, tally.violations[0]
-    assert len(tally.seen) > EXAMPLES[fix] / 2
+    assert len(tally.seen) > subject.examples / 2
     assert tally.total(WRITTEN) >= 1
     assert {(VERDICTS, "needed"), (VERDICTS, "drifted")} <= tally.counts.keys()
+
+
+@pytest.mark.parametrize("fix", catalog.fixes())
+def test_each_fix_is_mutated(fix: str) -> None:
+    assert re.compile(SUBJECTS[fix].focus).search(first(fix).rewritten.data.decode())
 
 
 @cache

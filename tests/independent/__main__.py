@@ -13,7 +13,7 @@ from concurrent.futures import ProcessPoolExecutor
 from functools import cache
 from typing import Any, NamedTuple
 
-from independent.judges import Judgement, judge
+from independent.judges import Judgement, judge, known
 from unhang.compat import upstreams
 from unhang.compat.sweep import clones, commits, gather, sources
 from unhang.compat.sweep.cache import Cache, default_folder
@@ -36,6 +36,9 @@ class Job(NamedTuple):
 def main() -> int:
     """Judge the history in the clones that are given. Return 1 if there is a disagreement, 2 if it could not run."""
     places, problems = gather.clone_places(()), 0
+    for fix in catalog.fixes():
+        if not known(fix):
+            print(f"no independent judge: {fix}")
     for project, variable in clones.VARIABLES.items():
         if project not in places:
             print(f"{project}: history not judged, for no clone is given ({variable})")
@@ -46,7 +49,8 @@ def main() -> int:
             print(report.text_error(error), file=sys.stderr)
             return 2
         history = commits.of_upstream(project, clone)
-        targets = [it for it in gather.targets() if it.upstream in upstreams.of_project(project)]
+        mine = upstreams.of_project(project)
+        targets = [it for it in gather.targets() if it.upstream in mine and known(it.fix)]
         found = [*commits.contents(history, targets)]
         jobs = [*_jobs(found)]
         shapes = {(job.found.target.fix, job.found.target.function, job.shape) for job in jobs}
@@ -73,9 +77,9 @@ def _jobs(found: list[Found]) -> Iterator[Job]:
             continue
         if len(functions) == 1:
             digest = shape.digest(functions[0])
-            known = catalog.shape_table().shapes.get((item.target.fix, item.target.function, digest))
-            if known is not None:
-                yield Job(item, digest, known)
+            listed = catalog.shape_table().shapes.get((item.target.fix, item.target.function, digest))
+            if listed is not None:
+                yield Job(item, digest, listed)
 
 
 def _judged(job: Job) -> Judgement:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from independent import __main__ as over_history
-from independent.judges import Judgement, judge, wrong
+from independent.judges import Judgement, judge, known, wrong
 from support import sources
 from support.sources import Case, Source
 from unhang.compat.sweep import clones, commits
@@ -44,9 +44,9 @@ def _cases() -> list[Any]:
                     marks = [] if version in QUICK else [pytest.mark.slow]
                     where = f"{fix}-{target.upstream}-{version}"
                     found.append(pytest.param(Case("wheel", target, version), marks=marks, id=where))
-    for (fix, function, digest), known in catalog.shape_table().shapes.items():
-        if known.state not in ("ours", "superseded") and (fix, digest) not in covered:
-            kind = "pull" if known.note.startswith("pull request") else "shape"
+    for (fix, function, digest), listed in catalog.shape_table().shapes.items():
+        if known(fix) and listed.state not in ("ours", "superseded") and (fix, digest) not in covered:
+            kind = "pull" if listed.note.startswith("pull request") else "shape"
             target = next(target for target in catalog.fix(fix).targets if target.function == function)
             found.append(pytest.param(Case(kind, target, digest), marks=pytest.mark.slow, id=f"{fix}-{digest}"))
     return found
@@ -193,8 +193,8 @@ def test_the_judge_shares_no_code_with_what_it_judges() -> None:
 def test_each_disagreement_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     (target,) = catalog.fix(MTP).targets
     found = commits.Found(target, content(b""), ["new", "old"])
-    known = catalog.Shape("affected", "1", (), "")
-    job = over_history.Job(found, "0", known)
+    listed = catalog.Shape("affected", "1", (), "")
+    job = over_history.Job(found, "0", listed)
     key = (MTP, target.function, "0")
     for rows, done, words in (
         ({key: {"worse": 0, "cured": 1}}, Judgement("affected", []), []),
@@ -208,6 +208,15 @@ def test_each_disagreement_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
         lines = [*over_history._disagreements(job, done)]
         assert len(lines) == len(words)
         assert all(f"{MTP} 0 in {target.file} at old" in line and word in line for line, word in zip(lines, words))
+
+
+def test_a_fix_without_a_judge_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert [fix for fix in WHEELS if not known(fix)] == []
+    for variable in clones.VARIABLES.values():
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setattr(over_history, "known", lambda fix: fix != MTP)
+    assert over_history.main() == 0
+    assert capsys.readouterr().out.splitlines().count(f"no independent judge: {MTP}") == 1
 
 
 def test_a_clone_that_is_not_given_is_named(

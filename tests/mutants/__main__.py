@@ -13,48 +13,37 @@ import time
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from mutants.by_hand import by_hand
-from mutants.equivalent import EQUIVALENT
+from mutants.by_hand import Mutants
 from mutants.judge import Judge
-from mutants.rules import RANK, Added, Mutant, mutants
-from support import sources
+from mutants.rules import Mutant
+from support import fixes, sources
 from unhang.compat.endstates.endstate import Source
-
-TP, CP, DP, PP = (
-    f"mpu.get_{name}_rank()"
-    for name in ("tensor_model_parallel", "context_parallel", "data_parallel", "pipeline_model_parallel")
-)
 
 
 class Subject(NamedTuple):
-    """A rewrite of one release, which is mutated."""
+    """The rewrite of one release, which is mutated."""
 
     fix: str
-    upstream: str
+    of: Mutants
     version: str
-    ranks: tuple[str, ...] = (RANK,)
-    others: tuple[str, ...] = ()
-    """The names of groups, or of their accessors, that the rewrite does not mean."""
 
     @property
     def name(self) -> str:
-        return f"{self.fix} {self.upstream} {self.version}"
-
-    def made(self) -> list[Mutant]:
-        """Return all mutants of it."""
-        added = Added(sources.wheel(self.fix, self.version, self.upstream), self.ranks, self.others)
-        hand = by_hand(self.fix, self.upstream, added.text)
-        return [*(Mutant(f"by hand: {name}", text) for name, text in hand.items()), *mutants(added)]
+        """The fix, the upstream and its version, and the function if the fix has several there."""
+        return f"{self.fix} {self.of.upstream} {self.version}{' ' * bool(self.of.function)}{self.of.function}"
 
 
-_CORE_GROUPS = ("_EXPERT_MODEL_PARALLEL_GROUP", "_DATA_PARALLEL_GROUP")
-SUBJECTS = [
-    Subject("mtp-cp-deadlock", "verl", "0.7.1", (TP, CP, DP)),
-    Subject("sft-packed-seq-broadcast", "megatron-lm", "0.17.1", (TP, DP, PP)),
-    *(Subject("empty-expert-hang", "megatron-core", version) for version in ("0.10.0", "0.15.3", "0.19.2")),
-    Subject("expert-dp-warmup", "megatron-core", "0.16.1", others=_CORE_GROUPS),
-    Subject("expert-dp-warmup", "ms-swift", "4.6.0", others=("get_data_parallel_group",)),
-]
+def subjects(fix: str = "") -> list[Subject]:
+    """Return what is mutated of the fixes whose names begin with this."""
+    return [
+        Subject(name, one, version)
+        for name, found in fixes.of_each("MUTANTS").items()
+        if name.startswith(fix)
+        for one in found
+        for version in one.versions
+    ]
+
+
 _JUDGES: dict[str, Judge] = {}
 
 
@@ -67,15 +56,15 @@ def main() -> int:
     options = parser.parse_args()
     began, total, equivalent, bad, wrong = time.monotonic(), 0, 0, 0, 0
     matched: set[tuple[str, str, str]] = set()
-    for subject in SUBJECTS:
-        if not subject.fix.startswith(options.fix):
-            continue
-        made, same, survived = subject.made(), 0, 0
+    chosen = subjects(options.fix)
+    for fix in fixes.without("MUTANTS"):
+        print(f"no mutants: {fix}")
+    for subject in chosen:
+        made, same, survived = subject.of.made(subject.fix, subject.version), 0, 0
         for mutant, (caught, why) in zip(made, judged(subject, made, options.processes)):
             names = (mutant.name, f"{subject.version}: {mutant.name}")
-            known = EQUIVALENT[subject.fix, subject.upstream]
-            reasons = {it for it in known if any(re.fullmatch(it, name) for name in names)}
-            matched |= {(subject.fix, subject.upstream, it) for it in reasons}
+            reasons = {it for it in subject.of.equivalent if any(re.fullmatch(it, name) for name in names)}
+            matched |= {(subject.fix, subject.of.upstream, it) for it in reasons}
             if reasons and not caught:
                 same += 1
             elif not caught:
@@ -88,7 +77,8 @@ def main() -> int:
                 print(f"    {mutant.name}: {why}")
         print(f"{subject.name}: {len(made)} mutants, {same} equivalent, survived: {survived}", flush=True)
         total, equivalent, bad = total + len(made), equivalent + same, bad + survived
-    stale = [key for key in sorted(recorded(options.fix)) if key not in matched]
+    recorded = {(one.fix, one.of.upstream, pattern) for one in chosen for pattern in one.of.equivalent}
+    stale = sorted(recorded - matched)
     for fix, upstream, pattern in stale:
         print(f"on record as equivalent, but no such mutant: {fix} {upstream}: {pattern}")
     print(f"{total} mutants, {equivalent} equivalent, survived: {bad}")
@@ -96,14 +86,9 @@ def main() -> int:
     return 1 if bad or wrong or stale else 0
 
 
-def recorded(fix: str) -> set[tuple[str, str, str]]:
-    """Return what is on record as equivalent."""
-    return {(*key, pattern) for key, reasons in EQUIVALENT.items() for pattern in reasons if key[0].startswith(fix)}
-
-
 def judged(subject: Subject, made: list[Mutant], processes: int) -> Iterator[tuple[bool, str]]:
     """Judge mutants in processes of their own, which end after some, because upstream's stand-ins keep much."""
-    source, name = sources.wheel(subject.fix, subject.version, subject.upstream), ""
+    source = sources.wheel(subject.fix, subject.version, subject.of.upstream, subject.of.function)
     name = source.target.function
     before, after = (Source(it.data.decode(), name) for it in (source, source.rewritten))
     _JUDGES[subject.name] = Judge(subject.fix, before, after)

@@ -10,6 +10,10 @@ from typing import NamedTuple
 from support.sources import Source
 
 RANK = "torch.distributed.get_rank()"
+TP, CP, DP, PP = (
+    f"mpu.get_{name}_rank()"
+    for name in ("tensor_model_parallel", "context_parallel", "data_parallel", "pipeline_model_parallel")
+)
 
 
 class Mutant(NamedTuple):

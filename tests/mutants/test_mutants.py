@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from mutants import rules
-from mutants.by_hand import BY_HAND, by_hand
-from mutants.equivalent import EQUIVALENT
+from mutants.__main__ import Subject, subjects
 from mutants.judge import Judge
 from support import sources
 from unhang.compat.endstates.endstate import Source
+from unhang.shapes import catalog
 
 BEFORE = "def f(x):\n    begin(x)\n    return x\n"
 AFTER = """def f(x):
@@ -53,14 +53,20 @@ def test_each_kind_of_rule_changes_what_was_added() -> None:
 
 
 def test_mutants_made_by_hand_are_caught() -> None:
-    source = sources.wheel("mtp-cp-deadlock", "0.7.1")
+    (subject,) = subjects("mtp-cp-deadlock")
+    source = sources.wheel(subject.fix, subject.version)
     before, after = (Source(it.data.decode(), source.target.function) for it in (source, source.rewritten))
-    judge, same = Judge(source.target.fix, before, after), EQUIVALENT["mtp-cp-deadlock", "verl"]
-    for name, text in by_hand("mtp-cp-deadlock", "verl", after.text).items():
+    judge = Judge(source.target.fix, before, after)
+    for name, text in subject.of.hand(after.text).items():
         caught, why = judge.why(text)
-        assert caught or any(re.fullmatch(it, f"by hand: {name}") for it in same), f"{name} {why}"
+        assert caught or any(re.fullmatch(it, f"by hand: {name}") for it in subject.of.equivalent), f"{name} {why}"
 
 
-@pytest.mark.parametrize("key", BY_HAND)
-def test_each_fix_has_twenty_mutants_by_hand(key: tuple[str, str]) -> None:
-    assert len(BY_HAND[key]) >= 20
+@pytest.mark.parametrize("subject", subjects(), ids=lambda subject: subject.name.replace(" ", "-"))
+def test_each_rewrite_has_twenty_mutants(subject: Subject) -> None:
+    assert len(subject.of.made(subject.fix, subject.version)) >= 20
+
+
+@pytest.mark.parametrize("fix", catalog.fixes())
+def test_each_fix_has_mutants(fix: str) -> None:
+    assert subjects(fix)

@@ -50,5 +50,5 @@ def _left_out() -> list[dict[str, str]]:
     return [
         {"proof": proof.name, "name": name, "why": why}
         for proof in suite.proofs()
-        for name, why in proof.lacking.items()
+        for name, why in proof.release.lacking.items()
     ]

@@ -9,71 +9,59 @@ import subprocess
 import tempfile
 import zipfile
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from io import BytesIO
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from proofs.exceptions import LACKING, OTHERWISE
-from proofs.others import AS_WRITTEN, OTHERS, Other, unreadable
-from support import interpreters, wheels
+from proofs.others import AS_WRITTEN, Other, Proofs, Release, unreadable
+from support import fixes, interpreters, wheels
 from unhang.find import environment, locate
 from unhang.judge.decide import NOT_AFFECTED
 from unhang.judge.findings import judge
 from unhang.prove import host
 from unhang.prove.cases import Case
-from unhang.prove.fixes.sft_packed_seq_broadcast import cases as sft
 from unhang.records import Installation
 from unhang.rewrite.plan import plan
 from unhang.shapes import catalog
 
 _PROJECTS = {"megatron-lm": "megatron-core"}
-_CORE_LINES = ("0.10.0", "0.11.0", "0.12.3", "0.13.1", "0.14.0", "0.15.3", "0.16.1", "0.17.1", "0.18.2", "0.19.2")
-_EXPERT_LINES = (  # a release for each shape of the forward
-    *("0.10.0", "0.11.0", "0.12.0", "0.12.3", "0.13.1", "0.14.0", "0.15.0rc0", "0.15.0rc4", "0.15.3"),
-    *("0.16.0rc0.dev100085", "0.16.1", "0.17.1", "0.18.2", "0.19.2"),
-)
-_ARMS = tuple(case for case in sft.CASES if case.topology.world <= 8)
-_DEV = (*_ARMS, *sft.CASES_OF_TREES)
-TREES = {
-    "core_v0.16.1": (*sft.CASES_0_16, *sft.CASES_OF_0_16_TREES),
-    "core_v0.17.1": _DEV,
-    "cde56a469": (*_ARMS, *sft.CASES_OF_OLDER_TREES),
-    "c0c4fdc45": _DEV,
-    "0af570878": _DEV,
-    "280d2440d": tuple(case for case in sft.CASES_OF_NEWEST_TREES if case.topology.world <= 8),
-}
-"""The releases that only trees have in full, and the first commit of each shape that only dev has had."""
 _TREE_FILES = ("megatron", "pretrain_gpt.py", "gpt_builders.py", "model_provider.py")
-CLONE = os.environ.get(wheels.CLONES["megatron-lm"])
+CLONES = {upstream: os.environ.get(variable) for upstream, variable in wheels.CLONES.items()}
 
 
-class Proof(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Proof:
     """The proof of a fix on one release of one upstream.
 
     A wheel of megatron-core contains megatron-lm of its own version.
     """
 
     fix: str
-    upstream: str
-    version: str
-    beside: tuple[tuple[str, str], ...] = ()
-    """Project and version of the other upstreams that it imports, untouched."""
-    core: bool = False
-    """Whether its core cases belong to the core set."""
-    is_tree: bool = False
-    """Whether ``version`` is a commit or tag of Megatron-LM's source tree."""
+    of: Proofs
+    release: Release
+
+    @property
+    def upstream(self) -> str:
+        """The upstream whose functions are rewritten."""
+        return self.of.upstream
+
+    @property
+    def version(self) -> str:
+        """The release's version, or the commit or tag of the source tree."""
+        return self.release.version
+
+    @property
+    def is_tree(self) -> bool:
+        """Whether it runs on a source tree, from a clone."""
+        return bool(self.release.cases)
 
     @property
     def name(self) -> str:
         """The fix, the upstreams and their versions."""
-        releases = [(self.upstream, self.version), *self.beside]
+        releases = [(self.upstream, self.version), *self.release.beside]
         return f"{self.fix} {' with '.join(' '.join(release) for release in releases)}{' (tree)' * self.is_tree}"
-
-    @property
-    def lacking(self) -> dict[str, str]:
-        """The cases and variants that this release does not have, and why."""
-        return LACKING.get((self.fix, self.version), {})
 
     @property
     def variants(self) -> dict[str, Other]:
@@ -81,20 +69,19 @@ class Proof(NamedTuple):
         known = {case.name for case in self.cases()}
         return {
             name: other._replace(fails=tuple(case for case in other.fails if case in known))
-            for name, other in OTHERS[self.fix, "tree" if self.is_tree else self.upstream].items()
-            if name not in self.lacking and self.version in (other.only or (self.version,))
+            for name, other in self.of.others.items()
+            if name not in self.release.lacking and self.version in (other.only or (self.version,))
         }
 
     def cases(self) -> list[Case]:
         """Return its cases, or only the core ones unless all proofs are wanted."""
         if self.is_tree:
-            return list(TREES[self.version])
+            return list(self.release.cases)
         every = getattr(module(self.fix), "CASES_BY_UPSTREAM", {}).get(self.upstream, module(self.fix).CASES)
-        otherwise = OTHERWISE.get((self.fix, self.version), {})
         return [
-            case._replace(**dict(zip(("untouched", "at"), otherwise.get(case.name, ()))))
+            case._replace(**dict(zip(("untouched", "at"), self.release.otherwise.get(case.name, ()))))
             for case in every
-            if (case.core or everything()) and case.name not in self.lacking
+            if (case.core or everything()) and case.name not in self.release.lacking
         ]
 
 
@@ -108,32 +95,30 @@ def everything() -> bool:
     return os.environ.get("UNHANG_PROOFS") == "all"
 
 
-def proofs() -> list[Proof]:
-    """Return the proofs to run."""
-    found = [
-        Proof("mtp-cp-deadlock", "verl", "0.7.1", (("megatron-core", "0.16.1"),), core=True),
-        Proof("mtp-cp-deadlock", "verl", "0.7.1", (("megatron-core", "0.15.3"),)),
-        *(Proof("expert-dp-warmup", "megatron-core", line, core=line == "0.16.1") for line in _CORE_LINES),
-        *(Proof("empty-expert-hang", "megatron-core", line, core=line == "0.19.2") for line in _EXPERT_LINES),
-        Proof("sft-packed-seq-broadcast", "megatron-lm", "0.17.1", core=True),
-        Proof("sft-packed-seq-broadcast", "megatron-lm", "0.17.0"),
-        Proof("expert-dp-warmup", "ms-swift", "4.6.0", (("megatron-core", "0.16.1"),), core=True),
-        Proof("expert-dp-warmup", "ms-swift", "4.0.0", (("megatron-core", "0.13.1"),)),
-        Proof("expert-dp-warmup", "ms-swift", "4.0.0", (("megatron-core", "0.16.1"),)),
-        Proof("expert-dp-warmup", "ms-swift", "4.2.3", (("megatron-core", "0.15.3"),)),
+@cache
+def every_proof() -> list[Proof]:
+    """Return the proofs of all fixes, on all their releases."""
+    return [
+        Proof(fix, one, release)
+        for fix, found in fixes.of_each("PROOFS").items()
+        for one in found
+        for release in one.releases
     ]
-    if CLONE:
-        found += [Proof("sft-packed-seq-broadcast", "megatron-lm", version, is_tree=True) for version in TREES]
-    return [proof for proof in found if everything() or proof.core]
+
+
+def proofs() -> list[Proof]:
+    """Return the proofs to run: those on source trees only where a clone is given."""
+    found = [proof for proof in every_proof() if CLONES[proof.upstream] or not proof.is_tree]
+    return [proof for proof in found if everything() or proof.release.core]
 
 
 @cache
 def answer(proof: Proof) -> host.Answer:
     """Run all cases of a proof on all variants, once."""
     interpreter = interpreters.with_torch()
-    releases = [(_PROJECTS.get(proof.upstream, proof.upstream), proof.version), *proof.beside]
+    releases = [(_PROJECTS.get(proof.upstream, proof.upstream), proof.version), *proof.release.beside]
     with tempfile.TemporaryDirectory(prefix="unhang-tree-") as folder:
-        roots = [_checked_out(proof.version, folder)] if proof.is_tree else [unpacked(*release) for release in releases]
+        roots = [_checked_out(proof, folder)] if proof.is_tree else [unpacked(*release) for release in releases]
         places = [environment.for_target(str(root)) for root in roots]
         found = [one for place in places for one in locate.search(place, cwd="/").installations]
         projects = {proof.upstream, *(project for project, _ in releases)}
@@ -148,7 +133,7 @@ def answer(proof: Proof) -> host.Answer:
         for name, other in proof.variants.items():
             if name == AS_WRITTEN and unreadable(proof.fix):
                 continue
-            variants[name] = {path: other.change(*pair) for path, pair in pairs.items()}, other.fails
+            variants[name] = {path: other.change(path, *pair) for path, pair in pairs.items()}, other.fails
         return host.ask(interpreter, proof.fix, list(dict.fromkeys(one.root for one in found)), variants, cases)
 
 
@@ -162,9 +147,10 @@ def sources(fix: str, upstream: str, installations: Sequence[Installation]) -> d
     return {path: (file.before, file.after) for path, file in pairs.items()}
 
 
-def _checked_out(version: str, folder: str) -> Path:
+def _checked_out(proof: Proof, folder: str) -> Path:
     """Extract what the proof needs of a source tree of Megatron-LM."""
-    command = ["git", "-C", str(CLONE), "archive", "--format=zip", version, *_TREE_FILES]
+    clone = str(CLONES[proof.upstream])
+    command = ["git", "-C", clone, "archive", "--format=zip", proof.version, *_TREE_FILES]
     done = subprocess.run(command, capture_output=True, check=True)
     with zipfile.ZipFile(BytesIO(done.stdout)) as archive:
         archive.extractall(folder)

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from proofs import judging, suite
-from proofs.exceptions import LACKING, OTHERWISE
-from proofs.others import AS_WRITTEN, OTHERS, need_pull_request
+from proofs.others import AS_WRITTEN, need_pull_request
 from unhang.prove import host
 from unhang.prove.cases import Case
+from unhang.shapes import catalog
 
 Tell = Callable[..., None]
 CASES = [
@@ -54,23 +54,22 @@ def test_half_a_patch_fails(proof: suite.Proof, name: str, tell: Tell) -> None:
 
 def test_what_is_left_out_exists() -> None:
     """With a wrong name, something else would be left out, or nothing."""
-    known = {(one.fix, one.version): one for one in suite.proofs()}
-    versions = {one.version for one in suite.proofs()} | suite.TREES.keys()
-    only = {version for others in OTHERS.values() for other in others.values() for version in other.only}
-    assert versions >= only or not suite.everything()
-    for key in LACKING.keys() | OTHERWISE.keys():
-        if key not in known:
-            assert not suite.everything()
-            continue
-        proof = known[key]
-        names = {case.name for case in suite.module(proof.fix).CASES} | OTHERS[proof.fix, proof.upstream].keys()
-        assert names >= LACKING.get(key, {}).keys()
-        assert {case.name for case in proof.cases()} >= OTHERWISE.get(key, {}).keys() - LACKING.get(key, {}).keys()
+    for proof in suite.every_proof():
+        cases = {case.name for case in suite.module(proof.fix).CASES}
+        assert cases | proof.of.others.keys() >= proof.release.lacking.keys()
+        assert cases >= proof.release.otherwise.keys()
+        versions = {release.version for release in proof.of.releases}
+        assert versions >= {version for other in proof.of.others.values() for version in other.only}
 
 
 @pytest.mark.parametrize("proof", suite.proofs(), ids=lambda proof: proof.name.replace(" ", "-"))
 def test_each_proof_has_a_control_and_a_defect(proof: suite.Proof) -> None:
     assert {case.is_control for case in proof.cases()} == {True, False}
+
+
+def test_each_fix_has_a_core_proof_or_no_proof_and_a_reason() -> None:
+    proven = {proof.fix for proof in suite.every_proof() if proof.release.core}
+    assert {fix for fix in catalog.fixes() if "No proof: " not in catalog.page(fix)} == proven
 
 
 def _line(proof: suite.Proof, case: Case, wrong: str) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from support.checkout import COMPAT
 from unhang.compat import upstreams
 from unhang.compat.sweep import as_written as as_written_change
 from unhang.compat.sweep import clones, frozen
+from unhang.compat.sweep.as_written import Pull
 from unhang.errors import UnhangError
 from unhang.rewrite.one_file import Step, rewrite
 from unhang.shapes import catalog, shape
@@ -68,19 +69,22 @@ def cases(
     releases: Mapping[str, Sequence[str]],
     trees: Mapping[str, Sequence[str]] | None = None,
     state: str = "affected",
+    function: str = "",
 ) -> list[Any]:
     """Return the cases of a fix: these releases of each upstream, then every other shape in this state, from a clone.
 
-    ``trees`` are releases that exist only as source trees.
+    ``trees`` are releases that exist only as source trees. ``function`` chooses a target, of several in one upstream.
     """
     found, covered = [], set()
     for kind, versions in ("wheel", releases), ("tree", trees or {}):
         for upstream, names in versions.items():
-            (target,) = (item for item in catalog.fix(fix).targets if item.upstream == upstream and _has(item, names))
+            (target,) = (item for item in _chosen(fix, upstream, function) if _has(item, names))
             covered |= {f"{upstream} {name}" for name in names}
             found += [pytest.param(Case(kind, target, name), id=f"{upstream}-{name}") for name in names]
     for row in _ROWS:
-        if row["fix"] == fix and row["state"] == state and not covered & {*_released(row)}:
+        if (row["fix"], row["state"]) != (fix, state) or function not in ("", row["function"]):
+            continue
+        if not covered & {*_released(row)}:
             kind = "pull" if _is_pull(row) else "shape"
             found.append(pytest.param(Case(kind, _targets(row)[0], row["shape"]), id=f"{kind}-{row['shape']}"))
     return found
@@ -92,10 +96,15 @@ def first(parameters: Sequence[Any]) -> Source:
     return found
 
 
-def wheel(fix: str, version: str, upstream: str = "") -> Source:
-    """Load a release, by default of the only upstream that the fix is about."""
-    targets = [item for item in catalog.fix(fix).targets if upstream in ("", item.upstream) and _has(item, [version])]
+def wheel(fix: str, version: str, upstream: str = "", function: str = "") -> Source:
+    """Load a release, by default of the only upstream and the only function that the fix is about."""
+    targets = [item for item in _chosen(fix, upstream, function) if _has(item, [version])]
     return Case("wheel", targets[0], version).load()
+
+
+def _chosen(fix: str, upstream: str, function: str) -> list[Target]:
+    found = (item for item in catalog.fix(fix).targets if upstream in ("", item.upstream))
+    return [item for item in found if function in ("", item.function)]
 
 
 def as_written(fix: str) -> list[Any]:
@@ -231,7 +240,7 @@ def _load(case: Case) -> Source:
     (row,) = (row for row in _ROWS if (row["fix"], row["shape"]) == (case.target.fix, case.key))
     upstream, revision = row["first"].split()[:2]
     if upstream in WIDTHS:
-        return wheel(row["fix"], revision, upstream)
+        return wheel(row["fix"], revision, upstream, row["function"])
     for target in _targets(row):
         data = _show(target, revision, target.file)
         functions = shape.find(_parsed(data), target.function) if data else []
@@ -246,49 +255,47 @@ def _show(target: Target, revision: str, path: str) -> bytes | None:
     return subprocess.run(command, capture_output=True, check=False).stdout or None
 
 
-def pull_request(fix: str) -> dict[str, Any]:
-    """Return where the pull request of a fix is."""
-    (item,) = (item for item in upstreams.load()["as-written"] if item["fix"] == fix)
-    return dict(item)
+def pull_requests(fix: str) -> list[Pull]:
+    """Return what the fix's manifest says of its pull requests: one entry for each function that they change."""
+    return [pull for pull in as_written_change.pulls() if pull.target.fix == fix]
 
 
 @cache
-def pull_request_diff(fix: str) -> str:
-    """Return the change that the pull request of a fix makes to the target.
+def pull_request_diff(pull: Pull) -> str:
+    """Return the change that a pull request makes to the target.
 
     Skips the test where no clone is named. Raises UnhangError ``clone-failed`` where it cannot be read from the clone.
     """
-    item = pull_request(fix)
     git = pytest.importorskip("git", reason="gitpython is needed to read a pull request")
-    where = wheels.clone(item["upstream"])
+    where = wheels.clone(pull.project)
     try:
         with clones.opened(str(where)) as repo:
-            clone = clones.at(repo, frozen.read(COMPAT)[item["upstream"]])
-            return as_written_change.hunks(clone, item["ref"], item["file"], item["function"])
+            clone = clones.at(repo, frozen.read(COMPAT)[pull.project])
+            return as_written_change.hunks(clone, pull.ref, pull.target.file, pull.target.function)
     except (git.GitError, OSError) as error:
         lines = str(getattr(error, "stderr", "") or error).strip().splitlines() or [type(error).__name__]
-        raise UnhangError("clone-failed", f"{where} gives no {item['ref']}: {lines[-1]}") from error
+        raise UnhangError("clone-failed", f"{where} gives no {pull.ref}: {lines[-1]}") from error
 
 
 @cache
 def _pulls(fix: str) -> Mapping[str, Source]:
-    """Apply the pull request of a fix as written to every shape of its target. Return the sources by new shape."""
-    item = pull_request(fix)
+    """Apply the pull requests of a fix as written to every shape of their targets. Return the sources by new shape."""
     if shutil.which("patch") is None:
         pytest.skip("GNU patch is needed to apply a pull request")
-    try:
-        diff = pull_request_diff(fix)
-    except UnhangError as error:
-        pytest.fail(error.message, pytrace=False)
     found: dict[str, Source] = {}
-    rows = (row for row in _ROWS if (row["fix"], row["function"]) == (fix, item["function"]))
-    for base in (base for row in rows for base in _bases(row)):
-        data = as_written_change.applied(diff, base.data)
-        # the diff may apply to a source that it does not fit: the result does not parse
-        with contextlib.suppress(SyntaxError):
-            if data is not None and len(shape.find(_parsed(data), base.target.function)) == 1:
-                source = Source(base.target, data)
-                found.setdefault(source.digest, source)
+    for pull in pull_requests(fix):
+        try:
+            diff = pull_request_diff(pull)
+        except UnhangError as error:
+            pytest.fail(error.message, pytrace=False)
+        rows = (row for row in _ROWS if (row["fix"], row["function"]) == (fix, pull.target.function))
+        for base in (base for row in rows for base in _bases(row)):
+            data = as_written_change.applied(diff, base.data)
+            # the diff may apply to a source that it does not fit: the result does not parse
+            with contextlib.suppress(SyntaxError):
+                if data is not None and len(shape.find(_parsed(data), base.target.function)) == 1:
+                    source = Source(base.target, data)
+                    found.setdefault(source.digest, source)
     return found
 
 

@@ -30,7 +30,7 @@ class Page(NamedTuple):
 
 TOP = Page(
     "",
-    "Finds Megatron-LM, megatron-core, verl and ms-swift, reports which of four hangs each would run into, and "
+    "Finds Megatron-LM, megatron-core, verl and ms-swift, reports which known hangs each would run into, and "
     "rewrites them.",
     (
         "unhang check                      # what this environment needs",

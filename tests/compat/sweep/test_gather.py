@@ -9,7 +9,7 @@ import pytest
 from support.fake_clone import UPSTREAMS, git, repository
 from support.fake_index import CLEAN, ENGINE
 from unhang.compat import upstreams
-from unhang.compat.sweep import clones, gather, settle
+from unhang.compat.sweep import as_written, clones, gather, settle
 from unhang.compat.sweep.cache import Cache
 from unhang.compat.sweep.collect import Collection
 from unhang.compat.sweep.learnt import Learnt
@@ -41,8 +41,9 @@ def test_a_pull_request_as_written_is_collected(tmp_path: Path, monkeypatch: pyt
     git(origin, "update-ref", "refs/pull/7/head", "pull")
     git(origin, "checkout", "-q", "main")
     (mtp,) = (target for target in gather.targets() if target.fix == "mtp-cp-deadlock")
-    pull = {**mtp._asdict(), "ref": "refs/pull/7/head", "note": "as written"}
-    monkeypatch.setattr(upstreams, "load", lambda: {"upstreams": UPSTREAMS, "as-written": [pull]})
+    monkeypatch.setattr(upstreams, "load", lambda: {"upstreams": UPSTREAMS})
+    pull = as_written.Pull(mtp, "verl", "refs/pull/7/head", "as written")
+    monkeypatch.setattr(as_written, "pulls", lambda: [pull])
     cache = Cache(tmp_path / "cache")
     learnt = Learnt(cache)
     collection = Collection(gather.targets(), learnt)

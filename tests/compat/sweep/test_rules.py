@@ -58,7 +58,10 @@ BROKEN: dict[str, tuple[Callable[[Any], object], str]] = {
         lambda data: data.superseded.append({"fix": MTP, "function": "f", "shape": "1", "pristine": "2"}),
         "2 is no affected shape on record",
     ),
-    "pull request of no manifest": (lambda data: data.pulls[0].update(fix="fifth-fix"), "no manifest has this target"),
+    "pull request of another function": (
+        lambda data: data.manifests[MTP]["as-written"][0].update(function="f"),
+        "changes no target of the fix",
+    ),
     "release of no upstream": (lambda data: data.releases.update(sglang=newest(data)), "is not an upstream"),
     "upstream of no name": (lambda data: data.manifests[MTP]["affects"].update(sglang="> 1"), "is not an upstream"),
     "folder and id": (lambda data: data.manifests[MTP].update(id="mtp"), "is mtp, but the folder is mtp-cp-deadlock"),
