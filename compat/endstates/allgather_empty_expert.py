@@ -109,6 +109,17 @@ class Tensor:
         self._fetch()
         return self.values
 
+    tolist = item
+
+    def __bool__(self) -> bool:
+        return bool(self.item())
+
+    def __gt__(self, other: float) -> Tensor:
+        return self._like(self.values > other)
+
+    def size(self, dimension: int) -> int:
+        return self.shape[dimension]
+
     def _fetch(self) -> None:
         if self.device != "cpu":
             FETCHED.append(self.device)
@@ -275,10 +286,8 @@ class _Alone(EndState):
         return _has_fusion(source.function)
 
     def configurations(self, function: Function) -> Iterator[Setting]:
-        conditions = branches(function)
-        sizes = list(itertools.product((1, 2), (1, 2))) if "self.ep_size" in conditions else [(1, 2)]
-        biases = (False, True) if "self.add_bias" in conditions else (False,)
-        for routed, (tp, ep), bias, rank in itertools.product(ROUTED, sizes, biases, (0, 1)):
+        biases = (False, True) if "self.add_bias" in branches(function) else (False,)
+        for routed, tp, ep, bias, rank in itertools.product(ROUTED, (1, 2), (1, 2), biases, (0, 1)):
             for fusion, refuses in (True, False), (True, True), (False, False):
                 yield Setting(routed, fusion, refuses, tp, ep, bias, rank)
 
