@@ -127,6 +127,37 @@ def expression(node: ast.AST) -> str:
     return ast.unparse(node)
 
 
+def replacing(function: Function, old: str, new: str) -> Edit:
+    """Return the edit that puts the statements of the template ``new`` in the place of those of ``old``.
+
+    Raises AnchorError unless they are there once, as ``places`` counts.
+    """
+    found = places(function, _digests(old), _digests(new))
+    if len(found) != 1:
+        raise AnchorError(old.partition("\n")[0], len(found))
+    return span(found[0][0], found[0][-1], instead(new))
+
+
+def places(function: Function, old: Sequence[str], new: Sequence[str]) -> list[list[ast.stmt]]:
+    """Return the consecutive statements of a block that have these shapes, ``old``, but not those inside of ``new``.
+
+    So statements that were replaced are not found again.
+    """
+    done = _runs(function, new)
+    return [run for run in _runs(function, old) if not any(_is_inside(run, other) for other in done)]
+
+
+def _runs(function: Function, shapes: Sequence[str]) -> list[list[ast.stmt]]:
+    blocks = [getattr(node, field, None) for node in ast.walk(function) for field in ("body", "orelse", "finalbody")]
+    lists = [block for block in blocks if isinstance(block, list)]
+    runs = [block[at : at + len(shapes)] for block in lists for at in range(len(block) - len(shapes) + 1)]
+    return [run for run in runs if [digest(node) for node in run] == list(shapes)]
+
+
+def _is_inside(run: Sequence[ast.stmt], other: Sequence[ast.stmt]) -> bool:
+    return other[0].lineno <= run[0].lineno and (run[-1].end_lineno or 0) <= (other[-1].end_lineno or 0)
+
+
 def span(first: ast.stmt, last: ast.stmt, change: Callable[[Statements], Statements]) -> Edit:
     """Return an edit of the statements from ``first`` to ``last``."""
     return Edit(first.lineno, last.end_lineno or last.lineno, change)

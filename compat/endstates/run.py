@@ -39,7 +39,7 @@ class Shape(NamedTuple):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Show every shape. Return 1 if a person must decide one, 2 if it could not run."""
     parser = argparse.ArgumentParser(prog="python -m unhang.compat.endstates.run", description=__doc__)
-    parser.add_argument("--fix", default="", help="only this fix")
+    parser.add_argument("--fix", action="append", default=[], metavar="ID", help="only this fix")
     parser.add_argument("--shape", default="", help="only shapes that start with this")
     parser.add_argument("--write", action="store_true", help="record the figures in compat/endstates.json")
     options = parser.parse_args(arguments)
@@ -86,19 +86,18 @@ def recorded(before: Iterable[Mapping[str, Any]], found: Iterable[Shape]) -> lis
     return [row for _, row in sorted(rows.items())]
 
 
-def _shapes(fix: str, prefix: str, step: Step) -> Iterator[Shape]:
+def _shapes(fixes: Sequence[str], prefix: str, step: Step) -> Iterator[Shape]:
     """Yield the shapes of the sweep whose fix has an end state: those of the matrix, and those that it lacks."""
     cache = Cache(default_folder())
     learnt = Learnt(cache)
-    collection = Collection(gather.targets(), learnt)
+    collection = Collection(gather.targets(fixes), learnt)
     try:
         gather.releases(collection, pins.read(sources.HERE), cache, os.environ.get("UNHANG_WHEELS"), step)
         repos = gather.open_clones(gather.clone_places(()), cache)
         gather.history(collection, repos, step)
         step("running the functions")
-        _keep(collection, fix, "")
         gather.pull_requests(collection, learnt, repos)
-        _keep(collection, fix, prefix)
+        collection.rows = {key: row for key, row in collection.rows.items() if key[2].startswith(prefix)}
         settled = settle(collection, learnt, sources.load("decisions"), sources.load("superseded"))
     finally:
         learnt.save()
@@ -107,12 +106,6 @@ def _shapes(fix: str, prefix: str, step: Step) -> Iterator[Shape]:
         if state.row is not None:
             row = rows.get(key, {"state": "undecided"})
             yield Shape(key, row["state"], state.row, row["note"] if key[2] in settled.by_person else "")
-
-
-def _keep(collection: Collection, fix: str, prefix: str) -> None:
-    """Drop the shapes that were not asked for."""
-    kept = {key: row for key, row in collection.rows.items() if key[0].startswith(fix) and key[2].startswith(prefix)}
-    collection.rows = kept
 
 
 if __name__ == "__main__":

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import tempfile
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -50,11 +52,16 @@ class Cache:
         return CachedWheel(files, listing["training"])
 
     def keep_wheel(self, sha256: str, wheel: CachedWheel) -> None:
-        """Write a wheel's files: contents first, so that a listing only names contents that exist."""
+        """Write a wheel's files, beside those cached before.
+
+        The contents come first, so that a listing only names contents that exist.
+        """
         for found in wheel.files.values():
             if found is not None:
                 self.keep_content(found)
-        files = {path: None if found is None else found.sha256 for path, found in sorted(wheel.files.items())}
+        before = self.read(f"wheels/{sha256}.json")
+        files = dict(before["files"]) if isinstance(before, dict) else {}
+        files |= {path: None if found is None else found.sha256 for path, found in wheel.files.items()}
         self.write(f"wheels/{sha256}.json", {"files": files, "training": wheel.training})
 
     def content(self, sha256: str) -> Content | None:
@@ -83,6 +90,16 @@ class Cache:
     def write(self, name: str, value: Any) -> None:
         """Write a JSON file."""
         _replace(self.folder / name, json.dumps(value, sort_keys=True).encode())
+
+    def drop_older(self, folder: str, days: int, used: Collection[str]) -> None:
+        """Mark the files in use, and drop the others of this folder that were not in use for so many days."""
+        oldest = time.time() - days * 86400
+        for path in (self.folder / folder).glob("*.json"):
+            with contextlib.suppress(FileNotFoundError):  # another process was faster
+                if f"{folder}/{path.name}" in used:
+                    path.touch()
+                elif path.stat().st_mtime < oldest:
+                    path.unlink()
 
 
 def _replace(path: Path, data: bytes) -> None:

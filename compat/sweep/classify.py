@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from unhang.compat.endstates import sandbox
@@ -27,7 +28,11 @@ class State(NamedTuple):
     """The end state, if the fix has one."""
 
 
-def classify(data: bytes, target: Target, as_written: bool = False) -> State:
+Run = Callable[[str, Source, Source | None, bool], Row]
+"""Compares a function of a fix with its rewrite, as ``sandbox.run`` does."""
+
+
+def classify(data: bytes, target: Target, as_written: bool = False, run: Run = sandbox.run) -> State:
     """Return the state of the target's function in this file. Raises SandboxError if the function does not return.
 
     ``affected``: the rewrite cures something, and no configuration becomes worse. ``fixed``: the untouched function
@@ -46,10 +51,10 @@ def classify(data: bytes, target: Target, as_written: bool = False) -> State:
         names = codemod(target).names(before.function)
     except RewriteError as error:
         why = f"{error}; "
-    row = sandbox.run(target.fix, before, after, as_written)
+    row = run(target.fix, before, after, as_written)
     if after and not row.cured and not row.failed:  # nothing is wrong with it
         after, result, names = None, None, frozenset()
-        row = sandbox.run(target.fix, before, None)
+        row = run(target.fix, before, None, False)
     if row.problems:
         others = f", and {len(row.problems) - 1} other problems" if row.problems[1:] else ""
         return State("undecided", result, tuple(sorted(names)), f"{why}{row.problems[0]}{others}", row)

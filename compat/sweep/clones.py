@@ -92,11 +92,16 @@ def newest(repo: Repo, entry: Mapping[str, Any], pulls: Sequence[str]) -> Clone:
 
     Raises UnhangError ``clone-failed`` if it lacks a pull request.
     """
+    return Clone(repo, _commits(repo, entry["refs"]), pulled(repo, pulls))
+
+
+def pulled(repo: Repo, pulls: Sequence[str]) -> dict[str, str]:
+    """Return the commit of each of these pull requests. Raises UnhangError ``clone-failed`` if the clone lacks one."""
     found = _commits(repo, pulls) if pulls else {}
     if lost := [ref for ref in pulls if ref not in found]:
         hint = f"run this there: git fetch origin {' '.join(f'{ref}:{ref}' for ref in lost)}"
         raise UnhangError("clone-failed", f"{repo.common_dir} lacks {', '.join(lost)}", hint=hint)
-    return Clone(repo, _commits(repo, entry["refs"]), found)
+    return found
 
 
 def at(repo: Repo, commits: Mapping[str, str]) -> Clone:

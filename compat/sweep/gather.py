@@ -21,9 +21,16 @@ from unhang.shapes.catalog import Target
 from unhang.tell.progress import Step, silent
 
 
-def targets() -> list[Target]:
-    """Return the targets of all fixes."""
-    return [target for fix in catalog.fixes().values() for target in fix.targets]
+def targets(fixes: Iterable[str] = ()) -> list[Target]:
+    """Return the targets of all fixes, or of these. Raises UnhangError ``unknown-fix``."""
+    chosen = [catalog.fix(name) for name in fixes] or catalog.fixes().values()
+    return [target for fix in chosen for target in fix.targets]
+
+
+def projects(targets: Iterable[Target]) -> list[str]:
+    """Return the upstreams on the index, and as clones, that have these targets."""
+    wanted = {target.upstream for target in targets}
+    return [name for name in upstreams.load()["upstreams"] if wanted & {*upstreams.of_project(name)}]
 
 
 def wanted(targets: Iterable[Target]) -> dict[str, list[str]]:
@@ -36,14 +43,24 @@ def wanted(targets: Iterable[Target]) -> dict[str, list[str]]:
 
 
 def releases(
-    collection: Collection, pinned: Sequence[Mapping[str, Any]], cache: Cache, wheels: str | None, step: Step
+    collection: Collection,
+    pinned: Sequence[Mapping[str, Any]],
+    cache: Cache,
+    wheels: str | None,
+    step: Step,
+    on_record: bool = False,
 ) -> tuple[list[Offer], int]:
     """Collect the releases on the index; return them, and how many wheels were opened.
 
-    Raises UnhangError ``pin-changed`` or ``pin-gone`` if the index contradicts a pin, else as ``fetch`` does.
+    ``on_record``: leave out releases without a pin, and upstreams without a target. Raises UnhangError ``pin-changed``
+    or ``pin-gone`` if the index contradicts a pin, else as ``fetch`` does.
     """
+    mine = upstreams.load()["upstreams"]
+    if on_record:
+        mine = {name: mine[name] for name in projects(collection.targets)}
+        pinned = [pin for pin in pinned if pin["project"] in mine]
     with index.client(fetch.CONNECTIONS) as client:
-        offered = index.all_offers(client, upstreams.load()["upstreams"], pinned)
+        offered = index.all_offers(client, mine, pinned)
         pins.hold_against(pinned, offered)
         if gone := pins.gone(pinned, offered):
             raise UnhangError(
@@ -51,6 +68,9 @@ def releases(
                 f"the index no longer has {', '.join(gone)}",
                 hint="people may still run it; to drop it from the matrix, delete its row in compat/wheels.json",
             )
+        if on_record:
+            known = {(pin["project"], pin["version"]) for pin in pinned}
+            offered = [offer for offer in offered if (offer.project, offer.version) in known]
         found, opened = fetch.releases(client, offered, wanted(collection.targets), cache, wheels=wheels, step=step)
     for release in found:
         collection.release(release)
@@ -62,14 +82,19 @@ def open_clones(
 ) -> dict[str, Clone]:
     """Open the upstreams' clones, by name: to read the commits that are frozen in ``compat``, or the newest ones.
 
-    Raises UnhangError ``no-git`` or ``clone-failed``.
+    A pull request that is not frozen yet is read as it is now. Raises UnhangError ``no-git`` or ``clone-failed``.
     """
     lists, commits, opened = upstreams.load(), frozen.read(compat), {}
     for name, place in where.items():
         pulls = list(dict.fromkeys(pull.ref for pull in as_written.pulls() if pull.project == name))
         repo = clones.open_clone(place, cache.folder, pulls)
         entry = lists["upstreams"][name]
-        opened[name] = clones.newest(repo, entry, pulls) if newest else clones.at(repo, commits.get(name, {}))
+        if newest:
+            opened[name] = clones.newest(repo, entry, pulls)
+            continue
+        clone = clones.at(repo, commits.get(name, {}))
+        fresh = clones.pulled(repo, [ref for ref in pulls if ref not in clone.pulls])
+        opened[name] = clone._replace(pulls={**clone.pulls, **fresh})
     return opened
 
 
@@ -80,13 +105,15 @@ def history(collection: Collection, opened: Mapping[str, Clone], step: Step = si
     """
     commits = 0
     for project, clone in opened.items():
+        if project not in projects(collection.targets):
+            continue
         step(f"reading the history of {project}")
         entry = upstreams.load()["upstreams"][project]
         mine = wanted(item for item in collection.targets if item.upstream in upstreams.of_project(project))
         paths = [path for found in mine.values() for path in found]
         if "tree-tags" in entry:
             published = list(collection.releases.get("megatron-lm", ()))
-            for release in clones.trees(clone, entry, mine["megatron-lm"], published):
+            for release in clones.trees(clone, entry, mine.get("megatron-lm", ()), published):
                 collection.release(release)
         seen, changed = clones.history(clone, entry, paths)
         commits += changed
@@ -101,7 +128,7 @@ def history(collection: Collection, opened: Mapping[str, Clone], step: Step = si
 def pull_requests(collection: Collection, learnt: Learnt, opened: Mapping[str, Clone]) -> None:
     """Collect the shapes of upstream's pull requests as written. Raises UnhangError ``clone-failed``."""
     for pull in as_written.pulls():
-        if pull.project in opened:
+        if pull.project in opened and pull.target in collection.targets:
             diff = as_written.hunks(opened[pull.project], pull.ref, pull.target.file, pull.target.function)
             settle.as_written(collection, learnt, pull.target, diff, pull.note)
 

@@ -13,12 +13,12 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from unhang.compat import upstreams
 from unhang.compat.index import Offer
-from unhang.compat.sweep import clones, frozen, gather, matrix_files, outlines, pins, sources
+from unhang.compat.sweep import clones, frozen, gather, matrix_files, merged, outlines, pins, sources
 from unhang.compat.sweep.cache import Cache, default_folder
 from unhang.compat.sweep.collect import Collection
 from unhang.compat.sweep.learnt import Learnt
@@ -47,16 +47,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace, step: Step) -> int:
-    places = gather.clone_places(options.clone)
+    if options.fix and options.newest:
+        hint = "first run it with --newest alone"
+        raise UnhangError("usage", "--newest moves the commits of all fixes, so it does not go with --fix", hint=hint)
+    targets = gather.targets(options.fix)
+    projects = gather.projects(targets)
+    places = {name: place for name, place in gather.clone_places(options.clone).items() if name in projects}
     if not options.without_history:
-        _require(places)
+        _require(places, projects)
     cache = Cache(options.cache or default_folder())
     learnt = Learnt(cache)
-    collection = Collection(gather.targets(), learnt)
+    collection = Collection(targets, learnt)
     times = [time.monotonic()]
     try:
         wheels = options.wheels or os.environ.get("UNHANG_WHEELS")
-        offered, opened = gather.releases(collection, pins.read(options.out), cache, wheels, step)
+        offered, opened = gather.releases(
+            collection, pins.read(options.out), cache, wheels, step, on_record=bool(options.fix)
+        )
         times.append(time.monotonic())
         opened_clones = gather.open_clones(places, cache, options.out, options.newest)
         commits = gather.history(collection, opened_clones, step)
@@ -65,13 +72,17 @@ def _run(options: argparse.Namespace, step: Step) -> int:
         gather.pull_requests(collection, learnt, opened_clones)
         settled = settle(collection, learnt, sources.load("decisions"), sources.load("superseded"))
         settled.undecided.extend(collection.patched(settled.results))
-        texts = _texts(collection, learnt, settled, offered)
-        if options.newest:
-            texts[frozen.NAME] = matrix_files.swept(frozen.moved(frozen.read(options.out), opened_clones))
+        if options.fix:
+            texts = merged.texts(options.out, gather.targets(), collection, learnt, settled)
+        else:
+            texts = _texts(collection, learnt, settled, offered)
+        swept = frozen.read(options.out)
+        if (moved := frozen.moved(swept, opened_clones)) != swept:
+            texts[frozen.NAME] = matrix_files.swept(moved)
     finally:
         learnt.save()
     if not options.forget:
-        _refuse_to_forget(options.out, settled)
+        _refuse_to_forget(options.out, collection, settled)
     matrix_files.write({str(options.out / name): text for name, text in texts.items()})
     times.append(time.monotonic())
     step("")
@@ -82,9 +93,10 @@ def _run(options: argparse.Namespace, step: Step) -> int:
     return 1 if settled.undecided else 0
 
 
-def _require(places: dict[str, str]) -> None:
-    """Raise UnhangError ``no-clone`` unless there is a clone of every upstream."""
-    missing = [entry["repository"] for name, entry in upstreams.load()["upstreams"].items() if name not in places]
+def _require(places: Mapping[str, str], projects: Sequence[str]) -> None:
+    """Raise UnhangError ``no-clone`` unless there is a clone of each of these upstreams."""
+    entries = upstreams.load()["upstreams"]
+    missing = [entries[name]["repository"] for name in projects if name not in places]
     if missing:
         raise UnhangError(
             "no-clone",
@@ -93,13 +105,14 @@ def _require(places: dict[str, str]) -> None:
         )
 
 
-def _refuse_to_forget(out: Path, settled: Settled) -> None:
+def _refuse_to_forget(out: Path, collection: Collection, settled: Settled) -> None:
     """Raise UnhangError ``would-forget`` if shapes on record would be lost: a clone may lack a branch."""
     path = out / "data" / "shapes.json"
     if not path.exists():
         return
     now = {(row["fix"], row["function"], row["shape"]) for row in settled.rows}
-    before = json.loads(path.read_bytes())["shapes"]
+    swept = {target.fix for target in collection.targets}
+    before = [row for row in json.loads(path.read_bytes())["shapes"] if row["fix"] in swept]
     lost = [row for row in before if (row["fix"], row["function"], row["shape"]) not in now]
     if lost:
         raise UnhangError(
@@ -116,7 +129,7 @@ def _texts(collection: Collection, learnt: Learnt, settled: Settled, offered: Se
         "wheels.json": matrix_files.wheels(offered),
         "data/shapes.json": matrix_files.shapes(settled.rows),
         "data/files.json": matrix_files.files(collection.files),
-        "data/releases.json": matrix_files.releases(collection),
+        "data/releases.json": matrix_files.releases(matrix_files.collected(collection)),
         "data/outlines.json": outlines.render(outlines.rows(collection, learnt, settled)),
     }
 
@@ -137,6 +150,9 @@ def _report(collection: Collection, settled: Settled, offered: Sequence[Offer], 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m unhang.compat.sweep.generate")
+    parser.add_argument(
+        "--fix", action="append", default=[], metavar="ID", help="only this fix, on the releases and commits on record"
+    )
     parser.add_argument("--out", type=Path, default=sources.HERE, help="the folder to write (default: compat)")
     parser.add_argument(
         "--clone",

@@ -10,9 +10,11 @@ import sys
 from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from unhang.compat.endstates import sandbox
 from unhang.compat.endstates.compare import Row
+from unhang.compat.endstates.endstate import Source
 from unhang.compat.endstates.sandbox import SandboxError
 from unhang.compat.sweep import as_written
 from unhang.compat.sweep.cache import Cache
@@ -24,12 +26,18 @@ from unhang.shapes import shape as shapes
 from unhang.shapes.catalog import Target
 from unhang.shapes.outline import Entry, outline
 
-_FILE = "learnt.json"
+_FOLDER = "learnt"
+_KEPT_DAYS = 30
 _OF_SHAPES = ("unhang.shapes", "unhang.compat.sweep.as_written", "unhang.compat.sweep.learnt")
-_OF_FIXES = (
-    *("unhang.codemods", "unhang.compat.endstates", "unhang.compat.sweep.classify"),
-    *("unhang.judge", "unhang.rewrite"),
-)
+_OF_ROWS = ("unhang.shapes", "unhang.compat.endstates")
+_OF_FIXES = ("unhang.codemods", "unhang.compat.sweep.classify", "unhang.judge", "unhang.rewrite", *_OF_ROWS)
+
+
+class Kind(NamedTuple):
+    """What a fact depends on: the code of a fix, or of its end state alone; of shapes if there is no fix."""
+
+    fix: str = ""
+    rows: bool = False
 
 
 class UnreadableError(Exception):
@@ -41,22 +49,25 @@ class Learnt:
 
     def __init__(self, cache: Cache) -> None:
         self._cache = cache
-        kept = cache.read(_FILE)
-        self._kept: dict[str, dict[str, Any]] = kept if isinstance(kept, dict) else {}
         self._facts: dict[str, dict[str, Any]] = {}
         """By the digest of the code that they depend on."""
+        self._new: set[str] = set()
+        """The digests with facts that the cache does not have yet."""
         self._code = functools.cache(code_digest)
 
     def save(self) -> None:
-        """Write the facts to the cache, without those of code that has changed."""
-        if self._facts:
-            current = {self._code(fix) for fix in ("", *catalog.fixes())}
-            every = {**self._kept, **self._facts}
-            self._cache.write(_FILE, {code: facts for code, facts in every.items() if code in current})
+        """Write what is new to the cache, and drop the facts of code that nobody has asked about for long.
+
+        Each code has a file of its own, for several checkouts may share the cache.
+        """
+        for code in self._new:
+            self._cache.write(_file(code), {**self._read(code), **self._facts[code]})
+        self._cache.drop_older(_FOLDER, _KEPT_DAYS, {_file(code) for code in self._facts})
+        self._new.clear()
 
     def shape(self, found: Content, function: str) -> str | None:
         """Return the shape of a function in a content; None if it is not there. Raises UnreadableError."""
-        answer = self._fact("", f"shape {found.sha256} {function}", lambda: _shape(found.data, function))
+        answer = self._fact(Kind(), f"shape {found.sha256} {function}", lambda: _shape(found.data, function))
         if isinstance(answer, dict):
             raise UnreadableError(answer["unreadable"])
         shape: str | None = answer
@@ -66,7 +77,7 @@ class Learnt:
         """Return the state of a target in a content that has it."""
         key = f"state {found.sha256} {_name(target)}{' as written' if as_written else ''}"
         try:
-            answer = self._fact(target.fix, key, lambda: classify(found.data, target, as_written))
+            answer = self._fact(Kind(target.fix), key, lambda: classify(found.data, target, as_written, self._row))
         except SandboxError as error:  # a busy machine may be the reason: it is asked again in the next run
             return State("undecided", None, (), str(error))
         state, result, names, why, row = answer
@@ -75,19 +86,19 @@ class Learnt:
     def patched(self, found: Content, target: Target, result: str) -> str | None:
         """Return the sha256 of our rewrite of a file; None if its function does not get the shape ``result``."""
         key = f"patched {found.sha256} {_name(target)} {result}"
-        digest: str | None = self._fact(target.fix, key, lambda: _patched(found.data, target, result))
+        digest: str | None = self._fact(Kind(target.fix), key, lambda: _patched(found.data, target, result))
         return digest
 
     def outline(self, found: Content, function: str) -> list[Entry]:
         """Return the outline of a function in a content that has it."""
-        answer = self._fact("", f"outline {found.sha256} {function}", lambda: _outline(found.data, function))
+        answer = self._fact(Kind(), f"outline {found.sha256} {function}", lambda: _outline(found.data, function))
         return [Entry(*entry) for entry in answer]
 
     def outline_patched(self, found: Content, target: Target, result: str) -> list[Entry]:
         """Return the outline of our rewrite of a target in a content; ``result`` is the shape of that rewrite."""
         step = Step(target, result)
         answer = self._fact(
-            target.fix,
+            Kind(target.fix),
             f"outline {found.sha256} {_name(target)} {result}",
             lambda: _outline(rewrite(found.data, [step]).data, target.function),
         )
@@ -96,10 +107,10 @@ class Learnt:
     def as_written(self, found: Content, diff: str) -> Content | None:
         """Return a content with a pull request's diff applied; None if it does not apply or does not parse."""
         key = f"diff {content(diff.encode()).sha256} {found.sha256}"
-        digest = self._fact("", key, lambda: self._as_written(found, diff))
+        digest = self._fact(Kind(), key, lambda: self._as_written(found, diff))
         changed = None if digest is None else self._cache.content(digest)
         if digest is not None and changed is None:  # the cache has lost it
-            del self._facts[self._code("")][key]
+            del self._facts[self._code(Kind())][key]
             return self.as_written(found, diff)
         return changed
 
@@ -115,23 +126,36 @@ class Learnt:
         self._cache.keep_content(changed)
         return changed.sha256
 
-    def _fact(self, fix: str, key: str, compute: Callable[[], Any]) -> Any:
-        """Return a fact about a fix, or, without a fix, about a shape alone."""
-        code = self._code(fix)
-        facts = self._facts.setdefault(code, self._kept.get(code, {}))
+    def _row(self, fix: str, before: Source, after: Source | None, as_written: bool) -> Row:
+        """Return what ``sandbox.run`` does. It depends on no codemod: another one may well give the same text."""
+        texts = (content(source.text.encode()).sha256 if source else "" for source in (before, after))
+        key = f"row {' '.join(texts)} {before.name}{' as written' if as_written else ''}"
+        return Row(*self._fact(Kind(fix, rows=True), key, lambda: sandbox.run(fix, before, after, as_written)))
+
+    def _fact(self, kind: Kind, key: str, compute: Callable[[], Any]) -> Any:
+        """Return a fact, which is computed once."""
+        code = self._code(kind)
+        if code not in self._facts:
+            self._facts[code] = self._read(code)
+        facts = self._facts[code]
         if key not in facts:
             facts[key] = compute()
+            self._new.add(code)
         return facts[key]
 
+    def _read(self, code: str) -> dict[str, Any]:
+        kept = self._cache.read(_file(code))
+        return kept if isinstance(kept, dict) else {}
 
-def code_digest(fix: str) -> str:
-    """Return a digest of the code that facts about a fix depend on, or, without a fix, those about shapes alone.
+
+def code_digest(kind: Kind) -> str:
+    """Return a digest of the code that facts of this kind depend on.
 
     It covers LibCST and this Python too, but no module of another fix.
     """
-    others = {other.replace("-", "_") for other in catalog.fixes() if other != fix}
+    others = {other.replace("-", "_") for other in catalog.fixes() if other != kind.fix}
     whole = hashlib.sha256()
-    for name in (*_OF_SHAPES, *(_OF_FIXES if fix else ())):
+    for name in _OF_ROWS if kind.rows else _OF_FIXES if kind.fix else _OF_SHAPES:
         module = importlib.import_module(name)
         folder = Path(module.__path__[0]) if hasattr(module, "__path__") else Path(module.__file__ or "")
         for path in sorted(folder.rglob("*.py")) or [folder]:
@@ -140,6 +164,10 @@ def code_digest(fix: str) -> str:
                 code = path.read_bytes()
                 whole.update(f"{name} {inner} {len(code)}\n".encode() + code)
     return f"{whole.hexdigest()} libcst {metadata.version('libcst')} {platform.python_version()} {sys.platform}"
+
+
+def _file(code: str) -> str:
+    return f"{_FOLDER}/{hashlib.sha256(code.encode()).hexdigest()[:32]}.json"
 
 
 def _shape(data: bytes, function: str) -> str | dict[str, str] | None:

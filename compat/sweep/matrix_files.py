@@ -7,12 +7,13 @@ import os
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, NamedTuple
 
 from packaging.version import Version
 
 from unhang.compat.index import Offer
 from unhang.compat.sweep.collect import Collection
+from unhang.shapes.catalog import Target
 
 
 def shapes(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -31,18 +32,39 @@ def files(found: Mapping[str, Mapping[str, str | None]]) -> str:
     return _text("files", lines, "{}")
 
 
-def releases(collection: Collection) -> str:
+class Upstream(NamedTuple):
+    """The releases of one upstream."""
+
+    targets: Sequence[str]
+    """Each target as ``file::function``."""
+    versions: Mapping[str, Mapping[str, Any]]
+    """By version: the shapes in the order of the targets, and whether the release is yanked."""
+
+
+def place(target: Target) -> str:
+    """Return a target as releases.json names it."""
+    return f"{target.file}::{target.function}"
+
+
+def collected(collection: Collection) -> dict[str, Upstream]:
+    """Return the releases of a collection, by upstream."""
+    found = {}
+    for upstream, versions in collection.releases.items():
+        targets = [target for target in collection.targets if target.upstream == upstream]
+        rows: dict[str, dict[str, Any]] = {}
+        for version, release in versions.items():
+            rows[version] = {"yanked": True} if release.yanked else {}
+            rows[version]["shapes"] = [collection.shapes[upstream, version, target] for target in targets]
+        found[upstream] = Upstream([place(target) for target in targets], rows)
+    return found
+
+
+def releases(found: Mapping[str, Upstream]) -> str:
     """Return the text of releases.json: an upstream's targets once, then each release's shapes in that order."""
     upstreams = []
-    for upstream, versions in sorted(collection.releases.items()):
-        targets = [target for target in collection.targets if target.upstream == upstream]
-        names = json.dumps([f"{target.file}::{target.function}" for target in targets])
-        lines = []
-        for version in sorted(versions, key=Version):
-            item: dict[str, Any] = {"yanked": True} if versions[version].yanked else {}
-            item["shapes"] = [collection.shapes[upstream, version, target] for target in targets]
-            lines.append(f"{json.dumps(version)}: {json.dumps(item)}")
-        block = ",\n  ".join(lines)
+    for upstream, (targets, versions) in sorted(found.items()):
+        names = json.dumps(targets)
+        block = ",\n  ".join(f"{json.dumps(it)}: {json.dumps(versions[it])}" for it in sorted(versions, key=Version))
         upstreams.append(f'{json.dumps(upstream)}: {{"targets": {names}, "versions": {{\n  {block}\n }}}}')
     return _text("releases", upstreams, "{}")
 

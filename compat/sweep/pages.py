@@ -1,4 +1,4 @@
-"""Writes the README's table of fixes and docs/matrix.svg from the matrix: ``python -m unhang.compat.sweep.pages``."""
+"""Writes the README's table of fixes, the list of symptoms and the picture: ``python -m unhang.compat.sweep.pages``."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 from unhang.compat.sweep import sources
 from unhang.errors import UnhangError
 from unhang.judge import matrix
+from unhang.records import UPSTREAMS
 from unhang.shapes import catalog
 from unhang.shapes.catalog import Fix, ShapeTable
 from unhang.tell.matrix_text import needed_by
@@ -43,13 +44,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def stale(root: Path) -> dict[Path, str]:
     """Return the stale pages of a checkout, each with the text that it should have.
 
-    Raises UnhangError ``no-markers`` as ``with_table`` does.
+    Raises UnhangError ``no-markers`` as ``with_text`` does.
     """
     fixes, releases, table = list(catalog.fixes().values()), catalog.releases(), catalog.shape_table()
-    readme, drawing = root / "README.md", root / "docs" / "matrix.svg"
-    before = {path: path.read_text(encoding="utf-8") if path.exists() else "" for path in (readme, drawing)}
+    readme, hangs, drawing = root / "README.md", root / "docs" / "my-job-hangs.md", root / "docs" / "matrix.svg"
+    before = {path: path.read_text(encoding="utf-8") if path.exists() else "" for path in (readme, hangs, drawing)}
     after = {
-        readme: with_table(before[readme], fixes_table(fixes, releases, table)),
+        readme: with_text(readme.name, before[readme], fixes_table(fixes, releases, table)),
+        hangs: with_text(hangs.name, before[hangs], symptoms(fixes)),
         drawing: picture(matrix.rows(fixes, releases, table), fixes),
     }
     return {path: text for path, text in after.items() if text != before[path]}
@@ -66,14 +68,25 @@ def fixes_table(fixes: Sequence[Fix], releases: matrix.Releases, table: ShapeTab
     return "\n".join(lines).replace("*", r"\*")
 
 
-def with_table(page: str, table: str) -> str:
-    """Replace the text between a page's markers. Raises UnhangError ``no-markers`` unless it has exactly one pair."""
+def symptoms(fixes: Sequence[Fix]) -> str:
+    """Return the list of what users see, by upstream: each symptom with the fix whose manifest has it."""
+    found = []
+    for upstream in UPSTREAMS:
+        own = [fix for fix in fixes if fix.targets[0].upstream == upstream]
+        found += [f"## {upstream}", *(f"- {fix.manifest['symptom']} `unhang explain {fix.id}`" for fix in own)] * bool(
+            own
+        )
+    return "\n\n".join(found).replace("*", r"\*")
+
+
+def with_text(name: str, page: str, text: str) -> str:
+    """Replace what is between a page's markers. Raises UnhangError ``no-markers`` unless it has exactly one pair."""
     head, start, rest = page.partition(START)
     _, end, tail = rest.partition(END)
     if not (start and end) or START in rest or END in head + tail:
         hint = f"add one {START} and one {END}"
-        raise UnhangError("no-markers", "the README does not have exactly one pair of markers", hint=hint)
-    return f"{head}{START}\n{table}\n{END}{tail}"
+        raise UnhangError("no-markers", f"{name} does not have exactly one pair of markers", hint=hint)
+    return f"{head}{START}\n{text}\n{END}{tail}"
 
 
 if __name__ == "__main__":

@@ -14,7 +14,20 @@ from unhang.shapes import catalog
 
 PLACES = ("--python", "--target", "--source", "--script")
 COMMON = "-h --help -q --quiet -v --verbose --color"
-COMMANDS = ("check", "apply", "diff", "revert", "overlay", "wheel", "prove", "list", "explain", "matrix", "completion")
+COMMANDS = (
+    "check",
+    "apply",
+    "diff",
+    "revert",
+    "overlay",
+    "wheel",
+    "prove",
+    "list",
+    "explain",
+    "matrix",
+    "new",
+    "completion",
+)
 
 
 def stopped(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int | str | None, str, str]:
@@ -61,6 +74,7 @@ def test_help_and_an_unknown_command_name_all_commands(capsys: pytest.CaptureFix
         ("list", ""),
         ("explain", ""),
         ("matrix", "--fix --skip --upstream --version --output-format --against-index"),
+        ("new", "--upstream --from-patch -o --output"),
         ("completion", ""),
     ],
 )  # fmt: skip
@@ -97,7 +111,8 @@ def test_help_describes_the_command_and_ends_with_examples_that_can_be_run(
             assert program == "unhang"
             commands.append(options.command)
             selection(vars(options))  # no fix has another name by now
-            catalog.fix(vars(options).get("fix_id", "mtp-cp-deadlock"))
+            fix = vars(options).get("fix_id", "mtp-cp-deadlock")
+            assert (fix in catalog.fixes()) is (options.command != "new")
     assert command in commands or not command
 
 

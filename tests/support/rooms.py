@@ -18,7 +18,7 @@ LEVELS = (
     ("rewrite",),
     ("store",),
     ("tell",),
-    ("deliver", "prove", "compat"),
+    ("deliver", "prove", "draft", "compat"),
     ("cli",),
     ("fleet",),
 )

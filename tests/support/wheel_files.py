@@ -24,7 +24,13 @@ def demo(folder: Path, *, name: str = DEMO, add: Mapping[str, bytes] | None = No
         f"{INFO}/WHEEL": b"Wheel-Version: 1.0\n",
         **(add or {}),
     }
-    members.setdefault(f"{INFO}/RECORD", "".join(f"{file},,\n" for file in [*members, f"{INFO}/RECORD"]).encode())
+    return made(folder, name, members)
+
+
+def made(folder: Path, name: str, members: dict[str, bytes]) -> Path:
+    """Write a wheel with these members, and a RECORD that lists them if there is none."""
+    info = next(member.partition("/")[0] for member in members if member.endswith(".dist-info/WHEEL"))
+    members.setdefault(f"{info}/RECORD", "".join(f"{file},,\n" for file in [*members, f"{info}/RECORD"]).encode())
     folder.mkdir(exist_ok=True)
     with zipfile.ZipFile(folder / name, "w", zipfile.ZIP_DEFLATED) as archive:
         for member, data in members.items():

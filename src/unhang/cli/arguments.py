@@ -245,6 +245,23 @@ def _completion(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("shell", metavar="SHELL", choices=SHELLS, help=", ".join(SHELLS))
 
 
+def _new(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("fix_id", metavar="ID", help="the id of the new fix, such as mtp-cp-deadlock")
+    parser.add_argument(
+        "--upstream",
+        metavar="REQ",
+        required=True,
+        dest="release",
+        help="the release: verl==0.7.1, or the path of a wheel",
+    )
+    parser.add_argument(
+        "--from-patch", metavar="FILE", required=True, help="a unified diff, or a mail patch, as `git` writes them"
+    )
+    parser.add_argument(
+        "-o", "--output", metavar="DIR", default=".", help="a checkout of unhang (default: this folder)"
+    )
+
+
 _OPTIONS = {
     "check": _check,
     "apply": _apply,
@@ -256,6 +273,7 @@ _OPTIONS = {
     "list": _list,
     "explain": _explain,
     "matrix": _matrix,
+    "new": _new,
     "completion": _completion,
 }
 

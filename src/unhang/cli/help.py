@@ -14,6 +14,10 @@ _PROVE_EXITS = (
     "topology, or the patched code does; 2 something could not be shown (no torch, no proof, a version that no proof "
     "knows), or wrong usage; 130 Ctrl-C"
 )
+_NEW_EXITS = (
+    "exit codes: 0 all changes of the diff are in the fix, 1 some are left to you, 2 wrong usage or failure (nothing "
+    "was written), 130 Ctrl-C"
+)
 
 
 class Page(NamedTuple):
@@ -134,6 +138,18 @@ PAGES = {
             "unhang matrix --output-format markdown > matrix.md",
         ),
         _MATRIX_EXITS,
+    ),
+    "new": Page(
+        "begin a fix of your own, from a diff",
+        "Applies a diff to a release in memory, finds the functions that it changes, and writes the files of a fix "
+        "that changes them the same way: manifest, page, codemod and tests, with a TODO wherever a person must write. "
+        "It names each change that no codemod can make, such as one outside of a function. The codemod has lines of "
+        "the release in it: it is for your folder, not to be shared. Needs unidiff: pip install 'unhang[new]'.",
+        (
+            "unhang new my-fix --upstream verl==0.7.1 --from-patch change.diff",
+            "unhang new my-fix --upstream a.whl --from-patch 0001.patch -o unhang",
+        ),
+        _NEW_EXITS,
     ),
     "completion": Page(
         "print a script that completes commands and options in a shell",

@@ -74,7 +74,7 @@ def _unpacked(name: str, depth: int, blocks: Mapping[str, str], kinds: Mapping[s
 
 def _statement(node: ast.AST, depth: int, kind: str = "") -> Iterator[Placed]:
     kind = kind or type(node).__name__
-    yield Placed(Entry(depth, kind, _short(f"{kind} {digest(_header(node))}")), _line(node))
+    yield Placed(Entry(depth, kind, _short(f"{kind} {digest(header(node))}")), _line(node))
     for field in _BLOCKS:
         block: list[ast.AST] = getattr(node, field, [])
         if field == "orelse" and isinstance(node, ast.If) and len(block) == 1 and isinstance(block[0], ast.If):
@@ -86,7 +86,7 @@ def _statement(node: ast.AST, depth: int, kind: str = "") -> Iterator[Placed]:
             yield from _statement(inner, depth + 1)
 
 
-def _header(node: ast.AST) -> ast.AST:
+def header(node: ast.AST) -> ast.AST:
     """Return the node without the blocks nested in it."""
     if not any(isinstance(getattr(node, field, None), list) for field in _BLOCKS):
         return node

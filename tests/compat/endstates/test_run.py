@@ -80,5 +80,5 @@ def test_the_session_shows_what_the_sweep_decides(
     assert {*rows} == {"state", "affected", "not-affected", "undecided", "shapes,"}
     (problem,) = (line for line in out if line.startswith("    "))
     assert "raises TypeError" in problem
-    assert run.main(["--fix", "mtp", "--shape", rows["not-affected"]]) == 0
+    assert run.main(["--fix", "mtp-cp-deadlock", "--shape", rows["not-affected"]]) == 0
     assert "not-affected" in capsys.readouterr().out.splitlines()[1]

@@ -18,6 +18,8 @@ def test_a_wheel_is_read_back_by_another_run(tmp_path: Path) -> None:
     assert Cache(tmp_path).wheel("11", ["b.py"]) == ({"b.py": None}, True)
     assert Cache(tmp_path).wheel("11", ["c.py"]) is None, "nobody looked for that file"
     assert Cache(tmp_path).wheel("22", ["a.py"]) is None
+    Cache(tmp_path).keep_wheel("11", CachedWheel({"c.py": None}, True))
+    assert Cache(tmp_path).wheel("11", ["a.py", "c.py"]) == ({"a.py": content(b"a"), "c.py": None}, True)
 
 
 @pytest.mark.parametrize("damage", ["content", "no content", "listing"])

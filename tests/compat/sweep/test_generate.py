@@ -12,7 +12,7 @@ import pytest
 from support.fake_clone import git, repository
 from support.fake_index import AFFECTED, BATCH, CLEAN, ENGINE, PARALLEL, UNCLEAR, FakeIndex
 from unhang.compat.sweep import generate, matrix_files, sources
-from unhang.shapes import shape
+from unhang.shapes import catalog, shape
 
 pytest.importorskip("git")
 Capture = pytest.CaptureFixture[str]
@@ -175,6 +175,38 @@ def test_a_sweep_of_history_reports_what_it_left_out_and_forgets_nothing_by_acci
     assert run(tmp_path, clone, "--newest") == 0
     assert "7 commits, 8 distinct files" in capsys.readouterr().out
     assert written(tmp_path / "out")["swept.json"] != before["swept.json"]
+
+
+def test_one_fix_is_swept_and_the_rows_of_the_others_stay(fake: FakeIndex, tmp_path: Path, capsys: Capture) -> None:
+    clone = f"--clone=verl={repository(tmp_path / 'verl')}"
+    assert run(tmp_path, clone, "--newest") == 0
+    before = written(tmp_path / "out")
+    fake.asked.clear()
+    assert run(tmp_path, clone, "--fix", "mtp-cp-deadlock") == 0
+    assert written(tmp_path / "out") == before
+    shapes = tmp_path / "out" / "data" / "shapes.json"
+    shapes.write_text(shapes.read_text().replace("not-affected", "fixed").replace('"affected"', '"superseded"'))
+    assert run(tmp_path, clone, "--fix", "mtp-cp-deadlock") == 0
+    assert shapes.read_bytes() == before["data/shapes.json"].replace(b'"affected"', b'"superseded"')
+    fake.add("verl", "0.7.9", {ENGINE: CLEAN})
+    assert run(tmp_path, clone, "--fix", "expert-dp-warmup", "--fix", "mtp-cp-deadlock") == 0
+    assert written(tmp_path / "out") == before, "and a release that is not on record is left to the whole sweep"
+    assert not fake.asked
+    assert run(tmp_path, clone, "--fix", "mtp-cp-deadlock", "--newest") == 2
+    assert "--newest moves the commits of all fixes" in capsys.readouterr().err
+
+
+def test_a_fix_that_is_new_gets_its_rows(fake: FakeIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert run(tmp_path) == 0
+    whole, fixes = written(tmp_path / "out"), catalog.fixes()
+    for path in (tmp_path / "out" / "data").iterdir():
+        path.unlink()
+    with monkeypatch.context() as without:
+        without.setattr(catalog, "fixes", lambda: {fix: fixes[fix] for fix in fixes if fix != "expert-dp-warmup"})
+        assert run(tmp_path) == 0
+    assert written(tmp_path / "out") != whole
+    assert run(tmp_path, "--fix", "expert-dp-warmup") == 0
+    assert written(tmp_path / "out") == whole
 
 
 def test_ctrl_c_writes_nothing(

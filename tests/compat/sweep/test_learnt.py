@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 from types import ModuleType
@@ -14,12 +15,13 @@ from support.checkout import REPOSITORY
 from support.fake_index import AFFECTED, CLEAN
 from unhang import codemods, judge, rewrite, shapes
 from unhang.compat import endstates
+from unhang.compat.endstates import sandbox
 from unhang.compat.endstates.compare import Row
 from unhang.compat.endstates.sandbox import SandboxError
 from unhang.compat.sweep import as_written, learnt
 from unhang.compat.sweep.cache import Cache
-from unhang.compat.sweep.classify import State
-from unhang.compat.sweep.learnt import Learnt, UnreadableError
+from unhang.compat.sweep.classify import Run, State
+from unhang.compat.sweep.learnt import Kind, Learnt, UnreadableError
 from unhang.compat.sweep.sources import content
 from unhang.shapes import catalog, shape
 from unhang.shapes.catalog import Target
@@ -27,7 +29,8 @@ from unhang.shapes.catalog import Target
 FUNCTION = "MegatronEngine.forward_backward_batch"
 MTP, WARMUP = "mtp-cp-deadlock", "expert-dp-warmup"
 ROW = Row(["a"], 1, 1, 0, 0, 0, [])
-EVERY = {"", *catalog.fixes()}
+SHAPES, ROWS = {Kind()}, {Kind(fix, rows=True) for fix in catalog.fixes()}
+EVERY = {Kind(fix) for fix in catalog.fixes()} | SHAPES | ROWS
 # What the facts may import besides what the digests cover: names, records, and code that only fetches.
 PLAIN = {"unhang", "unhang.compat", "unhang.compat.index", "unhang.compat.upstreams", "unhang.errors", "unhang.records"}
 PLAIN |= {"unhang.tell", "unhang.tell.progress", "unhang.tell.terminal", "unhang.compat.sweep"}
@@ -51,32 +54,40 @@ learnt.outline_patched(found, target, state.result)
 assert learnt.patched(found, target, state.result)
 print(*(name for name in sys.modules if name.split(".")[0] == "unhang"))
 """
+# what the child imports that runs a function
+CHILD = f"""
+import importlib, sys
+from unhang.compat.endstates import sandbox
+for fix in {[*catalog.fixes()]!r}:
+    importlib.import_module("unhang.compat.endstates." + fix.replace("-", "_"))
+print(*(name for name in sys.modules if name.split(".")[0] == "unhang"))
+"""
 
 
 @pytest.mark.parametrize(
     ("package", "module", "changed"),
     [
         (shapes, "shape", EVERY),
-        (codemods, "base", EVERY - {""}),
-        (codemods, "mtp_cp_deadlock", {MTP}),
-        (codemods, "mtp_cp_deadlock/new", {MTP}),
-        (endstates, "sandbox", EVERY - {""}),
-        (endstates, "expert_dp_warmup", {WARMUP}),
-        (judge, "decide", EVERY - {""}),
-        (rewrite, "deeper/new", EVERY - {""}),
+        (codemods, "base", EVERY - SHAPES - ROWS),
+        (codemods, "mtp_cp_deadlock", {Kind(MTP)}),
+        (codemods, "mtp_cp_deadlock/new", {Kind(MTP)}),
+        (endstates, "sandbox", EVERY - SHAPES),
+        (endstates, "expert_dp_warmup", {Kind(WARMUP), Kind(WARMUP, rows=True)}),
+        (judge, "decide", EVERY - SHAPES - ROWS),
+        (rewrite, "deeper/new", EVERY - SHAPES - ROWS),
     ],
 )
 def test_changed_code_changes_the_digests_of_what_depends_on_it(
-    package: ModuleType, module: str, changed: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    package: ModuleType, module: str, changed: set[Kind], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     copy = Path(shutil.copytree(package.__path__[0], tmp_path / "copy"))
     monkeypatch.setattr(package, "__path__", [str(copy)])
-    before = {fix: learnt.code_digest(fix) for fix in EVERY}
+    before = {kind: learnt.code_digest(kind) for kind in EVERY}
     path = copy / f"{module}.py"
     path.parent.mkdir(exist_ok=True)
     with path.open("a") as file:
         file.write("# changed\n")
-    assert {fix for fix in EVERY if learnt.code_digest(fix) != before[fix]} == changed
+    assert {kind for kind in EVERY if learnt.code_digest(kind) != before[kind]} == changed
     assert len({*before.values()}) == len(EVERY)
 
 
@@ -87,14 +98,19 @@ def test_the_digests_cover_all_code_that_the_facts_depend_on() -> None:
     assert {"unhang.codemods.expert_dp_warmup", "unhang.rewrite.one_file", "unhang.shapes.outline"} <= loaded
     covered = (*learnt._OF_SHAPES, *learnt._OF_FIXES)
     assert {name for name in loaded if not name.startswith(covered)} <= PLAIN
+    ran = cli.python("-c", CHILD, env={"PYTHONPATH": str(REPOSITORY / "src")})
+    assert ran.code == 0, ran.err
+    loaded = set(ran.out.split())
+    assert "unhang.compat.endstates.empty_expert_hang" in loaded
+    assert {name for name in loaded if not name.startswith(learnt._OF_ROWS)} <= {"unhang", "unhang.compat"}
 
 
 def test_facts_outlive_a_change_of_another_fix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    codes = {fix: f"code of {fix}" for fix in EVERY}
+    codes = {kind: f"code of {kind}" for kind in EVERY}
     monkeypatch.setattr(learnt, "code_digest", codes.__getitem__)
     asked: list[str] = []
 
-    def classified(data: bytes, target: Target, as_written: bool) -> State:
+    def classified(data: bytes, target: Target, as_written: bool, run: Run) -> State:
         asked.append(f"{target.fix}{' as written' if as_written else ''}")
         return State("fixed", None, (), "", ROW)
 
@@ -112,11 +128,47 @@ def test_facts_outlive_a_change_of_another_fix(tmp_path: Path, monkeypatch: pyte
     assert ask() == [MTP, WARMUP]
     assert ask() == []
     assert ask(as_written=True) == [f"{MTP} as written", f"{WARMUP} as written"]
-    codes[MTP] = "changed"
+    codes[Kind(MTP)] = "changed"
     assert ask() == [MTP]
     assert ask() == []
-    codes[""] = "changed"
+    codes[Kind()] = "changed"
     assert ask() == []
+    codes[Kind(MTP)] = f"code of {Kind(MTP)}"
+    assert ask() == [], "the facts of the code before, which another checkout may have, are still there"
+
+
+def test_a_changed_codemod_that_gives_the_same_text_runs_no_function_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = Mock(wraps=sandbox.run)
+    monkeypatch.setattr(sandbox, "run", runs)
+    digests, changes = learnt.code_digest, [""]
+    monkeypatch.setattr(learnt, "code_digest", lambda kind: f"{digests(kind)}{'' if kind.rows else changes[-1]}")
+    target = next(target for target in catalog.fix(WARMUP).targets if target.upstream == "megatron-core")
+    states = []
+    for change in ("", "", "changed"):
+        changes.append(change)
+        known = Learnt(Cache(tmp_path))
+        states.append(known.state(content(AFFECTED.encode()), target))
+        known.save()
+    assert {state.state for state in states} == {"affected"}
+    assert len({str(state) for state in states}) == runs.call_count == 1
+
+
+def test_facts_that_nobody_asked_about_for_long_are_dropped(tmp_path: Path) -> None:
+    known = Learnt(Cache(tmp_path))
+    known.shape(content(CLEAN.encode()), FUNCTION)
+    known.save()
+    (kept,) = (tmp_path / "learnt").iterdir()
+    old, recent = kept.with_name("old.json"), kept.with_name("recent.json")
+    for path in (old, recent):
+        path.write_text("{}")
+    for path in (kept, old):
+        os.utime(path, (0, 0))
+    again = Learnt(Cache(tmp_path))
+    again.shape(content(CLEAN.encode()), FUNCTION)
+    again.save()
+    assert sorted((tmp_path / "learnt").iterdir()) == sorted([kept, recent])
 
 
 def test_a_function_that_does_not_return_is_undecided_and_asked_again(

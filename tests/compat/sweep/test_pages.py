@@ -13,12 +13,14 @@ from unhang.compat.sweep import pages
 from unhang.errors import UnhangError
 from unhang.shapes import catalog
 
+NAMES = ("README.md", "docs/my-job-hangs.md", "docs/matrix.svg")
+
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """The two pages, to change."""
+    """The pages, to change."""
     (tmp_path / "docs").mkdir()
-    for name in ("README.md", "docs/matrix.svg"):
+    for name in NAMES:
         shutil.copy(REPOSITORY / name, tmp_path / name)
     return tmp_path
 
@@ -33,15 +35,17 @@ def test_the_readme_is_not_stale_shows_the_picture_and_stays_short() -> None:
 def test_a_stale_page_is_named_and_written_again(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root = ["--root", str(checkout)]
     assert pages.main([*root, "--check"]) == 0
-    good = {path: path.read_text() for path in (checkout / "README.md", checkout / "docs/matrix.svg")}
+    good = {checkout / name: (checkout / name).read_text() for name in NAMES}
     (checkout / "README.md").write_text(good[checkout / "README.md"].replace("| verl 0.7.1 |", "| verl 0.7.2 |"))
+    hangs = good[checkout / "docs/my-job-hangs.md"]
+    (checkout / "docs/my-job-hangs.md").write_text(hangs.replace("unhang explain mtp", "unhang explain mpt"))
     (checkout / "docs/matrix.svg").unlink()
     assert pages.main([*root, "--check"]) == 1
     assert [line.split()[0] for line in capsys.readouterr().err.splitlines()] == [str(path) for path in good]
     assert not (checkout / "docs/matrix.svg").exists(), "--check writes nothing"
     assert pages.main(root) == 0
     assert {path: path.read_text() for path in good} == good
-    assert len(capsys.readouterr().err.splitlines()) == 2
+    assert len(capsys.readouterr().err.splitlines()) == len(NAMES)
     assert pages.main(root) == 0
     assert capsys.readouterr().err == "", "it writes no page that is up to date"
     (checkout / "README.md").write_text("no markers")
@@ -56,6 +60,13 @@ def test_only_the_part_between_the_markers_is_written(checkout: Path) -> None:
     assert pages.stale(checkout) == {readme: f"before\n{pages.START}\n{table}\n{pages.END}\nafter\n"}
 
 
+def test_each_symptom_is_there_once_with_its_fix() -> None:
+    text = pages.symptoms(list(catalog.fixes().values()))
+    for fix in catalog.fixes().values():
+        symptom = fix.manifest["symptom"].replace("*", r"\*")
+        assert text.count(f"- {symptom} `unhang explain {fix.id}`") == 1
+
+
 PAIR = f"{pages.START}\n{pages.END}\n"
 
 
@@ -64,7 +75,7 @@ PAIR = f"{pages.START}\n{pages.END}\n"
 )
 def test_a_page_without_one_pair_of_markers_is_refused(page: str) -> None:
     with pytest.raises(UnhangError) as caught:
-        pages.with_table(page, "table")
+        pages.with_text("README.md", page, "table")
     assert caught.value.code == "no-markers"
 
 

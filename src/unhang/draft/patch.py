@@ -1,0 +1,140 @@
+"""A diff applied in memory to the files of a release."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from unhang.errors import UnhangError, printable
+
+if TYPE_CHECKING:
+    from unidiff import Hunk, PatchedFile
+
+
+class Change(NamedTuple):
+    """One run of lines that the diff replaces: the place of each hunk's removed and added lines."""
+
+    hunk: str
+    """The hunk's header, such as ``@@ -1,4 +1,5 @@``."""
+    removed: range
+    """The line numbers before, counted from 1; an empty range stands before its first line."""
+    added: range
+    """The line numbers after."""
+
+
+class Patched(NamedTuple):
+    """One file of the release that the diff changes."""
+
+    file: str
+    before: str
+    after: str
+    changes: tuple[Change, ...]
+
+
+class Result(NamedTuple):
+    """What the diff does to the release."""
+
+    title: str
+    """The subject of a mail patch; empty for a bare diff."""
+    files: tuple[Patched, ...]
+    left: tuple[str, ...]
+    """What it changes besides these files, each in one line."""
+
+
+def apply(text: str, read: Callable[[str], str | None], release: str) -> Result:
+    """Apply a unified diff, or a mail patch, to a release whose files ``read`` returns (None: it has no such file).
+
+    A hunk may be some lines off. Raises UnhangError ``no-unidiff`` if the library is not installed, ``bad-patch`` if
+    the text is no diff, ``patch-does-not-fit`` if a hunk's lines are not in the release.
+    """
+    files, left = [], []
+    misfits: list[str] = []
+    for changed in _parsed(text):
+        name = printable(changed.path)
+        before = read(changed.path) if changed.is_modified_file and not changed.is_binary_file else None
+        if before is None or not name.endswith(".py"):
+            what = "the diff adds it" if changed.is_added_file else f"it is no Python file of {release}"
+            left.append(f"{name}: {'the diff removes it' if changed.is_removed_file else what}")
+            continue
+        after, changes = _applied(changed, before.removesuffix("\n").split("\n"), misfits)
+        files.append(Patched(changed.path, before, after, changes))
+    if misfits:
+        hint = "name the release that the diff was made for, or make the diff again on this one"
+        message = f"{release} does not have the lines that the diff expects: {'; '.join(misfits)}"
+        raise UnhangError("patch-does-not-fit", message, hint=hint)
+    return Result(_subject(text), tuple(files), tuple(left))
+
+
+def _parsed(text: str) -> Sequence[PatchedFile]:
+    try:
+        from unidiff import PatchSet
+        from unidiff.errors import UnidiffParseError
+    except ImportError as error:
+        raise UnhangError("no-unidiff", "reading a diff needs unidiff", hint="pip install 'unhang[new]'") from error
+    try:
+        found: Sequence[PatchedFile] = PatchSet(text)
+    except UnidiffParseError as error:
+        raise UnhangError("bad-patch", f"this is no unified diff: {error}", hint="`git diff` writes one") from error
+    if not any(len(file) for file in found):
+        raise UnhangError("bad-patch", "this file has no unified diff in it", hint="`git diff` writes one")
+    return found
+
+
+def _applied(changed: PatchedFile, before: list[str], misfits: list[str]) -> tuple[str, tuple[Change, ...]]:
+    """Return a file after all hunks, and where they changed it; add the hunks that do not fit to ``misfits``."""
+    after: list[str] = []
+    changes: list[Change] = []
+    done = offset = 0  # lines of `before` that are in `after`; how far the last hunk was off
+    for hunk in changed:
+        header = f"@@ -{hunk.source_start},{hunk.source_length} +{hunk.target_start},{hunk.target_length} @@"
+        expected = [_text(line.value) for line in hunk if not line.is_added]
+        at = _place(before, expected, hunk.source_start - 1 + offset, done)
+        if at is None:
+            misfits.append(f"{printable(changed.path)}, hunk {header}")
+            continue
+        offset = at - hunk.source_start + 1
+        after += before[done:at]
+        done = at + len(expected)
+        changes += _runs(hunk, header, at, after)
+    return "".join(f"{line}\n" for line in after + before[done:]), tuple(changes)
+
+
+def _runs(hunk: Hunk, header: str, at: int, after: list[str]) -> list[Change]:
+    """Append a hunk's lines to ``after``, and return its runs of changed lines."""
+    changes = []
+    removed = added = 0
+    for line in [*hunk, None]:
+        if line is not None and line.is_removed:
+            removed += 1
+            at += 1
+        elif line is not None and line.is_added:
+            added += 1
+            after.append(_text(line.value))
+        else:
+            if removed or added:
+                first, new = at - removed + 1, len(after) - added + 1
+                changes.append(Change(header, range(first, at + 1), range(new, len(after) + 1)))
+            removed = added = 0
+            if line is not None:
+                after.append(_text(line.value))
+                at += 1
+    return changes
+
+
+def _place(before: Sequence[str], expected: Sequence[str], near: int, first: int) -> int | None:
+    """Return the index, from ``first`` on, of the expected lines that is nearest to ``near``."""
+    places = range(first, len(before) - len(expected) + 1)
+    for at in sorted(places, key=lambda place: abs(place - near)):
+        if before[at : at + len(expected)] == expected:
+            return at
+    return None
+
+
+def _text(value: str) -> str:
+    return value.rstrip("\r\n")
+
+
+def _subject(text: str) -> str:
+    found = re.search(r"^Subject: *(?:\[[^\]]*\] *)?(.+(?:\n[ \t].+)*)", text, re.MULTILINE)
+    return " ".join(printable(" ".join(found[1].split())).split()) if found else ""

@@ -1,0 +1,174 @@
+"""How one function becomes another: statements that replace statements, as text that a codemod can carry."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import difflib
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from unhang.codemods.base import AnchorError, bound, places
+from unhang.shapes.outline import header
+from unhang.shapes.shape import Function, digest, has_docstring
+
+Block = Sequence[ast.stmt]
+
+
+class Replacement(NamedTuple):
+    """Statements of a function, which occur in it once, and those that take their place."""
+
+    old: str
+    new: str
+
+
+class Source(NamedTuple):
+    """A function, and the lines of the file that it is in."""
+
+    function: Function
+    rows: Sequence[str]
+
+
+class _Segment(NamedTuple):
+    """Statements ``first`` to ``last`` (exclusive) of a block, and those that stand there afterwards."""
+
+    first: int
+    last: int
+    new_first: int
+    new_last: int
+    change: str
+    """``none``, ``inside`` (the block of one statement changes), ``all``."""
+
+    def __add__(self, following: object) -> _Segment:
+        """Return the change of this segment and the following one as a whole."""
+        assert isinstance(following, _Segment)
+        return _Segment(self.first, following.last, self.new_first, following.new_last, "all")
+
+
+class HeaderError(Exception):
+    """The signature or a decorator changes: no codemod edits that."""
+
+
+def replacements(before: Source, after: Source) -> list[Replacement]:
+    """Return the replacements that turn one function into the other, in line order.
+
+    Each ``old`` occurs once in the function as it was: where the changed statements do not, it takes in their
+    neighbours. Raises HeaderError; AnchorError if a whole block occurs more than once.
+    """
+    if digest(header(before.function)) != digest(header(after.function)):
+        raise HeaderError
+    pairs = _changed(before.function, _body(before.function), _body(after.function))
+    return [Replacement(_text(before, old), _text(after, new)) for old, new in pairs]
+
+
+def used_globals(function: Function, replaced: Sequence[Replacement]) -> list[str]:
+    """Return the global names, without builtins, that the new statements of a function use, in alphabetical order."""
+    new = [node for item in replaced for node in ast.walk(ast.parse(item.new))]
+    used = {node.id for node in new if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
+    arguments = {node.arg for node in ast.walk(function) if isinstance(node, ast.arg)}
+    return sorted(used - bound(*function.body) - arguments - set(dir(builtins)))
+
+
+def _changed(function: Function, before: Block, after: Block) -> Iterator[tuple[Block, Block]]:
+    """Yield each run of statements of a block, or of the blocks nested in it, with those that take its place."""
+    segments = list(_segments(before, after))
+    at = 0
+    while at < len(segments):
+        item = segments[at]
+        if item.change != "all" or _occurs_once(
+            function, before[item.first : item.last], after[item.new_first : item.new_last]
+        ):
+            at += 1
+        elif len(segments) == 1:
+            raise AnchorError("a block that differs from all others of the function", 2)
+        else:
+            at -= _is_shorter_above(before, segments, at)
+            segments[at : at + 2] = [segments[at] + segments[at + 1]]
+    for item in segments:
+        old, new = before[item.first : item.last], after[item.new_first : item.new_last]
+        if item.change == "all":
+            yield old, new
+        elif item.change == "inside":
+            for inner, new_inner in zip(_arms(old[0]), _arms(new[0])):
+                yield from _changed(function, inner, new_inner)
+
+
+def _is_shorter_above(before: Block, segments: Sequence[_Segment], at: int) -> bool:
+    """Return whether the segment above has fewer lines than the one below, or is the only one."""
+
+    def lines(segment: _Segment) -> int:
+        block = before[segment.first : segment.last]
+        return (block[-1].end_lineno or 0) - block[0].lineno if block else 0
+
+    return at > 0 and (at + 1 == len(segments) or lines(segments[at - 1]) <= lines(segments[at + 1]))
+
+
+def _segments(before: Block, after: Block) -> Iterator[_Segment]:
+    """Yield the segments of two blocks, in order; statements are aligned by what they are without nested blocks."""
+    heads, new_heads = ([digest(header(node)) for node in block] for block in (before, after))
+    for tag, *numbers in difflib.SequenceMatcher(None, heads, new_heads, autojunk=False).get_opcodes():
+        first, last, new_first, new_last = numbers
+        if tag != "equal":
+            yield _Segment(first, last, new_first, new_last, "all")
+            continue
+        for index, new_index in zip(range(first, last), range(new_first, new_last)):
+            node, new = before[index], after[new_index]
+            change = "none" if digest(node) == digest(new) else "inside" if _has_same_arms(node, new) else "all"
+            yield _Segment(index, index + 1, new_index, new_index + 1, change)
+
+
+def _has_same_arms(node: ast.stmt, other: ast.stmt) -> bool:
+    """Return whether two statements that start alike differ inside their blocks only."""
+    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+        return False  # a docstring there is no statement of a codemod
+    arms, others = _arms(node), _arms(other)
+    return [bool(arm) for arm in arms] == [bool(arm) for arm in others] and _clauses(node) == _clauses(other)
+
+
+def _arms(node: ast.stmt) -> list[Block]:
+    """Return the blocks of a statement; those of an ``elif`` are its own, for nothing can replace an ``elif`` alone."""
+    orelse: Block = getattr(node, "orelse", [])
+    chained = _is_elif(node, orelse)
+    clauses = [*getattr(node, "handlers", []), *getattr(node, "cases", [])]
+    blocks = [getattr(node, "body", []), *(clause.body for clause in clauses)]
+    return [*blocks, *(_arms(orelse[0]) if chained else [orelse]), getattr(node, "finalbody", [])]
+
+
+def _clauses(node: ast.stmt) -> list[str]:
+    """Return the ``except``, ``case`` and ``elif`` lines of a statement, as digests."""
+    orelse: Block = getattr(node, "orelse", [])
+    found = [digest(header(clause)) for clause in (*getattr(node, "handlers", []), *getattr(node, "cases", []))]
+    return [*found, "elif", digest(header(orelse[0])), *_clauses(orelse[0])] if _is_elif(node, orelse) else found
+
+
+def _is_elif(node: ast.stmt, orelse: Block) -> bool:
+    return len(orelse) == 1 and isinstance(orelse[0], ast.If) and orelse[0].col_offset == node.col_offset
+
+
+def _occurs_once(function: Function, old: Block, new: Block) -> bool:
+    shapes, new_shapes = ([digest(node) for node in block] for block in (old, new))
+    return bool(old and new) and len(places(function, shapes, new_shapes)) == 1
+
+
+def _body(function: Function) -> Block:
+    return function.body[1:] if has_docstring(function) else function.body
+
+
+def _text(source: Source, block: Block) -> str:
+    """Return the source of consecutive statements, from the margin on, with the comments between them."""
+    if not block:
+        return ""
+    first, last = block[0].lineno, block[-1].end_lineno or block[-1].lineno
+    margin = block[0].col_offset  # in bytes, but what is before it is white space
+    inside = {
+        line
+        for node in block
+        for inner in ast.walk(node)
+        if isinstance(inner, (ast.Constant, ast.JoinedStr)) and isinstance(getattr(inner, "value", ""), str)
+        for line in range(inner.lineno + 1, (inner.end_lineno or 0) + 1)
+    }
+    rows = (
+        row if number in inside else row[margin:] if not row[:margin].strip() else row.lstrip()
+        for number, row in enumerate(source.rows[first - 1 : last], first)
+    )
+    return "".join(f"{row}\n" for row in rows)

@@ -1,0 +1,216 @@
+"""`unhang new`: on a made-up wheel, and on upstream's pull requests where clones are given."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support import cli, wheel_files, wheels
+from support.checkout import COMPAT
+from unhang.cli.main import main
+from unhang.codemods.base import Codemod
+from unhang.rewrite import one_file
+from unhang.shapes import shape
+from unhang.shapes.catalog import Target
+
+FILE = "verl/engine.py"
+MODULE = """\
+import torch
+
+
+class Engine:
+    def step(self, batch):
+        count = len(batch)
+        if count > self.limit:
+            self.reduce(count)
+        return count
+"""
+DIFF = f"""\
+Subject: [PATCH] Let every rank reduce
+
+--- a/{FILE}
++++ b/{FILE}
+@@ -4,6 +4,6 @@
+ class Engine:
+     def step(self, batch):
+         count = len(batch)
+-        if count > self.limit:
+-            self.reduce(count)
++        count = self.reduce(torch.tensor(count))
++        print("done")
+         return count
+"""
+IMPORT = f"--- a/{FILE}\n+++ b/{FILE}\n@@ -1,1 +1,2 @@\n import torch\n+import sys\n"
+
+
+@pytest.fixture
+def wheel(tmp_path: Path) -> Path:
+    """A made-up wheel of verl."""
+    name = "verl-9.9-py3-none-any.whl"
+    info = "verl-9.9.dist-info"
+    files = {
+        FILE: MODULE.encode(),
+        f"{info}/METADATA": b"Metadata-Version: 2.1\nName: verl\nVersion: 9.9\n",
+        f"{info}/WHEEL": b"Wheel-Version: 1.0\n",
+    }
+    return wheel_files.made(tmp_path / "wheels", name, files)
+
+
+def new(wheel: Path | str, diff: str, folder: Path, *more: str) -> cli.Ran:
+    """Run `unhang new my-fix` on a diff; it writes below the folder's `out`."""
+    (folder / "my.diff").write_text(diff)
+    out = folder / "out"
+    return cli.unhang("new", "my-fix", "--upstream", wheel, "--from-patch", folder / "my.diff", "-o", out, *more)
+
+
+def codemods(path: Path) -> dict[str, Codemod]:
+    """Return what a codemod's module defines."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module: Any = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    found: dict[str, Codemod] = module.CODEMODS
+    return found
+
+
+def result(change: Codemod, target: Target, data: bytes, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Rewrite a file as `apply` does; return the function's shape."""
+    monkeypatch.setattr(one_file, "codemod", lambda _: change)
+    done = one_file.rewrite(data, [one_file.Step(target, None)])
+    return done.shapes[0][1]
+
+
+def test_the_files_of_the_fix_do_what_the_diff_does(
+    wheel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran = new(wheel, DIFF, tmp_path)
+    assert (ran.code, ran.err.count("note: "), "left to you" in ran.err) == (0, 1, False)
+    out = tmp_path / "out"
+    manifest = json.loads((out / "patches/my-fix/manifest.json").read_text())
+    pytest.importorskip("jsonschema").validate(manifest, json.loads((COMPAT / "schemas" / "manifest.json").read_text()))
+    assert (manifest["id"], manifest["title"]) == ("my-fix", "Let every rank reduce")
+    assert manifest["targets"] == [{"upstream": "verl", "file": FILE, "function": "Engine.step"}]
+    (change,) = codemods(out / "codemods/my_fix.py").values()
+    after = MODULE.replace(
+        "        if count > self.limit:\n            self.reduce(count)\n",
+        '        count = self.reduce(torch.tensor(count))\n        print("done")\n',
+    )
+    wanted = shape.digest(shape.find(shape.parse(after.encode()), "Engine.step")[0])
+    target = Target("my-fix", "verl", FILE, "Engine.step")
+    assert result(change, target, MODULE.encode(), monkeypatch) == wanted
+    assert wanted in ran.out
+    assert change.names(shape.find(shape.parse(MODULE.encode()), "Engine.step")[0]) == {"torch"}
+    for written in ("codemods/my_fix.py", "tests/fixes/test_my_fix.py", "patches/my-fix/page.md"):
+        assert f"wrote {out / written}\n" in ran.out
+        assert "TODO" in (out / written).read_text()
+    compile((out / "tests/fixes/test_my_fix.py").read_text(), "test_my_fix.py", "exec")
+    assert wanted in (out / "tests/fixes/test_my_fix.py").read_text()
+
+
+def test_a_hunk_outside_of_functions_is_refused_by_name(wheel: Path, tmp_path: Path) -> None:
+    alone = new(wheel, IMPORT, tmp_path)
+    assert (alone.code, (tmp_path / "out").exists()) == (2, False)
+    assert "error[nothing-to-rewrite]" in alone.err
+    both = new(wheel, IMPORT + DIFF.partition(f"+++ b/{FILE}\n")[2], tmp_path)
+    assert both.code == 1
+    told = f"left to you: {FILE}, hunk @@ -1,1 +1,2 @@: it changes code outside of a function: import sys"
+    assert told in both.err
+    assert told.removeprefix("left to you: ") in " ".join(alone.err.split())
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["new", "My_Fix", "--upstream", "WHEEL", "--from-patch", "DIFF"], "bad-option"),
+        (["new", "mtp-cp-deadlock", "--upstream", "WHEEL", "--from-patch", "DIFF"], "fix-exists"),
+        (["new", "my-fix", "--upstream", "verl", "--from-patch", "DIFF"], "bad-option"),
+        (["new", "my-fix", "--upstream", "WHEEL", "--from-patch", "missing.diff"], "io"),
+        (["new", "my-fix", "--upstream", "DEMO", "--from-patch", "DIFF"], "no-upstream"),
+        (["new", "my-fix", "--upstream", "WHEEL", "--from-patch", "DIFF", "-o", "TWICE"], "fix-exists"),
+    ],
+)
+def test_what_it_cannot_do_is_an_error_and_nothing_is_written(
+    words: list[str],
+    code: str,
+    wheel: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("my.diff").write_text(DIFF)
+    Path("twice/codemods").mkdir(parents=True)
+    Path("twice/codemods/my_fix.py").write_text("mine")
+    demo = wheel_files.demo(tmp_path / "demo")
+    names = {"WHEEL": str(wheel), "DIFF": "my.diff", "DEMO": str(demo), "TWICE": "twice"}
+    before = sorted(tmp_path.rglob("*"))
+    assert main([names.get(word, word) for word in words]) == 2
+    assert f"error[{code}]: " in capsys.readouterr().err
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_without_unidiff_it_says_what_to_install(
+    wheel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "unidiff", None)
+    (tmp_path / "my.diff").write_text(DIFF)
+    assert main(["new", "my-fix", "--upstream", str(wheel), "--from-patch", str(tmp_path / "my.diff")]) == 2
+    err = capsys.readouterr().err
+    assert "error[no-unidiff]" in err
+    assert "pip install 'unhang[new]'" in err
+
+
+PULLS = [
+    ("verl", "0.7.1", 5895, 1),
+    ("verl", "0.7.1", 5591, 2),
+    ("verl", "0.7.1", 6405, 1),
+    ("ms-swift", "4.3.0", 9551, 1),
+    ("megatron-core", "0.16.1", 3401, 1),
+]
+
+
+@pytest.mark.parametrize(("upstream", "version", "pull", "functions"), PULLS)
+def test_an_upstreams_pull_request_becomes_a_fix(
+    upstream: str, version: str, pull: int, functions: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clone = wheels.clone(upstream)
+
+    def git(*words: str) -> str:
+        return subprocess.run(["git", "-C", clone, *words], check=True, capture_output=True, text=True).stdout
+
+    head = f"refs/pull/{pull}/head"
+    base = git("merge-base", head, "refs/heads/main").strip()
+    ran = new(wheels.fetch(upstream, version), git("diff", base, head), tmp_path)
+    assert ran.code == 0, ran.err
+    changes = codemods(tmp_path / "out/codemods/my_fix.py")
+    targets = json.loads((tmp_path / "out/patches/my-fix/manifest.json").read_text())["targets"]
+    assert len(changes) == len(targets) == functions
+    tree = tmp_path / "tree"
+    for row in targets:
+        data = wheels.read(upstream, version, row["file"])
+        assert data is not None
+        (tree / row["file"]).parent.mkdir(parents=True, exist_ok=True)
+        (tree / row["file"]).write_bytes(data)
+    include = [f"--include={row['file']}" for row in targets]
+    subprocess.run(["git", "apply", *include, tmp_path / "my.diff"], cwd=tree, check=True)
+    for row in targets:
+        target = Target("my-fix", **row)
+        data = wheels.read(upstream, version, target.file)
+        assert data is not None
+        patched, theirs, ours = (
+            shape.digest(shape.find(shape.parse(text), target.function)[0])
+            for text in (
+                (tree / target.file).read_bytes(),
+                git("show", f"{head}:{target.file}").encode(),
+                git("show", f"{base}:{target.file}").encode(),
+            )
+        )
+        assert result(changes[target.function], target, data, monkeypatch) == patched
+        same_base = ours == shape.digest(shape.find(shape.parse(data), target.function)[0])
+        assert (patched == theirs) is same_base is (pull != 5895)  # that one was made for a later function

@@ -1,0 +1,82 @@
+"""A diff applied in memory, on files that are made up."""
+
+from __future__ import annotations
+
+import difflib
+import random
+
+import pytest
+
+from unhang.draft import patch
+from unhang.errors import UnhangError
+
+BEFORE = "".join(f"line {number}\n" for number in range(1, 31))
+AFTER = BEFORE.replace("line 5\n", "line five\n").replace("line 20\n", "").replace("line 25\n", "line 25\nmore\n")
+
+
+def diff(before: str, after: str, name: str = "a/x.py") -> str:
+    lines = difflib.unified_diff(before.splitlines(keepends=True), after.splitlines(keepends=True), name, name)
+    return "".join(lines).replace(f"--- {name}", f"--- a/{name}").replace(f"+++ {name}", f"+++ b/{name}")
+
+
+def apply(text: str, **files: str) -> patch.Result:
+    return patch.apply(text, lambda path: files.get(path.replace("/", "_").removesuffix(".py")), "verl 1.0")
+
+
+def test_each_hunk_is_applied_and_its_lines_are_told() -> None:
+    (file,) = apply(diff(BEFORE, AFTER), a_x=BEFORE).files
+    assert (file.file, file.before, file.after) == ("a/x.py", BEFORE, AFTER)
+    assert [(change.removed, change.added) for change in file.changes] == [
+        (range(5, 6), range(5, 6)),
+        (range(20, 21), range(20, 20)),
+        (range(26, 26), range(25, 26)),
+    ]
+    assert {change.hunk[:3] for change in file.changes} == {"@@ "}
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_any_edit_of_a_file_comes_out_whole_also_some_lines_off(seed: int) -> None:
+    dice = random.Random(seed)
+    before = [f"{dice.randrange(6)}\n" for _ in range(60)]
+    after = [line for line in before for _ in range(dice.choice((0, 1, 1, 1, 1, 2)))]
+    text = diff("".join(before), "".join(after))
+    assert apply(text, a_x="".join(before)).files[0].after == "".join(after)
+    # the number of the file's first lines, which no hunk mentions, may differ
+    unique = [f"own {number}\n" for number in range(dice.randrange(1, 9))]
+    whole = [f"{number} {line}" for number, line in enumerate(before)]
+    changed = [line for line in whole if dice.random() < 0.9]
+    if changed != whole:
+        moved = apply(diff("".join(whole), "".join(changed)), a_x="".join([*unique, *whole])).files[0]
+        assert moved.after == "".join([*unique, *changed])
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "message"),
+    [
+        ("no diff\n", "bad-patch", "no unified diff in it"),
+        ("--- a/x.py\n+++ b/x.py\n@@ -1,2 +1,2 @@\n a\n-b\n", "bad-patch", "this is no unified diff: "),
+        (diff("a\nb\n", "a\nc\n"), "patch-does-not-fit", "a/x.py, hunk @@ -1,2 +1,2 @@"),
+    ],
+)
+def test_what_is_no_diff_of_the_release_is_refused(text: str, code: str, message: str) -> None:
+    with pytest.raises(UnhangError, match=message.replace("+", r"\+")) as caught:
+        apply(text, a_x=BEFORE)
+    assert caught.value.code == code
+    assert caught.value.hint
+
+
+def test_other_files_are_named() -> None:
+    text = diff(BEFORE, AFTER) + diff("a\n", "b\n", "tests/t.py") + diff("a\n", "b\n", "setup.cfg")
+    text += "--- /dev/null\n+++ b/a/new.py\n@@ -0,0 +1 @@\n+x\n--- a/a/old.py\n+++ /dev/null\n@@ -1 +0,0 @@\n-x\n"
+    assert apply(text, a_x=BEFORE, setup_cfg="a\n").left == (
+        "tests/t.py: it is no Python file of verl 1.0",
+        "setup.cfg: it is no Python file of verl 1.0",
+        "a/new.py: the diff adds it",
+        "a/old.py: the diff removes it",
+    )
+
+
+def test_a_mail_patch_has_a_title() -> None:
+    mail = "From 0 Mon Sep 17 00:00:00 2001\nSubject: [PATCH 1/2] Let all ranks\n join the reduction\n\nText.\n---\n"
+    assert apply(f"{mail}{diff(BEFORE, AFTER)}-- \n2.39\n", a_x=BEFORE).title == "Let all ranks join the reduction"
+    assert apply(diff(BEFORE, AFTER), a_x=BEFORE).title == ""
