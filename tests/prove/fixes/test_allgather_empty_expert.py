@@ -19,7 +19,16 @@ def test_the_case_of_a_users_job() -> None:
     assert proof.case_for(Topology(dp=64, ep=8), "megatron-core", ()) is CASES["refuses"]
     assert proof.ruled_out(Topology(tp=2, dp=2))
     assert not proof.ruled_out(Topology(dp=2, ep=2))
-    assert "stand-in" in proof.caveat(CASES["refuses"])
+
+
+@pytest.mark.parametrize(
+    ("version", "does"),
+    [("2.1.0", "fails in its backward"), ("2.14.1", "fails in its backward"), ("2.15.0+abc", "refuses")],
+)
+def test_the_installed_transformer_engine_is_named(version: str, does: str) -> None:
+    assert proof.about({}).startswith("no Transformer Engine is installed")
+    remark = proof.about({"transformer-engine": version})
+    assert remark.startswith(f"Transformer Engine {version} is installed, which by its source {does}")
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ and no batch on the last rank: pull request 3626 as written hangs there.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..cases import CRASHED, DIFFERS, PASSED, Case, Outcome, Topology
@@ -51,9 +52,15 @@ def case_for(topology: Topology, upstream: str, shapes: Collection[str]) -> Case
     return CASES[0]
 
 
-def caveat(case: Case) -> str:
-    """Return what the proof leaves open."""
-    return "the fused permutation is a stand-in: a CPU cannot run Transformer Engine's"
+def about(installed: Mapping[str, str]) -> str:
+    """Return the remark for the versions of the installed ``DISTRIBUTIONS``."""
+    stand_in = "the proof's fused permutation is a stand-in, because a CPU cannot run Transformer Engine's"
+    version = next((installed[name] for name in DISTRIBUTIONS if name in installed), None)
+    if version is None:
+        return f"no Transformer Engine is installed, without which nothing is fused; {stand_in}"
+    parts = tuple(map(int, re.findall(r"\d+", version)[:2]))
+    does = "refuses to return no row" if parts >= (2, 15) else "fails in its backward pass without a row"
+    return f"Transformer Engine {version} is installed, which by its source {does}; {stand_in}"
 
 
 class Step(NamedTuple):
