@@ -16,8 +16,8 @@ from support import cli
 
 
 def unhang(*arguments: str | Path, columns: int, env: Mapping[str, str] | None = None) -> tuple[int, str]:
-    """Run the installed command; return its exit code, and stdout and stderr together, as the terminal got them."""
-    return python("-m", "unhang", *arguments, columns=columns, env=env)
+    """Run it with four fixes; return its exit code, and stdout and stderr together, as the terminal got them."""
+    return python(*cli.COMMAND[1:], *arguments, columns=columns, env=env)
 
 
 def python(*arguments: str | Path, columns: int, env: Mapping[str, str] | None = None) -> tuple[int, str]:
