@@ -51,7 +51,7 @@ def _manifest(checkout: Path, name: str) -> Generator[Problem, None, Mapping[str
     where = f"patches/{name}/manifest.json"
     schema = json.loads((checkout / "compat" / "schemas" / "manifest.json").read_bytes())
     try:
-        manifest = json.loads((checkout / where).read_bytes())
+        manifest: dict[str, Any] = json.loads((checkout / where).read_bytes())
     except FileNotFoundError:
         yield Problem(where, name, "is missing; copy another one")
         return {}
@@ -59,9 +59,9 @@ def _manifest(checkout: Path, name: str) -> Generator[Problem, None, Mapping[str
         yield Problem(where, name, f"is no JSON: {error}")
         return {}
     found = sorted(Draft202012Validator(schema).iter_errors(manifest), key=lambda error: error.json_path)
-    for error in found:
-        meant = f" ({error.schema['description']})" if "description" in error.schema else ""
-        yield Problem(where, error.json_path.removeprefix("$.").replace("$", "manifest"), f"{error.message}{meant}")
+    for wrong in found:
+        meant = f" ({wrong.schema['description']})" if "description" in wrong.schema else ""
+        yield Problem(where, wrong.json_path.removeprefix("$.").replace("$", "manifest"), f"{wrong.message}{meant}")
     if found:
         return {}
     if manifest["id"] != name:

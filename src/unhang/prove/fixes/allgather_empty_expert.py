@@ -17,14 +17,13 @@ import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..cases import CRASHED, DIFFERS, PASSED, Case, Outcome, Topology
-from ..ranks import gloo, megatron, shims
-from .empty_expert_hang import moe_layer
-from .empty_expert_hang.transformer_engine import DISTRIBUTIONS as DISTRIBUTIONS
+from ..ranks import gloo, megatron, moe_layer, shims
+from ..ranks.moe_layer import DISTRIBUTIONS as DISTRIBUTIONS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-WARM = ("torch", "numpy")
+
 _EP2, _EP4 = Topology(dp=2, ep=2), Topology(dp=4, ep=4)
 _REFUSED, _NO_ROWS = "the fused permutation refuses to return no row", "is invalid for input of size 0"
 _NO_BATCH = {"fusion": False, "empty": False, "dispatcher": "alltoall", "no_batch": True}
@@ -189,7 +188,7 @@ def _stand_in(refuses: bool, called: list[str]) -> None:
     import torch
     from megatron.core.transformer.moe import moe_utils, router
 
-    class Permute(torch.autograd.Function):
+    class Permute(torch.autograd.Function):  # type: ignore[misc]
         @staticmethod
         def forward(ctx: Any, rows: Any, order: Any) -> Any:
             ctx.save_for_backward(order)
