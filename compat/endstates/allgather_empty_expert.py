@@ -12,8 +12,7 @@ from collections.abc import Iterator, Set
 from types import SimpleNamespace
 from typing import Any, ClassVar, NamedTuple, cast
 
-from unhang.codemods.base import expression, mentioned
-from unhang.compat.endstates.branches import branches
+from unhang.compat.endstates.branches import branches, words
 from unhang.compat.endstates.endstate import EndState, Outcome, Source, code_of, defined
 from unhang.shapes.shape import Function
 
@@ -260,13 +259,13 @@ _BROKEN = "a permutation whose backward pass fails"
 def _returned(function: Function) -> int:
     """Return how many values ``permute`` returns in this release: as many as the function takes."""
     for node in ast.walk(function):
-        if isinstance(node, ast.Assign) and expression(node.value).startswith("permute("):
+        if isinstance(node, ast.Assign) and ast.unparse(node.value).startswith("permute("):
             return len(cast("ast.Tuple", node.targets[0]).elts)
     return 0
 
 
 def _has_fusion(function: Function) -> bool:
-    return "moe_permute_fusion" in mentioned(function)
+    return "moe_permute_fusion" in words(function)
 
 
 class _Alone(EndState):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 
@@ -13,6 +14,11 @@ def branches(function: ast.stmt) -> list[str]:
     assertion only ends the function, so it is none. A condition on a call is named by the call and its arguments.
     """
     return sorted({name for condition in _conditions(function) for name in _names(condition)})
+
+
+def words(node: ast.AST) -> set[str]:
+    """Return every identifier in a node, and every word in its strings."""
+    return set(re.findall(r"\w+", ast.unparse(node)))
 
 
 def _conditions(function: ast.stmt) -> Iterator[ast.expr]:

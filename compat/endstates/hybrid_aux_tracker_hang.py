@@ -15,7 +15,7 @@ from functools import cache
 from types import CodeType, SimpleNamespace
 from typing import Any, ClassVar, NamedTuple
 
-from unhang.codemods.base import mentioned
+from unhang.compat.endstates.branches import words
 from unhang.compat.endstates.endstate import EndState, Outcome, Source, plain
 from unhang.shapes.shape import Function
 
@@ -131,7 +131,7 @@ class TrainingLog(EndState):
     }
 
     def part(self, function: Function) -> ast.stmt:
-        found = [node for node in function.body if TRACKERS & mentioned(node)]
+        found = [node for node in function.body if TRACKERS & words(node)]
         return found[0] if len(found) == 1 else function
 
     def configurations(self, function: Function) -> Iterator[Setting]:
@@ -216,7 +216,7 @@ def _reads(source: Source, name: str) -> bool:
 
 @cache
 def _mentioned(source: Source) -> frozenset[str]:
-    return frozenset(mentioned(END_STATES["training_log"].part(source.function)))
+    return frozenset(words(END_STATES["training_log"].part(source.function)))
 
 
 @cache

@@ -7,7 +7,7 @@ from typing import cast
 
 import pytest
 
-from unhang.compat.endstates.branches import branches
+from unhang.compat.endstates.branches import branches, words
 from unhang.shapes.shape import Function
 
 CODE = {
@@ -31,3 +31,7 @@ def test_the_names_in_conditions(code: str) -> None:
     body = "\n".join(f"  {line}" for line in code.splitlines())
     (function,) = ast.parse(f"def f():\n{body}\n").body
     assert branches(cast(Function, function)) == CODE[code]
+
+
+def test_words_are_whole_identifiers_and_those_of_strings() -> None:
+    assert words(ast.parse("x = f(a.num_layers, 'b c')")) == {"x", "f", "a", "num_layers", "b", "c"}

@@ -74,7 +74,7 @@ def test_a_wheel_is_opened_again_for_a_file_that_the_cache_lacks(served: FakeInd
     cache = Cache(tmp_path)
     with index.client() as client:
         offered = index.offers(client, "verl", "0", {})
-        for wanted, opened in (["a.py"], 1), (["a.py"], 0), (["b.py"], 1), (["a.py"], 1):
+        for wanted, opened in (["a.py"], 1), (["a.py"], 0), (["b.py"], 1), (["a.py"], 0):
             (release,), count = fetch.releases(client, offered, {"verl": wanted}, cache)
             assert count == opened
         assert release.files == {"a.py": None}
