@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 
 import pyperf
-from cases import findings_in, may_drop_caches, processes, rewritten, warm_environment
+from cases import findings_in, may_drop_caches, processes, warm_environment
 from chart import render as chart
 from document import Measured, render, tables
 from imports import breakdown
@@ -63,9 +63,9 @@ def measure(pristine: Path, folder: Path, *, quick: bool) -> Measured:
     functions = _pyperf("functions", folder, 1, [*places, "--processes", "3" if quick else "10"])
     peak = _peak_megabytes(small)
     work = _work(small, large)
-    files = len({finding.seen.path for finding in findings_in(small)}), len(rewritten(small))
+    judged = len({finding.seen.path for finding in findings_in(small)})
     machine = _machine(quick), may_drop_caches()
-    return Measured({**warm, **cold}, processor, functions, peak, work, breakdown(), *files, *machine)
+    return Measured({**warm, **cold}, processor, functions, peak, work, breakdown(), judged, *machine)
 
 
 def _pyperf(group: str, folder: Path, rounds: int, options: list[str]) -> dict[str, pyperf.Benchmark]:

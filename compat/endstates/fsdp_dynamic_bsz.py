@@ -297,7 +297,6 @@ class DynamicBatch(EndState):
         "self.config.use_kl_loss": "kl",
         "self.config.use_rollout_log_probs": "own rollout",
         "self.scaler": "scaler",
-        "self.use_remove_padding": "no padding",
         "multi_turn": "multi-turn",
     }
     held: ClassVar[dict[str, str]] = {

@@ -179,7 +179,7 @@ class TrackMoeMetrics(EndState):
     varied: ClassVar[dict[str, str]] = {
         **dict.fromkeys(("force_initialize", "track_names"), "force and names"),
         **dict.fromkeys(("key", "tracker"), "stages"),
-        **dict.fromkeys(("moe_layer_freq", "i", "num_layers"), "frequency"),
+        **dict.fromkeys(("moe_layer_freq", "i"), "frequency"),
         "mtp_num_layers": "mtp",
         **dict.fromkeys(("writer", "wandb_writer", "per_layer_logging"), "log"),
     }

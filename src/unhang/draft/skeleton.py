@@ -14,7 +14,7 @@ _KEYS = {
     "symptom": "TODO: what a user sees.",
     "cause": "TODO: what is wrong in the code.",
     "description": "TODO: what the rewrite changes.",
-    "origin": "TODO: backport, LINK",
+    "origin": "backport, TODO: the link",
     "bug": None,
     "forwarded": "no",
     "applied-upstream": "no",

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from typing import NamedTuple
 
 from unhang.errors import UnhangError
 from unhang.judge import elsewhere
 from unhang.judge.decide import APPLIED, NEEDED, NOT_AFFECTED, SETTLED, Past, Verdict, decide, depending
-from unhang.judge.observe import Observation, observe, package_of
+from unhang.judge.observe import Observation, Read, contents, observe, package_of
 from unhang.records import Installation
 from unhang.shapes import catalog
 from unhang.shapes.catalog import Fix, Shape, Target
@@ -77,7 +77,8 @@ def judge(
     ``script`` is the file that the job runs. Raises UnhangError ``unreadable``.
     """
     installations, fixes = list(installations), list(fixes)
-    look = cache(_look)  # several targets may depend on one function
+    # Several functions may be in one file, and several targets depend on one function.
+    look = cache(partial(_look, cache(contents)))
     found = [
         _finding(installation, fix, target, past, look)
         for installation in installations
@@ -125,8 +126,8 @@ def decided(installation: Installation, target: Target, past: Past | None, seen:
     return depending(found, other, installation, look(installation, other), table, releases)
 
 
-def _look(installation: Installation, target: Target) -> Observation:
-    return observe(installation, target, catalog.shape_table())
+def _look(read: Read, installation: Installation, target: Target) -> Observation:
+    return observe(installation, target, catalog.shape_table(), read)
 
 
 def _moved(installation: Installation, fix: Fix, gone: Target, look: Look) -> Verdict | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from unhang.records import Installation
@@ -40,9 +40,24 @@ class Observation(NamedTuple):
     """The lines of the file that bind the function's name again: a wrapper may run in its place."""
 
 
-def observe(installation: Installation, target: Target, table: ShapeTable) -> Observation:
-    """Read a target's file and return what it contains. Raises OSError if the file exists but cannot be read."""
-    path = file_of(installation, target.file)
+Read = Callable[[Installation, str], Observation]
+"""How ``observe`` reads a file: several functions of one file are judged by the same bytes."""
+
+
+def observe(installation: Installation, target: Target, table: ShapeTable, read: Read | None = None) -> Observation:
+    """Return what a target's file contains; ``read`` reads it, by default ``contents``.
+
+    Raises OSError if the file exists but cannot be read.
+    """
+    found = (read or contents)(installation, target.file)
+    if found.data is None or found.problem is not None:
+        return found
+    return observe_bytes(found.path, found.data, target.function, table.files)._replace(real=found.real)
+
+
+def contents(installation: Installation, file: str) -> Observation:
+    """Return an upstream's file, before a function is looked for in it. Raises OSError as ``observe`` does."""
+    path = file_of(installation, file)
     try:
         real = os.path.realpath(path)
         status = os.stat(real)
@@ -53,11 +68,10 @@ def observe(installation: Installation, target: Target, table: ShapeTable) -> Ob
             return Observation(path, b"", problem="not-a-file", detail="not a regular file")
         if status.st_size > TOO_LARGE:
             return Observation(path, b"", problem="too-large", detail="larger than any module of an upstream")
-        with open(real, "rb") as file:
-            data = file.read()
+        with open(real, "rb") as opened:
+            return Observation(path, opened.read(), real=real)
     except (FileNotFoundError, NotADirectoryError):
         return Observation(path, None)
-    return observe_bytes(path, data, target.function, table.files)._replace(real=real)
 
 
 def observe_bytes(path: str, data: bytes, function: str, files: Mapping[str, Mapping[str, str | None]]) -> Observation:
