@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from unhang.errors import UnhangError, printable
 
 if TYPE_CHECKING:
-    from unidiff import Hunk, PatchedFile
+    from unidiff.patch import Hunk, PatchedFile
 
 
 class Change(NamedTuple):
@@ -68,8 +68,8 @@ def apply(text: str, read: Callable[[str], str | None], release: str) -> Result:
 
 def _parsed(text: str) -> Sequence[PatchedFile]:
     try:
-        from unidiff import PatchSet
         from unidiff.errors import UnidiffParseError
+        from unidiff.patch import PatchSet
     except ImportError as error:
         raise UnhangError("no-unidiff", "reading a diff needs unidiff", hint="pip install 'unhang[new]'") from error
     try:
