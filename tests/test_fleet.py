@@ -64,7 +64,7 @@ class Nodes(NamedTuple):
 
     def patch(self, number: int) -> None:
         """Apply the fixes on one node."""
-        assert cli.unhang("apply", "--python", self.prefixes[number] / "bin" / "python").code == 0
+        assert cli.installed("apply", "--python", self.prefixes[number] / "bin" / "python").code == 0
 
 
 @pytest.fixture
@@ -142,7 +142,7 @@ def test_a_node_is_looked_at_as_check_does_with_the_same_words(options: dict[str
     ran = cli.python("-c", f"from unhang.fleet import look; print(look({options}))", env={"PYTHONPATH": str(two)})
     words = [word for name, values in options.items() for value in values for word in (f"--{name}", value)]
     where = ("--python", sys.executable, "--output-format", "json")
-    check = cli.unhang("check", *where, *words, env={"PYTHONPATH": str(two)})
+    check = cli.installed("check", *where, *words, env={"PYTHONPATH": str(two)})
     if check.code == 2:
         assert ran.out.startswith(check.json["error"]["message"])
         return
@@ -224,7 +224,7 @@ def ray_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayCluster
         if name != "without verl":
             cli.unpack(folder, VERL)
         if name.startswith("patched"):
-            assert cli.unhang("apply", "--target", folder).code == 0
+            assert cli.installed("apply", "--target", folder).code == 0
     text = "raise ModuleNotFoundError(\"No module named 'unhang'\")\n"
     environments.write(folders["without unhang"], {"unhang/__init__.py": text})
     cluster = Cluster()
@@ -243,7 +243,9 @@ def ray_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayCluster
 @needs_ray
 def test_ray_nodes_that_are_all_patched_agree(ray_cluster: RayCluster) -> None:
     nodes = ray_cluster.nodes("patched", "patched too")
-    expected = cli.unhang("check", "--target", ray_cluster.folders["patched"], "--output-format", "json").json["digest"]
+    expected = cli.installed("check", "--target", ray_cluster.folders["patched"], "--output-format", "json").json[
+        "digest"
+    ]
     assert fleet.require_agreement(require=["mtp-cp-deadlock"], nodes=nodes) == expected
 
 
@@ -258,7 +260,7 @@ def test_an_unpatched_ray_node_is_named_with_its_digest(ray_cluster: RayCluster)
         fleet.require_agreement(nodes=ray_cluster.nodes("patched", "bare"))
     digest = fleet.require_agreement(nodes=ray_cluster.nodes("bare"), skip="mtp-cp-deadlock")
     folder = ray_cluster.folders["bare"]
-    check = cli.unhang("check", "--target", folder, "--skip", "mtp-cp-deadlock", "--output-format", "json")
+    check = cli.installed("check", "--target", folder, "--skip", "mtp-cp-deadlock", "--output-format", "json")
     assert digest == check.json["digest"]
 
 
@@ -308,10 +310,10 @@ def test_the_runtime_environment_of_the_job_decides(ray_cluster: RayCluster, tmp
 @needs_ray
 def test_a_reused_ray_worker_sees_that_its_node_was_patched(ray_cluster: RayCluster) -> None:
     ray_cluster.differ("patched", "bare")
-    assert cli.unhang("apply", "--target", ray_cluster.folders["bare"]).code == 0
+    assert cli.installed("apply", "--target", ray_cluster.folders["bare"]).code == 0
     try:
         assert (
             len(fleet.require_agreement(require=["mtp-cp-deadlock"], nodes=ray_cluster.nodes("patched", "bare"))) == 16
         )
     finally:
-        assert cli.unhang("revert", "--target", ray_cluster.folders["bare"]).code == 0
+        assert cli.installed("revert", "--target", ray_cluster.folders["bare"]).code == 0

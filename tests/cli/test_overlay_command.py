@@ -56,12 +56,12 @@ def processes(site: Path, overlay: Path, work: Path) -> dict[str, Seen]:
 def test_it_has_every_fix_of_real_releases_and_touches_nothing_else(tmp_path: Path) -> None:
     site, patched = (cli.unpack(tmp_path / name, *RELEASES) for name in ("site", "patched"))
     before = contents(site)
-    ran = cli.unhang("overlay", tmp_path / "overlay", "--target", site, "--output-format", "json")
+    ran = cli.installed("overlay", tmp_path / "overlay", "--target", site, "--output-format", "json")
     assert ran.code == 0
     assert contents(site) == before
-    assert set(cli.verdicts(ran).values()) == {"applied", "not-affected"}
-    assert cli.unhang("apply", "--target", patched).code == 0
-    check = cli.unhang("check", "--target", patched, "--output-format", "json")
+    assert cli.installed("apply", "--target", patched).code == 0
+    check = cli.installed("check", "--target", patched, "--output-format", "json")
+    assert (check.code, cli.verdicts(ran)) == (0, cli.verdicts(check))
     assert ran.json["digest"] == check.json["digest"], "the same code runs"
     (manifest,) = (tmp_path / "overlay").glob(".unhang-overlay/*/manifest.json")
     modules = json.loads(manifest.read_text())["modules"]

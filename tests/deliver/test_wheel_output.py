@@ -21,7 +21,7 @@ from unhang.shapes import catalog
 def planned(path: Path, root: Path) -> tuple[Wheel, WheelPlan]:
     loaded = wheel.load(str(path))
     wheel.unpack(loaded, str(root))
-    return loaded, wheel_output.wheel_plan(loaded, str(root), *plan_of(root))
+    return loaded, wheel_output.wheel_plan(loaded, str(root), *plan_of(root, "mtp-cp-deadlock"))
 
 
 def test_it_is_written_once_and_the_notice_names_the_original(tmp_path: Path) -> None:

@@ -116,7 +116,7 @@ def test_a_needed_fix_is_annotated_and_in_the_summary_and_fails(job: Job, site: 
     assert f"::error file={site / ENGINE},title=unhang mtp-cp-deadlock (cure)::needed" in ran.out
     row = "| verl | 0.7.1 | `mtp-cp-deadlock` | needed | MegatronEngine.forward&#95;backward&#95;batch |"
     assert row in job.summary.read_text()
-    digest = cli.unhang("check", "--target", site, "--output-format", "json").json["digest"]
+    digest = cli.installed("check", "--target", site, "--output-format", "json").json["digest"]
     assert job.output.read_text() == f"digest={digest}\nexit-code=1\n"
     assert "required fix not in place: mtp-cp-deadlock" in ran.err
 

@@ -71,6 +71,11 @@ def unhang(
     return python(*COMMAND[1:], *arguments, cwd=cwd, env=env, timeout_s=timeout_s)
 
 
+def installed(*arguments: str | os.PathLike[str], cwd: Path | None = None, env: Mapping[str, str] | None = None) -> Ran:
+    """Run the installed command as it is, with every fix: for what is compared with this process."""
+    return python("-m", "unhang", *arguments, cwd=cwd, env=env)
+
+
 def python(
     *arguments: str | os.PathLike[str],
     cwd: Path | None = None,

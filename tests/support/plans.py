@@ -21,8 +21,8 @@ def file_plan(name: str) -> FilePlan:
     return FilePlan(VERL, f"/site/{name}", before, after, (Rewritten(target, "old", "new", True),))
 
 
-def plan_of(folder: Path) -> tuple[list[Finding], Plan]:
-    """Return the findings in a folder, and the plan of all fixes."""
+def plan_of(folder: Path, *fixes: str) -> tuple[list[Finding], Plan]:
+    """Return the findings in a folder, and the plan of these fixes, or of all."""
     found = locate.search(environment.for_target(str(folder)), cwd="/").installations
-    findings = judge(found, catalog.fixes().values(), {})
+    findings = judge(found, [catalog.fix(name) for name in fixes or catalog.fixes()], {})
     return findings, plan(findings, {})

@@ -105,13 +105,13 @@ def test_uv_run_with_keeps_the_receipt(tmp_path: Path) -> None:
         "--no-sync",
         "--no-project",
     ]
-    code = "import sys; sys.path.append(sys.argv.pop(1)); from unhang.cli.main import run; run()"
+    code = "import sys; sys.path += sys.argv.pop(1).split(':'); from unhang.cli.main import run; run()"
     unhang_and_libcst = os.pathsep.join({str(Path(module.__file__ or "").parents[1]) for module in (unhang, libcst)})
     done = environments.run(
         *run, "--with", str(stub), "python", "-c", code, unhang_and_libcst, "apply", cwd=tmp_path / "project"
     )
     assert "applied" in done
-    assert cli.unhang("revert", "--python", env.python).code == 0
+    assert cli.installed("revert", "--python", env.python).code == 0
     assert cli.tree(env.site) == before
 
 
