@@ -14,7 +14,7 @@ from unhang.tell import report
 
 @pytest.mark.parametrize("release", [("megatron-core", "0.17.1"), ("ms-swift", "3.12.6")], ids=" ".join)
 def test_it_is_what_check_says_after_apply(release: tuple[str, str], tmp_path: Path) -> None:
-    """Their rewritten files also hold functions that stay: targets in one, one that a target depends on in the other."""
+    """Their rewritten files hold other functions too: targets in one, one that a target depends on in the other."""
     cli.unpack(tmp_path, release)
     findings, plan = plan_of(tmp_path)
     preview = with_rewrites(findings, plan.files, "elsewhere")
