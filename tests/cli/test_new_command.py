@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -158,7 +159,9 @@ def test_what_it_cannot_do_is_an_error_and_nothing_is_written(
 def test_without_unidiff_it_says_what_to_install(
     wheel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "unidiff", None)
+    for name in "unidiff", "unidiff.patch":
+        monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "my.diff").write_text(DIFF)
     assert main(["new", "my-fix", "--upstream", str(wheel), "--from-patch", str(tmp_path / "my.diff")]) == 2
     err = capsys.readouterr().err
