@@ -78,7 +78,7 @@ def test_an_editable_install_behaves_like_the_wheel(tmp_path: Path) -> None:
     site = cli.unpack(tmp_path / "site", ("verl", "0.7.1"))
     check = ["check", "--target", str(site), "--output-format", "json"]
     editable = subprocess.run([venv / "bin" / "unhang", *check], capture_output=True, text=True, check=False, cwd="/")
-    installed = cli.unhang(*check)
+    installed = cli.installed(*check)
     assert editable.returncode == installed.code == 1
     assert json.loads(editable.stdout) == installed.json
     where = "import unhang; print(unhang.__file__)"

@@ -64,7 +64,7 @@ def edited(file: str, old: str, new: str) -> Callable[[Path], object]:
 
 
 def ran(*words: str) -> Callable[[Path], object]:
-    return lambda top: cli.unhang(*words, cwd=top)
+    return lambda top: cli.installed(*words, cwd=top)
 
 
 def accepted(*command: str, options: tuple[str, ...] = ("--target", "site")) -> Callable[[Path], object]:
@@ -72,9 +72,9 @@ def accepted(*command: str, options: tuple[str, ...] = ("--target", "site")) -> 
 
     def accept(top: Path) -> None:
         (token,) = set(
-            re.findall(r"[0-9a-f]{16}-\d+-[0-9a-f]{16}", cli.unhang("diff", "--unknown", *options, cwd=top).out)
+            re.findall(r"[0-9a-f]{16}-\d+-[0-9a-f]{16}", cli.installed("diff", "--unknown", *options, cwd=top).out)
         )
-        assert cli.unhang(*command, *options, "--accept", token, cwd=top).code == 0
+        assert cli.installed(*command, *options, "--accept", token, cwd=top).code == 0
 
     return accept
 
@@ -110,7 +110,7 @@ def outdated_overlay(top: Path) -> None:
     """On PYTHONPATH: made before the original was edited, outside of the function."""
     site = environments.make_env(top / ".venv").site
     cli.unpack_targets(site, VERL)
-    assert cli.unhang("overlay", "over lay", cwd=top).code == 0
+    assert cli.installed("overlay", "over lay", cwd=top).code == 0
     (site / ENGINE).write_bytes((site / ENGINE).read_bytes() + b"mine = 1\n")
 
 
@@ -178,7 +178,7 @@ def outputs(command: str, case: Case, top: Path) -> Iterator[str]:
             if command.startswith("diff")
             else case.options
         )
-        ran = cli.unhang(*shlex.split(command), *given, *asked, cwd=top, env={"PYTHONPATH": case.python_path})
+        ran = cli.installed(*shlex.split(command), *given, *asked, cwd=top, env={"PYTHONPATH": case.python_path})
         assert ran.code in (0, 1) or "interrupted" in ran.err, ran.err
         yield "\n".join([*texts(ran.json)] if name == "json" else [ran.out]) + "\n" + ran.err
 
@@ -234,10 +234,10 @@ def judge(
     elif one.command.startswith(("unhang apply", "unhang overlay")) and case.is_curable:
         assert code == 0
         if one.command.startswith("unhang apply") or case.python_path:
-            assert cli.unhang("check", *case.options, cwd=top, env={"PYTHONPATH": case.python_path}).code == 0
+            assert cli.installed("check", *case.options, cwd=top, env={"PYTHONPATH": case.python_path}).code == 0
     elif "--force" in one.command:
         assert code == 0
-        assert cli.unhang("check", *case.options, cwd=top).code == 1, "they are needed again"
+        assert cli.installed("check", *case.options, cwd=top).code == 1, "they are needed again"
 
 
 def test_the_finder_finds_them_in_each_form() -> None:
@@ -268,7 +268,7 @@ def test_a_wheel_suggests_itself(tmp_path: Path) -> None:
     words = ["wheel", "my wheels/verl-0.7.1-py3-none-any.whl", "-o", "out put", "--skip", WARMUP]
     words += ["--index-url", "https://me:secret@h/simple"]
     for words_ in words, [*words, "--output-format", "json"]:
-        ran = cli.unhang(*words_, cwd=tmp_path)
+        ran = cli.installed(*words_, cwd=tmp_path)
         assert ran.code == 1
         assert "secret" not in ran.out + ran.err
         output = ran.err if words_ is words else "\n".join(texts(json.loads(ran.out)))
