@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import builtins
 from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
@@ -182,7 +183,9 @@ def test_another_order_is_wrong_and_not_taken_for_ours(new: str, fault: str) -> 
 
 def test_a_loop_that_differs_or_stands_twice_is_no_anchor() -> None:
     source = sources.first(CASES)
-    change, loop = codemod(source.target), "for name, buf in model.named_buffers():\n        dist.broadcast(buf, src=0)"
+    # 3.10 writes `for (name, buf) in`
+    loop = ast.unparse(ast.parse("for name, buf in model.named_buffers():\n dist.broadcast(buf, src=0)"))
+    change, loop = codemod(source.target), loop.replace("\n", "\n    ")
     for new in loop.replace("src=0", "src=1"), loop.replace("named_buffers", "named_parameters"):
         with pytest.raises(AnchorError, match="not found"):
             change.plan(sources.mutated(source.function, loop, new))

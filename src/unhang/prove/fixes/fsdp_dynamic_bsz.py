@@ -40,7 +40,7 @@ CASES = (
     Case("static-batch", _PAIR, "ranks", PASSED, options=_STATIC, core=True),
     Case("equal-lengths", _PAIR, "ranks", PASSED, options=_EQUAL, core=True),
     Case("four-ranks", _FOUR, "ranks", HUNG, _CLIP, _of("critic-update", long=(0, 1))),
-    Case("hybrid-policy-update", _FOUR, "ranks", HUNG, "rank", _of("policy-update", long=(0, 1), **_HYBRID)),
+    Case("hybrid-policy-update", _FOUR, "ranks", HUNG, "rank", _of("policy-update", long=(0, 1), **_HYBRID), core=True),
     Case("hybrid-one-long-rank", _FOUR, "ranks", HUNG, "rank", _of("critic-update", **_HYBRID)),
     Case("hybrid-log-prob", _FOUR, "ranks", PASSED, options=_of("log-prob", long=(0, 1), **_HYBRID)),
 )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from . import shims
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
 EXPERTS, HIDDEN = 4, 8
 NAMES = ("load_balancing_loss", "z_loss")
@@ -66,6 +66,15 @@ def make(numbers: Iterable[int], layers: int, mtp: int | None) -> list[Any]:
         router.set_layer_number(number)
         made.append(router.train())
     return made
+
+
+READS = ("recorded", "logged")
+"""The functions below that read what other ranks reduced too: no collective of a rank depends on it."""
+
+
+def logged(found: Mapping[str, Any]) -> dict[str, float]:
+    """Return what was logged of each tracked loss."""
+    return {name: float(found[name]) for name in NAMES}
 
 
 def recorded() -> dict[str, float]:
