@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from unhang.prove.cases import HUNG, Case, Topology
+from unhang.prove.cases import MISMATCH, Case, Topology
 from unhang.prove.fixes import moe_aux_tracker_hang as proof
 
 CASES = {case.name: case for case in proof.CASES}
@@ -13,7 +13,7 @@ CASES = {case.name: case for case in proof.CASES}
 def test_the_case_of_a_users_job() -> None:
     job = Topology(tp=2, pp=4)
     yours = proof.case_for(job, "megatron-core", ())
-    assert yours == Case("yours", job, "schedule", HUNG, "reduce_aux_losses_tracker_across_ranks")
+    assert yours == Case("yours", job, "schedule", MISMATCH, "reduce_aux_losses_tracker_across_ranks")
     assert "no MoE layer on the first stage" in proof.caveat(yours)
     assert not proof.caveat(CASES["pp3"])
     assert proof.ruled_out(Topology(tp=2))
