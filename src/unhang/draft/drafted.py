@@ -12,6 +12,7 @@ from unhang.draft.patch import Patched
 from unhang.draft.replacements import HeaderError, Replacement, Source, replacements, used_globals
 from unhang.draft.skeleton import Rewrite
 from unhang.errors import UnhangError, printable
+from unhang.rewrite import one_file
 from unhang.shapes import shape
 from unhang.shapes.catalog import Target
 from unhang.shapes.shape import Function
@@ -116,12 +117,5 @@ def _tried(text: str, function: Function, found: Iterable[Replacement]) -> str:
     """Return the shape of the function after these replacements. Raises AnchorError or SpanError."""
     edits = [replacing(function, old, new) for old, new in found]
     rows = splice.lines(text)
-    unit = _indentation(rows[function.body[0].lineno - 1])[len(_indentation(rows[function.lineno - 1])) :]
-    new_rows = splice.apply(rows, edits, unit)
-    first = min(node.lineno for node in (function, *function.decorator_list))
-    last = (function.end_lineno or 0) + len(new_rows) - len(rows)
-    return shape.digest(shape.parse_lines(new_rows[first - 1 : last], first))
-
-
-def _indentation(row: str) -> str:
-    return row[: len(row) - len(row.lstrip())]
+    new_rows = splice.apply(rows, edits, one_file.unit_of(rows, function))
+    return shape.digest(one_file.parsed_again(new_rows, function, len(rows)))

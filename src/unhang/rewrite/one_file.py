@@ -76,7 +76,7 @@ def _one(data: bytes, step: Step) -> tuple[bytes, str, str]:
         before = shape.digest(function)
     try:
         edits = change.plan(function)
-        new_rows = splice.apply(rows, edits, _unit(rows, function))
+        new_rows = splice.apply(rows, edits, unit_of(rows, function))
         new = "".join(new_rows).encode(encoding)
     except AnchorError as error:
         raise RewriteError(target, f"the rewrite's anchor is missing or not unique ({error})") from error
@@ -84,7 +84,7 @@ def _one(data: bytes, step: Step) -> tuple[bytes, str, str]:
         raise RewriteError(target, f"the rewrite cannot be carried out: {error}") from error
     _compile(new, target)
     try:
-        result = _parsed_again(new_rows, function, len(rows))
+        result = parsed_again(new_rows, function, len(rows))
     except (SyntaxError, ValueError, TypeError) as error:
         raise RewriteError(target, f"the result cannot be separated from the code around it: {error}") from error
     after = shape.digest(result)
@@ -121,8 +121,11 @@ def _parsed(data: bytes, target: Target) -> shape.Function:
     return found[0]
 
 
-def _parsed_again(rows: list[str], function: shape.Function, lines_before: int) -> shape.Function:
-    """Return the rewritten function. Only its own lines are parsed, as no others changed."""
+def parsed_again(rows: list[str], function: shape.Function, lines_before: int) -> shape.Function:
+    """Return the rewritten function of a file that had so many lines. Only its own are parsed, as no others changed.
+
+    Raises SyntaxError, ValueError or TypeError if its lines are not one function any more.
+    """
     first = min(node.lineno for node in (function, *function.decorator_list))
     return shape.parse_lines(rows[first - 1 : (function.end_lineno or 0) + len(rows) - lines_before], first)
 
@@ -150,7 +153,7 @@ def _decoded(data: bytes, target: Target) -> tuple[str, str]:
     return encoding, text
 
 
-def _unit(rows: list[str], function: shape.Function) -> str:
+def unit_of(rows: list[str], function: shape.Function) -> str:
     """Return one level of the file's indentation, as the function itself has it."""
     outer, inner = (_indentation(rows[node.lineno - 1]) for node in (function, function.body[0]))
     return inner[len(outer) :]
