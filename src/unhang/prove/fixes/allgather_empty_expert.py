@@ -121,7 +121,7 @@ def _steps(case: Case, rank: int) -> list[Step]:
             torch.manual_seed(100 * number + rank)
             results.append(_once(layer, torch.rand(batch, 1, moe_layer.HIDDEN, requires_grad=True)))
         given, wanted = results
-        differs = tuple(name for name in wanted if not _equal(given[name], wanted[name]))
+        differs = tuple(name for name in wanted if not moe_layer.equal(given[name], wanted[name]))
         of_experts = {name: given[name] for name in given if name.startswith("experts.")}
         largest = {name: None if value is None else float(value.abs().max()) for name, value in of_experts.items()}
         steps.append(Step(tokens[-1], tuple(called), largest, differs))
@@ -131,16 +131,7 @@ def _steps(case: Case, rank: int) -> list[Step]:
 
 def _route(layer: Any, kind: str) -> None:
     """Make the router choose any expert, or the first two."""
-    import torch
-
-    weight = layer.router.weight
-    with torch.no_grad():
-        if kind == _FULL:
-            drawn = torch.randn(weight.shape, generator=torch.Generator().manual_seed(0))
-            weight.copy_(drawn - drawn.mean(dim=1, keepdim=True))  # so that every expert gets tokens
-        else:
-            weight.zero_()
-            weight[:_WITH_TOKENS] = 1.0  # the tokens are positive
+    moe_layer.route(layer, None if kind == _FULL else range(_WITH_TOKENS))
 
 
 def _once(layer: Any, tokens: Any) -> dict[str, Any]:
@@ -153,14 +144,6 @@ def _once(layer: Any, tokens: Any) -> dict[str, Any]:
     dist.barrier()  # a step ends with collectives on other groups: no rank may start the next one early
     gradients = {name: parameter.grad for name, parameter in layer.named_parameters()}
     return {**gradients, "input": tokens.grad, "output": output.detach()}
-
-
-def _equal(one: Any, other: Any) -> bool:
-    import torch
-
-    if one is None or other is None:
-        return one is other
-    return bool(one.dtype == other.dtype and torch.equal(one, other))
 
 
 def _wrong(case: Case, values: list[list[Step]]) -> str:

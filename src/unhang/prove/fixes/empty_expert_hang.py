@@ -181,7 +181,7 @@ def _steps(case: Case, rank: int) -> list[Step]:
             dist.barrier()  # a step ends with collectives on other groups: no rank may start the next one early
         given, gradients = results[0]
         names = given.keys() if len(results) > 1 else ()
-        differs = tuple(name for name in names if not _equal(given[name], results[1][0][name]))
+        differs = tuple(name for name in names if not moe_layer.equal(given[name], results[1][0][name]))
         reaches = given["input"] is not None
         steps.append(Step(tokens[-1], tuple(given["output"].shape), reaches, gradients, differs))
     return steps
@@ -220,7 +220,7 @@ def _calls(case: Case) -> str:
         given = _call(case, rows * size, [count * size for count in tokens])
         if rows:
             wanted = _call(case, rows * size, [count * size for count in tokens], moe_layer.untouched_forward())
-            differs = [part for part in given if not _equal(given[part], wanted[part])]
+            differs = [part for part in given if not moe_layer.equal(given[part], wanted[part])]
             if differs:
                 return f"{name}: differs from the untouched forward: {', '.join(differs)}"
             continue
@@ -254,14 +254,6 @@ def _call(case: Case, rows: int, tokens: list[int], forward: Any = None) -> dict
     return {"output": output.detach(), "input": hidden.grad, **gradients}
 
 
-def _equal(one: Any, other: Any) -> bool:
-    import torch
-
-    if one is None or other is None:
-        return one is other
-    return bool(one.dtype == other.dtype and torch.equal(one, other))
-
-
 def _kinds(case: Case, rank: int) -> Sequence[str]:
     """Return the steps of a rank. Of replicas of the experts, only the first expert-parallel group lacks tokens."""
     if case.options.get("compare") or rank >= case.topology.ep:
@@ -271,18 +263,9 @@ def _kinds(case: Case, rank: int) -> Sequence[str]:
 
 def _set_router(layer: Any, kind: str) -> None:
     """Make the router choose any expert, the experts of rank 0, or one expert of each rank."""
-    import torch
-
-    weight = layer.router.weight
-    with torch.no_grad():
-        if kind == _FULL:
-            drawn = torch.randn(weight.shape, generator=torch.Generator().manual_seed(0))
-            weight.copy_(drawn - drawn.mean(dim=1, keepdim=True))  # so that every expert gets tokens
-        else:
-            local = moe_layer.EXPERTS // _EP2.ep
-            chosen = range(local) if kind == _EMPTY else range(0, moe_layer.EXPERTS, local)
-            weight.zero_()
-            weight[list(chosen)] = 1.0  # the tokens are positive
+    local = moe_layer.EXPERTS // _EP2.ep
+    chosen = {_FULL: None, _EMPTY: range(local)}.get(kind, range(0, moe_layer.EXPERTS, local))
+    moe_layer.route(layer, chosen)
 
 
 def _wrong(case: Case, values: list[list[Step]]) -> str:

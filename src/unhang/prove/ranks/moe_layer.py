@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from . import shims
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 DISTRIBUTIONS = ("transformer-engine", "transformer-engine-torch", "transformer-engine-cu12", "transformer-engine-cu13")
 """The distributions of Transformer Engine."""
@@ -112,6 +112,29 @@ def wrapped(layer: Any) -> Any:
 
     ddp = DistributedDataParallelConfig(overlap_grad_reduce=True, use_distributed_optimizer=False)
     return DistributedDataParallel(layer.config, ddp, layer)
+
+
+def route(layer: Any, chosen: Iterable[int] | None) -> None:
+    """Make the router choose these experts alone, for tokens that are positive; None: any expert, each of them."""
+    import torch
+
+    weight = layer.router.weight
+    with torch.no_grad():
+        if chosen is None:
+            drawn = torch.randn(weight.shape, generator=torch.Generator().manual_seed(0))
+            weight.copy_(drawn - drawn.mean(dim=1, keepdim=True))  # so that every expert gets tokens
+        else:
+            weight.zero_()
+            weight[list(chosen)] = 1.0
+
+
+def equal(one: Any, other: Any) -> bool:
+    """Return whether two tensors have the same type and bits; None equals None alone."""
+    import torch
+
+    if one is None or other is None:
+        return one is other
+    return bool(one.dtype == other.dtype and torch.equal(one, other))
 
 
 def untouched_forward() -> Any:
