@@ -24,7 +24,7 @@ class Settled(NamedTuple):
     """The shape of our rewrite of each affected shape."""
     undecided: list[str]
     """A line for each shape that a person must decide."""
-    by_person: list[str]
+    by_person: list[Key]
     """The shapes that a person decided."""
     states: dict[Key, State]
     """What evidence says of each row, and of each shape that a person must decide."""
@@ -69,7 +69,7 @@ def settle(
         entry: dict[str, Any] = {"fix": fix, "function": function, "shape": shape, "state": state.state}
         if (fix, shape) in decided:
             entry["state"], entry["note"] = decided[fix, shape]["state"], decided[fix, shape]["why"]
-            done.by_person.append(shape)
+            done.by_person.append(key)
         elif state.state == "undecided" and not row.supported:
             continue  # older than the floor: left out if evidence does not decide it
         done.states[key] = state

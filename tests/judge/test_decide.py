@@ -131,6 +131,14 @@ def test_the_state_of_a_known_shape_gives_the_verdict() -> None:
     assert verdict_on(seen_in(ONE)) == Verdict("needed", hint="unhang apply")
 
 
+def test_our_rewrite_that_has_the_shape_of_upstreams_own_fix_is_told_by_the_receipt() -> None:
+    seen = Observation("/x", ONE.encode(), shape=SHAPE, on_record=True)
+    table = gates.shape_table({(RUN, ONE): Shape("fixed", None, (), "")})
+    assert verdict_on(seen, table=table, past=Past(seen.sha256, SHAPE)) == Verdict("applied")
+    assert verdict_on(seen, table=table, past=Past("another sha256", SHAPE)) == Verdict("fixed-upstream")
+    assert verdict_on(seen, table=table) == Verdict("fixed-upstream")
+
+
 def test_a_name_that_the_file_does_not_bind_has_drifted() -> None:
     verdict = verdict_on(seen_in(ONE.replace("start, wait", "start")))
     assert (verdict.verdict, verdict.code) == ("drifted", "name-not-bound")

@@ -98,6 +98,8 @@ def decide(
         return _unknown(target, installation, seen, table, releases)
     if known.state in ("affected", "superseded"):
         return _affected(target, known, seen, past)
+    if known.state == "fixed" and past is not None and past.patched == seen.sha256:
+        return Verdict(APPLIED)  # our rewrite, although it has the shape of upstream's own fix
     edited = ""
     if known.state == "ours" and not seen.on_record and (past is None or past.patched != seen.sha256):
         edited = "edited since: the rest of the file matches no release"

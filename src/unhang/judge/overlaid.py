@@ -45,7 +45,7 @@ def _in_overlay(finding: Finding, overlay: Overlay, module: Module) -> Finding:
 
     def look(_: Installation, __: Target) -> Observation:
         assert finding.depends is not None
-        return finding.depends  # no fix rewrites it: a job imports that of the original
+        return finding.depends  # that of the original: no fix that rewrites it, too, makes it right
 
     found = decided(installation, target, Past(module.rewritten, ""), seen, look)
     detail = joined(f"in the overlay {overlay.folder}", found.detail)
