@@ -105,7 +105,7 @@ def _shapes(fixes: Sequence[str], prefix: str, step: Step) -> Iterator[Shape]:
     for key, state in settled.states.items():
         if state.row is not None:
             row = rows.get(key, {"state": "undecided"})
-            yield Shape(key, row["state"], state.row, row["note"] if key[2] in settled.by_person else "")
+            yield Shape(key, row["state"], state.row, row["note"] if key in settled.by_person else "")
 
 
 if __name__ == "__main__":
