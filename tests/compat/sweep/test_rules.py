@@ -42,7 +42,7 @@ BROKEN: dict[str, tuple[Callable[[Any], object], str]] = {
     "shape twice": (lambda data: data.shapes.append(affected(data)), "is listed 2 times"),
     "shape and result": (
         lambda data: data.shapes.append({**affected(data), "shape": affected(data)["result"]}),
-        "the result of our rewrite",
+        "is affected, but the result of our rewrite",
     ),
     "decided twice": (lambda data: data.decisions.append(data.decisions[0]), "is decided 2 times"),
     "affects and fixed-in": (
