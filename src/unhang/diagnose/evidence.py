@@ -1,0 +1,123 @@
+"""What flight-recorder dumps, stacks and logs say of a hung job: one vocabulary for all three."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+KINDS = (
+    "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "gather", "scatter", "barrier",
+    "send", "recv", "coalesced",
+)  # fmt: skip
+
+
+class Frame(NamedTuple):
+    """One frame of a stack."""
+
+    function: str
+    """As the source names it: without its class in a dump of the recorder and in py-spy."""
+    file: str
+    line: int
+    """0 if it is not known."""
+
+
+class Group(NamedTuple):
+    """A process group."""
+
+    name: str
+    """torch's own name, a number: equal on all ranks of a group, and of one group only. Empty if it is not known."""
+    description: str
+    """`default_pg`, or what Megatron calls it (`EXPERT_DATA_PARALLEL_GROUP`). Empty if it is not known."""
+    members: tuple[int, ...] = ()
+    """The global ranks, ascending. Empty if they are not known."""
+
+
+class Operation(NamedTuple):
+    """A collective, or an operation between two ranks, as one rank issued it. None is what a source does not say."""
+
+    rank: int
+    group: Group
+    sequence: int | None
+    """The number in its group: of collectives, or of operations between two ranks. It begins with 1."""
+    kind: str
+    """One of KINDS, or the recorder's own word."""
+    inputs: tuple[tuple[int, ...], ...] | None = None
+    """The sizes of each input tensor."""
+    outputs: tuple[tuple[int, ...], ...] | None = None
+    dtypes: tuple[str, ...] | None = None
+    """Of the inputs, in torch's C++ words: `Float`, `BFloat16`."""
+    elements: int | None = None
+    """How many elements the inputs have in all: logs say no more of sizes."""
+    done: bool = False
+    frames: tuple[Frame, ...] = ()
+    """Where it was issued, innermost first."""
+    source: str = ""
+    """The file, and the line or entry in it."""
+
+
+class Stack(NamedTuple):
+    """What one thread of a rank does."""
+
+    thread: str
+    frames: tuple[Frame, ...]
+    """Innermost first."""
+    idle: bool | None
+    source: str
+
+
+class Message(NamedTuple):
+    """A line of a log that says why a rank waits or died."""
+
+    text: str
+    source: str
+
+
+class Trail(NamedTuple):
+    """All operations of one rank in one group that its dump still has, each as a number, to compare ranks with."""
+
+    first: int
+    """The sequence number of the first one."""
+    digests: tuple[int, ...]
+    """Equal where kind, sizes and types are equal, as far as these must be equal on all ranks."""
+
+
+class Rank(NamedTuple):
+    """All that is known of one rank."""
+
+    rank: int
+    waiting: tuple[Operation, ...] = ()
+    """Operations that are not done, in the order in which they were issued."""
+    last: tuple[Operation, ...] = ()
+    """The newest operation of each group that is done."""
+    stacks: tuple[Stack, ...] = ()
+    messages: tuple[Message, ...] = ()
+    trails: Mapping[str, Trail] = {}
+    """By the group's name."""
+    recorded: bool = False
+    """Whether there is a dump of the recorder of it: only then `waiting` says all."""
+
+
+class Unread(NamedTuple):
+    """A file of which nothing, or only a part, could be read."""
+
+    file: str
+    why: str
+    partly: bool
+    """Whether some of it was read."""
+
+
+class Job(NamedTuple):
+    """All that the given files say."""
+
+    ranks: Mapping[int, Rank]
+    groups: Mapping[str, Group]
+    """By name, with members where some dump lists them."""
+    size: int | None
+    """How many ranks the job has, if some file says so."""
+    files: int
+    """How many files were read, whole or in part."""
+    unread: tuple[Unread, ...] = ()
+    unranked: tuple[str, ...] = ()
+    """Files of which nobody knows the rank."""
