@@ -137,6 +137,8 @@ def _texts(collection: Collection, learnt: Learnt, settled: Settled, offered: Se
 def _report(collection: Collection, settled: Settled, offered: Sequence[Offer], commits: int) -> None:
     for line in settled.undecided:
         print(f"undecided: {line}", file=sys.stderr)
+    if settled.undecided:
+        print("  mend the end state or the codemod, or decide in compat/decisions.json", file=sys.stderr)
     nightlies = sum(offer.project == "megatron-core" and ".dev" in offer.version for offer in offered)
     print(f"{len(offered)} releases, {nightlies} of them nightlies, {sum(offer.yanked for offer in offered)} yanked")
     print(f"{len(collection.releases.get('megatron-lm', ()))} releases of Megatron-LM, as source trees or in wheels")

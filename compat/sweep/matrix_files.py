@@ -36,7 +36,7 @@ class Upstream(NamedTuple):
     """The releases of one upstream."""
 
     targets: Sequence[str]
-    """Each target as ``file::function``."""
+    """Each target as ``file::function``, once, however many fixes have it."""
     versions: Mapping[str, Mapping[str, Any]]
     """By version: the shapes in the order of the targets, and whether the release is yanked."""
 
@@ -46,16 +46,21 @@ def place(target: Target) -> str:
     return f"{target.file}::{target.function}"
 
 
+def places(targets: Iterable[Target], upstream: str) -> list[str]:
+    """Return the places of an upstream's targets, each of them once: several fixes may have the same target."""
+    return list(dict.fromkeys(place(target) for target in targets if target.upstream == upstream))
+
+
 def collected(collection: Collection) -> dict[str, Upstream]:
     """Return the releases of a collection, by upstream."""
     found = {}
     for upstream, versions in collection.releases.items():
-        targets = [target for target in collection.targets if target.upstream == upstream]
+        targets = {place(target): target for target in collection.targets if target.upstream == upstream}
         rows: dict[str, dict[str, Any]] = {}
         for version, release in versions.items():
             rows[version] = {"yanked": True} if release.yanked else {}
-            rows[version]["shapes"] = [collection.shapes[upstream, version, target] for target in targets]
-        found[upstream] = Upstream([place(target) for target in targets], rows)
+            rows[version]["shapes"] = [collection.shapes[upstream, version, target] for target in targets.values()]
+        found[upstream] = Upstream([*targets], rows)
     return found
 
 

@@ -56,7 +56,7 @@ def _releases(
     """Return the releases on record, with the shapes of the targets that were swept in their places."""
     found = {}
     for upstream, entry in before.items():
-        targets = [target for target in every if target.upstream == upstream]
+        places = matrix_files.places(every, upstream)
         versions: dict[str, dict[str, Any]] = {}
         for version, release in entry["versions"].items():
             shapes = dict(zip(entry["targets"], release["shapes"]))
@@ -64,8 +64,8 @@ def _releases(
                 if target.upstream == upstream:
                     name = matrix_files.place(target)
                     shapes[name] = collection.shapes.get((upstream, version, target), shapes.get(name))
-            versions[version] = {**release, "shapes": [shapes.get(matrix_files.place(target)) for target in targets]}
-        found[upstream] = matrix_files.Upstream([matrix_files.place(target) for target in targets], versions)
+            versions[version] = {**release, "shapes": [shapes.get(place) for place in places]}
+        found[upstream] = matrix_files.Upstream(places, versions)
     return found
 
 

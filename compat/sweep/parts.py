@@ -42,6 +42,7 @@ def problems(checkout: Path, name: str) -> Iterator[Problem]:
     yield from _endstate(checkout, name, sorted(judged))
     yield from _proof(checkout, name)
     yield from _tests(checkout, name)
+    yield from _todo(checkout, name)
 
 
 def _manifest(checkout: Path, name: str) -> Generator[Problem, None, Mapping[str, Any]]:
@@ -153,6 +154,16 @@ def _tests(checkout: Path, name: str) -> Iterator[Problem]:
     for wanted, session in SESSIONS.items():
         if wanted not in bound and (proven or wanted != "PROOFS"):
             yield Problem(where, wanted, f"is missing: `nox -s {session}` reads it, see CONTRIBUTING.md")
+
+
+def _todo(checkout: Path, name: str) -> Iterator[Problem]:
+    module = _named(name)
+    begun = (f"patches/{name}/manifest.json", f"patches/{name}/page.md", f"codemods/{module}.py")
+    for where in (*begun, f"tests/fixes/test_{module}.py"):
+        path = checkout / where
+        text = path.read_text(encoding="utf-8") if path.exists() else ""
+        if lines := [str(number) for number, line in enumerate(text.splitlines(), 1) if "TODO" in line]:
+            yield Problem(where, "TODO", f"is still to be written, on line {', '.join(lines)}")
 
 
 def _module(checkout: Path, folder: str, name: str) -> str | None:

@@ -79,7 +79,7 @@ def dangling(data: Data) -> Iterator[Problem]:
             if (row["file"], row["function"]) not in places:
                 yield Problem(_manifest(fix), row["ref"], "changes no target of the fix; correct it")
     for fix, function in sorted(targets - {(row["fix"], row["function"]) for row in data.shapes}):
-        yield Problem(_manifest(fix), function, f"has no shape on record; {_SWEEP}")
+        yield Problem(_manifest(fix), function, f"has no shape on record; {_SWEEP} -- --fix {fix}")
     states = {(row["fix"], row["shape"]): row["state"] for row in data.shapes}
     for row in data.decisions:
         if states.get((row["fix"], row["shape"])) != row["state"]:
@@ -122,12 +122,12 @@ def specifiers(data: Data) -> Iterator[Problem]:
 def verdicts(data: Data) -> Iterator[Problem]:
     """Yield releases whose targets are wrong, or whose shapes have no verdict."""
     known = {(row["function"], row["shape"]) for row in data.shapes}
-    targets: dict[str, list[str]] = {}
+    targets: dict[str, dict[str, None]] = {}  # several fixes may have the same one
     for fix, manifest in sorted(data.manifests.items()):
         for one in _functions(fix, manifest):
-            targets.setdefault(one.upstream, []).append(f"{one.file}::{one.function}")
+            targets.setdefault(one.upstream, {})[f"{one.file}::{one.function}"] = None
     for upstream, entry in data.releases.items():
-        if entry["targets"] != targets.get(upstream, []):
+        if entry["targets"] != [*targets.get(upstream, ())]:
             yield Problem(RELEASES, upstream, f"its targets are not those of the manifests; {_SWEEP}")
         for version, release in entry["versions"].items():
             if len(release["shapes"]) != len(entry["targets"]):

@@ -15,6 +15,7 @@ from support import cli, wheel_files, wheels
 from support.checkout import COMPAT
 from unhang.cli.main import main
 from unhang.codemods.base import Codemod
+from unhang.compat.sweep import parts
 from unhang.rewrite import one_file
 from unhang.shapes import shape
 from unhang.shapes.catalog import Target
@@ -110,6 +111,9 @@ def test_the_files_of_the_fix_do_what_the_diff_does(
     for written in ("codemods/my_fix.py", "tests/fixes/test_my_fix.py", "patches/my-fix/page.md"):
         assert f"wrote {out / written}\n" in ran.out
         assert "TODO" in (out / written).read_text()
+    page = (out / "patches/my-fix/page.md").read_text()
+    assert [line for line in (*parts.SECTIONS, parts.EVERY_NODE) if f"\n## {line}\n" not in page] == []
+    assert "Not shown" in page.partition("\n## ")[0]
     compile((out / "tests/fixes/test_my_fix.py").read_text(), "test_my_fix.py", "exec")
     assert wanted in (out / "tests/fixes/test_my_fix.py").read_text()
 

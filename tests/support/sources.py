@@ -54,7 +54,10 @@ class Source(NamedTuple):
 
 
 class Case(NamedTuple):
-    """A source to load: from a wheel, a tag ("tree"), a commit ("shape"), or a pull request as written ("pull")."""
+    """A source to load: from a wheel, a tag ("tree"), a commit ("shape"), or a pull request as written ("pull").
+
+    Of a fix that was never swept ("unswept") there is none: to load it fails, and says what to run.
+    """
 
     kind: str
     target: Target
@@ -75,6 +78,8 @@ def cases(
 
     ``trees`` are releases that exist only as source trees. ``function`` chooses a target, of several in one upstream.
     """
+    if all(row["fix"] != fix for row in _ROWS):
+        return [pytest.param(Case("unswept", catalog.fix(fix).targets[0], ""), id="unswept")]
     found, covered = [], set()
     for kind, versions in ("wheel", releases), ("tree", trees or {}):
         for upstream, names in versions.items():
@@ -222,6 +227,9 @@ def _has(target: Target, versions: Sequence[str]) -> bool:
 
 @cache
 def _load(case: Case) -> Source:
+    if case.kind == "unswept":
+        fix = case.target.fix
+        pytest.fail(f"the matrix has no shape of {fix}: run nox -s sweep -- --fix {fix}", pytrace=False)
     if case.kind == "wheel":
         project = "megatron-core" if case.target.upstream == "megatron-lm" else case.target.upstream
         data = wheels.read(project, case.key, case.target.file)

@@ -19,7 +19,17 @@ _KEYS = {
     "forwarded": "no",
     "applied-upstream": "no",
 }
-_SECTIONS = ("Symptom", "Cause", "What unhang changes", "Evidence", "Versions", "What it does NOT cure", "Links")
+_SECTIONS = (
+    "Symptom",
+    "Cause",
+    "What unhang changes",
+    "Evidence",
+    "Versions",
+    "Cost",
+    "What it does NOT cure",
+    "Patch every node, or none",
+    "Links",
+)
 
 
 class Rewrite(NamedTuple):
@@ -61,6 +71,7 @@ def files(draft: Draft) -> dict[str, str]:
 def _manifest(draft: Draft) -> str:
     upstreams = {item.target.upstream: None for item in draft.rewrites}
     content = {
+        "$schema": "../../compat/schemas/manifest.json",
         "id": draft.fix,
         "title": draft.title,
         "grade": "safeguard",
@@ -80,7 +91,7 @@ def _manifest(draft: Draft) -> str:
 
 def _page(draft: Draft) -> str:
     sections = "".join(f"\n## {section}\nTODO\n" for section in _SECTIONS)
-    return f"# {draft.fix}\n\n{draft.title}\n\nGrade: safeguard. TODO: how it is backed.\n{sections}"
+    return f"# {draft.fix}\n\n{draft.title}\n\nGrade: safeguard. TODO: how it is backed.\nNot shown: TODO.\n{sections}"
 
 
 def _codemod(draft: Draft) -> str:
