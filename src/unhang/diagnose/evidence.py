@@ -17,7 +17,7 @@ class Frame(NamedTuple):
     """One frame of a stack."""
 
     function: str
-    """As the source names it: without its class in a dump of the recorder and in py-spy."""
+    """As the source names it: with its class by py-spy on Python 3.11 and later, else without."""
     file: str
     line: int
     """0 if it is not known."""
@@ -74,6 +74,8 @@ class Message(NamedTuple):
 
     text: str
     source: str
+    frames: tuple[Frame, ...] = ()
+    """Where it was raised, innermost first, if a traceback stands before it."""
 
 
 class Trail(NamedTuple):
