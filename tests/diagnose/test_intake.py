@@ -18,6 +18,21 @@ WORLD = {"0": ("default_pg", (0, 1, 2, 3))}
 HUNG = dump([entry(0), entry(1, state="started")], WORLD)
 
 
+STACK = b"""Process 71: python train.py
+Python v3.11.7 (/usr/bin/python3.11)
+
+Thread 71 (active): "MainThread"
+    step (train.py:12)
+"""
+SPIED = b"""[{"pid": 71, "thread_id": 1, "thread_name": "MainThread", "os_thread_id": 71, "active": true,
+  "owns_gil": false, "frames": [{"name": "step", "filename": "/job/train.py", "short_filename": "train.py", "line": 12,
+  "locals": null, "is_entry": true}], "process_info": null}]"""
+LINE = (
+    b"[rank%d]:[E1122 07:00:00.000 ProcessGroupNCCL.cpp:616] [Rank %d] Watchdog caught collective operation timeout: "
+    b"WorkNCCL(SeqNum=2, OpType=ALLREDUCE, NumelIn=2, NumelOut=2, Timeout(ms)=600000) ran for 600029 milliseconds\n"
+)
+
+
 def write(folder: Path, files: dict[str, bytes]) -> str:
     for name, data in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -38,6 +53,39 @@ def test_all_files_of_a_folder_are_of_one_job(tmp_path: Path) -> None:
     ]
     assert (job.size, job.files, job.unread, job.unranked) == (4, 4, (), ())
     assert job.ranks[3].waiting[0].source == f"{tmp_path}/more/deeper/3.json.gz: entry 1"
+
+
+def test_stacks_and_lines_join_the_dumps(tmp_path: Path) -> None:
+    files = {
+        "nccl_trace_rank_0": as_pickle(HUNG),
+        "py-spy_rank_0.txt": STACK,
+        "py-spy_rank_1.json.gz": gzip.compress(SPIED),
+        "job.log.gz": gzip.compress(b"step 1\n" * 100_000 + LINE % (2, 2) + LINE % (0, 0)),
+        "py-spy.txt": STACK,
+    }
+    job = intake.read([write(tmp_path, files)], silent)
+    assert {rank: (len(one.waiting), len(one.stacks), one.recorded) for rank, one in job.ranks.items()} == {
+        0: (1, 1, True),
+        1: (0, 1, False),
+        2: (1, 0, False),
+    }
+    assert job.ranks[0].waiting[0].source.endswith("nccl_trace_rank_0: entry 1")
+    assert job.ranks[2].waiting[0].source == f"{tmp_path}/job.log.gz:100001"
+    assert job.unranked == (f"{tmp_path}/py-spy.txt",)
+    assert (job.files, job.unread) == (5, ())
+
+
+def test_one_local_rank_of_two_nodes_is_no_rank(tmp_path: Path) -> None:
+    """So torchrun names the logs of each node."""
+    text = b'Traceback (most recent call last):\n  File "train.py", line 3, in f\nValueError: x\n'
+    files = {"a/attempt_0/3/stderr.log": text, "b/attempt_0/3/stderr.log": text, "a/attempt_0/4/stderr.log": text}
+    job = intake.read([write(tmp_path, files)], silent)
+    assert list(job.ranks) == [4]
+    assert job.unranked == (f"{tmp_path}/a/attempt_0/3/stderr.log", f"{tmp_path}/b/attempt_0/3/stderr.log")
+    named = {f"{node}/rank_3.txt": STACK for node in "cd"}
+    assert list(intake.read([write(tmp_path / "named", named)], silent).ranks) == [3], (
+        "a rank that is called one is one"
+    )
 
 
 def test_steps_are_told(tmp_path: Path) -> None:
@@ -147,7 +195,13 @@ def test_a_dump_that_breaks_off_is_read_in_part(tmp_path: Path, whole: object) -
         ("/logs/rank_5/out.txt", 5),
         ("rank_1/rank_6", 6),
         ("stderr.log", None),
-        ("train-v1.2/out.log", None),
+        ("run-7/out.log", None),
+        ("node_3.log", None),
+        ("worker-3.txt", None),
+        ("pyspy.pid.3", None),
+        ("gpt3.log", None),
+        ("model-1.5", None),
+        ("log.20251122", None),
         ("node01234567890", None),
     ],
 )

@@ -12,14 +12,17 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from io import BufferedReader, FileIO
 
-from unhang.diagnose import job, readers, recorder
-from unhang.diagnose.evidence import Job
+from unhang.diagnose import job, logs, readers, recorder, stacks
+from unhang.diagnose.evidence import Job, Rank
 from unhang.tell.progress import Step
 
 _HEAD = 1 << 16
 _LARGEST_DUMP = 1 << 28
 _RANK = re.compile(r"rank[_.\-]?(\d{1,7})(?!.*rank[_.\-]?\d)", re.IGNORECASE)
-_NUMBER = re.compile(r"(?<![\d.])(\d{1,7})$")
+_NUMBER = re.compile(r"^(?:.*[^\d.][_.\-])?(\d{1,7})$")
+_NO_RANK = re.compile(
+    r"(node|host|pod|worker|gpu|pid|job|run|step|iter\w*|attempt|epoch|v\d+)[_.\-]\d+$", re.IGNORECASE
+)
 _ENDINGS = re.compile(r"(\.(gz|json|pkl|pickle|txt|log|out|err|dump))+$", re.IGNORECASE)
 
 
@@ -67,7 +70,8 @@ def _within(folder: str, wrong: list[job.Told]) -> Iterator[str]:
 
 def told_by(file: str) -> job.Told:
     """Return what a file says. This runs in a process of its own."""
-    named = rank_in(file)
+    parts: list[Rank] = []
+    named, why = rank_in(file), ""
     try:
         with _opened(file) as stream:
             head = stream.peek(_HEAD)[:_HEAD]
@@ -75,9 +79,10 @@ def told_by(file: str) -> job.Told:
                 data, cut = _whole(stream)
                 dump = recorder.read(data, file, named)
                 return job.Told(file, (dump,), named=named, why=dump.broken or cut)
-            return job.Told(file, why="it is no dump")
+            parts.extend((stacks if stacks.recognizes(head) else logs).read(stream, file))
     except (ValueError, EOFError, OSError, zlib.error, RecursionError) as error:
-        return job.Told(file, named=named, why=str(error))
+        why = str(error) or type(error).__name__
+    return job.Told(file, parts=tuple(parts), named=named, why=why)
 
 
 @contextmanager
@@ -108,11 +113,10 @@ def _whole(stream: BufferedReader[FileIO] | gzip.GzipFile) -> tuple[bytes, str]:
 def rank_in(file: str) -> int | None:
     """Return the rank that a file's name, or its folder's, tells: ``trace_rank_3``, ``dump-3.json``, ``3/err.log``."""
     folder, name = os.path.split(_ENDINGS.sub("", file))
-    for text in (name, os.path.basename(folder)):
-        match = _RANK.search(text) or _NUMBER.search(text)
-        if match:
-            return int(match[1])
-    return None
+    folder = os.path.basename(folder)
+    match = _RANK.search(name) or (None if _NO_RANK.search(name) else _NUMBER.search(name))
+    match = match or _RANK.search(folder) or re.match(r"(\d{1,7})$", folder)
+    return int(match[1]) if match else None
 
 
 def _unambiguous(told: Sequence[job.Told]) -> list[job.Told]:
