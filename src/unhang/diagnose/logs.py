@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from unhang.diagnose import stacks
 from unhang.diagnose.evidence import Frame, Group, Message, Operation, Rank, Stack
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from io import BufferedIOBase
 
 _NO_GROUP = Group("", "")
 _PIECE, _LONGEST, _TEXT = 1 << 20, 1 << 13, 500
@@ -226,7 +227,7 @@ class _Log:
         return stacks.NOBODY if named or speaker.task is None or not trusted else speaker.task
 
 
-def read(stream: BinaryIO, name: str) -> Iterator[Rank]:
+def read(stream: BufferedIOBase, name: str) -> Iterator[Rank]:
     """Yield what a text says of each rank; the rank is -1 where it does not say which.
 
     Raises ValueError where it is no text, and what the stream raises: what stands before that has been yielded then.
@@ -254,10 +255,10 @@ def _take(log: _Log, piece: bytes, name: str, number: int) -> None:
         log.open.clear()
 
 
-def _pieces(stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
+def _pieces(stream: BufferedIOBase) -> Iterator[tuple[int, bytes]]:
     """Yield whole lines, many at a time, with the number of the first one; of an endless line, its beginning."""
     number, rest, skips = 1, b"", False
-    while read := stream.read(_PIECE):
+    while read := stream.read1(_PIECE):  # not `read`, which loses what stands before the end of a broken file
         if number == 1 and not rest and b"\0" in read[:8192]:
             raise ValueError("not text")
         if skips:
