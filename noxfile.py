@@ -161,7 +161,7 @@ def proofs(session: nox.Session) -> None:
     install_proofs(session)
     out = Path(session.create_tmp())
     env = {"UNHANG_PROOFS": os.environ.get("UNHANG_PROOFS", "all"), "UNHANG_PROOFS_JSON": str(out / "proofs.json")}
-    pytest(session, "-n", "0", f"--junitxml={out / 'proofs.xml'}", *PROOFS, **env)
+    pytest(session, "--dist", "loadgroup", f"--junitxml={out / 'proofs.xml'}", *PROOFS, **env)
 
 
 @nox.session(venv_backend="none")

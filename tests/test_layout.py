@@ -18,6 +18,8 @@ COVERED_BY = {
     "src/unhang/cli/help.py": "cli/test_arguments.py",
     "src/unhang/deliver/wheel_report.py": "cli/test_wheel_command.py",
     "src/unhang/deliver/work.py": "cli/test_wheel_command.py",
+    "src/unhang/diagnose/answer.py": "diagnose/test_report.py",
+    "src/unhang/diagnose/evidence.py": "diagnose/test_report.py",
     "src/unhang/draft/skeleton.py": "cli/test_new_command.py",
     "src/unhang/errors.py": "cli/test_bad_input.py",
     "src/unhang/find/overlays.py": "cli/test_overlay_command.py",

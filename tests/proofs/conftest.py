@@ -11,20 +11,22 @@ import pytest
 
 from proofs import suite
 
-LINES = pytest.StashKey[list[dict[str, Any]]]()
-
 
 @pytest.fixture
 def tell(request: pytest.FixtureRequest) -> Callable[..., None]:
     """Add a line to the table: proof, topology, case, outcomes, and what is wrong."""
-    lines = request.config.stash.setdefault(LINES, [])
-    return lambda **line: lines.append(line)
+    return lambda **line: request.node.user_properties.append(("proof", line))  # xdist brings these to the summary
 
 
-def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    lines = config.stash.get(LINES, [])
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    reports = [report for ended in ("passed", "failed") for report in terminalreporter.stats.get(ended, [])]
+    lines = [line for report in reports for name, line in report.user_properties if name == "proof"]
     if not lines:
         return
+    lines.sort(key=lambda line: line["proof"])
+    if path := os.environ.get("UNHANG_PROOFS_JSON"):
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump({"schema": 1, "proofs": lines, "left-out": _left_out()}, file, indent=1)
     terminalreporter.section("proofs")
     for line in lines:
         control = " (control)" if line["control"] else ""
@@ -37,13 +39,6 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     for left_out in _left_out():
         terminalreporter.write_line("left out: {proof}: {name}: {why}".format(**left_out))
     terminalreporter.write_line(f"{len(lines)} lines, {sum(bool(line['wrong']) for line in lines)} of them wrong")
-
-
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    path, lines = os.environ.get("UNHANG_PROOFS_JSON"), session.config.stash.get(LINES, [])
-    if path and lines:
-        with open(path, "w", encoding="utf-8") as file:
-            json.dump({"schema": 1, "proofs": lines, "left-out": _left_out()}, file, indent=1)
 
 
 def _left_out() -> list[dict[str, str]]:

@@ -14,13 +14,19 @@ from unhang.prove.cases import Case
 from unhang.shapes import catalog
 
 Tell = Callable[..., None]
+# all cases of a proof are run at once, by the first test that asks: `--dist loadgroup` gives them to one worker
 CASES = [
-    pytest.param(proof, case, id=f"{proof.name} {case.name}".replace(" ", "-"))
+    pytest.param(
+        proof,
+        case,
+        id=f"{proof.name} {case.name}".replace(" ", "-"),
+        marks=pytest.mark.xdist_group(proof.name),
+    )
     for proof in suite.proofs()
     for case in proof.cases()
 ]
 VARIANTS = [
-    pytest.param(proof, name, id=f"{proof.name} {name}".replace(" ", "-"))
+    pytest.param(proof, name, id=f"{proof.name} {name}".replace(" ", "-"), marks=pytest.mark.xdist_group(proof.name))
     for proof in suite.proofs()
     for name in proof.variants
 ]

@@ -18,7 +18,7 @@ LEVELS = (
     ("rewrite",),
     ("store",),
     ("tell",),
-    ("deliver", "prove", "draft", "compat"),
+    ("deliver", "prove", "draft", "compat", "diagnose"),
     ("cli",),
     ("fleet",),
 )

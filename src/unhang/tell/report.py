@@ -145,7 +145,7 @@ def text_report(report: Report, *, colour: bool, width: int = 0) -> str:
     An entry is one line, or wrapped at the ``width``, unless that is 0.
     """
     lines = [terminal.wrapped(environment_line(report.search.environment), width), ""]
-    for installation, group in _by_installation(report.findings):
+    for installation, group in by_installation(report.findings):
         version, commit = installation.version or "(no version)", report.commits.get(installation.root)
         place = printable(installation.root)
         head = "  ".join(filter(None, (f"{installation.upstream} {version}", place, commit)))
@@ -162,7 +162,7 @@ def text_report(report: Report, *, colour: bool, width: int = 0) -> str:
 def github_report(report: Report) -> str:
     """Return a workflow command for each line of the text report: an error if something is left to do, or a notice."""
     lines = []
-    for _, group in _by_installation(report.findings):
+    for _, group in by_installation(report.findings):
         for finding in group:
             verdict = finding.verdict
             word = _word(report, finding)
@@ -170,12 +170,12 @@ def github_report(report: Report) -> str:
             text = ": ".join(filter(None, (word, verdict.detail)))
             text += f" ({verdict.hint})" if verdict.hint and word != REVERTED else ""
             title = f"unhang {finding.target.fix} ({catalog.fix(finding.target.fix).grade})"
-            place = f"file={_property(finding.seen.path)},title={_property(title)}"
-            lines.append(f"::{kind} {place}::{_escaped(text)}")
-            lines += [f"::warning {place}::{_escaped(note)}" for note in finding.notes]
-    lines += [f"::warning title=unhang::{_escaped(warning)}" for warning in report.search.warnings]
+            place = f"file={escaped_property(finding.seen.path)},title={escaped_property(title)}"
+            lines.append(f"::{kind} {place}::{escaped(text)}")
+            lines += [f"::warning {place}::{escaped(note)}" for note in finding.notes]
+    lines += [f"::warning title=unhang::{escaped(warning)}" for warning in report.search.warnings]
     other = differs(report.expected, report.findings)
-    lines += [f"::error title=unhang digest::{_escaped(other)}"] if other else []
+    lines += [f"::error title=unhang digest::{escaped(other)}"] if other else []
     return "\n".join(lines)
 
 
@@ -235,7 +235,7 @@ def _changed(report: Report, finding: Finding) -> str:
     return "(would change)" if report.dry_run else "(changed now)"
 
 
-def _by_installation(findings: Iterable[Finding]) -> Iterable[tuple[Any, list[Finding]]]:
+def by_installation(findings: Iterable[Finding]) -> Iterable[tuple[Any, list[Finding]]]:
     """Return, for each installation, one finding for each fix: the one with the most to do."""
     shown: dict[Any, dict[str, Finding]] = {}
     for finding in findings:
@@ -260,9 +260,11 @@ def _code(seen: Observation) -> str:
     return seen.sha256 or (f"{seen.problem}: {seen.detail}" if seen.problem else "-")
 
 
-def _escaped(text: str) -> str:
+def escaped(text: str) -> str:
+    """Return a text as the message of a workflow command of GitHub."""
     return printable(text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A"))
 
 
-def _property(text: str) -> str:
-    return _escaped(text).replace(":", "%3A").replace(",", "%2C")
+def escaped_property(text: str) -> str:
+    """Return a text as the value of one of its properties."""
+    return escaped(text).replace(":", "%3A").replace(",", "%2C")

@@ -1,0 +1,197 @@
+"""What `unhang diagnose` prints: ranks as people write them, text, JSON and annotations, with nothing unprintable."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from unhang import __version__
+from unhang.diagnose import report
+from unhang.diagnose.answer import ANSWERS, Answer, Place
+from unhang.diagnose.evidence import Job, Rank, Unread
+from unhang.diagnose.report import Report
+from unhang.diagnose.standing import Standing
+from unhang.records import Environment, Request
+
+MTP = "mtp-cp-deadlock"
+SITE = Request(target="/site")
+HERE = Environment(None, "/site", "--target")
+UNREAD = Unread("cut", "it breaks off", True), Unread("x", "no", False)
+JOB = Job({rank: Rank(rank) for rank in (0, 1, 2, 4)}, {}, 8, 6, UNREAD, ("stack.txt",))
+KNOWN = Answer(
+    "known", MTP, "One rank waits alone.",
+    (Place((0,), "waiting in all_reduce 3", ("rank_0: entry 7",)), Place((1, 2, 4), "elsewhere", ())),
+)  # fmt: skip
+NEEDED = Standing("verl", "0.7.1", "/site", "needed", "", "run: unhang apply --target /site --fix mtp-cp-deadlock")
+
+
+def made(*answers: Answer, job: Job = JOB, environment: Environment | None = HERE, **standings: Standing) -> Report:
+    return Report(job, answers, environment, {MTP: tuple(standings.values())}, SITE)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "text"),
+    [
+        ([], ""),
+        ([3], "3"),
+        ([5, 2, 3, 4, 0], "0, 2-5"),
+        ([0, 1], "0-1"),
+        (range(0, 16, 2), "0, 2, 4, 6, 8, 10, 12, 14"),
+        (range(0, 1024, 2), "0, 2, 4, 6, 8, 10, 12, ... 1022 (512 ranks)"),
+        (range(1024), "0-1023"),
+    ],
+)
+def test_ranks_are_written_as_runs(ranks: list[int], text: str) -> None:
+    assert report.span(ranks) == text
+
+
+@pytest.mark.parametrize(
+    ("ranks", "size", "line"),
+    [
+        ((0, 1, 2, 4), 8, "read 6 files: 4 of 8 ranks; nothing of ranks 3, 5-7"),
+        ((0,), 2, "read 6 files: 1 of 2 ranks; nothing of rank 1"),
+        ((0, 1), 2, "read 6 files: 2 of 2 ranks"),
+        ((0, 7), None, "read 6 files: 2 ranks"),
+    ],
+)
+def test_the_first_line_says_of_which_ranks_there_is_nothing(
+    ranks: tuple[int, ...], size: int | None, line: str
+) -> None:
+    job = JOB._replace(ranks={rank: Rank(rank) for rank in ranks}, size=size)
+    assert report.text(made(job=job, environment=None), colour=False) == line
+
+
+def test_each_answer_is_followed_by_who_does_what_the_lines_that_say_so_and_the_command() -> None:
+    possible = Answer("possible", MTP, "It may be.", (), ("the size",))
+    lines = report.text(made(KNOWN, possible, here=NEEDED), colour=False).splitlines()
+    assert lines[1:] == [
+        "environment: /site (found by --target)",
+        "",
+        "known: mtp-cp-deadlock (cure)",
+        "  verl: multi-token-prediction loss hangs with context parallelism",
+        "  One rank waits alone.",
+        "    rank 0: waiting in all_reduce 3",
+        "      rank_0: entry 7",
+        "    ranks 1-2, 4: elsewhere",
+        "  needed on verl 0.7.1 in /site; run: unhang apply --target /site --fix mtp-cp-deadlock",
+        "  more about it: unhang explain mtp-cp-deadlock",
+        "",
+        "possible: mtp-cp-deadlock (cure)",
+        "  verl: multi-token-prediction loss hangs with context parallelism",
+        "  It may be.",
+        "    not shown: the size",
+        "  needed on verl 0.7.1 in /site; run: unhang apply --target /site --fix mtp-cp-deadlock",
+        "  more about it: unhang explain mtp-cp-deadlock",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("environment", "said"),
+    [(HERE, "there is no verl here: in the environment"), (None, "  in the environment")],
+)
+def test_without_an_installation_the_command_is_for_the_job_s_environment(
+    environment: Environment | None, said: str
+) -> None:
+    what = made(KNOWN, environment=environment)
+    assert f"{said} of the job, on every node, run: unhang apply --fix {MTP}\n" in report.text(what, colour=False)
+    assert json.loads(report.document(what))["answers"][0]["command"] == f"unhang apply --fix {MTP}"
+
+
+@pytest.mark.parametrize("answer", ANSWERS[2:])
+def test_an_answer_without_a_fix_says_what_to_do_next(answer: str) -> None:
+    text = report.text(made(Answer(answer, "", "So it is.", (), ("dumps",))), colour=False)
+    _, rest = text.split("\n\n")
+    assert rest.splitlines() == [answer, "  So it is.", "    missing: dumps", f"  {report.NEXT[answer]}"]
+
+
+def test_the_text_fits_the_width_and_only_its_answers_are_coloured() -> None:
+    long = KNOWN._replace(summary="word " * 40)
+    what = made(long, Answer("slow", "", "x " * 90), here=NEEDED)
+    plain = report.text(what, colour=False, width=80)
+    assert 60 < max(map(len, plain.splitlines())) <= 80
+    assert plain.split() == report.text(what, colour=False).split()
+    coloured = report.text(what, colour=True, width=80)
+    assert [line.partition("\x1b[")[2][2:] for line in coloured.splitlines() if "\x1b" in line] == [
+        "mknown\x1b[0m: mtp-cp-deadlock (cure)",
+        "mslow\x1b[0m",
+    ]
+
+
+def test_the_json_document_has_the_documented_form() -> None:
+    desync = Answer("desync", "", "Ranks disagree.")
+    assert json.loads(report.document(made(KNOWN, desync, here=NEEDED))) == {
+        "schema": 1,
+        "unhang": __version__,
+        "environment": {"python": None, "prefix": "/site", "found_by": "--target"},
+        "job": {
+            "files": 6,
+            "size": 8,
+            "ranks": [0, 1, 2, 4],
+            "unread": [
+                {"file": "cut", "why": "it breaks off", "partly": True},
+                {"file": "x", "why": "no", "partly": False},
+            ],
+            "unranked": ["stack.txt"],
+        },
+        "answers": [
+            {
+                "answer": "known",
+                "fix": MTP,
+                "grade": "cure",
+                "summary": "One rank waits alone.",
+                "places": [
+                    {"ranks": [0], "doing": "waiting in all_reduce 3", "evidence": ["rank_0: entry 7"]},
+                    {"ranks": [1, 2, 4], "doing": "elsewhere", "evidence": []},
+                ],
+                "missing": [],
+                "command": "unhang apply --target /site --fix mtp-cp-deadlock",
+                "standings": [NEEDED._asdict()],
+            },
+            {
+                "answer": "desync",
+                "fix": None,
+                "grade": None,
+                "summary": "Ranks disagree.",
+                "places": [],
+                "missing": [],
+                "command": None,
+                "standings": [],
+            },
+        ],
+    }
+    assert json.loads(report.document(made()._replace(environment=None)))["environment"] is None
+
+
+def test_github_gets_an_annotation_for_each_answer_and_each_file_that_was_not_read() -> None:
+    answers = [KNOWN, *(Answer(name, "", "100 %\nof it") for name in ANSWERS[2:])]
+    lines = report.github(made(*answers, here=NEEDED)).splitlines()
+    heads = [line.partition("::")[2].partition("::") for line in lines]
+    assert [head for head, _, _ in heads] == [
+        "error title=unhang known%3A mtp-cp-deadlock (cure)",
+        "warning title=unhang desync",
+        "notice title=unhang slow",
+        "notice title=unhang not-enough",
+        *["warning title=unhang"] * 3,
+    ]
+    assert "%0A    rank 0: waiting in all_reduce 3%0A      rank_0: entry 7%0A" in heads[0][2]
+    assert "100 %25" in heads[1][2]
+    assert [text for _, _, text in heads[4:]] == report.warnings(JOB)
+
+
+def test_what_was_not_read_is_named_with_the_reason() -> None:
+    assert report.warnings(JOB) == [
+        "cut: read in part: it breaks off",
+        "x: no",
+        "stack.txt: of which rank is it? Put that into its name, as in rank3.txt",
+    ]
+
+
+def test_what_a_dump_says_reaches_the_terminal_without_control_characters() -> None:
+    evil = "\x1b[2J\r::error::\n\u202e"
+    answer = Answer("desync", "", evil, (Place((0,), evil, (evil,)),), (evil,))
+    for colour in False, True:
+        text = report.text(made(answer), colour=colour).replace("\x1b[31mdesync\x1b[0m", "")
+        assert all(character.isprintable() or character == "\n" for character in text)
+        assert text.count("\\x1b[2J\\r::error::\\n\\u202e") == 4
+    assert len(report.github(made(answer)).splitlines()) == 1 + len(report.warnings(JOB))
