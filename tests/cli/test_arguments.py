@@ -163,7 +163,7 @@ def test_help_fits_the_width(width: int, monkeypatch: pytest.MonkeyPatch, capsys
         ("-q check", "unrecognized option '-q'; options follow the command"),
         ("check verl", "unexpected argument 'verl'; did you mean --upstream verl?"),
         ("check /", "unexpected argument '/'; for a folder write --source (a checkout), --target (a site-packages)"),
-        ("list /", "unexpected argument '/'\n"),
+        ("completion bash /", "unexpected argument '/'\n"),
         ("check -- x", "unexpected argument 'x'\n"),
         # an unset variable of a script must not mean the working directory, or the default
         *((f"check {option}=", "is empty: is a variable not set?") for option in PLACES),
@@ -190,6 +190,7 @@ def test_wrong_usage_exits_with_2(arguments: str, message: str, capsys: pytest.C
         ("wheel -oout x", "output", "out"),
         ("wheel a -o out b -q c", "requirements", ["a", "b", "c"]),
         ("wheel -o out a -- b", "requirements", ["a", "b"]),
+        ("list a -v b", "words", ["a", "b"]),
     ],
 )
 def test_what_is_no_option_is_a_value(arguments: str, name: str, value: object) -> None:

@@ -118,14 +118,16 @@ PAGES = {
     ),
     "list": Page(
         "the fixes",
-        "Prints each fix: its id, what is wrong, its grade (cure or safeguard), and the releases that it affects.",
-        ("unhang list", "unhang explain mtp-cp-deadlock    # more about one of them"),
+        "Prints each fix: its id, what is wrong, its grade (cure or safeguard), and the releases that it affects. Of "
+        "words, only the fixes whose symptom, stacks or log lines have all of them.",
+        ("unhang list", "unhang list reduce-scatter MoE", "unhang explain mtp-cp-deadlock    # more about one of them"),
         _READ_EXITS,
     ),
     "explain": Page(
         "symptom, cause, evidence and cost of a fix",
         "Prints the page of a fix: how the defect shows, where it is in the code, what the rewrite changes, what it "
-        "costs, what it does not cure, and which releases need it.",
+        "costs, what it does not cure, and which releases need it. In place of the id, a word of the symptom will do, "
+        "such as a function in the stacks.",
         ("unhang explain mtp-cp-deadlock", "unhang explain sft-packed-seq-broadcast | less"),
         _READ_EXITS,
     ),

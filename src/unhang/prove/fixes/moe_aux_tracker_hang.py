@@ -10,8 +10,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..cases import CRASHED, DIFFERS, HUNG, MISMATCH, PASSED, Case, Outcome, Topology
-from ..ranks import gloo, megatron, routers, schedule, shims
+from ..cases import CRASHED, HUNG, MISMATCH, PASSED, Case, Outcome, Topology
+from ..ranks import routers
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -67,30 +67,9 @@ class Seen(NamedTuple):
 
 def run(case: Case, deadline_s: float) -> Outcome:
     """Run two steps on every rank. With real ranks, compare what is logged with what the routers recorded."""
-    if case.harness == "schedule":
-        restore = megatron.restorer()
-
-        def fresh(_: int) -> None:
-            restore()
-            routers.forget()
-            megatron.initialize(case.topology)
-
-        # what is logged depends on what is reduced, and no collective on that
-        declared = {"track_moe_metrics": [1.0] * _LAYERS, **dict.fromkeys(routers.READS, 1.0)}
-        found = schedule.check(case.topology.world, fresh, lambda rank: _steps(case), declared=declared)
-        return Outcome(found.status, f"{found.text() or 'the stages reduce the same'}; {found.times()}")
-
-    def body(rank: int) -> list[Seen]:
-        shims.gloo_as_nccl()
-        megatron.initialize(case.topology)
-        return _steps(case)
-
-    world = gloo.run(case.topology.world, body, deadline_s=deadline_s)
-    if world.status != PASSED:
-        return Outcome(world.status, world.text())
-    if wrong := _wrong(case, [rank.value for rank in world.ranks]):
-        return Outcome(DIFFERS, wrong)
-    return Outcome(PASSED, "every stage logs the mean of what the routers recorded")
+    # what is logged depends on what is reduced, and no collective on that
+    declared = {"track_moe_metrics": [1.0] * _LAYERS, **dict.fromkeys(routers.READS, 1.0)}
+    return routers.run(case, _steps, _wrong, declared, deadline_s)
 
 
 def _steps(case: Case) -> list[Seen]:

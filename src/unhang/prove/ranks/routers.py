@@ -6,10 +6,13 @@ import importlib
 import inspect
 from typing import TYPE_CHECKING, Any
 
-from . import shims
+from ..cases import DIFFERS, PASSED, Outcome
+from . import gloo, megatron, schedule, shims
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
+
+    from ..cases import Case
 
 EXPERTS, HIDDEN = 4, 8
 NAMES = ("load_balancing_loss", "z_loss")
@@ -66,6 +69,42 @@ def make(numbers: Iterable[int], layers: int, mtp: int | None) -> list[Any]:
         router.set_layer_number(number)
         made.append(router.train())
     return made
+
+
+def run(
+    case: Case,
+    steps: Callable[[Case], list[Any]],
+    wrong: Callable[[Case, list[list[Any]]], str],
+    declared: Mapping[str, Any],
+    deadline_s: float,
+) -> Outcome:
+    """Run ``steps`` on every rank, once its groups exist.
+
+    With real ranks, ``wrong`` gets what the steps of each rank returned, and says what is wrong with it; empty if
+    nothing is. In a schedule, the functions ``declared`` return these values, on which no collective depends.
+    """
+    if case.harness == "schedule":
+        restore = megatron.restorer()
+
+        def fresh(_: int) -> None:
+            restore()
+            forget()
+            megatron.initialize(case.topology)
+
+        found = schedule.check(case.topology.world, fresh, lambda _: steps(case), declared=declared)
+        return Outcome(found.status, f"{found.text() or 'the stages reduce the same'}; {found.times()}")
+
+    def body(rank: int) -> list[Any]:
+        shims.gloo_as_nccl()
+        megatron.initialize(case.topology)
+        return steps(case)
+
+    world = gloo.run(case.topology.world, body, deadline_s=deadline_s)
+    if world.status != PASSED:
+        return Outcome(world.status, world.text())
+    if told := wrong(case, [rank.value for rank in world.ranks]):
+        return Outcome(DIFFERS, told)
+    return Outcome(PASSED, "every stage logs the mean of what the routers recorded")
 
 
 READS = ("recorded", "logged")
