@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from unhang.diagnose import desync, match
 from unhang.diagnose.answer import ANSWERS, Answer, Place
@@ -107,9 +107,13 @@ def _apart(job: Job, meetings: Sequence[Meeting]) -> list[Answer]:
         return [Answer("desync", "", f"Ranks wait for each other in different collectives{where}.", places)]
     late = sorted({other for others in edges.values() for other in others if not edges.get(other)})
     # one with a stack is alive
-    if failed := [rank for rank, one in job.ranks.items() if (not edges or rank in late) and _failures(one) and not one.stacks]:
+    if failed := [
+        rank for rank, one in job.ranks.items() if (not edges or rank in late) and _failures(one) and not one.stacks
+    ]:
         places = _merged(Place((rank,), "failing", _failure_lines(job.ranks[rank])) for rank in failed)
-        return [Answer("desync", "", "A rank has failed, and the others wait for it.", (*places, *_waiting_places(job)))]
+        return [
+            Answer("desync", "", "A rank has failed, and the others wait for it.", (*places, *_waiting_places(job)))
+        ]
     if seen := [rank for rank in late if rank in job.ranks]:
         places = (*_merged(_elsewhere(job.ranks[rank]) for rank in seen), *_waiting_places(job))
         summary = "Nothing disagrees: some ranks have not come to the collective in which the others wait."
@@ -202,7 +206,9 @@ def _merged(places: Iterable[Place]) -> tuple[Place, ...]:
         if len(ranks[place.doing]) < _SHOWN:
             lines[place.doing] += place.evidence
         ranks[place.doing] += place.ranks
-    return tuple(Place(tuple(sorted({*same})), doing, tuple(dict.fromkeys(lines[doing]))) for doing, same in ranks.items())
+    return tuple(
+        Place(tuple(sorted({*same})), doing, tuple(dict.fromkeys(lines[doing]))) for doing, same in ranks.items()
+    )
 
 
 def _waiting_places(job: Job) -> tuple[Place, ...]:
@@ -235,7 +241,7 @@ def _issued(job: Job, rank: int, operation: Operation, chain: Chain) -> Place:
 
 
 def _in_stack(rank: Rank, chain: Chain) -> Place:
-    """Return where a rank is by its stacks: by the one with these frames, else in a collective, else of its main thread."""
+    """Return where a rank is by its stacks: by the one with these frames, else by one in a collective."""
     stacks = sorted(rank.stacks, key=lambda one: (not match.has_frames(one.frames, chain), not _is_call(one.frames)))
     stack = stacks[0]
     frames = _shown(stack.frames, chain)
@@ -264,7 +270,9 @@ def _line(message: Message) -> str:
 
 def _shown(frames: Sequence[Frame], chain: Chain) -> list[Frame]:
     """Return the frames of a signature, else the innermost ones outside of torch."""
-    named = [frame for frame in frames if any(match.has_frames([frame], ((place,),)) for step in chain for place in step)]
+    named = [
+        frame for frame in frames if any(match.has_frames([frame], ((place,),)) for step in chain for place in step)
+    ]
     outside = [frame for frame in frames if not _is_torch(frame)] or list(frames)
     return (named or outside)[:_LINES]
 
@@ -302,7 +310,9 @@ def _named(operation: Operation) -> str:
     group = f" of {_label(operation.group)}" if operation.group.name or operation.group.description else ""
     if operation.inputs:
         sizes = ", ".join(str(list(one)) for one in operation.inputs[:2])
-        size = f", {sizes}{', ...' if len(operation.inputs) > 2 else ''} {operation.dtypes[0] if operation.dtypes else ''}"
+        size = (
+            f", {sizes}{', ...' if len(operation.inputs) > 2 else ''} {operation.dtypes[0] if operation.dtypes else ''}"
+        )
     else:
         size = "" if operation.elements is None else f", {operation.elements} elements"
     return f"{operation.kind}{number}{group}{size}".rstrip()

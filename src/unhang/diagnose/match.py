@@ -181,7 +181,9 @@ def _within(size: int | None, bounds: tuple[int, int] | None) -> bool | None:
 
 
 def _waiting(scene: Scene) -> tuple[int, ...]:
-    return scene.inside if scene.meeting is None else tuple(rank for rank in scene.inside if rank in scene.meeting.waiting)
+    return (
+        scene.inside if scene.meeting is None else tuple(rank for rank in scene.inside if rank in scene.meeting.waiting)
+    )
 
 
 def _frames(job: Job, hang: Hang, scene: Scene) -> bool | None:
