@@ -63,6 +63,10 @@ ANSWERS: dict[str, tuple[Job, list[tuple[str, str]]]] = {
         job([rank(past(), at=(READ,)), *[rank(waits())] * 3]),
         [("slow", "have not come to the collective")],
     ),
+    "one is late, in a call that no dump has": (
+        job([rank(past(), at=(CALL, READ)), *[rank(waits())] * 3]),
+        [("desync", "wait in different collectives")],
+    ),
     "one failed": (
         job([rank(past(), lines=[line("ValueError: NaN")]), *[rank(waits(), lines=[line("watchdog: timeout")])] * 3]),
         [("desync", "A rank has failed")],
@@ -125,6 +129,13 @@ def test_a_possible_fix_says_what_is_missing_and_where_the_ranks_have_come_apart
     assert possible.missing == ("where in the source the ranks wait: py-spy, or dumps with frames",)
     assert (desync.answer, desync.fix) == ("desync", "")
     assert [one.ranks for one in desync.places] == [(0,), (1, 2, 3)]
+
+
+def test_what_evidence_leaves_open_is_told_where_nothing_makes_it_certain() -> None:
+    expert = Group("13", "EXPERT_DATA_PARALLEL_GROUP", (0, 1))
+    possible, slow = diagnosed(job([rank(issued(expert, 1, "reduce_scatter", 64)), rank()]))
+    assert (possible.fix, slow.answer) == ("expert-dp-warmup", "slow")
+    assert possible.missing == ("whether GPU memory was nearly full: NCCL's stall leaves no trace",)
 
 
 def test_a_large_job_tells_of_few_groups_and_few_lines() -> None:

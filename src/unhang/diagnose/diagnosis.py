@@ -71,10 +71,11 @@ def _of_fixes(job: Job, found: Sequence[Match]) -> list[Answer]:
 
 
 def _lacks(one: Match) -> tuple[str, ...]:
-    """Return what would make it known; where nothing would, what is not known."""
+    """Return what would make it known, in the way that lacks least; else what the evidence leaves open."""
+    if not one.hang.certain:
+        return (one.hang.open,)
     unknown = [[name for name in names if not one.clauses[name]] for names in one.hang.certain]
-    names = min(unknown, key=len, default=[name for name, value in one.clauses.items() if value is None])
-    return tuple(_MISSING[name] for name in names) or ("more than dumps, stacks and logs can show",)
+    return tuple(_MISSING[name] for name in min(unknown, key=len))
 
 
 def _places_of_match(job: Job, one: Match) -> Iterable[Place]:
@@ -114,7 +115,11 @@ def _apart(job: Job, meetings: Sequence[Meeting]) -> list[Answer]:
         return [
             Answer("desync", "", "A rank has failed, and the others wait for it.", (*places, *_waiting_places(job)))
         ]
-    if seen := [rank for rank in late if rank in job.ranks]:
+    seen = [rank for rank in late if rank in job.ranks]
+    if seen and all(_call(job.ranks[rank]) for rank in seen):  # such as gloo's send and receive, which no dump has
+        places = (*_merged(_elsewhere(job.ranks[rank]) for rank in seen), *_waiting_places(job))
+        return [Answer("desync", "", "Ranks wait in different collectives.", places)]
+    if seen:
         places = (*_merged(_elsewhere(job.ranks[rank]) for rank in seen), *_waiting_places(job))
         summary = "Nothing disagrees: some ranks have not come to the collective in which the others wait."
         return [Answer("slow", "", summary, places, _of_late(job, seen))]
@@ -282,9 +287,9 @@ def _path(frames: Sequence[Frame]) -> str:
 
 
 def _short(file: str) -> str:
-    """Return a path from the upstream's package on, else the end of it."""
-    found = re.search(r"(?:^|/)((?:megatron|verl|swift)/(?!.*/(?:megatron|verl|swift)/).*)", file)
-    return found[1] if found else "/".join(file.split("/")[-3:])
+    """Return a path from its package on, else the end of it."""
+    installed = re.search(r"(?:site|dist)-packages/(.+)", file)
+    return installed[1] if installed else "/".join(file.split("/")[-3:])
 
 
 def _is_torch(frame: Frame) -> bool:

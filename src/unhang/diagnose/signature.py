@@ -50,6 +50,8 @@ class Hang(NamedTuple):
     errors: tuple[Error, ...]
     certain: tuple[tuple[str, ...], ...]
     """Clauses that make the fix `known` together, in one or several ways."""
+    open: str
+    """What evidence leaves open, where nothing makes it `known`."""
 
 
 class Signature(NamedTuple):
@@ -85,6 +87,7 @@ def hang(data: Mapping[str, Any]) -> Hang:
         data.get("alternating", False),
         tuple(Error(one["text"], _chain(one.get("frames", ()))) for one in data.get("errors", ())),
         tuple(map(tuple, data.get("certain", ()))),
+        data.get("open", ""),
     )
 
 
