@@ -161,8 +161,9 @@ def test_no_file_is_waited_for_that_never_ends(tmp_path: Path) -> None:
     (tmp_path / "rank_1").write_bytes(as_pickle(HUNG))
     (tmp_path / "nowhere").symlink_to("gone")
     (tmp_path / "up").symlink_to(tmp_path)
-    job = intake.read([str(tmp_path), str(tmp_path / "absent"), "/dev/zero"], silent)
-    assert list(job.ranks) == [1]
+    (tmp_path / "rank_2").hardlink_to(tmp_path / "rank_1")
+    job = intake.read([str(tmp_path), f"{tmp_path}/./rank_1", str(tmp_path / "absent"), "/dev/zero"], silent)
+    assert list(job.ranks) == [1], "each file once"
     assert {os.path.basename(one.file): one.why for one in job.unread} == {
         "fifo": "it is not a file",
         "nowhere": "No such file or directory",

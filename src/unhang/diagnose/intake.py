@@ -40,6 +40,7 @@ def read(paths: Sequence[str], progress: Step) -> Job:
 def _files(paths: Sequence[str]) -> tuple[dict[str, int], list[job.Told]]:
     """Return the size of each file, and the paths that are none."""
     sizes: dict[str, int] = {}
+    seen: set[tuple[int, int]] = set()
     wrong: list[job.Told] = []
     for path in paths:
         for file in _within(path, wrong) if os.path.isdir(path) else [path]:
@@ -52,7 +53,8 @@ def _files(paths: Sequence[str]) -> tuple[dict[str, int], list[job.Told]]:
                 wrong.append(job.Told(file, why="it is not a file"))
             elif not status.st_size:
                 wrong.append(job.Told(file, why="it is empty"))
-            else:
+            elif (status.st_dev, status.st_ino) not in seen:
+                seen.add((status.st_dev, status.st_ino))
                 sizes[file] = status.st_size
     return sizes, wrong
 
@@ -81,7 +83,7 @@ def told_by(file: str) -> job.Told:
                 return job.Told(file, (dump,), named=named, why=dump.broken or cut)
             parts.extend((stacks if stacks.recognizes(head) else logs).read(stream, file))
     except (ValueError, EOFError, OSError, zlib.error, RecursionError) as error:
-        why = str(error) or type(error).__name__
+        why = (error.strerror if isinstance(error, OSError) else "") or str(error) or type(error).__name__
     return job.Told(file, parts=tuple(parts), named=named, why=why)
 
 

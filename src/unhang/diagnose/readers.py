@@ -21,7 +21,7 @@ MEMORY = 1 << 30
 PATIENCE_S = 60.0
 """So long a file may take; a large one takes longer, see _SLOWEST."""
 _SLOWEST = 1_000_000  # bytes in a second
-_LONGEST = 128 << 20  # of an answer
+_LONGEST = 16 << 20  # of an answer; that for a dump of 2,000 entries has some 20,000 bytes
 # Isolated: else a `pickle.py` of the working directory, which may be where the files are, would be imported.
 _CHILD = "import sys; sys.path[:] = sys.argv[4:]; from unhang.diagnose import readers; readers.serve(*sys.argv[1:4])"
 
@@ -96,7 +96,9 @@ def serve(pipe: str, module: str, function: str) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, resource.getrlimit(resource.RLIMIT_AS)[1]))
     read = getattr(import_module(module), function)
-    gc.disable()  # a dump makes 100,000 objects that are no garbage
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # CPython itself complains of some broken pickles
+    gc.disable()  # a dump makes 100,000 objects, none of them garbage
+    gc.freeze()  # then to collect what a hostile one leaves takes no time
     with Connection(int(pipe)) as line:
         while True:
             try:

@@ -55,7 +55,7 @@ class Dump(NamedTuple):
     newest: int
     """When the newest entry was made, in nanoseconds."""
     broken: str
-    """Why a part of it could not be read; else empty."""
+    """Why a part of it could not be read; else empty. What is lost is the newest, so its rank is not `recorded` then."""
 
 
 def recognizes(head: bytes) -> bool:
@@ -88,7 +88,7 @@ def read(data: bytes, name: str, named: int | None) -> Dump:
         waiting=records.made(waiting, done=False),
         last=records.made(last, done=True),
         trails={_text(name): Trail(n + 1 - len(kept), tuple(kept)) for name, (n, kept) in scan.trails.items()},
-        recorded=True,
+        recorded=not broken,
     )
     return Dump(found, tuple(groups.values()), _made_at(entries), broken)
 
