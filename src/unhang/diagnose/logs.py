@@ -238,8 +238,9 @@ def read(stream: BufferedIOBase, name: str) -> Iterator[Rank]:
     log, wrong = _Log(), None
     try:
         for number, piece in _pieces(stream):
-            if log.open or any(word in piece for word in _WORDS):
-                _take(log, piece, name, number)
+            words = [word for word in _WORDS if word in piece]
+            if log.open or words:
+                _take(log, piece, words, name, number)
     except Exception as error:  # of any decompressor
         wrong = error
     yield from log.told()
@@ -247,11 +248,12 @@ def read(stream: BufferedIOBase, name: str) -> Iterator[Rank]:
         raise wrong
 
 
-def _take(log: _Log, piece: bytes, name: str, number: int) -> None:
+def _take(log: _Log, piece: bytes, words: list[bytes], name: str, number: int) -> None:
+    """Take the lines of a piece that have one of the words, or may go on with a stack."""
     went_on = False
     for at, line in enumerate(piece.split(b"\n"), number):
         for part in line.rstrip(b"\r").split(b"\r"):  # a progress bar's
-            if log.open or any(word in part for word in _WORDS):
+            if log.open or any(word in part for word in words):
                 log.line(_ESCAPES.sub("", part[:_LONGEST].decode(errors="replace")), f"{name}:{at}")
                 went_on = went_on or bool(log.open)
     if not went_on:
