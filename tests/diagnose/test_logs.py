@@ -133,6 +133,7 @@ def test_kinds_and_sizes(said: str, kind: str, elements: int | None) -> None:
         ("[prterun-node1-77@1,3]<stdout>: ", 3),
         ("(WorkerDict pid=3490362, ip=10.0.0.7) ", None),
         ("\x1b[36m(WorkerDict pid=3490362)\x1b[0m [rank7]:", 7),
+        ("(MegatronPolicyWorker[rank=9] pid=3098846) ", 9),
         ("(pid=77) ", None),
         ("[pod/job-worker-0/pytorch] 2026-01-02T03:04:05.123456789Z [rank7]: ", 7),
         ("job-worker-0  | [rank7]: ", 7),

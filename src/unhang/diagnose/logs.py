@@ -23,7 +23,7 @@ _SPEAKERS, _MESSAGES, _OPERATIONS, _ISSUED_FRAMES = 20_000, 40, 100, 200
 # Lines without any of them are passed over.
 _WORDS = (
     b"rror", b"xception", b"CCL", b"gloo", b"[rank", b"ollective", b"exitcode", b"(local_rank", b" from ", b"Process ",
-    b"hread ", b" File ", b"KeyboardInterrupt",
+    b"hread ", b"most recent call", b" File ", b"KeyboardInterrupt",
 )  # fmt: skip
 
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -33,7 +33,7 @@ _PREFIX = re.compile(
     \[(?!rank\d)[a-zA-Z_][\w.-]{0,40}?(?P<local>\d{1,7})\]:[ ]?        # torchrun: role and local rank
     | (?P<task>\d{1,7}):(?:[ ]|$)                                       # srun --label
     | \[[\w.@-]{0,80}\d,(?P<process>\d{1,7})\]<std(?:out|err)>:[ ]?    # mpirun --tag-output
-    | \((?:[\w.:<>-]{1,80}[ ])?pid=\d{1,9}(?:,[ ]ip=[\w.:]{1,40})?\)[ ]?   # Ray
+    | \((?:[\w.:<>-]{1,80}(?:\[rank=(?P<actor>\d{1,7})\])?[ ])?pid=\d{1,9}(?:,[ ]ip=[\w.:]{1,40})?\)[ ]?   # Ray
     | \[pod/[^\]]{1,200}\][ ]?                                         # kubectl logs --prefix
     | [\w.-]{1,80}[ ]{1,40}\|[ ]                                        # docker compose
     | [\w.-]{1,80}:[ ](?=\[[a-z_]{1,40}\d{1,7}\]:|\d{1,7}:[ ])         # pdsh, before another one
