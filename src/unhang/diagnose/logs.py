@@ -33,6 +33,7 @@ _PREFIX = re.compile(
     \[(?!rank\d)[a-zA-Z_][\w.-]{0,40}?(?P<local>\d{1,7})\]:[ ]?        # torchrun: role and local rank
     | (?P<task>\d{1,7}):(?:[ ]|$)                                       # srun --label
     | \[[\w.@-]{0,80}\d,(?P<process>\d{1,7})\]<std(?:out|err)>:[ ]?    # mpirun --tag-output
+    | \[(?P<prepended>\d{1,7})\][ ]                                      # mpiexec -prepend-rank
     | \((?:[\w.:<>-]{1,80}(?:\[rank=(?P<actor>\d{1,7})\])?[ ])?pid=\d{1,9}(?:,[ ]ip=[\w.:]{1,40})?\)[ ]?   # Ray
     | \[pod/[^\]]{1,200}\][ ]?                                         # kubectl logs --prefix
     | [\w.-]{1,80}[ ]{1,40}\|[ ]                                        # docker compose
@@ -160,7 +161,7 @@ class _Log:
         """Take one line."""
         speaker, text = _speaker(line)
         if speaker not in self.said and len(self.said) >= _SPEAKERS:
-            return
+            speaker = _Speaker("", None, speaker.rank if len(self.said) < 2 * _SPEAKERS else None)
         said = self.said[speaker]
         if speaker.rank is not None:
             self.ranks[speaker.launcher].add(speaker.rank)
