@@ -23,7 +23,7 @@ _SPEAKERS, _MESSAGES, _OPERATIONS, _ISSUED_FRAMES = 20_000, 40, 100, 200
 # Lines without any of them are passed over.
 _WORDS = (
     b"rror", b"xception", b"CCL", b"gloo", b"[rank", b"ollective", b"exitcode", b"(local_rank", b" from ", b"Process ",
-    b"hread ", b" File ", b"KeyboardInterrupt",
+    b"hread ", b"most recent call", b" File ", b"KeyboardInterrupt",
 )  # fmt: skip
 
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -33,7 +33,8 @@ _PREFIX = re.compile(
     \[(?!rank\d)[a-zA-Z_][\w.-]{0,40}?(?P<local>\d{1,7})\]:[ ]?        # torchrun: role and local rank
     | (?P<task>\d{1,7}):(?:[ ]|$)                                       # srun --label
     | \[[\w.@-]{0,80}\d,(?P<process>\d{1,7})\]<std(?:out|err)>:[ ]?    # mpirun --tag-output
-    | \((?:[\w.:<>-]{1,80}[ ])?pid=\d{1,9}(?:,[ ]ip=[\w.:]{1,40})?\)[ ]?   # Ray
+    | \[(?P<prepended>\d{1,7})\][ ]                                      # mpiexec -prepend-rank
+    | \((?:[\w.:<>-]{1,80}(?:\[rank=(?P<actor>\d{1,7})\])?[ ])?pid=\d{1,9}(?:,[ ]ip=[\w.:]{1,40})?\)[ ]?   # Ray
     | \[pod/[^\]]{1,200}\][ ]?                                         # kubectl logs --prefix
     | [\w.-]{1,80}[ ]{1,40}\|[ ]                                        # docker compose
     | [\w.-]{1,80}:[ ](?=\[[a-z_]{1,40}\d{1,7}\]:|\d{1,7}:[ ])         # pdsh, before another one
@@ -160,7 +161,7 @@ class _Log:
         """Take one line."""
         speaker, text = _speaker(line)
         if speaker not in self.said and len(self.said) >= _SPEAKERS:
-            return
+            speaker = _Speaker("", None, speaker.rank if len(self.said) < 2 * _SPEAKERS else None)
         said = self.said[speaker]
         if speaker.rank is not None:
             self.ranks[speaker.launcher].add(speaker.rank)
@@ -238,8 +239,9 @@ def read(stream: BufferedIOBase, name: str) -> Iterator[Rank]:
     log, wrong = _Log(), None
     try:
         for number, piece in _pieces(stream):
-            if log.open or any(word in piece for word in _WORDS):
-                _take(log, piece, name, number)
+            words = [word for word in _WORDS if word in piece]
+            if log.open or words:
+                _take(log, piece, words, name, number)
     except Exception as error:  # of any decompressor
         wrong = error
     yield from log.told()
@@ -247,11 +249,12 @@ def read(stream: BufferedIOBase, name: str) -> Iterator[Rank]:
         raise wrong
 
 
-def _take(log: _Log, piece: bytes, name: str, number: int) -> None:
+def _take(log: _Log, piece: bytes, words: list[bytes], name: str, number: int) -> None:
+    """Take the lines of a piece that have one of the words, or may go on with a stack."""
     went_on = False
     for at, line in enumerate(piece.split(b"\n"), number):
         for part in line.rstrip(b"\r").split(b"\r"):  # a progress bar's
-            if log.open or any(word in part for word in _WORDS):
+            if log.open or any(word in part for word in words):
                 log.line(_ESCAPES.sub("", part[:_LONGEST].decode(errors="replace")), f"{name}:{at}")
                 went_on = went_on or bool(log.open)
     if not went_on:
