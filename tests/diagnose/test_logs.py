@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import tracemalloc
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ import pytest
 
 from unhang.diagnose import logs
 from unhang.diagnose.evidence import Frame, Group, Operation, Rank
+from unhang.diagnose.stacks import NOBODY
 
 GLOG = "E1218 20:27:21.426415540 ProcessGroupNCCL.cpp:629"
 WORK = "WorkNCCL(SeqNum=808, OpType=ALLREDUCE, NumelIn=9801523, NumelOut=9801523, Timeout(ms)=600000)"
@@ -145,7 +147,7 @@ def test_every_launchers_prefix(prefix: str, rank: int | None) -> None:
     if prefix == " 3: ":  # not srun's
         assert not any(rank.stacks for rank in found.values())
         return
-    assert list(found) == [logs.stacks.NOBODY if rank is None else rank]
+    assert list(found) == [NOBODY if rank is None else rank]
     (told,) = found.values()
     assert [(stack.thread, stack.frames, stack.idle) for stack in told.stacks] == [("MainThread", FRAMES, None)]
     assert [(message.text[:28], message.frames) for message in told.messages] == [
@@ -189,16 +191,31 @@ def test_the_stack_of_the_collective_that_the_watchdog_prints() -> None:
 
 
 def test_operations_that_a_detailed_debug_run_compares() -> None:
-    prints = [
-        f"CollectiveFingerPrint(SequenceNumber=12, OpType=ALLREDUCE, TensorShape=[{sizes}], TensorDtypes=Float, ...)"
-        for sizes in ("3, 4", "2")
-    ]
-    found = read(
-        "[rank5]: RuntimeError: Detected mismatch between collectives on ranks. Rank 1 is running collective: "
-        f"{prints[0]}, but Rank 0 is running collective: {prints[1]}.Collectives differ in"
-    )
-    (operation,) = found[5].waiting
-    assert operation[1:8] == (Group("", ""), 12, "all_reduce", ((3, 4),), None, ("Float",), None)
+    of_tensor = "SequenceNumber=11, OpType=ALLREDUCE, TensorShape=[{}], TensorDtypes=Float, TensorDeviceTypes="
+    for mine, expected in (
+        (of_tensor.format("3, 4"), ("all_reduce", ((3, 4),), ("Float",))),
+        (of_tensor.format(""), ("all_reduce", ((),), ("Float",))),
+        (of_tensor.format("2, 2").replace("Float", "Float, Float"), ("all_reduce", None, None)),
+        ("SequenceNumber=11OpType=BARRIER", ("barrier", None, None)),
+    ):
+        (told,) = read(
+            "[rank5]: RuntimeError: Detected mismatch between collectives on ranks. Rank 1 is running collective: "
+            f"CollectiveFingerPrint({mine}), but Rank 0 is running collective: CollectiveFingerPrint("
+            f"{of_tensor.format('2')}).Collectives differ in"
+        ).values()
+        (one,) = told.waiting
+        assert (one.rank, one.group, one.sequence) == (5, Group("", ""), 12)
+        assert (one.kind, one.inputs, one.dtypes) == expected
+
+
+def test_a_rank_that_did_not_time_out_says_what_it_completed_last() -> None:
+    group = "[PG ID 0 PG GUID 0(default_pg) Rank 2]"
+    signal = "Received a dump signal due to a collective timeout from  rank 0 and we will try our best to dump"
+    (told,) = read(
+        f"[rank2]:[{GLOG}] {group} {signal} the info. Last enqueued NCCL work: 41, last completed NCCL work: 41.This"
+    ).values()
+    assert (told.rank, told.waiting, told.last[0][1:4]) == (2, (), (Group("0", "default_pg"), 41, ""))
+    assert signal in told.messages[0].text
 
 
 def test_who_was_killed_is_told_by_torchrun_and_who_was_stopped_is_not() -> None:
@@ -246,14 +263,14 @@ def test_numbers_do_not_make_a_message_another_and_few_are_kept() -> None:
     assert len(read(many)[-1].messages) == 40
 
 
-class Endless(io.RawIOBase):
+class Endless(io.BufferedIOBase):
     """A stream of the same bytes again and again."""
 
     def __init__(self, piece: bytes, size: int, end: bytes = b"") -> None:
         self.pieces: Iterator[bytes] = iter([*[piece] * (size // len(piece)), end])
         self.rest = b""
 
-    def read(self, size: int = -1) -> bytes:
+    def read1(self, size: int = -1) -> bytes:
         while len(self.rest) < size and (piece := next(self.pieces, b"")):
             self.rest += piece
         result, self.rest = self.rest[:size], self.rest[size:]
@@ -277,7 +294,7 @@ def test_a_log_is_never_in_memory_and_its_end_is_read(
     size, tail = 400_000, between + f"[rank3]:[{GLOG}] [Rank 3] {CAUGHT}\n".encode()
     stream = Endless(piece, size, tail)
     tracemalloc.start()
-    found = list(logs.read(stream, "log"))  # type: ignore[arg-type]
+    found = list(logs.read(stream, "log"))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 100_000
@@ -298,15 +315,28 @@ def test_what_is_no_text_and_what_breaks_off() -> None:
     with pytest.raises(ValueError, match="not text"):
         read(b"\x7fELF\0\0\0")
 
-    class Broken(io.BytesIO):
-        def read(self, size: int | None = -1) -> bytes:
-            if not (piece := super().read(size)):
-                raise EOFError("compressed file ended")
-            return piece
-
-    found = logs.read(Broken(f"[rank3]:[{GLOG}] [Rank 3] {CAUGHT}\n".encode()), "log")
+    cut = gzip.compress(f"[rank3]:[{GLOG}] [Rank 3] {CAUGHT}\n".encode())[:-8]
+    found = logs.read(gzip.GzipFile(fileobj=io.BytesIO(cut)), "log")
     assert next(found).waiting == (waiting(3),)
     with pytest.raises(EOFError):
         next(found)
     hostile = b"[rank1]: \xff\xfe\x1b]0;title\x07 ValueError\n\xffValueError: x\nKeyError: \xff\n"
     assert [message.text for message in read(hostile)[-1].messages] == ["KeyError: \ufffd"]
+
+
+def test_hostile_lines_are_passed_over() -> None:
+    digits = "1" * 9000
+    lines = [
+        f"[default{digits}]: ValueError: a",
+        f"[rank{digits}]: ValueError: b",
+        f"{digits}: ValueError: c",
+        f"[rank1]: WorkNCCL(SeqNum={digits}, OpType=ALLREDUCE, NumelIn={digits}, NumelOut=1",
+        f"[rank1]: last enqueued work: 1, last completed work: {digits} NCCL",
+        f'[rank1]:   File "/a/b.py", line {digits}, in f',
+        f"[rank1]: [PG ID {digits} PG GUID (x(((({digits}",
+        f"[rank1]: Thread {digits} (idle)",
+        f"[rank1]:     f (a.py:{digits})",
+        "[rank1]:     f" + " (:1" * 2000,
+        f"[rank1]: #0 {' from ' * 1400}",
+    ]
+    assert [rank for rank in read("\n".join(lines) + "\n").values() if rank.waiting or rank.last or rank.stacks] == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
+import gzip
 import io
 import json
 import subprocess
@@ -132,6 +133,14 @@ def test_broken_json_gives_what_stands_before_the_break(text: str, ranks: int, w
     with pytest.raises(ValueError, match=why):
         found.extend(stacks.read(io.BytesIO(text.encode()), "a.json"))
     assert [rank.stacks[0].source for rank in found] == ["a.json: thread 7"] * ranks
+
+
+def test_json_in_a_gzip_that_breaks_off() -> None:
+    cut = gzip.compress(json.dumps([thread(7, "MainThread")]).encode())[:-8]
+    found = stacks.read(gzip.GzipFile(fileobj=io.BytesIO(cut)), "a.json")
+    assert next(found).stacks[0].thread == "MainThread"
+    with pytest.raises(EOFError):
+        next(found)
 
 
 def test_what_faulthandler_prints() -> None:

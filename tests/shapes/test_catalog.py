@@ -77,13 +77,18 @@ def test_a_fix_is_a_folder_with_a_manifest(folder: Path) -> None:
         ("another gate", ["another"]),
         ("guard", []),  # on the page, and not in its symptom
         ("frames", []),  # a key
+        ("size", []),  # a clause
         ("gate nothing", []),
     ],
 )
 def test_a_fix_is_found_by_words_of_its_symptom_and_signature(words: str, found: list[str], folder: Path) -> None:
     page = "# Gate\n\n## Symptom\nAll ranks are\nstuck.\n\n## Cause\nThe guard.\n"
     manifests = (
-        {**MANIFEST, "symptom": "It is silent.", "signature": {"ranks": [{"frames": ["Mean.compute"]}, 2, None]}},
+        {
+            **MANIFEST,
+            "symptom": "It is silent.",
+            "signature": {"hangs": [{"frames": [["Mean.compute"]], "differ": ["size"]}, 2]},
+        },
         {**MANIFEST, "symptom": "It is loud."},
     )
     for name, manifest in zip(("gate", "another"), manifests):

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 
 SHELLS = ("bash", "fish", "tcsh", "zsh")
-_MORE = {"wheel": "requirements", "list": "words"}
+_MORE = {"wheel": "requirements", "diagnose": "paths", "list": "words"}
 """The commands that take several arguments, by the name of these."""
 _SIZES = {
     "tp": "tensor parallel",
@@ -225,6 +225,22 @@ def _prove(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(allow_none=False)
 
 
+def _diagnose(parser: argparse.ArgumentParser) -> None:
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument(
+        "paths", metavar="PATH", nargs="*", default=[],
+        help="a dump of the flight recorder, stacks of py-spy, a log, or a folder of them; also gzipped",
+    )  # fmt: skip
+    what.add_argument(
+        "--capture", action="store_true",
+        help="print what to set before a job, and what to run on one that hangs now; where py-spy is, take the stacks "
+        "of this node",
+    )  # fmt: skip
+    _place(parser)
+    parser.set_defaults(allow_none=True)
+    _output(parser, "text", "json", "github")
+
+
 def _list(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("words", metavar="WORD", nargs="*", help="only fixes whose symptom or stacks have these words")
 
@@ -272,6 +288,7 @@ _OPTIONS = {
     "overlay": _overlay,
     "wheel": _wheel,
     "prove": _prove,
+    "diagnose": _diagnose,
     "list": _list,
     "explain": _explain,
     "matrix": _matrix,

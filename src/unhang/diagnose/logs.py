@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from unhang.diagnose import stacks
 from unhang.diagnose.evidence import Frame, Group, Message, Operation, Rank, Stack
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from io import BufferedIOBase
 
 _NO_GROUP = Group("", "")
 _PIECE, _LONGEST, _TEXT = 1 << 20, 1 << 13, 500
@@ -21,7 +22,7 @@ _SPEAKERS, _MESSAGES, _OPERATIONS, _ISSUED_FRAMES = 20_000, 40, 100, 200
 
 # Lines without any of them are passed over.
 _WORDS = (
-    b"rror", b"xception", b"NCCL", b"gloo", b"[rank", b"ollective", b"exitcode", b"(local_rank", b" from ", b"Process ",
+    b"rror", b"xception", b"CCL", b"gloo", b"[rank", b"ollective", b"exitcode", b"(local_rank", b" from ", b"Process ",
     b"hread ", b" File ", b"KeyboardInterrupt",
 )  # fmt: skip
 
@@ -29,45 +30,46 @@ _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 # What launchers put before a line.
 _PREFIX = re.compile(
     r"""
-    \[(?!rank\d)[A-Za-z_][\w.-]*?(?P<local>\d+)\]:[ ]?       # torchrun: role and local rank
-    | (?P<task>\d+):(?:[ ]|$)                                # srun --label
-    | \[[\w.@-]*\d,(?P<process>\d+)\]<std(?:out|err)>:[ ]?   # mpirun --tag-output
-    | \((?:[\w.:<>-]+[ ])?pid=\d+(?:,[ ]ip=[\w.:]+)?\)[ ]?   # Ray
-    | \[pod/[^\]]+\][ ]?                                     # kubectl logs --prefix
-    | [\w.-]+[ ]+\|[ ]                                       # docker compose
-    | [\w.-]+:[ ](?=\[[a-z_]+\d+\]:|\d+:[ ])               # pdsh, before another one
-    | (?P<time>\d{4}-\d\d-\d\dT[\d:.,]+(?:Z|[+-]\d\d:?\d\d)[ ])
+    \[(?!rank\d)[a-zA-Z_][\w.-]{0,40}?(?P<local>\d{1,7})\]:[ ]?        # torchrun: role and local rank
+    | (?P<task>\d{1,7}):(?:[ ]|$)                                       # srun --label
+    | \[[\w.@-]{0,80}\d,(?P<process>\d{1,7})\]<std(?:out|err)>:[ ]?    # mpirun --tag-output
+    | \((?:[\w.:<>-]{1,80}[ ])?pid=\d{1,9}(?:,[ ]ip=[\w.:]{1,40})?\)[ ]?   # Ray
+    | \[pod/[^\]]{1,200}\][ ]?                                         # kubectl logs --prefix
+    | [\w.-]{1,80}[ ]{1,40}\|[ ]                                        # docker compose
+    | [\w.-]{1,80}:[ ](?=\[[a-z_]{1,40}\d{1,7}\]:|\d{1,7}:[ ])         # pdsh, before another one
+    | (?P<time>\d{4}-\d\d-\d\dT[\d:.,]{1,30}(?:Z|[+-]\d\d:?\d\d)[ ])  # kubectl logs --timestamps
     """,
     re.VERBOSE,
 )
-_RANK = re.compile(r"\[rank(\d+)\]:[ ]?")
+_RANK = re.compile(r"\[rank(\d{1,7})\]:[ ]?")
 
-_WORK = re.compile(r"WorkNCCL\(SeqNum=(\d+), OpType=(\w+)(?:, NumelIn=(\d+), NumelOut=(\d+))?")
-_OLD_RANK = re.compile(r"\[Rank (\d+)\]")
-_GROUP = re.compile(r"\[PG (?:ID \d+ PG GUID )?([^\s()\]]+)(?:\(([^)]*)\))? Rank \d+\]")
-_STATUS = re.compile(r"(?:detected by watchdog at work(?: sequence id)?|Timeout at NCCL work): (\d+)")
-_COMPLETED = re.compile(r"last completed(?: NCCL)? work: (\d+)")
+_WORK = re.compile(r"Work[A-Z]CCL\(SeqNum=(\d{1,18}), OpType=(\w+)(?:, NumelIn=(\d{1,18}), NumelOut=(\d{1,18}))?")
+_OLD_RANK = re.compile(r"\[Rank (\d{1,18})\]")
+_GROUP = re.compile(r"\[PG (?:ID \d{1,18} PG GUID )?([^\s()\]]{1,80})(?:\(([^)]{0,200})\))? Rank \d{1,18}\]")
+_STATUS = re.compile(r"(?:detected by watchdog at work(?: sequence id)?|Timeout at NCCL work): (\d{1,18})")
+_COMPLETED = re.compile(r"last completed(?: NCCL)? work: (\d{1,18})\b")
 _FINGERPRINT = re.compile(
-    r"Rank \d+ is running collective: CollectiveFingerPrint\(SequenceNumber=(\d+), OpType=(\w+)"
-    r"(?:, TensorShape=\[([\d, ]*)\], TensorDtypes=([\w ]+),)?"
+    r"running collective: CollectiveFingerPrint\(SequenceNumber=(\d{1,18})(?:, )?OpType=(\w+)"
+    r"(?:, TensorShape=\[([\d, ]{0,100})\], TensorDtypes=([\w ]{1,40}), TensorDeviceTypes=)?"  # of one tensor
 )
-_ISSUED = re.compile(r"#(\d+) (.+) from (.+):(\d+)$")
+_ISSUED = re.compile(r"#(\d{1,18}) (.+) from (.+):(\d{1,18})$")
 
 _RAISES = re.compile(r"(?:[\w.]*\w(?:Error|Exception)|KeyboardInterrupt)(?:\(\w+\))?(?::|$)")
 _COMPLAINT = re.compile(
     r"Fatal Python error|terminate called|out of memory|OutOfMemory|CUDA error|NCCL WARN|NCCL error|oom-kill|"
     r"Connection closed by peer|Connection reset by peer|Timed out waiting|op\.preamble|monitoredBarrier|"
-    r"finished? collective #|dump signal|watchdog got stuck|slurmstepd: error"
+    r"finished? collective #|dump signal|watchdog got stuck|Heartbeat monitor timed out|slurmstepd: error"
 )
 # Errors of a rank that waited for others: their traceback says where.
 _WAITED = re.compile(
     r"Timed out waiting|Connection closed by peer|Connection reset by peer|Broken pipe|monitoredBarrier|op\.preamble|"
-    r"KeyboardInterrupt|Socket Timeout|wait timeout|timed out after|Detected mismatch|NCCL communicator was aborted"
+    r"(?:Connect|Read|Write|Wait|wait|Socket) [Tt]imeout|caused pair closure|[Tt]imed out after|Detected mismatch|"
+    r"communicator was aborted|ncclRemoteError|KeyboardInterrupt"
 )
 _STOPPED = ("0", "-15")  # done; stopped by the launcher
 _RAISED = re.compile(r"[\w.]+(?::|$)")
-_SUMMARY_RANK = re.compile(r"\s+rank\s+: (\d+) \(local_rank")
-_EXITCODE = re.compile(r"\s+(exitcode\s+: (-?\d+))")
+_SUMMARY_RANK = re.compile(r"\s+rank\s+: (\d{1,7}) \(local_rank")
+_EXITCODE = re.compile(r"\s+(exitcode\s+: (-?\d{1,9}))")
 _NUMBER = re.compile(r"0x[0-9a-f]+|\d+")
 
 # torch's names of operations, in c10d's opTypeToString.
@@ -179,8 +181,10 @@ class _Log:
         elif found := _FINGERPRINT.search(text):
             said.wait(_of_fingerprint(found, source))
             said.error(text, source)
-        elif "last enqueued" in text:
+        elif "ast enqueued" in text:
             said.status(text, source)
+            if "dump signal" in text:  # of a rank that did not time out itself
+                said.error(text, source)
         elif found := _SUMMARY_RANK.match(text):
             self._summary = int(found[1])
         elif (found := _EXITCODE.match(text)) and self._summary != stacks.NOBODY:
@@ -226,7 +230,7 @@ class _Log:
         return stacks.NOBODY if named or speaker.task is None or not trusted else speaker.task
 
 
-def read(stream: BinaryIO, name: str) -> Iterator[Rank]:
+def read(stream: BufferedIOBase, name: str) -> Iterator[Rank]:
     """Yield what a text says of each rank; the rank is -1 where it does not say which.
 
     Raises ValueError where it is no text, and what the stream raises: what stands before that has been yielded then.
@@ -254,10 +258,10 @@ def _take(log: _Log, piece: bytes, name: str, number: int) -> None:
         log.open.clear()
 
 
-def _pieces(stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
+def _pieces(stream: BufferedIOBase) -> Iterator[tuple[int, bytes]]:
     """Yield whole lines, many at a time, with the number of the first one; of an endless line, its beginning."""
     number, rest, skips = 1, b"", False
-    while read := stream.read(_PIECE):
+    while read := stream.read1(_PIECE):  # not `read`, which loses what stands before the end of a broken file
         if number == 1 and not rest and b"\0" in read[:8192]:
             raise ValueError("not text")
         if skips:
@@ -316,7 +320,7 @@ def _of_fingerprint(found: re.Match[str], source: str) -> Operation:
     return Operation(
         stacks.NOBODY,
         _NO_GROUP,
-        int(found[1]),
+        int(found[1]) + 1,  # it begins with 0
         _KINDS.get(found[2], found[2].lower()),
         inputs=(sizes,) if found[4] else None,
         dtypes=(found[4],) if found[4] else None,

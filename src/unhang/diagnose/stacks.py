@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 from unhang.diagnose.evidence import Frame, Rank, Stack
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from io import BufferedIOBase
 
 NOBODY = -1
 """The rank where a text does not say it."""
@@ -21,9 +22,9 @@ _PROCESSES, _THREADS, _FRAMES, _KNOWN = 4_096, 1_024, 1_000, 20_000
 _PROCESS = re.compile(r"Process (\d+): ")
 _SPIED = re.compile(r'Thread (\S+) \(([a-z+]+)\)(?:: "(.*)")?$')
 # torchrun puts no space before a line, other launchers do: one that is the line's own may be gone.
-_SPIED_FRAME = re.compile(r" {3,4}(\S.*) \(([^()]+?)(?::(\d+))?\)$")
+_SPIED_FRAME = re.compile(r" {3,4}(\S.*) \(([^()]+?)(?::(\d{1,9}))?\)$")
 _FAULT = re.compile(r"(?:Thread|Current thread) (0x[0-9a-f]+)(?: \[(.*)\])? \(most recent call first\):$")
-_FRAME = re.compile(r' +File "(.*)", line (\d+|\?\?\?),? in (.*)$')
+_FRAME = re.compile(r' +File "(.*)", line (\d{1,9}|\?\?\?),? in (.*)$')
 _BETWEEN = re.compile(r"[\s\[\],]*")  # the threads of all documents
 _TRACEBACK = "Traceback (most recent call last):"
 
@@ -125,12 +126,13 @@ def recognizes(head: bytes) -> bool:
     return head.lstrip()[:1] == b"[" and b'"frames"' in head
 
 
-def read(stream: BinaryIO, name: str) -> Iterator[Rank]:
+def read(stream: BufferedIOBase, name: str) -> Iterator[Rank]:
     """Yield the processes in py-spy's --json, one document or several, each as a rank that nobody knows.
 
     Raises ValueError where it is none of py-spy's, or is cut off; what stands before the cut has been yielded then.
     """
-    text, decoder, wrong = stream.read().decode(errors="replace"), json.JSONDecoder(), ""
+    text, broken = _whole(stream)
+    decoder, wrong = json.JSONDecoder(), ""
     place = _BETWEEN.match(text).end()  # type: ignore[union-attr]  # it matches nothing at all, too
     processes: dict[object, list[Stack]] = {}
     try:
@@ -146,6 +148,8 @@ def read(stream: BinaryIO, name: str) -> Iterator[Rank]:
             yield Rank(NOBODY, stacks=tuple(stacks))
     if wrong or not processes:
         raise ValueError(wrong if processes else "not a dump of py-spy")
+    if broken:
+        raise broken
 
 
 def may_be_rank(stacks: tuple[Stack, ...] | list[Stack]) -> bool:
@@ -157,6 +161,17 @@ def may_be_rank(stacks: tuple[Stack, ...] | list[Stack]) -> bool:
         for frame in stack.frames
         for file, function in _NO_RANK
     )
+
+
+def _whole(stream: BufferedIOBase) -> tuple[str, Exception | None]:
+    """Return what a file says, and why it breaks off, if it does."""
+    blocks, broken = [], None
+    try:
+        while block := stream.read1(1 << 20):
+            blocks.append(block)
+    except Exception as error:  # of any decompressor
+        broken = error
+    return b"".join(blocks).decode(errors="replace"), broken
 
 
 def _frame(text: str) -> Frame | None:

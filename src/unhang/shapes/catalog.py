@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -15,6 +15,8 @@ GRADES = (
     "safeguard: only its cause is shown, or a stand-in takes the place of what fails"
 )
 """How a fix is backed, in one line."""
+_CLAUSES = ("differ", "certain")
+"""The keys of a signature whose words name its own clauses: no user sees them in a stack or a log."""
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
@@ -126,11 +128,13 @@ def fix(name: str) -> Fix:
     return known[name]
 
 
-def with_words(words: Iterable[str]) -> list[Fix]:
+def with_words(words: Sequence[str]) -> list[Fix]:
     """Return the fixes whose id, title, symptom or signature has all of these words, in any case, also inside others.
 
-    The symptom is the manifest's and the page's.
+    The symptom is the manifest's and the page's. No words choose all fixes.
     """
+    if not words:
+        return list(fixes().values())
     lowered = [word.lower() for word in words]
     found = []
     for fix in fixes().values():
@@ -147,7 +151,8 @@ def _strings(value: Any) -> Iterator[str]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, (list, dict)):
-        for item in value.values() if isinstance(value, dict) else value:
+        items = [value[key] for key in value if key not in _CLAUSES] if isinstance(value, dict) else value
+        for item in items:
             yield from _strings(item)
 
 
