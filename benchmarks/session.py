@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 
 import pyperf
-from cases import findings_in, may_drop_caches, processes, warm_environment
+from cases import findings_in, may_drop_caches, processes, rewritten, warm_environment
 from chart import render as chart
 from document import Measured, render, tables
 from imports import breakdown
@@ -64,8 +64,9 @@ def measure(pristine: Path, folder: Path, *, quick: bool) -> Measured:
     peak = _peak_megabytes(small)
     work = _work(small, large)
     judged = len({finding.seen.path for finding in findings_in(small)})
+    counted = judged, len(rewritten(small))
     machine = _machine(quick), may_drop_caches()
-    return Measured({**warm, **cold}, processor, functions, peak, work, breakdown(), judged, *machine)
+    return Measured({**warm, **cold}, processor, functions, peak, work, breakdown(), *counted, *machine)
 
 
 def _pyperf(group: str, folder: Path, rounds: int, options: list[str]) -> dict[str, pyperf.Benchmark]:

@@ -79,7 +79,11 @@ def _digests(template: str) -> list[str]:
 
 def matches(nodes: Sequence[ast.AST], template: str) -> bool:
     """Return whether these statements are those of the template, one for one, whatever their layout."""
-    return [digest(node) for node in nodes] == _digests(template)
+    return _are(nodes, _digests(template))
+
+
+def _are(nodes: Sequence[ast.AST], shapes: Sequence[str]) -> bool:
+    return len(nodes) == len(shapes) and all(digest(node) == one for node, one in zip(nodes, shapes))
 
 
 def refuse_own(function: Function, names: Iterable[str]) -> None:
@@ -93,13 +97,18 @@ def mentioned(*nodes: ast.AST) -> set[str]:
     found: set[str] = set()
     for node in nodes:
         for inner in ast.walk(node):
-            for field in ("id", "attr", "arg", "name", "asname", "value", "names"):
+            for field in _spelled(inner._fields):
                 value = getattr(inner, field, None)
                 if isinstance(value, str):
                     found.add(value)
                 elif isinstance(value, list):  # of global and nonlocal; the names of an import are nodes
                     found |= {item for item in value if isinstance(item, str)}
     return found
+
+
+@cache
+def _spelled(fields: tuple[str, ...]) -> list[str]:
+    return [name for name in ("id", "attr", "arg", "name", "asname", "value", "names") if name in fields]
 
 
 def bound(*nodes: ast.AST) -> set[str]:
@@ -151,7 +160,7 @@ def _runs(function: Function, shapes: Sequence[str]) -> list[list[ast.stmt]]:
     blocks = [getattr(node, field, None) for node in ast.walk(function) for field in ("body", "orelse", "finalbody")]
     lists = [block for block in blocks if isinstance(block, list)]
     runs = [block[at : at + len(shapes)] for block in lists for at in range(len(block) - len(shapes) + 1)]
-    return [run for run in runs if [digest(node) for node in run] == list(shapes)]
+    return [run for run in runs if _are(run, shapes)]
 
 
 def _is_inside(run: Sequence[ast.stmt], other: Sequence[ast.stmt]) -> bool:
@@ -218,8 +227,9 @@ def _inside(
     function: Function, node: ast.expr, change: Callable[[cst.BaseExpression], cst.BaseExpression], comment: str
 ) -> Edit:
     """Return an edit that changes one expression in the innermost statement around it."""
-    around = [it for it in ast.walk(function) if isinstance(it, ast.stmt) and any(one is node for one in ast.walk(it))]
-    statement = around[-1]  # ast.walk goes from the outside in
+    rows = [it for it in ast.walk(function) if isinstance(it, ast.stmt) and _covers(it, node)]
+    # ast.walk goes from the outside in
+    statement = next(it for it in reversed(rows) if any(one is node for one in ast.walk(it)))
     code = ast.dump(node)
     same = [it for it in ast.walk(statement) if isinstance(it, ast.expr) and ast.dump(it) == code]
     same.sort(key=lambda it: (it.lineno, it.col_offset))
@@ -231,6 +241,10 @@ def _inside(
         return [splice.changed(nodes[0], code, place, change, comment)]
 
     return span(statement, statement, changed)
+
+
+def _covers(outer: ast.stmt, inner: ast.expr) -> bool:
+    return outer.lineno <= inner.lineno and (inner.end_lineno or 0) <= (outer.end_lineno or 0)
 
 
 def instead(template: str) -> Callable[[Statements], Statements]:

@@ -100,9 +100,11 @@ def _tracking(function: Function, given: Mapping[str, str]) -> list[Any]:
     """Return each statement that calls the tracker with these arguments."""
     found = []
     for node in ast.walk(function):
-        if isinstance(node, (ast.Assign, ast.Expr)) and isinstance(node.value, ast.Call):
+        if not isinstance(node, (ast.Assign, ast.Expr)) or not isinstance(node.value, ast.Call):
+            continue
+        if expression(node.value.func) in _TRACKERS:
             arguments = {keyword.arg: expression(keyword.value) for keyword in node.value.keywords}
-            if expression(node.value.func) in _TRACKERS and given.items() <= arguments.items():
+            if given.items() <= arguments.items():
                 found.append(node)
     return found
 

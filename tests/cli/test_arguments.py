@@ -22,6 +22,7 @@ COMMANDS = (
     "overlay",
     "wheel",
     "prove",
+    "diagnose",
     "list",
     "explain",
     "matrix",
@@ -71,6 +72,7 @@ def test_help_and_an_unknown_command_name_all_commands(capsys: pytest.CaptureFix
          "--require-hashes --pre"),
         ("prove", "--python --target --source --script --fix --case --tp --pp --cp --ep --etp --dp --world-size "
          "--output-format"),
+        ("diagnose", "--capture --python --target --source --script --output-format"),
         ("list", ""),
         ("explain", ""),
         ("matrix", "--fix --skip --upstream --version --output-format --against-index"),
@@ -163,7 +165,11 @@ def test_help_fits_the_width(width: int, monkeypatch: pytest.MonkeyPatch, capsys
         ("-q check", "unrecognized option '-q'; options follow the command"),
         ("check verl", "unexpected argument 'verl'; did you mean --upstream verl?"),
         ("check /", "unexpected argument '/'; for a folder write --source (a checkout), --target (a site-packages)"),
-        ("list /", "unexpected argument '/'\n"),
+        ("completion bash /", "unexpected argument '/'\n"),
+        ("diagnose", "one of the arguments PATH --capture is required"),
+        ("diagnose a --capture", "argument --capture: not allowed with argument PATH"),
+        ("diagnose --capture a", "argument PATH: not allowed with argument --capture"),
+        ("diagnose a ''", "the value of paths is empty"),
         ("check -- x", "unexpected argument 'x'\n"),
         # an unset variable of a script must not mean the working directory, or the default
         *((f"check {option}=", "is empty: is a variable not set?") for option in PLACES),
@@ -190,6 +196,10 @@ def test_wrong_usage_exits_with_2(arguments: str, message: str, capsys: pytest.C
         ("wheel -oout x", "output", "out"),
         ("wheel a -o out b -q c", "requirements", ["a", "b", "c"]),
         ("wheel -o out a -- b", "requirements", ["a", "b"]),
+        ("diagnose a --python p b -q c", "paths", ["a", "b", "c"]),
+        ("diagnose -- -a", "paths", ["-a"]),
+        ("diagnose --capture", "paths", []),
+        ("list a -v b", "words", ["a", "b"]),
     ],
 )
 def test_what_is_no_option_is_a_value(arguments: str, name: str, value: object) -> None:

@@ -28,7 +28,7 @@ def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ("line", "expected"),
     [
         ("unhang ch", "check"),
-        ("unhang ", "check apply diff revert overlay wheel prove list explain matrix new completion"),
+        ("unhang ", "check apply diff revert overlay wheel prove diagnose list explain matrix new completion"),
         ("unhang apply --dr", "--dry-run"),
         ("unhang check --req", "--require"),
         ("unhang check --require m", "mtp-cp-deadlock"),

@@ -25,6 +25,24 @@ def test_a_terminal_gets_the_page_at_its_width(columns: int, above: int) -> None
     assert above < max(map(len, shown.splitlines())) <= columns
 
 
+@pytest.mark.parametrize("words", ["reduce_loss_in_tracker", "REDUCE_loss", "loss first batch"])
+def test_a_word_of_the_symptom_finds_the_page(words: str) -> None:
+    assert cli.unhang("explain", words) == cli.unhang("explain", "mtp-cp-deadlock")
+
+
+def test_a_word_of_several_symptoms_gives_the_list_of_them() -> None:
+    ran = cli.unhang("explain", "MoE")
+    assert (ran.code, ran.out) == (0, cli.unhang("list", "MoE").out)
+    assert [line.split()[0] for line in ran.out.splitlines()[:4:2]] == ["empty-expert-hang", "expert-dp-warmup"]
+    assert ran.err == "2 fixes have 'MoE' in their symptom; `unhang explain ID` prints the page of one\n"
+
+
+def test_a_mistyped_id_is_an_error_that_names_the_nearest() -> None:
+    ran = cli.unhang("explain", "mtp-cp-deadlok")
+    assert (ran.code, ran.out) == (2, "")
+    assert "did you mean mtp-cp-deadlock?" in ran.err
+
+
 def test_the_last_section_is_about_the_matrix() -> None:
     text = cli.unhang("explain", "mtp-cp-deadlock").out
     page, _, section = text.partition("\n\n## In the matrix\n")

@@ -187,6 +187,17 @@ def test_what_was_not_read_is_named_with_the_reason() -> None:
     ]
 
 
+def test_of_many_files_with_one_fault_some_are_named() -> None:
+    many = tuple(Unread(f"rank{number}.err", "it is empty", False) for number in range(1024))
+    lines = report.warnings(JOB._replace(unread=(*many, *UNREAD), unranked=()))
+    assert lines[7:] == [
+        "rank7.err: it is empty",
+        "1016 more files, which --output-format json names: it is empty",
+        "cut: read in part: it breaks off",
+        "x: no",
+    ]
+
+
 def test_what_a_dump_says_reaches_the_terminal_without_control_characters() -> None:
     evil = "\x1b[2J\r::error::\n\u202e"
     answer = Answer("desync", "", evil, (Place((0,), evil, (evil,)),), (evil,))

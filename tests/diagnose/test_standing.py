@@ -18,8 +18,9 @@ ENGINE = "verl/workers/engine/megatron/transformer_impl.py"
 
 
 def found(site: Path, fix: str) -> tuple[Standing, ...]:
-    request = Request(target=str(site), fixes=(fix,), chosen=(("--fix", fix),), allow_none=True)
-    return standings(survey.survey(request).findings, request)
+    request = Request(target=str(site), allow_none=True)
+    narrowed = request._replace(fixes=(fix,), chosen=(("--fix", fix),))
+    return standings(survey.survey(narrowed).findings, request)
 
 
 @pytest.fixture

@@ -67,6 +67,37 @@ def test_a_fix_is_a_folder_with_a_manifest(folder: Path) -> None:
     assert catalog.generation() == 7
 
 
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        ("", ["another", "gate"]),
+        ("gat", ["another", "gate"]),  # in the title of one, in the id of the other
+        ("Gate MEAN.compute", ["gate"]),
+        ("stuck silent", ["gate"]),
+        ("another gate", ["another"]),
+        ("guard", []),  # on the page, and not in its symptom
+        ("frames", []),  # a key
+        ("size", []),  # a clause
+        ("gate nothing", []),
+    ],
+)
+def test_a_fix_is_found_by_words_of_its_symptom_and_signature(words: str, found: list[str], folder: Path) -> None:
+    page = "# Gate\n\n## Symptom\nAll ranks are\nstuck.\n\n## Cause\nThe guard.\n"
+    manifests = (
+        {
+            **MANIFEST,
+            "symptom": "It is silent.",
+            "signature": {"hangs": [{"frames": [["Mean.compute"]], "differ": ["size"]}, 2]},
+        },
+        {**MANIFEST, "symptom": "It is loud."},
+    )
+    for name, manifest in zip(("gate", "another"), manifests):
+        title = "A wait" if name == "gate" else "Beside a gate"
+        (folder / f"patches/{name}/manifest.json").write_text(json.dumps({**manifest, "title": title}))
+        (folder / f"patches/{name}/page.md").write_text(page if name == "gate" else "# Other\n\n## Symptom\nNone.\n")
+    assert [fix.id for fix in catalog.with_words(words.split())] == found
+
+
 @pytest.mark.parametrize(("name", "hint"), [("gaet", "did you mean gate? `unhang list`"), ("zzz", "`unhang list`")])
 @pytest.mark.usefixtures("folder")
 def test_an_unknown_fix_is_refused(name: str, hint: str) -> None:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 
 SHELLS = ("bash", "fish", "tcsh", "zsh")
+_MORE = {"wheel": "requirements", "diagnose": "paths", "list": "words"}
+"""The commands that take several arguments, by the name of these."""
 _SIZES = {
     "tp": "tensor parallel",
     "pp": "pipeline parallel",
@@ -43,8 +45,8 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     if chosen is not parser:
         chosen.refuse_unknown(words[at + 1 :])
     options, left = parser.parse_known_args(words)
-    if command == "wheel":  # of `a -o out b`, argparse takes only a
-        options.requirements += [word for word in left if word != "--"]
+    if command in _MORE:  # of `a -o out b`, argparse takes only a
+        getattr(options, _MORE[command]).extend(word for word in left if word != "--")
     elif left:
         chosen.refuse_argument(left[-1])
     for name, value in vars(options).items():
@@ -223,12 +225,28 @@ def _prove(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(allow_none=False)
 
 
-def _list(_parser: argparse.ArgumentParser) -> None:
-    pass
+def _diagnose(parser: argparse.ArgumentParser) -> None:
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument(
+        "paths", metavar="PATH", nargs="*", default=[],
+        help="a dump of the flight recorder, stacks of py-spy, a log, or a folder of them; also gzipped",
+    )  # fmt: skip
+    what.add_argument(
+        "--capture", action="store_true",
+        help="print what to set before a job, and what to run on one that hangs now; where py-spy is, take the stacks "
+        "of this node",
+    )  # fmt: skip
+    _place(parser)
+    parser.set_defaults(allow_none=True)
+    _output(parser, "text", "json", "github")
+
+
+def _list(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("words", metavar="WORD", nargs="*", help="only fixes whose symptom or stacks have these words")
 
 
 def _explain(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("fix_id", metavar="FIX")
+    parser.add_argument("fix_id", metavar="FIX", help="its id, or a word of its symptom or stacks")
 
 
 def _matrix(parser: argparse.ArgumentParser) -> None:
@@ -270,6 +288,7 @@ _OPTIONS = {
     "overlay": _overlay,
     "wheel": _wheel,
     "prove": _prove,
+    "diagnose": _diagnose,
     "list": _list,
     "explain": _explain,
     "matrix": _matrix,
@@ -296,14 +315,19 @@ def _common(parser: argparse.ArgumentParser) -> None:
 
 def _environment(parser: argparse.ArgumentParser) -> None:
     """Add the options of the commands that work on an environment: where to look, and at what."""
+    group = _place(parser)
+    group.add_argument("--allow-none", action="store_true", help="finding no upstream at all is not an error")
+    _selection(parser)
+
+
+def _place(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     group = parser.add_argument_group("where to look (else $VIRTUAL_ENV, $CONDA_PREFIX, .venv, this interpreter)")
     place = group.add_mutually_exclusive_group()
     place.add_argument("--python", metavar="PY", help="the environment of this interpreter")
     place.add_argument("--target", metavar="DIR", help="a site-packages folder, without an interpreter")
     place.add_argument("--source", metavar="DIR", help="a checkout")
     _script(group)
-    group.add_argument("--allow-none", action="store_true", help="finding no upstream at all is not an error")
-    _selection(parser)
+    return group
 
 
 def _selection(parser: argparse.ArgumentParser) -> None:

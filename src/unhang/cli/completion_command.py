@@ -10,7 +10,7 @@ from unhang.errors import UnhangError
 from unhang.shapes import catalog
 
 _FIXES = ("fix", "skip", "require", "fix_id")
-_FILES = ("script", "requirement_files", "python", "requirements")
+_FILES = ("script", "requirement_files", "python", "requirements", "paths")
 _FOLDERS = ("target", "source", "folder", "output")
 
 

@@ -14,6 +14,9 @@ _PROVE_EXITS = (
     "topology, or the patched code does; 2 something could not be shown (no torch, no proof, a version that no proof "
     "knows), or wrong usage; 130 Ctrl-C"
 )
+_DIAGNOSE_EXITS = (
+    "exit codes: 0 it is a known hang, 1 it is not known to be one, 2 nothing could be read, or wrong usage, 130 Ctrl-C"
+)
 _NEW_EXITS = (
     "exit codes: 0 all changes of the diff are in the fix, 1 some are left to you, 2 wrong usage or failure (nothing "
     "was written), 130 Ctrl-C"
@@ -116,16 +119,30 @@ PAGES = {
         ),
         _PROVE_EXITS,
     ),
+    "diagnose": Page(
+        "which known hang this is, and the command that cures it",
+        "Reads what a hung job has left: dumps of PyTorch's flight recorder, stacks of py-spy, logs with the lines of "
+        "the watchdog; of all ranks or of some. It says which known hang that is and which ranks show it, or how the "
+        "ranks disagree, or what to capture. Then it looks whether the fix is needed in the environment.",
+        (
+            "unhang diagnose dumps/ stacks/ train.log.gz",
+            "unhang diagnose /tmp/nccl_trace_rank_* --python /opt/venv/bin/python",
+            "unhang diagnose --capture                   # what to set, and what to run",
+        ),
+        _DIAGNOSE_EXITS,
+    ),
     "list": Page(
         "the fixes",
-        "Prints each fix: its id, what is wrong, its grade (cure or safeguard), and the releases that it affects.",
-        ("unhang list", "unhang explain mtp-cp-deadlock    # more about one of them"),
+        "Prints each fix: its id, what is wrong, its grade (cure or safeguard), and the releases that it affects. Of "
+        "words, only the fixes whose symptom, stacks or log lines have all of them.",
+        ("unhang list", "unhang list reduce-scatter MoE", "unhang explain mtp-cp-deadlock    # more about one of them"),
         _READ_EXITS,
     ),
     "explain": Page(
         "symptom, cause, evidence and cost of a fix",
         "Prints the page of a fix: how the defect shows, where it is in the code, what the rewrite changes, what it "
-        "costs, what it does not cure, and which releases need it.",
+        "costs, what it does not cure, and which releases need it. In place of the id, a word of the symptom will do, "
+        "such as a function in the stacks.",
         ("unhang explain mtp-cp-deadlock", "unhang explain sft-packed-seq-broadcast | less"),
         _READ_EXITS,
     ),

@@ -5,20 +5,33 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
+from unhang.errors import UnhangError
 from unhang.shapes import catalog
 from unhang.tell import terminal
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Iterable
+
+    from unhang.shapes.catalog import Fix
 
 
-def run(_options: argparse.Namespace) -> int:
-    """Run ``unhang list``: print two lines for each fix, and what the grades mean."""
+def run(options: argparse.Namespace) -> int:
+    """Run ``unhang list``: print the fixes, or those with the words. Raises UnhangError ``unknown-fix`` for none."""
+    found = catalog.with_words(options.words)
+    if not found:
+        message = f"no fix has {' '.join(options.words)!r} in its symptom"
+        raise UnhangError("unknown-fix", message, hint="`unhang list` shows all of them")
+    show(found)
+    return 0
+
+
+def show(fixes: Iterable[Fix]) -> None:
+    """Print two lines for each fix, and what the grades mean."""
     width = terminal.width(sys.stdout)
     indent = " " * (4 if 0 < width < terminal.NARROW else 26)
-    for fix in catalog.fixes().values():
+    for fix in fixes:
         affects = ", ".join(f"{upstream} {versions}" for upstream, versions in fix.manifest["affects"].items())
         rows = f"{fix.id:<24}  {fix.title}", f"  {fix.grade:<22}  affects {affects}"
         print("\n".join(line for row in rows for line in terminal.folded(row, width, indent)))
     print(terminal.wrapped(f"\n{catalog.GRADES}", width))
-    return 0

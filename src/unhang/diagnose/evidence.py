@@ -17,7 +17,7 @@ class Frame(NamedTuple):
     """One frame of a stack."""
 
     function: str
-    """As the source names it: without its class in a dump of the recorder and in py-spy."""
+    """As the source names it: with its class by py-spy on Python 3.11 and later, else without."""
     file: str
     line: int
     """0 if it is not known."""
@@ -55,6 +55,8 @@ class Operation(NamedTuple):
     """Where it was issued, innermost first."""
     source: str = ""
     """The file, and the line or entry in it."""
+    peer: int | None = None
+    """Of send and recv: the global rank at the other end."""
 
 
 class Stack(NamedTuple):
@@ -72,23 +74,27 @@ class Message(NamedTuple):
 
     text: str
     source: str
+    frames: tuple[Frame, ...] = ()
+    """Where it was raised, innermost first, if a traceback stands before it."""
 
 
 class Trail(NamedTuple):
-    """All operations of one rank in one group that its dump still has, each as a number, to compare ranks with."""
+    """All collectives of one rank in one group that its dump still has, each as a number, to compare ranks with."""
 
     first: int
     """The sequence number of the first one."""
     digests: tuple[int, ...]
-    """Equal where kind, sizes and types are equal, as far as these must be equal on all ranks."""
+    """Equal where kind, numbers of elements and types are equal, as far as these must be equal on all ranks. 0 if there
+    is no entry of that number."""
 
 
 class Rank(NamedTuple):
     """All that is known of one rank."""
 
     rank: int
+    """-1 if a part of a file does not say it."""
     waiting: tuple[Operation, ...] = ()
-    """Operations that are not done, in the order in which they were issued."""
+    """Operations that are not done, in the order in which they were issued: the oldest 16 of each group."""
     last: tuple[Operation, ...] = ()
     """The newest operation of each group that is done."""
     stacks: tuple[Stack, ...] = ()
@@ -96,7 +102,7 @@ class Rank(NamedTuple):
     trails: Mapping[str, Trail] = {}
     """By the group's name."""
     recorded: bool = False
-    """Whether there is a dump of the recorder of it: only then `waiting` says all."""
+    """Whether there is a whole dump of it: only then `waiting` says all, and `trails` end where it is."""
 
 
 class Unread(NamedTuple):

@@ -36,7 +36,7 @@ NEXT = {
 _COLOURS = {"known": "32", "possible": "33", "desync": "31", "slow": "36", "not-enough": "2"}
 _KINDS = {"known": "error", "possible": "warning", "desync": "warning"}
 _MOST = 8
-"""How many runs of ranks the text shows: every second rank of a large job would fill the screen."""
+"""How many runs of ranks the text shows, and how many files with one fault: a large job would fill the screen."""
 
 
 class Report(NamedTuple):
@@ -71,9 +71,18 @@ def missing(job: Job) -> list[int]:
 
 
 def warnings(job: Job) -> list[str]:
-    """Return a sentence for each file that could not be read, or whose rank nobody knows."""
-    lines = [f"{item.file}: {'read in part: ' if item.partly else ''}{item.why}" for item in job.unread]
-    return lines + [f"{file}: of which rank is it? Put that into its name, as in rank3.txt" for file in job.unranked]
+    """Return a sentence for each file that could not be read, or whose rank nobody knows; of many alike, for some."""
+    files: dict[str, list[str]] = {}
+    for item in job.unread:
+        files.setdefault(f"{'read in part: ' if item.partly else ''}{item.why}", []).append(item.file)
+    if job.unranked:
+        files["of which rank is it? Put that into its name, as in rank3.txt"] = list(job.unranked)
+    lines = []
+    for why, alike in files.items():
+        lines += [f"{file}: {why}" for file in alike[:_MOST]]
+        if len(alike) > _MOST:
+            lines.append(f"{count(len(alike) - _MOST, 'more file')}, which --output-format json names: {why}")
+    return lines
 
 
 def text(report: Report, *, colour: bool, width: int = 0) -> str:

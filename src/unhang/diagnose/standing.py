@@ -32,7 +32,7 @@ class Standing(NamedTuple):
 def standings(findings: Sequence[Finding], request: Request) -> tuple[Standing, ...]:
     """Return where a fix stands on each installation that has, or had, its defect; if there is none, on the others.
 
-    ``findings`` are those of this fix alone, ``request`` is what they were asked for with. Empty without findings.
+    ``findings`` are those of this fix alone; ``request`` names the environment, and no fix. Empty without findings.
     """
     found = []
     for place, (finding,) in report.by_installation(findings):
@@ -44,6 +44,8 @@ def standings(findings: Sequence[Finding], request: Request) -> tuple[Standing, 
 
 def cure(fix: str, request: Request) -> str:
     """Return the command that brings a fix into place."""
+    if request.writer[0] == "overlay":  # written again with one fix, it would lose the others
+        return command("apply", request)
     return command("apply", request, "--fix", fix)
 
 

@@ -85,6 +85,7 @@ def _manifest(draft: Draft) -> str:
             for item in draft.rewrites
         ],
         "collectives": True,
+        "signature": {"no-hang": "TODO: or `hangs`, what dumps, stacks and logs show."},
     }
     return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -15,6 +15,8 @@ GRADES = (
     "safeguard: only its cause is shown, or a stand-in takes the place of what fails"
 )
 """How a fix is backed, in one line."""
+_CLAUSES = ("differ", "certain")
+"""The keys of a signature whose words name its own clauses: no user sees them in a stack or a log."""
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
@@ -124,6 +126,34 @@ def fix(name: str) -> Fix:
         hint = f"did you mean {near}? " if near else ""
         raise UnhangError("unknown-fix", f"there is no fix {name!r}", hint=f"{hint}`unhang list` shows all of them")
     return known[name]
+
+
+def with_words(words: Sequence[str]) -> list[Fix]:
+    """Return the fixes whose id, title, symptom or signature has all of these words, in any case, also inside others.
+
+    The symptom is the manifest's and the page's. No words choose all fixes.
+    """
+    if not words:
+        return list(fixes().values())
+    lowered = [word.lower() for word in words]
+    found = []
+    for fix in fixes().values():
+        symptom = page(fix.id).partition("## Symptom")[2].partition("\n## ")[0]
+        parts = fix.id, fix.title, fix.manifest["symptom"], symptom, *_strings(fix.manifest.get("signature"))
+        text = " ".join("\n".join(parts).lower().split())
+        if all(word in text for word in lowered):
+            found.append(fix)
+    return found
+
+
+def _strings(value: Any) -> Iterator[str]:
+    """Return the strings in a value of JSON: what a signature says in words, functions and names of groups."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, (list, dict)):
+        items = [value[key] for key in value if key not in _CLAUSES] if isinstance(value, dict) else value
+        for item in items:
+            yield from _strings(item)
 
 
 @cache

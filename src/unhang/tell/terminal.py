@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 NARROW = 60
 """Below this width, text is not aligned under a column."""
 _PROGRAM = (
-    r"(?:unhang (?:apply|check|diff|explain|list|matrix|overlay|prove|revert|wheel)|pip (?:install|--python)|"
+    r"(?:unhang (?:apply|check|diagnose|diff|explain|list|matrix|overlay|prove|revert|wheel)|pip (?:install|--python)|"
     r"uv (?:pip|sync|run)|git (?:-C|checkout|diff)|\S*python\S* -m)\b"
 )
 # A command is to be copied, so it stays on one line: in backticks, or after a colon, up to the next clause.

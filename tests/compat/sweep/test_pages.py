@@ -67,6 +67,27 @@ def test_each_symptom_is_there_once_with_its_fix() -> None:
         assert text.count(f"- {symptom} `unhang explain {fix.id}`") == 1
 
 
+def test_a_signature_is_told_by_the_kinds_of_files_in_which_it_shows() -> None:
+    signature = {
+        "hangs": [
+            {
+                "operations": ["send", "recv"],
+                "groups": ["MESH_*"],
+                "frames": [["a.py::A.run", "b.py::run"], ["c.py::go"]],
+            },
+            {"groups": ["MESH_*"], "outside": [["c.py::go"]], "errors": [{"text": "no key"}], "differ": ["size"]},
+        ],
+        "no-hang": "Some values are wrong.",
+    }
+    assert pages.signs(signature) == [
+        "  - in the stacks: `A.run`, `run`, `go`",
+        "  - in the dumps: `send` or `recv` of `MESH_*`, `MESH_*`",
+        "  - in the log: `no key`",
+        "  - no hang: Some values are wrong.",
+    ]
+    assert pages.signs({}) == []
+
+
 PAIR = f"{pages.START}\n{pages.END}\n"
 
 

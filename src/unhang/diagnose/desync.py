@@ -1,0 +1,221 @@
+"""Where the ranks of a job have come apart: who waits in which operation, who issued another one, and who none."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from math import prod
+from typing import NamedTuple
+
+from unhang.diagnose.evidence import Group, Job, Operation, Trail
+
+PAIRED = frozenset({"send", "recv", "coalesced"})
+"""Operations between two ranks, which have no number that all ranks of a group agree on."""
+_EVEN = frozenset({"all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce"})
+"""Collectives whose inputs have one number of elements and one type on all ranks."""
+
+
+class Meeting(NamedTuple):
+    """One collective of a group: what each rank issued under its number, and who has not come to it."""
+
+    group: Group
+    sequence: int | None
+    operations: Mapping[int, Operation]
+    """By rank, also those that are done."""
+    absent: tuple[int, ...] = ()
+    """Ranks of the group, with a dump, that have issued fewer collectives in it."""
+    is_open: bool = True
+    """Whether some rank of the group may have issued another one than is known, or none."""
+
+    @property
+    def waiting(self) -> tuple[int, ...]:
+        """The ranks that wait in it."""
+        return tuple(rank for rank, one in self.operations.items() if not one.done)
+
+
+class Split(NamedTuple):
+    """The first collective of a group that is not the same on all ranks, as far as a digest tells."""
+
+    group: Group
+    sequence: int
+    sides: tuple[tuple[int, ...], ...]
+    """The ranks that agree with each other."""
+
+
+def elements(operation: Operation) -> int | None:
+    """Return how many elements the inputs of an operation have; None if that is not known."""
+    if operation.elements is not None or operation.inputs is None:
+        return operation.elements
+    return sum(map(prod, operation.inputs))
+
+
+def differences(operations: Iterable[Operation]) -> frozenset[str]:
+    """Return in what collectives of one number differ that must not: `operation`, `size`, `dtype`."""
+    known = [one for one in operations if one.kind]
+    if len({one.kind for one in known}) > 1:
+        return frozenset({"operation"})
+    if not known or known[0].kind not in _EVEN:
+        return frozenset()
+    sizes = {size for one in known if (size := elements(one)) is not None}
+    dtypes = {one.dtypes for one in known if one.dtypes}
+    return frozenset(name for name, values in (("size", sizes), ("dtype", dtypes)) if len(values) > 1)
+
+
+def settled(job: Job) -> Job:
+    """Return a job without the operations that are done since a later one of the group is: gloo tells it late."""
+    ranks = {}
+    for number, rank in job.ranks.items():
+        done = {one.group.name: one.sequence or 0 for one in rank.last if one.kind not in PAIRED}
+        waiting = [
+            one for one in rank.waiting if one.kind in PAIRED or (one.sequence or 0) >= done.get(one.group.name, 0)
+        ]
+        ranks[number] = rank._replace(waiting=tuple(waiting))
+    return job._replace(ranks=ranks)
+
+
+def everybody(job: Job) -> set[int]:
+    """Return all ranks of a job, as far as they are known."""
+    return set(range(job.size or max(job.ranks, default=-1) + 1))
+
+
+def meetings(job: Job) -> tuple[Meeting, ...]:
+    """Return, for each group, the first collective on which ranks disagree, and the first one in which a rank waits."""
+    known: dict[str, dict[int, dict[int, Operation]]] = defaultdict(lambda: defaultdict(dict))
+    single = []
+    for number, rank in job.ranks.items():
+        for one in (*rank.last, *rank.waiting):
+            if one.kind in PAIRED:
+                continue
+            if is_named(one.group) and one.sequence is not None:
+                known[_name(one.group)][one.sequence][number] = one
+            elif not one.done:
+                single.append(Meeting(one.group, one.sequence, {number: one}))
+    return (*(found for numbers in known.values() for found in _of_group(job, numbers)), *single)
+
+
+def is_named(group: Group) -> bool:
+    """Return whether a group is told from others: some logs give none, or a description that several have."""
+    return bool(group.name) or group.description == "default_pg"
+
+
+def _name(group: Group) -> str:
+    return "0" if group.description == "default_pg" else group.name
+
+
+def _of_group(job: Job, numbers: Mapping[int, Mapping[int, Operation]]) -> Iterable[Meeting]:
+    apart = [number for number, issued in numbers.items() if differences(issued.values())]
+    waits = [number for number, issued in numbers.items() if any(not one.done for one in issued.values())]
+    for number in sorted({min(found) for found in (apart, waits) if found}):
+        yield _meeting(job, number, numbers)
+
+
+def _meeting(job: Job, number: int, numbers: Mapping[int, Mapping[int, Operation]]) -> Meeting:
+    issued = numbers[number]
+    group = max((one.group for one in issued.values()), key=lambda one: (len(one.members), one.name, one.description))
+    group = job.groups.get(group.name) or group
+    newest: dict[int, int] = {}
+    for sequence, operations in numbers.items():
+        for rank in operations:
+            newest[rank] = max(sequence, newest.get(rank, 0))
+    for rank, one in job.ranks.items():
+        if (trail := one.trails.get(group.name)) and trail.digests:
+            newest[rank] = max(trail.first + len(trail.digests) - 1, newest.get(rank, 0))
+    recorded = {rank for rank, one in job.ranks.items() if one.recorded}
+    all_ = everybody(job)
+    members = set(group.members) or (all_ if group.description == "default_pg" else set())
+    behind = {rank for rank in (members or newest) if rank in recorded and newest.get(rank, 0) < number}
+    if not members and not behind and not differences(issued.values()):
+        behind = _candidates(job, group, recorded - newest.keys())
+    unseen = bool((members or all_) - recorded)
+    passed = any(sequence >= number and rank not in issued for rank, sequence in newest.items())
+    return Meeting(group, number, dict(sorted(issued.items())), tuple(sorted(behind)), unseen or passed)
+
+
+def _candidates(job: Job, group: Group, unused: Iterable[int]) -> set[int]:
+    """Return who may be missing from a group of which no dump lists the members, as with gloo.
+
+    It is somebody who has not used the group, nor another one of this description; a rank that waits nowhere, if any.
+    """
+    found = {
+        rank
+        for rank in unused
+        if group.description
+        and not any(
+            one.group.description == group.description for one in (*job.ranks[rank].last, *job.ranks[rank].waiting)
+        )
+    }
+    return {rank for rank in found if not job.ranks[rank].waiting} or found
+
+
+def splits(job: Job) -> tuple[Split, ...]:
+    """Return, for each group whose ranks have issued different collectives, the first of these."""
+    trails: dict[str, dict[int, Trail]] = defaultdict(dict)
+    for number, rank in job.ranks.items():
+        for name, trail in rank.trails.items():
+            trails[name][number] = trail
+    found = []
+    for name, same in trails.items():
+        longest = max(same.values(), key=lambda trail: len(trail.digests))
+        apart = [at for trail in same.values() if (at := _first_difference(longest, trail)) is not None]
+        if apart:
+            sides: dict[int, list[int]] = defaultdict(list)
+            for number, trail in sorted(same.items()):
+                place = min(apart) - trail.first
+                if 0 <= place < len(trail.digests) and trail.digests[place]:
+                    sides[trail.digests[place]].append(number)
+            group = job.groups.get(name) or Group(name, "")
+            found.append(Split(group, min(apart), tuple(sorted(map(tuple, sides.values())))))
+    return tuple(found)
+
+
+def _first_difference(one: Trail, other: Trail) -> int | None:
+    """Return the number of the first collective in which two trails differ. A digest of 0 stands for one not known."""
+    start = max(one.first, other.first)
+    ours, theirs = one.digests[start - one.first :], other.digests[start - other.first :]
+    if ours[: len(theirs)] == theirs[: len(ours)]:
+        return None
+    return next((start + at for at, (a, b) in enumerate(zip(ours, theirs)) if a != b and a and b), None)
+
+
+def waits_for(job: Job, found: Sequence[Meeting]) -> dict[int, set[int]]:
+    """Return whom each rank waits for, as far as that is known."""
+    edges: dict[int, set[int]] = defaultdict(set)
+    for meeting in found:
+        for number in meeting.waiting:
+            edges[number].update(meeting.absent)
+    for number, rank in job.ranks.items():
+        for one in rank.waiting:
+            if one.kind in PAIRED:
+                edges[number].update(_ends(job, one) - {number})
+    return edges
+
+
+def _ends(job: Job, operation: Operation) -> set[int]:
+    """Return who may be at the other end of a send or receive, and is in none with this rank."""
+    members = {operation.peer} if operation.peer is not None else {*operation.group.members} or {*job.ranks}
+    return {
+        rank
+        for rank in members
+        if rank not in job.ranks
+        or not any(
+            one.kind in PAIRED and one.group.name == operation.group.name and one.peer in {None, operation.rank}
+            for one in job.ranks[rank].waiting
+        )
+    }
+
+
+def circle(edges: Mapping[int, set[int]]) -> frozenset[int]:
+    """Return the ranks that wait for each other, or for ranks that do."""
+    waited: dict[int, set[int]] = defaultdict(set)
+    left = {rank: len(others) for rank, others in edges.items() if others}
+    for rank, others in edges.items():
+        for other in others:
+            waited[other].add(rank)
+    free = [rank for rank in waited if rank not in left]
+    while free:
+        for rank in waited[free.pop()]:
+            left[rank] -= 1
+            if not left[rank]:
+                del left[rank]
+                free.append(rank)
+    return frozenset(left)

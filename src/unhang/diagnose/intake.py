@@ -1,0 +1,131 @@
+"""Read all files of a hung job. What a file is, its content tells."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import re
+import stat
+import zlib
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from io import BufferedReader, FileIO
+
+from unhang.diagnose import job, logs, readers, recorder, stacks
+from unhang.diagnose.evidence import Job, Rank
+from unhang.tell.progress import Step
+
+_HEAD = 1 << 16
+_LARGEST_DUMP = 1 << 28
+_RANK = re.compile(r"rank[_.\-]?(\d{1,7})(?!.*rank[_.\-]?\d)", re.IGNORECASE)
+_NUMBER = re.compile(r"^(?:.*[^\d.][_.\-])?(\d{1,7})$")
+_NO_RANK = re.compile(
+    r"(node|host|pod|worker|gpu|pid|job|run|step|iter\w*|attempt|epoch|v\d+)[_.\-]\d+$", re.IGNORECASE
+)
+_ENDINGS = re.compile(r"(\.(gz|json|pkl|pickle|txt|log|out|err|dump))+$", re.IGNORECASE)
+
+
+def read(paths: Sequence[str], progress: Step) -> Job:
+    """Return what these files, and the files in these folders, say of a job. It names the files that cannot be read."""
+    sizes, told = _files(paths)
+    done = 0
+    progress(lambda: f"reading {done} of {len(sizes)} files")
+    for file, answer in readers.answers(told_by, sizes):
+        done += 1
+        told.append(answer if isinstance(answer, job.Told) else job.Told(file, why=str(answer)))
+    return job.merged(_unambiguous(told))
+
+
+def _files(paths: Sequence[str]) -> tuple[dict[str, int], list[job.Told]]:
+    """Return the size of each file, and the paths that are none."""
+    sizes: dict[str, int] = {}
+    seen: set[tuple[int, int]] = set()
+    wrong: list[job.Told] = []
+    for path in paths:
+        for file in _within(path, wrong) if os.path.isdir(path) else [path]:
+            try:
+                status = os.stat(file)
+            except OSError as error:
+                wrong.append(job.Told(file, why=error.strerror or str(error)))
+                continue
+            if not stat.S_ISREG(status.st_mode):
+                wrong.append(job.Told(file, why="it is not a file"))
+            elif not status.st_size:
+                wrong.append(job.Told(file, why="it is empty"))
+            elif (status.st_dev, status.st_ino) not in seen:
+                seen.add((status.st_dev, status.st_ino))
+                sizes[file] = status.st_size
+    return sizes, wrong
+
+
+def _within(folder: str, wrong: list[job.Told]) -> Iterator[str]:
+    """Yield the files in a folder and its folders; links to folders are not followed."""
+
+    def refused(error: OSError) -> None:
+        wrong.append(job.Told(os.fspath(error.filename), why=error.strerror or str(error)))
+
+    for parent, folders, names in os.walk(folder, onerror=refused):
+        folders.sort()
+        yield from (os.path.join(parent, name) for name in sorted(names))
+
+
+def told_by(file: str) -> job.Told:
+    """Return what a file says. This runs in a process of its own."""
+    parts: list[Rank] = []
+    named, why = rank_in(file), ""
+    try:
+        with _opened(file) as stream:
+            head = stream.peek(_HEAD)[:_HEAD]
+            if recorder.recognizes(head):
+                data, cut = _whole(stream)
+                dump = recorder.read(data, file, named)
+                return job.Told(file, (dump,), named=named, why=dump.broken or cut)
+            parts.extend((stacks if stacks.recognizes(head) else logs).read(stream, file))
+    except (ValueError, EOFError, OSError, zlib.error, RecursionError) as error:
+        why = (error.strerror if isinstance(error, OSError) else "") or str(error) or type(error).__name__
+    return job.Told(file, parts=tuple(parts), named=named, why=why)
+
+
+@contextmanager
+def _opened(file: str) -> Iterator[BufferedReader[FileIO] | gzip.GzipFile]:
+    """Open a file, unzipped."""
+    with BufferedReader(FileIO(file), _HEAD) as stream:
+        if stream.peek(2)[:2] == b"\x1f\x8b":
+            with gzip.GzipFile(fileobj=stream) as unzipped:
+                yield unzipped
+        else:
+            yield stream
+
+
+def _whole(stream: BufferedReader[FileIO] | gzip.GzipFile) -> tuple[bytes, str]:
+    """Return all bytes of a dump, and why it breaks off, if it does. Raises ValueError if there is no end to it."""
+    blocks, size = [], 0
+    try:
+        while block := stream.read1(1 << 20):  # not `read`, which keeps nothing of a block that breaks off
+            blocks.append(block)
+            size += len(block)
+            if size > _LARGEST_DUMP:
+                raise ValueError("it is too large for a dump")
+    except (EOFError, OSError, zlib.error) as error:
+        return b"".join(blocks), str(error)
+    return b"".join(blocks), ""
+
+
+def rank_in(file: str) -> int | None:
+    """Return the rank that a file's name, or its folder's, tells: ``trace_rank_3``, ``dump-3.json``, ``3/err.log``."""
+    folder, name = os.path.split(_ENDINGS.sub("", file))
+    folder = os.path.basename(folder)
+    match = _RANK.search(name) or (None if _NO_RANK.search(name) else _NUMBER.search(name))
+    match = match or _RANK.search(folder) or re.match(r"(\d{1,7})$", folder)
+    return int(match[1]) if match else None
+
+
+def _unambiguous(told: Sequence[job.Told]) -> list[job.Told]:
+    """Return what the files say, but that of two ``3/stderr.log`` neither is of rank 3: they may be of two nodes."""
+    names = [os.path.basename(one.file) for one in told]
+    seen = Counter((name, one.named) for name, one in zip(names, told) if one.parts)
+    return [
+        one._replace(named=None) if seen[name, one.named] > 1 and not _RANK.search(name) else one
+        for name, one in zip(names, told)
+    ]

@@ -1,0 +1,285 @@
+"""Logs, and any other text: the watchdogs' lines, errors and stacks of each rank, under any launcher's prefix.
+
+A log may be far larger than the memory. Pieces in which none of a few words stands are passed over.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+from unhang.diagnose import speakers, stacks
+from unhang.diagnose.evidence import Frame, Group, Message, Operation, Rank, Stack
+from unhang.diagnose.speakers import Speaker
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from io import BufferedIOBase
+
+_NO_GROUP = Group("", "")
+_PIECE, _LONGEST, _TEXT = 1 << 20, 1 << 13, 500
+_SPEAKERS, _MESSAGES, _OPERATIONS, _ISSUED_FRAMES = 20_000, 40, 100, 200
+
+# Lines without any of them are passed over.
+_WORDS = (
+    b"rror", b"xception", b"CCL", b"gloo", b"[rank", b"ollective", b"exitcode", b"(local_rank", b" from ", b"Process ",
+    b"hread ", b"most recent call", b" File ", b"KeyboardInterrupt",
+)  # fmt: skip
+
+_WORK = re.compile(r"Work[A-Z]CCL\(SeqNum=(\d{1,18}), OpType=(\w+)(?:, NumelIn=(\d{1,18}), NumelOut=(\d{1,18}))?")
+_GROUP = re.compile(r"\[PG (?:ID \d{1,18} PG GUID )?([^\s()\]]{1,80})(?:\(([^)]{0,200})\))? Rank \d{1,18}\]")
+_STATUS = re.compile(r"(?:detected by watchdog at work(?: sequence id)?|Timeout at NCCL work): (\d{1,18})")
+_COMPLETED = re.compile(r"last completed(?: NCCL)? work: (\d{1,18})\b")
+_FINGERPRINT = re.compile(
+    r"running collective: CollectiveFingerPrint\(SequenceNumber=(\d{1,18})(?:, )?OpType=(\w+)"
+    r"(?:, TensorShape=\[([\d, ]{0,100})\], TensorDtypes=([\w ]{1,40}), TensorDeviceTypes=)?"  # of one tensor
+)
+_ISSUED = re.compile(r"#(\d{1,18}) (.+) from (.+):(\d{1,18})$")
+
+_RAISES = re.compile(r"(?:[\w.]*\w(?:Error|Exception)|KeyboardInterrupt)(?:\(\w+\))?(?::|$)")
+_COMPLAINT = re.compile(
+    r"Fatal Python error|terminate called|out of memory|OutOfMemory|CUDA error|NCCL WARN|NCCL error|oom-kill|"
+    r"Connection closed by peer|Connection reset by peer|Timed out waiting|op\.preamble|monitoredBarrier|"
+    r"finished? collective #|dump signal|watchdog got stuck|Heartbeat monitor timed out|slurmstepd: error"
+)
+# Errors of a rank that waited for others: their traceback says where.
+_WAITED = re.compile(
+    r"Timed out waiting|Connection closed by peer|Connection reset by peer|Broken pipe|monitoredBarrier|op\.preamble|"
+    r"(?:Connect|Read|Write|Wait|wait|Socket) [Tt]imeout|caused pair closure|[Tt]imed out after|Detected mismatch|"
+    r"communicator was aborted|ncclRemoteError|KeyboardInterrupt"
+)
+_STOPPED = ("0", "-15")  # done; stopped by the launcher
+_RAISED = re.compile(r"[\w.]+(?::|$)")
+_SUMMARY_RANK = re.compile(r"\s+rank\s+: (\d{1,7}) \(local_rank")
+_EXITCODE = re.compile(r"\s+(exitcode\s+: (-?\d{1,9}))")
+_NUMBER = re.compile(r"0x[0-9a-f]+|\d+")
+
+# torch's names of operations, in c10d's opTypeToString.
+_KINDS = {
+    "ALLREDUCE": "all_reduce", "ALLREDUCE_COALESCED": "all_reduce", "_ALLREDUCE_SPARSE": "all_reduce",
+    "ALLGATHER": "all_gather", "_ALLGATHER_BASE": "all_gather", "ALLGATHER_COALESCED": "all_gather",
+    "REDUCE_SCATTER": "reduce_scatter", "_REDUCE_SCATTER_BASE": "reduce_scatter",
+    "ALLTOALL": "all_to_all", "ALLTOALL_BASE": "all_to_all", "BROADCAST": "broadcast", "REDUCE": "reduce",
+    "GATHER": "gather", "SCATTER": "scatter", "BARRIER": "barrier", "SEND": "send", "RECV": "recv",
+    "RECVANYSOURCE": "recv", "COALESCED": "coalesced",
+}  # fmt: skip
+
+
+class _Said:
+    """What one speaker has said."""
+
+    def __init__(self) -> None:
+        self.stacks = stacks.Collector()
+        self.waited: Stack | None = None
+        self.waiting: dict[Operation, Operation] = {}
+        """By what every line says of an operation."""
+        self._last = Operation(stacks.NOBODY, _NO_GROUP, None, "")
+        self.completed: dict[str, Operation] = {}
+        self.messages: dict[str, Message] = {}
+
+    def error(self, text: str, source: str) -> None:
+        """Take an error, with the traceback that ends here."""
+        frames = self.stacks.raised()
+        if frames and self.waited is None and _WAITED.search(text):
+            self.waited = Stack(stacks.MAIN, frames, None, source)
+        if len(self.messages) < _MESSAGES:
+            self.messages.setdefault(_NUMBER.sub("#", text[:_TEXT]), Message(text[:_TEXT], source, frames))
+
+    def wait(self, operation: Operation) -> None:
+        """Take an operation that timed out: the same one is often told twice, and not always with its group."""
+        key = operation._replace(group=_NO_GROUP, source="")
+        if key in self.waiting or len(self.waiting) < _OPERATIONS:
+            known = self.waiting.setdefault(key, operation)
+            self._last = key
+            if not known.group.name:
+                self.waiting[key] = known._replace(group=operation.group)
+
+    def status(self, text: str, source: str) -> None:
+        """Take a line that names a group, and the numbers of operations in it."""
+        group = _group(text)
+        if found := _STATUS.search(text):
+            for key, known in self.waiting.items():
+                if known.sequence == int(found[1]) and not known.group.name:
+                    self.waiting[key] = known._replace(group=group)
+                    break
+        if (found := _COMPLETED.search(text)) and int(found[1]):
+            self.completed[group.name] = Operation(stacks.NOBODY, group, int(found[1]), "", done=True, source=source)
+
+    def issued(self, text: str) -> bool:
+        """Take a frame of the operation that timed out last, if it is the next one; return whether it is."""
+        found, last = _ISSUED.match(text), self.waiting.get(self._last)
+        if not found or not last or int(found[1]) != len(last.frames) or len(last.frames) >= _ISSUED_FRAMES:
+            return False
+        self.waiting[self._last] = last._replace(frames=(*last.frames, Frame(found[2], found[3], int(found[4]))))
+        return True
+
+
+class _Log:
+    """A log, while it is read."""
+
+    def __init__(self) -> None:
+        self.said: dict[Speaker, _Said] = defaultdict(_Said)
+        self.ranks: dict[str, set[int]] = defaultdict(set)
+        """What torch calls itself behind each launcher's prefix."""
+        self.exits: dict[int, Message] = {}
+        self.open: set[Speaker] = set()
+        """Who may be in the middle of a stack."""
+        self._summary = stacks.NOBODY
+        self._failed: dict[str, _Said] = {}
+
+    def line(self, line: str, source: str) -> None:
+        """Take one line."""
+        speaker, text = speakers.of(line)
+        if speaker not in self.said and len(self.said) >= _SPEAKERS:
+            speaker = Speaker("", None, speaker.rank if len(self.said) < 2 * _SPEAKERS else None)
+        said = self.said[speaker]
+        if speaker.rank is not None:
+            self.ranks[speaker.launcher].add(speaker.rank)
+        if text.startswith("#"):
+            failed = self._failed.get(speaker.launcher)
+            if failed and failed.issued(text):
+                return
+        ends = said.stacks.in_traceback
+        if said.stacks.line(text, source):
+            self.open.add(speaker)
+            return
+        self.open.discard(speaker)
+        if found := _WORK.search(text):
+            elements = int(found[3]) if found[3] else None
+            kind = _KINDS.get(found[2], found[2].lower())
+            said.wait(Operation(stacks.NOBODY, _group(text), int(found[1]), kind, elements=elements, source=source))
+            self._failed[speaker.launcher] = said
+        elif found := _FINGERPRINT.search(text):
+            said.wait(_of_fingerprint(found, source))
+            said.error(text, source)
+        elif "ast enqueued" in text:
+            said.status(text, source)
+            if "dump signal" in text:  # of a rank that did not time out itself
+                said.error(text, source)
+        elif found := _SUMMARY_RANK.match(text):
+            self._summary = int(found[1])
+        elif (found := _EXITCODE.match(text)) and self._summary != stacks.NOBODY:
+            if found[2] not in _STOPPED:
+                self.exits[self._summary] = Message(found[1], source)
+        elif _RAISES.match(text) or _COMPLAINT.search(text) or (ends and _RAISED.match(text)):
+            said.error(text, source)
+        elif ends:
+            said.stacks.raised()
+
+    def told(self) -> Iterator[Rank]:
+        """Yield what each rank said, in ascending order, and last what nobody knows the rank of."""
+        ranks: dict[int, list[_Said]] = defaultdict(list)
+        spied: dict[int, list[Stack]] = defaultdict(list)
+        nobodies: list[tuple[Stack, ...]] = []
+        trusted = all(
+            speaker.task is None or self.ranks[speaker.launcher] <= {speaker.task} for speaker in tuple(self.said)
+        )
+        for speaker, said in self.said.items():
+            rank = self._rank(speaker, trusted=trusted)
+            ranks[rank].append(said)
+            for pid, found in said.stacks.pids():
+                if rank == stacks.NOBODY and pid:
+                    nobodies.append(found)
+                else:
+                    spied[rank].extend(found)
+        if len(nobodies) == 1:
+            spied[stacks.NOBODY].extend(nobodies.pop())
+        for rank in sorted({*ranks, *spied, *self.exits} - {stacks.NOBODY}):
+            exits = (self.exits[rank],) if rank in self.exits else ()
+            yield from _rank(rank, ranks[rank], spied[rank], exits)
+        yield from _rank(stacks.NOBODY, ranks[stacks.NOBODY], spied[stacks.NOBODY], ())
+        yield from (Rank(stacks.NOBODY, stacks=found) for found in nobodies)
+
+    def _rank(self, speaker: Speaker, *, trusted: bool) -> int:
+        if speaker.rank is not None:
+            return speaker.rank
+        if not speaker.launcher:
+            return stacks.NOBODY
+        named = self.ranks[speaker.launcher]
+        if len(named) == 1 and (speaker.task is None or trusted):
+            return next(iter(named))
+        return stacks.NOBODY if named or speaker.task is None or not trusted else speaker.task
+
+
+def read(stream: BufferedIOBase, name: str) -> Iterator[Rank]:
+    """Yield what a text says of each rank; the rank is -1 where it does not say which.
+
+    Raises ValueError where it is no text, and what the stream raises: what stands before that has been yielded then.
+    """
+    log, wrong = _Log(), None
+    try:
+        for number, piece in _pieces(stream):
+            words = [word for word in _WORDS if word in piece]
+            if log.open or words:
+                _take(log, piece, words, name, number)
+    except Exception as error:  # of any decompressor
+        wrong = error
+    yield from log.told()
+    if wrong:
+        raise wrong
+
+
+def _take(log: _Log, piece: bytes, words: list[bytes], name: str, number: int) -> None:
+    """Take the lines of a piece that have one of the words, or may go on with a stack."""
+    went_on = False
+    for at, line in enumerate(piece.split(b"\n"), number):
+        for part in line.rstrip(b"\r").split(b"\r"):  # a progress bar's
+            if log.open or any(word in part for word in words):
+                log.line(part[:_LONGEST].decode(errors="replace"), f"{name}:{at}")
+                went_on = went_on or bool(log.open)
+    if not went_on:
+        log.open.clear()
+
+
+def _pieces(stream: BufferedIOBase) -> Iterator[tuple[int, bytes]]:
+    """Yield whole lines, many at a time, with the number of the first one; of an endless line, its beginning."""
+    number, rest, skips = 1, b"", False
+    while read := stream.read1(_PIECE):  # not `read`, which loses what stands before the end of a broken file
+        if number == 1 and not rest and b"\0" in read[:8192]:
+            raise ValueError("not text")
+        if skips:
+            if b"\n" not in read:
+                continue
+            read, skips = b"\n" + read.partition(b"\n")[2], False
+        piece, end, rest = (rest + read).rpartition(b"\n")
+        if len(rest) > _PIECE:  # a progress bar's line may be as long as its log
+            bar, _, rest = rest.rpartition(b"\r")
+            piece, end = piece + end + bar, b""
+        if piece:
+            yield number, piece
+        number += piece.count(b"\n") + len(end)
+        if len(rest) > _PIECE:
+            rest, skips = rest[:_LONGEST], True
+    yield number, rest
+
+
+def _rank(rank: int, spoken: list[_Said], spied: list[Stack], exits: tuple[Message, ...]) -> Iterator[Rank]:
+    told = Rank(
+        rank,
+        waiting=tuple(one._replace(rank=rank) for said in spoken for one in said.waiting.values()),
+        last=tuple(one._replace(rank=rank) for said in spoken for one in said.completed.values()),
+        stacks=(*spied, *(said.waited for said in spoken if said.waited)),
+        messages=(*exits, *(message for said in spoken for message in said.messages.values())),
+    )
+    if told != Rank(rank):
+        yield told
+
+
+def _group(text: str) -> Group:
+    found = _GROUP.search(text)
+    return Group(found[1], found[2] or "") if found else _NO_GROUP
+
+
+def _of_fingerprint(found: re.Match[str], source: str) -> Operation:
+    """Return the operation that TORCH_DISTRIBUTED_DEBUG=DETAIL says: the first rank in the line is who says it."""
+    sizes = tuple(int(size) for size in (found[3] or "").split(",") if size.strip())
+    return Operation(
+        stacks.NOBODY,
+        _NO_GROUP,
+        int(found[1]) + 1,  # it begins with 0
+        _KINDS.get(found[2], found[2].lower()),
+        inputs=(sizes,) if found[4] else None,
+        dtypes=(found[4],) if found[4] else None,
+        source=source,
+    )

@@ -1,0 +1,390 @@
+"""Read a dump of torch's flight recorder: a pickle as NCCL's watchdog writes it, or JSON; formats 2.0 to 2.10.
+
+The formats differ little: see torch/csrc/distributed/c10d/FlightRecorder.hpp. A dump has some thousand entries with
+twenty frames each, and a job a thousand dumps. So each entry is looked at once, and only those that a diagnosis shows
+become records.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from math import prod
+from typing import Any, NamedTuple
+from zlib import crc32
+
+from unhang.diagnose import data_pickle
+from unhang.diagnose.evidence import Frame, Group, Operation, Rank, Trail
+from unhang.errors import printable
+
+KEPT = 16
+"""So many operations of each group are kept that are not done: the oldest ones."""
+_LONGEST_TEXT, _MOST_FRAMES, _WIDEST_GAP = 1000, 200, 64
+_KINDS = {
+    "all_reduce": "all_reduce", "allreduce": "all_reduce", "allreduce_coalesced": "all_reduce",
+    "all_reduce_barrier": "barrier", "barrier": "barrier",
+    "broadcast": "broadcast", "_broadcast_oop": "broadcast",
+    "reduce": "reduce", "_reduce_oop": "reduce",
+    "all_gather": "all_gather", "_all_gather_base": "all_gather", "all_gather_single": "all_gather",
+    "all_gather_v": "all_gather", "all_gather_into_tensor_coalesced": "all_gather",
+    "reduce_scatter": "reduce_scatter", "_reduce_scatter_base": "reduce_scatter",
+    "reduce_scatter_single": "reduce_scatter", "reduce_scatter_v": "reduce_scatter",
+    "reduce_scatter_tensor_coalesced": "reduce_scatter",
+    "gather": "gather", "scatter": "scatter",
+    "all_to_all": "all_to_all", "all_to_all_single": "all_to_all", "all_to_all_v_single": "all_to_all",
+    "send": "send", "recv": "recv",
+    "coalesced": "coalesced", "ALLGATHER_coalesced": "coalesced", "REDUCE_SCATTER_coalesced": "coalesced",
+}  # fmt: skip
+_EQUAL_SIDE = {
+    "all_reduce": "input", "reduce": "input", "gather": "input", "reduce_scatter": "input",
+    "all_gather": "output", "broadcast": "output", "scatter": "output",
+}  # fmt: skip
+"""The tensors that have one number of elements and one type on all ranks. Those of an all_to_all need not."""
+_KEYS = (b'"entries"', b'"pg_config"', b'"pg_status"', b'"comm_lib_version"')
+_TITLE = re.compile(r"(\w+):(\w+)(?: (\d+)(?:->|<-)(\d+))?")
+
+
+class Dump(NamedTuple):
+    """What one dump says."""
+
+    rank: Rank
+    """Its number is -1 where neither the dump nor the name tells it."""
+    groups: tuple[Group, ...]
+    """Those that the dump lists; gloo's dumps list none."""
+    newest: int
+    """When the newest entry was made, in nanoseconds."""
+    broken: str
+    """Why a part of it could not be read; else empty. The newest is lost then, so its rank is not `recorded`."""
+
+
+def recognizes(head: bytes) -> bool:
+    """Return whether a file that begins like this is a dump, or another pickle."""
+    if head[:1] == b"\x80":
+        return head[1:2] in {b"\x02", b"\x03", b"\x04", b"\x05"}
+    return head.lstrip()[:1] == b"{" and any(key in head for key in _KEYS)
+
+
+def read(data: bytes, name: str, named: int | None) -> Dump:
+    """Return what a dump says, given the name of its file, for the sources, and the rank in that name, if any.
+
+    Raises ValueError, with the reason, if nothing of it can be read.
+    """
+    raw, broken = _json(data) if data.lstrip()[:1] == b"{" else _pickle(data)
+    entries = raw.get("entries", [])  # JSON without any leaves the key out
+    config = raw.get("pg_config", {})
+    if not isinstance(entries, list) or not isinstance(config, dict) or not raw.keys() & {"entries", "pg_config"}:
+        raise ValueError("it is not a dump of the flight recorder")
+    groups, scan = _groups(config), _Scan(entries)
+    if entries and scan.unread == len(entries):
+        raise ValueError(f"none of its entries can be read; its format is {_text(raw.get('version')) or 'not named'}")
+    if scan.unread:
+        broken = broken or f"{scan.unread} of its {len(entries)} entries cannot be read"
+    rank = _rank(scan, groups, named)
+    waiting, last = _settled(scan)
+    records = _Records(entries, groups, rank, name)
+    found = Rank(
+        rank,
+        waiting=records.made(waiting, done=False),
+        last=records.made(last, done=True),
+        trails={_text(name): Trail(n + 1 - len(kept), tuple(kept)) for name, (n, kept) in scan.trails.items()},
+        recorded=not broken,
+    )
+    return Dump(found, tuple(groups.values()), _made_at(entries), broken)
+
+
+def _made_at(entries: list[Any]) -> int:
+    """Return when the newest entry was made."""
+    made = entries[-1].get("time_created_ns") if entries and isinstance(entries[-1], dict) else 0
+    return made if isinstance(made, int) else 0
+
+
+# --- from bytes to dictionaries, also where the file breaks off
+
+
+def _pickle(data: bytes) -> tuple[dict[str, Any], str]:
+    try:
+        return _dictionary(data_pickle.loads(data)), ""
+    except ValueError as error:
+        for whole in _completed(data):
+            try:
+                return _dictionary(data_pickle.loads(whole)), f"it breaks off: {error}"
+            except ValueError:
+                continue
+        raise
+
+
+def _completed(data: bytes) -> list[bytes]:
+    """Return what a pickle that breaks off may be with its last whole entry, and with the ends that it lacks.
+
+    torch writes the entries as ``](``, a ``}(`` and a first key for each, ``u`` after each, then ``e``. The first key
+    is spelled once, then named by its number in the pickle's memo.
+    """
+    behind = data.find(b"X\x0f\0\0\0nccl_comm_state")
+    if behind > 0:
+        return [data[:behind] + b"u."]
+    memo = rb"(?:q.|r....)?"
+    start = re.search(
+        rb"X\x07\0\0\0entries" + memo + rb"\]" + memo + rb"\(\}" + memo + rb"\((?=X(.\0\0\0))", data, re.DOTALL
+    )
+    if start is None:
+        return []
+    key = start.end() + 5 + start[1][0]
+    number = re.match(rb"q(.)|r(....)", data[key : key + 5], re.DOTALL)
+    if number is None:
+        return []
+    entry = rb"u\}" + memo + rb"\(" + re.escape(b"h" + number[1] if number[1] else b"j" + number[2])
+    ends = [match.start() + 1 for match in re.finditer(entry, data[key:], re.DOTALL)][-3:]
+    return [data[: key + end] + b"eu." for end in reversed(ends)]
+
+
+def _json(data: bytes) -> tuple[dict[str, Any], str]:
+    text = data.decode(errors="replace")
+    try:
+        return _dictionary(json.loads(text)), ""
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    except ValueError as error:
+        start = re.search(r'"entries"\s*:\s*\[', text)
+        entries = _whole(text, start.end()) if start else []
+        if not entries:
+            raise
+        return {"entries": entries}, f"it breaks off: {error}"
+
+
+def _whole(text: str, at: int) -> list[Any]:
+    """Return the whole objects of a list that begins there and breaks off."""
+    decoder, found = json.JSONDecoder(), []
+    while (begin := text.find("{", at)) >= 0:
+        try:
+            value, at = decoder.raw_decode(text, begin)
+        except (ValueError, RecursionError):
+            break
+        found.append(value)
+    return found
+
+
+def _dictionary(value: object) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError("it is not a dump of the flight recorder")
+    return value
+
+
+# --- what all entries say, each looked at once
+
+
+class _Row(NamedTuple):
+    """An entry, as far as its place is concerned."""
+
+    at: int
+    group: str
+    p2p: bool
+    sequence: int
+    kind: str
+
+    @property
+    def batch(self) -> tuple[str, bool, int]:
+        """What it has in common with the other members of a batch, and with the entry that closes it."""
+        return self.group, self.p2p, self.sequence
+
+
+class _Scan:
+    """What one pass over all entries leaves."""
+
+    def __init__(self, entries: list[Any]) -> None:
+        self.unread = 0
+        self.open: list[_Row] = []
+        """Those that their own state does not call done."""
+        self.closing: list[tuple[_Row, bool]] = []
+        """The entries that close a batch, and whether they are done."""
+        self.done: dict[str, tuple[int, str, bool, int, str]] = {}
+        """The newest one of each group that its own state calls done."""
+        self.peers: set[tuple[str, str]] = set()
+        """Each group, and each title in it that names two ranks."""
+        self.trails: dict[str, tuple[int, list[int]]] = {}
+        """The number of the newest collective of each group, and the digests up to it."""
+        titles: dict[str, tuple[bool, str, str, str]] = {}
+        digests: dict[tuple[object, ...], int] = {}
+        trails, done = self.trails, self.done
+        for index, entry in enumerate(entries):
+            try:
+                title = entry["profiling_name"]
+                gloo, kind, sizes, types = titles.get(title) or titles.setdefault(title, _titled(title))
+                group, p2p = entry["process_group"][0], entry["is_p2p"] is True
+                sequence = entry["p2p_seq_id" if p2p else "collective_seq_id"]
+                if group.__class__ is not str or sequence.__class__ is not int:
+                    raise TypeError
+                if p2p:
+                    self.peers.add((group, title))
+                else:
+                    key = (kind, sum(map(prod, entry[sizes])), *entry[types]) if sizes else (kind,)
+                    digest = digests.get(key) or digests.setdefault(key, _digest(key))
+                    newest, trail = trails.get(group) or (sequence - 1, [])
+                    if sequence == newest + 1:
+                        trail.append(digest)
+                    else:
+                        trail = _gone_on(trail, sequence - newest, kind, digest)
+                    trails[group] = sequence, trail
+                # gloo's stay `scheduled` for ever. One of NCCL's that is retired and not completed has timed out.
+                over = entry["retired"] is True if gloo else entry["state"] == "completed"
+                if kind == "coalesced":
+                    self.closing.append((_Row(index, group, p2p, sequence, kind), over))
+                elif over:
+                    done[group] = index, group, p2p, sequence, kind
+                else:
+                    self.open.append(_Row(index, group, p2p, sequence, kind))
+            except (LookupError, TypeError, ValueError, AttributeError, OverflowError):
+                self.unread += 1
+
+
+def _gone_on(trail: list[int], ahead: int, kind: str, digest: int) -> list[int]:
+    """Return a group's digests with one more, whose number is not the next one."""
+    if ahead == 0:  # one more of a batch; the entry that closes it says nothing
+        return trail if kind == "coalesced" else [*trail[:-1], crc32(digest.to_bytes(4, "little"), trail[-1])]
+    if 0 < ahead < _WIDEST_GAP:  # some take a number and leave no entry, such as gloo's monitored barrier
+        return [*trail, *[0] * (ahead - 1), digest]
+    return [digest]
+
+
+def _titled(title: str) -> tuple[bool, str, str, str]:
+    """Return whether gloo is the backend, the kind, and which sizes and types must be equal on all ranks, if any.
+
+    A title is ``nccl:_all_gather_base`` or ``nccl:send 0->1``.
+    """
+    match = _TITLE.match(title)
+    if match is None:
+        return False, _text(title), "", ""
+    kind = _KINDS.get(match[2], match[2][:_LONGEST_TEXT])
+    side = _EQUAL_SIDE.get(kind)
+    return match[1] == "gloo", kind, *((f"{side}_sizes", f"{side}_dtypes") if side else ("", ""))
+
+
+def _digest(key: tuple[object, ...]) -> int:
+    return crc32(repr(key).encode()) or 1  # 0 stands for no entry
+
+
+def _settled(scan: _Scan) -> tuple[list[_Row], list[_Row]]:
+    """Return the entries that are not done, the oldest of each group, and the newest one of each group that is done.
+
+    The state of a member of a batch is never updated: it has that of the entry that closes the batch, which is left
+    out. A dump of the active entries only has no closing entries of batches that are done, so members without one are
+    done too: https://github.com/pytorch/pytorch/issues/137969.
+    """
+    closing = {row.batch: done for row, done in scan.closing}
+    members = Counter(row.batch for row in scan.open)
+    batched = {batch[:2] for batch, number in members.items() if batch[1] and (number > 1 or batch in closing)}
+    settled = [(row, done) for row, done in scan.closing if row.batch not in members]
+    for row in scan.open:
+        unclosed = members[row.batch] > 1 or row.batch[:2] in batched
+        settled.append((row, closing.get(row.batch, unclosed)))
+    last = {group: _Row(*row) for group, row in scan.done.items()}
+    kept: Counter[str] = Counter()
+    waiting: list[_Row] = []
+    for row, done in sorted(settled):
+        if done:
+            last[row.group] = max(row, last.get(row.group, row))
+        elif kept[row.group] < KEPT:
+            kept[row.group] += 1
+            waiting.append(row)
+    return waiting, sorted(last.values())
+
+
+# --- groups, and whose dump it is
+
+
+def _groups(config: dict[Any, Any]) -> dict[str, Group]:
+    """Return the groups by name, as the entries have it."""
+    found = {}
+    for name, value in config.items():
+        if isinstance(name, str) and name and isinstance(value, dict):
+            ranks = value.get("ranks")
+            numbers = re.findall(r"\d+", ranks) if isinstance(ranks, str) else ranks if isinstance(ranks, list) else []
+            members = tuple(
+                sorted({int(number) for number in numbers if str(number).isdecimal() and len(str(number)) < 8})
+            )
+            found[name] = Group(_text(name), _description(value.get("desc")), members)
+    return found
+
+
+def _description(text: object) -> str:
+    return "" if text == "undefined" else _text(text)
+
+
+def _rank(scan: _Scan, groups: dict[str, Group], named: int | None) -> int:
+    """Return whose dump it is, or -1: by its sends and receives, else by its groups, else by its file's name."""
+    ends = (_end(groups.get(group), title, 3) for group, title in scan.peers)
+    selves = {end for end in ends if end is not None}
+    listed = [set(group.members) for group in groups.values() if group.members]
+    within = set.intersection(*listed) if listed else None
+    for found in (selves, within or set()):
+        if len(found) == 1 and (within is None or found <= within):
+            return next(iter(found))
+    return named if named is not None and (within is None or named in within) else -1
+
+
+def _end(group: Group | None, title: str, end: int) -> int | None:
+    """Return the global rank of one end of ``nccl:recv 0<-1``: 3, the rank itself, or 4, its peer."""
+    match = _TITLE.match(title)
+    if match is None or match[3] is None or group is None:
+        return None
+    number = int(match[end])
+    return group.members[number] if number < len(group.members) else None
+
+
+# --- the records of the few that a diagnosis shows
+
+
+class _Records:
+    """Makes records of entries; equal groups and frames are one object."""
+
+    def __init__(self, entries: list[Any], groups: dict[str, Group], rank: int, name: str) -> None:
+        self._entries, self._groups, self._rank, self._name = entries, dict(groups), rank, name
+        self._frames: dict[int, Frame] = {}
+
+    def made(self, rows: list[_Row], *, done: bool) -> tuple[Operation, ...]:
+        return tuple(self._operation(row, self._entries[row.at], done) for row in rows)
+
+    def _operation(self, row: _Row, entry: dict[str, Any], done: bool) -> Operation:
+        inputs = _sizes(entry.get("input_sizes"))
+        group = self._groups.get(row.group)
+        if group is None:
+            group = self._groups[row.group] = Group(_text(row.group), _description(entry["process_group"][-1]))
+        frames = entry.get("frames")
+        return Operation(
+            self._rank,
+            group,
+            row.sequence,
+            row.kind,
+            inputs,
+            _sizes(entry.get("output_sizes")),
+            _types(entry.get("input_dtypes")),
+            None if inputs is None else sum(map(prod, inputs)),
+            done,
+            tuple(map(self._frame, frames[:_MOST_FRAMES])) if isinstance(frames, list) else (),
+            f"{self._name}: entry {_text(entry.get('record_id', row.at))}",
+            _end(group, entry["profiling_name"], 4),
+        )
+
+    def _frame(self, value: object) -> Frame:
+        known = self._frames.get(id(value))  # a pickle has one object for all equal frames
+        if known is None:
+            raw = value if isinstance(value, dict) else {}
+            line = raw.get("line")
+            known = Frame(_text(raw.get("name")), _text(raw.get("filename")), line if isinstance(line, int) else 0)
+            self._frames[id(value)] = known
+        return known
+
+
+def _text(value: object) -> str:
+    """Return a text that can be shown: control characters are escaped, what is very long is cut."""
+    return printable(str(value)[:_LONGEST_TEXT]) if isinstance(value, (str, int)) else ""
+
+
+def _sizes(value: object) -> tuple[tuple[int, ...], ...] | None:
+    if not isinstance(value, list) or not all(isinstance(size, int) for one in value for size in one):
+        return None
+    return tuple(map(tuple, value))
+
+
+def _types(value: object) -> tuple[str, ...] | None:
+    return tuple(map(_text, value)) if isinstance(value, list) else None

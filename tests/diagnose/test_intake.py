@@ -1,0 +1,218 @@
+"""What a file is, its content tells; what one cannot be read for is told, and the rest is read."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import pickle
+import struct
+from pathlib import Path
+
+import pytest
+
+from support.recorder_dumps import as_json, as_pickle, dump, entry
+from unhang.diagnose import intake, readers
+from unhang.tell.progress import silent
+
+WORLD = {"0": ("default_pg", (0, 1, 2, 3))}
+HUNG = dump([entry(0), entry(1, state="started")], WORLD)
+
+
+STACK = b"""Process 71: python train.py
+Python v3.11.7 (/usr/bin/python3.11)
+
+Thread 71 (active): "MainThread"
+    step (train.py:12)
+"""
+SPIED = b"""[{"pid": 71, "thread_id": 1, "thread_name": "MainThread", "os_thread_id": 71, "active": true,
+  "owns_gil": false, "frames": [{"name": "step", "filename": "/job/train.py", "short_filename": "train.py", "line": 12,
+  "locals": null, "is_entry": true}], "process_info": null}]"""
+LINE = (
+    b"[rank%d]:[E1122 07:00:00.000 ProcessGroupNCCL.cpp:616] [Rank %d] Watchdog caught collective operation timeout: "
+    b"WorkNCCL(SeqNum=2, OpType=ALLREDUCE, NumelIn=2, NumelOut=2, Timeout(ms)=600000) ran for 600029 milliseconds\n"
+)
+
+
+def write(folder: Path, files: dict[str, bytes]) -> str:
+    for name, data in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(data)
+    return str(folder)
+
+
+def test_all_files_of_a_folder_are_of_one_job(tmp_path: Path) -> None:
+    files = {
+        "nccl_trace_rank_0": as_pickle(HUNG),
+        "more/nccl_trace_rank_1.json": as_json(HUNG),
+        "more/nccl_trace_rank_2.gz": gzip.compress(as_pickle(HUNG)),
+        "more/deeper/3.json.gz": gzip.compress(as_json(HUNG)),
+    }
+    job = intake.read([write(tmp_path, files)], silent)
+    assert [(rank, one.rank, len(one.waiting), one.recorded) for rank, one in job.ranks.items()] == [
+        (rank, rank, 1, True) for rank in range(4)
+    ]
+    assert (job.size, job.files, job.unread, job.unranked) == (4, 4, (), ())
+    assert job.ranks[3].waiting[0].source == f"{tmp_path}/more/deeper/3.json.gz: entry 1"
+
+
+def test_stacks_and_lines_join_the_dumps(tmp_path: Path) -> None:
+    files = {
+        "nccl_trace_rank_0": as_pickle(HUNG),
+        "py-spy_rank_0.txt": STACK,
+        "py-spy_rank_1.json.gz": gzip.compress(SPIED),
+        "job.log.gz": gzip.compress(b"step 1\n" * 100_000 + LINE % (2, 2) + LINE % (0, 0)),
+        "py-spy.txt": STACK,
+    }
+    job = intake.read([write(tmp_path, files)], silent)
+    assert {rank: (len(one.waiting), len(one.stacks), one.recorded) for rank, one in job.ranks.items()} == {
+        0: (1, 1, True),
+        1: (0, 1, False),
+        2: (1, 0, False),
+    }
+    assert job.ranks[0].waiting[0].source.endswith("nccl_trace_rank_0: entry 1")
+    assert job.ranks[2].waiting[0].source == f"{tmp_path}/job.log.gz:100001"
+    assert job.unranked == (f"{tmp_path}/py-spy.txt",)
+    assert (job.files, job.unread) == (5, ())
+
+
+def test_one_local_rank_of_two_nodes_is_no_rank(tmp_path: Path) -> None:
+    """So torchrun names the logs of each node."""
+    text = b'Traceback (most recent call last):\n  File "train.py", line 3, in f\nValueError: x\n'
+    files = {"a/attempt_0/3/stderr.log": text, "b/attempt_0/3/stderr.log": text, "a/attempt_0/4/stderr.log": text}
+    job = intake.read([write(tmp_path, files)], silent)
+    assert list(job.ranks) == [4]
+    assert job.unranked == (f"{tmp_path}/a/attempt_0/3/stderr.log", f"{tmp_path}/b/attempt_0/3/stderr.log")
+    named = {f"{node}/rank_3.txt": STACK for node in "cd"}
+    assert list(intake.read([write(tmp_path / "named", named)], silent).ranks) == [3], (
+        "a rank that is called one is one"
+    )
+
+
+def test_steps_are_told(tmp_path: Path) -> None:
+    told: list[str] = []
+
+    def step(text: object) -> None:
+        told.append(text() if callable(text) else str(text))
+
+    intake.read([write(tmp_path, {f"rank_{n}": as_pickle(HUNG) for n in range(3)})], step)
+    assert told == ["reading 0 of 3 files"]
+
+
+def bomb() -> bytes:
+    """A key that takes 2**60 steps to hash: pairs of the same pair."""
+    pairs = b"".join(b"h" + bytes([n]) + b"h" + bytes([n]) + b"\x86q" + bytes([n + 1]) + b"0" for n in range(60))
+    return b"\x80\x02)q\x000" + pairs + b"}(h\x3cK\x01u."
+
+
+def nested_key() -> bytes:
+    """A key of pairs in pairs, far deeper than the C stack."""
+    return b"\x80\x02}()" + b"\x85" * 3_000_000 + b"K\x01u."
+
+
+def resized_memo() -> bytes:
+    """A memo of four billion places."""
+    return b"\x80\x02Nr\xff\xff\xff\xff."
+
+
+def unzipped() -> bytes:
+    """A kilobyte that becomes two gigabytes."""
+    block = gzip.compress(b"\0" * (64 << 20))
+    return gzip.compress(b"\x80\x02X" + struct.pack("<I", 0x7FFFFFFF)) + block * 32
+
+
+BAD = {
+    "nested_key": nested_key(),
+    "resized_memo": resized_memo(),
+    "unzipped.gz": unzipped(),
+    "bytes": b"\x80\x05\x96" + struct.pack("<Q", 1 << 40) + b".",
+    "calls": b"\x80\x02cposix\nsystem\nX\x04\x00\x00\x00true\x85R.",
+    "nested.json": b'{"entries": ' + b"[" * 1_000_000,
+    "nested_lists": b"\x80\x02" + b"](" * 1_000_000,
+    "other": pickle.dumps([1]),
+    "checkpoint": b"PK\x03\x04" + b"\0" * 5000,
+    "empty": b"",
+    "cut.gz": gzip.compress(os.urandom(100_000))[:500],
+    "wrong.gz": b"\x1f\x8b" + b"x" * 100,
+}
+
+
+def test_what_is_hostile_or_broken_is_named_and_the_rest_is_read(tmp_path: Path) -> None:
+    good = {f"nccl_trace_rank_{rank}": as_pickle(HUNG) for rank in range(4)}
+    job = intake.read([write(tmp_path, BAD | good)], silent)
+    assert sorted(job.ranks) == [0, 1, 2, 3]
+    assert {os.path.basename(one.file) for one in job.unread} == BAD.keys()
+    why = {os.path.basename(one.file): one.why for one in job.unread}
+    assert all(5 < len(text) < 200 for text in why.values())
+    assert "ended the process" in why["nested_key"]
+    assert "memory" in why["resized_memo"]
+    assert "too large" in why["unzipped.gz"]
+    assert "posix.system" in why["calls"]
+    assert not any(one.partly for one in job.unread)
+
+
+def test_a_pickle_that_never_ends_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readers, "PATIENCE_S", 2.0)
+    job = intake.read([write(tmp_path, {"rank_1": bomb()})], silent)
+    assert job.unread == ((f"{tmp_path}/rank_1", "reading it takes too long", False),)
+
+
+def test_no_file_is_waited_for_that_never_ends(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "rank_1").write_bytes(as_pickle(HUNG))
+    (tmp_path / "nowhere").symlink_to("gone")
+    (tmp_path / "up").symlink_to(tmp_path)
+    (tmp_path / "rank_2").hardlink_to(tmp_path / "rank_1")
+    job = intake.read([str(tmp_path), f"{tmp_path}/./rank_1", str(tmp_path / "absent"), "/dev/zero"], silent)
+    assert list(job.ranks) == [1], "each file once"
+    assert {os.path.basename(one.file): one.why for one in job.unread} == {
+        "fifo": "it is not a file",
+        "nowhere": "No such file or directory",
+        "absent": "No such file or directory",
+        "zero": "it is not a file",
+    }
+
+
+@pytest.mark.parametrize("whole", [as_pickle, as_json])
+def test_a_dump_that_breaks_off_is_read_in_part(tmp_path: Path, whole: object) -> None:
+    data = whole(dump([entry(n, state="completed") for n in range(500)]))  # type: ignore[operator]
+    zipped = gzip.compress(data + os.urandom(4000))
+    job = intake.read([write(tmp_path, {"rank_0": data[:-3000], "rank_1.gz": zipped[:-4500]})], silent)
+    assert sorted(job.ranks) == [0, 1]
+    assert [one.partly for one in job.unread] == [True, True]
+    assert all("breaks off" in one.why for one in job.unread)
+
+
+@pytest.mark.parametrize(
+    ("file", "rank"),
+    [
+        ("/tmp/nccl_trace_rank_12", 12),
+        ("/x/comm_lib_trace_rank_0", 0),
+        ("rank-3.json.gz", 3),
+        ("py-spy.rank7.txt", 7),
+        ("rank_2_of_8.txt", 2),
+        ("job-5.rank.4.log", 4),
+        ("dump_31", 31),
+        ("attempt_0/3/stderr.log", 3),
+        ("/logs/rank_5/out.txt", 5),
+        ("rank_1/rank_6", 6),
+        ("stderr.log", None),
+        ("run-7/out.log", None),
+        ("node_3.log", None),
+        ("worker-3.txt", None),
+        ("pyspy.pid.3", None),
+        ("gpt3.log", None),
+        ("model-1.5", None),
+        ("log.20251122", None),
+        ("node01234567890", None),
+    ],
+)
+def test_a_name_may_tell_the_rank(file: str, rank: int | None) -> None:
+    assert intake.rank_in(file) == rank
+
+
+def test_a_name_that_the_dump_denies_tells_nothing(tmp_path: Path) -> None:
+    second_node = dump([entry(0)], {"0": ("default_pg", tuple(range(8))), "4": ("", (4, 5, 6, 7))})
+    job = intake.read([write(tmp_path, {"node1/rank_0": as_pickle(second_node)})], silent)
+    assert job.ranks == {}
+    assert job.unranked == (f"{tmp_path}/node1/rank_0",)
+    assert job.files == 1

@@ -1,0 +1,83 @@
+"""What all files say of one rank comes together."""
+
+from __future__ import annotations
+
+from unhang.diagnose.evidence import Group, Message, Operation, Rank, Stack, Trail
+from unhang.diagnose.job import Told, merged
+from unhang.diagnose.recorder import Dump
+
+WORLD = Group("0", "default_pg", (0, 1))
+
+
+def waits(rank: int, group: Group = WORLD, number: int = 3, source: str = "") -> tuple[Operation, ...]:
+    return (Operation(rank, group, number, "all_reduce", source=source),)
+
+
+def dumped(rank: int, groups: tuple[Group, ...] = (WORLD,), newest: int = 1, **more: object) -> Dump:
+    return Dump(Rank(rank, recorded=True, **more), groups, newest, "")  # type: ignore[arg-type]
+
+
+def test_a_dump_stacks_and_lines_of_one_rank_are_one() -> None:
+    stack, line = Stack("MainThread", (), True, "s"), Message("m", "l")
+    job = merged(
+        [
+            Told("dump", (dumped(1, waiting=waits(1), trails={"0": Trail(1, (5,))}),)),
+            Told("log", parts=(Rank(0, waiting=waits(0, Group("", ""))), Rank(1, waiting=waits(1, number=9)))),
+            Told("stacks_1", parts=(Rank(-1, stacks=(stack,)),), named=1),
+            Told("log_1", parts=(Rank(1, messages=(line,)),)),
+        ]
+    )
+    assert list(job.ranks) == [0, 1]
+    assert job.ranks[1] == Rank(1, waits(1), (), (stack,), (line,), {"0": Trail(1, (5,))}, recorded=True)
+    assert job.ranks[0].waiting == waits(0, Group("", ""))
+    assert not job.ranks[0].recorded
+    assert (job.size, job.files, job.groups) == (2, 4, {"0": WORLD})
+
+
+def test_lines_say_what_waits_where_a_dump_does_not() -> None:
+    job = merged([Told("a", (dumped(1),)), Told("b", parts=(Rank(1, waiting=waits(1), last=waits(1, number=2)),))])
+    assert job.ranks[1].waiting == waits(1)
+    assert job.ranks[1].last == waits(1, number=2)
+    assert job.ranks[1].recorded
+
+
+def test_the_newest_dump_of_a_rank_counts() -> None:
+    for names in (["a", "b"], ["b", "a"]):
+        job = merged([Told(names[0], (dumped(1, newest=5, waiting=waits(1)),)), Told(names[1], (dumped(1, newest=4),))])
+        assert job.ranks[1].waiting == waits(1)
+        assert [(one.file, one.why) for one in job.unread] == [(names[1], f"{names[0]} is a newer dump of rank 1")]
+
+
+def test_a_part_without_a_rank_is_asked_for() -> None:
+    operation = waits(-1)
+    job = merged(
+        [
+            Told("a", (dumped(-1),)),
+            Told("b", parts=(Rank(-1, messages=(Message("m", "l"),)), Rank(-1))),
+            Told("c_2", parts=(Rank(-1, waiting=operation),), named=2),
+        ]
+    )
+    assert job.unranked == ("a", "b")
+    assert list(job.ranks) == [2]
+    assert job.ranks[2].waiting[0].rank == 2
+
+
+def test_groups_of_one_name_are_told_apart_by_their_members() -> None:
+    """As split_group names them."""
+    halves = (Group("7", "half", (0, 1)), Group("7", "half", (2, 3)))
+    job = merged(
+        Told(str(rank), (dumped(rank, (half,), waiting=waits(rank, half), trails={"7": Trail(1, (rank,))}),))
+        for rank, half in enumerate(half for half in halves for _ in range(2))
+    )
+    assert {name: group.members for name, group in job.groups.items()} == {"7/0": (0, 1), "7/2": (2, 3)}
+    assert [one.waiting[0].group.name for one in job.ranks.values()] == ["7/0", "7/0", "7/2", "7/2"]
+    assert [list(one.trails) for one in job.ranks.values()] == [["7/0"], ["7/0"], ["7/2"], ["7/2"]]
+
+
+def test_a_group_that_no_dump_lists_has_no_members() -> None:
+    gloo = Group("3", "TENSOR_MODEL_PARALLEL_GROUP")
+    job = merged([Told("a", (dumped(0, (), last=waits(0, gloo)),)), Told("b", why="it is empty")])
+    assert job.groups == {"3": gloo}
+    assert job.size is None
+    assert job.files == 1
+    assert [(one.file, one.partly) for one in job.unread] == [("b", False)]

@@ -1,0 +1,98 @@
+"""Files are read in processes of their own: what one file does to its reader, it does to no other."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from unhang.diagnose import readers
+
+MODULE = """
+import os, signal, sys, time
+kept = []
+def act(file):
+    what = os.path.basename(file).split("-")[0]
+    if what == "killed": os.kill(os.getpid(), signal.SIGKILL)
+    if what == "crashed": os.abort()
+    if what == "left": os._exit(0)
+    if what == "slow": time.sleep(600)
+    if what == "large": kept.append(bytearray(5 << 30))
+    if what == "wrong": raise KeyError("x")
+    if what == "long": return b"x" * (200 << 20)
+    return what, os.getpid()
+"""
+
+
+@pytest.fixture
+def act(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[object]:
+    (tmp_path / "actor.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    import actor  # type: ignore[import-not-found]
+
+    yield actor.act
+    del sys.modules["actor"]
+
+
+WRONG = {
+    "killed": "ended the process",
+    "crashed": "ended the process",
+    "left": "ended the process",
+    "large": "takes more than 1 GiB of memory",
+    "wrong": "a bug in unhang: KeyError",
+    "long": "more than a diagnosis can hold",
+}
+
+
+def test_what_a_file_does_to_its_reader_costs_no_other_file(act: object) -> None:
+    sizes = {f"{what}-{number}": 0 for number in range(6) for what in [*(WRONG if number < 2 else ()), "fine"]}
+    found = dict(readers.answers(act, sizes))  # type: ignore[arg-type]
+    assert found.keys() == sizes.keys()
+    for file, answer in found.items():
+        what = file.partition("-")[0]
+        if what == "fine":
+            assert answer[0] == "fine"
+        else:
+            assert isinstance(answer, readers.NoAnswer)
+            assert WRONG[what] in str(answer)
+
+
+def test_a_file_that_keeps_its_reader_is_given_up(act: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readers, "PATIENCE_S", 0.5)
+    found = dict(readers.answers(act, {"slow-1": 0, "slow-2": 1000}))  # type: ignore[arg-type]
+    assert {file: str(answer) for file, answer in found.items()} == dict.fromkeys(found, "reading it takes too long")
+    assert found.keys() == {"slow-1", "slow-2"}
+
+
+def test_no_process_and_no_core_stays(act: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "here"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    answers = readers.answers(act, {"fine-1": 0, "crashed-1": 0, "slow-1": 0, "slow-2": 0})  # type: ignore[arg-type]
+    process = next(answer for _, answer in answers if not isinstance(answer, readers.NoAnswer))[1]
+    answers.close()  # type: ignore[attr-defined]
+    with pytest.raises(ProcessLookupError):  # it was waited for
+        os.kill(process, 0)
+    assert os.listdir(folder) == []
+
+
+def test_nothing_of_the_working_directory_is_imported(
+    act: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "dumps"
+    folder.mkdir()
+    for name in ("pickle", "multiprocessing", "unhang", "site", "gzip"):
+        (folder / f"{name}.py").write_text(f"open({str(tmp_path / 'imported')!r}, 'w').close()")
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "path", ["", *sys.path])
+    assert dict(readers.answers(act, {"fine": 0}))["fine"][0] == "fine"  # type: ignore[arg-type]
+    assert not (tmp_path / "imported").exists()
+
+
+def test_the_largest_file_is_begun_first(act: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readers, "_cores", lambda: 1)
+    order = [file for file, _ in readers.answers(act, {"a": 1, "b": 3, "c": 2})]  # type: ignore[arg-type]
+    assert order == ["b", "c", "a"]

@@ -1,0 +1,303 @@
+"""A dump of torch's recorder: every format, whole or not, from friend or foe."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from support.recorder_dumps import FORMATS, FRAMES, as_json, as_pickle, dump, entry
+from unhang.diagnose import recorder
+from unhang.diagnose.evidence import Frame, Group, Operation, Rank, Trail
+
+WORLD = {"0": ("default_pg", (0, 1, 2, 3)), "5": ("PIPELINE_MODEL_PARALLEL_GROUP", (1, 3))}
+HUNG = [entry(0), entry(1, state="started"), entry(2, state="scheduled")]
+
+
+def read(made: object, named: int | None = 1, *, write: Callable[[Any], bytes] = as_pickle) -> recorder.Dump:
+    return recorder.read(write(made), "dump_1", named)
+
+
+def numbers(operations: tuple[Operation, ...]) -> list[tuple[str, int | None]]:
+    return [(operation.kind, operation.sequence) for operation in operations]
+
+
+@pytest.mark.parametrize("write", [as_pickle, as_json, pickle.dumps])
+@pytest.mark.parametrize("version", FORMATS)
+def test_every_format_says_the_same(version: str, write: Callable[[Any], bytes]) -> None:
+    found = read(dump(HUNG, WORLD, version), write=write)
+    world = Group("0", "default_pg", (0, 1, 2, 3))
+    frames = () if write is as_json else tuple(Frame(*frame) for frame in FRAMES)
+    first = Operation(1, world, 2, "all_reduce", ((2,),), ((2,),), ("Float",), 2, False, frames, "dump_1: entry 1")
+    assert found.rank.waiting[0] == first
+    assert numbers(found.rank.waiting) == [("all_reduce", 2), ("all_reduce", 3)]
+    assert numbers(found.rank.last) == [("all_reduce", 1)]
+    assert found.rank.last[0].done
+    assert found.rank.trails["0"].first == 1
+    assert len(set(found.rank.trails["0"].digests)) == 1
+    assert (found.rank.rank, found.rank.recorded, found.broken) == (1, True, "")
+    assert found.groups == (world, Group("5", "PIPELINE_MODEL_PARALLEL_GROUP", (1, 3)))
+
+
+def test_gloo_has_neither_states_nor_groups() -> None:
+    entries = [entry(n, "gloo:all_reduce", state="scheduled", retired=n < 2, frames=None) for n in range(3)]
+    found = read(dump(entries, {}))
+    assert found.groups == ()
+    assert found.rank.waiting[0].group == Group("0", "default_pg")
+    assert numbers(found.rank.waiting) == [("all_reduce", 3)]
+    assert numbers(found.rank.last) == [("all_reduce", 2)]
+
+
+def test_one_of_nccls_that_timed_out_is_not_done() -> None:
+    assert numbers(read(dump([entry(0, state="started", retired=True)])).rank.waiting) == [("all_reduce", 1)]
+
+
+SEND, RECEIVE = "nccl:send 0->1", "nccl:recv 0<-1"
+STAGE = {"group": ("5", "PIPELINE_MODEL_PARALLEL_GROUP"), "p2p": True, "retired": False}
+
+
+def batch(number: int, sequence: int, titles: list[str], state: str) -> list[dict[str, Any]]:
+    members = [entry(number + n, title, seq=sequence, state="scheduled", **STAGE) for n, title in enumerate(titles)]
+    return [*members, entry(number + 8, "nccl:coalesced", seq=sequence, state=state, sizes=[], dtypes=[], **STAGE)]
+
+
+@pytest.mark.parametrize(
+    ("entries", "waiting", "last"),
+    [
+        (batch(0, 1, [SEND, RECEIVE], "completed"), [], ("recv", 1)),
+        (batch(0, 1, [SEND, RECEIVE], "started"), [("send", 1), ("recv", 1)], None),
+        (batch(0, 1, [SEND], "completed") + batch(9, 2, [RECEIVE], "started"), [("recv", 2)], ("send", 1)),
+        (batch(0, 1, [SEND, RECEIVE], "completed")[:2] + batch(9, 2, [SEND], "started"), [("send", 2)], ("recv", 1)),
+        (batch(0, 1, [SEND], "completed")[:1] + batch(9, 2, [SEND], "started"), [("send", 2)], ("send", 1)),
+        (batch(0, 1, [SEND, RECEIVE], "completed")[2:], [], ("coalesced", 1)),
+        (batch(0, 1, [SEND, RECEIVE], "started")[2:], [("coalesced", 1)], None),
+        ([entry(0, SEND, seq=1, state="started", **STAGE)], [("send", 1)], None),
+    ],
+    ids=["done", "waits", "second waits", "active only", "active only, single", "cut done", "cut waits", "no batch"],
+)
+def test_members_of_a_batch_have_the_state_of_its_end(
+    entries: list[dict[str, Any]], waiting: list[tuple[str, int]], last: tuple[str, int] | None
+) -> None:
+    found = read(dump(entries, WORLD)).rank
+    assert numbers(found.waiting) == waiting
+    assert numbers(found.last) == ([last] if last else [])
+    assert found.trails == {}, "sends and receives differ from rank to rank"
+
+
+def test_each_group_keeps_its_oldest_ones() -> None:
+    entries = [entry(n, state="scheduled", seq=n // 2 + 1, group=[("0", ""), ("5", "")][n % 2]) for n in range(200)]
+    found = read(dump(entries, WORLD)).rank
+    assert [(o.group.name, o.sequence) for o in found.waiting] == [(g, n + 1) for n in range(16) for g in "05"]
+    assert {name: (trail.first, len(trail.digests)) for name, trail in found.trails.items()} == {
+        "0": (1, 100),
+        "5": (1, 100),
+    }
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ({"sizes": [[2]]}, {"sizes": [[3]]}, False),
+        ({"sizes": [[2, 3]]}, {"sizes": [[6]]}, True),
+        ({"dtypes": ["Float"]}, {"dtypes": ["Double"]}, False),
+        ({"title": "nccl:_all_gather_base"}, {}, False),
+        ({"title": "nccl:broadcast"}, {"title": "nccl:_broadcast_oop"}, True),
+        ({"title": "nccl:all_to_all"}, {"title": "nccl:all_to_all", "sizes": [[9]]}, True),
+        ({"title": "gloo:gather", "outputs": [[2, 2]]}, {"title": "gloo:gather", "outputs": []}, True),
+        ({"title": "gloo:scatter", "outputs": [[2]]}, {"title": "gloo:scatter", "outputs": [[2]], "sizes": []}, True),
+        ({"title": "nccl:all_gather", "sizes": [[1]], "outputs": [[1], [3]]},
+         {"title": "nccl:all_gather", "sizes": [[3]], "outputs": [[1], [3]]}, True),
+    ],
+)  # fmt: skip
+def test_digests_differ_where_ranks_must_not(one: dict[str, Any], other: dict[str, Any], same: bool) -> None:
+    first, second = (read(dump([entry(0, **made)])).rank.trails["0"].digests for made in (one, other))
+    assert (first == second) is same
+
+
+@pytest.mark.parametrize(
+    ("sequences", "first", "places"),
+    [
+        ([1, 2, 5], 1, "xx00x"),
+        ([7, 8, 9], 7, "xxx"),
+        ([7, 7, 8], 7, "yx"),
+        ([4, 1, 2], 1, "xx"),
+        ([1, 1 << 60], 1 << 60, "x"),
+    ],
+)
+def test_a_trail_counts_on(sequences: list[int], first: int, places: str) -> None:
+    trail = read(dump([entry(n, seq=seq) for n, seq in enumerate(sequences)])).rank.trails["0"]
+    plain = read(dump([entry(0)])).rank.trails["0"].digests[0]
+    names = {0: "0", plain: "x"}
+    assert (trail.first, "".join(names.get(digest, "y") for digest in trail.digests)) == (first, places)
+
+
+def test_a_trail_of_active_entries_does_not_count_the_end_of_a_batch() -> None:
+    members = [entry(n, "nccl:reduce_scatter", seq=4, state="scheduled", retired=False) for n in range(2)]
+    end = entry(2, "nccl:REDUCE_SCATTER_coalesced", seq=4, state="started", sizes=[], dtypes=[])
+    assert read(dump(members)).rank.trails == read(dump([*members, end])).rank.trails != {}
+
+
+@pytest.mark.parametrize(
+    ("entries", "groups", "named", "rank"),
+    [
+        ([], {}, 7, 7),
+        ([], {}, None, -1),
+        ([], WORLD, 3, 3),
+        ([], WORLD, 2, -1),
+        ([], {"0": ("", (2, 3)), "1": ("", (1, 3))}, None, 3),
+        ([], {"0": ("", (2, 3)), "1": ("", (0, 1))}, 3, -1),
+        ([entry(0, RECEIVE, **STAGE)], WORLD, 3, 1),
+        ([entry(0, "nccl:recv 1<-0", **STAGE)], WORLD, None, 3),
+        ([entry(0, "nccl:recv 1<-0", **STAGE), entry(1, RECEIVE, **STAGE)], WORLD, 3, 3),
+        ([entry(0, "nccl:recv 9<-0", **STAGE)], WORLD, None, -1),
+        ([entry(0, RECEIVE, **STAGE)], {}, 5, 5),
+    ],
+)
+def test_the_rank_comes_from_the_dump_else_from_the_name(
+    entries: list[Any], groups: dict[str, Any], named: int | None, rank: int
+) -> None:
+    assert read(dump(entries, groups), named).rank.rank == rank
+
+
+def test_a_send_names_its_peer() -> None:
+    entries = [entry(0, SEND, state="started", **STAGE), entry(1, "nccl:recv 0<-7", seq=2, state="started", **STAGE)]
+    assert [operation.peer for operation in read(dump(entries, WORLD)).rank.waiting] == [3, None]
+
+
+@pytest.mark.parametrize("write", [as_pickle, as_json, lambda made: pickle.dumps(made, 2)])
+def test_what_stands_before_a_cut_is_read(write: Callable[[Any], bytes]) -> None:
+    many = [entry(n, state="completed" if n < 1190 else "scheduled") for n in range(1200)]
+    whole = write(dump(many, WORLD))
+    for share in (0.2, 0.5, 0.9):
+        data = whole[: int(len(whole) * share)]
+        found = recorder.read(data, "dump_1", 1)
+        trail = found.rank.trails["0"]
+        assert "breaks off" in found.broken
+        assert not found.rank.recorded, "the newest entries are lost"
+        assert trail.first == 1
+        assert share * 1200 - 90 < len(trail.digests) < share * 1200 + 90
+
+
+def test_a_cut_behind_the_entries_loses_none() -> None:
+    data = as_pickle(dump(HUNG) | {"nccl_comm_state": {"0": {"rank": "1", "nranks": "4"}}})
+    found = recorder.read(data[:-20], "dump_1", 1)
+    assert numbers(found.rank.waiting) == [("all_reduce", 2), ("all_reduce", 3)]
+    assert "breaks off" in found.broken
+
+
+@pytest.mark.parametrize("write", [as_pickle, as_json])
+def test_no_cut_is_taken_for_something_else(write: Callable[[Any], bytes]) -> None:
+    data = write(dump(HUNG))
+    read_in_part = 0
+    for end in range(len(data)):
+        try:
+            found = recorder.read(data[:end], "dump_1", 1)
+        except ValueError as error:
+            assert str(error)
+        else:
+            read_in_part += 1
+            assert found.broken
+            assert set(numbers(found.rank.waiting)) <= {("all_reduce", 2), ("all_reduce", 3)}
+    assert read_in_part > 100
+
+
+def swapped(**fields: Any) -> list[dict[str, Any]]:
+    return [entry(0), entry(1) | fields]
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        swapped(process_group=5),
+        swapped(process_group=()),
+        swapped(process_group=[["0"], ""]),
+        swapped(process_group=(7, "")),
+        swapped(collective_seq_id="2"),
+        swapped(collective_seq_id=None),
+        swapped(profiling_name=None),
+        swapped(profiling_name=["nccl:all_reduce"]),
+        swapped(input_sizes=3),
+        swapped(input_sizes=[["2"]]),
+        swapped(input_dtypes=None),
+        [entry(0), {}],
+        [entry(0), None],
+        [entry(0), "entry"],
+    ],
+)
+def test_an_entry_of_a_wrong_type_is_left_out(entries: list[Any]) -> None:
+    found = read(dump([]) | {"entries": entries}, write=pickle.dumps)
+    assert found.broken == "1 of its 2 entries cannot be read"
+    assert numbers(found.rank.last) == [("all_reduce", 1)]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"frames": 3, "record_id": [], "input_sizes": [[2]], "output_sizes": "x", "time_created_ns": "now"},
+        {"frames": [None, {"name": 3, "line": "x"}, {"filename": "a" * 5000}], "output_dtypes": 7},
+        {"process_group": ("0", None), "retired": "yes", "is_p2p": "no"},
+        {"process_group": "0", "frames": [{}] * 100_000},
+    ],
+)
+def test_a_wrong_type_at_the_edge_costs_no_entry(fields: dict[str, Any]) -> None:
+    found = read(dump([]) | {"entries": [entry(0, state="started") | fields]}, write=pickle.dumps)
+    assert found.broken == ""
+    assert numbers(found.rank.waiting) == [("all_reduce", 1)]
+    assert len(repr(found)) < 50_000
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pickle.dumps([1, 2]),
+        pickle.dumps({"a": 1}),
+        pickle.dumps({"entries": 5}),
+        pickle.dumps({"entries": [], "pg_config": []}),
+        pickle.dumps({"entries": [{"seq_id": 1}], "version": "1.5"}),
+        b'{"entries": 5}',
+        b'{"entries": [',
+        b'{"a": ' + b"[" * 100_000,
+        b"{" * 100_000,
+        b'{"entries": [{"a": ' + b"9" * 10_000,
+        b"\x80\x02}(X\x07\x00\x00\x00entries](}(",
+        b"\x80\x02}(X\x07\x00\x00\x00entries](}(X\xff\x00\x00\x00abc",
+    ],
+)
+def test_what_is_no_dump_says_why(data: bytes) -> None:
+    with pytest.raises(ValueError) as caught:
+        recorder.read(data, "dump_1", 1)
+    assert 5 < len(str(caught.value)) < 200
+
+
+def test_what_is_shown_has_no_control_characters() -> None:
+    bad = "\x1b[2J\r\n\u202e\udc80x"
+    frames = ((bad, bad, 3),)
+    groups = {"0": (bad, (0, 1))}
+    made = entry(0, f"nccl:{bad}", state="started", frames=frames, dtypes=[bad], group=("0", bad))
+    found = read(dump([made], groups), 0, write=lambda made: pickle.dumps(made, 2))
+    texts = [*found.rank.waiting[0].frames[0][:2], found.rank.waiting[0].kind, found.groups[0].description]
+    assert all(text.isprintable() and "x" in text for text in texts)
+    assert found.rank.waiting[0].dtypes[0].isprintable()  # type: ignore[index]
+
+
+@pytest.mark.parametrize(
+    ("head", "whether"),
+    [
+        (as_pickle(dump([])), True),
+        (as_json(dump([entry(0)])), True),
+        (b"\x80\x05", True),
+        (b'{"level": "info", "message": "x"}', False),
+        (b'[{"pid": 1}]', False),
+        (b"Process 12: python", False),
+        (b"", False),
+    ],
+)
+def test_a_dump_is_known_by_its_beginning(head: bytes, whether: bool) -> None:
+    assert recorder.recognizes(head) is whether
+
+
+def test_an_empty_dump_is_one() -> None:
+    assert read(dump([]), write=as_json).rank == Rank(1, recorded=True)
+    assert Trail(1, ()) not in read(dump([])).rank.trails.values()

@@ -1,0 +1,178 @@
+"""Stacks are read from what py-spy, faulthandler and Python print, in part where a part is there."""
+
+from __future__ import annotations
+
+import faulthandler
+import gzip
+import io
+import json
+import subprocess
+import sys
+import tempfile
+import textwrap
+import threading
+from typing import Any
+
+import pytest
+
+from unhang.diagnose import logs, stacks
+from unhang.diagnose.evidence import Frame, Rank
+
+PY_SPY = """\
+Process 3266: /usr/bin/python -u train.py --tp 2
+Python v3.11.7 (/usr/bin/python3.11)
+{parent}
+Thread 3266 ({state}): "MainThread"
+    0x7f6d2fca3f16 (libc.so.6)
+    c10d::Work::wait (libtorch_cpu.so)
+    wait (torch/csrc/work.cpp:12)
+    all_reduce (torch/distributed/distributed_c10d.py:3252)
+        Arguments:
+            tensor: <Tensor at 0x7f6d0fba1450>
+        Locals:
+            work: <torch._C._distributed_c10d.Work at 0x7f6d0feeb270>
+    MeanMetric.compute (swift/metrics/utils.py:81)
+    <module> (<string>:1)
+Thread 3305 (idle): "pin memory"
+    Thread._bootstrap (threading.py:1002)
+Thread 0x7F0012 (active)
+    run (a.py:1)
+"""
+MAIN = (
+    Frame("all_reduce", "torch/distributed/distributed_c10d.py", 3252),
+    Frame("MeanMetric.compute", "swift/metrics/utils.py", 81),
+    Frame("<module>", "<string>", 1),
+)
+
+
+def of_text(text: str) -> list[Rank]:
+    return list(logs.read(io.BytesIO(text.encode()), "dump.txt"))
+
+
+def thread(pid: int, name: str | None, **changes: Any) -> dict[str, Any]:
+    """Return a thread as py-spy 0.4 prints it."""
+    frame = {"module": None, "short_filename": "f.py", "locals": None, "is_entry": True, "is_shim_entry": False}
+    frames = [
+        {"name": "wait", "filename": "libc.so.6", "line": 0, **frame},
+        {"name": "MeanMetric.compute", "filename": "/site/swift/metrics/utils.py", "line": 81, **frame},
+    ]
+    state = {"thread_id": 14, "os_thread_id": pid, "active": False, "owns_gil": False, "process_info": None}
+    return {"pid": pid, "thread_name": name, **state, "frames": frames, **changes}
+
+
+@pytest.mark.parametrize(("state", "idle"), [("idle", True), ("active", False), ("active+gil", False)])
+def test_text_of_py_spy_without_locals_and_native_frames(state: str, idle: bool) -> None:
+    (rank,) = of_text(PY_SPY.format(state=state, parent=""))
+    main, pin, unnamed = rank.stacks
+    assert (rank.rank, main.thread, main.frames, main.idle) == (stacks.NOBODY, "MainThread", MAIN, idle)
+    assert (main.source, pin.thread, pin.idle) == ("dump.txt:4", "pin memory", True)
+    assert (unnamed.thread, unnamed.idle, unnamed.frames) == ("thread 0x7F0012", False, (Frame("run", "a.py", 1),))
+
+
+def test_each_process_of_a_text_is_a_rank_and_helpers_are_none() -> None:
+    other = PY_SPY.replace("3266", "3267").replace("MeanMetric", "Other")
+    worker = """Process 99: python
+Thread 99 (idle): "MainThread"
+    _worker_loop (torch/utils/data/_utils/worker.py:1)
+"""
+    text = PY_SPY + "-" * 80 + "\n" + other + worker
+    found = of_text(text.format(state="idle", parent="Parent Process 12: bash"))
+    assert [(rank.rank, rank.stacks[0].frames[1].function) for rank in found] == [
+        (stacks.NOBODY, "MeanMetric.compute"),
+        (stacks.NOBODY, "Other.compute"),
+    ]
+    assert len(of_text((PY_SPY + worker).format(state="idle", parent=""))) == 1
+    labelled = textwrap.indent(PY_SPY.format(state="idle", parent=""), "5: ", lambda _: True) + textwrap.indent(
+        other.format(state="idle", parent=""), "6: ", lambda _: True
+    )
+    assert [(rank.rank, len(rank.stacks)) for rank in of_text(labelled)] == [(5, 3), (6, 3)]
+
+
+def test_a_later_dump_of_a_process_replaces_the_earlier_one() -> None:
+    (rank,) = of_text(
+        PY_SPY.format(state="active", parent="") * 2
+        + 'Process 3266: x\nThread 1 (idle): "MainThread"\n    g (b.py:2)\n'
+    )
+    assert [stack.frames for stack in rank.stacks] == [(Frame("g", "b.py", 2),)]
+
+
+def test_json_of_py_spy() -> None:
+    documents = (
+        json.dumps([thread(7, "MainThread"), thread(7, None)], indent=2)
+        + "\n"
+        + json.dumps([thread(8, "x", active=True)])
+    )
+    assert stacks.recognizes(documents.encode())
+    one, two = stacks.read(io.BytesIO(documents.encode()), "a.json")
+    assert one == Rank(stacks.NOBODY, stacks=one.stacks)
+    assert one.stacks[0] == (
+        "MainThread",
+        (Frame("MeanMetric.compute", "/site/swift/metrics/utils.py", 81),),
+        True,
+        "a.json: thread 7",
+    )
+    assert [stack.idle for stack in (*one.stacks, *two.stacks)] == [True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("text", "ranks", "why"),
+    [
+        ("", 0, "not a dump of py-spy"),
+        ("[]", 0, "not a dump of py-spy"),
+        ("[1, 2]", 0, "not a dump of py-spy"),
+        ('{"frames": []}', 0, "not a dump of py-spy"),
+        ('[{"pid": 1, "frames": 3}]', 0, "not a dump of py-spy"),
+        ("[" * 100_000, 0, "not a dump of py-spy"),
+        ('[{"frames":' + "[" * 100_000, 0, "not a dump of py-spy"),
+        (json.dumps([thread(7, "MainThread"), {"pid": 1}]), 1, "not a dump of py-spy"),
+        (json.dumps([thread(7, "MainThread"), thread(8, "MainThread")])[:-20], 1, "cut off"),
+    ],
+)
+def test_broken_json_gives_what_stands_before_the_break(text: str, ranks: int, why: str) -> None:
+    found: list[Rank] = []
+    with pytest.raises(ValueError, match=why):
+        found.extend(stacks.read(io.BytesIO(text.encode()), "a.json"))
+    assert [rank.stacks[0].source for rank in found] == ["a.json: thread 7"] * ranks
+
+
+def test_json_in_a_gzip_that_breaks_off() -> None:
+    cut = gzip.compress(json.dumps([thread(7, "MainThread")]).encode())[:-8]
+    found = stacks.read(gzip.GzipFile(fileobj=io.BytesIO(cut)), "a.json")
+    assert next(found).stacks[0].thread == "MainThread"
+    with pytest.raises(EOFError):
+        next(found)
+
+
+@pytest.mark.parametrize("all_threads", [True, False])
+def test_what_faulthandler_prints(all_threads: bool) -> None:
+    ready, done = threading.Event(), threading.Event()
+
+    def waiting_for_it() -> None:
+        ready.set()
+        done.wait()
+
+    other = threading.Thread(target=waiting_for_it)
+    other.start()
+    ready.wait()
+    with tempfile.TemporaryFile() as stream:
+        faulthandler.dump_traceback(stream, all_threads=all_threads)
+        done.set()
+        other.join()
+        stream.seek(0)
+        (rank,) = logs.read(stream, "x")
+    functions = {stack.thread: [frame.function for frame in stack.frames] for stack in rank.stacks}
+    assert functions.pop("MainThread")[0] == "test_what_faulthandler_prints"
+    assert any("waiting_for_it" in frames for frames in functions.values()) == all_threads
+    assert all(stack.idle is None for stack in rank.stacks)
+
+
+def test_a_traceback_that_ends_in_a_wait_is_a_stack_and_any_is_with_its_error() -> None:
+    code = "def inner(x):\n  raise RuntimeError(x)\ndef outer(x):\n  inner(x)\nouter(%r)"
+    texts = [
+        subprocess.run([sys.executable, "-c", code % error], check=False, capture_output=True, text=True).stderr
+        for error in ("[third_party/gloo/pair.cc:553] Connection closed by peer [::1]:3", "no data\nat all")
+    ]
+    (waited,), (crashed,) = map(of_text, texts)
+    assert [frame.function for frame in waited.stacks[0].frames] == ["inner", "outer", "<module>"]
+    assert [frame.function for frame in crashed.messages[0].frames] == ["inner", "outer", "<module>"]
+    assert (crashed.stacks, crashed.messages[0].text) == ((), "RuntimeError: no data")
