@@ -71,7 +71,7 @@ def read(data: bytes, name: str, named: int | None) -> Dump:
 
     Raises ValueError, with the reason, if nothing of it can be read.
     """
-    raw, broken = _json(data) if data.lstrip()[:1] == b"{" else _pickle(data)
+    raw, broken = _pickle(data) if data[:1] == b"\x80" else _json(data)
     entries = raw.get("entries", [])  # JSON without any leaves the key out
     config = raw.get("pg_config", {})
     if not isinstance(entries, list) or not isinstance(config, dict) or not raw.keys() & {"entries", "pg_config"}:
