@@ -66,7 +66,9 @@ def settled(job: Job) -> Job:
     ranks = {}
     for number, rank in job.ranks.items():
         done = {one.group.name: one.sequence or 0 for one in rank.last if one.kind not in PAIRED}
-        waiting = [one for one in rank.waiting if one.kind in PAIRED or (one.sequence or 0) >= done.get(one.group.name, 0)]
+        waiting = [
+            one for one in rank.waiting if one.kind in PAIRED or (one.sequence or 0) >= done.get(one.group.name, 0)
+        ]
         ranks[number] = rank._replace(waiting=tuple(waiting))
     return job._replace(ranks=ranks)
 
@@ -138,7 +140,9 @@ def _candidates(job: Job, group: Group, unused: Iterable[int]) -> set[int]:
         rank
         for rank in unused
         if group.description
-        and not any(one.group.description == group.description for one in (*job.ranks[rank].last, *job.ranks[rank].waiting))
+        and not any(
+            one.group.description == group.description for one in (*job.ranks[rank].last, *job.ranks[rank].waiting)
+        )
     }
     return {rank for rank in found if not job.ranks[rank].waiting} or found
 
@@ -155,10 +159,10 @@ def splits(job: Job) -> tuple[Split, ...]:
         apart = [at for trail in same.values() if (at := _first_difference(longest, trail)) is not None]
         if apart:
             sides: dict[int, list[int]] = defaultdict(list)
-            for rank, trail in sorted(same.items()):
+            for number, trail in sorted(same.items()):
                 place = min(apart) - trail.first
                 if 0 <= place < len(trail.digests) and trail.digests[place]:
-                    sides[trail.digests[place]].append(rank)
+                    sides[trail.digests[place]].append(number)
             group = job.groups.get(name) or Group(name, "")
             found.append(Split(group, min(apart), tuple(sorted(map(tuple, sides.values())))))
     return tuple(found)
@@ -177,8 +181,8 @@ def waits_for(job: Job, found: Sequence[Meeting]) -> dict[int, set[int]]:
     """Return whom each rank waits for, as far as that is known."""
     edges: dict[int, set[int]] = defaultdict(set)
     for meeting in found:
-        for rank in meeting.waiting:
-            edges[rank].update(meeting.absent)
+        for number in meeting.waiting:
+            edges[number].update(meeting.absent)
     for number, rank in job.ranks.items():
         for one in rank.waiting:
             if one.kind in PAIRED:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from unhang.diagnose import desync, match
 from unhang.diagnose.answer import ANSWERS, Answer, Place
@@ -71,10 +71,11 @@ def _of_fixes(job: Job, found: Sequence[Match]) -> list[Answer]:
 
 
 def _lacks(one: Match) -> tuple[str, ...]:
-    """Return what would make it known; where nothing would, what is not known."""
+    """Return what would make it known, in the way that lacks least; else what the evidence leaves open."""
+    if not one.hang.certain:
+        return (one.hang.open,)
     unknown = [[name for name in names if not one.clauses[name]] for names in one.hang.certain]
-    names = min(unknown, key=len, default=[name for name, value in one.clauses.items() if value is None])
-    return tuple(_MISSING[name] for name in names) or ("more than dumps, stacks and logs can show",)
+    return tuple(_MISSING[name] for name in min(unknown, key=len))
 
 
 def _places_of_match(job: Job, one: Match) -> Iterable[Place]:
@@ -107,10 +108,18 @@ def _apart(job: Job, meetings: Sequence[Meeting]) -> list[Answer]:
         return [Answer("desync", "", f"Ranks wait for each other in different collectives{where}.", places)]
     late = sorted({other for others in edges.values() for other in others if not edges.get(other)})
     # one with a stack is alive
-    if failed := [rank for rank, one in job.ranks.items() if (not edges or rank in late) and _failures(one) and not one.stacks]:
+    if failed := [
+        rank for rank, one in job.ranks.items() if (not edges or rank in late) and _failures(one) and not one.stacks
+    ]:
         places = _merged(Place((rank,), "failing", _failure_lines(job.ranks[rank])) for rank in failed)
-        return [Answer("desync", "", "A rank has failed, and the others wait for it.", (*places, *_waiting_places(job)))]
-    if seen := [rank for rank in late if rank in job.ranks]:
+        return [
+            Answer("desync", "", "A rank has failed, and the others wait for it.", (*places, *_waiting_places(job)))
+        ]
+    seen = [rank for rank in late if rank in job.ranks]
+    if seen and all(_call(job.ranks[rank]) for rank in seen):  # such as gloo's send and receive, which no dump has
+        places = (*_merged(_elsewhere(job.ranks[rank]) for rank in seen), *_waiting_places(job))
+        return [Answer("desync", "", "Ranks wait in different collectives.", places)]
+    if seen:
         places = (*_merged(_elsewhere(job.ranks[rank]) for rank in seen), *_waiting_places(job))
         summary = "Nothing disagrees: some ranks have not come to the collective in which the others wait."
         return [Answer("slow", "", summary, places, _of_late(job, seen))]
@@ -202,7 +211,9 @@ def _merged(places: Iterable[Place]) -> tuple[Place, ...]:
         if len(ranks[place.doing]) < _SHOWN:
             lines[place.doing] += place.evidence
         ranks[place.doing] += place.ranks
-    return tuple(Place(tuple(sorted({*same})), doing, tuple(dict.fromkeys(lines[doing]))) for doing, same in ranks.items())
+    return tuple(
+        Place(tuple(sorted({*same})), doing, tuple(dict.fromkeys(lines[doing]))) for doing, same in ranks.items()
+    )
 
 
 def _waiting_places(job: Job) -> tuple[Place, ...]:
@@ -235,7 +246,7 @@ def _issued(job: Job, rank: int, operation: Operation, chain: Chain) -> Place:
 
 
 def _in_stack(rank: Rank, chain: Chain) -> Place:
-    """Return where a rank is by its stacks: by the one with these frames, else in a collective, else of its main thread."""
+    """Return where a rank is by its stacks: by the one with these frames, else by one in a collective."""
     stacks = sorted(rank.stacks, key=lambda one: (not match.has_frames(one.frames, chain), not _is_call(one.frames)))
     stack = stacks[0]
     frames = _shown(stack.frames, chain)
@@ -264,7 +275,9 @@ def _line(message: Message) -> str:
 
 def _shown(frames: Sequence[Frame], chain: Chain) -> list[Frame]:
     """Return the frames of a signature, else the innermost ones outside of torch."""
-    named = [frame for frame in frames if any(match.has_frames([frame], ((place,),)) for step in chain for place in step)]
+    named = [
+        frame for frame in frames if any(match.has_frames([frame], ((place,),)) for step in chain for place in step)
+    ]
     outside = [frame for frame in frames if not _is_torch(frame)] or list(frames)
     return (named or outside)[:_LINES]
 
@@ -274,9 +287,9 @@ def _path(frames: Sequence[Frame]) -> str:
 
 
 def _short(file: str) -> str:
-    """Return a path from the upstream's package on, else the end of it."""
-    found = re.search(r"(?:^|/)((?:megatron|verl|swift)/(?!.*/(?:megatron|verl|swift)/).*)", file)
-    return found[1] if found else "/".join(file.split("/")[-3:])
+    """Return a path from its package on, else the end of it."""
+    installed = re.search(r"(?:site|dist)-packages/(.+)", file)
+    return installed[1] if installed else "/".join(file.split("/")[-3:])
 
 
 def _is_torch(frame: Frame) -> bool:
@@ -302,7 +315,9 @@ def _named(operation: Operation) -> str:
     group = f" of {_label(operation.group)}" if operation.group.name or operation.group.description else ""
     if operation.inputs:
         sizes = ", ".join(str(list(one)) for one in operation.inputs[:2])
-        size = f", {sizes}{', ...' if len(operation.inputs) > 2 else ''} {operation.dtypes[0] if operation.dtypes else ''}"
+        size = (
+            f", {sizes}{', ...' if len(operation.inputs) > 2 else ''} {operation.dtypes[0] if operation.dtypes else ''}"
+        )
     else:
         size = "" if operation.elements is None else f", {operation.elements} elements"
     return f"{operation.kind}{number}{group}{size}".rstrip()

@@ -61,6 +61,8 @@ def has_frames(frames: Sequence[Frame], chain: Chain) -> bool:
 
 def _is_at(frame: Frame, place: Place) -> bool:
     """Return whether a frame is of that function. Sources shorten paths, and leave out classes."""
+    if not frame.function.endswith(place.function.rpartition(".")[2]):  # most frames, so first
+        return False
     function = frame.function.replace("<locals>.", "")
     return _ends(function, place.function, ".") and _ends(frame.file.replace("\\", "/"), place.file, "/")
 
@@ -77,7 +79,7 @@ def _speaks(match: Match) -> bool:
     clauses = match.clauses
     if clauses.get("frames") or clauses.get("errors"):
         return True
-    issued = [clauses[name] for name in ("groups", "operations", "elements", "dtypes", "waiting") if name in clauses]
+    issued = [clauses[name] for name in ("groups", "operations", "elements", "waiting") if name in clauses]
     is_named = "default_pg" not in match.hang.groups
     # that a rank is missing from the default group tells hardly a job from another
     differs = bool(clauses.get("differ")) and ("elements" in clauses or "missing" not in match.hang.differ)
@@ -105,7 +107,9 @@ def _scenes(job: Job, meetings: Sequence[Meeting], hang: Hang) -> Iterable[Scene
 
 
 def _of_meeting(job: Job, hang: Hang, meeting: Meeting) -> Scene | None:
-    """Return the scene in a collective: its ranks are inside whose operation is the hang's."""
+    """Return the scene in a collective of the hang's group: those ranks are inside whose operation is the hang's."""
+    if hang.groups and _is_group(meeting.group, hang.groups) is False:
+        return None
     rest = {rank for rank, one in meeting.operations.items() if _is_other(job, hang, one)}
     inside = tuple(rank for rank in meeting.operations if rank not in rest)
     if not inside:
@@ -181,7 +185,9 @@ def _within(size: int | None, bounds: tuple[int, int] | None) -> bool | None:
 
 
 def _waiting(scene: Scene) -> tuple[int, ...]:
-    return scene.inside if scene.meeting is None else tuple(rank for rank in scene.inside if rank in scene.meeting.waiting)
+    return (
+        scene.inside if scene.meeting is None else tuple(rank for rank in scene.inside if rank in scene.meeting.waiting)
+    )
 
 
 def _frames(job: Job, hang: Hang, scene: Scene) -> bool | None:

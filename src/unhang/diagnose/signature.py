@@ -29,7 +29,7 @@ class Error(NamedTuple):
 
 
 class Hang(NamedTuple):
-    """One way in which a defect shows. What is empty or None says nothing. ``compat/schemas/manifest.json`` has more."""
+    """One way in which a defect shows: ``compat/schemas/manifest.json`` has the words. What is empty says nothing."""
 
     summary: str
     """What happens, in a sentence."""
@@ -50,22 +50,21 @@ class Hang(NamedTuple):
     errors: tuple[Error, ...]
     certain: tuple[tuple[str, ...], ...]
     """Clauses that make the fix `known` together, in one or several ways."""
+    open: str
+    """What evidence leaves open, where nothing makes it `known`."""
 
 
 class Signature(NamedTuple):
-    """All hangs of one fix; none where its defect is no hang."""
+    """All hangs of one fix."""
 
     fix: str
     hangs: tuple[Hang, ...]
 
 
 def signatures() -> tuple[Signature, ...]:
-    """Return the signatures of all fixes that have one, in alphabetical order."""
-    return tuple(
-        Signature(name, tuple(map(hang, fix.manifest["signature"].get("hangs", ()))))
-        for name, fix in catalog.fixes().items()
-        if "signature" in fix.manifest
-    )
+    """Return the signatures of all fixes whose defect hangs a job, in alphabetical order."""
+    found = {name: fix.manifest.get("signature", {}).get("hangs", ()) for name, fix in catalog.fixes().items()}
+    return tuple(Signature(name, tuple(map(hang, hangs))) for name, hangs in found.items() if hangs)
 
 
 def hang(data: Mapping[str, Any]) -> Hang:
@@ -88,6 +87,7 @@ def hang(data: Mapping[str, Any]) -> Hang:
         data.get("alternating", False),
         tuple(Error(one["text"], _chain(one.get("frames", ()))) for one in data.get("errors", ())),
         tuple(map(tuple, data.get("certain", ()))),
+        data.get("open", ""),
     )
 
 

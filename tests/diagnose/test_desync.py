@@ -1,0 +1,113 @@
+"""Where ranks have come apart."""
+
+from __future__ import annotations
+
+import pytest
+
+from support.jobs import issued, job, rank
+from unhang.diagnose import desync
+from unhang.diagnose.evidence import Group, Job, Operation, Rank, Trail
+
+WORLD = Group("0", "default_pg", (0, 1, 2, 3))
+PAIR = Group("4", "TENSOR_MODEL_PARALLEL_GROUP", (0, 1))
+UNLISTED, OTHER = Group("5", "DATA_PARALLEL_GROUP"), Group("6", "DATA_PARALLEL_GROUP")
+
+
+def waits(group: Group = WORLD, number: int = 3, kind: str = "all_reduce", size: int = 2) -> Operation:
+    return issued(group, number, kind, size)
+
+
+def past(group: Group = WORLD, number: int = 2, size: int = 2) -> Operation:
+    return issued(group, number, "all_reduce", size, done=True)
+
+
+# By name: the ranks, and of each meeting its number, who waits, who is absent, and whether it is open.
+MEETINGS: dict[str, tuple[Job, list[object]]] = {
+    "all wait": (job([rank(waits())] * 4), [(3, (0, 1, 2, 3), (), False)]),
+    "one is behind": (job([rank(waits()), *[rank(past())] * 3]), [(3, (0,), (1, 2, 3), False)]),
+    "one has no dump": (job([rank(waits()), rank(waits()), rank(waits()), None]), [(3, (0, 1, 2), (), True)]),
+    "one is past it": (job([rank(past(number=3), waits(number=4)), *[rank(waits())] * 3]), [(3, (1, 2, 3), (), False)]),
+    "one is past it, and it is gone": (job([rank(past(number=5)), *[rank(waits())] * 3]), [(3, (1, 2, 3), (), True)]),
+    "two groups": (
+        job([rank(waits(PAIR)), rank(past(PAIR), waits()), rank(waits()), rank(waits())]),
+        [(3, (1, 2, 3), (0,), False), (3, (0,), (1,), False)],
+    ),
+    "they differ before they wait": (
+        job([rank(past(number=2, size=1), waits()), rank(past(number=2, size=9)), rank(waits()), rank(waits())]),
+        [(2, (), (), True), (3, (0, 2, 3), (1,), False)],
+    ),
+    "nobody waits": (job([rank(past())] * 4), []),
+    "members that no dump lists": (
+        job([rank(waits(UNLISTED)), rank(past(OTHER)), rank(waits(UNLISTED)), rank()]),
+        [(3, (0, 2), (3,), False)],
+    ),
+    "members that no dump lists, all waiting": (
+        job([rank(waits(UNLISTED)), rank(waits(OTHER)), rank(waits(WORLD)), rank(waits(WORLD))]),
+        [(3, (2, 3), (0, 1), False), (3, (0,), (2, 3), False), (3, (1,), (2, 3), False)],
+    ),
+    "no group in a log": (job([rank(waits(Group("", ""), number=9), recorded=False)]), [(9, (0,), (), True)]),
+}
+
+
+@pytest.mark.parametrize("name", MEETINGS)
+def test_who_meets_in_a_collective(name: str) -> None:
+    whole, wanted = MEETINGS[name]
+    found = [(one.sequence, one.waiting, one.absent, one.is_open) for one in desync.meetings(whole)]
+    assert sorted(found, key=repr) == sorted(wanted, key=repr)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "wanted"),
+    [
+        (waits(), waits(), set()),
+        (waits(), waits(kind="broadcast"), {"operation"}),
+        (waits(), waits(size=3), {"size"}),
+        (waits(), waits()._replace(dtypes=("Double",)), {"dtype"}),
+        (waits(), waits(size=3)._replace(dtypes=("Double",)), {"size", "dtype"}),
+        (waits(kind="all_to_all"), waits(kind="all_to_all", size=3), set()),
+        (waits()._replace(inputs=None, elements=2), waits(size=3), {"size"}),
+        (waits()._replace(inputs=None), waits(size=3), set()),
+        (waits()._replace(kind=""), waits(), set()),
+    ],
+)
+def test_what_must_be_equal_in_one_collective(one: Operation, other: Operation, wanted: set[str]) -> None:
+    assert desync.differences([one, other]) == wanted
+
+
+def test_histories_differ_where_the_operations_are_gone() -> None:
+    trails = [Trail(1, (5, 6, 7)), Trail(2, (6, 7)), Trail(1, (5, 8, 7)), Trail(1, (5, 0, 7))]
+    whole = job([rank()] * 4)
+    ranks = {number: one._replace(trails={"0": trails[number]}) for number, one in whole.ranks.items()}
+    (split,) = desync.splits(whole._replace(ranks=ranks, groups={"0": WORLD}))
+    assert split == desync.Split(WORLD, 2, ((0, 1), (2,)))
+    assert desync.splits(whole) == ()
+
+
+def graph(ranks: list[Rank]) -> tuple[dict[int, set[int]], set[int]]:
+    whole = job(ranks)
+    edges = desync.waits_for(whole, desync.meetings(whole))
+    return edges, set(desync.circle(edges))
+
+
+def test_who_waits_for_whom() -> None:
+    # 0 waits for 1, which waits for 2 and 3 elsewhere: these are at work
+    edges, stuck = graph([rank(waits(PAIR)), rank(past(PAIR), waits()), rank(past()), rank(past())])
+    assert (edges, stuck) == ({0: {1}, 1: {0, 2, 3}}, {0, 1})
+    edges, stuck = graph([rank(past(PAIR), waits()), rank(past(PAIR), waits()), rank(past()), rank(waits())])
+    assert (edges, stuck) == ({0: {2}, 1: {2}, 3: {2}}, set())
+
+
+def test_a_stage_waits_for_the_one_before_it() -> None:
+    receive = [waits(kind="recv")._replace(peer=number - 1) for number in range(4)]
+    edges, stuck = graph([rank(waits(kind="barrier")), *(rank(one) for one in receive[1:])])
+    assert edges[1] == {0}
+    assert stuck == {0, 1, 2, 3}
+    edges, stuck = graph([rank(waits(kind="send")._replace(peer=1)), rank(receive[1]), rank(), rank()])
+    assert not stuck
+    assert edges == {0: set(), 1: set()}
+
+
+def test_what_gloo_tells_late_is_done() -> None:
+    whole = job([rank(waits(number=2), waits(number=4), past(number=3), waits(PAIR, number=1))] * 2)
+    settled = desync.settled(whole)
+    assert [(one.group, one.sequence) for one in settled.ranks[0].waiting] == [(WORLD, 4), (PAIR, 1)]
