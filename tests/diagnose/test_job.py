@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from unhang.diagnose.evidence import Group, Message, Operation, Rank, Stack, Trail
+import pytest
+
+from unhang.diagnose.evidence import Frame, Group, Message, Operation, Rank, Stack, Trail
 from unhang.diagnose.job import Told, merged
 from unhang.diagnose.recorder import Dump
 
@@ -41,11 +43,26 @@ def test_lines_say_what_waits_where_a_dump_does_not() -> None:
     assert job.ranks[1].recorded
 
 
-def test_the_newest_dump_of_a_rank_counts() -> None:
+FRAMED = (waits(1)[0]._replace(frames=(Frame("f", "x.py", 1),)),)
+
+
+@pytest.mark.parametrize(
+    ("better", "worse"),
+    [
+        (dumped(1, newest=5, waiting=waits(1)), dumped(1, newest=4)),
+        (dumped(1, newest=5), dumped(1, newest=4, waiting=waits(1))),
+        (dumped(1, waiting=FRAMED), dumped(1, waiting=waits(1))),
+        (dumped(1), dumped(1, waiting=waits(1))._replace(broken="it breaks off")),
+    ],
+    ids=["newer", "newer and done", "frames", "whole"],
+)
+def test_the_best_dump_of_a_rank_counts(better: Dump, worse: Dump) -> None:
     for names in (["a", "b"], ["b", "a"]):
-        job = merged([Told(names[0], (dumped(1, newest=5, waiting=waits(1)),)), Told(names[1], (dumped(1, newest=4),))])
-        assert job.ranks[1].waiting == waits(1)
-        assert [(one.file, one.why) for one in job.unread] == [(names[1], f"{names[0]} is a newer dump of rank 1")]
+        job = merged([Told(names[0], (better,)), Told(names[1], (worse,))])
+        assert job.ranks[1].waiting == better.rank.waiting
+        assert [(one.file, one.why.partition(" ")[0], one.partly) for one in job.unread] == [
+            (names[1], names[0], False)
+        ]
 
 
 def test_a_part_without_a_rank_is_asked_for() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -90,6 +91,17 @@ def test_nothing_of_the_working_directory_is_imported(
     monkeypatch.setattr(sys, "path", ["", *sys.path])
     assert dict(readers.answers(act, {"fine": 0}))["fine"][0] == "fine"  # type: ignore[arg-type]
     assert not (tmp_path / "imported").exists()
+
+
+@pytest.mark.parametrize("writes", [True, False])
+def test_bytecode_is_written_where_ours_is(
+    act: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writes: bool
+) -> None:
+    cache = tmp_path / "__pycache__"
+    shutil.rmtree(cache, ignore_errors=True)
+    monkeypatch.setattr(sys, "dont_write_bytecode", not writes)
+    assert dict(readers.answers(act, {"fine": 0}))["fine"][0] == "fine"  # type: ignore[arg-type]
+    assert cache.exists() is writes
 
 
 def test_the_largest_file_is_begun_first(act: object, monkeypatch: pytest.MonkeyPatch) -> None:

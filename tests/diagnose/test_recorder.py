@@ -161,6 +161,24 @@ def test_the_rank_comes_from_the_dump_else_from_the_name(
     assert read(dump(entries, groups), named).rank.rank == rank
 
 
+@pytest.mark.parametrize(
+    ("ranks", "members"),
+    [
+        ("[3, 0, 1]", (0, 1, 3)),
+        ([1, 0, 0], (0, 1)),
+        ("[]", ()),
+        ("[0, -1, 1.5, true, 99999999999, [2], 2]", (0, 2)),
+        ("[" * 100_000, ()),
+        ("0, 1", ()),
+        ({"0": 1}, ()),
+        (None, ()),
+    ],
+)
+def test_members_are_ranks(ranks: object, members: tuple[int, ...]) -> None:
+    made = dump([]) | {"pg_config": {"0": {"name": "0", "desc": "x", "ranks": ranks}}}
+    assert read(made, write=pickle.dumps).groups == (Group("0", "x", members),)
+
+
 def test_a_send_names_its_peer() -> None:
     entries = [entry(0, SEND, state="started", **STAGE), entry(1, "nccl:recv 0<-7", seq=2, state="started", **STAGE)]
     assert [operation.peer for operation in read(dump(entries, WORLD)).rank.waiting] == [3, None]

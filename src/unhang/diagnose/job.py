@@ -56,25 +56,29 @@ def merged(told: Iterable[Told]) -> Job:
 
 
 def _newest(told: Iterable[Told]) -> tuple[dict[int, Dump], list[Unread], list[str]]:
-    """Return the newest dump of each rank, the files that were not read or not whole, and those without a rank."""
-    found: dict[int, tuple[str, Dump]] = {}
+    """Return the best dump of each rank, the files that were not read or not whole, and those without a rank."""
+    dumps: dict[int, list[tuple[tuple[int, bool, int], str, Dump]]] = defaultdict(list)
     unread: list[Unread] = []
     unranked: list[str] = []
     for one in told:
         if one.why:
             unread.append(Unread(one.file, one.why, bool(one.dumps or one.parts)))
         for dump in one.dumps:
-            rank = dump.rank.rank
-            if rank < 0:
+            if dump.rank.rank < 0:
                 unranked.append(one.file)
-                continue
-            other = found.get(rank)
-            if other is None or dump.newest > other[1].newest:
-                found[rank] = one.file, dump
-            if other is not None:
-                older = other[0] if found[rank][0] == one.file else one.file
-                unread.append(Unread(older, f"{found[rank][0]} is a newer dump of rank {rank}", partly=False))
-    return {rank: dump for rank, (_, dump) in found.items()}, unread, unranked
+            else:
+                dumps[dump.rank.rank].append((_worth(dump), one.file, dump))
+    found: dict[int, Dump] = {}
+    for rank, same in dumps.items():
+        (_, used, found[rank]), *others = sorted(same, key=lambda one: one[0], reverse=True)
+        why = f"{used} is read for rank {rank}: it is newer, or says more"
+        unread += [Unread(file, why, partly=False) for _, file, _ in others]
+    return found, unread, unranked
+
+
+def _worth(dump: Dump) -> tuple[int, bool, int]:
+    """Return a larger value for a newer dump; of two as new, for a whole one, or one with frames."""
+    return dump.newest, not dump.broken, sum(len(one.frames) for one in (*dump.rank.waiting, *dump.rank.last))
 
 
 def _distinct(dumps: Mapping[int, Dump]) -> dict[int, dict[str, Group]]:

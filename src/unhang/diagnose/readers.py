@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from importlib import import_module
 from multiprocessing.connection import Connection, Pipe, wait
 from time import monotonic
@@ -33,7 +34,7 @@ class NoAnswer(Exception):
 def answers(read: Callable[[str], object], sizes: Mapping[str, int]) -> Iterator[tuple[str, Any]]:
     """Yield each file, in any order, with what a module's function returns for it, or with a NoAnswer.
 
-    The function runs in as many processes as there are cores, each with a limit of memory and of time.
+    The function runs in as many processes as there are cores, but 16 at most, each with a limit of memory and of time.
     """
     todo = deque(sorted(sizes, key=lambda file: (-sizes[file], file)))  # a large one last would run alone
     idle: list[_Reader] = []
@@ -65,7 +66,9 @@ class _Reader:
     def __init__(self, read: Callable[[str], object]) -> None:
         self.pipe, theirs = Pipe()
         path = [folder for folder in sys.path if folder]
-        command = [sys.executable, "-I", "-c", _CHILD, str(theirs.fileno()), read.__module__, read.__qualname__, *path]
+        flags = ["-I", "-B"] if sys.dont_write_bytecode else ["-I"]
+        what = [str(theirs.fileno()), read.__module__, read.__qualname__]
+        command = [sys.executable, *flags, "-c", _CHILD, *what, *path]
         self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
         theirs.close()
         self.file = ""
@@ -94,7 +97,8 @@ def serve(pipe: str, module: str, function: str) -> None:
     """Answer for each file that comes through the pipe, until it closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # our parent ends us
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, resource.getrlimit(resource.RLIMIT_AS)[1]))
+    with suppress(ValueError, OSError):  # macOS knows the limit, and refuses it
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, resource.getrlimit(resource.RLIMIT_AS)[1]))
     read = getattr(import_module(module), function)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # CPython itself complains of some broken pickles
     gc.disable()  # a dump makes 100,000 objects, none of them garbage
@@ -116,4 +120,5 @@ def serve(pipe: str, module: str, function: str) -> None:
 
 
 def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(cores, 16)  # each takes some 20 MB

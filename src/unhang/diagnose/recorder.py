@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
+from contextlib import suppress
 from math import prod
 from typing import Any, NamedTuple
 from zlib import crc32
@@ -20,7 +21,7 @@ from unhang.errors import printable
 
 KEPT = 16
 """So many operations of each group are kept that are not done: the oldest ones."""
-_LONGEST_TEXT, _MOST_FRAMES, _WIDEST_GAP = 1000, 200, 64
+_LONGEST_TEXT, _MOST_FRAMES, _MOST_RANKS, _WIDEST_GAP = 1000, 200, 10**7, 64
 _KINDS = {
     "all_reduce": "all_reduce", "allreduce": "all_reduce", "allreduce_coalesced": "all_reduce",
     "all_reduce_barrier": "barrier", "barrier": "barrier",
@@ -55,7 +56,7 @@ class Dump(NamedTuple):
     newest: int
     """When the newest entry was made, in nanoseconds."""
     broken: str
-    """Why a part of it could not be read; else empty. The newest is lost then, so its rank is not `recorded`."""
+    """Why a part of it could not be read, mostly the newest entries; else empty. Its rank is not `recorded` then."""
 
 
 def recognizes(head: bytes) -> bool:
@@ -70,7 +71,7 @@ def read(data: bytes, name: str, named: int | None) -> Dump:
 
     Raises ValueError, with the reason, if nothing of it can be read.
     """
-    raw, broken = _json(data) if data.lstrip()[:1] == b"{" else _pickle(data)
+    raw, broken = _pickle(data) if data[:1] == b"\x80" else _json(data)
     entries = raw.get("entries", [])  # JSON without any leaves the key out
     config = raw.get("pg_config", {})
     if not isinstance(entries, list) or not isinstance(config, dict) or not raw.keys() & {"entries", "pg_config"}:
@@ -294,16 +295,20 @@ def _settled(scan: _Scan) -> tuple[list[_Row], list[_Row]]:
 
 def _groups(config: dict[Any, Any]) -> dict[str, Group]:
     """Return the groups by name, as the entries have it."""
-    found = {}
-    for name, value in config.items():
-        if isinstance(name, str) and name and isinstance(value, dict):
-            ranks = value.get("ranks")
-            numbers = re.findall(r"\d+", ranks) if isinstance(ranks, str) else ranks if isinstance(ranks, list) else []
-            members = tuple(
-                sorted({int(number) for number in numbers if str(number).isdecimal() and len(str(number)) < 8})
-            )
-            found[name] = Group(_text(name), _description(value.get("desc")), members)
-    return found
+    return {
+        name: Group(_text(name), _description(value.get("desc")), _members(value.get("ranks")))
+        for name, value in config.items()
+        if isinstance(name, str) and name and isinstance(value, dict)
+    }
+
+
+def _members(ranks: object) -> tuple[int, ...]:
+    """Return the members of a group, which torch writes as the text ``[0, 1]``."""
+    with suppress(ValueError, RecursionError):
+        listed = json.loads(ranks) if isinstance(ranks, str) else ranks
+        if isinstance(listed, list):
+            return tuple(sorted({rank for rank in listed if rank.__class__ is int and 0 <= rank < _MOST_RANKS}))
+    return ()
 
 
 def _description(text: object) -> str:
