@@ -23,7 +23,7 @@ nox.options.sessions = ["lint", "typecheck", "tests"]
 HERE = Path(__file__).parent
 PYTHONS = ["3.10", "3.11", "3.12", "3.13"]
 GROUPS = nox.project.load_toml(HERE / "pyproject.toml")
-PROOFS = ["tests/prove", "tests/cli/test_prove_command.py", "tests/proofs"]
+PROOFS = ["tests/prove", "tests/cli/test_prove_command.py", "tests/proofs", "tests/hangs"]
 PROOFS += ["tests/upstream/test_runner.py", "tests/gpu"]  # both need torch
 DEMO = ["verl==0.7.1", "megatron-core==0.17.1", "ms-swift==4.6.0"]
 
@@ -154,13 +154,15 @@ def mutants(session: nox.Session) -> None:
 def proofs(session: nox.Session) -> None:
     """Show each hang on untouched source, on a CPU, and that it is gone on patched source: docs/maintainers/proofs.md.
 
-    Prints the table, and writes it as JSON and JUnit to the session's temporary folder. `UNHANG_PROOFS=core` runs the
-    core set, which takes some minutes; all of it takes more than half an hour.
+    Then diagnose each hang from what it leaves: docs/maintainers/diagnose-evidence.md. Prints the table, and writes
+    it as JSON and JUnit to the session's temporary folder. `UNHANG_PROOFS=core` runs the core set, which takes some
+    minutes; all of it takes more than half an hour.
     """
     install_wheel(session, "test")
     install_proofs(session)
     out = Path(session.create_tmp())
-    env = {"UNHANG_PROOFS": os.environ.get("UNHANG_PROOFS", "all"), "UNHANG_PROOFS_JSON": str(out / "proofs.json")}
+    env = {"UNHANG_PROOFS": os.environ.get("UNHANG_PROOFS", "all")}
+    env |= {"UNHANG_PROOFS_JSON": str(out / "proofs.json"), "UNHANG_HANGS_JSON": str(out / "hangs.json")}
     pytest(session, "--dist", "loadgroup", f"--junitxml={out / 'proofs.xml'}", *PROOFS, **env)
 
 

@@ -1,0 +1,111 @@
+"""The jobs of each fix that hang on untouched source: its proof's own, at 4, 8 and 16 ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from hangs import foreign, inputs
+from proofs import suite
+from unhang.prove.cases import HUNG, Case, Topology
+
+_DP = {4: Topology(dp=4), 8: Topology(dp=8), 16: Topology(dp=16)}
+_CP = {4: Topology(cp=2, dp=2), 8: Topology(tp=2, pp=2, cp=2), 16: Topology(tp=2, pp=2, cp=2, dp=2)}
+_PP = {4: Topology(pp=4), 8: Topology(tp=2, pp=4), 16: Topology(tp=2, pp=4, dp=2)}
+_EP2 = {4: Topology(dp=4, ep=2), 8: Topology(dp=8, ep=2), 16: Topology(dp=16, ep=2)}
+_EP4 = {4: Topology(dp=4, ep=4), 8: Topology(dp=8, ep=4), 16: Topology(dp=16, ep=4)}
+_TP = {4: Topology(tp=2, dp=2), 8: Topology(tp=2, pp=4), 16: Topology(tp=2, pp=4, dp=2)}
+
+
+def _each(jobs: Mapping[int, Topology], name: str = "", **options: Any) -> list[Case]:
+    names = {size: f"{name}-{size}" if name else str(size) for size in jobs}
+    return [Case(names[size], topology, "ranks", HUNG, "", options, core=size == 4) for size, topology in jobs.items()]
+
+
+def _methods() -> list[Case]:
+    methods = ("log-prob", "policy-update", "values", "critic-update")
+    found = [case for method in methods for case in _each(_DP, method, methods=(method,), long=(0, 1))]
+    hybrid = Case("hybrid-4", _DP[4], "ranks", HUNG, "", {"methods": ("policy-update",), "long": (0, 1), "replicas": 2})
+    return [case._replace(core=case.name == "policy-update-4") for case in found] + [hybrid]
+
+
+HANGS: dict[str, Sequence[Case]] = {
+    "allgather-empty-expert": [*_each(_EP4, "refuses", refuses=True), *_each(_EP4, "returns")],
+    "empty-expert-hang": _each(_EP2, dispatcher="alltoall", cuts=True, each=True),
+    "fsdp-dynamic-bsz": _methods(),
+    "fsdp2-buffer-order": _each(_DP, sizes=(64, 32)),
+    "hybrid-aux-tracker-hang": [*_each(_PP), *_each(_PP, "mtp", mtp=1)],
+    "infer-metric-rank0": [*_each(_DP, "acc", metric="acc"), *_each(_DP, "rouge", metric="rouge")],
+    "mean-metric-dtype": _each(_DP, strategy="seq", reduces=True),
+    "moe-aux-tracker-hang": [*_each(_PP), *_each(_PP, "two-mtp-layers", mtp=2)],
+    "mtp-cp-deadlock": _each(_CP),
+}
+TREES: dict[str, Sequence[Case]] = {
+    "sft-packed-seq-broadcast": _each(_TP, buffers=True),
+}
+"""On a source tree, which needs a clone."""
+_TREE = "core_v0.16.1"
+FEW = 4
+"""The ranks of the jobs that are run patched as well."""
+_CORE = ("infer-metric-rank0", "moe-aux-tracker-hang", "mtp-cp-deadlock")
+_CORE_FOREIGN = ("healthy", "out-of-memory", "skipped-group", "slow-rank", "wrong-sizes-in-pipeline")
+_OPEN = {
+    *(("allgather-empty-expert", f"refuses-{size}") for size in _DP),
+    *(("fsdp-dynamic-bsz", f"{method}-{size}") for method in ("log-prob", "values") for size in _DP),
+    ("fsdp-dynamic-bsz", "hybrid-4"),
+    ("mtp-cp-deadlock", "8"),
+}
+"""Jobs whose other ranks wait in no collective: why, their dumps do not say, but logs or stacks do."""
+
+
+class Late(NamedTuple):
+    """A job that is patched, and hangs because a rank never comes out of a function: no hang of the fix's."""
+
+    fix: str
+    case: str
+    rank: int
+    function: str
+
+
+LATE = (
+    Late("allgather-empty-expert", "refuses-4", 3, "combine_preprocess"),
+    Late("empty-expert-hang", "4", 1, "combine_preprocess"),
+    Late("fsdp-dynamic-bsz", "policy-update-4", 2, "_optimizer_step"),
+    Late("fsdp2-buffer-order", "4", 1, "fsdp2_load_full_state_dict"),
+    Late("hybrid-aux-tracker-hang", "4", 0, "training_log"),
+    Late("mean-metric-dtype", "4", 2, "compute"),
+    Late("moe-aux-tracker-hang", "4", 3, "track_moe_metrics"),
+    Late("mtp-cp-deadlock", "4", 3, "get_megatron_mtp_loss"),
+)
+
+
+def proof(fix: str) -> suite.Proof:
+    """Return the proof whose release hangs: the core one, or a source tree."""
+    of_fix = [one for one in suite.every_proof() if one.fix == fix]
+    return next(one for one in of_fix if (one.version == _TREE if fix in TREES else one.release.core))
+
+
+def chosen() -> dict[str, Sequence[Case]]:
+    """Return the jobs to run: all of them, on source trees where a clone is given; or the core set."""
+    if suite.everything():
+        return {**HANGS, **{fix: TREES[fix] for fix in TREES if suite.CLONES[proof(fix).upstream]}}
+    return {fix: [case for case in HANGS[fix] if case.core] for fix in _CORE}
+
+
+def right(fix: str, case: str, name: str) -> set[str]:
+    """Return the best answers to an input that are right, each as text: what it is, and the fix.
+
+    A part of the dumps may leave open whether it is the fix. Stacks or logs alone may leave open what it is.
+    """
+    kind, is_open = inputs.INPUTS[name][0], (fix, case) in _OPEN and name != inputs.ALL
+    answers = {f"known {fix}"}
+    if kind != inputs.WHOLE or is_open:
+        answers.add(f"possible {fix}")
+    if kind == inputs.OTHER or (kind == inputs.PART and is_open):
+        answers.update(foreign.ANSWERS)
+    return answers
+
+
+def chosen_foreign() -> list[str]:
+    """Return the foreign jobs to run."""
+    return list(foreign.JOBS) if suite.everything() else list(_CORE_FOREIGN)
