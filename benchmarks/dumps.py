@@ -51,7 +51,7 @@ CASES = [
 ]  # fmt: skip
 FOR_THEIRS = {Case(32, 2000, 20), Case(128, 500, 20), Case(128, 2000, 20), WHOLE}
 WAITING = 8
-PATIENCE_S = 600
+PATIENCE_S = 1800
 _READ = "import sys; from unhang.diagnose import intake; intake.read(sys.argv[1:], lambda _: None)"
 _UNPICKLE = """
 import os, pickle, sys
@@ -225,12 +225,12 @@ For 1,024 ranks with 2,000 entries of 20 frames each:
 ## Figures
 
 Wall time, processor time of all processes, and their highest memory together. *Bare unpickling* is `pickle.load` and
-no more, in as many processes as unhang takes. torchfrtrace is torch 2.13's; it reads in one process, and keeps all
-entries.
+no more, in as many processes as unhang takes; it leaves the garbage collector on, unhang turns it off. torchfrtrace is
+torch 2.13's; it reads in one process, and keeps all entries.
 
 {rows}
 
-*None in {patience} s*: it was stopped then. The machine had other work: compare processor times.
+The machine had other work, so compare processor times. *None in {patience} s*: it was stopped then.
 
 ![Processor time against the number of entries, both logarithmic](dumps.svg)
 

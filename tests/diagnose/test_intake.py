@@ -172,6 +172,16 @@ def test_no_file_is_waited_for_that_never_ends(tmp_path: Path) -> None:
     }
 
 
+def test_an_empty_log_is_nothing_to_tell(tmp_path: Path) -> None:
+    names = ("rank_0.log", "stderr_1", "rank_2.json", "nccl_trace_rank_3")
+    job = intake.read([write(tmp_path, dict.fromkeys(names, b""))], silent)
+    assert [(os.path.basename(one.file), one.why) for one in job.unread] == [
+        ("nccl_trace_rank_3", "it is empty"),
+        ("rank_2.json", "it is empty"),
+    ]
+    assert job.files == 2
+
+
 @pytest.mark.parametrize("whole", [as_pickle, as_json])
 def test_a_dump_that_breaks_off_is_read_in_part(tmp_path: Path, whole: object) -> None:
     data = whole(dump([entry(n, state="completed") for n in range(500)]))  # type: ignore[operator]

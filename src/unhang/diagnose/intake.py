@@ -23,6 +23,7 @@ _NUMBER = re.compile(r"^(?:.*[^\d.][_.\-])?(\d{1,7})$")
 _NO_RANK = re.compile(
     r"(node|host|pod|worker|gpu|pid|job|run|step|iter\w*|attempt|epoch|v\d+)[_.\-]\d+$", re.IGNORECASE
 )
+_LOG = re.compile(r"\.(log|out|err)(\.\d+)?$|std(out|err)", re.IGNORECASE)
 _ENDINGS = re.compile(r"(\.(gz|json|pkl|pickle|txt|log|out|err|dump))+$", re.IGNORECASE)
 
 
@@ -51,8 +52,8 @@ def _files(paths: Sequence[str]) -> tuple[dict[str, int], list[job.Told]]:
                 continue
             if not stat.S_ISREG(status.st_mode):
                 wrong.append(job.Told(file, why="it is not a file"))
-            elif not status.st_size:
-                wrong.append(job.Told(file, why="it is empty"))
+            elif not status.st_size:  # a rank may well have said nothing
+                wrong.append(job.Told(file, why="" if _LOG.search(os.path.basename(file)) else "it is empty"))
             elif (status.st_dev, status.st_ino) not in seen:
                 seen.add((status.st_dev, status.st_ino))
                 sizes[file] = status.st_size
