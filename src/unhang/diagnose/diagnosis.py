@@ -19,8 +19,14 @@ _SHOWN = 2
 """So many ranks of a place are shown with their lines."""
 _LINES = 3
 _TORCH = "torch/distributed/"
-_FOLLOWS = ("timed out", "timeout", "connection reset", "connection closed", "watchdog", "broken pipe")
-"""What a rank says whose peers are late or gone."""
+_FOLLOWS = (
+    "timed out", "timeout", "connection reset", "connection closed", "watchdog", "broken pipe", "dump signal",
+    "exitcode  : -6", "fatal python error: aborted", "terminate called", "monitoredbarrier", "communicator was aborted",
+    "keyboardinterrupt", "cancelled", "ncclremoteerror", "sigabrt",
+)  # fmt: skip
+"""What a rank says, in lower case, whose peers are late or gone."""
+_DISAGREES = ("op.preamble", "detected mismatch between")
+"""What gloo, or torch with TORCH_DISTRIBUTED_DEBUG=DETAIL, says where ranks disagree on a size or a collective."""
 _MISSING = {
     "groups": "the descriptions of the groups: dumps of torch 2.4 or newer",
     "operations": "which collective the ranks wait in: a dump of the flight recorder",
@@ -97,7 +103,7 @@ def _places_of_match(job: Job, one: Match) -> Iterable[Place]:
 
 def _apart(job: Job, meetings: Sequence[Meeting]) -> list[Answer]:
     """Return where ranks have come apart; else whom they wait for, or that nobody waits."""
-    answers = [*_disagreements(meetings, job), *_histories(job, meetings)][:_MOST]
+    answers = [*_disagreements(meetings, job), *_histories(job, meetings)][:_MOST] or _said(job)
     if answers:
         return answers
     edges = desync.waits_for(job, meetings)
@@ -124,6 +130,20 @@ def _apart(job: Job, meetings: Sequence[Meeting]) -> list[Answer]:
         summary = "Nothing disagrees: some ranks have not come to the collective in which the others wait."
         return [Answer("slow", "", summary, places, _of_late(job, seen))]
     return _quiet(job, meetings)
+
+
+def _said(job: Job) -> list[Answer]:
+    """Return that a line says that ranks disagree, if one does."""
+    lines = [
+        (number, _line(one))
+        for number, rank in job.ranks.items()
+        for one in rank.messages
+        if any(word in one.text.lower() for word in _DISAGREES)
+    ]
+    places = _merged(Place((number,), "failing", (line,)) for number, line in lines)
+    return (
+        [Answer("desync", "", "A log says that ranks disagree on a collective or its size.", places)] if lines else []
+    )
 
 
 def _quiet(job: Job, meetings: Sequence[Meeting]) -> list[Answer]:
@@ -197,7 +217,7 @@ def _of_late(job: Job, late: Sequence[int]) -> tuple[str, ...]:
 
 def _failures(rank: Rank) -> list[Message]:
     """Return the lines with which a rank fails by itself, and not since its peers are late or gone."""
-    return [one for one in rank.messages if not any(word in one.text.lower() for word in _FOLLOWS)]
+    return [one for one in rank.messages if not any(word in one.text.lower() for word in (*_FOLLOWS, *_DISAGREES))]
 
 
 # --- places
