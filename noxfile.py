@@ -303,3 +303,11 @@ def bench(session: nox.Session) -> None:
     script = str(HERE / "benchmarks" / "session.py")
     # the tests share its counter of system calls
     session.run("python", script, str(fetch(session)), *session.posargs, env={"PYTHONPATH": str(HERE / "tests")})
+
+
+@nox.session(reuse_venv=True)
+def dumps(session: nox.Session) -> None:
+    """Time `diagnose` on the dumps of 1,024 ranks, beside bare unpickling; `-- --torch PYTHON`: and torchfrtrace."""
+    install_wheel(session)
+    script = str(HERE / "benchmarks" / "dumps.py")
+    session.run("python", script, *session.posargs, env={"PYTHONPATH": str(HERE / "tests")})

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 WIDTH, LABELS, ROW, MARGIN, TOP = 860, 230, 24, 20, 74
-_STYLE = """
+STYLE = """
 .ground { fill: #ffffff; stroke: #d0d7de; }
 text { font-family: -apple-system, "Segoe UI", "Noto Sans", Helvetica, Arial, sans-serif; font-size: 12px;
   fill: #1f2328; }
@@ -40,15 +40,15 @@ def render(processes: Mapping[str, pyperf.Benchmark]) -> str:
     height = TOP + ROW * len(processes) + MARGIN
     svg = Element("svg", xmlns="http://www.w3.org/2000/svg", viewBox=f"0 0 {WIDTH} {height}", role="img")
     SubElement(svg, "title").text = "Wall time of each process"
-    SubElement(svg, "style").text = _STYLE
-    SubElement(svg, "rect", {"class": "ground", "rx": "6", **_place(0.5, 0.5, WIDTH - 1, height - 1)})
-    _text(svg, MARGIN, 30, "Wall time of whole processes, in milliseconds", "title")
-    _text(svg, MARGIN, 48, "median, and the middle half of the runs; logarithmic; less is better", "muted")
+    SubElement(svg, "style").text = STYLE
+    SubElement(svg, "rect", {"class": "ground", "rx": "6", **place(0.5, 0.5, WIDTH - 1, height - 1)})
+    text(svg, MARGIN, 30, "Wall time of whole processes, in milliseconds", "title")
+    text(svg, MARGIN, 48, "median, and the middle half of the runs; logarithmic; less is better", "muted")
     for tick in (10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000):
         if low < tick < high:
             line = {"x1": f"{x(tick):.1f}", "x2": f"{x(tick):.1f}", "y1": str(TOP), "y2": str(height - MARGIN)}
             SubElement(svg, "line", {"class": "grid", **line})
-            _text(svg, x(tick), TOP - 6, f"{tick:,}", "tick")
+            text(svg, x(tick), TOP - 6, f"{tick:,}", "tick")
     for index, (name, bench) in enumerate(processes.items()):
         _bar(svg, TOP + ROW * index, name, bench, x)
     indent(svg, " ")
@@ -61,16 +61,18 @@ def _bar(svg: Element, top: float, name: str, bench: pyperf.Benchmark, x: Callab
     first, last = (x(values[round(share * (len(values) - 1))]) for share in (0.25, 0.75))
     left, middle = LABELS + MARGIN, top + ROW / 2
     kind = "ours" if name.startswith("unhang") else "theirs"
-    _text(svg, left - 8, middle + 4, name, "name")
-    SubElement(svg, "rect", {"class": kind, **_place(left, top + 4, max(x(median) - left, 1), ROW - 8)})
+    text(svg, left - 8, middle + 4, name, "name")
+    SubElement(svg, "rect", {"class": kind, **place(left, top + 4, max(x(median) - left, 1), ROW - 8)})
     line = {"x1": f"{first:.1f}", "x2": f"{last:.1f}", "y1": f"{middle:.1f}", "y2": f"{middle:.1f}"}
     SubElement(svg, "line", {"class": "spread", **line})
-    _text(svg, max(last, x(median)) + 6, middle + 4, f"{median:,.0f}" if median >= 100 else f"{median:.1f}", "muted")
+    text(svg, max(last, x(median)) + 6, middle + 4, f"{median:,.0f}" if median >= 100 else f"{median:.1f}", "muted")
 
 
-def _place(x: float, y: float, width: float, height: float) -> dict[str, str]:
+def place(x: float, y: float, width: float, height: float) -> dict[str, str]:
+    """Return the attributes of a rectangle."""
     return {"x": f"{x:.1f}", "y": f"{y:.1f}", "width": f"{width:.1f}", "height": f"{height:.1f}"}
 
 
-def _text(svg: Element, x: float, y: float, text: str, kind: str) -> None:
-    SubElement(svg, "text", {"class": kind, "x": f"{x:.1f}", "y": f"{y:.1f}"}).text = text
+def text(svg: Element, x: float, y: float, what: str, kind: str) -> None:
+    """Add a text to a picture, in one of STYLE's classes."""
+    SubElement(svg, "text", {"class": kind, "x": f"{x:.1f}", "y": f"{y:.1f}"}).text = what

@@ -1,48 +1,68 @@
-"""`python benchmarks/dumps.py`: what reading the dumps of a large job costs, beside bare unpickling and torchfrtrace.
+"""`nox -s dumps`: what reading the dumps of a large job costs, beside bare unpickling and torchfrtrace.
 
-`--torch PYTHON` names an interpreter that has torch; without it there is no torchfrtrace. `--write-docs` writes
-docs/maintainers/dumps.md and dumps.svg. It takes about ten minutes on two idle cores, and 0.6 GB of `$TMPDIR`.
+`-- --torch PYTHON` names an interpreter that has torch; without it there is no torchfrtrace. `--write-docs` writes
+docs/maintainers/dumps.md and dumps.svg. It takes half an hour on two idle cores, most of it torchfrtrace's, and 0.6 GB
+of `$TMPDIR`.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import platform
-import shutil
 import signal
 import struct
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
+from xml.etree.ElementTree import Element, SubElement, indent, tostring
+
+from chart import STYLE, place, text
 
 from support.recorder_dumps import as_pickle, dump, entry
 
 DOCS = Path(__file__).parent.parent / "docs" / "maintainers"
-WHOLE = (1024, 2000, 20)
-"""Ranks, entries, and frames of each entry: the goals are about these."""
-GROWTH = [(1024, n, 20) for n in (250, 500, 1000, 2000)] + [(n, 2000, 20) for n in (128, 256, 512)]
-GROWTH += [(256, 2000, n) for n in (0, 80)]
-THEIRS = [(32, 2000, 20), (128, 500, 20), (128, 2000, 20), WHOLE]
+OURS, BARE, THEIRS = "unhang", "bare unpickling", "torchfrtrace"
+
+
+class Case(NamedTuple):
+    """The dumps of a job."""
+
+    ranks: int
+    entries: int
+    """In each dump."""
+    frames: int
+    """Of each entry."""
+
+
+WHOLE = Case(1024, 2000, 20)
+"""The goals are about these."""
+CASES = [
+    Case(32, 2000, 20), Case(128, 500, 20), Case(128, 2000, 20), Case(256, 2000, 0), Case(256, 2000, 20),
+    Case(256, 2000, 80), Case(512, 2000, 20), Case(1024, 250, 20), Case(1024, 500, 20), Case(1024, 1000, 20), WHOLE,
+]  # fmt: skip
+FOR_THEIRS = {Case(32, 2000, 20), Case(128, 500, 20), Case(128, 2000, 20), WHOLE}
 PATIENCE_S = 600
-_OURS = "import sys; from unhang.diagnose import intake; print(intake.read(sys.argv[1:], lambda _: None).files)"
-_BARE = """
+_READ = "import sys; from unhang.diagnose import intake; intake.read(sys.argv[1:], lambda _: None)"
+_UNPICKLE = """
 import os, pickle, sys
-from multiprocessing import Pool
+from multiprocessing import get_context
 def load(path):
     with open(path, "rb") as file:
         pickle.load(file)
 if __name__ == "__main__":
-    with Pool(len(os.sched_getaffinity(0))) as pool:
-        files = [entry.path for entry in os.scandir(sys.argv[1])]
-        print(sum(1 for _ in pool.imap_unordered(load, files)))
+    with get_context("fork").Pool(len(os.sched_getaffinity(0))) as pool:
+        for _ in pool.imap_unordered(load, [entry.path for entry in os.scandir(sys.argv[1])]):
+            pass
+        pool.close()
+        pool.join()
 """
-_THEIRS = "from torch.distributed.flight_recorder.fr_trace import main; import sys; main(sys.argv[1:])"
 
 
 class Cost(NamedTuple):
@@ -60,7 +80,8 @@ def lay_out(folder: Path, ranks: int, entries: int, frames: int) -> None:
     Pickling each takes far longer than reading it. So one dump is pickled, and its groups are replaced in the others.
     """
     groups = {"0": "default_pg", "900001": "TENSOR_MODEL_PARALLEL_GROUP", "900002": "DATA_PARALLEL_GROUP_WITH_CP"}
-    issued, made = dict.fromkeys(groups, 0), []
+    issued: dict[str, int] = dict.fromkeys(groups, 0)
+    made = []
     for number in range(entries):
         name = "0" if number == entries - 1 else list(groups)[number % 3]
         issued[name] += 1
@@ -72,7 +93,8 @@ def lay_out(folder: Path, ranks: int, entries: int, frames: int) -> None:
                 seq=issued[name],
                 sizes=[[1024, 1 + number % 3]],
                 state="completed" if number < entries - 8 else "scheduled",
-                frames=[(f"function_{number % 60}_{n}", f"/env/megatron/core/{n}.py", n) for n in range(frames)] or None,
+                frames=[(f"function_{number % 60}_{n}", f"/env/megatron/core/{n}.py", n) for n in range(frames)]
+                or None,
             )
         )
     config = {name: (text, [900_003 + at]) for at, (name, text) in enumerate(groups.items())}
@@ -87,12 +109,12 @@ def lay_out(folder: Path, ranks: int, entries: int, frames: int) -> None:
             "[900004]": list(range(side * 8, side * 8 + 8)),
             "[900005]": list(range(place, ranks, 8)),
         }.items():
-            data = data.replace(_text(old), _text(str(new)))
+            data = data.replace(_pickled(old), _pickled(str(new)))
         (folder / f"nccl_trace_rank_{rank}").write_bytes(data)
 
 
-def _text(text: str) -> bytes:
-    return b"X" + struct.pack("<I", len(text)) + text.encode()
+def _pickled(what: str) -> bytes:
+    return b"X" + struct.pack("<I", len(what)) + what.encode()
 
 
 def cost(command: Sequence[str]) -> Cost | None:
@@ -126,3 +148,158 @@ def _resident(pid: int) -> int:
     with suppress(OSError):
         return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     return 0
+
+
+def measured(torch: str | None) -> dict[Case, dict[str, Cost | None]]:
+    """Return what each reader takes for each job's dumps; None where it fails or takes too long."""
+    found: dict[Case, dict[str, Cost | None]] = {}
+    for case in CASES:
+        with tempfile.TemporaryDirectory(prefix="unhang-dumps-") as work:
+            folder = Path(work) / "dumps"
+            lay_out(folder, *case)
+            commands = {
+                BARE: [sys.executable, "-c", _UNPICKLE, str(folder)],
+                OURS: [sys.executable, "-c", _READ, str(folder)],
+            }
+            if torch and case in FOR_THEIRS:
+                commands[THEIRS] = [torch, "-m", "torch.distributed.flight_recorder.fr_trace", str(folder)]
+            found[case] = {name: cost(command) for name, command in commands.items()}
+            print(case, found[case], flush=True)
+    return found
+
+
+def page(found: Mapping[Case, Mapping[str, Cost | None]]) -> str:
+    """Return docs/maintainers/dumps.md."""
+    ours, bare, theirs = (found[WHOLE].get(name) for name in (OURS, BARE, THEIRS))
+    assert ours is not None
+    assert bare is not None
+    rows = [
+        "| ranks | entries | frames | unhang | bare unpickling | torchfrtrace |",
+        "| --: | --: | --: | --: | --: | --: |",
+        *(
+            f"| {case.ranks:,} | {case.entries:,} | {case.frames} | {_shown(costs[OURS])} | {_shown(costs[BARE])} | "
+            f"{_shown(costs[THEIRS]) if THEIRS in costs else ''} |"
+            for case, costs in found.items()
+        ),
+    ]
+    goals = [
+        "| goal | limit | measured |",
+        "| --- | --: | --: |",
+        f"| processor time, of bare unpickling | <= 2x | {ours.processor_s / bare.processor_s:.2f}x |",
+        f"| wall time, of bare unpickling | <= 2x | {ours.wall_s / bare.wall_s:.2f}x |",
+        f"| memory of all processes | <= 1,000 MB | {ours.peak_mb:,.0f} MB |",
+        f"| wall time, of torchfrtrace | <= 1x | {_of(ours, theirs, found[WHOLE])} |",
+    ]
+    machine = f"{os.cpu_count()} cores, {platform.system()}, Python {platform.python_version()}"
+    return _PAGE.format(machine=machine, goals="\n".join(goals), rows="\n".join(rows), patience=PATIENCE_S)
+
+
+def _of(ours: Cost, theirs: Cost | None, costs: Mapping[str, Cost | None]) -> str:
+    if theirs:
+        return f"{ours.wall_s / theirs.wall_s:.3f}x"
+    return f"<= {ours.wall_s / PATIENCE_S:.3f}x: it did not end" if THEIRS in costs else "not run"
+
+
+def _shown(taken: Cost | None) -> str:
+    if taken is None:
+        return f"none in {PATIENCE_S} s"
+    return f"{taken.wall_s:.1f} s, {taken.processor_s:.1f} s, {taken.peak_mb:,.0f} MB"
+
+
+_PAGE = """# What reading dumps costs
+
+Generated by `nox -s dumps -- --torch PYTHON --write-docs`; do not edit by hand. The dumps are made up, in NCCL's format
+2.9, as torch pickles them: each rank has three groups, the last entries wait, and one rank never issued the last one.
+All readers get the same files, from memory: {machine}. On another machine, only the ratios mean anything.
+
+## Goals
+
+For 1,024 ranks with 2,000 entries of 20 frames each:
+
+{goals}
+
+## Figures
+
+Wall time, processor time of all processes, and their highest memory together. *Bare unpickling* is `pickle.load` and no
+more, in as many processes as unhang takes. torchfrtrace is torch 2.13's; it reads in one process, and keeps all
+entries.
+
+{rows}
+
+*None in {patience} s*: it was stopped then. The machine had other work, so the processor times say more.
+
+![Processor time against the number of entries, both logarithmic](dumps.svg)
+"""
+
+
+def plot(found: Mapping[Case, Mapping[str, Cost | None]]) -> str:
+    """Return the SVG: processor time against the number of entries, both logarithmic, for entries of 20 frames."""
+    width, height, left, top, bottom = 860, 420, 90, 80, 60
+    points = {
+        name: sorted(
+            (case.ranks * case.entries, taken.processor_s)
+            for case, costs in found.items()
+            if case.frames == 20 and (taken := costs.get(name))
+        )
+        for name in (OURS, BARE, THEIRS)
+    }
+    across, up = zip(*(point for same in points.values() for point in same))
+    low_x, high_x, low_y, high_y = min(across) / 1.3, max(across) * 1.3, min(up) / 1.5, max(up) * 1.5
+
+    def x(entries: float) -> float:
+        return left + (width - left - 160) * math.log(entries / low_x) / math.log(high_x / low_x)
+
+    def y(seconds: float) -> float:
+        return height - bottom - (height - top - bottom) * math.log(seconds / low_y) / math.log(high_y / low_y)
+
+    svg = Element("svg", xmlns="http://www.w3.org/2000/svg", viewBox=f"0 0 {width} {height}", role="img")
+    SubElement(svg, "title").text = "Processor time against the number of entries"
+    SubElement(svg, "style").text = f"{STYLE}.line {{ fill: none; stroke: #8c959f; stroke-width: 1.5; }}"
+    SubElement(svg, "rect", {"class": "ground", "rx": "6", **place(0.5, 0.5, width - 1, height - 1)})
+    text(svg, 20, 30, "Processor time against the number of entries of all dumps", "title")
+    text(
+        svg,
+        20,
+        48,
+        "seconds, entries of 20 frames; both logarithmic: a straight line of slope 1 is linear growth",
+        "muted",
+    )
+    for tick in (10**n for n in range(-2, 8)):
+        if low_y < tick < high_y:
+            ends = {"x1": str(left), "x2": f"{width - 160}", "y1": f"{y(tick):.1f}", "y2": f"{y(tick):.1f}"}
+            SubElement(svg, "line", {"class": "grid", **ends})
+            text(svg, left - 8, y(tick) + 4, f"{tick:g} s", "name")
+        if low_x < tick < high_x:
+            text(svg, x(tick), height - bottom + 20, f"{tick:,}", "tick")
+    for name, same in points.items():
+        if same:
+            path = " ".join(f"{x(entries):.1f},{y(seconds):.1f}" for entries, seconds in same)
+            SubElement(svg, "polyline", {"class": "line", "points": path})
+            for entries, seconds in same:
+                dot = {"cx": f"{x(entries):.1f}", "cy": f"{y(seconds):.1f}", "r": "4"}
+                SubElement(svg, "circle", {"class": "ours" if name == OURS else "theirs", **dot})
+            text(svg, x(same[-1][0]) + 10, y(same[-1][1]) + (-6 if name == BARE else 4), name, "")
+    indent(svg, " ")
+    return tostring(svg, encoding="unicode") + "\n"
+
+
+def main() -> None:
+    """Measure and print; write the page with `--write-docs`. Exit with 1 if a limit is missed."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--torch", metavar="PYTHON", help="an interpreter that has torch, for torchfrtrace")
+    parser.add_argument("--write-docs", action="store_true", help="write docs/maintainers/dumps.md and dumps.svg")
+    options = parser.parse_args()
+    found = measured(options.torch)
+    print(page(found))
+    if options.write_docs:
+        (DOCS / "dumps.md").write_text(page(found), encoding="utf-8")
+        (DOCS / "dumps.svg").write_text(plot(found), encoding="utf-8")
+    ours, bare, theirs = (found[WHOLE].get(name) for name in (OURS, BARE, THEIRS))
+    assert ours is not None
+    assert bare is not None
+    slow = ours.processor_s > 2 * bare.processor_s or (theirs is not None and ours.wall_s > theirs.wall_s)
+    raise SystemExit(1 if slow or ours.peak_mb > 1000 else 0)
+
+
+if __name__ == "__main__":
+    main()

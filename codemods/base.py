@@ -97,7 +97,7 @@ def mentioned(*nodes: ast.AST) -> set[str]:
     found: set[str] = set()
     for node in nodes:
         for inner in ast.walk(node):
-            for field in _spelled(type(inner)):
+            for field in _spelled(inner._fields):
                 value = getattr(inner, field, None)
                 if isinstance(value, str):
                     found.add(value)
@@ -107,8 +107,8 @@ def mentioned(*nodes: ast.AST) -> set[str]:
 
 
 @cache
-def _spelled(kind: type[ast.AST]) -> list[str]:
-    return [name for name in ("id", "attr", "arg", "name", "asname", "value", "names") if name in kind._fields]
+def _spelled(fields: tuple[str, ...]) -> list[str]:
+    return [name for name in ("id", "attr", "arg", "name", "asname", "value", "names") if name in fields]
 
 
 def bound(*nodes: ast.AST) -> set[str]:

@@ -160,8 +160,13 @@ def test_capture_prints_what_to_do_and_takes_the_stacks_of_this_node(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folders = []
+
+    def take(folder: Path) -> tuple[Path, ...]:
+        folders.append(folder)
+        return folder / "a", folder / "b"
+
     monkeypatch.setattr(capture, "advice", lambda: "set this")
-    monkeypatch.setattr(capture, "take", lambda folder: folders.append(folder) or (folder / "a", folder / "b"))
+    monkeypatch.setattr(capture, "take", take)
     assert main(["diagnose", "--capture"]) == 0
     assert folders == [Path("unhang-stacks")]
     said = "took the stacks of 2 ranks on this node; once all nodes have, run: unhang diagnose unhang-stacks\n"

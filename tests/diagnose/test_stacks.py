@@ -143,7 +143,8 @@ def test_json_in_a_gzip_that_breaks_off() -> None:
         next(found)
 
 
-def test_what_faulthandler_prints() -> None:
+@pytest.mark.parametrize("all_threads", [True, False])
+def test_what_faulthandler_prints(all_threads: bool) -> None:
     ready, done = threading.Event(), threading.Event()
 
     def waiting_for_it() -> None:
@@ -154,14 +155,14 @@ def test_what_faulthandler_prints() -> None:
     other.start()
     ready.wait()
     with tempfile.TemporaryFile() as stream:
-        faulthandler.dump_traceback(stream, all_threads=True)
+        faulthandler.dump_traceback(stream, all_threads=all_threads)
         done.set()
         other.join()
         stream.seek(0)
         (rank,) = logs.read(stream, "x")
     functions = {stack.thread: [frame.function for frame in stack.frames] for stack in rank.stacks}
-    assert "test_what_faulthandler_prints" in functions.pop("MainThread")
-    assert any("waiting_for_it" in frames for frames in functions.values())
+    assert functions.pop("MainThread")[0] == "test_what_faulthandler_prints"
+    assert any("waiting_for_it" in frames for frames in functions.values()) == all_threads
     assert all(stack.idle is None for stack in rank.stacks)
 
 

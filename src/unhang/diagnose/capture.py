@@ -27,7 +27,7 @@ all nodes share:
     export TORCH_NCCL_TRACE_BUFFER_SIZE=2000 TORCH_FR_BUFFER_SIZE=2000      # record; old and new name
     export TORCH_NCCL_DUMP_ON_TIMEOUT=1 TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC=60000
     export TORCH_NCCL_DEBUG_INFO_TEMP_FILE=DIR/dumps/rank_ TORCH_FR_DUMP_TEMP_FILE=DIR/dumps/rank_
-    export TORCH_INCLUDE_STACK_TRACE=1 TORCH_INCLUDE_ONLY_ACTIVE=0          # Megatron-LM leaves both out
+    export TORCH_INCLUDE_STACK_TRACE=1 TORCH_INCLUDE_ONLY_ACTIVE=0          # what Megatron-LM leaves out
     export TORCH_NCCL_DEBUG_INFO_PIPE_FILE=/tmp/unhang_rank_                # a dump whenever you ask for it
     export RAY_DEDUP_LOGS=0                                                 # Ray: the lines of all ranks
 
@@ -39,10 +39,10 @@ The recorder writes when a collective times out, so let it time out, after more 
 
 Keep what each rank prints: `torchrun --log-dir DIR/logs --redirects 3`, or `srun --label`.
 
-On a job that hangs now, before you stop it. Each node writes the stacks of its ranks into unhang-stacks/ where the
-command runs; it needs py-spy (`pip install py-spy`), and in a container the capability SYS_PTRACE:
+On a job that hangs now, before you stop it. Each node writes the stacks of its ranks into DIR/unhang-stacks; it needs
+py-spy (`pip install py-spy`), and in a container the capability SYS_PTRACE:
 
-    unhang diagnose --capture
+    cd DIR && unhang diagnose --capture
 
     Slurm     srun --jobid JOB --overlap -N "$(squeue -h -j JOB -o %D)" --ntasks-per-node=1 --chdir DIR \\
                 unhang diagnose --capture
@@ -55,16 +55,17 @@ command runs; it needs py-spy (`pip install py-spy`), and in a container the cap
                   on = take.options(scheduling_strategy=On(node, soft=False))
                   ray.get(on.remote(["unhang", "diagnose", "--capture"], cwd="DIR"))
 
-    kubectl   for pod in $(kubectl get pods -l training.kubeflow.org/job-name=JOB -o name); do
+    kubectl   cd DIR
+              for pod in $(kubectl get pods -l training.kubeflow.org/job-name=JOB -o name); do
                 kubectl exec "$pod" -- sh -c 'cd /tmp && unhang diagnose --capture >&2; tar c unhang-stacks' | tar x
               done
 
-Where only py-spy is at hand: `py-spy dump --pid PID > unhang-stacks/rank_R.txt` for each rank R.
+Where only py-spy is at hand: `py-spy dump --pid PID > DIR/unhang-stacks/rank_R.txt` for each rank R.
 If the pipes above are set, this makes the ranks of a node write their dumps at once:
 
     for pipe in /tmp/unhang_rank_*.pipe; do timeout 5 sh -c 'echo 1 > "$0"' "$pipe"; done
 
-Then: unhang diagnose DIR/dumps unhang-stacks DIR/logs"""
+Then: unhang diagnose DIR"""
 
 
 class Process(NamedTuple):

@@ -102,7 +102,7 @@ class Rank(NamedTuple):
     trails: Mapping[str, Trail] = {}
     """By the group's name."""
     recorded: bool = False
-    """Whether there is a whole dump of the recorder of it: only then `waiting` says all, and `trails` end where it is."""
+    """Whether there is a whole dump of it: only then `waiting` says all, and `trails` end where it is."""
 
 
 class Unread(NamedTuple):

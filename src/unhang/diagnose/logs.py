@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from unhang.diagnose import stacks
+from unhang.diagnose import speakers, stacks
 from unhang.diagnose.evidence import Frame, Group, Message, Operation, Rank, Stack
+from unhang.diagnose.speakers import Speaker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,28 +24,10 @@ _SPEAKERS, _MESSAGES, _OPERATIONS, _ISSUED_FRAMES = 20_000, 40, 100, 200
 # Lines without any of them are passed over.
 _WORDS = (
     b"rror", b"xception", b"CCL", b"gloo", b"[rank", b"ollective", b"exitcode", b"(local_rank", b" from ", b"Process ",
-    b"hread ", b" File ", b"KeyboardInterrupt",
+    b"hread ", b"most recent call", b" File ", b"KeyboardInterrupt",
 )  # fmt: skip
 
-_ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-# What launchers put before a line.
-_PREFIX = re.compile(
-    r"""
-    \[(?!rank\d)[a-zA-Z_][\w.-]{0,40}?(?P<local>\d{1,7})\]:[ ]?        # torchrun: role and local rank
-    | (?P<task>\d{1,7}):(?:[ ]|$)                                       # srun --label
-    | \[[\w.@-]{0,80}\d,(?P<process>\d{1,7})\]<std(?:out|err)>:[ ]?    # mpirun --tag-output
-    | \((?:[\w.:<>-]{1,80}[ ])?pid=\d{1,9}(?:,[ ]ip=[\w.:]{1,40})?\)[ ]?   # Ray
-    | \[pod/[^\]]{1,200}\][ ]?                                         # kubectl logs --prefix
-    | [\w.-]{1,80}[ ]{1,40}\|[ ]                                        # docker compose
-    | [\w.-]{1,80}:[ ](?=\[[a-z_]{1,40}\d{1,7}\]:|\d{1,7}:[ ])         # pdsh, before another one
-    | (?P<time>\d{4}-\d\d-\d\dT[\d:.,]{1,30}(?:Z|[+-]\d\d:?\d\d)[ ])  # kubectl logs --timestamps
-    """,
-    re.VERBOSE,
-)
-_RANK = re.compile(r"\[rank(\d{1,7})\]:[ ]?")
-
 _WORK = re.compile(r"Work[A-Z]CCL\(SeqNum=(\d{1,18}), OpType=(\w+)(?:, NumelIn=(\d{1,18}), NumelOut=(\d{1,18}))?")
-_OLD_RANK = re.compile(r"\[Rank (\d{1,18})\]")
 _GROUP = re.compile(r"\[PG (?:ID \d{1,18} PG GUID )?([^\s()\]]{1,80})(?:\(([^)]{0,200})\))? Rank \d{1,18}\]")
 _STATUS = re.compile(r"(?:detected by watchdog at work(?: sequence id)?|Timeout at NCCL work): (\d{1,18})")
 _COMPLETED = re.compile(r"last completed(?: NCCL)? work: (\d{1,18})\b")
@@ -81,17 +64,6 @@ _KINDS = {
     "GATHER": "gather", "SCATTER": "scatter", "BARRIER": "barrier", "SEND": "send", "RECV": "recv",
     "RECVANYSOURCE": "recv", "COALESCED": "coalesced",
 }  # fmt: skip
-
-
-class _Speaker(NamedTuple):
-    """Who says a line."""
-
-    launcher: str
-    """What launchers put before it."""
-    task: int | None
-    """The number in that: the rank, or the node, or the rank on its node."""
-    rank: int | None
-    """What torch puts before it: the rank, surely."""
 
 
 class _Said:
@@ -147,20 +119,20 @@ class _Log:
     """A log, while it is read."""
 
     def __init__(self) -> None:
-        self.said: dict[_Speaker, _Said] = defaultdict(_Said)
+        self.said: dict[Speaker, _Said] = defaultdict(_Said)
         self.ranks: dict[str, set[int]] = defaultdict(set)
         """What torch calls itself behind each launcher's prefix."""
         self.exits: dict[int, Message] = {}
-        self.open: set[_Speaker] = set()
+        self.open: set[Speaker] = set()
         """Who may be in the middle of a stack."""
         self._summary = stacks.NOBODY
         self._failed: dict[str, _Said] = {}
 
     def line(self, line: str, source: str) -> None:
         """Take one line."""
-        speaker, text = _speaker(line)
+        speaker, text = speakers.of(line)
         if speaker not in self.said and len(self.said) >= _SPEAKERS:
-            return
+            speaker = Speaker("", None, speaker.rank if len(self.said) < 2 * _SPEAKERS else None)
         said = self.said[speaker]
         if speaker.rank is not None:
             self.ranks[speaker.launcher].add(speaker.rank)
@@ -219,7 +191,7 @@ class _Log:
         yield from _rank(stacks.NOBODY, ranks[stacks.NOBODY], spied[stacks.NOBODY], ())
         yield from (Rank(stacks.NOBODY, stacks=found) for found in nobodies)
 
-    def _rank(self, speaker: _Speaker, *, trusted: bool) -> int:
+    def _rank(self, speaker: Speaker, *, trusted: bool) -> int:
         if speaker.rank is not None:
             return speaker.rank
         if not speaker.launcher:
@@ -238,8 +210,9 @@ def read(stream: BufferedIOBase, name: str) -> Iterator[Rank]:
     log, wrong = _Log(), None
     try:
         for number, piece in _pieces(stream):
-            if log.open or any(word in piece for word in _WORDS):
-                _take(log, piece, name, number)
+            words = [word for word in _WORDS if word in piece]
+            if log.open or words:
+                _take(log, piece, words, name, number)
     except Exception as error:  # of any decompressor
         wrong = error
     yield from log.told()
@@ -247,12 +220,13 @@ def read(stream: BufferedIOBase, name: str) -> Iterator[Rank]:
         raise wrong
 
 
-def _take(log: _Log, piece: bytes, name: str, number: int) -> None:
+def _take(log: _Log, piece: bytes, words: list[bytes], name: str, number: int) -> None:
+    """Take the lines of a piece that have one of the words, or may go on with a stack."""
     went_on = False
     for at, line in enumerate(piece.split(b"\n"), number):
         for part in line.rstrip(b"\r").split(b"\r"):  # a progress bar's
-            if log.open or any(word in part for word in _WORDS):
-                log.line(_ESCAPES.sub("", part[:_LONGEST].decode(errors="replace")), f"{name}:{at}")
+            if log.open or any(word in part for word in words):
+                log.line(part[:_LONGEST].decode(errors="replace"), f"{name}:{at}")
                 went_on = went_on or bool(log.open)
     if not went_on:
         log.open.clear()
@@ -278,23 +252,6 @@ def _pieces(stream: BufferedIOBase) -> Iterator[tuple[int, bytes]]:
         if len(rest) > _PIECE:
             rest, skips = rest[:_LONGEST], True
     yield number, rest
-
-
-def _speaker(line: str) -> tuple[_Speaker, str]:
-    """Return who says a line, and what."""
-    launcher, task, at = "", None, 0
-    while (found := _PREFIX.match(line, at)) and at < 200:
-        if found.lastgroup != "time":
-            launcher += found[0].strip()
-            task = int(found[found.lastgroup]) if found.lastgroup else task
-        at = found.end()
-    if found := _RANK.search(line, at):
-        return _Speaker(launcher, task, int(found[1])), line[found.end() :]
-    text = line[at:]
-    # torch up to 2.2 says the rank in the group instead: in the default group it is the same.
-    if not launcher and (found := _OLD_RANK.search(text)) and _WORK.search(text) and not _GROUP.search(text):
-        return _Speaker(launcher, task, int(found[1])), text
-    return _Speaker(launcher, task, None), text
 
 
 def _rank(rank: int, spoken: list[_Said], spied: list[Stack], exits: tuple[Message, ...]) -> Iterator[Rank]:

@@ -55,7 +55,7 @@ class Dump(NamedTuple):
     newest: int
     """When the newest entry was made, in nanoseconds."""
     broken: str
-    """Why a part of it could not be read; else empty. What is lost is the newest, so its rank is not `recorded` then."""
+    """Why a part of it could not be read; else empty. The newest is lost then, so its rank is not `recorded`."""
 
 
 def recognizes(head: bytes) -> bool:

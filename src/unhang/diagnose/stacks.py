@@ -23,7 +23,7 @@ _PROCESS = re.compile(r"Process (\d+): ")
 _SPIED = re.compile(r'Thread (\S+) \(([a-z+]+)\)(?:: "(.*)")?$')
 # torchrun puts no space before a line, other launchers do: one that is the line's own may be gone.
 _SPIED_FRAME = re.compile(r" {3,4}(\S.*) \(([^()]+?)(?::(\d{1,9}))?\)$")
-_FAULT = re.compile(r"(?:Thread|Current thread) (0x[0-9a-f]+)(?: \[(.*)\])? \(most recent call first\):$")
+_FAULT = re.compile(r"(?:Stack|(?:Thread|Current thread) (0x[0-9a-f]+)(?: \[(.*)\])?) \(most recent call first\):$")
 _FRAME = re.compile(r' +File "(.*)", line (\d{1,9}|\?\?\?),? in (.*)$')
 _BETWEEN = re.compile(r"[\s\[\],]*")  # the threads of all documents
 _TRACEBACK = "Traceback (most recent call last):"
@@ -83,7 +83,7 @@ class Collector:
             self._begin(found[1], Thread(found[3] or f"thread {found[1]}", not found[2].startswith("active"), source))
         elif found := _FAULT.match(text):
             self._pid = ""
-            self._begin(found[1], Thread(found[2] or "", None, source))
+            self._begin(found[1] or "", Thread(found[2] or "", None, source))
         else:
             self._thread = None
             return False
