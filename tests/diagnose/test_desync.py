@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from support.jobs import issued, job, rank
+from support.hung_jobs import issued, job, rank
 from unhang.diagnose import desync
 from unhang.diagnose.evidence import Group, Job, Operation, Rank, Trail
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from support.jobs import issued, job, rank, without_frames
+from support.hung_jobs import issued, job, rank, without_frames
 from unhang.diagnose import diagnosis, signature
 from unhang.diagnose.answer import Answer, Place
 from unhang.diagnose.evidence import Group, Job, Message, Operation, Trail

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from support.jobs import frames, issued, job, rank, without, without_frames
+from support.hung_jobs import frames, issued, job, rank, without, without_frames
 from unhang.diagnose import desync, match, signature
 from unhang.diagnose.evidence import Frame, Group, Job, Message, Rank
 from unhang.diagnose.signature import Place

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from support.jobs import SITE, frames, issued, job, rank
+from support.hung_jobs import SITE, frames, issued, job, rank
 from unhang.diagnose import whereabouts
 from unhang.diagnose.answer import Place
 from unhang.diagnose.evidence import Frame, Group, Message, Operation, Rank, Stack

@@ -1,76 +1,84 @@
-"""Made-up evidence of hung jobs, as NCCL's dumps, py-spy and logs give it."""
+"""Made-up jobs of a few ranks, for the tests of both harnesses. They need torch."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import importlib.util
+import time
+from collections.abc import Callable
+from typing import Any
 
-from unhang.diagnose.evidence import Frame, Group, Job, Message, Operation, Rank, Stack
+import pytest
 
-SITE = "/opt/venv/lib/python3.11/site-packages/"
+from unhang.prove.ranks import schedule
 
-
-def frames(*places: str) -> tuple[Frame, ...]:
-    """Return frames, innermost first: each place is ``file::function``, as a manifest names it."""
-    return tuple(
-        Frame(function.rpartition(".")[2], SITE + file, 7) for file, function in (one.split("::") for one in places)
-    )
-
-
-def issued(
-    group: Group,
-    number: int,
-    kind: str,
-    *sizes: int,
-    dtype: str = "Float",
-    at: Sequence[str] = (),
-    done: bool = False,
-    outputs: Sequence[int] | None = None,
-) -> Operation:
-    """Return a collective of one input. ``job`` fills in the rank."""
-    inputs = (tuple(sizes),)
-    out = inputs if outputs is None else (tuple(outputs),)
-    return Operation(
-        -1, group, number, kind, inputs, out, (dtype,), done=done, frames=frames(*at), source="dump: entry 1"
-    )
+HAS_TORCH = importlib.util.find_spec("torch") is not None
+needs_torch = pytest.mark.skipif(not HAS_TORCH, reason="no torch here: nox -s proofs has one")
+Job = Callable[[int], Any]
 
 
-def rank(
-    *operations: Operation,
-    at: Sequence[str] = (),
-    lines: Iterable[Message] = (),
-    recorded: bool = True,
-) -> Rank:
-    """Return what is known of a rank: its operations, and the stack of its main thread."""
-    stacks = (Stack("MainThread", frames(*at), None, "stack"),) if at else ()
-    waiting = tuple(one for one in operations if not one.done)
-    last = tuple(one for one in operations if one.done)
-    return Rank(-1, waiting, last, stacks, tuple(lines), recorded=recorded)
+def tensor(size: int = 1, dtype: str = "float32") -> Any:
+    """Return ones."""
+    import torch
+
+    return torch.ones(size, dtype=getattr(torch, dtype))
 
 
-def job(ranks: Sequence[Rank | None], size: int | None = None) -> Job:
-    """Return a job of these ranks; of one that is None there is no file."""
-    found = {}
-    for number, one in enumerate(ranks):
-        if one is not None:
-            waiting, last = (tuple(it._replace(rank=number) for it in same) for same in (one.waiting, one.last))
-            found[number] = one._replace(rank=number, waiting=waiting, last=last)
-    groups = {it.group.name: it.group for one in found.values() for it in (*one.waiting, *one.last) if it.group.name}
-    return Job(found, groups, size or len(ranks), len(found))
+def dist() -> Any:
+    """Return ``torch.distributed``, imported only where it is used."""
+    import torch.distributed
+
+    return torch.distributed
 
 
-def without_frames(whole: Job) -> Job:
-    """Return the same job without frames, stacks and lines."""
-
-    def bare(operations: Iterable[Operation]) -> tuple[Operation, ...]:
-        return tuple(one._replace(frames=()) for one in operations)
-
-    ranks = {
-        number: one._replace(waiting=bare(one.waiting), last=bare(one.last), stacks=(), messages=())
-        for number, one in whole.ranks.items()
-    }
-    return whole._replace(ranks=ranks)
+def checked(job: Job, world: int = 2, backend: str = "nccl") -> schedule.Schedule:
+    """Record a job and play it."""
+    return schedule.check(world, lambda _: None, job, backend=backend)
 
 
-def without(whole: Job, *missing: int) -> Job:
-    """Return the same job without the files of these ranks."""
-    return whole._replace(ranks={number: one for number, one in whole.ranks.items() if number not in missing})
+def missing(rank: int) -> None:
+    if rank == 0:
+        dist().all_reduce(tensor())
+
+
+def completing(rank: int) -> None:
+    dist().all_reduce(tensor())
+    dist().barrier()
+
+
+def raising(rank: int) -> None:
+    if rank == 1:
+        raise ValueError("a fault of its own")
+    dist().all_reduce(tensor())
+
+
+def crossed_but_asynchronous(rank: int) -> None:
+    one, other = dist().new_group([0, 1]), dist().new_group([0, 1])
+    order = (one, other) if rank == 0 else (other, one)
+    for work in [dist().all_reduce(tensor(), group=group, async_op=True) for group in order]:
+        work.wait()
+
+
+def ring(rank: int) -> None:
+    for work in [dist().isend(tensor(), 1 - rank), dist().irecv(tensor(), 1 - rank)]:
+        work.wait()
+
+
+def batched(rank: int) -> None:
+    kinds = dist().isend, dist().irecv
+    for work in dist().batch_isend_irecv([dist().P2POp(kind, tensor(), 1 - rank) for kind in kinds]):
+        work.wait()
+
+
+def objects(rank: int) -> list[Any]:
+    sent = ["sent"] if rank == 0 else [None]
+    dist().broadcast_object_list(sent, src=0)
+    everyone: list[Any] = [None, None]
+    dist().all_gather_object(everyone, sent[0])
+    return [*sent, *everyone]
+
+
+def working(seconds: float) -> None:
+    """Use a processor."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        pass
