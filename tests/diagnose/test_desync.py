@@ -107,6 +107,11 @@ def test_a_stage_waits_for_the_one_before_it() -> None:
     assert edges == {0: set(), 1: set()}
 
 
+def test_a_rank_far_off_does_not_fill_the_memory() -> None:
+    whole = job([rank(waits())])
+    assert len(desync.everybody(whole._replace(ranks={9_999_999: whole.ranks[0]}, size=None))) == (1 << 17) + 1
+
+
 def test_what_gloo_tells_late_is_done() -> None:
     whole = job([rank(waits(number=2), waits(number=4), past(number=3), waits(PAIR, number=1))] * 2)
     settled = desync.settled(whole)

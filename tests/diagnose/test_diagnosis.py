@@ -71,6 +71,14 @@ ANSWERS: dict[str, tuple[Job, list[tuple[str, str]]]] = {
         job([rank(past(), lines=[line("ValueError: NaN")]), *[rank(waits(), lines=[line("watchdog: timeout")])] * 3]),
         [("desync", "A rank has failed")],
     ),
+    "what a rank says follows": (
+        job([rank(past(), lines=[line("Fatal Python error: Aborted")]), *[rank(waits())] * 3]),
+        [("slow", "have not come")],
+    ),
+    "a line says that they disagree": (
+        job([rank(lines=[line("[enforce fail] op.preamble.length <= op.nbytes. 36 vs 32")], recorded=False)]),
+        [("desync", "A log says that ranks disagree")],
+    ),
     "one has no file": (job([None, *[rank(waits())] * 3]), [("not-enough", "no dump")]),
     "all agree": (job([rank(waits())] * 4), [("not-enough", AGREED)]),
     "nobody waits": (job([rank(past())] * 4), [("slow", "No rank waits")]),

@@ -163,6 +163,20 @@ def test_with_a_quarter_of_the_ranks_missing_no_other_fix_is_known(fix: str, who
             assert {one for one, sure in answers(left).items() if sure == "known"} <= {fix}
 
 
+def test_where_no_dump_lists_the_members_a_missing_file_rules_nothing_out() -> None:
+    (whole, _), *_ = HANGS["mtp-cp-deadlock"]
+    group = DP_CP._replace(members=())
+    ranks = {
+        number: one._replace(
+            waiting=tuple(it._replace(group=group) if it.group is DP_CP else it for it in one.waiting), last=()
+        )
+        for number, one in whole.ranks.items()
+    }
+    unlisted = whole._replace(ranks=ranks, groups={}, size=None)
+    assert answers(unlisted) == {"mtp-cp-deadlock": "known"}
+    assert answers(without_frames(without(unlisted, 3))) == {"mtp-cp-deadlock": "possible"}
+
+
 LATE = rank(at=("job/data.py::read",))
 # What is no fix's hang, and looks like one's: the job, and the most that may be said.
 LOOKALIKES: dict[str, tuple[Job, dict[str, str]]] = {

@@ -11,6 +11,7 @@ from unhang.diagnose.evidence import Group, Job, Operation, Trail
 
 PAIRED = frozenset({"send", "recv", "coalesced"})
 """Operations between two ranks, which have no number that all ranks of a group agree on."""
+_LARGEST = 1 << 17
 _EVEN = frozenset({"all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce"})
 """Collectives whose inputs have one number of elements and one type on all ranks."""
 
@@ -74,8 +75,9 @@ def settled(job: Job) -> Job:
 
 
 def everybody(job: Job) -> set[int]:
-    """Return all ranks of a job, as far as they are known."""
-    return set(range(job.size or max(job.ranks, default=-1) + 1))
+    """Return all ranks of a job, as far as they are known. A number far off must not fill the memory."""
+    size = job.size or max(job.ranks, default=-1) + 1
+    return {*range(min(size, _LARGEST)), *job.ranks}
 
 
 def meetings(job: Job) -> tuple[Meeting, ...]:
@@ -90,7 +92,8 @@ def meetings(job: Job) -> tuple[Meeting, ...]:
                 known[_name(one.group)][one.sequence][number] = one
             elif not one.done:
                 single.append(Meeting(one.group, one.sequence, {number: one}))
-    return (*(found for numbers in known.values() for found in _of_group(job, numbers)), *single)
+    all_ = everybody(job)
+    return (*(found for numbers in known.values() for found in _of_group(job, numbers, all_)), *single)
 
 
 def is_named(group: Group) -> bool:
@@ -102,14 +105,14 @@ def _name(group: Group) -> str:
     return "0" if group.description == "default_pg" else group.name
 
 
-def _of_group(job: Job, numbers: Mapping[int, Mapping[int, Operation]]) -> Iterable[Meeting]:
+def _of_group(job: Job, numbers: Mapping[int, Mapping[int, Operation]], all_: set[int]) -> Iterable[Meeting]:
     apart = [number for number, issued in numbers.items() if differences(issued.values())]
     waits = [number for number, issued in numbers.items() if any(not one.done for one in issued.values())]
     for number in sorted({min(found) for found in (apart, waits) if found}):
-        yield _meeting(job, number, numbers)
+        yield _meeting(job, number, numbers, all_)
 
 
-def _meeting(job: Job, number: int, numbers: Mapping[int, Mapping[int, Operation]]) -> Meeting:
+def _meeting(job: Job, number: int, numbers: Mapping[int, Mapping[int, Operation]], all_: set[int]) -> Meeting:
     issued = numbers[number]
     group = max((one.group for one in issued.values()), key=lambda one: (len(one.members), one.name, one.description))
     group = job.groups.get(group.name) or group
@@ -121,7 +124,6 @@ def _meeting(job: Job, number: int, numbers: Mapping[int, Mapping[int, Operation
         if (trail := one.trails.get(group.name)) and trail.digests:
             newest[rank] = max(trail.first + len(trail.digests) - 1, newest.get(rank, 0))
     recorded = {rank for rank, one in job.ranks.items() if one.recorded}
-    all_ = everybody(job)
     members = set(group.members) or (all_ if group.description == "default_pg" else set())
     behind = {rank for rank in (members or newest) if rank in recorded and newest.get(rank, 0) < number}
     if not members and not behind and not differences(issued.values()):

@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import re
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from itertools import starmap
 
-from unhang.diagnose import desync, match
+from unhang.diagnose import desync, match, whereabouts
 from unhang.diagnose.answer import ANSWERS, Answer, Place
 from unhang.diagnose.desync import Meeting
-from unhang.diagnose.evidence import Frame, Group, Job, Message, Operation, Rank
+from unhang.diagnose.evidence import Job
 from unhang.diagnose.match import Match
-from unhang.diagnose.signature import Chain, Signature
+from unhang.diagnose.signature import Signature
 
 _MOST = 3
 """So many groups that have come apart are told of: in a large job, one defect stops many groups."""
-_SHOWN = 2
-"""So many ranks of a place are shown with their lines."""
-_LINES = 3
-_TORCH = "torch/distributed/"
-_FOLLOWS = ("timed out", "timeout", "connection reset", "connection closed", "watchdog", "broken pipe")
-"""What a rank says whose peers are late or gone."""
 _MISSING = {
     "groups": "the descriptions of the groups: dumps of torch 2.4 or newer",
     "operations": "which collective the ranks wait in: a dump of the flight recorder",
@@ -62,7 +55,7 @@ def _of_fixes(job: Job, found: Sequence[Match]) -> list[Answer]:
     answers = []
     for fix, same in by_fix.items():
         best = same[0]
-        places = _merged(place for one in same for place in _places_of_match(job, one))
+        places = whereabouts.merged(place for one in same for place in _places_of_match(job, one))
         if best.is_known:
             answers.append(Answer("known", fix, best.hang.summary, places))
         else:
@@ -83,52 +76,58 @@ def _places_of_match(job: Job, one: Match) -> Iterable[Place]:
     chain = one.hang.frames
     for rank in scene.inside:
         if scene.meeting:
-            yield _issued(job, rank, scene.meeting.operations[rank], chain)
+            yield whereabouts.issued(job.ranks[rank], scene.meeting.operations[rank], chain)
         else:
-            yield _in_stack(job.ranks[rank], chain)
+            yield whereabouts.in_stack(job.ranks[rank], chain)
     for rank in scene.rest:
         if scene.meeting and rank in scene.meeting.operations:
-            yield _issued(job, rank, scene.meeting.operations[rank], chain)
+            yield whereabouts.issued(job.ranks[rank], scene.meeting.operations[rank], chain)
         else:
-            yield _elsewhere(job.ranks[rank])
+            yield whereabouts.elsewhere(job.ranks[rank])
     for rank, message in one.errors:
-        yield Place((rank,), "failing", (_line(message),))
+        yield whereabouts.failing(rank, [message])
 
 
 def _apart(job: Job, meetings: Sequence[Meeting]) -> list[Answer]:
     """Return where ranks have come apart; else whom they wait for, or that nobody waits."""
-    answers = [*_disagreements(meetings, job), *_histories(job, meetings)][:_MOST]
+    answers = [*_disagreements(meetings, job), *_histories(job, meetings)][:_MOST] or _said(job)
     if answers:
         return answers
     edges = desync.waits_for(job, meetings)
     if stuck := desync.circle(edges):
         groups = [one for one in meetings if stuck.intersection(one.waiting) and stuck.intersection(one.absent)]
-        where = f" ({_label(groups[0].group)})" if len(groups) == 1 else ""
-        places = _merged(_waits(job.ranks[rank]) for rank in sorted(stuck))
+        where = f" ({whereabouts.label(groups[0].group)})" if len(groups) == 1 else ""
+        places = whereabouts.merged(whereabouts.waits(job.ranks[rank]) for rank in sorted(stuck))
         return [Answer("desync", "", f"Ranks wait for each other in different collectives{where}.", places)]
-    late = sorted({other for others in edges.values() for other in others if not edges.get(other)})
+    waited = {other for others in edges.values() for other in others if not edges.get(other)}
+    late = {number: job.ranks[number] for number in sorted(waited & job.ranks.keys())}
+    suspects = late if edges else job.ranks
     # one with a stack is alive
-    if failed := [
-        rank for rank, one in job.ranks.items() if (not edges or rank in late) and _failures(one) and not one.stacks
-    ]:
-        places = _merged(Place((rank,), "failing", _failure_lines(job.ranks[rank])) for rank in failed)
-        return [
-            Answer("desync", "", "A rank has failed, and the others wait for it.", (*places, *_waiting_places(job)))
-        ]
-    seen = [rank for rank in late if rank in job.ranks]
-    if seen and all(_call(job.ranks[rank]) for rank in seen):  # such as gloo's send and receive, which no dump has
-        places = (*_merged(_elsewhere(job.ranks[rank]) for rank in seen), *_waiting_places(job))
+    if failed := {
+        number: lines for number, rank in suspects.items() if (lines := whereabouts.failures(rank)) and not rank.stacks
+    }:
+        places = whereabouts.merged([*starmap(whereabouts.failing, failed.items()), *whereabouts.of_waiting(job)])
+        return [Answer("desync", "", "A rank has failed, and the others wait for it.", places)]
+    if not late:
+        return _quiet(job, meetings)
+    places = whereabouts.merged([*map(whereabouts.elsewhere, late.values()), *whereabouts.of_waiting(job)])
+    if all(map(whereabouts.call, late.values())):  # such as gloo's send and receive, which no dump has
         return [Answer("desync", "", "Ranks wait in different collectives.", places)]
-    if seen:
-        places = (*_merged(_elsewhere(job.ranks[rank]) for rank in seen), *_waiting_places(job))
-        summary = "Nothing disagrees: some ranks have not come to the collective in which the others wait."
-        return [Answer("slow", "", summary, places, _of_late(job, seen))]
-    return _quiet(job, meetings)
+    summary = "Nothing disagrees: some ranks have not come to the collective in which the others wait."
+    return [Answer("slow", "", summary, places, _of_late(job, [*late]))]
+
+
+def _said(job: Job) -> list[Answer]:
+    """Return that a line says that ranks disagree, if one does."""
+    lines = {number: found for number, rank in job.ranks.items() if (found := whereabouts.disagreements(rank))}
+    places = whereabouts.merged(whereabouts.failing(number, found) for number, found in lines.items())
+    summary = "A log says that ranks disagree on a collective or its size."
+    return [Answer("desync", "", summary, places)] if lines else []
 
 
 def _quiet(job: Job, meetings: Sequence[Meeting]) -> list[Answer]:
     """Return what is to be said where no rank is known to be late."""
-    places = _waiting_places(job)
+    places = whereabouts.of_waiting(job)
     unseen = sorted(_unseen(job, meetings))
     if places and unseen:
         summary = "Ranks wait for others of which there is no dump."
@@ -143,15 +142,15 @@ def _quiet(job: Job, meetings: Sequence[Meeting]) -> list[Answer]:
     if any(rank.stacks for rank in job.ranks.values()):
         return _of_stacks(job)
     if any(rank.recorded for rank in job.ranks.values()):
-        places = _merged(_elsewhere(rank) for rank in job.ranks.values())
+        places = whereabouts.merged(whereabouts.elsewhere(rank) for rank in job.ranks.values())
         return [Answer("slow", "", "No rank waits in a collective.", places, ("py-spy on each rank",))]
     return [Answer("not-enough", "", "No file says where a rank waits.", (), ("dumps and stacks of all ranks",))]
 
 
 def _of_stacks(job: Job) -> list[Answer]:
     """Return what stacks alone say: which ranks are in a collective."""
-    calls = {rank: _call(one) for rank, one in job.ranks.items() if one.stacks}
-    places = _merged(_in_stack(job.ranks[rank], ()) for rank in calls)
+    calls = {rank: whereabouts.call(one) for rank, one in job.ranks.items() if one.stacks}
+    places = whereabouts.merged(whereabouts.in_stack(job.ranks[rank], ()) for rank in calls)
     free = [rank for rank, call in calls.items() if not call]
     if free:
         summary = "Some ranks are in no collective." if any(calls.values()) else "No rank is in a collective."
@@ -168,10 +167,14 @@ def _disagreements(meetings: Sequence[Meeting], job: Job) -> Iterable[Answer]:
         if differ:
             what = {"operation": "kind", "size": "size", "dtype": "type"}
             named = " and ".join(what[name] for name in what if name in differ)
-            places = [_issued(job, rank, operation, ()) for rank, operation in one.operations.items() if operation.kind]
-            places += [_elsewhere(job.ranks[rank]) for rank in one.absent]
-            summary = f"Ranks disagree on the {named} of collective {one.sequence} of {_label(one.group)}."
-            yield Answer("desync", "", summary, _merged(places))
+            places = [
+                whereabouts.issued(job.ranks[rank], operation, ())
+                for rank, operation in one.operations.items()
+                if operation.kind
+            ]
+            places += [whereabouts.elsewhere(job.ranks[rank]) for rank in one.absent]
+            summary = f"Ranks disagree on the {named} of collective {one.sequence} of {whereabouts.label(one.group)}."
+            yield Answer("desync", "", summary, whereabouts.merged(places))
 
 
 def _histories(job: Job, meetings: Sequence[Meeting]) -> Iterable[Answer]:
@@ -179,7 +182,7 @@ def _histories(job: Job, meetings: Sequence[Meeting]) -> Iterable[Answer]:
     told = {one.group.name for one in meetings if desync.differences(one.operations.values())}
     for one in sorted(desync.splits(job), key=lambda one: one.sequence):
         if one.group.name not in told:
-            number = f"collective {one.sequence} of {_label(one.group)}"
+            number = f"collective {one.sequence} of {whereabouts.label(one.group)}"
             places = tuple(Place(side, f"one side of {number}", ()) for side in one.sides)
             yield Answer("desync", "", f"Ranks have issued different collectives as {number}.", places)
 
@@ -193,135 +196,3 @@ def _unseen(job: Job, meetings: Sequence[Meeting]) -> set[int]:
 def _of_late(job: Job, late: Sequence[int]) -> tuple[str, ...]:
     without = [str(rank) for rank in late if not job.ranks[rank].stacks]
     return (f"py-spy on rank {', '.join(without[:8])}{', ...' if len(without) > 8 else ''}",) if without else ()
-
-
-def _failures(rank: Rank) -> list[Message]:
-    """Return the lines with which a rank fails by itself, and not since its peers are late or gone."""
-    return [one for one in rank.messages if not any(word in one.text.lower() for word in _FOLLOWS)]
-
-
-# --- places
-
-
-def _merged(places: Iterable[Place]) -> tuple[Place, ...]:
-    """Return places with the ranks that do the same together; the lines are those of the first ones."""
-    ranks: dict[str, list[int]] = defaultdict(list)
-    lines: dict[str, list[str]] = defaultdict(list)
-    for place in places:
-        if len(ranks[place.doing]) < _SHOWN:
-            lines[place.doing] += place.evidence
-        ranks[place.doing] += place.ranks
-    return tuple(
-        Place(tuple(sorted({*same})), doing, tuple(dict.fromkeys(lines[doing]))) for doing, same in ranks.items()
-    )
-
-
-def _waiting_places(job: Job) -> tuple[Place, ...]:
-    return _merged(_waits(rank) for rank in job.ranks.values() if rank.waiting)
-
-
-def _waits(rank: Rank) -> Place:
-    """Return where a rank waits: in the first of its operations."""
-    return Place((rank.rank,), f"waiting in {_named(rank.waiting[0])}", _lines(rank, rank.waiting[0], ()))
-
-
-def _elsewhere(rank: Rank) -> Place:
-    """Return where a rank is that others wait for."""
-    if rank.waiting:
-        return _waits(rank)
-    if rank.stacks:
-        place = _in_stack(rank, ())
-        return place._replace(evidence=(*place.evidence, *_failure_lines(rank)))
-    last = [one for one in rank.last if one.kind]
-    if not rank.recorded:
-        return Place((rank.rank,), "in no collective that a file tells of", ())
-    if not last:
-        return Place((rank.rank,), "waiting in no collective, and none is recorded", ())
-    return Place((rank.rank,), "waiting in no collective", (f"{last[-1].source}: last {_named(last[-1])}",))
-
-
-def _issued(job: Job, rank: int, operation: Operation, chain: Chain) -> Place:
-    verb = "past" if operation.done else "waiting in"
-    return Place((rank,), f"{verb} {_named(operation)}", _lines(job.ranks[rank], operation, chain))
-
-
-def _in_stack(rank: Rank, chain: Chain) -> Place:
-    """Return where a rank is by its stacks: by the one with these frames, else by one in a collective."""
-    stacks = sorted(rank.stacks, key=lambda one: (not match.has_frames(one.frames, chain), not _is_call(one.frames)))
-    stack = stacks[0]
-    frames = _shown(stack.frames, chain)
-    call = next((frame.function for frame in stack.frames if _is_torch(frame)), "") if _is_call(stack.frames) else ""
-    inner = frames[0].function if frames else "no frame of Python"
-    doing = f"in {call}, called by {inner}" if call and call != inner else f"in {inner}"
-    return Place((rank.rank,), doing, (f"{stack.source}: {_path(frames)}",))
-
-
-def _lines(rank: Rank, operation: Operation, chain: Chain) -> tuple[str, ...]:
-    """Return the entry of an operation, with its frames, else with those of the rank's stack."""
-    frames = operation.frames
-    lines = [f"{operation.source}: {_path(_shown(frames, chain))}" if frames else operation.source]
-    if not frames and rank.stacks:
-        lines += _in_stack(rank, chain).evidence
-    return tuple(line for line in lines if line)
-
-
-def _failure_lines(rank: Rank) -> tuple[str, ...]:
-    return tuple(map(_line, _failures(rank)[:_LINES]))
-
-
-def _line(message: Message) -> str:
-    return f"{message.source}: {message.text}"
-
-
-def _shown(frames: Sequence[Frame], chain: Chain) -> list[Frame]:
-    """Return the frames of a signature, else the innermost ones outside of torch."""
-    named = [
-        frame for frame in frames if any(match.has_frames([frame], ((place,),)) for step in chain for place in step)
-    ]
-    outside = [frame for frame in frames if not _is_torch(frame)] or list(frames)
-    return (named or outside)[:_LINES]
-
-
-def _path(frames: Sequence[Frame]) -> str:
-    return " < ".join(f"{frame.function} ({_short(frame.file)}:{frame.line})" for frame in frames)
-
-
-def _short(file: str) -> str:
-    """Return a path from its package on, else the end of it."""
-    installed = re.search(r"(?:site|dist)-packages/(.+)", file)
-    return installed[1] if installed else "/".join(file.split("/")[-3:])
-
-
-def _is_torch(frame: Frame) -> bool:
-    return "/torch/" in f"/{frame.file}"
-
-
-def _is_call(frames: Sequence[Frame]) -> bool:
-    """Return whether a stack is in a collective of torch."""
-    return any(f"/{_TORCH}" in f"/{frame.file}" for frame in frames[:8])
-
-
-def _call(rank: Rank) -> str:
-    """Return the call of a collective in which a rank is by its stacks; empty if it is in none."""
-    for stack in rank.stacks:
-        if _is_call(stack.frames):
-            return _path(_shown(stack.frames, ())[:1]) or "?"
-    return ""
-
-
-def _named(operation: Operation) -> str:
-    """Return an operation in words: `all_reduce 12 of default_pg, [2] Float`."""
-    number = "" if operation.sequence is None else f" {operation.sequence}"
-    group = f" of {_label(operation.group)}" if operation.group.name or operation.group.description else ""
-    if operation.inputs:
-        sizes = ", ".join(str(list(one)) for one in operation.inputs[:2])
-        size = (
-            f", {sizes}{', ...' if len(operation.inputs) > 2 else ''} {operation.dtypes[0] if operation.dtypes else ''}"
-        )
-    else:
-        size = "" if operation.elements is None else f", {operation.elements} elements"
-    return f"{operation.kind}{number}{group}{size}".rstrip()
-
-
-def _label(group: Group) -> str:
-    return group.description or f"group {group.name}"

@@ -227,7 +227,7 @@ def _alternates(scene: Scene) -> bool | None:
     ends = (*scene.inside[1:], float("inf"))
     if all(any(rank < other < end for other in scene.rest) for rank, end in zip(scene.inside, ends)):
         return True if len(scene.inside) > 1 else None
-    return None if scene.meeting.is_open else False
+    return False if scene.meeting.group.members and not scene.meeting.is_open else None
 
 
 def _here(job: Job, scene: Scene, rank: int, chain: Chain) -> bool | None:

@@ -1,0 +1,109 @@
+"""Where ranks are, in words."""
+
+from __future__ import annotations
+
+import pytest
+
+from support.hung_jobs import SITE, frames, issued, job, rank
+from unhang.diagnose import whereabouts
+from unhang.diagnose.answer import Place
+from unhang.diagnose.evidence import Frame, Group, Message, Operation, Rank, Stack
+from unhang.diagnose.signature import Place as Function
+
+WORLD, UNNAMED = Group("0", "default_pg"), Group("", "")
+CALL, STEP = "torch/distributed/distributed_c10d.py::all_reduce", "job/train.py::step"
+WAITS = issued(WORLD, 12, "all_reduce", 2, at=(CALL, STEP))
+
+
+def one(*operations: Operation, **more: object) -> Rank:
+    return job([rank(*operations, **more)]).ranks[0]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("operation", "wanted"),
+    [
+        (WAITS, "all_reduce 12 of default_pg, [2] Float"),
+        (issued(WORLD, 3, "broadcast"), "broadcast 3 of default_pg, [] Float"),
+        (WAITS._replace(inputs=((2,), (3, 4), (5,))), "all_reduce 12 of default_pg, [2], [3, 4], ... Float"),
+        (WAITS._replace(inputs=None, elements=9), "all_reduce 12 of default_pg, 9 elements"),
+        (WAITS._replace(kind="barrier", inputs=(), elements=0), "barrier 12 of default_pg"),
+        (WAITS._replace(group=UNNAMED, sequence=None), "all_reduce, [2] Float"),
+        (WAITS._replace(group=Group("7", "")), "all_reduce 12 of group 7, [2] Float"),
+    ],
+)
+def test_an_operation_in_words(operation: Operation, wanted: str) -> None:
+    assert whereabouts.waits(one(operation)).doing == f"waiting in {wanted}"
+    assert whereabouts.issued(one(), operation._replace(done=True), ()).doing == f"past {wanted}"
+
+
+@pytest.mark.parametrize(
+    ("where", "doing", "line"),
+    [
+        (one(WAITS), "waiting in all_reduce 12 of default_pg, [2] Float", "dump: entry 1: step (job/train.py:7)"),
+        (one(at=(CALL, STEP)), "in all_reduce, called by step", "stack: step (job/train.py:7)"),
+        (one(at=(STEP,)), "in step", "stack: step (job/train.py:7)"),
+        (
+            one(WAITS._replace(done=True)),
+            "waiting in no collective",
+            "dump: entry 1: last all_reduce 12 of default_pg, [2] Float",
+        ),
+        (one(), "waiting in no collective, and none is recorded", ""),
+        (one(recorded=False), "in no collective that a file tells of", ""),
+    ],
+)
+def test_where_a_rank_is(where: Rank, doing: str, line: str) -> None:
+    assert whereabouts.elsewhere(where) == Place((0,), doing, (line,) if line else ())
+
+
+def test_the_frames_of_a_signature_come_first_and_paths_are_short() -> None:
+    deep = [Frame(f"f{number}", f"/home/me/work/job/part{number}.py", number) for number in range(5)]
+    chain = ((Function("job/part4.py", "f4"),),)
+    shown = whereabouts.issued(one(), WAITS._replace(frames=(*frames(CALL), *deep)), chain)
+    assert shown.evidence == ("dump: entry 1: f4 (work/job/part4.py:4)",)
+    shown = whereabouts.issued(one(), WAITS._replace(frames=(*frames(CALL), *deep)), ())
+    assert shown.evidence == (
+        "dump: entry 1: f0 (work/job/part0.py:0) < f1 (work/job/part1.py:1) < f2 (work/job/part2.py:2)",
+    )
+    assert frames(STEP)[0].file == f"{SITE}job/train.py"
+
+
+def test_an_entry_without_frames_has_those_of_the_stack() -> None:
+    whole = one(WAITS._replace(frames=()), at=(STEP,))
+    assert whereabouts.waits(whole).evidence == ("dump: entry 1", "stack: step (job/train.py:7)")
+
+
+def test_a_thread_in_a_collective_is_told_before_another() -> None:
+    stacks = (
+        Stack("logger", frames("job/log.py::write"), True, "a"),
+        Stack("pt_autograd_0", frames(CALL, STEP), None, "b"),
+    )
+    assert whereabouts.elsewhere(Rank(3, stacks=stacks)).doing == "in all_reduce, called by step"
+    assert whereabouts.call(Rank(3, stacks=stacks)) == "step (job/train.py:7)"
+    assert whereabouts.call(Rank(3, stacks=stacks[:1])) == ""
+
+
+def test_ranks_that_do_the_same_are_one_place_with_a_few_lines() -> None:
+    places = [Place((number,), "waiting", (f"line {number}",)) for number in (5, 1, 3)]
+    assert whereabouts.merged([*places, Place((2,), "past", ())]) == (
+        Place((1, 3, 5), "waiting", ("line 5", "line 1")),
+        Place((2,), "past", ()),
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "fails", "disagrees"),
+    [
+        ("ValueError: loss is NaN", True, False),
+        ("torch.OutOfMemoryError: CUDA out of memory", True, False),
+        ("exitcode  : -9", True, False),
+        ("exitcode  : -6", False, False),
+        ("RuntimeError: Timed out waiting 5000ms for recv operation to complete", False, False),
+        ("[enforce fail at pair.cc:456] op.preamble.length <= op.nbytes. 36 vs 32", False, True),
+        ("RuntimeError: Detected mismatch between collectives on ranks.", False, True),
+    ],
+)
+def test_a_line_tells_a_failure_or_follows_from_one(text: str, fails: bool, disagrees: bool) -> None:
+    said = one(lines=[Message(text, "log:9")])
+    assert bool(whereabouts.failures(said)) is fails
+    assert bool(whereabouts.disagreements(said)) is disagrees
+    assert whereabouts.failing(4, said.messages) == Place((4,), "failing", (f"log:9: {text}",))
