@@ -19,14 +19,14 @@ _TP = {4: Topology(tp=2, dp=2), 8: Topology(tp=2, pp=4), 16: Topology(tp=2, pp=4
 
 def _each(jobs: Mapping[int, Topology], name: str = "", **options: Any) -> list[Case]:
     names = {size: f"{name}-{size}" if name else str(size) for size in jobs}
-    return [Case(names[size], topology, "ranks", HUNG, "", options, core=size == 4) for size, topology in jobs.items()]
+    return [Case(names[size], topology, "ranks", HUNG, options=options) for size, topology in jobs.items()]
 
 
 def _methods() -> list[Case]:
-    methods = ("log-prob", "policy-update", "values", "critic-update")
+    methods = ("policy-update", "log-prob", "values", "critic-update")
     found = [case for method in methods for case in _each(_DP, method, methods=(method,), long=(0, 1))]
-    hybrid = Case("hybrid-4", _DP[4], "ranks", HUNG, "", {"methods": ("policy-update",), "long": (0, 1), "replicas": 2})
-    return [case._replace(core=case.name == "policy-update-4") for case in found] + [hybrid]
+    options = {"methods": ("policy-update",), "long": (0, 1), "replicas": 2}
+    return [*found, Case("hybrid-4", _DP[4], "ranks", HUNG, options=options)]
 
 
 HANGS: dict[str, Sequence[Case]] = {
@@ -47,7 +47,7 @@ TREES: dict[str, Sequence[Case]] = {
 _TREE = "core_v0.16.1"
 FEW = 4
 """The ranks of the jobs that are run patched as well."""
-_CORE = ("infer-metric-rank0", "moe-aux-tracker-hang", "mtp-cp-deadlock")
+_CORE = {"infer-metric-rank0": "acc-4", "moe-aux-tracker-hang": "4", "mtp-cp-deadlock": "4"}
 _CORE_FOREIGN = ("healthy", "out-of-memory", "skipped-group", "slow-rank", "wrong-sizes-in-pipeline")
 _OPEN = {
     *(("allgather-empty-expert", f"refuses-{size}") for size in _DP),
@@ -89,7 +89,7 @@ def chosen() -> dict[str, Sequence[Case]]:
     """Return the jobs to run: all of them, on source trees where a clone is given; or the core set."""
     if suite.everything():
         return {**HANGS, **{fix: TREES[fix] for fix in TREES if suite.CLONES[proof(fix).upstream]}}
-    return {fix: [case for case in HANGS[fix] if case.core] for fix in _CORE}
+    return {fix: [case for case in HANGS[fix] if case.name == name] for fix, name in _CORE.items()}
 
 
 def right(fix: str, case: str, name: str) -> set[str]:
