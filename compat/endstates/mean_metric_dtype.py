@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import itertools
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any, ClassVar, NamedTuple
 
-from unhang.codemods.base import mentioned
 from unhang.compat.endstates.endstate import EndState, Outcome, Source, code_of, defined
 from unhang.shapes.shape import Function
 
@@ -74,7 +74,7 @@ class Compute(EndState):
             yield Setting(*chosen)
 
     def has_feature(self, source: Source) -> bool:
-        return "all_reduce" in mentioned(source.function)
+        return "all_reduce" in ast.unparse(source.function)
 
     def concerned(self, configuration: Setting) -> bool:
         return configuration.distributed and any(isinstance(state, Float64) for state, _ in configuration.states)

@@ -74,14 +74,17 @@ class Proof:
         }
 
     def cases(self) -> list[Case]:
-        """Return its cases, or only the core ones unless all proofs are wanted."""
+        """Return its cases: where all proofs are wanted, all of them on the core release, and the core ones elsewhere.
+
+        What a rewrite does to each other shape is shown by its end state.
+        """
         if self.is_tree:
             return list(self.release.cases)
         every = getattr(module(self.fix), "CASES_BY_UPSTREAM", {}).get(self.upstream, module(self.fix).CASES)
         return [
             case._replace(**dict(zip(("untouched", "at"), self.release.otherwise.get(case.name, ()))))
             for case in every
-            if (case.core or everything()) and case.name not in self.release.lacking
+            if (case.core or (everything() and self.release.core)) and case.name not in self.release.lacking
         ]
 
 

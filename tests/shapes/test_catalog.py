@@ -15,7 +15,7 @@ from unhang.shapes import catalog
 from unhang.shapes.catalog import Release, Shape, Target
 
 TARGET = {"upstream": "verl", "file": "verl/one.py", "function": "run"}
-MANIFEST = {"title": "A gate", "grade": "cure", "targets": [TARGET]}
+MANIFEST: dict[str, Any] = {"title": "A gate", "grade": "cure", "targets": [TARGET]}
 SHAPES: list[dict[str, Any]] = [
     {"fix": "gate", "function": "run", "shape": "1", "state": "affected", "result": "2", "names": ["wait"]},
     {"fix": "gate", "function": "run", "shape": "3", "state": "fixed", "note": "a note"},
@@ -83,7 +83,7 @@ def test_a_fix_is_a_folder_with_a_manifest(folder: Path) -> None:
 )
 def test_a_fix_is_found_by_words_of_its_symptom_and_signature(words: str, found: list[str], folder: Path) -> None:
     page = "# Gate\n\n## Symptom\nAll ranks are\nstuck.\n\n## Cause\nThe guard.\n"
-    manifests = (
+    manifests: tuple[dict[str, Any], ...] = (
         {
             **MANIFEST,
             "symptom": "It is silent.",
