@@ -12,8 +12,9 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from unhang.compat import index
 from unhang.compat.endstates.compare import Row
-from unhang.compat.sweep import gather, matrix_files, pins, sources
+from unhang.compat.sweep import fetch, gather, matrix_files, pins, sources
 from unhang.compat.sweep.cache import Cache, default_folder
 from unhang.compat.sweep.collect import Collection, Key
 from unhang.compat.sweep.learnt import Learnt
@@ -92,7 +93,9 @@ def _shapes(fixes: Sequence[str], prefix: str, step: Step) -> Iterator[Shape]:
     learnt = Learnt(cache)
     collection = Collection(gather.targets(fixes), learnt)
     try:
-        gather.releases(collection, pins.read(sources.HERE), cache, os.environ.get("UNHANG_WHEELS"), step)
+        with index.client(fetch.CONNECTIONS) as client:
+            offered = gather.offers(client, collection.targets, pins.read(sources.HERE))
+            gather.releases(client, collection, offered, cache, os.environ.get("UNHANG_WHEELS"), step)
         repos = gather.open_clones(gather.clone_places(()), cache)
         gather.history(collection, repos, step)
         step("running the functions")

@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from unhang.compat import index, upstreams
 from unhang.compat.index import Offer
@@ -19,6 +19,9 @@ from unhang.errors import UnhangError
 from unhang.shapes import catalog
 from unhang.shapes.catalog import Target
 from unhang.tell.progress import Step, silent
+
+if TYPE_CHECKING:
+    from pypi_simple import PyPISimple
 
 
 def targets(fixes: Iterable[str] = ()) -> list[Target]:
@@ -45,39 +48,40 @@ def wanted(targets: Iterable[Target]) -> dict[str, list[str]]:
     return found
 
 
-def releases(
-    collection: Collection,
-    pinned: Sequence[Mapping[str, Any]],
-    cache: Cache,
-    wheels: str | None,
-    step: Step,
-    on_record: bool = False,
-) -> tuple[list[Offer], int]:
-    """Collect the releases on the index; return them, and how many wheels were opened.
+def offers(
+    client: PyPISimple, targets: Iterable[Target], pinned: Sequence[Mapping[str, Any]], on_record: bool = False
+) -> list[Offer]:
+    """Return the wheel that stands for each release on the index.
 
     ``on_record``: leave out releases without a pin, and upstreams without a target. Raises UnhangError ``pin-changed``
-    or ``pin-gone`` if the index contradicts a pin, else as ``fetch`` does.
+    or ``pin-gone`` if the index contradicts a pin, else as ``index.all_offers`` does.
     """
     mine = upstreams.load()["upstreams"]
     if on_record:
-        mine = {name: mine[name] for name in projects(collection.targets)}
+        mine = {name: mine[name] for name in projects(targets)}
         pinned = [pin for pin in pinned if pin["project"] in mine]
-    with index.client(fetch.CONNECTIONS) as client:
-        offered = index.all_offers(client, mine, pinned)
-        pins.hold_against(pinned, offered)
-        if gone := pins.gone(pinned, offered):
-            raise UnhangError(
-                "pin-gone",
-                f"the index no longer has {', '.join(gone)}",
-                hint="people may still run it; to drop it from the matrix, delete its row in compat/wheels.json",
-            )
-        if on_record:
-            known = {(pin["project"], pin["version"]) for pin in pinned}
-            offered = [offer for offer in offered if (offer.project, offer.version) in known]
-        found, opened = fetch.releases(client, offered, wanted(collection.targets), cache, wheels=wheels, step=step)
+    offered = index.all_offers(client, mine, pinned)
+    pins.hold_against(pinned, offered)
+    if gone := pins.gone(pinned, offered):
+        raise UnhangError(
+            "pin-gone",
+            f"the index no longer has {', '.join(gone)}",
+            hint="people may still run it; to drop it from the matrix, delete its row in compat/wheels.json",
+        )
+    if on_record:
+        known = {(pin["project"], pin["version"]) for pin in pinned}
+        offered = [offer for offer in offered if (offer.project, offer.version) in known]
+    return offered
+
+
+def releases(
+    client: PyPISimple, collection: Collection, offered: Sequence[Offer], cache: Cache, wheels: str | None, step: Step
+) -> int:
+    """Collect these releases; return how many wheels were opened. Raises as ``fetch.releases`` does."""
+    found, opened = fetch.releases(client, offered, wanted(collection.targets), cache, wheels=wheels, step=step)
     for release in found:
         collection.release(release)
-    return offered, opened
+    return opened
 
 
 def open_clones(

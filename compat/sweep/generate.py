@@ -16,9 +16,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from unhang.compat import upstreams
+from unhang.compat import index, upstreams
 from unhang.compat.index import Offer
-from unhang.compat.sweep import clones, frozen, gather, matrix_files, merged, outlines, pins, sources
+from unhang.compat.sweep import clones, fetch, frozen, gather, matrix_files, merged, outlines, pins, sources
 from unhang.compat.sweep.cache import Cache, default_folder
 from unhang.compat.sweep.collect import Collection
 from unhang.compat.sweep.learnt import Learnt
@@ -61,9 +61,10 @@ def _run(options: argparse.Namespace, step: Step) -> int:
     times = [time.monotonic()]
     try:
         wheels = options.wheels or os.environ.get("UNHANG_WHEELS")
-        offered, opened = gather.releases(
-            collection, pins.read(options.out), cache, wheels, step, on_record=bool(options.fix)
-        )
+        with index.client(fetch.CONNECTIONS) as client:
+            offered = gather.offers(client, targets, pins.read(options.out), on_record=bool(options.fix))
+            times.append(time.monotonic())
+            opened = gather.releases(client, collection, offered, cache, wheels, step)
         times.append(time.monotonic())
         opened_clones = gather.open_clones(places, cache, options.out, options.newest)
         commits = gather.history(collection, opened_clones, step)
@@ -87,8 +88,9 @@ def _run(options: argparse.Namespace, step: Step) -> int:
     times.append(time.monotonic())
     step("")
     _report(collection, settled, offered, commits)
-    first, second, third = (now - before for before, now in zip(times, times[1:]))
-    print(f"{opened} wheels opened; {first:.2f} s for the releases, {len(offered) / first:.0f} a second")
+    asked, first, second, third = (now - before for before, now in zip(times, times[1:]))
+    print(f"{asked:.2f} s for the index, {opened} wheels opened")
+    print(f"{first:.2f} s for the releases, {len(offered) / first:.0f} a second")
     print(f"{second:.2f} s for the history, {commits / second:.0f} commits a second; {third:.2f} s to decide and write")
     return 1 if settled.undecided else 0
 
