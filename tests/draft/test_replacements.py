@@ -135,6 +135,7 @@ def _function(dice: random.Random, depth: int = 0) -> list[str]:
     return lines
 
 
+@pytest.mark.slow
 def test_random_edits_come_out_as_the_function_was_meant() -> None:
     told = 0
     for seed in range(1000):

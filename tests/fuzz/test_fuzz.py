@@ -31,6 +31,7 @@ def _wheels_alone(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(variable, raising=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fix", SUBJECTS)
 def test_a_mutant_with_an_inert_statement_is_rewritten_for_a_token(fix: str) -> None:
     tally = Tally()
@@ -73,6 +74,7 @@ def test_an_operator_that_changes_does(operator: mutations.Operator) -> None:
     raise AssertionError("it never changes an AST")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("operator", mutations.FORMATTING)
 def test_an_operator_of_layout_keeps_the_ast(operator: mutations.Operator) -> None:
     found = set()

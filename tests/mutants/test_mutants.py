@@ -62,6 +62,7 @@ def test_mutants_made_by_hand_are_caught() -> None:
         assert caught or any(re.fullmatch(it, f"by hand: {name}") for it in subject.of.equivalent), f"{name} {why}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("subject", subjects(), ids=lambda subject: subject.name.replace(" ", "-"))
 def test_each_rewrite_has_twenty_mutants(subject: Subject) -> None:
     assert len(subject.of.made(subject.fix, subject.version)) >= 20
