@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from unhang.codemods.edit import Statements
 
-_Statement = TypeVar("_Statement", bound=ast.stmt)
+_Found = TypeVar("_Found")
 
 
 class AnchorError(Exception):
@@ -65,8 +65,8 @@ class Codemod:
         return False
 
 
-def once(found: Sequence[_Statement], anchor: str) -> _Statement:
-    """Return the only statement in ``found``; raise AnchorError if there is none, or more than one."""
+def once(found: Sequence[_Found], anchor: str) -> _Found:
+    """Return the only place in ``found``; raise AnchorError if there is none, or more than one."""
     if len(found) != 1:
         raise AnchorError(anchor, len(found))
     return found[0]
@@ -141,10 +141,8 @@ def replacing(function: Function, old: str, new: str) -> Edit:
 
     Raises AnchorError unless they are there once, as ``places`` counts.
     """
-    found = places(function, _digests(old), _digests(new))
-    if len(found) != 1:
-        raise AnchorError(old.partition("\n")[0], len(found))
-    return span(found[0][0], found[0][-1], instead(new))
+    found = once(places(function, _digests(old), _digests(new)), old.partition("\n")[0])
+    return span(found[0], found[-1], instead(new))
 
 
 def places(function: Function, old: Sequence[str], new: Sequence[str]) -> list[list[ast.stmt]]:

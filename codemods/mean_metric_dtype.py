@@ -5,7 +5,7 @@ https://github.com/modelscope/ms-swift/pull/9551
 
 from __future__ import annotations
 
-from unhang.codemods.base import AnchorError, Codemod, argument, calls, expression, replaced_by
+from unhang.codemods.base import Codemod, argument, calls, expression, once, replaced_by
 from unhang.codemods.edit import Edit
 from unhang.shapes.shape import Function
 
@@ -36,9 +36,7 @@ class Compute(Codemod):
 
     def plan(self, function: Function) -> list[Edit]:
         found = [call for call in calls(function, "torch.tensor") if expression(call) == _TENSOR]
-        if len(found) != 1:
-            raise AnchorError(_TENSOR, len(found))
-        return [replaced_by(function, found[0], _NEW, _COMMENT)]
+        return [replaced_by(function, once(found, _TENSOR), _NEW, _COMMENT)]
 
     def names(self, function: Function) -> frozenset[str]:
         return frozenset({"torch"})

@@ -6,7 +6,7 @@ import ast
 import re
 from typing import TYPE_CHECKING
 
-from unhang.codemods.base import AnchorError, expression, only_first, span
+from unhang.codemods.base import AnchorError, expression, once, only_first, span
 from unhang.codemods.edit import Edit
 from unhang.codemods.sft_packed_seq_broadcast.halves import NO_MAX_SEQLEN, Half, buffer, places
 
@@ -41,10 +41,7 @@ def _edits(half: Half) -> list[Edit]:
 
 
 def _drop(arm: list[ast.stmt], template: str) -> Edit:
-    found = places(arm, template)
-    if len(found) != 1:
-        raise AnchorError(template, len(found))
-    return _dropped(arm, *found[0])
+    return _dropped(arm, *once(places(arm, template), template))
 
 
 def _dropped(block: list[ast.stmt], *nodes: ast.stmt) -> Edit:
