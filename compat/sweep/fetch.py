@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
@@ -39,15 +40,25 @@ def releases(
     """
     found = {offer.sha256: cache.wheel(offer.sha256, _paths(offer, wanted)) for offer in offered}
     missing = [offer for offer in offered if found[offer.sha256] is None]
+    stopped = threading.Event()
+
+    def fetched(offer: Offer) -> CachedWheel | None:
+        if stopped.is_set():
+            return None
+        try:
+            return _fetched(client, offer, wanted, cache, wheels)
+        except BaseException:
+            stopped.set()  # here, not where the result is read: this thread takes the next wheel before that
+            raise
+
     with ThreadPoolExecutor(CONNECTIONS) as pool:
-        jobs = {pool.submit(_fetched, client, offer, wanted, cache, wheels): offer.sha256 for offer in missing}
+        jobs = {pool.submit(fetched, offer): offer.sha256 for offer in missing}
         try:
             for number, job in enumerate(as_completed(jobs), 1):
                 found[jobs[job]] = job.result()
                 step(f"fetched {number} of {len(missing)} wheels")
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise
+        finally:
+            stopped.set()
     pairs = ((offer, found[offer.sha256]) for offer in offered)
     return [release for offer, wheel in pairs if wheel for release in _releases(offer, wheel, wanted)], len(missing)
 
