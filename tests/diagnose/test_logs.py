@@ -158,6 +158,20 @@ def test_what_torch_calls_a_process_holds_for_its_other_lines_and_against_the_la
     assert {rank: len(told.messages) for rank, told in read(srun).items()} == {3: 0, -1: 2}
 
 
+def test_who_speaks_is_learnt_from_lines_that_say_nothing_else() -> None:
+    calm = "".join(f"(Worker pid={70 + rank}) [rank{rank}]: step {step}\n" for step in range(50) for rank in range(4))
+    assert read(f"{calm}(Worker pid=72) KeyError: 'x'")[2].messages[0].text == "KeyError: 'x'"
+
+
+def test_of_lines_that_say_only_the_rank_few_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "_PIECE", 4096)
+    taken: list[str] = []
+    monkeypatch.setattr(logs._Log, "line", lambda _log, line, _source: taken.append(line))
+    calm = "".join(f"[default{rank}]:[rank{rank}]: step {step}\n" for step in range(5000) for rank in range(4))
+    assert list(logs.read(io.BytesIO(calm.encode()), "log")) == []
+    assert 4 <= len(taken) < 400
+
+
 def test_the_stack_of_the_collective_that_the_watchdog_prints() -> None:
     text = f"""\
 [rank3]:[{GLOG}] [Rank 3] {CAUGHT}

@@ -21,11 +21,12 @@ _NO_GROUP = Group("", "")
 _PIECE, _LONGEST, _TEXT = 1 << 20, 1 << 13, 500
 _SPEAKERS, _MESSAGES, _OPERATIONS, _ISSUED_FRAMES = 20_000, 40, 100, 200
 
-# Lines without any of them are passed over.
+# Lines without any of them are passed over, but for the first ones of each rank.
 _WORDS = (
-    b"rror", b"xception", b"CCL", b"gloo", b"[rank", b"ollective", b"exitcode", b"(local_rank", b" from ", b"Process ",
-    b"hread ", b"most recent call", b" File ", b"KeyboardInterrupt",
+    b"rror", b"xception", b"CCL", b"gloo", b"ollective", b"exitcode", b"(local_rank", b" from ", b"Process ", b"hread ",
+    b"most recent call", b" File ", b"KeyboardInterrupt", b"terminate called", b"ut of memory",
 )  # fmt: skip
+_HEAD = re.compile(rb"\n([^\r\n]{0,200}?\[rank\d{1,7}\]:)")
 
 _WORK = re.compile(r"Work[A-Z]CCL\(SeqNum=(\d{1,18}), OpType=(\w+)(?:, NumelIn=(\d{1,18}), NumelOut=(\d{1,18}))?")
 _GROUP = re.compile(r"\[PG (?:ID \d{1,18} PG GUID )?([^\s()\]]{1,80})(?:\(([^)]{0,200})\))? Rank \d{1,18}\]")
@@ -125,8 +126,22 @@ class _Log:
         self.exits: dict[int, Message] = {}
         self.open: set[Speaker] = set()
         """Who may be in the middle of a stack."""
+        self._heads: set[bytes] = set()
+        """Beginnings of lines that say the rank."""
         self._summary = stacks.NOBODY
         self._failed: dict[str, _Said] = {}
+
+    def words(self, piece: bytes) -> list[bytes]:
+        """Return what the lines of a piece that are to be taken have: words, or a beginning not seen before.
+
+        Torch puts the rank before each line of some logs, so that alone is no reason to take it.
+        """
+        heads: set[bytes] = set(_HEAD.findall(b"\n" + piece)) if b"[rank" in piece else set()
+        new = heads - self._heads
+        if len(self._heads) + len(new) > _SPEAKERS:  # there is a time in it
+            new = {b"[rank"}
+        self._heads |= new
+        return [*(word for word in _WORDS if word in piece), *new]
 
     def line(self, line: str, source: str) -> None:
         """Take one line."""
@@ -210,7 +225,7 @@ def read(stream: BufferedIOBase, name: str) -> Iterator[Rank]:
     log, wrong = _Log(), None
     try:
         for number, piece in _pieces(stream):
-            words = [word for word in _WORDS if word in piece]
+            words = log.words(piece)
             if log.open or words:
                 _take(log, piece, words, name, number)
     except Exception as error:  # of any decompressor
