@@ -17,7 +17,6 @@ from unhang.diagnose.evidence import Job, Rank
 from unhang.tell.progress import Step
 
 _HEAD = 1 << 16
-_LARGEST_DUMP = 1 << 28
 _RANK = re.compile(r"rank[_.\-]?(\d{1,7})(?!.*rank[_.\-]?\d)", re.IGNORECASE)
 _NUMBER = re.compile(r"^(?:.*[^\d.][_.\-])?(\d{1,7})$")
 _NO_RANK = re.compile(
@@ -79,9 +78,9 @@ def told_by(file: str) -> job.Told:
         with _opened(file) as stream:
             head = stream.peek(_HEAD)[:_HEAD]
             if recorder.recognizes(head):
-                data, cut = _whole(stream)
+                data, cut = stacks.whole(stream)
                 dump = recorder.read(data, file, named)
-                return job.Told(file, (dump,), named=named, why=dump.broken or cut)
+                return job.Told(file, (dump,), named=named, why=dump.broken or str(cut or ""))
             parts.extend((stacks if stacks.recognizes(head) else logs).read(stream, file))
     except (ValueError, EOFError, OSError, zlib.error, RecursionError) as error:
         why = (error.strerror if isinstance(error, OSError) else "") or str(error) or type(error).__name__
@@ -97,20 +96,6 @@ def _opened(file: str) -> Iterator[BufferedReader[FileIO] | gzip.GzipFile]:
                 yield unzipped
         else:
             yield stream
-
-
-def _whole(stream: BufferedReader[FileIO] | gzip.GzipFile) -> tuple[bytes, str]:
-    """Return all bytes of a dump, and why it breaks off, if it does. Raises ValueError if there is no end to it."""
-    blocks, size = [], 0
-    try:
-        while block := stream.read1(1 << 20):  # not `read`, which keeps nothing of a block that breaks off
-            blocks.append(block)
-            size += len(block)
-            if size > _LARGEST_DUMP:
-                raise ValueError("it is too large for a dump")
-    except (EOFError, OSError, zlib.error) as error:
-        return b"".join(blocks), str(error)
-    return b"".join(blocks), ""
 
 
 def rank_in(file: str) -> int | None:

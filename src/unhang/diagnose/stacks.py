@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import zlib
 from typing import TYPE_CHECKING, Any
 
 from unhang.diagnose.evidence import Frame, Rank, Stack
@@ -16,6 +17,7 @@ NOBODY = -1
 """The rank where a text does not say it."""
 MAIN = "MainThread"
 
+_LARGEST = 1 << 28
 # Far more than a process has: they bound what a hostile file can take.
 _PROCESSES, _THREADS, _FRAMES, _KNOWN = 4_096, 1_024, 1_000, 20_000
 
@@ -131,7 +133,8 @@ def read(stream: BufferedIOBase, name: str) -> Iterator[Rank]:
 
     Raises ValueError where it is none of py-spy's, or is cut off; what stands before the cut has been yielded then.
     """
-    text, broken = _whole(stream)
+    data, broken = whole(stream)
+    text = data.decode(errors="replace")
     decoder, wrong = json.JSONDecoder(), ""
     place = _BETWEEN.match(text).end()  # type: ignore[union-attr]  # it matches nothing at all, too
     processes: dict[object, list[Stack]] = {}
@@ -163,15 +166,18 @@ def may_be_rank(stacks: tuple[Stack, ...] | list[Stack]) -> bool:
     )
 
 
-def _whole(stream: BufferedIOBase) -> tuple[str, Exception | None]:
-    """Return what a file says, and why it breaks off, if it does."""
-    blocks, broken = [], None
+def whole(stream: BufferedIOBase) -> tuple[bytes, Exception | None]:
+    """Return all bytes of a dump, and why it breaks off, if it does. Raises ValueError if there is no end to it."""
+    blocks, size = [], 0
     try:
-        while block := stream.read1(1 << 20):
+        while block := stream.read1(1 << 20):  # not `read`, which keeps nothing of a block that breaks off
             blocks.append(block)
-    except Exception as error:  # of any decompressor
-        broken = error
-    return b"".join(blocks).decode(errors="replace"), broken
+            size += len(block)
+            if size > _LARGEST:
+                raise ValueError("it is too large for a dump")
+    except (EOFError, OSError, zlib.error) as error:
+        return b"".join(blocks), error
+    return b"".join(blocks), None
 
 
 def _frame(text: str) -> Frame | None:
