@@ -114,6 +114,13 @@ def architecture(session: nox.Session) -> None:
     session.run("python", "-m", "support.architecture", env={"PYTHONPATH": "tests"})
 
 
+@nox.session(reuse_venv=True)
+def screenshot(session: nox.Session) -> None:
+    """Write docs/terminal.svg: what a terminal shows of `unhang check` and `unhang apply` on verl 0.7.1."""
+    install_wheel(session, "test", "screenshot")
+    session.run("python", "-m", "support.screenshot", env={"PYTHONPATH": "tests"})
+
+
 ATTACKS = {
     "whole runs, killed": ["tests/whole/test_killed_runs.py"],
     "whole runs, a failing disk": ["tests/whole/test_failing_disk.py"],

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from support import screenshot
+
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 UPSTREAM = ROOT / "docs" / "maintainers" / "upstream.md"  # names files of the upstreams too
@@ -48,3 +50,10 @@ def test_a_broken_link_is_found(tmp_path: Path) -> None:
 def test_every_path_exists(page: Path) -> None:
     paths = _PATH.findall(page.read_text(encoding="utf-8"))
     assert [path for path in paths if not (ROOT / path).exists()] == []
+
+
+def test_the_screenshot_shows_what_the_commands_print() -> None:
+    picture = screenshot.PICTURE.read_text(encoding="utf-8")
+    printed = re.sub(r"\x1b\[[\d;]*m", "", screenshot.shown())
+    assert screenshot.words(picture) == printed.split(), "run nox -s screenshot"
+    assert "url(http" not in picture, "it loads nothing"

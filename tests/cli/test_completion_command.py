@@ -34,6 +34,7 @@ def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("unhang check --require m", "mtp-cp-deadlock"),
         ("unhang check --fix ", " ".join(cli.FOUR)),
         ("unhang explain sft", "sft-packed-seq-broadcast"),
+        ("unhang explain not-w", "not-writable"),
         ("unhang matrix --upstream mega", "megatron-core megatron-lm"),
         ("unhang check --color ", "auto always never"),
         ("unhang check --target /us", "/usr"),

@@ -1,10 +1,11 @@
-"""`unhang explain FIX`: its page, and what the matrix says about it."""
+"""`unhang explain NAME`: the page of a fix, and what the matrix says about it; an error's cause and cure."""
 
 from __future__ import annotations
 
 import pytest
 
 from support import cli, ptys
+from unhang.cli.error_codes import CODES
 from unhang.shapes import catalog
 
 
@@ -37,10 +38,21 @@ def test_a_word_of_several_symptoms_gives_the_list_of_them() -> None:
     assert ran.err == "2 fixes have 'MoE' in their symptom; `unhang explain ID` prints the page of one\n"
 
 
-def test_a_mistyped_id_is_an_error_that_names_the_nearest() -> None:
-    ran = cli.unhang("explain", "mtp-cp-deadlok")
+def test_an_error_code_has_its_cause_and_cure() -> None:
+    ran = cli.unhang("explain", "no-locks")
+    cause, cure = CODES["no-locks"]
+    assert (ran.code, ran.out.split()) == (0, f"# no-locks ## Cause {cause} ## Cure {cure}".split())
+    assert max(map(len, ran.out.splitlines())) <= 80
+    code, shown = ptys.unhang("explain", "no-locks", columns=50)
+    assert (code, shown.split()) == (0, ran.out.split())
+    assert max(map(len, shown.splitlines())) <= 50
+
+
+@pytest.mark.parametrize(("typed", "meant"), [("mtp-cp-deadlok", "mtp-cp-deadlock"), ("not-writeable", "not-writable")])
+def test_a_mistyped_name_is_an_error_that_names_the_nearest(typed: str, meant: str) -> None:
+    ran = cli.unhang("explain", typed)
     assert (ran.code, ran.out) == (2, "")
-    assert "did you mean mtp-cp-deadlock?" in ran.err
+    assert f"did you mean {meant}?" in ran.err
 
 
 def test_the_last_section_is_about_the_matrix() -> None:

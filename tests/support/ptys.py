@@ -20,13 +20,15 @@ def unhang(*arguments: str | Path, columns: int, env: Mapping[str, str] | None =
     return python(*cli.COMMAND[1:], *arguments, columns=columns, env=env)
 
 
-def python(*arguments: str | Path, columns: int, env: Mapping[str, str] | None = None) -> tuple[int, str]:
+def python(
+    *arguments: str | Path, columns: int, cwd: str | Path = "/", env: Mapping[str, str] | None = None
+) -> tuple[int, str]:
     """Run this Python, which has the installed package."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     command = [sys.executable, *map(str, arguments)]
     environ = cli.environ({"TERM": "xterm", **(env or {})})
-    with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, cwd="/", env=environ) as process:
+    with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, cwd=cwd, env=environ) as process:
         os.close(theirs)
         got = b""
         try:

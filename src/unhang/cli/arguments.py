@@ -246,7 +246,7 @@ def _list(parser: argparse.ArgumentParser) -> None:
 
 
 def _explain(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("fix_id", metavar="FIX", help="its id, or a word of its symptom or stacks")
+    parser.add_argument("name", metavar="NAME", help="a fix, a word of its symptom or stacks, or an error code")
 
 
 def _matrix(parser: argparse.ArgumentParser) -> None:

@@ -6,10 +6,11 @@ import argparse
 from collections.abc import Iterator
 
 from unhang.cli.arguments import whole
+from unhang.cli.error_codes import CODES
 from unhang.errors import UnhangError
 from unhang.shapes import catalog
 
-_FIXES = ("fix", "skip", "require", "fix_id")
+_FIXES = ("fix", "skip", "require")
 _FILES = ("script", "requirement_files", "python", "requirements", "paths")
 _FOLDERS = ("target", "source", "folder", "output")
 
@@ -27,6 +28,8 @@ def run(options: argparse.Namespace) -> int:
     for action in _actions(parser):
         if action.dest in _FIXES:
             action.choices = list(catalog.fixes())
+        elif action.dest == "name":
+            action.choices = [*catalog.fixes(), *CODES]
         elif action.dest in _FILES:
             action.complete = shtab.FILE  # type: ignore[attr-defined]
         elif action.dest in _FOLDERS:

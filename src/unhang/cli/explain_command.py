@@ -1,4 +1,4 @@
-"""``unhang explain FIX``: its page, and its rows of the matrix."""
+"""``unhang explain NAME``: the page of a fix and its rows of the matrix, or the cause and the cure of an error."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import sys
 from typing import TYPE_CHECKING
 
 from unhang.cli import list_command
+from unhang.cli.error_codes import CODES
+from unhang.errors import UnhangError, closest
 from unhang.judge import matrix
 from unhang.shapes import catalog
 from unhang.tell import console, matrix_text, terminal
@@ -17,18 +19,31 @@ if TYPE_CHECKING:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run ``unhang explain``: print the page of the fix with this id, or with these words in its symptom.
+    """Run ``unhang explain``: print the page of a fix, by its id or words of its symptom, or of an error code.
 
     Of several with the words, print the list. Raises UnhangError ``unknown-fix``.
     """
-    name = options.fix_id
-    found = [] if name in catalog.fixes() else catalog.with_words(name.split())
+    name, fixes = options.name, catalog.fixes()
+    if name in CODES:
+        print(terminal.refilled(error_page(name), terminal.width(sys.stdout) or matrix_text.WIDTH))
+        return 0
+    found = [fixes[name]] if name in fixes else catalog.with_words(name.split())
     if len(found) > 1:
         list_command.show(found)
         console.note(f"{len(found)} fixes have {name!r} in their symptom; `unhang explain ID` prints the page of one")
         return 0
-    explain(found[0] if found else catalog.fix(name))
+    if not found:
+        near = closest(name, [*fixes, *CODES])
+        hint = f"{f'did you mean {near}? ' if near else ''}`unhang list` shows all fixes"
+        raise UnhangError("unknown-fix", f"there is no fix and no error code {name!r}", hint=hint)
+    explain(found[0])
     return 0
+
+
+def error_page(name: str) -> str:
+    """Return the cause and the cure of an error code as Markdown."""
+    cause, cure = CODES[name]
+    return f"# {name}\n\n## Cause\n\n{cause}\n\n## Cure\n\n{cure}"
 
 
 def explain(fix: Fix) -> None:

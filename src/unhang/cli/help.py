@@ -139,11 +139,11 @@ PAGES = {
         _READ_EXITS,
     ),
     "explain": Page(
-        "symptom, cause, evidence and cost of a fix",
+        "symptom, cause, evidence and cost of a fix; cause and cure of an error",
         "Prints the page of a fix: how the defect shows, where it is in the code, what the rewrite changes, what it "
         "costs, what it does not cure, and which releases need it. In place of the id, a word of the symptom will do, "
-        "such as a function in the stacks.",
-        ("unhang explain mtp-cp-deadlock", "unhang explain sft-packed-seq-broadcast | less"),
+        "such as a function in the stacks. Of an error code, such as not-writable, it prints the cause and the cure.",
+        ("unhang explain mtp-cp-deadlock", "unhang explain reduce_loss_in_tracker", "unhang explain not-writable"),
         _READ_EXITS,
     ),
     "matrix": Page(
