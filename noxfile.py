@@ -286,13 +286,14 @@ def image(session: nox.Session) -> None:
 
 @nox.session(reuse_venv=True)
 def lint(session: nox.Session) -> None:
-    """Lint all Python files, check their format, and validate the workflows against their schemas."""
+    """Lint all Python files, check their format, validate the workflows, and count the owner's placeholder."""
     session.install("--quiet", *nox.project.dependency_groups(GROUPS, "lint"))
     session.run("ruff", "check", ".")
     session.run("ruff", "format", "--check", ".")
-    for schema, files in ("github-workflows", "workflows/*.yml"), ("github-actions", "actions/*/action.yml"):
-        found = map(str, sorted((HERE / ".github").glob(files)))
+    for schema, files in {"github-workflows": ".github/workflows/*.yml", "github-actions": "action.yml"}.items():
+        found = map(str, sorted(HERE.glob(files)))
         session.run("check-jsonschema", "--builtin-schema", f"vendor.{schema}", *found)
+    session.run("python", ".ci/placeholder.py")
 
 
 @nox.session(reuse_venv=True)

@@ -16,14 +16,13 @@ import pytest
 from support import cli
 
 REPOSITORY = Path(__file__).parents[2]
-ACTION = REPOSITORY / ".github" / "actions" / "unhang"
 ENGINE = "verl/workers/engine/megatron/transformer_impl.py"
 INPUTS = (
     "command", "python", "target", "source", "fix", "skip", "upstream", "require", "accept", "expect_digest", "version",
 )  # fmt: skip
 
 
-spec = importlib.util.spec_from_file_location("unhang_action", ACTION / "run.py")
+spec = importlib.util.spec_from_file_location("unhang_action", REPOSITORY / ".github" / "action.py")
 assert spec
 assert spec.loader
 action = importlib.util.module_from_spec(spec)
@@ -75,7 +74,9 @@ def hijack(workspace: Path) -> dict[str, str]:
 
 def start(action: Path, workspace: Path, env: dict[str, str]) -> cli.Ran:
     """Run the script of action.yml as a runner does."""
-    text = textwrap.dedent((ACTION / "action.yml").read_text().partition("run: |\n")[2].partition("      env:\n")[0])
+    text = textwrap.dedent(
+        (REPOSITORY / "action.yml").read_text().partition("run: |\n")[2].partition("      env:\n")[0]
+    )
     (workspace.parent / "step.sh").write_text(text)
     command = ["bash", "--noprofile", "--norc", "-eo", "pipefail", str(workspace.parent / "step.sh")]
     inputs = {f"UNHANG_{name.upper()}": "" for name in INPUTS}
@@ -89,10 +90,10 @@ def test_a_gate_fails_whatever_the_workspace_holds(place: str, tmp_path: Path) -
     """A pull request may write everything in it."""
     workspace = cli.unpack_targets(tmp_path / "workspace", ("verl", "0.7.1"))
     env = hijack(workspace)
-    (tmp_path / "action").mkdir()
-    (tmp_path / "action" / "run.py").write_text(
+    (tmp_path / "action" / ".github").mkdir(parents=True)
+    (tmp_path / "action" / ".github" / "action.py").write_text(
         "import importlib.util as util, sys\n"
-        f"spec = util.spec_from_file_location('action', {str(ACTION / 'run.py')!r})\n"
+        f"spec = util.spec_from_file_location('action', {str(REPOSITORY / '.github' / 'action.py')!r})\n"
         "action = util.module_from_spec(spec)\n"
         "spec.loader.exec_module(action)\n"
         f"action._install = lambda version, folder: {sys.executable!r}\n"
@@ -183,7 +184,7 @@ def test_the_summary_s_table_escapes_its_cells() -> None:
 
 
 def test_every_input_reaches_the_script() -> None:
-    text = (ACTION / "action.yml").read_text()
+    text = (REPOSITORY / "action.yml").read_text()
     declared = re.findall(r"^  ([\w-]+):\n    description", text.split("outputs:")[0], flags=re.MULTILINE)
     assert {name.replace("-", "_") for name in declared} == set(INPUTS)
     for name in declared:
@@ -210,7 +211,7 @@ def test_by_default_the_unhang_of_the_action_is_installed(site: Path, tmp_path: 
     env |= hijack(tmp_path / "workspace")
     if subprocess.run([sys.executable, "-m", "ensurepip", "--version"], capture_output=True, check=False).returncode:
         pytest.skip("this Python has no ensurepip, so the action cannot create its environment")
-    ran = start(ACTION, tmp_path / "workspace", env)
+    ran = start(REPOSITORY, tmp_path / "workspace", env)
     assert "hijacked" not in ran.out
     assert (ran.code, "title=unhang mtp-cp-deadlock (cure)::needed" in ran.out) == (1, True), ran.err
     python = str(tmp_path / "unhang-action" / "bin" / "python")

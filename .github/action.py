@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-REPOSITORY = Path(__file__).resolve().parents[3]
+REPOSITORY = Path(__file__).resolve().parents[1]
 _PLACES = ("python", "target", "source")
 _CHOOSING = ("fix", "skip", "upstream", "accept")
 _COMMANDS = ("check", "apply", "diff")
