@@ -308,7 +308,7 @@ def typecheck(session: nox.Session) -> None:
     """Check the types of the tool, the tests, the benchmarks and the scripts."""
     session.install("--quiet", *GROUPS["project"]["dependencies"])
     session.install("--quiet", *nox.project.dependency_groups(GROUPS, "typecheck"))
-    session.run("mypy", "-p", "unhang")
+    session.run("mypy", "-p", "unhang", "-p", "sitemaker")
     scripts = [*Path(".github").rglob("*.py"), *Path(".ci").glob("*.py")]
     session.run("mypy", "tests", "benchmarks", "noxfile.py", *map(str, sorted(scripts)))
 

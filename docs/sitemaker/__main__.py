@@ -6,39 +6,31 @@ import sys
 from pathlib import Path
 
 from sitemaker import fixes, matrix, reference
-from sitemaker.links import relinked
+from sitemaker.links import relinked, with_fixes
+from unhang.shapes import catalog
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 TOP = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
-"""The pages at the top of the repository, and what they are on the site."""
-
-
-def places() -> dict[str, str]:
-    """Return the place on the site of each page and picture of the repository, by its path there."""
-    files = [path for suffix in ("md", "svg") for path in (ROOT / "docs").rglob(f"*.{suffix}")]
-    found = {path.relative_to(ROOT).as_posix(): path.relative_to(ROOT / "docs").as_posix() for path in files}
-    del found[(HERE / "navigation.md").relative_to(ROOT).as_posix()]
-    pages = {
-        path.relative_to(ROOT).as_posix(): f"fixes/{path.parent.name}.md" for path in ROOT.glob("patches/*/page.md")
-    }
-    return {**TOP, **found, **pages}
+"""The pages at the top of the repository, and their places on the site."""
 
 
 def main(folder: Path) -> None:
     """Write all pages into a folder. Raises OSError, and UnhangError if the data of the fixes cannot be read."""
-    there = places()
-    made = {**fixes.pages(), **matrix.pages(), **reference.pages(ROOT / "compat" / "schemas")}
-    for path, place in there.items():
-        if place not in made:
-            made[place] = (ROOT / path).read_text(encoding="utf-8")
-    made["index.md"] += (HERE / "navigation.md").read_text(encoding="utf-8")
-    origins = {place: path for path, place in there.items()}
-    for place, text in made.items():
+    docs = ROOT / "docs"
+    own = [*docs.rglob("*.md"), *docs.rglob("*.svg")]
+    files = TOP | {path.relative_to(ROOT).as_posix(): path.relative_to(docs).as_posix() for path in own}
+    ids = list(catalog.fixes())
+    places = files | {f"patches/{name}/page.md": f"fixes/{name}.md" for name in ids}
+    written = {**fixes.pages(), **matrix.pages(), **reference.pages(ROOT / "compat" / "schemas")}
+    for path, place in files.items():
+        text = (ROOT / path).read_text(encoding="utf-8")
+        written[place] = with_fixes(relinked(text, path, places), place, ids) if place.endswith(".md") else text
+    written["index.md"] += (HERE / "navigation.txt").read_text(encoding="utf-8")
+    for place, text in written.items():
         target = folder / place
         target.parent.mkdir(parents=True, exist_ok=True)
-        linked = relinked(text, origins[place], there) if place in origins and place.endswith(".md") else text
-        target.write_text(linked, encoding="utf-8")
+        target.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sitemaker.links import with_fixes
 from unhang.compat.sweep.pages import fixes_table, signs
 from unhang.judge import matrix
 from unhang.shapes import catalog
@@ -47,10 +48,9 @@ It rewrites these functions:
 def pages() -> dict[str, str]:
     """Return the pages of the fixes, by their place on the site."""
     found, releases, table = list(catalog.fixes().values()), catalog.releases(), catalog.shape_table()
-    listed = fixes_table(found, releases, table)
-    for fix in found:
-        listed = listed.replace(f"| `{fix.id}` |", f"| [`{fix.id}`]({fix.id}.md) |")
-    index = INDEX.format(table=listed, ids="\n".join(fix.id for fix in found))
+    ids = [fix.id for fix in found]
+    listed = with_fixes(fixes_table(found, releases, table), "fixes/index.md", ids)
+    index = INDEX.format(table=listed, ids="\n".join(ids))
     return {"fixes/index.md": index, **{f"fixes/{fix.id}.md": page(fix, releases, table) for fix in found}}
 
 

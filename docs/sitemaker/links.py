@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 BLOB = "https://github.com/OWNER/unhang/blob/main/"
 """Where a file is that has no page on the site."""
@@ -30,3 +30,13 @@ def relinked(text: str, path: str, places: Mapping[str, str]) -> str:
         return posixpath.relpath(places[target], start or ".") if target in places else BLOB + target
 
     return _LINK.sub(moved, text)
+
+
+def with_fixes(text: str, place: str, ids: Iterable[str]) -> str:
+    """Return a page of the site with links where it explains a fix, or has a row for it in a table."""
+    for name in ids:
+        page = posixpath.relpath(f"fixes/{name}.md", posixpath.dirname(place) or ".")
+        for found in f"`unhang explain {name}`", f"| `{name}` |":
+            word = found.strip("| ")
+            text = text.replace(found, found.replace(word, f"[{word}]({page})"))
+    return text

@@ -25,7 +25,7 @@ def commands() -> str:
         page = PAGES[name]
         lines += [f"## unhang {name}", "", page.description, "", "```text", parser.format_usage().strip(), "```", ""]
         for group in parser._action_groups:
-            options = [_option(parser, action) for action in group._group_actions]
+            options = [_option(parser, action) for action in group._group_actions if action.dest != "help"]
             if options:
                 lines += [f"**{group.title}**", "", *options, ""]
         lines += [f"{page.exits[0].upper()}{page.exits[1:]}.", "", "```text", *page.examples, "```", ""]
@@ -45,23 +45,17 @@ def schemas_page(folder: Path) -> str:
     for path in sorted(folder.glob("*.json")):
         schema = json.loads(path.read_text(encoding="utf-8"))
         lines += [f"## {path.name}", "", f"{schema['title']}. {schema.get('description', '')}", ""]
-        lines += ["| key | type | meaning |", "|---|---|---|", *_keys(schema, ""), ""]
+        lines += ["| key | what it may be | meaning |", "|---|---|---|", *_keys(schema, ""), ""]
     return "\n".join(lines)
 
 
-def _keys(schema: Mapping[str, Any], prefix: str) -> Iterator[str]:
-    """Yield a row for each key of a schema, with those inside of it: ``[]`` is an item of a list, ``*`` any key."""
-    inside = {**schema.get("properties", {}), "*": schema.get("additionalProperties")}
-    for name, part in inside.items():
+def _keys(schema: Mapping[str, Any], name: str) -> Iterator[str]:
+    """Yield a row for each key of a schema, then those inside of it: ``[]`` is an item of a list, ``*`` is any key."""
+    for key, part in [*schema.get("properties", {}).items(), ("*", schema.get("additionalProperties"))]:
         if isinstance(part, dict):
-            yield from _key(part, f"{prefix}{name}")
-
-
-def _key(part: Mapping[str, Any], name: str) -> Iterator[str]:
-    types = part.get("type", "")
-    kind = types if isinstance(types, str) else " or ".join(types)
-    text = part.get("description", "") or ("one of: " + ", ".join(map(str, part["enum"])) if "enum" in part else "")
-    yield f"| `{name}` | {kind} | {text} |".replace("*", r"*")
-    yield from _keys(part, f"{name}.")
-    if isinstance(part.get("items"), dict):
-        yield from _keys(part["items"], f"{name}[].")
+            inner = f"{name}.{key}".lstrip(".")
+            types, values = part.get("type", ()), part.get("enum", [part["const"]] if "const" in part else [])
+            allowed = [f"`{json.dumps(value)}`" for value in values] or ([types] if isinstance(types, str) else types)
+            yield f"| `{inner}` | {', '.join(allowed)} | {part.get('description', '')} |"
+            yield from _keys(part, inner)
+            yield from _keys(part.get("items", {}), f"{inner}[]")
