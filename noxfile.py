@@ -258,6 +258,21 @@ def compat(session: nox.Session) -> None:
 
 
 @nox.session(reuse_venv=True)
+def docs(session: nox.Session) -> None:
+    """Build the site from docs/, the fixes, the matrix and the parser; a warning is an error."""
+    groups = nox.project.dependency_groups(GROUPS, "docs")
+    session.install("--quiet", *GROUPS["project"]["dependencies"], *groups)
+    source, site = (Path(session.create_tmp()) / name for name in ("source", "site"))
+    for stale in source, site:
+        shutil.rmtree(stale, ignore_errors=True)
+    env = {"PYTHONPATH": os.pathsep.join([str(HERE / "src"), str(HERE / "docs")])}  # the wheel lacks compat/sweep
+    session.run("python", "-m", "sitemaker", str(source), env=env)
+    options = ["-q", "-W", "--keep-going", "-c", str(HERE / "docs")]
+    session.run("sphinx-build", *options, str(source), str(site), env=env)
+    session.log(f"built {site / 'index.html'}")
+
+
+@nox.session(reuse_venv=True)
 def radar(session: nox.Session) -> None:
     """Compare the matrix with what the package index offers now."""
     install_wheel(session)
@@ -301,7 +316,7 @@ def typecheck(session: nox.Session) -> None:
     """Check the types of the tool, the tests, the benchmarks and the scripts."""
     session.install("--quiet", *GROUPS["project"]["dependencies"])
     session.install("--quiet", *nox.project.dependency_groups(GROUPS, "typecheck"))
-    session.run("mypy", "-p", "unhang")
+    session.run("mypy", "-p", "unhang", "-p", "sitemaker")
     scripts = [*Path(".github").rglob("*.py"), *Path(".ci").glob("*.py")]
     session.run("mypy", "tests", "benchmarks", "noxfile.py", *map(str, sorted(scripts)))
 

@@ -1,0 +1,32 @@
+"""Sphinx's settings. `nox -s docs` builds the site from the folder that docs/sitemaker writes."""
+
+from pygments.lexers.special import TextLexer
+from sphinx.application import Sphinx
+
+from unhang import __version__
+
+project = "unhang"
+author = "The unhang founders"
+project_copyright = author
+release = __version__
+
+extensions = ["myst_parser"]
+myst_enable_extensions = ["linkify"]  # pages are written for terminals too, with plain URLs
+myst_linkify_fuzzy_links = False  # pretrain_gpt.py is no address
+myst_heading_anchors = 4  # as GitHub has them
+smartquotes = False  # --fix must stay --fix
+highlight_language = "none"  # an indented block is a command line or its output
+
+html_theme = "furo"
+html_title = "unhang"
+html_baseurl = "https://OWNER.github.io/unhang/"
+html_static_path = ["static"]
+html_css_files = ["site.css"]
+html_js_files = [("matrix.js", {"defer": "defer"})]
+html_copy_source = False
+html_show_sphinx = False
+
+
+def setup(app: Sphinx) -> None:
+    """Show a Mermaid diagram, which GitHub draws, as its text."""
+    app.add_lexer("mermaid", TextLexer)

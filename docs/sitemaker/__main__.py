@@ -1,0 +1,37 @@
+"""``python -m sitemaker FOLDER``: write the site's source into an empty folder."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from sitemaker import fixes, matrix, reference
+from sitemaker.links import relinked, with_fixes
+from unhang.shapes import catalog
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+TOP = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
+"""The pages at the top of the repository, and their places on the site."""
+
+
+def main(folder: Path) -> None:
+    """Write all pages into a folder. Raises OSError, and UnhangError if the data of the fixes cannot be read."""
+    docs = ROOT / "docs"
+    own = [*docs.rglob("*.md"), *docs.rglob("*.svg")]
+    files = TOP | {path.relative_to(ROOT).as_posix(): path.relative_to(docs).as_posix() for path in own}
+    ids = list(catalog.fixes())
+    places = files | {f"patches/{name}/page.md": f"fixes/{name}.md" for name in ids}
+    written = {**fixes.pages(), **matrix.pages(), **reference.pages(ROOT / "compat" / "schemas")}
+    for path, place in files.items():
+        text = (ROOT / path).read_text(encoding="utf-8")
+        written[place] = with_fixes(relinked(text, path, places), place, ids) if place.endswith(".md") else text
+    written["index.md"] += (HERE / "navigation.txt").read_text(encoding="utf-8")
+    for place, text in written.items():
+        target = folder / place
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,76 @@
+"""A page for each fix, made from its page.md, its manifest and the matrix; and the page that lists them. Pure."""
+
+from __future__ import annotations
+
+from sitemaker.links import with_fixes
+from unhang.compat.sweep.pages import fixes_table, signs
+from unhang.judge import matrix
+from unhang.shapes import catalog
+from unhang.shapes.catalog import Fix
+from unhang.tell.matrix_text import retirement
+from unhang.tell.version_ranges import panels
+
+INDEX = """# The fixes
+
+{table}
+
+A `cure` is shown on the real function: the defect is there before the rewrite, and gone after it. For a `safeguard`,
+only the cause is shown, or a stand-in takes the place of what fails. [The matrix](../matrix.md) has every release.
+
+```{{toctree}}
+:hidden:
+
+{ids}
+```
+"""
+PAGE = """{page}
+
+## How a hung job shows it
+{signs}
+
+`unhang diagnose PATH...` looks for these in what the job left: [My job hangs](../my-job-hangs.md).
+
+## Get it
+
+    unhang check --fix {id}
+    unhang apply --fix {id}
+
+It rewrites these functions:
+
+{targets}
+
+## In the matrix
+
+{matrix}
+"""
+
+
+def pages() -> dict[str, str]:
+    """Return the pages of the fixes, by their place on the site."""
+    found, releases, table = list(catalog.fixes().values()), catalog.releases(), catalog.shape_table()
+    ids = [fix.id for fix in found]
+    listed = with_fixes(fixes_table(found, releases, table), "fixes/index.md", ids)
+    index = INDEX.format(table=listed, ids="\n".join(ids))
+    return {"fixes/index.md": index, **{f"fixes/{fix.id}.md": page(fix, releases, table) for fix in found}}
+
+
+def page(fix: Fix, releases: matrix.Releases, table: catalog.ShapeTable) -> str:
+    """Return the page of one fix."""
+    own = [f"- {target.upstream}: `{target.function}` in `{target.file}`" for target in fix.targets]
+    return PAGE.format(
+        page=catalog.page(fix.id).rstrip(),
+        signs="\n".join(line.removeprefix("  ") for line in signs(fix.manifest["signature"])),
+        id=fix.id,
+        targets="\n".join(own),
+        matrix="\n\n".join(_ranges(fix, releases, table)),
+    )
+
+
+def _ranges(fix: Fix, releases: matrix.Releases, table: catalog.ShapeTable) -> list[str]:
+    """Return a table for each upstream of a fix, and the release from which on it can be dropped."""
+    since, found = matrix.droppable(fix, releases, table), []
+    for panel in panels(matrix.rows([fix], releases, table), [fix]):
+        rows = [f"| {' '.join([item.label, *item.notes])} | {item.verdicts[0]} |" for item in panel.ranges]
+        head = f"| {panel.upstream} | verdict on an untouched copy |\n|---|---|"
+        found += ["\n".join([head, *rows]).replace("*", r"\*"), retirement(panel.upstream, since)]
+    return found

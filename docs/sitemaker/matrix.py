@@ -1,0 +1,67 @@
+"""The matrix as a page: a row for each release, which docs/static/matrix.js can filter. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import groupby
+
+from unhang.judge import matrix
+from unhang.judge.decide import FIXED_UPSTREAM, NEEDED
+from unhang.shapes import catalog
+from unhang.tell.version_ranges import Panel, Range, panels
+
+PAGE = """# The matrix
+
+What an untouched copy of each release needs. `unhang matrix` prints the same, and `unhang check` judges the code that
+is really installed. A fix that a row does not name is not needed there: the release never had the defect, or not yet.
+
+![Which release needs which fix: upstream releases across, fixes down, a sign and a colour for each verdict](matrix.svg)
+
+## Every release
+
+<form id="filter" role="search" hidden>
+<label>Search <input type="search" placeholder="verl 0.7.1" autocomplete="off"></label>
+<label>Upstream <select name="upstream"><option value="">all</option>{upstreams}</select></label>
+<label>Needs <select name="fix"><option value="">any or none</option>{fixes}</select></label>
+<output></output>
+</form>
+
+```{{table}}
+:class: matrix
+
+| upstream | release | needs | fixed upstream |
+|---|---|---|---|
+{rows}
+```
+"""
+
+
+def pages() -> dict[str, str]:
+    """Return the page, by its place on the site."""
+    fixes = list(catalog.fixes().values())
+    found = panels(matrix.rows(fixes, catalog.releases(), catalog.shape_table()), fixes)
+    text = PAGE.format(
+        upstreams="".join(f"<option>{panel.upstream}</option>" for panel in found),
+        fixes="".join(f"<option>{fix.id}</option>" for fix in fixes),
+        rows="\n".join(row for panel in found for row in reversed(list(_rows(panel)))),
+    )
+    return {"matrix.md": text}
+
+
+def _rows(panel: Panel) -> Iterator[str]:
+    """Yield a row for each release of an upstream, and one for neighbouring nightlies with the same verdicts."""
+    for folded in panel.ranges:
+        for nightly, group in groupby(folded.versions, key=matrix.is_nightly):
+            versions = tuple(group)
+            for some in [versions] if nightly else [(version,) for version in versions]:
+                item = Range(some, tuple(sorted({*some} & {*folded.yanked})), folded.verdicts)
+                notes = f" ({'; '.join('yanked' if note.startswith('yanked') else note for note in item.notes)})"
+                label = f"{item.label}{notes if item.notes else ''}".replace("*", r"\*")
+                needs, fixed = (_named(panel, item, verdict) for verdict in (NEEDED, FIXED_UPSTREAM))
+                yield f"| {panel.upstream} | {label} | {needs} | {fixed} |"
+
+
+def _named(panel: Panel, item: Range, verdict: str) -> str:
+    """Return links to the fixes that have a verdict in a range."""
+    fixes = (fix for fix, found in zip(panel.fixes, item.verdicts, strict=True) if found == verdict)
+    return ", ".join(f"[{fix.id}](fixes/{fix.id}.md)" for fix in fixes)

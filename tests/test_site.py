@@ -1,0 +1,87 @@
+"""What the site's pages are made of, before Sphinx builds them: `nox -s docs` does, and a warning is an error there."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from sitemaker import __main__ as sitemaker
+from sitemaker.links import BLOB, relinked, with_fixes
+from unhang.cli.arguments import whole
+from unhang.judge.matrix import is_nightly
+from unhang.shapes import catalog
+
+PLACES = {"README.md": "index.md", "docs/ci.md": "ci.md", "docs/deep/one.md": "deep/one.md", "docs/a.svg": "a.svg"}
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("site")
+    sitemaker.main(folder)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("page", "link", "expected"),
+    [
+        ("README.md", "docs/ci.md#the-key", "ci.md#the-key"),
+        ("README.md", f"{BLOB}docs/deep/one.md", "deep/one.md"),
+        ("README.md", "docs/a.svg", "a.svg"),
+        ("README.md", "LICENSE", f"{BLOB}LICENSE"),
+        ("docs/ci.md", "../README.md#the-fixes", "index.md#the-fixes"),
+        ("docs/ci.md", "docker/Dockerfile", f"{BLOB}docs/docker/Dockerfile"),
+        ("docs/deep/one.md", "../ci.md", "../ci.md"),
+        ("docs/deep/one.md", "../a.svg", "../a.svg"),
+        ("docs/ci.md", "https://github.com/x/y", "https://github.com/x/y"),
+        ("docs/ci.md", "#inputs", "#inputs"),
+    ],
+)
+def test_a_link_leads_to_the_site_or_else_to_github(page: str, link: str, expected: str) -> None:
+    assert relinked(f"see [this]({link}), `f(x)`", page, PLACES) == f"see [this]({expected}), `f(x)`"
+
+
+def test_the_command_that_explains_a_fix_links_to_its_page() -> None:
+    text = "run `unhang explain one`\n| `one` | two |\n`one` alone, `unhang explain other`"
+    linked = "run [`unhang explain one`](../fixes/one.md)\n| [`one`](../fixes/one.md) | two |"
+    assert with_fixes(text, "deep/page.md", ["one"]) == f"{linked}\n`one` alone, `unhang explain other`"
+
+
+def test_each_fix_has_a_page_with_its_functions_and_stack_frames(source: Path) -> None:
+    for fix in catalog.fixes().values():
+        page = (source / "fixes" / f"{fix.id}.md").read_text()
+        frames = [hang.get("frames", []) for hang in fix.manifest["signature"].get("hangs", [])]
+        named = {*re.findall(r"::([\w.]+)", json.dumps(frames)), *(target.function for target in fix.targets)}
+        assert named <= {*re.findall(r"`([\w.]+)`", page)}
+        assert f"unhang apply --fix {fix.id}\n" in page
+        assert f"({fix.id}.md)" in (source / "fixes" / "index.md").read_text()
+
+
+def test_the_matrix_has_each_release_with_what_it_needs(source: Path) -> None:
+    rows = dict(re.findall(r"^\| (\S+ \| \S+).*? \| (.*) \| .*? \|$", (source / "matrix.md").read_text(), re.MULTILINE))
+    assert "(fixes/mtp-cp-deadlock.md)" in rows["verl | 0.7.1"]
+    assert "mtp-cp-deadlock" not in rows["verl | 0.7.0"] + rows["verl | 0.8.0"]
+    for upstream, releases in catalog.releases().items():
+        for version in releases:
+            name = "0.16.0rc0.dev\\*" if is_nightly(version) else version
+            assert f"{upstream} | {name}" in rows
+
+
+def test_the_reference_has_each_command_and_option(source: Path) -> None:
+    page = (source / "reference" / "commands.md").read_text()
+    (commands,) = (action for action in whole()._actions if isinstance(action, argparse._SubParsersAction))
+    for name, parser in commands.choices.items():
+        section = page.partition(f"## unhang {name}\n")[2].partition("\n## ")[0]
+        options = {option for action in parser._actions if action.dest != "help" for option in action.option_strings}
+        assert options <= {*re.findall(r"--?[\w-]+", "".join(re.findall(r"^- .*", section, re.MULTILINE)))}
+        assert "Exit codes: 0" in section
+
+
+def test_the_reference_has_each_key_of_the_schemas(source: Path) -> None:
+    page = (source / "reference" / "schemas.md").read_text()
+    section = page.partition("## releases.json\n")[2].partition("\n## ")[0]
+    assert "| `schema` | `1` | The version of the file's format. |" in section
+    assert "| `releases.*.versions.*.shapes` | array | The shape of each target; null" in section
