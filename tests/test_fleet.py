@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -15,7 +14,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from support import cli, environments
+from support import cli, environments, pages
 from unhang import fleet
 from unhang.errors import UnhangError
 from unhang.fleet import Seen
@@ -36,11 +35,6 @@ for node in $NODES; do
 done
 exit "$highest"
 """
-
-
-def example(name: str) -> str:
-    (block,) = re.findall(rf"<!-- {name} -->\n```\w+\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)
-    return str(block)
 
 
 # ---- Slurm
@@ -88,18 +82,18 @@ def nodes(tmp_path: Path) -> Nodes:
 @pytest.mark.parametrize("patched", [0, 1])
 def test_slurm_stops_where_half_of_the_nodes_are_patched_and_passes_where_all_are(nodes: Nodes, patched: int) -> None:
     nodes.patch(patched)
-    ran = nodes.run(example("slurm") + "echo training")
+    ran = nodes.run(pages.example(PAGE, "slurm") + "echo training")
     assert (ran.code, "training" in ran.out) == (1, False), ran
     other = f"{1 - patched}: required fix not in place: mtp-cp-deadlock is needed on verl 0.7.1"
     assert next(line for line in ran.out.splitlines() if "required fix" in line).startswith(other)
     (line,) = [line for line in ran.out.splitlines() if "unexpected code" in line]
     assert line.startswith("1: unexpected code: the code has digest ")
     nodes.patch(1 - patched)
-    ran = nodes.run(example("slurm") + "echo training")
+    ran = nodes.run(pages.example(PAGE, "slurm") + "echo training")
     assert (ran.code, ran.out.splitlines()[-1]) == (0, "training"), ran
     assert [line for line in ran.out.splitlines() if "nothing left to do" in line][1].startswith("1: ")
     shutil.rmtree(next(nodes.prefixes[0].glob("lib/*/site-packages/verl")))
-    ran = nodes.run(example("slurm") + "echo training")
+    ran = nodes.run(pages.example(PAGE, "slurm") + "echo training")
     assert (ran.code, "training" in ran.out) == (1, False)
     assert "is not a digest" in ran.out
 
@@ -286,7 +280,7 @@ def test_by_default_all_alive_ray_nodes_are_asked_and_others_are_an_error(ray_cl
 @needs_ray
 def test_the_example_stops_a_job_on_this_cluster(ray_cluster: RayCluster, tmp_path: Path) -> None:
     script = tmp_path / "agree.py"
-    script.write_text(example("ray"))
+    script.write_text(pages.example(PAGE, "ray"))
     ran = cli.python(script, env={"RAY_ADDRESS": ray_cluster.cluster.address, "PYTHONPATH": ""})
     assert ran.code == 1
     assert "unhang.errors.UnhangError: the 5 nodes do not all have the code" in ran.err

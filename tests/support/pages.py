@@ -1,9 +1,17 @@
-"""Markdown for the generated pages: tables, and the part of a page between two markers."""
+"""Markdown: tables and marked parts of generated pages, and the examples that a page shows."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+
+
+def example(page: Path, name: str) -> str:
+    """Return the code block below the marker ``<!-- name -->``. Raises ValueError unless there is exactly one."""
+    text = page.read_text(encoding="utf-8")
+    (block,) = re.findall(rf"<!-- {re.escape(name)} -->\n```\w+\n(.*?)```", text, flags=re.DOTALL)
+    return str(block)
 
 
 def fill(page: Path, start: str, end: str, text: str) -> None:

@@ -59,6 +59,19 @@ def fetch(project: str, version: str) -> Path:
     return path
 
 
+def alone(project: str, version: str, folder: Path) -> Path:
+    """Write a release's wheel without its requirements, so that it can be resolved offline, and return its path."""
+    source = fetch(project, version)
+    folder.mkdir(parents=True, exist_ok=True)
+    with zipfile.ZipFile(source) as full, zipfile.ZipFile(folder / source.name, "w") as out:
+        for name in full.namelist():
+            data = full.read(name)
+            if name.endswith(".dist-info/METADATA"):
+                data = b"".join(line for line in data.splitlines(True) if not line.startswith(b"Requires-Dist"))
+            out.writestr(name, data)
+    return folder / source.name
+
+
 def read(project: str, version: str, path: str) -> bytes | None:
     """Return a file of a release; None if the release has no such file."""
     wheel = _opened(fetch(project, version))

@@ -11,7 +11,6 @@ import py_compile
 import shutil
 import sys
 import venv
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -161,7 +160,7 @@ def test_a_source_that_changes_during_compilation_leaves_nothing_stale(tmp_path:
     assert source.read_text() == "x = 2"
 
 
-# uv, conda
+# uv (its projects: test_uv.py), conda
 
 
 @pytest.fixture
@@ -206,35 +205,6 @@ def test_uvs_hardlinked_cache_and_other_environments_keep_their_bytes(uv: list[s
     assert not (one.site / "verl").exists()
     assert one.unhang("revert").code == 0
     assert not (one.site / ".unhang").exists()
-
-
-@pytest.mark.slow
-def test_uv_sync_undoes_the_patch_and_check_says_so(uv: list[str], tmp_path: Path) -> None:
-    thin = tmp_path / wheels.fetch(*VERL).name
-    with zipfile.ZipFile(wheels.fetch(*VERL)) as full, zipfile.ZipFile(thin, "w") as out:
-        for name in full.namelist():
-            data = full.read(name)
-            if name.endswith(".dist-info/METADATA"):  # uv could not resolve its dependencies offline
-                data = b"".join(line for line in data.splitlines(True) if not line.startswith(b"Requires-Dist"))
-            out.writestr(name, data)
-    project = tmp_path / "project"
-    project.mkdir()
-    minor = f"{sys.version_info.major}.{sys.version_info.minor}"
-    (project / "pyproject.toml").write_text(
-        f'[project]\nname = "job"\nversion = "1"\nrequires-python = "=={minor}.*"\ndependencies = ["verl"]\n'
-        f'[tool.uv.sources]\nverl = {{ path = "{thin}" }}\n'
-    )
-    words = [word for word in uv if word != "--no-config"]
-    sync = [*words, "sync", "--python", sys.executable]
-    sh(*sync, cwd=project)
-    patched = cli.unhang("apply", cwd=project)
-    assert (patched.code, f"environment: {project}/.venv/bin/python (found by .venv)" in patched.out) == (0, True)
-    sh(*sync, cwd=project)
-    assert cli.unhang("check", cwd=project).code == 0, "a sync with nothing to do keeps the patch"
-    sh(*sync, "--reinstall", cwd=project)
-    ran = cli.unhang("check", cwd=project)
-    assert (ran.code, "patched before, and reinstalled or restored since" in ran.out) == (1, True)
-    assert cli.unhang("apply", cwd=project).code == 0
 
 
 def test_uvs_symlinked_cache_is_refused_with_its_name(uv: list[str], tmp_path: Path) -> None:
