@@ -4,85 +4,94 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import nightly_judge as judge
-import nightly_trees as trees
-from nightly_plan import CHECK, PRE_RELEASE, PROVE, RADAR, REPOSITORY, SWEEP, TESTS, Job, jobs, names_of, upstreams
+from nightly_judge import Ran, Result
+from nightly_plan import CHECK, PRE_RELEASE, RADAR, REPOSITORY, SWEEP, TESTS, UPSTREAMS, Job, jobs
+from packaging.version import InvalidVersion, Version
 
-_NOT_FOUND = "Sessions not found"  # nox's words
+_MEGATRON = "megatron-core"
+_CLONES = {_MEGATRON: "UNHANG_MEGATRON_CLONE", "verl": "UNHANG_VERL_CLONE", "ms-swift": "UNHANG_SWIFT_CLONE"}
 _LIMIT_S = 100 * 60  # less than the workflow's limit, so that a job that runs too long is reported with its log
 
 
-def run(job: Job, nox: Sequence[str], remote: str) -> judge.Result:
-    """Run a job with this nox command, and with upstreams fetched from below this URL. A failing job raises nothing."""
+def run(job: Job, nox: Sequence[str], narrow: Sequence[str]) -> Result:
+    """Run a job with this nox command, and these arguments more for its session. A failing job raises nothing."""
+    names = [job.subject, "megatron-lm"] if job.subject == _MEGATRON else [job.subject]  # a clone has both
     if job.what == RADAR:
-        upstreams_of_it = [word for name in names_of(job.subject) for word in ("--upstream", name)]
-        ran = _unhang("matrix", "--against-index", "--output-format", "json", *upstreams_of_it)
+        chosen = [word for name in names for word in ("--upstream", name)]
+        ran = _unhang("matrix", "--against-index", "--output-format", "json", *chosen)
         return judge.by_verdicts(ran, "", _newest())
-    if job.what != CHECK and (trouble := _trouble_with_session(job.what, nox)):
-        return trouble
     if job.ref is None:
         newest = ["--newest"] if job.what == SWEEP else []  # not the frozen commits: what upstream has today
-        return judge.by_code(_session(nox, job.what, *newest))
+        return judge.by_code(_run([*nox, "-s", job.what, "--", *newest, *narrow]))
+    ref: str | None = job.ref
     try:
+        if ref == PRE_RELEASE and (ref := _newest_pre_release(job.subject)) is None:
+            return Result(True, "not run: no tag of a pre-release is newer than the newest release's")
+        if job.what == TESTS:  # the session clones the source itself; Megatron-LM is tested as a whole
+            return judge.by_code(_run([*nox, "-s", TESTS, "--", names[-1], ref, *narrow]))
         with tempfile.TemporaryDirectory() as folder:
-            return _on_tree(job, nox, remote, Path(folder) / "tree")
-    except trees.TreeError as error:
-        return judge.Result(judge.TROUBLE, "the source could not be fetched", str(error), ())
-
-
-def _on_tree(job: Job, nox: Sequence[str], remote: str, tree: Path) -> judge.Result:
-    about, ref, pre = upstreams()[job.subject], job.ref, None
-    if ref == PRE_RELEASE:
-        pre = trees.newest_pre_release(job.subject, about, remote)
-        if pre is None:
-            return judge.nothing("no pre-release is newer than the newest release")
-        ref = pre.tag
-    if job.what == TESTS:
-        if ref is None:
-            return judge.nothing(f"{pre.version if pre else job.subject} has no tag, and its wheel has no tests")
-        # the session clones the source itself; Megatron-LM is tested as a whole
-        return judge.by_code(_session(nox, TESTS, names_of(job.subject)[-1], ref))
-    if ref is not None:
-        trees.clone(about["repository"], ref, tree, remote)
-    elif pre is not None:
-        trees.unpack(job.subject, pre, tree)
-    if job.what == PROVE:
-        trees.put_megatron_beside(tree, remote)
-        place = "--source" if ref is not None else "--target"
-        ran = _session(nox, PROVE, place, str(tree), "--output-format", "json")
-        return judge.by_answers(ran, names_of(job.subject))
-    ran = _unhang("check", "--source", str(tree), "--output-format", "json")
-    return judge.by_verdicts(ran, f"branch {ref}", _newest())
-
-
-def _trouble_with_session(name: str, nox: Sequence[str]) -> judge.Result | None:
-    """Return the result of a session that cannot be run; None if it can."""
-    listed = _run([*nox, "-s", name, "--list", "--json"])
-    if listed.code == 0:
-        return None
-    # any other error is not a missing session
-    return judge.missing(name) if _NOT_FOUND in listed.err else judge.by_code(listed)
-
-
-def _session(nox: Sequence[str], name: str, *arguments: str) -> judge.Ran:
-    return _run([*nox, "-s", name, *(("--", *arguments) if arguments else ())])
+            tree = _clone(job.subject, ref, Path(folder) / "tree")
+            if job.what == CHECK:
+                ran = _unhang("check", "--source", str(tree), "--output-format", "json")
+                return judge.by_verdicts(ran, f"branch {ref}", _newest())
+            if not (tree / "megatron").exists():  # some proofs need Megatron-LM too
+                shutil.move(_clone(_MEGATRON, "main", Path(folder) / "other") / "megatron", tree)
+            ran = _run([*nox, "-s", job.what, "--", "--source", str(tree), "--output-format", "json", *narrow])
+            return judge.by_answers(ran, names)
+    except subprocess.CalledProcessError as error:
+        return Result(False, "the source could not be fetched", f"{shlex.join(error.cmd)}: {error.stderr.strip()}")
 
 
 def _newest() -> dict[tuple[str, str], str]:
-    return judge.newest(json.loads(_unhang("matrix", "--output-format", "json").out)["rows"])
+    """Return the verdicts on each upstream's newest final release, by upstream and fix."""
+    rows = json.loads(_unhang("matrix", "--output-format", "json").out)["rows"]
+    final = [row for row in rows if not row["yanked"] and not Version(row["version"]).is_prerelease]
+    final.sort(key=lambda row: Version(row["version"]))
+    return {(row["upstream"], row["fix"]): row["verdict"] for row in final}  # of a key's values, the last stays
 
 
-def _unhang(*arguments: str) -> judge.Ran:
+def _newest_pre_release(upstream: str) -> str | None:
+    """Return the tag of the newest pre-release, if no release is newer. Raises CalledProcessError."""
+    prefix = UPSTREAMS[upstream].get("tree-tags", "v")
+    listed = _git("ls-remote", "--tags", "--refs", _source(upstream), f"refs/tags/{prefix}*")
+    tags: dict[Version, str] = {}
+    for tag in (line.rpartition("refs/tags/")[2] for line in listed.splitlines()):
+        with suppress(InvalidVersion):
+            tags[Version(tag.removeprefix(prefix))] = tag
+    newest = max(tags, default=None)
+    return tags[newest] if newest is not None and newest.is_prerelease else None
+
+
+def _source(upstream: str) -> str:
+    return os.environ.get(_CLONES[upstream]) or f"https://github.com/{UPSTREAMS[upstream]['repository']}"
+
+
+def _clone(upstream: str, ref: str, folder: Path) -> Path:
+    """Clone a branch or a tag into a new folder, and return it. Raises CalledProcessError."""
+    _git("clone", "--quiet", "--depth", "1", "--branch", ref, _source(upstream), str(folder))
+    return folder
+
+
+def _git(*words: str) -> str:
+    return subprocess.run(["git", *words], capture_output=True, text=True, errors="replace", check=True).stdout
+
+
+def _unhang(*arguments: str) -> Ran:
     return _run([sys.executable, "-m", "unhang", *arguments])
 
 
-def _run(command: Sequence[str]) -> judge.Ran:
+def _run(command: Sequence[str]) -> Ran:
     try:
         done = subprocess.run(
             command, cwd=REPOSITORY, capture_output=True, text=True, errors="replace", timeout=_LIMIT_S, check=False
@@ -90,8 +99,8 @@ def _run(command: Sequence[str]) -> judge.Ran:
     except subprocess.TimeoutExpired as error:
         # bytes in spite of text=True
         out = error.stdout.decode(errors="replace") if isinstance(error.stdout, bytes) else error.stdout or ""
-        return judge.Ran(124, out, f"stopped after {_LIMIT_S} s")
-    return judge.Ran(done.returncode, done.stdout, done.stderr)
+        return Ran(124, out, f"stopped after {_LIMIT_S} s")
+    return Ran(done.returncode, done.stdout, done.stderr)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -100,14 +109,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("job", choices=[job.name for job in jobs()])
     parser.add_argument("--out", type=Path, required=True, metavar="FILE")
     parser.add_argument("--nox", default=str(REPOSITORY / ".ci" / "nox"), metavar="SCRIPT")
-    parser.add_argument("--remote", default="https://github.com", metavar="URL")
+    parser.add_argument("--narrow", default="", metavar="ARGUMENTS", help="more arguments for the nox session")
     options = parser.parse_args(arguments)
     (job,) = (job for job in jobs() if job.name == options.job)
-    result = run(job, [sys.executable, options.nox], options.remote)
+    result = run(job, [sys.executable, options.nox], shlex.split(options.narrow))
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_text(json.dumps(result._asdict()), encoding="utf-8")
-    print(f"{job.name}: {result.outcome}: {result.detail}\n{result.log}")
-    return 0 if result.outcome == judge.GREEN else 1
+    print(f"{job.name}: {'green' if result.green else 'trouble'}: {result.detail}\n{result.log}".strip())
+    return 0 if result.green else 1
 
 
 if __name__ == "__main__":

@@ -7,18 +7,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import nightly_issues
-import nightly_judge as judge
 import nightly_plan as plan
 import pytest
-from github_api import ApiError, Repository
+from nightly_issues import ApiError, Repository
 from nightly_judge import Result
 
 from support import cli, fake_github
 from support.fake_github import GitHub
 
 SCRIPTS = Path(__file__).parents[2] / ".github" / "scripts"
-GREEN = Result("green", "passed", "", ())
-BAD = Result("trouble", "exit code 1", "the log", ())
+GREEN = Result(True, "exit code 0")
+BAD = Result(False, "exit code 1", "the log")
 URL = "https://ci/them/unhang/actions/runs/7"
 
 
@@ -31,7 +30,7 @@ def github() -> Iterator[GitHub]:
 def keep(github: GitHub, **results: Result) -> list[str]:
     """Run one night, in which all planned jobs except these (with `_` for `-`) are green."""
     every = {job: results.get(job.name.replace("-", "_"), GREEN) for job in plan.jobs()}
-    return nightly_issues.keep(Repository(github.url, "them/unhang", "secret"), every, URL)
+    return nightly_issues.keep(Repository(f"{github.url}/repos/them/unhang", "secret"), every, URL)
 
 
 def test_a_green_night_does_nothing(github: GitHub) -> None:
@@ -40,29 +39,28 @@ def test_a_green_night_does_nothing(github: GitHub) -> None:
 
 
 def test_trouble_opens_one_issue_for_each_upstream_with_the_log(github: GitHub) -> None:
-    keep(github, verl_main=BAD, verl_radar=BAD, ms_swift_radar=BAD, proofs=judge.missing("proofs"))
+    keep(github, verl_check_main=BAD, verl_radar=BAD, ms_swift_radar=BAD, proofs=BAD)
     assert github.open_titles() == [
-        "Nightly trouble with verl: verl-main, verl-radar",
+        "Nightly trouble with verl: verl-check-main, verl-radar",
         "Nightly trouble with ms-swift: ms-swift-radar",
         "Nightly trouble with all upstreams: proofs",
     ]
-    assert "noxfile.py has no session 'proofs'" in github.issues[2]["body"]
     body = github.issues[0]["body"]
     assert (body.count("the log"), URL in body, github.issues[0]["labels"]) == (2, True, ["nightly"])
 
 
 def test_the_issue_is_updated_while_trouble_lasts_and_closed_when_green(github: GitHub) -> None:
-    keep(github, verl_main=BAD)
-    keep(github, verl_main=BAD._replace(log="another log"))
+    keep(github, verl_check_main=BAD)
+    keep(github, verl_check_main=BAD._replace(log="another log"))
     assert (len(github.issues), github.comments) == (1, [])
     assert "another log" in github.issues[0]["body"]
-    keep(github, verl_main=BAD, verl_radar=BAD)
-    assert github.issues[0]["title"] == "Nightly trouble with verl: verl-main, verl-radar"
+    keep(github, verl_check_main=BAD, verl_radar=BAD)
+    assert github.issues[0]["title"] == "Nightly trouble with verl: verl-check-main, verl-radar"
     assert [number for number, _ in github.comments] == [1]
     keep(github)
     assert (len(github.issues), github.open_titles()) == (1, [])
     assert github.comments[-1] == (1, f"Green again: {URL}")
-    keep(github, verl_main=BAD)
+    keep(github, verl_check_main=BAD)
     assert [issue["number"] for issue in github.issues if issue["state"] == "open"] == [2]
 
 
@@ -72,8 +70,8 @@ def test_an_issue_is_found_on_any_page_and_others_are_left_alone(github: GitHub)
     pull = github.add(title="pull", body=mark, labels=["nightly"], pull_request={})
     without_label = github.add(title="a stranger's", body=mark)
     mine = github.add(title="old", body=mark, labels=["nightly"])
-    keep(github, verl_main=BAD)
-    assert mine["title"] == "Nightly trouble with verl: verl-main"
+    keep(github, verl_check_main=BAD)
+    assert mine["title"] == "Nightly trouble with verl: verl-check-main"
     titles = {item["title"] for item in (*others, pull, without_label)}
     assert titles == {"theirs", "pull", "a stranger's"}
     assert len(github.issues) == 133
@@ -82,21 +80,21 @@ def test_an_issue_is_found_on_any_page_and_others_are_left_alone(github: GitHub)
 def test_good_news_is_one_issue(github: GitHub) -> None:
     news = GREEN._replace(news=(("verl", "mtp-cp-deadlock", "branch main"),))
     radar = news._replace(news=(("verl", "mtp-cp-deadlock", "release 0.9.0rc1"),))
-    keep(github, verl_main=news, verl_radar=radar, verl_tests_main=BAD)
-    titles = ["Nightly trouble with verl: verl-tests-main", "Good news: verl has fixed mtp-cp-deadlock"]
+    keep(github, verl_check_main=news, verl_radar=radar, verl_upstream_main=BAD)
+    titles = ["Nightly trouble with verl: verl-upstream-main", "Good news: verl has fixed mtp-cp-deadlock"]
     assert github.open_titles() == titles, "trouble of one job does not hide news of another"
     assert "In branch main, release 0.9.0rc1" in github.issues[1]["body"]
     github.issues[1]["state"] = "closed"
-    keep(github, verl_main=news, verl_tests_main=BAD)
+    keep(github, verl_check_main=news, verl_upstream_main=BAD)
     assert github.open_titles() == titles[:1]
     assert sorted(github.labels) == ["fixed-upstream", "nightly"]
 
 
 def test_a_log_cannot_break_out_of_its_quotation(github: GitHub) -> None:
     log = f"```\n@everyone\n`````\n{nightly_issues.marker('ms-swift')}"
-    keep(github, verl_main=BAD._replace(log=log))
+    keep(github, verl_check_main=BAD._replace(log=log))
     assert f"``````\n{log}\n``````" in github.issues[0]["body"]
-    keep(github, verl_main=BAD._replace(log=log), ms_swift_main=BAD)
+    keep(github, verl_check_main=BAD._replace(log=log), ms_swift_check_main=BAD)
     assert len(github.open_titles()) == 2
 
 
@@ -108,10 +106,10 @@ def test_a_body_fits_into_an_issue(github: GitHub) -> None:
 
 @pytest.mark.parametrize("call", ["GET /repos/them/unhang/labels", "GET /repos/them/unhang/issues", "POST", "PATCH"])
 def test_a_failing_api_is_an_error_with_the_call(github: GitHub, call: str) -> None:
-    keep(github, verl_main=BAD)
+    keep(github, verl_check_main=BAD)
     github.failing = call
     with pytest.raises(ApiError, match=rf"{call.split()[0]} .*503"):
-        keep(github, verl_main=BAD, ms_swift_main=BAD)
+        keep(github, verl_check_main=BAD, ms_swift_check_main=BAD)
 
 
 # ---- the script, as the workflow runs it
@@ -144,18 +142,18 @@ def test_all_green_results_are_no_issue_and_an_api_that_is_down_fails_the_job(gi
 
 
 def test_a_job_without_a_result_is_trouble(github: GitHub, results: Path) -> None:
-    (results / "verl-main.json").unlink()
+    (results / "verl-check-main.json").unlink()
     ran = issues(results, github)
-    assert ran.out == "opened: Nightly trouble with verl: verl-main\n"
+    assert ran.out == "opened #1: Nightly trouble with verl: verl-check-main\n"
     assert "the job left no result" in github.issues[0]["body"]
 
 
 @pytest.mark.parametrize(
     "content",
-    ["", "[]", '{"outcome": "green"}']
+    ["", "[]", '{"green": true}']
     + [json.dumps({**GREEN._asdict(), "news": [news]}) for news in (["u", "f"], ["u", "f", "@all"], ["u", "f", 7])],
 )
 def test_an_unreadable_result_is_trouble(github: GitHub, results: Path, content: str) -> None:
-    (results / "verl-main.json").write_text(content)
+    (results / "verl-check-main.json").write_text(content)
     assert issues(results, github).code == 0
-    assert github.open_titles() == ["Nightly trouble with verl: verl-main"]
+    assert github.open_titles() == ["Nightly trouble with verl: verl-check-main"]

@@ -17,15 +17,14 @@ REPOSITORY = Path(__file__).parents[2]
 def test_each_upstream_has_checks_radar_tests_and_proofs_and_the_other_jobs_are_for_all() -> None:
     jobs = {job.name: job for job in plan.jobs()}
     assert len(jobs) == len(plan.jobs())
-    for name, about in plan.upstreams().items():
+    for name, about in plan.UPSTREAMS.items():
         alive = [tip for tip in about["tips"] if (name, tip) not in plan.LEFT_BEHIND]
-        trees = {f"{name}-{kind}-{ref}" for kind in ("tests", "prove") for ref in (*alive, "pre-release")}
-        checks = {f"{name}-{tip}" for tip in about["tips"]}
+        trees = {f"{name}-{kind}-{ref}" for kind in ("upstream", "prove") for ref in (*alive, "pre-release")}
+        checks = {f"{name}-check-{tip}" for tip in about["tips"]}
         assert {job.name for job in jobs.values() if job.subject == name} == {*trees, *checks, f"{name}-radar"}
-    assert {"megatron-core-prove-dev", "megatron-core-tests-main", "verl-prove-main", "ms-swift-tests-main"} <= {*jobs}
+    assert {"megatron-core-prove-dev", "megatron-core-upstream-main", "ms-swift-check-dev"} <= {*jobs}
+    assert "ms-swift-prove-dev" not in jobs
     assert {job.what for job in jobs.values() if job.subject == plan.EVERY} == {"sweep", "proofs"}
-    left = {(job.subject, job.ref) for job in jobs.values() if job.what in (plan.TESTS, plan.PROVE)}
-    assert not left & plan.LEFT_BEHIND
 
 
 def test_the_workflow_takes_its_jobs_from_the_plan() -> None:
