@@ -104,10 +104,12 @@ def run_rank(source: Source, setting: Setting, rank: int) -> Seen:
         StateDictOptions=lambda **options: tuple(sorted(options.items())),
         set_model_state_dict=lambda model, state, options: seen.loaded.append((state, options)),
     )
+    dist = SimpleNamespace(get_rank=lambda: rank, broadcast=broadcast)
+    cuda = SimpleNamespace(current_device=lambda: "device")
     namespace = {
         "__builtins__": {**vars(builtins), "__import__": lambda *_: checkpoint},
-        "dist": SimpleNamespace(get_rank=lambda: rank, broadcast=broadcast),
-        "torch": SimpleNamespace(__version__=setting.torch, cuda=SimpleNamespace(current_device=lambda: "device")),
+        "dist": dist,
+        "torch": SimpleNamespace(__version__=setting.torch, cuda=cuda, distributed=dist),
         "version": SimpleNamespace(parse=lambda text: [int(part) for part in text.split(".")]),
         "get_device_id": lambda: "device",
     }
