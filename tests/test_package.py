@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from importlib import metadata
@@ -66,6 +67,17 @@ def test_the_run_time_dependencies_are_few_and_not_pinned(distribution: metadata
     required = [line for line in distribution.requires or [] if "extra ==" not in line]
     assert sorted(line.split(">=")[0] for line in required) == ["libcst", "packaging"]
     assert not [line for line in required if "==" in line or "<" in line]
+
+
+def test_each_link_of_the_readme_is_absolute_and_leads_to_a_file(distribution: metadata.Distribution) -> None:
+    files = []
+    for mark, link in re.findall(r"(!?)\[[^]]*\]\(([^)]*)\)", str(distribution.metadata.get_payload())):
+        kind = "raw" if mark else "blob"
+        found = re.fullmatch(rf"https://github\.com/[\w-]+/unhang/{kind}/v{unhang.__version__}/(.+)", link)
+        assert found, link
+        files.append(REPOSITORY / found[1])
+    assert (len(files) > 10, [file for file in files if not file.is_file()]) == (True, [])
+    assert distribution.metadata["Description-Content-Type"] == "text/markdown"
 
 
 @pytest.mark.slow
