@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -134,15 +135,11 @@ def test_the_action_installs_a_version_from_the_index(
     assert f"| `{FIX}` | applied |" in (tmp_path / "summary").read_text()
 
 
-HOOKS = """\
-repos:
-  - repo: {tree}
-    rev: {tag}
-    hooks:
-      - id: {hook}
-        args: [third_party/verl]
-        files: ^third_party/verl/
-"""
+def config(tree: Path, hook: str) -> str:
+    """Return the configuration of docs/vendored.md for a hook, from this tree."""
+    page = (REPOSITORY / "docs" / "vendored.md").read_text()
+    (block,) = re.findall(r"<!-- hooks -->\n```yaml\n(.*?)```", page, flags=re.DOTALL)
+    return re.sub(r"repo: \S+", f"repo: {tree}", block).replace("id: unhang-check", f"id: {hook}")
 
 
 def test_the_pre_commit_hooks_on_a_vendored_tree(tree: Path, tmp_path: Path, tag: str, env: dict[str, str]) -> None:
@@ -156,7 +153,9 @@ def test_the_pre_commit_hooks_on_a_vendored_tree(tree: Path, tmp_path: Path, tag
         return must("git", "-c", "user.name=unhang", "-c", "user.email=", *arguments, cwd=cwd, env=env)
 
     def hook(name: str, cwd: Path = project) -> cli.Ran:
-        (cwd / ".pre-commit-config.yaml").write_text(HOOKS.format(tree=tree, tag=tag, hook=name))
+        (cwd / ".pre-commit-config.yaml").write_text(config(tree, name))
+        must("pre-commit", "autoupdate", cwd=cwd, env=env)
+        assert f"rev: {tag}\n" in (cwd / ".pre-commit-config.yaml").read_text()
         git("add", "-A", cwd=cwd)
         return run("pre-commit", "run", "--all-files", cwd=cwd, env=env)
 
