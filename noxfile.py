@@ -109,6 +109,33 @@ def builds(session: nox.Session) -> None:
 
 
 @nox.session(reuse_venv=True)
+def dist(session: nox.Session) -> None:
+    """Build the sdist, and from it the wheel, into dist/, as a release has them."""
+    session.install("--quiet", *nox.project.dependency_groups(GROUPS, "dist"))
+    shutil.rmtree(HERE / "dist", ignore_errors=True)
+    committed = subprocess.run(["git", "log", "-1", "--format=%ct"], cwd=HERE, capture_output=True, text=True)
+    # whoever builds the same commit has the same wheel, to the byte
+    session.run("python", "-m", "build", "--outdir", "dist", env={"SOURCE_DATE_EPOCH": committed.stdout.strip()})
+    session.run("twine", "check", "--strict", *map(str, sorted((HERE / "dist").iterdir())))
+
+
+@nox.session(name="tests-dist", python=PYTHONS)
+@nox.parametrize("archive", ["*.whl", "*.tar.gz"], ids=["wheel", "sdist"])
+def tests_dist(session: nox.Session, archive: str) -> None:
+    """Run the quick tests on an archive of dist/, on each Python, in a new environment."""
+    (found,) = (HERE / "dist").glob(archive)
+    session.install("--quiet", str(found), *nox.project.dependency_groups(GROUPS, "test"))
+    pytest(session, "--quick", TMPDIR=scratch())
+
+
+@nox.session(reuse_venv=True)
+def release(session: nox.Session) -> None:
+    """Rehearse a release: build it, upload it to an index on this machine, install it from there in each way."""
+    install_wheel(session, "test", "release")
+    pytest(session, "-n", "0", "tests/whole/test_release.py", UNHANG_RELEASE="1")
+
+
+@nox.session(reuse_venv=True)
 def architecture(session: nox.Session) -> None:
     """Write docs/architecture.md, with its picture, from the code's imports and docstrings."""
     session.run("python", "-m", "support.architecture", env={"PYTHONPATH": "tests"})
@@ -299,15 +326,25 @@ def image(session: nox.Session) -> None:
     pytest(session, "-n", "0", "tests/whole/test_image.py", UNHANG_IMAGES="1")
 
 
+SCHEMAS = {
+    "citation-file-format": "CITATION.cff",
+    "github-actions": "action.yml",
+    "github-issue-config": ".github/ISSUE_TEMPLATE/config.yml",
+    "github-issue-forms": ".github/ISSUE_TEMPLATE/[!c]*.yml",
+    "github-workflows": ".github/workflows/*.yml",
+}
+
+
 @nox.session(reuse_venv=True)
 def lint(session: nox.Session) -> None:
-    """Lint all Python files, check their format, validate the workflows, and count the owner's placeholder."""
+    """Lint all Python files, check their format, validate the files of SCHEMAS, count the owner's placeholder."""
     session.install("--quiet", *nox.project.dependency_groups(GROUPS, "lint"))
     session.run("ruff", "check", ".")
     session.run("ruff", "format", "--check", ".")
-    for schema, files in {"github-workflows": ".github/workflows/*.yml", "github-actions": "action.yml"}.items():
+    for schema, files in SCHEMAS.items():
         found = map(str, sorted(HERE.glob(files)))
         session.run("check-jsonschema", "--builtin-schema", f"vendor.{schema}", *found)
+    session.run("zizmor", "--quiet", "--offline", "--min-severity", "medium", ".github", "action.yml")
     session.run("python", ".ci/placeholder.py")
 
 

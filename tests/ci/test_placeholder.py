@@ -24,10 +24,6 @@ def repository(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_this_repository_is_as_its_record_says() -> None:
-    assert placeholder.complaints(placeholder.REPOSITORY) == []
-
-
 def test_a_use_more_or_less_is_named_and_so_is_any_other_form(
     repository: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

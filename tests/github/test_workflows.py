@@ -43,7 +43,7 @@ def test_every_action_is_pinned_by_digest(path: Path) -> None:
     used = re.findall(r"uses: (\S+)(.*)", path.read_text())
     for action, comment in used:
         if not action.startswith("./"):
-            assert re.fullmatch(r"actions/[\w-]+@[0-9a-f]{40}", action), action
+            assert re.fullmatch(r"(actions/[\w-]+|pypa/gh-action-pypi-publish)@[0-9a-f]{40}", action), action
             assert re.fullmatch(r" # v\d+\.\d+\.\d+", comment), action
 
 
@@ -61,3 +61,21 @@ def test_only_the_job_that_writes_issues_may() -> None:
     assert ": write" not in "".join(others) + ci
     assert all("\npermissions: {}\n" in text for text in (nightly, ci))
     assert nightly.count("persist-credentials: false") == nightly.count("actions/checkout@")
+
+
+def test_a_release_is_published_by_a_job_that_runs_nothing_of_the_repository() -> None:
+    text = (REPOSITORY / ".github/workflows/release.yml").read_text()
+    before, _, after = text.partition("\njobs:")
+    named = re.split(r"\n  (?=\w+:\n)", after)[1:]
+    jobs = {job.partition(":")[0]: job for job in named}
+    assert [*jobs] == ["build", "test", "publish", "announce"]
+    assert "\npermissions: {}\n" in before
+    assert {name: re.findall(r"([\w-]+): write", job) for name, job in jobs.items()} == {
+        "build": [], "test": [], "publish": ["id-token", "attestations"], "announce": ["contents"],
+    }  # fmt: skip
+    assert "    environment: release\n" in jobs["publish"], "where a person approves it"
+    for name in "publish", "announce":
+        assert "actions/checkout@" not in jobs[name]
+    assert not re.search(r"nox|run:", jobs["publish"])
+    assert all(f"needs: {earlier}\n" in jobs[later] for earlier, later in zip([*jobs], [*jobs][1:]))
+    assert "secrets." not in text
