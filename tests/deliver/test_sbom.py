@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cyclonedx.model.bom import Bom
 from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
+from packageurl import PackageURL
 
 from support import wheels
 from support.plans import file_plan, plan_of
@@ -52,26 +52,22 @@ def test_a_real_wheel_has_one_that_names_what_it_was_made_from_and_what_each_fix
     assert records(path)[name][0].startswith("sha256=")
     with zipfile.ZipFile(path) as archive:
         data = archive.read(name)
-    document = parsed(data)
-    bom = Bom.from_json(document)
-    made = bom.metadata.component
-    assert made is not None
-    assert (made.name, made.version) == ("verl", version)
-    assert made.purl is not None
-    assert (made.purl.type, made.purl.version, made.purl.qualifiers) == ("pypi", version, {"file_name": path.name})
-    assert made.pedigree is not None
-    (ancestor,) = made.pedigree.ancestors
-    (digest,) = ancestor.hashes
-    assert (ancestor.version, digest.content) == ("0.7.1", wheel.load(str(source)).sha256)
-    assert str(ancestor.purl) == f"pkg:pypi/verl@0.7.1?file_name={source.name}"
-    issues = {issue.id: issue for patch in made.pedigree.patches for issue in patch.resolves}
+    made = parsed(data)["metadata"]["component"]
+    assert (made["name"], made["version"]) == ("verl", version)
+    assert PackageURL.from_string(made["purl"]) == PackageURL(
+        "pypi", None, "verl", version, qualifiers={"file_name": path.name}
+    )
+    (ancestor,) = made["pedigree"]["ancestors"]
+    digest = {"alg": "SHA-256", "content": wheel.load(str(source)).sha256}
+    assert (ancestor["version"], ancestor["hashes"]) == ("0.7.1", [digest])
+    assert ancestor["purl"] == f"pkg:pypi/verl@0.7.1?file_name={source.name}"
+    issues = {issue["id"]: issue for patch in made["pedigree"]["patches"] for issue in patch["resolves"]}
     assert sorted(issues) == ["fsdp-dynamic-bsz", "fsdp2-buffer-order", "mtp-cp-deadlock"]
     issue = issues["fsdp2-buffer-order"]
-    assert issue.type.value == "defect"
-    assert issue.description is not None
-    assert issue.description.startswith(catalog.fix("fsdp2-buffer-order").manifest["symptom"])
-    assert [str(link).rpartition("/")[2] for link in issue.references] == ["6365", "6405"]
-    assert f"{ENGINE}, MegatronEngine.forward_backward_batch: mtp-cp-deadlock" in (made.pedigree.notes or "")
+    assert issue["type"] == "defect"
+    assert issue["description"].startswith(catalog.fix("fsdp2-buffer-order").manifest["symptom"])
+    assert [link.rpartition("/")[2] for link in issue["references"]] == ["6365", "6405"]
+    assert f"{ENGINE}, MegatronEngine.forward_backward_batch: mtp-cp-deadlock" in made["pedigree"]["notes"]
 
 
 @pytest.mark.parametrize(("fix", "kind"), [("mtp-cp-deadlock", "backport"), ("empty-expert-hang", "unofficial")])
@@ -95,8 +91,6 @@ def test_a_wheel_that_was_rewritten_before_keeps_its_pedigree(tmp_path: Path) ->
     assert before["pedigree"] == json.loads(first)["metadata"]["component"]["pedigree"]
     (published,) = before["pedigree"]["ancestors"]
     assert published["hashes"] == [{"alg": "SHA-256", "content": wheel.load(str(tmp_path / DEMO)).sha256}]
-    (issue,) = Bom.from_json({"bomFormat": "CycloneDX", "specVersion": "1.6", "components": [again]}).components
-    assert issue.pedigree is not None
 
 
 @pytest.mark.parametrize("content", [b"[]", b"{}", b"\xff", b"[" * 100_000, b'{"metadata": {"component": []}}'])
