@@ -146,7 +146,7 @@ def test_help_fits_the_width(width: int, monkeypatch: pytest.MonkeyPatch, capsys
         ("chek", "argument COMMAND: invalid choice: 'chek'; did you mean check? (choose from check, apply, "),
         ("chek --fix x", "invalid choice: 'chek'"),
         ("install", "invalid choice: 'install' (choose from"),
-        ("check --output-format yaml", "invalid choice: 'yaml' (choose from text, json, github)"),
+        ("check --output-format yaml", "invalid choice: 'yaml' (choose from text, json, github, sarif)"),
         ("check --output-format jsn", "invalid choice: 'jsn'; did you mean json? (choose from"),
         ("list --color alway", "invalid choice: 'alway'; did you mean always? (choose from"),
         ("check --upstream swift", "argument --upstream: invalid choice: 'swift'; did you mean ms-swift? (choose from"),

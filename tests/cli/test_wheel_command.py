@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -15,6 +17,7 @@ import pytest
 from installer.sources import WheelFile
 
 from support import cli, environments, wheels
+from support.checkout import REPOSITORY
 from support.wheel_files import ENGINE, VERL, demo, edited_verl, find_links, in_data
 from unhang.cli.main import main
 from unhang.shapes import catalog
@@ -68,10 +71,10 @@ def test_every_other_byte_is_unchanged_and_record_is_valid(release: tuple[str, s
     with zipfile.ZipFile(source) as before, zipfile.ZipFile(path) as after:
         assert after.testzip() is None
         names = [plain(name) for name in after.namelist()]
-        notice = names.pop(-2)
-        assert notice.endswith(".dist-info/UNHANG-NOTICE.txt")
+        added, names[-3:-1] = names[-3:-1], []
+        assert [name.partition(".dist-info/")[2] for name in added] == ["UNHANG-NOTICE.txt", "sboms/unhang.cdx.json"]
         assert names == before.namelist()
-        for old, new in zip(before.infolist(), [it for it in after.infolist() if plain(it.filename) != notice]):
+        for old, new in zip(before.infolist(), [it for it in after.infolist() if plain(it.filename) not in added]):
             for name in "date_time external_attr internal_attr create_system extra comment".split():
                 assert getattr(old, name) == getattr(new, name)
             changed = old.filename in CHANGED[release] or old.filename.endswith(("/METADATA", "/RECORD"))
@@ -138,6 +141,8 @@ def test_installed_it_is_applied_and_revert_gives_the_command(how: str, patched:
     assert (result["verdict"], result["version"], result["detail"]) == ("applied", "0.7.1", "")
     version = env.run("-c", "from importlib.metadata import version; print(version('verl'))")
     assert version.strip() == f"0.7.1{OURS}"
+    (line,) = re.findall(r'python -c "(.*sboms.*)"', (REPOSITORY / "docs" / "wheel.md").read_text())
+    assert json.loads(env.run("-c", line))["metadata"]["component"]["version"] == f"0.7.1{OURS}"
     ran = cli.unhang("revert", "--python", env.python)
     assert ran.code == 1
     assert f"verl 0.7.1{OURS} was installed from a wheel with the fixes in it" in ran.err

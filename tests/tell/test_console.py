@@ -60,7 +60,7 @@ def test_warnings_are_in_the_text_and_in_json_but_on_stderr_only_for_text(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     what = Report(Search(SITE, (), ("look here",)), Request(), (), None, False)
-    for output_format, expected in (("text", ["warning: look here"]), ("json", []), ("github", [])):
+    for output_format, expected in (("text", ["warning: look here"]), ("json", []), ("github", []), ("sarif", [])):
         console.results(output_format, what)
         out, err = capsys.readouterr()
         assert err.splitlines() == expected

@@ -145,7 +145,7 @@ def _check(parser: argparse.ArgumentParser) -> None:
         "--expect-digest", metavar="DIGEST", type=_digest,
         help="exit with 1 unless the code has this digest, as `unhang check` printed it elsewhere",
     )  # fmt: skip
-    _output(parser, "text", "json", "github")
+    _output(parser, "text", "json", "github", "sarif")
     _require(parser)
     _accept(parser)
 

@@ -1,4 +1,4 @@
-"""Builds the wheel of a rewritten release: a local version, the changed files, a notice, all other files unchanged."""
+"""Builds the wheel of a rewritten release: a local version, changed and added files, all other files unchanged."""
 
 from __future__ import annotations
 
@@ -14,46 +14,51 @@ from unhang.deliver.wheel import Wheel, is_version
 from unhang.local_version import local_version
 from unhang.store import dist_info
 
-NOTICE = "UNHANG-NOTICE.txt"
 
-
-class Repacked(NamedTuple):
-    """A rewritten wheel."""
+class Named(NamedTuple):
+    """How a rewritten wheel is called."""
 
     file: str
-    """Its file name."""
     version: str
-    data: bytes
 
 
-def repack(wheel: Wheel, changed: Mapping[str, bytes], notice: str, generation: int) -> Repacked:
-    """Return the wheel with these files (by name in the wheel) changed and the notice added.
-
-    Raises UnhangError ``bad-wheel`` if its METADATA and its file name differ in the version.
-    """
+def named(wheel: Wheel, generation: int) -> Named:
+    """Return the file name and the version of the wheel, once rewritten."""
     version = local_version(wheel.version, generation)
+    return Named(f"{wheel.distribution}-{version}-{wheel.tags}.whl", version)
+
+
+def repack(wheel: Wheel, version: str, changed: Mapping[str, bytes], added: Mapping[str, bytes]) -> bytes:
+    """Return the archive of the wheel as of this version, with files changed (by name in the wheel) and added.
+
+    The names of those added are below its .dist-info folder; they replace what another rewrite has added.
+    Raises UnhangError ``bad-wheel`` if its METADATA and its file name differ in the version, or if an added file needs
+    a folder where the wheel has a file, or the other way round.
+    """
     old = wheel.dist_info.removesuffix(".dist-info")
     new = f"{old.rpartition('-')[0]}-{version}"
     prefixes = {f"{old}.dist-info/": f"{new}.dist-info/", f"{old}.data/": f"{new}.data/"}
     by_name = {member.name: member for member in wheel.members}
-    metadata, record, note = (f"{wheel.dist_info}/{file}" for file in ("METADATA", "RECORD", NOTICE))
-    note_data = notice.encode()
+    metadata, record = (f"{wheel.dist_info}/{file}" for file in ("METADATA", "RECORD"))
+    extra = {f"{wheel.dist_info}/{name}": content for name, content in added.items()}
+    if clash := archive.file_as_folder({name for name in by_name if not name.endswith("/")} | {*extra}):
+        raise bad_wheel(wheel.path, f"with what unhang adds to it, {clash!r} would be both a file and a folder")
     contents = {**changed, metadata: _metadata(wheel, archive.read(wheel.path, by_name[metadata]), version)}
-    rows = dist_info.update(archive.read(wheel.path, by_name[record]), {**contents, note: note_data})
-    rows = _renamed_rows(rows, prefixes)
-    if note not in by_name:  # a wheel that was rewritten before has a row for it
-        rows = _with_row(rows, f"{new}.dist-info/", note_data)
+    rows = dist_info.update(archive.read(wheel.path, by_name[record]), {**contents, **extra})
+    # a wheel that was rewritten before has rows for them
+    unlisted = {name: content for name, content in extra.items() if dist_info.row(rows, name) is None}
+    rows = _renamed_rows(_with_rows(rows, record, unlisted), prefixes)
     members = []
     for member in wheel.members:
-        if member.name not in (record, note):
+        if member.name != record and member.name not in extra:
             name, content = _renamed(member.name, prefixes), contents.get(member.name)
             members.append(
                 member._replace(name=name) if content is None else archive.replaced(member, name, content)
             )  # fmt: skip
     # The specification recommends RECORD as the last member.
-    members.append(archive.replaced(by_name[record], _renamed(note, prefixes), note_data))
-    members.append(archive.replaced(by_name[record], _renamed(record, prefixes), rows))
-    return Repacked(f"{wheel.distribution}-{version}-{wheel.tags}.whl", version, archive.dump(members))
+    last = {**extra, record: rows}
+    members += [archive.replaced(by_name[record], _renamed(name, prefixes), data) for name, data in last.items()]
+    return archive.dump(members)
 
 
 def _metadata(wheel: Wheel, data: bytes, version: str) -> bytes:
@@ -71,14 +76,15 @@ def _renamed_rows(record: bytes, prefixes: Mapping[str, str]) -> bytes:
     return "".join(_renamed(row, prefixes) for row in rows).encode("utf-8", "surrogateescape")
 
 
-def _with_row(record: bytes, dist_info: str, notice: bytes) -> bytes:
-    """Return RECORD with a row for the notice, before the row of RECORD itself."""
+def _with_rows(record: bytes, own: str, added: Mapping[str, bytes]) -> bytes:
+    """Return RECORD with rows for the added files, before the row of RECORD itself, whose name is ``own``."""
     rows = []
     for row in record.splitlines(keepends=True):
-        if row.startswith(f"{dist_info}RECORD,".encode()):
-            digest = base64.urlsafe_b64encode(hashlib.sha256(notice).digest()).rstrip(b"=").decode()
+        if row.startswith(f"{own},".encode()):
             end = "\r\n" if row.endswith(b"\r\n") else "\n"
-            rows.append(f"{dist_info}{NOTICE},sha256={digest},{len(notice)}{end}".encode())
+            for name, content in added.items():
+                digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
+                rows.append(f"{name},sha256={digest},{len(content)}{end}".encode())
         rows.append(row)
     return b"".join(rows)
 

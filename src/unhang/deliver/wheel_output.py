@@ -9,9 +9,9 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from unhang import __version__
-from unhang.deliver import work
+from unhang.deliver import sbom, work
 from unhang.deliver.preview import with_rewrites
-from unhang.deliver.repack import repack
+from unhang.deliver.repack import named, repack
 from unhang.deliver.wheel import Wheel
 from unhang.errors import UnhangError
 from unhang.judge.findings import Finding
@@ -20,6 +20,7 @@ from unhang.shapes import catalog
 from unhang.store import disk
 from unhang.store.receipt import sha256
 
+_NOTICE = "UNHANG-NOTICE.txt"
 _DRAFT = re.compile(r"\..+\+unhang\..+\.whl\.new")
 
 
@@ -65,10 +66,11 @@ def write(wheel: Wheel, plan: WheelPlan, folder: str) -> Output | None:
     """
     if not plan.files:
         return None
+    name, version = named(wheel, catalog.generation())
     changed = {name: file.after for name, file in plan.files.items()}
-    repacked = repack(wheel, changed, _notice(wheel, plan.files), catalog.generation())
-    path = os.path.join(folder, repacked.file)
-    return Output(path, repacked.version, sha256(repacked.data), _write(path, repacked.data))
+    added = {_NOTICE: _notice(wheel, plan.files).encode(), sbom.SBOM: sbom.document(wheel, name, version, plan.files)}
+    data, path = repack(wheel, version, changed, added), os.path.join(folder, name)
+    return Output(path, version, sha256(data), _write(path, data))
 
 
 def prepare(folder: str) -> None:

@@ -31,11 +31,15 @@ NOTHING = "nothing was changed"
 
 
 def results(output_format: str, what: Report) -> None:
-    """Print a report as ``text``, ``json`` or ``github``."""
+    """Print a report as ``text``, ``json``, ``github`` or ``sarif``."""
     if output_format == "json":
         print(report.json_report(what))
     elif output_format == "github":
         print(report.github_report(what))
+    elif output_format == "sarif":
+        from unhang.tell import sarif  # it imports ast
+
+        print(sarif.document(what, os.getcwd()))
     else:
         what = what._replace(commits=commits(what.search.installations))
         print(report.text_report(what, colour=colour(), width=terminal.width(sys.stdout)))

@@ -1,0 +1,107 @@
+"""The findings as SARIF 2.1.0, for code scanning: a rule for each fix, a result for what is left to do. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from unhang import __version__
+from unhang.errors import joined, printable
+from unhang.judge.findings import Finding
+from unhang.judge.observe import Observation
+from unhang.shapes import catalog, shape
+from unhang.shapes.catalog import Fix
+from unhang.tell import report
+from unhang.tell.report import Report
+
+_ROOT = "%SRCROOT%"  # the name that viewers know
+
+
+def document(what: Report, folder: str) -> str:
+    """Return the SARIF document of ``check``. Paths below ``folder`` are relative to it, others are absolute.
+
+    What is settled has no result, not even one that says "pass": GitHub would show it as an alert, as
+    https://github.com/microsoft/PSRule/issues/955 tells.
+    """
+    folder = os.path.realpath(folder)
+    said = [("warning", warning) for warning in what.search.warnings]
+    if what.interrupted:
+        said.append(("error", "interrupted: a run did not get to its end"))
+    if other := report.differs(what.expected, what.findings):
+        said.append(("error", other))
+    run = {
+        "tool": {
+            "driver": {"name": "unhang", "version": __version__, "rules": [_rule(name) for name in what.request.fixes]}
+        },
+        "invocations": [
+            {
+                "executionSuccessful": True,
+                "toolExecutionNotifications": [{"level": level, "message": {"text": text}} for level, text in said],
+            }
+        ],
+        "originalUriBaseIds": {_ROOT: {"uri": Path(folder, "_").as_uri()[:-1]}},  # it ends in a slash
+        "results": [_result(found, folder) for found in what.findings if not found.settled or found.notes],
+        "properties": {"digest": report.digest(what.findings)},
+    }
+    schema = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
+    return json.dumps({"$schema": schema, "version": "2.1.0", "runs": [run]}, indent=1)
+
+
+def _rule(name: str) -> dict[str, Any]:
+    fix: Fix = catalog.fix(name)
+    page = catalog.page(name)
+    return {
+        "id": fix.id,
+        "shortDescription": {"text": fix.title},
+        "fullDescription": {"text": f"{fix.manifest['symptom']} {fix.manifest['cause']}"},
+        "help": {"text": page, "markdown": page},
+        "defaultConfiguration": {"level": "error"},
+        "properties": {"tags": ["correctness", fix.grade], "problem.severity": "error"},
+    }
+
+
+def _result(found: Finding, folder: str) -> dict[str, Any]:
+    target, verdict, place = found.target, found.verdict, found.installation
+    title = catalog.fix(target.fix).title
+    where = f"{verdict.verdict} in {target.function} of {place.upstream} {place.version or '(no version)'}"
+    hint = verdict.hint and f"do: {verdict.hint}"
+    # neither the folder nor the line, which change though the finding is the same
+    identity = json.dumps([target.fix, place.upstream, target.file, target.function])
+    return {
+        "ruleId": target.fix,
+        "level": "warning" if found.settled else "error",
+        "message": {"text": printable(joined(title, where, verdict.detail, *found.notes, hint))},
+        "locations": [
+            {
+                "physicalLocation": {
+                    "artifactLocation": _artifact(found.seen, folder),
+                    "region": {"startLine": _line(found.seen, target.function)},
+                },
+                "logicalLocations": [{"fullyQualifiedName": target.function, "kind": "function"}],
+            }
+        ],
+        "partialFingerprints": {"unhang/v1": hashlib.sha256(identity.encode()).hexdigest()},
+        "properties": {"verdict": verdict.verdict, "code": verdict.code, "shape": found.seen.shape},
+    }
+
+
+def _artifact(seen: Observation, folder: str) -> dict[str, str]:
+    path = seen.real or os.path.realpath(seen.path)
+    if path.startswith(os.path.join(folder, "")):
+        return {"uri": quote(os.fsencode(os.path.relpath(path, folder))), "uriBaseId": _ROOT}
+    return {"uri": Path(path).as_uri()}
+
+
+def _line(seen: Observation, function: str) -> int:
+    """Return the line on which the function begins, or that on which the file does not parse; else the first."""
+    try:
+        found = shape.find(shape.parse(seen.data or b""), function)
+    except SyntaxError as error:
+        return error.lineno or 1
+    except (ValueError, RecursionError, MemoryError):  # as in ``observe``
+        return 1
+    return found[0].lineno if found else 1
