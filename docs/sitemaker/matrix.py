@@ -21,16 +21,16 @@ is really installed. A fix that a row does not name is not needed there: the rel
 
 <form id="filter" role="search" hidden>
 <label>Search <input type="search" placeholder="verl 0.7.1" autocomplete="off"></label>
-<label>Upstream <select name="upstream"><option value="">all</option>{upstreams}</select></label>
-<label>Needs <select name="fix"><option value="">any or none</option>{fixes}</select></label>
+<label>Upstream <select><option value="">all</option>{upstreams}</select></label>
+<label>Needs <select><option value="">any or none</option>{fixes}</select></label>
 <output></output>
 </form>
 
 ```{{table}}
 :class: matrix
 
-| upstream | release | needs | fixed upstream |
-|---|---|---|---|
+| release | needs | fixed upstream |
+|---|---|---|
 {rows}
 ```
 """
@@ -58,7 +58,7 @@ def _rows(panel: Panel) -> Iterator[str]:
                 notes = f" ({'; '.join('yanked' if note.startswith('yanked') else note for note in item.notes)})"
                 label = f"{item.label}{notes if item.notes else ''}".replace("*", r"\*")
                 needs, fixed = (_named(panel, item, verdict) for verdict in (NEEDED, FIXED_UPSTREAM))
-                yield f"| {panel.upstream} | {label} | {needs} | {fixed} |"
+                yield f"| {panel.upstream} {label} | {needs} | {fixed} |"
 
 
 def _named(panel: Panel, item: Range, verdict: str) -> str:
