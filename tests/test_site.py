@@ -12,6 +12,7 @@ import pytest
 from sitemaker import __main__ as sitemaker
 from sitemaker.links import BLOB, relinked, with_fixes
 from unhang.cli.arguments import whole
+from unhang.cli.error_codes import CODES
 from unhang.judge.matrix import is_nightly
 from unhang.shapes import catalog
 
@@ -83,6 +84,13 @@ def test_the_reference_has_each_command_and_option(source: Path) -> None:
         options = {option for action in parser._actions if action.dest != "help" for option in action.option_strings}
         assert options <= {*re.findall(r"--?[\w-]+", "".join(re.findall(r"^- .*", section, re.MULTILINE)))}
         assert "Exit codes: 0" in section
+
+
+def test_the_reference_has_each_error_code_with_its_cure(source: Path) -> None:
+    page = (source / "reference" / "errors.md").read_text()
+    for code, explained in CODES.items():
+        assert f"\n## {code}\n\n{explained.cause}\n\n**Cure.** {explained.cure}\n" in page
+    assert "reference/errors.md" in (source / "json.md").read_text()
 
 
 def test_the_reference_has_each_key_of_the_schemas(source: Path) -> None:
