@@ -13,7 +13,7 @@ from unhang.tell.version_ranges import Panel, Range, panels
 PAGE = """# The matrix
 
 What an untouched copy of each release needs. `unhang matrix` prints the same, and `unhang check` judges the code that
-is really installed. A fix that a row does not name is not needed there: the release never had the defect, or not yet.
+is really installed. A fix that a row does not name has nothing to do there: the release does not have the defect.
 
 ![Which release needs which fix: upstream releases across, fixes down, a sign and a colour for each verdict](matrix.svg)
 
