@@ -51,14 +51,12 @@ def pages() -> dict[str, str]:
 def _rows(panel: Panel) -> Iterator[str]:
     """Yield a row for each release of an upstream, and one for neighbouring nightlies with the same verdicts."""
     for folded in panel.ranges:
-        for nightly, group in groupby(folded.versions, key=matrix.is_nightly):
-            versions = tuple(group)
-            for some in [versions] if nightly else [(version,) for version in versions]:
-                item = Range(some, tuple(sorted({*some} & {*folded.yanked})), folded.verdicts)
-                notes = f" ({'; '.join('yanked' if note.startswith('yanked') else note for note in item.notes)})"
-                label = f"{item.label}{notes if item.notes else ''}".replace("*", r"\*")
-                needs, fixed = (_named(panel, item, verdict) for verdict in (NEEDED, FIXED_UPSTREAM))
-                yield f"| {panel.upstream} {label} | {needs} | {fixed} |"
+        for _, group in groupby(folded.versions, key=lambda version: matrix.is_nightly(version) or version):
+            item = Range(tuple(group), (), folded.verdicts)
+            notes = [*item.notes, *["yanked"] * (item.versions[0] in folded.yanked)]
+            label = f"{item.label}{f' ({notes[0]})' if notes else ''}".replace("*", r"\*")
+            needs, fixed = (_named(panel, item, verdict) for verdict in (NEEDED, FIXED_UPSTREAM))
+            yield f"| {panel.upstream} {label} | {needs} | {fixed} |"
 
 
 def _named(panel: Panel, item: Range, verdict: str) -> str:
