@@ -293,7 +293,7 @@ def docs(session: nox.Session) -> None:
     for stale in source, site:
         shutil.rmtree(stale, ignore_errors=True)
     env = {"PYTHONPATH": os.pathsep.join([str(HERE / "src"), str(HERE / "docs")])}  # the wheel lacks compat/sweep
-    session.run("python", "-m", "sitemaker", str(source), env=env)
+    session.run("python", "-m", "sitemaker", str(source), env={**env, "COLUMNS": "80"})  # the usage lines' width
     options = ["-q", "-W", "--keep-going", "-c", str(HERE / "docs")]
     session.run("sphinx-build", *options, str(source), str(site), env=env)
     session.log(f"built {site / 'index.html'}")

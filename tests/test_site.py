@@ -12,6 +12,7 @@ import pytest
 from sitemaker import __main__ as sitemaker
 from sitemaker.links import BLOB, relinked, with_fixes
 from unhang.cli.arguments import whole
+from unhang.cli.error_codes import CODES
 from unhang.judge.matrix import is_nightly
 from unhang.shapes import catalog
 
@@ -44,6 +45,11 @@ def test_a_link_leads_to_the_site_or_else_to_github(page: str, link: str, expect
     assert relinked(f"see [this]({link}), `f(x)`", page, PLACES) == f"see [this]({expected}), `f(x)`"
 
 
+def test_a_page_called_by_its_file_gets_its_title_from_sphinx() -> None:
+    assert relinked("[docs/ci.md](docs/ci.md#a)", "README.md", PLACES) == "[](ci.md#a)"
+    assert relinked("[gone.md](gone.md)", "README.md", PLACES) == f"[gone.md]({BLOB}gone.md)"
+
+
 def test_the_command_that_explains_a_fix_links_to_its_page() -> None:
     text = "run `unhang explain one`\n| `one` | two |\n`one` alone, `unhang explain other`"
     linked = "run [`unhang explain one`](../fixes/one.md)\n| [`one`](../fixes/one.md) | two |"
@@ -61,13 +67,13 @@ def test_each_fix_has_a_page_with_its_functions_and_stack_frames(source: Path) -
 
 
 def test_the_matrix_has_each_release_with_what_it_needs(source: Path) -> None:
-    rows = dict(re.findall(r"^\| (\S+ \| \S+).*? \| (.*) \| .*? \|$", (source / "matrix.md").read_text(), re.MULTILINE))
-    assert "(fixes/mtp-cp-deadlock.md)" in rows["verl | 0.7.1"]
-    assert "mtp-cp-deadlock" not in rows["verl | 0.7.0"] + rows["verl | 0.8.0"]
+    rows = dict(re.findall(r"^\| (\S+ \S+).*? \| (.*) \| .*? \|$", (source / "matrix.md").read_text(), re.MULTILINE))
+    assert "(fixes/mtp-cp-deadlock.md)" in rows["verl 0.7.1"]
+    assert "mtp-cp-deadlock" not in rows["verl 0.7.0"] + rows["verl 0.8.0"]
     for upstream, releases in catalog.releases().items():
         for version in releases:
             name = "0.16.0rc0.dev\\*" if is_nightly(version) else version
-            assert f"{upstream} | {name}" in rows
+            assert f"{upstream} {name}" in rows
 
 
 def test_the_reference_has_each_command_and_option(source: Path) -> None:
@@ -78,6 +84,13 @@ def test_the_reference_has_each_command_and_option(source: Path) -> None:
         options = {option for action in parser._actions if action.dest != "help" for option in action.option_strings}
         assert options <= {*re.findall(r"--?[\w-]+", "".join(re.findall(r"^- .*", section, re.MULTILINE)))}
         assert "Exit codes: 0" in section
+
+
+def test_the_reference_has_each_error_code_with_its_cure(source: Path) -> None:
+    page = (source / "reference" / "errors.md").read_text()
+    for code, explained in CODES.items():
+        assert f"\n## {code}\n\n{explained.cause}\n\n**Cure.** {explained.cure}\n" in page
+    assert "reference/errors.md" in (source / "json.md").read_text()
 
 
 def test_the_reference_has_each_key_of_the_schemas(source: Path) -> None:

@@ -23,24 +23,23 @@ only the cause is shown, or a stand-in takes the place of what fails. [The matri
 {ids}
 ```
 """
-PAGE = """{page}
+PAGE = """{head}
+```text
+unhang check --fix {id}     # is it needed here?
+unhang apply --fix {id}
+```
+
+{rest}
 
 ## How a hung job shows it
 {signs}
 
 `unhang diagnose PATH...` looks for these in what the job left: [My job hangs](../my-job-hangs.md).
 
-## Get it
-
-    unhang check --fix {id}
-    unhang apply --fix {id}
-
-It rewrites these functions:
-
+## The functions
 {targets}
 
 ## In the matrix
-
 {matrix}
 """
 
@@ -57,8 +56,10 @@ def pages() -> dict[str, str]:
 def page(fix: Fix, releases: matrix.Releases, table: catalog.ShapeTable) -> str:
     """Return the page of one fix."""
     own = [f"- {target.upstream}: `{target.function}` in `{target.file}`" for target in fix.targets]
+    head, mark, rest = catalog.page(fix.id).rstrip().partition("## ")
     return PAGE.format(
-        page=catalog.page(fix.id).rstrip(),
+        head=head,
+        rest=mark + rest,
         signs="\n".join(line.removeprefix("  ") for line in signs(fix.manifest["signature"])),
         id=fix.id,
         targets="\n".join(own),

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 
 BLOB = "https://github.com/OWNER/unhang/blob/main/"
 """Where a file is that has no page on the site."""
+_NAME = re.compile(r"\[[\w./-]+\.md\](?=\((?!https:))")
 _LINK = re.compile(r"(?<=\]\()([^)\s#]+)(?=(?:#[^)\s]*)?\))")
 
 
@@ -15,7 +16,8 @@ def relinked(text: str, path: str, places: Mapping[str, str]) -> str:
     """Return the Markdown of the page at a path of the repository, with the links that its place on the site needs.
 
     ``places`` has the place of each page and picture by its path in the repository. A link to any other file of the
-    repository leads to GitHub; a link to a page on GitHub leads to the site.
+    repository leads to GitHub; a link to a page on GitHub leads to the site. Where a page is called by its file's name,
+    Sphinx fills in its title.
     """
     start = posixpath.dirname(places[path])
 
@@ -29,7 +31,7 @@ def relinked(text: str, path: str, places: Mapping[str, str]) -> str:
             target = posixpath.normpath(posixpath.join(posixpath.dirname(path), link))
         return posixpath.relpath(places[target], start or ".") if target in places else BLOB + target
 
-    return _LINK.sub(moved, text)
+    return _NAME.sub("[]", _LINK.sub(moved, text))
 
 
 def with_fixes(text: str, place: str, ids: Iterable[str]) -> str:

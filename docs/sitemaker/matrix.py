@@ -13,7 +13,7 @@ from unhang.tell.version_ranges import Panel, Range, panels
 PAGE = """# The matrix
 
 What an untouched copy of each release needs. `unhang matrix` prints the same, and `unhang check` judges the code that
-is really installed. A fix that a row does not name is not needed there: the release never had the defect, or not yet.
+is really installed. A fix that a row does not name has nothing to do there: the release does not have the defect.
 
 ![Which release needs which fix: upstream releases across, fixes down, a sign and a colour for each verdict](matrix.svg)
 
@@ -21,16 +21,16 @@ is really installed. A fix that a row does not name is not needed there: the rel
 
 <form id="filter" role="search" hidden>
 <label>Search <input type="search" placeholder="verl 0.7.1" autocomplete="off"></label>
-<label>Upstream <select name="upstream"><option value="">all</option>{upstreams}</select></label>
-<label>Needs <select name="fix"><option value="">any or none</option>{fixes}</select></label>
+<label>Upstream <select><option value="">all</option>{upstreams}</select></label>
+<label>Needs <select><option value="">any or none</option>{fixes}</select></label>
 <output></output>
 </form>
 
 ```{{table}}
 :class: matrix
 
-| upstream | release | needs | fixed upstream |
-|---|---|---|---|
+| release | needs | fixed upstream |
+|---|---|---|
 {rows}
 ```
 """
@@ -51,14 +51,12 @@ def pages() -> dict[str, str]:
 def _rows(panel: Panel) -> Iterator[str]:
     """Yield a row for each release of an upstream, and one for neighbouring nightlies with the same verdicts."""
     for folded in panel.ranges:
-        for nightly, group in groupby(folded.versions, key=matrix.is_nightly):
-            versions = tuple(group)
-            for some in [versions] if nightly else [(version,) for version in versions]:
-                item = Range(some, tuple(sorted({*some} & {*folded.yanked})), folded.verdicts)
-                notes = f" ({'; '.join('yanked' if note.startswith('yanked') else note for note in item.notes)})"
-                label = f"{item.label}{notes if item.notes else ''}".replace("*", r"\*")
-                needs, fixed = (_named(panel, item, verdict) for verdict in (NEEDED, FIXED_UPSTREAM))
-                yield f"| {panel.upstream} | {label} | {needs} | {fixed} |"
+        for _, group in groupby(folded.versions, key=lambda version: matrix.is_nightly(version) or version):
+            item = Range(tuple(group), (), folded.verdicts)
+            notes = [*item.notes, *["yanked"] * (item.versions[0] in folded.yanked)]
+            label = f"{item.label}{f' ({notes[0]})' if notes else ''}".replace("*", r"\*")
+            needs, fixed = (_named(panel, item, verdict) for verdict in (NEEDED, FIXED_UPSTREAM))
+            yield f"| {panel.upstream} {label} | {needs} | {fixed} |"
 
 
 def _named(panel: Panel, item: Range, verdict: str) -> str:

@@ -6,11 +6,11 @@ if (form) {
   const filter = () => {
     const words = search.value.toLowerCase().split(/\s+/);
     for (const row of rows) {
-      const [name, , needs] = [...row.cells].map((cell) => cell.textContent.trim());
+      const [release, needs] = [...row.cells].map((cell) => cell.textContent.trim());
       const text = row.textContent.toLowerCase();
       row.hidden =
         !words.every((word) => text.includes(word)) ||
-        (upstream.value && name !== upstream.value) ||
+        (upstream.value && release.split(" ")[0] !== upstream.value) ||
         (fix.value && !needs.split(", ").includes(fix.value));
     }
     form.querySelector("output").value = `${rows.filter((row) => !row.hidden).length} of ${rows.length} rows`;
