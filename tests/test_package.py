@@ -71,7 +71,7 @@ def test_the_run_time_dependencies_are_few_and_not_pinned(distribution: metadata
 
 def test_each_link_of_the_readme_is_absolute_and_leads_to_a_file(distribution: metadata.Distribution) -> None:
     files = []
-    for mark, link in re.findall(r"(!?)\[[^]]*\]\(([^)]*)\)", str(distribution.metadata.get_payload())):
+    for mark, link in re.findall(r"(!?)\[[^]]*\]\(([^)]*)\)", distribution.read_text("METADATA") or ""):
         kind = "raw" if mark else "blob"
         found = re.fullmatch(rf"https://github\.com/[\w-]+/unhang/{kind}/v{unhang.__version__}/(.+)", link)
         assert found, link

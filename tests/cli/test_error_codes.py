@@ -18,7 +18,7 @@ def raised(source: str) -> Iterator[str]:
     for call in ast.walk(tree):
         if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id in makers:
             code = call.args[0]
-            if isinstance(code, ast.Constant):
+            if isinstance(code, ast.Constant) and isinstance(code.value, str):
                 yield code.value
             else:  # what another error has, or the maker was given
                 assert "code" in (getattr(code, "attr", ""), getattr(code, "id", "")), ast.unparse(call)

@@ -16,7 +16,7 @@ COLUMNS = 100
 
 def shown() -> str:
     """Return what the terminal got, with its colours; the temporary folder is named /job in it."""
-    with tempfile.TemporaryDirectory(prefix="unhang-") as name:
+    with tempfile.TemporaryDirectory(prefix="unhang-", dir="/tmp") as name:  # a longer path would wrap lines
         folder = Path(name).resolve()
         cli.unpack_targets(folder / "site-packages", ("verl", "0.7.1"))
         texts = []
