@@ -299,6 +299,21 @@ def docs(session: nox.Session) -> None:
     session.log(f"built {site / 'index.html'}")
 
 
+@nox.session(name="docs-browser", reuse_venv=True)
+def docs_browser(session: nox.Session) -> None:
+    """Build the site, and read it in a headless Chromium: links, search, themes, keyboard, phone, axe's rules.
+
+    It follows no link to another site.
+    """
+    chromium = next(filter(None, map(shutil.which, ["chromium", "chromium-browser", "google-chrome"])), None)
+    if not chromium:
+        session.error("this needs Chromium: apt-get install chromium")
+    install_wheel(session, "test", "browser")
+    docs(session)
+    site = Path(session.create_tmp()) / "site"
+    pytest(session, "tests/browser", UNHANG_CHROMIUM=chromium, UNHANG_SITE=str(site))
+
+
 @nox.session(reuse_venv=True)
 def radar(session: nox.Session) -> None:
     """Compare the matrix with what the package index offers now."""

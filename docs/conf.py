@@ -21,10 +21,13 @@ html_theme = "furo"
 html_title = "unhang"
 html_baseurl = "https://OWNER.github.io/unhang/"
 html_static_path = ["static"]
-html_css_files = ["site.css"]
+html_css_files = ["site.css", "access.css"]
+html_search_scorer = "static/scorer.js"
+templates_path = ["templates"]
 html_js_files = [("matrix.js", {"defer": "defer"})]
 html_copy_source = False
 html_show_sphinx = False
+html_use_index = False  # search has more
 
 
 def setup(app: Sphinx) -> None:

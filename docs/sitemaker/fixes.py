@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from sitemaker.links import with_fixes
 from unhang.compat.sweep.pages import fixes_table, signs
 from unhang.judge import matrix
@@ -55,12 +57,16 @@ def pages() -> dict[str, str]:
 
 def page(fix: Fix, releases: matrix.Releases, table: catalog.ShapeTable) -> str:
     """Return the page of one fix."""
+    signature = fix.manifest["signature"]
+    shown = [line.removeprefix("  ") for line in signs(signature)]
+    if files := dict.fromkeys(re.findall(r"([\w/]+\.py)::", str(signature))):  # search then finds a whole frame
+        shown.append(f"- in the files: {', '.join(f'`{file}`' for file in files)}")
     own = [f"- {target.upstream}: `{target.function}` in `{target.file}`" for target in fix.targets]
     head, mark, rest = catalog.page(fix.id).rstrip().partition("## ")
     return PAGE.format(
         head=head,
         rest=mark + rest,
-        signs="\n".join(line.removeprefix("  ") for line in signs(fix.manifest["signature"])),
+        signs="\n".join(shown),
         id=fix.id,
         targets="\n".join(own),
         matrix="\n\n".join(_ranges(fix, releases, table)),

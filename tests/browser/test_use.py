@@ -1,0 +1,136 @@
+"""How a reader uses the site: search, the matrix and its filter, the keyboard, and all of it without JavaScript."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import ElementHandle, Page, expect
+
+PATCHES = Path(__file__).parents[2] / "patches"
+FOCUSED = "document.activeElement"
+ROWS = "table.matrix tbody tr"
+
+
+def frames(fix: str) -> list[str]:
+    """Return the functions that a hung job shows in its stacks, by the manifest of a fix."""
+    hangs = json.loads((PATCHES / fix / "manifest.json").read_text(encoding="utf-8"))["signature"]["hangs"]
+    places = {place for hang in hangs for group in hang.get("frames", []) for place in group}
+    return sorted({place.rpartition("::")[2] for place in places})
+
+
+def results(page: Page) -> list[str]:
+    """Return the addresses that the page of results lists, once the search is done."""
+    expect(page.locator(".search-summary")).to_contain_text("found")
+    links = page.locator("#search-results li a").all()
+    return [str(link.get_attribute("href")).partition("?")[0].partition("#")[0] for link in links]
+
+
+def tab(page: Page, selector: str) -> ElementHandle:
+    """Press Tab until an element that matches has the focus, and return it. Fails after a round of the page."""
+    for _ in range(300):
+        page.keyboard.press("Tab")
+        if page.evaluate(f"{FOCUSED}.matches({json.dumps(selector)})"):
+            return focused(page)
+    raise AssertionError(f"the keyboard does not reach {selector}")
+
+
+def focused(page: Page) -> ElementHandle:
+    """Return the element that has the focus."""
+    element = page.evaluate_handle(FOCUSED).as_element()
+    assert element is not None
+    return element
+
+
+@pytest.mark.parametrize("fix", sorted(path.parent.name for path in PATCHES.glob("*/manifest.json")))
+def test_search_finds_the_fix_by_a_stack_frame(fix: str, show: Callable[..., Page]) -> None:
+    for function in frames(fix):
+        assert f"fixes/{fix}.html" in results(show(f"search.html?q={function}")), function
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_search_takes_a_frame_as_py_spy_prints_it(theme: str, show: Callable[..., Page]) -> None:
+    page = show("index.html", theme=theme)
+    tab(page, "input[name=q]")
+    page.keyboard.type("reduce_loss_in_tracker (megatron/core/transformer/multi_token_prediction.py:359)")
+    page.keyboard.press("Enter")
+    assert "fixes/mtp-cp-deadlock.html" in results(page)[0]
+    found = Axe().run(page, context={"exclude": [[".sidebar-toggle"]]}, options={})
+    assert found.violations_count == 0, found.generate_report()
+    page.locator("#search-results li a[href*=mtp-cp-deadlock]").first.click()
+    expect(page.locator("[role=main]")).to_contain_text("reduce_loss_in_tracker")
+
+
+def test_the_keys_filter_the_matrix(show: Callable[..., Page]) -> None:
+    page = show("matrix.html")
+    shown, said = page.locator(ROWS).locator("visible=true"), page.locator("#filter output")
+    total = page.locator(ROWS).count()
+    expect(said).to_have_text(f"{total} of {total} rows")
+    tab(page, "#filter input")
+    page.keyboard.type("verl 0.7.1")
+    texts = shown.all_inner_texts()
+    assert 0 < len(texts) < total
+    assert all("verl" in text and "0.7.1" in text for text in texts)
+    expect(said).to_have_text(f"{len(texts)} of {total} rows")
+    page.keyboard.press("Control+A")
+    page.keyboard.press("Backspace")
+    expect(shown).to_have_count(total)
+    for column, name in (0, "upstream"), (2, "fix"):
+        select = tab(page, f"#filter select[name={name}]")
+        page.keyboard.press("ArrowDown")
+        value = select.input_value()
+        assert value
+        cells = [row.locator("td").nth(column).inner_text() for row in shown.all()]
+        assert cells
+        assert all(value in cell for cell in cells), name
+        expect(said).to_have_text(f"{len(cells)} of {total} rows")
+
+
+def test_the_matrix_reads_without_javascript(show: Callable[..., Page]) -> None:
+    page = show("matrix.html", javascript=False)
+    expect(page.locator("#filter")).to_be_hidden()  # it would do nothing
+    expect(page.locator(ROWS).locator("visible=true")).to_have_count(page.locator(ROWS).count())
+    expect(page.locator(ROWS).filter(has_text="verl").filter(has_text="mtp-cp-deadlock").first).to_be_visible()
+
+
+def test_the_first_key_skips_to_the_content(show: Callable[..., Page]) -> None:
+    page = show("my-job-hangs.html")
+    page.keyboard.press("Tab")
+    link = page.locator("a:focus")
+    expect(link).to_contain_text("Skip to content")
+    expect(link).to_be_in_viewport(ratio=1)
+    page.keyboard.press("Enter")
+    page.keyboard.press("Tab")
+    assert page.evaluate(f"{FOCUSED}.closest('[role=main]') !== null")
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("path", ["index.html", "matrix.html"])
+def test_the_focus_can_be_seen(path: str, theme: str, show: Callable[..., Page]) -> None:
+    page = show(path, theme=theme)
+    for _ in range(40):
+        page.keyboard.press("Tab")
+        shown = f"{FOCUSED}.checkVisibility() && getComputedStyle({FOCUSED}).outlineStyle !== 'none'"
+        assert page.evaluate(shown), focused(page).evaluate("element => element.outerHTML")
+
+
+def test_the_keys_change_the_theme(show: Callable[..., Page]) -> None:
+    page = show("index.html")
+    tab(page, "button.theme-toggle")
+    seen = set()
+    for _ in range(3):
+        page.keyboard.press("Enter")
+        seen.add(page.evaluate("document.body.dataset.theme"))
+    assert seen == {"light", "dark", "auto"}
+
+
+def test_the_keys_open_the_navigation_of_a_phone(show: Callable[..., Page]) -> None:
+    page = show("index.html", width=320)  # as wide as a desktop at 400 %, where there are keys
+    link = page.locator(".sidebar-tree a[href='matrix.html']")
+    expect(link).not_to_be_in_viewport()
+    tab(page, "#__navigation")
+    page.keyboard.press("Space")
+    expect(link).to_be_in_viewport()
