@@ -332,13 +332,13 @@ def fleet(session: nox.Session) -> None:
 
 @nox.session(reuse_venv=True)
 def image(session: nox.Session) -> None:
-    """Try docs/docker.md: build and run its images with Debian's buildah, as root, and the builds that must fail."""
+    """Try docs/docker.md: build and run its images with buildah, as root, and with Docker where a daemon answers."""
     if not shutil.which("buildah"):
         session.error("this needs buildah: apt-get install buildah")
     if os.geteuid() != 0:
         session.error("buildah's chroot isolation needs root")
     install_wheel(session, "test")
-    pytest(session, "-n", "0", "tests/whole/test_image.py", UNHANG_IMAGES="1")
+    pytest(session, "-n", "0", "-rs", "tests/whole/test_image.py", UNHANG_IMAGES="1")
 
 
 SCHEMAS = {

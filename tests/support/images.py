@@ -1,4 +1,4 @@
-"""Builds images with buildah, as root and without a registry, on a base image made of this machine's Python."""
+"""Builds images with buildah or Docker, without a registry, on a base image made of this machine's Python."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 import zipfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from support import cli, environments
 
@@ -24,7 +25,18 @@ COMMANDS = ("sh", "env", "cat", "ls", "chown", "id", "sed", "rm")
 _NOT_COPIED = shutil.ignore_patterns(
     "site-packages", "test", "tests", "idlelib", "tkinter", "turtledemo", "lib2to3", "config-*", "__pycache__", "*.a"
 )
-_PATH = "/opt/venv/bin:/usr/local/bin:/bin"
+_BASE_FILE = """\
+FROM scratch
+COPY . /
+ENV PATH=/opt/venv/bin:/usr/local/bin:/bin PIP_NO_INDEX=1 PIP_FIND_LINKS=/wheels PIP_DISABLE_PIP_VERSION_CHECK=1
+RUN python3 -m venv /opt/venv
+"""
+# what buildah adds to what a step or a command prints
+_BUILDAH = re.compile(
+    r"^(?:(?:\[\d+/\d+\] )?STEP |Error: |error building|subprocess exited|time=|COMMIT |--> ).*\n?", re.MULTILINE
+)
+# BuildKit prefixes what a step prints with the step's number and the seconds, and repeats it after an error
+_BUILDKIT = re.compile(r"^#\d+ \d+\.\d+ (.+)", re.MULTILINE)
 
 
 class Built(NamedTuple):
@@ -32,12 +44,19 @@ class Built(NamedTuple):
 
     code: int
     lines: list[str]
-    """Its output, both streams in order."""
+    """What its steps printed, both streams in order."""
 
-    def last_line_of_the_step(self) -> str:
-        """Return the last line of the RUN step itself, without buildah's messages."""
-        step = [line for line in self.lines if not re.match(r"(Error: |error building|subprocess exited|time=)", line)]
-        return step[-1]
+
+class Builder(Protocol):
+    """Builds Dockerfiles and runs commands in the images, without a network."""
+
+    def build(self, file: Path, context: Path, tag: str, **arguments: str) -> Built:
+        """Build a Dockerfile with these build arguments; BASE is the base image, unless it is given."""
+        ...
+
+    def in_image(self, tag: str, *command: str, user: str = "0:0", mounts: Mapping[Path, str] | None = None) -> cli.Ran:
+        """Run a command in a container of an image, with folders mounted at these places (`/place` or `/place:ro`)."""
+        ...
 
 
 class Buildah(NamedTuple):
@@ -45,99 +64,160 @@ class Buildah(NamedTuple):
 
     folder: Path
 
-    @property
-    def _command(self) -> list[str | Path]:
-        root, run = self.folder / "root", self.folder / "run"
-        return ["buildah", "--storage-driver", "vfs", "--root", root, "--runroot", run]
-
     def run(self, *arguments: str | Path, within: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
         """Run a buildah command, with both streams as one."""
-        return subprocess.run(
-            [*within, *self._command, *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-            check=False, timeout=300,
-        )  # fmt: skip
+        root, run = self.folder / "root", self.folder / "run"
+        command = ["buildah", "--storage-driver", "overlay", "--root", root, "--runroot", run, *arguments]
+        return _run(*within, *command)
 
-    def must(self, *arguments: str | Path) -> str:
-        """Run a command that must succeed; return its output."""
-        done = self.run(*arguments)
-        assert done.returncode == 0, (arguments, done.stdout)
-        return done.stdout.strip()
-
-    def build(self, file: Path, context: Path, tag: str, base: str = BASE) -> Built:
-        """Build a Dockerfile without a network."""
-        options = ["--isolation", "chroot", "--pull-never", "--layers=false", "--build-arg", f"BASE={base}"]
+    def build(self, file: Path, context: Path, tag: str, **arguments: str) -> Built:
+        """Build a Dockerfile."""
+        options = ["--isolation", "chroot", "--pull-never", "--layers=false", *_arguments(arguments)]
         words = ["build", *options, "-t", f"localhost/{tag}", "-f"]
         done = self.run(*words, file, context, within=["unshare", "--net"])
-        return Built(done.returncode, [line for line in done.stdout.splitlines() if line.strip()])
+        own = re.compile(r"(\[\d+/\d+\] )?STEP |Error: |error building|subprocess exited|time=|COMMIT |--> ")
+        return Built(
+            done.returncode, [line for line in done.stdout.splitlines() if line.strip() and not own.match(line)]
+        )
 
-    def must_build(self, file: Path, context: Path, tag: str, base: str = BASE) -> None:
-        """Build a Dockerfile, which must succeed."""
-        built = self.build(file, context, tag, base)
-        assert built.code == 0, "\n".join(built.lines)
-
-    def in_image(self, tag: str, *command: str, user: str = "0:0") -> cli.Ran:
+    def in_image(self, tag: str, *command: str, user: str = "0:0", mounts: Mapping[Path, str] | None = None) -> cli.Ran:
         """Run a command in a container of an image."""
-        container = self.must("from", "--pull-never", f"localhost/{tag}")
+        created = self.run("from", "--pull-never", f"localhost/{tag}")
+        assert created.returncode == 0, created.stdout
+        container = created.stdout.strip()
         try:
-            done = self.run("run", "--isolation", "chroot", "--user", user, container, "--", *command)
+            options = ["--isolation", "chroot", "--user", user, *_volumes(mounts)]
+            done = self.run("run", *options, container, "--", *command)
         finally:
-            self.must("rm", container)
+            self.run("rm", container)
+        return cli.Ran(done.returncode, _BUILDAH.sub("", done.stdout), "")
+
+
+class Docker(NamedTuple):
+    """Docker with BuildKit, and the tags of the images to be removed at the end."""
+
+    tags: list[str]
+
+    def build(self, file: Path, context: Path, tag: str, **arguments: str) -> Built:
+        """Build a Dockerfile."""
+        self.tags.append(f"localhost/{tag}")
+        options = ["--network", "none", "--progress", "plain", *_arguments(arguments)]
+        done = _run(
+            "docker", "build", *options, "-t", f"localhost/{tag}", "-f", file, context, env={"DOCKER_BUILDKIT": "1"}
+        )
+        return Built(done.returncode, _BUILDKIT.findall(done.stdout) or done.stdout.splitlines())
+
+    def in_image(self, tag: str, *command: str, user: str = "0:0", mounts: Mapping[Path, str] | None = None) -> cli.Ran:
+        """Run a command in a container of an image."""
+        words = ["docker", "run", "--rm", "--network", "none", "--user", user, *_volumes(mounts), f"localhost/{tag}"]
+        done = _run(*words, *command)
         return cli.Ran(done.returncode, done.stdout, "")
 
 
 @contextmanager
-def storage() -> Iterator[Path]:
-    """Give a folder for images, in memory if there is room: each step copies the whole image."""
-    memory = Path("/dev/shm")
-    room = memory.is_dir() and shutil.disk_usage(memory).free > 4 * 2**30
-    with tempfile.TemporaryDirectory(prefix="unhang-images-", dir=memory if room else None) as folder:
-        yield Path(folder)
+def builder(name: str) -> Iterator[Builder]:
+    """Give the builder of this name, `buildah` or `docker`, and remove its images at the end."""
+    if name == "docker":
+        docker = Docker([])
+        try:
+            yield docker
+        finally:
+            _run("docker", "image", "rm", "--force", *docker.tags)
+    else:
+        with _scratch("storage") as folder:
+            yield Buildah(folder)
 
 
-def trouble() -> str | None:
-    """Return why images cannot be built here; None if they can."""
+def trouble(name: str) -> str | None:
+    """Return why this builder, `buildah` or `docker`, cannot build images here; None if it can."""
     if not os.environ.get("UNHANG_IMAGES"):
         return "it takes minutes: run nox -s image"
-    if missing := [name for name in ("buildah", "unshare") if shutil.which(name) is None]:
+    commands = ["buildah", "unshare"] if name == "buildah" else ["docker"]
+    if missing := [command for command in commands if shutil.which(command) is None]:
         return f"{' and '.join(missing)} not installed here"
+    if name == "docker":
+        return None if _run("docker", "version").returncode == 0 else "no Docker daemon answers here"
     return None if os.geteuid() == 0 else "buildah's chroot isolation needs root"
 
 
-def make_base(buildah: Buildah, folder: Path, wheels: Path, installed: Sequence[Path]) -> None:
+def must_build(on: Builder, file: Path, context: Path, tag: str, **arguments: str) -> str:
+    """Build a Dockerfile, which must succeed; return the tag."""
+    built = on.build(file, context, tag, **arguments)
+    assert built.code == 0, "\n".join(built.lines)
+    return tag
+
+
+def make_base(on: Builder, wheels: Path, installed: Sequence[Path]) -> None:
     """Make the base image: this Python, its virtual environment /opt/venv with these wheels, and pip offline."""
-    root = _python_and_commands(folder / "root")
-    shutil.copytree(wheels, root / "wheels")
-    # pip would refuse a wheel for another Python, though nothing of it is imported
-    site = root / f"opt/venv/lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
-    for wheel in installed:
-        with zipfile.ZipFile(wheel) as archive:
-            archive.extractall(site)
-    container = buildah.must("from", "scratch")
-    buildah.must("copy", container, str(root), "/")
-    settings = [f"PATH={_PATH}", "PIP_NO_INDEX=1", "PIP_FIND_LINKS=/wheels", "PIP_DISABLE_PIP_VERSION_CHECK=1"]
-    buildah.must("config", *(word for setting in settings for word in ("--env", setting)), container)
-    buildah.must("run", "--isolation", "chroot", container, "--", "python3", "-m", "venv", "/opt/venv")
-    buildah.must("commit", container, BASE)
-    buildah.must("rm", container)
+    with _scratch("base") as folder:
+        root = _python_and_commands(folder / "root")
+        shutil.copytree(wheels, root / "wheels")
+        # pip would refuse a wheel for another Python, though nothing of it is imported
+        site = root / f"opt/venv/lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
+        for wheel in installed:
+            with zipfile.ZipFile(wheel) as archive:
+                archive.extractall(site)
+        (folder / "Dockerfile").write_text(_BASE_FILE)
+        must_build(on, folder / "Dockerfile", root, BASE.removeprefix("localhost/"))
+
+
+def _committed() -> list[str]:
+    """Return the names of the files of this repository that git does not ignore."""
+    listed = environments.run("git", "ls-files", "-co", "--exclude-standard", cwd=REPOSITORY).splitlines()
+    return [name for name in listed if os.path.lexists(REPOSITORY / name)]
 
 
 def make_context(folder: Path) -> Path:
-    """Copy the files of this repository that git does not ignore into a folder; return the folder."""
-    listed = environments.run("git", "ls-files", "-co", "--exclude-standard", cwd=REPOSITORY).splitlines()
-    for name in listed:
-        if (REPOSITORY / name).is_file():
-            (folder / "unhang" / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(REPOSITORY / name, folder / "unhang" / name)
+    """Copy what git does not ignore of this repository into a folder `unhang` in a folder; return the latter."""
+    for name in _committed():
+        (folder / "unhang" / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(REPOSITORY / name, folder / "unhang" / name, follow_symlinks=False)
     return folder
+
+
+def make_archive(path: Path) -> Path:
+    """Write the archive that GitHub offers of a commit, here of the files that git does not ignore; return its path."""
+    with tarfile.open(path, "w:gz") as archive:
+        for name in _committed():
+            archive.add(REPOSITORY / name, f"{path.name.removesuffix('.tar.gz')}/{name}", recursive=False)
+    return path
 
 
 def download_needs(folder: Path) -> Path:
-    """Download the dependencies and build dependencies of unhang, for this Python; return the folder."""
-    command = [environments.pip_python(), "-m", "pip", "download", "-q", "--only-binary=:all:", "--dest", str(folder)]
+    """Put the wheels of unhang, of its dependencies and of its build dependencies into a folder; return the folder."""
+    pip = [environments.pip_python(), "-m", "pip"]
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
-    wanted = ["libcst>=1.4", "packaging>=22", "setuptools>=77"]
-    environments.run(*command, "--python-version", version, *wanted, cwd=Path("/"))
+    options = ["--quiet", "--only-binary=:all:", "--dest", str(folder), "--python-version", version]
+    environments.run(*pip, "download", *options, "libcst>=1.4", "packaging>=22", "setuptools>=77", cwd=Path("/"))
+    with _scratch("source") as source:
+        clone = make_context(source) / "unhang"
+        environments.run(*pip, "wheel", "--quiet", "--no-deps", "--wheel-dir", str(folder), str(clone), cwd=Path("/"))
     return folder
+
+
+def _run(*command: str | Path, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, timeout=300,
+        env={**os.environ, **(env or {})},
+    )  # fmt: skip
+
+
+def _arguments(arguments: Mapping[str, str]) -> list[str]:
+    given = {"BASE": BASE, **arguments}
+    return [word for name, value in given.items() for word in ("--build-arg", f"{name}={value}")]
+
+
+def _volumes(mounts: Mapping[Path, str] | None) -> list[str]:
+    return [word for folder, place in (mounts or {}).items() for word in ("--volume", f"{folder}:{place}")]
+
+
+@contextmanager
+def _scratch(name: str) -> Iterator[Path]:
+    """Give a folder, in memory if there is room."""
+    memory = Path("/dev/shm")
+    room = memory.is_dir() and shutil.disk_usage(memory).free > 4 * 2**30
+    with tempfile.TemporaryDirectory(prefix=f"unhang-images-{name}-", dir=memory if room else None) as folder:
+        yield Path(folder)
 
 
 def _python_and_commands(root: Path) -> Path:
