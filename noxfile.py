@@ -323,6 +323,17 @@ def radar(session: nox.Session) -> None:
 
 
 @nox.session(python="3.11", reuse_venv=True)
+def nightly(session: nox.Session) -> None:
+    """Rehearse three nights of nightly.yml against a fake GitHub: docs/maintainers/nightly.md. Takes half an hour.
+
+    The clones are those of `sweep`; without them, the public repositories.
+    """
+    install_wheel(session, "test")
+    env = {"TMPDIR": tempfile.gettempdir(), "PYTHONPATH": str(HERE / "tests")}
+    session.run("python", "-m", "support.night", env=env)
+
+
+@nox.session(python="3.11", reuse_venv=True)
 def fleet(session: nox.Session) -> None:
     """Try docs/fleets.md: a local Ray cluster with an unpatched node, and a stand-in for Slurm's srun."""
     install_wheel(session, "test")

@@ -7,6 +7,7 @@ This job may write, so it installs no packages: it has the standard library and 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import re
@@ -48,11 +49,11 @@ class Repository:
 
     def issues(self, label: str, state: str) -> Iterator[dict[str, Any]]:
         """Yield the issues, without pull requests, with this label and state (``open`` or ``all``)."""
-        page, found = 0, [{}] * _PAGE
-        while len(found) == _PAGE:
-            page += 1
+        for page in itertools.count(1):
             found = self.call("GET", f"/issues?labels={label}&state={state}&per_page={_PAGE}&page={page}")
             yield from (issue for issue in found if "pull_request" not in issue)
+            if len(found) < _PAGE:
+                return
 
     def ensure_label(self, name: str) -> None:
         """Create a label if it is missing: an issue without it would not be found again, and opened each night."""

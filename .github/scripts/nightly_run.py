@@ -34,9 +34,9 @@ def run(job: Job, nox: Sequence[str], narrow: Sequence[str]) -> Result:
     if job.ref is None:
         newest = ["--newest"] if job.what == SWEEP else []  # not the frozen commits: what upstream has today
         return judge.by_code(_run([*nox, "-s", job.what, "--", *newest, *narrow]))
-    ref: str | None = job.ref
     try:
-        if ref == PRE_RELEASE and (ref := _newest_pre_release(job.subject)) is None:
+        ref = _newest_pre_release(job.subject) if job.ref == PRE_RELEASE else job.ref
+        if ref is None:
             return Result(True, "not run: no tag of a pre-release is newer than the newest release's")
         if job.what == TESTS:  # the session clones the source itself; Megatron-LM is tested as a whole
             return judge.by_code(_run([*nox, "-s", TESTS, "--", names[-1], ref, *narrow]))

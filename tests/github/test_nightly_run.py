@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import nightly_judge as judge
 import nightly_plan as plan
 import nightly_run
 import pytest
@@ -57,7 +58,7 @@ def test_a_session_gets_its_arguments_and_is_judged_by_its_code(tmp_path: Path) 
 def test_the_newest_release_is_no_pre_release_and_not_yanked(monkeypatch: pytest.MonkeyPatch) -> None:
     table = [("0.9.0", False, "a"), ("0.10.0", False, "b"), ("0.11.0", True, "c"), ("0.12.0rc1", False, "d")]
     releases = [{"upstream": "u", "version": v, "yanked": y, "fix": "f", "verdict": w} for v, y, w in reversed(table)]
-    ran = nightly_run.Ran(0, json.dumps({"rows": releases}), "")
+    ran = judge.Ran(0, json.dumps({"rows": releases}), "")
     monkeypatch.setattr(nightly_run, "_unhang", lambda *words: ran)
     assert nightly_run._newest() == {("u", "f"): "b"}
 
