@@ -1,5 +1,7 @@
 """Sphinx's settings. `nox -s docs` builds the site from the folder that docs/sitemaker writes."""
 
+from pathlib import Path
+
 from pygments.lexers.special import TextLexer
 from sphinx.application import Sphinx
 
@@ -22,7 +24,7 @@ html_title = "unhang"
 html_baseurl = "https://OWNER.github.io/unhang/"
 html_static_path = ["static"]
 html_css_files = ["site.css", "access.css"]
-html_search_scorer = "static/scorer.js"
+html_search_scorer = str(Path(__file__).with_name("static") / "scorer.js")  # Sphinx looks in the working directory
 templates_path = ["templates"]
 html_js_files = [("matrix.js", {"defer": "defer"})]
 html_copy_source = False
