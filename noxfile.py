@@ -132,7 +132,7 @@ def tests_dist(session: nox.Session, archive: str) -> None:
 def release(session: nox.Session) -> None:
     """Rehearse a release: build it, upload it to an index on this machine, install it from there in each way."""
     install_wheel(session, "test", "release")
-    pytest(session, "-n", "0", "tests/whole/test_release.py", UNHANG_RELEASE="1")
+    pytest(session, "-n", "0", "tests/whole/test_release.py", UNHANG_RELEASE="1", UNHANG_IMAGES="1")
 
 
 @nox.session(reuse_venv=True)

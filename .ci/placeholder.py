@@ -86,7 +86,8 @@ def main(arguments: list[str] | None = None, repository: Path = REPOSITORY) -> i
     elif asked.write:
         write(repository)
     found = complaints(repository)
-    print("\n".join([*found, "python3 .ci/placeholder.py --write writes the record"] if found else []), end="")
+    for line in [*found, "python3 .ci/placeholder.py --write writes the record"] if found else []:
+        print(line)
     return bool(found)
 
 

@@ -15,6 +15,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parent.parent
+# Marks each line of a page that is true only before the first release; `prepare` drops these lines.
+FIRST = "<!-- until the first release -->"
 VERSION, CHANGELOG, CITATION = "src/unhang/__init__.py", "CHANGELOG.md", "CITATION.cff"
 # A pre-release would have to be told to pip, to the action's v1 and to the reader: there is none.
 _RELEASE = re.compile(r"\d+\.\d+\.\d+")
@@ -22,12 +24,15 @@ _VERSION = re.compile(r'^__version__ = "(.*)"$', re.MULTILINE)
 _HEADING = re.compile(r"^## (\S+) \((\S+)\)$", re.MULTILINE)
 _CITED = re.compile(r"^version: (.*)$(?:\ndate-released: (.*)$)?", re.MULTILINE)
 Texts = dict[str, str]
-"""The content of the three files, by their path in the repository."""
+"""The content of the three files and of each page with a line for the time before, by their path in the repository."""
 
 
 def read(repository: Path) -> Texts:
     """Return the files that say which release this is."""
-    return {name: (repository / name).read_text(encoding="utf-8") for name in (VERSION, CHANGELOG, CITATION)}
+    pages = [*repository.glob("*.md"), *repository.glob("docs/*.md")]
+    texts = {path.relative_to(repository).as_posix(): path.read_text(encoding="utf-8") for path in pages}
+    marked = {name: text for name, text in texts.items() if FIRST in text}
+    return marked | {name: (repository / name).read_text(encoding="utf-8") for name in (VERSION, CHANGELOG, CITATION)}
 
 
 def complaints(tag: str, texts: Texts) -> list[str]:
@@ -47,7 +52,7 @@ def complaints(tag: str, texts: Texts) -> list[str]:
         wrong.append(f"{CHANGELOG} says nothing of {version}")
     if _CITED.findall(texts[CITATION]) != [(version, date)]:
         wrong.append(f"{CITATION} does not have version: {version} and date-released: {date}")
-    return wrong
+    return wrong + [f"{name} has a line that ends with {FIRST}" for name, text in texts.items() if FIRST in text]
 
 
 def notes(version: str, changelog: str) -> str:
@@ -67,7 +72,7 @@ def prepare(version: str, date: str, texts: Texts) -> Texts:
     if not heading or heading[2] != "unreleased":
         raise ValueError(f"{CHANGELOG} does not begin with a section that is (unreleased)")
     titled = f"## {version} ({date})"
-    return {
+    return {name: re.sub(f".*{FIRST}\n", "", text) for name, text in texts.items()} | {
         VERSION: _VERSION.sub(f'__version__ = "{version}"', texts[VERSION]),
         CHANGELOG: texts[CHANGELOG].replace(heading[0], titled, 1),
         CITATION: _CITED.sub(f"version: {version}\ndate-released: {date}", texts[CITATION]),

@@ -42,6 +42,16 @@ def test_what_does_not_agree_is_named(name: str, old: str, new: str, said: str) 
     assert said in "\n".join(found)
 
 
+def test_what_is_true_only_before_the_first_release_is_named_and_dropped() -> None:
+    page = f"Install it.\n\nThere is no release yet. {release.FIRST}\nIt is easy.\n"
+    assert release.complaints("v0.2.0", {**AGREED, "README.md": page}) == [
+        f"README.md has a line that ends with {release.FIRST}"
+    ]
+    before = {**AGREED, CHANGELOG: NEW.replace("2026-12-01", "unreleased"), "README.md": page}
+    prepared = release.prepare("0.2.0", "2026-12-01", before)
+    assert prepared == {**AGREED, "README.md": "Install it.\n\nIt is easy.\n"}
+
+
 @pytest.mark.parametrize("tag", ["0.2.0", "v0.2", "v0.2.0rc1", "v1", "vv0.2.0", "main"])
 def test_only_a_release_has_a_tag(tag: str) -> None:
     assert release.complaints(tag, AGREED) == [f"{tag} is not a tag of a release: v1.2.3"]

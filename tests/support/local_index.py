@@ -1,4 +1,4 @@
-"""A package index on this machine: a pypiserver, which answers for packages that it lacks with the real index."""
+"""A package index on this machine: a pypiserver."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from support import environments
 
 
 @contextmanager
-def serve(folder: Path) -> Iterator[str]:
+def serve(folder: Path, *, fallback: bool = True) -> Iterator[str]:
     """Serve the packages of a folder, and take uploads into it; yield the index's address, without /simple/.
 
+    With ``fallback``, who asks for a package that it lacks is sent to the index that this machine uses.
     Raises AssertionError, with what the server wrote, if it ends or does not answer within a minute.
     """
     with socket.socket() as probe:
@@ -26,7 +27,10 @@ def serve(folder: Path) -> Iterator[str]:
         port = probe.getsockname()[1]
     address = f"http://127.0.0.1:{port}"
     options = ["--interface", "127.0.0.1", "--port", str(port), "--authenticate", ".", "--passwords", "."]
-    options += [f"--fallback-url={url}"] if (url := _configured()) else []
+    if not fallback:
+        options.append("--disable-fallback")
+    elif url := _configured():
+        options.append(f"--fallback-url={url}")
     command = [sys.executable, "-m", "pypiserver", "run", *options, str(folder)]
     with (folder.parent / "index.log").open("w+") as log, subprocess.Popen(command, stdout=log, stderr=log) as server:
         try:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import unhang
-from support import cli, local_index
+from support import cli, images, local_index, wheels
 
 if not os.environ.get("UNHANG_RELEASE"):
     pytest.skip("it installs from an index: run nox -s release", allow_module_level=True)
@@ -133,6 +133,33 @@ def test_the_action_installs_a_version_from_the_index(
     step = {"RUNNER_TEMP": str(tmp_path), "GITHUB_STEP_SUMMARY": str(tmp_path / "summary")}
     must("python", "-I", REPOSITORY / ".github" / "action.py", cwd=tmp_path, env={**env, **inputs, **step})
     assert f"| `{FIX}` | applied |" in (tmp_path / "summary").read_text()
+
+
+DOCKERFILE = """\
+ARG BASE
+FROM ${{BASE}}
+ENV PIP_NO_INDEX= PIP_FIND_LINKS= PIP_INDEX_URL={index}
+RUN pip install --no-cache-dir unhang
+RUN unhang apply --fix {fix} --require {fix} 2>&1
+"""
+
+
+def test_an_image(tmp_path: Path, env: dict[str, str], tag: str) -> None:
+    if why := images.trouble("buildah"):
+        pytest.skip(f"no image is built: {why}")
+    packages = tmp_path / "packages"
+    must("python", "-m", "pip", "download", "-q", "-d", packages, "unhang", cwd=tmp_path, env=env)
+    (tmp_path / "none").mkdir()
+    with images.builder("buildah") as buildah, local_index.serve(packages, fallback=False) as address:
+        assert isinstance(buildah, images.Buildah)
+        images.make_base(buildah, tmp_path / "none", [wheels.fetch("verl", "0.7.1")])
+        (tmp_path / "Dockerfile").write_text(DOCKERFILE.format(index=f"{address}/simple/", fix=FIX))
+        options = ["--isolation", "chroot", "--pull-never", "--build-arg", f"BASE={images.BASE}"]
+        # not Buildah.build, which has no network
+        built = buildah.run("build", *options, "-t", "localhost/patched", "-f", tmp_path / "Dockerfile", packages)
+        assert built.returncode == 0, built.stdout
+        assert buildah.in_image("patched", "unhang", "--version").out == f"unhang {tag[1:]}\n"
+        assert buildah.in_image("patched", "unhang", "check", "--fix", FIX, "--require", FIX).code == 0
 
 
 def config(tree: Path, hook: str) -> str:
