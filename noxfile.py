@@ -348,7 +348,7 @@ def image(session: nox.Session) -> None:
         session.error("this needs buildah: apt-get install buildah")
     if os.geteuid() != 0:
         session.error("buildah's chroot isolation needs root")
-    install_wheel(session, "test")
+    install_wheel(session, "test", "release")
     pytest(session, "-n", "0", "-rs", "tests/whole/test_image.py", UNHANG_IMAGES="1")
 
 

@@ -48,9 +48,9 @@ class Built(NamedTuple):
 
 
 class Builder(Protocol):
-    """Builds Dockerfiles and runs commands in the images, without a network."""
+    """Builds Dockerfiles and runs commands in the images, without a network unless a build is given this machine's."""
 
-    def build(self, file: Path, context: Path, tag: str, **arguments: str) -> Built:
+    def build(self, file: Path, context: Path, tag: str, *, network: bool = False, **arguments: str) -> Built:
         """Build a Dockerfile with these build arguments; BASE is the base image, unless it is given."""
         ...
 
@@ -70,11 +70,11 @@ class Buildah(NamedTuple):
         command = ["buildah", "--storage-driver", "overlay", "--root", root, "--runroot", run, *arguments]
         return _run(*within, *command)
 
-    def build(self, file: Path, context: Path, tag: str, **arguments: str) -> Built:
+    def build(self, file: Path, context: Path, tag: str, *, network: bool = False, **arguments: str) -> Built:
         """Build a Dockerfile."""
         options = ["--isolation", "chroot", "--pull-never", "--layers=false", *_arguments(arguments)]
         words = ["build", *options, "-t", f"localhost/{tag}", "-f"]
-        done = self.run(*words, file, context, within=["unshare", "--net"])
+        done = self.run(*words, file, context, within=[] if network else ["unshare", "--net"])
         own = re.compile(r"(\[\d+/\d+\] )?STEP |Error: |error building|subprocess exited|time=|COMMIT |--> ")
         return Built(
             done.returncode, [line for line in done.stdout.splitlines() if line.strip() and not own.match(line)]
@@ -98,10 +98,10 @@ class Docker(NamedTuple):
 
     tags: list[str]
 
-    def build(self, file: Path, context: Path, tag: str, **arguments: str) -> Built:
+    def build(self, file: Path, context: Path, tag: str, *, network: bool = False, **arguments: str) -> Built:
         """Build a Dockerfile."""
         self.tags.append(f"localhost/{tag}")
-        options = ["--network", "none", "--progress", "plain", *_arguments(arguments)]
+        options = ["--network", "host" if network else "none", "--progress", "plain", *_arguments(arguments)]
         done = _run(
             "docker", "build", *options, "-t", f"localhost/{tag}", "-f", file, context, env={"DOCKER_BUILDKIT": "1"}
         )
@@ -140,9 +140,9 @@ def trouble(name: str) -> str | None:
     return None if os.geteuid() == 0 else "buildah's chroot isolation needs root"
 
 
-def must_build(on: Builder, file: Path, context: Path, tag: str, **arguments: str) -> str:
+def must_build(on: Builder, file: Path, context: Path, tag: str, *, network: bool = False, **arguments: str) -> str:
     """Build a Dockerfile, which must succeed; return the tag."""
-    built = on.build(file, context, tag, **arguments)
+    built = on.build(file, context, tag, network=network, **arguments)
     assert built.code == 0, "\n".join(built.lines)
     return tag
 

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from support import cli, images, wheels
+import unhang
+from support import cli, images, local_index, wheels
 from support.images import Builder
 
 DOCS = images.REPOSITORY / "docs"
@@ -29,14 +30,20 @@ print(next(filter(None, found)).origin)
 """
 
 
+@pytest.fixture(scope="module")
+def needs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with unhang, as a wheel and as the archive of a commit, and the wheels that pip needs for it."""
+    folder = images.download_needs(tmp_path_factory.mktemp("wheels"))
+    images.make_archive(folder / "unhang-COMMIT.tar.gz")
+    return folder
+
+
 @pytest.fixture(scope="module", params=["buildah", "docker"])
-def builder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Builder]:
+def builder(request: pytest.FixtureRequest, needs: Path) -> Iterator[Builder]:
     if reason := images.trouble(request.param):
         pytest.skip(f"no image is built with {request.param}: {reason}")
     with images.builder(request.param) as on:
         upstreams = [wheels.fetch("verl", "0.7.1"), wheels.fetch("megatron-core", "0.16.1")]
-        needs = images.download_needs(tmp_path_factory.mktemp("wheels"))
-        images.make_archive(needs / "unhang-COMMIT.tar.gz")
         images.make_base(on, needs, upstreams)
         yield on
 
@@ -90,6 +97,12 @@ def step() -> list[str]:
     return example("step").splitlines()
 
 
+def pinned(where: str) -> str:
+    """Return the lines of the page that install unhang from somewhere."""
+    (row,) = re.findall(rf"^\| {where} \| (.*) \|$", (DOCS / "docker.md").read_text(), flags=re.MULTILINE)
+    return "\n".join(re.findall(r"`(.*?)`", row))
+
+
 def of_unhang(name: str) -> tuple[str, ...]:
     """Return the command that an example gives to the image of unhang."""
     words = shlex.split(example(name))
@@ -116,17 +129,24 @@ def test_the_two_lines_of_the_page_patch_what_is_required_and_nothing_else(
     assert builder.in_image("lines", "env", "-i", "/opt/venv/bin/unhang", "check", *ONLY, user=NOBODY).code == 0
 
 
-def test_each_way_to_pin_installs_unhang(builder: Builder, context: Path, tmp_path: Path) -> None:
-    rows = re.findall(r"^\| .*\| (.*) \|$", (DOCS / "docker.md").read_text(), flags=re.MULTILINE)[1:]
-    lines = [re.findall(r"`(.*?)`", row) for row in rows[-3:]]
-    version = cli.installed("--version").out.split()[1]
-    index, commit, clone = ["\n".join(pinned) for pinned in lines]
-    index, url = index.replace("VERSION", version), "https://github.com/OWNER/unhang/archive/"
-    assert version in index
+def test_a_pinned_version_comes_from_an_index_and_patches(builder: Builder, needs: Path, tmp_path: Path) -> None:
+    index = pinned("an index").replace("VERSION", unhang.__version__)
+    assert unhang.__version__ in index
+    with local_index.serve(needs) as address:
+        settings = f"ENV PIP_NO_INDEX= PIP_FIND_LINKS= PIP_INDEX_URL={address}/simple/"
+        file = write(tmp_path, settings, index, step()[-1])
+        images.must_build(builder, file, tmp_path, "from-index", network=True)
+    assert builder.in_image("from-index", "unhang", "check", *ONLY).code == 0
+
+
+def test_a_pinned_commit_and_a_clone_install_without_git(builder: Builder, context: Path, tmp_path: Path) -> None:
+    url, commit = "https://github.com/OWNER/unhang/archive/", pinned("a commit, without git in the image")
     assert url in commit
-    for name, line in ("index", index), ("commit", commit.replace(url, "/wheels/unhang-")), ("clone", clone):
+    lines = {"commit": commit.replace(url, "/wheels/unhang-"), "clone": pinned("a clone beside the Dockerfile")}
+    for name, line in lines.items():
         images.must_build(builder, write(tmp_path, line), context, f"from-{name}")
-        assert builder.in_image(f"from-{name}", "unhang", "--version").out.split()[1] == version
+        ran = builder.in_image(f"from-{name}", "unhang", "list")
+        assert (ran.code, "mtp-cp-deadlock" in ran.out) == (0, True), ran.out
 
 
 def test_the_verl_image_is_patched_and_has_no_unhang_in_it(builder: Builder, verl: str, installed: str) -> None:
