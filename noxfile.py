@@ -341,6 +341,13 @@ def fleet(session: nox.Session) -> None:
     pytest(session, "-n", "0", "tests/test_fleet.py")
 
 
+@nox.session(python="3.11", reuse_venv=True)
+def conda(session: nox.Session) -> None:
+    """Try docs/conda.md on a local channel: with rattler, and with conda where PATH or $CONDA_EXE has one."""
+    install_wheel(session, "test", "conda")
+    pytest(session, "-n", "0", "tests/whole/test_conda.py")
+
+
 @nox.session(reuse_venv=True)
 def image(session: nox.Session) -> None:
     """Try docs/docker.md: build and run its images with buildah, as root, and with Docker where a daemon answers."""
