@@ -335,10 +335,17 @@ def nightly(session: nox.Session) -> None:
 
 @nox.session(python="3.11", reuse_venv=True)
 def fleet(session: nox.Session) -> None:
-    """Try docs/fleets.md: a local Ray cluster with an unpatched node, and a stand-in for Slurm's srun."""
+    """Try the pages of Ray, Slurm and Kubernetes: a local Ray cluster, stand-ins for srun and for a node's volumes."""
     install_wheel(session, "test")
-    session.install("--quiet", "ray")
-    pytest(session, "-n", "0", "tests/test_fleet.py")
+    session.install("--quiet", "ray", "kubernetes-validate")
+    pytest(session, "-n", "0", "tests/test_fleet.py", "tests/whole/test_kubernetes.py")
+
+
+@nox.session(python="3.11", reuse_venv=True)
+def conda(session: nox.Session) -> None:
+    """Try docs/conda.md on a local channel: with rattler, and with conda where PATH or $CONDA_EXE has one."""
+    install_wheel(session, "test", "conda")
+    pytest(session, "-n", "0", "tests/whole/test_conda.py")
 
 
 @nox.session(reuse_venv=True)

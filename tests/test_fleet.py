@@ -1,4 +1,4 @@
-"""The examples of docs/fleets.md, with a stand-in for srun and on a real Ray cluster of several nodes."""
+"""The examples of docs/slurm.md with a stand-in for srun, those of docs/ray.md on a Ray cluster of several nodes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from unhang import fleet
 from unhang.errors import UnhangError
 from unhang.fleet import Seen
 
-PAGE = Path(__file__).parent.parent / "docs" / "fleets.md"
+DOCS = Path(__file__).parent.parent / "docs"
 VERL = ("verl", "0.7.1")
 SRUN = """\
 #!/bin/sh
@@ -82,20 +82,28 @@ def nodes(tmp_path: Path) -> Nodes:
 @pytest.mark.parametrize("patched", [0, 1])
 def test_slurm_stops_where_half_of_the_nodes_are_patched_and_passes_where_all_are(nodes: Nodes, patched: int) -> None:
     nodes.patch(patched)
-    ran = nodes.run(pages.example(PAGE, "slurm") + "echo training")
+    ran = nodes.run(pages.example(DOCS / "slurm.md", "slurm") + "echo training")
     assert (ran.code, "training" in ran.out) == (1, False), ran
     other = f"{1 - patched}: required fix not in place: mtp-cp-deadlock is needed on verl 0.7.1"
     assert next(line for line in ran.out.splitlines() if "required fix" in line).startswith(other)
     (line,) = [line for line in ran.out.splitlines() if "unexpected code" in line]
     assert line.startswith("1: unexpected code: the code has digest ")
     nodes.patch(1 - patched)
-    ran = nodes.run(pages.example(PAGE, "slurm") + "echo training")
+    ran = nodes.run(pages.example(DOCS / "slurm.md", "slurm") + "echo training")
     assert (ran.code, ran.out.splitlines()[-1]) == (0, "training"), ran
     assert [line for line in ran.out.splitlines() if "nothing left to do" in line][1].startswith("1: ")
     shutil.rmtree(next(nodes.prefixes[0].glob("lib/*/site-packages/verl")))
-    ran = nodes.run(pages.example(PAGE, "slurm") + "echo training")
+    ran = nodes.run(pages.example(DOCS / "slurm.md", "slurm") + "echo training")
     assert (ran.code, "training" in ran.out) == (1, False)
     assert "is not a digest" in ran.out
+
+
+@pytest.mark.slow
+def test_slurm_patches_nodes_that_have_their_own_copies(nodes: Nodes) -> None:
+    script = pages.example(DOCS / "slurm.md", "apply") + pages.example(DOCS / "slurm.md", "slurm") + "echo training"
+    ran = nodes.run(script)
+    assert (ran.code, ran.out.splitlines()[-1]) == (0, "training"), ran
+    assert [line[0] for line in ran.out.splitlines() if "patched 4 files" in line] == ["0", "1"]
 
 
 # ---- the report on the nodes
@@ -280,7 +288,7 @@ def test_by_default_all_alive_ray_nodes_are_asked_and_others_are_an_error(ray_cl
 @needs_ray
 def test_the_example_stops_a_job_on_this_cluster(ray_cluster: RayCluster, tmp_path: Path) -> None:
     script = tmp_path / "agree.py"
-    script.write_text(pages.example(PAGE, "ray"))
+    script.write_text(pages.example(DOCS / "ray.md", "ray"))
     ran = cli.python(script, env={"RAY_ADDRESS": ray_cluster.cluster.address, "PYTHONPATH": ""})
     assert ran.code == 1
     assert "unhang.errors.UnhangError: the 5 nodes do not all have the code" in ran.err

@@ -7,9 +7,11 @@ are skipped.
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import os
+import re
 import subprocess
 import tempfile
 import zipfile
@@ -64,10 +66,15 @@ def alone(project: str, version: str, folder: Path) -> Path:
     source = fetch(project, version)
     folder.mkdir(parents=True, exist_ok=True)
     with zipfile.ZipFile(source) as full, zipfile.ZipFile(folder / source.name, "w") as out:
+        (metadata,) = (name for name in full.namelist() if name.endswith(".dist-info/METADATA"))
+        lines = full.read(metadata).splitlines(keepends=True)
+        text = b"".join(line for line in lines if not line.startswith(b"Requires-Dist"))
         for name in full.namelist():
-            data = full.read(name)
-            if name.endswith(".dist-info/METADATA"):
-                data = b"".join(line for line in data.splitlines(True) if not line.startswith(b"Requires-Dist"))
+            data = text if name == metadata else full.read(name)
+            if name.endswith(".dist-info/RECORD"):
+                digest = base64.urlsafe_b64encode(hashlib.sha256(text).digest()).rstrip(b"=").decode()
+                row = f"{metadata},sha256={digest},{len(text)}"
+                data = re.sub(rf"{re.escape(metadata)},.*", row, data.decode()).encode()
             out.writestr(name, data)
     return folder / source.name
 
