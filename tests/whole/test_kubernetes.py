@@ -93,8 +93,8 @@ def test_the_overlay_is_what_the_training_imports(node: Node) -> None:
     (train,) = spec["containers"]
     (variable,) = train["env"]
     overlay = variable["value"].replace("/shared", str(node.folder / "shared"))
-    command = ["check", "--python", node.env.python, "--fix", "mtp-cp-deadlock"]
-    ran = cli.unhang(*command, env={"PYTHONPATH": overlay})
+    where = ("--python", node.env.python, "--fix", "mtp-cp-deadlock")
+    ran = cli.unhang("check", *where, env={"PYTHONPATH": overlay})
     assert (ran.code, f"in the overlay {overlay}" in ran.out) == (0, True), ran
 
     assert node.run(spec["initContainers"][1]).code == 0, "an init container may run twice"
