@@ -86,18 +86,17 @@ def test_the_check_stops_a_pod_until_its_image_is_patched(node: Node) -> None:
 def test_the_overlay_is_what_the_training_imports(node: Node) -> None:
     spec = manifest("overlay")["spec"]
     before = cli.tree(node.env.site)
-    for container in spec["initContainers"]:
+    for container in spec["initContainers"] * 2:  # Kubernetes may run them again
         ran = node.run(container)
         assert ran.code == 0, ran
     assert cli.tree(node.env.site) == before, "the image is as it was"
     (train,) = spec["containers"]
     (variable,) = train["env"]
     overlay = variable["value"].replace("/shared", str(node.folder / "shared"))
-    command = ["check", "--python", node.env.python, "--fix", "mtp-cp-deadlock"]
-    ran = cli.unhang(*command, env={"PYTHONPATH": overlay})
+    where = ("--python", node.env.python, "--fix", "mtp-cp-deadlock")
+    ran = cli.unhang("check", *where, env={"PYTHONPATH": overlay})
     assert (ran.code, f"in the overlay {overlay}" in ran.out) == (0, True), ran
 
-    assert node.run(spec["initContainers"][1]).code == 0, "an init container may run twice"
     shutil.rmtree(node.env.site / "verl" / "workers")
     shutil.rmtree(node.folder / "shared")
     (node.folder / "shared").mkdir()

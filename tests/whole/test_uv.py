@@ -94,6 +94,8 @@ def test_a_locked_patched_wheel_survives_every_sync(project: Project, tmp_path: 
     for command in ("uv sync --reinstall", "uv lock --upgrade && uv sync", "rm -r .venv && uv sync --locked"):
         project.must(command)
         assert project.is_patched(), command
+    copied = "mkdir ../image && cp -R pyproject.toml uv.lock wheels ../image && cd ../image && uv sync --locked"
+    project.must(f"{copied} && unhang check --require mtp-cp-deadlock")
     layered = project.must("uv run --with ./wheels/*.whl --isolated unhang check --require mtp-cp-deadlock")
     assert "(found by $VIRTUAL_ENV)" in layered
 
