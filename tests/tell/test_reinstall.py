@@ -134,8 +134,15 @@ def test_a_checkout_is_compared_with_git_before_anything_is_taken_back(tmp_path:
     shutil.rmtree(top / ".unhang")
     ran = cli.unhang("revert", "--source", top)
     assert ran.code == 1
-    see, only = (part.partition(": ")[2] for part in ran.err.splitlines()[-1].partition("hint: ")[2].split("; "))
-    assert "# unhang mtp-cp-deadlock" in environments.run(*shlex.split(see), cwd=tmp_path)
-    environments.run(*shlex.split(only), cwd=tmp_path)
+    see, only, commits = (
+        shlex.split(part.partition(": ")[2]) for part in ran.err.splitlines()[-1].partition("hint: ")[2].split("; ")
+    )
+    assert "# unhang mtp-cp-deadlock" in environments.run(*see, cwd=tmp_path)
+    assert environments.run(*commits, cwd=tmp_path) == ""
+    environments.run("git", *identity, "commit", "-q", "-a", "-m", "patched", cwd=top)
+    assert environments.run(*see, cwd=tmp_path) == ""
+    assert environments.run(*commits, cwd=tmp_path).endswith(" patched\n")
+    environments.run("git", "reset", "-q", "--soft", "HEAD^", cwd=top)
+    environments.run(*only, cwd=tmp_path)
     assert (top / ENGINE).read_bytes() == before
     assert environments.run("git", "status", "--short", cwd=top) == ""

@@ -61,10 +61,14 @@ def _of_checkout(place: Installation, path: str) -> str:
     if top is None:
         return _unknown(place)
     # What HEAD has is compressed in git's objects, which we do not read: only git can tell what else was changed.
-    differs, back = (
-        line("git", "-C", top, *words, "HEAD", "--", os.path.relpath(path, top)) for words in (["diff"], ["checkout"])
+    differs, back, commits = (
+        line("git", "-C", top, *words, "--", os.path.relpath(path, top))
+        for words in (["diff", "HEAD"], ["checkout", "HEAD"], ["log", "--oneline", "-S# unhang "])
     )
-    return f"see what was changed: {differs}; only if that shows our rewrite and nothing else: {back}"
+    return (
+        f"see what was changed: {differs}; only if that shows our rewrite and nothing else: {back}; "
+        f"if it shows nothing, the rewrite is committed, by one of these: {commits}"
+    )
 
 
 def _unknown(place: Installation) -> str:
