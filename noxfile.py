@@ -284,9 +284,8 @@ def compat(session: nox.Session) -> None:
     session.run("python", "-m", "independent", env={"PYTHONPATH": tests})
 
 
-@nox.session(reuse_venv=True)
-def docs(session: nox.Session) -> None:
-    """Build the site from docs/, the fixes, the matrix and the parser; a warning is an error."""
+def build_site(session: nox.Session, *options: str) -> Path:
+    """Build the site, with more options of Sphinx's, and return its folder."""
     groups = nox.project.dependency_groups(GROUPS, "docs")
     session.install("--quiet", *GROUPS["project"]["dependencies"], *groups)
     source, site = (Path(session.create_tmp()) / name for name in ("source", "site"))
@@ -294,9 +293,15 @@ def docs(session: nox.Session) -> None:
         shutil.rmtree(stale, ignore_errors=True)
     env = {"PYTHONPATH": os.pathsep.join([str(HERE / "src"), str(HERE / "docs")])}  # the wheel lacks compat/sweep
     session.run("python", "-m", "sitemaker", str(source), env={**env, "COLUMNS": "80"})  # the usage lines' width
-    options = ["-q", "-W", "--keep-going", "-c", str(HERE / "docs")]
-    session.run("sphinx-build", *options, str(source), str(site), env=env)
-    session.log(f"built {site / 'index.html'}")
+    strict = ["-q", "-W", "--keep-going", "-c", str(HERE / "docs")]
+    session.run("sphinx-build", *strict, *options, str(source), str(site), env=env)
+    return site
+
+
+@nox.session(reuse_venv=True)
+def docs(session: nox.Session) -> None:
+    """Build the site of docs/, the fixes, the matrix and the code; a warning is an error. `-- -b linkcheck`: links."""
+    session.log(f"built {build_site(session, *session.posargs)}")
 
 
 @nox.session(name="docs-browser", reuse_venv=True)
@@ -309,9 +314,7 @@ def docs_browser(session: nox.Session) -> None:
     if not chromium:
         session.error("this needs Chromium: apt-get install chromium")
     install_wheel(session, "test", "browser")
-    docs(session)
-    site = Path(session.create_tmp()) / "site"
-    pytest(session, "tests/browser", UNHANG_CHROMIUM=chromium, UNHANG_SITE=str(site))
+    pytest(session, "tests/browser", UNHANG_CHROMIUM=chromium, UNHANG_SITE=str(build_site(session)))
 
 
 @nox.session(reuse_venv=True)
