@@ -26,19 +26,21 @@ class Handler(SimpleHTTPRequestHandler):
 
 
 @pytest.fixture(scope="session")
-def address() -> Iterator[str]:
-    """The site's address on this machine."""
-    folder = Path(os.environ["UNHANG_SITE"]).resolve()
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The site's address on this machine: not at the top, as on GitHub."""
+    folder = tmp_path_factory.mktemp("www")
+    (folder / "unhang").symlink_to(Path(os.environ["UNHANG_SITE"]).resolve())
     with ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=folder)) as server:
         Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}/"
+        yield f"http://127.0.0.1:{server.server_port}/unhang/"
         server.shutdown()
 
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
-    from playwright.sync_api import sync_playwright
+    from playwright.sync_api import expect, sync_playwright
 
+    expect.set_options(timeout=60_000)  # a busy machine is slow, not wrong
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=os.environ["UNHANG_CHROMIUM"])
         yield browser

@@ -103,6 +103,7 @@ def test_the_first_key_skips_to_the_content(show: Callable[..., Page]) -> None:
     expect(link).to_contain_text("Skip to content")
     expect(link).to_be_in_viewport(ratio=1)
     page.keyboard.press("Enter")
+    page.wait_for_url("**/my-job-hangs.html#*")
     page.keyboard.press("Tab")
     assert page.evaluate(f"{FOCUSED}.closest('[role=main]') !== null")
 
