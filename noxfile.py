@@ -25,6 +25,7 @@ PYTHONS = ["3.10", "3.11", "3.12", "3.13"]
 GROUPS = nox.project.load_toml(HERE / "pyproject.toml")
 PROOFS = ["tests/prove", "tests/cli/test_prove_command.py", "tests/proofs", "tests/hangs"]
 PROOFS += ["tests/upstream/test_runner.py", "tests/gpu"]  # both need torch
+IMAGES = ["tests/whole/test_image.py", "tests/whole/test_apptainer.py"]
 DEMO = ["verl==0.7.1", "megatron-core==0.17.1", "ms-swift==4.6.0"]
 
 
@@ -353,13 +354,13 @@ def conda(session: nox.Session) -> None:
 
 @nox.session(reuse_venv=True)
 def image(session: nox.Session) -> None:
-    """Try docs/docker.md: build and run its images with buildah, as root, and with Docker where a daemon answers."""
+    """Try docs/docker.md and docs/apptainer.md: with buildah as root, and with Docker and Apptainer where they are."""
     if not shutil.which("buildah"):
         session.error("this needs buildah: apt-get install buildah")
     if os.geteuid() != 0:
         session.error("buildah's chroot isolation needs root")
     install_wheel(session, "test", "release")
-    pytest(session, "-n", "0", "-rs", "tests/whole/test_image.py", UNHANG_IMAGES="1")
+    pytest(session, "-n", "0", "-rs", *IMAGES, UNHANG_IMAGES="1")
 
 
 SCHEMAS = {

@@ -20,6 +20,14 @@ from support import cli, environments
 
 REPOSITORY = Path(__file__).parents[2]
 BASE = "localhost/unhang-test-base"
+SITE = f"/opt/venv/lib/{Path(os.__file__).parent.name}/site-packages"
+ENGINE = "verl/workers/engine/megatron/transformer_impl.py"
+# Prints the file from which a job would import the engine, and imports nothing of verl.
+ORIGIN = f"""
+import os.path, sys
+name, folder = {ENGINE[:-3].replace("/", ".")!r}, os.path.dirname({f"{SITE}/{ENGINE}"!r})
+print(next(filter(None, (finder.find_spec(name, [folder]) for finder in sys.meta_path))).origin)
+"""
 # What a shell script in a RUN line needs; no git, patch or compiler.
 COMMANDS = ("sh", "env", "cat", "ls", "chown", "id", "sed", "rm")
 _NOT_COPIED = shutil.ignore_patterns(
@@ -153,7 +161,7 @@ def make_base(on: Builder, wheels: Path, installed: Sequence[Path]) -> None:
         root = _python_and_commands(folder / "root")
         shutil.copytree(wheels, root / "wheels")
         # pip would refuse a wheel for another Python, though nothing of it is imported
-        site = root / f"opt/venv/lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
+        site = root / SITE.lstrip("/")
         for wheel in installed:
             with zipfile.ZipFile(wheel) as archive:
                 archive.extractall(site)

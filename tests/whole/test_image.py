@@ -14,20 +14,11 @@ import pytest
 
 import unhang
 from support import cli, images, local_index, wheels
-from support.images import Builder
+from support.images import ENGINE, ORIGIN, SITE, Builder
 
 DOCS = images.REPOSITORY / "docs"
-SITE = f"/opt/venv/lib/{Path(os.__file__).parent.name}/site-packages"
-ENGINE = "verl/workers/engine/megatron/transformer_impl.py"
 NOBODY = "65534:65534"
 ONLY = ("--fix", "mtp-cp-deadlock")
-# the file from which a job would import the engine, found without importing verl
-ORIGIN = f"""
-import sys
-found = (finder.find_spec({ENGINE[:-3].replace("/", ".")!r}, [{f"{SITE}/{ENGINE}"!r}.rpartition("/")[0]])
-         for finder in sys.meta_path)
-print(next(filter(None, found)).origin)
-"""
 
 
 @pytest.fixture(scope="module")
