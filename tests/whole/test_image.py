@@ -7,6 +7,7 @@ import os
 import re
 import shlex
 import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -140,6 +141,24 @@ def test_a_pinned_commit_and_a_clone_install_without_git(builder: Builder, conte
         assert (ran.code, "mtp-cp-deadlock" in ran.out) == (0, True), ran.out
 
 
+def test_the_lines_that_label_an_image_label_it(builder: Builder, installed: str, tmp_path: Path) -> None:
+    if not isinstance(builder, images.Docker):
+        pytest.skip("these lines are Docker's")
+    images.must_build(builder, write(tmp_path, step()[-1]), tmp_path, "labelled", BASE=installed)
+
+    def bash(name: str) -> str:
+        script = example(name).replace("IMAGE", "localhost/labelled")
+        done = subprocess.run(["bash", "-ec", script], cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout.strip()
+
+    bash("labels")
+    ran = builder.in_image("labelled", "unhang", "check", "--output-format", "json")
+    assert bash("labelled") == ran.json["digest"]
+    inspect = ["docker", "inspect", "--format", '{{index .Config.Labels "unhang.fixes"}}', "localhost/labelled"]
+    assert subprocess.run(inspect, capture_output=True, text=True, check=True).stdout.strip() == "mtp-cp-deadlock"
+
+
 def test_the_verl_image_is_patched_and_has_no_unhang_in_it(builder: Builder, verl: str, installed: str) -> None:
     receipt = json.loads(builder.in_image(verl, "cat", f"{SITE}/.unhang/receipt.json", user="1000:1000").out)
     assert ENGINE in json.dumps(receipt)
@@ -194,7 +213,7 @@ def test_the_image_of_unhang_has_no_more_than_unhang(builder: Builder, alone: st
 def test_what_git_ignores_stays_out_of_the_build(builder: Builder, context: Path, alone: str, tmp_path: Path) -> None:
     images.must_build(builder, write(tmp_path, "COPY . /src"), context / "unhang", "context")
     seen = builder.in_image("context", "ls", "-A", "/src", "/src/src/unhang").out.split()
-    assert {"pyproject.toml", "README.md", "LICENSE", "src", "codemods", "compat", "patches"} <= set(seen)
+    assert {"pyproject.toml", "setup.py", "README.md", "LICENSE", "src", "codemods", "compat", "patches"} <= set(seen)
     assert not {".nox", ".git", "tests", "docs", "__pycache__"} & set(seen)
 
 
