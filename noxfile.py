@@ -328,7 +328,7 @@ def radar(session: nox.Session) -> None:
 
 @nox.session(python="3.11", reuse_venv=True)
 def nightly(session: nox.Session) -> None:
-    """Rehearse three nights of nightly.yml against a fake GitHub: docs/maintainers/nightly.md. Takes half an hour.
+    """Rehearse three nights of nightly.yml against a fake GitHub: docs/maintainers/nightly.md.
 
     The clones are those of `sweep`; without them, the public repositories.
     """
