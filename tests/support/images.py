@@ -1,4 +1,7 @@
-"""Builds images with buildah or Docker, without a registry, on a base image made of this machine's Python."""
+"""Builds images with buildah or Docker, without a registry, on a base image made of this machine's Python.
+
+Where no Docker daemon runs, `dockerd --bridge=none --iptables=false` is one that leaves the network as it is.
+"""
 
 from __future__ import annotations
 

@@ -151,13 +151,9 @@ def test_an_image(tmp_path: Path, env: dict[str, str], tag: str) -> None:
     must("python", "-m", "pip", "download", "-q", "-d", packages, "unhang", cwd=tmp_path, env=env)
     (tmp_path / "none").mkdir()
     with images.builder("buildah") as buildah, local_index.serve(packages, fallback=False) as address:
-        assert isinstance(buildah, images.Buildah)
         images.make_base(buildah, tmp_path / "none", [wheels.fetch("verl", "0.7.1")])
         (tmp_path / "Dockerfile").write_text(DOCKERFILE.format(index=f"{address}/simple/", fix=FIX))
-        options = ["--isolation", "chroot", "--pull-never", "--build-arg", f"BASE={images.BASE}"]
-        # not Buildah.build, which has no network
-        built = buildah.run("build", *options, "-t", "localhost/patched", "-f", tmp_path / "Dockerfile", packages)
-        assert built.returncode == 0, built.stdout
+        images.must_build(buildah, tmp_path / "Dockerfile", packages, "patched", network=True)
         assert buildah.in_image("patched", "unhang", "--version").out == f"unhang {tag[1:]}\n"
         assert buildah.in_image("patched", "unhang", "check", "--fix", FIX, "--require", FIX).code == 0
 
