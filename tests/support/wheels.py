@@ -7,11 +7,9 @@ are skipped.
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import json
 import os
-import re
 import subprocess
 import tempfile
 import zipfile
@@ -23,6 +21,7 @@ import pytest
 
 from support import environments
 from support.checkout import COMPAT
+from unhang.store import dist_info
 
 CLONES = {
     "megatron-core": "UNHANG_MEGATRON_CLONE",
@@ -72,9 +71,7 @@ def alone(project: str, version: str, folder: Path) -> Path:
         for name in full.namelist():
             data = text if name == metadata else full.read(name)
             if name.endswith(".dist-info/RECORD"):
-                digest = base64.urlsafe_b64encode(hashlib.sha256(text).digest()).rstrip(b"=").decode()
-                row = f"{metadata},sha256={digest},{len(text)}"
-                data = re.sub(rf"{re.escape(metadata)},.*", row, data.decode()).encode()
+                data = dist_info.update(data, {metadata: text})
             out.writestr(name, data)
     return folder / source.name
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from unhang.deliver import archive
@@ -44,10 +42,11 @@ def repack(wheel: Wheel, version: str, changed: Mapping[str, bytes], added: Mapp
     if clash := archive.file_as_folder({name for name in by_name if not name.endswith("/")} | {*extra}):
         raise bad_wheel(wheel.path, f"with what unhang adds to it, {clash!r} would be both a file and a folder")
     contents = {**changed, metadata: _metadata(wheel, archive.read(wheel.path, by_name[metadata]), version)}
-    rows = dist_info.update(archive.read(wheel.path, by_name[record]), {**contents, **extra})
+    rows = archive.read(wheel.path, by_name[record])
     # a wheel that was rewritten before has rows for them
-    unlisted = {name: content for name, content in extra.items() if dist_info.row(rows, name) is None}
-    rows = _renamed_rows(_with_rows(rows, record, unlisted), prefixes)
+    unlisted = [name for name in extra if dist_info.row(rows, name) is None]
+    rows = dist_info.update(_with_rows(rows, record, unlisted), {**contents, **extra})
+    rows = _renamed_rows(rows, prefixes)
     members = []
     for member in wheel.members:
         if member.name != record and member.name not in extra:
@@ -76,15 +75,13 @@ def _renamed_rows(record: bytes, prefixes: Mapping[str, str]) -> bytes:
     return "".join(_renamed(row, prefixes) for row in rows).encode("utf-8", "surrogateescape")
 
 
-def _with_rows(record: bytes, own: str, added: Mapping[str, bytes]) -> bytes:
-    """Return RECORD with rows for the added files, before the row of RECORD itself, whose name is ``own``."""
+def _with_rows(record: bytes, own: str, added: Iterable[str]) -> bytes:
+    """Return RECORD with rows for the added files, which ``dist_info.update`` fills in, before its own row ``own``."""
     rows = []
     for row in record.splitlines(keepends=True):
         if row.startswith(f"{own},".encode()):
             end = "\r\n" if row.endswith(b"\r\n") else "\n"
-            for name, content in added.items():
-                digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
-                rows.append(f"{name},sha256={digest},{len(content)}{end}".encode())
+            rows += [f"{name},sha256=,0{end}".encode() for name in added]
         rows.append(row)
     return b"".join(rows)
 
