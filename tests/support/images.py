@@ -86,10 +86,7 @@ class Buildah(NamedTuple):
         options = ["--isolation", "chroot", "--pull-never", "--layers=false", *_arguments(arguments)]
         words = ["build", *options, "-t", f"localhost/{tag}", "-f"]
         done = self.run(*words, file, context, within=[] if network else ["unshare", "--net"])
-        own = re.compile(r"(\[\d+/\d+\] )?STEP |Error: |error building|subprocess exited|time=|COMMIT |--> ")
-        return Built(
-            done.returncode, [line for line in done.stdout.splitlines() if line.strip() and not own.match(line)]
-        )
+        return Built(done.returncode, [line for line in _BUILDAH.sub("", done.stdout).splitlines() if line.strip()])
 
     def in_image(self, tag: str, *command: str, user: str = "0:0", mounts: Mapping[Path, str] | None = None) -> cli.Ran:
         """Run a command in a container of an image."""
