@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import threading
 import time
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -45,6 +46,17 @@ def test_64_real_ranks_move_values_exactly() -> None:
     for rank, done in enumerate(world.ranks):
         uneven = [other for other in range(64) for _ in range(1 + (rank + other) % 3)]
         assert done.value == (total, [rank + 1000 * other for other in range(64)], uneven)
+
+
+@needs_torch
+def test_all_groups_of_a_rank_share_one_thread_that_polls() -> None:
+    def job(_: int) -> list[str]:
+        for _ in range(3):
+            dist().all_reduce(tensor(), group=dist().new_group([0, 1]))
+        threads = [Path(f"/proc/self/task/{each}/comm").read_text().strip() for each in os.listdir("/proc/self/task")]
+        return [thread for thread in threads if thread == "gloo_tcp_loop"]
+
+    assert [rank.value for rank in gloo.run(2, job).ranks] == [["gloo_tcp_loop"]] * 2
 
 
 @needs_torch
