@@ -28,7 +28,7 @@ _EVERYWHERE, _NOT_HYBRID = {"pattern": "ME*EEMEM"}, {"pattern": ""}
 CASES = (
     Case("pp3", _PP3, "ranks", CRASHED, _REDUCE, core=True),
     Case("pp3-mtp", _PP3, "ranks", CRASHED, _REDUCE, {"mtp": 1}),
-    Case("tp2-pp2-dp2", Topology(tp=2, pp=2, dp=2), "ranks", CRASHED, _REDUCE),
+    Case("tp2-pp2-dp2", Topology(tp=2, pp=2, dp=2), "ranks", CRASHED, _REDUCE, {"pattern": "M*M*EEME"}),
     Case("pp3-experts-on-all-stages", _PP3, "ranks", PASSED, options=_EVERYWHERE, core=True),
     Case("pp3-not-hybrid", _PP3, "ranks", PASSED, options=_NOT_HYBRID, core=True),
     Case("pp3-not-hybrid-mtp", _PP3, "ranks", PASSED, options={**_NOT_HYBRID, "mtp": 1}),
