@@ -191,7 +191,7 @@ def proofs(session: nox.Session) -> None:
 
     Then diagnose each hang from what it leaves: docs/maintainers/diagnose-evidence.md. Prints the table, and writes
     it as JSON and JUnit to the session's temporary folder. `UNHANG_PROOFS=core` runs the core set, which takes some
-    minutes; all of it takes more than an hour.
+    minutes; all of it takes about an hour.
     """
     install_wheel(session, "test")
     install_proofs(session)
