@@ -10,9 +10,10 @@ from typing import NamedTuple
 
 from unhang.compat import index, upstreams
 from unhang.compat.index import Offer, Wheel
-from unhang.judge.decide import BY_STATE, DRIFTED, NOT_AFFECTED, UNLISTED, beside
+from unhang.judge.decide import BY_STATE, DRIFTED, UNLISTED, beside, decide
 from unhang.judge.matrix import Releases
-from unhang.judge.observe import observe_bytes
+from unhang.judge.observe import Observation, observe_bytes
+from unhang.records import Installation
 from unhang.shapes import catalog
 from unhang.shapes.catalog import Fix, Shape, Target
 from unhang.tell import progress
@@ -94,7 +95,7 @@ def judged(offer: Offer, wheel: Wheel, targets: Iterable[Target]) -> Iterator[Fi
     held = upstreams.of_project(offer.project, wheel.training)
     for target in targets:
         if target.upstream in held:
-            shape, verdict, detail = _verdict(target, wheel.files[target.file])
+            shape, verdict, detail = _verdict(target, offer.version, wheel.files[target.file])
             other = target.depends_on
             if other is not None and shape is not None:
                 verdict = beside(verdict, _known(other, wheel.files[other.file]))
@@ -103,16 +104,18 @@ def judged(offer: Offer, wheel: Wheel, targets: Iterable[Target]) -> Iterator[Fi
             yield Finding(*where, shape, verdict, detail)
 
 
-def _verdict(target: Target, data: bytes | None) -> tuple[str | None, str, str]:
-    """Return the shape, the verdict and its reason for a target, given its file's bytes."""
-    if data is None:
-        return None, NOT_AFFECTED, "no such file in it"
+def _verdict(target: Target, version: str, data: bytes | None) -> tuple[str | None, str, str]:
+    """Return the shape, the verdict and its reason for a target in a release, given its file's bytes."""
     table = catalog.shape_table()
-    seen = observe_bytes(target.file, data, target.function, table.files)
+    seen = Observation(target.file, None)
+    if data is not None:
+        seen = observe_bytes(target.file, data, target.function, table.of_files(target.fix))
     if seen.problem is not None:
         return None, DRIFTED, f"{seen.problem}: {seen.detail}"
-    if seen.shape is None:
-        return None, NOT_AFFECTED, "no such function in its file"
+    if seen.shape is None:  # above the matrix it may have a new name
+        where = Installation(target.upstream, version, "", "", "", "wheel", None, ())
+        found = decide(target, where, seen, table, catalog.releases_of(target.fix, target.upstream), None)
+        return None, found.verdict, found.detail
     known = table.shapes.get((target.fix, target.function, seen.shape))
     if known is None:
         return seen.shape, UNLISTED, "a new shape"
@@ -122,7 +125,7 @@ def _verdict(target: Target, data: bytes | None) -> tuple[str | None, str, str]:
 def _known(other: Target, data: bytes | None) -> Shape | None:
     """Return what is on record of the shape of a function that targets depend on, given its file's bytes."""
     table = catalog.shape_table()
-    seen = observe_bytes(other.file, data or b"", other.function, table.files)
+    seen = observe_bytes(other.file, data or b"", other.function, table.of_files(other.fix))
     return table.shapes.get((other.fix, other.function, seen.shape or ""))
 
 

@@ -1,4 +1,4 @@
 """Runs each fix's function, untouched and rewritten, in every configuration that it can tell apart.
 
-Runs from a checkout; the wheel does not carry it.
+The sweep does so for all shapes; ``unhang diff --unknown --run`` for those of an environment that nobody has verified.
 """

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import math
 from collections.abc import Iterator
 from functools import partial
-from types import SimpleNamespace
 from typing import Any, ClassVar, NamedTuple
 
-from unhang.compat.endstates.branches import branches
-from unhang.compat.endstates.endstate import EndState, Outcome, Source, code_of, defined
+from unhang.compat.endstates.endstate import EndState, Outcome, Source, called, parameters
+from unhang.compat.endstates.standin import StandIn
+from unhang.compat.endstates.tensors import Misfit, Tensor, cat, chunk, split, torch
+from unhang.shapes.branches import branches
 from unhang.shapes.shape import Function
 
-EXPERTS, HIDDEN = 3, 2
+HIDDEN = 2
 ALIGNMENTS = {"none": 1, "fp8": 16, "mxfp8": 32, "fp4": 32}
 """The multiple that a grouped GEMM of each precision needs each expert's rows to be."""
 FAILS = ("empty input", "empty expert")
@@ -46,10 +49,6 @@ ACTIVATIONS: dict[str, tuple[str, dict[str, object]]] = {
 """Each activation: the condition by which the forward knows it, and its settings."""
 
 
-class Misfit(Exception):
-    """Tensors that do not fit together, or that a kernel does not take: a real forward fails there."""
-
-
 class Setting(NamedTuple):
     """One configuration of the layer, its input and its grouped GEMM."""
 
@@ -69,12 +68,16 @@ class Setting(NamedTuple):
     fails: str = ""
     cuts_graph: bool = False
     """Whether the grouped GEMM returns a fresh tensor for an empty input."""
+    experts: int = 3
+    """Of this rank."""
+    grad: bool = True
+    """Whether it trains."""
 
     @property
     def counts(self) -> list[int]:
         """The tokens of each expert. Who pads them aligns them."""
         counts = {"none": (0, 0, 0), "one": (1, 0, 0), "one empty": (2, 0, 1), "all": (1, 2, 3)}[self.tokens]
-        return padded(counts, ALIGNMENTS[self.precision] if self.padded != "no" else 1)
+        return padded(counts[: self.experts], ALIGNMENTS[self.precision] if self.padded != "no" else 1)
 
 
 def padded(counts: Any, alignment: int) -> list[int]:
@@ -82,131 +85,24 @@ def padded(counts: Any, alignment: int) -> list[int]:
     return [-(-count // alignment) * alignment for count in counts]
 
 
-class Tensor:
-    """A vector, or a matrix as a list of rows. ``origin`` is what it was computed from, as in an autograd graph."""
-
-    def __init__(
-        self,
-        rows: list[Any],
-        width: int | None,
-        origin: frozenset[str] = frozenset(),
-        device: str = "cuda",
-        dtype: str = "bfloat16",
-    ) -> None:
-        self.rows, self.width, self.origin, self.device, self.dtype = rows, width, origin, device, dtype
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return (len(self.rows),) if self.width is None else (len(self.rows), self.width)
-
-    def size(self, dimension: int) -> int:
-        return self.shape[dimension]
-
-    def to(self, *_: object, device: str | None = None, dtype: object = None, non_blocking: bool = False) -> Tensor:
-        return Tensor(self.rows, self.width, self.origin, device or self.device)
-
-    def view(self, *_: object) -> Tensor:
-        return self
-
-    def tolist(self) -> list[Any]:
-        FETCHED.append(self.device)
-        return list(self.rows)
-
-    def unsqueeze(self, dimension: int) -> Tensor:
-        if (dimension, self.width) != (-1, None):
-            raise Misfit("a second column")
-        return Tensor([[value] for value in self.rows], 1, self.origin, self.device)
-
-    def new_full(self, size: Any, value: float, dtype: str | None = None, device: str | None = None) -> Tensor:
-        count, width = [*(size[0] if isinstance(size[0], tuple) else size), None][:2]
-        rows = [value if width is None else [value] * width for _ in range(count)]
-        return Tensor(rows, width, device=device or self.device, dtype=dtype or self.dtype)
-
-    def new_zeros(self, *size: Any, **options: Any) -> Tensor:
-        return self.new_full(size, 0.0, **options)
-
-    def new_ones(self, *size: Any, **options: Any) -> Tensor:
-        return self.new_full(size, 1.0, **options)
-
-    def detach(self) -> Tensor:
-        return Tensor(self.rows, self.width, device=self.device, dtype=self.dtype)
-
-    def clamp(self, min: float | None, max: float | None) -> Tensor:
-        return self
-
-    def __getitem__(self, part: slice) -> Tensor:
-        return Tensor(self.rows[part], self.width, self.origin, self.device)
-
-    def __add__(self, other: Any) -> Tensor:
-        if isinstance(other, (int, float)):
-            return Tensor([[value + other for value in row] for row in self.rows], self.width, self.origin)
-        return self._with(other, lambda a, b: a + b)
-
-    def __mul__(self, other: Any) -> Tensor:
-        return self._with(other, lambda a, b: a * b)
-
-    def _with(self, other: Any, combine: Any) -> Tensor:
-        """Combine two matrices; one row, or one column, stands for many."""
-        if not isinstance(other, Tensor):
-            raise TypeError(f"a tensor and a {type(other).__name__}")
-        mine, theirs = self.rows, other.rows
-        if len(mine) != len(theirs):
-            if 1 not in (len(mine), len(theirs)):
-                raise Misfit("the two operands do not have the same rows")
-            mine, theirs = (mine * len(theirs), theirs) if len(mine) == 1 else (mine, theirs * len(mine))
-        width = max(self.width or 0, other.width or 0)
-        rows = [[combine(a[index % len(a)], b[index % len(b)]) for index in range(width)] for a, b in zip(mine, theirs)]
-        return Tensor(rows, width, self.origin | other.origin)
-
-    def described(self) -> object:
-        return self.shape, tuple(map(tuple, self.rows)) if self.width is not None else tuple(self.rows), self.origin
-
-
-RANK = [0]
-"""The rank that runs the forward."""
-FETCHED: list[str] = []
-"""The device of each fetch of values, in order: the host waits for a GPU then."""
-
-
-def split(given: Tensor, counts: list[int]) -> list[Tensor]:
-    """Split a tensor's rows, as ``torch.split`` does."""
-    if sum(counts) != len(given.rows):
-        raise Misfit("split: the counts do not sum to the rows")
-    return [Tensor(rows, given.width, given.origin) for rows in _segments(given.rows, counts)]
-
-
-def cat(tensors: list[Tensor], dim: int = 0) -> Tensor:
-    """Concatenate the rows of tensors. ``torch.cat`` takes several dtypes too, but no kernel takes its result."""
-    if dim or len({(tensor.width, tensor.device, tensor.dtype) for tensor in tensors}) != 1:
-        raise Misfit("cat: the tensors differ in width, device or dtype")
-    rows = [row for tensor in tensors for row in tensor.rows]
-    return Tensor(rows, tensors[0].width, frozenset().union(*(tensor.origin for tensor in tensors)))
-
-
-def chunk(given: Tensor, number: int, dim: int) -> list[Tensor]:
-    """Return the left and the right half of each row."""
-    half = (given.width or 0) // number
-    parts = ([row[part * half : part * half + half] for row in given.rows] for part in range(number))
-    return [Tensor(rows, half, given.origin) for rows in parts]
-
-
-def _segments(rows: list[Any], counts: list[int]) -> list[list[Any]]:
-    ends = list(itertools.accumulate(counts))
+def _segments(rows: Tensor, counts: list[int]) -> list[Tensor]:
+    ends = itertools.accumulate(counts)
     return [rows[end - count : end] for end, count in zip(ends, counts)]
 
 
-class Layer:
+class Layer(StandIn):
     """The attributes of TEGroupedMLP that its forward uses."""
 
     def __init__(self, setting: Setting) -> None:
-        self.setting, self.calls = setting, list[tuple[Any, ...]]()
-        self.num_local_experts = EXPERTS
+        super().__init__("self", setting=setting, calls=[], num_local_experts=setting.experts)
+        self.training = setting.grad
         self.activation_recompute = setting.recompute
         self.offload_expert_fc1 = self.offload_moe_act = setting.offload
         self._use_grouped_tensor, self._with_fused_impl = setting.path == "grouped", setting.path == "fused"
         chosen = dict(ACTIVATIONS[setting.activation][1])
         self.activation_func = Activation(str(chosen.pop("func", "relu")))
-        self.config = SimpleNamespace(
+        self.config = StandIn(
+            "self.config",
             fp8="hybrid" if "fp8" in setting.precision else None,
             fp8_recipe=setting.precision,
             fp4="nvfp4" if setting.precision == "fp4" else None,
@@ -234,24 +130,27 @@ class Layer:
         self.fp8_unpadding = self.quantization_unpadding = self._unpad
 
     def _linear(self, name: str, width: int, given: Tensor, counts: Any) -> tuple[Tensor, list[Tensor] | None]:
-        each, setting = list(counts.rows if isinstance(counts, Tensor) else counts), self.setting
+        each, setting = list(counts.values_ if isinstance(counts, Tensor) else counts), self.setting
         self.calls.append((name, given.described(), type(counts).__name__, tuple(each)))
-        if (setting.fails == "empty input" and not given.rows) or (setting.fails == "empty expert" and 0 in each):
+        if (setting.fails == "empty input" and not len(given)) or (setting.fails == "empty expert" and 0 in each):
             raise Misfit(f"{name}: the grouped GEMM fails on an {setting.fails}")
-        if sum(each) > len(given.rows):
-            raise Misfit(f"{name}: tokens_per_expert counts more rows than there are")
+        if len(each) != setting.experts or sum(each) > len(given):
+            raise Misfit(f"{name}: tokens_per_expert counts more rows than there are, or other experts")
         if each != padded(each, ALIGNMENTS[setting.precision]):
             raise Misfit(f"{name}: the rows are not aligned for {setting.precision}")
         rows = []
-        for expert, segment in enumerate(_segments(given.rows, each)):
-            rows += [[sum(row) * (expert + 2) + 1.0] * width for row in segment]  # rows of zeros do not stay zero
-        rows += [[0.0] * width] * (len(given.rows) - len(rows))
-        origin = frozenset[str]() if setting.cuts_graph and not given.rows else given.origin | {name}
-        bias = [Tensor([[expert + 0.5] * width], width) for expert in range(EXPERTS)] if setting.bias else None
-        return Tensor(rows, width, origin), bias
+        for expert, segment in enumerate(_segments(given, each)):
+            sums = (sum(segment.values_[at : at + given.shape[1]]) for at in range(0, segment.numel(), given.shape[1]))
+            rows += [value * (expert + 2) + 1.0 for value in sums for _ in range(width)]  # zeros do not stay zero
+        output = given.new_full((len(given), width), 0.0)
+        output.values_[: len(rows)] = rows
+        if not (setting.cuts_graph and not len(given)):
+            output.origin, output.requires_grad = given.origin | {name}, given.requires_grad
+        bias = [given.new_full((1, width), expert + 0.5) for expert in range(setting.experts)] if setting.bias else None
+        return output, bias
 
-    def bias_act_func(self, given: Tensor, bias: list[Tensor] | None, probs: Tensor) -> Tensor:
-        return self._apply_bias(given, bias, [len(given.rows)], probs) * probs if not bias else given * probs
+    def bias_act_func(self, given: Tensor, bias: list[Tensor] | None, probs: Tensor) -> Any:
+        return self._apply_bias(given, bias, [len(given)], probs) * probs if not bias else given * probs
 
     def _apply_bias(self, output: Tensor, bias: list[Tensor] | None, counts: Any, probs: Tensor) -> Tensor:
         if bias is None:
@@ -261,7 +160,7 @@ class Layer:
         return cat([part + each * p for part, each, p in zip(split(output, counts), bias, split(probs, counts))])
 
     def _fused_forward(self, given: Tensor, tokens: Tensor, probs: Tensor, *buffers: None) -> Tensor:
-        self.calls.append(("fused", given.described(), tuple(tokens.rows)))
+        self.calls.append(("fused", given.described(), tuple(tokens.values_)))
         return given
 
     def _remove_glu_interleaving(self, given: Tensor, size: int) -> Tensor:
@@ -271,19 +170,18 @@ class Layer:
         if not isinstance(counts, list):
             raise Misfit("the padding takes a list")
         plain = self.setting.precision == "none" and self.setting.path == "plain"
-        if plain or sum(counts) > len(given.rows):
+        if plain or sum(counts) > len(given):
             raise Misfit("there is a padding for fp8 and fp4 only, and not of more rows than there are")
         wanted = padded(counts, ALIGNMENTS[self.setting.precision])
-        zero: Any = [0.0] * given.width if given.width is not None else 0.0
-        parts = zip(_segments(given.rows, counts), wanted)
-        return Tensor(
-            [row for rows, count in parts for row in rows + [zero] * (count - len(rows))], given.width, given.origin
-        ), wanted
+        parts: list[Tensor] = [given[:0]]
+        for rows, count in zip(_segments(given, counts), wanted):
+            parts += [rows, given.new_full((count - len(rows), *given.shape[1:]), 0.0)]
+        return cat(parts), wanted
 
     def _unpad(self, given: Tensor, counts: list[int]) -> Tensor:
         self.calls.append(("unpad", tuple(counts)))
         parts = zip(split(given, padded(counts, ALIGNMENTS[self.setting.precision])), counts)
-        return Tensor([row for part, count in parts for row in part.rows[:count]], given.width, given.origin)
+        return cat([given[:0], *(part[:count] for part, count in parts)])
 
 
 class Activation(str):
@@ -308,11 +206,13 @@ def fused_gelu(given: Tensor, bias: object) -> Tensor:
     return given
 
 
-class Offload:
+class Offload(StandIn):
     """Activation offloading in the forms that releases use; it only hands its tensor on."""
 
+    tensor: Tensor
+
     def __init__(self, enabled: bool, tensor: Tensor, name: str) -> None:
-        self.tensor = tensor
+        super().__init__("offload", tensor=tensor)
 
     def __enter__(self) -> Tensor:
         return self.tensor
@@ -320,20 +220,23 @@ class Offload:
     def __exit__(self, *_: object) -> None:
         pass
 
-    def group_offload(self, tensor: Tensor, **_: object) -> Tensor:
+    def group_offload(self, tensor: Tensor, forced_released_tensors: Any = (), delay_offload: bool = False) -> Tensor:
         return tensor
 
     @staticmethod
-    def group_commit(tensor: Tensor, **_: object) -> Tensor:
+    def group_commit(tensor: Tensor, name: str = "", forced_released_tensors: Any = ()) -> Tensor:
         return tensor
 
     @staticmethod
-    def commit_all(*tensors: Tensor, **_: object) -> tuple[Tensor, ...]:
+    def commit_all(*tensors: Tensor, name: str = "", forced_released_tensors: Any = ()) -> tuple[Tensor, ...]:
         return tensors
 
 
-class Checkpoint:
+class Checkpoint(StandIn):
     """Recomputation, as the forward uses it."""
+
+    def __init__(self, fp8: object = False) -> None:
+        super().__init__("checkpoint")
 
     def checkpoint(self, function: Any, *arguments: Any) -> Any:
         return function(*arguments)
@@ -344,31 +247,21 @@ class Checkpoint:
 
 
 NAMESPACE: dict[str, Any] = {
-    "logging": SimpleNamespace(getLogger=lambda name: SimpleNamespace(warning=lambda text: None)),
-    "torch": SimpleNamespace(
-        Tensor=Tensor,
-        **{name: name for name in ("int64", "float32")},
-        distributed=SimpleNamespace(get_rank=lambda: RANK[0]),
-        cat=cat,
-        split=split,
-        chunk=chunk,
-        full=lambda size, value, dtype, device: Tensor([value] * size[0], None, device=device),
-        tensor=lambda values, dtype, device: Tensor(list(values), None, device=device),
-        ones_like=lambda given: Tensor([[1.0]] * len(given.rows), 1),
-    ),
-    "F": SimpleNamespace(silu="silu", gelu="gelu"),
+    "logging": StandIn("logging", getLogger=lambda name: StandIn("logger", warning=lambda msg: None)),
+    "__name__": "experts",
+    "F": StandIn("F", silu="silu", gelu="gelu"),
     "quick_gelu": "quick_gelu",
     "squared_relu": "squared_relu",
     **dict.fromkeys(("weighted_bias_swiglu_impl", "weighted_bias_quick_geglu_impl"), fused),
     **dict.fromkeys(("bias_swiglu_impl", "bias_geglu_impl"), fused),
     "bias_gelu_impl": fused_gelu,
     "weighted_squared_relu_impl": lambda given, probs: given * probs,
-    "tensor_parallel": SimpleNamespace(CheckpointWithoutOutput=Checkpoint),
+    "tensor_parallel": StandIn("tensor_parallel", CheckpointWithoutOutput=Checkpoint),
     "off_interface": Offload,
     "apply_module": lambda module: module,
     "fine_grained_offloading_group_start": lambda tensor, name: tensor,
     "fine_grained_offloading_group_commit": Offload.commit_all,
-    "get_fine_grained_offloading_context": lambda enabled: Offload(enabled, Tensor([], 0), ""),
+    "get_fine_grained_offloading_context": lambda enabled: Offload(enabled, Tensor([]), ""),
     "skip_routed_expert_padding": lambda config: config.skip,
     "get_align_size_for_quantization": lambda config: ALIGNMENTS[config.fp8_recipe] if config.fp8 or config.fp4 else 0,
 }
@@ -416,6 +309,9 @@ class Forward(EndState):
             if chosen.precision == "none" and chosen.padded != "no" and not (by_router or by_dispatcher):
                 continue  # nothing is padded
             yield from self._inputs(chosen)
+            if chosen.activation == "plain" and chosen.padded == "no":
+                yield from self._inputs(chosen._replace(experts=1))
+                yield from self._inputs(chosen._replace(grad=False))
             if chosen.activation == "plain" and any("offload" in name for name in conditions):
                 yield from self._inputs(chosen._replace(offload=True))
             if "self._use_grouped_tensor" in conditions:
@@ -451,49 +347,69 @@ class Forward(EndState):
         # whether a rank has tokens depends on the router alone, so each rank must do the same
         ranks = (0, 1) if self.concerned(configuration) and configuration.activation == "plain" else (0,)
         outcomes = [self._observe(source, configuration, rank) for rank in ranks]
-        return Outcome(frozenset().union(*(outcome.faults for outcome in outcomes)), outcomes[0].seen)
+        faults = frozenset().union(*(outcome.faults for outcome in outcomes))
+        if ranks[1:] and not faults:
+            with contextlib.suppress(Exception):  # what upstream cannot do with tokens is none of ours
+                with_tokens = self._observe(source, configuration._replace(tokens="all", fails=""), 0)
+                if (with_tokens.seen[2] is None) != (outcomes[0].seen[2] is None):
+                    faults = frozenset({"the second result is another one than with tokens"})
+        return Outcome(faults, outcomes[0].seen)
 
     @staticmethod
     def _observe(source: Source, configuration: Setting, rank: int) -> Outcome:
-        RANK[0] = rank
         layer, weighted = Layer(configuration), _is_weighted(source.function)
+        fetched: list[str] = []
+
+        def watch(event: str, of: Tensor) -> None:
+            fetched.append(of.device)
+
+        def given(name: str, shape: tuple[int, ...], value: float) -> Tensor:
+            rows = [value + row for row in range(shape[0]) for _ in range(math.prod(shape[1:]))]
+            return Tensor(rows, "bfloat16", "cuda", {name}, shape, watch, configuration.grad)
+
         count = sum(configuration.counts) + configuration.spare
-        hidden = Tensor([[float(index + 1)] * HIDDEN for index in range(count)], HIDDEN, frozenset({"hidden"}))
-        probs = Tensor([0.5 + index for index in range(count)], None, frozenset({"probs"}))
-        tokens = Tensor(configuration.counts, None, device="cuda" if configuration.path == "grouped" else "cpu")
-        FETCHED.clear()
-        forward = defined(code_of(source), source.function.name, NAMESPACE)
-        output, bias = forward(layer, hidden, tokens, *([probs] if weighted else []))
+        arguments = [
+            given("hidden", (count, HIDDEN), 1.0),
+            Tensor(configuration.counts, "int64", "cuda" if configuration.path == "grouped" else "cpu", watch=watch),
+            *([given("probs", (count,), 0.5)] if weighted else []),
+        ]
+        distributed = StandIn(
+            "torch.distributed", get_rank=lambda group=None: rank, get_world_size=lambda group=None: 2
+        )
+        stand_in = torch(watch, distributed=distributed, is_grad_enabled=lambda: configuration.grad)
+        output, bias = called(source, {**NAMESPACE, "torch": stand_in})(layer, *arguments)
         left = None if bias is None else tuple(each.described() for each in bias)
-        seen = tuple(layer.calls), output.described(), left, tuple(FETCHED)
-        return Outcome(frozenset(_faults(configuration, layer.calls, output, weighted)), seen)
+        seen = tuple(layer.calls), output.described(), left, tuple(fetched)
+        return Outcome(frozenset(_faults(configuration, layer.calls, output, weighted, fetched)), seen)
 
 
-def _faults(setting: Setting, calls: list[tuple[Any, ...]], output: Tensor, weighted: bool) -> Iterator[str]:
+def _faults(
+    setting: Setting, calls: list[tuple[Any, ...]], output: Tensor, weighted: bool, fetched: list[str]
+) -> Iterator[str]:
     if setting.path == "fused":
         return
     linears = [call for call in calls if call[0] in ("fc1", "fc2")]
     if [call[0] for call in linears] != ["fc1", "fc2"]:
         yield "fc1 and fc2 do not run once each"
         return
-    if len(output.rows) != sum(setting.counts) + setting.spare:
+    if len(output) != sum(setting.counts) + setting.spare:
         yield "the output has not as many rows as the input"
-    if not output.origin >= {"hidden", "fc1", "fc2", *(["probs"] if weighted else [])}:
+    if setting.grad and not output.origin >= {"hidden", "fc1", "fc2", *(["probs"] if weighted else [])}:
         yield "the graph is cut"
-    (_, (_, first, _), kind, _), (_, (_, second, _), _, _) = linears
+    (_, (_, _, first, *_), kind, _), (_, (_, _, second, *_), _, _) = linears
     if setting.path == "plain" and kind != "list":
         yield "tokens_per_expert is no list"
-    if setting.tokens == "none" and not setting.spare and any(map(any, first)):
+    if setting.tokens == "none" and not setting.spare and any(first):
         yield "a row that no token has is not zero"
-    if setting.tokens == "none" and weighted and not setting.on_input and not setting.spare and any(map(any, second)):
+    if setting.tokens == "none" and weighted and not setting.on_input and not setting.spare and any(second):
         yield "a row that no token has has a probability"
-    if setting.path == "plain" and FETCHED != ["cpu"]:
+    if setting.path == "plain" and fetched != ["cpu"]:
         yield "tokens_per_expert is fetched again"
 
 
 def _is_weighted(function: Function) -> bool:
     """Return whether the forward takes the probabilities; 0.10 to 0.12.0 do not."""
-    return "permuted_probs" in {argument.arg for argument in function.args.args}
+    return "permuted_probs" in parameters(function)
 
 
 END_STATES = {"TEGroupedMLP.forward": Forward()}

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Hashable, Iterator, Mapping
+import builtins
+from collections.abc import Iterator, Mapping
 from functools import cache
 from types import CodeType
 from typing import Any, ClassVar, NamedTuple
 
+from unhang.compat.endstates.standin import Globals
 from unhang.shapes import shape
 from unhang.shapes.shape import Function
 
@@ -23,13 +25,18 @@ class Source(NamedTuple):
     def function(self) -> Function:
         return _function(self)
 
+    @property
+    def bound(self) -> frozenset[str]:
+        """The names that the file binds."""
+        return _bound(self)
+
 
 class Outcome(NamedTuple):
     """What the function did in one configuration."""
 
     faults: frozenset[str]
     """What is wrong; if there is nothing, the configuration passed."""
-    seen: Hashable
+    seen: Any
     """All that was recorded."""
 
 
@@ -84,17 +91,35 @@ def described(configuration: Any) -> str:
     return ", ".join(f"{name}={value}" for name, value in chosen.items()) or "the defaults"
 
 
-def defined(code: CodeType, name: str, namespace: Mapping[str, Any]) -> Any:
-    """Define a function in a copy of this namespace of stand-ins, and return it."""
-    made = dict(namespace)
-    exec(code, made)  # noqa: S102 - upstream's code, in the sandbox
-    return made[name]
+def called(source: Source, names: Mapping[str, Any]) -> Any:
+    """Define the function alone, with stand-ins for the names of its file, and return it."""
+    namespace = Globals(names, source.bound)
+    exec(_code(source), namespace)  # noqa: S102 - upstream's code, in the sandbox
+    return namespace[source.function.name]
+
+
+def importing(modules: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the built-ins of a function that imports these modules itself. It gets any other module as it is."""
+
+    def imported(name: str, *context: Any) -> Any:
+        return modules[name] if name in modules else builtins.__import__(name, *context)
+
+    return {**vars(builtins), "__import__": imported}
 
 
 @cache
-def code_of(source: Source) -> CodeType:
-    """Compile the function alone."""
+def _code(source: Source) -> CodeType:
     return compile(ast.Module([plain(source.function)], []), "<upstream>", "exec", dont_inherit=True)
+
+
+@cache
+def _bound(source: Source) -> frozenset[str]:
+    return shape.bound_names(ast.parse(source.text))
+
+
+def parameters(function: Function) -> frozenset[str]:
+    """Return the names of a function's positional arguments, by which a release is told from another."""
+    return frozenset(argument.arg for argument in function.args.args)
 
 
 def plain(node: ast.stmt) -> ast.stmt:

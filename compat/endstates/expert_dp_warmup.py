@@ -14,10 +14,12 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from datetime import timedelta
 from functools import cache, partial
-from types import CodeType, SimpleNamespace
+from types import CodeType
 from typing import Any, ClassVar, NamedTuple
 
-from unhang.compat.endstates.endstate import EndState, Outcome, Source, code_of, defined, plain
+from unhang.compat.endstates.endstate import EndState, Outcome, Source, called, parameters, plain
+from unhang.compat.endstates.standin import Globals, StandIn
+from unhang.compat.endstates.tensors import Tensor, torch
 from unhang.shapes.shape import Function
 
 WORLD = 8
@@ -28,6 +30,8 @@ REDUCES = re.compile("EXPERT_DATA_PARALLEL_GROUP|DISTRIBUTED_OPTIMIZER_INSTANCE_
 """In the names of the globals that hold the groups of an expert's gradients and of the optimizer step."""
 REDUCES_NOT = ("_WITH_GTP_REMAT",)
 """How some of these names end: groups by which data is distributed, and through which no gradient goes."""
+END = "the memory buffer"
+"""What upstream makes last of all, after the groups."""
 OPTIONS: dict[str, dict[str, Any]] = {
     "": {},
     "no gloo groups": {"create_gloo_process_groups": False},
@@ -43,16 +47,15 @@ OPTIONS: dict[str, dict[str, Any]] = {
 """Arguments of initialize_model_parallel, where a release has them."""
 
 
-class Group:
+class Group(StandIn):
     """A process group: its ranks, and the backend string that it was made with."""
 
-    def __init__(self, ranks: Any, backend: str, done: list[Any] | None = None) -> None:
-        self.ranks, self.backend, self.group_name = tuple(ranks), backend, self
-        self.done = [] if done is None else done
+    def __init__(self, ranks: Any, backend: str, done: list[Any]) -> None:
+        super().__init__("group", ranks=tuple(ranks), backend=backend, group_name=self, done=done)
 
-    def allreduce(self, tensors: Any, *_: object) -> SimpleNamespace:
-        self.done.extend((self, tensor.size, tensor.device) for tensor in tensors)
-        return SimpleNamespace(wait=lambda: None)
+    def allreduce(self, tensors: Any, options: object = None) -> StandIn:
+        self.done.extend((self, tensor.numel(), tensor.device) for tensor in tensors)
+        return StandIn("work", wait=lambda: None)
 
     def size(self) -> int:
         return len(self.ranks)
@@ -62,50 +65,59 @@ class Group:
 
 
 class Torch:
-    """The part of torch that the initialisation uses; it records what happens to groups and to the device."""
+    """What happens to groups and to the device on one rank, and the stand-in for torch that records it."""
 
     def __init__(self, rank: int, backend: str) -> None:
         self.done: list[Any] = []
         self.world, self.backend = Group(range(WORLD), backend, self.done), backend
         self.made: list[Any] = []
         """The groups in whose making every rank takes part, in order."""
-        self.float32 = "float32"
-        self.cuda = SimpleNamespace(
-            current_device=lambda: 3,
-            device_count=lambda: WORLD,
-            synchronize=lambda: self.done.append("waits for 3"),
-        )
-        self.distributed = SimpleNamespace(
-            is_available=lambda: True,
-            is_initialized=lambda: True,
-            get_rank=lambda group=None: rank,
-            get_world_size=lambda group=None: (group or self.world).size(),
-            get_backend=lambda group=None: (group or self.world).backend,
-            new_group=self.new_group,
-            barrier=lambda *_, **__: self.done.append("barrier"),
-            get_process_group_ranks=lambda group: list(group.ranks),
-            all_reduce=self.all_reduce,
-            broadcast=lambda tensor, src, group=None: self.done.append(f"broadcast in {group or self.world}"),
-            distributed_c10d=SimpleNamespace(_resolve_process_group=lambda name: name),
-            ProcessGroup=Group,
-            ProcessGroupNCCL=SimpleNamespace(Options=lambda **_: SimpleNamespace(config=SimpleNamespace())),
+        self.module = torch(
+            lambda event, of: self.done.append(f"waits for {of.device}"),
+            cuda=StandIn(
+                "torch.cuda",
+                current_device=lambda: 3,
+                device_count=lambda: WORLD,
+                synchronize=lambda device=None: self.done.append("waits for 3"),
+            ),
+            distributed=StandIn(
+                "torch.distributed",
+                is_available=lambda: True,
+                is_initialized=lambda: True,
+                get_rank=lambda group=None: rank,
+                get_world_size=lambda group=None: (group or self.world).size(),
+                get_backend=lambda group=None: (group or self.world).backend,
+                new_group=self.new_group,
+                barrier=lambda group=None, async_op=False, device_ids=None: self.done.append("barrier"),
+                get_process_group_ranks=lambda group: list(group.ranks),
+                all_reduce=self.all_reduce,
+                broadcast=lambda tensor, src, group=None: self.done.append(f"broadcast in {group or self.world}"),
+                distributed_c10d=StandIn("distributed_c10d", _resolve_process_group=lambda name: name),
+                ProcessGroup=Group,
+                ProcessGroupNCCL=StandIn(
+                    "ProcessGroupNCCL", Options=lambda is_high_priority_stream=False: StandIn("Options", config=None)
+                ),
+            ),
         )
 
     def new_group(
-        self, ranks: Any = None, backend: str | None = None, use_local_synchronization: bool = False, **_: object
+        self,
+        ranks: Any = None,
+        timeout: object = None,
+        backend: str | None = None,
+        pg_options: object = None,
+        use_local_synchronization: bool = False,
+        group_desc: str | None = None,
     ) -> Group:
         group = Group(self.world.ranks if ranks is None else ranks, backend or self.backend, self.done)
         if not use_local_synchronization:
             self.made.append(repr(group))
         return group
 
-    def all_reduce(self, tensor: SimpleNamespace, group: Group | None = None, async_op: bool = False) -> None:
-        self.done.append((group or self.world, tensor.size, tensor.device))
+    def all_reduce(self, tensor: Tensor, op: object = None, group: Group | None = None, async_op: bool = False) -> None:
+        self.done.append((group or self.world, tensor.numel(), tensor.device))
         if async_op:
             self.done.append("not waited for")
-
-    def zeros(self, size: int, device: object = "cpu", dtype: object = None) -> SimpleNamespace:
-        return SimpleNamespace(size=size, device=device, item=lambda: self.done.append(f"waits for {device}"))
 
 
 class Job(NamedTuple):
@@ -120,12 +132,12 @@ class Job(NamedTuple):
     option: str = ""
 
 
-def _rearrange(ranks: list[int], pattern: str, u: int, s: int, l: int) -> SimpleNamespace:  # noqa: E741
+def _rearrange(ranks: list[int], pattern: str, u: int, s: int, l: int) -> StandIn:  # noqa: E741
     """Do what einops.rearrange does for the partial groups."""
     if pattern != "(l s u) -> (l u) s":
         raise ValueError(pattern)
     rows = [[ranks[(outer * s + each) * u + inner] for each in range(s)] for outer in range(l) for inner in range(u)]
-    return SimpleNamespace(tolist=lambda: rows)
+    return StandIn("array", tolist=lambda: rows)
 
 
 @cache
@@ -192,8 +204,8 @@ class InitializeModelParallel(EndState):
     }
 
     def configurations(self, function: Function) -> Iterator[Job]:
-        parameters = {argument.arg for argument in function.args.args}
-        instances = (1, 2) if "num_distributed_optimizer_instances" in parameters else (1,)
+        known = parameters(function)
+        instances = (1, 2) if "num_distributed_optimizer_instances" in known else (1,)
         for tp, cp, pp, ep, several in itertools.product((1, 2), (1, 2), (1, 2), (1, 2, 4), instances):
             # expert tensor parallelism is tp by default
             dense, expert = (WORLD // math.prod(sizes) for sizes in ((tp, cp, pp), (tp, ep, pp)))
@@ -203,7 +215,7 @@ class InitializeModelParallel(EndState):
             yield Job(ep=ep, backend=backend)
             yield Job(pp=2, ep=ep, instances=instances[-1], backend=backend)
         for option, arguments in OPTIONS.items():
-            if option and parameters >= {*arguments}:
+            if option and known >= {*arguments}:
                 yield from (Job(pp=2, ep=ep, option=option) for ep in (1, 2))
                 yield from (Job(tp=2, ep=ep, option=option) for ep in (1, 2))
 
@@ -216,35 +228,38 @@ class InitializeModelParallel(EndState):
     def observe(self, source: Source, configuration: Job) -> Outcome:
         ranks = [_initialised(source, configuration, rank) for rank in range(WORLD)]
         wanted = [_reducing(namespace) if self.concerned(configuration) else [] for _, namespace in ranks]
-        done = [torch.done for torch, _ in ranks]
+        done = [record.done for record, _ in ranks]
         everything = [_globals(namespace) for _, namespace in ranks]
         faults = set(_faults(done, wanted, 3))
-        if len({tuple(_names(torch.done, namespace)) for torch, namespace in ranks}) > 1:
+        if len({tuple(_names(record.done, namespace)) for record, namespace in ranks}) > 1:
             faults.add("not in one order on all ranks")
-        if len({tuple(torch.made) for torch, _ in ranks}) > 1:
+        if len({tuple(record.made) for record, _ in ranks}) > 1:
             faults.add("the ranks do not make the same groups, in one order")
+        if any(record.made[-1] != END for record, _ in ranks if END in record.made):
+            faults.add("a group is made for the warm-up")
         if _stuck([[item[0].ranks for item in own if isinstance(item, tuple)] for own in done]):
             faults.add("the ranks wait for each other forever")
-        if self.concerned(configuration) and not any(map(REDUCES.search, ranks[0][1])):
-            faults.add("no global has the name of a group of the expert's gradients")  # nothing to warm up is no proof
+        if self.concerned(configuration) and not _holds(ranks[0][1]):
+            faults.add("no global holds a group of the expert's gradients")  # nothing to warm up is no proof
         return Outcome(frozenset(faults), (repr(done), repr(everything)))
 
 
 def _initialised(source: Source, job: Job, rank: int) -> tuple[Torch, dict[str, Any]]:
     """Run all of initialize_model_parallel as one rank; return what torch recorded, and the module's globals."""
-    torch = Torch(rank, job.backend)
-    namespace: dict[str, Any] = {
+    record = Torch(rank, job.backend)
+    stand_ins: dict[str, Any] = {
         "__name__": "megatron.core.parallel_state",
-        "torch": torch,
+        "torch": record.module,
         **{"logging": logging, "os": os, "warnings": warnings, "timedelta": timedelta, "partial": partial},
         **{"cycle": itertools.cycle, "log2": math.log2, "print": lambda *_: None},
-        "np": SimpleNamespace(prod=math.prod, array=list),
-        "einops": SimpleNamespace(rearrange=_rearrange),
+        "np": StandIn("np", prod=math.prod, array=list),
+        "einops": StandIn("einops", rearrange=_rearrange),
         "HAVE_EINOPS": True,
-        "GlobalMemoryBuffer": lambda *_, **__: object(),
+        "GlobalMemoryBuffer": lambda: record.made.append(END),
         "GlobalSymmetricMemoryBuffer": lambda *_, **__: object(),
         "is_torch_min_version": lambda *_: True,
     }
+    namespace = Globals(stand_ins, source.bound)
     exec(_definitions(source), namespace)  # noqa: S102 - upstream's code, in the sandbox
     wanted = {
         "tensor_model_parallel_size": job.tp,
@@ -254,9 +269,9 @@ def _initialised(source: Source, job: Job, rank: int) -> tuple[Torch, dict[str, 
         "num_distributed_optimizer_instances": job.instances,
         **OPTIONS[job.option],
     }
-    known = {argument.arg for argument in source.function.args.args}
+    known = parameters(source.function)
     namespace["initialize_model_parallel"](**{name: value for name, value in wanted.items() if name in known})
-    return torch, namespace
+    return record, namespace
 
 
 def _names(done: list[Any], namespace: dict[str, Any]) -> Iterator[str]:
@@ -269,6 +284,11 @@ def _reducing(namespace: dict[str, Any]) -> list[Group]:
     """Return the groups that must be warm after the initialisation: all of the release's, whatever their names."""
     held = (value for name, value in namespace.items() if REDUCES.search(name) and not name.endswith(REDUCES_NOT))
     return _distinct([group for group in held if isinstance(group, Group) and group.backend in SERVED])
+
+
+def _holds(namespace: dict[str, Any]) -> bool:
+    """Return whether a global with the name of a group of the expert's gradients holds one."""
+    return any(isinstance(value, Group) for name, value in namespace.items() if REDUCES.search(name))
 
 
 def _distinct(groups: list[Any]) -> list[Any]:
@@ -315,10 +335,6 @@ def _globals(namespace: dict[str, Any]) -> dict[str, str]:
     }
 
 
-class Mpu(SimpleNamespace):
-    """megatron-core's parallel_state; a release may lack some accessors."""
-
-
 class Accessors(NamedTuple):
     """What megatron-core's accessors give in a job of ms-swift."""
 
@@ -333,6 +349,8 @@ class Accessors(NamedTuple):
     checked: bool = True
     """Whether the accessors take ``check_initialized``, as from megatron-core 0.15 on."""
     master: bool = True
+    sizes: int = 1
+    """Of the other parallel dimensions."""
 
 
 class InitializeMpu(EndState):
@@ -354,11 +372,11 @@ class InitializeMpu(EndState):
         kinds = ("two", "same", "one", "none", "asserts", "absent")
         groups = itertools.product(("two", "one", "asserts", "absent"), kinds, kinds)
         for (expert, inter, intra), ep in itertools.product(groups, (1, 2)):
-            yield Accessors(expert, inter, intra, ep=ep)
+            yield Accessors(expert, inter, intra, ep=ep, sizes=1 if expert == inter else 2)
         for backend, ep, ready, checked, master in itertools.product(
             (*SERVED, *NOT_SERVED), (1, 2), (False, True), (False, True), (False, True)
         ):
-            yield Accessors("two", "two", "two", backend, ep, ready, checked, master)
+            yield Accessors("two", "two", "two", backend, ep, ready, checked, master, 1 if checked else 2)
 
     def concerned(self, configuration: Accessors) -> bool:
         return configuration.ep > 1 and configuration.backend in SERVED and not configuration.ready
@@ -372,14 +390,14 @@ class InitializeMpu(EndState):
         return Outcome(ranks[0].faults | ranks[1].faults | different, ranks[0].seen)
 
     def _observe(self, source: Source, configuration: Accessors, rank: int) -> Outcome:
-        torch = Torch(rank, configuration.backend)
+        record = Torch(rank, configuration.backend)
         made: list[str] = []
         groups: dict[str, Group | None] = {}
-        expert = Group([0, 2], configuration.backend, torch.done)
+        expert = Group([0, 2], configuration.backend, record.done)
         for number, (name, kind) in enumerate(zip(self.NAMES, configuration)):
             ranks = {"two": [0, 2 + 2 * number], "one": [0]}.get(str(kind))
             groups[name] = (
-                Group(ranks, configuration.backend, torch.done) if ranks else expert if kind == "same" else None
+                Group(ranks, configuration.backend, record.done) if ranks else expert if kind == "same" else None
             )
         groups[self.NAMES[0]] = expert if configuration.expert == "two" else groups[self.NAMES[0]]
 
@@ -394,34 +412,45 @@ class InitializeMpu(EndState):
 
             return checked if configuration.checked else unchecked
 
-        mpu = Mpu(
-            get_data_parallel_group=lambda: Group([0, 1, 2, 3], configuration.backend, torch.done),
-            initialize_model_parallel=lambda *_, **__: made.append("groups"),
+        present = [(f"get_{name}", str(kind)) for name, kind in zip(self.NAMES, configuration)]
+        size = configuration.sizes
+        mpu = StandIn(
+            "mpu",
+            [name for name, kind in present if kind == "absent"],
+            get_data_parallel_group=lambda: Group([0, 1, 2, 3], configuration.backend, record.done),
+            initialize_model_parallel=lambda *sizes, **more: made.append(f"groups {sizes, sorted(more)}"),
             model_parallel_is_initialized=lambda: configuration.ready,
-            **{
-                f"get_{name}": accessor(name, str(kind))
-                for name, kind in zip(self.NAMES, configuration)
-                if kind != "absent"
-            },
         )
-        arguments = SimpleNamespace(
-            **{f"{name}_model_parallel_size": 1 for name in ("tensor", "pipeline", "virtual_pipeline")},
+        for name, kind in present:
+            if kind != "absent":
+                setattr(mpu, name, accessor(name.removeprefix("get_"), kind))
+        arguments = StandIn(
+            "args",
+            tensor_model_parallel_size=size,
+            pipeline_model_parallel_size=size,
+            virtual_pipeline_model_parallel_size=None if size == 1 else size,
             expert_model_parallel_size=configuration.ep,
-            **{"context_parallel_size": 1, "expert_tensor_parallel_size": 1, "ddp_timeout": 600, "ddp_backend": "nccl"},
+            context_parallel_size=size,
+            expert_tensor_parallel_size=size,
+            ddp_timeout=600 * size,
+            ddp_backend="nccl",
         )
-        namespace = {
-            "torch": torch,
+        stand_ins = {
+            "torch": record.module,
             "mpu": mpu,
-            "logger": SimpleNamespace(info=lambda *_: None, warning=lambda *_: None),
+            "logger": StandIn("logger", info=lambda msg: None, warning=lambda msg: None),
             "is_master": lambda: configuration.master,
             "_patch_megatron_timeout": lambda minutes: nullcontext(),
         }
         # the rewrite imports it where it runs
-        modules = {"swift": SimpleNamespace(), "swift.utils": SimpleNamespace(get_current_device=lambda: "npu:3")}
+        modules = {
+            "swift": StandIn("swift"),
+            "swift.utils": StandIn("swift.utils", get_current_device=lambda: "npu:3"),
+        }
         sys.modules.update(modules)  # type: ignore[arg-type]
-        defined(code_of(source), source.function.name, namespace)(arguments)
+        called(source, stand_ins)(arguments)
         wanted = [_distinct(list(groups.values()))] if self.concerned(configuration) else [[]]
-        return Outcome(frozenset(_faults([torch.done], wanted, "npu:3")), (tuple(made), repr(torch.done)))
+        return Outcome(frozenset(_faults([record.done], wanted, "npu:3")), (tuple(made), repr(record.done)))
 
 
 END_STATES: dict[str, EndState] = {

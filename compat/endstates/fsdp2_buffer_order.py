@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-import builtins
 import itertools
-from collections.abc import Iterator, Sequence
-from types import SimpleNamespace
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
-from unhang.compat.endstates.branches import branches
-from unhang.compat.endstates.endstate import EndState, Outcome, Source, code_of, defined
+from unhang.compat.endstates.endstate import EndState, Outcome, Source, called, importing
+from unhang.compat.endstates.standin import StandIn
+from unhang.compat.endstates.tensors import UNINITIALISED, Tensor, torch
+from unhang.shapes.branches import branches
 from unhang.shapes.shape import Function
 
-SIZES = {"rotary.sliding": 256, "rotary.full": 128, "embed.scale": 1}
+SIZES = {
+    "model.layers.10.rotary.inv_freq": 256,
+    "model.layers.11.rotary.inv_freq": 128,
+    "model.layers.11.rotary.sin_freq": 1,
+    "model.layers.11.Rotary.inv_freq": 64,
+    "visual.layers.11.rotary.inv_freq": 256,
+}
+"""Of names that differ in one part each: the beginning, the middle, the leaf, or a capital."""
 
 
 class Setting(NamedTuple):
@@ -28,53 +35,27 @@ class Setting(NamedTuple):
     torch: str = "2.7.0"
 
 
-class Buffer:
-    """A tensor that is no parameter. Two of them cannot be compared."""
+class Model(StandIn):
+    """A sharded model, of which only the buffers are followed. A buffer is known by its origin."""
 
-    def __init__(self, name: str, size: int) -> None:
-        self.name, self.size = name, size
-        self.value, self.device = f"values of {name}", "before"
+    def __init__(self, buffers: Mapping[str, Tensor]) -> None:
+        super().__init__("model", every=buffers, device="before")
 
-    @property
-    def data(self) -> Buffer:
-        return self
+    def named_buffers(self) -> Iterator[tuple[str, Tensor]]:
+        return iter(self.every.items())
 
-    @data.setter
-    def data(self, other: Buffer) -> None:
-        assert other is self
-
-    def to(self, device: str) -> Buffer:
-        self.device = device
-        return self
-
-    def numel(self) -> int:
-        return self.size
-
-    def __lt__(self, other: object) -> bool:
-        raise RuntimeError("tensors have no order")
-
-
-class Model:
-    """A sharded model, of which only the buffers are followed."""
-
-    def __init__(self, buffers: Sequence[Buffer]) -> None:
-        self.all, self.device = buffers, "before"
-
-    def named_buffers(self) -> Iterator[tuple[str, Buffer]]:
-        return ((buffer.name, buffer) for buffer in self.all)
-
-    def buffers(self) -> Iterator[Buffer]:
-        return iter(self.all)
+    def buffers(self) -> Iterator[Tensor]:
+        return iter(self.every.values())
 
     def to(self, device: str, non_blocking: bool = False) -> Model:
         self.device = device
-        for buffer in self.all:
-            buffer.to(device)
+        for buffer in self.buffers():
+            buffer.data = buffer.to(device)
         return self
 
     def to_empty(self, device: str) -> Model:
-        for buffer in self.to(device).all:
-            buffer.value = "uninitialized"
+        for buffer in self.to(device).buffers():
+            buffer.fill_(UNINITIALISED)
         return self
 
 
@@ -82,7 +63,7 @@ class Seen(NamedTuple):
     """What one rank did."""
 
     model: Model
-    broadcast: list[tuple[Buffer, int]]
+    broadcast: list[tuple[Tensor, int]]
     """The buffers in order, each with its source."""
     loaded: list[Any]
     between: set[tuple[int, str]]
@@ -92,29 +73,33 @@ class Seen(NamedTuple):
 def run_rank(source: Source, setting: Setting, rank: int) -> Seen:
     """Run the function as one rank."""
     turn = rank % (len(setting.buffers) or 1) if setting.differ else 0
-    names = setting.buffers[turn:] + setting.buffers[:turn]
-    model = Model([Buffer(name, 64 if setting.alike else SIZES[name]) for name in names])
+    names = (setting.buffers[turn:] + setting.buffers[:turn])[:: -1 if turn % 2 else 1]
+    sizes = {name: 64 if setting.alike else SIZES[name] for name in names}
+    model = Model({it: Tensor(it, "float32", "before", {it}, (size,)) for it, size in sizes.items()})
     seen = Seen(model, [], [], set())
 
-    def broadcast(buf: Buffer, src: int) -> None:
-        seen.broadcast.append((buf, src))
+    def broadcast(tensor: Tensor, src: int) -> None:
+        seen.broadcast.append((tensor, src))
         seen.between.add((len(seen.loaded), model.device))
 
-    checkpoint = SimpleNamespace(
+    checkpoint = StandIn(
+        "state_dict",
         StateDictOptions=lambda **options: tuple(sorted(options.items())),
-        set_model_state_dict=lambda model, state, options: seen.loaded.append((state, options)),
+        set_model_state_dict=lambda model, model_state_dict, options: seen.loaded.append((model_state_dict, options)),
     )
-    dist = SimpleNamespace(get_rank=lambda: rank, broadcast=broadcast)
-    cuda = SimpleNamespace(current_device=lambda: "device")
-    namespace = {
-        "__builtins__": {**vars(builtins), "__import__": lambda *_: checkpoint},
+    dist = StandIn(
+        "dist", get_rank=lambda group=None: rank, get_world_size=lambda group=None: setting.ranks, broadcast=broadcast
+    )
+    cuda = StandIn("torch.cuda", current_device=lambda: "device")
+    name = "torch.distributed.checkpoint.state_dict"
+    stand_ins = {
+        "__builtins__": importing({name: checkpoint, f"verl.third_party.{name}": checkpoint}),
         "dist": dist,
-        "torch": SimpleNamespace(__version__=setting.torch, cuda=cuda, distributed=dist),
-        "version": SimpleNamespace(parse=lambda text: [int(part) for part in text.split(".")]),
+        "torch": torch(__version__=setting.torch, cuda=cuda, distributed=dist),
+        "version": StandIn("version", parse=lambda version: [int(part) for part in version.split(".")]),
         "get_device_id": lambda: "device",
     }
-    load = defined(code_of(source), source.function.name, namespace)
-    load(model, "weights" if rank == 0 else {}, None, "policy" if setting.offload else None)
+    called(source, stand_ins)(model, "weights" if rank == 0 else {}, None, "policy" if setting.offload else None)
     return seen
 
 
@@ -132,9 +117,9 @@ class LoadFullStateDict(EndState):
         names = tuple(SIZES)
         torches = ("2.6.0", "2.7.0") if "torch.__version__" in branches(function) else ("2.7.0",)
         off_on = (False, True)
-        for ranks, count in itertools.product((1, 2, 4), (0, 1, 2, 3)):
-            for differ, alike, offload, torch in itertools.product(off_on, off_on, off_on, torches):
-                yield Setting(ranks, names[:count], differ, alike, offload, torch)
+        for ranks, count in itertools.product((1, 2, 4), (0, 1, 2, 3, 5)):
+            for others in itertools.product(off_on, off_on, off_on, torches):
+                yield Setting(ranks, names[:count], *others)
 
     def concerned(self, configuration: Setting) -> bool:
         return configuration.differ and configuration.ranks > 1 and len(configuration.buffers) > 1
@@ -149,13 +134,13 @@ class LoadFullStateDict(EndState):
             (
                 one.loaded,
                 sorted(one.between),
-                sorted((it.name, it.value, it.device) for it in one.model.all),
+                sorted((name, str(it.described())) for name, it in one.model.named_buffers()),
                 one.model.device,
             )
             for one in seen
         ]
         # in which order does not matter, if it is one order
-        return Outcome(faults, repr((ends, [sorted(buffer.name for buffer, _ in one.broadcast) for one in seen])))
+        return Outcome(faults, repr((ends, [sorted(map(str, [it.origin for it, _ in one.broadcast])) for one in seen])))
 
 
 def _played(seen: Sequence[Seen]) -> Iterator[str]:
@@ -165,12 +150,12 @@ def _played(seen: Sequence[Seen]) -> Iterator[str]:
     for step in zip(*(one.broadcast for one in seen)):
         if {source for _, source in step} != {0}:
             yield "the source is not rank 0"
-        if len({buffer.size for buffer, _ in step}) > 1:
+        if len({buffer.shape for buffer, _ in step}) > 1:
             yield "buffers of different sizes meet in one broadcast"
         for buffer, _ in step[1:]:
-            buffer.value = step[0][0].value
-    for buffer in (buffer for one in seen for buffer in one.model.all):
-        if buffer.value != f"values of {buffer.name}":
+            buffer.values_ = [*step[0][0].values_]
+    for name, buffer in (pair for one in seen for pair in one.model.named_buffers()):
+        if {*buffer.values_} != {name} or buffer.origin != {name}:
             yield "a buffer holds the values of another one, or none"
         if buffer.device != "device":
             yield "a buffer is not on the device"

@@ -8,13 +8,13 @@ from __future__ import annotations
 import ast
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
-from types import SimpleNamespace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
-from unhang.compat.endstates.branches import branches
-from unhang.compat.endstates.endstate import EndState, Outcome, Source, code_of, defined
+from unhang.compat.endstates.endstate import EndState, Outcome, Source, called, parameters
+from unhang.compat.endstates.standin import StandIn, strict
+from unhang.compat.endstates.tensors import Nested, Tensor, Watch, torch, unwatched
+from unhang.shapes.branches import branches
 from unhang.shapes.shape import Function
 
 CUTS = ("prepare_dynamic_batch", "rearrange_micro_batches")
@@ -24,6 +24,7 @@ LENGTHS = (
     ((90, 100, 90, 100), (40, 50, 40, 50)),
     ((40, 50, 40, 50), (60, 70, 50, 40), (90, 100, 90, 100)),
     ((90, 100, 90, 100), (100, 90, 100, 90)),
+    ((60, 70, 50, 40), (40, 50, 40, 50)),
     ((90, 100, 90, 100),),
 )
 """The tokens of each row, of each rank."""
@@ -47,89 +48,64 @@ class Setting(NamedTuple):
     """``plain``, or what else the method branches on."""
 
 
-class Config(SimpleNamespace):
+class Config(StandIn):
     """A configuration, which is read by attribute or like a mapping."""
 
     def get(self, name: str, default: Any = None) -> Any:
         return getattr(self, name, default)
 
 
-class Tensor:
-    """A tensor with a row for each sample, by the sample's place."""
+class Fields(dict[str, Tensor], StandIn):
+    """The tensors of a batch, by name. Each row has the place of its sample as its values; a mask hides nothing."""
 
-    is_nested = False
-    device = "cpu"
+    def __init__(self, rows: Sequence[int], names: Iterable[str]) -> None:
+        plain, mask = _of(rows, rows), _of([1] * len(rows), rows)
+        dict.__init__(self, {name: mask if "mask" in name else plain for name in names})
+        StandIn.__init__(self, "batch", rows=tuple(rows), batch_size=(len(rows),))
 
-    def __init__(self, rows: Sequence[int], ran: Callable[[str, Sequence[int]], None]) -> None:
-        self.rows, self.ran = tuple(rows), ran
-        self.shape = (len(self.rows), 8)
-
-    def size(self, dimension: int = 0) -> int:
-        return self.shape[dimension]
-
-    def item(self) -> float:
-        return 1.0
-
-    def backward(self) -> None:
-        self.ran("backward", self.rows)
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __getitem__(self, key: Any) -> Tensor:
-        return Tensor([self.rows[place] for place in key.rows], self.ran) if isinstance(key, Tensor) else self
-
-    def _self(self, *_: object, **__: object) -> Tensor:
-        return self
-
-    detach = clone = to = cpu = mean = sum = clamp = exp = _self
-    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __neg__ = _self
-
-
-class Fields(dict[str, Tensor]):
-    """The tensors of a batch, by name."""
-
-    def __init__(self, rows: Sequence[int], names: Sequence[str], ran: Any) -> None:
-        super().__init__({name: Tensor(rows, ran) for name in names})
-        self.rows, self.ran, self.batch_size = tuple(rows), ran, (len(rows),)
-
-    def to(self, *_: object) -> Fields:
+    def to(self, device: object) -> Fields:
         return self
 
     def split(self, size: int) -> list[Fields]:
         return [self.of(self.rows[start : start + size]) for start in range(0, len(self.rows), size)]
 
     def of(self, rows: Sequence[int]) -> Fields:
-        return Fields(rows, [*self], self.ran)
+        return Fields(rows, [*self])
 
     def __len__(self) -> int:
         return len(self.rows)
 
 
-class Data:
+class Data(StandIn):
     """A DataProto."""
 
     def __init__(self, batch: Fields, others: dict[str, Any], meta_info: dict[str, Any]) -> None:
-        self.batch, self.non_tensor_batch, self.meta_info = batch, others, meta_info
+        super().__init__("data", batch=batch, non_tensor_batch=others, meta_info=meta_info)
 
     def select(self, batch_keys: Sequence[str], non_tensor_batch_keys: Sequence[str] = ()) -> Data:
-        batch = Fields(self.batch.rows, [name for name in batch_keys if name in self.batch], self.batch.ran)
+        batch = Fields(self.batch.rows, [name for name in batch_keys if name in self.batch])
         return Data(batch, {name: self.non_tensor_batch[name] for name in non_tensor_batch_keys}, self.meta_info)
 
     def of(self, rows: Sequence[int]) -> Data:
         return Data(self.batch.of(rows), self.non_tensor_batch, self.meta_info)
 
-    def split(self, size: int) -> list[Data]:
-        return [self.of(part.rows) for part in self.batch.split(size)]
+    def split(self, split_size: int) -> list[Data]:
+        return [self.of(part.rows) for part in self.batch.split(split_size)]
 
-    def chunk(self, count: int) -> list[Data]:
-        return self.split(len(self.batch) // count)
+    def chunk(self, chunks: int) -> list[Data]:
+        return self.split(len(self.batch) // chunks)
 
-    def to(self, *_: object) -> Data:
+    def to(self, device: object) -> Data:
         return self
 
     def __len__(self) -> int:
         return len(self.batch)
+
+
+def _of(values: Sequence[int], rows: Sequence[int], watch: Watch = unwatched) -> Tensor:
+    """Return a tensor with a row for each sample, computed from these samples."""
+    doubled = [float(value) for value in values for _ in range(2)]
+    return Tensor(doubled, "float32", "cpu", rows, (len(rows), 2), watch)
 
 
 class Outputs(dict[str, Tensor]):
@@ -155,40 +131,84 @@ def run_rank(source: Source, setting: Setting, rank: int) -> Seen:
     def record(kind: str, rows: Sequence[int] = ()) -> None:
         ran.append((kind, tuple(rows)))
 
-    def cut(batch: Any, max_token_len: int, dp_group: Any = None, **_: object) -> tuple[list[Any], list[list[int]]]:
-        rows = (batch.batch if isinstance(batch, Data) else batch).rows
+    def cut(
+        data: Any,
+        max_token_len: int,
+        dp_group: Any = None,
+        num_batches_divided_by: int | None = None,
+        same_micro_num_in_dp: bool = True,
+        min_num_micro_batch: int | None = None,
+        use_dynamic_bsz_balance: bool = True,
+    ) -> tuple[list[Any], list[list[int]]]:
+        rows = (data.batch if isinstance(data, Data) else data).rows
         counts = [min(len(rows), math.ceil(sum(mine[row] for row in rows) / max_token_len)) for mine in setting.lengths]
+        counts = [max(count, min_num_micro_batch or 1) for count in counts]
         count = counts[rank]
         if dp_group is None and setting.right:
             dp_group = WORLD
-        if dp_group is not None:
+        if dp_group is not None and same_micro_num_in_dp:
             record(f"count in {dp_group}")
             count = max(counts) if dp_group == WORLD else count  # a shard group may hold this rank alone
+        divisor = num_batches_divided_by or 1
+        count = min(len(rows), -(-count // divisor) * divisor)
         places = [[*range(len(rows))][start::count] for start in reversed(range(count))]
-        return [batch.of([rows[place] for place in part]) for part in places], places
+        return [data.of([rows[place] for place in part]) for part in places], places
 
-    def forward(inputs: Any = None, micro_batch: Any = None, **_: object) -> Any:
-        rows = (inputs or micro_batch)["input_ids"].rows
+    def forward(micro_batch: Any, temperature: float = 1.0, calculate_entropy: bool = False) -> Any:
+        rows = [int(row) for row in micro_batch["input_ids"].values_[::2]]
         record("forward", rows)
         names = ("log_probs", "entropys", "sum_pi_squared")
         return tensor(rows) if critic else Outputs({name: tensor(rows) for name in names})
 
-    def tensor(rows: Sequence[int]) -> Tensor:
-        return Tensor(rows, record)
+    def watch(event: str, of: Tensor) -> None:
+        if event == "backward":
+            record("backward", sorted(map(int, of.origin)))
 
-    def restored(values: Tensor, order: Sequence[Sequence[int]]) -> Tensor:
-        places = [place for part in order for place in part]
-        return tensor([values.rows[places.index(place)] for place in range(len(places))])
+    def tensor(rows: Sequence[int]) -> Tensor:
+        return _of(rows, rows, watch)
+
+    def restored(data: Tensor, batch_idx_list: Sequence[Sequence[int]]) -> Tensor:
+        places = [place for part in batch_idx_list for place in part]
+        return data[[places.index(place) for place in range(len(places))]]
 
     def step() -> Tensor:
         record("step")
-        return tensor([0])
+        return Tensor(0.0)
 
-    def loss(log_prob: Tensor, **_: object) -> tuple[Any, ...]:
-        return log_prob, {"actor/clip": 1.0}
+    def loss(
+        old_log_prob: Tensor,
+        log_prob: Tensor,
+        advantages: Tensor,
+        response_mask: Tensor,
+        loss_agg_mode: str,
+        config: Config | None = None,
+        rollout_is_weights: Tensor | None = None,
+        rollout_log_probs: Tensor | None = None,
+    ) -> tuple[Any, ...]:
+        return log_prob.mean(), {"actor/clip": 1.0}
 
-    def older_loss(log_prob: Tensor, **_: object) -> tuple[Any, ...]:
-        return (log_prob,) * 4
+    def older_loss(
+        old_log_prob: Tensor,
+        log_prob: Tensor,
+        advantages: Tensor,
+        response_mask: Tensor | None = None,
+        cliprange: float | None = None,
+        cliprange_low: float | None = None,
+        cliprange_high: float | None = None,
+        clip_ratio_c: float = 3.0,
+        loss_agg_mode: str = "",
+        config: Config | None = None,
+        rollout_is_weights: Tensor | None = None,
+        rollout_log_probs: Tensor | None = None,
+        eos_mask: Tensor | None = None,
+    ) -> tuple[Any, ...]:
+        return (log_prob.mean(),) * 4
+
+    def agg_loss(loss_mat: Tensor, loss_mask: Tensor, loss_agg_mode: str) -> Any:
+        return loss_mat.mean()
+
+    def kl_penalty(logprob: Tensor, ref_logprob: Tensor, kl_penalty: str) -> Tensor:
+        return logprob
 
     critic = "Critic" in source.name
     of_two = "pg_clipfrac_lower" not in source.text.partition("def update_policy")[2]
@@ -205,6 +225,7 @@ def run_rank(source: Source, setting: Setting, rank: int) -> Seen:
         "multi_turn": which == "multi-turn",
     }
     config = Config(
+        "self.config",
         use_dynamic_bsz=setting.dynamic,
         ppo_mini_batch_size=mini,
         ppo_micro_batch_size_per_gpu=1,
@@ -217,22 +238,24 @@ def run_rank(source: Source, setting: Setting, rank: int) -> Seen:
         calculate_entropy=which == "entropy",
         calculate_sum_pi_squared=which == "pi",
         loss_agg_mode="token-mean",
-        policy_loss=Config(loss_mode="gpg" if which == "loss mode" else "vanilla"),
+        policy_loss=Config("self.config.policy_loss", loss_mode="gpg" if which == "loss mode" else "vanilla"),
         clip_ratio=0.2,
+        clip_ratio_c=3.0,
         clip_ratio_low=0.1 if which == "clip" else None,
         clip_ratio_high=0.3 if which == "clip" else None,
         cliprange_value=0.5,
         tis_imp_ratio_cap=2.0 if which == "importance" else 0.0,
         use_rollout_log_probs=which == "own rollout",
     )
-    model = SimpleNamespace(eval=lambda: None, train=lambda: None)
-    optimizer = SimpleNamespace(zero_grad=lambda: None)
-    worker = SimpleNamespace(
+    model = StandIn("module", eval=lambda: None, train=lambda: None)
+    optimizer = StandIn("optimizer", zero_grad=lambda: None)
+    worker = StandIn(
+        "self",
         config=config,
         ulysses_sequence_parallel_size=setting.sp,
         use_prefix_grouper=which == "prefix",
         use_remove_padding=which != "no padding",
-        scaler=SimpleNamespace(scale=lambda value: value) if which == "scaler" else None,
+        scaler=StandIn("scaler", scale=lambda outputs: outputs) if which == "scaler" else None,
         actor_module=model,
         critic_module=model,
         actor_optimizer=optimizer,
@@ -241,43 +264,46 @@ def run_rank(source: Source, setting: Setting, rank: int) -> Seen:
         _optimizer_step=step,
         gradient_accumulation=1,  # 0.4 does not set it for a multi-modal batch
     )
-    namespace: dict[str, Any] = {
-        "torch": SimpleNamespace(
-            Tensor=Tensor,
-            long="long",
-            no_grad=nullcontext,
-            concat=(concat := lambda parts, dim: tensor([row for part in parts for row in part.rows])),
-            cat=concat,
-            tensor=lambda values, **_: tensor(values),
-            distributed=SimpleNamespace(group=SimpleNamespace(WORLD=WORLD), get_rank=lambda: rank),
-        ),
+    device = StandIn("device", current_device=lambda: 0)
+    distributed = StandIn(
+        "torch.distributed",
+        group=StandIn("torch.distributed.group", WORLD=WORLD),
+        get_rank=lambda group=None: rank,
+        get_world_size=lambda group=None: len(setting.lengths),
+    )
+    of_losses: dict[str, Callable[..., Any]] = {
+        "agg_loss": agg_loss,
+        "kl_penalty": kl_penalty,
+        "compute_policy_loss": older_loss,
+        "get_policy_loss_fn": lambda name: loss if of_two else older_loss,
+    }
+    names_of_file: dict[str, Any] = {
+        **{name: strict(name, function) for name, function in of_losses.items()},
+        "torch": torch(distributed=distributed, cuda=device),
         "DataProto": Data,
-        "prepare_dynamic_batch": cut,
-        "rearrange_micro_batches": cut,
+        "prepare_dynamic_batch": cut,  # it has all of upstream's arguments: any other one is an error there too
+        "rearrange_micro_batches": lambda batch, max_token_len, **more: cut(batch, max_token_len, **more),
         "restore_dynamic_batch": restored,
-        "get_reverse_idx": lambda order: [order.index(place) for place in range(len(order))],
+        "get_reverse_idx": lambda idx_map: [idx_map.index(place) for place in range(len(idx_map))],
         "itertools": itertools,
         "get_device_id": lambda: 0,
         "get_device_name": lambda: "cpu",
-        "get_torch_device": lambda: SimpleNamespace(current_device=lambda: 0),
-        "get_policy_loss_fn": lambda mode: loss if of_two else older_loss,
-        "compute_policy_loss": older_loss,
-        "agg_loss": lambda loss_mat, **_: loss_mat,
-        "kl_penalty": lambda logprob, **_: logprob,
-        "masked_mean": lambda values, mask: values,
-        "core_algos": SimpleNamespace(
-            compute_value_loss=lambda vpreds, **_: (vpreds, vpreds),
-            compute_policy_loss=older_loss,
-            agg_loss=lambda loss_mat, **_: loss_mat,
-            kl_penalty=lambda logprob, **_: logprob,
+        "get_torch_device": lambda: device,
+        "masked_mean": lambda values, mask: values.mean(),
+        "core_algos": StandIn(
+            "core_algos",
+            compute_value_loss=lambda vpreds, values, returns, cliprange_value, response_mask=None, **more: (
+                vpreds.mean(),
+                vpreds.mean(),
+            ),
+            **of_losses,
         ),
-        "append_to_dict": lambda metrics, new: None,
+        "append_to_dict": lambda data, new_data: None,
     }
-    method = defined(code_of(source), source.function.name, namespace)
     asked = {"calculate_entropy": True} if which == "entropy" and "compute" in source.name else {}
-    output = method(worker, Data(Fields(rows, names, record), others, meta_info), **asked)
+    output = called(source, names_of_file)(worker, Data(Fields(rows, names), others, meta_info), **asked)
     parts = output.values() if isinstance(output, dict) else output if isinstance(output, tuple) else (output,)
-    return Seen(ran, [part.rows for part in parts if isinstance(part, Tensor)])
+    return Seen(ran, [tuple(map(int, part.values_[::2])) for part in parts if isinstance(part, Tensor)])
 
 
 class DynamicBatch(EndState):
@@ -339,6 +365,10 @@ def _faults(setting: Setting, seen: Sequence[Seen], updates: bool) -> Iterator[s
     for kind in ("forward", "backward") if updates else ("forward",):
         if any(sorted(row for kind_, rows in one.ran if kind_ == kind for row in rows) != wanted for one in seen):
             yield f"a row has no {kind} pass, or more than one"
+    agreed = setting.minis == 1 and any(kind.startswith("count") for kind in kinds)
+    most = max(math.ceil(sum(mine) / BOUND) for mine in setting.lengths)
+    if agreed and kinds.count("forward") > most * len(seen) * setting.epochs:
+        yield "more micro-batches than the rank with the most tokens needs"
     if any(kinds.count("step") != len(seen) * setting.epochs * setting.minis for _ in [updates] if updates):
         yield "another number of optimizer steps"
     if any(rows != tuple(range(len(setting.lengths[0]))) for one in seen for rows in one.output):
@@ -362,38 +392,13 @@ TOKENS = ((48,) * 8, (20,) * 8)
 """The tokens of each row of the two ranks: also in pairs of rows, the ranks need different numbers."""
 
 
-class Numbers(list[int]):
-    """A tensor of integers."""
-
-    shape = (8, BOUND)
-
-    def total(self, dim: int | None = None) -> Any:
-        return self if dim is not None else SimpleNamespace(item=lambda: sum(self))
-
-    def view(self, groups: int, size: int) -> Any:
-        added = Numbers(sum(self[start : start + size]) for start in range(0, groups * size, size))
-        return SimpleNamespace(sum=lambda dim: added)
-
-    def same(self) -> Numbers:
-        return self
-
-    def tolist(self) -> list[int]:
-        return list(self)
-
-    sum = total
-    long = cpu = diff = offsets = same
-
-
 class Rows(list[int]):
     """A batch, as the places of its rows."""
 
-    tokens: Numbers
-    nested: bool
+    fields: Mapping[str, Tensor]
 
     def __getitem__(self, key: Any) -> Any:
-        if key == "input_ids":
-            return SimpleNamespace(is_nested=self.nested, offsets=lambda: self.tokens)
-        return self.tokens if key == "attention_mask" else Rows(super().__getitem__(key))
+        return self.fields[key] if isinstance(key, str) else Rows(super().__getitem__(key))
 
 
 class Rearrange(EndState):
@@ -417,7 +422,7 @@ class Rearrange(EndState):
     }
 
     def configurations(self, function: Function) -> Iterator[Cut]:
-        given = {argument.arg for argument in function.args.args}
+        given = parameters(function)
         choices: dict[str, tuple[Any, ...]] = {
             "group": (None, WORLD),
             "initialized": (True, False),
@@ -469,53 +474,38 @@ class _Asks(Exception):
         self.op, self.values = op, values
 
 
-class Reduced:
-    """A tensor that is reduced over the ranks."""
-
-    def __init__(self, values: Sequence[int], **_: object) -> None:
-        self.values = list(values)
-
-    def cpu(self) -> Reduced:
-        return self
-
-    def item(self) -> int:
-        return self.values[0]
-
-    def __getitem__(self, place: int) -> Reduced:
-        return Reduced(self.values[place:])
-
-
 def _cut(source: Source, configuration: Cut, rank: int, agreed: Sequence[list[int]]) -> list[list[int]]:
     """Return the micro-batches of one rank, as the places of their rows. Raises _Asks."""
     left = iter(agreed)
 
-    def all_reduce(tensor: Reduced, op: Any, group: str | None) -> None:
+    def all_reduce(tensor: Tensor, op: Any, group: str | None = None) -> None:
         for values in left:
-            tensor.values = values
+            tensor.values_ = values
             return
-        raise _Asks(op, tensor.values)
+        raise _Asks(op, tensor.values_)
 
-    def parts(tokens: Sequence[int], k_partitions: int, equal_size: bool) -> list[list[int]]:
-        return [[*range(len(tokens))][start::k_partitions] for start in range(k_partitions)]
+    def parts(seqlen_list: Sequence[int], k_partitions: int, equal_size: bool) -> list[list[int]]:
+        return [[*range(len(seqlen_list))][start::k_partitions] for start in range(k_partitions)]
 
-    namespace: dict[str, Any] = {
-        "torch": SimpleNamespace(
-            Tensor=Numbers, tensor=Reduced, long="long", cat=lambda rows: Rows(itertools.chain.from_iterable(rows))
-        ),
-        "dist": SimpleNamespace(
-            is_initialized=lambda: configuration.initialized,
-            all_reduce=all_reduce,
-            ReduceOp=SimpleNamespace(MAX=max, MIN=min),
-        ),
-        "tu": SimpleNamespace(index_select_tensor_dict=lambda batch, places: Rows(places)),
-        "ceildiv": lambda one, other: -(-one // other),
-        "roundup_divisible": lambda one, other: -(-one // other) * other,
+    dist = StandIn(
+        "dist",
+        is_initialized=lambda: configuration.initialized,
+        all_reduce=all_reduce,
+        ReduceOp=StandIn("dist.ReduceOp", MAX=max, MIN=min),
+    )
+    names: dict[str, Any] = {
+        "torch": torch(cat=lambda rows: Rows(itertools.chain.from_iterable(rows))),
+        "dist": dist,
+        "tu": StandIn("tu", index_select_tensor_dict=lambda batch, indices: Rows(indices)),
+        "ceildiv": lambda a, b: -(-a // b),
+        "roundup_divisible": lambda a, b: -(-a // b) * b,
         "get_device_name": lambda: "cpu",
-        "get_seqlen_balanced_partitions": parts,
-        "calculate_workload": lambda tokens: tokens,
+        "get_seqlen_balanced_partitions": strict("get_seqlen_balanced_partitions", parts),
+        "calculate_workload": lambda seqlen_list: seqlen_list,
     }
-    batch = Rows(range(8))
-    batch.tokens, batch.nested = Numbers(TOKENS[rank]), configuration.nested
+    batch, tokens = Rows(range(8)), TOKENS[rank]
+    mask = Tensor([[1] * count + [0] * (BOUND - count) for count in tokens], "int64", "cpu")
+    batch.fields = {"attention_mask": mask, "input_ids": Nested(tokens, device="cpu") if configuration.nested else mask}
     asked = {
         "same_micro_num_in_dp": configuration.same,
         "min_num_micro_batch": configuration.minimum,
@@ -523,10 +513,8 @@ def _cut(source: Source, configuration: Cut, rank: int, agreed: Sequence[list[in
         "use_dynamic_bsz_balance": configuration.balance,
         "force_group_size": configuration.together,
     }
-    given = {argument.arg for argument in source.function.args.args}
-    function = defined(code_of(source), source.function.name, namespace)
-    asked = {name: value for name, value in asked.items() if name in given}
-    found, places = function(batch, BOUND, dp_group=configuration.group, **asked)
+    asked = {name: value for name, value in asked.items() if name in parameters(source.function)}
+    found, places = called(source, names)(batch, BOUND, dp_group=configuration.group, **asked)
     return [list(part) for part in places] if len(found) == len(places) else []
 
 

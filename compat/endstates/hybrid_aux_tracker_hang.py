@@ -12,15 +12,16 @@ import builtins
 import itertools
 from collections.abc import Iterator
 from functools import cache
-from types import CodeType, SimpleNamespace
+from types import CodeType
 from typing import Any, ClassVar, NamedTuple
 
-from unhang.compat.endstates.branches import words
 from unhang.compat.endstates.endstate import EndState, Outcome, Source, plain
+from unhang.compat.endstates.standin import Globals, StandIn
+from unhang.shapes.branches import words
 from unhang.shapes.shape import Function
 
-LAYERS, MICRO_BATCHES = 8, 4
-LISTED = [0, 1, 1, 0, 1, 1, 0, 1]
+MICRO_BATCHES = 4
+LISTED = [0, 1, 1, 0, 1, 1, 0, 1, 0, 1, 0, 0]
 TRACKERS = {"track_moe_metrics", "get_moe_metrics_tracker"}
 LAYER_ARGUMENTS = ("num_layers", "num_moe_layers", "moe_layer_freq", "mtp_num_layers")
 
@@ -42,7 +43,7 @@ class Setting(NamedTuple):
 
     @property
     def layers(self) -> int:
-        return len(self.model.replace("|", "")) or LAYERS
+        return len(self.model.replace("|", "")) or (12 if self.repeated else 8)
 
 
 class Call(NamedTuple):
@@ -72,11 +73,15 @@ def run(source: Source, setting: Setting) -> tuple[list[Call], Any]:
         made.append(Call(given.pop("force_initialize", False), layers, given))
         return " losses |"
 
-    allocation = SimpleNamespace(
-        Symbols=SimpleNamespace(MOE="E", PIPE="|"),
+    allocation = StandIn(
+        "hybrid_layer_allocation",
+        Symbols=StandIn("Symbols", MOE="E", PIPE="|"),
         get_hybrid_layer_counts=lambda pattern: counts(setting),
-        parse_hybrid_pattern=lambda pattern: SimpleNamespace(
-            main_pattern=setting.model, mtp_pattern=setting.mtp or None, mtp_num_depths=setting.depths or 0
+        parse_hybrid_pattern=lambda pattern: StandIn(
+            "parsed_pattern",
+            main_pattern=setting.model,
+            mtp_pattern=setting.mtp or None,
+            mtp_num_depths=setting.depths or 0,
         ),
     )
 
@@ -84,10 +89,12 @@ def run(source: Source, setting: Setting) -> tuple[list[Call], Any]:
         return allocation if name.endswith("hybrid_layer_allocation") else builtins.__import__(name, *context)
 
     kinds = [loss for loss in setting.losses if loss != "z_loss"]
-    args = SimpleNamespace(
+    args = StandIn(
+        "args",
+        ("log_moe_overload_factor",),
         num_experts=setting.experts,
         num_layers=setting.layers,
-        moe_layer_freq=LISTED if setting.frequency == "list" else setting.frequency,
+        moe_layer_freq=LISTED[: setting.layers] if setting.frequency == "list" else setting.frequency,
         moe_router_load_balancing_type=kinds if len(kinds) > 1 else kinds[0],
         moe_z_loss_coeff=0.1 if "z_loss" in setting.losses else None,
         moe_per_layer_logging=True,
@@ -97,7 +104,7 @@ def run(source: Source, setting: Setting) -> tuple[list[Call], Any]:
         hybrid_override_pattern=setting.model or None,
         hybrid_layer_pattern=setting.model + f"/{setting.mtp}" * (setting.depths or 0) or None,
     )
-    namespace: dict[str, Any] = {
+    stand_ins: dict[str, Any] = {
         "__builtins__": {**vars(builtins), "__import__": imported},
         **dict.fromkeys(("iteration", "writer", "wandb_writer", "total_loss_dict", "pg_collection"), "of the caller"),
         "args": args,
@@ -105,8 +112,9 @@ def run(source: Source, setting: Setting) -> tuple[list[Call], Any]:
         "get_num_microbatches": lambda: MICRO_BATCHES,
         "is_hybrid_model": lambda args: args.is_hybrid_model,
         "track_moe_metrics": tracked,
-        "get_moe_metrics_tracker": lambda: SimpleNamespace(report=tracked),
+        "get_moe_metrics_tracker": lambda: StandIn("tracker", report=tracked),
     }
+    namespace = Globals(stand_ins, source.bound)
     exec(_code(source), namespace)  # noqa: S102 - upstream's code, in the sandbox
     return made, namespace.get("moe_log_string")
 
@@ -161,6 +169,8 @@ class TrainingLog(EndState):
     def _faults(self, source: Source, setting: Setting, calls: list[Call], without: list[Call]) -> Iterator[str]:
         if len(calls) != (setting.experts is not None):
             yield "the losses are not logged once, if there are experts"
+        if _reads(source, "force_initialize") and not all(call.forces for call in calls):
+            yield "a stage without MoE layers makes no entries"
         for call, other in zip(calls, without):
             if (call.forces, call.others) != (other.forces, other.others):
                 yield "more than the layers depends on the model"
@@ -197,7 +207,7 @@ LOSSES = (("aux_loss",), ("seq_aux_loss",), ("aux_loss", "seq_aux_loss", "global
 def _listed(frequency: int | str | None, layers: int) -> list[int]:
     """Return a 1 for each layer with experts."""
     if frequency == "list":
-        return LISTED
+        return LISTED[:layers]
     return [int(layer % int(frequency or 1) == 0) for layer in range(layers)]
 
 

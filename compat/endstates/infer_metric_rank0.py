@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import builtins
 import itertools
 from collections.abc import Iterator, Sequence
-from types import SimpleNamespace
 from typing import Any, ClassVar, NamedTuple
 
-from unhang.compat.endstates.endstate import EndState, Outcome, Source, code_of, defined
+from unhang.compat.endstates.endstate import EndState, Outcome, Source, called, importing
+from unhang.compat.endstates.standin import StandIn
+from unhang.compat.endstates.tensors import Tensor, torch
 from unhang.shapes.shape import Function
 
 Pair = tuple[str, str]
@@ -18,12 +18,16 @@ ROWS: tuple[tuple[Pair, ...], ...] = (
     (("abc", "abc"),),
     (("abc", "abd"), ("b c", "b"), ("abc", "abc")),
     (("", "ab"), ("ab", ""), (".", "ab"), (" ", "a b")),
+    (("ab", ""), ("b", " ")),
 )
+"""Without a reference, a row has no score; the last are all such."""
 DECISIONS: tuple[dict[str, Any], ...] = (
     {"response": [{"index": 1}, {"index": 0}, {"index": 0}], "target_probs": [[0.2, 0.8], [0.1, 0.9], [0, 0]]},
     {"response": ["no index", {"other": 1}, {"index": 2}], "target_probs": [[1, 0], [1, 0], [0, 0.4, 0.6]]},
+    {"response": [{"index": 0}], "target_probs": [[0, 0]]},
     {"response": None, "target_probs": None},
 )
+"""The last ones are given to a few rows; those of the last two decide nothing."""
 SCORES = ("rouge-1", "rouge-2", "rouge-l", "bleu-4")
 NOT_A_NUMBER = -1.0
 """What a metric without a row is; not upstream's 0, to tell it from a sum."""
@@ -60,16 +64,19 @@ class Seen(NamedTuple):
 def mean_metric(setting: Setting, collectives: list[str], made: list[Any]) -> type:
     """Return a stand-in for ``MeanMetric`` that records its all-reduces, and itself."""
 
-    class MeanMetric:
+    class MeanMetric(StandIn):
+        state: float
+        count: int
+
         def __init__(self) -> None:
-            self.state, self.count, self.nan_value = 0.0, 0, NOT_A_NUMBER
+            super().__init__("MeanMetric", state=0.0, count=0, nan_value=NOT_A_NUMBER)
             made.append(self)
 
         def update(self, state: float) -> None:
             self.state, self.count = self.state + state, self.count + 1
 
         def mean(self) -> float:
-            return self.state / self.count if self.count else self.nan_value
+            return self.state / self.count if self.count else NOT_A_NUMBER
 
         def compute(self) -> dict[str, float]:
             if setting.up and setting.reduces:
@@ -126,7 +133,7 @@ class CalcMetric(_EndState):
         logged: list[Any] = []
         rows: list[dict[str, Any]] = [{"response": pred, "labels": label} for pred, label in setting.rows]
         if setting.task == "decision":
-            rows = [{**row, **decision} for row, decision in zip(rows, DECISIONS)]
+            rows = [{**row, **decision} for row, decision in zip(rows, DECISIONS[-len(rows) :])]
         given = [row["response"] for row in rows], [row["labels"] for row in rows]
 
         def read_from_jsonl(path: str) -> list[dict[str, Any]]:
@@ -134,19 +141,15 @@ class CalcMetric(_EndState):
                 raise FileNotFoundError("only the master has the file: others may be on another node")
             return rows
 
-        function = defined(
-            code_of(source),
-            source.function.name,
-            {
-                "is_master": lambda: rank == 0,
-                "read_from_jsonl": read_from_jsonl,
-                "MeanMetric": mean_metric(setting, collectives, made),
-                "compute_rouge_bleu": lambda preds, labels: {"rouge of": (preds, labels)},  # the other target's part
-                "logger": SimpleNamespace(info=logged.append),
-            },
-        )
-        args = SimpleNamespace(metric=setting.metric, task_type=setting.task, rank=rank if setting.up else -1)
-        function(SimpleNamespace(args=args, jsonl_writer=SimpleNamespace(fpath="rows.jsonl")))
+        stand_ins = {
+            "is_master": lambda: rank == 0,
+            "read_from_jsonl": read_from_jsonl,
+            "MeanMetric": mean_metric(setting, collectives, made),
+            "compute_rouge_bleu": lambda preds, labels: {"rouge of": (preds, labels)},  # the other target's part
+            "logger": StandIn("logger", info=lambda msg: logged.append(msg)),
+        }
+        args = StandIn("args", metric=setting.metric, task_type=setting.task, rank=rank if setting.up else -1)
+        called(source, stand_ins)(StandIn("self", args=args, jsonl_writer=StandIn("jsonl_writer", fpath="rows.jsonl")))
         if rank:
             return Seen(collectives, logged, [])
         rouge = {"rouge of": given}
@@ -172,11 +175,10 @@ class ComputeRougeBleu(_EndState):
         collectives: list[str] = []
         made: list[Any] = []
         namespace = {
-            "__builtins__": {**vars(builtins), "__import__": _import},
+            "__builtins__": importing(_STAND_INS),
             "MeanMetric": mean_metric(setting, collectives, made),
         }
-        function = defined(code_of(source), source.function.name, namespace)
-        result = function([pred for pred, _ in setting.rows], [label for _, label in setting.rows])
+        result = called(source, namespace)([pred for pred, _ in setting.rows], [label for _, label in setting.rows])
         wanted = {name: round(metric.mean() * 100, 6) for name, metric in zip(SCORES, made)}
         return Seen(collectives, [result], [wanted])
 
@@ -203,35 +205,25 @@ class Compute(_EndState):
         collectives: list[str] = []
         right, count = sum(pred == label for pred, label in setting.rows), len(setting.rows)
 
-        def all_reduce(tensor: list[_Number], op: Any = None, group: Any = None) -> None:
-            collectives.append("all-reduce of the metric")
-            tensor[:] = [_Number(number * setting.ranks) for number in tensor]
+        def all_reduce(tensor: Tensor, op: Any = None, group: Any = None) -> None:
+            collectives.append(f"all-reduce of the metric in {group}")
+            tensor.data = tensor * setting.ranks
 
-        distributed = SimpleNamespace(
-            is_initialized=lambda: setting.up, all_reduce=all_reduce, ReduceOp=SimpleNamespace(SUM="sum")
+        distributed = StandIn(
+            "dist", is_initialized=lambda: setting.up, all_reduce=all_reduce, ReduceOp=StandIn("ReduceOp", SUM="sum")
         )
-        torch = SimpleNamespace(
-            tensor=lambda values, **_: [*map(_Number, values)], float32="float32", distributed=distributed
+        metric = StandIn(
+            "self", state=float(right), count=count, nan_value=NOT_A_NUMBER, device="cuda", group=f"all {setting.ranks}"
         )
-        function = defined(code_of(source), source.function.name, {"torch": torch, "dist": distributed})
-        metric = SimpleNamespace(state=float(right), count=count, nan_value=NOT_A_NUMBER, device="cpu", group=None)
-        return Seen(collectives, [function(metric)], [{"value": right / count if count else NOT_A_NUMBER}])
+        result = called(source, {"torch": torch(distributed=distributed), "dist": distributed})(metric)
+        return Seen(collectives, [result], [{"value": right / count if count else NOT_A_NUMBER}])
 
 
-class _Number(float):
-    """One value of a tensor."""
-
-    def __truediv__(self, other: float) -> _Number:
-        return _Number(float(self) / other)
-
-    def item(self) -> float:
-        return float(self)
-
-
-class _Rouge:
+class _Rouge(StandIn):
     """Scores that differ by name, and have many digits."""
 
-    metrics = SCORES[:3]
+    def __init__(self) -> None:
+        super().__init__("Rouge", metrics=SCORES[:3])
 
     def get_scores(self, hypothesis: str, reference: str) -> list[dict[str, dict[str, float]]]:
         common = len({*hypothesis} & {*reference}) / 7
@@ -243,17 +235,14 @@ def _sentence_bleu(references: Sequence[Sequence[str]], hypothesis: Sequence[str
 
 
 _STAND_INS = {
-    "jieba": SimpleNamespace(cut=iter),
-    "nltk.translate.bleu_score": SimpleNamespace(
-        SmoothingFunction=lambda: SimpleNamespace(method3=None), sentence_bleu=_sentence_bleu
+    "jieba": StandIn("jieba", cut=iter),
+    "nltk.translate.bleu_score": StandIn(
+        "bleu_score",
+        SmoothingFunction=lambda: StandIn("SmoothingFunction", method3=None),
+        sentence_bleu=_sentence_bleu,
     ),
-    "rouge.rouge": SimpleNamespace(Rouge=_Rouge),
+    "rouge.rouge": StandIn("rouge", Rouge=_Rouge),
 }
-
-
-def _import(name: str, *_: object) -> Any:
-    """Import what the function imports itself, as stand-ins."""
-    return _STAND_INS[name]
 
 
 END_STATES: dict[str, EndState] = {

@@ -5,16 +5,12 @@ from __future__ import annotations
 import ast
 import itertools
 from collections.abc import Iterator
-from types import SimpleNamespace
 from typing import Any, ClassVar, NamedTuple
 
-from unhang.compat.endstates.endstate import EndState, Outcome, Source, code_of, defined
+from unhang.compat.endstates.endstate import EndState, Outcome, Source, called
+from unhang.compat.endstates.standin import StandIn
+from unhang.compat.endstates.tensors import Float64, Tensor, torch
 from unhang.shapes.shape import Function
-
-
-class Float64(float):
-    """A ``numpy.float64``: what the sum of ``numpy.bool_`` makes of the state."""
-
 
 STATES: dict[str, tuple[float, int]] = {
     "nothing": (0.0, 0),
@@ -22,7 +18,7 @@ STATES: dict[str, tuple[float, int]] = {
     "numpy": (Float64(1.0), 2),
     "numpy zero": (Float64(0.0), 2),
 }
-"""State and count of a rank: fresh, or after updates."""
+"""State and count of a rank: fresh, or after updates. The sum of ``numpy.bool_`` is a ``numpy.float64``."""
 
 
 class Setting(NamedTuple):
@@ -33,34 +29,11 @@ class Setting(NamedTuple):
     distributed: bool = True
     nan_value: int | None = 0
     device: str = "cuda:0"
+    group: str | None = "group"
 
     @property
     def states(self) -> list[tuple[float, int]]:
         return [STATES[name] for name in (self.first, self.second)]
-
-
-class Tensor:
-    """A vector on a device, or one element of it."""
-
-    def __init__(self, values: list[float], dtype: str, device: str) -> None:
-        self.values, self.dtype, self.device = values, dtype, device
-
-    def __getitem__(self, index: int) -> Tensor:
-        return Tensor([self.values[index]], self.dtype, self.device)
-
-    def __truediv__(self, other: Tensor) -> Tensor:
-        return Tensor([self.item() / other.item()], self.dtype, self.device)
-
-    def item(self) -> float:
-        (value,) = self.values
-        return float(value)
-
-
-def tensor(values: list[float], dtype: str | None = None, device: str = "cpu") -> Tensor:
-    """Return a tensor; without a dtype, its values decide, as in ``torch.tensor``."""
-    kinds = {type(value) for value in values}
-    inferred = "float64" if Float64 in kinds else "float32" if float in kinds else "int64"
-    return Tensor(list(values), dtype or inferred, device)
 
 
 class Compute(EndState):
@@ -70,7 +43,7 @@ class Compute(EndState):
     held: ClassVar[dict[str, str]] = {}
 
     def configurations(self, function: Function) -> Iterator[Setting]:
-        for chosen in itertools.product(STATES, STATES, (True, False), (0, None), ("cuda:0", "npu:0")):
+        for chosen in itertools.product(STATES, STATES, (True, False), (0, None), ("cuda:0", "npu:0"), ("group", None)):
             yield Setting(*chosen)
 
     def has_feature(self, source: Source) -> bool:
@@ -103,26 +76,25 @@ class Rank(NamedTuple):
 def run(source: Source, setting: Setting, rank: int, peer: list[Any]) -> Rank:
     """Run the method as one rank, whose peer reduces these tensors."""
     state, count = setting.states[rank]
-    metric = SimpleNamespace(
-        state=state, count=count, nan_value=setting.nan_value, device=setting.device, group="group"
+    metric = StandIn(
+        "self", state=state, count=count, nan_value=setting.nan_value, device=setting.device, group=setting.group
     )
     reduced: list[tuple[str, list[float], str, str, str | None]] = []
 
     def all_reduce(given: Tensor, op: str = "sum", group: str | None = None) -> None:
-        reduced.append((given.dtype, list(map(float, given.values)), given.device, op, group))
+        reduced.append((given.dtype, list(map(float, given.values_)), given.device, op, group))
         for _, values, *_ in peer[len(reduced) - 1 : len(reduced)]:
-            given.values = [one + other for one, other in zip(given.values, values)]
+            given.data = given + Tensor(values, given.dtype, given.device)
 
-    namespace = {
-        "torch": SimpleNamespace(tensor=tensor, float32="float32", float64="float64"),
-        "dist": SimpleNamespace(
-            is_initialized=lambda: setting.distributed,
-            all_reduce=all_reduce,
-            get_rank=lambda group=None: rank,
-            ReduceOp=SimpleNamespace(SUM="sum", MAX="max"),
-        ),
-    }
-    value = defined(code_of(source), source.function.name, namespace)(metric)
+    distributed = StandIn(
+        "dist",
+        is_initialized=lambda: setting.distributed,
+        all_reduce=all_reduce,
+        get_rank=lambda group=None: rank,
+        get_world_size=lambda group=None: 2,
+        ReduceOp=StandIn("dist.ReduceOp", SUM="sum", MAX="max"),
+    )
+    value = called(source, {"torch": torch(distributed=distributed), "dist": distributed})(metric)
     return Rank(reduced, value, float(metric.state), float(metric.count))
 
 
@@ -139,7 +111,7 @@ def _faults(setting: Setting, ranks: list[Rank], joins: bool) -> Iterator[str]:
     for dtype, _, device, op, group in (reduced for rank in ranks for reduced in rank.reduced):
         if dtype != ranks[0].reduced[0][0]:
             yield "the ranks reduce different dtypes"
-        if (device, op, group) != (setting.device, "sum", "group"):
+        if (device, op, group) != (setting.device, "sum", setting.group):
             yield "a rank reduces otherwise"
         if dtype == "float64" and device == "npu:0":
             yield "an NPU has no float64"

@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping
-from types import SimpleNamespace
 from typing import Any, ClassVar, NamedTuple
 
-from unhang.compat.endstates.branches import branches
-from unhang.compat.endstates.endstate import EndState, Outcome, Source, code_of, defined
+from unhang.compat.endstates.endstate import EndState, Outcome, Source, called, parameters
+from unhang.compat.endstates.standin import StandIn
+from unhang.compat.endstates.tensors import Tensor, torch
+from unhang.shapes.branches import branches
 from unhang.shapes.shape import Function
 
-LAYERS, SCALE, STEP = 8, 0.5, 7
+SCALE, STEP = 0.5, 7
 NAMES = ("load_balancing_loss", "z_loss")
 GROUPS = ("reduce_group", "avg_group")
 TOTAL = {NAMES[0]: 1.0}
 """The losses so far; the second name is new."""
-LISTED = [0, 1, 1, 0, 1, 1, 0, 0]
+LISTED = [0, 1, 1, 0, 1, 1, 0, 0, 1, 0, 0, 1]
 
 
 class Setting(NamedTuple):
@@ -35,34 +36,13 @@ class Setting(NamedTuple):
     """``list``, or ``list alone``: without the number of layers."""
     log: str = "writer"
 
+    @property
+    def layers(self) -> int:
+        return 12 if len(self.stages) == 3 else 8
+
 
 LOGS = ("writer", "nothing", "per layer", "wandb", "wandb per layer")
 PIPELINES = ((True,), (True, True), (False, True), (True, False, True), (False, False, True), (False, False))
-
-
-class Values(list[float]):
-    """A tensor: one value for each layer."""
-
-    device = "of the router"
-    dtype = "float32"
-
-    def float(self) -> Values:
-        return self
-
-    def __mul__(self, scale: Any) -> Values:
-        return Values([value * scale for value in self])
-
-    def sum(self) -> Any:
-        return sum(self)
-
-    def mean(self) -> Any:
-        return sum(self) / len(self)
-
-    def tolist(self) -> list[Any]:
-        return list(self)
-
-    def zero_(self) -> None:
-        self[:] = [0.0] * len(self)
 
 
 class Reached(Exception):
@@ -82,21 +62,14 @@ class Seen(NamedTuple):
     """Whether a value is left in the tracker."""
 
 
-def zeros(size: int, device: str = "cpu", dtype: str = "float32") -> Values:
-    """Do what torch.zeros does."""
-    made = Values([0.0] * size)
-    made.device, made.dtype = device, dtype
-    return made
-
-
 def routed(setting: Setting, stage: int, mtp: int) -> dict[str, Any]:
     """Return the tracker of a stage after its forward passes: of those with MoE layers, one value for each layer."""
     if not setting.stages[stage]:
         return {}
-    length, each = LAYERS + mtp, LAYERS // len(setting.stages)
+    length, each = setting.layers + mtp, setting.layers // len(setting.stages)
     first, last = stage * each, length if stage == len(setting.stages) - 1 else (stage + 1) * each
     values = [float(layer + 1) if first <= layer < last else 0.0 for layer in range(length)]
-    entries = (Values(values) * scale for scale in (1, 10))
+    entries = (Tensor(values, device="of the router") * scale for scale in (1, 10))
     return {name: {"values": entry, **dict.fromkeys(GROUPS, "of the router")} for name, entry in zip(NAMES, entries)}
 
 
@@ -107,7 +80,8 @@ def run_stage(
 
     Raises Reached at the all-reduces, unless their sums are given.
     """
-    tracker, reduced, made, logged = routed(setting, stage, mtp), [], [], []
+    tracker, reduced, made = routed(setting, stage, mtp), list[Any](), list[Any]()
+    logged: list[Any] = []
     own = set(tracker)
 
     def reduce(track_names: Any = None, pg_collection: Any = None) -> None:
@@ -117,10 +91,10 @@ def run_stage(
             values = tracker[name]["values"]
             made.append((name, (values.device, values.dtype), others))
         if sums is None:
-            raise Reached([(name, [*tracker[name]["values"]]) for name in names])
+            raise Reached([(name, [*tracker[name]["values"].values_]) for name in names])
         for name in names:
             reduced.append((name, len(tracker[name]["values"])))
-            tracker[name]["values"][:] = sums[name]
+            tracker[name]["values"].values_ = [*sums[name]]
 
     def clear() -> None:
         for entry in tracker.values():
@@ -131,7 +105,7 @@ def run_stage(
         if given["force_initialize"]:
             for name in set(given["track_names"] or ()) - tracker.keys():
                 size = given["num_layers"] + (given["mtp_num_layers"] or 0)
-                tracker[name] = {"values": zeros(size, "cuda"), **dict.fromkeys(GROUPS)}
+                tracker[name] = {"values": Tensor(0.0, shape=(size,)), **dict.fromkeys(GROUPS)}
         reduce(given["track_names"], given["pg_collection"])
         for name in given["track_names"] or tracker:
             average = tracker[name]["values"].sum() * given["loss_scale"] / _layers(setting, mtp)
@@ -141,8 +115,14 @@ def run_stage(
         clear()
 
     total = dict(TOTAL)
-    writer = SimpleNamespace(add_scalar=lambda *what: logged.append(what))
-    wandb = SimpleNamespace(log=lambda what, step: logged.append(("wandb", what, step)))
+
+    def add_scalar(tag: str, scalar_value: Any, global_step: int) -> None:
+        logged.append((tag, float(scalar_value), global_step))
+
+    def log(data: Mapping[str, Any], step: int) -> None:
+        logged.append(("wandb", {name: float(value) for name, value in data.items()}, step))
+
+    writer, wandb = StandIn("writer", add_scalar=add_scalar), StandIn("wandb_writer", log=log)
     frequency = setting.frequency
     given = {
         "loss_scale": SCALE,
@@ -153,24 +133,24 @@ def run_stage(
         "per_layer_logging": "per layer" in setting.log,
         "force_initialize": setting.force,
         "track_names": list(NAMES[: setting.names]) or None,
-        "num_layers": None if frequency == "list alone" else LAYERS,
-        "moe_layer_freq": LISTED if isinstance(frequency, str) else frequency,
+        "num_layers": None if frequency == "list alone" else setting.layers,
+        "moe_layer_freq": LISTED[: setting.layers] if isinstance(frequency, str) else frequency,
         "mtp_num_layers": setting.mtp,
         "pg_collection": None,
     }
-    namespace = {
-        "torch": SimpleNamespace(zeros=zeros, float32="float32", int64="int64"),
-        "parallel_state": SimpleNamespace(get_moe_layer_wise_logging_tracker=lambda: tracker),
+    stand_ins = {
+        "torch": torch(),
+        "parallel_state": StandIn("parallel_state", get_moe_layer_wise_logging_tracker=lambda: tracker),
         "get_moe_layer_wise_logging_tracker": lambda: tracker,
-        "get_moe_metrics_tracker": lambda: SimpleNamespace(report=report),
+        "get_moe_metrics_tracker": lambda: StandIn("tracker", report=report),
         "reduce_aux_losses_tracker_across_ranks": reduce,
         "clear_aux_losses_tracker": clear,
     }
-    known = _arguments(source.function)
-    function = defined(code_of(source), source.function.name, namespace)
-    function(**{name: value for name, value in given.items() if name in known})
-    left = any(value for entry in tracker.values() for value in entry["values"])
-    return Seen(tuple(reduced), tuple(made), tuple(logged), total, left)
+    known = parameters(source.function)
+    called(source, stand_ins)(**{name: value for name, value in given.items() if name in known})
+    left = any(value for entry in tracker.values() for value in entry["values"].values_)
+    totals = {name: float(value) for name, value in total.items()}
+    return Seen(tuple(reduced), tuple(made), tuple(logged), totals, left)
 
 
 class TrackMoeMetrics(EndState):
@@ -189,7 +169,7 @@ class TrackMoeMetrics(EndState):
     }
 
     def configurations(self, function: Function) -> Iterator[Setting]:
-        known = _arguments(function)
+        known = parameters(function)
         choices: dict[str, tuple[Any, ...]] = {
             "stages": PIPELINES if "force_initialize" in known else PIPELINES[:2],
             "mtp": (None, 0, 1, 2) if "mtp_num_layers" in known else (None,),
@@ -205,7 +185,7 @@ class TrackMoeMetrics(EndState):
                 yield setting  # of the others, upstream's callers have none: they raise, or stages reduce nothing
 
     def has_feature(self, source: Source) -> bool:
-        return "mtp_num_layers" in _arguments(source.function)
+        return "mtp_num_layers" in parameters(source.function)
 
     def concerned(self, configuration: Setting) -> bool:
         made = bool(configuration.mtp) and not all(configuration.stages)
@@ -230,7 +210,7 @@ class TrackMoeMetrics(EndState):
         parts = [dict(entries) for entries in waiting]
         sums = {name: [sum(values) for values in zip(*(part[name] for part in parts))] for name in parts[0]}
         seen = [run_stage(source, configuration, stage, mtp, sums) for stage in stages]
-        count = _layers(configuration, mtp) if "num_layers" in _arguments(source.function) else LAYERS
+        count = _layers(configuration, mtp) if "num_layers" in parameters(source.function) else configuration.layers
         averages = {name: sum(values) * SCALE / count for name, values in sums.items()}
         return Outcome(frozenset(_faults(configuration, seen, averages)), repr(seen))
 
@@ -263,12 +243,8 @@ def _raises_upstream(setting: Setting) -> bool:
 def _layers(setting: Setting, mtp: int) -> int:
     """Return the number of MoE layers, by which upstream divides."""
     if isinstance(setting.frequency, str):
-        return sum(LISTED) + mtp
-    return -(-LAYERS // (setting.frequency or 1)) + mtp
-
-
-def _arguments(function: Function) -> frozenset[str]:
-    return frozenset(argument.arg for argument in function.args.args)
+        return sum(LISTED[: setting.layers]) + mtp
+    return -(-setting.layers // (setting.frequency or 1)) + mtp
 
 
 END_STATES = {"track_moe_metrics": TrackMoeMetrics()}

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from functools import cache
-from types import SimpleNamespace
+from functools import cache, partial
 from typing import Any, ClassVar, NamedTuple
 
-from unhang.compat.endstates.branches import branches
-from unhang.compat.endstates.endstate import EndState, Outcome, Source, code_of, defined
+from unhang.compat.endstates.endstate import EndState, Outcome, Source, called
+from unhang.compat.endstates.standin import StandIn
+from unhang.compat.endstates.tensors import Nested, Tensor, torch
+from unhang.shapes.branches import branches
 from unhang.shapes.shape import Function
 
 METRICS = {"mtp_losses/mtp_1_loss": 0.5}
@@ -62,48 +63,33 @@ GRIDS = (
 )
 
 
-class Opaque:
-    """A tensor or batch that only passes through; its single value is 8."""
+class Batch(StandIn):
+    """A batch, or a micro-batch. There are no routed experts in it: then there is nothing to record."""
 
-    is_nested = False
+    def __init__(self, setting: Setting) -> None:
+        super().__init__("data")
+        self.fields = {
+            name: Nested([3, 5]) if setting.data in ("nested", "padded") else Tensor(1, "int64", "cpu", shape=(2, 4))
+            for name in ("input_ids", "loss_mask")
+        }
 
-    def item(self) -> int:
-        return 8
+    def get(self, key: str, default: object = None) -> Any:
+        return self.fields.get(key, default)
 
-    def get(self, *_: object) -> None:
-        return None
+    def keys(self) -> Any:
+        return self.fields.keys()
 
-    def keys(self) -> tuple[str, ...]:
-        return ("input_ids", "loss_mask")
-
-    def unbind(self) -> tuple[Opaque, ...]:
-        return (self,)
+    def __getitem__(self, name: str) -> Tensor:
+        return self.fields[name]
 
     def __len__(self) -> int:
-        return 8
-
-    def __repr__(self) -> str:
-        return type(self).__name__
-
-    def __getitem__(self, name: str) -> Opaque:
-        return self
-
-    def _self(self, *_: object, **__: object) -> Opaque:
-        return self
-
-    sum = values = offsets = diff = max = to = _self
-
-
-class Nested(Opaque):
-    """A nested tensor."""
-
-    is_nested = True
+        return 2
 
 
 class Seen(NamedTuple):
     """What one rank did."""
 
-    collectives: list[tuple[str, str]]
+    collectives: list[tuple[str, str | None]]
     """The kind and the group of each, in order."""
     counts: list[int]
     """The argument of each call of the loss."""
@@ -115,13 +101,12 @@ class Seen(NamedTuple):
 def run_rank(source: Source, setting: Setting, rank: Rank) -> Seen:
     """Run the method as one rank of the grid."""
     last = rank.pp == setting.pp - 1
-    collectives: list[tuple[str, str]] = []
+    collectives: list[tuple[str, str | None]] = []
     counts: list[int] = []
     # as the real schedules do, only the last stage returns losses; the last of them has metrics already
     losses: list[dict[str, Any]] = [{"loss": index} for index in range(setting.batches)] if last else []
     if losses:
         losses[-1]["metrics"] = dict(OWN)
-    data = Nested() if setting.data in ("nested", "padded") else Opaque()
 
     def is_pipeline_last_stage(
         ignore_virtual: bool = not setting.looks_at_virtual, vp_stage: int | None = None
@@ -129,7 +114,7 @@ def run_rank(source: Source, setting: Setting, rank: Rank) -> Seen:
         # a schedule leaves a virtual rank that is not the last one
         return last and (ignore_virtual or setting.virtual is None)
 
-    def joined(kind: str, group: str, result: Any) -> Any:
+    def joined(kind: str, group: str | None, result: Any) -> Any:
         collectives.append((kind, group))
         return result
 
@@ -141,77 +126,111 @@ def run_rank(source: Source, setting: Setting, rank: Rank) -> Seen:
         return {"losses": output_lst, "model_output": {}}
 
     asked = {"enable_routing_replay": setting.replay != "off", "use_dynamic_bsz": setting.dynamic_bsz}
-    batches = [Opaque() for _ in range(setting.batches)]
+    batches = [Batch(setting) for _ in range(setting.batches)]
     recording = setting.replay == "R2" and setting.forward_only
     fused = setting.data == "fused"
-    engine = SimpleNamespace(
-        engine_config=SimpleNamespace(
+    routes = [Nested([3, 5], "int64")]
+
+    def prepare_micro_batches(
+        data: Batch,
+        dp_group: str | None = None,
+        num_batches_divided_by: int | None = None,
+        same_micro_num_in_dp: bool = True,
+        min_num_micro_batch: int | None = None,
+    ) -> Any:
+        joined(f"count {num_batches_divided_by, same_micro_num_in_dp, min_num_micro_batch}", dp_group, None)
+        return batches, [0] if setting.dynamic_bsz else None
+
+    def schedule(
+        forward_step_func: Any = None,
+        data_iterator: Any = None,
+        model: Any = None,
+        num_microbatches: int = 0,
+        seq_length: int = 0,
+        micro_batch_size: int = 0,
+        forward_only: bool = False,
+    ) -> Any:
+        return losses
+
+    engine = StandIn(
+        "self",
+        engine_config=StandIn(
+            "self.engine_config",
             context_parallel_size=setting.cp,
             dynamic_context_parallel=setting.dynamic_cp,
             max_seqlen_per_dp_cp_rank=8,
             pad_bshd_to_minibatch_max=setting.data == "padded",
             use_remove_padding=setting.data != "padded",
             use_fused_kernels=fused,
-            router_replay=SimpleNamespace(mode=setting.replay),
+            router_replay=StandIn("self.engine_config.router_replay", mode=setting.replay),
         ),
-        tf_config=SimpleNamespace(
+        tf_config=StandIn(
+            "self.tf_config",
             microbatch_group_size_per_vp_stage=1,
             virtual_pipeline_model_parallel_size=setting.virtual,
             calculate_per_token_loss=setting.data == "per-token",
             experimental_attention_variant="dsv4_hybrid" if fused else None,
             csa_window_size=4,
         ),
-        model_config=SimpleNamespace(mtp=SimpleNamespace(enable=setting.mtp)),
+        model_config=StandIn("self.model_config", mtp=StandIn("self.model_config.mtp", enable=setting.mtp)),
         module=[object()] * (setting.virtual or 1),
-        mini_layer_topk_idx_list=[Opaque()],
+        mini_layer_topk_idx_list=routes,
         get_data_parallel_group=lambda: "dp",
         get_data_parallel_size=lambda: setting.dp,
-        postprocess_micro_batch_func=None,
-        forward_step=None,
+        postprocess_micro_batch_func=lambda output, data: None,
+        forward_step=lambda batch_iter, model: None,
         is_mp_src_rank_with_outputs=lambda: last and rank.tp == 0 and rank.cp == 0,
-        _routed_num_tokens=lambda data: data,
+        _routed_num_tokens=lambda data: data["loss_mask"].sum(),
     )
-    namespace: dict[str, Any] = {
-        "tu": SimpleNamespace(
-            assign_non_tensor=lambda *_, **__: None,
+    names: dict[str, Any] = {
+        "tu": StandIn(
+            "tu",
+            assign_non_tensor=lambda tensor_dict, **values: None,
             get_non_tensor_data=lambda data, key, default: asked.get(key, default),
         ),
-        "torch": SimpleNamespace(
-            distributed=SimpleNamespace(
-                all_reduce=lambda _, op, group: joined("all-reduce", group, None), ReduceOp=SimpleNamespace(SUM="sum")
+        "torch": torch(
+            distributed=StandIn(
+                "torch.distributed",
+                all_reduce=lambda tensor, op, group: joined(f"all-reduce {op}", group, None),
+                ReduceOp=StandIn("torch.distributed.ReduceOp", SUM="sum"),
             ),
-            nested=SimpleNamespace(as_nested_tensor=lambda tensors, layout: Opaque()),
+            nested=StandIn("torch.nested", as_nested_tensor=lambda tensors, layout: tensors[0]),
             jagged="jagged",
-            uint8="uint8",
         ),
-        "mpu": SimpleNamespace(
+        "mpu": StandIn(
+            "mpu",
             get_virtual_pipeline_model_parallel_world_size=lambda: setting.virtual,
             is_pipeline_last_stage=is_pipeline_last_stage,
-            get_data_parallel_group=lambda with_context_parallel: "dp-cp",
-            get_data_parallel_world_size=lambda: setting.dp,
+            get_data_parallel_group=lambda with_context_parallel=False: "dp-cp" if with_context_parallel else "dp",
+            get_data_parallel_world_size=lambda with_context_parallel=False: (
+                setting.dp * (setting.cp if with_context_parallel else 1)
+            ),
             get_context_parallel_world_size=lambda: setting.cp,
             get_tensor_model_parallel_world_size=lambda: setting.tp,
             get_tensor_model_parallel_rank=lambda: rank.tp,
             get_context_parallel_rank=lambda: rank.cp,
             get_data_parallel_rank=lambda: rank.dp,
+            get_pipeline_model_parallel_rank=lambda: rank.pp,
+            get_pipeline_model_parallel_world_size=lambda: setting.pp,
             is_pipeline_first_stage=lambda ignore_virtual=False: rank.pp == 0,
         ),
-        "RouterReplay": SimpleNamespace(
+        "RouterReplay": StandIn(
+            "RouterReplay",
             set_global_router_replay_action=lambda action: None,
             clear_global_indices=lambda: None,
             clear_global_router_replay_action=lambda: None,
         ),
-        "RouterReplayAction": SimpleNamespace(REPLAY_FORWARD="replay", RECORD="record"),
-        "RouterReplayHelper": SimpleNamespace(is_r2_record_action=lambda config: recording),
-        "DynamicCPScheduler": lambda **_: SimpleNamespace(schedule=lambda *_, **__: batches),
-        "partial": lambda *_, **__: None,
-        "get_device_id": lambda: 0,
-        "prepare_micro_batches": lambda **_: (batches, [0] if setting.dynamic_bsz else None),
-        "get_forward_backward_func": lambda: lambda **_: losses,
+        "RouterReplayAction": StandIn("RouterReplayAction", REPLAY_FORWARD="replay", RECORD="record"),
+        "RouterReplayHelper": StandIn("RouterReplayHelper", is_r2_record_action=lambda config: recording),
+        "DynamicCPScheduler": lambda **_: StandIn("DynamicCPScheduler", schedule=lambda *_, **__: batches),
+        "partial": partial,
+        "get_device_id": lambda: "cuda",
+        "prepare_micro_batches": prepare_micro_batches,
+        "get_forward_backward_func": lambda: schedule,
         "make_batch_generator": lambda batches, vpp_size: iter(batches),
         "get_megatron_mtp_loss": loss,
         "pp_gather": lambda given, config: joined("gather", "pp", given),
-        "reorder_and_merge_vpp_layers": lambda layers, *_: layers[0],
+        "reorder_and_merge_vpp_layers": lambda layers, count, vp_size, group_size: layers[0],
         "merge_nested_router_maps": lambda layers: layers[0],
         "restore_dynamic_batch": lambda given, indices: given,
         "_check_dcp_unsupported_features": lambda *_, **__: None,
@@ -221,8 +240,7 @@ def run_rank(source: Source, setting: Setting, rank: Rank) -> Seen:
             "gather", group, finished(losses, None, None)
         ),
     }
-    method = defined(code_of(source), source.function.name, namespace)
-    output = method(engine, data, None, setting.forward_only)
+    output = called(source, names)(engine, Batch(setting), None, setting.forward_only)
     return Seen(collectives, counts, [it.get("metrics", {}) for it in losses], output)
 
 

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import ast
 import itertools
-import math
 from collections.abc import Iterator
 from functools import cache
-from types import SimpleNamespace
 from typing import Any, ClassVar, NamedTuple
 
-from unhang.compat.endstates.branches import branches
-from unhang.compat.endstates.endstate import EndState, Outcome, Source, code_of, defined
+from unhang.compat.endstates.endstate import EndState, Outcome, Source, called, parameters
+from unhang.compat.endstates.standin import StandIn
+from unhang.compat.endstates.tensors import UNINITIALISED, Misfit, Tensor, torch
+from unhang.shapes.branches import branches
 from unhang.shapes.shape import Function
 
 METADATA = ("cu_seqlens", "max_seqlen")
 FIELDS: tuple[str, ...] = ("tokens", "labels", "loss_mask", "position_ids", "attention_mask", "padding_mask")
 FIELDS += (*METADATA, "cu_seqlens_padded", "local_cp_size")
-UNINITIALISED, LENGTH = "uninitialised memory", 8
 NEEDED = {
     "whole": {"tokens", "labels", "loss_mask", "position_ids", "attention_mask", "padding_mask", "local_cp_size"},
     "first": {"tokens", "position_ids", "attention_mask", "padding_mask"},
@@ -25,59 +24,6 @@ NEEDED = {
     "middle": {"padding_mask"},
 }
 """The fields that a stage needs, besides the metadata."""
-
-
-class MismatchError(Exception):
-    """A broadcast that the other ranks do not make, or make differently: real ranks crash or hang there."""
-
-
-class Tensor:
-    """A tensor that knows its shape, its dtype and its values."""
-
-    name = ""
-    """The field of the data that it is, also on another device."""
-
-    def __init__(self, shape: Any, dtype: str, values: Any) -> None:
-        self.shape = (shape,) if isinstance(shape, int) else tuple(shape)
-        self.dtype = dtype
-        self.values = list(values) if isinstance(values, (list, range)) else [values] * math.prod(self.shape)
-
-    def cuda(self, *_: object, **__: object) -> Tensor:
-        moved = Tensor(self.shape, self.dtype, self.values)
-        moved.name = self.name
-        return moved
-
-    to = cuda
-
-    def contiguous(self) -> Tensor:
-        return self
-
-    def dim(self) -> int:
-        return len(self.shape)
-
-    def numel(self) -> int:
-        return len(self.values)
-
-    def item(self) -> Any:
-        (value,) = self.values
-        if value == UNINITIALISED:
-            raise MismatchError("a size is read that nobody sent")
-        return value
-
-    def fill_(self, value: Any) -> Tensor:
-        self.values = [value] * len(self.values)
-        return self
-
-    def __getitem__(self, part: tuple[Any, slice]) -> Tensor:
-        values = self.values[part[1]]  # of the last dimension; the others are 1
-        return Tensor((*self.shape[:-1], len(values)), self.dtype, values)
-
-    def sent(self) -> tuple[int, str, int]:
-        """Return what both sides of a broadcast must agree on. A collective sees elements, not dimensions."""
-        return len(self.values), self.dtype, len(self.shape) if len(self.values) > 1 else 1
-
-    def described(self) -> object:
-        return self.dtype, self.shape, tuple(self.values)
 
 
 class Setting(NamedTuple):
@@ -89,6 +35,8 @@ class Setting(NamedTuple):
     chunk: int = 0
     """Of the virtual pipeline stages on this rank."""
     tp: int = 2
+    length: int = 8
+    """Of the sequences."""
     cp: int = 1
     replica: int = 0
     """The data-parallel rank."""
@@ -117,26 +65,30 @@ class Setting(NamedTuple):
 
 
 def data_of(setting: Setting) -> dict[str, Tensor]:
-    """Return what the data loader gives on TP rank 0."""
-    shape = (LENGTH,) if setting.dynamic else (1, LENGTH)
-    data = {
-        "tokens": Tensor(shape, "int64", range(LENGTH)),
-        "labels": Tensor(shape, "int64", range(LENGTH, 0, -1)),
-        "loss_mask": Tensor(shape, "float32", 1.0),
-        "position_ids": Tensor(shape, "int64", range(LENGTH)),
+    """Return what the data loader gives on TP rank 0. A tensor of the data is told by its origin."""
+    length = setting.length
+    shape = (length,) if setting.dynamic else (1, length)
+    data: dict[str, tuple[Any, str, Any]] = {
+        "tokens": (shape, "int64", range(length)),
+        "labels": (shape, "int64", range(length, 0, -1)),
+        "loss_mask": (shape, "float32", 1.0),
+        "position_ids": (shape, "int64", range(length)),
     }
     if setting.attention_mask:
-        data["attention_mask"] = Tensor((1, 1, LENGTH, LENGTH), "bool", True)
+        data["attention_mask"] = ((1, 1, length, length), "bool", True)
     if setting.padding_mask:
-        data["padding_mask"] = Tensor(shape, "bool", False)
+        data["padding_mask"] = (shape, "bool", False)
     if setting.sft or setting.dynamic:
-        data["cu_seqlens"] = Tensor((1, 3), "int32", [0, 5, LENGTH])
-        data["max_seqlen"] = Tensor(1, "int32", 5)
+        data["cu_seqlens"] = ((1, 3), "int32", [0, 5, length])
+        data["max_seqlen"] = ((1,), "int32", 5)
     if setting.dynamic:
-        data["local_cp_size"] = Tensor(1, "int32", 2)
-    for name, tensor in data.items():
-        tensor.name = name
-    return data
+        data["local_cp_size"] = ((1,), "int32", 2)
+    return {name: Tensor(values, dtype, "cpu", {name}, shape) for name, (shape, dtype, values) in data.items()}
+
+
+def _sent(item: Tensor) -> tuple[int, str, int]:
+    """Return what both sides of a broadcast must agree on. A collective sees elements, not dimensions."""
+    return item.numel(), item.dtype, item.dim() if item.numel() > 1 else 1
 
 
 class Did(NamedTuple):
@@ -156,33 +108,32 @@ def _rank(source: Source, setting: Setting, tp_rank: int, queue: list[Tensor]) -
 
     def broadcast(item: Tensor, rank: int, group: str) -> None:
         if (rank, group) != (0, "tp"):
-            raise MismatchError(f"a broadcast from rank {rank} in {group}")
-        events.append(item.sent())
+            raise Misfit(f"a broadcast from rank {rank} in {group}")
+        events.append(_sent(item))
+        if item.device != "cuda":
+            raise Misfit(f"a broadcast of a tensor on {item.device}")
         if tp_rank == 0:
-            names.append(item.name)
-            queue.append(item.cuda())
+            names.extend(map(str, item.origin))
+            queue.append(item.clone())
             return
         if not queue:
-            raise MismatchError("a receiver waits for a broadcast that no rank sends")
+            raise Misfit("a receiver waits for a broadcast that no rank sends")
         sent = queue.pop(0)
-        if sent.sent() != item.sent():
-            raise MismatchError(f"sent {sent.sent()}, expected {item.sent()}")
-        item.values = list(sent.values)
+        if _sent(sent) != _sent(item):
+            raise Misfit(f"sent {_sent(sent)}, expected {_sent(item)}")
+        item.values_ = list(sent.values_)
 
-    torch = SimpleNamespace(
-        Tensor=Tensor,
-        empty=lambda shape, dtype, device: Tensor(shape, dtype, UNINITIALISED),
-        tensor=lambda value, dtype, device: Tensor((), dtype, value),
-        **{name: name for name in ("int64", "int32", "float32", "bool")},
-        cuda=SimpleNamespace(current_device=lambda: 0),
-        distributed=SimpleNamespace(broadcast=broadcast),
-    )
-    mpu = SimpleNamespace(
+    distributed = StandIn("torch.distributed", broadcast=broadcast)
+    mpu = StandIn(
+        "mpu",
         get_tensor_model_parallel_rank=lambda: tp_rank,
         get_tensor_model_parallel_src_rank=lambda: 0,
         get_tensor_model_parallel_group=lambda: "tp",
+        get_tensor_model_parallel_world_size=lambda: setting.tp,
         get_data_parallel_rank=lambda: setting.replica,
         get_pipeline_model_parallel_rank=lambda: setting.stage,
+        get_pipeline_model_parallel_world_size=lambda: setting.stages,
+        get_context_parallel_world_size=lambda: setting.cp,
         is_pipeline_first_stage=lambda ignore_virtual=False: (
             setting._replace(chunk=0).is_first if ignore_virtual else setting.is_first
         ),
@@ -190,9 +141,12 @@ def _rank(source: Source, setting: Setting, tp_rank: int, queue: list[Tensor]) -
             setting._replace(chunk=0, chunks=1).is_last if ignore_virtual else setting.is_last
         ),
     )
-    arguments = SimpleNamespace(
+    arguments = StandIn(
+        "args",
         pipeline_model_parallel_size=setting.stages,
+        tensor_model_parallel_size=setting.tp,
         context_parallel_size=setting.cp,
+        virtual_pipeline_model_parallel_size=setting.chunks if setting.chunks > 1 else None,
         sft=setting.sft,
         hybrid_context_parallel=setting.dynamic,
         dynamic_context_parallel=setting.dynamic,
@@ -200,7 +154,7 @@ def _rank(source: Source, setting: Setting, tp_rank: int, queue: list[Tensor]) -
         cuda_graph_impl="full_iteration" if setting.graph else "none",
         mtp_num_layers=1 if setting.mtp else None,
         micro_batch_size=1,
-        seq_length=LENGTH,
+        seq_length=setting.length,
     )
     data = data_of(setting)
     given = {
@@ -217,21 +171,23 @@ def _rank(source: Source, setting: Setting, tp_rank: int, queue: list[Tensor]) -
         "cp_size": setting.cp,
         "tp_rank": tp_rank,
         "micro_batch_size": 1,
-        "seq_length": LENGTH,
+        "seq_length": setting.length,
         "pipeline_model_parallel_size": setting.stages,
         "is_pipeline_first_stage": setting.is_first,
         "is_pipeline_last_stage": setting.is_last,
     }
-    called = defined(code_of(source), source.function.name, {"torch": torch, "mpu": mpu, "get_args": lambda: arguments})
-    return Did(events, names, called(**{name: given[name] for name in _parameters(source.function)}))
+    cuda = StandIn("torch.cuda", current_device=lambda: "cuda")
+    stand_ins = {"torch": torch(cuda=cuda, distributed=distributed), "mpu": mpu, "get_args": lambda: arguments}
+    function = called(source, stand_ins)
+    return Did(events, names, function(**{name: given[name] for name in parameters(source.function)}))
 
 
 def _padded(data: dict[str, Tensor], setting: Setting) -> dict[str, Tensor]:
     """Return the data with a batch dimension, and with the padded lengths that context parallelism needs."""
-    found = {
-        name: Tensor((1, LENGTH), it.dtype, it.values) if it.shape == (LENGTH,) else it for name, it in data.items()
-    }
-    return {**found, "cu_seqlens_padded": data["cu_seqlens"]} if setting.cp > 1 and "cu_seqlens" in data else found
+    found = {name: (it.unsqueeze(0) if it.shape == (setting.length,) else it).cuda() for name, it in data.items()}
+    if setting.cp > 1 and "cu_seqlens" in data:
+        found["cu_seqlens_padded"] = found["cu_seqlens"].detach()
+    return found
 
 
 class GetBatch(EndState):
@@ -274,10 +230,10 @@ class GetBatch(EndState):
         if choices["attention_mask"] == (False,):
             choices["attention_mask"] = (True,)  # it is always there
         values = list(itertools.product(*choices.values()))
-        jobs = ((1, 1, 0), (2, 1, 1), (4, 2, 0))
+        jobs = ((1, 8, 1, 0), (2, 12, 1, 1), (4, 8, 2, 0))
         for place, chosen, on_rank, job, cp in itertools.product(places, values, mtp, jobs, cps):
-            tp, with_tp, replica = job
-            setting = Setting(*place, tp, cp or with_tp, replica, on_rank, **dict(zip(flags, chosen)))
+            tp, length, with_tp, replica = job
+            setting = Setting(*place, tp, length, cp or with_tp, replica, on_rank, **dict(zip(flags, chosen)))
             if setting.graph and (setting.sft or setting.dynamic):
                 continue  # upstream asserts on the first stage of such a job that there is no metadata
             if on_rank and "args.mtp_num_layers" in conditions and not setting.is_last:
@@ -300,18 +256,17 @@ class GetBatch(EndState):
         sender = _rank(source, configuration, 0, queue)
         ranks = [sender]
         for rank in range(1, configuration.tp):
-            left = [item.cuda() for item in queue]
+            left = [item.clone() for item in queue]
             ranks.append(_rank(source, configuration, rank, left))
             if left:
-                raise MismatchError(f"TP rank {rank} does not receive {len(left)} broadcasts")
+                raise Misfit(f"TP rank {rank} does not receive {len(left)} broadcasts")
         feature = self.has_feature(source)
         faults = {fault for rank in ranks for fault in _faults(configuration, sender.batch, rank.batch, feature)}
         if configuration.sft:
             faults |= {f"{configuration.place}: {name} is sent" for name in _needless(configuration, sender.names)}
             if _has_own_arm(source):  # elsewhere, the other fields stay as they were
                 faults |= {fault for rank in ranks[1:] for fault in _left(configuration, rank.batch)}
-        batches = [{name: item and item.described() for name, item in rank.batch.items()} for rank in ranks]
-        return Outcome(frozenset(faults), (tuple(sender.events), repr(batches)))
+        return Outcome(frozenset(faults), (tuple(sender.events), repr([rank.batch for rank in ranks])))
 
     def same(self, before: Any, after: Any) -> bool:
         """Return whether the batches are the same, with no more broadcasts: in 0.16 the rewrite drops some."""
@@ -327,7 +282,7 @@ def _faults(setting: Setting, sender: dict[str, Any], batch: dict[str, Any], fea
         there, here = sender.get(name), batch.get(name)
         if there is None or here is None:
             yield f"{setting.place}: {name} is None"
-        elif here.values != data_of(setting)[name].values or here.shape != there.shape:
+        elif here.values_ != data_of(setting)[name].values_ or here.shape != there.shape:
             yield f"{setting.place}: {name} is not the data's"
 
 
@@ -339,7 +294,7 @@ def _needless(setting: Setting, names: list[str]) -> list[str]:
 def _left(setting: Setting, batch: dict[str, Any]) -> Iterator[str]:
     """Yield the buffers that a middle stage hands on without having received anything."""
     for name, item in batch.items():
-        if setting.place == "middle" and item is not None and UNINITIALISED in item.values:
+        if setting.place == "middle" and item is not None and UNINITIALISED in item.values_:
             yield f"middle: {name} is uninitialised"
 
 
@@ -353,10 +308,6 @@ def _has_own_arm(source: Source) -> bool:
 def _names_metadata(source: Source) -> bool:
     """Return whether the function names any metadata; one that does not must hand none on."""
     return METADATA[0] in ast.unparse(source.function)
-
-
-def _parameters(function: Function) -> list[str]:
-    return [argument.arg for argument in function.args.args]
 
 
 END_STATES = {"get_batch_on_this_tp_rank": GetBatch()}

@@ -47,7 +47,7 @@ def classify(data: bytes, target: Target, as_written: bool = False, run: Run = s
     endstate = sandbox.end_state(target.fix, target.function)
     if endstate is None:
         module = f"compat/endstates/{target.fix.replace('-', '_')}.py"
-        return State("undecided", None, (), f"no end state: write {module}, or decide it in compat/decisions.json")
+        return State("undecided", None, (), f"no end state: write {module}, or decide it in the manifest")
     before, after = Source(data.decode(), target.function), None
     result, names, why = None, frozenset[str](), ""
     if target not in catalog.fix(target.fix).targets:

@@ -35,8 +35,8 @@ class Collection:
     def __init__(self, targets: Sequence[Target], learnt: Learnt) -> None:
         self.targets = targets
         self.rows: dict[Key, Row] = {}
-        self.files: dict[str, dict[str, str | None]] = {}
-        """The shapes in each file of a release or a branch's tip, by the file's sha256."""
+        self.files: dict[tuple[str, str], dict[str, str | None]] = {}
+        """The shapes of a fix in each file of a release or a branch's tip, by the fix and the file's sha256."""
         self.released: dict[tuple[Target, str], Content] = {}
         """The released contents that have a target, by target and sha256."""
         self.releases: dict[str, dict[str, Release]] = {}
@@ -107,7 +107,7 @@ class Collection:
                 shapes = (self._learnt.shape(found, step.target.function) for step in steps)
                 failed.append(f"{fix} {', '.join(map(str, shapes))}: its rewrite fails in {file} of {found.sha256}")
             else:
-                self.files.setdefault(digest, {}).update({step.target.function: step.result for step in steps})
+                self.files.setdefault((fix, digest), {}).update({step.target.function: step.result for step in steps})
         return failed
 
     def _see(self, target: Target, found: Content, where: str) -> str | None:
@@ -116,7 +116,7 @@ class Collection:
         except UnreadableError as error:
             self.problems.append(f"{target.file} of {where}: {error}")
             return None
-        self.files.setdefault(found.sha256, {})[target.function] = shape
+        self.files.setdefault((target.fix, found.sha256), {})[target.function] = shape
         return shape
 
     def _shape(self, target: Target, found: Content) -> str | None:

@@ -1,23 +1,37 @@
-"""The commits that the sweep reads, by id: ``compat/swept.json``. What a clone has beyond them is not read."""
+"""The commits that the sweep reads, by id, and no newer ones.
+
+Those of branches and tags are in ``compat/swept.json``, those of a fix's pull requests in its file in ``compat/data``.
+"""
 
 from __future__ import annotations
 
-import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from unhang.compat.sweep import as_written
 from unhang.compat.sweep.clones import Clone
+from unhang.shapes.facts import Facts
 
 NAME = "swept.json"
 
 
 def read(compat: Path) -> dict[str, dict[str, str]]:
-    """Return the commit of each branch, tag and pull request, by upstream and ref; nothing if there is no list yet."""
-    path = compat / NAME
-    found: dict[str, dict[str, str]] = json.loads(path.read_bytes())["swept"] if path.exists() else {}
+    """Return the commit of each branch, tag and pull request, by upstream and ref. Raises UnhangError as ``Facts``."""
+    found = {name: {**refs} for name, refs in branches(compat).items()}
+    for pull in as_written.pulls():
+        commits = Facts(os.path.join(compat, "data", f"{pull.target.fix}.json")).whole.get("pulls", {})
+        if pull.ref in commits:
+            found.setdefault(pull.project, {})[pull.ref] = commits[pull.ref]
+    return found
+
+
+def branches(compat: Path) -> dict[str, Mapping[str, str]]:
+    """Return the commit of each branch and tag, by upstream and ref; nothing if there is no list yet."""
+    found: dict[str, Mapping[str, str]] = Facts(os.path.join(compat, NAME)).whole.get("swept", {})
     return found
 
 
 def moved(before: Mapping[str, Mapping[str, str]], opened: Mapping[str, Clone]) -> dict[str, Mapping[str, str]]:
-    """Return the list with what these clones have now. Pure."""
-    return {**before, **{name: {**clone.refs, **clone.pulls} for name, clone in opened.items()}}
+    """Return the branches and tags with what these clones have now. Pure."""
+    return {**before, **{name: clone.refs for name, clone in opened.items()}}

@@ -1,29 +1,32 @@
 """Generates compat/ from upstream's releases and history: ``python -m unhang.compat.sweep.generate``.
 
 It examines each content once, however many releases and commits have it. It does not guess: it lists the shapes that
-neither evidence nor decisions.json decides, and exits with 1.
+neither evidence nor a person has decided, and exits with 1.
 """
 
 from __future__ import annotations
 
 import argparse
 import gc
-import json
 import os
 import sys
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from unhang.compat import index, upstreams
 from unhang.compat.index import Offer
-from unhang.compat.sweep import clones, fetch, frozen, gather, matrix_files, merged, outlines, pins, sources
+from unhang.compat.sweep import by_fix, clones, fetch, frozen, gather, matrix_files, pins, sources
 from unhang.compat.sweep.cache import Cache, default_folder
 from unhang.compat.sweep.collect import Collection
 from unhang.compat.sweep.learnt import Learnt
 from unhang.compat.sweep.settle import Settled, settle
 from unhang.errors import UnhangError
+from unhang.judge.decide import OURS
+from unhang.shapes import catalog
+from unhang.shapes.facts import Facts
 from unhang.tell import progress, report
 from unhang.tell.progress import Step
 
@@ -50,7 +53,12 @@ def _run(options: argparse.Namespace, step: Step) -> int:
     if options.fix and options.newest:
         hint = "first run it with --newest alone"
         raise UnhangError("usage", "--newest moves the commits of all fixes, so it does not go with --fix", hint=hint)
-    targets = gather.targets(options.fix)
+    fixes = [catalog.fix(name) for name in options.fix or catalog.fixes()]
+    for fix in fixes:
+        dict(fix.manifest)  # before anything is fetched: git may have left conflict markers
+    targets = [target for fix in fixes for target in fix.functions]
+    before = {fix.id: Facts(str(options.out / "data" / f"{fix.id}.json")).whole for fix in fixes}
+    swept = frozen.branches(options.out)
     projects = gather.projects(targets)
     places = {name: place for name, place in gather.clone_places(options.clone).items() if name in projects}
     if not options.without_history:
@@ -71,19 +79,24 @@ def _run(options: argparse.Namespace, step: Step) -> int:
         step("deciding what each shape is")
         times.append(time.monotonic())
         gather.pull_requests(collection, learnt, opened_clones)
-        settled = settle(collection, learnt, sources.load("decisions"), sources.load("superseded"))
+        settled = settle(collection, learnt, sources.decisions())
         settled.undecided.extend(collection.patched(settled.results))
-        if options.fix:
-            texts = merged.texts(options.out, gather.targets(), collection, learnt, settled)
-        else:
-            texts = _texts(collection, learnt, settled, offered)
-        swept = frozen.read(options.out)
+        texts = {}
+        for fix in fixes:
+            kept = before[fix.id] if options.fix else {**before[fix.id], "releases": {}}
+            known = by_fix.facts(fix, collection, learnt, settled, opened_clones, kept)
+            texts[f"data/{fix.id}.json"] = matrix_files.facts(known)
+        if not options.fix:
+            texts |= {
+                "wheels.json": matrix_files.wheels(offered),
+                "releases.json": matrix_files.releases(collection.releases),
+            }
         if (moved := frozen.moved(swept, opened_clones)) != swept:
             texts[frozen.NAME] = matrix_files.swept(moved)
     finally:
         learnt.save()
     if not options.forget:
-        _refuse_to_forget(options.out, collection, settled)
+        _refuse_to_forget(options.out, before, settled)
     matrix_files.write({str(options.out / name): text for name, text in texts.items()})
     times.append(time.monotonic())
     step("")
@@ -107,40 +120,24 @@ def _require(places: Mapping[str, str], projects: Sequence[str]) -> None:
         )
 
 
-def _refuse_to_forget(out: Path, collection: Collection, settled: Settled) -> None:
+def _refuse_to_forget(out: Path, before: Mapping[str, Any], settled: Settled) -> None:
     """Raise UnhangError ``would-forget`` if shapes on record would be lost: a clone may lack a branch."""
-    path = out / "data" / "shapes.json"
-    if not path.exists():
-        return
-    now = {(row["fix"], row["function"], row["shape"]) for row in settled.rows}
-    swept = {target.fix for target in collection.targets}
-    before = [row for row in json.loads(path.read_bytes())["shapes"] if row["fix"] in swept]
-    lost = [row for row in before if (row["fix"], row["function"], row["shape"]) not in now]
-    if lost:
+    now = {(row["fix"], f"{row['function']} {row['shape']}") for row in settled.rows}
+    known = [(fix, key, row["state"]) for fix, facts in before.items() for key, row in facts.get("shapes", {}).items()]
+    if lost := [(fix, key) for fix, key, state in known if state != OURS and (fix, key) not in now]:
         raise UnhangError(
             "would-forget",
-            f"{len(lost)} shapes on record were not seen, the first is {lost[0]['fix']} {lost[0]['shape']}",
-            path=str(path),
+            f"{len(lost)} shapes on record were not seen, the first is {' '.join(lost[0])}",
+            path=str(out / "data" / f"{lost[0][0]}.json"),
             hint="fetch all branches and tags into the clones; to drop what is no longer seen, --forget",
         )
-
-
-def _texts(collection: Collection, learnt: Learnt, settled: Settled, offered: Sequence[Offer]) -> dict[str, str]:
-    """Return the texts of the files to write, by their names below compat/."""
-    return {
-        "wheels.json": matrix_files.wheels(offered),
-        "data/shapes.json": matrix_files.shapes(settled.rows),
-        "data/files.json": matrix_files.files(collection.files),
-        "data/releases.json": matrix_files.releases(matrix_files.collected(collection)),
-        "data/outlines.json": outlines.render(outlines.rows(collection, learnt, settled)),
-    }
 
 
 def _report(collection: Collection, settled: Settled, offered: Sequence[Offer], commits: int) -> None:
     for line in settled.undecided:
         print(f"undecided: {line}", file=sys.stderr)
     if settled.undecided:
-        print("  mend the end state or the codemod, or decide in compat/decisions.json", file=sys.stderr)
+        print("  mend the end state or the codemod, or decide in the manifest", file=sys.stderr)
     nightlies = sum(offer.project == "megatron-core" and ".dev" in offer.version for offer in offered)
     print(f"{len(offered)} releases, {nightlies} of them nightlies, {sum(offer.yanked for offer in offered)} yanked")
     print(f"{len(collection.releases.get('megatron-lm', ()))} releases of Megatron-LM, as source trees or in wheels")
@@ -148,7 +145,7 @@ def _report(collection: Collection, settled: Settled, offered: Sequence[Offer], 
     counts = Counter((row["fix"], row["function"]) for row in settled.rows)
     for (fix, function), files in sorted(collection.contents.items()):
         print(f"{counts[fix, function]} shapes of {function} ({fix}), in {len(files)} distinct files")
-    print(f"{len(settled.rows)} shapes, {len(collection.files)} file digests")
+    print(f"{len(settled.rows)} shapes, {len({digest for _, digest in collection.files})} file digests")
     print(f"{len(settled.by_person)} decided by a person, {len(settled.undecided)} undecided")
 
 

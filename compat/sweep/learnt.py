@@ -28,6 +28,8 @@ from unhang.shapes.outline import Entry, outline
 
 _FOLDER = "learnt"
 _KEPT_DAYS = 30
+_OF_THE_MATRIX = {"catalog", "facts"}
+"""What reads the matrix, in unhang.shapes: no fact depends on it."""
 _OF_SHAPES = ("unhang.shapes", "unhang.compat.sweep.as_written", "unhang.compat.sweep.learnt")
 _OF_ROWS = ("unhang.shapes", "unhang.compat.endstates")
 _OF_FIXES = ("unhang.codemods", "unhang.compat.sweep.classify", "unhang.judge", "unhang.rewrite", *_OF_ROWS)
@@ -151,9 +153,9 @@ class Learnt:
 def code_digest(kind: Kind) -> str:
     """Return a digest of the code that facts of this kind depend on.
 
-    It covers LibCST and this Python too, but no module of another fix.
+    It covers LibCST and this Python too, but no module of another fix, and none that reads the matrix.
     """
-    others = {other.replace("-", "_") for other in catalog.fixes() if other != kind.fix}
+    others = {other.replace("-", "_") for other in catalog.fixes() if other != kind.fix} | _OF_THE_MATRIX
     whole = hashlib.sha256()
     for name in _OF_ROWS if kind.rows else _OF_FIXES if kind.fix else _OF_SHAPES:
         module = importlib.import_module(name)

@@ -8,7 +8,6 @@ with their real wheels.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import random
 import sys
@@ -21,10 +20,10 @@ from unhang.compat import index
 from unhang.compat.sweep import fetch, gather, parts, pins, rules, sources
 from unhang.compat.sweep.cache import Cache
 from unhang.compat.sweep.learnt import Learnt, UnreadableError
-from unhang.compat.sweep.rules import RELEASES, SHAPES, WHEELS, Data, Problem
+from unhang.compat.sweep.rules import WHEELS, Data, Problem
 from unhang.compat.sweep.sources import Release
 from unhang.errors import UnhangError
-from unhang.shapes import catalog
+from unhang.shapes import catalog, facts
 from unhang.tell import progress, report
 
 
@@ -36,10 +35,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     checkout = sources.HERE.parent
     names = parts.names(checkout)
-    found = [problem for name in names for problem in parts.problems(checkout, name)]
-    if any(problem.file.endswith("manifest.json") for problem in found):
-        return _told(found, f"{len(names)} fixes; the matrix was not read, for a manifest is wrong")
     try:
+        found = [problem for name in names for problem in parts.problems(checkout, name)]
+        if any(problem.file.endswith("manifest.json") for problem in found):
+            return _told(found, f"{len(names)} fixes; the matrix was not read, for a manifest is wrong")
         data, twice = read(sources.HERE, [fix.folder for fix in catalog.fixes().values()])
         found += twice or lint(data)
         if options.sample and not found:
@@ -48,8 +47,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except UnhangError as error:
         print(report.text_error(error), file=sys.stderr)
         return 2
-    releases = sum(len(entry["versions"]) for entry in data.releases.values())
-    counts = f"{len(data.manifests)} fixes, {releases} releases, {len(data.shapes)} shapes, {len(data.files)} files"
+    shapes, files = (sum(len(known[name]) for known in data.facts.values()) for name in ("shapes", "files"))
+    counts = f"{len(data.manifests)} fixes, {len(data.releases)} releases, {shapes} shapes, {files} files"
     return _told(found, counts)
 
 
@@ -64,7 +63,7 @@ def _told(found: Sequence[Problem], counts: str) -> int:
 def read(compat: Path, patches: Sequence[str]) -> tuple[Data, list[Problem]]:
     """Read the files of the matrix and the manifests in these folders; return them, and their duplicate keys.
 
-    JSON Schema cannot see a duplicate key: the parser keeps the last one.
+    JSON Schema cannot see a duplicate key: the parser keeps the last one. Raises UnhangError ``conflict-markers``.
     """
     problems: list[Problem] = []
 
@@ -77,12 +76,12 @@ def read(compat: Path, patches: Sequence[str]) -> tuple[Data, list[Problem]]:
                 found[key] = value
             return found
 
-        return json.loads(path.read_bytes(), object_pairs_hook=pairs)
+        return facts.parsed(str(path), path.read_text(encoding="utf-8"), pairs)
 
     manifests = {os.path.basename(folder): load(Path(folder, "manifest.json")) for folder in patches}
-    generated = {name: load(compat / "data" / f"{name}.json")[name] for name in rules.GENERATED}
-    written = {name: load(compat / f"{name}.json") for name in ("wheels", "upstreams", "decisions", "superseded")}
-    return Data(manifests, **generated, **{name: file[name] for name, file in written.items()}), problems
+    by_fix = {path.stem: load(path) for path in sorted((compat / "data").glob("*.json"))}
+    common = (load(compat / f"{name}.json")[name] for name in ("releases", "wheels", "upstreams"))
+    return Data(manifests, by_fix, *common), problems
 
 
 def lint(data: Data) -> list[Problem]:
@@ -123,27 +122,29 @@ def verify(data: Data, sample: Sequence[Mapping[str, Any]]) -> Iterator[Problem]
 
 
 def _contradicted(data: Data, release: Release, learnt: Learnt) -> Iterator[Problem]:
-    entry = data.releases[release.upstream]
-    listed = dict(zip(entry["targets"], entry["versions"][release.version]["shapes"]))
-    rows = {(row["fix"], row["function"], row["shape"]): row for row in data.shapes}
-    by_person = {(row["fix"], row["shape"]) for row in data.decisions}
+    by_person = {(row["fix"], row["shape"]) for row in sources.decisions()}
     for target in gather.targets():
         if target.upstream != release.upstream:
             continue
-        name, content = f"{target.file}::{target.function}", release.files[target.file]
-        where = f"{release.upstream} {release.version} {name}"
+        known, name, content = (
+            data.facts[target.fix],
+            f"{release.upstream} {release.version}",
+            release.files[target.file],
+        )
+        file, where = rules.file_of(target.fix), f"{name} {target.place}"
+        listed = dict(zip(known["targets"][target.upstream], known["releases"][name]))[target.place]
         try:
             shape = None if content is None else learnt.shape(content, target.function)
         except UnreadableError as error:
-            yield Problem(RELEASES, where, f"{error}; run nox -s sweep")
+            yield Problem(file, where, f"{error}; run nox -s sweep")
             continue
-        if shape != listed[name]:
-            yield Problem(RELEASES, where, f"its wheel has {shape}, the data {listed[name]}; run nox -s sweep")
+        if shape != listed:
+            yield Problem(file, where, f"its wheel has {shape}, the data {listed}; run nox -s sweep")
         elif shape is not None and content is not None and (target.fix, shape) not in by_person:
-            row, state = rows[target.fix, target.function, shape], learnt.state(content, target)
+            row, state = known["shapes"][f"{target.function} {shape}"], learnt.state(content, target)
             if (state.state, state.result) != (row["state"], row.get("result")):
                 found = f"is {state.state} {state.result or ''} by its wheel, {row['state']} by the data"
-                yield Problem(SHAPES, where, f"{found}; run nox -s sweep")
+                yield Problem(file, where, f"{found}; run nox -s sweep")
 
 
 if __name__ == "__main__":

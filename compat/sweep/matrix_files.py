@@ -12,66 +12,50 @@ from typing import Any, NamedTuple
 from packaging.version import Version
 
 from unhang.compat.index import Offer
-from unhang.compat.sweep.collect import Collection
-from unhang.shapes.catalog import Target
+from unhang.compat.sweep.outlines import Packed
+from unhang.compat.sweep.sources import Release
 
 
-def shapes(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return the text of shapes.json."""
-    return _text("shapes", [json.dumps(row) for row in rows], "[]")
+class Facts(NamedTuple):
+    """All that the sweep knows of a fix."""
+
+    targets: Mapping[str, Sequence[str]]
+    """The places of its functions, by upstream."""
+    pulls: Mapping[str, str]
+    """The commit of each pull request that its manifest names, by ref."""
+    files: Mapping[str, Mapping[str, str | None]]
+    """The shapes of its functions in each known file, by sha256."""
+    shapes: Mapping[str, Mapping[str, Any]]
+    """What is known of each shape, by function and digest."""
+    releases: Mapping[str, Sequence[str | None]]
+    """The shapes of an upstream's places in a release, by upstream and version."""
+    outlines: Packed
 
 
-def endstates(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return the text of endstates.json."""
-    return _text("endstates", [json.dumps(row) for row in rows], "[]")
+def facts(known: Facts) -> str:
+    """Return the text of a fix's file in compat/data."""
+    releases = sorted(known.releases.items(), key=lambda item: (item[0].split()[0], Version(item[0].split()[1])))
+    return _text(
+        {
+            "targets": known.targets,
+            "pulls": dict(sorted(known.pulls.items())),
+            "files": {digest: dict(sorted(row.items())) for digest, row in sorted(known.files.items())},
+            "shapes": dict(sorted(known.shapes.items())),
+            "releases": dict(releases),
+            "blocks": dict(sorted(known.outlines.blocks.items())),
+            "kinds": dict(sorted(known.outlines.kinds.items())),
+        }
+    )
 
 
-def files(found: Mapping[str, Mapping[str, str | None]]) -> str:
-    """Return the text of files.json."""
-    lines = [f"{json.dumps(digest)}: {json.dumps(row, sort_keys=True)}" for digest, row in sorted(found.items())]
-    return _text("files", lines, "{}")
-
-
-class Upstream(NamedTuple):
-    """The releases of one upstream."""
-
-    targets: Sequence[str]
-    """Each target as ``file::function``, once, however many fixes have it."""
-    versions: Mapping[str, Mapping[str, Any]]
-    """By version: the shapes in the order of the targets, and whether the release is yanked."""
-
-
-def place(target: Target) -> str:
-    """Return a target as releases.json names it."""
-    return f"{target.file}::{target.function}"
-
-
-def places(targets: Iterable[Target], upstream: str) -> list[str]:
-    """Return the places of an upstream's targets, each of them once: several fixes may have the same target."""
-    return list(dict.fromkeys(place(target) for target in targets if target.upstream == upstream))
-
-
-def collected(collection: Collection) -> dict[str, Upstream]:
-    """Return the releases of a collection, by upstream."""
-    found = {}
-    for upstream, versions in collection.releases.items():
-        targets = {place(target): target for target in collection.targets if target.upstream == upstream}
-        rows: dict[str, dict[str, Any]] = {}
-        for version, release in versions.items():
-            rows[version] = {"yanked": True} if release.yanked else {}
-            rows[version]["shapes"] = [collection.shapes[upstream, version, target] for target in targets.values()]
-        found[upstream] = Upstream([*targets], rows)
-    return found
-
-
-def releases(found: Mapping[str, Upstream]) -> str:
-    """Return the text of releases.json: an upstream's targets once, then each release's shapes in that order."""
-    upstreams = []
-    for upstream, (targets, versions) in sorted(found.items()):
-        names = json.dumps(targets)
-        block = ",\n  ".join(f"{json.dumps(it)}: {json.dumps(versions[it])}" for it in sorted(versions, key=Version))
-        upstreams.append(f'{json.dumps(upstream)}: {{"targets": {names}, "versions": {{\n  {block}\n }}}}')
-    return _text("releases", upstreams, "{}")
+def releases(collected: Mapping[str, Mapping[str, Release]]) -> str:
+    """Return the text of releases.json: each release, by upstream and version, and whether it is yanked."""
+    rows = {
+        f"{upstream} {version}": {"yanked": True} if versions[version].yanked else {}
+        for upstream, versions in sorted(collected.items())
+        for version in sorted(versions, key=Version)
+    }
+    return _text({"releases": rows})
 
 
 def wheels(offered: Iterable[Offer]) -> str:
@@ -109,5 +93,10 @@ def write(texts: Mapping[str, str]) -> None:
             os.replace(temporary, path)
 
 
-def _text(key: str, lines: Sequence[str], brackets: str) -> str:
-    return f'{{"schema": 1, "{key}": {brackets[0]}\n ' + ",\n ".join(lines) + f"\n{brackets[1]}}}\n"
+def _text(sections: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return a document of sections. An entry is on a line of its own, and its key occurs once: see ``facts.Facts``."""
+    parts = ['{"schema": 1']
+    for name, entries in sections.items():
+        lines = ",\n ".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in entries.items())
+        parts.append(f'"{name}": {{\n {lines}\n}}' if lines else f'"{name}": {{}}')
+    return ",\n".join(parts) + "}\n"

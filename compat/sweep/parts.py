@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import itertools
 import json
 from collections.abc import Generator, Iterator, Mapping
 from pathlib import Path
@@ -14,15 +15,18 @@ from typing import Any
 
 from unhang.compat.endstates import sandbox
 from unhang.compat.sweep.rules import Problem
+from unhang.shapes import facts
 
 SECTIONS = ("Symptom", "Cause", "What unhang changes", "Evidence", "Cost", "What it does NOT cure", "Links")
 """The sections that every page has."""
 EVERY_NODE = "Patch every node, or none"
 """How the section of a page begins if the rewrite changes which collectives run."""
+TODO = "TODO"
+"""What a draft has where a person must write."""
 NO_PROOF = "No proof: "
 """What a page says before the reason why there is no proof."""
-SESSIONS = {"MUTANTS": "mutants", "PROOFS": "proofs", "FUZZ": "fuzz"}
-"""What a fix's test module has, and the session that reads it."""
+SESSIONS = {"MUTANTS": "mutants", "PROOFS": "proofs", "FUZZ": "fuzz", "HANGS": "tests"}
+"""What a fix's test module has, and the session that reads it. Only a proof needs the second, a signature the last."""
 
 
 def names(checkout: Path) -> list[str]:
@@ -41,8 +45,18 @@ def problems(checkout: Path, name: str) -> Iterator[Problem]:
     yield from _codemod(checkout, name, functions)
     yield from _endstate(checkout, name, sorted(judged))
     yield from _proof(checkout, name)
-    yield from _tests(checkout, name)
+    yield from _tests(checkout, name, manifest)
     yield from _todo(checkout, name)
+
+
+def limit(checkout: Path, name: str, key: str) -> int:
+    """Return a limit of what a fix has beside its manifest, whose schema has them all."""
+    value: int = _schema(checkout)["$defs"][name][key]
+    return value
+
+
+def _schema(checkout: Path) -> Any:
+    return json.loads((checkout / "compat" / "schemas" / "manifest.json").read_bytes())
 
 
 def _manifest(checkout: Path, name: str) -> Generator[Problem, None, Mapping[str, Any]]:
@@ -50,25 +64,25 @@ def _manifest(checkout: Path, name: str) -> Generator[Problem, None, Mapping[str
     from jsonschema import Draft202012Validator
 
     where = f"patches/{name}/manifest.json"
-    schema = json.loads((checkout / "compat" / "schemas" / "manifest.json").read_bytes())
     try:
-        manifest: dict[str, Any] = json.loads((checkout / where).read_bytes())
+        manifest: dict[str, Any] = facts.read(str(checkout / where))
     except FileNotFoundError:
         yield Problem(where, name, "is missing; copy another one")
         return {}
     except ValueError as error:
         yield Problem(where, name, f"is no JSON: {error}")
         return {}
-    found = sorted(Draft202012Validator(schema).iter_errors(manifest), key=lambda error: error.json_path)
+    found = sorted(Draft202012Validator(_schema(checkout)).iter_errors(manifest), key=lambda error: error.json_path)
     for wrong in found:
         meant = f" ({wrong.schema['description']})" if "description" in wrong.schema else ""
         yield Problem(where, wrong.json_path.removeprefix("$.").replace("$", "manifest"), f"{wrong.message}{meant}")
     if found:
         return {}
+    entries = facts.Facts(str(checkout / where))  # as the tool reads it
+    for key in sorted(key for key, value in manifest.items() if entries.get(key) != value):
+        yield Problem(where, key, "the key occurs before, or has no `: ` after it; the tool would not find it")
     if manifest["id"] != name:
         yield Problem(where, "id", f"is {manifest['id']}, but the folder is {name}")
-    for upstream in sorted({*manifest["affects"]} - {target["upstream"] for target in manifest["targets"]}):
-        yield Problem(where, f"affects {upstream}", "no target is of this upstream")
     return manifest
 
 
@@ -81,9 +95,10 @@ def _page(checkout: Path, name: str, manifest: Mapping[str, Any]) -> Iterator[Pr
         return
     if not page.startswith(f"# {name}\n"):
         yield Problem(where, "line 1", f"is not `# {name}`")
+    longest = limit(checkout, "page-line", "maxLength")
     for number, line in enumerate(page.splitlines(), 1):
-        if len(line) > 80 or not line.isascii():
-            yield Problem(where, f"line {number}", "is longer than 80 characters, or not ASCII")
+        if len(line) > longest or not line.isascii():
+            yield Problem(where, f"line {number}", f"is longer than {longest} characters, or not ASCII")
     sections = [line.removeprefix("## ") for line in page.splitlines() if line.startswith("## ")]
     wanted = [*SECTIONS, *([EVERY_NODE] if manifest.get("collectives") else [])]
     for section in wanted:
@@ -136,7 +151,7 @@ def _proof(checkout: Path, name: str) -> Iterator[Problem]:
         yield Problem(where, name, f"is there, but the page says `{NO_PROOF}`")
 
 
-def _tests(checkout: Path, name: str) -> Iterator[Problem]:
+def _tests(checkout: Path, name: str, manifest: Mapping[str, Any]) -> Iterator[Problem]:
     where = f"tests/fixes/test_{_named(name)}.py"
     if not (checkout / where).exists():
         yield Problem(where, name, "is missing: nothing tests the fix")
@@ -151,19 +166,26 @@ def _tests(checkout: Path, name: str) -> Iterator[Problem]:
         if isinstance(place, ast.Name)
     }
     proven = _module(checkout, "src/unhang/prove/fixes", name) is not None
+    needless = {*(() if proven else ["PROOFS"]), *(() if "signature" in manifest else ["HANGS"])}
     for wanted, session in SESSIONS.items():
-        if wanted not in bound and (proven or wanted != "PROOFS"):
+        if wanted not in {*bound, *needless}:
             yield Problem(where, wanted, f"is missing: `nox -s {session}` reads it, see CONTRIBUTING.md")
 
 
-def _todo(checkout: Path, name: str) -> Iterator[Problem]:
-    module = _named(name)
-    begun = (f"patches/{name}/manifest.json", f"patches/{name}/page.md", f"codemods/{module}.py")
-    for where in (*begun, f"tests/fixes/test_{module}.py"):
+def todo(checkout: Path, name: str) -> Iterator[tuple[str, int, str]]:
+    """Yield the file, the number and the text of each line that is still to be written."""
+    modules = (_module(checkout, folder, name) for folder in ("codemods", "compat/endstates", "src/unhang/prove/fixes"))
+    test = f"tests/fixes/test_{_named(name)}.py"
+    for where in filter(None, (f"patches/{name}/manifest.json", f"patches/{name}/page.md", *modules, test)):
         path = checkout / where
-        text = path.read_text(encoding="utf-8") if path.exists() else ""
-        if lines := [str(number) for number, line in enumerate(text.splitlines(), 1) if "TODO" in line]:
-            yield Problem(where, "TODO", f"is still to be written, on line {', '.join(lines)}")
+        rows = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+        yield from ((where, number, row.strip()) for number, row in enumerate(rows, 1) if TODO in row)
+
+
+def _todo(checkout: Path, name: str) -> Iterator[Problem]:
+    for where, rows in itertools.groupby(todo(checkout, name), lambda row: row[0]):
+        lines = ", ".join(str(number) for _, number, _ in rows)
+        yield Problem(where, TODO, f"is still to be written, on line {lines}")
 
 
 def _module(checkout: Path, folder: str, name: str) -> str | None:

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from unhang.compat.index import Offer
 from unhang.errors import UnhangError
+from unhang.shapes.facts import Facts
 
 
 def read(folder: Path) -> list[dict[str, Any]]:
     """Return the rows of a folder's ``wheels.json``, each with its ``project``; none if there is no such file."""
-    path = folder / "wheels.json"
-    if not path.exists():
-        return []
-    wheels = json.loads(path.read_bytes())["wheels"]
+    wheels = Facts(str(folder / "wheels.json")).whole.get("wheels", {})
     return [{"project": project, **row} for project, rows in wheels.items() for row in rows]
 
 

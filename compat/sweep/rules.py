@@ -6,11 +6,10 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
 from unhang.compat.upstreams import of_project
-from unhang.judge.decide import RIGHT
+from unhang.judge.decide import DRIFTED, OURS
 from unhang.shapes import catalog
 from unhang.shapes.catalog import Fix, Target
 
@@ -25,182 +24,141 @@ class Problem(NamedTuple):
 
 
 class Data(NamedTuple):
-    """The parsed files, which satisfy their schemas: manifests by folder name, else the rows of each file."""
+    """The parsed files, which satisfy their schemas: manifests by folder name, a fix's facts by its id."""
 
     manifests: Mapping[str, Mapping[str, Any]]
-    shapes: Sequence[Mapping[str, Any]]
-    files: Mapping[str, Mapping[str, str | None]]
+    facts: Mapping[str, Mapping[str, Any]]
     releases: Mapping[str, Mapping[str, Any]]
-    outlines: Sequence[Mapping[str, Any]]
     wheels: Mapping[str, Sequence[Mapping[str, Any]]]
     upstreams: Mapping[str, Mapping[str, Any]]
-    decisions: Sequence[Mapping[str, Any]]
-    superseded: Sequence[Mapping[str, Any]]
 
 
-GENERATED = ("shapes", "files", "releases", "outlines")
-SHAPES, RELEASES, WHEELS = "compat/data/shapes.json", "compat/data/releases.json", "compat/wheels.json"
+Rule = Callable[[Data], Iterator[Problem]]
+RELEASES, WHEELS = "compat/releases.json", "compat/wheels.json"
 _SWEEP = "run nox -s sweep"
 
 
-def twice(data: Data) -> Iterator[Problem]:
-    """Yield rows that contradict each other."""
-    results = {(row["fix"], row["function"], row.get("result")) for row in data.shapes}
-    counts = Counter((row["fix"], row["function"], row["shape"]) for row in data.shapes)
-    for (fix, function, shape), count in counts.items():
-        where = f"{fix} {function} {shape}"
-        if count > 1:
-            yield Problem(SHAPES, where, f"is listed {count} times; {_SWEEP}")
-    for row in data.shapes:
-        # a rewrite may be upstream's own fix, word for word
-        if row["state"] != "fixed" and (row["fix"], row["function"], row["shape"]) in results:
-            message = f"is {row['state']}, but the result of our rewrite; correct the codemod or the decision"
-            yield Problem(SHAPES, f"{row['fix']} {row['function']} {row['shape']}", message)
-    for (fix, shape), count in Counter((row["fix"], row["shape"]) for row in data.decisions).items():
-        if count > 1:
-            yield Problem("compat/decisions.json", f"{fix} {shape}", f"is decided {count} times; keep one")
-    for fix, manifest in data.manifests.items():
-        for upstream, version in manifest["fixed-in"].items():
-            affects = _specifier(manifest["affects"].get(upstream, "<0"))
-            if version is not None and affects is not None and affects.contains(version, prereleases=True):
-                message = f"`affects` and `fixed-in` both cover {upstream} {version}; correct one"
-                yield Problem(_manifest(fix), upstream, message)
-
-
 def dangling(data: Data) -> Iterator[Problem]:
-    """Yield names of a fix, function, shape or upstream that does not exist, and targets without a shape."""
-    targets = {(fix, one.function) for fix, manifest in data.manifests.items() for one in _functions(fix, manifest)}
-    for row in data.shapes:
-        if (row["fix"], row["function"]) not in targets:
-            yield Problem(SHAPES, _name(row), "no manifest has this target; delete it")
-    for fix, manifest in data.manifests.items():
-        places = {(target["file"], target["function"]) for target in manifest["targets"]}
-        for row in manifest.get("as-written", ()):
-            if (row["file"], row["function"]) not in places:
-                yield Problem(_manifest(fix), row["ref"], "changes no target of the fix; correct it")
-    for fix, function in sorted(targets - {(row["fix"], row["function"]) for row in data.shapes}):
-        yield Problem(_manifest(fix), function, f"has no shape on record; {_SWEEP} -- --fix {fix}")
-    states = {(row["fix"], row["shape"]): row["state"] for row in data.shapes}
-    for row in data.decisions:
-        if states.get((row["fix"], row["shape"])) != row["state"]:
-            message = f"decides no shape on record; delete it, or {_SWEEP}"
-            yield Problem("compat/decisions.json", f"{row['fix']} {row['shape']}", message)
-    pristine = {(row["fix"], row["function"], row["shape"]) for row in data.shapes if row["state"] == "affected"}
-    for row in data.superseded:
-        if (row["fix"], row["function"], row["pristine"]) not in pristine:
-            message = f"{row['pristine']} is no affected shape on record"
-            yield Problem("compat/superseded.json", row["shape"], message)
+    """Yield what is there without a manifest, or without facts; names of what does not exist."""
+    for fix in sorted(data.manifests.keys() ^ data.facts.keys()):
+        if fix in data.facts:
+            yield Problem(file_of(fix), fix, "no manifest has this id; delete the file")
+        else:
+            yield Problem(_manifest(fix), fix, f"has no shape on record; {_SWEEP} -- --fix {fix}")
     known = {upstream for project in data.upstreams for upstream in of_project(project)}
     for fix, manifest in data.manifests.items():
         if fix != manifest["id"]:
             yield Problem(_manifest(fix), "id", f"is {manifest['id']}, but the folder is {fix}")
-        named = {target["upstream"] for target in manifest["targets"]} | {*manifest["affects"], *manifest["fixed-in"]}
-        for upstream in sorted(named - known):
+        places = {(target["file"], target["function"]) for target in manifest["targets"]}
+        for row in manifest.get("as-written", ()):
+            if (row["file"], row["function"]) not in places:
+                yield Problem(_manifest(fix), row["ref"], "changes no target of the fix; correct it")
+        for upstream in sorted({target["upstream"] for target in manifest["targets"]} - known):
             yield Problem(_manifest(fix), upstream, "is not an upstream in compat/upstreams.json")
-    for upstream in sorted({*data.releases} - known):
+    for upstream in sorted({name.split()[0] for name in data.releases} - known):
         yield Problem(RELEASES, upstream, "is not an upstream in compat/upstreams.json")
 
 
-def specifiers(data: Data) -> Iterator[Problem]:
-    """Yield specifiers and versions that do not parse."""
-    for fix, manifest in data.manifests.items():
-        for upstream, text in manifest["affects"].items():
-            if _specifier(text) is None:
-                yield Problem(_manifest(fix), f"affects {upstream}", f"{text!r} is no PEP 440 specifier")
-        for upstream, text in manifest["fixed-in"].items():
-            if text is not None and _version(text) is None:
-                yield Problem(_manifest(fix), f"fixed-in {upstream}", f"{text!r} is no version")
+def versions(data: Data) -> Iterator[Problem]:
+    """Yield versions that do not parse."""
     for name, entry in data.upstreams.items():
         if _version(entry["floor"]) is None:
             yield Problem("compat/upstreams.json", f"{name} floor", f"{entry['floor']!r} is no version")
-    for upstream, entry in data.releases.items():
-        for version in entry["versions"]:
-            if _version(version) is None:
-                yield Problem(RELEASES, f"{upstream} {version}", "is no PEP 440 version")
+    for name in data.releases:
+        if _version(name.partition(" ")[2]) is None:
+            yield Problem(RELEASES, name, "is no PEP 440 version")
 
 
-def verdicts(data: Data) -> Iterator[Problem]:
-    """Yield releases whose targets are wrong, or whose shapes have no verdict."""
-    known = {(row["function"], row["shape"]) for row in data.shapes}
-    targets: dict[str, dict[str, None]] = {}  # several fixes may have the same one
-    for fix, manifest in sorted(data.manifests.items()):
-        for one in _functions(fix, manifest):
-            targets.setdefault(one.upstream, {})[f"{one.file}::{one.function}"] = None
-    for upstream, entry in data.releases.items():
-        if entry["targets"] != [*targets.get(upstream, ())]:
-            yield Problem(RELEASES, upstream, f"its targets are not those of the manifests; {_SWEEP}")
-        for version, release in entry["versions"].items():
-            if len(release["shapes"]) != len(entry["targets"]):
-                yield Problem(RELEASES, f"{upstream} {version}", f"does not have one shape for each target; {_SWEEP}")
-            for name, shape in zip(entry["targets"], release["shapes"]):
-                if shape is not None and (name.partition("::")[2], shape) not in known:
-                    message = f"{name} has shape {shape}, which has no verdict; {_SWEEP}"
-                    yield Problem(RELEASES, f"{upstream} {version}", message)
+def decided(data: Data) -> Iterator[Problem]:
+    """Yield decisions of people that decide nothing, or twice, and rewrites that contradict them."""
+    for fix, known in data.facts.items():
+        states = {key.partition(" ")[2]: row["state"] for key, row in known["shapes"].items()}
+        rows = data.manifests[fix].get("decisions", ())
+        for shape, count in Counter(row["shape"] for row in rows).items():
+            if count > 1:
+                yield Problem(_manifest(fix), shape, f"is decided {count} times; keep one")
+        for row in rows:
+            if row["state"] not in (DRIFTED, states.get(row["shape"])):
+                message = f"decides no shape on record; delete it, or {_SWEEP} -- --fix {fix}"
+                yield Problem(_manifest(fix), row["shape"], message)
+        for key, row in known["shapes"].items():
+            result = known["shapes"].get(f"{key.partition(' ')[0]} {row.get('result')}", {"state": OURS})
+            if result["state"] not in (OURS, "fixed"):  # a rewrite may be upstream's own fix, word for word
+                message = f"is {result['state']}, but the result of our rewrite; correct the codemod or the decision"
+                yield Problem(file_of(fix), key, message)
+
+
+def functions(data: Data) -> Iterator[Problem]:
+    """Yield releases and functions that a fix's facts lack, or have and should not, and shapes without a verdict."""
+    for fix, known in data.facts.items():
+        sweep, targets = f"{_SWEEP} -- --fix {fix}", _functions(fix, data.manifests[fix])
+        places = {(target.upstream, target.place): None for target in targets}
+        if {upstream: {*names} for upstream, names in known["targets"].items()} != {
+            upstream: {place for name, place in places if name == upstream} for upstream, _ in places
+        }:
+            yield Problem(file_of(fix), "targets", f"they are not those of the manifest; {sweep}")
+            continue
+        for function in sorted({target.function for target in targets} - {key.split()[0] for key in known["shapes"]}):
+            yield Problem(_manifest(fix), function, f"has no shape on record; {sweep}")
+        listed = {name for name in data.releases if name.split()[0] in known["targets"]}
+        for name in sorted(listed ^ known["releases"].keys()):
+            where = file_of(fix) if name in listed else RELEASES
+            yield Problem(where, name, f"is missing; {sweep if name in listed else _SWEEP}")
+        for name, shapes in known["releases"].items():
+            names = known["targets"][name.split()[0]]
+            if len(shapes) != len(names):
+                yield Problem(file_of(fix), name, f"does not have one shape for each target; {sweep}")
+            for place, shape in zip(names, shapes):
+                if shape is not None and f"{place.partition('::')[2]} {shape}" not in known["shapes"]:
+                    yield Problem(file_of(fix), name, f"{place} has shape {shape}, which has no verdict; {sweep}")
+
+
+def sets(data: Data) -> Iterator[Problem]:
+    """Yield sets of targets that are no alternative to another, and releases that have half of one."""
+    for fix, known in data.facts.items():
+        found: dict[str, dict[str, set[str]]] = {}
+        for one in catalog.targets(fix, data.manifests[fix]):
+            if one.set is not None:
+                found.setdefault(one.upstream, {}).setdefault(one.set, set()).add(one.place)
+        for upstream, named in found.items():
+            if len(named) == 1:
+                yield Problem(_manifest(fix), next(iter(named)), "is the only set; leave `set` out")
+            for release, shapes in known["releases"].items():
+                names = known["targets"][release.split()[0]]
+                there = {name for name, shape in zip(names, shapes) if shape is not None}
+                for name, places in named.items():
+                    if release.split()[0] == upstream and places & there and not places <= there:
+                        yield Problem(_manifest(fix), name, f"{release} has only a part of this set")
 
 
 def digests(data: Data) -> Iterator[Problem]:
-    """Yield files with a shape that is not on record, shapes without an outline, and outlines without a shape."""
-    every = {(row["function"], row["shape"]) for row in data.shapes}
-    every |= {(row["function"], row["result"]) for row in data.shapes if "result" in row}
-    for digest, shapes in data.files.items():
-        for function, shape in shapes.items():
-            if shape is not None and (function, shape) not in every:
-                yield Problem("compat/data/files.json", digest[:16], f"{function} {shape} is not on record; {_SWEEP}")
-    outlined = {(row["function"], row["shape"]) for row in data.outlines}
-    older = {(row["function"], row["shape"]) for row in data.shapes if row["state"] == "superseded"}
-    for function, shape in sorted(outlined ^ (every - older)):
-        message = "has no outline" if (function, shape) in every else "is not on record"
-        yield Problem("compat/data/outlines.json", f"{function} {shape}", f"{message}; {_SWEEP}")
+    """Yield files with a shape that is not on record, and shapes of theirs without an outline."""
+    for fix, known in data.facts.items():
+        pairs = {f"{function} {shape}" for row in known["files"].values() for function, shape in row.items() if shape}
+        for key in sorted(pairs | {key for key, row in known["shapes"].items() if "outline" in row}):
+            outlined = "outline" in known["shapes"].get(key, {})
+            if key not in known["shapes"] or outlined != (key in pairs):
+                message = "has no outline" if key in known["shapes"] and key in pairs else "is not on record"
+                yield Problem(file_of(fix), key, f"{message}; {_SWEEP} -- --fix {fix}")
 
 
 def pins(data: Data) -> Iterator[Problem]:
     """Yield releases without a pinned wheel, and pinned wheels without a release."""
     for project, rows in data.wheels.items():
-        pinned = {row["version"] for row in rows}
+        pinned = {f"{project} {row['version']}" for row in rows}
         if len(pinned) != len(rows):
             yield Problem(WHEELS, project, "pins two wheels of one version; keep one")
-        listed = {*data.releases.get(project, {}).get("versions", ())}
-        for version in sorted(pinned ^ listed):
-            file = RELEASES if version in pinned else WHEELS
-            yield Problem(file, f"{project} {version}", f"is missing; {_SWEEP}")
+        for name in sorted(pinned ^ {name for name in data.releases if name.split()[0] == project}):
+            yield Problem(RELEASES if name in pinned else WHEELS, name, f"is missing; {_SWEEP}")
 
 
-def claims(data: Data) -> Iterator[Problem]:
-    """Yield versions in a manifest that contradict the shapes of a release."""
-    states = {(row["fix"], row["function"], row["shape"]): row["state"] for row in data.shapes}
-    for fix, manifest in data.manifests.items():
-        for upstream, entry in data.releases.items():
-            mine = [target for target in catalog.targets(fix, manifest) if target.upstream == upstream]
-            affects, fixed_in = _specifier(manifest["affects"].get(upstream, "<0")), manifest["fixed-in"].get(upstream)
-            if not mine or affects is None:
-                continue
-            since = None if fixed_in is None else _version(fixed_in)
-            for version, release in entry["versions"].items():
-                found = _states(mine, dict(zip(entry["targets"], release["shapes"])), states)
-                needed, fixed = "affected" in found, "fixed" in found
-                if needed is not affects.contains(version, prereleases=True):
-                    message = f"{version} {'needs it' if needed else 'does not need it'}, but `affects` says otherwise"
-                    yield Problem(_manifest(fix), f"affects {upstream}", message)
-                if fixed and (since is None or Version(version) < since):
-                    yield Problem(_manifest(fix), f"fixed-in {upstream}", f"{version} already has upstream's own fix")
-                if needed and since is not None and Version(version) >= since:
-                    message = f"{version} needs it, but {fixed_in} is fixed"
-                    yield Problem(_manifest(fix), f"fixed-in {upstream}", message)
-
-
-RULES: Sequence[Callable[[Data], Iterator[Problem]]] = (twice, dangling, specifiers, verdicts, digests, pins, claims)
+RULES: Sequence[Rule] = (dangling, versions, decided, functions, sets, digests, pins)
 """In this order: each one depends on those before it."""
 
 
-def _states(
-    targets: Sequence[Target], shapes: Mapping[str, str | None], states: Mapping[tuple[str, str, str], str]
-) -> set[str | None]:
-    """Return the states of these targets in a release, without those that depend on a function that is right there."""
-
-    def state(one: Target) -> str | None:
-        return states.get((one.fix, one.function, shapes.get(f"{one.file}::{one.function}") or ""))
-
-    return {state(one) for one in targets if one.depends_on is None or state(one.depends_on) != RIGHT}
+def file_of(fix: str) -> str:
+    """Return the file of a fix's facts."""
+    return f"compat/data/{fix}.json"
 
 
 def _functions(fix: str, manifest: Mapping[str, Any]) -> tuple[Target, ...]:
@@ -210,17 +168,6 @@ def _functions(fix: str, manifest: Mapping[str, Any]) -> tuple[Target, ...]:
 
 def _manifest(fix: str) -> str:
     return f"patches/{fix}/manifest.json"
-
-
-def _name(row: Mapping[str, Any]) -> str:
-    return f"{row['fix']} {row['function']} {row['shape']}"
-
-
-def _specifier(text: str) -> SpecifierSet | None:
-    try:
-        return SpecifierSet(text)
-    except InvalidSpecifier:
-        return None
 
 
 def _version(text: str) -> Version | None:

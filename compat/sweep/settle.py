@@ -13,6 +13,7 @@ from unhang.compat.sweep.classify import State
 from unhang.compat.sweep.collect import Collection, Key, Row
 from unhang.compat.sweep.learnt import Learnt
 from unhang.compat.sweep.sources import Content
+from unhang.judge.decide import DRIFTED
 from unhang.shapes.catalog import Target
 
 
@@ -50,15 +51,9 @@ def _fixed_as_written(row: Row, learnt: Learnt, target: Target, diff: str) -> Co
     return changed if same or state.state == "fixed" else None
 
 
-def settle(
-    collection: Collection,
-    learnt: Learnt,
-    decisions: Sequence[Mapping[str, str]],
-    superseded: Sequence[Mapping[str, str]],
-) -> Settled:
-    """Return the rows of shapes.json. ``decisions`` and ``superseded`` are the rows of these two files."""
-    decided = {(item["fix"], item["shape"]): item for item in decisions}
-    older = {(item["fix"], item["function"], item["pristine"]): item["shape"] for item in superseded}
+def settle(collection: Collection, learnt: Learnt, decisions: Sequence[Mapping[str, str]]) -> Settled:
+    """Return the rows of the matrix. ``decisions`` are those of ``sources.decisions``."""
+    decided = {(item["fix"], item["shape"]): item for item in decisions if item["state"] != DRIFTED}
     by_key = {(target.fix, target.function): target for target in collection.targets}
     done = Settled([], {}, list(collection.problems), [], {})
     rows = sorted(collection.rows.items(), key=lambda item: item[0])
@@ -79,8 +74,6 @@ def settle(
         if entry["state"] == "affected" and state.result is not None:
             entry |= {"result": state.result, "names": list(state.names)}
             done.results[key] = state.result
-            if key in older:
-                done.rows.append({**entry, "shape": older[key], "state": "superseded"})
         if row.note and "note" not in entry:
             entry["note"] = row.note
         done.rows.append(entry | _places(row))

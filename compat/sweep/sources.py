@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+from unhang.shapes import catalog
 
 HERE = Path(__file__).resolve().parents[1]
 """The checkout's ``compat`` folder."""
@@ -33,12 +34,6 @@ def content(data: bytes) -> Content:
     return Content(hashlib.sha256(data).hexdigest(), data)
 
 
-def load(name: str) -> Any:
-    """Return the rows of ``decisions.json`` or ``superseded.json``, given its name without the ending."""
-    return json.loads((HERE / f"{name}.json").read_bytes())[name]
-
-
-def reasons(compat: Path) -> dict[tuple[str, str], str]:
-    """Return why a shape stays ``drifted``, by fix and shape: what a person wrote in ``decisions.json``."""
-    rows = json.loads((compat / "decisions.json").read_bytes())["drifted"]
-    return {(row["fix"], row["shape"]): row["why"] for row in rows}
+def decisions() -> list[dict[str, str]]:
+    """Return what people decided of a shape: the rows of the manifests, each with its ``fix``."""
+    return [{"fix": fix.id, **row} for fix in catalog.fixes().values() for row in fix.manifest.get("decisions", ())]

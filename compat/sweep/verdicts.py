@@ -1,7 +1,7 @@
 """Judges every commit and tag that the sweep reads: ``python -m unhang.compat.sweep.verdicts``.
 
 The code that judges is that of ``unhang check``. Prints a line for each verdict that leaves a user without an answer,
-and for which no person gave a reason in compat/decisions.json.
+and for which no person gave a reason in the manifest.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from unhang.compat.sweep.commits import History, Tree
 from unhang.compat.sweep.sources import Content
 from unhang.errors import UnhangError
 from unhang.judge import findings
-from unhang.judge.decide import NEEDED, SETTLED, Verdict
+from unhang.judge.decide import DRIFTED, NEEDED, SETTLED, Verdict
 from unhang.judge.observe import Observation, observe_bytes
 from unhang.records import Installation
 from unhang.shapes import catalog
@@ -58,11 +58,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     parser = argparse.ArgumentParser(prog="python -m unhang.compat.sweep.verdicts", description=__doc__)
     parser.add_argument("--clone", action="append", default=[], metavar="UPSTREAM=PATH_OR_URL", help="as for the sweep")
-    parser.add_argument(
-        "--compat", type=Path, default=sources.HERE, help="the folder with swept.json and decisions.json"
-    )
+    parser.add_argument("--compat", type=Path, default=sources.HERE, help="the folder with swept.json")
     options = parser.parse_args(arguments)
-    reasons = sources.reasons(options.compat)
+    reasons = {(row["fix"], row["shape"]): row["why"] for row in sources.decisions() if row["state"] == DRIFTED}
     used: set[tuple[str, str]] = set()
     problems = 0
     cache = Cache(default_folder())
@@ -91,7 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     if len(places) == len(clones.VARIABLES):
         for fix, shape in sorted(reasons.keys() - used):
-            print(f"compat/decisions.json: {fix} {shape}: no commit is drifted for this reason; delete it")
+            print(f"patches/{fix}/manifest.json: {shape}: no commit is drifted for this reason; delete it")
             problems += 1
     return 1 if problems else 0
 
@@ -140,17 +138,17 @@ def _judged(tree: Tree, fix: Fix, target: Target) -> tuple[Observation, Verdict]
     installation = Installation(target.upstream, tree.version, "", "", "", "source", None, ())
 
     def look(_: Installation, other: Target) -> Observation:
-        return _observed(tree.files.get(other.file), other.file, other.function)
+        return _observed(tree.files.get(other.file), other)
 
     seen = look(installation, target)
     return seen, findings.verdict(installation, fix, target, None, seen, look)
 
 
 @cache  # most trees share most of their files
-def _observed(found: Content | None, path: str, function: str) -> Observation:
+def _observed(found: Content | None, target: Target) -> Observation:
     if found is None:
-        return Observation(path, None)
-    return observe_bytes(path, found.data, function, catalog.shape_table().files)
+        return Observation(target.file, None)
+    return observe_bytes(target.file, found.data, target.function, catalog.shape_table().of_files(target.fix))
 
 
 if __name__ == "__main__":

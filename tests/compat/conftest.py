@@ -28,7 +28,8 @@ def fake(served: FakeIndex, monkeypatch: pytest.MonkeyPatch) -> FakeIndex:
     """An index with one release of each upstream; the sweep sees no real list and no clone."""
     monkeypatch.setattr(upstreams, "load", lambda: {"upstreams": UPSTREAMS})
     monkeypatch.setattr(as_written, "pulls", list)
-    monkeypatch.setattr(sources, "load", {"decisions": [], "superseded": []}.__getitem__)
+    rows: list[dict[str, str]] = []
+    monkeypatch.setattr(sources, "decisions", lambda: rows)
     for variable in (*clones.VARIABLES.values(), "UNHANG_WHEELS"):
         monkeypatch.delenv(variable, raising=False)
     served.add("megatron-core", "0.17.0", {PARALLEL: AFFECTED})

@@ -70,15 +70,20 @@ def test_a_new_shape_or_a_missing_function_has_its_verdict(fake: FakeIndex, caps
     code, document = look(capsys)
     assert code == 1
     rows = {(item["upstream"], item["version"], item["verdict"], item["detail"]) for item in document["findings"]}
+    newer, file = "is newer than every release in the matrix", "the file does not exist"
     assert rows == {
         ("megatron-core", "0.20.0", "unlisted", "a new shape"),
-        ("megatron-core", "0.20.0", "not-affected", "no such file in it"),
-        ("megatron-lm", "0.20.0", "not-affected", "no such file in it"),
-        ("megatron-lm", "0.20.0", "not-affected", "no such function in its file"),
+        ("megatron-core", "0.20.0", "unlisted", f"{file}; 0.20.0 {newer}"),
+        ("megatron-core", "0.20.0", "not-affected", f"{file}, as in release 0.19.2"),
+        ("megatron-lm", "0.20.0", "unlisted", f"{file}; 0.20.0 {newer}"),
+        ("megatron-lm", "0.20.0", "not-affected", f"{file}, as in release 0.19.2"),
+        ("megatron-lm", "0.20.0", "not-affected", "the file does not define the function, as in release 0.19.2"),
         ("verl", "0.10.1", "unlisted", "a new shape"),
-        ("verl", "0.10.1", "not-affected", "no such file in it"),
+        ("verl", "0.10.1", "unlisted", f"{file}; 0.10.1 {newer}"),
+        ("verl", "0.10.1", "not-affected", f"{file}, as in release 0.9.1"),
         ("verl", "0.10.2", "drifted", "defined-twice: on lines 2, 8"),
-        ("verl", "0.10.2", "not-affected", "no such file in it"),
+        ("verl", "0.10.2", "unlisted", f"{file}; 0.10.2 {newer}"),
+        ("verl", "0.10.2", "not-affected", f"{file}, as in release 0.9.1"),
     }
     assert {item["yanked"] for item in document["findings"] if item["upstream"] != "verl"} == {True}
 

@@ -16,27 +16,32 @@ from unhang.shapes.catalog import Release, Shape, Target
 
 TARGET = {"upstream": "verl", "file": "verl/one.py", "function": "run"}
 MANIFEST: dict[str, Any] = {"title": "A gate", "grade": "cure", "targets": [TARGET]}
-SHAPES: list[dict[str, Any]] = [
-    {"fix": "gate", "function": "run", "shape": "1", "state": "affected", "result": "2", "names": ["wait"]},
-    {"fix": "gate", "function": "run", "shape": "3", "state": "fixed", "note": "a note"},
-    {"fix": "gate", "function": "run", "shape": "4", "state": "superseded", "result": "5"},
-    {"fix": "gate", "function": "run", "shape": "5", "state": "fixed", "note": "upstream took our rewrite"},
-]
-VERSIONS: dict[str, Any] = {"1.0": {"shapes": ["1", None]}, "1.1": {"shapes": [None, "9"], "yanked": True}}
-OUTLINES: list[dict[str, str]] = [
-    {"function": "run", "shape": "1", "outline": "bb", "last": "1.0"},
-    {"function": "run", "shape": "2", "outline": "aa"},
-]
-DATA: dict[str, Any] = {
-    "shapes.json": {"shapes": SHAPES},
-    "files.json": {"files": {"sha256": {"run": "1", "stop": None}}},
-    "releases.json": {"releases": {"verl": {"targets": ["one.py::run", "one.py::stop"], "versions": VERSIONS}}},
-    "outlines.json": {"kinds": {"aa": "Assign"}, "blocks": {"bb": "aa aa"}, "outlines": OUTLINES},
+GATE: dict[str, Any] = {
+    "targets": {"verl": ["one.py::run", "one.py::stop"]},
+    "files": {"sha256": {"run": "1", "stop": None}},
+    "shapes": {
+        "run 1": {"state": "affected", "result": "2", "names": ["wait"], "last": "1.0", "outline": "bb"},
+        "run 2": {"state": "ours", "outline": "aa"},
+        "run 3": {"state": "fixed", "note": "a note"},
+    },
+    "releases": {"verl 1.0": ["1", None], "verl 1.1": [None, "9"]},
+    "blocks": {"bb": "aa aa"},
+    "kinds": {"aa": "Assign"},
 }
+RELEASES: dict[str, Any] = {"verl 1.0": {}, "verl 1.1": {"yanked": True}, "verl 1.2": {}}
 
 
 def forget() -> None:
-    for cached in (catalog.fixes, catalog.shape_table, catalog._release_data, catalog.outlines):
+    for cached in (
+        catalog.fixes,
+        catalog.shape_table,
+        catalog.releases,
+        catalog.releases_of,
+        catalog.outlines,
+        catalog.facts,
+        catalog._listed,
+        catalog._folder,
+    ):
         cached.cache_clear()
 
 
@@ -50,8 +55,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (tmp_path / "patches/gate/page.md").write_text("# The page \u00e9\n", encoding="utf-8")
     (tmp_path / "compat/data").mkdir(parents=True)
     (tmp_path / "compat/generation.json").write_text('{"generation": 7}')
-    for name, data in DATA.items():
-        (tmp_path / "compat/data" / name).write_text(json.dumps(data))
+    (tmp_path / "compat/data/gate.json").write_text(json.dumps(GATE))
+    (tmp_path / "compat/releases.json").write_text(json.dumps({"releases": RELEASES}))
     monkeypatch.setattr(catalog, "_PACKAGE", str(tmp_path))
     forget()
     yield tmp_path
@@ -109,47 +114,81 @@ def test_an_unknown_fix_is_refused(name: str, hint: str) -> None:
 
 
 @pytest.mark.usefixtures("folder")
-def test_the_result_of_a_rewrite_is_ours_unless_it_is_on_record_itself() -> None:
+def test_a_shape_is_found_by_fix_function_and_digest_and_a_file_by_fix_and_digest() -> None:
     table = catalog.shape_table()
-    assert table.shapes == {
+    assert table.shapes.get(("gate", "run", "4")) is table.shapes.get(("another", "run", "1")) is None
+    assert ("gate", "run", "1") in table.shapes
+    assert dict(table.shapes) == {
         ("gate", "run", "1"): Shape("affected", "2", ("wait",), ""),
         ("gate", "run", "2"): Shape("ours", None, (), ""),
         ("gate", "run", "3"): Shape("fixed", None, (), "a note"),
-        ("gate", "run", "4"): Shape("superseded", "5", (), ""),
-        ("gate", "run", "5"): Shape("fixed", None, (), "upstream took our rewrite"),
     }
-    assert table.files == {"sha256": {"run": "1", "stop": None}}
+    assert {fix: dict(files) for fix, files in table.files.items()} == {"another": {}, "gate": GATE["files"]}
+    assert (table.of_files("gate").get("sha256"), table.of_files("no-fix")) == (GATE["files"]["sha256"], {})
     assert catalog.shape_table() is table
 
 
+def test_an_entry_is_found_without_a_look_at_the_others(folder: Path) -> None:
+    """Nearly all of a file is about other releases; and it may be damaged where nobody asks."""
+    path = folder / "compat/data/gate.json"
+    path.write_text(path.read_text().replace('"blocks"', "<<<<<<< HEAD"))
+    assert catalog.shape_table().shapes["gate", "run", "3"].note == "a note"
+    assert catalog.releases_of("gate", "verl")["1.0"].shapes["one.py::run"] == "1"
+    with pytest.raises(ValueError, match="Expecting"):
+        catalog.outlines("gate")
+
+
+def test_conflict_markers_are_told_with_what_to_do(folder: Path) -> None:
+    (folder / "compat/data/gate.json").write_text('{"schema": 1,\n<<<<<<< HEAD\n"files": {}}\n=======\n>>>>>>> x\n')
+    with pytest.raises(UnhangError) as caught:
+        catalog.releases()
+    assert (caught.value.code, caught.value.path) == ("conflict-markers", str(folder / "compat/data/gate.json"))
+    assert "nox -s sweep -- --fix ID" in (caught.value.hint or "")
+    manifest = folder / "patches/gate/manifest.json"
+    manifest.write_text(f"<<<<<<< HEAD\n{manifest.read_text()}\n=======\n>>>>>>> x\n")
+    forget()
+    with pytest.raises(UnhangError, match="conflict markers"):
+        dict(catalog.fix("gate").manifest)
+
+
 def test_releases_have_a_shape_for_each_target_and_are_read_at_the_first_access(folder: Path) -> None:
-    found = catalog.releases()
-    assert list(found) == ["verl"]
-    assert dict(found["verl"]) == {
+    wanted = {
         "1.0": Release("1.0", False, {"one.py::run": "1", "one.py::stop": None}),
         "1.1": Release("1.1", True, {"one.py::run": None, "one.py::stop": "9"}),
+        "1.2": Release("1.2", False, {}),  # swept since, but not for this fix
     }
-    assert (len(found["verl"]), "1.0" in found["verl"], found["verl"].get("2.0")) == (2, True, None)
-    assert dict(catalog.releases_of("no-upstream")) == {}
+    assert catalog.releases() == {"verl": wanted}
+    found = catalog.releases_of("gate", "verl")
+    assert dict(found) == wanted
+    assert (len(found), "1.0" in found, found.get("2.0")) == (3, True, None)
+    assert dict(catalog.releases_of("another", "verl")) == {v: Release(v, v == "1.1", {}) for v in wanted}
+    assert dict(catalog.releases_of("gate", "no-upstream")) == {}
     forget()
-    (folder / "compat/data/releases.json").unlink()
-    verl = catalog.releases_of("verl")
-    with pytest.raises(FileNotFoundError):
-        verl.get("1.0")
+    (folder / "compat/releases.json").write_text("no JSON")
+    verl = catalog.releases_of("gate", "verl")
+    with pytest.raises(ValueError, match="Expecting"):
+        list(verl)
+    forget()
+    (folder / "compat/releases.json").unlink()
+    with pytest.raises(UnhangError, match="a file of unhang's own is missing"):
+        catalog.releases_of("gate", "verl").get("1.0")
 
 
 @pytest.mark.usefixtures("folder")
 def test_outlines_are_found_by_function_and_shape() -> None:
     rows = {("run", "1"): ("bb", "1.0"), ("run", "2"): ("aa", "")}
-    assert catalog.outlines() == ({"aa": "Assign"}, {"bb": "aa aa"}, rows)
+    assert catalog.outlines("gate") == ({"aa": "Assign"}, {"bb": "aa aa"}, rows)
+    assert catalog.outlines("another") == ({}, {}, {})
 
 
 def test_a_missing_folder_is_found_elsewhere_or_is_a_broken_install(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shutil.rmtree(folder / "patches")
+    catalog._folder.cache_clear()
     assert len(catalog.fixes()) >= 4, "as in an editable install, by the import system"
     shutil.rmtree(folder / "compat")
+    catalog._folder.cache_clear()
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(UnhangError) as caught:
         catalog.generation()
@@ -162,3 +201,13 @@ def test_what_unhang_carries_is_complete() -> None:
     assert {target.upstream for target in targets} <= {*catalog.releases()}
     assert all(catalog.page(name).startswith("# ") for name in catalog.fixes())
     assert catalog.generation() >= 1
+
+
+def test_each_key_that_is_looked_for_in_a_text_occurs_once() -> None:
+    """And gives what the whole document has: `check` reads entries, `matrix` documents."""
+    for fix in catalog.fixes():
+        facts = catalog.facts(fix)
+        for section in ("files", "shapes", "releases"):
+            for key, value in facts.whole[section].items():
+                assert facts.get(key) == value
+                assert facts._text.count(f'"{key}": ') == 1

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import ast
-import json
 
 import pytest
 
 from support.checkout import COMPAT
 from unhang.shapes import catalog, outline, shape
-
-DATA = COMPAT / "data" / "outlines.json"
 
 
 def function(code: str) -> shape.Function:
@@ -87,21 +84,22 @@ def test_an_arm_has_a_line() -> None:
 # -- the data ---------------------------------------------------------------------------------------------------------
 
 
-def test_every_shape_on_record_has_an_outline_of_its_own() -> None:
-    known, table = catalog.shape_table(), catalog.outlines()
+@pytest.mark.parametrize("fix", catalog.fixes())
+def test_every_shape_in_a_file_on_record_has_an_outline_of_its_own(fix: str) -> None:
+    """Of no other shape: what people edit is a release, a branch's tip, or our rewrite of one."""
+    table, files = catalog.outlines(fix), catalog.shape_table().of_files(fix)
     seen: dict[tuple[str, str], str] = {}
     for (function_, digest), (name, _) in table.rows.items():
         assert seen.setdefault((function_, name), digest) == digest
         assert outline.unpacked(name, table.blocks, table.kinds)[0].kind == "FunctionDef"
-    on_record = {key[1:] for key, row in known.shapes.items() if row.state != "superseded"}
-    assert set(table.rows) == on_record
+    assert {*table.rows} == {pair for row in files.values() for pair in row.items() if pair[1] is not None}
 
 
-def test_the_data_is_small_and_only_digests_kinds_and_places() -> None:
-    data = json.loads(DATA.read_text())
-    assert DATA.stat().st_size < 60_000 * len(catalog.fixes())
-    assert max(len(line) for line in DATA.read_text().splitlines()) < 2_000
-    kinds_ = set(data["kinds"].values())
-    assert all(hasattr(ast, kind) for kind in kinds_ - {"elif", "else", "finally"})
-    for name, block in data["blocks"].items():
+@pytest.mark.parametrize("fix", catalog.fixes())
+def test_the_data_is_small_and_only_digests_kinds_and_places(fix: str) -> None:
+    path, table = COMPAT / "data" / f"{fix}.json", catalog.outlines(fix)
+    assert path.stat().st_size < 200_000
+    assert max(len(line) for line in path.read_text().splitlines()) < 2_000
+    assert all(hasattr(ast, kind) for kind in {*table.kinds.values()} - {"elif", "else", "finally"})
+    for name, block in table.blocks.items():
         assert all(set(word) <= set("0123456789abcdef") and len(word) == 8 for word in [name, *block.split()])

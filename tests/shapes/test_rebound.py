@@ -40,3 +40,23 @@ FUNCTION = "def f(): pass\n"  # line 1
 )
 def test_lines(code: str, name: str, lines: tuple[int, ...]) -> None:
     assert rebound.lines(ast.parse(code), code.encode(), name) == lines
+
+
+@pytest.mark.parametrize(
+    ("code", "name", "lines"),
+    [
+        ("try:\n    from fast import f\nexcept ImportError:\n    f = g\n", "f", (2, 4)),
+        ("f()\nx.f = g\ndef g():\n    f = 1\n", "f", ()),
+        ("from fast import C\n", "C.f", (1,)),
+        ("class C(D):\n    f = g\n    f()\n", "C.f", (2,)),
+        ("class C(D):\n    def g(self): return self.f == f(self)\nf = g\n", "C.f", ()),
+    ],
+)
+def test_instead(code: str, name: str, lines: tuple[int, ...]) -> None:
+    assert rebound.instead(ast.parse(code), name) == lines
+    assert rebound.may_bind(code.encode(), name) or not lines
+
+
+def test_a_file_that_names_a_class_or_compares_with_a_method_is_not_parsed() -> None:
+    assert not rebound.may_bind(b"class C(D):\n    def g(self): return self.f == f(self)\n", "C.f")
+    assert not rebound.may_bind(b"def other(): pass\n", "f")

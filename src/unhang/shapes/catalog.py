@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from unhang.errors import UnhangError, closest
+from unhang.shapes.facts import Facts, read
 
 GRADES = (
     "cure: the defect is shown on the real function, and gone after the rewrite; "
     "safeguard: only its cause is shown, or a stand-in takes the place of what fails"
 )
 """How a fix is backed, in one line."""
-_CLAUSES = ("differ", "certain")
-"""The keys of a signature whose words name its own clauses: no user sees them in a stack or a log."""
+_CLAUSES = ("differ", "certain", "shapes")
+"""The keys of a signature whose words name clauses or shapes: no user sees them in a stack or a log."""
+_Key = TypeVar("_Key")
+_Value = TypeVar("_Value")
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
@@ -31,6 +33,13 @@ class Target(NamedTuple):
     """Its qualified name: ``TEGroupedMLP.forward``."""
     depends_on: Target | None = None
     """Another function of the upstream: only beside a wrong shape of it is this one wrong."""
+    set: str | None = None
+    """The name of the targets that this one belongs to, where the fix has others in their place for other releases."""
+
+    @property
+    def place(self) -> str:
+        """As the matrix names it: ``file::function``."""
+        return f"{self.file}::{self.function}"
 
 
 class Fix(NamedTuple):
@@ -55,10 +64,10 @@ class Shape(NamedTuple):
     """What the matrix says about one shape of a fix's target."""
 
     state: str
-    """``affected``, ``fixed`` (by upstream), ``not-affected``, ``ours`` (the result of our rewrite), or ``superseded``
-    (the result of an older version of it); of a function that targets depend on, ``right`` or ``wrong``."""
+    """``affected``, ``fixed`` (by upstream), ``not-affected``, or ``ours`` (the result of our rewrite); of a function
+    that targets depend on, ``right`` or ``wrong``."""
     result: str | None
-    """The shape after our rewrite of an affected or superseded one."""
+    """The shape after our rewrite of an affected one."""
     names: tuple[str, ...]
     """The global names that the rewrite uses."""
     note: str
@@ -66,7 +75,7 @@ class Shape(NamedTuple):
 
 
 class Release(NamedTuple):
-    """One release in the matrix, with the shape of each of ``Fix.functions`` by ``file::function``; None if absent."""
+    """One release in the matrix, with the shape of each function of some fixes by ``Target.place``; None if absent."""
 
     version: str
     yanked: bool
@@ -74,14 +83,18 @@ class Release(NamedTuple):
 
 
 class ShapeTable(NamedTuple):
-    """All shapes on record by fix, function and digest, and the shapes in whole files by sha256 and function."""
+    """All shapes on record by fix, function and digest; and the shapes in whole files by fix, sha256 and function."""
 
     shapes: Mapping[tuple[str, str, str], Shape]
-    files: Mapping[str, Mapping[str, str | None]]
+    files: Mapping[str, Mapping[str, Mapping[str, str | None]]]
+
+    def of_files(self, fix: str) -> Mapping[str, Mapping[str, str | None]]:
+        """Return the shapes of a fix's functions in whole files, by sha256."""
+        return self.files.get(fix, {})
 
 
 class OutlineTable(NamedTuple):
-    """The outlines of the shapes on record, packed: see ``unhang.compat.sweep.outlines``."""
+    """The outlines of a fix's shapes that a file on record has, packed: see ``unhang.compat.sweep.outlines``."""
 
     kinds: Mapping[str, str]
     """The kind of each statement, by its digest."""
@@ -101,8 +114,7 @@ def fixes() -> Mapping[str, Fix]:
         path = os.path.join(folder, "manifest.json")
         if not os.path.exists(path):
             continue
-        with open(path, encoding="utf-8") as file:
-            manifest = json.load(file)
+        manifest = Facts(path)
         found[name] = Fix(name, manifest["title"], manifest["grade"], manifest, targets(name, manifest), folder)
     return found
 
@@ -113,9 +125,14 @@ def targets(fix: str, manifest: Mapping[str, Any]) -> tuple[Target, ...]:
     def target(item: Mapping[str, Any]) -> Target:
         other = item.get("depends-on")
         depends_on = other and Target(fix, item["upstream"], other["file"], other["function"])
-        return Target(fix, item["upstream"], item["file"], item["function"], depends_on)
+        return Target(fix, item["upstream"], item["file"], item["function"], depends_on, item.get("set"))
 
     return tuple(map(target, manifest["targets"]))
+
+
+def packages(fixes: Iterable[Fix]) -> set[str]:
+    """Return the modules of the packages that run other code in place of a target of these fixes."""
+    return {row["module"] for fix in fixes for row in fix.manifest.get("instead", ())}
 
 
 def fix(name: str) -> Fix:
@@ -126,6 +143,12 @@ def fix(name: str) -> Fix:
         hint = f"did you mean {near}? " if near else ""
         raise UnhangError("unknown-fix", f"there is no fix {name!r}", hint=f"{hint}`unhang list` shows all of them")
     return known[name]
+
+
+@cache
+def manifest_schema() -> Any:
+    """Return the schema of the manifests, which has all limits of a fix."""
+    return read(os.path.join(_folder("compat"), "schemas", "manifest.json"))
 
 
 def with_words(words: Sequence[str]) -> list[Fix]:
@@ -139,7 +162,8 @@ def with_words(words: Sequence[str]) -> list[Fix]:
     found = []
     for fix in fixes().values():
         symptom = page(fix.id).partition("## Symptom")[2].partition("\n## ")[0]
-        parts = fix.id, fix.title, fix.manifest["symptom"], symptom, *_strings(fix.manifest.get("signature"))
+        words_of = [fix.manifest.get(key) for key in ("symptom", "no-hang", "signature")]
+        parts = fix.id, fix.title, symptom, *_strings(words_of)
         text = " ".join("\n".join(parts).lower().split())
         if all(word in text for word in lowered):
             found.append(fix)
@@ -158,59 +182,102 @@ def _strings(value: Any) -> Iterator[str]:
 
 @cache
 def shape_table() -> ShapeTable:
-    """Return the shapes and the file digests on record."""
-    shapes: dict[tuple[str, str, str], Shape] = {}
-    for row in _data("shapes.json")["shapes"]:
-        fix, function, result = row["fix"], row["function"], row.get("result")
-        names = tuple(row.get("names", ()))
-        shapes[fix, function, row["shape"]] = Shape(row["state"], result, names, row.get("note", ""))
-        if result is not None:
-            shapes.setdefault((fix, function, result), Shape("ours", None, (), ""))
-    return ShapeTable(shapes, _data("files.json")["files"])
+    """Return the shapes and the file digests on record, each read when it is asked for."""
+    return ShapeTable(
+        _Entries(
+            cache(lambda key: _shape(facts(key[0]).get(f"{key[1]} {key[2]}"))),
+            lambda: ((fix, *key.split(" ")) for fix in fixes() for key in facts(fix).whole.get("shapes", ())),
+        ),
+        _Entries(cache(lambda fix: _Entries(facts(fix).get, lambda: facts(fix).whole.get("files", ()))), fixes),
+    )
 
 
+def _shape(entry: Mapping[str, Any] | None) -> Shape | None:
+    if entry is None:
+        return None
+    return Shape(entry["state"], entry.get("result"), tuple(entry.get("names", ())), entry.get("note", ""))
+
+
+@cache
 def releases() -> Mapping[str, Mapping[str, Release]]:
-    """Return the releases in the matrix, by upstream and version."""
-    return {upstream: releases_of(upstream) for upstream in _release_data()}
+    """Return the releases in the matrix, by upstream and version, with the functions of all fixes."""
+    shapes: dict[str, dict[str, str | None]] = {}
+    for fix in fixes():
+        document = facts(fix).whole
+        for name, row in document.get("releases", {}).items():
+            shapes.setdefault(name, {}).update(zip(document["targets"][name.partition(" ")[0]], row))
+    found: dict[str, dict[str, Release]] = {}
+    for name, row in _listed().whole["releases"].items():
+        upstream, version = name.split(" ")
+        found.setdefault(upstream, {})[version] = Release(version, "yanked" in row, shapes.get(name, {}))
+    return found
 
 
-def releases_of(upstream: str) -> Mapping[str, Release]:
-    """Return an upstream's releases by version. The first access reads the data: a known shape needs none of it."""
-    return _Releases(upstream)
+@cache
+def releases_of(fix: str, upstream: str) -> Mapping[str, Release]:
+    """Return an upstream's releases by version, with a fix's functions, each read when it is asked for."""
+
+    @cache
+    def release(version: str) -> Release | None:
+        listed, row = (file.get(f"{upstream} {version}") for file in (_listed(), facts(fix)))
+        if listed is None:
+            return None
+        return Release(version, "yanked" in listed, dict(zip(facts(fix)["targets"][upstream], row)) if row else {})
+
+    def versions() -> Iterable[str]:
+        return (name.partition(" ")[2] for name in _listed().whole["releases"] if name.startswith(f"{upstream} "))
+
+    return _Entries(release, versions)
 
 
-class _Releases(Mapping[str, Release]):
-    def __init__(self, upstream: str) -> None:
-        self._upstream = upstream
+@cache
+def outlines(fix: str) -> OutlineTable:
+    """Return the outlines on record of a fix. They are read only if a shape is unknown."""
+    whole = facts(fix).whole
+    rows: dict[tuple[str, str], tuple[str, str]] = {}
+    for key, entry in whole.get("shapes", {}).items():
+        if "outline" in entry:
+            function, digest = key.split(" ")
+            rows[function, digest] = entry["outline"], entry.get("last", "")
+    return OutlineTable(whole.get("kinds", {}), whole.get("blocks", {}), rows)
 
-    def _data(self) -> Mapping[str, Any]:
-        data: Mapping[str, Any] = _release_data().get(self._upstream, {"targets": (), "versions": {}})
-        return data
 
-    def __getitem__(self, version: str) -> Release:
-        data = self._data()
-        row = data["versions"][version]
-        return Release(version, row.get("yanked", False), dict(zip(data["targets"], row["shapes"])))
+@cache
+def facts(fix: str) -> Facts:
+    """Return what the sweep knows of a fix."""
+    return Facts(os.path.join(_folder("compat"), "data", f"{fix}.json"))
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._data()["versions"])
+
+@cache
+def _listed() -> Facts:
+    """Return the releases that all fixes have in common. Raises UnhangError ``broken-install`` if there are none."""
+    path = os.path.join(_folder("compat"), "releases.json")
+    if not os.path.exists(path):  # a fix may have no data yet; these always are there
+        raise UnhangError("broken-install", "a file of unhang's own is missing", path=path, hint="reinstall unhang")
+    return Facts(path)
+
+
+class _Entries(Mapping[_Key, _Value]):
+    """A mapping whose values are read when they are asked for, and whose keys only if all of them are."""
+
+    def __init__(self, get: Callable[[_Key], _Value | None], keys: Callable[[], Iterable[_Key]]) -> None:
+        self._get, self._keys = get, keys
+
+    def __getitem__(self, key: _Key) -> _Value:
+        value = self._get(key)
+        if value is None:
+            raise KeyError(key)
+        return value
+
+    def get(self, key: _Key, default: Any = None) -> Any:
+        value = self._get(key)
+        return default if value is None else value
+
+    def __iter__(self) -> Iterator[_Key]:
+        return iter(self._keys())
 
     def __len__(self) -> int:
-        return len(self._data()["versions"])
-
-
-@cache
-def _release_data() -> Mapping[str, Any]:
-    data: Mapping[str, Any] = _data("releases.json")["releases"]
-    return data
-
-
-@cache
-def outlines() -> OutlineTable:
-    """Return the outlines on record. They are read only if a shape is unknown."""
-    data = _data("outlines.json")
-    rows = {(row["function"], row["shape"]): (row["outline"], row.get("last", "")) for row in data["outlines"]}
-    return OutlineTable(data["kinds"], data["blocks"], rows)
+        return sum(1 for _ in self._keys())
 
 
 def page(name: str) -> str:
@@ -221,16 +288,11 @@ def page(name: str) -> str:
 
 def generation() -> int:
     """Return the generation of the rewrites: it grows by one whenever the result for a known shape changes."""
-    with open(os.path.join(_folder("compat"), "generation.json"), encoding="utf-8") as file:
-        number: int = json.load(file)["generation"]
+    number: int = read(os.path.join(_folder("compat"), "generation.json"))["generation"]
     return number
 
 
-def _data(name: str) -> Any:
-    with open(os.path.join(_folder("compat"), "data", name), encoding="utf-8") as file:
-        return json.load(file)
-
-
+@cache
 def _folder(name: str) -> str:
     """Return a sub-package's folder without importing it: next to this one in a wheel, elsewhere if editable."""
     beside = os.path.join(_PACKAGE, name)

@@ -1,4 +1,4 @@
-"""Where a file replaces a function that it defines once: the shape tells nothing of a wrapper below it."""
+"""Where a file binds a function's name to something else: the shape tells nothing of a wrapper below it."""
 
 from __future__ import annotations
 
@@ -20,6 +20,29 @@ def lines(tree: ast.Module, data: bytes, qualified: str) -> tuple[int, ...]:
     if re.search(remote.encode(), data):  # a search is cheaper than the walk
         found.update(_from_anywhere(tree, qualified))
     return tuple(sorted(found))
+
+
+def may_bind(data: bytes, qualified: str) -> bool:
+    """Return whether a file may bind the name of a function that it does not define: cheaper than parsing."""
+    owner, _, name = qualified.rpartition(".")
+    has_owner = owner and re.search(rf"\bclass\s+{owner}\b".encode(), data)
+    word = rf"\b{name}\s*=[^=]" if has_owner else rf"\b{owner or name}\b"
+    return re.search(word.encode(), data) is not None
+
+
+def instead(tree: ast.Module, qualified: str) -> tuple[int, ...]:
+    """Return the lines of a file without this function that bind its name all the same, such as an import of it."""
+    return tuple(sorted(set(_bindings(tree.body, qualified.split(".")))))
+
+
+def _bindings(body: Sequence[ast.stmt], path: Sequence[str]) -> Iterator[int]:
+    name, *rest = path
+    for node in shape.statements(body):
+        if rest and isinstance(node, ast.ClassDef):
+            if node.name == name:
+                yield from _bindings(node.body, rest)
+        elif name in shape.names(node):
+            yield node.lineno
 
 
 def _statements(body: Sequence[ast.stmt], path: Sequence[str]) -> Iterator[int]:

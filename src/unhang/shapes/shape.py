@@ -11,8 +11,10 @@ import hashlib
 import re
 import warnings
 from collections.abc import Iterator, Sequence
+from typing import TypeVar
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
+Node = TypeVar("Node", bound=ast.AST)
 
 # Fields without meaning (`ctx` follows from the position, `kind` is the u of u"") or that the parser never sets.
 _LEFT_OUT = frozenset({"ctx", "kind", "type_comment", "type_ignores"})
@@ -73,6 +75,13 @@ def find(tree: ast.Module, qualified: str) -> list[Function]:
         for node in _definitions(body)
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.name == name
     ]
+
+
+def unannotated(node: Node) -> Node | ast.Assign:
+    """Return an assignment without its annotation; any other node as it is."""
+    if isinstance(node, ast.AnnAssign) and node.value is not None:
+        return ast.copy_location(ast.Assign([node.target], node.value), node)
+    return node
 
 
 def has_docstring(node: ast.AST) -> bool:

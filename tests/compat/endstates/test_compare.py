@@ -9,7 +9,7 @@ from typing import Any, ClassVar, NamedTuple
 import pytest
 
 from unhang.compat.endstates.compare import compare
-from unhang.compat.endstates.endstate import EndState, Outcome, Source, code_of, defined
+from unhang.compat.endstates.endstate import EndState, Outcome, Source, called
 from unhang.shapes.shape import Function
 
 
@@ -36,7 +36,7 @@ class Made(EndState):
             return rows
 
         calls: list[int] = []
-        found = defined(code_of(source), "f", {"kernel": kernel})(configuration.rows, configuration.fp8)
+        found = called(source, {"kernel": kernel})(configuration.rows, configuration.fp8)
         faults = set() if found == configuration.rows else {"rows are lost"}
         return Outcome(frozenset(faults), tuple(calls))
 

@@ -6,6 +6,7 @@ import pytest
 
 from support import sources
 from support.endstates import row, row_of
+from unhang.compat.endstates.compare import UNFIT
 from unhang.compat.endstates.endstate import Source
 
 FIX = "empty-expert-hang"
@@ -16,7 +17,7 @@ ONLY_IN_HISTORY = ("2ebfdd75efcb9caa", "ae09dc28ee7b1beb", "f0242f49c7fafe7e")
 
 @pytest.mark.parametrize("shape", ONLY_IN_HISTORY)
 def test_fp8_with_bias_passes_as_before(shape: str) -> None:
-    """Of the audit of 2026-11-21, H2: untouched passes, the rewrite of generation 1 raised."""
+    """Of the audit of 2026-11-21, H2: untouched passes, an earlier rewrite raised."""
     (case,) = (it.values[0] for it in sources.cases(FIX, {}) if it.values[0].key == shape)
     assert row(case.load()) == row_of(case.load())
 
@@ -35,7 +36,11 @@ def test_one_row_for_each_expert_is_worse_where_the_bias_comes_last() -> None:
     ("old", "new", "problem"),
     [
         ("if self.config.fp8:", "if self.config.fp8 and not self.config.new_flag:", "a new branch: self.config.new_f"),
-        ("self.linear_fc2(", "self.linear_fc9(", "the stand-ins do not fit the defaults: raises AttributeError"),
+        (
+            "self.linear_fc2(",
+            "self.linear_fc9(",
+            f"{UNFIT} the defaults: the stand-ins lack self.linear_fc9",
+        ),
     ],
 )
 def test_what_a_new_release_may_bring_is_told(old: str, new: str, problem: str) -> None:

@@ -52,7 +52,12 @@ def classified(data: str, fix: str) -> State:
         # a function of which one could think that it has no such feature (H4)
         ("mtp-cp-deadlock", UNGATED, "undecided", "fails with mtp=False"),
         ("expert-dp-warmup", AFFECTED.replace("import torch\n", ""), "undecided", "does not define or import torch; "),
-        ("expert-dp-warmup", AFFECTED.replace("EXPERT_DATA", "OTHER"), "undecided", "no global has the name of a"),
+        (
+            "expert-dp-warmup",
+            AFFECTED.replace("EXPERT_DATA", "OTHER"),
+            "undecided",
+            "define or import _EXPERT_DATA_PARALLEL_GR",
+        ),
         # its anchors match, but a job with 8 ranks hangs with the rewrite, or already without it
         ("expert-dp-warmup", AFFECTED.replace(PART, PART + " " * 8 + "if rank: return\n"), "undecided", "not cured w"),
         ("expert-dp-warmup", AFFECTED.replace("number = 0", "number = missing"), "undecided", "raises NameError"),
@@ -125,4 +130,4 @@ def test_a_fix_without_an_end_state_is_undecided(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(codemod(WARMUP), "plan", None)
     found = classify(AFFECTED.encode(), WARMUP)
     assert (found.state, found.row) == ("undecided", None)
-    assert "write compat/endstates/expert_dp_warmup.py, or decide it in compat/decisions.json" in found.why
+    assert "write compat/endstates/expert_dp_warmup.py, or decide it in the manifest" in found.why

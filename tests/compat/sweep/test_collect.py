@@ -41,7 +41,10 @@ def test_a_shape_is_collected_once_for_all_its_releases(collection: Collection) 
     collection.release(release(other, "0.7.3"))
     shapes = [collection.shapes["verl", f"0.7.{patch}", MTP] for patch in range(4)]
     assert shapes == [key[2], key[2], None, None]
-    assert collection.files == {CONTENT.sha256: {FUNCTION: key[2]}, other.sha256: {FUNCTION: None}}
+    assert collection.files == {
+        (MTP.fix, CONTENT.sha256): {FUNCTION: key[2]},
+        (MTP.fix, other.sha256): {FUNCTION: None},
+    }
 
 
 def test_history_gives_commits_but_no_files(collection: Collection) -> None:
@@ -61,7 +64,7 @@ def test_history_gives_commits_but_no_files(collection: Collection) -> None:
 
 def test_a_tip_gives_files_but_no_rows(collection: Collection) -> None:
     collection.tip(ENGINE, CONTENT)
-    assert [*collection.files] == [CONTENT.sha256]
+    assert [*collection.files] == [(MTP.fix, CONTENT.sha256)]
     assert collection.rows == {}
 
 

@@ -27,32 +27,49 @@ def written(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
+def facts(folder: Path, fix: str) -> Any:
+    return json.loads((folder / "out" / "data" / f"{fix}.json").read_text())
+
+
 def data(folder: Path, name: str) -> Any:
-    (found,) = (folder / "out").rglob(f"{name}.json")
-    return json.loads(found.read_text())[name]
+    return json.loads((folder / "out" / f"{name}.json").read_text())[name]
+
+
+def upstreams_own(folder: Path, fix: str) -> dict[str, Any]:
+    """The shapes of a fix that are not our rewrite's."""
+    return {key: row for key, row in facts(folder, fix)["shapes"].items() if row["state"] != "ours"}
 
 
 def test_what_the_index_offers_is_in_the_matrix(fake: FakeIndex, tmp_path: Path, capsys: Capture) -> None:
     fake.add("megatron-core", "0.18.1", {PARALLEL: AFFECTED, BATCH: "pass\n"}, yanked=True)
     fake.add("megatron-core", "0.16.0rc0.dev7", {PARALLEL: AFFECTED.replace("number = 0", "number = 1")})
     assert run(tmp_path) == 0
-    core, training = data(tmp_path, "releases")["megatron-core"], data(tmp_path, "releases")["megatron-lm"]
-    assert list(core["versions"]) == ["0.16.0rc0.dev7", "0.17.0", "0.18.1"]
-    place = core["targets"].index(f"{PARALLEL}::initialize_model_parallel")
-    shapes = [row["shapes"][place] for row in core["versions"].values()]
+    core, training = (
+        (f"megatron-core {version}" for version in ("0.16.0rc0.dev7", "0.17.0", "0.18.1")),
+        "megatron-lm 0.18.1",
+    )
+    listed = data(tmp_path, "releases")
+    assert [*listed] == [*core, training, "ms-swift 4.0.0", "verl 0.7.0"], "one wheel carries Megatron-LM"
+    assert [name for name, row in listed.items() if row] == ["megatron-core 0.18.1", training], "yanked"
+    warmup = facts(tmp_path, "expert-dp-warmup")
+    assert [*warmup["releases"]] == [name for name in listed if name.split()[0] in warmup["targets"]]
+    assert warmup["targets"]["megatron-core"] == [f"{PARALLEL}::initialize_model_parallel"]
+    shapes = [row[0] for name, row in warmup["releases"].items() if name.startswith("megatron-core ")]
     assert shapes[0] != shapes[1] == shapes[2]
-    assert [version for version, row in core["versions"].items() if row.get("yanked")] == ["0.18.1"]
-    assert list(training["versions"]) == ["0.18.1"], "the one wheel that carries Megatron-LM"
-    nightly, stable = sorted(data(tmp_path, "shapes"), key=lambda row: row["shape"] != shapes[0])[:2]
+    nightly, stable = (warmup["shapes"][f"initialize_model_parallel {shape}"] for shape in shapes[:2])
     assert (nightly["state"], nightly["first"]) == ("affected", "megatron-core 0.16.0rc0.dev7")
     assert (stable["first"], stable["last"]) == ("megatron-core 0.17.0", "megatron-core 0.18.1")
     pins = data(tmp_path, "wheels")
     assert [row["version"] for row in pins["megatron-core"]] == ["0.16.0rc0.dev7", "0.17.0", "0.18.1"]
     assert [row["yanked"] for row in pins["megatron-core"]] == [False, False, True]
-    files = data(tmp_path, "files")
-    patched = [shapes_ for shapes_ in files.values() if stable["result"] in shapes_.values()]
+    patched = [shapes_ for shapes_ in warmup["files"].values() if stable["result"] in shapes_.values()]
     assert len(patched) == 1, "the file as we leave it is on record"
-    assert files[sources.content(b"pass\n").sha256] == {"_initialize_mpu": None, "get_batch_on_this_tp_rank": None}
+    empty = sources.content(b"pass\n").sha256
+    assert warmup["files"][empty] == {"_initialize_mpu": None}
+    assert facts(tmp_path, "sft-packed-seq-broadcast")["files"][empty] == {"get_batch_on_this_tp_rank": None}
+    ours = warmup["shapes"][f"initialize_model_parallel {stable['result']}"]
+    assert (ours["state"], {*ours}) == ("ours", {"state", "outline"})
+    assert stable["endstate"]["cured"] > 0 == stable["endstate"]["worse"]
     out = capsys.readouterr().out
     assert "5 releases, 1 of them nightlies, 1 yanked\n" in out
     assert "2 shapes of initialize_model_parallel (expert-dp-warmup), in 2 distinct files\n" in out
@@ -98,11 +115,12 @@ def test_what_evidence_does_not_decide_is_listed(fake: FakeIndex, tmp_path: Path
     for part in (f"its rewrite fails in {PARALLEL}", ", verl 0.7.2: ", f"0.7.3: {FUNCTION} is defined 2"):
         assert [line for line in lines if part in line], lines
     digest = shape.digest(shape.find(shape.parse(UNCLEAR.encode()), FUNCTION)[0])
-    assert digest not in {row["shape"] for row in data(tmp_path, "shapes")}
+    key = f"{FUNCTION} {digest}"
+    assert key not in facts(tmp_path, "mtp-cp-deadlock")["shapes"]
     decision = {"fix": "mtp-cp-deadlock", "shape": digest, "state": "not-affected", "why": "a person looked at it"}
-    sources.load("decisions").append(decision)
+    sources.decisions().append(decision)
     assert run(tmp_path) == 1
-    (row,) = (row for row in data(tmp_path, "shapes") if row["shape"] == digest)
+    row = facts(tmp_path, "mtp-cp-deadlock")["shapes"][key]
     assert (row["state"], row["note"]) == ("not-affected", "a person looked at it")
     assert "1 decided by a person, 2 undecided" in capsys.readouterr().out
 
@@ -157,7 +175,7 @@ def test_a_sweep_of_history_reports_what_it_left_out_and_forgets_nothing_by_acci
     out, err = capsys.readouterr()
     assert f"left out: {ENGINE} at 2026-01-03" in err
     assert "6 commits, 7 distinct files" in out
-    rows = [row for row in data(tmp_path, "shapes") if row["fix"] == "mtp-cp-deadlock"]
+    rows = [*upstreams_own(tmp_path, "mtp-cp-deadlock").values()]
     assert {row["state"] for row in rows} == {"not-affected"}
     assert len(rows) == 3, "and what is older than the floor, and undecided, is not there"
     assert {row["first"][:10] for row in rows} == {"2026-01-02", "2026-01-04", "2026-01-06"}
@@ -171,7 +189,7 @@ def test_a_sweep_of_history_reports_what_it_left_out_and_forgets_nothing_by_acci
     assert "2 shapes on record were not seen" in capsys.readouterr().err
     assert written(tmp_path / "out") == before
     assert run(tmp_path, "--forget") == 0
-    assert len(data(tmp_path, "shapes")) == 2
+    assert sum(len(upstreams_own(tmp_path, fix)) for fix in catalog.fixes()) == 2
     assert run(tmp_path, clone, "--newest") == 0
     assert "7 commits, 8 distinct files" in capsys.readouterr().out
     assert written(tmp_path / "out")["swept.json"] != before["swept.json"]
@@ -184,10 +202,12 @@ def test_one_fix_is_swept_and_the_rows_of_the_others_stay(fake: FakeIndex, tmp_p
     fake.asked.clear()
     assert run(tmp_path, clone, "--fix", "mtp-cp-deadlock") == 0
     assert written(tmp_path / "out") == before
-    shapes = tmp_path / "out" / "data" / "shapes.json"
-    shapes.write_text(shapes.read_text().replace("not-affected", "fixed").replace('"affected"', '"superseded"'))
+    for fix in "mtp-cp-deadlock", "expert-dp-warmup":
+        path = tmp_path / "out" / "data" / f"{fix}.json"
+        path.write_text(path.read_text().replace("not-affected", "fixed").replace('"affected"', '"wrong"'))
     assert run(tmp_path, clone, "--fix", "mtp-cp-deadlock") == 0
-    assert shapes.read_bytes() == before["data/shapes.json"].replace(b'"affected"', b'"superseded"')
+    after = written(tmp_path / "out")
+    assert [name for name in before if after[name] != before[name]] == ["data/expert-dp-warmup.json"]
     fake.add("verl", "0.7.9", {ENGINE: CLEAN})
     assert run(tmp_path, clone, "--fix", "expert-dp-warmup", "--fix", "mtp-cp-deadlock") == 0
     assert written(tmp_path / "out") == before, "and a release that is not on record is left to the whole sweep"
@@ -207,6 +227,20 @@ def test_a_fix_that_is_new_gets_its_rows(fake: FakeIndex, tmp_path: Path, monkey
     assert written(tmp_path / "out") != whole
     assert run(tmp_path, "--fix", "expert-dp-warmup") == 0
     assert written(tmp_path / "out") == whole
+
+
+def test_conflict_markers_are_told_before_anything_is_fetched(fake: FakeIndex, tmp_path: Path, capsys: Capture) -> None:
+    assert run(tmp_path) == 0
+    fake.asked.clear()
+    for name in "data/mtp-cp-deadlock.json", "wheels.json", "swept.json":
+        path = tmp_path / "out" / name
+        good = path.read_text() if path.exists() else "{}\n"
+        path.write_text(f"<<<<<<< HEAD\n{good}=======\n{good}>>>>>>> other\n")
+        assert run(tmp_path, "--fix", "mtp-cp-deadlock") == 2
+        told = capsys.readouterr().err
+        assert all(part in told for part in ("conflict-markers", name, "git checkout", "nox -s sweep -- --fix")), told
+        path.write_text(good)
+    assert not fake.asked
 
 
 def test_ctrl_c_writes_nothing(

@@ -31,10 +31,18 @@ MTP, WARMUP = "mtp-cp-deadlock", "expert-dp-warmup"
 ROW = Row(["a"], 1, 1, 0, 0, 0, [])
 SHAPES, ROWS = {Kind()}, {Kind(fix, rows=True) for fix in catalog.fixes()}
 EVERY = {Kind(fix) for fix in catalog.fixes()} | SHAPES | ROWS
-# What the facts may import besides what the digests cover: names, records, and code that only fetches.
-PLAIN = {"unhang", "unhang.compat", "unhang.compat.index", "unhang.compat.upstreams", "unhang.errors", "unhang.records"}
-PLAIN |= {"unhang.tell", "unhang.tell.progress", "unhang.tell.terminal", "unhang.compat.sweep"}
-PLAIN |= {f"unhang.compat.sweep.{name}" for name in ("cache", "clones", "sources")}
+# What the facts may import besides what the digests cover: names, records, and code that only fetches or lists.
+PLAIN = {
+    "unhang",
+    "unhang.compat",
+    "unhang.compat.index",
+    "unhang.compat.upstreams",
+    "unhang.errors",
+    "unhang.records",
+    "unhang.suggest",
+}
+PLAIN |= {"unhang.tell", "unhang.tell.progress", "unhang.tell.terminal", "unhang.compat.sweep", "unhang.find"}
+PLAIN |= {"unhang.find.metadata", *(f"unhang.compat.sweep.{name}" for name in ("cache", "clones", "sources"))}
 PROGRAM = f"""
 import pathlib, sys, tempfile
 from unhang.compat.sweep.cache import Cache

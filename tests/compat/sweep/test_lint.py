@@ -29,10 +29,10 @@ def real() -> Data:
 def test_a_duplicate_key_is_found(tmp_path: Path) -> None:
     """The JSON parser would keep the last one, so no schema can see it."""
     shutil.copytree(sources.HERE, tmp_path, dirs_exist_ok=True)
-    path = tmp_path / "data" / "releases.json"
-    path.write_text(path.read_text().replace('"0.9.1": {', '"0.9.0": {'))
+    path = tmp_path / "data" / f"{MTP}.json"
+    path.write_text(path.read_text().replace('"verl 0.9.1": ', '"verl 0.9.0": '))
     _, problems = lint.read(tmp_path, FOLDERS)
-    assert problems == [Problem("releases.json", "0.9.0", "is a duplicate key; keep one")]
+    assert problems == [Problem(path.name, "verl 0.9.0", "is a duplicate key; keep one")]
 
 
 def test_a_sample_has_one_of_each_upstream_and_is_the_same_for_a_seed() -> None:
@@ -47,8 +47,9 @@ def test_a_sample_has_one_of_each_upstream_and_is_the_same_for_a_seed() -> None:
 
 def verified(served: FakeIndex, data: Data, shape: str) -> list[Problem]:
     """Verify a release whose wheel has `CLEAN`, if the data has this shape of it."""
-    verl = data.releases["verl"]
-    verl["versions"]["0.9.1"]["shapes"] = [shape if name.startswith(ENGINE) else None for name in verl["targets"]]
+    for known in data.facts.values():
+        places = known["targets"].get("verl", ())
+        known["releases"]["verl 0.9.1"] = [shape if name.startswith(ENGINE) else None for name in places]
     if not served.pages:
         served.add("verl", "0.9.1", {ENGINE: CLEAN})
     with index.client() as client:
@@ -63,7 +64,7 @@ def test_a_release_or_a_state_that_is_not_what_the_data_says_is_found(served: Fa
     assert f"its wheel has {known}, the data 0123" in problem.message
     for state, messages in {"not-affected": [], "fixed": ["is not-affected  by its wheel, fixed by the data"]}.items():
         data: Any = copy.deepcopy(real)
-        data.shapes.append({"fix": MTP, "function": FUNCTION, "shape": known, "state": state})
+        data.facts[MTP]["shapes"][f"{FUNCTION} {known}"] = {"state": state}
         assert [problem.message.partition(";")[0] for problem in verified(served, data, known)] == messages
 
 
@@ -82,11 +83,13 @@ def test_the_command_is_0_without_a_problem_and_1_with_one(
     assert capsys.readouterr().out.endswith(": no problem\n")
     fixes = [SimpleNamespace(folder=shutil.copytree(folder, tmp_path / Path(folder).name)) for folder in FOLDERS]
     path = tmp_path / MTP / "manifest.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "affects": {"verl": "== 0.7.0"}}))
+    manifest = json.loads(path.read_text())
+    manifest["as-written"][0]["function"] = "f"
+    path.write_text(json.dumps(manifest))
     monkeypatch.setattr(catalog, "fixes", lambda: {str(fix.folder): fix for fix in fixes})
     assert lint.main(["--sample", "3"]) == 1, "and no wheel is fetched"
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == (
-        "patches/mtp-cp-deadlock/manifest.json: affects verl: 0.7.0 does not need it, but `affects` says otherwise"
+        "patches/mtp-cp-deadlock/manifest.json: refs/pull/5895/head: changes no target of the fix; correct it"
     )
-    assert lines[-1].startswith(f"2 problems in {len(FOLDERS)} fixes, ")
+    assert lines[-1].startswith(f"1 problems in {len(FOLDERS)} fixes, ")

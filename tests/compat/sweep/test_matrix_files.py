@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from unhang.compat.sweep import matrix_files
+from unhang.compat.sweep.outlines import Packed
 
 
 def test_a_write_that_fails_leaves_the_old_files(tmp_path: Path) -> None:
@@ -19,11 +20,18 @@ def test_a_write_that_fails_leaves_the_old_files(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["one.json", "two.json"], "and nothing else"
 
 
-def test_each_entry_is_on_a_line() -> None:
-    rows = [{"fix": "a", "shape": "1"}, {"fix": "a", "shape": "2"}]
-    text = matrix_files.shapes(rows)
-    assert json.loads(text) == {"schema": 1, "shapes": rows}
-    assert text.splitlines()[1:3] == [' {"fix": "a", "shape": "1"},', ' {"fix": "a", "shape": "2"}']
-    text = matrix_files.files({"b": {"g": None, "f": "1"}, "a": {}})
-    assert [*json.loads(text)["files"]] == ["a", "b"]
-    assert text.splitlines()[2] == ' "b": {"f": "1", "g": null}'
+def test_each_entry_is_on_a_line_in_order() -> None:
+    shapes = {"f 2": {"state": "ours"}, "f 1": {"state": "fixed"}}
+    releases: dict[str, list[str | None]] = {"verl 0.10": ["1"], "verl 0.9": [None]}
+    text = matrix_files.facts(
+        matrix_files.Facts({"verl": ["a.py::f"]}, {}, {"b": {"g": None, "f": "1"}, "a": {}}, shapes, releases, Packed())
+    )
+    document = json.loads(text)
+    assert (document["schema"], document["shapes"], document["pulls"]) == (1, shapes, {})
+    assert [[*document[name]] for name in ("files", "shapes", "releases")] == [
+        ["a", "b"],
+        ["f 1", "f 2"],
+        ["verl 0.9", "verl 0.10"],
+    ]
+    lines = text.splitlines()
+    assert {' "b": {"f": "1", "g": null}', ' "f 1": {"state": "fixed"},', ' "verl 0.10": ["1"]'} < {*lines}

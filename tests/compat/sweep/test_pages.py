@@ -26,7 +26,7 @@ def checkout(tmp_path: Path) -> Path:
 
 
 def test_the_pages_are_not_stale_and_the_readme_stays_short() -> None:
-    assert not pages.stale(REPOSITORY), "run python -m unhang.compat.sweep.pages"
+    assert not pages.stale(REPOSITORY), "run nox -s pages"
     assert len((REPOSITORY / "README.md").read_text().splitlines()) <= 100
 
 
@@ -66,18 +66,15 @@ def test_each_symptom_is_there_once_with_its_fix() -> None:
 
 
 def test_a_signature_is_told_by_the_kinds_of_files_in_which_it_shows() -> None:
-    signature = {
-        "hangs": [
-            {
-                "operations": ["send", "recv"],
-                "groups": ["MESH_*"],
-                "frames": [["a.py::A.run", "b.py::run"], ["c.py::go"]],
-            },
-            {"groups": ["MESH_*"], "outside": [["c.py::go"]], "errors": [{"text": "no key"}], "differ": ["size"]},
-        ],
-        "no-hang": "Some values are wrong.",
-    }
-    assert pages.signs(signature) == [
+    hangs = [
+        {
+            "operations": ["send", "recv"],
+            "groups": ["MESH_*"],
+            "frames": [["a.py::A.run", "b.py::run"], ["c.py::go"]],
+        },
+        {"groups": ["MESH_*"], "outside": [["c.py::go"]], "errors": [{"text": "no key"}], "differ": ["size"]},
+    ]
+    assert pages.signs({"signature": {"hangs": hangs}, "no-hang": "Some values are wrong."}) == [
         "  - in the stacks: `A.run`, `run`, `go`",
         "  - in the dumps: `send` or `recv` of `MESH_*`, `MESH_*`",
         "  - in the log: `no key`",
@@ -98,6 +95,14 @@ def test_a_page_without_one_pair_of_markers_is_refused(page: str) -> None:
     assert caught.value.code == "no-markers"
 
 
+def test_conflict_markers_are_replaced_in_a_table_and_refused_elsewhere() -> None:
+    conflict = "<<<<<<< HEAD\nold\n=======\nnew\n>>>>>>> other\n"
+    page = f"before\n{pages.START}\n{conflict}{pages.END}\nafter\n"
+    assert pages.with_text("README.md", page, "table") == f"before\n{pages.START}\ntable\n{pages.END}\nafter\n"
+    with pytest.raises(UnhangError, match="in what a person wrote"):
+        pages.with_text("README.md", conflict + page, "table")
+
+
 def test_the_table_has_who_needs_a_fix_and_from_where_on_it_can_go() -> None:
     fixes = [made_up.fix("hang", "core", "swift"), made_up.fix("stall", "core", grade="safeguard")]
     releases = made_up.releases(
@@ -108,6 +113,6 @@ def test_the_table_has_who_needs_a_fix_and_from_where_on_it_can_go() -> None:
     assert pages.fixes_table(fixes, releases, made_up.table(*fixes)).splitlines() == [
         "| fix | grade | what is wrong | needed by | gone upstream |",
         "|---|---|---|---|---|",
-        r"| `hang` | cure | the title of hang | core 1.0 - 1.1rc0.dev\*; swift 4.0 | core 1.1 |",
-        "| `stall` | safeguard | the title of stall | core 1.0, 1.1 | no |",
+        "| `hang` | cure | the title of hang | core 1.0, and 1 nightly; swift 4.0 | core 1.1 |",
+        "| `stall` | safeguard | the title of stall | core 1.0 to 1.1 | no |",
     ]

@@ -69,10 +69,7 @@ BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
         "manifest.json: targets[0]: 'function' is a required property",
     ),
     "another id": (changed(id="mtp"), "manifest.json: id: is mtp, but the folder is mtp-cp-deadlock"),
-    "an upstream without a target": (
-        changed(affects={"verl": "== 0.7.1", "ms-swift": "> 4"}),
-        "manifest.json: affects ms-swift: no target is of this upstream",
-    ),
+    "a range, which the sweep knows": (changed(affects={"verl": "== 0.7.1"}), "manifest.json: manifest: Additional"),
     "another title of the page": (edited("page", f"# {FIX}", "# mtp"), f"page.md: line 1: is not `# {FIX}`"),
     "a long line": (edited("page", "## Cost", f"{'x' * 81}\n## Cost"), "is longer than 80 characters, or not ASCII"),
     "no section": (edited("page", "## Cost", "### Cost"), "page.md: Cost: this section is missing"),

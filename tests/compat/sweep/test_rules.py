@@ -12,8 +12,8 @@ from unhang.compat.sweep import lint, rules, sources
 from unhang.compat.sweep.rules import Data
 from unhang.shapes import catalog
 
-MTP, SFT, EXPERTS = "mtp-cp-deadlock", "sft-packed-seq-broadcast", "empty-expert-hang"
-BATCHES = "fsdp-dynamic-bsz"
+MTP, MEAN = "mtp-cp-deadlock", "mean-metric-dtype"
+BATCHES, ALLGATHER = "fsdp-dynamic-bsz", "allgather-empty-expert"
 
 
 @pytest.fixture(scope="module")
@@ -23,102 +23,100 @@ def real() -> Data:
     return data
 
 
-def affected(data: Any, fix: str = MTP) -> Any:
-    return next(row for row in data.shapes if row["fix"] == fix and row["state"] == "affected")
-
-
-def newest(data: Any) -> Any:
-    return data.releases["verl"]["versions"]["0.9.1"]
+def affected(data: Any) -> tuple[str, Any]:
+    """The first shape of MTP that is affected: its key, and what is known of it."""
+    return next((key, row) for key, row in data.facts[MTP]["shapes"].items() if row["state"] == "affected")
 
 
 def test_the_matrix_is_clean(real: Data) -> None:
     assert lint.lint(real) == []
-    assert len(real.files) > 100
-    assert (sources.load("decisions"), sources.load("superseded")) == (real.decisions, real.superseded)
+    assert sum(len(known["files"]) for known in real.facts.values()) > 100
+
+
+def ours(data: Any) -> str:
+    key, row = affected(data)
+    return f"{key.split()[0]} {row['result']}"
 
 
 # What is done to a copy, and a part of the message.
 BROKEN: dict[str, tuple[Callable[[Any], object], str]] = {
-    "shape twice": (lambda data: data.shapes.append(affected(data)), "is listed 2 times"),
-    "shape and result": (
-        lambda data: data.shapes.append({**affected(data), "shape": affected(data)["result"]}),
-        "is affected, but the result of our rewrite",
+    "facts of no fix": (
+        lambda data: data.facts.update(fifth=data.facts[MTP]),
+        "no manifest has this id; delete the file",
     ),
-    "decided twice": (lambda data: data.decisions.append(data.decisions[0]), "is decided 2 times"),
-    "affects and fixed-in": (
-        lambda data: data.manifests[MTP]["affects"].update(verl=">= 0.7.1, <= 0.8.0"),
-        "`affects` and `fixed-in` both cover verl 0.8.0.dev0",
-    ),
-    "fix of no manifest": (lambda data: affected(data).update(fix="fifth-fix"), "no manifest has this target"),
-    "target without a shape": (
-        lambda data: data.shapes.__setitem__(slice(None), [row for row in data.shapes if row["fix"] != MTP]),
-        "has no shape on record",
-    ),
-    "decision of no shape": (lambda data: data.decisions[0].update(shape="0" * 16), "decides no shape on record"),
-    "superseded from nowhere": (
-        lambda data: data.superseded.append({"fix": MTP, "function": "f", "shape": "1", "pristine": "2"}),
-        "2 is no affected shape on record",
-    ),
+    "fix without facts": (lambda data: data.facts.pop(MTP), "has no shape on record; run nox -s sweep -- --fix mtp-cp"),
     "pull request of another function": (
         lambda data: data.manifests[MTP]["as-written"][0].update(function="f"),
         "changes no target of the fix",
     ),
-    "release of no upstream": (lambda data: data.releases.update(sglang=newest(data)), "is not an upstream"),
-    "upstream of no name": (lambda data: data.manifests[MTP]["affects"].update(sglang="> 1"), "is not an upstream"),
+    "release of no upstream": (lambda data: data.releases.update({"sglang 1.0": {}}), "is not an upstream"),
+    "upstream of no name": (
+        lambda data: data.manifests[MTP]["targets"][0].update(upstream="sglang"),
+        "sglang: is not an upstream",
+    ),
     "folder and id": (lambda data: data.manifests[MTP].update(id="mtp"), "is mtp, but the folder is mtp-cp-deadlock"),
-    "bad specifier": (lambda data: data.manifests[MTP]["affects"].update(verl="about 0.7"), "no PEP 440 specifier"),
-    "bad version": (lambda data: data.manifests[MTP]["fixed-in"].update(verl="soon"), "'soon' is no version"),
     "bad floor": (lambda data: data.upstreams["verl"].update(floor="low"), "'low' is no version"),
-    "bad release": (lambda data: data.releases["verl"]["versions"].update(new=newest(data)), "is no PEP 440 version"),
-    "targets of another order": (
-        lambda data: data.releases["megatron-core"]["targets"].reverse(),
-        "its targets are not those of the manifests",
+    "bad release": (lambda data: data.releases.update({"verl new": {}}), "is no PEP 440 version"),
+    "decided twice": (
+        lambda data: data.manifests[MEAN]["decisions"].append(data.manifests[MEAN]["decisions"][0]),
+        "is decided 2 times",
     ),
-    "release without a shape": (lambda data: newest(data)["shapes"].clear(), "does not have one shape for each"),
-    "release without a verdict": (lambda data: newest(data)["shapes"].__setitem__(0, "0" * 16), "which has no verdict"),
-    "digest that leads nowhere": (
-        lambda data: data.files.__setitem__("ab" * 32, {"f": "0" * 16}),
-        "f 0000000000000000 is not on record",
+    "decision of no shape": (
+        lambda data: data.manifests[MEAN]["decisions"][0].update(shape="0" * 16),
+        "decides no shape on record",
     ),
-    "shape without an outline": (lambda data: data.outlines.pop(), "has no outline"),
-    "outline without a shape": (
-        lambda data: data.outlines.append({"function": "f", "shape": "1", "outline": "2"}),
-        "is not on record",
+    "shape and result": (
+        lambda data: data.facts[MTP]["shapes"].update({ours(data): affected(data)[1]}),
+        "is affected, but the result of our rewrite",
     ),
-    "release without a pin": (lambda data: data.wheels["verl"].pop(), "is missing"),
-    "pin without a release": (lambda data: data.releases["verl"]["versions"].pop("0.9.1"), "is missing"),
-    "two pins": (lambda data: data.wheels["verl"].append(data.wheels["verl"][0]), "pins two wheels of one version"),
-    "claims too little": (
-        lambda data: data.manifests[EXPERTS]["affects"].update({"megatron-core": ">= 0.10.0, < 0.19.2"}),
-        "0.19.2 needs it, but `affects` says otherwise",
+    "targets of another fix": (
+        lambda data: data.facts[MTP].update(targets=data.facts[ALLGATHER]["targets"]),
+        "they are not those of the manifest",
     ),
-    "claims too much": (
-        lambda data: data.manifests[SFT]["affects"].update({"megatron-lm": ">= 0.15.3, < 0.18.0"}),
-        "0.15.3 does not need it, but `affects` says otherwise",
+    "function without a shape": (
+        lambda data: data.facts[MTP].update(shapes={}, releases={name: [None] for name in data.facts[MTP]["releases"]}),
+        "has no shape on record; run nox -s sweep -- --fix mtp-cp-deadlock",
     ),
-    "claims too much beside a right function": (
-        lambda data: data.manifests[BATCHES]["affects"].update(verl=">= 0.7.0, < 0.8.0.dev0"),
-        "0.7.0 does not need it, but `affects` says otherwise",
+    "release that was swept since": (
+        lambda data: data.releases.update({"verl 1.0": {}}),
+        "verl 1.0: is missing; run nox -s sweep -- --fix",
     ),
-    "claims too little beside a wrong function": (
-        lambda data: [row.update(state="wrong") for row in data.shapes if row["state"] == "right"],
-        "0.7.0 needs it, but `affects` says otherwise",
+    "release that is not on record": (lambda data: data.releases.pop("verl 0.9.1"), "is missing; run nox -s sweep"),
+    "release without a shape": (
+        lambda data: data.facts[MTP]["releases"]["verl 0.9.1"].clear(),
+        "does not have one shape for each",
     ),
-    "function that a target depends on without a shape": (
-        lambda data: data.shapes.__setitem__(slice(None), [row for row in data.shapes if row["state"] != "right"]),
+    "release without a verdict": (
+        lambda data: data.facts[MTP]["releases"].update({"verl 0.9.1": ["0" * 16]}),
         "which has no verdict",
     ),
-    "fixed earlier than it was": (
-        lambda data: (
-            data.manifests[SFT].update({"affects": {"megatron-lm": "< 0.1"}})
-            or data.manifests[SFT]["fixed-in"].update({"megatron-lm": "0.16.0"})
-        ),
-        "needs it, but 0.16.0 is fixed",
+    "function that a target depends on without a shape": (
+        lambda data: [
+            data.facts[BATCHES]["shapes"].pop(key)
+            for key, row in [*data.facts[BATCHES]["shapes"].items()]
+            if row["state"] == "right"
+        ],
+        "which has no verdict",
     ),
-    "fixed later than it was": (
-        lambda data: data.manifests[MTP]["fixed-in"].update(verl="0.9.0"),
-        "0.8.0.dev0 already has upstream's own fix",
+    "set that is the only one": (
+        lambda data: [one.update(set="the only") for one in data.manifests[ALLGATHER]["targets"]],
+        "is the only set",
     ),
+    "half a set in a release": (
+        lambda data: data.manifests[ALLGATHER]["targets"][0].update(set="permutation and unpermutation"),
+        "megatron-core 0.19.2 has only a part of this set",
+    ),
+    "digest that leads nowhere": (
+        lambda data: data.facts[MTP]["files"].update({"ab" * 32: {"f": "0" * 16}}),
+        "f 0000000000000000: is not on record",
+    ),
+    "shape without an outline": (
+        lambda data: [row.pop("outline", "") for row in data.facts[MTP]["shapes"].values()],
+        "has no outline",
+    ),
+    "outline of a shape in no file": (lambda data: data.facts[MTP]["files"].clear(), "is not on record"),
+    "release without a pin": (lambda data: data.wheels["verl"].pop(), "is missing"),
+    "two pins": (lambda data: data.wheels["verl"].append(data.wheels["verl"][0]), "pins two wheels of one version"),
 }
 
 
@@ -128,7 +126,7 @@ def test_each_problem_is_found(real: Data, name: str) -> None:
     data = copy.deepcopy(real)
     change(data)
     found = lint.lint(data)
-    assert [problem for problem in found if message in problem.message], found[:3]
+    assert [problem for problem in found if message in f"{problem.entry}: {problem.message}"], found[:3]
     assert all(problem.file and problem.entry for problem in found)
 
 

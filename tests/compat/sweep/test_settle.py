@@ -32,18 +32,6 @@ def collected(learnt: Learnt, target: Target, text: str) -> Collection:
     return collection
 
 
-def test_an_older_rewrite_of_an_affected_shape_is_superseded(learnt: Learnt) -> None:
-    collection = collected(learnt, WARMUP, AFFECTED)
-    (key,) = collection.rows
-    older = {"fix": key[0], "function": key[1], "pristine": key[2], "shape": "0" * 16}
-    done = settle.settle(collection, learnt, [], [older])
-    superseded, affected = done.rows
-    assert (affected["state"], affected["shape"], affected["result"]) == ("affected", key[2], done.results[key])
-    assert superseded["state"] == "superseded"
-    keys = [key for key in affected if key not in ("state", "first", "last")]
-    assert [superseded[key] for key in keys] == [affected[key] if key != "shape" else "0" * 16 for key in keys]
-
-
 def test_a_pull_request_is_collected_if_it_fixes_the_defect(learnt: Learnt, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(as_written, "applied", lambda diff, data: data.replace(b"number = 0", b"number = 1"))
     collection = collected(learnt, MTP, CLEAN)

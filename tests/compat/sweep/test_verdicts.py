@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import pytest
 from support import gates
 from support.gates import ONE, OTHER_RUN, RUN, STOP, TWO
 from support.histories import EDITED, LACKS, History
-from unhang.compat.sweep import clones, commits, frozen, matrix_files, verdicts
+from unhang.compat.sweep import clones, commits, frozen, matrix_files, sources, verdicts
 from unhang.compat.sweep.verdicts import Judgement
 from unhang.judge.decide import SETTLED, Verdict
 from unhang.judge.observe import Observation
@@ -28,8 +27,8 @@ def run(history: History, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
     def judged(*reasons: tuple[str, str], freeze: bool = True) -> tuple[int, list[str]]:
         if freeze:
             (tmp_path / frozen.NAME).write_text(matrix_files.swept(frozen.moved({}, {"verl": history.clone()})))
-        rows = [{"fix": fix, "shape": shape, "why": "why it stays"} for fix, shape in reasons]
-        (tmp_path / "decisions.json").write_text(json.dumps({"drifted": rows}))
+        rows = [{"fix": fix, "shape": shape, "state": "drifted", "why": "why it stays"} for fix, shape in reasons]
+        monkeypatch.setattr(sources, "decisions", lambda: rows)
         code = verdicts.main(["--compat", str(tmp_path), "--clone", f"verl={history.folder}"])
         return code, capsys.readouterr().out.splitlines()
 
@@ -60,7 +59,7 @@ def test_each_verdict_without_an_answer_is_named_with_a_commit(history: History,
     code, lines = run(("gate", shape), ("gate", "0" * 16))
     assert (code, lines[2:]) == (
         1,
-        [f"compat/decisions.json: gate {'0' * 16}: no commit is drifted for this reason; delete it"],
+        [f"patches/gate/manifest.json: {'0' * 16}: no commit is drifted for this reason; delete it"],
     )
 
 

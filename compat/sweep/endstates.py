@@ -1,4 +1,4 @@
-"""Prints the end states by which the sweep decides: ``python -m unhang.compat.endstates.run``.
+"""Prints the end states by which the sweep decides: ``python -m unhang.compat.sweep.endstates``.
 
 The shapes come from the releases on the index, and from history where clones are given, as for the sweep.
 """
@@ -6,15 +6,14 @@ The shapes come from the releases on the index, and from history where clones ar
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from unhang.compat import index
 from unhang.compat.endstates.compare import Row
-from unhang.compat.sweep import fetch, gather, matrix_files, pins, sources
+from unhang.compat.sweep import fetch, gather, pins, sources
 from unhang.compat.sweep.cache import Cache, default_folder
 from unhang.compat.sweep.collect import Collection, Key
 from unhang.compat.sweep.learnt import Learnt
@@ -39,10 +38,9 @@ class Shape(NamedTuple):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Show every shape. Return 1 if a person must decide one, 2 if it could not run."""
-    parser = argparse.ArgumentParser(prog="python -m unhang.compat.endstates.run", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m unhang.compat.sweep.endstates", description=__doc__)
     parser.add_argument("--fix", action="append", default=[], metavar="ID", help="only this fix")
     parser.add_argument("--shape", default="", help="only shapes that start with this")
-    parser.add_argument("--write", action="store_true", help="record the figures in compat/endstates.json")
     options = parser.parse_args(arguments)
     try:
         with progress.shown() as step:
@@ -58,10 +56,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(
         f"{len(found)} shapes, {sum(shape.row.configurations for shape in found)} configurations, {problems} problems"
     )
-    if options.write:
-        path = sources.HERE / "endstates.json"
-        rows = json.loads(path.read_bytes())["endstates"] if path.exists() else []
-        matrix_files.write({str(path): matrix_files.endstates(recorded(rows, found))})
     return 1 if problems else 0
 
 
@@ -75,16 +69,6 @@ def lines(shape: Shape) -> list[str]:
     figures = "".join(f"{getattr(shape.row, name):>15}" for name in FIGURES)
     below = [f"by a person: {shape.decided}"] if shape.decided else shape.row.problems
     return [f"{shape.key[2]:26} {shape.state:13}{figures}", *(f"    {line}" for line in below)]
-
-
-def recorded(before: Iterable[Mapping[str, Any]], found: Iterable[Shape]) -> list[dict[str, Any]]:
-    """Return the rows of endstates.json: those on record, and in their place those that were run now. Pure."""
-    rows = {(row["fix"], row["function"], row["shape"]): dict(row) for row in before}
-    for shape in found:
-        names = dict(zip(("fix", "function", "shape"), shape.key))
-        figures = {name: getattr(shape.row, name) for name in FIGURES}
-        rows[shape.key] = {**names, "branches": shape.row.branches, **figures}
-    return [row for _, row in sorted(rows.items())]
 
 
 def _shapes(fixes: Sequence[str], prefix: str, step: Step) -> Iterator[Shape]:
@@ -101,7 +85,7 @@ def _shapes(fixes: Sequence[str], prefix: str, step: Step) -> Iterator[Shape]:
         step("running the functions")
         gather.pull_requests(collection, learnt, repos)
         collection.rows = {key: row for key, row in collection.rows.items() if key[2].startswith(prefix)}
-        settled = settle(collection, learnt, sources.load("decisions"), sources.load("superseded"))
+        settled = settle(collection, learnt, sources.decisions())
     finally:
         learnt.save()
     rows = {(row["fix"], row["function"], row["shape"]): row for row in settled.rows}

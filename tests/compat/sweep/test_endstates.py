@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
 from support.endstates import ROWS
 from support.fake_index import ENGINE, UNCLEAR, FakeIndex
-from unhang.compat.endstates import run, sandbox
+from unhang.compat.endstates import sandbox
 from unhang.compat.endstates.compare import Row
-from unhang.compat.endstates.run import Shape
-from unhang.compat.sweep import pins, sources
+from unhang.compat.sweep import endstates, pins
+from unhang.compat.sweep.endstates import Shape
 from unhang.shapes import catalog
 
 GOOD, BAD = Row(["a"], 4, 1, 2, 1, 0, []), Row(["a"], 4, 1, 1, 1, 1, ["worse with a=1: raises"])
@@ -20,7 +19,7 @@ GOOD, BAD = Row(["a"], 4, 1, 2, 1, 0, []), Row(["a"], 4, 1, 1, 1, 1, ["worse wit
 
 def test_every_shape_of_a_fix_with_an_end_state_is_on_record_and_none_is_worse() -> None:
     states = {key: it.state for key, it in catalog.shape_table().shapes.items()}
-    upstream = {key for key, state in states.items() if state not in ("ours", "superseded")}
+    upstream = {key for key, state in states.items() if state != "ours"}
     assert set(ROWS) == {key for key in upstream if sandbox.end_state(key[0], key[1])}
     for key, row in ROWS.items():
         assert row["worse"] == 0
@@ -53,20 +52,16 @@ def test_a_problem_fails_the_session_unless_a_person_decided(
     problems: int,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
 ) -> None:
     shapes = enumerate([(GOOD, ""), (row, decided)])
     found = [Shape(("made-up", "f", f"{number:016}"), "affected", *it) for number, it in shapes]
-    monkeypatch.setattr(run, "_shapes", lambda fix, shape, step: iter(found))
-    monkeypatch.setattr(sources, "HERE", tmp_path)
-    assert run.main(["--write"]) == bool(problems)
+    monkeypatch.setattr(endstates, "_shapes", lambda fix, shape, step: iter(found))
+    assert endstates.main([]) == bool(problems)
     out = capsys.readouterr().out.splitlines()
-    assert out[0].split() == ["made-up", "state", *run.FIGURES]
+    assert out[0].split() == ["made-up", "state", *endstates.FIGURES]
     assert out[1].split() == [found[0].key[2], "affected", "4", "1", "2", "1", "0"]
     assert out[3:-1] == [f"    {line}" for line in below]
     assert out[-1] == f"2 shapes, 8 configurations, {problems} problems"
-    written = json.loads((tmp_path / "endstates.json").read_text())["endstates"]
-    assert [it["worse"] for it in written] == [0, row.worse]
 
 
 def test_the_session_shows_what_the_sweep_decides(
@@ -76,11 +71,11 @@ def test_the_session_shows_what_the_sweep_decides(
     fake.add("verl", "0.7.1", {ENGINE: UNCLEAR})
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(pins, "read", lambda _: [])
-    assert run.main([]) == 1
+    assert endstates.main([]) == 1
     out = capsys.readouterr().out.splitlines()
     rows = {line.split()[1]: line.split()[0] for line in out if not line.startswith(" ")}
     assert {*rows} == {"state", "affected", "not-affected", "undecided", "shapes,"}
     (problem,) = (line for line in out if line.startswith("    "))
     assert "raises TypeError" in problem
-    assert run.main(["--fix", "mtp-cp-deadlock", "--shape", rows["not-affected"]]) == 0
+    assert endstates.main(["--fix", "mtp-cp-deadlock", "--shape", rows["not-affected"]]) == 0
     assert "not-affected" in capsys.readouterr().out.splitlines()[1]

@@ -7,7 +7,7 @@ from typing import cast
 
 import pytest
 
-from unhang.compat.endstates.branches import branches, words
+from unhang.shapes.branches import branches, words
 from unhang.shapes.shape import Function
 
 CODE = {

@@ -1,0 +1,80 @@
+"""What a sweep has found of each fix, as its file in compat/data has it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from unhang.compat.sweep.clones import Clone
+from unhang.compat.sweep.collect import Collection
+from unhang.compat.sweep.learnt import Learnt
+from unhang.compat.sweep.matrix_files import Facts
+from unhang.compat.sweep.outlines import Packed
+from unhang.compat.sweep.settle import Settled
+from unhang.judge.decide import OURS
+from unhang.shapes.catalog import Fix
+
+FIGURES = ("branches", "configurations", "passed", "cured", "failed", "worse")
+"""What is on record of an end state."""
+
+
+def facts(
+    fix: Fix,
+    collection: Collection,
+    learnt: Learnt,
+    settled: Settled,
+    opened: Mapping[str, Clone],
+    before: Mapping[str, Any],
+) -> Facts:
+    """Return what is known of a fix. ``before`` has the releases and the pull requests that were not read now.
+
+    Raises ValueError as ``Packed.add`` does.
+    """
+    targets: dict[str, list[str]] = {}
+    for target in fix.functions:
+        if target.place not in targets.setdefault(target.upstream, []):
+            targets[target.upstream].append(target.place)
+    files = {digest: row for (name, digest), row in collection.files.items() if name == fix.id}
+    releases = {**before.get("releases", {})} if before.get("targets") == targets else {}
+    for upstream, places in targets.items():
+        by_place = {target.place: target for target in fix.functions if target.upstream == upstream}
+        for version in collection.releases.get(upstream, ()):
+            row = [collection.shapes[upstream, version, by_place[place]] for place in places]
+            releases[f"{upstream} {version}"] = row
+    refs = [row["ref"] for row in fix.manifest.get("as-written", ())]
+    commits = {**before.get("pulls", {}), **{ref: at for clone in opened.values() for ref, at in clone.pulls.items()}}
+    pulls = {ref: commits[ref] for ref in refs if ref in commits}
+    packed = Packed()
+    shapes = _shapes(fix, collection, learnt, settled, packed, {pair for row in files.values() for pair in row.items()})
+    return Facts(targets, pulls, files, shapes, releases, packed)
+
+
+def _shapes(
+    fix: Fix,
+    collection: Collection,
+    learnt: Learnt,
+    settled: Settled,
+    packed: Packed,
+    here: set[tuple[str, str | None]],
+) -> dict[str, dict[str, Any]]:
+    """Return what is known of each shape. Those in a file on record (``here``) have an outline: what people edit."""
+    known: dict[str, dict[str, Any]] = {}
+    targets = {target.function: target for target in fix.functions}
+    for row in settled.rows:
+        if row["fix"] != fix.id:
+            continue
+        function, shape = row["function"], row["shape"]
+        key = fix.id, function, shape
+        entry = {name: value for name, value in row.items() if name not in ("fix", "function", "shape")}
+        if (seen := settled.states[key].row) is not None:
+            failing = {"failing": seen.failing} if seen.failing else {}
+            entry["endstate"] = {name: getattr(seen, name) for name in FIGURES} | failing
+        content = collection.rows[key].content
+        if (function, shape) in here:
+            entry["outline"] = packed.add(learnt.outline(content, function))
+        known[f"{function} {shape}"] = entry
+        if (result := settled.results.get(key)) is not None:
+            ours = known.setdefault(f"{function} {result}", {"state": OURS})
+            if (function, result) in here and "outline" not in ours:
+                ours["outline"] = packed.add(learnt.outline_patched(content, targets[function], result))
+    return known
