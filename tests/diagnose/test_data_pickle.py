@@ -20,7 +20,7 @@ def test_data_is_as_pickle_has_it(protocol: int) -> None:
 
 
 def test_torchs_own_pickles_are_data() -> None:
-    made = recorder_dumps.dump(recorder_dumps.entry(number) for number in range(300))
+    made = recorder_dumps.dump([recorder_dumps.entry(number) for number in range(300)])
     assert data_pickle.loads(recorder_dumps.as_pickle(made)) == made
 
 

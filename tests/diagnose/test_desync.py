@@ -45,6 +45,10 @@ MEETINGS: dict[str, tuple[Job, list[object]]] = {
         job([rank(waits(UNLISTED)), rank(waits(OTHER)), rank(waits(WORLD)), rank(waits(WORLD))]),
         [(3, (2, 3), (0, 1), False), (3, (0,), (2, 3), False), (3, (1,), (2, 3), False)],
     ),
+    "members that no dump lists, of a group in a log": (
+        job([rank(waits(OTHER), recorded=False), rank(past(WORLD))]),
+        [(3, (0,), (), True)],
+    ),
     "no group in a log": (job([rank(waits(Group("", ""), number=9), recorded=False)]), [(9, (0,), (), True)]),
 }
 
@@ -105,6 +109,10 @@ def test_a_stage_waits_for_the_one_before_it() -> None:
     edges, stuck = graph([rank(waits(kind="send")._replace(peer=1)), rank(receive[1]), rank(), rank()])
     assert not stuck
     assert edges == {0: set(), 1: set()}
+    edges, stuck = graph([rank(waits(kind="recv")._replace(peer=1)), rank(receive[1]), rank(), rank()])
+    assert (edges, stuck) == ({0: {1}, 1: {0}}, {0, 1})
+    edges, stuck = graph([rank(waits(kind="send")), rank(waits(kind="send")), rank(), rank()])  # to whom, a log hides
+    assert (edges, stuck) == ({0: set(), 1: set()}, set())
 
 
 def test_a_rank_far_off_does_not_fill_the_memory() -> None:

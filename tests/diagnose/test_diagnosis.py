@@ -19,7 +19,7 @@ CALL, STEP, READ = "torch/distributed/distributed_c10d.py::all_reduce", "job/tra
 
 
 def diagnosed(whole: Job) -> tuple[Answer, ...]:
-    return diagnosis.diagnose(whole, signature.signatures())
+    return diagnosis.diagnose(whole, signature.signatures()).answers
 
 
 def waits(size: int = 2, number: int = 3, at: tuple[str, ...] = (STEP,)) -> Operation:
@@ -54,6 +54,16 @@ ANSWERS: dict[str, tuple[Job, list[tuple[str, str]]]] = {
             size=2,
         ),
         [("desync", "different collectives as collective 2 of default_pg")],
+    ),
+    "one has a stack alone, and others wait in another group for it": (
+        job(
+            [
+                *[rank(past(), issued(Group("9", "PAIRS", (2, 3)), 5, "all_to_all", 2))] * 3,
+                rank(at=("job/data.py::read",), recorded=False),
+                *[rank(waits())] * 2,
+            ]
+        ),
+        [("slow", "have not come")],
     ),
     "a circle": (
         job([rank(waits()), *[rank(past(), issued(PIPELINE, 1, "all_reduce", 2))] * 3]),

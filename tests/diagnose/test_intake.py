@@ -226,3 +226,28 @@ def test_a_name_that_the_dump_denies_tells_nothing(tmp_path: Path) -> None:
     assert job.ranks == {}
     assert job.unranked == (f"{tmp_path}/node1/rank_0",)
     assert job.files == 1
+
+
+def test_of_torchrun_s_attempts_the_last_counts(tmp_path: Path) -> None:
+    for attempt in (0, 9, 10):
+        folder = tmp_path / "none_x" / f"attempt_{attempt}" / "3"
+        folder.mkdir(parents=True)
+        (folder / "stderr.log").write_text(f"ValueError: attempt {attempt}\n")
+    job = intake.read([str(tmp_path)], silent)
+    assert [one.text for one in job.ranks[3].messages] == ["ValueError: attempt 10"]
+    assert [one.why for one in job.unread] == ["it is of an earlier attempt than attempt_10"] * 2
+
+
+def test_the_processes_of_one_file_count_in_their_order_where_nothing_says_a_rank(tmp_path: Path) -> None:
+    stacks = "".join(
+        f'Process {pid}: python train.py\nThread {pid} (idle): "MainThread"\n    {name} (train.py:4)\n\n'
+        for pid, name in ((70, "step"), (71, "step"), (72, "read"))
+    )
+    (tmp_path / "stacks.txt").write_text(stacks)
+    job = intake.read([str(tmp_path)], silent)
+    assert {rank: one.stacks[0].frames[0].function for rank, one in job.ranks.items()} == {
+        0: "step",
+        1: "step",
+        2: "read",
+    }
+    assert job.unranked == (str(tmp_path / "stacks.txt"),)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from unhang.diagnose.evidence import Frame, Group, Message, Operation, Rank, Stack, Trail
+from unhang.diagnose.evidence import Count, Frame, Group, Message, Operation, Rank, Stack, Trail
 from unhang.diagnose.job import Told, merged
 from unhang.diagnose.recorder import Dump
 
@@ -75,6 +75,7 @@ def test_a_part_without_a_rank_is_asked_for() -> None:
         ]
     )
     assert job.unranked == ("a", "b")
+    assert job.strangers == (Message("m", "l"),)
     assert list(job.ranks) == [2]
     assert job.ranks[2].waiting[0].rank == 2
 
@@ -98,3 +99,56 @@ def test_a_group_that_no_dump_lists_has_no_members() -> None:
     assert job.size is None
     assert job.files == 1
     assert [(one.file, one.partly) for one in job.unread] == [("b", False)]
+
+
+def apart(job: object) -> list[str]:
+    return [f"{one.file}: {one.why}" for one in job.unread]  # type: ignore[attr-defined]
+
+
+HOUR = 3600 * 10**9
+
+
+def test_dumps_of_another_job_or_time_are_told_apart_and_said() -> None:
+    other = Group("0", "default_pg", (0, 1, 2, 3))
+    world = Group("0", "default_pg", (0, 1, 2))
+    dumps = [dumped(0, (world,), 90 * HOUR), dumped(1, (world,), 90 * HOUR), dumped(2, (world,), 50 * HOUR)]
+    job = merged([Told(f"d{n}", (dump,)) for n, dump in enumerate([*dumps, dumped(3, (other,), 90 * HOUR)])])
+    assert list(job.ranks) == [0, 1]
+    assert [line.partition(":")[0] for line in apart(job)] == ["the dump of rank 3", "the dump of rank 2"]
+
+
+def test_a_dump_that_lacks_what_its_peers_have_done_is_of_another_time() -> None:
+    counts = [Count(5000, -1, 4999), Count(5000, -1, 4998), Count(12, -1, 11)]
+    world = Group("0", "default_pg", (0, 1, 2))
+    dumps = [dumped(n, (world,), counts={"0": count}) for n, count in enumerate(counts)]
+    job = merged([Told(f"d{n}", (dump,)) for n, dump in enumerate(dumps)])
+    assert (list(job.ranks), len(apart(job))) == ([0, 1], 1)
+
+
+def test_a_later_dump_among_earlier_ones_is_the_one_that_is_left_out() -> None:
+    counts = [Count(12, -1, 11), Count(12, -1, 10), Count(5000, -1, 4999)]
+    world = Group("0", "default_pg", (0, 1, 2))
+    dumps = [dumped(n, (world,), newest=5 + n, counts={"0": count}) for n, count in enumerate(counts)]
+    assert list(merged([Told(f"d{n}", (dump,)) for n, dump in enumerate(dumps)]).ranks) == [0, 1]
+
+
+@pytest.mark.parametrize("other", [Group("7", "TENSOR", (2, 3)), Group("7", "PIPELINE", (1, 2))])
+def test_dumps_of_jobs_of_one_size_are_told_apart_by_their_groups(other: Group) -> None:
+    world, pair = Group("0", "default_pg", (0, 1, 2, 3)), Group("7", "TENSOR", (1, 2))
+    groups = [(world,), (world, pair), (world, pair), (world, other)]
+    job = merged(Told(f"d{rank}", (dumped(rank, each),)) for rank, each in enumerate(groups))
+    assert list(job.ranks) == [0, 1, 2]
+    assert "of another job: its groups have other members" in apart(job)[0]
+
+
+def test_of_two_jobs_side_by_side_the_later_one_is_read_for_all_ranks() -> None:
+    newest = {"a/0": 5, "a/1": 9, "b/0": 7, "b/1": 8}
+    dumps = [Told(file, (dumped(int(file[2:]), newest=at),)) for file, at in newest.items()]
+    assert [line.partition(":")[0] for line in apart(merged(dumps))] == ["b/0", "b/1"]
+
+
+def test_how_long_a_collective_may_take_tells_times_apart() -> None:
+    dumps = [dumped(rank, newest=50 * HOUR + at * HOUR // 60) for rank, at in enumerate((0, 2, 30))]
+    assert list(merged(Told(f"d{n}", (dump,)) for n, dump in enumerate(dumps)).ranks) == [0, 1, 2]
+    patient = [dump._replace(patience=HOUR // 4) for dump in dumps]
+    assert list(merged(Told(f"d{n}", (dump,)) for n, dump in enumerate(patient)).ranks) == [0, 1]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import gzip
 import io
+import json
 import tracemalloc
 from collections.abc import Iterator
 
 import pytest
 
 from unhang.diagnose import logs
-from unhang.diagnose.evidence import Frame, Group, Operation, Rank
+from unhang.diagnose.evidence import Frame, Group, Message, Operation, Rank
 from unhang.diagnose.stacks import NOBODY
 
 GLOG = "E1218 20:27:21.426415540 ProcessGroupNCCL.cpp:629"
@@ -240,11 +241,16 @@ def test_who_was_killed_is_told_by_torchrun_and_who_was_stopped_is_not() -> None
         ("KeyboardInterrupt", True),
         ("Fatal Python error: Aborted", True),
         ("slurmstepd: error: Detected 1 oom_kill event", True),
+        ("srun: error: node1: task 1: Out Of Memory", True),
+        ("train.sh: line 9: 4242 Segmentation fault      (core dumped) python train.py", True),
+        ("[node1:1234 :0:1234] Caught signal 7 (Bus error: nonexistent physical address)", True),
         ("\t     [0, 1] finished collective #3, but didn't join collective #4 (count from 1)", True),
         ("errors: 0, val_error=0.25", False),
         ("FutureWarning: this will be an Error: soon", False),
         ("Error: Failed to find python version from target process", False),
         ("INFO:root:retrying after TimeoutError", False),
+        ("UserWarning: CUDA out of memory is caught", False),
+        ("2026-11-22 09:00:00 WARNING cache: out of memory, retrying", False),
     ],
 )
 def test_which_lines_are_messages(line: str, kept: bool) -> None:
@@ -252,6 +258,12 @@ def test_which_lines_are_messages(line: str, kept: bool) -> None:
     assert [(message.text, message.source) for rank in found.values() for message in rank.messages] == (
         [(line, "log:2")] if kept else []
     )
+
+
+def test_the_time_of_an_error_is_that_of_the_line_above_its_traceback() -> None:
+    whole = f"2026-11-22 09:14:01,120 ERROR job: failed\n{TRACEBACK}KeyError: 3\n"
+    (told,) = read(whole).values()
+    assert told.messages[0].at == ((11 * 31 + 22) * 24 + 9) * 3600 + 14 * 60 + 1.12
 
 
 def test_numbers_do_not_make_a_message_another_and_few_are_kept() -> None:
@@ -315,7 +327,7 @@ def test_lines_that_span_pieces_stacks_too(monkeypatch: pytest.MonkeyPatch) -> N
     for size in range(60, 300):
         monkeypatch.setattr(logs, "_PIECE", size)
         (told,) = read(text).values()
-        assert told.messages == (("ValueError: no", "log:57", FRAMES),)
+        assert told.messages == (Message("ValueError: no", "log:57", FRAMES),)
 
 
 def test_what_is_no_text_and_what_breaks_off() -> None:
@@ -347,3 +359,48 @@ def test_hostile_lines_are_passed_over() -> None:
         f"[rank1]: #0 {' from ' * 1400}",
     ]
     assert [rank for rank in read("\n".join(lines) + "\n").values() if rank.waiting or rank.last or rank.stacks] == []
+
+
+DEBUG = """\
+=== Rank 0: 10.0.0.1:34567 ===
+Thread 0x00007f01 (most recent call first):
+  File "/a/pool.py", line 9 in idle
+Current thread 0x00007f02 (most recent call first):
+  File "/a/train.py", line 12 in step
+=== Rank 1: 10.0.0.2:34567 ===
+Process 77: python train.py
+Thread 77 (active): "MainThread"
+    read (/a/data.py:4)
+"""
+
+
+def test_the_debug_server_s_stacks_are_of_the_rank_above_them() -> None:
+    found = read(DEBUG.encode())
+    first, second = ([frame.function for frame in found[rank].stacks[0].frames] for rank in (0, 1))
+    assert (first, second) == (["step"], ["read"]), "the current thread comes first"
+
+
+@pytest.mark.parametrize("heading", ["==> stacks/rank_5.txt <==", "=== Rank 5: host:1 ==="])
+def test_a_heading_says_the_rank(heading: str) -> None:
+    assert [*read(f'{heading}\nProcess 7: python\nThread 7 (idle): "MainThread"\n    f (x.py:3)\n'.encode())] == [5]
+
+
+@pytest.mark.parametrize(
+    "prefix",
+    [
+        "trainer-worker-3 pytorch ",
+        '2026-11-22T09:15:00Z {pod="trainer-3", app="x"} ',
+        "trainer-worker-3 pytorch \u203a ",
+    ],
+)
+def test_a_collector_s_prefix_keeps_a_traceback_together(prefix: str) -> None:
+    lines = [*TRACEBACK.splitlines(), "ValueError: no", f"{NEW} [PG ID 4 PG GUID 12(x) Rank 1] {CAUGHT}"]
+    (told,) = read("".join(f"{prefix}{line}\n" for line in lines).encode()).values()
+    assert (told.messages[0].text, told.messages[0].frames) == ("ValueError: no", FRAMES)
+
+
+def test_a_line_within_json_is_read() -> None:
+    lines = [*TRACEBACK.splitlines(), "ValueError: no", f"{NEW} {CAUGHT}"]
+    text = "".join(json.dumps({"labels": {"pod": "a-3"}, "line": line, "timestamp": "t"}) + "\n" for line in lines)
+    found = read(text.encode())
+    assert found[3].messages[0].frames == FRAMES

@@ -10,7 +10,7 @@ import pytest
 
 from support.recorder_dumps import FORMATS, FRAMES, as_json, as_pickle, dump, entry
 from unhang.diagnose import recorder
-from unhang.diagnose.evidence import Frame, Group, Operation, Rank, Trail
+from unhang.diagnose.evidence import Count, Frame, Group, Operation, Rank, Trail
 
 WORLD = {"0": ("default_pg", (0, 1, 2, 3)), "5": ("PIPELINE_MODEL_PARALLEL_GROUP", (1, 3))}
 HUNG = [entry(0), entry(1, state="started"), entry(2, state="scheduled")]
@@ -289,6 +289,16 @@ def test_what_is_no_dump_says_why(data: bytes) -> None:
     assert 5 < len(str(caught.value)) < 200
 
 
+@pytest.mark.parametrize("write", [lambda made: pickle.dumps(made, 2), as_json])
+@pytest.mark.parametrize("number", [10**30, 10**4000])  # json.dumps writes none of more digits
+def test_a_number_that_torch_cannot_have_costs_its_own_entry(write: Callable[[Any], bytes], number: int) -> None:
+    for key, value in (("collective_seq_id", number), ("input_sizes", [[number]]), ("input_sizes", [[2**62] * 200])):
+        found = read(dump([entry(0), {**entry(1), key: value}], {"0": ("", (0, 1))}), 0, write=write)
+        assert found.broken == "1 of its 2 entries cannot be read", key
+    for key, value in (("record_id", number), ("time_created_ns", number)):
+        assert not read(dump([{**entry(0), key: value}], {"0": ("", (0, 1))}), 0, write=write).broken
+
+
 def test_what_is_shown_has_no_control_characters() -> None:
     bad = "\x1b[2J\r\n\u202e\udc80x"
     frames = ((bad, bad, 3),)
@@ -317,5 +327,46 @@ def test_a_dump_is_known_by_its_beginning(head: bytes, whether: bool) -> None:
 
 
 def test_an_empty_dump_is_one() -> None:
-    assert read(dump([]), write=as_json).rank == Rank(1, recorded=True)
+    assert read(dump([]), write=as_json).rank == Rank(1, counts={"0": Count()}, recorded=True)
     assert Trail(1, ()) not in read(dump([])).rank.trails.values()
+
+
+PIPELINE = {"group": ("5", "PIPELINE_MODEL_PARALLEL_GROUP")}
+
+
+def status(enqueued: object, completed: object, started: object = -1) -> dict[str, object]:
+    names = ("last_enqueued_collective", "last_started_collective", "last_completed_collective")
+    return dict(zip(names, (enqueued, started, completed)))
+
+
+@pytest.mark.parametrize("write", [as_pickle, as_json])
+def test_the_status_of_a_group_goes_by_the_numbers_that_the_process_gives(write: Callable[[Any], bytes]) -> None:
+    groups = {"0": WORLD["0"], "35": ("TENSOR_MODEL_PARALLEL_GROUP", (1, 2)), "112": ("x", (1,))}
+    pending = entry(0, seq=41, state="scheduled", group=("35", "TENSOR_MODEL_PARALLEL_GROUP")) | {"pg_id": 5}
+    made = dump([pending], groups) | {"pg_status": {"0": status(9, 9), "5": status(44, 40), "17": status(3, 3)}}
+    counts = read(made, write=write).rank.counts
+    assert counts == {"0": Count(9, -1, 9), "35": Count(44, -1, 40), "112": Count(3, -1, 3)}
+
+
+def test_a_status_that_goes_with_no_group_is_left_out() -> None:
+    pending = entry(0, seq=41, state="scheduled") | {"pg_id": 5}
+    made = dump([pending]) | {"pg_status": {"5": status(44, 40), "6": status(3, 3)}}
+    assert read(made).rank.counts == {"0": Count(44, -1, 40)}
+
+
+def test_what_is_pending_is_not_completed_and_sends_count_by_themselves() -> None:
+    made = dump(HUNG, WORLD) | {"pg_status": {"0": status(3, 3)}}
+    assert read(made).rank.counts["0"] == Count(3, 2, 1)
+    sent = entry(0, "nccl:send 0->1", seq=7, p2p=True, state="scheduled", **PIPELINE) | {"pg_id": 5}
+    made = dump([sent], WORLD) | {"pg_status": {"0": status(1, 1), "5": status(7, 6)}}
+    assert read(made).rank.counts["5"] == Count(7, -1, 6, shared=False)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [None, 5, [], {"0": None}, {"0": {"last_enqueued_collective": "9" * 5000}}, {"9" * 5000: status(1, 1)}, {"x": []}],
+)
+def test_a_hostile_status_harms_nothing_else(bad: object) -> None:
+    found = read(dump(HUNG, WORLD) | {"pg_status": bad}, write=pickle.dumps)
+    assert found.rank.counts["0"].enqueued == 3
+    assert found.broken == ""

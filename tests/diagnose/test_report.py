@@ -7,11 +7,13 @@ import json
 import pytest
 
 from unhang import __version__
-from unhang.diagnose import report
+from unhang.diagnose import facts, report
 from unhang.diagnose.answer import ANSWERS, Answer, Place
-from unhang.diagnose.evidence import Job, Rank, Unread
+from unhang.diagnose.diagnosis import Diagnosis
+from unhang.diagnose.evidence import Count, Group, Job, Rank, Unread
 from unhang.diagnose.report import Report
 from unhang.diagnose.standing import Standing
+from unhang.diagnose.suspects import Suspects
 from unhang.records import Environment, Request
 
 MTP = "mtp-cp-deadlock"
@@ -23,11 +25,20 @@ KNOWN = Answer(
     "known", MTP, "One rank waits alone.",
     (Place((0,), "waiting in all_reduce 3", ("rank_0: entry 7",)), Place((1, 2, 4), "elsewhere", ())),
 )  # fmt: skip
+NO_SUSPECTS = Suspects("", {})
+NOBODY = "no rank is suspect: nothing that the files say sets one apart"
 NEEDED = Standing("verl", "0.7.1", "/site", "needed", "", "run: unhang apply --target /site --fix mtp-cp-deadlock")
 
 
-def made(*answers: Answer, job: Job = JOB, environment: Environment | None = HERE, **standings: Standing) -> Report:
-    return Report(job, answers, environment, {MTP: tuple(standings.values())}, SITE)
+def made(
+    *answers: Answer,
+    job: Job = JOB,
+    environment: Environment | None = HERE,
+    suspects: Suspects = NO_SUSPECTS,
+    **standings: Standing,
+) -> Report:
+    found = Diagnosis(facts.of(job), suspects, answers)
+    return Report(found, environment, {MTP: tuple(standings.values())}, SITE)
 
 
 @pytest.mark.parametrize(
@@ -55,17 +66,15 @@ def test_ranks_are_written_as_runs(ranks: list[int], text: str) -> None:
         ((0, 7), None, "read 6 files: 2 ranks"),
     ],
 )
-def test_the_first_line_says_of_which_ranks_there_is_nothing(
-    ranks: tuple[int, ...], size: int | None, line: str
-) -> None:
+def test_a_line_says_of_which_ranks_there_is_nothing(ranks: tuple[int, ...], size: int | None, line: str) -> None:
     job = JOB._replace(ranks={rank: Rank(rank) for rank in ranks}, size=size)
-    assert report.text(made(job=job, environment=None), colour=False) == line
+    assert report.text(made(job=job, environment=None), colour=False) == f"{NOBODY}\n\n{line}"
 
 
 def test_each_answer_is_followed_by_who_does_what_the_lines_that_say_so_and_the_command() -> None:
     possible = Answer("possible", MTP, "It may be.", (), ("the size",))
     lines = report.text(made(KNOWN, possible, here=NEEDED), colour=False).splitlines()
-    assert lines[1:] == [
+    assert lines[3:] == [
         "environment: /site (found by --target)",
         "",
         "known: mtp-cp-deadlock (cure)",
@@ -74,15 +83,16 @@ def test_each_answer_is_followed_by_who_does_what_the_lines_that_say_so_and_the_
         "    rank 0: waiting in all_reduce 3",
         "      rank_0: entry 7",
         "    ranks 1-2, 4: elsewhere",
-        "  needed on verl 0.7.1 in /site; run: unhang apply --target /site --fix mtp-cp-deadlock",
         "  more about it: unhang explain mtp-cp-deadlock",
+        "  needed on verl 0.7.1 in /site; run: unhang apply --target /site --fix mtp-cp-deadlock",
+        "  on every node, then start the job again",
         "",
         "possible: mtp-cp-deadlock (cure)",
         "  verl: multi-token-prediction loss hangs with context parallelism",
         "  It may be.",
         "    not shown: the size",
-        "  needed on verl 0.7.1 in /site; run: unhang apply --target /site --fix mtp-cp-deadlock",
         "  more about it: unhang explain mtp-cp-deadlock",
+        "  needed on verl 0.7.1 in /site; run: unhang apply --target /site --fix mtp-cp-deadlock",
     ]
 
 
@@ -101,7 +111,7 @@ def test_without_an_installation_the_command_is_for_the_job_s_environment(
 @pytest.mark.parametrize("answer", ANSWERS[2:])
 def test_an_answer_without_a_fix_says_what_to_do_next(answer: str) -> None:
     text = report.text(made(Answer(answer, "", "So it is.", (), ("dumps",))), colour=False)
-    _, rest = text.split("\n\n")
+    *_, rest = text.split("\n\n")
     assert rest.splitlines() == [answer, "  So it is.", "    missing: dumps", f"  {report.NEXT[answer]}"]
 
 
@@ -123,6 +133,8 @@ def test_the_json_document_has_the_documented_form() -> None:
     assert json.loads(report.document(made(KNOWN, desync, here=NEEDED))) == {
         "schema": 1,
         "unhang": __version__,
+        "suspects": [],
+        "why": {},
         "environment": {"python": None, "prefix": "/site", "found_by": "--target"},
         "job": {
             "files": 6,
@@ -133,6 +145,7 @@ def test_the_json_document_has_the_documented_form() -> None:
                 {"file": "x", "why": "no", "partly": False},
             ],
             "unranked": ["stack.txt"],
+            "errors": [],
         },
         "answers": [
             {
@@ -159,8 +172,39 @@ def test_the_json_document_has_the_documented_form() -> None:
                 "standings": [],
             },
         ],
+        "not-excluded": [],
     }
     assert json.loads(report.document(made()._replace(environment=None)))["environment"] is None
+
+
+def test_the_suspects_come_first_in_every_form() -> None:
+    why = {1: "it failed by itself: no", **dict.fromkeys((2, 4), "its device is stuck")}
+    traceback = ("log:9", "  /a/train.py:12 in step")
+    what = made(KNOWN, suspects=Suspects("failed", why, traceback), here=NEEDED)
+    assert report.text(what, colour=False).startswith(
+        "rank 1: it failed by itself: no\nranks 2, 4: its device is stuck\n  log:9\n    /a/train.py:12 in step\n\nread "
+    )
+    document = json.loads(report.document(what))
+    assert [*document][2:4] == ["suspects", "why"]
+    assert (document["suspects"], document["why"]) == ([1, 2, 4], {str(rank): text for rank, text in why.items()})
+    assert report.github(what).startswith("::error title=unhang suspects::rank 1: it failed by itself: no%0Aranks 2, 4")
+
+
+def test_many_suspects_of_many_kinds_fill_no_screen() -> None:
+    lines = report.text(made(suspects=Suspects("device", {n: f"behind by {n}" for n in range(1024)})), colour=False)
+    assert lines.splitlines()[7:9] == ["rank 7: behind by 7", "and 1016 more ranks, which --output-format json names"]
+
+
+def test_the_table_fits_a_screen_with_the_suspects_first() -> None:
+    group = Group("5", "TENSOR_MODEL_PARALLEL_GROUP")
+    ranks = {n: Rank(n, counts={"5": Count(9, -1, 5 if n == 700 else 7)}) for n in range(1024)}
+    what = made(job=Job(ranks, {"5": group}, 1024, 1024), suspects=Suspects("device", {700: "behind"}))
+    _, _, table = report.text(what, colour=False).split("\n\n")
+    assert [line.split() for line in table.splitlines()[1:]] == [
+        ["ranks", "TENSOR_MODEL_PARALLEL_GROUP"],
+        ["*", "700", "5/9"],
+        ["0-699,", "701-1023", "7/9"],
+    ]
 
 
 def test_github_gets_an_annotation_for_each_answer_and_each_file_that_was_not_read() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from unhang.diagnose import speakers
@@ -32,11 +34,42 @@ WATCHDOG = "[E ProcessGroupNCCL.cpp:474] [Rank 3] Watchdog caught collective ope
         ("job-worker-0  | [rank7]: ", ("job-worker-0  |", None, 7)),
         ("node17: [default3]: ", ("node17:[default3]:", 3, None)),
         ("node17: 3: ", ("node17:3:", 3, None)),
+        ('2026-01-02T03:04:05Z {pod="w-0", rank="x"}     ', ('{pod="w-0", rank="x"}', None, None)),
         ("Epoch 0:  6%|## | 2/9[rank7]: ", ("", None, 7)),
     ],
 )
 def test_prefixes(prefix: str, expected: tuple[str, int | None, int | None]) -> None:
     assert speakers.of(prefix + TEXT) == (expected, TEXT)
+
+
+@pytest.mark.parametrize(
+    "line", ["Traceback (most recent call last):", TEXT, "    x = f(y)", "ValueError: x", "[rank1]: x"]
+)
+def test_a_stack_keeps_its_form_where_logcli_takes_the_spaces_off(line: str) -> None:
+    speaker, text = speakers.of(f'2026-01-02T03:04:05Z {{pod="w-0"}}  {line.strip()}')
+    assert (speaker.launcher, text) == ('{pod="w-0"}', line.removeprefix("[rank1]: "))
+
+
+@pytest.mark.parametrize(
+    ("wrapped", "launcher"),
+    [
+        ({"labels": {"pod": "w-0"}, "line": TEXT, "timestamp": "2026-01-02T03:04:05Z"}, "{'pod': 'w-0'}"),
+        ({"log": f"{TEXT}\n", "stream": "stderr"}, "stderr"),
+        (
+            {"message": TEXT, "nodeName": "n", "podName": "w-0", "containerName": "torch", "labels": {"a": "b"}},
+            "w-0 torch",
+        ),
+        ({"namespace": "a", "podName": "w-0", "containerName": "torch", "message": f"3: {TEXT}"}, "w-0 torch3:"),
+    ],
+)
+def test_a_line_within_json_is_that_line(wrapped: dict[str, object], launcher: str) -> None:
+    speaker, text = speakers.of(json.dumps(wrapped))
+    assert (speaker.launcher, text) == (launcher, TEXT)
+
+
+@pytest.mark.parametrize("line", ['{"message": {"a": 1}}', '{"a": 1}', '{"line', '{"line": null}'])
+def test_other_json_is_a_line_as_it_is(line: str) -> None:
+    assert speakers.of(line) == ((("", None, None)), line)
 
 
 def test_launchers_that_put_no_space_take_none_that_matters() -> None:
@@ -61,3 +94,19 @@ def test_what_is_no_prefix(line: str) -> None:
 )
 def test_the_rank_that_old_torch_says_in_the_group(line: str, rank: int | None) -> None:
     assert speakers.of(line)[0].rank == rank
+
+
+@pytest.mark.parametrize(
+    ("line", "seconds"),
+    [
+        ("2026-11-22 09:15:03,5 ERROR no", 0.0),
+        ("[rank3]:[E1122 09:15:03.5 ProcessGroupNCCL.cpp:685] no", 0.0),
+        ("2026-11-22T09:15:03.5Z no", 0.0),
+        ("no time at all", None),
+    ],
+)
+def test_a_time_is_the_same_in_every_format(line: str, seconds: float | None) -> None:
+    first = speakers.time_in("2026-11-22 09:15:03.5")
+    found = speakers.time_in(line)
+    assert first is not None
+    assert (None if found is None else found - first) == seconds

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from unhang.diagnose import logs, stacks
+from unhang.diagnose import logs, stacks, whereabouts
 from unhang.diagnose.evidence import Frame, Rank
 
 PY_SPY = """\
@@ -110,6 +110,7 @@ def test_json_of_py_spy() -> None:
         (Frame("MeanMetric.compute", "/site/swift/metrics/utils.py", 81),),
         True,
         "a.json: thread 7",
+        None,
     )
     assert [stack.idle for stack in (*one.stacks, *two.stacks)] == [True, True, False]
 
@@ -176,3 +177,22 @@ def test_a_traceback_that_ends_in_a_wait_is_a_stack_and_any_is_with_its_error() 
     assert [frame.function for frame in waited.stacks[0].frames] == ["inner", "outer", "<module>"]
     assert [frame.function for frame in crashed.messages[0].frames] == ["inner", "outer", "<module>"]
     assert (crashed.stacks, crashed.messages[0].text) == ((), "RuntimeError: no data")
+
+
+@pytest.mark.parametrize(
+    ("before", "moved", "doing"),
+    [
+        ("", None, "in load"),
+        ("load (data.py:8)", True, "in load, and moves: its two stacks differ"),
+        ("load (data.py:9)", False, "in load, and does not move: its two stacks are alike"),
+    ],
+)
+def test_a_second_stack_of_a_process_says_whether_it_has_moved(before: str, moved: bool | None, doing: str) -> None:
+    dump = 'Process 7: python\nThread 9 (idle): "MainThread"\n    {}\n'
+    text = (dump.format(before) if before else "") + dump.format("load (data.py:9)")
+    (rank,) = logs.read(io.BytesIO(text.encode()), "rank_1.txt")
+    assert [one.moved for one in rank.stacks] == [moved]
+    assert whereabouts.in_stack(rank, ()).doing == doing
+    busy = next(iter(logs.read(io.BytesIO(text.replace("idle", "active").encode()), "rank_1.txt")))
+    assert ("on a CPU" in whereabouts.in_stack(busy, ()).doing) == (moved is False)
+    assert (whereabouts.is_busy(rank), whereabouts.is_busy(busy)) == (bool(moved), True)

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from support import cli
-from unhang.diagnose.standing import Standing, cure, standings, upstreams
+from unhang.diagnose import signature
+from unhang.diagnose.standing import Standing, cure, is_refuted, standings, upstreams
 from unhang.records import Request
-from unhang.store import survey
+from unhang.survey.verdicts import survey
 
 MTP, WARMUP = "mtp-cp-deadlock", "expert-dp-warmup"
 ENGINE = "verl/workers/engine/megatron/transformer_impl.py"
@@ -20,7 +21,7 @@ ENGINE = "verl/workers/engine/megatron/transformer_impl.py"
 def found(site: Path, fix: str) -> tuple[Standing, ...]:
     request = Request(target=str(site), allow_none=True)
     narrowed = request._replace(fixes=(fix,), chosen=(("--fix", fix),))
-    return standings(survey.survey(narrowed).findings, request)
+    return standings(survey(narrowed).findings, request)
 
 
 @pytest.fixture
@@ -56,6 +57,13 @@ def test_a_fix_stands_on_each_installation_with_its_defect(site: Path) -> None:
     assert [(one.upstream, one.verdict) for one in found(site, "sft-packed-seq-broadcast")] == [
         ("megatron-lm", "needed")
     ]
+
+
+def test_code_in_which_the_defect_hangs_in_another_way_refutes_a_hang(site: Path) -> None:
+    stands = found(site, "sft-packed-seq-broadcast")  # that of 0.17
+    (whole,) = (one for one in signature.signatures() if one.fix == "sft-packed-seq-broadcast")
+    assert [is_refuted(stands, hang.elsewhere) for hang in whole.hangs] == [True, True, False]
+    assert not is_refuted((), whole.hangs[0].elsewhere)
 
 
 def test_code_without_the_defect_is_not_the_job_s_or_the_answer_is_wrong(tmp_path: Path) -> None:

@@ -78,7 +78,7 @@ def test_a_thread_in_a_collective_is_told_before_another() -> None:
         Stack("pt_autograd_0", frames(CALL, STEP), None, "b"),
     )
     assert whereabouts.elsewhere(Rank(3, stacks=stacks)).doing == "in all_reduce, called by step"
-    assert whereabouts.call(Rank(3, stacks=stacks)) == "step (job/train.py:7)"
+    assert whereabouts.call(Rank(3, stacks=stacks)) == "step (train.py:7)"
     assert whereabouts.call(Rank(3, stacks=stacks[:1])) == ""
 
 
@@ -91,13 +91,30 @@ def test_ranks_that_do_the_same_are_one_place_with_a_few_lines() -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "at", "fails"),
+    [
+        ("requests.exceptions.ReadTimeout: Read timed out", STEP, True),
+        ("ValueError: timeout must be positive", STEP, True),
+        ("ValueError: timeout must be positive", CALL, False),
+        ("RuntimeError: NCCL communicator was aborted on rank 1: watchdog", STEP, False),
+        ("torch.distributed.DistNetworkError: connection reset by peer", STEP, False),
+        ("BrokenPipeError: [Errno 32] Broken pipe", STEP, False),
+    ],
+)
+def test_an_error_of_python_s_own_is_no_consequence_whatever_its_words(text: str, at: str, fails: bool) -> None:
+    assert bool(whereabouts.failures(one(lines=[Message(text, "log:9", frames(at))]))) is fails
+
+
+@pytest.mark.parametrize(
     ("text", "fails", "disagrees"),
     [
         ("ValueError: loss is NaN", True, False),
         ("torch.OutOfMemoryError: CUDA out of memory", True, False),
+        ("terminate called after throwing an instance of 'std::bad_alloc'", True, False),
         ("exitcode  : -9", True, False),
         ("exitcode  : -6", False, False),
         ("RuntimeError: Timed out waiting 5000ms for recv operation to complete", False, False),
+        ("RuntimeError: DataLoader timed out after 60 seconds", True, False),
         ("[enforce fail at pair.cc:456] op.preamble.length <= op.nbytes. 36 vs 32", False, True),
         ("RuntimeError: Detected mismatch between collectives on ranks.", False, True),
     ],

@@ -39,14 +39,29 @@ def nccl(out: Path, rank: int, version: str, *, frames: bool = True, active: boo
     groups, waits = _groups(out, rank), _waits(out)
     raw: dict[str, Any] = _load(out, rank)
     entries = [_as_nccl(entry, groups, waits) for entry in raw["entries"]]
+    status = {key: _status(int(key), entries) for key in raw["pg_status"]}
     if active:
         entries = [entry for entry in entries if entry["state"] != _DONE]
     for entry in () if frames else entries:
         del entry["frames"]
     config = {name: {"name": name, "desc": text, "ranks": str(members)} for name, (text, members) in groups.items()}
     library = {"comm_lib_version": "2.27.5"} if version == "2.10" else {"nccl_version": "2.21.5"}
-    dump = {"version": version, **library, "pg_config": config, "pg_status": raw["pg_status"], "nccl_comm_state": {}}
+    dump = {"version": version, **library, "pg_config": config, "pg_status": status, "nccl_comm_state": {}}
     return pickle.dumps({**dump, "entries": entries}, protocol=2)
+
+
+def _status(group: int, entries: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+    """Return how far a rank is in a group, by these entries: gloo's own status lags behind."""
+    own = [entry for entry in entries if entry["pg_id"] == group and not entry["is_p2p"]]
+    enqueued, completed = (
+        max((entry["collective_seq_id"] for entry in own if entry["state"] in states), default=-1)
+        for states in ((_DONE, _WAITS), (_DONE,))
+    )
+    return {
+        "last_enqueued_collective": enqueued,
+        "last_started_collective": -1,
+        "last_completed_collective": completed,
+    }
 
 
 def _load(out: Path, rank: int) -> dict[str, Any]:

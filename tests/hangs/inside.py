@@ -22,7 +22,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -207,6 +207,26 @@ def _is_alive(pid: int) -> bool:
 
 
 def _stacks(out: Path, pids: Mapping[int, int]) -> None:
+    """Take the stacks of the ranks as of an installed package."""
+    with _as_packages():
+        _spy(out, pids)
+
+
+@contextlib.contextmanager
+def _as_packages() -> Iterator[None]:
+    """Make packages of the folders in which a proof lays out modules alone: py-spy cuts a path down to the package."""
+    made = []
+    for folder in Path.cwd().glob("*/**/") if Path("begun").exists() else ():
+        is_package = folder.parent != Path.cwd() and (folder.name, folder.parent.parent) != ("megatron", Path.cwd())
+        if is_package and not (folder / "__init__.py").exists():
+            made.append(folder / "__init__.py")
+            made[-1].touch()
+    yield
+    for file in made:
+        file.unlink()
+
+
+def _spy(out: Path, pids: Mapping[int, int]) -> None:
     """Have py-spy write the stacks of the ranks as text and as JSON, if it is installed."""
     spy = shutil.which("py-spy", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
     for folder, suffix, options in ("py-spy", ".txt", []), ("py-spy-json", ".json", ["--json"]):

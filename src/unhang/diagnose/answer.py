@@ -31,3 +31,5 @@ class Answer(NamedTuple):
     places: tuple[Place, ...] = ()
     missing: tuple[str, ...] = ()
     """Of `possible`: what the evidence does not show; of `not-enough`: what to capture."""
+    elsewhere: tuple[str, ...] = ()
+    """Of a fix: the shapes of its function in which its defect hangs in other ways."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from math import prod
 from typing import NamedTuple
 
@@ -27,6 +27,8 @@ class Meeting(NamedTuple):
     """Ranks of the group, with a dump, that have issued fewer collectives in it."""
     is_open: bool = True
     """Whether some rank of the group may have issued another one than is known, or none."""
+    differ: frozenset[str] = frozenset()
+    """In what the operations differ that must not: `operation`, `size`, `dtype`."""
 
     @property
     def waiting(self) -> tuple[int, ...]:
@@ -106,10 +108,11 @@ def _name(group: Group) -> str:
 
 
 def _of_group(job: Job, numbers: Mapping[int, Mapping[int, Operation]], all_: set[int]) -> Iterable[Meeting]:
-    apart = [number for number, issued in numbers.items() if differences(issued.values())]
+    differ = {number: differences(issued.values()) for number, issued in numbers.items()}
+    apart = [number for number, names in differ.items() if names]
     waits = [number for number, issued in numbers.items() if any(not one.done for one in issued.values())]
     for number in sorted({min(found) for found in (apart, waits) if found}):
-        yield _meeting(job, number, numbers, all_)
+        yield _meeting(job, number, numbers, all_)._replace(differ=differ[number])
 
 
 def _meeting(job: Job, number: int, numbers: Mapping[int, Mapping[int, Operation]], all_: set[int]) -> Meeting:
@@ -123,12 +126,14 @@ def _meeting(job: Job, number: int, numbers: Mapping[int, Mapping[int, Operation
     for rank, one in job.ranks.items():
         if (trail := one.trails.get(group.name)) and trail.digests:
             newest[rank] = max(trail.first + len(trail.digests) - 1, newest.get(rank, 0))
+        if (count := one.counts.get(group.name)) and count.shared and count.enqueued > 0:
+            newest[rank] = max(count.enqueued, newest.get(rank, 0))
     recorded = {rank for rank, one in job.ranks.items() if one.recorded}
     members = set(group.members) or (all_ if group.description == "default_pg" else set())
     behind = {rank for rank in (members or newest) if rank in recorded and newest.get(rank, 0) < number}
     if not members and not behind and not differences(issued.values()):
         behind = _candidates(job, group, recorded - newest.keys())
-    unseen = bool((members or all_) - recorded)
+    unseen = bool((members or all_) - recorded) or not (group.members or job.size)
     passed = any(sequence >= number and rank not in issued for rank, sequence in newest.items())
     return Meeting(group, number, dict(sorted(issued.items())), tuple(sorted(behind)), unseen or passed)
 
@@ -137,10 +142,14 @@ def _candidates(job: Job, group: Group, unused: Iterable[int]) -> set[int]:
     """Return who may be missing from a group of which no dump lists the members, as with gloo.
 
     It is somebody who has not used the group, nor another one of this description; a rank that waits nowhere, if any.
+    Where logs alone tell of the group, it is nobody whose dump lists groups: that lists all groups of its rank.
     """
+    users = [one for one in job.ranks.values() if any(group.name == it.group.name for it in (*one.waiting, *one.last))]
+    is_logged = not any(one.recorded for one in users)
+    listed = {rank for one in job.groups.values() for rank in one.members if is_logged}
     found = {
         rank
-        for rank in unused
+        for rank in {*unused} - listed
         if group.description
         and not any(
             one.group.description == group.description for one in (*job.ranks[rank].last, *job.ranks[rank].waiting)
@@ -188,25 +197,29 @@ def waits_for(job: Job, found: Sequence[Meeting]) -> dict[int, set[int]]:
     for number, rank in job.ranks.items():
         for one in rank.waiting:
             if one.kind in PAIRED:
-                edges[number].update(_ends(job, one) - {number})
+                edges[number].update(_ends(job, one, number))
     return edges
 
 
-def _ends(job: Job, operation: Operation) -> set[int]:
-    """Return who may be at the other end of a send or receive, and is in none with this rank."""
+def _ends(job: Job, operation: Operation, own: int) -> set[int]:
+    """Return who is at the other end of a send or receive, and is in none that it may meet: nobody, if several may."""
     members = {operation.peer} if operation.peer is not None else {*operation.group.members} or {*job.ranks}
-    return {
+    ends = {
         rank
-        for rank in members
+        for rank in members - {own}
         if rank not in job.ranks
         or not any(
-            one.kind in PAIRED and one.group.name == operation.group.name and one.peer in {None, operation.rank}
+            one.kind in PAIRED
+            and (one.kind != operation.kind or one.kind == "coalesced")
+            and one.group.name == operation.group.name
+            and one.peer in {None, operation.rank}
             for one in job.ranks[rank].waiting
         )
     }
+    return ends if operation.peer is not None or len(ends) == 1 else set()
 
 
-def circle(edges: Mapping[int, set[int]]) -> frozenset[int]:
+def circle(edges: Mapping[int, Collection[int]]) -> frozenset[int]:
     """Return the ranks that wait for each other, or for ranks that do."""
     waited: dict[int, set[int]] = defaultdict(set)
     left = {rank: len(others) for rank, others in edges.items() if others}

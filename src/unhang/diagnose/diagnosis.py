@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from itertools import starmap
+from typing import NamedTuple
 
-from unhang.diagnose import desync, match, whereabouts
+from unhang.diagnose import desync, facts, match, suspects, whereabouts
 from unhang.diagnose.answer import ANSWERS, Answer, Place
-from unhang.diagnose.desync import Meeting
 from unhang.diagnose.evidence import Job
+from unhang.diagnose.facts import Facts
 from unhang.diagnose.match import Match
 from unhang.diagnose.signature import Signature
+from unhang.diagnose.suspects import Suspects
 
 _MOST = 3
 """So many groups that have come apart are told of: in a large job, one defect stops many groups."""
+_NOT_NEEDED = "how it can be this: in this environment, the fix is not needed, or its defect hangs in another way"
 _MISSING = {
     "groups": "the descriptions of the groups: dumps of torch 2.4 or newer",
     "operations": "which collective the ranks wait in: a dump of the flight recorder",
@@ -26,6 +29,7 @@ _MISSING = {
     "others": "where in the source the other ranks are: py-spy, or dumps with frames",
     "outside": "where in the source the other ranks are: py-spy",
     "empty": "the sizes of what the other ranks issued last: their dumps",
+    "goes_on": "what the other ranks wait in: their dumps",
     "circle": "what the other ranks wait in: their dumps",
     "alternating": "which ranks of the group wait: the dumps of all of them",
     "errors": "the line in the logs with which a rank fails",
@@ -33,16 +37,37 @@ _MISSING = {
 """What to look for, by the clause that is not known."""
 
 
-def diagnose(job: Job, signatures: Iterable[Signature]) -> tuple[Answer, ...]:
-    """Return what is known of a hung job, the best answer first; at least one."""
-    job = desync.settled(job)
-    meetings = desync.meetings(job)
-    found = match.matches(job, meetings, signatures)
-    known = [one for one in found if one.is_known]
-    answers = _of_fixes(job, known or found)
+class Diagnosis(NamedTuple):
+    """What is known of a hung job."""
+
+    facts: Facts
+    suspects: Suspects
+    answers: tuple[Answer, ...]
+    """The best first; at least one."""
+    open: tuple[Signature, ...] = ()
+    """Of a log alone: the fixes that it does not exclude."""
+
+
+def diagnose(job: Job, signatures: Collection[Signature]) -> Diagnosis:
+    """Return what is known of a hung job, given the signatures of the fixes."""
+    found = facts.of(job)
+    first = suspects.of(found)
+    matches = match.matches(found, first, signatures)
+    known = [one for one in matches if one.is_known]
+    answers = _of_fixes(found.job, known or matches)
     if not known:
-        answers += _apart(job, meetings)
-    return tuple(sorted(answers, key=lambda one: ANSWERS.index(one.answer)))
+        answers += _apart(found, first)
+    left = () if known else match.not_excluded(found, signatures)
+    return Diagnosis(found, first, tuple(sorted(answers, key=lambda one: ANSWERS.index(one.answer))), left)
+
+
+def without(found: Diagnosis, refuted: Collection[str]) -> Diagnosis:
+    """Return a diagnosis in which the fixes that the environment refutes are possible at most."""
+    answers = [
+        one._replace(answer="possible", missing=(*one.missing, _NOT_NEEDED)) if one.fix in refuted else one
+        for one in found.answers
+    ]
+    return found._replace(answers=tuple(sorted(answers, key=lambda one: ANSWERS.index(one.answer))))
 
 
 def _of_fixes(job: Job, found: Sequence[Match]) -> list[Answer]:
@@ -57,18 +82,19 @@ def _of_fixes(job: Job, found: Sequence[Match]) -> list[Answer]:
         best = same[0]
         places = whereabouts.merged(place for one in same for place in _places_of_match(job, one))
         if best.is_known:
-            answers.append(Answer("known", fix, best.hang.summary, places))
+            answers.append(Answer("known", fix, best.hang.summary, places, (), best.hang.elsewhere))
         else:
-            answers.append(Answer("possible", fix, best.hang.summary, places, _lacks(best)))
+            answers.append(Answer("possible", fix, best.hang.summary, places, _lacks(best), best.hang.elsewhere))
     return answers
 
 
 def _lacks(one: Match) -> tuple[str, ...]:
     """Return what would make it known, in the way that lacks least; else what the evidence leaves open."""
     if not one.hang.certain:
-        return (one.hang.open,)
+        return (*one.doubts, one.hang.open)
     unknown = [[name for name in names if not one.clauses[name]] for names in one.hang.certain]
-    return tuple(_MISSING[name] for name in min(unknown, key=len))
+    lacks = [_MISSING[name] for name in min(unknown, key=len)]
+    return (*one.doubts, *lacks) if one.doubts or lacks else ("a line that no other defect prints, or the stacks",)
 
 
 def _places_of_match(job: Job, one: Match) -> Iterable[Place]:
@@ -88,33 +114,52 @@ def _places_of_match(job: Job, one: Match) -> Iterable[Place]:
         yield whereabouts.failing(rank, [message])
 
 
-def _apart(job: Job, meetings: Sequence[Meeting]) -> list[Answer]:
-    """Return where ranks have come apart; else whom they wait for, or that nobody waits."""
-    answers = [*_disagreements(meetings, job), *_histories(job, meetings)][:_MOST] or _said(job)
+def _apart(found: Facts, first: Suspects) -> list[Answer]:
+    """Return where ranks have come apart; else whose device is behind, whom they wait for, or that nobody waits."""
+    job = found.job
+    if found.goes_on:
+        places = whereabouts.merged(whereabouts.in_stack(rank, ()) for rank in job.ranks.values())
+        return [Answer("slow", "", "Every rank has moved between its two stacks: the job goes on.", places)]
+    answers = [*_disagreements(found), *_histories(found)][:_MOST] or _said(job)
     if answers:
         return answers
-    edges = desync.waits_for(job, meetings)
-    if stuck := desync.circle(edges):
-        groups = [one for one in meetings if stuck.intersection(one.waiting) and stuck.intersection(one.absent)]
+    if stuck := found.stuck:
+        groups = [one for one in found.meetings if stuck.intersection(one.waiting) and stuck.intersection(one.absent)]
         where = f" ({whereabouts.label(groups[0].group)})" if len(groups) == 1 else ""
         places = whereabouts.merged(whereabouts.waits(job.ranks[rank]) for rank in sorted(stuck))
         return [Answer("desync", "", f"Ranks wait for each other in different collectives{where}.", places)]
-    waited = {other for others in edges.values() for other in others if not edges.get(other)}
-    late = {number: job.ranks[number] for number in sorted(waited & job.ranks.keys())}
-    suspects = late if edges else job.ranks
-    # one with a stack is alive
-    if failed := {
-        number: lines for number, rank in suspects.items() if (lines := whereabouts.failures(rank)) and not rank.stacks
-    }:
-        places = whereabouts.merged([*starmap(whereabouts.failing, failed.items()), *whereabouts.of_waiting(job)])
+    if found.errors:
+        places = whereabouts.merged([*starmap(whereabouts.failing, found.errors.items()), *whereabouts.of_waiting(job)])
         return [Answer("desync", "", "A rank has failed, and the others wait for it.", places)]
+    if first.rule == suspects.DEVICE:
+        behind = [*first.why]
+        summary = "Nothing disagrees: the device of some ranks has not done what that of their peers has."
+        places = whereabouts.merged(
+            map(whereabouts.waits, (job.ranks[rank] for rank in behind if job.ranks[rank].waiting))
+        )
+        return [Answer("slow", "", summary, places, _of_late(job, behind))]
+    waited = {other for others in found.waits_for.values() for other in others if not found.waits_for.get(other)}
+    if waited and first.rule == suspects.HOST:
+        waited = {*first.why}
+    late = [number for number in sorted(waited) if number in job.ranks]
     if not late:
-        return _quiet(job, meetings)
-    places = whereabouts.merged([*map(whereabouts.elsewhere, late.values()), *whereabouts.of_waiting(job)])
-    if all(map(whereabouts.call, late.values())):  # such as gloo's send and receive, which no dump has
+        return _quiet(found)
+    places = whereabouts.merged(
+        [*(whereabouts.elsewhere(job.ranks[rank]) for rank in late), *whereabouts.of_waiting(job)]
+    )
+    # such as gloo's send and receive, which no dump has; or one that left out a call, and waits in a later one
+    if all(found.calls.get(rank) or _waits_for_nobody(found, rank) for rank in late):
         return [Answer("desync", "", "Ranks wait in different collectives.", places)]
     summary = "Nothing disagrees: some ranks have not come to the collective in which the others wait."
-    return [Answer("slow", "", summary, places, _of_late(job, [*late]))]
+    return [Answer("slow", "", summary, places, _of_late(job, late))]
+
+
+def _waits_for_nobody(found: Facts, number: int) -> bool:
+    """Return whether a rank waits, and all ranks for which it may are known not to be late."""
+    job = found.job
+    members = [{*one.group.members} or desync.everybody(job) for one in job.ranks[number].waiting]
+    known = {rank for rank, one in job.ranks.items() if one.recorded or one.waiting}
+    return bool(members) and all(map(known.issuperset, members))
 
 
 def _said(job: Job) -> list[Answer]:
@@ -125,72 +170,83 @@ def _said(job: Job) -> list[Answer]:
     return [Answer("desync", "", summary, places)] if lines else []
 
 
-def _quiet(job: Job, meetings: Sequence[Meeting]) -> list[Answer]:
-    """Return what is to be said where no rank is known to be late."""
+def _quiet(found: Facts) -> list[Answer]:
+    """Return what is to be said where no rank is known to be late: the best of what dumps, logs and stacks tell."""
+    told = [*_of_waiting(found), *([_of_stacks(found)] if found.calls else []), *_of_free(found)]
+    if told:
+        return [min(told, key=lambda one: ANSWERS.index(one.answer))]
+    return [Answer("not-enough", "", "No file says where a rank waits.", (), ("dumps and stacks of all ranks",))]
+
+
+def _of_free(found: Facts) -> Iterable[Answer]:
+    """Yield that ranks wait in nothing, by their dumps, if some do."""
+    ranks = found.job.ranks.values()
+    free = [rank for rank in ranks if rank.recorded and not rank.waiting and not found.calls.get(rank.rank)]
+    if free and not found.unseen:
+        whose = "Some ranks wait in no collective." if len(free) < len(ranks) else "No rank waits in a collective."
+        places = whereabouts.merged(map(whereabouts.elsewhere, ranks))
+        yield Answer("slow", "", whose, places, ("py-spy on each rank",))
+
+
+def _of_waiting(found: Facts) -> Iterable[Answer]:
+    """Yield what those ranks show that wait by their dumps or logs, if some do."""
+    job = found.job
     places = whereabouts.of_waiting(job)
-    unseen = sorted(_unseen(job, meetings))
+    unseen = sorted(found.unseen)
     if places and unseen:
         summary = "Ranks wait for others of which there is no dump."
         lacks = (f"dumps and stacks of rank {', '.join(map(str, unseen[:8]))}{', ...' if len(unseen) > 8 else ''}",)
-        return [Answer("not-enough", "", summary, places, lacks)]
-    if places:
+        yield Answer("not-enough", "", summary, places, lacks)
+    elif places:
         if any(one.recorded and one.waiting for one in job.ranks.values()):
             summary = "Ranks wait in collectives, and all that is known of these agrees."
         else:
             summary = "The logs say where ranks wait, and not what the others do."
-        return [Answer("not-enough", "", summary, places, ("dumps and stacks of all ranks, taken at one time",))]
-    if any(rank.stacks for rank in job.ranks.values()):
-        return _of_stacks(job)
-    if any(rank.recorded for rank in job.ranks.values()):
-        places = whereabouts.merged(whereabouts.elsewhere(rank) for rank in job.ranks.values())
-        return [Answer("slow", "", "No rank waits in a collective.", places, ("py-spy on each rank",))]
-    return [Answer("not-enough", "", "No file says where a rank waits.", (), ("dumps and stacks of all ranks",))]
+        yield Answer("not-enough", "", summary, places, ("dumps and stacks of all ranks, taken at one time",))
 
 
-def _of_stacks(job: Job) -> list[Answer]:
+def _of_stacks(found: Facts) -> Answer:
     """Return what stacks alone say: which ranks are in a collective."""
-    calls = {rank: whereabouts.call(one) for rank, one in job.ranks.items() if one.stacks}
-    places = whereabouts.merged(whereabouts.in_stack(job.ranks[rank], ()) for rank in calls)
+    ranks, calls = found.job.ranks, found.calls
+    places = whereabouts.merged(whereabouts.in_stack(ranks[rank], ()) for rank in calls)
     free = [rank for rank, call in calls.items() if not call]
     if free:
-        summary = "Some ranks are in no collective." if any(calls.values()) else "No rank is in a collective."
-        return [Answer("slow", "", summary, places, _of_late(job, free))]
+        some = any(calls.values()) or any(rank.waiting for rank in ranks.values())
+        summary = "Some ranks are in no collective." if some else "No rank is in a collective."
+        return Answer("slow", "", summary, places, _of_late(found.job, free))
     if len(set(calls.values())) > 1:
-        return [Answer("desync", "", "Ranks wait in different collectives.", places)]
-    summary = "All ranks wait in the same call: what differs, only dumps of the flight recorder show."
-    return [Answer("not-enough", "", summary, places, ("dumps of all ranks",))]
+        return Answer("desync", "", "Ranks wait in different collectives.", places)
+    if len({*found.paths.values()}) > 1:
+        return Answer("desync", "", "Ranks wait in one collective, to which they came by different calls.", places)
+    whose = "All ranks" if found.job.size == len(calls) else f"The {len(calls)} ranks that have stacks"
+    summary = f"{whose} wait in the same call: what differs, only dumps of the flight recorder show."
+    return Answer("not-enough", "", summary, places, ("dumps of all ranks",))
 
 
-def _disagreements(meetings: Sequence[Meeting], job: Job) -> Iterable[Answer]:
-    for one in sorted(meetings, key=lambda one: (one.sequence or 0, one.group.name)):
-        differ = desync.differences(one.operations.values())
-        if differ:
+def _disagreements(found: Facts) -> Iterable[Answer]:
+    ranks = found.job.ranks
+    for one in sorted(found.meetings, key=lambda one: (one.sequence or 0, one.group.name)):
+        if one.differ:
             what = {"operation": "kind", "size": "size", "dtype": "type"}
-            named = " and ".join(what[name] for name in what if name in differ)
+            named = " and ".join(what[name] for name in what if name in one.differ)
             places = [
-                whereabouts.issued(job.ranks[rank], operation, ())
+                whereabouts.issued(ranks[rank], operation, ())
                 for rank, operation in one.operations.items()
                 if operation.kind
             ]
-            places += [whereabouts.elsewhere(job.ranks[rank]) for rank in one.absent]
+            places += [whereabouts.elsewhere(ranks[rank]) for rank in one.absent]
             summary = f"Ranks disagree on the {named} of collective {one.sequence} of {whereabouts.label(one.group)}."
             yield Answer("desync", "", summary, whereabouts.merged(places))
 
 
-def _histories(job: Job, meetings: Sequence[Meeting]) -> Iterable[Answer]:
+def _histories(found: Facts) -> Iterable[Answer]:
     """Tell of groups whose ranks have issued different collectives of which no more than that is kept."""
-    told = {one.group.name for one in meetings if desync.differences(one.operations.values())}
-    for one in sorted(desync.splits(job), key=lambda one: one.sequence):
+    told = {one.group.name for one in found.meetings if one.differ}
+    for one in sorted(found.splits, key=lambda one: one.sequence):
         if one.group.name not in told:
             number = f"collective {one.sequence} of {whereabouts.label(one.group)}"
             places = tuple(Place(side, f"one side of {number}", ()) for side in one.sides)
             yield Answer("desync", "", f"Ranks have issued different collectives as {number}.", places)
-
-
-def _unseen(job: Job, meetings: Sequence[Meeting]) -> set[int]:
-    """Return the ranks of which nothing is known, of those for which somebody may wait."""
-    members = {rank for one in meetings if one.waiting for rank in one.group.members}
-    return (members or desync.everybody(job)) - job.ranks.keys()
 
 
 def _of_late(job: Job, late: Sequence[int]) -> tuple[str, ...]:

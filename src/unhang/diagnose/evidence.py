@@ -67,6 +67,8 @@ class Stack(NamedTuple):
     """Innermost first."""
     idle: bool | None
     source: str
+    moved: bool | None = None
+    """Whether an earlier stack of it differs; None where there is no earlier one."""
 
 
 class Message(NamedTuple):
@@ -76,6 +78,8 @@ class Message(NamedTuple):
     source: str
     frames: tuple[Frame, ...] = ()
     """Where it was raised, innermost first, if a traceback stands before it."""
+    at: float | None = None
+    """When, in seconds since the year began, as far as lines say it: half of the formats have no year."""
 
 
 class Trail(NamedTuple):
@@ -86,6 +90,20 @@ class Trail(NamedTuple):
     digests: tuple[int, ...]
     """Equal where kind, numbers of elements and types are equal, as far as these must be equal on all ranks. 0 if there
     is no entry of that number."""
+
+
+class Count(NamedTuple):
+    """How far one rank is in one group: numbers of collectives. -1 is what no file says."""
+
+    enqueued: int = -1
+    """The newest one that the host has issued."""
+    started: int = -1
+    completed: int = -1
+    """The newest one that the device has done."""
+    shared: bool = True
+    """Whether all ranks of the group count alike: sends and receives have numbers of their own."""
+    device: bool = True
+    """Whether a device runs them, apart from the host; gloo has none."""
 
 
 class Rank(NamedTuple):
@@ -101,8 +119,12 @@ class Rank(NamedTuple):
     messages: tuple[Message, ...] = ()
     trails: Mapping[str, Trail] = {}
     """By the group's name."""
+    counts: Mapping[str, Count] = {}
+    """By the group's name."""
     recorded: bool = False
     """Whether there is a whole dump of it: only then `waiting` says all, and `trails` end where the rank is."""
+    process: str = ""
+    """`stopped` or `gone`, where that was seen of its process."""
 
 
 class Unread(NamedTuple):
@@ -127,3 +149,5 @@ class Job(NamedTuple):
     unread: tuple[Unread, ...] = ()
     unranked: tuple[str, ...] = ()
     """Files of which nobody knows the rank."""
+    strangers: tuple[Message, ...] = ()
+    """The errors of processes of which nobody knows the rank."""

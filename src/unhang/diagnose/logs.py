@@ -10,7 +10,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from unhang.diagnose import speakers, stacks
-from unhang.diagnose.evidence import Frame, Group, Message, Operation, Rank, Stack
+from unhang.diagnose.evidence import Count, Frame, Group, Message, Operation, Rank, Stack
 from unhang.diagnose.speakers import Speaker
 
 if TYPE_CHECKING:
@@ -18,19 +18,24 @@ if TYPE_CHECKING:
     from io import BufferedIOBase
 
 _NO_GROUP = Group("", "")
+_NOBODY = Speaker("", None, None)
 _PIECE, _LONGEST, _TEXT = 1 << 20, 1 << 13, 500
 _SPEAKERS, _MESSAGES, _OPERATIONS, _ISSUED_FRAMES = 20_000, 40, 100, 200
 
 # Lines without any of them are passed over, but for the first ones of each rank.
 _WORDS = (
     b"rror", b"xception", b"CCL", b"gloo", b"ollective", b"exitcode", b"(local_rank", b" from ", b"Process ", b"hread ",
-    b"most recent call", b" File ", b"KeyboardInterrupt", b"terminate called", b"ut of memory",
+    b"=== Rank ", b"==> ", b"most recent call", b" File ", b"KeyboardInterrupt", b"terminate called", b"ut of memory",
+    b"ut Of Memory", b" fault", b"Caught signal",
 )  # fmt: skip
 _HEAD = re.compile(rb"\n([^\r\n]{0,200}?\[rank\d{1,7}\]:)")
 
+# What stands above the stacks of a rank: torch's debug server writes the first, `tail -n +1 rank_*.txt` the second.
+_SECTION = re.compile(r"(?:=== Rank (\d{1,7})\b.*===|==> .*?rank[_.-]?(\d{1,7})\b.*<==)$", re.IGNORECASE)
 _WORK = re.compile(r"Work[A-Z]CCL\(SeqNum=(\d{1,18}), OpType=(\w+)(?:, NumelIn=(\d{1,18}), NumelOut=(\d{1,18}))?")
 _GROUP = re.compile(r"\[PG (?:ID \d{1,18} PG GUID )?([^\s()\]]{1,80})(?:\(([^)]{0,200})\))? Rank \d{1,18}\]")
 _STATUS = re.compile(r"(?:detected by watchdog at work(?: sequence id)?|Timeout at NCCL work): (\d{1,18})")
+_ENQUEUED = re.compile(r"last enqueued(?: NCCL)? work: (\d{1,18})\b")
 _COMPLETED = re.compile(r"last completed(?: NCCL)? work: (\d{1,18})\b")
 _FINGERPRINT = re.compile(
     r"running collective: CollectiveFingerPrint\(SequenceNumber=(\d{1,18})(?:, )?OpType=(\w+)"
@@ -40,10 +45,13 @@ _ISSUED = re.compile(r"#(\d{1,18}) (.+) from (.+):(\d{1,18})$")
 
 _RAISES = re.compile(r"(?:[\w.]*\w(?:Error|Exception)|KeyboardInterrupt)(?:\(\w+\))?(?::|$)")
 _COMPLAINT = re.compile(
-    r"Fatal Python error|terminate called|out of memory|OutOfMemory|CUDA error|NCCL WARN|NCCL error|oom-kill|"
+    r"Fatal Python error|terminate called|[Oo]ut [Oo]f [Mm]emory|OutOfMemory|CUDA error|NCCL WARN|NCCL error|oom-kill|"
     r"Connection closed by peer|Connection reset by peer|Timed out waiting|op\.preamble|monitoredBarrier|"
+    r"Segmentation fault|Bus error|Caught signal \d|bad_alloc|"
     r"finished? collective #|dump signal|watchdog got stuck|Heartbeat monitor timed out|slurmstepd: error"
 )
+_MILD = re.compile(r"\w*Warning:|.{0,80}\b(?:DEBUG|INFO|WARNING)\b")
+"""The beginning of a line after which a process goes on, whatever it names."""
 # Errors of a rank that waited for others: their traceback says where.
 _WAITED = re.compile(
     r"Timed out waiting|Connection closed by peer|Connection reset by peer|Broken pipe|monitoredBarrier|op\.preamble|"
@@ -77,7 +85,10 @@ class _Said:
         """By what every line says of an operation."""
         self._last = Operation(stacks.NOBODY, _NO_GROUP, None, "")
         self.completed: dict[str, Operation] = {}
+        self.counts: dict[str, Count] = {}
         self.messages: dict[str, Message] = {}
+        self.at: float | None = None
+        """When it said the last line that has a time."""
 
     def error(self, text: str, source: str) -> None:
         """Take an error, with the traceback that ends here."""
@@ -85,7 +96,7 @@ class _Said:
         if frames and self.waited is None and _WAITED.search(text):
             self.waited = Stack(stacks.MAIN, frames, None, source)
         if len(self.messages) < _MESSAGES:
-            self.messages.setdefault(_NUMBER.sub("#", text[:_TEXT]), Message(text[:_TEXT], source, frames))
+            self.messages.setdefault(_NUMBER.sub("#", text[:_TEXT]), Message(text[:_TEXT], source, frames, self.at))
 
     def wait(self, operation: Operation) -> None:
         """Take an operation that timed out: the same one is often told twice, and not always with its group."""
@@ -99,6 +110,9 @@ class _Said:
     def status(self, text: str, source: str) -> None:
         """Take a line that names a group, and the numbers of operations in it."""
         group = _group(text)
+        enqueued, completed = _ENQUEUED.search(text), _COMPLETED.search(text)
+        if group.name and enqueued and completed:
+            self.counts[group.name] = Count(int(enqueued[1]), completed=int(completed[1]))
         if found := _STATUS.search(text):
             for key, known in self.waiting.items():
                 if known.sequence == int(found[1]) and not known.group.name:
@@ -129,6 +143,7 @@ class _Log:
         self._heads: set[bytes] = set()
         """Beginnings of lines that say the rank."""
         self._summary = stacks.NOBODY
+        self._section: int | None = None
         self._failed: dict[str, _Said] = {}
 
     def words(self, piece: bytes) -> list[bytes]:
@@ -143,12 +158,23 @@ class _Log:
         self._heads |= new
         return [*(word for word in _WORDS if word in piece), *new]
 
+    def dated(self, line: str) -> None:
+        """Take the time of the line before one that is taken: loggers write it above a traceback."""
+        if (at := speakers.time_in(line)) and len(self.said) < _SPEAKERS:
+            self.said[speakers.of(line)[0]].at = at
+
     def line(self, line: str, source: str) -> None:
         """Take one line."""
         speaker, text = speakers.of(line)
+        if found := _SECTION.match(text):
+            self._section = int(found[1] or found[2])
+            return
+        if self._section is not None and speaker == _NOBODY:
+            speaker = Speaker("", None, self._section)
         if speaker not in self.said and len(self.said) >= _SPEAKERS:
             speaker = Speaker("", None, speaker.rank if len(self.said) < 2 * _SPEAKERS else None)
         said = self.said[speaker]
+        said.at = speakers.time_in(line) or said.at
         if speaker.rank is not None:
             self.ranks[speaker.launcher].add(speaker.rank)
         if text.startswith("#"):
@@ -177,7 +203,9 @@ class _Log:
         elif (found := _EXITCODE.match(text)) and self._summary != stacks.NOBODY:
             if found[2] not in _STOPPED:
                 self.exits[self._summary] = Message(found[1], source)
-        elif _RAISES.match(text) or _COMPLAINT.search(text) or (ends and _RAISED.match(text)):
+        elif (
+            _RAISES.match(text) or (_COMPLAINT.search(text) and not _MILD.match(text)) or (ends and _RAISED.match(text))
+        ):
             said.error(text, source)
         elif ends:
             said.stacks.raised()
@@ -237,12 +265,14 @@ def read(stream: BufferedIOBase, name: str) -> Iterator[Rank]:
 
 def _take(log: _Log, piece: bytes, words: list[bytes], name: str, number: int) -> None:
     """Take the lines of a piece that have one of the words, or may go on with a stack."""
-    went_on = False
+    went_on, before = False, b""
     for at, line in enumerate(piece.split(b"\n"), number):
         for part in line.rstrip(b"\r").split(b"\r"):  # a progress bar's
             if log.open or any(word in part for word in words):
+                log.dated(before[:_LONGEST].decode(errors="replace"))
                 log.line(part[:_LONGEST].decode(errors="replace"), f"{name}:{at}")
                 went_on = went_on or bool(log.open)
+            before = part
     if not went_on:
         log.open.clear()
 
@@ -275,6 +305,7 @@ def _rank(rank: int, spoken: list[_Said], spied: list[Stack], exits: tuple[Messa
         waiting=tuple(one._replace(rank=rank) for said in spoken for one in said.waiting.values()),
         last=tuple(one._replace(rank=rank) for said in spoken for one in said.completed.values()),
         stacks=(*spied, *(said.waited for said in spoken if said.waited)),
+        counts={name: count for said in spoken for name, count in said.counts.items()},
         messages=(*exits, *(message for said in spoken for message in said.messages.values())),
     )
     if told != Rank(rank):

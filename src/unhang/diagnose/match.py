@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
-from unhang.diagnose import desync
+from unhang.diagnose import desync, whereabouts
 from unhang.diagnose.desync import Meeting
-from unhang.diagnose.evidence import Frame, Group, Job, Message, Operation, Rank
-from unhang.diagnose.signature import Chain, Hang, Place, Signature
+from unhang.diagnose.evidence import Group, Job, Message, Operation, Rank
+from unhang.diagnose.facts import Facts
+from unhang.diagnose.signature import Chain, Error, Hang, Signature, has_frames, may_be_in
+from unhang.diagnose.suspects import DEVICE, SILENT, Suspects
 
 
 class Scene(NamedTuple):
@@ -33,77 +35,138 @@ class Match(NamedTuple):
     """Those that the signature has, by their key in the manifest."""
     errors: tuple[tuple[int, Message], ...]
     """The lines that it names, with their ranks."""
+    doubts: tuple[str, ...]
+    """What makes it possible at most, whatever speaks for it."""
+    is_known: bool
+    """Whether the evidence leaves no other reading."""
 
-    @property
-    def is_known(self) -> bool:
-        """Whether the evidence leaves no other reading."""
-        return any(all(self.clauses[name] for name in names) for names in self.hang.certain)
 
+def matches(facts: Facts, suspects: Suspects, signatures: Iterable[Signature]) -> tuple[Match, ...]:
+    """Return what matches, for each scene: the certain ones first, and those of which most is shown.
 
-def matches(job: Job, meetings: Sequence[Meeting], signatures: Iterable[Signature]) -> tuple[Match, ...]:
-    """Return what matches, for each scene: the certain ones first, then those for which most speaks."""
-    stuck = desync.circle(desync.waits_for(job, meetings))
+    Of two alike, the one is first whose signature can be certain: it is the more specific one.
+    """
     found = []
     for signature in signatures:
-        for hang in signature.hangs:
-            errors = _errors(job, hang)
-            for scene in _scenes(job, meetings, hang):
-                one = Match(signature.fix, hang, scene, _clauses(job, hang, scene, stuck, errors), errors)
-                if False not in one.clauses.values() and (one.is_known or _speaks(one)):
-                    found.append(one)
-    return tuple(sorted(found, key=lambda one: (not one.is_known, -sum(map(bool, one.clauses.values())))))
+        by_hang = [_errors(facts.job, hang) for hang in signature.hangs]
+        named = {message.text for errors in by_hang for _, message, _ in errors}
+        named |= {one.text for one in facts.strangers for hang in signature.hangs if _names(hang, one)}
+        for hang, errors in zip(signature.hangs, by_hang):
+            lines = tuple((number, message) for number, message, _ in errors)
+            refuted = set[int]()
+            for scene in _scenes(facts.job, facts.meetings, hang, failed=bool(errors)):
+                clauses = _clauses(facts, hang, scene, errors)
+                if scene.meeting and any(clauses.get(name) is False for name in ("elements", "dtypes", "first")):
+                    refuted.update(scene.inside)
+                if scene.meeting is None and scene.inside and refuted.issuperset(scene.inside):
+                    continue  # what they issued says more than where they are
+                only = any(error.only for *_, error in errors)
+                doubts = _doubts(facts, suspects, scene, named)
+                if False not in clauses.values() and _speaks(hang, clauses, is_doubted=bool(doubts)):
+                    certain = not doubts and any(_shown(names, clauses, only=only) for names in hang.certain)
+                    found.append(Match(signature.fix, hang, scene, clauses, lines, doubts, certain))
+    return tuple(sorted(found, key=_order))
 
 
-def has_frames(frames: Sequence[Frame], chain: Chain) -> bool:
-    """Return whether a stack has one place of each step of a chain."""
-    return all(any(_is_at(frame, place) for frame in frames for place in step) for step in chain)
+def not_excluded(facts: Facts, signatures: Iterable[Signature]) -> tuple[Signature, ...]:
+    """Return the fixes left open by the operations in which ranks wait by their logs, where there is nothing else.
+
+    Each has the hangs that are left of it.
+    """
+    ranks = facts.job.ranks.values()
+    if facts.errors or facts.strangers or any(rank.recorded or rank.stacks for rank in ranks):
+        return ()
+    waiting = [one for rank in ranks for one in rank.waiting]
+    left = (
+        one._replace(hangs=tuple(it for it in one.hangs if any(_may_be(it, at) for at in waiting)))
+        for one in signatures
+    )
+    return tuple(one for one in left if one.hangs)
 
 
-def _is_at(frame: Frame, place: Place) -> bool:
-    """Return whether a frame is of that function. Sources shorten paths, and leave out classes."""
-    if not frame.function.endswith(place.function.rpartition(".")[2]):  # most frames, so first
-        return False
-    function = frame.function.replace("<locals>.", "")
-    return _ends(function, place.function, ".") and _ends(frame.file.replace("\\", "/"), place.file, "/")
+def _may_be(hang: Hang, operation: Operation) -> bool:
+    """Return whether the ranks of a hang may wait in an operation of this group, kind and size."""
+    size = desync.elements(operation)
+    return (
+        bool(hang.groups or hang.operations)
+        and (not hang.groups or _is_group(operation.group, hang.groups) is not False)
+        and (not hang.operations or operation.kind in hang.operations)
+        and (hang.elements is None or size is None or hang.elements[0] <= size <= hang.elements[1])
+    )
 
 
-def _ends(one: str, other: str, mark: str) -> bool:
-    return (mark + one).endswith(mark + other) or (mark + other).endswith(mark + one)
+def _order(match: Match) -> tuple[bool, bool, bool, int]:
+    shown = match.clauses.get("frames") or match.clauses.get("errors")
+    return not match.is_known, not shown, not match.hang.certain, -sum(map(bool, match.clauses.values()))
 
 
-def _speaks(match: Match) -> bool:
+def _shown(names: Sequence[str], clauses: Mapping[str, bool | None], *, only: bool) -> bool:
+    """Return whether these clauses are met, a frame of the function or a line of this very defect among them."""
+    return all(clauses[name] for name in names) and ("frames" in names or only)
+
+
+def _speaks(hang: Hang, clauses: Mapping[str, bool | None], *, is_doubted: bool) -> bool:
     """Return whether enough speaks for a hang to name it: its frames, its lines, or all of what was issued.
 
     A group that Megatron has named stands for what the others did, where that is not known.
     """
-    clauses = match.clauses
-    if clauses.get("frames") or clauses.get("errors"):
+    if clauses.get("errors"):
         return True
+    if clauses.get("frames"):  # what nothing makes certain is told from other hangs by its group alone
+        return bool(hang.certain or not hang.groups or clauses["groups"])
     issued = [clauses[name] for name in ("groups", "operations", "elements", "waiting") if name in clauses]
-    is_named = "default_pg" not in match.hang.groups
+    is_named = "default_pg" not in hang.groups
     # that a rank is missing from the default group tells hardly a job from another
-    differs = bool(clauses.get("differ")) and ("elements" in clauses or "missing" not in match.hang.differ)
-    return bool(issued) and all(issued) and (is_named or differs)
+    differs = bool(clauses.get("differ")) and ("elements" in clauses or "missing" not in hang.differ)
+    return bool(issued) and all(issued) and (is_named or differs) and not is_doubted
 
 
-def _scenes(job: Job, meetings: Sequence[Meeting], hang: Hang) -> Iterable[Scene]:
-    """Yield where the hang may be: in a collective, else in its frames, else in the lines of the logs alone."""
-    found = False
+def _doubts(facts: Facts, suspects: Suspects, scene: Scene, named: Collection[str]) -> tuple[str, ...]:
+    """Return what speaks against any known hang: errors that it does not name, a stuck device, a rank held up."""
+    doubts = []
+    for number, messages in facts.errors.items():
+        if other := [one for one in messages if one.text not in named]:
+            doubts.append(f"rank {number} failed by itself: {other[0].text}")
+    if others := [one for one in facts.strangers if one.text not in named]:
+        doubts.append(f"a process of unknown rank failed by itself: {others[0].text}")
+    if suspects.rule == DEVICE or (suspects.rule == SILENT and scene.meeting is None):
+        doubts += [f"rank {number} {why}" for number, why in suspects.why.items()]
+    for number in scene.rest:
+        rank = facts.job.ranks[number]
+        if rank.stacks and not rank.waiting and not facts.calls[number] and not whereabouts.is_idle(rank):
+            doubts.append(f"rank {number} is held up {whereabouts.in_stack(rank, ()).doing}")
+    if scene.inside and scene.meeting is None and not all(facts.calls.get(number) for number in scene.inside):
+        doubts.append("whether these ranks wait: no stack of theirs is in a collective")
+    if scene.rest and scene.meeting is None and len(facts.unseen) > len(facts.job.ranks):
+        doubts.append(f"nothing came from {len(facts.unseen)} other ranks: one of these may hold the rest up")
+    return tuple(doubts)
+
+
+def _scenes(job: Job, meetings: Sequence[Meeting], hang: Hang, *, failed: bool) -> Iterable[Scene]:
+    """Yield where the hang may be: in a collective, in its frames, and in the lines of the logs alone."""
     for meeting in meetings if hang.groups or hang.operations else ():
         if scene := _of_meeting(job, hang, meeting):
-            found = True
             yield scene
     inside = [
         number
         for number, rank in job.ranks.items()
-        if not rank.waiting and hang.frames and _has(rank, None, hang.frames)
+        if hang.frames and _has(rank, None, hang.frames)
         if not (hang.others and _has(rank, None, hang.others))
+        if not (rank.recorded and rank.waiting and (hang.groups or hang.operations))
+        or any(_may_be(hang, one) for one in rank.waiting)
     ]
     if inside:
-        rest = [number for number, rank in job.ranks.items() if rank.stacks and number not in inside]
+        rest = [number for number in _beside(job, hang, inside) if job.ranks[number].stacks and number not in inside]
         yield Scene(tuple(inside), None, tuple(rest))
-    elif not found and hang.errors:
+    if failed:
         yield Scene((), None, ())
+
+
+def _beside(job: Job, hang: Hang, inside: Iterable[int]) -> Iterable[int]:
+    """Return the ranks of the groups in which ranks wait; all, where no dump tells the members."""
+    waiting = [one.group for number in inside for one in job.ranks[number].waiting if _may_be(hang, one)]
+    members = {number for group in waiting for number in job.groups.get(group.name, group).members}
+    return members & job.ranks.keys() if members else job.ranks
 
 
 def _of_meeting(job: Job, hang: Hang, meeting: Meeting) -> Scene | None:
@@ -114,6 +177,14 @@ def _of_meeting(job: Job, hang: Hang, meeting: Meeting) -> Scene | None:
     inside = tuple(rank for rank in meeting.operations if rank not in rest)
     if not inside:
         return None
+    if "missing" in hang.differ and hang.frames:  # a stack tells as well that a rank is elsewhere
+        rest.update(
+            number
+            for number, rank in job.ranks.items()
+            if rank.stacks and not rank.recorded and number not in meeting.operations
+            if number in meeting.group.members or (meeting.group.description == "default_pg")
+            if not any(may_be_in(stack.frames, hang.frames) for stack in rank.stacks)
+        )
     return Scene(inside, meeting, tuple(sorted({*rest, *meeting.absent})))
 
 
@@ -138,23 +209,23 @@ def _has(rank: Rank, operation: Operation | None, chain: Chain) -> bool | None:
     return False if rank.stacks and operation is None else None
 
 
-def _clauses(
-    job: Job, hang: Hang, scene: Scene, stuck: frozenset[int], errors: Sequence[object]
-) -> dict[str, bool | None]:
+def _clauses(facts: Facts, hang: Hang, scene: Scene, errors: Sequence[object]) -> dict[str, bool | None]:
     """Return whether each clause that the hang has is true; None if it is not known."""
+    job = facts.job
     tests: dict[str, Callable[[], bool | None]] = {
         "groups": lambda: scene.meeting and _is_group(scene.meeting.group, hang.groups),
         "operations": lambda: _each(scene, lambda one: one.kind in hang.operations if one.kind else None),
         "elements": lambda: _each(scene, lambda one: _within(desync.elements(one), hang.elements)),
         "dtypes": lambda: _each(scene, lambda one: {*one.dtypes} <= {*hang.dtypes} if one.dtypes else None),
-        "first": lambda: bool(scene.meeting and scene.meeting.sequence == 1) or None,
+        "first": lambda: _is_first(job, hang, scene),
         "waiting": lambda: _waiting(scene) == hang.waiting if scene.inside else None,
-        "frames": lambda: _frames(job, hang, scene),
-        "differ": lambda: _differ(job, hang, scene),
+        "frames": lambda: _frames(facts, hang, scene),
+        "differ": lambda: _differ(facts, hang, scene),
         "others": lambda: _any(_here(job, scene, rank, hang.others) for rank in scene.rest),
-        "outside": lambda: _all(_here(job, scene, rank, hang.outside) is False for rank in scene.rest) or None,
-        "empty": lambda: _all(_last_is_empty(job, scene, rank) for rank in scene.rest),
-        "circle": lambda: bool(scene.meeting and scene.rest and stuck.issuperset(scene.rest)) or None,
+        "outside": lambda: _none(_is_outside(job, scene, rank, hang.outside) for rank in scene.rest) or None,
+        "empty": lambda: _none(_last_is_empty(job, scene, rank) for rank in scene.rest),
+        "goes_on": lambda: _all(_goes_on(facts, rank) for rank in scene.meeting.absent) if scene.meeting else None,
+        "circle": lambda: _in_circle(facts, scene) or None,
         "alternating": lambda: _alternates(scene),
         "errors": lambda: bool(errors) or None,
     }
@@ -168,6 +239,12 @@ def _each(scene: Scene, test: Callable[[Operation], bool | None]) -> bool | None
 def _all(values: Iterable[bool | None]) -> bool | None:
     found = set(values)
     return False if False in found else None if None in found or not found else True
+
+
+def _none(values: Iterable[bool | None]) -> bool | None:
+    """Return whether some are true and none is false: of a rank that is not known, nothing follows."""
+    found = set(values)
+    return False if False in found else True if True in found else None
 
 
 def _any(values: Iterable[bool | None]) -> bool | None:
@@ -185,30 +262,44 @@ def _within(size: int | None, bounds: tuple[int, int] | None) -> bool | None:
 
 
 def _waiting(scene: Scene) -> tuple[int, ...]:
-    return (
-        scene.inside if scene.meeting is None else tuple(rank for rank in scene.inside if rank in scene.meeting.waiting)
-    )
+    waiting = scene.inside if scene.meeting is None else {*scene.meeting.waiting}
+    return tuple(rank for rank in scene.inside if rank in waiting)
 
 
-def _frames(job: Job, hang: Hang, scene: Scene) -> bool | None:
-    """Return whether the ranks inside are in the hang's frames: all of them, where the same call must differ."""
+def _is_first(job: Job, hang: Hang, scene: Scene) -> bool | None:
+    """Return whether it is the group's first collective. It is not the function's first if ranks are past one of it."""
+    if scene.meeting is None:
+        return None
+    name, number = scene.meeting.group.name, scene.meeting.sequence or 0
+    newest = (one for rank in scene.inside for one in job.ranks[rank].last if one.group.name == name)
+    if any((one.sequence or 0) < number and has_frames(one.frames, hang.frames) for one in newest):
+        return False
+    return number == 1 or None
+
+
+def _frames(facts: Facts, hang: Hang, scene: Scene) -> bool | None:
+    """Return whether the ranks inside are in the hang's frames: all of them, where their calls differ in what they say.
+
+    It is not known of a rank whose stack is in another collective: it may have gone on, or be there instead.
+    """
     if scene.meeting is None:
         return bool(scene.inside) or None
-    told = [_has(job.ranks[rank], scene.meeting.operations[rank], hang.frames) for rank in scene.inside]
-    if {"missing", "operation"}.isdisjoint(hang.differ):
-        told = [one for one in told if one is not None]
-        return _all(told)
-    return _any(told)
+    by_rank = {rank: _has(facts.job.ranks[rank], scene.meeting.operations[rank], hang.frames) for rank in scene.inside}
+    if {"missing", "operation"}.isdisjoint(hang.differ) or {*scene.meeting.differ} & {*hang.differ} == {"dtype"}:
+        return _all(one for rank, one in by_rank.items() if one is not None or facts.calls.get(rank))
+    return _any(by_rank.values())
 
 
-def _differ(job: Job, hang: Hang, scene: Scene) -> bool | None:
+def _differ(facts: Facts, hang: Hang, scene: Scene) -> bool | None:
     """Return whether the ranks differ as the signature says."""
     if scene.meeting is None:
+        if any(not {*scene.inside}.isdisjoint(one.waiting) and _agrees(one) for one in facts.meetings):
+            return False
         # that others are elsewhere shows that they issued something else only if the signature says where they are
         return bool(scene.rest and ("missing" in hang.differ or ("operation" in hang.differ and hang.others))) or None
     meeting = scene.meeting
-    seen = set(desync.differences(meeting.operations.values()))
-    if meeting.absent:
+    seen = set(meeting.differ)
+    if any(rank not in meeting.operations for rank in scene.rest):
         seen.add("missing")
     if not seen & {*hang.differ}:
         return None if meeting.is_open and not seen else False
@@ -216,6 +307,11 @@ def _differ(job: Job, hang: Hang, scene: Scene) -> bool | None:
         sizes = [size for one in meeting.operations.values() if (size := desync.elements(one)) is not None]
         return _within(max(sizes) - min(sizes), hang.difference)
     return True
+
+
+def _agrees(meeting: Meeting) -> bool:
+    """Return whether all ranks of a group are in a collective, and none in another one."""
+    return not (meeting.is_open or meeting.absent or meeting.differ)
 
 
 def _alternates(scene: Scene) -> bool | None:
@@ -238,6 +334,28 @@ def _here(job: Job, scene: Scene, rank: int, chain: Chain) -> bool | None:
     return _any(told)
 
 
+def _in_circle(facts: Facts, scene: Scene) -> bool:
+    """Return whether all of the other ranks that have dumps wait for the ranks inside."""
+    rest = {number for number in scene.rest if facts.job.ranks[number].recorded}
+    return bool(scene.meeting and rest) and facts.stuck.issuperset(rest)
+
+
+def _is_outside(job: Job, scene: Scene, rank: int, chain: Chain) -> bool | None:
+    """Return whether another rank is surely in none of these functions: a path may be cut to the module's name."""
+    told = _here(job, scene, rank, chain)
+    if told or any(may_be_in(stack.frames, chain) for stack in job.ranks[rank].stacks):
+        return False
+    return None if told is None else True
+
+
+def _goes_on(facts: Facts, number: int) -> bool | None:
+    """Return whether a rank waits in something; None if its files do not tell."""
+    rank = facts.job.ranks[number]
+    if rank.waiting or facts.calls.get(number):
+        return True
+    return False if rank.recorded or rank.stacks else None
+
+
 def _is_empty(operation: Operation) -> bool:
     return any(0 in sizes for sizes in (*(operation.inputs or ()), *(operation.outputs or ())))
 
@@ -252,14 +370,20 @@ def _last_is_empty(job: Job, scene: Scene, rank: int) -> bool | None:
     return None if newest is None or newest.inputs is None else _is_empty(newest)
 
 
-def _errors(job: Job, hang: Hang) -> tuple[tuple[int, Message], ...]:
+def _errors(job: Job, hang: Hang) -> tuple[tuple[int, Message, Error], ...]:
     """Return the lines that the hang names, with their ranks."""
     return tuple(
-        (number, message)
+        (number, message, error)
         for number, rank in job.ranks.items()
         for message in rank.messages
-        if any(
-            error.text in message.text and (not error.frames or has_frames(message.frames, error.frames))
-            for error in hang.errors
-        )
+        for error in _names(hang, message)
     )
+
+
+def _names(hang: Hang, message: Message) -> list[Error]:
+    """Return the errors of the hang that a line is."""
+    return [
+        error
+        for error in hang.errors
+        if error.text in message.text and (not error.frames or has_frames(message.frames, error.frames))
+    ]

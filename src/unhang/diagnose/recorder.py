@@ -11,17 +11,26 @@ import json
 import re
 from collections import Counter
 from contextlib import suppress
+from functools import lru_cache
 from math import prod
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from zlib import crc32
 
+from unhang import gate
 from unhang.diagnose import data_pickle
-from unhang.diagnose.evidence import Frame, Group, Operation, Rank, Trail
-from unhang.errors import printable
+from unhang.diagnose.evidence import Count, Frame, Group, Operation, Rank, Trail
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import TypeGuard
 
 KEPT = 16
 """So many operations of each group are kept that are not done: the oldest ones."""
+_COUNTED = ("enqueued", "started", "completed")
+_LONGEST_NUMBER = 18
 _LONGEST_TEXT, _MOST_FRAMES, _MOST_RANKS, _WIDEST_GAP = 1000, 200, 10**7, 64
+_LARGEST = 2**63 - 1
+"""What torch's numbers can be. A hostile one may have so many digits that Python refuses to print it."""
 _KINDS = {
     "all_reduce": "all_reduce", "allreduce": "all_reduce", "allreduce_coalesced": "all_reduce",
     "all_reduce_barrier": "barrier", "barrier": "barrier",
@@ -43,7 +52,7 @@ _EQUAL_SIDE = {
 }  # fmt: skip
 """The tensors that have one number of elements and one type on all ranks. Those of an all_to_all need not."""
 _KEYS = (b'"entries"', b'"pg_config"', b'"pg_status"', b'"comm_lib_version"')
-_TITLE = re.compile(r"(\w+):(\w+)(?: (\d+)(?:->|<-)(\d+))?")
+_TITLE = re.compile(r"(\w+):(\w+)(?: (\d{1,9})(?:->|<-)(\d{1,9}))?")
 
 
 class Dump(NamedTuple):
@@ -57,6 +66,8 @@ class Dump(NamedTuple):
     """When the newest entry was made, in nanoseconds."""
     broken: str
     """Why a part of it could not be read, mostly the newest entries; else empty. Its rank is not `recorded` then."""
+    patience: int = 0
+    """How long a collective may take, in nanoseconds; 0 if that is not said."""
 
 
 def recognizes(head: bytes) -> bool:
@@ -88,16 +99,31 @@ def read(data: bytes, name: str, named: int | None) -> Dump:
         rank,
         waiting=records.made(waiting, done=False),
         last=records.made(last, done=True),
-        trails={_text(name): Trail(n + 1 - len(kept), tuple(kept)) for name, (n, kept) in scan.trails.items()},
+        trails={
+            _text(name): Trail(scan.newest[name] + 1 - len(kept), tuple(kept)) for name, kept in scan.trails.items()
+        },
+        counts=_counts(raw, groups, scan, waiting),
         recorded=not broken,
     )
-    return Dump(found, tuple(groups.values()), _made_at(entries), broken)
+    limits = (entries[row.at].get("timeout_ms") for row in (*waiting, *last))
+    patience = max((limit for limit in limits if _is_number(limit)), default=0) * 10**6
+    return Dump(found, tuple(groups.values()), _made_at(entries), broken, patience)
+
+
+def newest(data: bytes, most: int) -> list[dict[str, Any]]:
+    """Return the newest entries of a dump as they are. Raises ValueError if nothing of it can be read."""
+    entries = (_pickle(data) if data[:1] == b"\x80" else _json(data))[0].get("entries")
+    return [one for one in entries[-most:] if isinstance(one, dict)] if isinstance(entries, list) else []
 
 
 def _made_at(entries: list[Any]) -> int:
     """Return when the newest entry was made."""
     made = entries[-1].get("time_created_ns") if entries and isinstance(entries[-1], dict) else 0
-    return made if isinstance(made, int) else 0
+    return made if _is_number(made) else 0
+
+
+def _is_number(value: object) -> TypeGuard[int]:
+    return isinstance(value, int) and 0 <= value <= _LARGEST
 
 
 # --- from bytes to dictionaries, also where the file breaks off
@@ -146,11 +172,17 @@ def _json(data: bytes) -> tuple[dict[str, Any], str]:
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     except ValueError as error:
+        with suppress(ValueError, RecursionError):  # a number of too many digits, which costs its own entry
+            return _dictionary(json.loads(text, parse_int=_number)), ""
         start = re.search(r'"entries"\s*:\s*\[', text)
         entries = _whole(text, start.end()) if start else []
         if not entries:
             raise
         return {"entries": entries}, f"it breaks off: {error}"
+
+
+def _number(digits: str) -> int | None:
+    return int(digits) if len(digits) < 20 else None
 
 
 def _whole(text: str, at: int) -> list[Any]:
@@ -198,44 +230,71 @@ class _Scan:
         """Those that their own state does not call done."""
         self.closing: list[tuple[_Row, bool]] = []
         """The entries that close a batch, and whether they are done."""
-        self.done: dict[str, tuple[int, str, bool, int, str]] = {}
+        self.done: dict[str, _Row] = {}
         """The newest one of each group that its own state calls done."""
+        self.started: dict[str, int] = {}
+        """The newest collective of each group that a device is in: torch tells it where it times them."""
         self.peers: set[tuple[str, str]] = set()
         """Each group, and each title in it that names two ranks."""
-        self.trails: dict[str, tuple[int, list[int]]] = {}
-        """The number of the newest collective of each group, and the digests up to it."""
+        self.newest: dict[str, int] = {}
+        """The number of the newest collective of each group."""
+        self.trails: dict[str, list[int]] = {}
+        """The digests of each group's collectives up to it."""
+        self.ids: dict[str, object] = {}
+        """What this rank's process calls each group."""
         titles: dict[str, tuple[bool, str, str, str]] = {}
         digests: dict[tuple[object, ...], int] = {}
-        trails, done = self.trails, self.done
+        key: tuple[object, ...]
+        known, largest = digests.get, _LARGEST
+        done: dict[str, int] = {}
+        trails, newest, ids = self.trails, self.newest, self.ids
         for index, entry in enumerate(entries):
             try:
                 title = entry["profiling_name"]
                 gloo, kind, sizes, types = titles.get(title) or titles.setdefault(title, _titled(title))
                 group, p2p = entry["process_group"][0], entry["is_p2p"] is True
                 sequence = entry["p2p_seq_id" if p2p else "collective_seq_id"]
-                if group.__class__ is not str or sequence.__class__ is not int:
+                if group.__class__ is not str or sequence.__class__ is not int or not -largest <= sequence <= largest:
                     raise TypeError
+                if group not in ids:
+                    ids[group] = entry.get("pg_id")
                 if p2p:
                     self.peers.add((group, title))
                 else:
-                    key = (kind, sum(map(prod, entry[sizes])), *entry[types]) if sizes else (kind,)
-                    digest = digests.get(key) or digests.setdefault(key, _digest(key))
-                    newest, trail = trails.get(group) or (sequence - 1, [])
-                    if sequence == newest + 1:
-                        trail.append(digest)
+                    elements, key = 0, (kind,)
+                    if sizes:
+                        shapes = entry[sizes]
+                        elements = prod(shapes[0]) if len(shapes) == 1 else sum(map(prod, shapes))
+                        key = (kind, elements, *entry[types])
+                    if (digest := known(key)) is None:
+                        if elements > largest:
+                            raise ValueError
+                        digest = digests[key] = _digest(key)
+                    if group not in trails:
+                        trails[group] = [digest]
+                    elif sequence == newest[group] + 1:
+                        trails[group].append(digest)
                     else:
-                        trail = _gone_on(trail, sequence - newest, kind, digest)
-                    trails[group] = sequence, trail
+                        trails[group] = _gone_on(trails[group], sequence - newest[group], kind, digest)
+                    newest[group] = sequence
                 # gloo's stay `scheduled` for ever. One of NCCL's that is retired and not completed has timed out.
                 over = entry["retired"] is True if gloo else entry["state"] == "completed"
                 if kind == "coalesced":
                     self.closing.append((_Row(index, group, p2p, sequence, kind), over))
                 elif over:
-                    done[group] = index, group, p2p, sequence, kind
+                    done[group] = index
                 else:
                     self.open.append(_Row(index, group, p2p, sequence, kind))
+                    if not p2p and entry["state"] == "started":
+                        self.started[group] = max(sequence, self.started.get(group, 0))
             except (LookupError, TypeError, ValueError, AttributeError, OverflowError):
                 self.unread += 1
+        for group, index in done.items():
+            entry = entries[index]
+            p2p = entry["is_p2p"] is True
+            sequence = entry["p2p_seq_id" if p2p else "collective_seq_id"]
+            self.done[group] = _Row(index, group, p2p, sequence, titles[entry["profiling_name"]][1])
+        self.device = not any(gloo for gloo, *_ in titles.values())
 
 
 def _gone_on(trail: list[int], ahead: int, kind: str, digest: int) -> list[int]:
@@ -278,7 +337,7 @@ def _settled(scan: _Scan) -> tuple[list[_Row], list[_Row]]:
     for row in scan.open:
         unclosed = members[row.batch] > 1 or row.batch[:2] in batched
         settled.append((row, closing.get(row.batch, unclosed)))
-    last = {group: _Row(*row) for group, row in scan.done.items()}
+    last = dict(scan.done)
     kept: Counter[str] = Counter()
     waiting: list[_Row] = []
     for row, done in sorted(settled):
@@ -288,6 +347,60 @@ def _settled(scan: _Scan) -> tuple[list[_Row], list[_Row]]:
             kept[row.group] += 1
             waiting.append(row)
     return waiting, sorted(last.values())
+
+
+# --- how far the rank is
+
+
+def _counts(raw: dict[str, Any], groups: dict[str, Group], scan: _Scan, waiting: list[_Row]) -> dict[str, Count]:
+    """Return how far the rank is in each group, by its entries and by the recorder's own status of it."""
+    status = raw.get("pg_status")
+    by_id = {str(key): value for key, value in status.items()} if isinstance(status, dict) else {}
+    names = _named(by_id, groups, scan)
+    paired = {group for group, _ in scan.peers}
+    pending: dict[str, int] = {}
+    for row in waiting:
+        if not row.p2p:
+            pending[row.group] = min(row.sequence, pending.get(row.group, row.sequence))
+    found = {}
+    for group in dict.fromkeys([*names.values(), *scan.trails]):
+        said = next((by_id[key] for key, name in names.items() if name == group), None)
+        said = said if isinstance(said, dict) else {}
+        enqueued, started, completed = (_count(said.get(f"last_{what}_collective")) for what in _COUNTED)
+        if group in scan.done and not scan.done[group].p2p:
+            completed = max(completed, scan.done[group].sequence)
+        started = max(started, scan.started.get(group, -1))
+        if group in pending:  # a status may be older than the entries, or count what is over since it timed out
+            completed = min(completed, pending[group] - 1)
+        if group not in paired:
+            enqueued = max(enqueued, scan.newest.get(group, -1))
+        found[_text(group)] = Count(enqueued, started, completed, group not in paired, scan.device)
+    return found
+
+
+def _named(by_id: Mapping[str, object], groups: dict[str, Group], scan: _Scan) -> dict[str, str]:
+    """Return the group's name for each key of the status, which has the numbers that the process gives its groups.
+
+    Entries say both. The groups without one are those in which all is done: names and numbers ascend together, and
+    both list the groups that are in use, so that with as many of each they go together.
+    """
+    names = {str(number): group for group, number in scan.ids.items()}
+    if len(by_id) == len(groups) and all(map(_is_decimal, (*by_id, *groups))):
+        ascending = dict(zip(sorted(by_id, key=int), sorted(groups, key=int)))
+        if all(ascending.get(key, name) == name for key, name in names.items()):
+            return ascending
+    return {key: name for key, name in names.items() if key in by_id}
+
+
+def _is_decimal(text: str) -> bool:
+    return len(text) < _LONGEST_NUMBER and text.isascii() and text.isdecimal()
+
+
+def _count(value: object) -> int:
+    """Return a count, which JSON has as a text; -1 for none."""
+    if isinstance(value, str) and _is_decimal(value):
+        value = int(value)
+    return value if _is_number(value) else -1
 
 
 # --- groups, and whose dump it is
@@ -363,7 +476,7 @@ class _Records:
             inputs,
             _sizes(entry.get("output_sizes")),
             _types(entry.get("input_dtypes")),
-            None if inputs is None else sum(map(prod, inputs)),
+            None if inputs is None else min(sum(map(prod, inputs)), _LARGEST),
             done,
             tuple(map(self._frame, frames[:_MOST_FRAMES])) if isinstance(frames, list) else (),
             f"{self._name}: entry {_text(entry.get('record_id', row.at))}",
@@ -375,18 +488,21 @@ class _Records:
         if known is None:
             raw = value if isinstance(value, dict) else {}
             line = raw.get("line")
-            known = Frame(_text(raw.get("name")), _text(raw.get("filename")), line if isinstance(line, int) else 0)
+            known = Frame(_text(raw.get("name")), _text(raw.get("filename")), line if _is_number(line) else 0)
             self._frames[id(value)] = known
         return known
 
 
+_line = lru_cache(1 << 12)(gate.line)  # the frames of a job's dumps are mostly the same
+
+
 def _text(value: object) -> str:
     """Return a text that can be shown: control characters are escaped, what is very long is cut."""
-    return printable(str(value)[:_LONGEST_TEXT]) if isinstance(value, (str, int)) else ""
+    return _line(str(value)[:_LONGEST_TEXT]) if isinstance(value, str) or _is_number(value) else ""
 
 
 def _sizes(value: object) -> tuple[tuple[int, ...], ...] | None:
-    if not isinstance(value, list) or not all(isinstance(size, int) for one in value for size in one):
+    if not isinstance(value, list) or not all(_is_number(size) for one in value for size in one):
         return None
     return tuple(map(tuple, value))
 

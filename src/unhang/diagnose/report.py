@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from unhang import __version__
-from unhang.diagnose import standing
-from unhang.errors import printable
+from unhang import __version__, gate
+from unhang.diagnose import capture, standing, table, whereabouts
+from unhang.diagnose.suspects import FAILED, traceback
 from unhang.records import Request
 from unhang.shapes import catalog
 from unhang.tell import terminal
 from unhang.tell.console import count
-from unhang.tell.report import environment_line, escaped, escaped_property
+from unhang.tell.report import environment_line
 
 if TYPE_CHECKING:
     from unhang.diagnose.answer import Answer
+    from unhang.diagnose.diagnosis import Diagnosis
     from unhang.diagnose.evidence import Job
+    from unhang.diagnose.facts import Facts
+    from unhang.diagnose.signature import Signature
     from unhang.diagnose.standing import Standing
+    from unhang.diagnose.table import Table
     from unhang.records import Environment
 
 NEXT = {
@@ -30,11 +33,21 @@ NEXT = {
         "next: take the stacks again in a minute: a rank that has moved on is at work; one that has not waits for "
         "something other than a collective (a file, a lock, another process)"
     ),
-    "not-enough": "to capture more, run: unhang diagnose --capture",
+    "works": "next: see in its stack what takes so long: a rank that is in no collective is at work",
+    "stands": (
+        "next: see in its stack what it waits for, such as a file, a lock or another process: it is in no collective, "
+        "and it does not move"
+    ),
+    "not-enough": (
+        "to capture more, run: unhang diagnose --live while the job hangs; for the next one, unhang diagnose --capture"
+    ),
 }
 """What to do about an answer without a fix."""
+TABLE = "completed, or completed/enqueued, by rank (* suspect) and group:"
+"""How the table of ranks and groups begins."""
 _COLOURS = {"known": "32", "possible": "33", "desync": "31", "slow": "36", "not-enough": "2"}
 _KINDS = {"known": "error", "possible": "warning", "desync": "warning"}
+_WIDTH = 100
 _MOST = 8
 """How many runs of ranks the text shows, and how many files with one fault: a large job would fill the screen."""
 
@@ -42,8 +55,7 @@ _MOST = 8
 class Report(NamedTuple):
     """What is reported of a diagnosis."""
 
-    job: Job
-    answers: Sequence[Answer]
+    diagnosis: Diagnosis
     environment: Environment | None
     """None if no answer has a fix, or the environment could not be looked at."""
     standings: Mapping[str, tuple[Standing, ...]]
@@ -76,7 +88,8 @@ def warnings(job: Job) -> list[str]:
     for item in job.unread:
         files.setdefault(f"{'read in part: ' if item.partly else ''}{item.why}", []).append(item.file)
     if job.unranked:
-        files["of which rank is it? Put that into its name, as in rank3.txt"] = list(job.unranked)
+        counted = "its processes count as ranks, in their order. " if job.files == len(job.unranked) else ""
+        files[f"of which rank is it? {counted}Put that into its name, as in rank3.txt"] = list(job.unranked)
     lines = []
     for why, alike in files.items():
         lines += [f"{file}: {why}" for file in alike[:_MOST]]
@@ -86,12 +99,15 @@ def warnings(job: Job) -> list[str]:
 
 
 def text(report: Report, *, colour: bool, width: int = 0) -> str:
-    """Return the answers as text, the best first, wrapped at the width, unless that is 0."""
-    lines = [_read(report.job)]
+    """Return the suspects, the table of ranks and groups, and the answers as text, wrapped at the width, unless 0."""
+    suspects, job = report.diagnosis.suspects, report.diagnosis.facts.job
+    lines = [terminal.wrapped(line, width) for line in _suspects(report.diagnosis)]
+    lines += ["", terminal.wrapped(_read(job), width)]
     if report.environment is not None:
-        lines.append(environment_line(report.environment))
-    lines = [terminal.wrapped(line, width) for line in lines]
-    for answer in report.answers:
+        lines.append(terminal.wrapped(environment_line(report.environment), width))
+    lines += _table(table.of(report.diagnosis.facts, suspects.why), suspects.why)
+    lines += [terminal.wrapped(line, width) for line in _open(report.diagnosis.open)]
+    for answer in report.diagnosis.answers:
         first, *rest = _paragraph(answer, report)
         first, word = terminal.wrapped(first, width), answer.answer
         lines += ["", terminal.painted(first, word, _COLOURS[word]) if colour else first]
@@ -101,10 +117,12 @@ def text(report: Report, *, colour: bool, width: int = 0) -> str:
 
 def document(report: Report) -> str:
     """Return the answers as JSON, in the stable form that docs/json.md documents."""
-    job = report.job
+    job, suspects = report.diagnosis.facts.job, report.diagnosis.suspects
     content = {
         "schema": 1,
         "unhang": __version__,
+        "suspects": sorted(suspects.why),
+        "why": {str(rank): why for rank, why in sorted(suspects.why.items())},
         "environment": report.environment and report.environment._asdict(),
         "job": {
             "files": job.files,
@@ -112,29 +130,83 @@ def document(report: Report) -> str:
             "ranks": sorted(job.ranks),
             "unread": [item._asdict() for item in job.unread],
             "unranked": list(job.unranked),
+            "errors": [{"text": one.text, "source": one.source} for one in report.diagnosis.facts.strangers],
         },
-        "answers": [_row(answer, report) for answer in report.answers],
+        "answers": [_row(answer, report) for answer in report.diagnosis.answers],
+        "not-excluded": [
+            {"fix": one.fix, "question": one.asks, "setting": one.setting} for one in report.diagnosis.open
+        ],
     }
-    return json.dumps(content, indent=1)
+    return gate.document(content)
 
 
 def github(report: Report) -> str:
-    """Return a workflow command for each answer and each warning."""
-    lines = []
-    for answer in report.answers:
+    """Return a workflow command for the suspects, each answer and each warning."""
+    found, lines = report.diagnosis, []
+    if found.suspects.why or found.facts.strangers:
+        lines.append(gate.command("error", "\n".join(_suspects(found)), title="unhang suspects"))
+    for answer in report.diagnosis.answers:
         title, *rest = _paragraph(answer, report)
-        place = f"title={escaped_property(f'unhang {title}')}"
-        message = "\n".join(rest)
-        lines.append(f"::{_KINDS.get(answer.answer, 'notice')} {place}::{escaped(message)}")
-    lines += [f"::warning title=unhang::{escaped(line)}" for line in warnings(report.job)]
+        kind = _KINDS.get(answer.answer, "notice")
+        lines.append(gate.command(kind, "\n".join(rest), title=f"unhang {title}"))
+    lines += [gate.command("warning", line, title="unhang") for line in warnings(report.diagnosis.facts.job)]
     return "\n".join(lines)
+
+
+def _suspects(found: Diagnosis) -> list[str]:
+    """Return a line for each reason, with its ranks, and the tracebacks of the first errors."""
+    suspects = found.suspects
+    ranks: dict[str, list[int]] = {}
+    for rank, why in suspects.why.items():
+        ranks.setdefault(why, []).append(rank)
+    lines = [f"{who(same)}: {gate.line(why)}" for why, same in list(ranks.items())[:_MOST]]
+    if left := list(ranks.values())[_MOST:]:
+        lines.append(f"and {count(sum(map(len, left)), 'more rank')}, which --output-format json names")
+    lines += [f"  {gate.line(line)}" for line in suspects.traceback]
+    if found.facts.strangers:
+        first, *rest = found.facts.strangers
+        more = f" (and {count(len(rest), 'more error')})" if rest else ""
+        lines.append(f"a process of which no file says the rank: it failed by itself: {gate.line(first.text)}{more}")
+        lines += [f"  {gate.line(line)}" for line in traceback(first)]
+    return lines or ["no rank is suspect: nothing that the files say sets one apart"]
+
+
+def _open(left: Sequence[Signature]) -> Iterable[str]:
+    """Yield the fixes that a log does not exclude, with what decides."""
+    if left:
+        yield ""
+        yield "the code here needs these fixes, which this log alone does not exclude:"
+    for one in left:
+        yield f"  {one.fix}: {one.asks} Only with {one.setting}"
+
+
+def _table(folded: Table, suspected: Collection[int]) -> list[str]:
+    """Return the lines of a table: of each group, what is completed, and of how many that are enqueued."""
+    if not folded.rows:
+        return []
+    columns = ["ranks", *folded.groups]
+    rows = [
+        [f"{'* ' if set(row.ranks) & set(suspected) else '  '}{span(row.ranks)}", *row.cells] for row in folded.rows
+    ]
+    widths = [max(len(one[at]) for one in [columns, *rows]) for at in range(len(columns))]
+    # a name of a group is longer than its numbers: it stands above them, one name a line
+    numbers = [max(len(one[at]) for one in rows) for at in range(len(columns))]
+    lines = ["", TABLE]
+    if sum(widths) + 2 * len(widths) > _WIDTH:
+        lines += [f"  {at}: {gate.line(name)}" for at, name in enumerate(folded.groups, 1)]
+        columns = ["ranks", *map(str, range(1, len(columns)))]
+        widths = [max(*pair) for pair in zip(numbers, map(len, columns))]
+    lines += ["  ".join(cell.ljust(wide) for cell, wide in zip(row, widths)).rstrip() for row in [columns, *rows]]
+    if folded.left_out:
+        lines.append(f"  and {count(folded.left_out, 'more rank')}")
+    return lines
 
 
 def _read(job: Job) -> str:
     """Return the line that says what was read."""
     known = count(len(job.ranks), "rank") if job.size is None else f"{len(job.ranks)} of {count(job.size, 'rank')}"
     gone = missing(job)
-    return f"read {count(job.files, 'file')}: {known}{f'; nothing of {_who(gone)}' if gone else ''}"
+    return f"read {count(job.files, 'file')}: {known}{f'; nothing of {who(gone)}' if gone else ''}"
 
 
 def _paragraph(answer: Answer, report: Report) -> Iterable[str]:
@@ -142,27 +214,48 @@ def _paragraph(answer: Answer, report: Report) -> Iterable[str]:
     yield f"{answer.answer}: {fix.id} ({fix.grade})" if fix else answer.answer
     if fix:
         yield f"  {fix.title}"
-    yield f"  {printable(answer.summary)}"
+    yield f"  {gate.line(answer.summary)}"
     for place in answer.places:
-        yield f"    {_who(place.ranks)}: {printable(place.doing)}"
-        yield from (f"      {printable(line)}" for line in place.evidence)
-    yield from (f"    {'not shown' if answer.fix else 'missing'}: {printable(line)}" for line in answer.missing)
-    yield from (f"  {printable(line)}" for line in _next(answer, report))
+        yield f"    {who(place.ranks)}: {gate.line(place.doing)}"
+        yield from (f"      {gate.line(line)}" for line in place.evidence)
+    yield from (f"    {'not shown' if answer.fix else 'missing'}: {gate.line(line)}" for line in answer.missing)
+    yield from (f"  {gate.line(line)}" for line in _next(answer, report))
 
 
 def _next(answer: Answer, report: Report) -> Iterable[str]:
     """Return what to do about an answer."""
     if not answer.fix:
-        yield NEXT[answer.answer]
+        if report.diagnosis.suspects.rule == FAILED:
+            yield "next: begin with the error at the top; the other ranks only wait"
+            return
+        if any(rank.process for rank in report.diagnosis.facts.job.ranks.values()):
+            yield "next: see why that process is stopped or gone; the other ranks only wait"
+            return
+        is_over = report.diagnosis.facts.is_over and answer.answer != "desync"
+        yield from capture.before_the_next_run() if is_over else (_after(answer.answer, report.diagnosis.facts),)
         return
-    for place in report.standings.get(answer.fix, ()):
+    yield f"more about it: unhang explain {answer.fix}"
+    stands = report.standings.get(answer.fix, ())
+    for place in stands:
         where = f"{place.upstream} {place.version or '(no version)'} in {place.location}"
         why = f" ({place.detail})" if place.detail else ""
         yield f"{place.verdict} on {where}{why}; {place.hint}"
-    if not report.standings.get(answer.fix):
-        none = f"there is no {standing.upstreams(answer.fix)} here: " if report.environment is not None else ""
+    none = f"there is no {standing.upstreams(answer.fix)} here: " if report.environment is not None else ""
+    if answer.answer != "known":
+        if not stands:
+            yield f"{none}whether the job's code has the defect, `unhang check` says in its environment"
+        return
+    if not stands:
         yield f"{none}in the environment of the job, on every node, run: {_cure(answer.fix, report)}"
-    yield f"more about it: unhang explain {answer.fix}"
+    yield f"{'' if stands else 'in the environment of the job, '}on every node, then start the job again"
+
+
+def _after(answer: str, facts: Facts) -> str:
+    """Return what to do about an answer without a fix; `slow` answers itself where there are two stacks of a rank."""
+    free = [facts.job.ranks[number] for number, call in facts.calls.items() if not call]
+    if answer != "slow" or all(whereabouts.moved(rank) is None for rank in free):
+        return NEXT[answer]
+    return NEXT["works"] if any(map(whereabouts.is_busy, free)) else NEXT["stands"]
 
 
 def _row(answer: Answer, report: Report) -> dict[str, Any]:
@@ -173,7 +266,7 @@ def _row(answer: Answer, report: Report) -> dict[str, Any]:
         "summary": answer.summary,
         "places": [place._asdict() for place in answer.places],
         "missing": list(answer.missing),
-        "command": _cure(answer.fix, report) if answer.fix else None,
+        "command": _cure(answer.fix, report) if answer.answer == "known" else None,
         "standings": [place._asdict() for place in report.standings.get(answer.fix, ())],
     }
 
@@ -183,5 +276,6 @@ def _cure(fix: str, report: Report) -> str:
     return standing.cure(fix, report.request if report.standings.get(fix) else Request())
 
 
-def _who(ranks: Collection[int]) -> str:
+def who(ranks: Collection[int]) -> str:
+    """Return ranks as the subject of a sentence."""
     return f"rank{'' if len(ranks) == 1 else 's'} {span(ranks)}"

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from unhang.diagnose.evidence import Frame
 from unhang.shapes import catalog
+
+_NAMESPACE = "megatron/"
 
 
 class Place(NamedTuple):
@@ -26,6 +29,8 @@ class Error(NamedTuple):
     text: str
     """A part of the line."""
     frames: Chain
+    only: bool = False
+    """Whether no other defect prints it there."""
 
 
 class Hang(NamedTuple):
@@ -45,11 +50,14 @@ class Hang(NamedTuple):
     others: Chain
     outside: Chain
     empty: bool
+    goes_on: bool
     circle: bool
     alternating: bool
     errors: tuple[Error, ...]
     certain: tuple[tuple[str, ...], ...]
     """Clauses that make the fix `known` together, in one or several ways."""
+    elsewhere: tuple[str, ...]
+    """The shapes on record of the fix's function in which its defect hangs in other ways, and never in this one."""
     open: str
     """What evidence leaves open, where nothing makes it `known`."""
 
@@ -59,16 +67,27 @@ class Signature(NamedTuple):
 
     fix: str
     hangs: tuple[Hang, ...]
+    asks: str = ""
+    """What decides, where a log tells of the operation alone."""
+    setting: str = ""
+    """What a job must be set to for the defect to show."""
 
 
 def signatures() -> tuple[Signature, ...]:
     """Return the signatures of all fixes whose defect hangs a job, in alphabetical order."""
-    found = {name: fix.manifest.get("signature", {}).get("hangs", ()) for name, fix in catalog.fixes().items()}
-    return tuple(Signature(name, tuple(map(hang, hangs))) for name, hangs in found.items() if hangs)
+    found = []
+    for name, fix in catalog.fixes().items():
+        data = fix.manifest.get("signature", {})
+        rows = data.get("hangs", ())
+        shapes = [shape for one in rows for shape in one.get("shapes", ())]
+        if hangs := tuple(hang(one, shapes) for one in rows):
+            found.append(Signature(name, hangs, data.get("asks", ""), data.get("setting", "")))
+    return tuple(found)
 
 
-def hang(data: Mapping[str, Any]) -> Hang:
-    """Return a hang as a manifest has it."""
+def hang(data: Mapping[str, Any], shapes: Sequence[str] = ()) -> Hang:
+    """Return a hang as a manifest has it; ``shapes`` are those that the hangs of its fix name."""
+    own = data.get("shapes", shapes)
     return Hang(
         data["summary"],
         tuple(data.get("groups", ())),
@@ -83,12 +102,50 @@ def hang(data: Mapping[str, Any]) -> Hang:
         _chain(data.get("others", ())),
         _chain(data.get("outside", ())),
         data.get("empty", False),
+        data.get("goes-on", False),
         data.get("circle", False),
         data.get("alternating", False),
-        tuple(Error(one["text"], _chain(one.get("frames", ()))) for one in data.get("errors", ())),
-        tuple(map(tuple, data.get("certain", ()))),
+        tuple(
+            Error(one["text"], _chain(one.get("frames", ())), one.get("only", False)) for one in data.get("errors", ())
+        ),
+        tuple(tuple(name.replace("-", "_") for name in names) for names in data.get("certain", ())),
+        tuple(one for one in shapes if one not in own),
         data.get("open", ""),
     )
+
+
+def has_frames(frames: Sequence[Frame], chain: Chain) -> bool:
+    """Return whether a stack has one place of each step of a chain."""
+    return all(any(_is_at(frame, place) for frame in frames for place in step) for step in chain)
+
+
+def may_be_in(frames: Sequence[Frame], chain: Chain) -> bool:
+    """Return whether a frame may be in one of these places: the path is the place's own, or the end of it."""
+    return any(
+        _is_called(frame, place) and f"/{place.file}".endswith("/" + frame.file.rpartition("/")[2])
+        for frame in frames
+        for step in chain
+        for place in step
+    )
+
+
+def _is_at(frame: Frame, place: Place) -> bool:
+    """Return whether a frame is of that function, in that package: a user's module may have the same name.
+
+    Where a folder is no package of its own, as `megatron`, py-spy begins a path below it.
+    """
+    if not _is_called(frame, place):
+        return False
+    file = frame.file.replace("\\", "/")
+    return f"/{file}".endswith(f"/{place.file}") or file == place.file.removeprefix(_NAMESPACE)
+
+
+def _is_called(frame: Frame, place: Place) -> bool:
+    """Return whether a frame has the name of that function; sources leave out classes."""
+    if not frame.function.endswith(place.function.rpartition(".")[2]):  # most frames, so first
+        return False
+    function = f".{frame.function.replace('<locals>.', '')}"
+    return function.endswith(f".{place.function}") or f".{place.function}".endswith(function)
 
 
 def _range(bounds: Sequence[int] | None) -> tuple[int, int] | None:

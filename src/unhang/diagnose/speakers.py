@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import NamedTuple
 
@@ -15,6 +16,9 @@ _PREFIX = re.compile(
     | \[(?P<prepended>\d{1,7})\][ ]                                      # mpiexec -prepend-rank
     | \((?:[\w.:<>-]{1,80}(?:\[rank=(?P<actor>\d{1,7})\])?[ ])?pid=\d{1,9}(?:,[ ]ip=[\w.:]{1,40})?\)[ ]?   # Ray
     | \[pod/[^\]]{1,200}\][ ]?                                         # kubectl logs --prefix
+    | [a-z0-9.-]{1,80}-[a-z0-9]{1,12}[ ][a-z0-9][a-z0-9-]{0,40}[ ](?:\u203a[ ])?  # stern: pod, container
+        (?=\[rank\d|Traceback|[ ]{2}|[\w.]+(?:Error|Exception)|\d{4}-\d\d|\[[EWIF]\d|Process[ ]\d|Thread[ ]|Fatal[ ]P)
+    | (?P<trimmed>\{\w+="[^{}]{0,2000}\})[ ]+                            # Loki's logcli
     | [\w.-]{1,80}[ ]{1,40}\|[ ]                                        # docker compose
     | [\w.-]{1,80}:[ ](?=\[[a-z_]{1,40}\d{1,7}\]:|\d{1,7}:[ ])         # pdsh, before another one
     | (?P<time>\d{4}-\d\d-\d\dT[\d:.,]{1,30}(?:Z|[+-]\d\d:?\d\d)[ ])  # kubectl logs --timestamps
@@ -25,6 +29,14 @@ _RANK = re.compile(r"\[rank(\d{1,7})\]:[ ]?")
 # torch up to 2.2 says the rank in the group instead: in the default group it is the same.
 _OLD_RANK = re.compile(r"\[Rank (\d{1,7})\] (?:Watchdog caught|NCCL watchdog|Timeout at NCCL)")
 _PREFIXES = 200  # columns
+# logcli takes the spaces off a line. These lines have none; what is left is within a stack.
+_OUTERMOST = re.compile(
+    r"\[|#\d|===|(?:Traceback|Process|Thread|Current thread|Stack|Fatal|terminate) "
+    r"|[\w.]+(?:Error|Exception|Interrupt)\b"
+)
+_TIME = re.compile(
+    r"(?:\d{4}-(\d\d)-(\d\d)[T ]|[EWIF](\d\d)(\d\d) )(\d\d):(\d\d):(\d\d(?:[.,]\d{1,9})?)"  # ISO, or glog's
+)
 
 
 class Speaker(NamedTuple):
@@ -38,14 +50,39 @@ class Speaker(NamedTuple):
     """What torch puts before it: the rank, surely."""
 
 
+def time_in(line: str) -> float | None:
+    """Return the first time in a line, in seconds since the year began, every month with 31 days."""
+    found = _TIME.search(line)
+    if found is None:
+        return None
+    month, day = (int(found[at] or found[at + 2]) for at in (1, 2))
+    return ((month * 31 + day) * 24 + int(found[5])) * 3600 + int(found[6]) * 60 + float(found[7].replace(",", "."))
+
+
+def _unwrapped(line: str) -> tuple[str, str]:
+    """Return the labels and the line within JSON, as Loki, stern and runtimes write it; else the line alone."""
+    try:
+        wrapped = json.loads(line)
+    except (ValueError, RecursionError):
+        return "", line
+    text = next((wrapped[key] for key in ("line", "log", "message") if key in wrapped), None)
+    pod = " ".join(str(wrapped[key]) for key in ("podName", "containerName") if key in wrapped)
+    labels = pod or wrapped.get("labels") or wrapped.get("stream") or ""
+    return (str(labels), text.rstrip("\n")) if isinstance(text, str) else ("", line)
+
+
 def of(line: str) -> tuple[Speaker, str]:
     """Return who says a line, and what, without colours."""
-    line, launcher, task, at = _ESCAPES.sub("", line), "", None, 0
+    line, launcher, task, at, last = _ESCAPES.sub("", line), "", None, 0, None
+    if line.startswith('{"'):
+        launcher, line = _unwrapped(line)
     while (found := _PREFIX.match(line, at)) and at < _PREFIXES:
-        if found.lastgroup != "time":
+        if (last := found.lastgroup) != "time":
             launcher += found[0].strip()
-            task = int(found[found.lastgroup]) if found.lastgroup else task
+            task = int(found[last]) if last and last != "trimmed" else task
         at = found.end()
+    if last == "trimmed" and not _OUTERMOST.match(line, at):
+        line, at = ("  " if line.startswith('File "', at) else "    ") + line[at:], 0
     if found := _RANK.search(line, at):
         return Speaker(launcher, task, int(found[1])), line[found.end() :]
     text = line[at:]

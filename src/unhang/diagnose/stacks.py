@@ -51,11 +51,14 @@ class Thread:
         self.name, self.idle, self.source = name, idle, source
         self.frames: list[Frame] = []
 
-    def stack(self) -> Stack:
-        """Return what was read; faulthandler names no thread, but only a started one has a bootstrap."""
+    def stack(self, *, main: bool, moved: bool | None) -> Stack:
+        """Return what was read; ``main``: whether it may be the main thread.
+
+        faulthandler names no thread, but only a started one has a bootstrap.
+        """
         started = any(frame.function.endswith("_bootstrap") for frame in self.frames)
-        name = self.name or (self.source if started else MAIN)
-        return Stack(name, tuple(self.frames), self.idle, self.source)
+        name = self.name or (MAIN if main and not started else self.source)
+        return Stack(name, tuple(self.frames), self.idle, self.source, moved)
 
 
 class Collector:
@@ -64,6 +67,8 @@ class Collector:
     def __init__(self) -> None:
         self.processes: dict[str, dict[str, Thread]] = {}
         """By pid, as py-spy says it; empty for what a process says of itself. A later dump replaces an earlier one."""
+        self._earlier: dict[str, dict[str, Thread]] = {}
+        """The dumps that were replaced."""
         self._pid = ""
         self._thread: Thread | None = None
         self._traceback: list[Frame] = []
@@ -80,12 +85,13 @@ class Collector:
         elif found := _PROCESS.match(text):
             self._pid, self._thread = found[1], None
             if len(self.processes) < _PROCESSES or self._pid in self.processes:
+                self._earlier[self._pid] = self.processes.get(self._pid, {})
                 self.processes[self._pid] = {}
         elif found := _SPIED.match(text):
             self._begin(found[1], Thread(found[3] or f"thread {found[1]}", not found[2].startswith("active"), source))
         elif found := _FAULT.match(text):
             self._pid = ""
-            self._begin(found[1] or "", Thread(found[2] or "", None, source))
+            self._begin(found[1] or "", Thread(found[2] or "", None, source), first=text.startswith("Current"))
         else:
             self._thread = None
             return False
@@ -99,14 +105,28 @@ class Collector:
     def pids(self) -> Iterator[tuple[str, tuple[Stack, ...]]]:
         """Yield the stacks of each process that may be a rank."""
         for pid, threads in self.processes.items():
-            stacks = tuple(thread.stack() for thread in threads.values() if thread.frames)
+            names = {thread.name for thread in threads.values()}
+            stacks = tuple(
+                thread.stack(main=MAIN not in names, moved=self._moved(pid, key))
+                for key, thread in threads.items()
+                if thread.frames
+            )
             if stacks and may_be_rank(stacks):
                 yield pid, stacks
 
-    def _begin(self, key: str, thread: Thread) -> None:
+    def _moved(self, pid: str, key: str) -> bool | None:
+        """Return whether a thread has moved on since the dump before, if there is one."""
+        if not (earlier := self._earlier.get(pid)):
+            return None
+        return key not in earlier or earlier[key].frames != self.processes[pid][key].frames
+
+    def _begin(self, key: str, thread: Thread, *, first: bool = False) -> None:
         threads = self.processes.setdefault(self._pid, {}) if len(self.processes) < _PROCESSES else {}
         self._thread, self.in_traceback = thread, False
-        if len(threads) < _THREADS:
+        if first:  # what the process was at when it wrote this, so no other thread is taken for the main one
+            thread.name = MAIN
+            self.processes[self._pid] = {key: thread, **threads}
+        elif len(threads) < _THREADS:
             threads[key] = thread
 
     def _inner(self, text: str) -> bool:
@@ -144,7 +164,7 @@ def read(stream: BufferedIOBase, name: str) -> Iterator[Rank]:
             stack = _of_json(thread, name)
             processes.setdefault(thread["pid"], []).append(stack)
             place = _BETWEEN.match(text, place).end()  # type: ignore[union-attr]
-    except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
+    except (KeyError, TypeError, AttributeError, ValueError, OverflowError, RecursionError) as error:
         wrong = "cut off" if isinstance(error, ValueError) else "not a dump of py-spy"
     for stacks in processes.values():
         if may_be_rank(stacks):
@@ -189,8 +209,13 @@ def _frame(text: str) -> Frame | None:
     return None
 
 
+def _line(value: Any) -> int:
+    line = int(value)
+    return line if 0 <= line < 10**9 else 0
+
+
 def _of_json(thread: Any, name: str) -> Stack:
-    frames = [Frame(str(frame["name"]), str(frame["filename"]), int(frame["line"])) for frame in thread["frames"]]
+    frames = [Frame(str(frame["name"]), str(frame["filename"]), _line(frame["line"])) for frame in thread["frames"]]
     source = f"{name}: thread {thread['os_thread_id'] or thread['thread_id']}"
     return Stack(
         str(thread["thread_name"] or source),

@@ -10,10 +10,13 @@ from unhang.suggest import command
 from unhang.tell import report
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from unhang.judge.findings import Finding
     from unhang.records import Request
+
+
+_UNSURE = "this code has the defect, which does not show that it is what hung the job"
 
 
 class Standing(NamedTuple):
@@ -27,6 +30,8 @@ class Standing(NamedTuple):
     """Why, in one sentence; often empty."""
     hint: str
     """What to do, with the command."""
+    shape: str | None = None
+    """That of the function."""
 
 
 def standings(findings: Sequence[Finding], request: Request) -> tuple[Standing, ...]:
@@ -38,8 +43,25 @@ def standings(findings: Sequence[Finding], request: Request) -> tuple[Standing, 
     for place, (finding,) in report.by_installation(findings):
         verdict = finding.verdict
         hint = _hint(finding, report.digest(findings), request)
-        found.append(Standing(place.upstream, place.version, place.root, verdict.verdict, verdict.detail, hint))
+        found.append(
+            Standing(
+                place.upstream, place.version, place.root, verdict.verdict, verdict.detail, hint, finding.seen.shape
+            )
+        )
     return tuple(one for one in found if one.verdict not in (FIXED_UPSTREAM, NOT_AFFECTED)) or tuple(found)
+
+
+def unsure(found: Sequence[Standing]) -> tuple[Standing, ...]:
+    """Return where a fix stands that is only possible: nothing is to be written on such evidence."""
+    return tuple(one._replace(hint=_UNSURE) if one.verdict == NEEDED else one for one in found)
+
+
+def is_refuted(found: Sequence[Standing], elsewhere: Collection[str]) -> bool:
+    """Return whether the environment has what the fix is for, and does not need it: then it is not what hung there.
+
+    Neither is it where the function has a shape in which the defect hangs in another way.
+    """
+    return bool(found) and all(one.verdict != NEEDED or one.shape in elsewhere for one in found)
 
 
 def cure(fix: str, request: Request) -> str:

@@ -6,22 +6,70 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
-from unhang.diagnose import match
 from unhang.diagnose.answer import Place
-from unhang.diagnose.evidence import Frame, Group, Job, Message, Operation, Rank
-from unhang.diagnose.signature import Chain
+from unhang.diagnose.evidence import Frame, Group, Job, Message, Operation, Rank, Stack
+from unhang.diagnose.signature import Chain, has_frames
+from unhang.diagnose.stacks import MAIN, NOBODY
 
 _SHOWN = 2
 """So many ranks of a place are shown with their lines."""
 _LINES = 3
+_COLLECTIVES = frozenset({
+    "all_gather", "all_gather_coalesced", "all_gather_into_tensor", "all_gather_object", "all_gather_single",
+    "all_gather_tensor", "all_reduce", "all_reduce_coalesced", "all_to_all", "all_to_all_single", "barrier",
+    "batch_isend_irecv", "broadcast", "broadcast_object_list", "gather", "gather_object", "irecv", "isend",
+    "monitored_barrier", "recv", "recv_object_list", "reduce", "reduce_scatter", "reduce_scatter_single",
+    "reduce_scatter_tensor", "scatter", "scatter_object_list", "send", "send_object_list", "wait_tensor",
+    "_all_gather_base", "_reduce_scatter_base",
+})  # fmt: skip
+"""What waits for other ranks, in the modules below. That all of torch.distributed did so would be wrong: FSDP calls the
+model, and a checkpoint writes to a disk.
+"""
+_HOST = frozenset({
+    "_api.py", "_unix.py", "connection.py", "pdb.py", "popen_fork.py", "popen_spawn_posix.py", "queue.py", "queues.py",
+    "selectors.py", "socket.py", "ssl.py", "subprocess.py", "synchronize.py", "threading.py",
+})  # fmt: skip
+"""Modules of Python's, and of filelock's, in which a host waits."""
 _NEAR = 8
-"""A collective is this near to the end of a stack: further out, FSDP calls the model."""
+_IDLE = (("ray/_private/worker.py", "main_loop"), ("unhang/prove/ranks/gloo.py", "_rank"))
+"""What waits for the next call of the job's own, where only Python's waiting stands within so many frames above it."""
+_MODULES = (
+    "torch/distributed/distributed_c10d.py", "torch/distributed/_functional_collectives.py",
+    "torch/distributed/nn/functional.py",
+)  # fmt: skip
 _FOLLOWS = (
     "timed out", "timeout", "connection reset", "connection closed", "watchdog", "broken pipe", "dump signal",
     "exitcode  : -6", "fatal python error: aborted", "terminate called", "monitoredbarrier", "communicator was aborted",
-    "keyboardinterrupt", "cancelled", "ncclremoteerror", "sigabrt",
+    "keyboardinterrupt", "cancelled", "ncclremoteerror", "sigabrt", "nccl warn", "connection refused", "sigterm",
+    "remote process exited", "got signal: 15",
 )  # fmt: skip
-"""What a rank says, in lower case, whose peers are late or gone."""
+"""What a rank says, in lower case, whose peers are late or gone, or that goes on."""
+_OWN = (
+    "cuda error",
+    "out of memory",
+    "outofmemory",
+    "illegal memory access",
+    "uncorrectable ecc",
+    "device-side assert",
+    "bad_alloc",
+    "segmentation fault",
+    "bus error",
+    "caught signal",
+    "dataloader timed out",
+)
+"""What is a rank's own fault, though its watchdog may tell it."""
+_RAISED_WAITING = re.compile(
+    r"(?:[\w.]*\.)?(?:Runtime|Dist\w*|System|OS|BrokenPipe|Connection\w*|Timeout|EOF|Ray\w+|Actor\w+|Signal\w*)"
+    r"(?:Error|Exception)\b|(?:[\w.]*\.)?(?:KeyboardInterrupt|SystemExit|GetTimeoutError)\b"
+)
+"""What is raised where a rank waits for others. An error of another class, raised outside of torch, is the rank's own,
+whatever its words.
+"""
+_LAUNCHERS = (
+    "childfailederror", "signalexception", "calledprocesserror", "raytaskerror", "rayactorerror", "actordiederror",
+    "actorunavailableerror", "workercrashederror", "ownerdiederror",
+)  # fmt: skip
+"""What a launcher or a driver raises, in lower case, when one of its processes has failed or hangs."""
 _DISAGREES = ("op.preamble", "detected mismatch between")
 """What gloo, or torch with TORCH_DISTRIBUTED_DEBUG=DETAIL, says where ranks disagree on a size or a collective."""
 
@@ -53,6 +101,8 @@ def elsewhere(rank: Rank) -> Place:
     """Return where a rank is that others wait for."""
     if rank.waiting:
         return waits(rank)
+    if rank.process and not rank.stacks:
+        return Place((rank.rank,), f"its process is {rank.process}", ())
     if rank.stacks:
         place = in_stack(rank, ())
         return place._replace(evidence=(*place.evidence, *failing(rank.rank, failures(rank)).evidence))
@@ -72,13 +122,39 @@ def issued(rank: Rank, operation: Operation, chain: Chain) -> Place:
 
 def in_stack(rank: Rank, chain: Chain) -> Place:
     """Return where a rank is by its stacks: by the one with these frames, else by one in a collective."""
-    stacks = sorted(rank.stacks, key=lambda one: (not match.has_frames(one.frames, chain), not _is_call(one.frames)))
+    stacks = sorted(
+        rank.stacks,
+        key=lambda one: (not has_frames(one.frames, chain), not _is_call(one.frames), one.thread != MAIN),
+    )
     stack = stacks[0]
     frames = _shown(stack.frames, chain)
     inner = frames[0].function if frames else "no frame of Python"
-    torch = next((frame.function for frame in stack.frames[:_NEAR] if _is_distributed(frame)), inner)
+    torch = next((frame.function for frame in stack.frames if _is_collective(frame)), inner)
     doing = f"in {torch}, called by {inner}" if torch != inner else f"in {inner}"
+    if rank.process:
+        doing += f", and its process is {rank.process}"
+    elif stack.moved is not None:
+        doing += f", and {_pace(stack)}"
     return Place((rank.rank,), doing, (f"{stack.source}: {_path(frames)}",))
+
+
+def moved(rank: Rank) -> bool | None:
+    """Return whether a rank's main thread has moved between two stacks; None if there are no two."""
+    return next((one.moved for one in rank.stacks if one.thread == MAIN), None)
+
+
+def is_busy(rank: Rank) -> bool:
+    """Return whether a rank's main thread moves, or is on a CPU."""
+    return any(one.moved or one.idle is False for one in rank.stacks if one.thread == MAIN)
+
+
+def _pace(stack: Stack) -> str:
+    if stack.moved:
+        return "moves: its two stacks differ"
+    alike = "its two stacks are alike"
+    return (
+        f"{alike}, on a CPU: it works there, or waits in a loop" if stack.idle is False else f"does not move: {alike}"
+    )
 
 
 def _lines(rank: Rank, operation: Operation, chain: Chain) -> tuple[str, ...]:
@@ -92,9 +168,7 @@ def _lines(rank: Rank, operation: Operation, chain: Chain) -> tuple[str, ...]:
 
 def _shown(frames: Sequence[Frame], chain: Chain) -> list[Frame]:
     """Return the frames of a signature, else the innermost ones outside of torch."""
-    named = [
-        frame for frame in frames if any(match.has_frames([frame], ((place,),)) for step in chain for place in step)
-    ]
+    named = [frame for frame in frames if any(has_frames([frame], ((place,),)) for step in chain for place in step)]
     outside = [frame for frame in frames if not _is_torch(frame)] or list(frames)
     return (named or outside)[:_LINES]
 
@@ -113,21 +187,60 @@ def _is_torch(frame: Frame) -> bool:
     return "/torch/" in f"/{frame.file}"
 
 
-def _is_distributed(frame: Frame) -> bool:
-    return "/torch/distributed/" in f"/{frame.file}"
+def _is_collective(frame: Frame) -> bool:
+    return frame.function in _COLLECTIVES and f"/{frame.file}".endswith(tuple(f"/{one}" for one in _MODULES))
 
 
 def _is_call(frames: Sequence[Frame]) -> bool:
     """Return whether a stack is in a collective of torch."""
-    return any(map(_is_distributed, frames[:_NEAR]))
+    return any(map(_is_collective, frames))
+
+
+def is_idle(rank: Rank) -> bool:
+    """Return whether a rank has done all that it was to do, and waits to be told more."""
+    return any(
+        frame.function == function
+        and f"/{frame.file}".endswith(f"/{file}")
+        and all(_is_of_host(above) for above in stack.frames[:at])
+        for stack in rank.stacks
+        for at, frame in enumerate(stack.frames[:_NEAR])
+        for file, function in _IDLE
+    )
 
 
 def call(rank: Rank) -> str:
     """Return the call of a collective in which a rank is by its stacks; empty if it is in none."""
     for stack in rank.stacks:
         if _is_call(stack.frames):
-            return _path(_shown(stack.frames, ())[:1]) or "?"
+            return " < ".join("{} ({}:{})".format(*alike(frame)) for frame in _shown(stack.frames, ())[:1]) or "?"
     return ""
+
+
+def is_spied(rank: Rank) -> bool:
+    """Return whether there is a whole stack of a rank, and not only the traceback with which it gave up."""
+    return any(stack.idle is not None for stack in rank.stacks)
+
+
+def alike(frame: Frame) -> tuple[str, str, int]:
+    """Return what a frame shares with that of another rank: py-spy cuts paths, and sources leave out classes."""
+    return frame.function.rpartition(".")[2], frame.file.rpartition("/")[2], frame.line
+
+
+def path_to(rank: Rank) -> tuple[tuple[str, str, int], ...]:
+    """Return the stack of a rank's main thread outside of torch, as far as a collective, to compare it with others."""
+    stack = min(rank.stacks, key=lambda one: (one.idle is None, one.thread != MAIN))
+    return tuple(alike(frame) for frame in stack.frames if not _is_torch(frame))
+
+
+def waits_on_host(rank: Rank) -> bool:
+    """Return whether a rank's main thread waits for what no device does: a lock, a queue, a process, a file."""
+    stack = next((one for one in rank.stacks if one.thread == MAIN), rank.stacks[0])
+    file = stack.frames[0].file if stack.frames else ""
+    return bool(stack.frames and _is_of_host(stack.frames[0])) or "torch/utils/" in file
+
+
+def _is_of_host(frame: Frame) -> bool:
+    return frame.file.rpartition("/")[2] in _HOST
 
 
 def _named(operation: Operation) -> str:
@@ -145,7 +258,7 @@ def _named(operation: Operation) -> str:
 
 def label(group: Group) -> str:
     """Return a group as people know it: by its description, else by its name."""
-    return group.description or f"group {group.name}"
+    return group.description or (f"group {group.name}" if group.name else "a group")
 
 
 def failing(number: int, messages: Sequence[Message]) -> Place:
@@ -155,12 +268,30 @@ def failing(number: int, messages: Sequence[Message]) -> Place:
 
 def failures(rank: Rank) -> list[Message]:
     """Return the lines with which a rank fails by itself, and not since its peers are late or gone."""
-    return [one for one in rank.messages if not _has(one, (*_FOLLOWS, *_DISAGREES))]
+    own = [one for one in rank.messages if _is_own(one) or not _has(one, (*_FOLLOWS, *_DISAGREES))]
+    said = [one for one in own if not one.text.startswith("exitcode")]
+    followed = any(_has(one, _FOLLOWS) and not _is_own(one) for one in rank.messages)
+    return said or [one for one in own if not followed or "-9" in one.text]
+
+
+def failures_of_strangers(messages: Sequence[Message]) -> list[Message]:
+    """Return the lines with which a process of unknown rank fails by itself; launchers tell of others."""
+    return [
+        one
+        for one in failures(Rank(NOBODY, messages=tuple(messages)))
+        if (one.frames and not _has(one, _LAUNCHERS)) or _has(one, _OWN)
+    ]
 
 
 def disagreements(rank: Rank) -> list[Message]:
     """Return the lines that say that ranks disagree on a size or a collective."""
     return [one for one in rank.messages if _has(one, _DISAGREES)]
+
+
+def _is_own(message: Message) -> bool:
+    """Return whether a rank says it of itself, whether others are late or not."""
+    is_raised = message.frames and re.match(r"[\w.]+:", message.text) and not _RAISED_WAITING.match(message.text)
+    return _has(message, _OWN) or bool(is_raised and not any(_is_torch(frame) for frame in message.frames))
 
 
 def _has(message: Message, words: Sequence[str]) -> bool:

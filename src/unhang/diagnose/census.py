@@ -1,0 +1,44 @@
+"""Read what `--live` has noted of a node: which ranks are stopped or gone, and what it could not do."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from unhang import gate
+from unhang.diagnose.evidence import Rank
+from unhang.diagnose.job import Told
+
+STATES = ("stopped", "gone")
+"""Of a rank's process, but for one that runs."""
+_MOST = 1 << 20
+_SHOWN = 5
+
+
+def recognizes(head: bytes) -> bool:
+    """Return whether a file that begins so has such notes."""
+    return head.startswith(b'{"unhang-live"')
+
+
+def read(data: bytes, file: str) -> Told:
+    """Return what a node's notes say. Raises ValueError if they are none."""
+    raw = json.loads(data)
+    ranks, notes, size = (raw.get(key) for key in ("ranks", "notes", "size"))
+    notes = [gate.line(str(note)) for note in notes] if isinstance(notes, list) else []
+    more = [f"and {len(notes) - _SHOWN} more"] if len(notes) > _SHOWN else []
+    why = "; ".join([*notes[:_SHOWN], *more])
+    node = gate.line(str(raw.get("node") or ""))
+    parts = (_rank(row) for row in (ranks if isinstance(ranks, list) else [])[:_MOST])
+    return Told(
+        f"{file} ({node})" if node else file,
+        parts=tuple(part for part in parts if part),
+        why=why,
+        size=size if isinstance(size, int) and 0 < size <= _MOST else None,
+    )
+
+
+def _rank(row: Any) -> Rank | None:
+    number, state = (row.get("rank"), row.get("state")) if isinstance(row, dict) else (None, None)
+    if not isinstance(number, int) or not 0 <= number < _MOST or state not in STATES:
+        return None
+    return Rank(number, process=state)

@@ -1,0 +1,586 @@
+"""What the ranks of this node are at: stacks, twice, and the recorder's dumps.
+
+This file is all that a node of a job is sent. Any Python from 3.8 on runs it there, and it needs the standard library
+alone. It changes nothing of the job: it reads /proc, runs py-spy, which only reads memory, and asks for the recorder's
+dumps where the job is set up to write them. It ends by itself, and what it takes is bounded.
+
+What it has taken goes to stdout, each file as a line `@unhang begin NAME`, lines of base64 of zlib, and a line with the
+checksum: launchers put labels before lines and other text between them.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import mmap
+import os
+import re
+import shutil
+import signal
+import socket
+import stat
+import struct
+import subprocess
+import sys
+import time
+import zlib
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from http.client import HTTPConnection, HTTPException
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping
+
+APART_S = 30.0
+"""So far apart are the two stacks of a rank."""
+MARK = "@unhang"
+LARGEST_STACK, LARGEST_DUMP = 4 << 20, 256 << 20
+_PROC = "/proc"
+_PY_SPY_S, _DUMP_S, _SERVER_S = 20, 15, 75
+_STACKS_S, _DUMPS_S = 60, 100  # of all ranks here
+_LONGEST_S = 240  # all in all, but for the time between the stacks
+_AT_ONCE = 8
+_LINE = 380  # bytes a line, which become 508 characters: srun cuts lines of a thousand
+_DEBUG_PORT = "25999"
+_DEBUG_SERVER = b"torch/distributed/debug/_frontend.py"
+
+# How launchers tell a process its rank, and how many there are: torchrun and Ray, mpirun, srun.
+_RANKS = {
+    "RANK": "WORLD_SIZE",
+    "OMPI_COMM_WORLD_RANK": "OMPI_COMM_WORLD_SIZE",
+    "SLURM_PROCID": "SLURM_NTASKS",
+}
+
+
+class Process(NamedTuple):
+    """A process of this node."""
+
+    pid: int
+    parent: int
+    environment: Mapping[str, str]
+    torch: bool
+    """Whether it has loaded torch."""
+    readable: bool = True
+    """Whether its environment of now could be read, and not only that with which it was started."""
+    began: int = 0
+    network: str = ""
+    """The namespace in which its addresses hold."""
+
+
+class Found(NamedTuple):
+    """A rank of this node."""
+
+    rank: int
+    pid: int
+    world: str
+    """Where its ranks meet: of two jobs on a node, each has a rank 0."""
+
+
+# --- which processes are ranks
+
+
+def ranks(processes: Collection[Process]) -> tuple[Found, ...]:
+    """Return the ranks among the processes of a node, in ascending order.
+
+    A launcher is none, even with a rank in its environment, and neither is what a rank has started itself, such as the
+    workers of a data loader. Of two processes of one rank the older one counts.
+    """
+    parents = {process.pid: process.parent for process in processes}
+    ranked = {process.pid: process for process in processes if process.torch and _rank(process)[1] >= 0}
+    above = {pid: [ranked[parent] for parent in _above(pid, parents) if parent in ranked] for pid in ranked}
+    launchers = {
+        one.pid
+        for pid, process in ranked.items()
+        for one in above[pid]
+        if _launches(one, process) and process not in above[one.pid]
+    }
+    local = {(_world(process), process.network) for process in ranked.values() if _is_local(process)}
+    found: dict[tuple[str, int], Found] = {}
+    for pid, process in sorted(ranked.items(), key=lambda item: (item[1].began, item[0])):
+        rank = _rank(process)[1]
+        if pid not in launchers and rank not in (_rank(one)[1] for one in above[pid] if one.pid not in launchers):
+            world = _world(process)
+            if _is_local(process) and sum(name == world for name, _ in local) > 1:
+                world += f"_{process.network}"
+            found.setdefault((world, rank), Found(rank, pid, world))
+    return tuple(sorted(found.values()))
+
+
+def _launches(above: Process, below: Process) -> bool:
+    """Return whether a process with a rank is no rank but the launcher of one, as torchrun is in a pod with a RANK."""
+    if "TORCHELASTIC_RUN_ID" in above.environment:
+        return False
+    is_another = "LOCAL_RANK" not in above.environment and _rank(above) != _rank(below)
+    return is_another or "TORCHELASTIC_RUN_ID" in below.environment
+
+
+def _is_local(process: Process) -> bool:
+    """Return whether the ranks of its job meet at an address that another container has too."""
+    return bool(re.match(r"localhost$|127\.|::1$", process.environment.get("MASTER_ADDR", "")))
+
+
+def _world(process: Process) -> str:
+    """Return a name of the job of a rank, made of letters, digits and `_`."""
+    of = process.environment.get
+    parts = [of("MASTER_ADDR", ""), of("MASTER_PORT", "")]
+    if not any(parts):
+        parts = [of("PMIX_NAMESPACE") or of("SLURM_JOB_ID", ""), of("SLURM_STEP_ID", "")]
+    return name_of("_".join(parts))
+
+
+def name_of(job: str) -> str:
+    """Return how a job is called, given where its ranks meet, such as ``127.0.0.1:29500``."""
+    return re.sub(r"[^A-Za-z0-9]", "_", job)[:80]
+
+
+def processes() -> Iterator[Process]:
+    """Yield the processes that this user may look at; none where there is no /proc."""
+    for pid in filter(str.isdecimal, os.listdir(_PROC) if os.path.isdir(_PROC) else ()):
+        try:
+            status = _status(int(pid))
+            environment = _parts(_read(f"{_PROC}/{pid}/environ"))
+            torch = b"/libtorch" in _read(f"{_PROC}/{pid}/maps")
+        except (OSError, ValueError, IndexError):  # it has ended, or is another user's
+            continue
+        present, network = {}, ""
+        with suppress(OSError):
+            present = _present(int(pid)) if torch else {}
+            network = re.sub(r"\D", "", os.readlink(f"{_PROC}/{pid}/ns/net"))
+        yield Process(
+            int(pid), int(status[1]), {**environment, **present}, torch, bool(present) or not torch,
+            int(status[19]), network,
+        )  # fmt: skip
+
+
+def number(process: Process, name: str) -> int:
+    """Return a number of a process's environment, or -1."""
+    value = process.environment.get(name, "")
+    return int(value) if value.isascii() and value.isdecimal() and len(value) < 8 else -1
+
+
+def _rank(process: Process) -> tuple[str, int]:
+    """Return the variable that says a process's rank, and the rank; -1 without one."""
+    return next(((name, rank) for name in _RANKS if (rank := number(process, name)) >= 0), ("", -1))
+
+
+def _above(pid: int, parents: Mapping[int, int]) -> Iterator[int]:
+    seen = {pid}
+    while (pid := parents.get(pid, 0)) and pid not in seen:
+        seen.add(pid)
+        yield pid
+
+
+def _status(pid: int) -> list[str]:
+    """Return the fields of a process's status from its state on."""
+    return _read(f"{_PROC}/{pid}/stat").rpartition(b")")[2].decode().split()
+
+
+def _read(path: str, size: int = -1) -> bytes:
+    with open(path, "rb") as file:
+        return file.read(size)
+
+
+def _parts(block: bytes) -> dict[str, str]:
+    parts = (part.partition("=") for part in os.fsdecode(block).split("\0"))
+    return {name: value for name, equals, value in parts if equals}
+
+
+# --- the environment that a process has now
+#
+# /proc/PID/environ has what a process was started with. Ray's workers get their rank in os.environ, once they run, and
+# write their title over what /proc shows. The C library's variable `environ` has all of it, in memory.
+
+
+def _present(pid: int) -> dict[str, str]:
+    """Return the environment of a process as os.environ has made it; empty where its memory may not be read."""
+    with suppress(OSError, ValueError, struct.error), open(f"{_PROC}/{pid}/mem", "rb", buffering=0) as memory:
+        for address in _environ_addresses(pid):
+            (place,) = struct.unpack("<Q", os.pread(memory.fileno(), 8, address))
+            block = os.pread(memory.fileno(), 1 << 15, place) if place else b""
+            pointers = [one for (one,) in struct.iter_unpack("<Q", block[: len(block) & ~7])]
+            pointers = pointers[: pointers.index(0) if 0 in pointers else None]
+            found = _parts(b"\0".join(_text_at(memory.fileno(), pointer) for pointer in pointers))
+            if found:
+                return found
+    return {}
+
+
+def _text_at(memory: int, address: int) -> bytes:
+    with suppress(OSError, OverflowError):
+        return os.pread(memory, 1 << 12, address).partition(b"\0")[0]
+    return b""
+
+
+def _environ_addresses(pid: int) -> Iterator[int]:
+    """Yield where a process may have its variable `environ`: in the program itself, else in the C library."""
+    images: dict[str, int] = {}
+    for line in os.fsdecode(_read(f"{_PROC}/{pid}/maps")).splitlines():
+        fields = line.split(None, 5)
+        if len(fields) == 6 and fields[2] == "00000000":
+            images.setdefault(fields[5], int(fields[0].partition("-")[0], 16))
+    program = os.readlink(f"{_PROC}/{pid}/exe")
+    for path in (program, *(path for path in images if re.match(r"(libc[.-]|ld-musl)", os.path.basename(path)))):
+        if path in images:
+            with suppress(OSError, ValueError, struct.error):
+                yield from _symbol(f"{_PROC}/{pid}/root{path}", images[path])
+
+
+def _symbol(path: str, start: int) -> Iterator[int]:
+    """Yield the addresses of `environ` in a 64-bit ELF file that is mapped from there on."""
+    plain = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a pipe may have its name by now
+    with os.fdopen(plain, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as image:
+        if image[:6] != b"\x7fELF\2\1":
+            return
+        kind, sections, size, count = (
+            *struct.unpack_from("<H", image, 16), *struct.unpack_from("<Q", image, 40),
+            *struct.unpack_from("<HH", image, 58),
+        )  # fmt: skip
+        headers = [struct.unpack_from("<IIQQQQIIQQ", image, sections + size * index) for index in range(count)]
+        for _, section, _, _, offset, length, link, *_ in headers:
+            if section != 11:  # the symbols that a dynamic linker sees
+                continue
+            names = headers[link][4]
+            for name, _, _, within, value, _ in struct.iter_unpack("<IBBHQQ", image[offset : offset + length]):
+                if within and image[names + name : names + name + 8] == b"environ\0":
+                    yield value + (start if kind == 3 else 0)
+
+
+# --- stacks
+
+
+def py_spy(pid: int = 0) -> str | None:
+    """Return the path of py-spy: on our PATH, beside our interpreter, or beside the torch of a rank, if it is ours."""
+    places = [os.environ.get("PATH"), os.path.dirname(sys.executable)]
+    with suppress(OSError):
+        if pid and os.stat(f"{_PROC}/{pid}").st_uid == os.geteuid():  # root runs nothing of another user's
+            torch = re.search(
+                r" (/\S+)/lib(?:64)?/python3[.\d]*/\S+/libtorch", os.fsdecode(_read(f"{_PROC}/{pid}/maps"))
+            )
+            places.append(torch and f"{torch[1]}/bin")
+    return next((path for place in places if place and (path := shutil.which("py-spy", path=place))), None)
+
+
+def dump(program: str, pid: int, until: float = float("inf")) -> tuple[bytes, str]:
+    """Return the stacks of a process, or why there are none. It is not paused: a stopped one would go on after that."""
+    command = [program, "dump", "--pid", str(pid), "--nonblocking"]
+    why = ""
+    for _ in range(3):  # one that is at work may change what is being read
+        left = min(_PY_SPY_S, until - time.monotonic())
+        if left <= 0:
+            return b"", why or f"process {pid}: no time was left for py-spy"
+        try:
+            done = subprocess.run(command, check=False, capture_output=True, stdin=subprocess.DEVNULL, timeout=left)
+        except subprocess.TimeoutExpired:
+            return b"", f"process {pid}: py-spy has not ended within {left:.0f} s"
+        except OSError as error:
+            return b"", f"process {pid}: {error}"
+        if done.returncode == 0:
+            return done.stdout[:LARGEST_STACK], ""
+        said = done.stderr.decode(errors="replace").strip().splitlines() or [f"exit code {done.returncode}"]
+        why = f"process {pid}: {said[0]}"
+        if "ermission" in why:
+            break
+    return b"", why
+
+
+def _state(pid: int) -> str:
+    """Return whether a process runs: `running`, `stopped` or `gone`."""
+    try:
+        state = _status(pid)[0]
+    except (OSError, IndexError):
+        return "gone"
+    return {"T": "stopped", "t": "stopped", "Z": "gone", "X": "gone"}.get(state, "running")
+
+
+# --- the recorder's dumps
+
+
+def _pipe(rank: Found, process: Process) -> bool:
+    """Ask a rank for its dump by the pipe that torch reads; return whether it was asked."""
+    stem = process.environment.get("TORCH_NCCL_DEBUG_INFO_PIPE_FILE")
+    if not stem:
+        return False
+    with suppress(OSError):
+        path = _inside(rank.pid, f"{stem}{rank.rank}.pipe")
+        if not stat.S_ISFIFO(os.lstat(path).st_mode):
+            return False
+        pipe = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW)  # fails where nobody reads it
+        try:
+            return stat.S_ISFIFO(os.fstat(pipe).st_mode) and os.write(pipe, b"1") == 1
+        finally:
+            os.close(pipe)
+    return False
+
+
+def _inside(pid: int, path: str) -> str:
+    """Return a path of a process, which may be in a container, as we can open it."""
+    return f"{_PROC}/{pid}/{'root' if path.startswith('/') else 'cwd/'}{path}"
+
+
+def _written(rank: Found, process: Process) -> str | None:
+    """Return the newest dump that a rank has written, if it has written one."""
+    environment = process.environment
+    cache = environment.get("XDG_CACHE_HOME") or f"{environment.get('HOME', '')}/.cache"
+    stems = [environment.get(name) for name in ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")]
+    stems += [f"{cache}/torch/comm_lib_trace_rank_", "/tmp/nccl_trace_rank_"]  # noqa: S108 - torch's own defaults
+    found = []
+    with suppress(OSError, ValueError, IndexError):
+        ticks = int(_status(rank.pid)[19]) / os.sysconf("SC_CLK_TCK")
+        booted = re.search(rb"^btime (\d+)", _read(f"{_PROC}/stat"), re.MULTILINE)
+        started = int(booted[1]) + ticks if booted else 0.0
+        for stem in filter(None, stems):
+            path = _inside(rank.pid, f"{stem}{rank.rank}")
+            with suppress(OSError):
+                status = os.lstat(path)
+                if stat.S_ISREG(status.st_mode) and status.st_size and status.st_mtime >= started - 1:
+                    found.append((status.st_mtime_ns, path))
+    return max(found)[1] if found else None
+
+
+def _dump_file(path: str) -> bytes:
+    """Return a dump; empty for a file that is none. A link in its place is not followed."""
+    with suppress(OSError), os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
+        head = file.read(1)
+        return head + file.read(LARGEST_DUMP) if head in (b"\x80", b"{") else b""
+    return b""
+
+
+def _awaited(asked: Mapping[Found, Process], before: Mapping[Found, int]) -> None:
+    """Wait until each rank that was asked has written its dump and grown it no more, or time is up."""
+    until = time.monotonic() + _DUMP_S
+    sizes: dict[Found, tuple[int, int]] = {}
+    left = dict(asked)
+    while left and time.monotonic() < until:
+        time.sleep(0.5)
+        for rank, process in tuple(left.items()):
+            stamp = _stamp(_written(rank, process))
+            if stamp[0] > before[rank] and sizes.get(rank) == stamp:
+                del left[rank]
+            sizes[rank] = stamp
+
+
+def _stamp(path: str | None) -> tuple[int, int]:
+    with suppress(OSError):
+        status = os.lstat(path or "")
+        return status.st_mtime_ns, status.st_size
+    return 0, 0
+
+
+class _UnixConnection(HTTPConnection):
+    """HTTP over a socket in the file system."""
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self.host)
+
+
+def _served(
+    rank: Found, process: Process, children: Collection[int], program: str | None
+) -> Iterator[tuple[str, bytes]]:
+    """Yield the dumps of torch's debug servers: of all ranks where rank 0 has one for all, else of this rank."""
+    own = _listening(rank.pid)
+    for child in children:
+        for inode, port in _listening(child).items() - own.items():
+            is_it = port == _DEBUG_PORT or (program and _DEBUG_SERVER in dump(program, child)[0])
+            for kind in ("fr_trace", "fr_trace_nccl") if inode and is_it else ():
+                page = _answer(HTTPConnection("localhost", int(port), timeout=_SERVER_S), "GET", f"/{kind}_json")
+                for part in page.split(b"<h2>Rank ")[1:]:
+                    of, text = re.match(rb"(\d{1,7}): ", part), part.partition(b"<pre>")[2].rpartition(b"</pre>")[0]
+                    if of and _has_entries(text):
+                        yield f"dumps/{kind}/rank_{int(of[1])}.json", text
+    path = process.environment.get("TORCH_WORKER_SERVER_SOCKET")
+    if path and f" {path}\n".encode() in _sockets(rank.pid):
+        for kind in ("fr_trace_json", "dump_nccl_trace_json"):
+            there = _UnixConnection(_inside(rank.pid, path), timeout=_SERVER_S)
+            text = _answer(there, "POST", f"/handler/{kind}")
+            if _has_entries(text):
+                yield f"dumps/{kind}/rank_{rank.rank}.json", text
+
+
+def _answer(connection: HTTPConnection, verb: str, path: str) -> bytes:
+    try:
+        connection.request(verb, path, headers={"Content-Length": "0"} if verb == "POST" else {})
+        answer = connection.getresponse()
+        return answer.read(LARGEST_DUMP) if answer.status == 200 else b""
+    except (OSError, HTTPException, ValueError):
+        return b""
+    finally:
+        connection.close()
+
+
+def _has_entries(text: bytes) -> bool:
+    """Return whether a dump has some: the recorder of another backend than the job's has none."""
+    with suppress(ValueError, RecursionError):
+        raw = json.loads(text)
+        return isinstance(raw, dict) and bool(raw.get("entries"))
+    return False
+
+
+def _listening(pid: int) -> dict[str, str]:
+    """Return the ports on which a process listens at every address, by their sockets."""
+    found = {}
+    held = _held(pid)
+    for table in ("tcp", "tcp6"):
+        with suppress(OSError):
+            for line in _read(f"{_PROC}/{pid}/net/{table}").decode().splitlines()[1:]:
+                fields = line.split()
+                address, _, port = fields[1].partition(":")
+                if fields[3] == "0A" and not address.strip("0") and fields[9] in held:
+                    found[fields[9]] = str(int(port, 16))
+    return found
+
+
+def _sockets(pid: int) -> bytes:
+    """Return the lines of the sockets in the file system that a process has open."""
+    held = _held(pid)
+    with suppress(OSError):
+        lines = _read(f"{_PROC}/{pid}/net/unix").splitlines()[1:]
+        return b"".join(b" %s\n" % line.split()[-1] for line in lines if line.split()[6].decode() in held)
+    return b""
+
+
+def _held(pid: int) -> set[str]:
+    """Return the numbers of the sockets that a process has open."""
+    held = set()
+    with suppress(OSError):
+        for name in os.listdir(f"{_PROC}/{pid}/fd"):
+            with suppress(OSError):
+                link = os.readlink(f"{_PROC}/{pid}/fd/{name}")
+                if link.startswith("socket:["):
+                    held.add(link[8:-1])
+    return held
+
+
+# --- all of it, in order
+
+
+def _say(kind: str, text: str = "") -> None:
+    sys.stdout.write(f"{MARK} {kind} {text}".rstrip() + "\n")
+
+
+def _send(name: str, data: bytes) -> None:
+    packed = zlib.compress(data, 6)
+    _say("begin", name)
+    for at in range(0, len(packed), _LINE):
+        _say("data", base64.b64encode(packed[at : at + _LINE]).decode())
+    _say("end", f"{zlib.crc32(data):08x}")
+    sys.stdout.flush()
+
+
+def _gone(found: Collection[Found], by_pid: Mapping[int, Process]) -> Iterator[Found]:
+    """Yield the ranks of this node that have no process, where their launcher says how many it has started here."""
+    for world in {one.world for one in found}:
+        here = {one.rank: by_pid[one.pid] for one in found if one.world == world}
+        for rank, process in tuple(here.items()):
+            local, size = number(process, "LOCAL_RANK"), number(process, "LOCAL_WORLD_SIZE")
+            for other in range(rank - local, rank - local + size) if 0 <= local < size < 1024 else ():
+                if other >= 0 and here.setdefault(other, process) is process and other != rank:
+                    yield Found(other, 0, world)
+
+
+def main(apart: float, job: str = "", slurm: str = "") -> None:
+    """Take what the ranks of this node are at, and send it; of a job and of a Slurm job, if they are named."""
+    began = time.monotonic()
+    _end_in(apart + _LONGEST_S)
+    everything = tuple(processes())
+    of_job = tuple(one for one in everything if not slurm or one.environment.get("SLURM_JOB_ID") == slurm)
+    by_pid = {process.pid: process for process in of_job}
+    everyone = ranks(of_job)
+    found = tuple(one for one in everyone if job in ("", one.world))
+    notes = [
+        f"process {one.pid} has loaded torch, and whether it is a rank cannot be told: its memory may not be read"
+        for one in of_job
+        if one.torch and not one.readable and _rank(one)[1] < 0
+    ]
+    if everyone and not found:
+        notes.append(f"there is no job {job}; there is {', '.join(sorted({one.world for one in everyone}))}")
+    state = {one.pid: _state(one.pid) for one in found}
+    program = py_spy(found[0].pid) if found else None
+    if found and program is None:
+        notes.append("no stacks: py-spy is not on PATH, nor in the ranks' environment; do: pip install py-spy")
+    taken: dict[int, bytes] = {}
+
+    def take(what: str) -> None:
+        _say("step", f"taking stacks of {len(found)} ranks, for the {what} time")
+        sys.stdout.flush()
+        alive = [one.pid for one in found if program and _state(one.pid) != "gone"]
+        until = time.monotonic() + _STACKS_S
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            for pid, (stacks, why) in zip(alive, pool.map(lambda pid: dump(program or "", pid, until), alive)):
+                taken[pid] = taken.get(pid, b"") + stacks
+                if why:
+                    hint = "; it needs root, or the capability SYS_PTRACE" if "ermission" in why else ""
+                    notes.append(f"no stacks, the {what} time: {why}{hint}")
+
+    if found:
+        take("first")
+    try:
+        signal.signal(signal.SIGALRM, _late)
+        signal.alarm(_DUMPS_S)
+        _dumps(found, by_pid, everything, program)
+    except _LateError:
+        sys.stdout.write("\n")
+        notes.append(f"not all dumps have come within {_DUMPS_S} s")
+    _end_in(began + apart + _LONGEST_S - time.monotonic())
+    while found and (left := began + apart - time.monotonic()) > 0:
+        _say("step", f"taking the stacks again in {left:.0f} s")
+        sys.stdout.flush()
+        time.sleep(min(left, 5))
+    if found:
+        take("second")
+    for world in sorted({one.world for one in found}):
+        here = [one for one in found if one.world == world]
+        for one in here:
+            if taken.get(one.pid):
+                _send(f"{world}/stacks/rank_{one.rank}.txt", taken[one.pid])
+            now = _state(one.pid)
+            state[one.pid] = "running" if now == "stopped" != state[one.pid] else now
+        rows = [{"rank": one.rank, "pid": one.pid, "state": state[one.pid]} for one in here]
+        rows += [{"rank": one.rank, "state": "gone"} for one in _gone(here, by_pid)]
+        size = max(number(by_pid[one.pid], _RANKS[_rank(by_pid[one.pid])[0]]) for one in here)
+        table = {"unhang-live": 1, "node": socket.gethostname(), "size": size, "ranks": rows, "notes": notes[:100]}
+        _send(f"{world}/ranks.json", json.dumps(table).encode())
+    for note in () if found else notes[:20]:
+        _say("note", note)
+    _say("done")
+
+
+class _LateError(Exception):
+    """The dumps take too long: a rank or its server answers slowly, or never."""
+
+
+def _late(*_: object) -> None:
+    raise _LateError
+
+
+def _end_in(seconds: float) -> None:
+    """End this process then, whatever hangs in it."""
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.alarm(max(int(seconds), 1))
+
+
+def _dumps(
+    found: Collection[Found], by_pid: Mapping[int, Process], everything: Collection[Process], program: str | None
+) -> None:
+    """Ask the ranks for their dumps, and send what there is."""
+    before = {one: _stamp(_written(one, by_pid[one.pid]))[0] for one in found}
+    running = [one for one in found if _state(one.pid) == "running"]
+    asked = {one: by_pid[one.pid] for one in running if _pipe(one, by_pid[one.pid])}
+    if asked:
+        _say("step", f"waiting for the dumps of {len(asked)} ranks")
+        sys.stdout.flush()
+        _awaited(asked, before)
+    parents = {process.pid: process.parent for process in everything}
+    for one in found:
+        path = _written(one, by_pid[one.pid])
+        if data := _dump_file(path) if path else b"":
+            _send(f"{one.world}/dumps/rank_{one.rank}", data)
+        children = [pid for pid in parents if one.pid in _above(pid, parents)] if one.rank == 0 else []
+        for name, text in _served(one, by_pid[one.pid], children, program) if one in running else ():
+            _send(f"{one.world}/{name}", text)
+
+
+if __name__ == "__main__":
+    main(float(sys.argv[1]), *sys.argv[2:])

@@ -1,0 +1,83 @@
+"""What a job's files come to, computed once: everything that answers reads this."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from unhang.diagnose import desync, whereabouts
+from unhang.diagnose.desync import Meeting, Split
+from unhang.diagnose.evidence import Count, Job, Message
+
+
+class Facts(NamedTuple):
+    """What is known of a hung job."""
+
+    job: Job
+    """Without the operations that a later one shows to be done."""
+    counts: Mapping[str, Mapping[int, Count]]
+    """By group and rank, for the groups whose ranks count alike."""
+    meetings: tuple[Meeting, ...]
+    splits: tuple[Split, ...]
+    waits_for: Mapping[int, frozenset[int]]
+    """Whom each rank waits for."""
+    stuck: frozenset[int]
+    """Ranks that wait for each other, or for ranks that do."""
+    errors: Mapping[int, tuple[Message, ...]]
+    """What each rank failed with by itself, where nothing shows that it went on."""
+    strangers: tuple[Message, ...]
+    """What processes of unknown rank failed with by themselves."""
+    calls: Mapping[int, str]
+    """By rank with a stack: the call of a collective in which it is; empty if it is in none."""
+    paths: Mapping[int, tuple[tuple[str, str, int], ...]]
+    """By rank: its whole stack, to be compared. Tracebacks with which ranks gave up are left out beside such."""
+    is_over: bool
+    """Whether logs say that ranks gave up or failed, and no stack shows one alive."""
+    unseen: frozenset[int]
+    """Ranks of which nothing came, of those for which somebody may wait."""
+    goes_on: bool
+    """Whether every rank has moved between two stacks, so that the job does not hang."""
+
+
+def of(job: Job) -> Facts:
+    """Return the facts of a job."""
+    job = desync.settled(job)
+    meetings = desync.meetings(job)
+    waits_for = {rank: frozenset(others) for rank, others in desync.waits_for(job, meetings).items()}
+    calls = {number: whereabouts.call(rank) for number, rank in job.ranks.items() if rank.stacks}
+    spied = {number for number in calls if whereabouts.is_spied(job.ranks[number])}
+    failures = {number: tuple(whereabouts.failures(rank)) for number, rank in job.ranks.items()}
+    return Facts(
+        job,
+        _counts(job),
+        meetings,
+        desync.splits(job),
+        waits_for,
+        desync.circle(waits_for),
+        {number: lines for number, lines in failures.items() if lines and not calls.get(number)},
+        tuple(whereabouts.failures_of_strangers(job.strangers)),
+        calls,
+        {number: whereabouts.path_to(job.ranks[number]) for number in sorted(spied or calls)},
+        not calls and any(rank.messages or (rank.waiting and not rank.recorded) for rank in job.ranks.values()),
+        frozenset(_unseen(job, meetings)),
+        bool(job.ranks) and all(whereabouts.moved(rank) and not rank.process for rank in job.ranks.values()),
+    )
+
+
+def _counts(job: Job) -> dict[str, dict[int, Count]]:
+    counts: dict[str, dict[int, Count]] = defaultdict(dict)
+    for number, rank in job.ranks.items():
+        for group, count in rank.counts.items():
+            counts[group][number] = count
+    paired = {one.group.name for rank in job.ranks.values() for one in rank.waiting if one.kind in desync.PAIRED}
+    return {
+        group: ranks
+        for group, ranks in counts.items()
+        if group not in paired and all(count.shared for count in ranks.values())
+    }
+
+
+def _unseen(job: Job, meetings: Iterable[Meeting]) -> set[int]:
+    members = {rank for one in meetings if one.waiting for rank in one.group.members}
+    return (members or desync.everybody(job)) - job.ranks.keys()

@@ -1,0 +1,421 @@
+"""Collect what a job that hangs now shows, from all its nodes, into a folder that can be diagnosed.
+
+What comes back from a node is believed in nothing: names are of a few forms, sizes and times are bounded.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import zlib
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from threading import Lock, Timer
+from typing import BinaryIO, NamedTuple
+
+from unhang import gate
+from unhang.diagnose import census, collector, on_ray
+from unhang.errors import UnhangError
+from unhang.tell.console import count
+from unhang.tell.progress import Step
+
+APART_S = collector.APART_S
+_QUERY_S = 60
+_LIMIT_S = 330  # for a node, beside the time between the stacks; the collector ends itself before
+_AT_ONCE = 64
+_LARGEST = 4 << 30  # bytes in all
+_FILES = 8_192  # of a node
+_FILE = 4_096  # bytes on a disk, beside what is in it
+_NOTES = 8 << 20  # bytes of a node's table
+_NODES = 16_384
+_LINE = re.compile(rb"(?:([\w.:@/-]{1,100}): ?)?@unhang (begin|data|end|step|note|nodes|done)(?: (.*))?$")
+_NAME = re.compile(
+    r"(\w{1,101})/(ranks\.json|stacks/rank_\d{1,7}\.txt|dumps/(?:(?!rank_)\w{1,40}/)?rank_\d{1,7}(?:\.json)?)",
+    re.ASCII,
+)
+_SHELL = """\
+for python in python3 python python3.13 python3.12 python3.11 python3.10 python3.9 python3.8; do
+  "$python" -c 'import sys; sys.exit(sys.version_info < (3, 8))' 2>/dev/null && exec "$python" -c "$0" "$@"
+done
+echo 'no Python 3.8 or newer is on PATH'; exit 3"""
+
+
+class Place(NamedTuple):
+    """Where ranks are, and what collects there."""
+
+    name: str
+    command: tuple[str, ...]
+    nodes: int = 1
+    is_all: bool = True
+    """Whether these are all nodes of the job."""
+
+
+class Collected(NamedTuple):
+    """A job, and what was collected of it."""
+
+    folder: Path
+    ranks: int
+
+
+# --- where the ranks are: `named` is where those of one job meet; empty for all
+
+
+def here(named: str = "") -> list[Place]:
+    """Return this node."""
+    return [
+        Place("this node", (sys.executable, "-I", "-c", _boot(), str(APART_S), collector.name_of(named)), is_all=False)
+    ]
+
+
+def slurm(job: str, named: str = "") -> list[Place]:
+    """Return the nodes of a Slurm job. Raises UnhangError ``no-nodes``."""
+    if not re.fullmatch(r"\w[\w+]*", job):
+        raise UnhangError("no-nodes", f"this is no number of a job: {job}")
+    said = _said(["squeue", "--noheader", "--jobs", job, "--format", "%A %D %T"])
+    rows = [row.split() for row in said.splitlines() if row.strip()]
+    running = [row for row in rows if len(row) == 3 and row[0].isdecimal() and row[1].isdecimal()]
+    running = [row for row in running if row[2] in {"RUNNING", "COMPLETING", "SUSPENDED", "STOPPED"}]
+    if len(running) != 1:
+        what = f"it is {rows[0][2]}" if len(rows) == 1 and len(rows[0]) == 3 else f"squeue tells of {len(rows)} jobs"
+        raise UnhangError("no-nodes", f"Slurm's job {job} has no nodes that could be asked: {what}")
+    number, nodes, _ = running[0]
+    command = (
+        "srun", f"--jobid={number}", "--overlap", f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1",
+        "--cpu-bind=none", "--kill-on-bad-exit=0", "--input=none", "--label", *_remote(named, number),
+    )  # fmt: skip
+    return [Place(f"Slurm's job {number}", command, int(nodes))]
+
+
+def kubectl(selector: str, named: str = "") -> list[Place]:
+    """Return the pods that a selector names, behind which options of kubectl's may stand: ``job=x -n team``.
+
+    Raises UnhangError ``no-nodes``.
+    """
+    try:
+        label, *options = shlex.split(selector)
+    except ValueError:
+        label, options = "", []
+    if not label or label.startswith("-"):
+        raise UnhangError("no-nodes", f"this is no selector of pods: {selector}")
+    options, every, container = _options(options)
+    said = _said(["kubectl", *options, *every, "get", "pods", "--selector", label, "--output", "json"])
+    try:
+        pods = [_pod(item) for item in json.loads(said)["items"]]
+    except (ValueError, LookupError, TypeError, AttributeError):
+        raise UnhangError("no-nodes", "kubectl's answer is not understood: no list of pods") from None
+    if not pods:
+        raise UnhangError("no-nodes", f"kubectl knows no pod of {label}", hint="add its options, as in 'job=x -n team'")
+    places = []
+    for namespace, pod, why in pods:
+        command = ("kubectl", *options, "exec", f"--namespace={namespace}", pod, *container, "--", *_remote(named))
+        name = f"pod {namespace}/{pod}" if every else f"pod {pod}"
+        places.append(Place(name, ("echo", f"{collector.MARK} note {why}") if why else command))
+    return places
+
+
+def _options(words: Sequence[str]) -> tuple[list[str], list[str], list[str]]:
+    """Return those of kubectl's options that both its commands take, that only `get` takes, and that only `exec`."""
+    both: list[str] = []
+    of_get: list[str] = []
+    of_exec: list[str] = []
+    left = iter(words)
+    for word in left:
+        if word in {"-A", "--all-namespaces"}:
+            of_get.append(word)
+        elif word in {"-c", "--container"}:
+            of_exec += [word, next(left, "")]
+        else:
+            (of_exec if word.startswith("--container=") else both).append(word)
+    return both, of_get, of_exec
+
+
+def _pod(item: Mapping[str, Mapping[str, object]]) -> tuple[str, str, str]:
+    """Return the namespace and the name of a pod, and why nothing can be run in it, if so."""
+    namespace, pod = str(item["metadata"]["namespace"]), str(item["metadata"]["name"])
+    if not all(re.fullmatch(r"[a-z0-9][a-z0-9.-]{0,252}", name) for name in (namespace, pod)):
+        raise ValueError(pod)
+    phase = str(item["status"].get("phase"))
+    reasons = set(re.findall(r"'reason': '(\w{1,40})'", str(item["status"].get("containerStatuses"))))
+    return namespace, pod, "" if phase == "Running" else " ".join(["the pod is", phase, *sorted(reasons)])
+
+
+def ray(address: str, python: str | None, named: str = "") -> list[Place]:
+    """Return the nodes of a Ray cluster, which an interpreter that has Ray asks: this one, unless one is named."""
+    limit = str(APART_S + _LIMIT_S - 30)
+    source = Path(on_ray.__file__).read_text(encoding="utf-8")
+    return [Place("Ray", (python or sys.executable, "-c", source, address, limit, *_remote(named)), 0)]
+
+
+def _said(command: Sequence[str]) -> str:
+    """Return what a command says. Raises UnhangError ``no-nodes``."""
+    with suppress(FileNotFoundError):
+        try:
+            done = subprocess.run(
+                command,
+                check=False,
+                capture_output=True,
+                stdin=subprocess.DEVNULL,
+                timeout=_QUERY_S,
+                env=_environment(),
+            )
+        except subprocess.TimeoutExpired:
+            raise UnhangError("no-nodes", f"{command[0]} has not answered within {_QUERY_S} s") from None
+        if done.returncode == 0:
+            return done.stdout.decode(errors="replace")
+        why = done.stderr.decode(errors="replace").strip() or f"exit code {done.returncode}"
+        raise UnhangError("no-nodes", f"{command[0]} has failed: {gate.line(why)}")
+    raise UnhangError("no-nodes", f"{command[0]} is not on PATH", hint="run this where the job was started from")
+
+
+def _remote(named: str, *more: str) -> tuple[str, ...]:
+    return ("sh", "-c", _SHELL, _boot(), str(APART_S), collector.name_of(named), *more)
+
+
+def _boot() -> str:
+    """Return a program of one line that is the collector."""
+    packed = base64.b64encode(zlib.compress(Path(collector.__file__).read_bytes(), 9)).decode()
+    return f"import base64,zlib;exec(zlib.decompress(base64.b64decode('{packed}')))"
+
+
+def _environment() -> dict[str, str]:
+    """Return our environment without what Slurm says of the job that we may be in ourselves."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("SLURM_") or name == "SLURM_CONF"}
+
+
+# --- what they send
+
+
+def collect(places: Sequence[Place], folder: Path, step: Step) -> list[Collected]:
+    """Collect from all places at once. Return the jobs, that with most running ranks first, each in its own folder.
+
+    What went wrong is noted in the files. Raises UnhangError ``no-ranks``, and OSError if the folder is not writable.
+    """
+    inbox = _Inbox(folder, sum(place.nodes for place in places))
+    step(inbox.progress)
+    with ThreadPoolExecutor(min(_AT_ONCE, len(places))) as pool:
+        try:
+            list(pool.map(inbox.receive, places))
+        except BaseException:  # also Ctrl-C: nothing is to run on
+            inbox.end()
+            raise
+    jobs = []
+    for world, nodes in inbox.sizes.items():
+        numbers, size = inbox.ranks[world], max(nodes)
+        is_whole = not inbox.missing() and all(place.is_all for place in places)
+        gone = sorted({*range(size)} - numbers) if is_whole else []
+        rows = [{"rank": number, "state": "gone"} for number in gone]
+        notes = {"unhang-live": 1, "size": size, "ranks": rows, "notes": inbox.notes}
+        if rows or inbox.notes:
+            (folder / world / "nodes.json").write_text(json.dumps(notes), encoding="utf-8")
+        jobs.append(Collected(folder / world, len(inbox.running[world])))
+    if not jobs:
+        hint = "; ".join(inbox.notes[:3]) or "start it as the job's user, or as root, on a node of the job"
+        raise UnhangError("no-ranks", "no process was found that has loaded torch and has a rank", hint=hint)
+    return sorted(jobs, key=lambda one: (-one.ranks, one.folder))
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGTERM)
+        Timer(5, process.kill).start()
+
+
+class _Inbox:
+    """The folder into which all nodes write."""
+
+    def __init__(self, folder: Path, nodes: int) -> None:
+        self._folder, self._nodes = folder, nodes
+        self._lock = Lock()
+        self._left = _LARGEST
+        self._done: set[str] = set()
+        self._step = "asking"
+        self._running: set[subprocess.Popen[bytes]] = set()
+        self._is_over = False
+        self.notes: list[str] = []
+        self.ranks: dict[str, set[int]] = defaultdict(set)
+        """By job, those that a node has told of."""
+        self.running: dict[str, set[int]] = defaultdict(set)
+        """Of these, those that have a process."""
+        self.sizes: dict[str, list[int]] = defaultdict(list)
+
+    def progress(self) -> str:
+        return f"{len(self._done)} of {count(self._nodes, 'node')} done; {self._step}"
+
+    def missing(self) -> bool:
+        """Return whether some node has not sent all."""
+        return bool(self.notes) or len(self._done) < self._nodes
+
+    def end(self) -> None:
+        """End all that runs, and start nothing more."""
+        with self._lock:
+            self._is_over = True
+            for process in self._running:
+                _end(process)
+
+    def receive(self, place: Place) -> None:
+        """Take all that a place sends, until it ends or its time is over."""
+        late = False
+        try:
+            with self._lock:
+                if self._is_over:
+                    return
+                process = subprocess.Popen(
+                    place.command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                    start_new_session=True, env=_environment(),
+                )  # fmt: skip
+                self._running.add(process)
+        except OSError as error:
+            self.note(place.name, f"{place.command[0]}: {error.strerror}")
+            return
+
+        def end() -> None:
+            nonlocal late
+            late = True
+            _end(process)
+
+        clock = Timer(APART_S + _LIMIT_S, end)
+        clock.daemon = True
+        clock.start()
+        nodes: dict[str, _Node] = {}
+        said, finished = "", 0
+        try:
+            with process, process.stdout as lines:  # type: ignore[union-attr]  # it is a pipe
+                for line in iter(lambda: lines.readline(1 << 16), b""):
+                    found = _LINE.match(line.strip())
+                    if found is None:
+                        said = line.decode(errors="replace").strip() or said
+                        continue
+                    label = (found[1] or place.name.encode()).decode()
+                    if label not in nodes and len(nodes) >= _NODES:
+                        continue
+                    kind, text = found[2].decode(), (found[3] or b"")
+                    if kind == "nodes" and place.nodes == 0 and not found[1]:
+                        self._nodes += int(text) if re.fullmatch(rb"\d{1,5}", text) else 0
+                    elif kind == "note":
+                        self.note(label, text.decode(errors="replace"))
+                    elif kind == "step":
+                        self._step = text.decode(errors="replace")
+                    elif kind == "done":
+                        finished += 1
+                        self._done.add(f"{place.name} {label}")
+                    else:
+                        nodes.setdefault(label, _Node(self, label)).take(kind, text)
+        finally:
+            clock.cancel()
+            with self._lock:
+                self._running.discard(process)
+            for node in nodes.values():
+                node.close()
+        if late:
+            self.note(place.name, f"not all has come within {APART_S + _LIMIT_S:.0f} s")
+        elif finished < max(place.nodes, 1) and place.command[0] != "echo":
+            self.note(place.name, f"not every node has answered ({finished} have): {said or 'it said nothing'}")
+
+    def note(self, whose: str, text: str) -> None:
+        with self._lock:
+            if len(self.notes) < 100:
+                self.notes.append(f"{whose}: {gate.line(text[:500])}")
+
+    def has_room(self, size: int) -> bool:
+        with self._lock:
+            if size > self._left:
+                return False
+            self._left -= size
+            return True
+
+    def path(self, label: str, world: str, rest: str) -> Path:
+        return self._folder / world / re.sub(r"[^A-Za-z0-9-]", "_", label) / rest
+
+    def read(self, world: str, data: bytes, label: str) -> None:
+        """Take the notes of a node: who is there, and what went wrong."""
+        with suppress(ValueError, AttributeError, RecursionError, TypeError, LookupError):
+            raw = json.loads(data)
+            rows = [row for row in raw["ranks"] if isinstance(row["rank"], int)]
+            told = census.read(data, label)
+            with self._lock:
+                self.sizes[world].append(told.size or 0)
+                self.ranks[world].update(row["rank"] for row in rows)
+                self.running[world].update(row["rank"] for row in rows if row.get("state") != "gone")
+
+
+class _Node:
+    """One node's files, of which one is open at a time."""
+
+    def __init__(self, inbox: _Inbox, label: str) -> None:
+        self._inbox, self._label = inbox, label
+        self._file: BinaryIO | None = None
+        self._path = Path()
+        self._world = ""
+        self._unpacked = zlib.decompressobj()
+        self._sum = self._size = self._files = 0
+
+    def take(self, kind: str, text: bytes) -> None:
+        if kind == "begin":
+            self.close()
+            self._begin(text.decode(errors="replace"))
+        elif self._file is not None and kind == "data":
+            try:
+                self._write(self._unpacked.decompress(base64.b64decode(text, validate=True), 1 << 20))
+                while self._file is not None and self._unpacked.unconsumed_tail:
+                    self._write(self._unpacked.decompress(self._unpacked.unconsumed_tail, 1 << 20))
+            except (binascii.Error, zlib.error, ValueError):
+                self._refuse("a file came damaged")
+        elif self._file is not None and kind == "end":
+            if f"{self._sum:08x}".encode() != text.strip() or not self._unpacked.eof:
+                self._refuse("a file came damaged")
+            else:
+                self._end()
+
+    def close(self) -> None:
+        """Forget a file that has not come whole."""
+        if self._file is not None:
+            self._refuse("a file has not come whole")
+
+    def _begin(self, name: str) -> None:
+        found = _NAME.fullmatch(name)
+        self._files += 1
+        if found is None or self._files > _FILES or not self._inbox.has_room(_FILE):
+            self._inbox.note(self._label, f"a file was refused: {name[:100]}")
+            return
+        self._world = found[1]
+        self._path = self._inbox.path(self._label, self._world, found[2])
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = self._path.with_name(f"{self._path.name}.part").open("wb")
+        self._unpacked, self._sum, self._size = zlib.decompressobj(), 0, 0
+
+    def _write(self, data: bytes) -> None:
+        largest = _NOTES if self._path.name == "ranks.json" else collector.LARGEST_DUMP + 1
+        if self._size + len(data) > largest or not self._inbox.has_room(len(data)):
+            self._refuse("a file is too large")
+        elif self._file is not None:
+            self._size += len(data)
+            self._sum = zlib.crc32(data, self._sum)
+            self._file.write(data)
+
+    def _end(self) -> None:
+        part = self._closed()
+        if self._path.name == "ranks.json":
+            self._inbox.read(self._world, part.read_bytes(), self._label)
+        part.replace(self._path)
+
+    def _refuse(self, why: str) -> None:
+        self._closed().unlink()
+        self._inbox.has_room(-self._size)
+        self._inbox.note(self._label, f"{why}: {self._path.name}")
+
+    def _closed(self) -> Path:
+        assert self._file is not None
+        self._file.close()
+        part = Path(self._file.name)
+        self._file = None
+        return part

@@ -1,0 +1,350 @@
+"""Which ranks to suspect first, and why: the root of a hang, whatever it is.
+
+The rules are tried in order, and the first one that names a rank counts. A rank that only waits for another is never
+a suspect.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import NamedTuple
+
+from unhang.diagnose import desync, whereabouts
+from unhang.diagnose.desync import Meeting
+from unhang.diagnose.evidence import Count, Message
+from unhang.diagnose.facts import Facts
+
+_ONE_SIDED = frozenset({"broadcast", "reduce", "gather", "scatter"})
+"""Collectives that some ranks are done with before others have come."""
+_FRAMES = 12
+_STATES = {
+    "stopped": ": by a signal, a debugger or the batch system; `kill -CONT` lets it go on",
+    "gone": ": it has ended or was killed, and its peers run",
+}
+_NUMBER = re.compile(r"\d+")
+FAILED, DEVICE, SILENT, HOST = "failed", "device", "silent", "host"
+
+
+class Suspects(NamedTuple):
+    """Whom a rule names."""
+
+    rule: str
+    """The key of RULES; empty if no rule names anybody."""
+    why: Mapping[int, str]
+    """By rank, ascending."""
+    traceback: tuple[str, ...] = ()
+    """Of the first error, if a rank failed: where it is, and its frames, the outermost first."""
+
+
+def of(facts: Facts) -> Suspects:
+    """Return the ranks to suspect first."""
+    for name, rule in RULES.items() if not facts.goes_on else ():
+        if why := rule(facts):
+            first = traceback(min(facts.errors[min(why)], key=_when)) if name == FAILED else ()
+            return Suspects(name, dict(sorted(why.items())), first)
+    return Suspects("", {})
+
+
+def traceback(error: Message) -> tuple[str, ...]:
+    """Return where an error is told, and its frames, the outermost first."""
+    frames = (f"  {frame.file}:{frame.line} in {frame.function}" for frame in reversed(error.frames[:_FRAMES]))
+    return (error.source, *frames)
+
+
+def _failed(facts: Facts) -> dict[int, str]:
+    """Name the ranks that raised or died first."""
+    firsts = {number: min(lines, key=_when) for number, lines in facts.errors.items()}
+    if not firsts:
+        return {}
+    comparable = len({line.at is None for line in firsts.values()}) == 1
+    first = min(firsts.values(), key=_when)
+    files = {_place(line)[0] for line in firsts.values()}
+    is_ordered = comparable and (first.at is not None or len(files) == 1)
+    return {
+        number: f"it failed by itself: {line.text}"
+        for number, line in firsts.items()
+        if not is_ordered or (line.at is not None and line.at == first.at) or _alike(line) == _alike(first)
+    }
+
+
+def _alike(message: Message) -> str:
+    """Return what the errors of several ranks have in common that fail for one reason, such as a node's disk."""
+    return _NUMBER.sub("#", message.text)
+
+
+def _when(message: Message) -> tuple[bool, float, str, int]:
+    """Return what orders errors: by time, or else by their lines."""
+    return message.at is not None, message.at or 0.0, *_place(message)
+
+
+def _place(message: Message) -> tuple[str, int]:
+    file, _, line = message.source.rpartition(":")
+    return file, int(line) if line.isdecimal() else 0
+
+
+def _behind_on_device(facts: Facts) -> dict[int, str]:
+    """Name the ranks whose device has not done what their peers' have, though the host has issued it.
+
+    A rank is done with an all-reduce only when all have begun it, so whoever is not can wait for nobody but its device.
+    """
+    apart = {one.group.name: one.sequence for one in facts.splits}
+    for meeting in facts.meetings:
+        if meeting.sequence is not None and meeting.differ:
+            apart[meeting.group.name] = min(meeting.sequence, apart.get(meeting.group.name, meeting.sequence))
+    found: dict[int, tuple[int, str]] = {}
+    for group, counts in facts.counts.items():
+        ahead = max((count.completed for count in counts.values()), default=-1)
+        for number, count in counts.items():
+            following = count.completed + 1
+            if not count.device or not 0 <= count.completed < ahead or count.enqueued < following:
+                continue
+            kinds = {
+                one.kind
+                for one in facts.job.ranks[number].waiting
+                if one.group.name == group and one.sequence == following
+            }
+            if apart.get(group, ahead + 1) > following and not kinds & _ONE_SIDED:
+                why = f"completed {count.completed} of {_label(facts, group)}, its peers {ahead}: its device is stuck"
+                found[number] = max(found.get(number, (0, "")), (ahead - count.completed, why))
+    return {number: why for number, (_, why) in found.items()} or _not_begun(facts)
+
+
+def _not_begun(facts: Facts) -> dict[int, str]:
+    """Name the ranks whose device has not begun what that of a peer has, and is in no other collective either."""
+    busy = {
+        number
+        for counts in facts.counts.values()
+        for number, count in counts.items()
+        if count.started > count.completed
+    }
+    found: dict[int, str] = {}
+    for group, counts in facts.counts.items():
+        begun = max((count.started for count in counts.values()), default=-1)
+        for number, count in counts.items():
+            if number not in busy and count.completed < begun <= count.enqueued:
+                label = _label(facts, group)
+                found[number] = f"has not begun {begun} of {label}, its peers have: its device is stuck before it"
+    return found
+
+
+def _silent(facts: Facts) -> dict[int, str]:
+    """Name the ranks whose process is gone or stopped; else those of which nothing came, if that is the exception."""
+    processes = {number: rank.process for number, rank in facts.job.ranks.items() if rank.process}
+    if processes:
+        return {number: f"its process is {state}{_STATES[state]}" for number, state in processes.items()}
+    if facts.splits or any(meeting.differ or _are_late(facts, meeting) for meeting in facts.meetings):
+        return {}  # that somebody's dump was lost explains nothing then
+    found: dict[int, str] = {}
+    for meeting in facts.meetings:
+        members = set(meeting.group.members) or desync.everybody(facts.job)
+        absent = facts.unseen & members
+        if meeting.waiting and 0 < 2 * len(absent) < len(members):
+            why = f"nothing came from it, and {whereabouts.label(meeting.group)} waits for it"
+            found = {**dict.fromkeys(absent, why), **found}
+    if not facts.meetings and any(facts.calls.values()) and 2 * len(facts.unseen) < len(facts.calls):
+        found = dict.fromkeys(facts.unseen, "nothing came from it, and others wait in a collective")
+    return found
+
+
+def _are_late(facts: Facts, meeting: Meeting) -> bool:
+    """Return whether a dump shows a rank that has not come to a collective, and that waits in nothing."""
+    late = _not_come(facts, meeting) if meeting.waiting else ()
+    return any(facts.job.ranks[number].recorded and not _waits(facts, number) for number in late)
+
+
+def _late(facts: Facts) -> dict[int, str]:
+    """Name the ranks that others wait for, and that wait in nothing themselves."""
+    found: dict[int, str] = {}
+    for meeting in facts.meetings:
+        if not meeting.waiting:
+            continue
+        for number in _not_come(facts, meeting):
+            if _waits(facts, number):
+                continue
+            enqueued = facts.counts.get(meeting.group.name, {}).get(number, Count()).enqueued
+            label = whereabouts.label(meeting.group)
+            text = f"has not come to {meeting.sequence} of {label}"
+            if enqueued >= 0:
+                text = f"enqueued {enqueued} of {label}, its peers {meeting.sequence}"
+            found.setdefault(number, f"{text}, and it waits in no collective: its host is late{_where(facts, number)}")
+    waited = {other for others in facts.waits_for.values() for other in others} & facts.job.ranks.keys()
+    for number in waited - found.keys():
+        if facts.job.ranks[number].recorded and not _waits(facts, number):
+            found[number] = f"others wait for it, and it waits in no collective{_where(facts, number)}"
+    return found or _free_by_stacks(facts)
+
+
+def _free_by_stacks(facts: Facts) -> dict[int, str]:
+    """Name the ranks that are in no collective by their stacks, which is all there is of them, where others are in one.
+
+    A host that waits for its device is in no collective either: several of these are at one place, which is no function
+    that waits for something else.
+    """
+    free = {
+        number: whereabouts.path_to(facts.job.ranks[number])
+        for number, call in facts.calls.items()
+        if not call and not facts.job.ranks[number].waiting and not facts.job.ranks[number].recorded
+    }
+    places = Counter(free.values())
+    free = {number: path for number, path in free.items() if not _may_wait(facts, number, places[path])}
+    if not 0 < 2 * len(free) < len(facts.calls):
+        return {}
+    return {number: f"its peers are in a collective, and it is in none{_where(facts, number)}" for number in free}
+
+
+def _not_come(facts: Facts, meeting: Meeting) -> set[int]:
+    """Return the ranks that have not come to a collective, as far as their dumps or stacks tell."""
+    counts = facts.counts.get(meeting.group.name, {})
+    with_stack = {
+        number
+        for number in set(meeting.group.members) & facts.paths.keys()
+        if number not in meeting.operations and not facts.job.ranks[number].recorded
+    }
+    if with_stack:
+        places = Counter(facts.paths.values())
+        with_stack = {
+            number
+            for number in with_stack
+            if facts.calls[number] or not _may_wait(facts, number, places[facts.paths[number]])
+        }
+    return {
+        number
+        for number in {*meeting.absent, *with_stack}
+        if counts.get(number, Count()).enqueued < (meeting.sequence or 0)
+    }
+
+
+def _waits(facts: Facts, number: int) -> bool:
+    return bool(facts.job.ranks[number].waiting or facts.calls.get(number))
+
+
+def _where(facts: Facts, number: int) -> str:
+    rank = facts.job.ranks[number]
+    return f", {whereabouts.in_stack(rank, ()).doing}" if rank.stacks else ""
+
+
+def _disagreeing(facts: Facts) -> dict[int, str]:
+    """Name the ranks that issued another call, or in another group, order, size or type than most."""
+    found: dict[int, str] = {}
+    for meeting in facts.meetings:
+        issued = {number: one for number, one in meeting.operations.items() if one.kind}
+        if meeting.differ:
+            what = " and ".join(sorted({"operation": "call"}.get(name, name) for name in meeting.differ))
+            sides = _sides({n: (one.kind, desync.elements(one), one.dtypes) for n, one in issued.items()})
+            where = f"collective {meeting.sequence} of {whereabouts.label(meeting.group)}"
+            found.update(_minority(sides, f"disagrees on the {what} of {where}"))
+    if found:
+        return found
+    for split in sorted(facts.splits, key=lambda one: one.sequence):
+        where = f"collective {split.sequence} of {whereabouts.label(split.group)}"
+        found.update(_minority(split.sides, f"issued another call than its peers as {where}"))
+    if found:
+        return found
+    for meeting in facts.meetings:
+        found.update(_fewer(facts, meeting))
+    if found:
+        return found
+    core = _cycle_of(facts)
+    places = {number: whereabouts.label(facts.job.ranks[number].waiting[0].group) for number in core}
+    sides = _sides(places)
+    if len(sides) > 1 and max(map(len, sides)) * 2 > len(core):
+        return {
+            number: f"waits in {places[number]}, while most of those that wait for it do so in another group"
+            for number in _minority(sides, "")
+        }
+    calls = {number: call for number, call in facts.calls.items() if call}
+    if not facts.meetings and len(calls) == len(facts.calls) and len(set(calls.values())) > 1:
+        return _minority(_sides(calls), "is in another call than its peers")
+    return {}
+
+
+def _fewer(facts: Facts, meeting: Meeting) -> dict[int, str]:
+    """Name the ranks that issued a call less than their peers, or one more, where all of them wait in something."""
+    if not meeting.waiting or not meeting.absent or any(facts.waits_for.get(number) for number in meeting.absent):
+        return {}
+    label = whereabouts.label(meeting.group)
+    why = f"of {label}, it has issued more or fewer collectives than most, and waits in another one"
+    return _minority([meeting.waiting, meeting.absent], why)
+
+
+def _other_stack(facts: Facts) -> dict[int, str]:
+    """Name the ranks whose whole stack differs from that of most, unless dumps show how they wait for each other."""
+    if _cycle_of(facts):
+        return {}
+    stacks = facts.paths
+    sides = _sides({number: tuple(place[:2] for place in path) for number, path in stacks.items()})
+    if len(sides) == 1:
+        sides = _sides(stacks)
+    if len(sides) < 2 or max(map(len, sides)) * 2 <= len(stacks):
+        return {}
+    is_mixed = len({bool(facts.calls[number]) for number in stacks}) > 1
+    places = Counter(stacks.values())
+    return {
+        number: f"its stack differs from that of its peers{_where(facts, number)}"
+        for number in _minority(sides, "")
+        if not facts.job.ranks[number].waiting and not (is_mixed and _may_wait(facts, number, places[stacks[number]]))
+    }
+
+
+def _may_wait(facts: Facts, number: int, beside: int) -> bool:
+    """Return whether a rank may wait for others by its stack: in a collective, or for its device beside others."""
+    if facts.calls[number]:
+        return True
+    return beside > 1 and not whereabouts.waits_on_host(facts.job.ranks[number])
+
+
+def _in_cycle(facts: Facts) -> dict[int, str]:
+    """Name all ranks that wait for each other."""
+    return {
+        number: f"waits in {whereabouts.label(facts.job.ranks[number].waiting[0].group)} for ranks that wait for it"
+        for number in _cycle_of(facts)
+    }
+
+
+def _cycle_of(facts: Facts) -> frozenset[int]:
+    """Return the stuck ranks but for those for which none of the others waits."""
+    core = {number for number in facts.stuck if number in facts.job.ranks and facts.job.ranks[number].waiting}
+    while True:
+        waited = {other for number in core for other in facts.waits_for.get(number, ())}
+        if core <= waited:
+            return frozenset(core)
+        core &= waited
+
+
+def _sides(keys: Mapping[int, Hashable]) -> list[tuple[int, ...]]:
+    """Return the ranks that have one key, for each key."""
+    sides: dict[Hashable, list[int]] = defaultdict(list)
+    for number, key in sorted(keys.items()):
+        sides[key].append(number)
+    return [tuple(side) for side in sides.values()]
+
+
+def _minority(sides: Sequence[tuple[int, ...]], why: str) -> dict[int, str]:
+    """Return all ranks but those of the largest side; all of them, if several are as large."""
+    most = max(map(len, sides), default=0)
+    largest = [side for side in sides if len(side) == most]
+    if len(sides) < 2:
+        return {}
+    if len(largest) > 1:
+        why = f"{why}; as many are on another side, so all are suspect"
+        return dict.fromkeys((number for side in sides for number in side), why)
+    return {number: why for side in sides if side != largest[0] for number in side}
+
+
+def _label(facts: Facts, name: str) -> str:
+    group = facts.job.groups.get(name)
+    return whereabouts.label(group) if group else f"group {name}"
+
+
+RULES: Mapping[str, Callable[[Facts], dict[int, str]]] = {
+    FAILED: _failed,
+    DEVICE: _behind_on_device,
+    SILENT: _silent,
+    HOST: _late,
+    "disagrees": _disagreeing,
+    "stack": _other_stack,
+    "cycle": _in_cycle,
+}
+"""In this order."""

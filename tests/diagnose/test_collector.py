@@ -1,0 +1,146 @@
+"""The ranks of a node are found by their environment of now, and what they are at is taken and sent."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from support.live_ranks import program
+from unhang.diagnose import collector
+from unhang.diagnose.collector import Process
+
+
+def process(pid: int, parent: int = 1, *, torch: bool = True, **environment: str) -> Process:
+    return Process(pid, parent, environment, torch)
+
+
+@pytest.mark.parametrize(
+    ("processes", "expected"),
+    [
+        ([], []),
+        ([process(10)], []),
+        # torchrun under srun, which has a number for the node; a loader's worker, a shell around a rank
+        (
+            [
+                process(10, SLURM_PROCID="4"),
+                process(11, 10, SLURM_PROCID="4", RANK="32"),
+                process(12, 10, SLURM_PROCID="4", RANK="33"),
+                process(13, 11, SLURM_PROCID="4", RANK="32"),
+                process(14, 10, torch=False, RANK="34"),
+                process(15, 14, RANK="34"),
+                process(16, 15, torch=False, RANK="34"),
+                process(17, 16, RANK="34"),
+            ],
+            [(32, 11, "_"), (33, 12, "_"), (34, 15, "_")],
+        ),
+        # ranks that srun or mpirun started
+        ([process(10, SLURM_PROCID="7"), process(11, SLURM_PROCID="8")], [(7, 10, "_"), (8, 11, "_")]),
+        ([process(10, OMPI_COMM_WORLD_RANK="7", SLURM_PROCID="0")], [(7, 10, "_")]),
+        # two jobs
+        (
+            [
+                process(10, RANK="0", MASTER_ADDR="10.0.0.1", MASTER_PORT="29500"),
+                process(11, RANK="0", MASTER_PORT="2/3"),
+            ],
+            [(0, 10, "10_0_0_1_29500"), (0, 11, "_2_3")],
+        ),
+        # torchrun in a pod or a shell that has a rank, under mpirun, and with a job of its own below a rank
+        (
+            [
+                process(10, RANK="1", WORLD_SIZE="2"),
+                process(11, 10, RANK="2", LOCAL_RANK="0", TORCHELASTIC_RUN_ID="x"),
+                process(12, 10, RANK="3", LOCAL_RANK="1", TORCHELASTIC_RUN_ID="x"),
+                process(13, 12, RANK="3", LOCAL_RANK="1", TORCHELASTIC_RUN_ID="x"),
+                process(14, 12, RANK="0", TORCHELASTIC_RUN_ID="y", MASTER_PORT="1"),
+                process(15, RANK="0", LOCAL_RANK="0", MASTER_PORT="2"),
+                process(16, 15, RANK="0", LOCAL_RANK="0", TORCHELASTIC_RUN_ID="z", MASTER_PORT="2"),
+                process(17, OMPI_COMM_WORLD_RANK="5"),
+                process(18, 17, RANK="40"),
+            ],
+            [(0, 14, "_1"), (0, 16, "_2"), (2, 11, "_"), (3, 12, "_"), (40, 18, "_")],
+        ),
+        # a rank's orphan; jobs without an address, and in two containers with one address
+        ([process(11, RANK="1"), process(10, RANK="1")._replace(began=5)], [(1, 11, "_")]),
+        (
+            [
+                process(10, OMPI_COMM_WORLD_RANK="0", PMIX_NAMESPACE="a.1"),
+                process(11, SLURM_PROCID="0", SLURM_JOB_ID="7"),
+            ],
+            [(0, 10, "a_1_"), (0, 11, "7_")],
+        ),
+        (
+            [
+                process(pid, RANK="0", MASTER_ADDR=address, MASTER_PORT="1")._replace(network=str(pid))
+                for pid, address in enumerate(["localhost", "localhost", "::1", "host", "host"], 10)
+            ],
+            [(0, 10, "localhost_1_10"), (0, 11, "localhost_1_11"), (0, 12, "__1_1"), (0, 13, "host_1")],
+        ),
+        # what no launcher sets, and a circle that a race in /proc can show
+        ([process(10, RANK="x"), process(11, RANK=""), process(12, RANK="-1"), process(13, RANK="²")], []),
+        ([process(10, 11, RANK="1"), process(11, 10, RANK="2")], [(1, 10, "_"), (2, 11, "_")]),
+    ],
+)
+def test_which_processes_are_ranks(processes: list[Process], expected: list[tuple[int, int, str]]) -> None:
+    assert sorted(collector.ranks(processes)) == sorted(expected)
+
+
+def test_the_environment_of_now_is_read_from_memory(started: Mapping[int, int]) -> None:
+    by_pid = {one.pid: one for one in collector.processes() if one.pid in started.values()}
+    assert {rank: by_pid[pid].environment["RANK"] for rank, pid in started.items()} == {5: "5", 6: "6"}
+    assert all(one.readable and one.environment["WORLD_SIZE"] == "8" for one in by_pid.values())
+    assert b"RANK=5" not in Path(f"/proc/{started[5]}/environ").read_bytes().split(b"\0"), "os.environ has it alone"
+
+
+def test_a_node_without_ranks_sends_nothing() -> None:
+    began = time.monotonic()
+    command = [sys.executable, "-I", "-c", Path(collector.__file__).read_text(), "60", "", "no-such-job"]
+    said = subprocess.run(command, capture_output=True, check=True, text=True)
+    assert (said.stdout, said.stderr) == ("@unhang done\n", "")
+    assert time.monotonic() - began < 30, "it does not wait for a second stack of nobody"
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("#!/bin/sh\necho 'Permission denied' >&2; exit 1", "process 1: Permission denied"),
+        ("#!/bin/sh\nexit 3", "process 1: exit code 3"),
+        ("#!/bin/sh\nsleep 60", "process 1: py-spy has not ended within 0 s"),
+    ],
+)
+def test_why_py_spy_gives_no_stack(tmp_path: Path, text: str, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collector, "_PY_SPY_S", 0.3 if "sleep" in text else 60)
+    program(tmp_path, "py-spy", text)
+    assert collector.dump(str(tmp_path / "py-spy"), 1) == (b"", why)
+
+
+def test_a_server_that_never_ends_its_answer_costs_the_dumps_alone(
+    started: Mapping[int, int], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def drip(*_: object) -> None:
+        time.sleep(600)
+
+    monkeypatch.setattr(collector, "_DUMPS_S", 1)
+    monkeypatch.setattr(collector, "_dumps", drip)
+    monkeypatch.setattr(collector, "py_spy", lambda _: None)
+    try:
+        collector.main(0.0, "hung_1")
+    finally:
+        signal.alarm(0)
+    said = capsys.readouterr().out
+    assert "@unhang begin hung_1/ranks.json" in said
+    assert said.endswith("@unhang done\n")
+
+
+def test_a_link_in_place_of_a_dump_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_bytes(b"{}")
+    (tmp_path / "link").symlink_to("secret")
+    (tmp_path / "text").write_bytes(b"no dump")
+    assert [collector._dump_file(str(tmp_path / name)) for name in ("secret", "link", "text", "none")] == [
+        b"{}", b"", b"", b"",
+    ]  # fmt: skip

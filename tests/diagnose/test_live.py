@@ -1,0 +1,202 @@
+"""What the nodes of a job that hangs now send is collected, with stand-ins of Slurm's and kubectl's commands."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import signal
+import sys
+import time
+import zlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from threading import Timer
+
+import pytest
+
+from support.live_ranks import PY_SPY, program
+from unhang.cli.main import main
+from unhang.diagnose import live
+from unhang.errors import UnhangError
+from unhang.tell import progress
+
+SQUEUE = f"""#!{sys.executable}
+import sys
+assert sys.argv[1:] == ["--noheader", "--jobs", "77", "--format", "%A %D %T"], sys.argv
+print("77 2 RUNNING")
+"""
+# Runs the command as of node 0; node 1 has no Python, and breaks off in a file.
+SRUN = f"""#!{sys.executable}
+import os, subprocess, sys
+assert not [name for name in os.environ if name.startswith("SLURM_")]
+options = ["--jobid=77", "--overlap", "--nodes=2", "--ntasks=2", "--ntasks-per-node=1", "--cpu-bind=none",
+    "--kill-on-bad-exit=0", "--input=none", "--label", "sh", "-c"]
+assert sys.argv[1:12] == options, sys.argv[1:12]
+said = subprocess.run(sys.argv[10:], capture_output=True, text=True, env={{**os.environ, "SLURM_PROCID": "0"}})
+print("srun: a warning")
+for line in said.stdout.splitlines():
+    print("0:", line)
+print("1: @unhang begin hung_1/dumps/rank_7")
+print("1: @unhang data eJw=")
+print("1: sh: python3: not found")
+"""
+KUBECTL = f"""#!{sys.executable}
+import json, os, sys
+options, words = sys.argv[1:3], sys.argv[3:]
+assert options == ["-n", "team"], options
+if words[:2] == ["get", "pods"]:
+    assert words[2:] == ["--selector", "job=x", "--output", "json"], words
+    pods = [("a-0", {{"phase": "Running"}}), ("a-1", {{"phase": "Failed", "containerStatuses": [
+        {{"state": {{"terminated": {{"reason": "OOMKilled"}}}}}}]}})]
+    items = [{{"metadata": {{"name": name, "namespace": "team"}}, "status": status}} for name, status in pods]
+    print(json.dumps({{"items": items}}))
+else:
+    assert words[:7] == ["exec", "--namespace=team", "a-0", "-c", "main", "--", "sh"], words[:7]
+    os.execvp("sh", words[6:])
+"""
+
+
+@pytest.fixture
+def hung(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, started: Mapping[int, int]) -> Path:
+    """Return a folder of programs on PATH: a job hangs here, and py-spy is there."""
+    monkeypatch.setattr(live, "APART_S", 0.0)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=":")
+    monkeypatch.setenv("SLURM_JOB_ID", "1")
+    program(tmp_path / "bin", "py-spy", PY_SPY)
+    return tmp_path / "bin"
+
+
+def test_a_job_of_slurm_s_is_diagnosed(hung: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    program(hung, "squeue", SQUEUE)
+    program(hung, "srun", SRUN)
+    kept = str(tmp_path / "kept")
+    assert main(["diagnose", "--live", "--slurm", "77", "--keep", kept, "--output-format", "json"]) == 1
+    said, notes = capsys.readouterr()
+    answer = json.loads(said)
+    assert answer["why"] == {
+        "6": "its process is stopped: by a signal, a debugger or the batch system; `kill -CONT` lets it go on",
+        "7": "its process is gone: it has ended or was killed, and its peers run",
+    }
+    assert answer["job"]["size"] == 3, "by the dump's own group"
+    assert answer["job"]["ranks"] == [5, 6, 7]
+    assert "not every node has answered (1 have): 1: sh: python3: not found" in notes
+    assert "a file has not come whole: rank_7" in notes
+    names = {file.relative_to(kept).as_posix() for file in Path(kept).rglob("*") if file.is_file()}
+    assert names == {
+        "hung_1/0/dumps/rank_5", "hung_1/0/ranks.json", "hung_1/0/stacks/rank_5.txt", "hung_1/0/stacks/rank_6.txt",
+        "hung_1/nodes.json",
+    }  # fmt: skip
+    assert main(["diagnose", kept, "--output-format", "json"]) == 1
+    again = json.loads(capsys.readouterr().out)
+    assert again["why"] == answer["why"], "the same evidence, diagnosed again"
+
+
+def test_pods_are_asked_and_those_that_do_not_run_are_named(hung: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    program(hung, "kubectl", KUBECTL)
+    main(["diagnose", "--live", "--kubectl", "job=x -n team -c main"])
+    said, notes = capsys.readouterr()
+    assert "pod a-1: the pod is Failed OOMKilled" in notes
+    assert said
+
+
+def test_this_node_s_stacks_are_taken_twice(hung: Path, tmp_path: Path) -> None:
+    """Other jobs may run on this machine."""
+    jobs = live.collect(live.here(), tmp_path / "out", progress.silent)
+    (job,) = [one for one in jobs if one.folder.name == "hung_1"]
+    stacks = (job.folder / "this_node/stacks/rank_5.txt").read_text()
+    assert [line for line in (":7)", ":8)") if line in stacks] == [":7)", ":8)"]
+    assert job.ranks == 2, "the third has no process"
+
+
+def sent(name: str, data: bytes, *, checksum: int | None = None) -> str:
+    checksum = zlib.crc32(data) if checksum is None else checksum
+    body = base64.b64encode(zlib.compress(data)).decode()
+    return f"@unhang begin {name}\n@unhang data {body}\n@unhang end {checksum:08x}\n"
+
+
+RANKS = json.dumps({"unhang-live": 1, "size": 2, "ranks": [{"rank": 0, "state": "running"}], "notes": []}).encode()
+
+
+@pytest.mark.parametrize(
+    ("text", "note"),
+    [
+        (sent("../../evil/ranks.json", b"x"), "a file was refused"),
+        (sent("/etc/ranks.json", b"x"), "a file was refused"),
+        (sent("w/stacks/../rank_1.txt", b"x"), "a file was refused"),
+        (sent("w/stacks/rank_1.py", b"x"), "a file was refused"),
+        (sent("w/dumps/rank_1", b"") + sent("w/dumps/rank_1/rank_2", b"x"), "a file was refused"),
+        (sent("v/ranks.json", b'{"unhang-live": 1}') + "@unhang note no list\n", "no list"),
+        (sent("w/dumps/rank_1", b"x", checksum=1), "a file came damaged: rank_1"),
+        ("@unhang begin w/dumps/rank_1\n@unhang data %%%\n", "a file came damaged: rank_1"),
+        (sent("w/dumps/rank_1", bytes(1 << 21)), "a file is too large: rank_1"),
+        ("@unhang begin w/dumps/rank_1\n", "a file has not come whole: rank_1"),
+        ("@unhang note \x1b[2J\n", "\\x1b[2J"),
+        ("no protocol at all\n", "not every node has answered (0 have): no protocol at all"),
+    ],
+)
+def test_what_a_node_sends_is_believed_in_nothing(
+    text: str, note: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live, "_LARGEST", 1 << 20)
+    (tmp_path / "sent").write_text(
+        text if text.startswith("no ") else text + sent("w/ranks.json", RANKS) + "@unhang done\n"
+    )
+    place = live.Place("n", ("cat", str(tmp_path / "sent")))
+    out = tmp_path / "out"
+    with pytest.raises(UnhangError) if text.startswith("no ") else progress.shown():
+        (job,) = live.collect([place], out, progress.silent)
+        files = sorted(file.relative_to(out).as_posix() for file in out.rglob("*") if file.is_file())
+        assert {*files} - {"w/n/dumps/rank_1", "v/n/ranks.json"} == {"w/n/ranks.json", "w/nodes.json"}
+        assert note in json.loads((job.folder / "nodes.json").read_text())["notes"][0]
+    assert {path.name for path in tmp_path.iterdir()} <= {"sent", "out"}
+
+
+def test_a_rank_without_a_process_is_gone_where_all_nodes_have_answered(tmp_path: Path) -> None:
+    (tmp_path / "sent").write_text(sent("w/ranks.json", RANKS) + "@unhang done\n")
+    place = live.Place("n", ("cat", str(tmp_path / "sent")))
+    live.collect([place], tmp_path / "out", progress.silent)
+    rows = json.loads((tmp_path / "out/w/nodes.json").read_text())["ranks"]
+    assert rows == [{"rank": 1, "state": "gone"}]
+    live.collect([place, place._replace(name="m", command=("false",))], tmp_path / "more", progress.silent)
+    assert json.loads((tmp_path / "more/w/nodes.json").read_text())["ranks"] == []
+
+
+def test_a_node_that_does_not_answer_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "APART_S", 0.0)
+    monkeypatch.setattr(live, "_LIMIT_S", 0.2)
+    (tmp_path / "sent").write_text(sent("w/ranks.json", RANKS) + "@unhang done\n")
+    places = [live.Place("n", ("cat", str(tmp_path / "sent"))), live.Place("m", ("sleep", "600"))]
+    live.collect(places, tmp_path / "out", progress.silent)
+    assert "m: not all has come within 0 s" in json.loads((tmp_path / "out/w/nodes.json").read_text())["notes"]
+
+
+def test_ctrl_c_ends_what_runs(tmp_path: Path) -> None:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
+    began = time.monotonic()
+    Timer(0.5, os.kill, [os.getpid(), signal.SIGINT]).start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            live.collect([live.Place("m", ("sleep", "600"))] * 3, tmp_path / "out", progress.silent)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert time.monotonic() - began < 60
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (["--slurm", "--x"], "no-nodes", "this is no number of a job: --x"),
+        (["--slurm", "77"], "no-nodes", "Slurm's job 77 has no nodes that could be asked: it is PENDING"),
+        (["--kubectl", "-n x"], "no-nodes", "this is no selector of pods: -n x"),
+        (["--kubectl", "a=b -A"], "no-nodes", "kubectl is not on PATH"),
+    ],
+)
+def test_why_no_node_is_asked(
+    words: Sequence[str], code: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program(tmp_path / "bin", "squeue", "#!/bin/sh\necho 77 2 PENDING\n")
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    with pytest.raises(UnhangError) as caught:
+        {"--slurm": live.slurm, "--kubectl": live.kubectl}[words[0]](words[1])
+    assert (caught.value.code, caught.value.message) == (code, message)

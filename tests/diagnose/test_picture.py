@@ -1,0 +1,79 @@
+"""The page of a diagnosis: well formed, small, without scripts; nothing of a file acts in it. Chromium reads it too."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from support import pictured
+from unhang.diagnose import diagnosis, intake, picture, timeline
+from unhang.diagnose.report import Report
+from unhang.records import Request
+from unhang.tell import progress
+
+
+class Page(HTMLParser):
+    """What a page has in it; each element ends where it must."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.names: set[str] = set()
+        self.ids: list[str] = []
+        self.targets: set[str] = set()
+        self.text = ""
+        self._open: list[str] = []
+        self.feed(text)
+        assert self._open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.names.add(tag)
+        self._open += [tag] if tag != "meta" else []
+        given = dict(attrs)
+        self.ids += [str(given["id"])] if given.get("id") else []
+        self.targets |= {str(given["href"])} if "href" in given else set()
+        assert not [name for name in given if name.startswith("on") or name in {"style", "src"}]
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def drawn(folder: Path) -> str:
+    job = intake.read([str(folder)], progress.silent)
+    found = diagnosis.diagnose(job, ())
+    return picture.page(Report(found, None, {}, Request()), timeline.of([str(folder)], job))
+
+
+@pytest.mark.parametrize("ranks", [8, 100])
+def test_each_rank_leads_to_its_stack_and_nothing_of_a_file_acts(tmp_path: Path, ranks: int) -> None:
+    text = drawn(pictured.write(tmp_path / "job", ranks, late=3))
+    page = Page(text)
+    assert sorted(page.ids) == sorted(f"rank-{rank}" for rank in range(ranks))
+    assert page.targets == {f"#{name}" for name in page.ids}
+    assert page.names == {
+        "html", "head", "meta", "title", "style", "body", "main", "h1", "h2", "h3", "p", "pre", "ul", "li", "div",
+        "section", "span", "svg", "a", "rect", "path", "text",
+    }  # fmt: skip
+    assert "suspect: rank 3" in page.text
+    assert "load<script>alert(1)</script>\"'&\\u202e (data.py:3)" in page.text
+    assert "default-src 'none'" in text
+    assert not re.search(r"url\(|@import|https?:", text)
+    assert len(text) < 2_000 * ranks + 20_000
+
+
+def test_stacks_alone_have_no_times(tmp_path: Path) -> None:
+    page = Page(drawn(pictured.write(tmp_path / "job", 4, late=0, dumps=False)))
+    assert "No file says when" in page.text
+    assert "step (train.py:12)" in page.text
+    assert "svg" not in page.names
+
+
+def test_a_page_stays_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(picture, "_STACKS", 10)
+    page = Page(drawn(pictured.write(tmp_path / "job", 4, late=0, dumps=False)))
+    assert page.text.count("The stacks are left out") == 1, "the first ones are shown"

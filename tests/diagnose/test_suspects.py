@@ -1,0 +1,203 @@
+"""Whom to suspect first: each rule on a job that it is for, and the order in which they are asked."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from support.hung_jobs import issued, job, rank
+from unhang.diagnose import diagnosis, facts, logs, suspects
+from unhang.diagnose.evidence import Count, Group, Job, Message, Rank, Trail
+from unhang.diagnose.job import Told, merged
+
+WORLD = Group("0", "default_pg", (0, 1, 2, 3))
+TENSOR = Group("8", "TENSOR_MODEL_PARALLEL_GROUP", (0, 1, 2, 3))
+CALL, STEP, OTHER = "torch/distributed/distributed_c10d.py::all_reduce", "job/train.py::step", "job/train.py::evaluate"
+READ = "torch/utils/data/dataloader.py::_next_data"
+
+
+def waits(number: int = 3, size: int = 2, group: Group = WORLD, kind: str = "all_reduce", **more: object) -> Rank:
+    return rank(issued(group, number, kind, size), **more)  # type: ignore[arg-type]
+
+
+def counted(completed: int, enqueued: int, *, group: Group = TENSOR, kind: str = "all_reduce", **more: bool) -> Rank:
+    count = {group.name: Count(enqueued, -1, completed, **more)}
+    waiting = [issued(group, completed + 1, kind, 2)] if enqueued > completed else []
+    return rank(*waiting)._replace(counts=count)
+
+
+def line(text: str, source: str = "log:9", at: float | None = None) -> Message:
+    return Message(text, source, (), at)
+
+
+def failed(*lines: Message) -> Rank:
+    return rank(lines=lines, recorded=False)
+
+
+LATE, DONE = rank(at=(READ,)), rank(issued(WORLD, 2, "all_reduce", 2, done=True))
+STACKS = [rank(at=(CALL, STEP), recorded=False)] * 3
+# By name: the job, the rule that is to name somebody, and whom.
+JOBS: dict[str, tuple[Job, str, list[int]]] = {
+    "raised": (job([failed(line("ValueError: no")), *[waits()] * 3]), "failed", [0]),
+    "the first in time": (
+        job(
+            [failed(line("ValueError: b", at=9.0)), failed(line("ValueError: a", "other:90", at=8.0)), waits(), waits()]
+        ),
+        "failed",
+        [1],
+    ),
+    "the first of a log": (
+        job([failed(line("ValueError: b", "log:30")), failed(line("KeyError: a", "log:4")), waits(), waits()]),
+        "failed",
+        [1],
+    ),
+    "two, and no time": (
+        job([failed(line("ValueError: b", "a:30")), failed(line("KeyError: a", "b:4")), waits(), waits()]),
+        "failed",
+        [0, 1],
+    ),
+    "several, for one reason": (
+        job([failed(line("OSError: shard-7")), failed(line("OSError: shard-9")), failed(line("KeyError: a")), waits()]),
+        "failed",
+        [0, 1],
+    ),
+    "the watchdog's abort is not its own": (
+        job([waits(lines=[line("Fatal Python error: Aborted")])] * 2 + [waits(), LATE]),
+        "host",
+        [3],
+    ),
+    "it went on": (job([rank(at=(CALL, STEP), lines=[line("ValueError: no")]), *[waits()] * 2, LATE]), "host", [3]),
+    "a device is behind": (job([counted(5, 9), *[counted(7, 9)] * 3]), "device", [0]),
+    "two devices, and their peers issued more": (
+        job([counted(5, 8), counted(5, 8), counted(7, 20), counted(7, 20)]),
+        "device",
+        [0, 1],
+    ),
+    "a device has not begun": (
+        job([counted(5, 9), *[counted(5, 9)._replace(counts={"8": Count(9, 6, 5)})] * 3]),
+        "device",
+        [0],
+    ),
+    "gloo has no device": (job([counted(5, 9, device=False), *[counted(7, 9, device=False)] * 3]), "", []),
+    "a broadcast's source does not wait": (
+        job([counted(7, 9, kind="broadcast"), *[counted(5, 9, kind="broadcast")] * 3]),
+        "",
+        [],
+    ),
+    "sends and receives count by rank": (job([counted(5, 9, shared=False), *[counted(7, 9)] * 3]), "", []),
+    "sizes explain it": (
+        job([counted(5, 9), *[counted(5, 9)] * 2, rank(issued(TENSOR, 6, "all_reduce", 3, done=True))]),
+        "disagrees",
+        [3],
+    ),
+    "nothing came": (job([None, *[waits()] * 3]), "silent", [0]),
+    "stacks: nothing came": (job([None, *STACKS]), "silent", [0]),
+    "nothing came, and another is late": (job([None, DONE, waits(), waits(), waits()]), "host", [1]),
+    "nothing came of most": (job([None, None, None, waits()]), "", []),
+    "a host is late": (job([DONE, *[waits()] * 3]), "host", [0]),
+    "a host is late, by its count": (job([counted(7, 7), *[counted(7, 8)] * 3]), "host", [0]),
+    "it waits in another collective": (job([waits(group=TENSOR, number=9), *[waits()] * 3]), "disagrees", [0]),
+    "two host of four": (job([LATE, LATE, waits(), waits()]), "host", [0, 1]),
+    "stacks: one is in none": (job([rank(at=(READ,), recorded=False), *STACKS]), "host", [0]),
+    "stacks: two may wait for their device": (job([rank(at=(STEP,), recorded=False)] * 2 + STACKS), "", []),
+    "stacks: two wait for data": (job([rank(at=(READ,), recorded=False)] * 2 + STACKS), "host", [0, 1]),
+    "it left out a call, and waits in the next": (
+        job(
+            [
+                rank(issued(TENSOR, 7, "all_reduce", 2)),
+                *[rank(issued(TENSOR, 7, "all_reduce", 2), issued(WORLD, 3, "all_reduce", 2))] * 3,
+            ]
+        ),
+        "disagrees",
+        [0],
+    ),
+    "another size": (job([waits(size=9), *[waits()] * 3]), "disagrees", [0]),
+    "another type": (
+        job([rank(issued(WORLD, 3, "all_reduce", 2, dtype="Double")), *[waits()] * 3]),
+        "disagrees",
+        [0],
+    ),
+    "halves": (job([waits(size=9), waits(size=9), waits(), waits()]), "disagrees", [0, 1, 2, 3]),
+    "another order": (
+        job(
+            [DONE._replace(trails={"0": Trail(1, (5, 6, 7))}), *[DONE._replace(trails={"0": Trail(1, (5, 8, 7))})] * 3]
+        ),
+        "disagrees",
+        [0],
+    ),
+    "stacks: another call": (job([rank(at=(CALL, OTHER), recorded=False), *STACKS]), "disagrees", [0]),
+    "stacks: another way to one call": (
+        job([rank(at=(CALL, "job/train.py::reduce", way), recorded=False) for way in (OTHER, STEP, STEP, STEP)]),
+        "stack",
+        [0],
+    ),
+    "a cycle": (
+        job([waits(group=group, number=9) for group in (TENSOR, TENSOR, WORLD, WORLD)]),
+        "cycle",
+        [0, 1, 2, 3],
+    ),
+    "all agree": (job([waits()] * 4), "", []),
+    "nobody waits": (job([DONE] * 4), "", []),
+}
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_a_rule_names_the_root(name: str) -> None:
+    whole, rule, ranks = JOBS[name]
+    found = suspects.of(facts.of(whole))
+    assert (found.rule, [*found.why]) == (rule, ranks)
+
+
+def test_where_halves_disagree_the_reason_says_so() -> None:
+    whole, _, _ = JOBS["halves"]
+    assert {*suspects.of(facts.of(whole)).why.values()} == {
+        "disagrees on the size of collective 3 of default_pg; as many are on another side, so all are suspect"
+    }
+
+
+def test_an_error_comes_with_its_traceback() -> None:
+    whole = job([rank(lines=[line("ValueError: no")._replace(frames=STACKS[0].stacks[0].frames)], recorded=False)])
+    assert suspects.of(facts.of(whole)).traceback == (
+        "log:9",
+        "  /opt/venv/lib/python3.11/site-packages/job/train.py:7 in step",
+        "  /opt/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py:7 in all_reduce",
+    )
+
+
+def test_a_cuda_error_is_a_rank_s_own_though_its_watchdog_tells_it() -> None:
+    told = line("Process group watchdog thread terminated with exception: CUDA error: an illegal memory access")
+    assert suspects.of(facts.of(job([failed(told), *[waits()] * 3]))).rule == "failed"
+    follows = failed(line("watchdog: timeout"), line("exitcode  : 1"))
+    assert suspects.of(facts.of(job([follows, *[waits()] * 3]))).rule == ""
+    killed = failed(line("exitcode  : -9"))
+    assert [*suspects.of(facts.of(job([killed, *[waits()] * 3]))).why] == [0]
+
+
+def test_the_watchdogs_lines_tell_whose_device_is_behind() -> None:
+    lines = [
+        f"[rank{rank}]:[E1122 09:15:03.1 ProcessGroupNCCL.cpp:2175] [PG ID 2 PG GUID 8(TENSOR_MODEL_PARALLEL_GROUP) "
+        f"Rank {rank}] failure detected by watchdog at work sequence id: {done + 1} PG status: last enqueued work: 44, "
+        f"last completed work: {done}"
+        for rank, done in enumerate((40, 42, 42))
+    ]
+    told = Told("log", parts=tuple(logs.read(io.BytesIO("\n".join(lines).encode()), "log")))
+    found = suspects.of(facts.of(merged([told])))
+    assert (found.rule, [*found.why]) == ("device", [0])
+
+
+def test_a_process_that_is_gone_or_stopped_is_suspect_and_nobody_is_where_all_move() -> None:
+    first, second, third = STACKS
+    seen = facts.of(job([first, second._replace(process="stopped"), Rank(-1, process="gone")]))
+    assert [why.split(":")[0] for why in suspects.of(seen).why.values()] == [
+        "its process is stopped",
+        "its process is gone",
+    ]
+    assert [*suspects.of(seen).why] == [1, 2]
+    moving = third._replace(stacks=tuple(one._replace(moved=True) for one in third.stacks))
+    late = rank(at=(READ,), recorded=False)
+    assert [*suspects.of(facts.of(job([moving, moving, late]))).why] == [2]
+    late = late._replace(stacks=tuple(one._replace(moved=True) for one in late.stacks))
+    assert not suspects.of(facts.of(job([moving, moving, late]))).why
+    (answer,) = diagnosis.diagnose(job([moving, moving, late]), ()).answers
+    assert (answer.answer, answer.summary) == ("slow", "Every rank has moved between its two stacks: the job goes on.")
