@@ -13,11 +13,14 @@ import time
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from mutants import ranks
 from mutants.by_hand import Mutants
 from mutants.judge import Judge
 from mutants.rules import Mutant
 from support import fixes, sources
+from support.checkout import REPOSITORY
 from unhang.compat.endstates.endstate import Source
+from unhang.compat.sweep import parts
 
 
 class Subject(NamedTuple):
@@ -48,15 +51,26 @@ _JUDGES: dict[str, Judge] = {}
 
 
 def main() -> int:
-    """Return 1 if a mutant survives that is not on record as equivalent, or the record names one that does not."""
+    """Return 1 if a mutant survives that is not on record as equivalent, or the record names one that does not.
+
+    Also if a rewrite has fewer mutants than the schema of the manifests asks for.
+    """
     parser = argparse.ArgumentParser(prog="mutants", description=__doc__)
     parser.add_argument("--fix", default="", help="only fixes whose names begin with this")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--all", action="store_true", help="also print how each mutant was caught")
+    parser.add_argument(
+        "--proofs", action="store_true", help="give them to the proofs of the core releases, with torch"
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=300, help="with --proofs: at most about so long for each rewrite"
+    )
     options = parser.parse_args()
+    if options.proofs:
+        return on_ranks(subjects(options.fix), options.seconds, options.processes)
     began, total, equivalent, bad, wrong = time.monotonic(), 0, 0, 0, 0
     matched: set[tuple[str, str, str]] = set()
-    chosen = subjects(options.fix)
+    chosen, least = subjects(options.fix), parts.limit(REPOSITORY, "mutants", "minimum")
     for fix in fixes.without("MUTANTS"):
         print(f"no mutants: {fix}")
     for subject in chosen:
@@ -75,6 +89,9 @@ def main() -> int:
                 print(f"    on record as equivalent, but caught: {mutant.name}: {why}")
             elif options.all:
                 print(f"    {mutant.name}: {why}")
+        if len(made) < least:
+            wrong += 1
+            print(f"    fewer than {least} mutants: write more by hand")
         print(f"{subject.name}: {len(made)} mutants, {same} equivalent, survived: {survived}", flush=True)
         total, equivalent, bad = total + len(made), equivalent + same, bad + survived
     recorded = {(one.fix, one.of.upstream, pattern) for one in chosen for pattern in one.of.equivalent}
@@ -84,6 +101,24 @@ def main() -> int:
     print(f"{total} mutants, {equivalent} equivalent, survived: {bad}")
     print(f"{options.processes} processes, {time.monotonic() - began:.0f} seconds", file=sys.stderr)
     return 1 if bad or wrong or stale else 0
+
+
+def on_ranks(chosen: list[Subject], seconds: float, processes: int) -> int:
+    """Hold the proofs against the end states. Return 1 if a proof fails on a mutant that an end state calls right."""
+    missed = 0
+    for subject in chosen:
+        proof = ranks.proof_of(subject.fix, subject.of, subject.version)
+        if proof is None:
+            continue
+        answers = [*ranks.judged(proof, subject.of, seconds)]
+        caught = [why for why, _ in judged(subject, [it.mutant for it in answers], processes)]
+        both = sum(bool(it.failed) and why for it, why in zip(answers, caught))
+        for answer in (it for it, why in zip(answers, caught) if it.failed and not why):
+            missed += 1
+            print(f"    by the proof alone: {answer.mutant.name}: {answer.failed}")
+        alone = sum(why and not it.failed for it, why in zip(answers, caught))
+        print(f"{subject.name}: {len(answers)} mutants, {both} caught by both judges, {alone} by the end state alone")
+    return 1 if missed else 0
 
 
 def judged(subject: Subject, made: list[Mutant], processes: int) -> Iterator[tuple[bool, str]]:

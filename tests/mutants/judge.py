@@ -3,41 +3,17 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-import support.checkout  # noqa: F401 - makes unhang.compat.endstates importable
+from support.endstates import Some
 from unhang.compat.endstates import sandbox
-from unhang.compat.endstates.compare import compare, tried
-from unhang.compat.endstates.endstate import EndState, Outcome, Source
-from unhang.shapes.shape import Function
+from unhang.compat.endstates.compare import UNFIT, compare
+from unhang.compat.endstates.endstate import Outcome, Source
 
 PARTS = 12
 FIGURES = ("passed", "cured", "failed", "worse")
-UNFIT = re.compile(r"'(SimpleNamespace|types\.SimpleNamespace|Tensor|Torch|Group|Layer)' object|<lambda>")
-"""What a stand-in that lacks something says. A mutant is not caught by that."""
-
-
-class Part(EndState):
-    """A part of the configurations of an end state, which runs the untouched function once only."""
-
-    def __init__(self, whole: EndState, before: Source, number: int, known: dict[Any, Outcome]) -> None:
-        self.whole, self.before, self.number, self.known = whole, before, number, known
-        self.varied, self.held = whole.varied, whole.held  # type: ignore[misc]
-        self.has_feature, self.concerned = whole.has_feature, whole.concerned  # type: ignore[method-assign]
-        self.same, self.control, self.part = whole.same, whole.control, whole.part  # type: ignore[method-assign]
-
-    def configurations(self, function: Function) -> Iterator[Any]:
-        return iter(list(self.whole.configurations(function))[self.number :: PARTS])
-
-    def observe(self, source: Source, configuration: Any) -> Outcome:
-        if source is not self.before:
-            return self.whole.observe(source, configuration)
-        if configuration not in self.known:
-            self.known[configuration] = tried(self.whole, source, configuration)
-        return self.known[configuration]
 
 
 class Judge:
@@ -46,8 +22,9 @@ class Judge:
     def __init__(self, fix: str, before: Source, rewritten: Source) -> None:
         whole = sandbox.end_state(fix, before.name)
         assert whole is not None
-        self.before, self.known = before, dict[Any, Outcome]()
-        self.parts = [Part(whole, before, number, self.known) for number in range(PARTS)]
+        self.before, known = before, dict[Any, Outcome]()
+        every = [*whole.configurations(before.function)]
+        self.parts = [Some(whole, every[number::PARTS], before, known) for number in range(PARTS)]
         self.figures: Counter[str] = Counter()
         problems = list(self._problems(rewritten, self.figures))
         assert not problems, problems
@@ -59,7 +36,7 @@ class Judge:
             return True, "nothing is rewritten"
         unfit = ""
         for problem in self._problems(mutant, figures):
-            if not UNFIT.search(problem):
+            if not problem.startswith(UNFIT):
                 return True, problem
             unfit = problem
         if unfit:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from support.sources import Source
+from unhang.shapes.shape import has_docstring
 
 RANK = "torch.distributed.get_rank()"
 TP, CP, DP, PP = (
@@ -187,7 +188,8 @@ def cut(added: Added) -> Iterator[tuple[ast.AST, str]]:
 def _moved(added: Added, forward: bool) -> Iterator[tuple[ast.AST, ast.AST]]:
     """Yield each added statement and its neighbour, before or after it."""
     for block in added.blocks():
-        for one, two in zip(block, block[1:]):
+        statements = block[1:] if has_docstring(added.function) and block is added.function.body else block
+        for one, two in zip(statements, statements[1:]):
             if all(isinstance(it, ast.Assign) and isinstance(it.value, ast.Constant) for it in (one, two)):
                 continue  # two constants may come in any order
             first, second = (it.lineno in added.lines for it in (one, two))

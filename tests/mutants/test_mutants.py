@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from mutants import rules
+from mutants import ranks, rules
 from mutants.__main__ import Subject, subjects
 from mutants.judge import Judge
 from support import sources
@@ -52,20 +52,38 @@ def test_each_kind_of_rule_changes_what_was_added() -> None:
     assert all(text.startswith("def f(x):") and text not in (BEFORE, AFTER) for text in made.values())
 
 
-def test_mutants_made_by_hand_are_caught() -> None:
-    (subject,) = subjects("mtp-cp-deadlock")
-    source = sources.wheel(subject.fix, subject.version)
+def _last_releases() -> list[Any]:
+    """Return each rewrite in its last release; that of one fix is for the quick tests."""
+    last = {(it.fix, it.of.upstream, it.of.function): it for it in subjects()}
+    return [
+        pytest.param(it, marks=[pytest.mark.slow] * (fix != "mtp-cp-deadlock"), id=it.name.replace(" ", "-"))
+        for (fix, *_), it in last.items()
+    ]
+
+
+@pytest.mark.parametrize("subject", _last_releases())
+def test_mutants_made_by_hand_are_caught_and_none_is_taken_for_ours(subject: Subject) -> None:
+    source = sources.wheel(subject.fix, subject.version, subject.of.upstream, subject.of.function)
     before, after = (Source(it.data.decode(), source.target.function) for it in (source, source.rewritten))
     judge = Judge(source.target.fix, before, after)
     for name, text in subject.of.hand(after.text).items():
+        names = (f"by hand: {name}", f"{subject.version}: by hand: {name}")
         caught, why = judge.why(text)
-        assert caught or any(re.fullmatch(it, f"by hand: {name}") for it in subject.of.equivalent), f"{name} {why}"
+        assert caught or any(re.fullmatch(it, each) for it in subject.of.equivalent for each in names), f"{name} {why}"
+        digest = sources.Source(source.target, text.encode()).digest
+        listed = catalog.shape_table().shapes.get((subject.fix, source.target.function, digest))
+        assert listed is None or listed.state != "ours", name
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("subject", subjects(), ids=lambda subject: subject.name.replace(" ", "-"))
-def test_each_rewrite_has_twenty_mutants(subject: Subject) -> None:
-    assert len(subject.of.made(subject.fix, subject.version)) >= 20
+def test_a_mutant_stands_beside_the_other_rewrites_of_its_file() -> None:
+    names = ("MoEAllGatherTokenDispatcher.dispatch_postprocess", "MoEAllGatherTokenDispatcher.combine_preprocess")
+    source, beside = (sources.wheel("allgather-empty-expert", "0.19.2", function=name) for name in names)
+    mutant = source.rewritten._replace(data=source.rewritten.data.replace(b".item() > 0", b".item() > 1"))
+    both = sources.rewritten(beside.target, source.rewritten.data, beside.known.result)
+    spliced = source._replace(data=ranks._spliced(mutant, source.target.file, source.data, both))
+    assert spliced.digest == mutant.digest != source.rewritten.digest
+    assert beside._replace(data=spliced.data).digest == beside.known.result
+    assert ranks._spliced(mutant, "another.py", source.data, both) == both
 
 
 @pytest.mark.parametrize("fix", catalog.fixes())

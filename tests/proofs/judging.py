@@ -17,6 +17,12 @@ def verdict(case: Case, untouched: Outcome, patched: Outcome) -> str:
     return "" if patched.status == PASSED else f"patched source {patched.status}: {patched.detail}"
 
 
+def failure(outcomes: Mapping[str, Outcome]) -> str:
+    """Return the first case that fails, and how; empty if none does."""
+    failed = (item for item in outcomes.items() if item[1].status not in (PASSED, BROKEN, UNKNOWN))
+    return next((f"{name} {outcome.status}: {outcome.detail}" for name, outcome in failed), "")
+
+
 def survivors(outcomes: Mapping[str, Outcome], ends: str = "") -> str:
     """Return the outcomes, by case, that are no failure of a variant, or do not match ``ends``; empty if all are."""
     texts = {name: f"{outcome.status}: {outcome.detail}" for name, outcome in outcomes.items()}

@@ -11,10 +11,9 @@ import pytest
 
 from fixes.sft_packed_seq_broadcast.proofs import TREES
 from proofs import suite
-from support import wheels
+from support import sources, wheels
 from unhang.prove import host
 from unhang.prove.cases import Case
-from unhang.shapes import catalog
 
 FIX = "sft-packed-seq-broadcast"
 PROOFS = [proof for proof in suite.proofs() if proof.fix == FIX]
@@ -54,7 +53,7 @@ def test_each_tree_has_a_control_and_a_defect(cases: tuple[Case, ...]) -> None:
 
 def test_every_affected_shape_is_proved() -> None:
     """Each is proved on a tree or a wheel. A pull request as written has the result of its base shape."""
-    rows = [row for row in catalog._data("shapes.json")["shapes"] if row["fix"] == FIX and row["state"] == "affected"]
+    rows = [row for row in sources._ROWS if row["fix"] == FIX and row["state"] == "affected"]
     firsts = {row["result"]: row["first"].split()[1] for row in rows if "first" in row}
     assert {row["result"] for row in rows} == firsts.keys()
     released = {"98d8c56db": "core_v0.16.1", "4bce841d2": "core_v0.17.1"}  # proved on the release that has the shape

@@ -8,7 +8,7 @@ import pytest
 
 from unhang import __version__
 from unhang.prove import answers
-from unhang.prove.cases import BROKEN, DIFFERS, HUNG, PASSED, Case, Outcome, Topology
+from unhang.prove.cases import ABSENT, BROKEN, DIFFERS, HUNG, PASSED, Case, Outcome, Topology
 from unhang.records import Environment, Request
 
 REDUCE = "reduce_loss_in_tracker"
@@ -71,7 +71,7 @@ def test_a_failure_comes_before_an_unknown_answer() -> None:
 def test_the_document_has_the_sizes_and_both_outcomes() -> None:
     shown = json.loads(answers.document(report(answers.judged(LINE, DEFECT, STUCK, FINE), Topology(cp=2))))
     (result,) = shown.pop("results")
-    sizes = {"tp": 1, "pp": 1, "cp": 2, "dp": 1, "ep": 1, "etp": 1, "instances": 1}
+    sizes = {"tp": 1, "pp": 1, "cp": 2, "dp": 1, "ep": 1, "etp": 1, "instances": 1, "vpp": 1}
     assert shown == {
         "schema": 1,
         "unhang": __version__,
@@ -117,3 +117,33 @@ def test_the_summary_tells_a_cure_from_a_safeguard() -> None:
     )
     assert "needed (safeguard)  yours" in answers.text(report(guard), colour=False)
     assert json.loads(answers.document(report(guard)))["results"][0]["grade"] == "safeguard"
+
+
+def test_what_is_needed_and_unknown_stays_in_the_command() -> None:
+    proven = answers.judged(LINE, DEFECT, STUCK, FINE)
+    other = LINE._replace(fix="another-fix")
+    run = "run: unhang apply --target 'a site' --upstream verl"
+    text = answers.summary([proven, other], ASKED)
+    assert text == (
+        "1 proven, 1 unknown; the installed source has the defect; another-fix: needed, though not shown here; "
+        f"{run} --fix mtp-cp-deadlock --fix another-fix"
+    )
+    assert answers.summary([other], ASKED).endswith(f"needed, though not shown here; {run} --fix another-fix")
+    for verdict in "drifted", "applied", "unlisted":
+        assert answers.summary([other._replace(verdict=verdict)], ASKED) == "1 unknown", "apply would not write it"
+    both = [proven, proven._replace(answer="unknown")]
+    assert answers.summary(both, ASKED).endswith(f"has the defect; {run} --fix mtp-cp-deadlock"), "and only once"
+
+
+def test_all_missing_modules_are_in_one_command() -> None:
+    first, second = (Outcome(BROKEN, f"a traceback\n{ABSENT}{names}") for names in ("ray yaml", "peft ray"))
+    lines = [LINE._replace(untouched=first, patched=first), LINE._replace(patched=second), LINE]
+    shown = report(LINE)._replace(lines=lines, python="/an env/bin/python")
+    assert answers.missing(shown) == (
+        "hint: the proofs also need peft, ray, yaml; run: '/an env/bin/python' -m pip install peft ray PyYAML"
+    )
+    assert answers.missing(shown._replace(pip=False)).endswith(
+        "run: uv pip install --python '/an env/bin/python' peft ray PyYAML"
+    )
+    assert answers.text(shown, colour=False).splitlines()[-1] == answers.missing(shown)
+    assert answers.missing(report(LINE._replace(patched=NOT_RUN))) == ""

@@ -118,6 +118,19 @@ def test_what_the_topology_rules_out_is_not_run(site: Path, asked: Asked, prove:
     assert "Transformer Engine" in line["detail"]
 
 
+def test_virtual_chunks_reach_the_proofs_that_know_them(site: Path, asked: Asked, prove: Results) -> None:
+    for fix, told, chunks in ((FIX, False, {"chunks": 2}), (("--fix", "expert-dp-warmup"), True, {})):
+        _, (line,) = prove(site, *fix, "--pp", "2", "--vpp", "2", "--cp", "2", "--ep", "2", "--dp", "2")
+        assert ("VPP 2" in line["topology"], "virtual chunks are left out" in line["detail"]) == (not told, told)
+        assert asked.cases[-1][0].options == chunks
+
+
+def test_a_proof_that_needs_no_topology_runs_at_any(site: Path, asked: Asked, prove: Results) -> None:
+    fixes = ("--fix", "fsdp2-buffer-order", "--fix", "fsdp-dynamic-bsz")
+    _, lines = prove(site, *fixes, "--tp", "4", "--pp", "8", "--world-size", "1024")
+    assert [(line["answer"], line["topology"]) for line in lines] == [("proven", "DP 8 (8 ranks)")] * 2
+
+
 def test_the_interpreter_is_the_environments_own_or_the_named_one(tmp_path: Path) -> None:
     assert installed.interpreter(environment.choose(sys.executable, "/", {}), None, "/", {}) == sys.executable
     place = environment.for_target(str(tmp_path))

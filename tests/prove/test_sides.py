@@ -24,6 +24,11 @@ def test_the_untouched_side_of_a_patched_copy_is_in_its_receipt(site: Path, aske
 
     (site / FILE).write_bytes(ours + b"# mine\n")
     code, (line,) = prove(site, *FIX, "--cp", "2")
+    assert (code, line["answer"]) == (0, "proven")
+    assert asked.variants[1][host.UNTOUCHED][FILE] == pristine + b"# mine\n"
+
+    (site / FILE).write_bytes(ours.replace(b"# unhang mtp", b"# my own unhang mtp"))
+    code, (line,) = prove(site, *FIX, "--cp", "2")
     assert (code, line["answer"]) == (0, "patched-passes")
     assert "edited since" in line["detail"]
 
@@ -31,4 +36,4 @@ def test_the_untouched_side_of_a_patched_copy_is_in_its_receipt(site: Path, aske
     code, (line,) = prove(site, *FIX, "--cp", "2")
     assert (code, line["answer"], line["untouched"]) == (0, "patched-passes", None)
     assert "only the patched side is shown" in line["detail"]
-    assert asked.variants[2].keys() == {host.PATCHED}
+    assert asked.variants[3].keys() == {host.PATCHED}

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from unhang import __version__
+from unhang import __version__, gate, suggest
 from unhang.errors import joined
 from unhang.judge.decide import APPLIED, NEEDED
 from unhang.prove import cases
-from unhang.prove.cases import BROKEN, PASSED, Case, Outcome, Topology
+from unhang.prove.cases import ABSENT, BROKEN, PASSED, Case, Outcome, Topology
 from unhang.records import Environment, Request
-from unhang.suggest import command
 from unhang.tell import report, terminal
 
 PROVEN, UNAFFECTED, PATCHED_PASSES = "proven", "unaffected", "patched-passes"
 SAFEGUARD = "safeguard"
 NOTHING, UNKNOWN, FAILED = "nothing-to-prove", "unknown", "failed"
+_DISTRIBUTIONS = {"yaml": "PyYAML", "hydra": "hydra-core", "PIL": "pillow", "_distutils_hack": "setuptools"}
+"""The distributions that have another name than their module, of what the upstreams import."""
 COLOURS = {PROVEN: "32", UNAFFECTED: "2", PATCHED_PASSES: "32", NOTHING: "2", UNKNOWN: "33", FAILED: "31"}
 
 
@@ -65,6 +65,8 @@ class Report(NamedTuple):
     lines: Sequence[Line]
     warnings: Sequence[str]
     request: Request
+    pip: bool = True
+    """Whether that interpreter has pip."""
 
 
 def judged(line: Line, case: Case, untouched: Outcome | None, patched: Outcome) -> Line:
@@ -104,9 +106,14 @@ def summary(lines: Sequence[Line], request: Request) -> str:
     shown = {line.fix: line.grade for line in lines if line.would_fail}
     cures = [fix for fix, grade in shown.items() if grade != SAFEGUARD]
     guards = [fix for fix, grade in shown.items() if grade == SAFEGUARD]
+    unknown = {line.fix for line in lines if line.answer == UNKNOWN and line.verdict == NEEDED} - {*shown}
     parts = [counted]
     if cures:
-        parts.append(f"the installed source has the defect; run: {_apply(cures, request)}")
+        parts.append("the installed source has the defect")
+    if unknown:
+        parts.append(f"{', '.join(sorted(unknown))}: needed, though not shown here")
+    if cures or unknown:
+        parts[-1] += f"; run: {_apply([*cures, *sorted(unknown)], request)}"
     if guards:
         parts.append(
             f"{', '.join(guards)}: a safeguard, of which only the cause was shown, and not that your job hangs; "
@@ -115,8 +122,24 @@ def summary(lines: Sequence[Line], request: Request) -> str:
     return "; ".join(parts)
 
 
+def missing(shown: Report) -> str:
+    """Return a hint that names all modules that the proofs miss, with the command that installs them; or nothing."""
+    broken = [outcome for line in shown.lines for outcome in (line.untouched, line.patched) if outcome]
+    lines = [_last(outcome) for outcome in broken if outcome.status == BROKEN]
+    names = sorted({name for text in lines if text.startswith(ABSENT) for name in text[len(ABSENT) :].split()})
+    if not names:
+        return ""
+    return f"hint: the proofs also need {', '.join(names)}; run: {installing(shown.python, shown.pip, names)}"
+
+
+def installing(python: str, pip: bool, modules: Iterable[str]) -> str:
+    """Return the command that installs these modules where ``python`` finds them, with its ``pip`` if it has one."""
+    tool = [python, "-m", "pip", "install"] if pip else ["uv", "pip", "install", "--python", python]
+    return suggest.line(*tool, *(_DISTRIBUTIONS.get(name, name) for name in modules))
+
+
 def _apply(fixes: Sequence[str], request: Request) -> str:
-    return command("apply", request, *(word for fix in fixes for word in ("--fix", fix)))
+    return suggest.command("apply", request, *(word for fix in fixes for word in ("--fix", fix)))
 
 
 def text(shown: Report, *, colour: bool, width: int = 0) -> str:
@@ -125,16 +148,17 @@ def text(shown: Report, *, colour: bool, width: int = 0) -> str:
     if shown.versions:
         python, torch = shown.versions["python"], shown.versions["torch"]
         head.append(f"run in {shown.python}: Python {python}, torch {torch}, CPU only")
-    lines = [terminal.wrapped("\n".join(head), width)]
+    lines = [terminal.wrapped("\n".join(map(gate.line, head)), width)]
     place = None
     for line in shown.lines:
         if place != (line.upstream, line.location):
             place = line.upstream, line.location
-            name = f"\n{line.upstream} {line.version or '(version unknown)'}  {line.location}"
-            lines.append(terminal.wrapped(name, width))
-        paragraph = terminal.wrapped("\n".join(_paragraph(line)), width)
+            name = f"{line.upstream} {line.version or '(version unknown)'}  {line.location}"
+            lines += ["", terminal.wrapped(gate.line(name), width)]
+        paragraph = terminal.wrapped("\n".join(map(gate.line, _paragraph(line))), width)
         lines.append(terminal.painted(paragraph, line.answer, COLOURS[line.answer]) if colour else paragraph)
-    return "\n".join([*lines, "", terminal.wrapped(summary(shown.lines, shown.request), width)])
+    ending = [text for text in (summary(shown.lines, shown.request), missing(shown)) if text]
+    return "\n".join([*lines, "", *(terminal.wrapped(gate.line(text), width) for text in ending)])
 
 
 def document(shown: Report) -> str:
@@ -149,7 +173,7 @@ def document(shown: Report) -> str:
         "warnings": list(shown.warnings),
         "results": [_result(line) for line in shown.lines],
     }
-    return json.dumps(content, indent=1)
+    return gate.document(content)
 
 
 def _result(line: Line) -> dict[str, Any]:

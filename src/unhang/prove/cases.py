@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 
 PASSED, HUNG, CRASHED, DIFFERS, BROKEN = "passed", "hung", "crashed", "differs", "broken"
 MISMATCH, UNKNOWN = "mismatch", "unknown"
+ABSENT = "modules that are missing: "
+"""Precedes their names, in the last line of what is broken for that."""
 
 
 class Topology(NamedTuple):
@@ -23,6 +25,8 @@ class Topology(NamedTuple):
     """The size of an expert tensor-parallel group, likewise. Megatron's own default is the tensor-parallel size."""
     instances: int = 1
     """Instances of the distributed optimizer."""
+    vpp: int = 1
+    """Virtual pipeline chunks on each rank."""
 
     @property
     def world(self) -> int:
@@ -31,9 +35,15 @@ class Topology(NamedTuple):
 
     def text(self) -> str:
         """Return the sizes that are not 1, and the number of ranks."""
-        names = {"tp": "TP", "pp": "PP", "cp": "CP", "dp": "DP", "ep": "EP", "etp": "ETP", "instances": "instances"}
+        names = {"tp": "TP", "pp": "PP", "cp": "CP", "dp": "DP", "ep": "EP", "etp": "ETP"}
+        names |= {"instances": "instances", "vpp": "VPP"}
         sizes = [f"{name} {getattr(self, field)}" for field, name in names.items() if getattr(self, field) > 1]
         return f"{' x '.join(sizes) or 'one of each'} ({self.world} ranks)"
+
+
+def alike(topology: Topology, most: int) -> Topology:
+    """Return a job of real ranks, at most so many, for a defect that depends on nothing but that there are several."""
+    return topology if topology.world <= most else Topology(dp=most)
 
 
 class Case(NamedTuple):

@@ -21,7 +21,8 @@ import time
 import traceback
 from typing import TYPE_CHECKING, Any
 
-from .cases import BROKEN, Case, Outcome, Topology
+from . import missing
+from .cases import ABSENT, BROKEN, Case, Outcome, Topology
 from .ranks import shims, sites, tidy
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def answer(question: Mapping[str, Any]) -> dict[str, Any]:
     try:
         import torch
     except ImportError as error:
-        return {"problem": f"no torch here: {error}"}
+        return {"problem": f"no torch here: {error}", "pip": importlib.util.find_spec("pip") is not None}
     proof = importlib.import_module(f".fixes.{question['fix'].replace('-', '_')}", __package__)
     for name in (*getattr(proof, "WARM", ()), *_WARM):
         try:
@@ -75,7 +76,8 @@ def answer(question: Mapping[str, Any]) -> dict[str, Any]:
     for name, (files, wanted) in question["variants"].items():
         chosen = [case for case in cases if case.name in wanted]
         outcomes[name] = _forked(proof, files, chosen, float(question["deadline_s"]), f"{name} ", question["begun"])
-    return {"torch": torch.__version__, "python": sys.version.split()[0], "outcomes": outcomes}
+    pip = importlib.util.find_spec("pip") is not None
+    return {"torch": torch.__version__, "python": sys.version.split()[0], "pip": pip, "outcomes": outcomes}
 
 
 def _forked(
@@ -119,9 +121,12 @@ def _variant(
     sites.ROOTS += [file[: -len(f"{name.replace('.', '/')}.py")] for name, file in files.items()]
     try:
         proof.prepare()
-    except Exception:
+    except Exception as error:
+        tail = _tail()
+        if absent := missing.names(proof.prepare, error):
+            tail += f"\n{ABSENT}{' '.join(absent)}"
         for case in cases:
-            pipe.send((case.name, (BROKEN, _tail(), 0.0)))
+            pipe.send((case.name, (BROKEN, tail, 0.0)))
         return
     for case in cases:
         with open(begun, "a") as file:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from unhang.errors import UnhangError
+from unhang.prove import answers
 from unhang.prove.cases import Case, Outcome
 from unhang.prove.child import MARK
 from unhang.prove.ranks import tidy
@@ -33,6 +34,8 @@ class Answer(NamedTuple):
 
     torch: str
     python: str
+    pip: bool
+    """Whether it has pip."""
     outcomes: Mapping[str, Mapping[str, Outcome]]
     """By variant and case."""
 
@@ -80,7 +83,10 @@ def ask(
             step("")
     for line in run.stdout.decode("utf-8", "replace").splitlines():
         if line.startswith(MARK):
-            return _read(python, json.loads(line[len(MARK) :]))
+            try:
+                return _read(python, json.loads(line[len(MARK) :]))
+            except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+                raise _no_answer(python, "its answer is not one that unhang asked for") from error
     raise _no_answer(python, run.stderr.decode("utf-8", "replace").strip()[-500:] or f"exit status {run.returncode}")
 
 
@@ -134,12 +140,13 @@ def _lay_out(folder: str, files: Mapping[str, bytes]) -> dict[str, str]:
 
 def _read(python: str, answer: Mapping[str, Any]) -> Answer:
     if "problem" in answer:
-        hint = "name an interpreter that has torch: --python PY"
+        installing = answers.installing(python, answer["pip"], ["torch"])
+        hint = f"install it: {installing}; or name an interpreter that has it, and the packages by --target or --source"
         raise UnhangError("no-torch", answer["problem"], path=python, hint=hint)
     outcomes = {
         variant: {case: Outcome(*row) for case, row in rows.items()} for variant, rows in answer["outcomes"].items()
     }
-    return Answer(answer["torch"], answer["python"], outcomes)
+    return Answer(answer["torch"], answer["python"], answer["pip"], outcomes)
 
 
 def _no_answer(python: str, why: str) -> UnhangError:

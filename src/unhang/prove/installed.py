@@ -52,6 +52,8 @@ class Proved(NamedTuple):
     lines: Sequence[Line]
     versions: Mapping[str, str]
     """``python`` and ``torch``; empty where nothing was run."""
+    pip: bool = True
+    """Whether that interpreter has pip."""
 
 
 def interpreter(place: Environment, python: str | None, cwd: str, environ: Mapping[str, str]) -> str:
@@ -73,14 +75,15 @@ def prove(job: Job) -> Proved:
     """Run the proofs of a job. Raises UnhangError ``no-torch``, ``broken-interpreter`` and ``no-case``."""
     lines: list[Line] = []
     versions: Mapping[str, str] = {}
+    pip = True
     for group in _grouped(job.findings):
         proved = _prove(job, group)
         lines += proved.lines
-        versions = proved.versions or versions
+        versions, pip = proved.versions or versions, pip and proved.pip
     if job.case and not any(line.case for line in lines):
         message = f"no proof that can run here has a case with {job.case!r} in its name"
         raise UnhangError("no-case", message, hint="docs/maintainers/proofs.md has the cases of every fix")
-    return Proved(lines, versions)
+    return Proved(lines, versions, pip)
 
 
 def _prove(job: Job, group: Sequence[Finding]) -> Proved:
@@ -106,7 +109,7 @@ def _prove(job: Job, group: Sequence[Finding]) -> Proved:
     cases, why = _cases(job, proof, group)
     if not cases and not why:  # narrowed to cases of other fixes
         return Proved([], {})
-    line = line._replace(detail=joined(why or both.note, _about(job, proof)))
+    line = line._replace(detail=joined(why or both.note, _left_out(job, proof), _about(job, proof)))
     return _only(line, UNKNOWN, line.detail) if why else _run(job, line, both, _beside(job, proof, first), cases)
 
 
@@ -132,7 +135,7 @@ def _run(job: Job, line: Line, both: Sides, beside: Mapping[str, bytes], cases: 
         )
         for case in cases
     ]
-    return Proved(lines, {"python": answer.python, "torch": answer.torch})
+    return Proved(lines, {"python": answer.python, "torch": answer.torch}, answer.pip)
 
 
 def _cases(job: Job, proof: Any, group: Sequence[Finding]) -> tuple[Sequence[Case], str]:
@@ -148,11 +151,21 @@ def _cases(job: Job, proof: Any, group: Sequence[Finding]) -> tuple[Sequence[Cas
         else:
             every = getattr(proof, "CASES_BY_UPSTREAM", {}).get(upstream, proof.CASES)
         return [case for case in every if (job.case in case.name if job.case else case.core)], ""
-    case_for = getattr(proof, "case_for", None)
-    case = case_for(job.topology, upstream, shapes) if case_for else None
+    case = proof.case_for(_known(job.topology, proof), upstream, shapes)
     if case is None:
         return (), f"its proof has no case of this topology: {job.topology.text()}; without sizes it runs its own"
     return [case], ""
+
+
+def _known(topology: Topology, proof: Any) -> Topology:
+    """Return what a proof can lay out of a topology."""
+    return topology if getattr(proof, "CHUNKS", False) else topology._replace(vpp=1)
+
+
+def _left_out(job: Job, proof: Any) -> str:
+    """Return what a proof leaves out of the user's topology; empty where that is nothing."""
+    left_out = job.topology is not None and _known(job.topology, proof) != job.topology
+    return "virtual chunks are left out, which this proof does not know" if left_out else ""
 
 
 def _beside(job: Job, proof: Any, finding: Finding) -> dict[str, bytes]:

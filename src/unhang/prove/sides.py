@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -38,7 +37,7 @@ def sides(findings: Sequence[Finding], originals: Mapping[str, Original]) -> Sid
         verdict, seen, name = finding.verdict.verdict, finding.seen, finding.target.file
         if verdict not in (NEEDED, APPLIED) or seen.data is None:
             continue
-        path = os.path.realpath(seen.path)
+        path = seen.place
         kept = originals.get(path)
         ours = kept.data if kept is not None and kept.patched == seen.sha256 else None
         patched[name] = files[path].after if verdict == NEEDED else seen.data

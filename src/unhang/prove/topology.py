@@ -12,6 +12,7 @@ def from_sizes(
     cp: int = 1,
     ep: int = 1,
     etp: int = 1,
+    vpp: int = 1,
     dp: int | None = None,
     world_size: int | None = None,
 ) -> Topology:
@@ -31,8 +32,10 @@ def from_sizes(
         raise UnhangError("bad-topology", message, hint="leave out --dp or --world-size")
     else:
         dp = world_size // model
+    if vpp > 1 and pp == 1:
+        raise UnhangError("bad-topology", f"VPP = {vpp} needs PP > 1", hint="give --pp, or leave out --vpp")
     if tp * cp * dp % (ep * etp):
         experts = f"EP = {ep}" if etp == 1 else f"EP x ETP = {ep} x {etp} = {ep * etp}"
         message = f"a pipeline stage has TP x CP x DP = {tp * cp * dp} ranks, which {experts} does not divide"
         raise UnhangError("bad-topology", message, hint="give --dp or --world-size; ETP is 1 unless --etp is given")
-    return Topology(tp=tp, pp=pp, cp=cp, dp=dp, ep=ep, etp=etp)
+    return Topology(tp=tp, pp=pp, cp=cp, dp=dp, ep=ep, etp=etp, vpp=vpp)

@@ -12,6 +12,8 @@ def test_the_case_of_a_users_job() -> None:
     small, large = Topology(cp=2), Topology(tp=2, pp=2, dp=64)
     assert proof.case_for(small, "verl", ()) == Case("yours", small, "ranks", HUNG, "reduce_loss_in_tracker")
     assert proof.case_for(large, "verl", ()) == Case("yours", large, "schedule", PASSED)
+    virtual = Topology(pp=2, cp=2, vpp=3)
+    assert proof.case_for(virtual, "verl", ()).options == {"chunks": 3}
 
 
 OWN = {"pg_loss": [0.5, 0.5]}

@@ -15,7 +15,7 @@ from functools import cache
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from ..cases import CRASHED, DIFFERS, PASSED, Case, Outcome, Topology
+from ..cases import CRASHED, DIFFERS, PASSED, Case, Outcome, Topology, alike
 from ..ranks import gloo, shims
 
 if TYPE_CHECKING:
@@ -44,9 +44,9 @@ def ruled_out(topology: Topology) -> str:
     return "one rank broadcasts to no other" if topology.world == 1 else ""
 
 
-def case_for(topology: Topology, upstream: str, shapes: Collection[str]) -> Case | None:
-    """Return the case of a user's job; None beyond 8 ranks, which are all real."""
-    return Case("yours", topology, "ranks", DIFFERS, _SWAPPED, _ALIKE) if topology.world <= _FEW else None
+def case_for(topology: Topology, upstream: str, shapes: Collection[str]) -> Case:
+    """Return the case of a user's job, of which up to 8 ranks are run."""
+    return Case("yours", alike(topology, _FEW), "ranks", DIFFERS, _SWAPPED, _ALIKE)
 
 
 def caveat(case: Case) -> str:

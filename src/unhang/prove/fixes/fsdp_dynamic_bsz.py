@@ -46,16 +46,16 @@ CASES = (
 )
 
 
-def case_for(topology: Topology, upstream: str, shapes: Collection[str]) -> Case | None:
-    """Return the case of a user's job: the critic's update on up to 8 data-parallel ranks, of which the first is long.
+def case_for(topology: Topology, upstream: str, shapes: Collection[str]) -> Case:
+    """Return the case of a user's job: the critic's update on up to 8 ranks, of which the first is long.
 
-    The actor's methods differ from it in nothing that matters here, and a branch has upstream's fix of these alone.
+    FSDP knows no other kind of parallelism: its ranks are data parallel, whatever the sizes are. The actor's methods
+    differ from the critic's in nothing that matters here, and a branch has upstream's fix of these alone.
     """
-    if topology.world != topology.dp or topology.dp > _FEW:
-        return None
-    if topology.dp == 1:
-        return Case("yours", topology, "ranks", PASSED, options=_of("critic-update"))
-    return Case("yours", topology, "ranks", HUNG, _CLIP, _of("critic-update"))
+    ranks = Topology(dp=min(topology.world, _FEW))
+    if ranks.dp == 1:
+        return Case("yours", ranks, "ranks", PASSED, options=_of("critic-update"))
+    return Case("yours", ranks, "ranks", HUNG, _CLIP, _of("critic-update"))
 
 
 def prepare() -> None:

@@ -16,7 +16,7 @@ import sys
 from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from ..cases import DIFFERS, HUNG, PASSED, Case, Outcome, Topology
+from ..cases import DIFFERS, HUNG, PASSED, Case, Outcome, Topology, alike
 from ..ranks import gloo
 
 if TYPE_CHECKING:
@@ -53,9 +53,9 @@ def ruled_out(topology: Topology) -> str:
     return "one process has no other to wait for" if topology.world == 1 else ""
 
 
-def case_for(topology: Topology, upstream: str, shapes: Collection[str]) -> Case | None:
-    """Return the case of a user's job; None beyond 8 ranks, which are all real."""
-    return Case("yours", topology, "ranks", HUNG, _COMPUTE, _ACC) if topology.world <= _FEW else None
+def case_for(topology: Topology, upstream: str, shapes: Collection[str]) -> Case:
+    """Return the case of a user's job, of which up to 8 ranks are run."""
+    return Case("yours", alike(topology, _FEW), "ranks", HUNG, _COMPUTE, _ACC)
 
 
 def prepare() -> None:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
     from types import ModuleType
 
+CHUNKS = True
 WARM = ("transformers", "ray", "datasets", "peft", "accelerate", "tensordict")
 _REDUCE = "reduce_loss_in_tracker"
 _FEW = 8
@@ -45,9 +46,10 @@ BESIDE = {"verl": ("megatron-core",)}
 def case_for(topology: Topology, upstream: str, shapes: Collection[str]) -> Case:
     """Return the case of a user's job, which hangs with context parallelism. Up to 8 ranks are real."""
     harness = "ranks" if topology.world <= _FEW else "schedule"
+    chunks = {"chunks": topology.vpp} if topology.vpp > 1 else {}
     if topology.cp > 1:
-        return Case("yours", topology, harness, HUNG, _REDUCE)
-    return Case("yours", topology, harness, PASSED)
+        return Case("yours", topology, harness, HUNG, _REDUCE, chunks)
+    return Case("yours", topology, harness, PASSED, options=chunks)
 
 
 def prepare() -> None:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
 WARM = ("transformers",)
+CHUNKS = True
 BESIDE = {"megatron-lm": ("megatron-core",), "megatron-core": ("megatron-lm",)}
 LAST, MIDDLE = "on the last stage cu_seqlens is None", "on the middle stage cu_seqlens is None"
 BROADCAST = "in _broadcast"
@@ -120,12 +121,13 @@ def case_for(topology: Topology, upstream: str, shapes: Collection[str]) -> Case
     if any(world * worker // workers % topology.tp for worker in range(workers)):
         return None
     harness = "ranks" if world <= _FEW else "schedule"
+    chunks = {"chunks": topology.vpp} if topology.vpp > 1 else {}
     if topology.tp > 1 and not _SHAPES_0_16.isdisjoint(shapes):
-        return Case("yours", topology, "schedule", MISMATCH, BROADCAST, {"buffers": True})
+        return Case("yours", topology, "schedule", MISMATCH, BROADCAST, {"buffers": True, **chunks})
     has_nulled = topology.pp > 2 and not _NULLING.isdisjoint(shapes)
     if (topology.tp > 1 and topology.pp > 1) or has_nulled:
-        return Case("yours", topology, harness, DIFFERS, "stage cu_seqlens is None")
-    return Case("yours", topology, harness, PASSED)
+        return Case("yours", topology, harness, DIFFERS, "stage cu_seqlens is None", chunks)
+    return Case("yours", topology, harness, PASSED, options=chunks)
 
 
 class Seen(NamedTuple):

@@ -108,7 +108,7 @@ def splits(given: dict[str, Any], members: int) -> tuple[tuple[int, ...], tuple[
         rows = tensor.shape[0] if tensor.dim() else 0
         each = tensor.numel() // rows if rows else 0
         counts = [int(count) for count in splits] if splits is not None and len(splits) else [rows // members] * members
-        if len(counts) != members or sum(counts) != rows:
+        if len(counts) != members or sum(counts) != rows or min(counts) < 0:
             raise RuntimeError(f"a tensor of {rows} rows cannot be split into {counts} for {members} ranks")
         sides.append(tuple(count * each for count in counts))
     return sides[0], sides[1]

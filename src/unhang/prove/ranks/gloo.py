@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 _START_S = 120.0  # for all ranks to meet, even on a busy machine; the deadline counts from then on
 _FEW = 8  # more ranks share the processors, and get more time
-_LONGEST = 24  # deadlines, in seconds of a processor and not of the clock: an endless loop
 _QUIET = 3  # looks in a row at ranks that are not at work
 _READY = "ready"
 _DUMP = signal.SIGUSR2
@@ -185,7 +184,9 @@ def _answers(
         ready = wait(list(todo.values()), max(0.0, deadline - time.monotonic()))
         if not ready:
             pids = _pids(processes, todo)
-            is_endless = any(processor_time.used_s(pid) - used.get(pid, 0.0) > _LONGEST * deadline_s for pid in pids)
+            is_endless = any(
+                processor_time.used_s(pid) - used.get(pid, 0.0) > processor_time.LONGEST * deadline_s for pid in pids
+            )
             quiet = 0 if processor_time.at_work(pids) else quiet + 1
             # an answer that came meanwhile counts
             if (is_endless or quiet >= (1 if failed else _QUIET)) and not wait(list(todo.values()), 0):

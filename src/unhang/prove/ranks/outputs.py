@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from . import calls
+from . import arguments, calls
 from .taint import tensors
 
 if TYPE_CHECKING:
@@ -56,17 +56,18 @@ class Outputs:
 
         is_source = len(ranks) == 1 or (kind in _FROM_SOURCE and calls.peer(kind, given, "src", ranks) == rank)
         is_known = is_source
+        mine = _sent_objects(kind, given, is_source=is_source)
         with torch.no_grad(), self._taint.paused():
             if kind == "broadcast":
                 is_known = self._broadcasts(given["tensor"], key, is_source)
             elif kind == "broadcast_object_list":
                 objects = given["object_list"]
                 if is_source:
-                    self._broadcast[key] = list(objects)
+                    self._broadcast[key] = mine
                 elif is_known := len(self._broadcast.get(key, ())) == len(objects):
-                    objects[:] = self._broadcast[key]
+                    objects[:] = arguments.sent(self._broadcast[key])
             elif kind == "all_gather_object":
-                given["object_list"][:] = [given["obj"]] * len(ranks)
+                given["object_list"][: len(ranks)] = [mine] * len(ranks)
             elif kind == "all_gather":
                 for out in given["tensor_list"]:
                     _fill(out, given["tensor"])
@@ -87,9 +88,9 @@ class Outputs:
                 for out in given["gather_list"] or ():
                     _fill(out, given["tensor"])
             elif kind == "gather_object" and given["object_gather_list"]:
-                given["object_gather_list"][:] = [given["obj"]] * len(ranks)
-            elif kind == "scatter_object_list" and given["scatter_object_input_list"]:
-                given["scatter_object_output_list"][0] = given["scatter_object_input_list"][ranks.index(rank)]
+                given["object_gather_list"][: len(ranks)] = [mine] * len(ranks)
+            elif kind == "scatter_object_list" and is_source:
+                given["scatter_object_output_list"][0] = mine[ranks.index(rank)]
             elif kind == "recv" and "tensor" in given:
                 given["tensor"].zero_()
         written = [given[name] for name in _WRITTEN.get(kind, ()) if given.get(name) is not None]
@@ -109,6 +110,15 @@ class Outputs:
             return bool(is_known)
         tensor.zero_()
         return False
+
+
+def _sent_objects(kind: str, given: dict[str, Any], *, is_source: bool) -> Any:
+    """Return a copy of the objects that a rank sends; None if it sends none. Raises what ``pickle`` does."""
+    name = {"broadcast_object_list": "object_list", "scatter_object_list": "scatter_object_input_list"}.get(kind, "")
+    if name and not is_source:
+        return None
+    name = name or ("obj" if kind in ("all_gather_object", "gather_object") else "")
+    return arguments.sent(given[name]) if name else None
 
 
 def _listed(given: dict[str, Any], side: str) -> Sequence[Any]:

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+LONGEST = 24
+"""Deadlines that a rank may use, in seconds of a processor and not of the clock: an endless loop takes more."""
 _SHARE = 0.2  # of the interval, for one process
 _POLLING = 0.05  # likewise, for each of many: one that polls a store wants 0.02
 _SAMPLES = 10

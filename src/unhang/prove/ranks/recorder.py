@@ -10,14 +10,16 @@ Not noticed: files, the clock, random numbers, other processes, and what one ran
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import os
 import sys
 import threading
 import traceback
+import warnings
 from typing import TYPE_CHECKING, Any
 
-from . import calls, torch_functions
+from . import arguments, calls, torch_functions
 from .async_work import Together, Work
 from .groups import Groups
 from .operations import Made, Operation, Raised, Step, Unjudged, Unseen, Wait
@@ -42,7 +44,7 @@ class Recorder:
         """
         self._declared = declared
         self._unseen: Unseen | None = None
-        self._is_recording = self._is_batch = False
+        self._is_recording = self._is_batch = self._is_checking = False
         self._made_at, self._told = "?", 0
         self._rank = 0
         self._steps: list[Step] = []
@@ -205,6 +207,8 @@ class Recorder:
         signature = inspect.signature(real)
 
         def wrapper(*args: Any, **kwargs: Any) -> Any:
+            if self._is_checking:
+                return self._was[name](*args, **kwargs)
             bound = signature.bind(*args, **kwargs)
             bound.apply_defaults()
             return note(name, kind, bound.arguments, payload, peer)
@@ -217,6 +221,7 @@ class Recorder:
         if known is None:
             return None
         group, ranks = known
+        self._check(name, kind, given, ranks, is_root=bool(root) and calls.peer(kind, given, root, ranks) == self._rank)
         operation = Operation(kind, group, ranks, "", "", self._here(), not given.get("async_op", False))
         about = f"root {calls.peer(kind, given, root, ranks)}" if root else ""
         if kind in ("all_to_all", "all_gather"):
@@ -245,6 +250,7 @@ class Recorder:
             return None
         group, ranks = known
         other = calls.peer(kind, given, peer, ranks)
+        self._check(name, kind, given, ranks)
         if other == self._rank:
             raise Unjudged("a schedule does not show what a rank sends to itself")
         pair = (self._rank, other) if kind == "send" else (other, self._rank)
@@ -258,6 +264,24 @@ class Recorder:
         work = self._issue(operation._replace(in_order=is_ordered), group)
         self._fill(kind, given, (channel, 0), pair)
         return other if name == "recv" else work
+
+    def _check(
+        self, name: str, kind: str, given: dict[str, Any], ranks: Sequence[int], *, is_root: bool = False
+    ) -> None:
+        """Raise what torch and the backend raise for these arguments."""
+        if "object" in kind or "object_list" in given:
+            arguments.check_lists(kind, given, len(ranks), is_root=is_root)
+            return
+        self._is_checking = True
+        try:
+            # a RuntimeError is the stand-in backend's own; a warning stops no job
+            with self._taint.paused(), contextlib.suppress(RuntimeError), warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                self._was[name](**given)
+        finally:
+            self._is_checking = False
+        backend = self._groups.backend(given.get("group"))
+        arguments.check_tensors(kind, given, ranks.index(self._rank), len(ranks), is_gloo="gloo" in backend)
 
     def _fill(self, kind: str, given: dict[str, Any], key: tuple[str, int], ranks: Sequence[int]) -> None:
         """Fill the outputs of an operation; end the record where undeclared objects of another rank arrive."""

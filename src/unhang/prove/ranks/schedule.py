@@ -11,8 +11,9 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import tidy
-from .operations import Made, Operation
+from .operations import Made, Operation, Unseen, ranges
 from .player import is_stuck, play
+from .processor_time import LONGEST, at_work, used_s
 from .recorder import Recorder
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
     from .operations import Finding, Step
 
+_DEADLINE_S = 20.0
 ALONE = 64  # up to this many ranks, one process records all, so that broadcasts reach the other ranks
 
 
@@ -78,13 +80,15 @@ def check(
     *,
     backend: str = "nccl",
     declared: Mapping[str, Any] = MappingProxyType({}),
+    deadline_s: float = _DEADLINE_S,
 ) -> Schedule:
     """Record ``body(rank)`` for every rank, on groups that pose as ``backend``, and play the records.
 
     ``prepare(rank)`` runs first and is not recorded. It must reset the module state that the previous rank left.
     ``declared`` maps the name of a function to the value of another rank that is read in it; a case of real ranks must
-    confirm that value. Raises RuntimeError, with the traceback, where ``prepare`` fails; EOFError where a recording
-    process dies.
+    confirm that value. A recording is ended if it neither answers nor works for ``deadline_s`` seconds, or uses a
+    processor for 24 times as long for each 64 ranks; its ranks are then ``unseen``. Raises RuntimeError, with the
+    traceback, where ``prepare`` fails; EOFError where a recording process dies.
     """
     importlib.import_module("torch.testing._internal.distributed.fake_pg")  # once, not in every fork
     begun = time.monotonic()
@@ -98,10 +102,15 @@ def check(
         process = context.Process(target=_work, args=given, daemon=True)
         process.start()
         theirs.close()
-        started.append((process, ours))
+        started.append((process, ours, ranks))
     programs: dict[int, list[Step]] = {}
     values: dict[int, Any] = {}
-    for process, pipe in started:
+    for process, pipe, ranks in started:
+        if not _answers(process.pid, pipe, deadline_s, len(ranks)):
+            process.kill()
+            what = f"the recording of ranks {ranges(ranks)} did not end"
+            programs.update((rank, [Unseen(what, "?")]) for rank in ranks)
+            continue
         answer = pipe.recv()
         process.join()
         if isinstance(answer, str):
@@ -113,6 +122,16 @@ def check(
     stuck = bool(findings) and is_stuck(programs)
     shown = {rank: [step for step in steps if not _makes_groups(step)] for rank, steps in programs.items()}
     return Schedule(shown, values, findings, stuck, recorded - begun, time.monotonic() - recorded)
+
+
+def _answers(pid: int | None, pipe: Connection, deadline_s: float, ranks: int) -> bool:
+    """Return whether a recording answers before its deadline."""
+    longest_s = LONGEST * deadline_s * max(1.0, ranks / ALONE)
+    while not pipe.poll(deadline_s):
+        is_over = pid is None or used_s(pid) > longest_s or not at_work([pid])
+        if is_over and not pipe.poll(0):  # an answer that came meanwhile counts
+            return False
+    return True
 
 
 def _makes_groups(step: Step) -> bool:

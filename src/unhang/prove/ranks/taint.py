@@ -1,13 +1,16 @@
 """Follows the values that a recording does not know: what an operation would have brought from another rank.
 
 A tensor that holds or is computed from such a value is tainted. It may be passed on, but where a rank reads it, so that
-it may decide what the rank does next, the recording ends. Not followed: raw memory (``data_ptr``).
+it may decide what the rank does next, the recording ends. So it does at an operation that is not known to pass such a
+value on and no more, and at any error of an operation that has one. Not followed: raw memory (``data_ptr``).
 """
 
 from __future__ import annotations
 
 import contextlib
 from typing import TYPE_CHECKING, Any
+
+from .followed import is_followed, is_opaque
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -67,7 +70,30 @@ class Taint:
 
     def mode(self) -> Any:
         """Return a context in which every operation on tensors is watched, also those that C++ calls."""
+        return _Both(self._functions(), self._operations())
+
+    def _functions(self) -> Any:
+        """Return a mode that sees each function of torch before torch composes it of others."""
+        from torch.overrides import TorchFunctionMode
+
+        taint = self
+
+        class Functions(TorchFunctionMode):  # type: ignore[misc]
+            def __torch_function__(self, func: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
+                kwargs = kwargs or {}
+                if taint._is_paused or not taint.has(tensors((args, kwargs))):
+                    return func(*args, **kwargs)
+                name = getattr(func, "__name__", "")
+                if is_opaque(name):
+                    taint._unseen(f"{name} of a value of another rank")
+                return func(*args, **kwargs)
+
+        return Functions()
+
+    def _operations(self) -> Any:
+        """Return a mode that sees the operations that each function ends in."""
         import torch
+        from torch._subclasses.fake_tensor import FakeTensor
         from torch.utils._python_dispatch import TorchDispatchMode
 
         taint = self
@@ -81,7 +107,7 @@ class Taint:
 
             def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
                 kwargs = kwargs or {}
-                if taint._is_paused:
+                if taint._is_paused or any(issubclass(kind, FakeTensor) for kind in types):  # which holds no values
                     return func(*args, **kwargs)
                 if func.namespace in _COLLECTIVES and "wait" not in func.__name__ and "_wrap" not in func.__name__:
                     taint._unseen(f"{func.namespace}.{func.__name__}, called without a function of torch.distributed")
@@ -93,12 +119,33 @@ class Taint:
                 if torch.Tag.data_dependent_output in func.tags or shapes in func.tags:
                     value = taint._read(str(func.__name__), is_value=shapes not in func.tags)
                     return value if func.__name__ == "_local_scalar_dense.default" else bool(value)
-                result = func(*args, **kwargs)
+                what = f"{func.__name__.partition('.')[0]} of a value of another rank"
+                if not is_followed(func, [tensor for tensor in given if taint.has([tensor])]):
+                    taint._unseen(what)
+                try:
+                    result = func(*args, **kwargs)
+                except Exception:  # another value might not have raised
+                    return taint._unseen(f"an error of {what}")
                 taint.mark(tensors(result))
                 taint.mark(_written(func, args, kwargs))
                 return result
 
         return Mode()
+
+
+class _Both:
+    """Two contexts as one that can be entered again."""
+
+    def __init__(self, *contexts: Any) -> None:
+        self._contexts = contexts
+
+    def __enter__(self) -> None:
+        for context in self._contexts:
+            context.__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        for context in reversed(self._contexts):
+            context.__exit__(*error)
 
 
 def _written(func: Any, args: Any, kwargs: Any) -> Iterable[Any]:
@@ -127,7 +174,8 @@ def _memory(tensor: Any) -> Iterator[tuple[Any, Any]]:
 
     if hasattr(tensor, "__tensor_flatten__"):
         for name in tensor.__tensor_flatten__()[0]:
-            yield from _memory(getattr(tensor, name))
+            for part in tensors(getattr(tensor, name)):  # a DTensor names its mesh too
+                yield from _memory(part)
         return
     try:
         memory = torch._C.TensorBase.untyped_storage(tensor)
