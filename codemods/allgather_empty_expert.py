@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import ast
 
-from unhang.codemods.base import AnchorError, Codemod, argument, calls, expression, guarded_by, matches, once
+from unhang.codemods.base import AnchorError, Codemod, argument, calls, guarded_by, operand
 from unhang.codemods.edit import Edit
 from unhang.shapes.shape import Function
 
-_FUSION = "self.config.moe_permute_fusion"
-# On the CPU, so that the condition does not wait for the GPU.
-_TOKENS = "tokens_per_expert = self.local_map.sum(dim=0).long().cpu()"
+_FUSION = "moe_permute_fusion"
 _COMMENT = "# unhang allgather-empty-expert: "
 
 
@@ -26,6 +24,7 @@ class Permutation(Codemod):
             tokens_per_expert = self.local_map.sum(dim=0).long().cpu()
             rows, self.mapping = permute(
                 hidden_states,
+                num_out_tokens=tokens_per_expert.sum(),
                 fused=self.config.moe_permute_fusion,
             )
             return rows, tokens_per_expert
@@ -37,16 +36,19 @@ class Permutation(Codemod):
             # unhang allgather-empty-expert: the fused kernel does not permute some rows into none
             rows, self.mapping = permute(
                 hidden_states,
+                num_out_tokens=tokens_per_expert.sum(),
                 fused=self.config.moe_permute_fusion and tokens_per_expert.sum().item() > 0,
             )
             return rows, tokens_per_expert
     """
 
     def plan(self, function: Function) -> list[Edit]:
-        once([node for node in function.body if matches([node], _TOKENS)], _TOKENS)
         (fused,) = _fusions(function, "permute", at_most=1)
+        (call,) = calls(function, "permute")
+        rows = operand(argument(call, "num_out_tokens"), "permute(num_out_tokens=...)")
+        rows += ".item()" if rows.endswith(".sum()") else ""
         why = "the fused kernel does not permute some rows into none"
-        return [guarded_by(function, fused, "tokens_per_expert.sum().item() > 0", _COMMENT + why)]
+        return [guarded_by(function, fused, f"{rows} > 0", _COMMENT + why)]
 
     def names(self, function: Function) -> frozenset[str]:
         return frozenset({"permute"})
@@ -77,18 +79,21 @@ class Unpermutation(Codemod):
     def plan(self, function: Function) -> list[Edit]:
         why = "without a row, the permutation was not fused either"
         fusions = _fusions(function, "unpermute", at_most=2)  # up to 0.12.0 the bias is unpermuted too
-        return [guarded_by(function, fused, "hidden_states.shape[0] > 0", _COMMENT + why) for fused in fusions]
+        if len(function.args.args) < 2:
+            raise AnchorError("the argument hidden_states")
+        rows = f"{function.args.args[1].arg}.shape[0]"
+        return [guarded_by(function, fused, f"{rows} > 0", _COMMENT + why) for fused in fusions]
 
     def names(self, function: Function) -> frozenset[str]:
         return frozenset({"unpermute"})
 
 
-def _fusions(function: Function, name: str, at_most: int) -> list[ast.expr]:
+def _fusions(function: Function, name: str, at_most: int) -> list[ast.Attribute]:
     """Return what each call of a function gives for ``fused``. Raises AnchorError unless that is the setting alone."""
     fusions = [argument(call, "fused") for call in calls(function, name)]
-    found = [fused for fused in fusions if fused is not None and expression(fused) == _FUSION]
+    found = [fused for fused in fusions if isinstance(fused, ast.Attribute) and fused.attr == _FUSION]
     if not found or len(found) > at_most or len(found) < len(fusions):
-        raise AnchorError(f"{name}(fused={_FUSION})", len(found))
+        raise AnchorError(f"{name}(fused=self.config.{_FUSION})", len(found))
     return found
 
 

@@ -8,12 +8,13 @@ nodes (see ``unhang.codemods.splice``). That function runs only when a file is r
 from __future__ import annotations
 
 import ast
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, TypeVar
 
 from unhang.codemods.edit import Edit
-from unhang.shapes.shape import Function, digest
+from unhang.shapes.shape import Function, digest, unannotated
 
 if TYPE_CHECKING:
     import libcst as cst
@@ -78,8 +79,16 @@ def _digests(template: str) -> list[str]:
 
 
 def matches(nodes: Sequence[ast.AST], template: str) -> bool:
-    """Return whether these statements are those of the template, one for one, whatever their layout."""
-    return _are(nodes, _digests(template))
+    """Return whether these statements are those of the template, one for one, whatever their layout and annotations."""
+    return _are([unannotated(node) for node in nodes], _digests(template))
+
+
+def assigned(node: ast.AST) -> tuple[str, ast.expr] | None:
+    """Return the name and the value of an assignment to one name, annotated or not; None for any other node."""
+    plain = unannotated(node)
+    if isinstance(plain, ast.Assign) and len(plain.targets) == 1 and isinstance(plain.targets[0], ast.Name):
+        return plain.targets[0].id, plain.value
+    return None
 
 
 def _are(nodes: Sequence[ast.AST], shapes: Sequence[str]) -> bool:
@@ -112,12 +121,14 @@ def _spelled(fields: tuple[str, ...]) -> list[str]:
 
 
 def bound(*nodes: ast.AST) -> set[str]:
-    """Return the names that these nodes assign, delete, import or define, also in nested functions."""
+    """Return the names that these nodes assign, delete, import, define or take, also in nested functions."""
     found: set[str] = set()
     for node in nodes:
         for inner in ast.walk(node):
             if isinstance(inner, ast.Name) and not isinstance(inner.ctx, ast.Load):
                 found.add(inner.id)
+            elif isinstance(inner, ast.arg):
+                found.add(inner.arg)
             elif isinstance(inner, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
                 found.add(inner.name)
             elif isinstance(inner, ast.alias):
@@ -136,6 +147,23 @@ def expression(node: ast.AST) -> str:
     return ast.unparse(node)
 
 
+def operand(node: ast.expr | None, anchor: str) -> str:
+    """Return an expression's code, to use as an operand. Raises AnchorError for one that may need parentheses there."""
+    if not isinstance(node, (ast.Name, ast.Attribute, ast.Call)):
+        raise AnchorError(anchor)
+    return expression(node)
+
+
+def holder(block: Sequence[ast.stmt], node: ast.AST) -> ast.stmt | None:
+    """Return the statement of a block that is this node, or has it inside; None if there is none."""
+    return next((it for it in block if any(inner is node for inner in ast.walk(it))), None)
+
+
+def passes(node: ast.stmt) -> bool:
+    """Return whether the code after a statement runs once what is inside has: it neither returns nor just defines."""
+    return not any(isinstance(inner, (ast.Return, ast.FunctionDef, ast.Lambda)) for inner in ast.walk(node))
+
+
 def replacing(function: Function, old: str, new: str) -> Edit:
     """Return the edit that puts the statements of the template ``new`` in the place of those of ``old``.
 
@@ -143,6 +171,35 @@ def replacing(function: Function, old: str, new: str) -> Edit:
     """
     found = once(places(function, _digests(old), _digests(new)), old.partition("\n")[0])
     return span(found[0], found[-1], instead(new))
+
+
+def before(function: Function, anchor: str, new: str) -> Edit:
+    """Return the edit that adds the statements of the template ``new`` before the only one that begins as ``anchor``.
+
+    Blocks do not count: ``for x in y: ...`` is any loop over these. Raises AnchorError unless there is one such
+    statement, and the new ones are not there yet.
+    """
+    statement = _beginning(function, anchor, new)
+    return span(statement, statement, preceded_by(new))
+
+
+def after(function: Function, anchor: str, new: str) -> Edit:
+    """Return the edit that adds the statements of the template ``new`` after one; all else is as in ``before``."""
+    statement = _beginning(function, anchor, new)
+    return span(statement, statement, followed_by(new))
+
+
+def _beginning(function: Function, anchor: str, new: str) -> ast.stmt:
+    from unhang.shapes.outline import header  # here, because few codemods need it
+
+    (wanted,), line = (digest(header(node)) for node in ast.parse(anchor).body), anchor.partition("\n")[0]
+    found = [(block, at) for block in _blocks(function) for at, it in enumerate(block) if digest(header(it)) == wanted]
+    block, at = once(found, line)
+    added = _digests(new)
+    size = len(added)
+    if any(_are(block[first : first + size], added) for first in (max(at - size, 0), at + 1)):
+        raise AnchorError(f"{line} without what is added")
+    return block[at]
 
 
 def places(function: Function, old: Sequence[str], new: Sequence[str]) -> list[list[ast.stmt]]:
@@ -155,10 +212,15 @@ def places(function: Function, old: Sequence[str], new: Sequence[str]) -> list[l
 
 
 def _runs(function: Function, shapes: Sequence[str]) -> list[list[ast.stmt]]:
-    blocks = [getattr(node, field, None) for node in ast.walk(function) for field in ("body", "orelse", "finalbody")]
-    lists = [block for block in blocks if isinstance(block, list)]
+    lists = _blocks(function)
     runs = [block[at : at + len(shapes)] for block in lists for at in range(len(block) - len(shapes) + 1)]
     return [run for run in runs if _are(run, shapes)]
+
+
+def _blocks(function: Function) -> list[list[ast.stmt]]:
+    """Return each block of a function, its own first."""
+    blocks = [getattr(node, field, None) for node in ast.walk(function) for field in ("body", "orelse", "finalbody")]
+    return [block for block in blocks if isinstance(block, list)]
 
 
 def _is_inside(run: Sequence[ast.stmt], other: Sequence[ast.stmt]) -> bool:
@@ -184,8 +246,8 @@ def argument(call: ast.Call, name: str) -> ast.expr | None:
 def replaced_by(function: Function, node: ast.expr, new: str, comment: str) -> Edit:
     """Return an edit that replaces an expression of the function, with a comment above the statement around it.
 
-    The statement, whose other bytes stay, is the innermost one; it must not be an ``elif``. If the codemod would find
-    the expression in the result again, it has to refuse that itself.
+    The statement, whose other bytes stay, is the innermost one. If the codemod would find the expression in the result
+    again, it has to refuse that itself. Raises AnchorError as ``changing`` does.
     """
 
     def change(_: cst.BaseExpression) -> cst.BaseExpression:
@@ -193,21 +255,21 @@ def replaced_by(function: Function, node: ast.expr, new: str, comment: str) -> E
 
         return cst.parse_expression(new)
 
-    return _inside(function, node, change, comment)
+    return changing(function, node, change, comment)
 
 
-def with_argument(function: Function, call: ast.Call, argument: str, comment: str) -> Edit:
-    """Return an edit that gives a call one more argument, such as ``dtype=torch.float32``, after the others.
+def with_argument(function: Function, call: ast.Call, argument: str, comment: str, at: int = sys.maxsize) -> Edit:
+    """Return an edit that gives a call one more argument, such as ``dtype=torch.float32``: the ``at``-th, or the last.
 
-    It is written like ``replaced_by``, and stands on a line of its own if the last argument does.
+    It is written like ``replaced_by``, and stands on a line of its own if its neighbour does.
     """
 
     def change(old: cst.BaseExpression) -> cst.BaseExpression:
         from unhang.codemods import splice
 
-        return splice.with_argument(old, argument)
+        return splice.with_argument(old, argument, at)
 
-    return _inside(function, call, change, comment)
+    return changing(function, call, change, comment)
 
 
 def guarded_by(function: Function, node: ast.expr, condition: str, comment: str) -> Edit:
@@ -218,16 +280,21 @@ def guarded_by(function: Function, node: ast.expr, condition: str, comment: str)
 
         return splice.guarded_by(old, condition)
 
-    return _inside(function, node, change, comment)
+    return changing(function, node, change, comment)
 
 
-def _inside(
+def changing(
     function: Function, node: ast.expr, change: Callable[[cst.BaseExpression], cst.BaseExpression], comment: str
 ) -> Edit:
-    """Return an edit that changes one expression in the innermost statement around it."""
+    """Return an edit that changes one expression in the innermost statement around it, as ``replaced_by`` does.
+
+    Raises AnchorError if that statement is an ``elif``.
+    """
     rows = [it for it in ast.walk(function) if isinstance(it, ast.stmt) and _covers(it, node)]
     # ast.walk goes from the outside in
     statement = next(it for it in reversed(rows) if any(one is node for one in ast.walk(it)))
+    if any(it.orelse == [statement] and it.col_offset == statement.col_offset for it in rows if isinstance(it, ast.If)):
+        raise AnchorError(f"{expression(node)} in a statement that is no elif")
     code = ast.dump(node)
     same = [it for it in ast.walk(statement) if isinstance(it, ast.expr) and ast.dump(it) == code]
     same.sort(key=lambda it: (it.lineno, it.col_offset))

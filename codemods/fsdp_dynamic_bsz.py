@@ -9,7 +9,7 @@ import ast
 from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
-from unhang.codemods.base import AnchorError, Codemod, argument, calls, expression, refuse_own, with_argument
+from unhang.codemods.base import AnchorError, Codemod, calls, expression, refuse_own, with_argument
 from unhang.codemods.edit import Edit
 from unhang.shapes.shape import Function
 
@@ -63,12 +63,14 @@ def _cuts(function: Function) -> list[ast.Call]:
 
 
 def _group(call: ast.Call) -> str | None:
-    """Return the group that a call is given by name; None if it is given the batch and the bound alone."""
-    group = argument(call, "dp_group")
-    if group is not None:
-        return expression(group)
-    # a third argument, *args or **kwargs may be the group
-    return None if len(call.args) + len(call.keywords) == 2 and argument(call, "max_token_len") else "unknown"
+    """Return the group that a call is given by name; None if it is given none, and ranks are to agree."""
+    given = {keyword.arg: keyword.value for keyword in call.keywords}
+    if "dp_group" in given:
+        return expression(given["dp_group"])
+    # a third argument, *args or **kwargs may be the group; ranks that are told not to agree do not, whatever the group
+    is_open = len(call.args) > 2 or any(isinstance(one, ast.Starred) for one in call.args) or None in given
+    has_bound = len(call.args) == 2 or "max_token_len" in given
+    return None if has_bound and not is_open and "same_micro_num_in_dp" not in given else "unknown"
 
 
 def _after_world(change: Callable[[Statements], Statements]) -> Callable[[Statements], Statements]:

@@ -6,20 +6,18 @@ https://github.com/NVIDIA/Megatron-LM/pull/6748 (it adds an argument to megatron
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from unhang.codemods.base import Codemod, expression, matches, once, replaced_by
+from unhang.codemods.base import AnchorError, Codemod, argument, assigned, calls, expression, once, replaced_by
 from unhang.codemods.edit import Edit
 from unhang.shapes.shape import Function
 
-_COUNTS = (
-    "layers = args.hybrid_override_pattern.count('E')",
-    "layers = itemgetter(Symbols.MOE)(get_hybrid_layer_counts(args.hybrid_layer_pattern))",
-)
-_ALL = "layers = args.num_layers"
+_MOE = (".count('E')", "Symbols.MOE")
+"""What a number of MoE layers is counted by."""
+_ARMS = "if a hybrid model: layers = the number of MoE layers; else: layers = args.num_layers"
 _TRACKERS = ("track_moe_metrics", "get_moe_metrics_tracker().report")
-_GIVEN = {"num_layers": "layers", "moe_layer_freq": "args.moe_layer_freq"}
+_CALL = f"{' or '.join(_TRACKERS)}(num_layers=layers, moe_layer_freq=args.moe_layer_freq, ...)"
 _COMMENTS = (
     "# unhang hybrid-aux-tracker-hang: entries for all layers, as those of the routers,",
     "# unhang hybrid-aux-tracker-hang: and averages over the MoE layers",
@@ -73,12 +71,17 @@ class TrainingLog(Codemod):
     """
 
     def plan(self, function: Function) -> list[Edit]:
-        arms = once(_arms(function), f"if a hybrid model: {' or '.join(_COUNTS)}; else: {_ALL}")
-        statement = once(_tracking(function, _GIVEN), f"a call of {' or '.join(_TRACKERS)} with {_GIVEN}")
-        given = {keyword.arg: keyword.value for keyword in statement.value.keywords}
-        listed = f"[1] * layers if {expression(arms.test)} else args.moe_layer_freq"
-        size = replaced_by(function, given["num_layers"], "args.num_layers", _COMMENTS[0])
-        count = replaced_by(function, given["moe_layer_freq"], listed, _COMMENTS[1])
+        call = once([call for tracker in _TRACKERS for call in calls(function, tracker)], _CALL)
+        layers, frequency = argument(call, "num_layers"), argument(call, "moe_layer_freq")
+        if not isinstance(layers, ast.Name) or not isinstance(frequency, ast.Attribute):
+            raise AnchorError(_CALL)
+        args, _, setting = expression(frequency).rpartition(".")
+        if setting != "moe_layer_freq":
+            raise AnchorError(_CALL)
+        arms = once(_arms(function, layers.id, f"{args}.num_layers"), _ARMS)
+        listed = f"[1] * {layers.id} if {expression(arms.test)} else {expression(frequency)}"
+        size = replaced_by(function, layers, f"{args}.num_layers", _COMMENTS[0])
+        count = replaced_by(function, frequency, listed, _COMMENTS[1])
         return [size._replace(change=lambda nodes: count.change(size.change(nodes)))]
 
     def names(self, function: Function) -> frozenset[str]:
@@ -90,10 +93,25 @@ class TrainingLog(Codemod):
         return len(sized) == 1 and len(_tracking(function, _FIXED[expression(sized[0])])) == 1
 
 
-def _arms(function: Function) -> list[ast.If]:
-    """Return each choice between the number of MoE layers, for a hybrid model, and that of all layers."""
-    found = [node for node in ast.walk(function) if isinstance(node, ast.If) and matches(node.orelse, _ALL)]
-    return [node for node in found if any(matches(node.body[-1:], count) for count in _COUNTS)]
+def _arms(function: Function, name: str, every: str) -> list[ast.If]:
+    """Return each choice between the number of MoE layers, for a hybrid model, and that of ``every`` layer.
+
+    Nothing else may bind the name of that number.
+    """
+    stores = (node for node in ast.walk(function) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
+    if sum(node.id == name for node in stores) != 2:
+        return []
+    return [
+        node
+        for node in ast.walk(function)
+        if isinstance(node, ast.If)
+        and any(moe in value for value in _values(node.body, name) for moe in _MOE)
+        and _values(node.orelse, name) == [every]
+    ]
+
+
+def _values(block: Sequence[ast.stmt], name: str) -> list[str]:
+    return [expression(found[1]) for found in map(assigned, block) if found and found[0] == name]
 
 
 def _tracking(function: Function, given: Mapping[str, str]) -> list[Any]:

@@ -7,14 +7,11 @@ from __future__ import annotations
 
 import ast
 
-from unhang.codemods.base import Codemod, expression, matches, once, replaced_by
+from unhang.codemods.base import AnchorError, Codemod, expression, mentioned, once, replaced_by
 from unhang.codemods.edit import Edit
 from unhang.shapes.shape import Function
 
-_ACC = "res = {'acc': mean_metric.compute()['value']}"
-_SCORES = "return {k: round(v.compute()['value'] * 100, 6) for k, v in score_dict.items()}"
-_COMPUTED = "{}.compute()['value']"
-_OWN = "{0}.state / {0}.count if {0}.count else {0}.nan_value"
+_COMPUTED = "METRIC.compute()['value'] of a MeanMetric"
 
 
 class CalcMetric(Codemod):
@@ -44,7 +41,7 @@ class CalcMetric(Codemod):
 
     def plan(self, function: Function) -> list[Edit]:
         comment = "# unhang infer-metric-rank0: the master alone is here, with all rows, so it must not all-reduce"
-        return [replaced_by(function, _computed(function, _ACC, "mean_metric"), _OWN.format("mean_metric"), comment)]
+        return [_divided(function, comment)]
 
     def names(self, function: Function) -> frozenset[str]:
         return frozenset({"MeanMetric"})
@@ -69,17 +66,30 @@ class ComputeRougeBleu(Codemod):
 
     def plan(self, function: Function) -> list[Edit]:
         comment = "# unhang infer-metric-rank0: swift infer calls this on the master alone, so it must not all-reduce"
-        return [replaced_by(function, _computed(function, _SCORES, "v"), f"({_OWN.format('v')})", comment)]
+        return [_divided(function, comment)]
 
     def names(self, function: Function) -> frozenset[str]:
         return frozenset({"MeanMetric"})
 
 
-def _computed(function: Function, statement: str, metric: str) -> ast.expr:
-    """Return the reduced value of a metric in the only statement of this form."""
-    found = [node for node in ast.walk(function) if isinstance(node, ast.stmt) and matches([node], statement)]
-    inside = ast.walk(once(found, statement))
-    return next(it for it in inside if isinstance(it, ast.expr) and expression(it) == _COMPUTED.format(metric))
+def _divided(function: Function, comment: str) -> Edit:
+    """Return the edit that divides the sums of the only metric whose reduced value is taken. Raises AnchorError."""
+    reduced = [
+        node
+        for node in ast.walk(function)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "compute"
+    ]
+    call = once(reduced, _COMPUTED)
+    values = [node for node in ast.walk(function) if isinstance(node, ast.Subscript) and node.value is call]
+    metric = expression(call)[: -len(".compute()")]
+    if not metric.isidentifier() or list(map(expression, values)) != [f"{metric}.compute()['value']"]:
+        raise AnchorError(_COMPUTED)
+    if "MeanMetric" not in mentioned(function):
+        raise AnchorError("MeanMetric")
+    own = f"{metric}.state / {metric}.count if {metric}.count else {metric}.nan_value"
+    dicts = (node for node in ast.walk(function) if isinstance(node, ast.Dict))
+    stands_alone = any(value is values[0] for node in dicts for value in node.values)
+    return replaced_by(function, values[0], own if stands_alone else f"({own})", comment)
 
 
 CODEMODS = {"SwiftInfer._calc_metric": CalcMetric(), "compute_rouge_bleu": ComputeRougeBleu()}

@@ -5,13 +5,11 @@ https://github.com/modelscope/ms-swift/pull/9551
 
 from __future__ import annotations
 
-from unhang.codemods.base import Codemod, argument, calls, expression, once, replaced_by
+from unhang.codemods.base import AnchorError, Codemod, argument, calls, expression, mentioned, once, with_argument
 from unhang.codemods.edit import Edit
 from unhang.shapes.shape import Function
 
-_TENSOR = "torch.tensor([self.state, self.count], device=self.device)"
-# In upstream's order: infer-metric-rank0 depends on this function, and knows the shape that results.
-_NEW = "torch.tensor([self.state, self.count], dtype=torch.float32, device=self.device)"
+_TENSOR = "torch.tensor([self.state, self.count], ...) without a dtype"
 _COMMENT = "# unhang mean-metric-dtype: without a dtype, a numpy.float64 makes it float64 on the ranks that have one"
 
 
@@ -35,8 +33,13 @@ class Compute(Codemod):
     """
 
     def plan(self, function: Function) -> list[Edit]:
-        found = [call for call in calls(function, "torch.tensor") if expression(call) == _TENSOR]
-        return [replaced_by(function, once(found, _TENSOR), _NEW, _COMMENT)]
+        made = once(
+            [call for call in calls(function, "torch.tensor") if {"state", "count"} <= mentioned(call)], _TENSOR
+        )
+        if len(made.args) != 1 or {None, "dtype"} & {keyword.arg for keyword in made.keywords}:
+            raise AnchorError(_TENSOR)
+        # the first of the keywords, as upstream: infer-metric-rank0 depends on this function, and knows that shape
+        return [with_argument(function, made, "dtype=torch.float32", _COMMENT, at=1)]
 
     def names(self, function: Function) -> frozenset[str]:
         return frozenset({"torch"})

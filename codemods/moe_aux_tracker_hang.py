@@ -6,26 +6,35 @@ https://github.com/NVIDIA/Megatron-LM/pull/3401 (it also adds to the number of l
 from __future__ import annotations
 
 import ast
+from typing import TYPE_CHECKING
 
-from unhang.codemods.base import AnchorError, Codemod, expression, instead, matches, once, span
+from unhang.codemods.base import (
+    AnchorError,
+    Codemod,
+    bound,
+    calls,
+    changing,
+    expression,
+    holder,
+    matches,
+    mentioned,
+    once,
+)
 from unhang.codemods.edit import Edit
 from unhang.shapes.shape import Function
 
+if TYPE_CHECKING:
+    import libcst as cst
+
 _MTP = "mtp_num_layers"
-_ENTRY = 'tracker[key]["values"] = torch.zeros(num_layers, device="cuda")'
-_SIZED = f"""\
-# unhang moe-aux-tracker-hang: as long as a router's, which counts MTP layers
-tracker[key]["values"] = torch.zeros(
-    num_layers + ({_MTP} or 0), device="cuda"
-)
-"""
+_COMMENT = "# unhang moe-aux-tracker-hang: as long as a router's, which counts MTP layers"
 # Upstream's fix up to 0.17, and the arguments of the call that replaced the function's code in 0.18.
 _LONGER = f"""\
 tracker_num_layers = num_layers
 if {_MTP} is not None:
     tracker_num_layers += {_MTP}
 """
-_LONGER_ENTRY = _ENTRY.replace("num_layers", "tracker_num_layers")
+_LONGER_ENTRY = 'tracker[key]["values"] = torch.zeros(tracker_num_layers, device="cuda")'
 _REPORT = "get_moe_metrics_tracker().report"
 
 
@@ -53,10 +62,14 @@ class TrackMoeMetrics(Codemod):
     """
 
     def plan(self, function: Function) -> list[Edit]:
-        if _MTP not in (argument.arg for argument in function.args.args):
+        if _MTP not in (argument.arg for argument in (*function.args.args, *function.args.kwonlyargs)):
             raise AnchorError(f"the argument {_MTP}")
-        entry = once(_entries(function, _ENTRY), _ENTRY)
-        return [span(entry, entry, instead(_SIZED))]
+        for name in sorted(bound(*function.body) & {"num_layers", _MTP}):
+            raise AnchorError(f"{function.name} that does not rebind {name}")
+        zeros = [call for call in calls(function, "torch.zeros") if call.args]
+        made = [call for call in zeros if expression(call.args[0]) == "num_layers"]
+        made = [call for call in made if _MTP not in mentioned(*filter(None, [holder(function.body, call)]))]
+        return [changing(function, once(made, f"torch.zeros(num_layers, ...), without {_MTP}"), _longer, _COMMENT)]
 
     def names(self, function: Function) -> frozenset[str]:
         return frozenset({"torch"})
@@ -69,6 +82,16 @@ class TrackMoeMetrics(Codemod):
             return expression(last.value.func) == _REPORT and forwards <= given
         pairs = zip(function.body, function.body[1:])
         return any(matches(pair, _LONGER) for pair in pairs) and len(_entries(function, _LONGER_ENTRY)) == 1
+
+
+def _longer(old: cst.BaseExpression) -> cst.BaseExpression:
+    import libcst as cst
+
+    from unhang.codemods import splice
+
+    call = cst.ensure_type(old, cst.Call)
+    size = call.args[0].with_changes(value=cst.parse_expression(f"num_layers + ({_MTP} or 0)"))
+    return splice.on_own_line(call.with_changes(args=[size, *call.args[1:]]))
 
 
 def _entries(function: Function, template: str) -> list[ast.Assign]:

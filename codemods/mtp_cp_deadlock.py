@@ -8,7 +8,20 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from unhang.codemods.base import Codemod, expression, matches, once, span
+from unhang.codemods.base import (
+    AnchorError,
+    Codemod,
+    assigned,
+    bound,
+    calls,
+    expression,
+    holder,
+    matches,
+    mentioned,
+    once,
+    operand,
+    replaced_by,
+)
 from unhang.codemods.edit import Edit
 from unhang.shapes.shape import Function
 
@@ -19,6 +32,7 @@ _ENABLED = "self.model_config.mtp.enable"
 _SOURCE_RANK = "self.is_mp_src_rank_with_outputs()"
 _LAST_STAGE = "mpu.is_pipeline_last_stage(ignore_virtual=True)"
 _CALL = "metrics = get_megatron_mtp_loss(n_micro_batch)"
+_GATE = f"if ... and {_SOURCE_RANK}: {_CALL}, and what is done with it"
 _COMMENT = "# unhang mtp-cp-deadlock: all ranks of the last stage join the all-reduce, the source rank reports"
 
 
@@ -45,8 +59,18 @@ class ForwardBackwardBatch(Codemod):
     """
 
     def plan(self, function: Function) -> list[Edit]:
-        gate = once(_gates(function, _SOURCE_RANK), f"if {_ENABLED} and {_SOURCE_RANK}: {_CALL}")
-        return [span(gate, gate, _regated)]
+        call = once(calls(function, "get_megatron_mtp_loss"), _CALL)
+        around = [node for node in ast.walk(function) if isinstance(node, ast.If) and holder(node.body, call)]
+        gate = once([node for node in around if _SOURCE_RANK in expression(node.test)], _GATE)
+        rank, place = once(_asked(gate), _GATE), _place(gate, call)
+        if place is None:
+            raise AnchorError(_GATE)
+        count = operand(once([*call.args, *(keyword.value for keyword in call.keywords)], _CALL), _CALL)
+        before = [item for node in ast.walk(gate.body[place]) if isinstance(node, ast.With) for item in node.items]
+        if bound(gate.test, *gate.body[:place], *before) & mentioned(call):
+            raise AnchorError(f"{_CALL}, of a number that is known before the gate")
+        joined = replaced_by(function, rank, f"{count} > 0 and {_LAST_STAGE}", _COMMENT)
+        return [joined._replace(change=lambda nodes: _reported(joined.change(nodes), place, len(gate.body)))]
 
     def names(self, function: Function) -> frozenset[str]:
         return frozenset({"mpu", "get_megatron_mtp_loss"})
@@ -67,19 +91,40 @@ def _gates(function: Function, where: str) -> list[ast.If]:
     ]
 
 
-def _regated(nodes: Statements) -> Statements:
+def _asked(gate: ast.If) -> list[ast.expr]:
+    """Return where this ``if`` without an ``else`` asks for the source rank, alone or among other conditions."""
+    return [value for value in _conditions(gate.test) if expression(value) == _SOURCE_RANK and not gate.orelse]
+
+
+def _conditions(test: ast.expr) -> list[ast.expr]:
+    if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):
+        return [value for part in test.values for value in _conditions(part)]
+    return [test]
+
+
+def _place(gate: ast.If, call: ast.Call) -> int | None:
+    """Return the place in the gate of the statement that names the call's result; None if nothing follows it there."""
+    for place, node in enumerate(gate.body[:-1]):
+        while isinstance(node, ast.With) and len(node.body) == 1:  # what follows the call in it would run on all ranks
+            node = node.body[0]
+        made = assigned(node)
+        if made is not None and made[1] is call:
+            return place
+    return None
+
+
+def _reported(nodes: Statements, place: int, many: int) -> Statements:
+    """Let the source rank alone run what comes after the call, which is at this place of so many statements."""
     import libcst as cst
 
     from unhang.codemods import splice
 
-    (gate,) = nodes
-    gate = cst.ensure_type(gate, cst.If)
-    call, *write = splice.body_of(gate.body)
-    test = cst.parse_expression(f"{_ENABLED} and n_micro_batch > 0 and {_LAST_STAGE}")
-    report = cst.If(cst.parse_expression(_SOURCE_RANK), cst.IndentedBlock(write))
-    comment = cst.EmptyLine(comment=cst.Comment(_COMMENT))
-    changed = gate.with_changes(test=test, body=splice.block([call, report], gate.body))
-    return [changed.with_changes(leading_lines=[*gate.leading_lines, comment])]
+    gate = cst.ensure_type(nodes[0], cst.If)
+    body = splice.body_of(gate.body)
+    if len(body) != many:
+        raise splice.SpanError("two statements share a line")
+    report = cst.If(cst.parse_expression(_SOURCE_RANK), cst.IndentedBlock(body[place + 1 :]))
+    return [gate.with_changes(body=splice.block([*body[: place + 1], report], gate.body))]
 
 
 CODEMODS = {"MegatronEngine.forward_backward_batch": ForwardBackwardBatch()}

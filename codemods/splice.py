@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, cast
 
 import libcst as cst
 
+from unhang.shapes.shape import unannotated
+
 if TYPE_CHECKING:
     from unhang.codemods.edit import Edit, Statements
 
@@ -84,8 +86,9 @@ def after_blank_line(statement: cst.BaseStatement) -> cst.BaseStatement:
 
 
 def source(statement: cst.BaseStatement) -> str:
-    """Return a statement's code as Python spells it, to compare with a literal."""
-    return ast.unparse(ast.parse(cst.Module([]).code_for_node(statement.with_changes(leading_lines=[]))))
+    """Return a statement's code as Python spells it without annotation, to compare with a literal."""
+    body = ast.parse(cst.Module([]).code_for_node(statement.with_changes(leading_lines=[]))).body
+    return ast.unparse(ast.Module(list(map(unannotated, body)), []))
 
 
 def block(statements: Sequence[cst.BaseStatement], like: cst.BaseSuite) -> cst.IndentedBlock:
@@ -160,24 +163,45 @@ def _dump(node: cst.BaseExpression) -> str:
     return ast.dump(tree.body)
 
 
-def with_argument(call: cst.BaseExpression, argument: str) -> cst.Call:
-    """Return a call with one more argument, laid out as the others are."""
+def with_argument(call: cst.BaseExpression, argument: str, at: int) -> cst.Call:
+    """Return a call with one more argument, the ``at``-th or the last, laid out as the others are."""
     call = cst.ensure_type(call, cst.Call)
     (new,) = cst.ensure_type(cst.parse_expression(f"f({argument})"), cst.Call).args
-    if not call.args:
+    before, rest = call.args[:at], call.args[at:]
+    if not before:
         return call.with_changes(args=[new])
-    *others, last = call.args
+    *others, last = before
     between: cst.Comma | cst.MaybeSentinel = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
     after = last.comma
-    if others:
+    if rest:
+        between, after = after, _without_comment(after)
+    elif others:
         between = others[-1].comma
         space, closing = (getattr(comma, "whitespace_after", None) for comma in (between, after))
         if isinstance(space, cst.ParenthesizedWhitespace) and isinstance(closing, cst.ParenthesizedWhitespace):
             # a comment stays with the argument on its line
             between = cst.Comma(whitespace_after=closing.with_changes(indent=space.indent, last_line=space.last_line))
-            bare = cst.TrailingWhitespace(newline=closing.first_line.newline)
-            after = cst.Comma(whitespace_after=closing.with_changes(first_line=bare, empty_lines=[]))
-    return call.with_changes(args=[*others, last.with_changes(comma=between), new.with_changes(comma=after)])
+            after = _without_comment(after)
+    return call.with_changes(args=[*others, last.with_changes(comma=between), new.with_changes(comma=after), *rest])
+
+
+def _without_comment(comma: cst.Comma | cst.MaybeSentinel) -> cst.Comma | cst.MaybeSentinel:
+    """Return a comma with the line end after it, but not the comments there."""
+    space = getattr(comma, "whitespace_after", None)
+    if not isinstance(space, cst.ParenthesizedWhitespace):
+        return comma
+    bare = cst.TrailingWhitespace(newline=space.first_line.newline)
+    return cst.Comma(whitespace_after=space.with_changes(first_line=bare, empty_lines=[]))
+
+
+def on_own_line(call: cst.Call) -> cst.Call:
+    """Return a call with its arguments on a line of their own, unless a line ends before them already."""
+    if not isinstance(call.whitespace_before_args, cst.SimpleWhitespace):
+        return call
+    *others, last = call.args
+    inner = cst.ParenthesizedWhitespace(indent=True, last_line=cst.SimpleWhitespace("    "))
+    end = last.with_changes(whitespace_after_arg=cst.ParenthesizedWhitespace(indent=True))
+    return call.with_changes(whitespace_before_args=inner, args=[*others, end])
 
 
 def guarded_by(old: cst.BaseExpression, condition: str) -> cst.BooleanOperation:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from unhang.codemods.base import AnchorError, Codemod, followed_by, matches, once, refuse_own, span
+from unhang.codemods.base import AnchorError, Codemod, calls, followed_by, holder, once, passes, refuse_own, span
 from unhang.codemods.edit import Edit
 from unhang.shapes.shape import Function
 
@@ -34,7 +34,7 @@ if expert_model_parallel_size > 1:
         torch.cuda.synchronize()
 """
 _SIZE = "expert_model_parallel_size"
-_MEMORY_BUFFER = "_set_global_memory_buffer()"
+_MEMORY_BUFFER = "_set_global_memory_buffer"
 
 
 class InitializeModelParallel(Codemod):
@@ -61,7 +61,10 @@ class InitializeModelParallel(Codemod):
         refuse_own(function, {"warmed_up_groups"})
         if _SIZE not in [argument.arg for argument in function.args.args]:
             raise AnchorError(f"the argument {_SIZE} of {function.name}")
-        anchor = once([node for node in function.body if matches([node], _MEMORY_BUFFER)], _MEMORY_BUFFER)
+        anchor = holder(function.body, once(calls(function, _MEMORY_BUFFER), f"{_MEMORY_BUFFER}()"))
+        assert anchor is not None
+        if not passes(anchor):
+            raise AnchorError(f"{_MEMORY_BUFFER}(), and no return or definition around it")
         return [span(anchor, anchor, followed_by(_WARM_UP))]
 
     def names(self, function: Function) -> frozenset[str]:

@@ -3,14 +3,29 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Sequence
 
-from unhang.codemods.base import Codemod, expression, followed_by, mentioned, once, only_first, refuse_own, span
+from unhang.codemods.base import (
+    AnchorError,
+    Codemod,
+    argument,
+    calls,
+    followed_by,
+    holder,
+    mentioned,
+    once,
+    only_first,
+    operand,
+    passes,
+    refuse_own,
+    span,
+)
 from unhang.codemods.edit import Edit
 from unhang.shapes.shape import Function
 
 _WARM_UP = """
 # unhang expert-dp-warmup: make these communicators now, not when GPU memory is nearly full
-if args.expert_model_parallel_size > 1:
+if {size} > 1:
     from swift.utils import get_current_device
     warmed_up_groups = []
     for accessor_name in (
@@ -33,6 +48,7 @@ if args.expert_model_parallel_size > 1:
         warmup_tensor.item()  # waits for the device, whichever it is
         warmed_up_groups.append(warmup_group)
 """
+_SIZE = "expert_model_parallel_size"
 _INITIALIZE = "mpu.initialize_model_parallel"
 # Pull request 9486 as written: the one group that it warms up is the value of this name, and ms-swift never makes it.
 _AS_WRITTEN = "inter_ep_dp_group"
@@ -48,7 +64,7 @@ class InitializeMpu(Codemod):
                 log('nothing to do')
             else:
                 with timeout(args):
-                    mpu.initialize_model_parallel(args.sizes)
+                    mpu.initialize_model_parallel(expert_model_parallel_size=args.expert_model_parallel_size)
                 log('done')
                 # pull request 9486
                 if inter_ep_dp_group := mpu.get_group():
@@ -61,7 +77,7 @@ class InitializeMpu(Codemod):
                 log('nothing to do')
             else:
                 with timeout(args):
-                    mpu.initialize_model_parallel(args.sizes)
+                    mpu.initialize_model_parallel(expert_model_parallel_size=args.expert_model_parallel_size)
 
                 # unhang expert-dp-warmup: make these communicators now, not when GPU memory is nearly full
                 if args.expert_model_parallel_size > 1:
@@ -71,25 +87,23 @@ class InitializeMpu(Codemod):
 
     def plan(self, function: Function) -> list[Edit]:
         refuse_own(function, {"warmed_up_groups"})
-        blocks = [node.orelse for node in function.body if isinstance(node, ast.If)]
-        anchor = once(
-            [node for block in blocks for node in block if _initializes(node)], f"else: with ...: {_INITIALIZE}(...)"
-        )
-        edits = [span(anchor, anchor, followed_by(_WARM_UP))]
-        for block in blocks:
-            pairs = zip(block, block[1:])
-            edits += [span(before, node, only_first) for before, node in pairs if _AS_WRITTEN in mentioned(node)]
-        return edits
+        call = once(calls(function, _INITIALIZE), f"{_INITIALIZE}(...)")
+        size = operand(argument(call, _SIZE), f"{_INITIALIZE}({_SIZE}=...)")
+        block, anchor = _place(function.body, call)
+        if not passes(anchor):
+            raise AnchorError(f"{_INITIALIZE}(...), and no return or definition around it")
+        edits = [span(anchor, anchor, followed_by(_WARM_UP.format(size=size)))]
+        pairs = zip(block, block[1:])
+        return edits + [span(before, node, only_first) for before, node in pairs if _AS_WRITTEN in mentioned(node)]
 
     def names(self, function: Function) -> frozenset[str]:
         return frozenset({"torch", "mpu"})
 
 
-def _initializes(node: ast.stmt) -> bool:
-    """Return whether this is a ``with`` whose body is only the call."""
-    return (
-        isinstance(node, ast.With)
-        and len(node.body) == 1
-        and isinstance(call := getattr(node.body[0], "value", None), ast.Call)
-        and expression(call.func) == _INITIALIZE
-    )
+def _place(block: Sequence[ast.stmt], call: ast.Call) -> tuple[Sequence[ast.stmt], ast.stmt]:
+    """Return the arm of the ``if`` that has the call, and its statement after which megatron-core has its groups."""
+    anchor = holder(block, call)
+    assert anchor is not None
+    arms = (anchor.body, anchor.orelse) if isinstance(anchor, ast.If) else ()
+    inside = next((arm for arm in arms if holder(arm, call)), None)
+    return (block, anchor) if inside is None else _place(inside, call)

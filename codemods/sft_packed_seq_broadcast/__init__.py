@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import ast
 
-from unhang.codemods.base import AnchorError, Codemod, bound, expression
+from unhang.codemods.base import AnchorError, Codemod, bound, expression, mentioned
 from unhang.codemods.edit import Edit
 from unhang.codemods.sft_packed_seq_broadcast import arms, trailing
-from unhang.codemods.sft_packed_seq_broadcast.halves import halves, places
+from unhang.codemods.sft_packed_seq_broadcast.halves import halves, named_as_here, places
 from unhang.shapes.shape import Function
 
 
@@ -171,8 +171,9 @@ class GetBatchOnThisTpRank(Codemod):
         # stages that did not call the helpers do so now, and the helpers use these names
         for name in sorted(bound(*function.body) & {"int", "isinstance", "torch"}):
             raise AnchorError(f"{function.name} that does not rebind {name}")
-        sender, receiver = halves(function)
-        is_trailing = any(places(half.after(), half.metadata) for half in (sender, receiver))
+        renamed, names = named_as_here(function)
+        sender, receiver = (half._replace(names=names) for half in halves(renamed))
+        is_trailing = any("_broadcast_cu_seqlens" in mentioned(*half.after()) for half in (sender, receiver))
         return trailing.plan(sender, receiver) if is_trailing else arms.plan(sender, receiver)
 
     def names(self, function: Function) -> frozenset[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from unhang.codemods.base import AnchorError, expression, matches, mentioned, once, span
+from unhang.codemods.base import AnchorError, assigned, expression, matches, mentioned, once, span
 from unhang.codemods.edit import Edit
 from unhang.codemods.sft_packed_seq_broadcast.halves import NO_MAX_SEQLEN, Half, buffer
 
@@ -42,6 +42,14 @@ def _edit(half: Half, last: str, middle: str, nothing: str, mask: str) -> Edit:
     if extends:
         _check_each(in_place, middle)
 
+    def gated(arm: cst.BaseSuite, otherwise: str, dropped: str) -> cst.BaseSuite:
+        """Return an arm with the broadcasts at its end, if ``args.sft``, and without what it has no more."""
+        from unhang.codemods import splice
+
+        ours = f"if args.sft:\n{_indented(half.metadata)}" + (otherwise and f"else:\n{_indented(otherwise)}")
+        kept = splice.without(splice.body_of(arm), half.spelled(dropped))
+        return splice.block([*kept, *splice.suite(_COMMENT + half.spelled(ours))], arm)
+
     def change(nodes: Statements) -> Statements:
         import libcst as cst
 
@@ -50,23 +58,15 @@ def _edit(half: Half, last: str, middle: str, nothing: str, mask: str) -> Edit:
         chain = cst.ensure_type(nodes[0], cst.If)
         arm = cst.ensure_type(cst.ensure_type(chain.orelse, cst.If).orelse, cst.If)
         # only the pull request sets local_cp_size to None on the last stage
-        body = _gated(arm.body, half.metadata, last, f"{last}local_cp_size = None\n")
+        body = gated(arm.body, last, f"{last}local_cp_size = None\n")
         if extends:
             other = cst.ensure_type(arm.orelse, cst.Else)
-            orelse: cst.If | cst.Else = other.with_changes(body=_gated(other.body, half.metadata, middle, middle))
+            orelse: cst.If | cst.Else = other.with_changes(body=gated(other.body, middle, middle))
         else:
-            orelse = splice.elif_("args.sft", f"{_COMMENT}{nothing}{half.metadata}")
+            orelse = splice.elif_(half.spelled("args.sft"), _COMMENT + half.spelled(nothing + half.metadata))
         return [cst.ensure_type(chain.with_deep_changes(arm, body=body, orelse=orelse), cst.If)]
 
     return span(half.chain, half.chain, change)
-
-
-def _gated(arm: cst.BaseSuite, metadata: str, otherwise: str, dropped: str) -> cst.BaseSuite:
-    """Return an arm with the broadcasts at its end, if ``args.sft``, and without what it has no more."""
-    from unhang.codemods import splice
-
-    ours = f"{_COMMENT}if args.sft:\n{_indented(metadata)}" + (otherwise and f"else:\n{_indented(otherwise)}")
-    return splice.block([*splice.without(splice.body_of(arm), dropped), *splice.suite(ours)], arm)
 
 
 def _indented(template: str) -> str:
@@ -80,7 +80,7 @@ def _check_each(arm: list[ast.stmt], template: str) -> None:
 
 def _nothing_else(receiver: Half) -> str:
     """Return statements that set to None all that the receiver returns, except the metadata."""
-    made = [node for node in receiver.after() if isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict)]
-    batch = once([node for node in made if expression(node.targets[0]) == "batch"], "batch = {...}")
-    names = [node.id for node in ast.walk(batch.value) if isinstance(node, ast.Name)]
+    made = [found for found in map(assigned, receiver.after()) if found and isinstance(found[1], ast.Dict)]
+    batch = once([value for name, value in made if name == "batch"], "batch = {...}")
+    names = [node.id for node in ast.walk(batch) if isinstance(node, ast.Name)]
     return "".join(f"{name} = None\n" for name in names if name not in ("cu_seqlens", "max_seqlen")) + "\n"

@@ -7,7 +7,7 @@ import difflib
 import pytest
 
 from unhang.draft import patch
-from unhang.draft.drafted import Drafted, drafted
+from unhang.draft.drafted import Drafted, by_name, drafted, is_inside
 from unhang.errors import UnhangError
 
 BEFORE = """\
@@ -37,7 +37,7 @@ def draft(old: str, new: str) -> Drafted:
     assert BEFORE.count(old) == 1
     after = BEFORE.replace(old, new)
     text = "".join(difflib.unified_diff(BEFORE.splitlines(True), after.splitlines(True), "a/x.py", "b/x.py"))
-    (file,) = patch.apply(text, lambda _: BEFORE, "verl 1.0").files
+    (file,) = patch.apply(text, lambda path: [(path, BEFORE)], "verl 1.0").files
     return drafted("my-fix", "verl", file)
 
 
@@ -83,6 +83,37 @@ def test_what_no_codemod_can_change_is_named(old: str, new: str, rewrites: int, 
     (line,) = done.left
     assert told in line
     assert line.startswith("x.py, ")
+
+
+def test_a_name_that_the_diff_imports_is_imported_in_the_function() -> None:
+    after = BEFORE.replace("import os\n", "import os\nfrom a.b import go as run\n").replace("run(a)", "run(a, os)")
+    (rewrite,), left = drafted("my-fix", "verl", patch.Patched("x.py", BEFORE, after, ()))
+    assert left == ()
+    assert [item.new for item in rewrite.replacements] == ["from a.b import go as run\nreturn run(a, os)\n"]
+    assert rewrite.uses == ("os",)
+
+
+def test_what_the_functions_of_upstreams_own_commit_are_is_on_record() -> None:
+    after = BEFORE.replace("return run(a)", "return run(a, os)")
+    changed = patch.Patched("x.py", BEFORE, after, ())
+    (alike,), _ = drafted("my-fix", "verl", changed, after)
+    (other,), _ = drafted("my-fix", "verl", changed, after.replace("(a, os)", "(os, a)"))
+    (none,), _ = drafted("my-fix", "verl", changed, "")
+    assert (alike.upstream == alike.after, other.upstream not in ("", other.after), none.upstream) == (True, True, "")
+
+
+def test_one_codemod_does_the_functions_of_one_name_if_they_change_alike() -> None:
+    (first,), _ = draft("    return run(a)", "    return run(a, os)")
+    alike = first._replace(target=first.target._replace(file="y.py"))
+    other = alike._replace(replacements=())
+    assert by_name([first, alike]) == ((first, alike), [])
+    kept, (left,) = by_name([first, other])
+    assert kept == (first,)
+    assert left == "y.py, free: x.py has this function too, and the diff changes it in another way"
+
+
+def test_a_line_is_in_a_function_or_not() -> None:
+    assert [is_inside(BEFORE, [number]) for number in (1, 4, 5, 8, 9, 11)] == [False, True, True, False, True, True]
 
 
 def test_comments_outside_are_no_change() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import random
+from collections.abc import Iterable
 
 import pytest
 
@@ -20,7 +21,11 @@ def diff(before: str, after: str, name: str = "a/x.py") -> str:
 
 
 def apply(text: str, **files: str) -> patch.Result:
-    return patch.apply(text, lambda path: files.get(path.replace("/", "_").removesuffix(".py")), "verl 1.0")
+    def read(path: str) -> list[tuple[str, str]]:
+        content = files.get(path.replace("/", "_").removesuffix(".py"))
+        return [] if content is None else [(path, content)]
+
+    return patch.apply(text, read, "verl 1.0")
 
 
 def test_each_hunk_is_applied_and_its_lines_are_told() -> None:
@@ -76,7 +81,26 @@ def test_other_files_are_named() -> None:
     )
 
 
-def test_a_mail_patch_has_a_title() -> None:
-    mail = "From 0 Mon Sep 17 00:00:00 2001\nSubject: [PATCH 1/2] Let all ranks\n join the reduction\n\nText.\n---\n"
-    assert apply(f"{mail}{diff(BEFORE, AFTER)}-- \n2.39\n", a_x=BEFORE).title == "Let all ranks join the reduction"
-    assert apply(diff(BEFORE, AFTER), a_x=BEFORE).title == ""
+def test_a_file_that_moved_is_the_only_one_with_the_lines() -> None:
+    places = [("b/x.py", "other\n"), ("c/x.py", BEFORE)]
+    result = patch.apply(diff(BEFORE, AFTER), lambda path: places, "verl 1.0")
+    assert [(file.file, file.after) for file in result.files] == [("c/x.py", AFTER)]
+    assert result.left == ("a/x.py: in verl 1.0 it is c/x.py; see whether that is the same code",)
+    for unclear in [places[0], places[0]], [places[1], places[1]]:
+        left = "a/x.py: it is no Python file of verl 1.0"
+        assert patch.apply(diff(BEFORE, AFTER), lambda path, it=unclear: it, "verl 1.0") == ((), (left,))  # type: ignore[misc]
+
+
+def test_a_hunk_that_does_not_fit_is_left_to_a_person_only_outside_of_a_function() -> None:
+    release = BEFORE.replace("line 5\n", "line 6\n")
+    asked = []
+
+    def outside(path: str, numbers: Iterable[int]) -> bool:
+        asked.append((path, [*numbers]))
+        return False
+
+    result = patch.apply(diff(BEFORE, AFTER), lambda path: [(path, release)], "verl 1.0", outside)
+    assert asked == [("a/x.py", [5, 5, 6])]
+    assert result.files[0].after == AFTER.replace("line five\n", "line 6\n")
+    (left,) = result.left
+    assert left.endswith("it changes code outside of a function, and does not fit")

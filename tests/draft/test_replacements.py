@@ -8,8 +8,8 @@ import textwrap
 
 import pytest
 
-from unhang.codemods import splice
-from unhang.codemods.base import AnchorError, replacing
+from unhang.codemods import base, splice
+from unhang.codemods.base import AnchorError
 from unhang.draft.replacements import HeaderError, Replacement, Source, replacements, used_globals
 from unhang.shapes import shape
 
@@ -21,7 +21,7 @@ def source(text: str) -> Source:
 
 def rewritten(before: str, found: list[Replacement]) -> str:
     function = source(before).function
-    edits = [replacing(function, old, new) for old, new in found]
+    edits = [getattr(base, edit)(function, old, new) for old, new, edit in found]
     return "".join(splice.apply(splice.lines(before), edits, "    "))
 
 
@@ -56,8 +56,10 @@ def f(self, a):
     [
         ("    return x\n", "    return x + 1\n", [("return x\n", "return x + 1\n")]),
         ("        stop(x)\n", "        halt(x)\n", [("stop(x)\n", "halt(x)\n")]),
-        ("    x = a\n", "    x = a\n    y = b\n", [("x = a\n", "x = a\ny = b\n")]),
-        ("    x = a\n", "    y = b\n    x = a\n", [("x = a\n", "y = b\nx = a\n")]),
+        ("    x = a\n", "    x = a\n    y = b\n", [("if self.on:\n    ...\n", "y = b\n")]),
+        ("    x = a\n", "    y = b\n    x = a\n", [("x = a\n", "y = b\n")]),
+        # run(x) begins like two others
+        ("        run(x)\n        log", "        run(x)\n        y = b\n        log", [("log(x)\n", "y = b\n")]),
         ("        log(x)\n", "", [("run(x)\nlog(x)\n", "run(x)\n")]),
         # run(x) alone is there three times
         ("    run(x)\n    return", "    run(a)\n    return", [("run(x)\nreturn x\n", "run(a)\nreturn x\n")]),
@@ -70,7 +72,7 @@ def test_a_change_is_told_by_the_fewest_statements_that_occur_once(
     assert BASE.count(old) == 1
     after = BASE.replace(old, new)
     found = replacements(source(BASE), source(after))
-    assert [tuple(item) for item in found] == expected
+    assert [(item.old, item.new) for item in found] == expected
     assert digest(rewritten(BASE, found)) == digest(after)
 
 

@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-from unittest.mock import MagicMock
 
 import pytest
 
 from fuzz.subject import Fuzz
 from mutants.by_hand import Mutants, Sub
 from proofs.others import Other, Proofs, Release, in_file, untouched, without
-from support import sources, wheels
-from support.rewrites import EveryRewrite, is_no_rewrite
+from support import hung_jobs, sources, wheels
+from support.hung_jobs import IDLE, WORLD, HungJob, issued, job, rank
+from support.rewrites import EveryRewrite
 from support.sources import Case
 from unhang.codemods.base import AnchorError
+from unhang.diagnose.evidence import Job, Rank
 from unhang.judge import matrix
 from unhang.judge.decide import codemod
 from unhang.judge.findings import Finding, judge
@@ -33,33 +34,6 @@ CASES, OLDER = (
     [pytest.param(Case("wheel", to, version), id=f"{version}-{to.function.rpartition('.')[2]}") for to in TARGETS]
     for version in ("0.7.1", "0.4.0")
 )
-
-
-class Called(Exception):
-    """The batch is cut: with this group."""
-
-
-def group_of(function: shape.Function, dynamic: bool = True) -> Any:
-    """Return the group that a method passes where it cuts a batch; "none cut" if it does not get there."""
-    world = object()
-
-    def cut(*_: Any, max_token_len: Any, dp_group: Any = None, **others: Any) -> None:
-        raise Called("all ranks" if dp_group is world else dp_group)
-
-    data, torch = MagicMock(), MagicMock()
-    data.meta_info = {"use_dynamic_bsz": dynamic, "micro_batch_size": 1, "temperature": 1.0, "max_token_len": 8}
-    data.non_tensor_batch = {}
-    data.select.return_value = data
-    data.select.return_value.batch.split.return_value = data.split.return_value = [data]
-    torch.distributed.group.WORLD = world
-    worker = MagicMock()
-    worker.config.use_dynamic_bsz, worker.config.ppo_epochs, worker.ulysses_sequence_parallel_size = dynamic, 1, 1
-    data.to.side_effect = Called("none cut")  # what is done first with a micro-batch
-    names = {"torch": torch, "prepare_dynamic_batch": cut, "rearrange_micro_batches": cut, "DataProto": type(data)}
-    names |= {"get_device_id": int, "get_torch_device": MagicMock()}
-    with pytest.raises(Called) as caught:
-        sources.callable_of(function, names)(worker, data)
-    return caught.value.args[0]
 
 
 def installed(root: Path, version: str, change: Mapping[str, Any] | None = None) -> Installation:
@@ -99,13 +73,6 @@ def edited(data: bytes) -> bytes:
 # -- no-op cases ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_a_static_batch_is_not_cut(case: Case) -> None:
-    source = case.load()
-    assert group_of(source.function, dynamic=False) == "none cut"
-    assert group_of(source.rewritten.function, dynamic=False) == "none cut"
-
-
 def test_every_release_has_the_verdict_that_its_own_helper_gives_it() -> None:
     releases = catalog.releases()
     now = matrix.rows([catalog.fix(FIX)], {"verl": releases["verl"]}, catalog.shape_table())
@@ -123,20 +90,12 @@ class TestRewrite(EveryRewrite):
     """The shapes that a release has beside a wrong function."""
 
 
-@pytest.mark.parametrize("case", [*CASES, *OLDER])
-def test_the_group_of_all_ranks_is_passed_where_none_was(case: Case) -> None:
-    source = case.load()
-    assert group_of(source.function) is None
-    assert group_of(source.rewritten.function) == "all ranks"
-
-
 @pytest.mark.parametrize("case", CASES)
 def test_an_upstream_fix_is_told_from_ours(case: Case) -> None:
     source = case.load()
     pulled = shape.find(shape.parse(as_pulled(source.data)), source.target.function)[0]
     change, known = codemod(source.target), catalog.shape_table().shapes
     assert change.fixed_upstream(pulled)
-    assert group_of(pulled) == "all ranks"
     assert not change.fixed_upstream(source.function)
     assert not change.fixed_upstream(source.rewritten.function)
     listed = known.get((FIX, source.target.function, shape.digest(pulled)))
@@ -159,12 +118,6 @@ def test_what_differs_is_no_anchor(old: str, new: str, missing: str) -> None:
     source = sources.wheel(FIX, "0.7.1", function=TARGETS[2].function)
     with pytest.raises(AnchorError, match=missing):
         codemod(source.target).plan(sources.mutated(source.function, old, new))
-
-
-def test_half_of_a_rewrite_is_not_taken_for_ours() -> None:
-    for target in TARGETS:
-        source = sources.wheel(FIX, "0.7.1", function=target.function)
-        assert is_no_rewrite(source, sources.mutated(source.rewritten.function, ", dp_group=world", ""))
 
 
 # -- the verdict ------------------------------------------------------------------------------------------------------
@@ -240,11 +193,14 @@ def _by_hand(dynamic: str, batch: str) -> Mapping[str, tuple[Sub, ...]]:
         "only rank 0": group(_SOME.format("torch.distributed.get_rank() == 0")),
         "all but rank 0": group(_SOME.format("torch.distributed.get_rank()")),
         "only long batches": group(_SOME.format(f"{batch}.batch['input_ids'].shape[0] > 4")),
-        "only with a row over the middle": group(_SOME.format(f"{batch}.batch['input_ids'].rows[0] > 1")),
+        "only with a row over the middle": group(_SOME.format(f"{batch}.batch['input_ids'][0, 0] > 1")),
         "only static batches": group(_SOME.format(f"not {dynamic}")),
         "as another argument": given("group=world"),
         "None after all": given("dp_group=None"),
         "the group or none": given("dp_group=world and None"),
+        "no number is agreed on": given("dp_group=world, same_micro_num_in_dp=False"),
+        "an even number": given("dp_group=world, num_batches_divided_by=2"),
+        "four at least": given("dp_group=world, min_num_micro_batch=4"),
         "numbers may differ": given("dp_group=None, same_micro_num_in_dp=True"),
         "another bound": (Sub("max_token_len=max_token_len", "max_token_len=2 * max_token_len"),),
         "half of the batch": (Sub(f"prepare_dynamic_batch({batch}, ", f"prepare_dynamic_batch({batch}.split(2)[0], "),),
@@ -278,3 +234,45 @@ PROOFS = [
     )
 ]
 FUZZ = Fuzz(CASES, 2, "prepare_dynamic_batch|max_token_len|dp_group|use_dynamic_bsz", examples=40)
+
+
+def _micro_batches(at: tuple[str, ...], *others: Rank) -> Job:
+    inside = rank(issued(WORLD, 26, "all_gather", 130, at=at))
+    return job([inside] * (4 - len(others)) + [*others])
+
+
+_ACTOR = "verl/workers/actor/dp_actor.py::DataParallelPPOActor."
+_FORWARD = (_ACTOR + "_forward_micro_batch", _ACTOR + "update_policy")
+_CLIP = (_ACTOR + "_optimizer_step", _ACTOR + "update_policy")
+_LOG_PROB = (_ACTOR + "_forward_micro_batch", _ACTOR + "compute_log_prob")
+_DONE = rank(issued(WORLD, 25, "all_reduce", 1, done=True), at=IDLE)
+_MESH = hung_jobs.group("12", "mesh_fsdp")
+_REPLICA = rank(issued(hung_jobs.group("14", "mesh_ddp", 0, 2), 7, "all_reduce", 328, at=_FORWARD[1:]))
+_CLIPS = rank(issued(WORLD, 26, "all_reduce", 21, at=_CLIP))
+_CLIPS_BY_STACK = rank(at=(hung_jobs.C10D, *_CLIP), recorded=False)
+_GATHERS = rank(issued(_MESH, 26, "all_gather", 130, at=_FORWARD), at=(hung_jobs.C10D, *_FORWARD))
+_IN_ALL = rank(
+    issued(_MESH, 25, "all_gather", 130, done=True),
+    issued(WORLD, 3, "all_reduce", 1, at=_CLIP),
+    at=(hung_jobs.C10D, *_CLIP),
+)
+_NO_MEMORY = rank(lines=hung_jobs.failing("torch.OutOfMemoryError: CUDA out of memory"))
+HANGS = [
+    HungJob("an update", _micro_batches(_FORWARD, _CLIPS, _CLIPS)),
+    HungJob("log-probabilities", _micro_batches(_LOG_PROB, _DONE, _DONE), bare=""),
+    HungJob("stacks alone", job([rank(at=(hung_jobs.C10D, *_FORWARD), recorded=False), _CLIPS_BY_STACK]), bare=""),
+    HungJob("an update in a group of the mesh", job([_GATHERS, _GATHERS, _IN_ALL, _IN_ALL]), bare=None),
+    HungJob("replicas", job([_REPLICA, None, rank(at=IDLE), None]), bare=""),
+    HungJob(
+        "an uneven data loader",
+        _micro_batches(("job/train.py::step",), *[rank(issued(WORLD, 26, "all_reduce", 21))] * 2),
+        "",
+        None,
+    ),
+    HungJob("late for a micro-batch", _micro_batches(_LOG_PROB, *[rank(at=_LOG_PROB)] * 2), "possible", None),
+    HungJob("failed in a micro-batch", _micro_batches(_LOG_PROB, rank(), rank()), "possible", None),
+    HungJob("no memory in a micro-batch of a patched job", _micro_batches(_LOG_PROB, _NO_MEMORY), "possible", None),
+    HungJob(
+        "stacks: at work in a micro-batch", job([rank(at=_FORWARD, recorded=False), _CLIPS_BY_STACK]), "possible", None
+    ),
+]

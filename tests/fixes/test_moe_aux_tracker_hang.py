@@ -1,68 +1,24 @@
-"""moe-aux-tracker-hang: call the real function as the stages of a pipeline do, and measure the entries it reduces."""
+"""moe-aux-tracker-hang: its rewrite and anchors, and what the sessions need of it."""
 
 from __future__ import annotations
-
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from fuzz.subject import Fuzz
 from mutants.by_hand import Mutants, Sub
 from proofs.others import Other, Proofs, Release, without
-from support import sources
-from support.rewrites import EveryRewrite, is_no_rewrite
+from support import endstates, hung_jobs, sources
+from support.hung_jobs import IDLE, HungJob, issued, job, rank, sizes
+from support.rewrites import EveryRewrite
 from unhang.codemods.base import AnchorError
+from unhang.compat.endstates.endstate import parameters
+from unhang.compat.endstates.moe_aux_tracker_hang import _raises_upstream
 from unhang.judge.decide import codemod
 
 FIX = "moe-aux-tracker-hang"
 CASES = sources.cases(FIX, {"megatron-core": ["0.13.1", "0.15.3", "0.16.1"]})
 FIXED = sources.cases(FIX, {"megatron-core": ["0.17.1", "0.19.2"]}, state="fixed")
 NOT_AFFECTED = sources.cases(FIX, {"megatron-core": ["0.10.0", "0.12.3"]}, state="not-affected")
-NAMES = ["load_balancing_loss", "z_loss"]
-
-
-class Tensor:
-    """A tensor of which only the length counts."""
-
-    def __init__(self, length: int, device: str = "of the router") -> None:
-        assert isinstance(length, int)
-        self.length, self.device = length, device
-
-    def _self(self, *_: object) -> Tensor:
-        return self
-
-    float = sum = __mul__ = __truediv__ = __add__ = _self
-
-
-def reduced(function: Any, mtp: int | None, has_moe: bool, **given: Any) -> list[tuple[str, int, str]]:
-    """Return the name, the length and the device of each entry that a stage of a pipeline with 8 layers reduces."""
-    seen: list[tuple[str, int, str]] = []
-    tracker = {name: {"values": Tensor(8 + (mtp or 0))} for name in NAMES} if has_moe else {}
-
-    def reduce(names: list[str], **_: object) -> None:
-        seen.extend((name, tracker[name]["values"].length, tracker[name]["values"].device) for name in names)
-
-    namespace = {
-        "torch": SimpleNamespace(zeros=Tensor),
-        "get_moe_layer_wise_logging_tracker": lambda: tracker,
-        "reduce_aux_losses_tracker_across_ranks": reduce,
-        "clear_aux_losses_tracker": lambda: None,
-    }
-    arguments = {"num_layers": 8, "mtp_num_layers": mtp, "track_names": NAMES, "force_initialize": True, **given}
-    sources.callable_of(function, namespace)(1.0, 1, None, **arguments)
-    return seen
-
-
-def same_lengths(function: Any, mtp: int | None) -> bool:
-    """Return whether stages with and without MoE layers reduce entries of the same lengths, in the same order."""
-    first, second = (reduced(function, mtp, has_moe) for has_moe in (True, False))
-    assert [device for *_, device in second] == ["cuda", "cuda"]
-    return [entry[:2] for entry in first] == [entry[:2] for entry in second]
-
-
-def arguments(function: Any) -> set[str]:
-    return {argument.arg for argument in function.args.args}
 
 
 # -- no-op cases ------------------------------------------------------------------------------------------------------
@@ -73,11 +29,11 @@ def test_upstreams_own_fix_is_found_in_every_shape_that_has_it(case: sources.Cas
     source = case.load()
     change, state = codemod(source.target), source.known.state
     assert change.fixed_upstream(source.function) is (state == "fixed")
-    assert ("mtp_num_layers" in arguments(source.function)) is (state != "not-affected")
+    assert ("mtp_num_layers" in parameters(source.function)) is (state != "not-affected")
     if state == "affected":
         assert not change.fixed_upstream(source.rewritten.function)
     else:
-        missing = "tracker" if state == "fixed" else "the argument mtp_num_layers$"
+        missing = r"torch.zeros\(num_layers" if state == "fixed" else "the argument mtp_num_layers$"
         with pytest.raises(AnchorError, match=f"^not found: {missing}"):
             change.plan(source.function)
 
@@ -105,9 +61,8 @@ def test_the_pull_request_as_written_is_upstreams_own_fix_with_a_fault_of_its_ow
     assert source.known.state == "fixed"
     assert "3401" in source.known.note
     assert codemod(source.target).fixed_upstream(source.function)
-    assert all(same_lengths(source.function, mtp) for mtp in (None, 0, 1, 2))
-    with pytest.raises(TypeError):
-        reduced(source.function, 1, True, num_layers=None, moe_layer_freq=[0, 1], force_initialize=False)
+    row = endstates.row_of(source)
+    assert row.failed == sum(map(_raises_upstream, endstates.of(source).configurations(source.function)))
 
 
 # -- the rewrite ------------------------------------------------------------------------------------------------------
@@ -115,43 +70,31 @@ def test_the_pull_request_as_written_is_upstreams_own_fix_with_a_fault_of_its_ow
 
 @pytest.mark.parametrize("case", CASES)
 class TestRewrite(EveryRewrite):
-    def test_stages_without_moe_layers_reduce_as_many_values_as_the_others(self, case: sources.Case) -> None:
-        source = case.load()
-        assert [same_lengths(source.function, mtp) for mtp in (None, 0, 1, 2)] == [True, True, False, False]
-        assert all(same_lengths(source.rewritten.function, mtp) for mtp in (None, 0, 1, 2))
-
-    def test_the_number_of_layers_may_be_missing_where_no_entry_is_made(self, case: sources.Case) -> None:
-        source, given = case.load(), {"num_layers": None, "moe_layer_freq": [0, 1]}
-        for function in source.function, source.rewritten.function:
-            for force in {"force_initialize": False}, {"force_initialize": True}:
-                assert len(reduced(function, 1, True, **given, **force)) == len(NAMES)
-            with pytest.raises(TypeError if function is source.rewritten.function else AssertionError):
-                reduced(function, 1, False, **given)
+    pass
 
 
 _SIZE = "num_layers + (mtp_num_layers or 0)"
 
 
-@pytest.mark.parametrize(
-    "size", ["num_layers", "num_layers + (mtp_num_layers or 1)", "num_layers + 1", "mtp_num_layers"]
-)
-def test_another_size_is_no_rewrite(size: str) -> None:
-    source = sources.first(CASES)
-    function = sources.mutated(source.rewritten.function, _SIZE, size)
-    assert is_no_rewrite(source, function) is (size != "num_layers")
-    with pytest.raises((AssertionError, TypeError)):
-        assert all(same_lengths(function, mtp) for mtp in (None, 0, 2))
-
-
 _ENTRY = "tracker[key]['values'] = torch.zeros(num_layers, device='cuda')"
+_PADDED = _ENTRY.replace("torch.zeros", "torch.cat([torch.zeros") + ", torch.zeros(mtp_num_layers or 0)])"
 
 
 @pytest.mark.parametrize(
     ("old", "new", "found"),
     [
-        (_ENTRY, _ENTRY.replace("num_layers", "num_layers + 1"), "not found: tracker"),
-        (_ENTRY, _ENTRY.replace("'cuda'", "'cpu'"), "not found: tracker"),
+        (_ENTRY, _ENTRY.replace("num_layers", "num_layers + 1"), r"not found: torch.zeros\(num_layers"),
+        (_ENTRY, _ENTRY.replace("torch.zeros", "torch.ones"), r"not found: torch.zeros\(num_layers"),
+        (_ENTRY, f"num_layers += mtp_num_layers or 0\n                    {_ENTRY}", "that does not rebind num_layers"),
+        (_ENTRY, f"mtp_num_layers = None\n                    {_ENTRY}", "that does not rebind mtp_num_layers"),
         (_ENTRY, f"{_ENTRY}\n                    {_ENTRY}", "found 2 times"),
+        # MTP's layers are in it already
+        (_ENTRY, _PADDED, r"not found: torch.zeros\(num_layers, ...\), without mtp_num_layers"),
+        (
+            _ENTRY,
+            _ENTRY.replace("torch.zeros(", "(lambda num_layers: torch.zeros(") + ")(9)",
+            "that does not rebind num_layers",
+        ),
         ("mtp_num_layers: Optional[int]", "mtp_layers: Optional[int]", "not found: the argument mtp_num_layers"),
     ],
 )
@@ -194,6 +137,8 @@ BY_HAND = {
         *map(
             _HALF.format,
             (
+                "num_layers == 8",
+                "num_layers > 8",
                 "moe_layer_freq is None",
                 "isinstance(moe_layer_freq, list)",
                 "writer",
@@ -232,3 +177,31 @@ PROOFS = [
     )
 ]
 FUZZ = Fuzz(CASES, 3, r"num_layers|zeros|tracker|track_names|force_initialize", examples=60)
+
+_PIPELINE = hung_jobs.group("7", "PIPELINE_MODEL_PARALLEL_GROUP")
+_AT = (
+    "megatron/core/transformer/moe/moe_utils.py::reduce_aux_losses_tracker_across_ranks",
+    "megatron/core/transformer/moe/moe_utils.py::track_moe_metrics",
+)
+HANGS = [
+    HungJob("one MTP layer", sizes(_PIPELINE, "all_reduce", _AT, 61, 62, 62, 62)),
+    HungJob("two MTP layers", sizes(_PIPELINE, "all_reduce", _AT, 8, 10, 10, 10, number=4)),
+    HungJob(
+        "they agreed in the step before",
+        job(
+            [
+                rank(
+                    issued(_PIPELINE, 1, "all_reduce", 62, at=_AT, done=True),
+                    issued(_PIPELINE, 2, "all_reduce", size, at=_AT),
+                    at=(hung_jobs.C10D, *_AT),
+                )
+                for size in (61, 62, 62, 62)
+            ]
+        ),
+        "",
+        None,
+    ),
+    HungJob("late", job([*[rank(issued(_PIPELINE, 1, "all_reduce", 62, at=_AT))] * 3, rank(at=IDLE)]), "", None),
+    HungJob("all ranks agree", sizes(_PIPELINE, "all_reduce", _AT, 62, 62, 62, 62), "", None),
+    HungJob("other statistics", sizes(_PIPELINE, "all_reduce", ("job/stats.py::reduce",), 3, 4, 4, 4), "", None),
+]

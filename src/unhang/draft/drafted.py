@@ -6,12 +6,14 @@ import ast
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from unhang.codemods import splice
-from unhang.codemods.base import AnchorError, replacing
+from unhang import gate
+from unhang.codemods import base, splice
+from unhang.codemods.base import AnchorError
+from unhang.draft import reads
+from unhang.draft.modules import Rewrite
 from unhang.draft.patch import Patched
 from unhang.draft.replacements import HeaderError, Replacement, Source, replacements, used_globals
-from unhang.draft.skeleton import Rewrite
-from unhang.errors import UnhangError, printable
+from unhang.errors import UnhangError
 from unhang.rewrite import one_file
 from unhang.shapes import shape
 from unhang.shapes.catalog import Target
@@ -26,12 +28,14 @@ class Drafted(NamedTuple):
     """What a person must do, each in one line."""
 
 
-def drafted(fix: str, upstream: str, patched: Patched) -> Drafted:
+def drafted(fix: str, upstream: str, patched: Patched, upstreams_own: str | None = None) -> Drafted:
     """Return the rewrites of a file's changed functions, each tried: it gives the function as the diff has it.
 
-    Raises UnhangError ``bad-patch`` if the file does not parse after the diff.
+    ``upstreams_own`` is the file as upstream's commit has it, if there is one. Raises UnhangError ``bad-patch`` if the
+    file does not parse after the diff.
     """
     before, after = _functions(patched.before), _functions(patched.after)
+    theirs = _functions(upstreams_own or "")
     rewrites, left = [], list(_outside(patched, before, after))
     known = shape.bound_names(_parsed(patched.before))
     for name in sorted(before.keys() & after.keys(), key=lambda name: before[name].lineno):
@@ -44,6 +48,7 @@ def drafted(fix: str, upstream: str, patched: Patched) -> Drafted:
         place = f"{patched.file}, {name}"
         try:
             found = replacements(old, new)
+            uses = used_globals(new.function, found)
             result = _tried(patched.before, old.function, found)
         except HeaderError:
             left.append(f"{place}: the diff changes its signature or a decorator, which no codemod edits")
@@ -54,12 +59,38 @@ def drafted(fix: str, upstream: str, patched: Patched) -> Drafted:
         if result != shape.digest(new.function):
             left.append(f"{place}: whole statements do not give what the diff has")
             continue
-        uses = used_globals(new.function, found)
-        if missing := [name for name in uses if name not in known]:
-            left.append(f"{place}: it uses {', '.join(missing)}, which the file does not define or import")
+        missing = [name for name in uses if name not in known]
+        imports = {name: line for name in missing if (line := _import(name, patched.after, upstreams_own or ""))}
+        if imports:
+            found = [_importing(item, imports) for item in found]
+            result = _tried(patched.before, old.function, found)
+            uses = [name for name in uses if name not in imports]
+        if unbound := [name for name in missing if name not in imports]:
+            left.append(f"{place}: it uses {', '.join(unbound)}, which the file does not define or import")
         target = Target(fix, upstream, patched.file, name)
-        rewrites.append(Rewrite(target, shape.digest(old.function), result, tuple(found), tuple(uses)))
+        own = shape.digest(theirs[name]) if name in theirs else ""
+        taken = reads.of([old.function, new.function])
+        rewrites.append(Rewrite(target, shape.digest(old.function), result, own, tuple(found), tuple(uses), taken))
     return Drafted(tuple(rewrites), tuple(left))
+
+
+def by_name(rewrites: Iterable[Rewrite]) -> tuple[tuple[Rewrite, ...], list[str]]:
+    """Return the rewrites that one codemod for each name can do, and why not the others: it knows no files."""
+    kept: list[Rewrite] = []
+    left = []
+    for item in rewrites:
+        first = next((it for it in kept if it.target.function == item.target.function), item)
+        if first.replacements == item.replacements:
+            kept.append(item)
+        else:
+            other = f"{first.target.file} has this function too, and the diff changes it in another way"
+            left.append(f"{item.target.file}, {item.target.function}: {other}")
+    return tuple(kept), left
+
+
+def is_inside(text: str, numbers: Iterable[int]) -> bool:
+    """Return whether one of these lines of a file is in a function."""
+    return not {*_lines(_functions(text).values())}.isdisjoint(numbers)
 
 
 def _functions(text: str) -> dict[str, Function]:
@@ -110,12 +141,30 @@ def _is_code(row: str) -> bool:
 
 def _told(rows: Sequence[str], code: Sequence[int]) -> str:
     """Return the first of these lines, which names what changes."""
-    return printable(rows[code[0] - 1].strip())[:60]
+    return gate.line(rows[code[0] - 1].strip())[:60]
+
+
+def _import(name: str, *files: str) -> str:
+    """Return the line that imports a name in one of these files; empty if none does, or if it is relative."""
+    for node in (node for text in files for node in _parsed(text).body):
+        for alias in node.names if isinstance(node, (ast.Import, ast.ImportFrom)) else ():
+            if (alias.asname or alias.name) == name and not getattr(node, "level", 0):
+                short = (
+                    ast.ImportFrom(node.module, [alias], 0) if isinstance(node, ast.ImportFrom) else ast.Import([alias])
+                )
+                return f"{ast.unparse(short)}\n"
+    return ""
+
+
+def _importing(item: Replacement, imports: Mapping[str, str]) -> Replacement:
+    """Return a replacement that imports these names, as far as it uses them: its file does not."""
+    used = {node.id for node in ast.walk(ast.parse(item.new)) if isinstance(node, ast.Name)}
+    return item._replace(new="".join(line for name, line in imports.items() if name in used) + item.new)
 
 
 def _tried(text: str, function: Function, found: Iterable[Replacement]) -> str:
     """Return the shape of the function after these replacements. Raises AnchorError or SpanError."""
-    edits = [replacing(function, old, new) for old, new in found]
+    edits = [getattr(base, edit)(function, old, new) for old, new, edit in found]
     rows = splice.lines(text)
     new_rows = splice.apply(rows, edits, one_file.unit_of(rows, function))
     return shape.digest(one_file.parsed_again(new_rows, function, len(rows)))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from unhang.errors import UnhangError, printable
+from unhang import gate
+from unhang.errors import UnhangError
 
 if TYPE_CHECKING:
     from unidiff.patch import Hunk, PatchedFile
@@ -30,40 +30,59 @@ class Patched(NamedTuple):
     before: str
     after: str
     changes: tuple[Change, ...]
+    diffed: str = ""
+    """Its path in the diff."""
 
 
 class Result(NamedTuple):
     """What the diff does to the release."""
 
-    title: str
-    """The subject of a mail patch; empty for a bare diff."""
     files: tuple[Patched, ...]
     left: tuple[str, ...]
     """What it changes besides these files, each in one line."""
 
 
-def apply(text: str, read: Callable[[str], str | None], release: str) -> Result:
-    """Apply a unified diff, or a mail patch, to a release whose files ``read`` returns (None: it has no such file).
+def apply(
+    text: str,
+    read: Callable[[str], Sequence[tuple[str, str]]],
+    release: str,
+    is_inside: Callable[[str, Iterable[int]], bool] = lambda path, numbers: True,
+) -> Result:
+    """Apply a unified diff, or a mail patch, to a release.
 
-    A hunk may be some lines off. Raises UnhangError ``no-unidiff`` if the library is not installed, ``bad-patch`` if
-    the text is no diff, ``patch-does-not-fit`` if a hunk's lines are not in the release.
+    ``read`` returns where the release may have a file, with the text of each; of several, it is the only one with the
+    lines that the diff expects. ``is_inside`` returns
+    whether one of these lines, of the file that the diff was made from, is in a function: a hunk that does not fit is
+    left to a person if none is. A hunk may be some lines off. Raises UnhangError ``no-unidiff`` if the library is not
+    installed, ``bad-patch`` if the text is no diff, ``patch-does-not-fit`` if a hunk's lines are not in the release.
     """
     files, left = [], []
     misfits: list[str] = []
     for changed in _parsed(text):
-        name = printable(changed.path)
-        before = read(changed.path) if changed.is_modified_file and not changed.is_binary_file else None
-        if before is None or not name.endswith(".py"):
+        name = gate.line(changed.path)
+        places = read(changed.path) if changed.is_modified_file and not changed.is_binary_file else ()
+        tried = [(path, text, *_applied(changed, text.removesuffix("\n").split("\n"))) for path, text in places]
+        if len(tried) > 1:
+            tried = [it for it in tried if not any(is_inside(changed.path, _numbers(hunk)) for hunk in it[-1])]
+        if len(tried) != 1 or not name.endswith(".py"):
             what = "the diff adds it" if changed.is_added_file else f"it is no Python file of {release}"
             left.append(f"{name}: {'the diff removes it' if changed.is_removed_file else what}")
             continue
-        after, changes = _applied(changed, before.removesuffix("\n").split("\n"), misfits)
-        files.append(Patched(changed.path, before, after, changes))
+        ((path, before, after, changes, unfit),) = tried
+        if path != changed.path:
+            left.append(f"{name}: in {release} it is {gate.line(path)}; see whether that is the same code")
+        files.append(Patched(path, before, after, changes, changed.path))
+        for hunk in unfit:
+            where = f"{name}, hunk {_header(hunk)}"
+            if is_inside(changed.path, _numbers(hunk)):
+                misfits.append(where)
+            else:
+                left.append(f"{where}: it changes code outside of a function, and does not fit")
     if misfits:
         hint = "name the release that the diff was made for, or make the diff again on this one"
         message = f"{release} does not have the lines that the diff expects: {'; '.join(misfits)}"
         raise UnhangError("patch-does-not-fit", message, hint=hint)
-    return Result(_subject(text), tuple(files), tuple(left))
+    return Result(tuple(files), tuple(left))
 
 
 def _parsed(text: str) -> Sequence[PatchedFile]:
@@ -74,33 +93,49 @@ def _parsed(text: str) -> Sequence[PatchedFile]:
         raise UnhangError("no-unidiff", "reading a diff needs unidiff", hint="pip install 'unhang[new]'") from error
     try:
         found: Sequence[PatchedFile] = PatchSet(text)
-    except UnidiffParseError as error:
+    except (UnidiffParseError, ValueError) as error:  # ValueError: a line number of thousands of digits
         raise UnhangError("bad-patch", f"this is no unified diff: {error}", hint="`git diff` writes one") from error
     if not any(len(file) for file in found):
         raise UnhangError("bad-patch", "this file has no unified diff in it", hint="`git diff` writes one")
     return found
 
 
-def _applied(changed: PatchedFile, before: list[str], misfits: list[str]) -> tuple[str, tuple[Change, ...]]:
-    """Return a file after all hunks, and where they changed it; add the hunks that do not fit to ``misfits``."""
+def _applied(changed: PatchedFile, before: list[str]) -> tuple[str, tuple[Change, ...], list[Hunk]]:
+    """Return a file after all hunks that fit, where they changed it, and the hunks that do not fit."""
+    unfit: list[Hunk] = []
     after: list[str] = []
     changes: list[Change] = []
     done = offset = 0  # lines of `before` that are in `after`; how far the last hunk was off
     for hunk in changed:
-        header = f"@@ -{hunk.source_start},{hunk.source_length} +{hunk.target_start},{hunk.target_length} @@"
         expected = [_text(line.value) for line in hunk if not line.is_added]
         at = _place(before, expected, hunk.source_start - 1 + offset, done)
         if at is None:
-            misfits.append(f"{printable(changed.path)}, hunk {header}")
+            unfit.append(hunk)
             continue
         offset = at - hunk.source_start + 1
         after += before[done:at]
         done = at + len(expected)
-        changes += _runs(hunk, header, at, after)
-    return "".join(f"{line}\n" for line in after + before[done:]), tuple(changes)
+        changes += _runs(hunk, at, after)
+    return "".join(f"{line}\n" for line in after + before[done:]), tuple(changes), unfit
 
 
-def _runs(hunk: Hunk, header: str, at: int, after: list[str]) -> list[Change]:
+def _header(hunk: Hunk) -> str:
+    return f"@@ -{hunk.source_start},{hunk.source_length} +{hunk.target_start},{hunk.target_length} @@"
+
+
+def _numbers(hunk: Hunk) -> list[int]:
+    """Return the lines that a hunk changes, as the file was that the diff was made from; an addition is on two."""
+    at, numbers = hunk.source_start, []
+    for line in hunk:
+        if line.is_removed:
+            numbers.append(at)
+        elif line.is_added:
+            numbers += [at - 1, at]
+        at += not line.is_added
+    return numbers
+
+
+def _runs(hunk: Hunk, at: int, after: list[str]) -> list[Change]:
     """Append a hunk's lines to ``after``, and return its runs of changed lines."""
     changes = []
     removed = added = 0
@@ -114,7 +149,7 @@ def _runs(hunk: Hunk, header: str, at: int, after: list[str]) -> list[Change]:
         else:
             if removed or added:
                 first, new = at - removed + 1, len(after) - added + 1
-                changes.append(Change(header, range(first, at + 1), range(new, len(after) + 1)))
+                changes.append(Change(_header(hunk), range(first, at + 1), range(new, len(after) + 1)))
             removed = added = 0
             if line is not None:
                 after.append(_text(line.value))
@@ -133,8 +168,3 @@ def _place(before: Sequence[str], expected: Sequence[str], near: int, first: int
 
 def _text(value: str) -> str:
     return value.rstrip("\r\n")
-
-
-def _subject(text: str) -> str:
-    found = re.search(r"^Subject: *(?:\[[^\]]*\] *)?(.+(?:\n[ \t].+)*)", text, re.MULTILINE)
-    return " ".join(printable(" ".join(found[1].split())).split()) if found else ""

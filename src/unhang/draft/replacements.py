@@ -6,6 +6,7 @@ import ast
 import builtins
 import difflib
 from collections.abc import Iterator, Sequence
+from copy import copy
 from typing import NamedTuple
 
 from unhang.codemods.base import AnchorError, bound, places
@@ -15,11 +16,17 @@ from unhang.shapes.shape import Function, digest, has_docstring
 Block = Sequence[ast.stmt]
 
 
+INSTEAD, BEFORE, AFTER = "replacing", "before", "after"
+"""What ``codemods.base`` calls the edits."""
+
+
 class Replacement(NamedTuple):
-    """Statements of a function, which occur in it once, and those that take their place."""
+    """Statements of a function, which occur in it once, and those that take their place or are added beside them."""
 
     old: str
+    """For an addition, how the one statement begins: its blocks are ``...``."""
     new: str
+    edit: str = INSTEAD
 
 
 class Source(NamedTuple):
@@ -53,12 +60,16 @@ def replacements(before: Source, after: Source) -> list[Replacement]:
     """Return the replacements that turn one function into the other, in line order.
 
     Each ``old`` occurs once in the function as it was: where the changed statements do not, it takes in their
-    neighbours. Raises HeaderError; AnchorError if a whole block occurs more than once.
+    neighbours. Statements that are only added are added beside a neighbour that begins like no other. Raises
+    HeaderError; AnchorError if a whole block occurs more than once.
     """
     if digest(header(before.function)) != digest(header(after.function)):
         raise HeaderError
-    pairs = _changed(before.function, _body(before.function), _body(after.function))
-    return [Replacement(_text(before, old), _text(after, new)) for old, new in pairs]
+    changes = _changed(before.function, _body(before.function), _body(after.function))
+    return [
+        Replacement(_beginning(old[0]) if edit != INSTEAD else _text(before, old), _text(after, new), edit)
+        for old, new, edit in changes
+    ]
 
 
 def used_globals(function: Function, replaced: Sequence[Replacement]) -> list[str]:
@@ -69,28 +80,64 @@ def used_globals(function: Function, replaced: Sequence[Replacement]) -> list[st
     return sorted(used - bound(*function.body) - arguments - set(dir(builtins)))
 
 
-def _changed(function: Function, before: Block, after: Block) -> Iterator[tuple[Block, Block]]:
-    """Yield each run of statements of a block, or of the blocks nested in it, with those that take its place."""
+def _changed(function: Function, before: Block, after: Block) -> Iterator[tuple[Block, Block, str]]:
+    """Yield each run of statements of a block, or of the blocks nested in it, with what becomes of it."""
     segments = list(_segments(before, after))
     at = 0
     while at < len(segments):
         item = segments[at]
-        if item.change != "all" or _occurs_once(
-            function, before[item.first : item.last], after[item.new_first : item.new_last]
-        ):
+        old, new = before[item.first : item.last], after[item.new_first : item.new_last]
+        if item.change != "all" or _occurs_once(function, old, new) or _beside(function, before, segments, at):
             at += 1
         elif len(segments) == 1:
             raise AnchorError("a block that differs from all others of the function", 2)
         else:
             at -= _is_shorter_above(before, segments, at)
             segments[at : at + 2] = [segments[at] + segments[at + 1]]
-    for item in segments:
+            at = 0  # a neighbour beside which something is added may be gone
+    for at, item in enumerate(segments):
         old, new = before[item.first : item.last], after[item.new_first : item.new_last]
         if item.change == "all":
-            yield old, new
+            neighbour, edit = _beside(function, before, segments, at) or (None, INSTEAD)
+            yield old if neighbour is None else [neighbour], new, edit
         elif item.change == "inside":
             for inner, new_inner in zip(_arms(old[0]), _arms(new[0])):
                 yield from _changed(function, inner, new_inner)
+
+
+def _beside(function: Function, before: Block, segments: Sequence[_Segment], at: int) -> tuple[ast.stmt, str] | None:
+    """Return beside which statement a segment is added, and how; None if it is no addition, or if none will do.
+
+    The statement stays as it is, begins like no other, and has nothing else added beside it.
+    """
+    if segments[at].first != segments[at].last:
+        return None
+    heads = [digest(header(node)) for node in ast.walk(function) if isinstance(node, ast.stmt)]
+    for number, edit in (at + 1, BEFORE), (at - 1, AFTER):
+        is_free = edit == BEFORE or at < 2 or segments[at - 2].first != segments[at - 2].last
+        if 0 <= number < len(segments) and segments[number].change == "none" and is_free:
+            node = before[segments[number].first]
+            if heads.count(digest(header(node))) == 1 and _begins_so(node):
+                return node, edit
+    return None
+
+
+def _begins_so(node: ast.stmt) -> bool:
+    """Return whether a template can say how a statement begins: not so for a ``match``, which has no body."""
+    try:
+        (again,) = ast.parse(_beginning(node)).body
+    except SyntaxError:
+        return False
+    return digest(header(again)) == digest(header(node))
+
+
+def _beginning(node: ast.stmt) -> str:
+    """Return how a statement begins, with ``...`` for its body."""
+    short, rest = copy(header(node)), [ast.Expr(ast.Constant(...))]
+    for field in "body", "finalbody" if isinstance(node, ast.Try) else "body":
+        if hasattr(short, field):
+            setattr(short, field, rest)
+    return f"{ast.unparse(ast.fix_missing_locations(short))}\n"
 
 
 def _is_shorter_above(before: Block, segments: Sequence[_Segment], at: int) -> bool:
@@ -119,8 +166,6 @@ def _segments(before: Block, after: Block) -> Iterator[_Segment]:
 
 def _has_same_arms(node: ast.stmt, other: ast.stmt) -> bool:
     """Return whether two statements that start alike differ inside their blocks only."""
-    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-        return False  # a docstring there is no statement of a codemod
     arms, others = _arms(node), _arms(other)
     return [bool(arm) for arm in arms] == [bool(arm) for arm in others] and _clauses(node) == _clauses(other)
 
@@ -130,7 +175,7 @@ def _arms(node: ast.stmt) -> list[Block]:
     orelse: Block = getattr(node, "orelse", [])
     chained = _is_elif(node, orelse)
     clauses = [*getattr(node, "handlers", []), *getattr(node, "cases", [])]
-    blocks = [getattr(node, "body", []), *(clause.body for clause in clauses)]
+    blocks = [_body(node), *(clause.body for clause in clauses)]
     return [*blocks, *(_arms(orelse[0]) if chained else [orelse]), getattr(node, "finalbody", [])]
 
 
@@ -150,8 +195,10 @@ def _occurs_once(function: Function, old: Block, new: Block) -> bool:
     return bool(old and new) and len(places(function, shapes, new_shapes)) == 1
 
 
-def _body(function: Function) -> Block:
-    return function.body[1:] if has_docstring(function) else function.body
+def _body(node: ast.stmt) -> Block:
+    """Return the body of a statement without its docstring, which is none of a codemod's statements."""
+    body: Block = getattr(node, "body", [])
+    return body[1:] if has_docstring(node) else body
 
 
 def _text(source: Source, block: Block) -> str:

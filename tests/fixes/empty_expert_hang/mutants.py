@@ -57,6 +57,15 @@ def _by_hand(k: str, every: str) -> Mapping[str, tuple[Sub, ...]]:
         "rows not joined to the graph": (Sub(_CAT, "permuted_local_hidden_states = zero_rows"),),
         "probabilities not joined to the graph": (Sub(_PROBS, "permuted_probs = permuted_probs.new_zeros(num_rows)"),),
         "rows without probabilities": (Sub(_PROBS, "pass"),),
+        "only with several experts": (Sub(_EMPTY, f"{_EMPTY} and self.num_local_experts > 1"),),
+        "only with one expert": (Sub(_EMPTY, f"{_EMPTY} and self.num_local_experts == 1"),),
+        "only where it trains": (Sub(_EMPTY, f"{_EMPTY} and self.training"),),
+        "only with gradients": (Sub(_EMPTY, f"{_EMPTY} and torch.is_grad_enabled()"),),
+        "only of what needs gradients": (Sub(_EMPTY, f"{_EMPTY} and permuted_local_hidden_states.requires_grad"),),
+        "a second result": (Sub("output = output[:0]", "output, output_bias = output[:0], output[:0]"),),
+        "probabilities of one, on the CPU": (Sub("permuted_probs.new_zeros(num_rows)", "torch.ones(num_rows)"),),
+        "rows of torch.zeros": (Sub("permuted_local_hidden_states.new_zeros(", "torch.zeros("),),
+        "rows that nobody wrote": (Sub("permuted_local_hidden_states.new_zeros(", "torch.empty("),),
         "rows in float32": (
             Sub(
                 "num_rows, permuted_local_hidden_states.shape[1]",

@@ -139,6 +139,18 @@ def _swift() -> Mapping[str, tuple[Sub, ...]]:
         "hccl forgotten": (Sub(_KNOWN, "('nccl', 'mccl')"),),
         "last part of a composite backend": (Sub("for backend in backends)", "for backend in backends[-1:])"),),
         "EP above 2": (Sub("args.expert_model_parallel_size > 1", "args.expert_model_parallel_size > 2"),),
+        **{
+            f"only with {of} 1": (
+                Sub("args.expert_model_parallel_size > 1", f"args.expert_model_parallel_size > 1 and args.{of} == 1"),
+            )
+            for of in ("tensor_model_parallel_size", "context_parallel_size", "expert_tensor_parallel_size")
+        },
+        "only without virtual stages": (
+            Sub(
+                "args.expert_model_parallel_size > 1",
+                "args.expert_model_parallel_size > 1 and not args.virtual_pipeline_model_parallel_size",
+            ),
+        ),
         "EP of any size": (Sub("args.expert_model_parallel_size > 1", "args.expert_model_parallel_size > 0"),),
         "master rank alone": (
             Sub("args.expert_model_parallel_size > 1", "args.expert_model_parallel_size > 1 and is_master()"),
@@ -162,9 +174,6 @@ def _swift() -> Mapping[str, tuple[Sub, ...]]:
 
 _CORE_EQUIVALENT = {
     **_WARM_UP,
-    r"by hand: every rank makes one more group": (
-        "all ranks take part, and its communicator is made at its first collective, which never comes"
-    ),
     _TWICE.format(r"torch\.cuda\.synchronize\(\)"): _REPEATED,
     r"early: _set_global_memory_buffer\(\) <-> .*": "all groups are made before; the buffer allocates nothing yet",
 }

@@ -38,6 +38,9 @@ def _by_hand() -> Mapping[str, tuple[Sub, ...]]:
             cu_seqlens_alone,
             Sub(_RECEIVED, "            cu_seqlens = _broadcast_cu_seqlens()\n\n        batch = {"),
         ),
+        "last halves with short sequences": last("args.sft and args.seq_length == 8"),
+        "middle halves with long sequences": middle("args.sft and args.seq_length > 8"),
+        "last halves without CP by TP": last("args.sft and args.tensor_model_parallel_size == 2"),
         "last halves never": last("False"),
         "middle halves never": middle("False"),
         "last sender in another order": (

@@ -1,0 +1,158 @@
+"""Small edits of each function: its rewrite is still anchored, and gives what it gives without the edit."""
+
+from __future__ import annotations
+
+import ast
+import re
+from copy import deepcopy
+from functools import cache
+
+import pytest
+
+from support import endstates, fixes, sources
+from support.sources import Case, Source
+from unhang.compat.endstates.endstate import Source as Whole
+from unhang.rewrite.one_file import Step, rewrite
+from unhang.shapes.shape import Function
+
+# What an edit gives is compared with what is known of the function in a wheel, one of each target.
+TARGETS = {
+    param.values[0].target: param
+    for fuzz in fixes.of_each("FUZZ").values()
+    for param in reversed(fuzz.cases)
+    if param.values[0].kind == "wheel"
+}
+CASES = [
+    pytest.param(param.values[0], id=f"{target.fix}-{target.function.rpartition('.')[2]}")
+    for target, param in TARGETS.items()
+]
+PRINT = ast.parse("print('here')").body
+
+
+@cache
+def function_of(case: Case) -> Function:
+    return sources.bare(case.load().function)
+
+
+def blocks(function: Function) -> list[list[ast.stmt]]:
+    """Return the blocks of a function, without those of its nested functions, and without an ``elif`` alone."""
+    found, nested = [function.body], [*function.body]
+    while nested:
+        node = nested.pop()
+        for field in ("body", "orelse", "finalbody"):
+            block = getattr(node, field, None)
+            if block and not isinstance(node, (ast.FunctionDef, ast.Lambda)):
+                is_elif = field == "orelse" and isinstance(node, ast.If) and isinstance(block[0], ast.If)
+                found += [] if is_elif else [block]
+                nested += block
+    return found
+
+
+def printing(function: Function) -> Function:
+    """Print before every statement."""
+    changed = deepcopy(function)
+    for block in blocks(changed):
+        block[:] = [one for node in block for one in (*deepcopy(PRINT), node)]
+    return changed
+
+
+def renamed(function: Function, *names: str) -> Function:
+    changed = deepcopy(function)
+    for node in ast.walk(changed):
+        if isinstance(node, ast.Name) and node.id in names:
+            node.id = f"{node.id}_of_mine"
+    return changed
+
+
+def annotated(function: Function) -> Function:
+    """Annotate every assignment to one local name, what is returned, and decorate the function."""
+    changed = deepcopy(function)
+    shared = {name for node in ast.walk(changed) if isinstance(node, ast.Global) for name in node.names}
+    for block in blocks(changed):
+        for place, node in enumerate(block):
+            if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and len(node.targets) == 1:
+                if node.targets[0].id not in shared:
+                    block[place] = ast.AnnAssign(node.targets[0], ast.Name("object"), node.value, 1)
+    changed.decorator_list, changed.returns = [ast.Name("staticmethod")], ast.Name("object")
+    return changed
+
+
+def elsewhere(function: Function) -> Function:
+    """Name another device wherever one is named."""
+    changed = deepcopy(function)
+    for node in ast.walk(changed):
+        if isinstance(node, ast.keyword) and node.arg == "device":
+            node.value = ast.parse("cur_platform.device()", mode="eval").body
+        elif isinstance(node, ast.Call) and ast.unparse(node).endswith((".cpu()", ".cuda()")):
+            assert isinstance(node.func, ast.Attribute)
+            node.func.attr, node.args = "to", [ast.Name("device")]
+    return changed
+
+
+def locals_of(function: Function) -> list[str]:
+    """Return the names that only assignments of the function itself give."""
+    names = [node for node in ast.walk(function) if isinstance(node, ast.Name)]
+    arguments = {node.arg for node in ast.walk(function) if isinstance(node, ast.arg)}
+    shared = {name for node in ast.walk(function) if isinstance(node, ast.Global) for name in node.names}
+    return sorted({node.id for node in names if isinstance(node.ctx, ast.Store)} - arguments - shared)
+
+
+def file_of(case: Case, function: Function) -> str:
+    """Return the release's file, with the function in the place of its own."""
+    source = case.load()
+    before, body, after = sources.around(source)
+    margin = " " * (len(body[0]) - len(body[0].lstrip()))
+    lines = "".join(f"{margin}{line}\n" for line in ast.unparse(function).splitlines())
+    return b"".join(before).decode() + lines + b"".join(after).decode()
+
+
+def rewritten(case: Case, function: Function) -> str:
+    """Return the release's file with a function as the rewrite makes it, which is unchanged by a second pass."""
+    return rewrite(file_of(case, function).encode(), [Step(case.target, None)]).data.decode()
+
+
+def result(case: Case, function: Function) -> str:
+    return ast.unparse(sources.bare(Source(case.target, rewritten(case, function).encode()).function))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_prints_annotations_a_decorator_and_another_device_leave_the_anchors(case: Case) -> None:
+    function = function_of(case)
+    plain = result(case, function)
+    assert result(case, printing(function)).replace(f"{ast.unparse(PRINT[0])}\n", "") != plain
+    assert result(case, annotated(function)).count("object") > plain.count("object")
+    moved = result(case, elsewhere(function))
+    is_on_one = ast.unparse(elsewhere(function)) != ast.unparse(function)
+    assert ("cur_platform" in moved or ".to(device)" in moved) == is_on_one
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_renamed_local_is_renamed_in_the_rewrite_too(case: Case) -> None:
+    assert_renamed(case, locals_of(function_of(case)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES)
+def test_so_is_each_alone_that_the_rewrite_names(case: Case) -> None:
+    function = function_of(case)
+    before = set(ast.unparse(function).splitlines())
+    changed = " ".join(line for line in result(case, function).splitlines() if line not in before)
+    for name in locals_of(function):
+        if re.search(rf"\b{name}\b", changed):
+            assert_renamed(case, [name])
+
+
+def assert_renamed(case: Case, names: list[str]) -> None:
+    function = function_of(case)
+    plain = sources.bare(Source(case.target, rewritten(case, function).encode()).function)
+    assert result(case, renamed(function, *names)) == ast.unparse(renamed(plain, *names)), names
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES)
+def test_the_rewrite_of_an_edited_function_does_what_that_of_the_release_does(case: Case) -> None:
+    """With prints and annotations everywhere, the end state is that on record."""
+    changed = printing(annotated(function_of(case)))
+    after = Whole(rewritten(case, changed), case.target.function)
+    found = endstates.row(case.load(), after, file_of(case, changed))
+    assert found == endstates.row_of(case.load())
