@@ -9,13 +9,6 @@ STDOUT = "stdout"
 """The filename in an OSError of the standard output (``cli.main`` puts it there)."""
 
 
-def printable(text: str) -> str:
-    """Return a text with its control characters escaped: what a checkout or an interpreter says goes to a terminal."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-
-
 def joined(*parts: str | None) -> str:
     """Return what there is to say of one thing, in one line; a part may be empty."""
     return "; ".join(filter(None, parts))

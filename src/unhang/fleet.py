@@ -111,8 +111,8 @@ def look(given: Mapping[str, Sequence[str]]) -> Seen | str:
 
 
 def _seen(wanted: Request) -> Seen | str:
-    from unhang.store.survey import survey
     from unhang.suggest import command
+    from unhang.survey.verdicts import survey
     from unhang.tell import console, report
 
     wanted = wanted._replace(python=sys.executable, as_imported=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 STATE = ".unhang"
@@ -13,15 +14,50 @@ class Token(NamedTuple):
     """A person's word for one rewrite of an unknown shape, whose diff they have seen."""
 
     shape: str
-    """The unknown shape."""
+    """The unknown shape; ``paired`` with that of the function that it depends on, if that one is unknown."""
     generation: int
     """The generation of the rewrites (``catalog.generation``)."""
     result: str
-    """The shape that the rewrite gives."""
+    """The shape that the rewrite gives, ``paired`` as the unknown shape is; the same if nothing is rewritten."""
+    seen_right: bool = False
+    """Whether ``diff --unknown --run`` saw the rewrite cure the function. A note for people: no verdict rests on it."""
+
+    @property
+    def as_is(self) -> bool:
+        """Whether it accepts a function as it is."""
+        return self.shape == self.result
 
     def __str__(self) -> str:
-        """Return the token as ``--accept`` takes it."""
-        return f"{self.shape}-{self.generation}-{self.result}"
+        """Return the token as ``--accept`` takes it.
+
+        Its last part depends on all three, so that it names the result only together with the first two: of the shape
+        before, nothing is left once the rewrite is in place. A rewrite that was seen right adds ``mark``.
+        """
+        plain = f"{self.shape}-{self.generation}-{self.mixed().result}"
+        return f"{plain}-{self.mark}" if self.seen_right else plain
+
+    @property
+    def mark(self) -> str:
+        """Return what a token ends with whose rewrite was seen right: it fits this token alone."""
+        from hashlib import sha256
+
+        return sha256(f"seen right: {self.shape}-{self.generation}-{self.result}".encode()).hexdigest()[:8]
+
+    def mixed(self) -> Token:
+        """Return the token with its result mixed with the rest; twice gives the token again."""
+        from hashlib import sha256  # few runs have a token
+
+        rest = sha256(f"{self.shape}-{self.generation}".encode()).hexdigest()[:16]
+        return self._replace(result=f"{int(self.result, 16) ^ int(rest, 16):016x}")
+
+
+def paired(shape: str, beside: str | None) -> str:
+    """Return what a token has of a shape: itself, or a digest of it and the unknown shape of another function."""
+    if beside is None:
+        return shape
+    from hashlib import sha256
+
+    return sha256(f"{shape} {beside}".encode()).hexdigest()[:16]
 
 
 class Request(NamedTuple):
@@ -100,5 +136,11 @@ class Search(NamedTuple):
     """``sys.pycache_prefix`` of the interpreter."""
     path: tuple[str, ...] = ()
     """The folders that were searched, in order."""
+    packages: Mapping[str, str] = {}
+    """By name, the folders of the other packages that were asked for and are there."""
     overlays: tuple[str, ...] = ()
     """The folders of the overlays that a job uses, first the one that wins; empty if the originals are judged."""
+    cache_tag: str | None = None
+    """What names the interpreter's bytecode, such as ``cpython-312``; empty if it keeps none, None without one."""
+    closed: tuple[tuple[str, str], ...] = ()
+    """The upstreams that may be there or not, each with a path that we may not look at."""

@@ -2,18 +2,38 @@
 
 from __future__ import annotations
 
-import re
+from typing import TYPE_CHECKING, NamedTuple
 
 from unhang.records import Request
 
-TYPE_CHECKING = False  # `typing` is slow to import
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection, Iterable, Sequence
 
     from unhang.errors import UnhangError
 
-# A hint is written without the options, which only the request knows: as "unhang apply" alone, or in backticks.
-_BARE = re.compile(r"(\A|`)unhang (apply|check|diff|revert)\b([^`]*)")
+
+class Command(NamedTuple):
+    """A command that a hint suggests, without what only the request knows: where to run it, and on which fixes."""
+
+    name: str
+    options: tuple[str, ...] = ()
+
+
+class Hint(str):
+    """What to do next: text and commands, in order. As a string, the commands are as they would be without options."""
+
+    parts: tuple[str | Command, ...]
+
+    def __new__(cls, *parts: str | Command) -> Hint:
+        """Make a hint of texts, commands and other hints."""
+        flat = [part for given in parts for part in (given.parts if isinstance(given, Hint) else (given,))]
+        hint = super().__new__(cls, _rendered(flat, Request()))
+        hint.parts = tuple(flat)
+        return hint
+
+
+RECOVERY = ("run ", Command("apply"), " or ", Command("revert"))
+"""The parts of a hint on a run that was killed: each of these first finishes it, or rolls it back."""
 
 
 def command(name: str, request: Request, *more: str) -> str:
@@ -37,11 +57,22 @@ def line(*words: str) -> str:
     return " ".join(map(quote, words))
 
 
-def complete(text: str, request: Request) -> str:
-    """Return a hint with the request's options in its commands, which are written without them."""
-    if request.writer[0] == "wheel":  # `diff` takes a folder, which the user has to make: that cannot be pasted
-        text = re.sub("`unhang (diff [^`]*)`", r"unpack the wheel into a folder DIR, then unhang \1 --target DIR", text)
-    return _BARE.sub(lambda found: found[1] + command(found[2], request, *found[3].split()), text)
+def complete(hint: str, request: Request) -> str:
+    """Return the text of a hint, with the request's options in its commands."""
+    return _rendered(hint.parts, request) if isinstance(hint, Hint) else hint
+
+
+def _rendered(parts: Sequence[str | Command], request: Request) -> str:
+    """Return a hint's text. A command in a sentence is in backticks, one that is all of the hint is not."""
+    quote = "`" if len(parts) > 1 else ""
+    return "".join(part if isinstance(part, str) else _suggested(part, request, quote) for part in parts)
+
+
+def _suggested(part: Command, request: Request, quote: str) -> str:
+    if request.writer[0] == "wheel" and part.name == "diff":  # the user has to make that folder: it cannot be pasted
+        words = ("unhang", part.name, *part.options, "--target", "DIR")
+        return f"unpack the wheel into a folder DIR, then {line(*words)}"
+    return f"{quote}{command(part.name, request, *part.options)}{quote}"
 
 
 def hinted(error: UnhangError, request: Request) -> UnhangError:

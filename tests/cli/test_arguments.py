@@ -64,20 +64,25 @@ def test_help_and_an_unknown_command_name_all_commands(capsys: pytest.CaptureFix
          "--output-format --require --accept"),
         ("apply", "--python --target --source --script --allow-none --fix --skip --upstream --dry-run --output-format "
          "--require --accept"),
-        ("diff", "--python --target --source --script --allow-none --fix --skip --upstream --unknown --accept"),
+        (
+            "diff",
+            "--python --target --source --script --allow-none --fix --skip --upstream --unknown --run --output-format "
+            "--accept",
+        ),
         ("revert", "--python --target --source --script --allow-none --fix --skip --upstream --output-format --force"),
         ("overlay", "--check --python --target --source --script --allow-none --fix --skip --upstream --output-format "
          "--require --accept"),
         ("wheel", "-o --output --fix --skip --upstream --output-format --require --accept -r --requirement "
          "--python-version --index-url --extra-index-url --find-links --platform --abi --implementation --no-index "
          "--require-hashes --pre"),
-        ("prove", "--python --target --source --script --fix --case --tp --pp --cp --ep --etp --dp --world-size "
+        ("prove", "--python --target --source --script --fix --case --tp --pp --vpp --cp --ep --etp --dp --world-size "
          "--output-format"),
-        ("diagnose", "--capture --python --target --source --script --output-format"),
+        ("diagnose", "--capture --live --slurm --ray --kubectl -n --job --keep --html --python --target --source "
+         "--script --output-format"),
         ("list", ""),
         ("explain", ""),
         ("matrix", "--fix --skip --upstream --version --output-format --against-index"),
-        ("new", "--upstream --from-patch -o --output"),
+        ("new", "--upstream --from-patch --from-commit --kind -o --output"),
         ("completion", ""),
     ],
 )  # fmt: skip
@@ -157,7 +162,7 @@ def test_help_fits_the_width(width: int, monkeypatch: pytest.MonkeyPatch, capsys
         ("check --req=mtp-cp-deadlock", "unrecognized option '--req'; did you mean --require?"),
         ("wheel --outpt out verl==0.7.1", "unrecognized option '--outpt'; did you mean --output?"),
         ("apply --dryrun", "did you mean --dry-run?"),
-        ("diff --output-format json", "unrecognized option '--output-format'\n"),
+        ("list --output-format json", "unrecognized option '--output-format'\n"),
         ("list --frobnicate", "unrecognized option '--frobnicate'\n"),
         ("check -x", "unrecognized option '-x'\n"),
         ("check -qx", "x'\n"),
@@ -168,7 +173,7 @@ def test_help_fits_the_width(width: int, monkeypatch: pytest.MonkeyPatch, capsys
         ("check verl", "unexpected argument 'verl'; did you mean --upstream verl?"),
         ("check /", "unexpected argument '/'; for a folder write --source (a checkout), --target (a site-packages)"),
         ("completion bash /", "unexpected argument '/'\n"),
-        ("diagnose", "one of the arguments PATH --capture is required"),
+        ("diagnose", "one of the arguments PATH --capture --live is required"),
         ("diagnose a --capture", "argument --capture: not allowed with argument PATH"),
         ("diagnose --capture a", "argument PATH: not allowed with argument --capture"),
         ("diagnose a ''", "the value of paths is empty"),

@@ -12,6 +12,7 @@ from unhang.shapes import catalog
 
 KEYS = (
     "upstream version location fix grade file function verdict shape code detail hint notes nearest overlay accepted"
+    " assumes"
 ).split()
 
 

@@ -6,7 +6,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from support import cli
+from support import cli, ptys, runner
 
 ENGINE = "verl/workers/engine/megatron/transformer_impl.py"
 
@@ -43,3 +43,33 @@ def test_diff_keeps_line_ends_and_a_missing_last_newline(site: Path) -> None:
     assert b"# unhang mtp-cp-deadlock" in data
     assert data.count(b"\n") == data.count(b"\r\n")
     assert not data.endswith(b"\n")
+
+
+def test_a_file_gets_the_patch_and_a_runners_log_nothing_that_acts(site: Path, tmp_path: Path) -> None:
+    source, gate = site / ENGINE, b"if self.model_config.mtp.enable and self.is_mp_src_rank_with_outputs():"
+    chosen = ("--target", str(site), "--fix", "mtp-cp-deadlock")
+    in_a_runner = {"GITHUB_ACTIONS": "true"}
+    plain = cli.unhang("diff", *chosen)
+    assert cli.unhang("diff", *chosen, env=in_a_runner).out == plain.out, "what needs no escape has none"
+    hostile = b'"""\n##[error]a\n        ::error::b\n\x1b[2J"""\n        '
+    assert source.read_bytes().count(gate) == 1
+    source.write_bytes(source.read_bytes().replace(gate, hostile + gate, 1))
+    shown = cli.unhang("diff", *chosen, "--unknown")
+    (token,) = {line.rpartition(" ")[2] for line in shown.out.splitlines() if line.startswith("# to write it")}
+    words = [*cli.COMMAND, "diff", *chosen, "--accept", token]
+    patch = cli.unhang(*words[len(cli.COMMAND) :]).out.encode("latin-1")
+    assert b"\x1b[2J" in patch
+    with open(tmp_path / "a.diff", "wb") as file:
+        subprocess.run(words, stdout=file, check=False, cwd="/", env=cli.environ(in_a_runner))
+    assert (tmp_path / "a.diff").read_bytes() == patch
+    log = subprocess.run(words, stdout=subprocess.PIPE, check=False, cwd="/", env=cli.environ(in_a_runner)).stdout
+    _, terminal = ptys.unhang(*words[len(cli.COMMAND) :], columns=80)
+    for text in log.decode(), terminal:
+        assert runner.commands(text) == []
+        assert "\x1b[2J" not in text
+        assert "# no patch: " in text
+    assert subprocess.run(["git", "apply", "--check"], cwd=site, input=log, check=False).returncode
+    patched = Path(shutil.copytree(site, tmp_path / "patched"))
+    subprocess.run(["git", "apply", "-p1", tmp_path / "a.diff"], cwd=patched, check=True)
+    assert cli.unhang("apply", *chosen, "--accept", token).code == 0
+    assert (patched / ENGINE).read_bytes() == source.read_bytes()

@@ -22,4 +22,7 @@ def test_each_fix_has_two_lines_and_the_last_line_says_what_the_grades_mean() ->
     for fix, title, affects in zip(catalog.fixes().values(), lines[::2], lines[1::2], strict=True):
         assert title == f"{fix.id:<25} {fix.title}"
         assert affects.split()[:2] == [fix.grade, "affects"]
-        assert all(f"{upstream} {releases}" in affects for upstream, releases in fix.manifest["affects"].items())
+        assert {target.upstream for target in fix.targets} >= {
+            part.split()[0] for part in affects.split("affects ")[1].split("; ")
+        }
+    assert "affects megatron-core 0.10.0 to 0.19.2, and 339 nightlies; ms-swift 4.0.0 to 4.6.0" in "\n".join(lines)

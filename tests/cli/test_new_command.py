@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import json
 import subprocess
@@ -13,9 +14,12 @@ import pytest
 
 from support import cli, wheel_files, wheels
 from support.checkout import COMPAT
+from support.fake_clone import git
 from unhang.cli.main import main
 from unhang.codemods.base import Codemod
 from unhang.compat.sweep import parts
+from unhang.draft import modules as drafts
+from unhang.draft import skeleton
 from unhang.rewrite import one_file
 from unhang.shapes import shape
 from unhang.shapes.catalog import Target
@@ -66,8 +70,27 @@ def wheel(tmp_path: Path) -> Path:
 def new(wheel: Path | str, diff: str, folder: Path, *more: str) -> cli.Ran:
     """Run `unhang new my-fix` on a diff; it writes below the folder's `out`."""
     (folder / "my.diff").write_text(diff)
-    out = folder / "out"
-    return cli.unhang("new", "my-fix", "--upstream", wheel, "--from-patch", folder / "my.diff", "-o", out, *more)
+    return begun(wheel, folder, "--from-patch", folder / "my.diff", *more)
+
+
+def begun(wheel: Path | str, folder: Path, *more: Path | str) -> cli.Ran:
+    return cli.unhang("new", "my-fix", "--upstream", wheel, "-o", folder / "out", *more)
+
+
+def manifest_of(out: Path) -> dict[str, Any]:
+    """Return the drafted manifest, which is as the schema has it."""
+    manifest: dict[str, Any] = json.loads((out / "patches/my-fix/manifest.json").read_text())
+    schema = json.loads((COMPAT / "schemas" / "manifest.json").read_text())
+    pytest.importorskip("jsonschema").validate(manifest, schema)
+    return manifest
+
+
+def modules(out: Path) -> dict[str, str]:
+    """Return the text of each drafted module, by its path; each compiles."""
+    found = {str(path.relative_to(out)): path.read_text() for path in sorted(out.rglob("*.py"))}
+    for path, text in found.items():
+        compile(text, path, "exec")
+    return found
 
 
 def codemods(path: Path) -> dict[str, Codemod]:
@@ -94,9 +117,8 @@ def test_the_files_of_the_fix_do_what_the_diff_does(
     ran = new(wheel, DIFF, tmp_path)
     assert (ran.code, ran.err.count("note: "), "left to you" in ran.err) == (0, 1, False)
     out = tmp_path / "out"
-    manifest = json.loads((out / "patches/my-fix/manifest.json").read_text())
-    pytest.importorskip("jsonschema").validate(manifest, json.loads((COMPAT / "schemas" / "manifest.json").read_text()))
-    assert (manifest["id"], manifest["title"]) == ("my-fix", "Let every rank reduce")
+    manifest = manifest_of(out)
+    assert (manifest["id"], manifest["title"]) == ("my-fix", "verl: Let every rank reduce")
     assert manifest["targets"] == [{"upstream": "verl", "file": FILE, "function": "Engine.step"}]
     (change,) = codemods(out / "codemods/my_fix.py").values()
     after = MODULE.replace(
@@ -108,14 +130,85 @@ def test_the_files_of_the_fix_do_what_the_diff_does(
     assert result(change, target, MODULE.encode(), monkeypatch) == wanted
     assert wanted in ran.out
     assert change.names(shape.find(shape.parse(MODULE.encode()), "Engine.step")[0]) == {"torch"}
-    for written in ("codemods/my_fix.py", "tests/fixes/test_my_fix.py", "patches/my-fix/page.md"):
+    assert [*modules(out)] == sorted(skeleton.paths("my-fix")[2:])
+    for written in skeleton.paths("my-fix"):
         assert f"wrote {out / written}\n" in ran.out
         assert "TODO" in (out / written).read_text()
     page = (out / "patches/my-fix/page.md").read_text()
     assert [line for line in (*parts.SECTIONS, parts.EVERY_NODE) if f"\n## {line}\n" not in page] == []
     assert "Not shown" in page.partition("\n## ")[0]
-    compile((out / "tests/fixes/test_my_fix.py").read_text(), "test_my_fix.py", "exec")
     assert wanted in (out / "tests/fixes/test_my_fix.py").read_text()
+
+
+@pytest.mark.parametrize(
+    ("kind", "shows", "harness", "key"),
+    [
+        ("ranks", "HUNG", "gloo.run(", "signature"),
+        ("schedule", "HUNG", "schedule.check(", "signature"),
+        ("values", "DIFFERS", "gloo.run(", "no-hang"),
+    ],
+)
+def test_the_kind_is_the_harness_of_the_proof_and_how_the_defect_shows(
+    kind: str, shows: str, harness: str, key: str, wheel: Path, tmp_path: Path
+) -> None:
+    assert new(wheel, DIFF, tmp_path, "--kind", kind).code == 0
+    out = tmp_path / "out"
+    proof, tests = (modules(out)[name] for name in ("src/unhang/prove/fixes/my_fix.py", "tests/fixes/test_my_fix.py"))
+    assert (harness in proof, f"{shows}, _WHERE" in proof) == (True, True)
+    assert {*manifest_of(out)} & {"signature", "no-hang"} == {key}
+    names = {node.targets[0].id for node in ast.parse(tests).body if isinstance(node, ast.Assign)}  # type: ignore[attr-defined]
+    assert {*parts.SESSIONS} - names == (set() if key == "signature" else {"HANGS"})
+
+
+def test_the_end_state_has_the_conditions_of_the_function_and_what_it_reads(wheel: Path, tmp_path: Path) -> None:
+    assert new(wheel, DIFF, tmp_path).code == 0
+    text = modules(tmp_path / "out")["compat/endstates/my_fix.py"]
+    (state,) = (node for node in ast.parse(text).body if isinstance(node, ast.ClassDef) and node.name == "Step")
+    varied, held, *_ = (
+        ast.unparse(node.value) for node in state.body if isinstance(node, ast.AnnAssign) and node.value
+    )
+    assert ast.literal_eval(varied) == {"count": "condition_1", "self.limit": "limit"}
+    assert ast.literal_eval(held) == {}
+    for piece in ('"limit": setting.limit', '"reduce": lambda count: did.append', '"torch": StandIn(', '"batch": None'):
+        assert piece in text
+
+
+def test_an_insertion_is_drafted_as_one(wheel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    line = "        count = len(batch)\n"
+    added = line + "        batch = sorted(batch)\n"
+    diff = f"--- a/{FILE}\n+++ b/{FILE}\n@@ -6,1 +6,2 @@\n {line}+        batch = sorted(batch)\n"
+    assert new(wheel, diff, tmp_path).code == 0
+    path = tmp_path / "out/codemods/my_fix.py"
+    assert "reduce" not in path.read_text()
+    done = result(
+        codemods(path)["Engine.step"], Target("my-fix", "verl", FILE, "Engine.step"), MODULE.encode(), monkeypatch
+    )
+    assert done == shape.digest(shape.find(shape.parse(MODULE.replace(line, added).encode()), "Engine.step")[0])
+
+
+def test_a_commit_gives_title_authors_links_and_the_shape_of_upstreams_own_fix(wheel: Path, tmp_path: Path) -> None:
+    clone = tmp_path / "clone"
+    (clone / "verl").mkdir(parents=True)
+    git(clone, "init", "-q")
+    for text in MODULE, MODULE.replace("len(batch)", "len(batch) + 1"):
+        (clone / FILE).write_text("# Copyright 2025 A.\n# Licensed under the Apache License, Version 2.0\n" + text)
+        git(clone, "add", "-A")
+        git(clone, "commit", "-qm", f"[a, b] fix: count {'more ' * 10} (#12)\n\nFixes #7")
+    ran = begun(wheel, tmp_path, "--from-commit", clone, "HEAD")
+    assert ran.code == 0, ran.err
+    manifest, page = manifest_of(tmp_path / "out"), (tmp_path / "out/patches/my-fix/page.md").read_text()
+    assert manifest["title"] == f"[a, b] fix: count {'more ' * 10}".strip()
+    address = "https://github.com/verl-project/verl"
+    assert (manifest["origin"], manifest["bug"]) == (f"backport, {address}/pull/12", f"{address}/issues/7")
+    assert "Upstream's change, by me:" in page
+    assert max(map(len, page.splitlines())) <= 80
+    tests = modules(tmp_path / "out")["tests/fixes/test_my_fix.py"]
+    theirs = shape.digest(shape.find(shape.parse((clone / FILE).read_bytes()), "Engine.step")[0])
+    assert f'UPSTREAMS = [\n    ("Engine.step", "{theirs}"),\n]' in tests
+
+
+def test_a_mail_with_windows_line_ends_fits(wheel: Path, tmp_path: Path) -> None:
+    assert new(wheel, DIFF.replace("\n", "\r\n"), tmp_path).code == 0
 
 
 def test_a_hunk_outside_of_functions_is_refused_by_name(wheel: Path, tmp_path: Path) -> None:
@@ -133,11 +226,15 @@ def test_a_hunk_outside_of_functions_is_refused_by_name(wheel: Path, tmp_path: P
     ("words", "code"),
     [
         (["new", "My_Fix", "--upstream", "WHEEL", "--from-patch", "DIFF"], "bad-option"),
+        (["new", "a" * 25, "--upstream", "WHEEL", "--from-patch", "missing.diff"], "bad-option"),
+        (["new", "class", "--upstream", "WHEEL", "--from-patch", "missing.diff"], "bad-option"),
+        (["new", "3d", "--upstream", "WHEEL", "--from-patch", "missing.diff"], "bad-option"),
+        (["new", "my-fix", "--upstream", "WHEEL", "--from-commit", "missing", "HEAD"], "no-commit"),
         (["new", "mtp-cp-deadlock", "--upstream", "WHEEL", "--from-patch", "DIFF"], "fix-exists"),
         (["new", "my-fix", "--upstream", "verl", "--from-patch", "DIFF"], "bad-option"),
         (["new", "my-fix", "--upstream", "WHEEL", "--from-patch", "missing.diff"], "io"),
         (["new", "my-fix", "--upstream", "DEMO", "--from-patch", "DIFF"], "no-upstream"),
-        (["new", "my-fix", "--upstream", "WHEEL", "--from-patch", "DIFF", "-o", "TWICE"], "fix-exists"),
+        (["new", "my-fix", "--upstream", "missing.whl", "--from-patch", "DIFF", "-o", "TWICE"], "fix-exists"),
     ],
 )
 def test_what_it_cannot_do_is_an_error_and_nothing_is_written(
@@ -221,3 +318,44 @@ def test_an_upstreams_pull_request_becomes_a_fix(
         assert result(changes[target.function], target, data, monkeypatch) == patched
         same_base = ours == shape.digest(shape.find(shape.parse(data), target.function)[0])
         assert (patched == theirs) is same_base is (pull != 5895)  # that one was made for a later function
+
+
+def test_a_mails_subject_and_the_lines_of_its_diff_run_nothing(wheel: Path, tmp_path: Path) -> None:
+    proof = tmp_path / "ran"
+    code = f"import pathlib; pathlib.Path({str(proof)!r}).touch()"
+    subject = f"Subject: [PATCH] \"\"\"; {code}  # \u202e\n `<b>` ''' \\\n"
+    diff = DIFF.replace("Subject: [PATCH] Let every rank reduce\n", subject).replace(
+        'print("done")', f"print('done')  # \"\"\" ''' \\\\ {code}"
+    )
+    assert new(wheel, diff, tmp_path).code == 0
+    out = tmp_path / "out"
+    assert [*codemods(out / "codemods/my_fix.py")] == ["Engine.step"]
+    assert not proof.exists()
+    title = json.loads((out / "patches/my-fix/manifest.json").read_text())["title"]
+    assert title.startswith("TODO: ")
+    assert "\u202e" not in title
+    modules(out)
+    page = (out / "patches/my-fix/page.md").read_text()
+    assert "import pathlib" in page
+    assert not set("<>`\u202e") & set(page)
+
+
+@pytest.mark.parametrize(
+    "value", ["-" * 2000 + "1", "a" + ".b" * 900, "(" * 500, "("], ids=["minus", "dots", "deep", "open"]
+)
+def test_code_that_no_parser_or_codemod_takes_is_an_error(wheel: Path, tmp_path: Path, value: str) -> None:
+    ran = new(wheel, DIFF.replace("self.reduce(torch.tensor(count))", value), tmp_path)
+    assert (ran.code, ran.err.startswith("error[bad-patch]: ")) == (2, True)
+
+
+def test_a_diff_without_an_end_and_a_hunk_without_a_place_are_errors(wheel: Path, tmp_path: Path) -> None:
+    ran = cli.unhang("new", "my-fix", "--upstream", wheel, "--from-patch", "/dev/zero", "-o", tmp_path / "out")
+    assert (ran.code, ran.err.startswith("error[bad-patch]: this file is too large")) == (2, True)
+    ran = new(wheel, DIFF.replace("-4,6", "-" + "4" * 5000 + ",6"), tmp_path)
+    assert (ran.code, ran.err.startswith("error[bad-patch]: ")) == (2, True)
+
+
+def test_each_function_gets_a_class_of_its_own_whatever_its_name_is() -> None:
+    names = drafts.class_names(["none", "_", "A.f_g", "B.fG", "edit", "_3d", "step", "a.b", "A.B"])
+    assert len({*names}) == 9
+    assert all(name.isidentifier() and name not in drafts._TAKEN for name in names)

@@ -135,10 +135,6 @@ def test_an_editable_install(mode: str, tmp_path: Path) -> None:
     for name in "torch", "numpy":
         environments.write(env.site, {f"{name}/__init__.py": STUBS[f"{name}/__init__.py"]})
     ran = cli.unhang("overlay", overlay, *FIX, "--python", env.python)
-    if mode == "strict":
-        assert (ran.code, "blocked: expert-dp-warmup" in ran.err) == (1, True)
-        assert "a link that leads out" in ran.err
-        return
     assert ran.code == 0, ran.err
     assert Path(env.run("-c", LOOK).strip()).resolve() == (project / STATE).resolve()
     seen = environments.run("env", f"PYTHONPATH={overlay}", str(env.python), "-c", LOOK, cwd=tmp_path)

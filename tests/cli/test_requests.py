@@ -44,7 +44,7 @@ def test_fixes_are_in_the_catalogs_order_whatever_the_options_order() -> None:
 
 def test_a_token_counts_once_and_its_variable_where_none_is_given(capsys: pytest.CaptureFixture[str]) -> None:
     one, two = (f"{str(number) * 16}-12-{'a' * 16}" for number in (1, 2))
-    token = Token("1" * 16, 12, "a" * 16)
+    token = Token("1" * 16, 12, "a" * 16).mixed()
     assert of("--accept", one, "--accept", one).accepted == (token,)
     for arguments, variable, accepted in (
         (["check"], f"{one}, {two}", [one, two]), (["diff", "--accept", two], one, [two]), (["check"], "", []),

@@ -150,7 +150,7 @@ def test_installed_it_is_applied_and_revert_gives_the_command(how: str, patched:
     if how == "uv":
         forced = f"uv pip install --python {env.python} --no-deps --reinstall-package verl verl==0.7.1\n"
     assert f"install the plain release: {forced}" in ran.err
-    assert cli.unhang("apply", "--python", env.python).code == 0
+    cli.applied("--python", env.python)
     assert not (env.site / ".unhang").exists()
     pip = [environments.pip_python(), "-m", "pip", "--python", str(env.python), "uninstall", "-q", "-y", "verl"]
     environments.run(*pip, cwd=tmp_path)
@@ -210,7 +210,7 @@ def test_the_json_has_each_wheel_and_its_result(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_the_digest_is_that_of_the_same_code_installed(tmp_path: Path) -> None:
     site = cli.unpack(tmp_path / "site", CORE, VERL)
-    assert cli.unhang("apply", "--target", site).code == 0
+    cli.applied("--target", site)
     check = cli.unhang("check", "--target", site, "--output-format", "json")
     for written in True, False:
         ran = make(tmp_path / "out", wheels.fetch(*CORE), wheels.fetch(*VERL), "--output-format", "json")

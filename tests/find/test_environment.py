@@ -69,9 +69,10 @@ def test_the_order(env: Env, tmp_path: Path) -> None:
 def test_python_in_each_spelling(env: Env, tmp_path: Path, spelling: str) -> None:
     (tmp_path / "commands").mkdir()
     fake(tmp_path / "commands" / "mypython", f'#!/bin/sh\nexec "{env.python}" "$@"\n')
-    fake(tmp_path / "commands" / "env" / "bin" / "python")  # a path is not looked up on PATH
+    fake(tmp_path / "others" / "env" / "bin" / "python")  # a path is not looked up on PATH
+    fake(tmp_path / "commands" / "env")  # as in /usr/bin: an environment of that name is meant
     named = spelling.format(python=env.python, prefix=env.prefix)
-    environ = {"PATH": f"/nowhere:{tmp_path / 'commands'}", "VIRTUAL_ENV": "/gone"}
+    environ = {"PATH": f"/nowhere:{tmp_path / 'others'}:{tmp_path / 'commands'}", "VIRTUAL_ENV": "/gone"}
     chosen = choose(named, str(env.prefix.parent), environ)
     assert (chosen.found_by, chosen.prefix) == ("--python", str(env.prefix))
     assert chosen.python == str(tmp_path / "commands" / "mypython" if spelling == "mypython" else env.python)
@@ -136,18 +137,23 @@ def test_an_interpreter_that_does_not_answer(
 
 
 FOUND: dict[str, object] = {"origin": None, "folders": [], "others": []}
-LOOKED = dict.fromkeys(("megatron", "verl", "swift", "megatron.core", "megatron.training"), FOUND)
+LOOKED: dict[str | None, object] = dict.fromkeys(
+    ("megatron", "verl", "swift", "megatron.core", "megatron.training"), FOUND
+)
 
 
 @pytest.mark.parametrize(
     "answer",
     [
-        None, True, 7, "{", "[" * 100_000, "NaN", [], {}, [LOOKED, [], []], [[], [], [], None], [{}, [], [], None],
-        [{**LOOKED, "more": FOUND}, [], [], None], [LOOKED, [3], [], None], [LOOKED, ["a\0b"], [], None],
-        [LOOKED, [], [], 1], [{**LOOKED, "verl": None}, [], [], None],
-        [{**LOOKED, "verl": {**FOUND, "origin": 1}}, [], [], None],
-        [{**LOOKED, "verl": {**FOUND, "folders": "x"}}, [], [], None],
-        [{**LOOKED, "verl": {**FOUND, "others": [{}]}}, [], [], None],
+        None, True, 7, "{", "[" * 100_000, "NaN", [], {}, [LOOKED, [], [], [None, "x"]],
+        [[], [], [], [None, "x"], []], [{}, [], [], [None, "x"], []],
+        [{**LOOKED, "more": FOUND}, [], [], [None, "x"], []], [LOOKED, [3], [], [None, "x"], []],
+        [LOOKED, ["a\0b"], [], [None, "x"], []],
+        [LOOKED, [], [], 1, []], [LOOKED, [], [], [None, "x"], [["x"]]],
+        [LOOKED, [], [], [1, "x"], []], [LOOKED, [], [], None, []], [{**LOOKED, "verl": None}, [], [], [None, "x"], []],
+        [{**LOOKED, "verl": {**FOUND, "origin": 1}}, [], [], [None, "x"], []],
+        [{**LOOKED, "verl": {**FOUND, "folders": "x"}}, [], [], [None, "x"], []],
+        [{**LOOKED, "verl": {**FOUND, "others": [{}]}}, [], [], [None, "x"], []],
     ],
 )  # fmt: skip
 def test_an_answer_of_another_form(answer: object, tmp_path: Path) -> None:
@@ -159,7 +165,7 @@ def test_an_answer_of_another_form(answer: object, tmp_path: Path) -> None:
     (tmp_path / "pyvenv.cfg").write_text("")
     python = fake(tmp_path / "bin" / "python", f"#!/bin/sh\ncat {tmp_path}/answer\n")
     odd = {**FOUND, "others": [{"origin": "/x", "folders": ["/"]}]}
-    assert ask_for([{**LOOKED, "verl": odd}, ["/"], [], "/p"]).installations == ()
+    assert ask_for([{**LOOKED, "verl": odd}, ["/"], [], ["/p", "x"], []]).installations == ()
     with pytest.raises(UnhangError) as caught:
         ask_for(answer)
     assert (caught.value.code, caught.value.path) == ("broken-interpreter", str(python))

@@ -91,14 +91,6 @@ def test_a_working_directory_that_is_on_the_path(env: Env, tmp_path: Path, monke
     assert agree(env, cwd=checkout).warnings == ()
 
 
-def test_the_state_of_an_unhang_from_before_the_first_release(env: Env) -> None:
-    make.write(env.prefix, {"share/unhang/receipt.json": "{}"})
-    assert warning(env.search()) == (
-        f"{env.prefix}/share/unhang is from an unhang before its first release: "
-        "reinstall what it patched, then delete that folder"
-    )
-
-
 def test_packages_in_archives(env: Env, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "broken.zip").write_bytes(b"PK\x03\x04 not really")
     verl = shutil.make_archive(str(tmp_path / "verl"), "zip", make.verl(tmp_path / "one"))

@@ -7,13 +7,16 @@ import os
 import shutil
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
 
 from support import environments as make
 from support.environments import Env, agree
-from unhang.find.locate import ask_probe
+from unhang.find.environment import choose
+from unhang.find.locate import ask_probe, search
+from unhang.records import Environment
 
 
 def test_nothing_is_imported_or_written(env: Env, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,3 +161,40 @@ def test_another_python(wheels: dict[str, Path], tmp_path: Path, monkeypatch: py
         ("megatron-lm", "editable"),
         ("verl", "editable"),
     ]
+
+
+NAMES = ("areal", "megatron.bridge", "roll")
+
+
+def test_other_packages_are_found_as_import_finds_them_and_not_imported(env: Env, tmp_path: Path) -> None:
+    make.core(env.site)
+    make.write(env.site, {"megatron/bridge/__init__.py": "raise SystemExit", "roll.py": "raise SystemExit"})
+    make.write(tmp_path / "checkout", {"areal/__init__.py": "raise SystemExit"})
+    finder = """\
+        import importlib.util
+        class Finder:
+            def find_spec(self, name, *args):
+                if name == "areal":
+                    return importlib.util.spec_from_file_location(name, FILE, submodule_search_locations=[FOLDER])
+        """
+    folder = str(tmp_path / "checkout/areal")
+    constants = f"FOLDER = {folder!r}\nFILE = FOLDER + '/__init__.py'\n"
+    pth = "import sys, only; sys.meta_path.append(only.Finder())\n"
+    make.write(env.site, {"only.py": constants + textwrap.dedent(finder), "only.pth": pth})
+    found = {"areal": folder, "megatron.bridge": f"{env.site}/megatron/bridge"}
+    place = choose(str(env.python), str(tmp_path), {})
+    assert search(place, cwd=str(tmp_path), beside=NAMES).packages == found, "and a plain module is no package"
+    code = f"from unhang.find import probe; import sys; print(probe.packages({NAMES!r}, list(sys.path)))"
+    assert env.run("-c", code).strip() == repr(found), "in its own process too"
+    target = Environment(None, str(env.site), "--target")
+    assert search(target, cwd=str(tmp_path), beside=NAMES).packages == {"megatron.bridge": found["megatron.bridge"]}
+
+
+def test_a_finder_that_fails_for_another_package_stops_nothing(env: Env, tmp_path: Path) -> None:
+    make.core(env.site)
+    finder = "class Bad:\n    def find_spec(self, name, *args):\n        if name == 'roll': raise OSError('stale')\n"
+    make.write(env.site, {"bad.py": finder, "bad.pth": "import sys, bad; sys.meta_path.insert(0, bad.Bad())\n"})
+    make.write(env.site, {"areal/__init__.py": ""})
+    found = search(choose(str(env.python), str(tmp_path), {}), cwd=str(tmp_path), beside=NAMES)
+    assert found.packages == {"areal": f"{env.site}/areal"}
+    assert [one.upstream for one in found.installations] == ["megatron-core"]

@@ -12,7 +12,7 @@ from unhang.judge import accept
 from unhang.judge.decide import Verdict, decide
 from unhang.judge.findings import Finding
 from unhang.judge.observe import observe_bytes
-from unhang.records import Token
+from unhang.records import Token, paired
 from unhang.shapes import catalog
 
 EDITED = ONE.replace("return x", "return x + 1")
@@ -70,6 +70,43 @@ def test_afterwards_the_result_and_the_generation_must_be(token: Token) -> None:
     for old in token._replace(generation=NOW - 1), token._replace(result=OTHER):
         assert accept.named([after], [old]) == [after]
         assert len(accept.unused([old], [after])) == 1
+
+
+def test_upstreams_own_fix_in_an_unknown_shape_is_accepted_as_it_is() -> None:
+    seems = ONE.replace("    start()\n", "    start()\n    upstream_waits()\n", 1)
+    shape = gates.shape_of(seems)
+    before, token = finding(seems, shape), Token(shape, NOW, shape)
+    (found,) = accept.named([before], [token])
+    assert found.verdict == Verdict("drifted", "accepted", "accepted by a person, as it is")
+    assert (found.settled, found.to_write, accept.unused([token], [found])) == (True, False, [])
+    for wrong in token._replace(generation=NOW - 1), Token(BEFORE, NOW, BEFORE):
+        assert accept.named([before], [wrong]) == [before]
+        assert len(accept.unused([wrong], [before])) == 1
+    assert accept.for_show([before]) == [before._replace(accepted=True)]
+    for other in finding(EDITED, RESULT), finding(EDITED), finding(gates.gated(EDITED)):
+        itself = Token(other.seen.shape or "", NOW, other.seen.shape or "")
+        assert accept.named([other], [itself]) == [other], "nothing shows that it is fixed"
+        assert len(accept.unused([itself], [other])) == 1
+
+
+def test_a_token_names_the_unknown_function_that_the_target_depends_on_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    gates.install(monkeypatch, gates.shape_table(gates.AGREES))
+
+    def beside(found: Finding, code: str) -> Finding:
+        depends = observe_bytes("/site/verl/agree.py", code.encode(), "agree", {})
+        return found._replace(target=found.target._replace(depends_on=gates.AGREE), depends=depends)
+
+    edited, again = (gates.WRONG.replace("count if", f"count + {more} if") for more in (1, 2))
+    before, after = gates.shape_of(ONE), gates.shape_of(gates.gated(ONE))
+    helper = gates.shape_of(edited, "agree")
+    token = Token(paired(before, helper), NOW, paired(after, helper))
+    assert len({before, after, *token[::2]}) == 4
+    for code, result in ((ONE, after), (gates.gated(ONE), None)):
+        known = finding(code, result)
+        (found,) = accept.named([beside(known, edited)], [token])
+        assert (found.accepted, found.settled, accept.unused([token], [found])) == (True, result is None, [])
+        for other, wrong in ((again, token), (edited, Token(before, NOW, after)), (gates.WRONG, token)):
+            assert accept.named([beside(known, other)], [wrong]) == [beside(known, other)]
 
 
 @pytest.mark.parametrize("code", [ONE, gates.gated(ONE), "x = 1\n"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -10,7 +9,7 @@ import pytest
 
 from support import gates
 from support.gates import NAMES, ONE, RUN
-from unhang.compat.sweep import outlines
+from unhang.compat.sweep.outlines import Packed
 from unhang.judge.decide import BY_STATE, SETTLED, URGENCY, Past, Verdict, codemod, decide
 from unhang.judge.observe import Observation, observe_bytes
 from unhang.records import Token
@@ -20,8 +19,8 @@ from unhang.shapes.outline import outline
 
 SHAPE = gates.shape_of(ONE)
 EDITED = ONE.replace("return x", "return x + 1")
-EXPLAIN, DAY, OLD = "`unhang explain gate`", "accepted by a person on 2026-11-22", "rewritten with --unverified"
-LOOK = "to see what a rewrite would do, and its token: `unhang diff --unknown --fix gate`"
+EXPLAIN, DAY = "`unhang explain gate`", "accepted by a person on 2026-11-22"
+LOOK = "to see what a rewrite would do, with --run by running it, and its token: `unhang diff --unknown --fix gate`"
 
 
 @pytest.fixture(autouse=True)
@@ -55,6 +54,7 @@ def test_the_verdicts_are_ordered_and_every_state_has_one() -> None:
         ("defined-twice", "the function is defined more than once, WHY", "keep one definition"),
         ("not-a-file", "the file is WHY", "reinstall the package"),
         ("too-large", "the file is WHY", "reinstall the package"),
+        ("shadowed", "an import may run WHY in place of the file", "delete it, or reinstall the package"),
         ("outside", "the file is WHY", "install a copy of the package (uv: --link-mode=copy)"),
     ],
 )
@@ -87,7 +87,8 @@ def test_a_version_outside_the_matrix_is_unlisted(version: str, how: tuple[str, 
     code, reason, nearest = how
     verdict = verdict_on(Observation("/x", b""), version=version)
     detail = f"the file does not define the function; {version} is {reason}"
-    assert verdict == Verdict("unlisted", code, detail, nearest)
+    absent = Verdict("not-affected", detail="the file does not define the function")
+    assert verdict == (absent if how == OLDER else Verdict("unlisted", code, detail, nearest))
     verdict = verdict_on(seen_in(EDITED), version=version)
     assert (verdict.verdict, verdict.code) == ("unlisted", code)
     assert f"{version} is {reason}" in verdict.detail
@@ -104,12 +105,18 @@ def test_a_function_that_the_newest_release_lacks_is_not_missed_in_a_newer_one()
         verdict = verdict_on(Observation("/x", data), version="2.1", releases=releases)
         assert verdict == Verdict("not-affected", detail=f"{what}, as in release 1.10")
     assert verdict_on(seen_in(EDITED), version="2.1", releases=releases).verdict == "unlisted"
-    assert verdict_on(Observation("/x", None), version="0.9", releases=releases).verdict == "unlisted"
+    assert verdict_on(Observation("/x", None), version="1.9", releases=releases).code == "function-gone"
 
 
 @pytest.mark.parametrize("version", ["2.0.post1", "2.0rc1", "1.5", "1.0rc1", "main", None])
 def test_a_version_inside_the_matrix_is_not_unlisted(version: str | None) -> None:
     assert verdict_on(Observation("/x", b""), version=version).verdict == "not-affected"
+
+
+def test_a_local_label_makes_no_number_of_its_own() -> None:
+    verdict = verdict_on(Observation("/x", b""), version="1.0+acme.3")
+    assert verdict.code == "function-gone"
+    assert verdict.detail.endswith(", but release 1.0 has it")
 
 
 # -- a shape on record ------------------------------------------------------------------------------------------------
@@ -118,13 +125,10 @@ def test_a_version_inside_the_matrix_is_not_unlisted(version: str | None) -> Non
 def test_the_state_of_a_known_shape_gives_the_verdict() -> None:
     past = Past("another sha256", "another shape")
     seen = Observation("/x", ONE.encode(), shape=SHAPE, on_record=True)
-    for state, before in {
-        "affected": "; patched before, and reinstalled or restored since",
-        "superseded": "; an older version of this rewrite is in place",
-    }.items():
-        table = gates.shape_table({(RUN, ONE): Shape(state, None, tuple(NAMES), "a note")})
-        assert verdict_on(seen, table=table, past=past) == Verdict("needed", None, f"a note{before}", "unhang apply")
-    for state in set(BY_STATE) - {"affected", "superseded"}:
+    table = gates.shape_table({(RUN, ONE): Shape("affected", None, tuple(NAMES), "a note")})
+    before = "a note; patched before, and reinstalled or restored since"
+    assert verdict_on(seen, table=table, past=past) == Verdict("needed", None, before, "unhang apply")
+    for state in set(BY_STATE) - {"affected"}:
         table = gates.shape_table({(RUN, ONE): Shape(state, None, (), "a note")})
         verdict = verdict_on(seen, table=table, version="9.0")
         assert verdict == Verdict(BY_STATE[state], detail="a note"), "whatever the version is"
@@ -135,6 +139,8 @@ def test_our_rewrite_that_has_the_shape_of_upstreams_own_fix_is_told_by_the_rece
     seen = Observation("/x", ONE.encode(), shape=SHAPE, on_record=True)
     table = gates.shape_table({(RUN, ONE): Shape("fixed", None, (), "")})
     assert verdict_on(seen, table=table, past=Past(seen.sha256, SHAPE)) == Verdict("applied")
+    edited = seen._replace(data=b"# unhang gate: why\n" + ONE.encode())
+    assert verdict_on(edited, table=table, past=Past("another sha256", SHAPE)) == Verdict("applied")
     assert verdict_on(seen, table=table, past=Past("another sha256", SHAPE)) == Verdict("fixed-upstream")
     assert verdict_on(seen, table=table) == Verdict("fixed-upstream")
 
@@ -164,24 +170,35 @@ def test_what_the_receipt_says_was_accepted_has_drifted() -> None:
     """A receipt is no evidence: a checkout may bring one."""
     seen = seen_in(gates.gated(EDITED))
     now, undo = catalog.generation(), "take it back: `unhang revert --fix gate`"
-    for generation, code, detail, hint in (
-        (None, "unverified", f"{OLD}, as the receipt says", f"compare it with {EXPLAIN}, or {undo}"),
-        (now, "accepted", DAY, f"to settle it, name its token: `unhang check --accept s0-{now}-s1`; or {undo}"),
-        (now - 1, "accepted", f"{DAY}, and the rewrites have changed since", f"{undo}, and look again"),
+    token = Token("0" * 16, now, "1" * 16)
+    for generation, detail, hint in (
+        (now, DAY, f"to settle it, name its token: `unhang check --accept {token}`; or {undo}"),
+        (now - 1, f"{DAY}, and the rewrites have changed since", f"{undo}, and look again"),
     ):  # fmt: skip
-        accepted = None if generation is None else (Token("s0", generation, "s1"), "2026-11-22")
-        past = Past(seen.sha256, seen.shape or "", accepted)
-        assert verdict_on(seen, past=past) == Verdict("drifted", code, detail, hint)
-        assert verdict_on(seen, past=past._replace(after="another")).code == "unknown-shape"
+        past = Past(seen.sha256, seen.shape or "", (token._replace(generation=generation), "2026-11-22"))
+        assert verdict_on(seen, past=past) == Verdict("drifted", "accepted", detail, hint)
+        for other in past._replace(after="another"), past._replace(accepted=None):
+            assert verdict_on(seen, past=other).code == "unknown-shape"
 
 
-def test_an_unlisted_shape_with_upstreams_fix_in_it_is_fixed() -> None:
-    verdict = verdict_on(seen_in(ONE.replace("    start()\n", "    start()\n    upstream_waits()\n", 1)), version="9.0")
-    assert (verdict.verdict, verdict.code, verdict.triable) == ("fixed-upstream", "by-shape-check", False)
+FIXED = ONE.replace("    start()\n", "    start()\n    upstream_waits()\n", 1)
 
 
-BY_HAND = f"reinstall the package, or change it by hand: {EXPLAIN}"
-KEEP = f"reinstall the package and run `unhang apply`, or keep your edit: {EXPLAIN}"
+@pytest.mark.parametrize(("version", "verdict"), [("9.0", "unlisted"), ("0.9", "unlisted"), ("1.5", "drifted")])
+def test_an_unlisted_shape_in_which_upstreams_fix_seems_to_be_is_a_persons_to_accept(
+    version: str, verdict: str
+) -> None:
+    found = verdict_on(seen_in(FIXED), version=version)
+    assert (found.verdict, found.triable, found.as_is) == (verdict, False, True)
+    assert "; upstream's own fix seems to be there; " in found.detail
+    assert found.hint.endswith("to see its token: `unhang diff --unknown --fix gate`")
+    ours = FIXED.replace("upstream_waits()", "upstream_waits()  # unhang gate: why")
+    assert not verdict_on(seen_in(ours), version=version).as_is, "our own rewrite, or what is left of it"
+
+
+SEE = "`unhang diff --unknown --run --fix gate`"
+BY_HAND = f"reinstall the package, or change it by hand: {EXPLAIN}; to see what it does: {SEE}"
+KEEP = f"reinstall the package and run `unhang apply`, or keep your edit, if it does what it should: {SEE}"
 MATCH = "the rewrite's anchors match exactly once each"
 ONCE = "expected once: start())"
 NO_ANCHOR = "the rewrite's anchor is missing or not unique"
@@ -211,9 +228,9 @@ def test_an_unknown_shape_says_whether_the_rewrite_would_work(code: str, tried: 
 def test_the_closest_known_shape_is_named_and_changes_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
     far = verdict_on(seen_in(EDITED))
     (function,) = shape.find(shape.parse(ONE.encode()), "run")
-    data = json.loads(outlines.render([outlines.Row("run", SHAPE, "", tuple(outline(function)))]))
-    known = OutlineTable(data["kinds"], data["blocks"], {("run", SHAPE): (data["outlines"][0]["outline"], "")})
-    monkeypatch.setattr(catalog, "outlines", lambda: known)
+    packed = Packed()
+    known = OutlineTable(packed.kinds, packed.blocks, {("run", SHAPE): (packed.add(outline(function)), "")})
+    monkeypatch.setattr(catalog, "outlines", lambda fix: known)
     near = verdict_on(seen_in(EDITED))
     assert near.nearest is not None
     assert near.detail == far.detail.replace("no known shape is close to it", near.nearest.sentence())

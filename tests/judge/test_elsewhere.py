@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 from support import gates
 from support.gates import FILES, GATE, PAUSE
 from unhang.judge.findings import judge
+from unhang.shapes import catalog
 
 
 @pytest.fixture(autouse=True)
@@ -42,3 +44,45 @@ def test_code_elsewhere_is_looked_at_where_the_fix_is_needed_or_applied(
         assert judge([where], [fix], {})[0].notes == ()
     gates.lay_out(tmp_path, {"verl/one.py": "x = 1\n", "verl/two.py": "def run(z): pass\n"})
     assert [one.notes for one in judge([where], [fix], {}, str(script))] == [(), ()], "drifted"
+
+
+# -- what runs in place of a target -----------------------------------------------------------------------------------
+
+ROW = {"module": "top.deep", "package": "Deep", "files": ["top/deep/new.py", "top/deep/old.py"], "what": "copies run"}
+
+
+def test_a_package_that_runs_other_code_is_noted_where_that_code_is(tmp_path: Path) -> None:
+    fix = GATE._replace(manifest={"instead": [{**ROW, "pattern": r"copied\("}]})
+    where = gates.lay_out(tmp_path, {**FILES, "top/deep/old.py": "\n\ncopied()\n"})
+    packages = {"top.deep": str(tmp_path / "top/deep")}
+
+    def notes() -> list[tuple[str, ...]]:
+        return [one.notes for one in judge([where], [fix, PAUSE], {}, packages=packages)]
+
+    told = f"Deep copies run ({tmp_path}/top/deep/old.py:3), and unhang does not rewrite that: `unhang explain gate`"
+    assert notes() == [(told,), (told,), ()]
+    (tmp_path / "top/deep/new.py").write_text("copied()")
+    assert "new.py:1)" in notes()[0][0], "the first of the files that has it"
+    for name in "new.py", "old.py":
+        (tmp_path / "top/deep" / name).write_text("a namesake")
+    assert notes() == [(), (), ()]
+    (tmp_path / "top/deep/old.py").unlink()
+    os.mkfifo(tmp_path / "top/deep/old.py")
+    assert notes() == [(), (), ()], "and nothing waits for a pipe"
+    assert [one.notes for one in judge([where], [fix], {})] == [(), ()], "it is not installed"
+
+
+def test_a_function_that_is_not_affected_has_no_such_note(tmp_path: Path) -> None:
+    fix = GATE._replace(manifest={"instead": [{**ROW, "pattern": "."}]})
+    where = gates.lay_out(tmp_path, {"verl/one.py": "x = 1\n", "verl/two.py": "", "top/deep/new.py": "x"})
+    where = where._replace(version="1.5")
+    found = judge([where], [fix], {}, packages={"top.deep": str(tmp_path / "top/deep")})
+    assert [(one.verdict.verdict, one.notes) for one in found] == [("not-affected", ())] * 2
+
+
+def test_each_row_of_the_manifests_names_files_of_its_module_and_a_pattern() -> None:
+    rows = [row for fix in catalog.fixes().values() for row in fix.manifest.get("instead", ())]
+    assert len(rows) > 10
+    for row in rows:
+        assert all(file.startswith(row["module"].replace(".", "/") + "/") for file in row["files"]), row
+        assert not re.search(row["pattern"], ""), "it would match everything"

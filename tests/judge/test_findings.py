@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from unhang.find.overlays import Module, Overlay, sha256
 from unhang.judge.decide import Past, Verdict
 from unhang.judge.findings import judge
 from unhang.judge.overlaid import overlaid
+from unhang.shapes.catalog import Fix
 
 
 @pytest.fixture(autouse=True)
@@ -58,6 +60,60 @@ def test_a_function_that_moved_to_another_target_is_judged_there(tmp_path: Path)
         assert [item.verdict.verdict for item in judge([where._replace(version=version)], [GATE], {})] == [verdict] * 2
 
 
+OLDER, NEWER = ("Loop.stop", "Loop.start"), ("run", "Loop.run")
+SETS = Fix(
+    "gate", "a gate", "cure", {},
+    tuple(RUN._replace(function=name, set=names[0]) for names in (OLDER, NEWER) for name in names), "",
+)  # fmt: skip
+PARTS = {
+    "Loop.stop": "    def stop(self): pass\n",
+    "Loop.start": "    def start(self): pass\n",
+    "Loop.run": "    def run(self): pass\n",
+    "run": "def run(): pass\n",
+}
+
+
+@pytest.mark.parametrize("version", ["1.0", "9.0", "0.1.0", "1.5", None])
+@pytest.mark.parametrize(
+    ("there", "gone"),
+    [
+        (OLDER, ()),
+        (NEWER, ()),
+        (OLDER + NEWER, ()),
+        ((*OLDER, "run"), ()),
+        (("run",), ("Loop.run",)),
+        (("Loop.start",), ("Loop.stop",)),
+        (("run", "Loop.start"), ("Loop.run", "Loop.stop")),
+    ],
+)
+def test_a_set_of_targets_takes_the_place_of_the_others_and_half_of_one_is_no_fix(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, version: str | None, there: tuple[str, ...], gone: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(
+        sys.modules["unhang.codemods.gate"], "CODEMODS", dict.fromkeys(PARTS, gates.Waits("gate")), raising=False
+    )
+    code = "class Loop:\n    x = 1\n" + "".join(PARTS[name] for name in PARTS if name in there)
+    where = gates.lay_out(tmp_path, {"verl/one.py": code})._replace(version=version)
+    found = {finding.target.function: finding.verdict for finding in judge([where], [SETS], {})}
+    assert {name for name in found if found[name].code == "function-gone"} == {*gone}
+    absent = {*PARTS} - {*there} - {*gone}
+    assert {name for name in found if found[name].verdict == "not-affected"} == absent
+    assert all("in its place there is " in found[name].detail for name in absent)
+    assert all("which goes with it" in found[name].detail for name in gone)
+
+
+def test_where_nothing_of_any_set_is_there_the_version_says_what_that_means(tmp_path: Path) -> None:
+    where = gates.lay_out(tmp_path, {"verl/one.py": "x = 1\n"})
+    for version, codes in (
+        ("1.0", ["function-gone", None, "function-gone", None]),  # it has run and Loop.stop
+        ("9.0", ["newer-than-matrix", None, "newer-than-matrix", None]),
+        ("0.1.0", [None] * 4),
+        ("1.5", [None] * 4),
+    ):
+        found = judge([where._replace(version=version)], [SETS], {})
+        assert [finding.verdict.code for finding in found] == codes
+
+
 def test_a_name_that_is_assigned_again_is_a_note_and_the_verdict_stays(tmp_path: Path) -> None:
     wrapped = "\n\nrun = wait(run)\nLoop.stop = wait(Loop.stop)\n"
     where = gates.lay_out(tmp_path, {"verl/one.py": gates.gated(ONE) + wrapped, "verl/two.py": TWO})
@@ -67,6 +123,25 @@ def test_a_name_that_is_assigned_again_is_a_note_and_the_verdict_stays(tmp_path:
     assert run.notes == (f"run is assigned again on line 17: {why}",)
     assert (other.notes, stop.notes) == ((), (f"Loop.stop is assigned again on line 18: {why}",))
     assert stop._replace(verdict=Verdict("not-affected")).notes == ()
+
+
+@pytest.mark.parametrize("version", ["0.1.0", "1.5", "1.0", "9.0"])
+def test_a_function_that_a_file_has_from_elsewhere_is_not_called_absent(tmp_path: Path, version: str) -> None:
+    where = gates.lay_out(tmp_path, {"verl/one.py": "from fast import run\nfrom fast import Loop\n"})
+    found = judge([where._replace(version=version)], [GATE, PAUSE], {})
+    assert {one.verdict.verdict for one in found if one.target.file == "verl/one.py"} <= {"drifted", "unlisted"}
+    if version == "0.1.0":
+        assert "binds its name on line 1: what runs by that name is elsewhere" in found[0].verdict.detail
+
+
+def test_so_is_that_of_a_function_that_a_target_depends_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    gates.install(monkeypatch, gates.shape_table(gates.AGREES))
+    where = gates.lay_out(
+        tmp_path, {"verl/one.py": gates.gated(ONE), "verl/agree.py": WRONG + "agree = alone(agree)\n"}
+    )
+    first, _ = judge([where], [DEPENDENT], {})
+    (note,) = first.notes
+    assert (first.verdict.verdict, note[:48]) == ("applied", "agree in verl/agree.py is assigned again on line")
 
 
 def test_a_file_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
@@ -90,7 +165,7 @@ EDITED, NEW = ONE.replace("return x", "return x + 1"), WRONG.replace("count if",
         (ONE, WRONG, "needed", None, ""),
         (EDITED, WRONG, "drifted", "unknown-shape", "a shape nobody has verified"),
         (ONE, NEW, "drifted", "depends-on-unknown", "agree in verl/agree.py: a shape nobody has verified; no known"),
-        (EDITED, NEW, "drifted", "unknown-shape", "a shape nobody has verified"),
+        (EDITED, NEW, "drifted", "unknown-shape", "agree in verl/agree.py: a shape nobody has verified; no known"),
         (ONE, None, "drifted", "depends-on-unknown", "agree in verl/agree.py: it is not there"),
         (
             ONE,
@@ -100,7 +175,15 @@ EDITED, NEW = ONE.replace("return x", "return x + 1"), WRONG.replace("count if",
             "agree in verl/agree.py: the file does not parse",
         ),
         (gates.gated(ONE), RIGHT, "applied", None, "edited since"),
-        (gates.gated(ONE), NEW, "applied", None, "edited since"),
+        (gates.gated(ONE), WRONG, "applied", None, "edited since"),
+        (gates.gated(ONE), NEW, "drifted", "depends-on-unknown", "our rewrite is in place, but it depends on"),
+        (
+            gates.gated(EDITED),
+            NEW,
+            "drifted",
+            "unknown-shape",
+            "it depends on agree in verl/agree.py: a shape",
+        ),
         ("x = 1\n", RIGHT, "drifted", "function-gone", "but release 1.0 has it"),
     ],
 )

@@ -35,7 +35,6 @@ def test_rows_are_in_the_order_of_pep_440_and_one_without_a_target_is_not_affect
     ("shapes", "verdict"),
     [
         ("affected", "needed"),
-        ("superseded", "needed"),
         ("fixed", "fixed-upstream"),
         ("not-affected", "not-affected"),
         ("ours", "applied"),

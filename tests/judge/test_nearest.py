@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import ast
-import json
 from collections.abc import Mapping
 
 import pytest
 
 from support import wheels
-from unhang.compat.sweep import outlines
+from unhang.compat.sweep.outlines import Packed
 from unhang.judge.nearest import Nearest, nearest
 from unhang.shapes import catalog, shape
 from unhang.shapes.catalog import OutlineTable, Release, Shape, ShapeTable, Target
@@ -44,11 +43,10 @@ def look(
 ) -> Nearest | None:
     """Return what is nearest to some code, of made-up known shapes: code -> where it was last, and its state."""
     nodes = [(function(text), last) for text, (last, _) in known.items()]
-    rows = [outlines.Row(key[1], shape.digest(node), last, tuple(outline(node))) for node, last in nodes]
-    data = json.loads(outlines.render(rows))
-    named = {(key[1], row["shape"]): (row["outline"], row.get("last", "")) for row in data["outlines"]}
-    shapes = {(*key, row.shape): state for row, (_, state) in zip(rows, known.values())}
-    table = OutlineTable(data["kinds"], data["blocks"], named)
+    packed = Packed()
+    named = {(key[1], shape.digest(node)): (packed.add(outline(node)), last) for node, last in nodes}
+    shapes = {(*key, shape.digest(node)): state for (node, _), (_, state) in zip(nodes, known.values())}
+    table = OutlineTable(packed.kinds, packed.blocks, named)
     return nearest(TARGET, function(code), code.encode(), ShapeTable(shapes, {}), table, releases or {})
 
 
@@ -156,7 +154,7 @@ def test_a_real_function_with_one_more_statement_is_nearest_to_itself() -> None:
             (changed,) = ast.parse(text).body
             assert isinstance(changed, ast.FunctionDef)
             table, releases = catalog.shape_table(), catalog.releases()[target.upstream]
-            near = nearest(target, changed, text.encode(), table, catalog.outlines(), releases)
+            near = nearest(target, changed, text.encode(), table, catalog.outlines(target.fix), releases)
             assert near is not None
             assert near.shape == before
             assert [(item.how, item.text) for item in near.differs] == [("added", "made_up = 'by a fork'")]

@@ -46,12 +46,53 @@ def test_what_is_no_file_of_the_package_is_not_opened(tmp_path: Path) -> None:
     os.truncate(path, 16 * 1024 * 1024 + 1)
     assert look(tmp_path).problem == "too-large"
     path.unlink()
-    outside = tmp_path / "verl-of-another.py"
-    outside.write_text(gates.ONE)
-    path.symlink_to(outside)
+    for special in ("/dev/zero", tmp_path / "pipe", tmp_path / "gone"):
+        if special == tmp_path / "pipe":
+            os.mkfifo(special)
+        path.symlink_to(special)
+        assert look(tmp_path).problem == "not-a-file"
+        path.unlink()
+
+
+@pytest.mark.parametrize("text", ["../verl-of-another.py", "{top}/verl-of-another.py", "{top}/chain.py"])
+def test_a_link_that_leads_out_of_the_package_is_judged_by_its_content(tmp_path: Path, text: str) -> None:
+    (tmp_path / "verl").mkdir()
+    (tmp_path / "verl-of-another.py").write_text(gates.ONE)
+    (tmp_path / "chain.py").symlink_to("verl-of-another.py")
+    (tmp_path / "verl/one.py").symlink_to(text.format(top=tmp_path))
     seen = look(tmp_path)
-    assert (seen.problem, seen.data, seen.shape) == ("outside", b"", None)
-    assert str(outside) in seen.detail
+    assert (seen.problem, seen.shape) == (None, gates.shape_of(gates.ONE))
+    assert (seen.real, seen.link) == (str(tmp_path / "verl/one.py"), str(tmp_path / "verl-of-another.py"))
+
+
+def test_a_link_below_a_linked_folder_goes_nowhere_else(tmp_path: Path) -> None:
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared/moved.py").write_text(gates.ONE)
+    (tmp_path / "shared/one.py").symlink_to("moved.py")
+    (tmp_path / "verl").symlink_to("shared")
+    seen = look(tmp_path)
+    assert (seen.real, seen.link) == (str(tmp_path / "shared/moved.py"), "")
+
+
+@pytest.mark.parametrize(("theirs", "problem"), [(1234, "outside"), (4321, None), (0, None)])
+def test_a_link_into_another_users_files_is_not_read(tmp_path: Path, theirs: int, problem: str | None) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can give files to others")
+    (tmp_path / "site/verl").mkdir(parents=True)
+    os.chown(tmp_path / "site", 4321, 4321)
+    (tmp_path / "theirs.py").write_text(gates.ONE)
+    os.chown(tmp_path / "theirs.py", theirs, theirs)
+    for place, text in ((tmp_path / "site/verl/one.py", tmp_path / "theirs.py"), (tmp_path / "site/verl", "../theirs")):
+        if place.name == "verl":  # the package itself is the link
+            (tmp_path / "site/verl").rename(tmp_path / "theirs")
+            (tmp_path / "theirs/one.py").unlink()
+            (tmp_path / "theirs.py").rename(tmp_path / "theirs/one.py")
+        place.symlink_to(text)
+        found = gates.installation(tmp_path / "site")
+        found = found._replace(package_dir=os.path.realpath(found.package_dir))  # as the search has it
+        seen = observe(found, gates.RUN, ShapeTable({}, {}))
+        assert (seen.problem, bool(seen.data)) == (problem, problem is None)
+        assert problem is None or "which user 1234 owns" in seen.detail
 
 
 def test_a_link_inside_the_package_and_a_linked_package_are_followed(tmp_path: Path) -> None:

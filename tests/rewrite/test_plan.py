@@ -10,23 +10,19 @@ from unittest.mock import Mock
 import pytest
 
 from support import gates
-from support.gates import NAMES, ONE, OTHER_RUN, RUN, STOP, TWO
+from support.gates import ONE, OTHER_RUN, RUN, STOP, TWO
 from unhang.judge.findings import Finding
 from unhang.rewrite import one_file
 from unhang.rewrite.plan import Original, Plan, paths_to_rewrite, plan
-from unhang.shapes.catalog import Shape, Target
 
 EDITED = ONE.replace("return x", "return x + 1")
 NO_ANCHOR = ONE.replace("    start()\n    return", "    return")
 BOTH = gates.paused(gates.gated(ONE))
-# As an older version of the gate wrote it.
-OLDER = ONE.replace("    start()\n    return", "    start()\n    # unhang gate: why\n    wait('older')\n    return")
 
 
 @pytest.fixture(autouse=True)
 def _made_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    result = gates.shape_of(gates.gated(ONE))
-    gates.install(monkeypatch, gates.shape_table({(RUN, OLDER): Shape("superseded", result, tuple(NAMES), "")}))
+    gates.install(monkeypatch)
 
 
 class Made(NamedTuple):
@@ -55,10 +51,9 @@ def short(planned: Plan) -> Made:
     return Made(files, {item.fix: item.reason for item in planned.blocked})
 
 
-def original_of(root: Path, patched: str, *steps: tuple[Target, str], before: str = ONE) -> dict[str, Original]:
-    """The receipt's entry for one.py: its text as it was patched, and the functions that were rewritten."""
-    entry = Original(hashlib.sha256(patched.encode()).hexdigest(), before.encode(), steps)
-    return {str(root / "verl/one.py"): entry}
+def original_of(root: Path, patched: str) -> dict[str, Original]:
+    """What the receipt keeps of one.py, which is this text with our rewrites."""
+    return {str(root / "verl/one.py"): Original(hashlib.sha256(patched.encode()).hexdigest(), ONE.encode())}
 
 
 def test_all_needed_fixes_go_in_and_nothing_is_written_yet(tmp_path: Path) -> None:
@@ -78,7 +73,7 @@ def test_what_is_settled_is_left_alone(tmp_path: Path) -> None:
     assert made(tmp_path, BOTH, gates.gated(TWO)) == ({}, {})
     assert made(tmp_path, gates.gated(ONE), gates.gated(TWO)) == ({"one.py": BOTH}, {})
     where = gates.lay_out(tmp_path / "none", {"verl/one.py": "x = 1\n"})._replace(version="1.5")
-    assert plan(gates.findings(where), {}) == ((), ()), "this version has no such function"
+    assert plan(gates.findings(where), {}) == ((), (), ()), "this version has no such function"
 
 
 def test_linked_files_are_planned_once_by_their_real_path(tmp_path: Path) -> None:
@@ -175,38 +170,12 @@ def test_a_file_on_record_with_an_unknown_shape_must_bind_the_names_too(tmp_path
 # -- what an earlier run wrote ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "now",
-    [f"{gates.gated(ONE)}ours = 1\n", gates.gated(EDITED), gates.gated(ONE).replace("    # unhang gate: why\n", "")],
-    ids=["all of the rewrite is there", "its comment is there", "its shape is there"],
-)
-def test_a_file_that_was_edited_since_it_was_patched_is_blocked(now: str, tmp_path: Path) -> None:
-    originals = original_of(tmp_path, gates.gated(ONE), (RUN, gates.shape_of(gates.gated(ONE))))
-    done = short(plan(only(tmp_path, now), originals))
+def test_a_function_of_ours_that_was_edited_since_blocks_its_file(tmp_path: Path) -> None:
+    done = short(plan(only(tmp_path, gates.gated(EDITED)), original_of(tmp_path, gates.gated(ONE))))
     assert done.files == {}
-    assert done.blocked["pause"] == "the file was edited since it was patched, and its original could not be kept"
+    assert done.blocked["pause"].startswith("a function that we rewrote in this file was edited since")
 
 
-def test_a_reinstalled_file_is_patched_again_and_another_fix_goes_into_a_patched_one(tmp_path: Path) -> None:
-    originals = original_of(tmp_path, gates.gated(ONE), (RUN, gates.shape_of(gates.gated(ONE))))
-    for now, after in {f"{ONE}# another build\n": f"{BOTH}# another build\n", gates.gated(ONE): BOTH}.items():
-        assert short(plan(only(tmp_path, now), originals)) == ({"one.py": after}, {})
-
-
-def test_an_upgrade_starts_at_the_original_bytes_with_the_other_fixes(tmp_path: Path) -> None:
-    now = gates.paused(OLDER)
-    found = only(tmp_path, now)
-    assert [item.verdict.verdict for item in found] == ["needed", "applied", "applied"]
-    stop = (STOP, gates.shape_of(gates.paused(ONE), STOP.function))
-    originals = original_of(tmp_path, now, (RUN, gates.shape_of(OLDER)), stop, before=f"{ONE}# the original\n")
-    planned = plan(found, originals)
-    assert short(planned) == ({"one.py": f"{BOTH}# the original\n"}, {})
-    (file,) = planned.files
-    assert file.before == now.encode()
-    assert [step.target for step in file.steps] == [STOP, RUN]
-
-
-def test_without_its_original_an_upgrade_depends_on_the_codemod(tmp_path: Path) -> None:
-    done = made(tmp_path, OLDER)
-    assert done.blocked["gate"].startswith("the result has shape ")
-    assert done.files == {"one.py": gates.paused(OLDER)}
+def test_another_fix_goes_into_a_patched_file(tmp_path: Path) -> None:
+    done = short(plan(only(tmp_path, gates.gated(ONE)), original_of(tmp_path, gates.gated(ONE))))
+    assert done == ({"one.py": BOTH}, {})

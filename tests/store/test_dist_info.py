@@ -86,6 +86,18 @@ def test_quoting_is_that_of_csv(path: str) -> None:
     assert dist_info.restore(table(NEW), path, row) == table(OLD)
 
 
+@pytest.mark.parametrize("lead", ["", "\ufeff"])
+def test_a_row_of_ours_over_an_edit_has_its_path_in_quotes(lead: str) -> None:
+    other, end = line("y.py", OLD), "\r\nd.dist-info/RECORD,,"
+    before, after = (f"{lead}{row}\n{other}{end}".encode() for row in (line("x.py", OLD), '"x.py"' + line("", OLD)))
+    assert dist_info.quoted(before, "x.py") == after
+    assert dist_info.quoted(after, "x.py") == after
+    assert dist_info.quoted(before, "z.py") == before
+    assert next(csv.reader(after.decode().removeprefix(lead).splitlines())) == line("x.py", OLD).split(",")
+    assert dist_info.update(after, {"x.py": OLD}) == after
+    assert dist_info.restore(after, "x.py", line("x.py", OLD)) == before
+
+
 def test_unneeded_quotes_stay() -> None:
     before, after = (('"' + line("x.py", data).replace(",", '","') + '"\n').encode() for data in (OLD, NEW))
     assert dist_info.update(before, {"x.py": NEW}) == after
@@ -109,3 +121,12 @@ def test_an_odd_row_or_two_are_restored(rows: list[str]) -> None:
     assert after.count(line("x.py", NEW).encode()) == len(rows) or len(rows) == 1
     assert dist_info.row(before, "x.py") == "\n".join(rows)
     assert dist_info.restore(after, "x.py", "\n".join(rows)) == before
+
+
+def test_a_row_without_its_hash_and_a_record_without_rows() -> None:
+    record = b'\xef\xbb\xbfa.py,sha256=A,1\r\n"b,.pyc",sha256=B,2\nc.pyc\nd.pyc,,\n'
+    assert dist_info.unhashed(record, "b,.pyc") == record.replace(b"sha256=B,2", b",")
+    for path in "c.pyc", "d.pyc", "e.pyc":
+        assert dist_info.unhashed(record, path) == record
+    assert dist_info.without(record, ["a.py", "b,.pyc", "e.pyc"]) == b"\xef\xbb\xbfc.pyc\nd.pyc,,\n"
+    assert dist_info.without(record, []) == record

@@ -13,7 +13,7 @@ import pytest
 from support.receipts import A, entry, save
 from support.transactions import KILLED, Case, die, die_halfway, finish, make_apply, make_revert, struck
 from unhang.errors import UnhangError
-from unhang.store import state
+from unhang.store import folder, state
 from unhang.store.lock import exclusive
 from unhang.store.receipt import Receipt, merge
 
@@ -118,6 +118,15 @@ def test_the_users_own_gitignore_stays_and_a_link_is_not_followed(tmp_path: Path
     (tmp_path / ".unhang" / ".gitignore").write_text("!receipt.json\n")
     save(tmp_path / ".unhang", merge(None, [entry()]), A)
     assert (tmp_path / ".unhang" / ".gitignore").read_text() == "!receipt.json\n"
+
+
+def test_an_empty_gitignore_with_another_name_is_replaced_and_that_other_name_stays_empty(tmp_path: Path) -> None:
+    outside, hidden = tmp_path / "outside", tmp_path / ".unhang"
+    outside.touch()
+    hidden.mkdir()
+    (hidden / ".gitignore").hardlink_to(outside)
+    folder.hide(str(hidden))
+    assert (outside.read_bytes(), (hidden / ".gitignore").read_bytes()) == (b"", b"*")
 
 
 def test_a_folder_can_stay_visible(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 from support.transactions import stop_in_the_middle
 from unhang.errors import UnhangError
 from unhang.store import journal, state
+from unhang.store.disk import Link
 from unhang.store.lock import exclusive
 from unhang.store.recovery import recover
 
@@ -40,7 +41,7 @@ def test_a_journal_reaches_nothing_through_a_link(tmp_path: Path) -> None:
     "spoil",
     [
         lambda j: b"{",
-        lambda j: {**j, "schema": 1},
+        lambda j: {**j, "schema": 2},
         lambda j: {**j, "schema": True},
         lambda j: {**j, "token": "../../../../x"},
         lambda j: {**j, "files": None},
@@ -69,3 +70,18 @@ def test_a_journal_that_is_not_ours_is_refused(tmp_path: Path, stage: str, spoil
         recover(case.state)
     assert (caught.value.code, caught.value.path) == ("bad-journal", str(Path(case.state, stage)))
     assert (case.look(), case.names()) == before
+
+
+def test_a_link_and_a_file_of_its_text_are_not_the_same(tmp_path: Path) -> None:
+    assert journal.digest(Link("x")) == f"link:{journal.digest(b'x')}"
+    one = journal.compose(
+        str(tmp_path), "0" * 16, [("x.py", journal.digest(Link("../y")), journal.digest(b"x"), False)], []
+    )
+    assert journal.parse(journal.render(one), "journal", str(tmp_path)) == one
+    for odd in ("link:", "link:" + "0" * 63, "link:link:" + "0" * 64, "other:" + "0" * 64):
+        with pytest.raises(UnhangError):
+            journal.parse(
+                journal.render(one).replace(str(journal.digest(Link("../y"))).encode(), odd.encode()),
+                "journal",
+                str(tmp_path),
+            )

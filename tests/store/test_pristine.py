@@ -38,7 +38,7 @@ def test_what_was_saved_is_read_and_deleted_without_a_trace(tmp_path: Path) -> N
     save(state, new, A)
     assert load(str(state)) == new
     assert pristine.read(new.files[0]) == A
-    assert json.loads((state / "receipt.json").read_bytes())["schema"] == 2
+    assert json.loads((state / "receipt.json").read_bytes())["schema"] == 1
     save(state, Receipt("", ()))
     assert files(tmp_path) == {}
 

@@ -51,17 +51,18 @@ def test_other_files_stay() -> None:
     assert merged.files == (other, entry())
 
 
-ACCEPTED = FIRST._replace(before="0" * 16, after="1" * 16, verified=False, generation=2, date="2026-11-22")
+ACCEPTED = FIRST._replace(
+    before="0" * 16, after="1" * 16, verified=False, generation=2, date="2026-11-22", beside="2" * 16
+)
 
 
-def test_an_accepted_rewrite_has_its_generation_and_date_and_an_upgrade_of_another_fix_keeps_them() -> None:
-    merged = receipt.merge(None, [entry(A, B, ACCEPTED, SECOND)])
+@pytest.mark.parametrize("accepted", [ACCEPTED, ACCEPTED._replace(beside=None)])
+def test_an_accepted_rewrite_has_its_generation_date_and_the_unknown_shape_beside_it(accepted: receipt.Fixed) -> None:
+    merged = receipt.merge(None, [entry(A, B, accepted, SECOND)])
     data = receipt.render(merged)
     assert receipt.parse(data, "x", "/site") == merged
     assert data.count(b'"date"') == data.count(b'"generation"') == 1, "one that was listed has neither"
-    later = entry(B, C, ACCEPTED._replace(date="2027-01-01"), SECOND._replace(after="newer"))
-    (file,) = receipt.merge(merged, [later]).files
-    assert file.fixes == (ACCEPTED, SECOND._replace(after="newer"))
+    assert (b'"beside"' in data) == (accepted.beside is not None)
 
 
 def spoilt(change: Callable[[dict[str, Any]], Any]) -> bytes:
@@ -75,14 +76,13 @@ def set_file(**values: Any) -> Callable[[dict[str, Any]], None]:
 
 
 def test_keys_of_other_versions_are_ignored() -> None:
-    """Such as "exclude", which an unreleased version wrote."""
     assert receipt.parse(spoilt(lambda content: content.update(exclude={"newline": True})), "x", "/site").files == (
         entry(),
     )
 
 
 def test_a_newer_receipt_asks_for_a_newer_unhang(tmp_path: Path) -> None:
-    (tmp_path / "receipt.json").write_text(json.dumps({"schema": 3, "unhang": "9.9", "files": "whatever"}))
+    (tmp_path / "receipt.json").write_text(json.dumps({"schema": 2, "unhang": "9.9", "files": "whatever"}))
     with pytest.raises(UnhangError) as caught:
         receipt.load(str(tmp_path))
     assert caught.value.code == "newer-receipt"
@@ -95,7 +95,7 @@ def test_a_newer_receipt_asks_for_a_newer_unhang(tmp_path: Path) -> None:
     [
         lambda content: [],  # `untrusted` refuses other files that are not JSON, and other odd paths and digests
         lambda content: content.pop("schema") and None,
-        lambda content: content.update(schema=1),
+        lambda content: content.update(schema=0),
         lambda content: content.update(schema=True),
         lambda content: content.pop("unhang") and None,
         lambda content: content.update(files={}),
@@ -124,10 +124,14 @@ def test_a_newer_receipt_asks_for_a_newer_unhang(tmp_path: Path) -> None:
             set_file(fixes=[{**ACCEPTED._asdict(), **change}])
             for change in (
                 {"date": 7},
+                {"date": None},
+                {"generation": None},
                 {"date": "yesterday"},
                 {"generation": "2"},
                 {"before": "`id`"},
                 {"after": "s1"},
+                {"beside": "`id`"},
+                {"beside": 7},
             )
         ),
     ],
@@ -145,6 +149,26 @@ def test_a_receipt_that_is_a_link_is_refused(tmp_path: Path) -> None:
     (tmp_path / "receipt.json").symlink_to(tmp_path / "real")
     with pytest.raises(UnhangError) as caught:
         receipt.load(str(tmp_path))
+    assert caught.value.code == "bad-receipt"
+    assert "move that folder elsewhere" in (caught.value.hint or "")
+
+
+def test_the_links_that_were_replaced_are_kept_until_their_files_are_reinstalled() -> None:
+    links = {"verl/x.py": "../x\udcff.py", "p-1.dist-info/RECORD": "/shared/RECORD"}
+    first = entry(relative="verl/x.py")
+    whole = receipt.merge(None, [first])._replace(links=links)
+    assert receipt.parse(receipt.render(whole), "x", "/site").links == links
+    assert receipt.merge(whole, [entry(B, C, SECOND, relative="verl/x.py"), entry(relative="verl/y.py")]).links == links
+    assert receipt.merge(whole, [entry(C, B, relative="verl/x.py")]).links == {}
+
+
+@pytest.mark.parametrize(
+    "links", [[], {"../x": "y"}, {"x": ""}, {"x": 1}, {"x": "a\0b"}, {"x": "\ud800"}, {"x": "y" * 9999}]
+)
+def test_a_link_that_none_can_be_is_refused(links: object) -> None:
+    data = json.dumps({"schema": receipt.SCHEMA, "unhang": "1", "files": [], "links": links}).encode()
+    with pytest.raises(UnhangError) as caught:
+        receipt.parse(data, "x", "/site")
     assert caught.value.code == "bad-receipt"
 
 

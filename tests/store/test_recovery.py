@@ -13,8 +13,8 @@ import pytest
 
 from support.transactions import ORIGINAL, finish, go, make_apply, no_leftovers, stop_in_the_middle
 from unhang.errors import UnhangError
+from unhang.find.bytecode import NO_CACHES
 from unhang.store import disk, journal, state
-from unhang.store.bytecode import NO_CACHES
 from unhang.store.lock import exclusive
 from unhang.store.recovery import recover
 from unhang.store.roots import tidy
@@ -80,7 +80,7 @@ def test_a_journal_has_no_power_without_the_files_beside(
     files = [{"path": "home/.profile", "old": digests[old], "new": digests[new], "prune": True}]
     # The second file makes rolling forward impossible, so that recovery would roll back.
     for extra in ([], [{"path": "x", "old": None, "new": digests["evil"], "prune": False}]):
-        content = {"schema": 2, "token": "0" * 16, "files": files + extra, "made": []}
+        content = {"schema": 1, "token": "0" * 16, "files": files + extra, "made": []}
         (state / stage).write_text(json.dumps(content))
         with exclusive(str(state)), contextlib.suppress(UnhangError):
             recover(str(state))

@@ -8,8 +8,8 @@ import pytest
 
 from support.transactions import KILLED, die, in_child, make_apply, stop_in_the_middle
 from unhang.errors import UnhangError
+from unhang.find.bytecode import NO_CACHES
 from unhang.store import lock, state
-from unhang.store.bytecode import NO_CACHES
 from unhang.store.lock import exclusive
 from unhang.store.roots import locked, tidy
 

@@ -15,9 +15,9 @@ from unhang.judge.observe import Observation
 from unhang.records import Environment, Installation, Request, Search
 from unhang.rewrite.plan import Blocked, FilePlan, Plan
 from unhang.shapes import catalog
-from unhang.store.apply import Applied
 from unhang.store.receipt import Receipt
 from unhang.store.revert import Revert
+from unhang.survey.apply import Applied
 from unhang.tell import console
 from unhang.tell.report import Report
 

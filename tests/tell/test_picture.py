@@ -52,16 +52,16 @@ def text(root: ElementTree.Element, kind: str) -> list[ElementTree.Element]:
 
 def test_each_column_has_a_label_and_a_cell_for_each_fix() -> None:
     labels = [item.text for item in text(drawn(core=CORE), "version")]
-    assert labels == ["0.9", "0.10.0rc0.dev*", "0.10.0rc1", "- 0.10.0rc2", "0.10.0", "- 0.10.1", "0.11"]
+    assert labels == ["0.9", "339 nightlies", "0.10.0rc1", "to 0.10.0rc2", "0.10.0", "to 0.10.1", "0.11"]
     assert cells(drawn(core=CORE, swift={"4.0.0": "affected"})) == {
-        "hang, core 0.9.0 - 0.9.1: not-affected; yanked: 0.9.1": "not-affected",
-        "stall, core 0.9.0 - 0.9.1: needed; yanked: 0.9.1": "needed",
-        "hang, core 0.10.0rc0.dev*: not-affected; 339 nightlies": "not-affected",
-        "stall, core 0.10.0rc0.dev*: needed; 339 nightlies": "needed",
-        "hang, core 0.10.0rc1 - 0.10.0rc2: needed": "needed",
-        "stall, core 0.10.0rc1 - 0.10.0rc2: fixed-upstream": "fixed-upstream",
-        "hang, core 0.10.0 - 0.10.1: needed": "needed",
-        "stall, core 0.10.0 - 0.10.1: not-affected": "not-affected",
+        "hang, core 0.9.0 to 0.9.1: not-affected; yanked: 0.9.1": "not-affected",
+        "stall, core 0.9.0 to 0.9.1: needed; yanked: 0.9.1": "needed",
+        "hang, core 339 nightlies: not-affected": "not-affected",
+        "stall, core 339 nightlies: needed": "needed",
+        "hang, core 0.10.0rc1 to 0.10.0rc2: needed": "needed",
+        "stall, core 0.10.0rc1 to 0.10.0rc2: fixed-upstream": "fixed-upstream",
+        "hang, core 0.10.0 to 0.10.1: needed": "needed",
+        "stall, core 0.10.0 to 0.10.1: not-affected": "not-affected",
         "hang, core 0.11.0: drifted": "drifted",
         "stall, core 0.11.0: not-affected": "not-affected",
         "stall, swift 4.0.0: needed": "needed",
@@ -107,8 +107,8 @@ def test_a_description_in_words_is_there_for_screen_readers() -> None:
         root.get("aria-labelledby", "").split()
     )
     assert root.findtext(f"{SVG}desc") == (
-        "hang (cure): needed by core 0.10.0rc1 - 0.10.1. "
-        "stall (safeguard): needed by core 0.9.0 - 0.10.0rc0.dev*; swift 4.0.0."
+        "hang (cure): needed by core 0.10.0rc1 to 0.10.1. "
+        "stall (safeguard): needed by core 0.9.0 to 0.9.1, and 339 nightlies; swift 4.0.0."
     )
 
 

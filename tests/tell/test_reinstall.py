@@ -111,7 +111,7 @@ def test_a_real_wheel_that_pip_installed_is_plain_again_after_the_command(tmp_pa
     env = environments.make_env(tmp_path / "env")
     env.install(environments.build(project, tmp_path / "built wheels"))
     before = cli.tree(env.site)
-    assert cli.unhang("apply", "--python", env.python).code == 0
+    cli.applied("--python", env.python)
     shutil.rmtree(env.site / ".unhang")
     ran = cli.unhang("revert", "--python", env.python)
     assert ran.code == 1
@@ -130,7 +130,7 @@ def test_a_checkout_is_compared_with_git_before_anything_is_taken_back(tmp_path:
     for words in ["init", "-q"], ["add", "-A"], [*identity, "commit", "-q", "-m", "plain"]:
         environments.run("git", *words, cwd=top)
     before = (top / ENGINE).read_bytes()
-    assert cli.unhang("apply", "--source", top, "--fix", "mtp-cp-deadlock").code == 0
+    cli.applied("--source", top, "--fix", "mtp-cp-deadlock")
     shutil.rmtree(top / ".unhang")
     ran = cli.unhang("revert", "--source", top)
     assert ran.code == 1

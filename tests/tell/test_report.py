@@ -19,7 +19,7 @@ from unhang.judge.observe import Observation
 from unhang.records import UPSTREAMS, Environment, Installation, Request, Search
 from unhang.shapes import catalog
 from unhang.shapes.catalog import Target
-from unhang.store.survey import survey
+from unhang.survey.verdicts import survey
 from unhang.tell import report
 from unhang.tell.report import Report
 

@@ -112,7 +112,7 @@ def test_a_file_outside_the_working_directory_is_absolute(pristine: Path, tmp_pa
 
 
 def test_what_is_settled_has_no_result_unless_there_is_a_note(site: Path) -> None:
-    assert cli.unhang("apply", "--target", site, *MTP).code == 0
+    cli.applied("--target", site, *MTP)
     assert check("--target", site, *MTP)["results"] == []
     with open(site / ENGINE, "a") as file:
         file.write("\nMegatronEngine.forward_backward_batch = print\n")

@@ -22,12 +22,7 @@ from unhang.tell.report import Report
 
 UPSTREAMS = ("megatron-core", "ms-swift", "verl")
 IDS = [f"a-made-up-fix-in-row-{number:03}" for number in range(30)]
-FIXES = [
-    made_up.fix(name, UPSTREAMS[number % 3])._replace(
-        title="t" * 70, manifest={"affects": {UPSTREAMS[number % 3]: f">= 0.{number // 2}.0, < 0.{number // 2 + 9}.0"}}
-    )
-    for number, name in enumerate(IDS)
-]
+FIXES = [made_up.fix(name, UPSTREAMS[number % 3])._replace(title="t" * 70) for number, name in enumerate(IDS)]
 # each fix is needed by nine releases in a row
 RELEASES = made_up.releases(
     FIXES,
@@ -56,7 +51,7 @@ def test_the_table_of_the_matrix_is_in_parts_that_fit() -> None:
     assert all(heads.count(f"row-{name[-3:]}") == 1 for name in IDS)
     for fix in FIXES:
         needed = matrix_text.needed_by(ROWS, fix).split(" ", 1)[1]
-        assert any(line.startswith(f"  {needed.split(' - ')[0]} ") and "needed" in line for line in lines), fix.id
+        assert any(line.startswith(f"  {needed.split(' to ')[0]} ") and "needed" in line for line in lines), fix.id
 
 
 def test_the_readmes_table_has_one_short_row_for_each() -> None:
@@ -78,11 +73,14 @@ def test_list_and_check_have_a_line_or_two_for_each(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(catalog, "fixes", lambda: dict(zip(IDS, FIXES)))
+    monkeypatch.setattr(catalog, "releases", lambda: RELEASES)
+    monkeypatch.setattr(catalog, "shape_table", lambda: made_up.table(*FIXES))
     monkeypatch.setattr(terminal, "width", lambda _: 0)
     assert main(["list"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines[:60:2]] == IDS
     assert {line.index("t" * 70) for line in lines[:60:2]} == {line.index("affects") for line in lines[1:60:2]} == {26}
+    assert lines[1].endswith("affects megatron-core 0.0.0 to 0.8.0")
     copies = [Installation(name, "0.20.0", "/job", "/job", f"/job/{name}", "source", None, ()) for name in UPSTREAMS]
     findings = tuple(
         Finding(copies[number % 3], fix.targets[0], Observation("/job/a.py", b""), Verdict("needed"))

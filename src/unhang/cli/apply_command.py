@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING
 from unhang.cli.ending import Ending, clause, look_again
 from unhang.cli.requests import request
 from unhang.errors import UnhangError
-from unhang.store import apply as store
-from unhang.store.bytecode import caches
+from unhang.find.bytecode import caches
+from unhang.store.revert import forget
 from unhang.store.roots import journal_left, tidy
-from unhang.store.survey import again, find_some
+from unhang.suggest import RECOVERY, Hint
+from unhang.survey import apply as application
+from unhang.survey.search import find_some
+from unhang.survey.verdicts import again
 from unhang.tell import console
 from unhang.tell.report import Report
 
@@ -19,20 +22,23 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from unhang.records import Request
-    from unhang.store.apply import Applied
-    from unhang.store.survey import Survey
+    from unhang.survey.apply import Applied
+    from unhang.survey.verdicts import Survey
 
 
 def run(options: argparse.Namespace) -> int:
     """Run ``unhang apply``: return 0 if the end state is reached, changed or not; 1 if a fix is blocked or missing."""
     wanted = request(options)
     search = find_some(wanted)
-    if options.dry_run:
-        return _dry_run(again(search, wanted), wanted, options)
-    console.say_each(tidy(search.roots, caches(search)))
+    if not options.dry_run:
+        console.say_each(tidy(search.roots, caches(search)))
+        for sentence in forget(search):
+            console.note(f"note: {sentence}")
     seen = again(search, wanted)
     try:
-        done = store.apply(seen, wanted)
+        if options.dry_run:
+            return _dry_run(seen, wanted, options)
+        done = application.apply(seen, wanted)
     except UnhangError as error:
         console.refused(error, seen.findings)
         raise
@@ -44,35 +50,37 @@ def _dry_run(seen: Survey, wanted: Request, options: argparse.Namespace) -> int:
 
     Raises UnhangError ``interrupted``, and as ``apply`` would where it may not write.
     """
-    from unhang.deliver.preview import with_rewrites
+    from unhang.survey.preview import with_rewrites
 
     if seen.interrupted:  # `apply` finishes that run, or rolls it back, before it plans
-        hint = "run `unhang apply` or `unhang revert` first"
+        hint = Hint(*RECOVERY, " first")
         raise UnhangError("interrupted", "an earlier run was killed halfway", path=seen.environment.prefix, hint=hint)
-    done = store.rehearse(seen)
-    after = with_rewrites(seen.findings, done.files, "")
+    done = application.rehearse(seen, wanted)
+    after = with_rewrites(seen.findings, (*done.files, *done.cleared), "")
     unmet = console.unmet(wanted.required, after, done.plan.blocked)
-    changed = frozenset(file.path for file in done.files)
+    changed = _changed(done)
     what = Report(seen.search, wanted, after, changed, False, failed=done.failed, dry_run=True)
     console.results(options.output_format, what)
     console.would_apply(done.files)
+    console.would_clear(done.cleared)
     _not_in_place(done, unmet)
     return 1 if done.plan.blocked or done.failed or unmet else 0
 
 
 def _end(seen: Survey, done: Applied, wanted: Request, output_format: str) -> int:
     """Report what was done, and return the exit code; raise nothing but KeyboardInterrupt."""
-    ending = Ending(clause(len(done.files), "file", "patched"))
+    rid = clause(len(done.cleared), "file", "rid of stale bytecode")
+    ending = Ending(rid if done.cleared and not done.files else clause(len(done.files), "file", "patched"))
     interrupted = journal_left(done.left)
     code = 1 if done.plan.blocked or done.failed or interrupted else 0
     unmet = [f"{fix} could not be judged" for fix in wanted.required]
     with ending:
         console.say_each(done.recovered)
-        if done.files:
-            seen = look_again(ending, seen, wanted, done.files)
+        if done.files or done.cleared:
+            seen = look_again(ending, seen, wanted, (*done.files, *done.cleared))
         unmet = console.unmet(wanted.required, seen.findings, done.plan.blocked)
     with ending:
-        changed = frozenset(file.path for file in done.files)
+        changed = _changed(done)
         what = Report(seen.search, wanted, seen.findings, changed, interrupted, failed=done.failed)
         console.results(output_format, what)
     with ending:
@@ -80,6 +88,11 @@ def _end(seen: Survey, done: Applied, wanted: Request, output_format: str) -> in
         console.left(done.left)
         _not_in_place(done, unmet)
     return 1 if unmet else code
+
+
+def _changed(done: Applied) -> frozenset[str]:
+    """Return the files that were written or deleted."""
+    return frozenset((*(file.path for file in done.files), *(path for file in done.cleared for path in file.bytecode)))
 
 
 def _not_in_place(done: Applied, unmet: Sequence[str]) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from unhang import __version__
 from unhang.cli.help import PAGES, TOP, Page
+from unhang.draft.kinds import KINDS
 from unhang.errors import closest
 from unhang.records import UPSTREAMS
 from unhang.tell.terminal import columns
@@ -23,6 +24,7 @@ _MORE = {"wheel": "requirements", "diagnose": "paths", "list": "words"}
 _SIZES = {
     "tp": "tensor parallel",
     "pp": "pipeline parallel",
+    "vpp": "virtual pipeline: the chunks on each rank",
     "cp": "context parallel",
     "ep": "expert parallel",
     "etp": "expert tensor parallel (Megatron's own default: as --tp)",
@@ -88,7 +90,10 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Exit with 2. argparse would print up to ten lines of usage above the message."""
-        self.exit(2, f"{self.prog}: error: {message}\n  hint: `{self.prog} --help` shows the options, and examples\n")
+        from unhang import gate  # here: `--help` should be fast
+
+        hint = f"  hint: `{self.prog} --help` shows the options, and examples\n"
+        self.exit(2, gate.line(f"{self.prog}: error: {message}") + f"\n{hint}")
 
     def refuse_unknown(self, words: Sequence[str], otherwise: str = "") -> None:
         """Exit if one of these words is an unknown option: argparse may name another mistake first."""
@@ -164,6 +169,11 @@ def _diff(parser: argparse.ArgumentParser) -> None:
         "--unknown", action="store_true",
         help="show what a rewrite would do to unknown shapes, each with the token that accepts it",
     )  # fmt: skip
+    parser.add_argument(
+        "--run", action="store_true",
+        help="the same, and run these functions, as they are and rewritten, on stand-ins in a child process",
+    )  # fmt: skip
+    _output(parser, "text", "json")
     _accept(parser)
 
 
@@ -172,7 +182,8 @@ def _revert(parser: argparse.ArgumentParser) -> None:
     _output(parser, "text", "json", "github")
     parser.add_argument(
         "--force", action="store_true",
-        help="revert a patched file that you edited since, too: your version is kept beside it, as FILE.unhang-kept",
+        help="revert a file whose patched function you edited, too: your version is kept beside it, as "
+        "FILE.unhang-kept",
     )  # fmt: skip
 
 
@@ -236,6 +247,24 @@ def _diagnose(parser: argparse.ArgumentParser) -> None:
         help="print what to set before a job, and what to run on one that hangs now; where py-spy is, take the stacks "
         "of this node",
     )  # fmt: skip
+    what.add_argument(
+        "--live", action="store_true",
+        help="collect from a job that hangs now, for a minute: stacks, twice, and the recorder's dumps; then diagnose",
+    )  # fmt: skip
+    group = parser.add_argument_group("with --live (else the ranks of this node)")
+    nodes = group.add_mutually_exclusive_group()
+    nodes.add_argument("--slurm", metavar="JOB", help="the nodes of this job of Slurm's")
+    nodes.add_argument("--ray", metavar="ADDRESS", help="the nodes of this Ray cluster, such as auto")
+    nodes.add_argument(
+        "--kubectl", metavar="SELECTOR", help="the pods with this label; kubectl's options may follow: 'job=x -n team'"
+    )
+    group.add_argument("--job", metavar="NAME", help="of several jobs, this one: where its ranks meet, as ADDRESS:PORT")
+    group.add_argument("--keep", metavar="DIR", help="keep what was collected there, to diagnose it again")
+    parser.add_argument(
+        "--html",
+        metavar="FILE",
+        help="also write a page: ranks and time, and each rank's stack; it needs no other file",
+    )
     _place(parser)
     parser.set_defaults(allow_none=True)
     _output(parser, "text", "json", "github")
@@ -272,9 +301,15 @@ def _new(parser: argparse.ArgumentParser) -> None:
         dest="release",
         help="the release: verl==0.7.1, or the path of a wheel",
     )
-    parser.add_argument(
-        "--from-patch", metavar="FILE", required=True, help="a unified diff, or a mail patch, as `git` writes them"
+    begun = parser.add_mutually_exclusive_group(required=True)
+    begun.add_argument("--from-patch", metavar="FILE", help="a unified diff, or a mail patch, as `git` writes them")
+    begun.add_argument(
+        "--from-commit", nargs=2, metavar=("CLONE", "REV"), help="a commit of upstream's, or a merge, in a clone"
     )
+    parser.add_argument(
+        "--kind", choices=KINDS, default=KINDS[0],
+        help="how the proof shows the defect: on real ranks, on recorded ones, or by the values that ranks compute",
+    )  # fmt: skip
     parser.add_argument(
         "-o", "--output", metavar="DIR", default=".", help="a checkout of unhang (default: this folder)"
     )

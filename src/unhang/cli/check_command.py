@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from unhang.cli.requests import request
-from unhang.store.survey import survey
+from unhang.survey.verdicts import survey
 from unhang.tell import console, report
 from unhang.tell.report import Report
 
@@ -31,7 +31,7 @@ def check(options: argparse.Namespace, wanted: Request) -> int:
     other = report.differs(options.expect_digest, seen.findings)
     left = [finding for finding in seen.findings if not finding.settled]
     if options.output_format == "text":
-        console.show(f"\n{console.summary(seen.findings, wanted)}")
+        console.show("", console.summary(seen.findings, wanted))
     console.required(unmet)
     console.unexpected(other)
     return 1 if left or unmet or other or seen.interrupted else 0

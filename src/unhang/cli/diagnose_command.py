@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from unhang import suggest
 from unhang.cli.requests import hinted, request
-from unhang.diagnose import capture, diagnosis, intake, report, signature
+from unhang.diagnose import capture, diagnosis, intake, live, picture, report, signature, standing, timeline
 from unhang.diagnose.report import Report
-from unhang.diagnose.standing import standings
 from unhang.errors import UnhangError, described, joined
-from unhang.store import survey
+from unhang.survey.search import find
+from unhang.survey.verdicts import again
 from unhang.tell import console, progress, terminal
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Sequence
 
-    from unhang.diagnose.answer import Answer
-    from unhang.diagnose.evidence import Job
+    from unhang.diagnose.diagnosis import Diagnosis
     from unhang.records import Request
 
 
@@ -29,33 +31,115 @@ _FOLDER = Path("unhang-stacks")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run ``unhang diagnose``: return 0 if it is a known hang, else 1. Raises UnhangError ``nothing-read``."""
+    """Run ``unhang diagnose``: return 0 if it is a known hang, else 1.
+
+    Raises UnhangError ``nothing-read``, ``bad-option``, and as ``_collected``.
+    """
+    _require_sense(options)
     if options.capture:
         print(capture.advice())
         _take()
         return 0
+    if options.live:
+        with _collected(options) as folder:
+            return _told([str(folder)], options)
+    return _told(options.paths, options)
+
+
+def _require_sense(options: argparse.Namespace) -> None:
+    """Raise UnhangError ``bad-option`` for options that do not go together."""
+    if options.html is not None and options.capture:
+        raise UnhangError("bad-option", "--html shows a diagnosis, and --capture makes none", hint="leave one out")
+    if options.html is not None and Path(options.html).is_dir():
+        raise UnhangError("bad-option", "--html needs a file, and this is a folder", path=options.html)
+    for name in () if options.live else ("slurm", "ray", "kubectl", "job", "keep"):
+        if getattr(options, name) is not None:
+            raise UnhangError("bad-option", f"--{name} goes with --live", hint=f"add --live to --{name}")
+
+
+@contextmanager
+def _collected(options: argparse.Namespace) -> Iterator[Path]:
+    """Collect from a job that hangs now; yield the folder, which is gone afterwards unless `--keep` names it.
+
+    Raises UnhangError ``no-ranks``, ``no-nodes``, ``not-empty`` and ``not-a-folder``.
+    """
+    job = options.job or ""
+    if options.slurm is not None:
+        places = live.slurm(options.slurm, job)
+    elif options.kubectl is not None:
+        places = live.kubectl(options.kubectl, job)
+    else:
+        places = live.here(job) if options.ray is None else live.ray(options.ray, options.python, job)
+    if options.keep is None:
+        with TemporaryDirectory(prefix="unhang-live-") as temporary:
+            yield _largest(places, Path(temporary), options)
+        return
+    folder = Path(options.keep)
+    if folder.exists() and not folder.is_dir():
+        raise UnhangError("not-a-folder", "--keep needs a folder", path=str(folder))
+    if folder.exists() and any(folder.iterdir()):
+        raise UnhangError("not-empty", "what another run has kept would mix with this one", path=str(folder))
+    folder.mkdir(parents=True, exist_ok=True)
+    kept = _largest(places, folder, options)
+    console.note(f"kept what was collected; to diagnose it again: {suggest.line('unhang', 'diagnose', str(kept))}")
+    yield kept
+
+
+def _largest(places: Sequence[live.Place], folder: Path, options: argparse.Namespace) -> Path:
+    """Collect, and return the folder of the job with most ranks; name the other jobs."""
     with progress.shown() as step:
-        job = intake.read(options.paths, step)
+        first, *others = live.collect(places, folder, step)
+    if others:
+        console.note(f"this is the job {first.folder.name}, with most ranks: {first.ranks}")
+    for one in others:
+        more = f"--job {one.folder.name}" if options.keep is None else f"unhang diagnose {one.folder}"
+        console.note(f"left out another job, with {console.count(one.ranks, 'rank')}; for that: {more}")
+    return first.folder
+
+
+def _told(paths: Sequence[str], options: argparse.Namespace) -> int:
+    """Diagnose files, say it, and return the exit code."""
+    with progress.shown() as step:
+        job = intake.read(paths, step)
     if options.output_format != "github" or not job.files:
         console.say_each(f"warning: {line}" for line in report.warnings(job))
     if not job.files:
         hint = "give dumps of the flight recorder, stacks of py-spy, or logs; `unhang diagnose --capture` says how"
-        first, *more = options.paths
+        first, *more = paths
         given = f"{first} and {console.count(len(more), 'more path')}" if more else first
         raise UnhangError("nothing-read", f"nothing could be read of {given}", hint=hint)
-    answers = diagnosis.diagnose(job, signature.signatures())
+    found = diagnosis.diagnose(job, signature.signatures())
     try:
-        what = _report(job, answers, request(options))
+        what = _report(found, request(options))
     except (UnhangError, OSError) as error:  # the answers are worth more than whether a fix is in place here
         console.error(hinted(described(error), options))
-        what = Report(job, answers, None, {}, request(options))
+        what = Report(found._replace(open=()), None, {}, request(options))
     if options.output_format == "json":
         print(report.document(what))
     elif options.output_format == "github":
         print(report.github(what))
     else:
         print(report.text(what, colour=console.colour(), width=terminal.width(sys.stdout)))
-    return 0 if any(answer.answer == "known" for answer in answers) else 1
+    if options.html is not None:
+        with progress.shown() as step:
+            step("drawing")
+            _write(options.html, picture.page(what, timeline.of(paths, what.diagnosis.facts.job)))
+        console.note(f"wrote {options.html}")
+    return 0 if any(answer.answer == "known" for answer in what.diagnosis.answers) else 1
+
+
+def _write(name: str, text: str) -> None:
+    """Write a file, whole or not at all, in the place of a file; or to what is none, such as a pipe."""
+    file = Path(os.path.realpath(name))
+    if file.exists() and not file.is_file():
+        file.write_text(text, encoding="utf-8")
+        return
+    part = file.with_name(f".{file.name[:200]}.{os.getpid()}.part")
+    try:
+        part.write_text(text, encoding="utf-8")
+        part.replace(file)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def _take() -> None:
@@ -69,16 +153,27 @@ def _take() -> None:
         console.note(f"{note}, run: {suggest.line('unhang', 'diagnose', str(_FOLDER))}")
 
 
-def _report(job: Job, answers: Sequence[Answer], wanted: Request) -> Report:
-    """Return the report, with where each fix stands in the environment. Raises UnhangError as ``survey.find``."""
-    fixes = dict.fromkeys(answer.fix for answer in answers if answer.fix)
+def _report(found: Diagnosis, wanted: Request) -> Report:
+    """Return the report, with where each fix stands in the environment. Raises UnhangError as ``search.find``."""
+    answers = {one.fix: one for one in found.answers if one.fix}
+    fixes = (*answers, *(one.fix for one in found.open if one.fix not in answers))
     if not fixes:
-        return Report(job, answers, None, {}, wanted)
-    search = survey.find(wanted._replace(as_imported=True))
+        return Report(found, None, {}, wanted)
+    search = find(wanted._replace(as_imported=True))
     if search.overlays:  # then what brings the fixes into place is the first one
         wanted = wanted._replace(writer=("overlay", search.overlays[0]))
-    found = {}
+    stands, refuted = {}, set()
     for fix in fixes:
         narrowed = wanted._replace(fixes=(fix,), chosen=(("--fix", fix),))
-        found[fix] = standings(survey.again(search, narrowed).findings, wanted)
-    return Report(job, answers, search.environment, found, wanted)
+        places = standing.standings(again(search, narrowed).findings, wanted)
+        answer = answers.get(fix)
+        if answer and standing.is_refuted(places, answer.elsewhere):
+            refuted.add(fix)
+        is_sure = answer and answer.answer == "known" and fix not in refuted
+        stands[fix] = places if is_sure else standing.unsure(places)
+    needed = tuple(
+        one
+        for one in found.open
+        if stands[one.fix] and not all(standing.is_refuted(stands[one.fix], hang.elsewhere) for hang in one.hangs)
+    )
+    return Report(diagnosis.without(found, refuted)._replace(open=needed), search.environment, stands, wanted)

@@ -6,9 +6,9 @@ import io
 import sys
 from typing import TYPE_CHECKING, TextIO
 
-from unhang.deliver.preview import with_rewrites
 from unhang.errors import STDOUT, UnhangError, described
-from unhang.store.survey import again
+from unhang.survey.preview import with_rewrites
+from unhang.survey.verdicts import again
 from unhang.tell import console
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from unhang.records import Request
     from unhang.rewrite.plan import FilePlan
-    from unhang.store.survey import Survey
+    from unhang.survey.verdicts import Survey
 
 
 _lost: list[TextIO] = []  # kept: Python 3.13 prints a traceback for what a discarded stream cannot flush

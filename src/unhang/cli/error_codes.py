@@ -17,32 +17,34 @@ CODES = {
         "`ROOT/.unhang/` has a journal, the plan of a run that was killed. This version cannot trust it: it is "
         "damaged, another version wrote it, or it names a file outside of its root. Nothing was changed.",
         "If another version of unhang wrote it, run `unhang apply` or `unhang revert` with that version. Else "
-        "delete the journal that the message names, and run `unhang check`.",
+        "move the journal that the message names elsewhere, and run `unhang check`.",
     ),
     "bad-option": Explained(
         "Two options contradict each other, one is missing, or a value has the wrong form.",
         "Do what the hint says. `unhang COMMAND --help` has examples.",
     ),
     "bad-patch": Explained(
-        "The file that `unhang new --from-patch` names is no unified diff, or a file does not parse before or after"
-        " it.",
+        "What `unhang new` was given is no unified diff, or a file does not parse before or after"
+        " it, or is nested too deeply.",
         "Make the diff again with `git diff` or `git format-patch`, on a tree that Python can parse.",
     ),
     "bad-receipt": Explained(
         "The receipt in `ROOT/.unhang/` lists what unhang changed and keeps the original bytes. It is damaged, "
         "cannot be read, or names a fix or a file that this version does not know. Nothing was changed.",
         "If it cannot be read, run the command as a user who can. If another version wrote it, use that version. "
-        "Else reinstall the patched packages, run `unhang check`, and delete that folder once it reports the plain "
-        "release.",
+        "Else reinstall the patched packages, and move that folder elsewhere.",
     ),
     "bad-state": Explained(
-        "Something in the place of `ROOT/.unhang/` is not what unhang makes: a symlink, a file, or a folder of a "
-        "user who does not own the root. Following it could write somewhere else, so nothing was changed.",
-        "Find out who made it. Delete it, or run the command as its owner. Then run the same command again.",
+        "Something in the place of `ROOT/.unhang/`, or in it, is not what unhang makes: a symlink, a pipe, a file with "
+        "another name, or something of a user who may not write the root. Following it could write somewhere else, so "
+        "nothing was changed.",
+        "Find out who made it. Move it elsewhere, or run the command as its owner, or give it to the root's owner as "
+        "the hint says. Then run the same command again.",
     ),
     "bad-token": Explained(
-        "A value of `--accept` or UNHANG_ACCEPT is no token. A token is a shape, a generation and a shape.",
-        "Copy the whole token that `unhang diff --unknown` prints above the diff.",
+        "A value of `--accept` or UNHANG_ACCEPT is no token. A token is a shape, a generation and a "
+        "result, and only the whole of it is one.",
+        "Copy the whole token that `unhang diff --unknown` prints.",
     ),
     "bad-topology": Explained(
         "No job has the sizes that `unhang prove` was given: the world size is not a multiple of TP x PP x CP, or "
@@ -83,6 +85,12 @@ CODES = {
         "Another program changed a file after unhang had read it. Nothing was written.",
         "Run the same command again: it starts from what is there now. If it happens again, find the program.",
     ),
+    "conflict-markers": Explained(
+        "Git left conflict markers in a file of a checkout of unhang: two branches changed it.",
+        "In `compat/`, take either side with `git checkout --theirs PATH`, and run `nox -s sweep -- --fix ID` for "
+        "`compat/data/ID.json`, `nox -s sweep` for the files of all fixes. `nox -s pages` writes the generated pages "
+        "anew. Settle all else by hand.",
+    ),
     "disk-full": Explained(
         "The file system has no space or no inodes left, or a quota is used up. The files are as they were.",
         "Make room (see df, df -i and quota), then run the same command again.",
@@ -93,8 +101,9 @@ CODES = {
         "wheel.",
     ),
     "edited": Explained(
-        "A patched file was edited after unhang had patched it. `unhang revert` leaves such a file alone, because "
-        "the original bytes would destroy the edit.",
+        "A function was edited after unhang had patched it, or the file does not parse any more. `unhang revert` "
+        "leaves such a file alone, because the original bytes would destroy the edit. An edit elsewhere in the file "
+        "does not matter.",
         "Keep your version beside the original with the `--force` command in the hint; or undo your edit or "
         "reinstall the package, then run `unhang revert` again.",
     ),
@@ -137,6 +146,11 @@ CODES = {
         "No proof that can run here has a case with the words of `unhang prove --case` in its name.",
         "Run `unhang prove` without `--case` and read the names; docs/maintainers/proofs.md lists all of them.",
     ),
+    "no-commit": Explained(
+        "`unhang new --from-commit CLONE REV` did not get a commit: the folder is no clone, the clone has no such "
+        "commit, or there is no git.",
+        "Name the folder of a clone and a commit that `git -C CLONE show REV` shows, and fetch it first if need be.",
+    ),
     "no-index-client": Explained(
         "`unhang matrix --against-index` reads the package index with pypi-simple, which is not installed.",
         "Run `pip install 'unhang[index]'` in the environment of unhang.",
@@ -158,8 +172,9 @@ CODES = {
         "Mount it with locks (Lustre: -o flock), or patch a copy on a local disk, such as in the image's build.",
     ),
     "no-nodes": Explained(
-        "`unhang.fleet.require_agreement` has no node to ask: the cluster has none, or one of `nodes=` is not alive.",
-        "Compare the ids with NodeID of ray.nodes().",
+        "`unhang.fleet.require_agreement` has no node to ask: the cluster has none, or one of `nodes=` is not alive. "
+        "Or `unhang diagnose --live` learned of no node: squeue or kubectl failed, or knows of none.",
+        "Compare the ids with NodeID of ray.nodes(). Run the command that the message names where it works.",
     ),
     "no-overlay": Explained(
         "The folder that `unhang overlay --check` was given has no overlay in it.",
@@ -174,8 +189,8 @@ CODES = {
         "Run `pip install py-spy` on the node that hangs.",
     ),
     "no-ranks": Explained(
-        "`unhang diagnose --capture` found no rank on this node: no process that it may look into has loaded torch "
-        "and has a RANK in its environment.",
+        "`unhang diagnose --capture` or `--live` found no rank: no process that it may look into has loaded torch and "
+        "has a RANK in its environment.",
         "Run it on a node of the job, inside of its container, as the job's user or as root.",
     ),
     "no-ray": Explained(
@@ -224,7 +239,8 @@ CODES = {
         "Give a folder. To patch a wheel, use `unhang wheel`.",
     ),
     "not-empty": Explained(
-        "`unhang overlay` replaces what it once wrote, and nothing else. The folder has something else in it.",
+        "`unhang overlay` replaces what it once wrote, and nothing else. The folder has something else in it. So "
+        "has that of `unhang diagnose --live --keep`, which mixes no two collections.",
         "Give an empty folder, or a new path.",
     ),
     "not-writable": Explained(
@@ -251,6 +267,14 @@ CODES = {
         "No stack of any rank could be taken. Mostly py-spy may not look into another process.",
         "Run it as root, or with the capability SYS_PTRACE (Docker: --cap-add SYS_PTRACE).",
     ),
+    "stale-bytecode": Explained(
+        "A fix is in the source, but an `import` runs other code: an unchecked-hash `.pyc` (PEP 552) that was compiled "
+        "from another source. Python runs such a file without a look at the source. It is in `__pycache__` beside the "
+        "source, or below PYTHONPYCACHEPREFIX.",
+        "Run `unhang apply`, which deletes that file and leaves the source as it is. For an installation that cannot "
+        "be written, run `unhang overlay DIR`. To compile bytecode that Python checks, use "
+        "`python -m compileall --invalidation-mode checked-hash`.",
+    ),
     "unknown-fix": Explained(
         "There is no fix, and for `unhang explain` no error code, with this name; or no symptom has these words.",
         "`unhang list` shows all fixes. The hint names the nearest one.",
@@ -260,8 +284,9 @@ CODES = {
         "Name megatron-core, megatron-lm, verl or ms-swift.",
     ),
     "unreadable": Explained(
-        "A file or folder of the installation is there, but this user cannot read it. Nothing was changed.",
-        "Run the command as a user who can read it.",
+        "A file or folder of the installation is there, but this user cannot read it; or it is no plain file, or far "
+        "larger than it can be. Nothing was changed.",
+        "Run the command as a user who can read it, or reinstall the package that it belongs to.",
     ),
     "vanished": Explained(
         "A file, or its folder, was there when unhang planned and was gone when it wrote: another program is "

@@ -10,7 +10,7 @@ from unhang.cli.error_codes import CODES
 from unhang.errors import UnhangError, closest
 from unhang.judge import matrix
 from unhang.shapes import catalog
-from unhang.tell import console, matrix_text, terminal
+from unhang.tell import console, instead, matrix_text, terminal
 
 if TYPE_CHECKING:
     import argparse
@@ -51,5 +51,9 @@ def explain(fix: Fix) -> None:
     releases, table = catalog.releases(), catalog.shape_table()
     rows, droppable = matrix.rows([fix], releases, table), matrix.droppable(fix, releases, table)
     width = terminal.width(sys.stdout)
-    page = terminal.refilled(catalog.page(fix.id).rstrip(), width)
-    print(page, matrix_text.section(fix, rows, droppable, width or matrix_text.WIDTH), sep="\n\n")
+    wide = width or matrix_text.WIDTH
+    text = f"{catalog.page(fix.id).rstrip()}\n\n## What the rewrite assumes\n{fix.manifest['assumes']}"
+    page, beside = terminal.refilled(text, width), terminal.refilled(instead.section(fix), wide)
+    run = "`unhang diff --unknown --run` shows what an edited copy of these functions does, as it is and rewritten."
+    edited = terminal.refilled(run, wide)
+    print(*filter(None, (page, beside, matrix_text.section(fix, rows, droppable, wide), edited)), sep="\n\n")

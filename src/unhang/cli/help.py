@@ -74,17 +74,19 @@ PAGES = {
         "print on stdout what apply would change",
         "Prints a unified diff of what `unhang apply` would write, and writes nothing. Everything else goes to stderr. "
         "With --unknown it is the diff of the rewrites that `apply` does not write, because nobody has verified the "
-        "function's shape; a line above each says how to accept it.",
+        "function's shape; a line above each says how to accept it. With --run, it also says what each of these "
+        "functions does: they run, as they are and rewritten, on stand-ins in a child process with limits.",
         (
             "unhang diff | less",
             "unhang diff --source Megatron-LM --fix expert-dp-warmup > warmup.patch",
-            "unhang diff --unknown",
+            "unhang diff --unknown --run",
         ),
     ),
     "revert": Page(
         "restore the original bytes",
-        "Restores the files that `unhang apply` changed to their original bytes, and removes the receipt. A file that "
-        "you edited since is left alone, unless --force is given.",
+        "Restores the files that `unhang apply` changed to their original bytes, and removes the receipt. An edit "
+        "elsewhere in a file stays. A file with a rewritten function that you edited is left alone, unless --force is "
+        "given. Nothing is undone in a release that was installed since.",
         ("unhang revert", "unhang revert --fix empty-expert-hang       # only this fix"),
     ),
     "overlay": Page(
@@ -123,10 +125,12 @@ PAGES = {
         "which known hang this is, and the command that cures it",
         "Reads what a hung job has left: dumps of PyTorch's flight recorder, stacks of py-spy, logs with the lines of "
         "the watchdog; of all ranks or of some. It says which known hang that is and which ranks show it, or how the "
-        "ranks disagree, or what to capture. Then it looks whether the fix is needed in the environment.",
+        "ranks disagree, or what to capture. Then it looks whether the fix is needed in the environment. With --live, "
+        "it collects all this from a job that hangs now.",
         (
             "unhang diagnose dumps/ stacks/ train.log.gz",
             "unhang diagnose /tmp/nccl_trace_rank_* --python /opt/venv/bin/python",
+            "unhang diagnose --live --slurm 4711 --html hang.html",
             "unhang diagnose --capture                   # what to set, and what to run",
         ),
         _DIAGNOSE_EXITS,
@@ -157,14 +161,16 @@ PAGES = {
         _MATRIX_EXITS,
     ),
     "new": Page(
-        "begin a fix of your own, from a diff",
-        "Applies a diff to a release in memory, finds the functions that it changes, and writes the files of a fix "
-        "that changes them the same way: manifest, page, codemod and tests, with a TODO wherever a person must write. "
-        "It names each change that no codemod can make, such as one outside of a function. The codemod has lines of "
-        "the release in it: it is for your folder, not to be shared. Needs unidiff: pip install 'unhang[new]'.",
+        "begin a fix of your own, from a diff or a commit",
+        "Applies a diff to a release in memory, finds the functions that it changes, and writes the five parts of a "
+        "fix that changes them the same way: manifest and page, codemod, end state, proof and tests, with a TODO "
+        "wherever a person must write. Title, authors and links are the commit's. It names each change that no codemod "
+        "can make, such as one outside of a function. The codemod has lines of the release in it: it is for your "
+        "folder, not to be shared. Needs unidiff: pip install 'unhang[new]'.",
         (
             "unhang new my-fix --upstream verl==0.7.1 --from-patch change.diff",
-            "unhang new my-fix --upstream a.whl --from-patch 0001.patch -o unhang",
+            "unhang new my-fix --upstream a.whl --from-commit verl 1a2b3c4 -o unhang",
+            "unhang new my-fix --upstream a.whl --from-patch 0001.patch --kind values",
         ),
         _NEW_EXITS,
     ),

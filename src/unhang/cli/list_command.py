@@ -6,8 +6,10 @@ import sys
 from typing import TYPE_CHECKING
 
 from unhang.errors import UnhangError
+from unhang.judge import matrix
 from unhang.shapes import catalog
 from unhang.tell import terminal
+from unhang.tell.matrix_text import needed_by
 
 if TYPE_CHECKING:
     import argparse
@@ -31,7 +33,7 @@ def show(fixes: Iterable[Fix]) -> None:
     width = terminal.width(sys.stdout)
     indent = " " * (4 if 0 < width < terminal.NARROW else 26)
     for fix in fixes:
-        affects = ", ".join(f"{upstream} {versions}" for upstream, versions in fix.manifest["affects"].items())
-        rows = f"{fix.id:<24}  {fix.title}", f"  {fix.grade:<22}  affects {affects}"
+        needed = needed_by(matrix.rows([fix], catalog.releases(), catalog.shape_table()), fix)
+        rows = f"{fix.id:<24}  {fix.title}", f"  {fix.grade:<22}  affects {needed or 'no release on record'}"
         print("\n".join(line for row in rows for line in terminal.folded(row, width, indent)))
     print(terminal.wrapped(f"\n{catalog.GRADES}", width))

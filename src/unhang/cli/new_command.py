@@ -1,40 +1,46 @@
-"""``unhang new ID --upstream REQ --from-patch FILE``: a fix of one's own, begun from a diff."""
+"""``unhang new ID --upstream REQ --from-patch FILE``: a fix of one's own, begun from a diff or a commit."""
 
 from __future__ import annotations
 
 import argparse
 import datetime
+import keyword
 import os
 import re
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 from packaging.utils import canonicalize_name
 
+from unhang.compat import upstreams
 from unhang.deliver import archive, download, wheel
 from unhang.deliver.wheel import Wheel
-from unhang.draft import patch, skeleton
-from unhang.draft.drafted import drafted
-from unhang.draft.skeleton import Draft, Rewrite
+from unhang.draft import drafted, origin, patch, skeleton
+from unhang.draft.modules import Rewrite
+from unhang.draft.origin import Commit
+from unhang.draft.skeleton import Draft
 from unhang.errors import UnhangError
 from unhang.records import UPSTREAMS
 from unhang.shapes import catalog
 from unhang.tell import console, progress
 
+_TOO_LONG = 16 * 1024 * 1024  # characters
+
 
 def run(options: argparse.Namespace) -> int:
     """Write the files of the fix; return 0, or 1 if a change of the diff is left to a person.
 
-    Raises UnhangError ``bad-option``, ``fix-exists``, ``bad-patch``, ``patch-does-not-fit``, ``nothing-to-rewrite``,
-    ``no-upstream``, and what ``download.fetch`` and ``wheel.load`` raise; OSError. Nothing is written then.
+    Raises UnhangError ``bad-option``, ``fix-exists``, ``bad-patch``, ``no-commit``, ``patch-does-not-fit``,
+    ``nothing-to-rewrite``, ``no-upstream``, and what ``download.fetch`` and ``wheel.load`` raise; OSError. Nothing is
+    written then.
     """
-    fix = options.fix_id
-    if not re.fullmatch("[a-z0-9]+(-[a-z0-9]+)*", fix):
-        raise UnhangError("bad-option", f"{fix!r} is no id of a fix", hint="write it like `mtp-cp-deadlock`")
-    if fix in catalog.fixes():
-        raise UnhangError("fix-exists", f"there is a fix {fix} already", hint=f"`unhang explain {fix}` shows it")
-    with open(options.from_patch, encoding="utf-8", errors="surrogateescape", newline="") as file:
-        text = file.read()
+    fix, limits = options.fix_id, catalog.manifest_schema()["properties"]
+    _refuse_id(fix, limits["id"])
+    _refuse_existing(options.output, skeleton.paths(fix))
+    commit = origin.commit(*options.from_commit) if options.from_commit else None
+    text = commit.diff if commit else _read(options.from_patch)
+    of = origin.of(commit.head if commit else text)
     with tempfile.TemporaryDirectory(prefix="unhang-") as folder, progress.shown() as step:
         step(f"reading {options.release}")
         source = _release(options.release, folder)
@@ -42,18 +48,54 @@ def run(options: argparse.Namespace) -> int:
         if upstream not in UPSTREAMS:
             raise UnhangError("no-upstream", f"{source.file} is none of {', '.join(UPSTREAMS)}")
         release = f"{upstream} {source.version}"
-        result = patch.apply(text, lambda path: _text(source, path), release)
-    parts = [drafted(fix, _upstream_of(upstream, changed.file), changed) for changed in result.files]
-    rewrites = tuple(rewrite for part in parts for rewrite in part.rewrites)
-    left = [*result.left, *(line for part in parts for line in part.left)]
+        result = patch.apply(text, lambda path: _places(source, path), release, _is_inside(commit))
+    try:
+        parts = [
+            drafted.drafted(fix, _upstream_of(upstream, it.file), it, commit.read(it.diffed) if commit else None)
+            for it in result.files
+        ]
+    except RecursionError as error:
+        hint = "leave that change out of the diff"
+        raise UnhangError("bad-patch", "a function is nested too deeply for a codemod", hint=hint) from error
+    rewrites, twice = drafted.by_name(rewrite for part in parts for rewrite in part.rewrites)
+    left = [*result.left, *(line for part in parts for line in part.left), *twice]
     if not rewrites:
         why = "; ".join(left) or "it changes no statement of a function"
         raise UnhangError("nothing-to-rewrite", f"the diff has nothing for a codemod: {why}")
-    today = datetime.date.today().isoformat()
-    title = result.title or f"TODO: one line, what is wrong in {upstream}"
-    _write(options.output, skeleton.files(Draft(fix, title, source.version, today, rewrites)))
+    begun = Draft(
+        fix,
+        skeleton.title(upstream, of, limits["title"]["maxLength"]),
+        of,
+        f"https://github.com/{upstreams.load()['upstreams'][upstream]['repository']}",
+        source.version,
+        datetime.date.today().isoformat(),
+        options.kind,
+        "; ".join(dict.fromkeys(filter(None, (origin.notice(it.before) for it in result.files)))),
+        rewrites,
+    )
+    _write(options.output, skeleton.files(begun))
     _tell(fix, rewrites, left)
     return 1 if left else 0
+
+
+def _refuse_id(fix: str, limits: Mapping[str, Any]) -> None:
+    """Raise UnhangError unless this can be the id of a new fix."""
+    if not re.fullmatch(limits["pattern"], fix) or keyword.iskeyword(fix):
+        raise UnhangError("bad-option", f"{fix!r} is no id of a fix", hint="write it like `mtp-cp-deadlock`")
+    if len(fix) > limits["maxLength"]:
+        message = f"{fix!r} has {len(fix)} characters, and an id at most {limits['maxLength']}"
+        raise UnhangError("bad-option", message, hint="choose a shorter one")
+    if fix in catalog.fixes():
+        raise UnhangError("fix-exists", f"there is a fix {fix} already", hint=f"`unhang explain {fix}` shows it")
+
+
+def _read(path: str) -> str:
+    """Return a diff, with the line ends that the release's own text is read with."""
+    with open(path, encoding="utf-8", errors="surrogateescape", newline="") as file:
+        text = file.read(_TOO_LONG)  # it may be a pipe
+    if len(text) == _TOO_LONG:
+        raise UnhangError("bad-patch", "this file is too large for a diff", path=path, hint="name a diff")
+    return text.replace("\r\n", "\n")
 
 
 def _release(requirement: str, folder: str) -> Wheel:
@@ -67,10 +109,25 @@ def _release(requirement: str, folder: str) -> Wheel:
     return wheel.load(path)
 
 
-def _text(source: Wheel, path: str) -> str | None:
-    """Return a file of the wheel as text, with its line ends as ``\\n``; None if there is none."""
-    member = source.installed().get(path)
-    return None if member is None else archive.read(source.path, member).decode("utf-8").replace("\r\n", "\n")
+def _places(source: Wheel, path: str) -> list[tuple[str, str]]:
+    """Return where the wheel may have a file, each with its text, with the line ends ``\\n``.
+
+    Where the release has no file of this path, any of the same name may be it.
+    """
+    members = source.installed()
+    places = [path] if path in members else [it for it in members if it.endswith(f"/{path.rpartition('/')[2]}")]
+    texts = (archive.read(source.path, members[place]).decode("utf-8", "surrogateescape") for place in places)
+    return [(place, text.replace("\r\n", "\n")) for place, text in zip(places, texts)]
+
+
+def _is_inside(commit: Commit | None) -> Callable[[str, Iterable[int]], bool]:
+    """Return what tells whether lines that a commit changes are in a function; of a bare diff, nobody knows."""
+
+    def is_inside(path: str, numbers: Iterable[int]) -> bool:
+        base = commit.base(path) if commit else None
+        return base is None or drafted.is_inside(base, numbers)
+
+    return is_inside
 
 
 def _upstream_of(upstream: str, path: str) -> str:
@@ -78,30 +135,36 @@ def _upstream_of(upstream: str, path: str) -> str:
     return "megatron-lm" if upstream == "megatron-core" and not path.startswith("megatron/core/") else upstream
 
 
-def _write(folder: str, files: Mapping[str, str]) -> None:
-    """Write the files below the folder; all of them are new, or nothing is written."""
-    paths = {os.path.join(folder, *name.split("/")): text for name, text in files.items()}
+def _refuse_existing(folder: str, names: Iterable[str]) -> None:
+    """Raise UnhangError if one of these files is there."""
+    paths = [os.path.join(folder, *name.split("/")) for name in names]
     if there := [path for path in paths if os.path.lexists(path)]:
         raise UnhangError(
             "fix-exists", "this file is there already", path=there[0], hint="move it away, or name --output"
         )
-    for path, text in paths.items():
+
+
+def _write(folder: str, files: Mapping[str, str]) -> None:
+    """Write the files below the folder."""
+    for name, text in files.items():
+        path = os.path.join(folder, *name.split("/"))
         os.makedirs(os.path.dirname(path), exist_ok=True)
-        with open(path, "x", encoding="utf-8") as file:
+        with open(path, "x", encoding="utf-8", errors="backslashreplace") as file:
             file.write(text)
-        print(f"wrote {path}")
+        console.show(f"wrote {path}")
 
 
 def _tell(fix: str, rewrites: Sequence[Rewrite], left: Sequence[str]) -> None:
-    for target, before, after, replaced, _ in rewrites:
-        count = console.count(len(replaced), "edit")
-        print(f"{target.upstream}  {target.file}  {target.function}  {before} -> {after}  {count}")
+    for item in rewrites:
+        target, count = item.target, console.count(len(item.replacements), "edit")
+        console.show(f"{target.upstream}  {target.file}  {target.function}  {item.before} -> {item.after}  {count}")
     console.say_each(f"left to you: {line}" for line in left)
     console.note(
         "note: the codemod has upstream's own lines in it. Keep it in your own folder; before you share it, write its "
         "anchors and edits in your own words, as CONTRIBUTING.md says"
     )
     console.note(
-        "next: write what each TODO asks for. Every shape stays drifted until `nox -s sweep` lists it; until then "
-        f"`unhang diff --unknown --fix {fix}` shows the rewrite of an installation, and the token that accepts it"
+        f"next, in a checkout: `nox -s fix -- {fix}` says what to write, and runs every check in order. Every shape "
+        f"stays drifted until its sweep lists it; until then `unhang diff --unknown --fix {fix}` shows the rewrite of "
+        "an installation, and the token that accepts it"
     )

@@ -10,9 +10,10 @@ from unhang.cli.check_command import check
 from unhang.cli.ending import Ending
 from unhang.cli.requests import request
 from unhang.deliver import overlay, overlay_folder
-from unhang.deliver.preview import with_rewrites
 from unhang.errors import UnhangError
-from unhang.store.survey import planned_without_lock
+from unhang.suggest import RECOVERY, Hint
+from unhang.survey.preview import with_rewrites
+from unhang.survey.unlocked import planned_without_lock
 from unhang.tell import console
 from unhang.tell.report import Report
 
@@ -28,14 +29,16 @@ def run(options: argparse.Namespace) -> int:
         return check(options, wanted._replace(as_imported=True, overlay=options.folder))
     seen, plan = planned_without_lock(wanted)
     if plan is None:  # some of the originals may be about to change
-        hint = "run `unhang apply` or `unhang revert` where it can be written, then this again"
+        hint = Hint(*RECOVERY, " where it can be written, then this again")
         message = "an earlier run on this environment was interrupted"
         raise UnhangError("interrupted", message, path=seen.environment.prefix, hint=hint)
-    composed = overlay.compose(plan.files)
-    after = with_rewrites(seen.findings, plan.files, "in the overlay")
+    files = (*plan.files, *plan.stale)  # its loader runs no stale bytecode
+    composed = overlay.compose(files)
+    after = with_rewrites(seen.findings, files, "in the overlay")
     unmet = console.unmet(wanted.required, after, plan.blocked)
     folder = os.path.abspath(options.folder)
     written = overlay_folder.write(folder, composed)
+    written |= overlay_folder.clear(folder, composed, seen.search)
     ending = Ending("the overlay is in place")
     with ending:
         if written:

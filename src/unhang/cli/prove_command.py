@@ -10,14 +10,15 @@ from unhang.cli.requests import request
 from unhang.errors import UnhangError
 from unhang.prove import answers, installed, topology
 from unhang.prove.installed import Job
-from unhang.store import history
-from unhang.store.survey import survey
+from unhang.suggest import RECOVERY, Hint
+from unhang.survey import history
+from unhang.survey.verdicts import survey
 from unhang.tell import console, progress, terminal
 
 if TYPE_CHECKING:
     import argparse
 
-_SIZES = ("tp", "pp", "cp", "ep", "etp", "dp", "world_size")
+_SIZES = ("tp", "pp", "vpp", "cp", "ep", "etp", "dp", "world_size")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -36,14 +37,16 @@ def run(options: argparse.Namespace) -> int:
     place = seen.environment
     python = installed.interpreter(place, options.python, os.getcwd(), os.environ)
     if seen.interrupted:
-        hint = "run `unhang apply` or `unhang revert` first"
+        hint = Hint(*RECOVERY, " first")
         raise UnhangError("interrupted", "an earlier run was killed halfway", path=place.prefix, hint=hint)
-    paths = {os.path.realpath(finding.seen.path) for finding in seen.findings}
+    paths = {finding.seen.place for finding in seen.findings}
     kept = history.originals(seen.receipts, paths)
     with progress.shown() as step:
         job = Job(place, seen.search.installations, seen.findings, kept, python, chosen, step, options.case or "")
         proved = installed.prove(job)
-    shown = answers.Report(place, python, proved.versions, chosen, proved.lines, seen.search.warnings, wanted)
+    shown = answers.Report(
+        place, python, proved.versions, chosen, proved.lines, seen.search.warnings, wanted, proved.pip
+    )
     if options.output_format == "json":
         print(answers.document(shown))
     else:

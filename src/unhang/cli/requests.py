@@ -10,6 +10,7 @@ from unhang import suggest
 from unhang.errors import UnhangError, closest
 from unhang.records import UPSTREAMS, Request, Token
 from unhang.shapes import catalog
+from unhang.suggest import Command, Hint
 from unhang.tell import console
 
 TYPE_CHECKING = False  # `typing` is slow to import
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 _CHOOSING = ("fix", "skip", "require", "upstream", "accept")
-_TOKEN = re.compile("([0-9a-f]{16})-([1-9][0-9]{0,8})-([0-9a-f]{16})")
+_FORM = "([0-9a-f]{16})-([1-9][0-9]{0,8})-([0-9a-f]{16})(-[0-9a-f]{8})?"
 
 
 def request(options: argparse.Namespace) -> Request:
@@ -92,8 +93,9 @@ def _fix(name: str, variable: str = "") -> str:
 
 
 def _token(text: str, variable: str = "--accept") -> Token:
-    found = _TOKEN.fullmatch(text)
-    if found is None or found[1] == found[3]:
-        hint = "a token is a shape, a generation and a shape, as `unhang diff --unknown` prints it"
+    found = re.fullmatch(_FORM, text)
+    token = Token(found[1], int(found[2]), found[3], found[4] is not None).mixed() if found else None
+    if found is None or token is None or found[4] not in (None, f"-{token.mark}"):
+        hint = Hint("a token is a shape, a generation and a shape, as ", Command("diff", ("--unknown",)), " prints it")
         raise UnhangError("bad-token", f"{variable}: {text!r} is not a token", hint=hint)
-    return Token(found[1], int(found[2]), found[3])
+    return token

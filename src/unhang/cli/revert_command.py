@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING
 
 from unhang.cli.ending import Ending, clause, look_again
 from unhang.cli.requests import request
+from unhang.find.bytecode import caches
 from unhang.store import revert as store
-from unhang.store.bytecode import caches
 from unhang.store.roots import journal_left, tidy
-from unhang.store.survey import Survey, again, find, nothing_found
+from unhang.survey.search import find, nothing_found
+from unhang.survey.verdicts import Survey, again
 from unhang.tell import console
 from unhang.tell.report import Report
 

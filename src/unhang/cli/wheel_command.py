@@ -19,9 +19,9 @@ from unhang.deliver.wheel_report import Result
 from unhang.errors import UnhangError, described
 from unhang.judge import accept
 from unhang.records import Request
-from unhang.store.survey import planned as plan
-from unhang.store.survey import survey
 from unhang.suggest import line
+from unhang.survey.trial import planned as plan
+from unhang.survey.verdicts import survey
 from unhang.tell import console, progress, terminal
 from unhang.tell.progress import Step
 
@@ -131,4 +131,4 @@ def _plan(source: Wheel, wanted: Request, temporary: str) -> WheelPlan | None:
         seen = survey(wanted._replace(target=root, allow_none=True))
         if not seen.search.installations:
             return None
-        return wheel_output.wheel_plan(source, root, seen.findings, plan(seen))
+        return wheel_output.wheel_plan(source, root, seen.findings, plan(seen.findings, seen.receipts))

@@ -71,6 +71,8 @@ def fetch(request: Sequence[str], options: Options, folder: str) -> Download:
 def _failed(code: str, request: Sequence[str], error: str) -> UnhangError:
     lines = [line.strip() for line in error.splitlines() if line.strip()] or ["pip gave no reason"]
     last = max((number for number, line in enumerate(lines) if line.startswith("ERROR:")), default=-1)
+    if lines[last] == "ERROR: Exception:":  # a traceback of pip's follows
+        last = -1
     reason = " ".join(lines[last:]).removeprefix("ERROR: ")  # the last error may take several lines
     hint = "check that the version exists; --platform and --python-version choose a wheel"
     if _UNREACHABLE in error:
@@ -78,7 +80,7 @@ def _failed(code: str, request: Sequence[str], error: str) -> UnhangError:
         reason = f"the index cannot be reached ({why[-1]})"
         hint = "check the network, or name an index with --index-url, or give the path of a wheel"
     if terminal.settings.verbose:
-        console.say(error)
+        console.say(*error.splitlines())
     return UnhangError(code, f"pip could not download {' '.join(request)}: {reason}", hint=hint)
 
 

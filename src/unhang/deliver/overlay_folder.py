@@ -9,7 +9,10 @@ from contextlib import suppress
 
 from unhang.deliver.overlay import Overlay
 from unhang.errors import UnhangError
+from unhang.find.bytecode import cached
 from unhang.find.overlays import HOOK, MARK, STORE
+from unhang.judge.stale import stale
+from unhang.records import Search
 from unhang.store import bytecode, disk
 from unhang.store.state import LOCK
 
@@ -62,6 +65,14 @@ def left(folder: str, overlay: Overlay) -> list[str]:
     except OSError:  # an empty overlay, or not readable for us
         return []
     return [os.path.join(store, name) for name in sorted(names)]
+
+
+def clear(folder: str, overlay: Overlay, search: Search) -> bool:
+    """Delete stale bytecode of the overlay's hook and loader; return whether there was any. Raises as ``write``."""
+    loader = os.path.join(folder, STORE, overlay.identity, "loader.py")
+    found = stale({os.path.join(folder, HOOK): overlay.hook, loader: overlay.files["loader.py"]}, search)
+    bytecode.remove(code.path for code in found)
+    return bool(found)
 
 
 def compile_hook(folder: str, python: str) -> None:
@@ -119,11 +130,12 @@ def _fill(store: str, overlay: Overlay) -> None:
 def _replace(folder: str, hook: bytes) -> None:
     """Replace the hook, and remove the old one's bytecode."""
     path, draft = os.path.join(folder, HOOK), os.path.join(folder, STORE, _NEW + "hook")
-    like = os.stat(path) if os.path.exists(path) else None  # makes the new one younger, which outdates old bytecode
+    # makes the new one younger, which outdates old bytecode
+    like = disk.like_file(path) if os.path.exists(path) else None
     disk.write(draft, hook, like=like, replace=True)
     disk.run(os.replace, draft, path)
-    for cached in bytecode.cached(path):
+    for old in cached(path):
         with suppress(OSError):  # it is for the old hook, whose time differs
-            disk.remove(cached)
+            disk.remove(old)
     with suppress(OSError):
         disk.sync_dir(folder)

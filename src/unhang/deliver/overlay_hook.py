@@ -41,7 +41,7 @@ class OverlayFinder:
         try:
             spec.loader.exec_module(loader)
         except OSError as error:
-            message = f"unhang overlay: {FOLDER} is gone: it was removed or replaced after this process started"
+            message = f"unhang overlay: {FOLDER!r} is gone: it was removed or replaced after this process started"
             sys.stderr.write(message + "\n")  # code that imports something optional may swallow the error
             raise ImportError(message, name=name) from error
         found: ModuleSpec | None = loader.find_spec(FOLDER, name, path, target)

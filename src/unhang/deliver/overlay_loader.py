@@ -59,6 +59,13 @@ class OverlayLoader(SourceFileLoader):
             raise _refused(name, f"{self.path} has changed since the overlay was made; {hint}")
         return super().get_code(fullname)
 
+    def get_data(self, path: str) -> bytes:
+        """Return a file's bytes. Raises OSError for bytecode that Python would run without a look at its source."""
+        data = super().get_data(path)
+        if path != self.path and data[4:8] == b"\1\0\0\0":
+            raise OSError(f"unchecked bytecode: {path}")  # the caller compiles the source
+        return data
+
     def _bytes(self, path: str) -> bytes:
         try:
             with open(path, "rb") as file:
@@ -86,7 +93,8 @@ def _manifest(folder: str, name: str) -> Any:
 
 
 def _refused(name: str, reason: str) -> ImportError:
-    message = f"unhang overlay: {reason}"
+    # of a path, nothing that a terminal or a log takes for a command
+    message = "".join(char if char.isprintable() else repr(char)[1:-1] for char in f"unhang overlay: {reason}")
     sys.stderr.write(message + "\n")  # code that imports something optional may swallow the error
     return ImportError(message, name=name)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from unhang.deliver import archive
@@ -26,8 +26,14 @@ def named(wheel: Wheel, generation: int) -> Named:
     return Named(f"{wheel.distribution}-{version}-{wheel.tags}.whl", version)
 
 
-def repack(wheel: Wheel, version: str, changed: Mapping[str, bytes], added: Mapping[str, bytes]) -> bytes:
-    """Return the archive of the wheel as of this version, with files changed (by name in the wheel) and added.
+def repack(
+    wheel: Wheel,
+    version: str,
+    changed: Mapping[str, bytes],
+    added: Mapping[str, bytes],
+    removed: Collection[str] = (),
+) -> bytes:
+    """Return the archive of the wheel as of this version, with files changed and removed (by name in it) and added.
 
     The names of those added are below its .dist-info folder; they replace what another rewrite has added.
     Raises UnhangError ``bad-wheel`` if its METADATA and its file name differ in the version, or if an added file needs
@@ -42,14 +48,14 @@ def repack(wheel: Wheel, version: str, changed: Mapping[str, bytes], added: Mapp
     if clash := archive.file_as_folder({name for name in by_name if not name.endswith("/")} | {*extra}):
         raise bad_wheel(wheel.path, f"with what unhang adds to it, {clash!r} would be both a file and a folder")
     contents = {**changed, metadata: _metadata(wheel, archive.read(wheel.path, by_name[metadata]), version)}
-    rows = archive.read(wheel.path, by_name[record])
+    rows = dist_info.without(archive.read(wheel.path, by_name[record]), removed)
     # a wheel that was rewritten before has rows for them
     unlisted = [name for name in extra if dist_info.row(rows, name) is None]
     rows = dist_info.update(_with_rows(rows, record, unlisted), {**contents, **extra})
     rows = _renamed_rows(rows, prefixes)
     members = []
     for member in wheel.members:
-        if member.name != record and member.name not in extra:
+        if member.name != record and member.name not in extra and member.name not in removed:
             name, content = _renamed(member.name, prefixes), contents.get(member.name)
             members.append(
                 member._replace(name=name) if content is None else archive.replaced(member, name, content)

@@ -33,7 +33,7 @@ def document(wheel: Wheel, file: str, version: str, files: Mapping[str, FilePlan
     steps = [(name, step) for name, plan in files.items() for step in plan.steps]
     notes = [
         f"{name}, {step.target.function}: {step.target.fix}"
-        + ("" if step.listed else " (its shape was unknown; a person accepted the rewrite)")
+        + ("" if step.listed else " (a shape was unknown; a person accepted the rewrite)")
         for name, step in steps
     ]
     pedigree = {

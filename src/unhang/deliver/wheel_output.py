@@ -10,15 +10,16 @@ from typing import NamedTuple
 
 from unhang import __version__
 from unhang.deliver import sbom, work
-from unhang.deliver.preview import with_rewrites
 from unhang.deliver.repack import named, repack
 from unhang.deliver.wheel import Wheel
 from unhang.errors import UnhangError
+from unhang.find.bytecode import cached
 from unhang.judge.findings import Finding
 from unhang.rewrite.plan import Blocked, FilePlan, Plan
 from unhang.shapes import catalog
 from unhang.store import disk
 from unhang.store.receipt import sha256
+from unhang.survey.preview import with_rewrites
 
 _NOTICE = "UNHANG-NOTICE.txt"
 _DRAFT = re.compile(r"\..+\+unhang\..+\.whl\.new")
@@ -32,6 +33,8 @@ class WheelPlan(NamedTuple):
     files: Mapping[str, FilePlan]
     """By name in the wheel."""
     blocked: tuple[Blocked, ...]
+    bytecode: frozenset[str] = frozenset()
+    """The bytecode that it loses, by name in the wheel: of the changed files, and stale."""
 
 
 class Output(NamedTuple):
@@ -51,12 +54,18 @@ def wheel_plan(wheel: Wheel, root: str, findings: Sequence[Finding], plan: Plan)
     """
     after = [
         item._replace(installation=item.installation._replace(root=wheel.file))
-        for item in with_rewrites(findings, plan.files, "in the rewritten wheel")
+        for item in with_rewrites(findings, (*plan.files, *plan.stale), "in the rewritten wheel")
     ]
     blocked = [item._replace(installation=item.installation._replace(root=wheel.file)) for item in plan.blocked]
     members = wheel.installed()
-    files = {members[os.path.relpath(file.path, root).replace(os.sep, "/")].name: file for file in plan.files}
-    return WheelPlan(after, files, tuple(blocked))
+
+    def name(path: str) -> str:
+        return members[os.path.relpath(path, root).replace(os.sep, "/")].name
+
+    files = {name(file.path): file for file in plan.files}
+    bytecode = {path for file in plan.files for path in cached(file.path)}
+    bytecode |= {path for file in plan.stale for path in file.bytecode}
+    return WheelPlan(after, files, tuple(blocked), frozenset(map(name, bytecode)))
 
 
 def write(wheel: Wheel, plan: WheelPlan, folder: str) -> Output | None:
@@ -64,12 +73,12 @@ def write(wheel: Wheel, plan: WheelPlan, folder: str) -> Output | None:
 
     Raises UnhangError ``bad-wheel``, and as ``disk.refusal`` does.
     """
-    if not plan.files:
+    if not plan.files and not plan.bytecode:
         return None
     name, version = named(wheel, catalog.generation())
     changed = {name: file.after for name, file in plan.files.items()}
-    added = {_NOTICE: _notice(wheel, plan.files).encode(), sbom.SBOM: sbom.document(wheel, name, version, plan.files)}
-    data, path = repack(wheel, version, changed, added), os.path.join(folder, name)
+    added = {_NOTICE: _notice(wheel, plan).encode(), sbom.SBOM: sbom.document(wheel, name, version, plan.files)}
+    data, path = repack(wheel, version, changed, added, plan.bytecode), os.path.join(folder, name)
     return Output(path, version, sha256(data), _write(path, data))
 
 
@@ -90,13 +99,14 @@ def prepare(folder: str) -> None:
                 disk.remove(os.path.join(folder, draft))
 
 
-def _notice(wheel: Wheel, files: Mapping[str, FilePlan]) -> str:
+def _notice(wheel: Wheel, plan: WheelPlan) -> str:
     """Return the text that Apache-2.0 asks for in a modified copy."""
     lines = [
         f"This is {wheel.distribution} {wheel.version}, modified by unhang {__version__}.",
         f"The unmodified wheel is {wheel.file}, sha256 {wheel.sha256}.",
         "Files that were changed, and the fixes that changed them:",
-        *(f"  {name}: {', '.join(sorted({t.fix for t, *_ in file.steps}))}" for name, file in files.items()),
+        *(f"  {name}: {', '.join(sorted({t.fix for t, *_ in file.steps}))}" for name, file in plan.files.items()),
+        *(f"  {name}: removed, since it was compiled from other code" for name in sorted(plan.bytecode)),
         "Also METADATA (its version) and RECORD. The modifications are under the Apache License 2.0; each changed",
         "function says in a comment that it was changed. Not supported by the authors of the unmodified release.",
     ]
@@ -109,7 +119,8 @@ def _write(path: str, data: bytes) -> bool:
     with disk.about(path):
         os.makedirs(folder, exist_ok=True)
         with work.alone(folder):
-            if disk.read(path) == data:
+            same_size = os.path.lexists(path) and os.lstat(path).st_size == len(data)
+            if same_size and disk.read(path, len(data)) == data:
                 return False
             draft = os.path.join(folder, f".{name}.new")
             try:

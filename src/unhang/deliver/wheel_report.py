@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from packaging.utils import canonicalize_name
 
-from unhang import __version__
+from unhang import __version__, gate
 from unhang.deliver.wheel import Wheel
 from unhang.deliver.wheel_output import Output, WheelPlan
 from unhang.errors import UnhangError
@@ -31,14 +30,14 @@ class Result(NamedTuple):
 
 def text(result: Result, *, colour: bool = False, width: int = 0) -> str:
     """Return the lines for people: the wheel, an entry for each target, and whether it was written."""
-    lines = [result.wheel.file]
+    lines = [gate.line(result.wheel.file)]
     for item in result.plan.findings:
         lines += report.entry(item, item.verdict.verdict, colour=colour, width=width)
     if result.output is None:
         end = f"  not written: {_why_not_written(result)}"
     else:
         end = f"  {'written' if result.output.written else 'there already'}: {result.output.path}"
-    return "\n".join([*lines, terminal.wrapped(end, width)])
+    return "\n".join([*lines, terminal.wrapped(gate.line(end), width)])
 
 
 def document(results: Sequence[Result], unmet: Sequence[str], failed: UnhangError | None = None) -> str:
@@ -54,7 +53,7 @@ def document(results: Sequence[Result], unmet: Sequence[str], failed: UnhangErro
         "unmet": list(unmet),
         **({} if failed is None else {"error": report.fields(failed)}),
     }
-    return json.dumps(content, indent=1)
+    return gate.document(content)
 
 
 def _wheel(result: Result) -> dict[str, Any]:

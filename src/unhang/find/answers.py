@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from typing import Any
 
     Found = dict[str, Any]  # see `probe.look`
@@ -49,6 +50,29 @@ def place(found: Found) -> str | None:
 def is_framework(module: str, package: str) -> bool:
     """Return whether a package is the upstream's, and not a namesake."""
     return all(os.path.exists(os.path.join(package, mark)) for mark in MARKS[module])
+
+
+def closed_to_us(module: str, found: Mapping[str, Found]) -> str | None:
+    """Return a path that we may not look at, if it may be the package's: then nobody can tell what is there."""
+    above, _, name = module.rpartition(".")
+    folders = [os.path.join(folder, name) for folder in found[above]["folders"]] if above else found[module]["folders"]
+    paths = [os.path.join(folder, mark) for folder in folders for mark in MARKS[module]]
+    return next(filter(_is_refused, paths), None)
+
+
+def is_closed(folder: str) -> bool:
+    """Return whether there is a folder that we may not search or not list."""
+    return not os.access(folder, os.R_OK | os.X_OK) and (os.path.isdir(folder) or _is_refused(folder))
+
+
+def _is_refused(path: str) -> bool:
+    try:
+        os.stat(path)
+    except PermissionError:
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def is_regular(found: Found) -> bool:

@@ -6,7 +6,8 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from unhang.errors import UnhangError, printable
+from unhang import gate
+from unhang.errors import UnhangError
 from unhang.records import Environment
 
 if TYPE_CHECKING:
@@ -138,13 +139,21 @@ def _fits(value: object, form: object) -> bool:
         return isinstance(value, list) and all(_fits(item, form[0]) for item in value)
     if isinstance(form, tuple):
         return isinstance(value, list) and len(value) == len(form) and all(map(_fits, value, form))
-    return value is None if form is None else isinstance(value, str) and "\0" not in value
+    return value is None if form is None else isinstance(value, str) and _is_of_the_system(value)
+
+
+def _is_of_the_system(text: str) -> bool:
+    """Return whether a text can be a path, as all that an interpreter is asked for can."""
+    try:
+        return b"\0" not in os.fsencode(text)
+    except UnicodeEncodeError:  # a lone surrogate, which JSON can express
+        return False
 
 
 def _broken(python: str, why: str) -> UnhangError:
     hint = f"unhang works with interpreters of Python 3.8 or later; {_HINT}"
     return UnhangError(
-        "broken-interpreter", f"the interpreter does not answer: {printable(why)}", path=python, hint=hint
+        "broken-interpreter", f"the interpreter does not answer: {gate.line(why)}", path=python, hint=hint
     )
 
 
@@ -179,6 +188,8 @@ def _not_a_folder(folder: str, found_by: str, what: str, hint: str) -> UnhangErr
 def _named(python: str, cwd: str, search_path: str) -> Environment:
     """Return the environment that ``--python`` names."""
     path = os.path.abspath(os.path.join(cwd, python))
+    if os.path.isfile(os.path.join(path, "pyvenv.cfg")):  # before PATH, which has a program that is called env
+        return _of_folder(path, cwd, "--python", "--python names it", _HINT)
     if os.path.basename(python) == python:
         for folder in search_path.split(os.pathsep):
             command = os.path.abspath(os.path.join(cwd, folder, python))

@@ -6,13 +6,14 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from unhang.errors import UnhangError, printable
+from unhang import gate
+from unhang.errors import UnhangError
 from unhang.find import answers, metadata, notices, own_path, probe
 from unhang.find.environment import ask
 from unhang.records import STATE, Environment, Installation, Search
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable, Sequence
     from typing import Any
 
     from unhang.find.answers import Found
@@ -25,43 +26,58 @@ UPSTREAMS = (
     ("ms-swift", "swift", "ms_swift"),
 )
 
-_FORM = (answers.FORM, [str], [str], {str, None})  # of what `_probe` returns
+_FORM = (answers.FORM, [str], [str], ({str, None}, str), [(str, str)])  # of what the code in `_probe` answers
 
 
-def search(environment: Environment, *, script: str | None = None, cwd: str) -> Search:
+def search(environment: Environment, *, script: str | None = None, cwd: str, beside: Sequence[str] = ()) -> Search:
     """Look for every upstream in ``environment``, as ``import`` does there, or directly in its folder.
 
     ``script`` (the value of ``--script``) puts that file's folder first on the path; it has no effect for a folder.
-    ``cwd`` is the working directory. Returns the installations in a fixed order, and warnings. Raises UnhangError
-    ``no-script``, or ``broken-interpreter`` if the interpreter, or a finder in it, fails.
+    ``cwd`` is the working directory, ``beside`` names the other packages to look for. Returns the installations in a
+    fixed order, and warnings. Raises UnhangError ``no-script``, ``unreadable``, or ``broken-interpreter`` if the
+    interpreter, or a finder in it, fails.
     """
+    try:
+        return _searched(environment, script, cwd, beside)
+    except PermissionError as error:
+        hint = "run this as a user who can read it"
+        raise UnhangError("unreadable", str(error.strerror), path=error.filename, hint=hint) from error
+
+
+def _searched(environment: Environment, script: str | None, cwd: str, beside: Sequence[str]) -> Search:
+    """Return as ``search``; raise PermissionError for ``unreadable``."""
     metadata.read.cache_clear()
     script_folder = _script_folder(script, cwd)
     if environment.found_by in ("--target", "--source"):
         found = {module: answers.in_folder(environment.prefix, module) for module in ("megatron", *answers.MARKS)}
         installed = _installed(found, [environment.prefix])
         warnings = (*notices.unusable(found), *notices.has_an_interpreter(environment))
-        return _search(environment, installed, warnings, (environment.prefix,))
-    found, path, not_run, pycache_prefix = _probe(environment, script_folder, cwd)
+        packages = {name: answers.folder(environment.prefix, name) for name in beside}
+        packages = {name: folder for name, folder in packages.items() if os.path.isdir(folder)}
+        return _search(environment, found, installed, warnings, (environment.prefix,))._replace(packages=packages)
+    found, path, not_run, bytecode, packages = _probe(environment, script_folder, cwd, beside)
     python_path = probe.python_path()
     installed = _installed(found, [script_folder, *python_path])
     # A job that is started as `python FILE` has that file's folder on its path, and not the working directory.
     strays = notices.strays(installed, cwd) if script is None else ()
-    about_the_path = (*notices.not_run(not_run), *notices.old_state(environment))
-    warnings = (*notices.unusable(found), *strays, *about_the_path)
+    warnings = (*notices.unusable(found), *strays, *notices.not_run(not_run))
     searched = tuple(os.path.abspath(os.path.join(cwd, entry)) for entry in path if entry)
-    return _search(environment, installed, warnings, searched, pycache_prefix)
+    warnings += tuple(notices.unread(searched, installed))
+    return _search(environment, found, installed, warnings, searched, *bytecode)._replace(packages=packages)
 
 
 def _search(
     environment: Environment,
+    found: dict[str, Found],
     installed: dict[str, Installation],
     warnings: Iterable[str],
     path: tuple[str, ...],
     pycache_prefix: str | None = None,
+    cache_tag: str | None = None,
 ) -> Search:
-    texts = tuple(map(printable, (*warnings, *notices.odd_versions(installed))))
-    return Search(environment, tuple(installed.values()), texts, _roots(installed, path), pycache_prefix, path)
+    texts = tuple(map(gate.line, (*warnings, *notices.odd_versions(installed))))
+    places, roots, closed = tuple(installed.values()), _roots(installed, path), _closed(found, installed)
+    return Search(environment, places, texts, roots, pycache_prefix, path, cache_tag=cache_tag, closed=closed)
 
 
 def _roots(installed: dict[str, Installation], path: Iterable[str]) -> tuple[str, ...]:
@@ -79,6 +95,12 @@ def _installed(found: dict[str, Found], sources: Iterable[str]) -> dict[str, Ins
     }
 
 
+def _closed(found: dict[str, Found], installed: Collection[str]) -> tuple[tuple[str, str], ...]:
+    """Return, for each upstream that nobody can tell from a namesake, a path that we may not look at."""
+    paths = ((upstream, module) for upstream, module, _ in UPSTREAMS if module not in installed)
+    return tuple((upstream, path) for upstream, module in paths if (path := answers.closed_to_us(module, found)))
+
+
 def _script_folder(script: str | None, cwd: str) -> str:
     if script is None:
         return ""
@@ -90,20 +112,26 @@ def _script_folder(script: str | None, cwd: str) -> str:
 
 
 def _probe(
-    environment: Environment, script_folder: str, cwd: str
-) -> tuple[dict[str, Found], list[str], list[str], str | None]:
-    """Return what a job finds, its import path, what it runs at its start and we do not, its ``sys.pycache_prefix``."""
+    environment: Environment, script_folder: str, cwd: str, beside: Sequence[str]
+) -> tuple[dict[str, Found], list[str], list[str], tuple[str | None, str], dict[str, str]]:
+    """Return what a job finds, its import path, what it runs at its start and we do not, as ``probe.bytecode``, and the
+    folders of the packages ``beside``.
+    """
     if environment.python is None or _is_own(environment):
         try:
             path, not_run = probe.job_path(script_folder, own_path.started_with)
-            return probe.look(path), path, not_run, probe.pycache_prefix()
+            return probe.look(path), path, not_run, probe.bytecode(), probe.packages(beside, path)
         except Exception as error:  # whatever someone else's finder raises, `import` would raise too
             message = f"the import system fails: {type(error).__name__}: {error}"
             hint = "the same import fails in a job; repair the environment, or give --target DIR or --source DIR"
             raise UnhangError("broken-interpreter", message, path=environment.python, hint=hint) from error
-    code = "path, not_run = job_path(sys.argv[1]); answer = look(path), path, not_run, pycache_prefix()"
-    found, path, not_run, pycache_prefix = ask_probe(environment.python, code, script_folder, cwd=cwd, form=_FORM)
-    return found, path, not_run, pycache_prefix
+    code = (
+        "path, not_run = job_path(sys.argv[1])\n"
+        "answer = look(path), path, not_run, bytecode(), list(packages(sys.argv[2:], path).items())"
+    )
+    answer = ask_probe(environment.python, code, script_folder, *beside, cwd=cwd, form=_FORM)
+    found, path, not_run, bytecode, packages = answer
+    return found, path, not_run, bytecode, dict(packages)
 
 
 def ask_probe(python: str, code: str, *arguments: str, cwd: str, form: object) -> Any:

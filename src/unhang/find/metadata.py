@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from functools import lru_cache
 
 _OF_A_VERSION = set("0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.+!-_")
+_LONGEST_VERSION = 100
 _TOO_LONG = 64 * 1024 * 1024  # characters; a RECORD of 60,000 files has six million
 
 
@@ -18,7 +20,7 @@ def version(module: str, folder: str) -> str | None:
 
 def is_version(text: str) -> bool:
     """Return whether a text can be a version. What else a checkout states is not shown, or looked up, as one."""
-    return set(text) <= _OF_A_VERSION
+    return len(text) <= _LONGEST_VERSION and set(text) <= _OF_A_VERSION
 
 
 def stated(module: str, folder: str) -> str | None:
@@ -43,9 +45,43 @@ def record(root: str, module: str, distribution: str, version: str | None) -> st
     expected = os.path.join(root, f"{distribution}-{version}.dist-info", "RECORD")
     if lists_it(expected):
         return expected  # without listing the folder, which is slow in a crowded environment
-    names = [name for name in os.listdir(root) if name.startswith(distribution + "-") and name.endswith(".dist-info")]
+
+    def is_of_it(name: str) -> bool:
+        return name.startswith(distribution + "-") or normal(name.rpartition("-")[0]) == normal(distribution)
+
+    suffix = ".dist-info"
+    names = [name for name in os.listdir(root) if name.endswith(suffix) and is_of_it(name.removesuffix(suffix))]
     records = [path for name in names if lists_it(path := os.path.join(root, name, "RECORD"))]
     return max(records, key=_age, default=None)  # the newest: its install wrote the files
+
+
+def is_of(record: str, version: str | None) -> bool:
+    """Return whether a RECORD is that of this version, by the name of its .dist-info folder."""
+    from packaging.version import InvalidVersion, Version  # few runs ask
+
+    named = os.path.basename(os.path.dirname(record)).removesuffix(".dist-info").rpartition("-")[2]
+    try:
+        return version is not None and Version(named) == Version(version)
+    except InvalidVersion:
+        return False
+
+
+def confirms(record: str, file: str, data: bytes) -> bool:
+    """Return whether an installer's row of a RECORD has the hash and size of ``data``, a file's bytes.
+
+    ``file`` is its path below the root. An installer quotes no plain path: see ``dist_info.quoted``.
+    """
+    import base64  # few runs ask
+    import hashlib
+
+    digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
+    rows = [row for row in read(record).splitlines() if row.partition(",")[0].strip('"') == file]
+    return rows == [f"{file},sha256={digest},{len(data)}"]
+
+
+def normal(name: str) -> str:
+    """Return the name of a distribution, or of its .dist-info folder, as all installers could spell it."""
+    return re.sub("[-_.]+", "-", name).lower()
 
 
 def _is_there(path: str) -> bool:
@@ -89,3 +125,11 @@ def _constants(path: str) -> dict[str, str]:
             continue
         constants[name.partition(":")[0].rstrip()] = value  # an indented name keeps its indentation: another name
     return constants
+
+
+def names(folder: str) -> list[str]:
+    """Return the names in a folder; none if it cannot be listed."""
+    try:
+        return os.listdir(folder)
+    except OSError:  # no such folder, the common case
+        return []

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from typing import TYPE_CHECKING
 
 from unhang.find import answers, metadata, probe
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterable, Iterator
 
     from unhang.find.answers import Found
     from unhang.records import Environment, Installation
@@ -19,7 +20,11 @@ _FRAMEWORKS = {"verl": "the verl framework", "swift": "ms-swift"}
 def unusable(found: dict[str, Found]) -> Iterator[str]:
     """Yield a sentence for each name that leads to something other than a package that can be rewritten."""
     for module in answers.MARKS:
-        if not answers.is_installed(module, found[module]):
+        if answers.is_installed(module, found[module]):
+            continue
+        if closed := answers.closed_to_us(module, found):
+            yield f"this user may not read {closed}: whether {module} is there is not known"
+        else:
             yield from _about(module, found)
     megatron = found["megatron"]
     where = answers.place(megatron)
@@ -42,10 +47,29 @@ def _about(module: str, found: dict[str, Found]) -> Iterator[str]:
         yield f"`import {module}` finds {where}, inside an archive, which unhang does not rewrite{hides}"
     elif module in _FRAMEWORKS and answers.is_framework(module, nested := answers.folder(where, module)):
         yield f"`import {module}` finds {where}, a checkout, whose package is {nested}{hides}"
+    elif dangling := [mark for mark in answers.MARKS[module] if _dangles(os.path.join(where, mark))]:
+        gone = os.path.realpath(os.path.join(where, dangling[0]))
+        yield f"`import {module}` finds {where}, with links that lead nowhere, such as to {gone}: reinstall it{hides}"
     elif module in _FRAMEWORKS:
         yield f"`import {module}` finds {where}, which is not {_FRAMEWORKS[module]}{hides}"
     else:
         yield f"`import {module}` finds {where}, which is not a package{hides}"
+
+
+def _dangles(path: str) -> bool:
+    return os.path.islink(path) and not os.path.exists(path)
+
+
+def unread(path: Iterable[str], installed: Collection[str]) -> Iterator[str]:
+    """Yield a sentence for each folder of the import path that we may not read, if something was not found.
+
+    Raises PermissionError if nothing was.
+    """
+    for folder in path if len(installed) < len(answers.MARKS) else ():
+        if answers.is_closed(folder):
+            if not installed:
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), folder)
+            yield f"{folder} is on the import path, and this user may not read it: what is in it is not seen"
 
 
 def has_an_interpreter(environment: Environment) -> Iterator[str]:
@@ -79,13 +103,6 @@ def strays(installed: dict[str, Installation], cwd: str) -> Iterator[str]:
             reported.add(top)
             instead = f"instead of {used.package_dir}" if used else "though the environment has none"
             yield f"a job started here could import {top} {instead}: choose with --script FILE or --source DIR"
-
-
-def old_state(environment: Environment) -> Iterator[str]:
-    """Yield a sentence if an unhang from before the first release kept its state under the environment's prefix."""
-    folder = os.path.join(environment.prefix, "share", "unhang")
-    if os.path.lexists(os.path.join(folder, "receipt.json")):
-        yield f"{folder} is from an unhang before its first release: reinstall what it patched, then delete that folder"
 
 
 def not_run(files: list[str]) -> Iterator[str]:

@@ -13,6 +13,7 @@ MARK = b"# unhang overlay"
 """The first bytes of a hook of ours."""
 STORE = ".unhang-overlay"
 HOOK = "sitecustomize.py"
+_LARGEST = 16 * 1024 * 1024  # bytes
 _HEAD = rb"[^\n]*\nIDENTITY = '([0-9a-f]{16})'\nMODULES = (\([^\n]*\))\n"
 
 
@@ -35,6 +36,8 @@ class Overlay(NamedTuple):
     """By module name."""
     damage: str
     """Why nobody can tell what it does; empty if it is as it was made."""
+    own: tuple[str, ...] = ()
+    """Its start-up hook and its loader."""
 
 
 def folders(python_path: str, cwd: str) -> list[str]:
@@ -68,13 +71,17 @@ def on_path(path: Iterable[str]) -> tuple[list[str], list[str]]:
 def load(folder: str) -> Overlay:
     """Return what the overlay in a folder does. It executes nothing of it."""
     try:
-        return Overlay(folder, _modules(folder), "")
+        store, modules = _modules(folder)
+        return Overlay(folder, modules, "", (os.path.join(folder, HOOK), os.path.join(store, "loader.py")))
     except (LookupError, TypeError, ValueError, AttributeError, SyntaxError, RecursionError):
         return Overlay(folder, {}, "its start-up hook, loader or manifest is gone or was changed")
 
 
-def _modules(folder: str) -> dict[str, Module]:
-    """Return an overlay's modules. Raises one of many errors if it is not as it was made: the names are digests."""
+def _modules(folder: str) -> tuple[str, dict[str, Module]]:
+    """Return the folder of an overlay's files, and its modules.
+
+    Raises one of many errors if it is not as it was made: the names are digests.
+    """
     import ast  # most runs with a PYTHONPATH have no overlay on it
     import json
     import re
@@ -92,7 +99,7 @@ def _modules(folder: str) -> dict[str, Module]:
     is_ours = identity(digests) == head[1].decode() and content["hook"] == sha256(hook[head.end() :])
     if not is_ours or ast.literal_eval(head[2].decode()) != tuple(entries):
         raise ValueError("not as it was made")
-    return {
+    return store, {
         name: Module(os.path.join(store, "modules", *entry["file"].split("/")), entry["original"], entry["rewritten"])
         for name, entry in entries.items()
     }
@@ -120,7 +127,7 @@ def module_name(file: str) -> str:
 def read(path: str) -> bytes | None:
     """Return a file's bytes, None if it cannot be read."""
     try:
-        if not os.path.isfile(path):  # opening a pipe would wait for ever
+        if not os.path.isfile(path) or os.path.getsize(path) > _LARGEST:  # opening a pipe would wait for ever
             return None
         with open(path, "rb") as file:
             return file.read()

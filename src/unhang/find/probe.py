@@ -51,10 +51,10 @@ def python_path() -> list[str]:
     return [os.path.abspath(entry) for entry in value.split(os.pathsep)] if value else []
 
 
-def pycache_prefix() -> str | None:
-    """Return the ``sys.pycache_prefix`` of a job."""
+def bytecode() -> tuple[str | None, str]:
+    """Return the ``sys.pycache_prefix`` of a job, and the tag of its bytecode; that is empty if it reads none."""
     prefix = sys.pycache_prefix or os.environ.get("PYTHONPYCACHEPREFIX")
-    return os.path.abspath(prefix) if prefix else None
+    return os.path.abspath(prefix) if prefix else None, sys.implementation.cache_tag or ""
 
 
 def look(path: list[str]) -> dict[str, dict[str, Any]]:
@@ -72,6 +72,17 @@ def look(path: list[str]) -> dict[str, dict[str, Any]]:
         for name in BELOW_MEGATRON:
             found[name] = _look(name, megatron["folders"], every_portion)
         return found
+    finally:
+        sys.path[:] = saved
+
+
+def packages(names: Sequence[str], path: list[str]) -> dict[str, str]:
+    """Return the folder of each of these packages that ``import`` would find with ``path`` as ``sys.path``."""
+    saved = sys.path[:]
+    sys.path[:] = path
+    try:
+        folders = {name: _package(name) for name in names}
+        return {name: folder for name, folder in folders.items() if folder is not None}
     finally:
         sys.path[:] = saved
 
@@ -131,8 +142,10 @@ def _names(folder: str) -> list[str]:
 
 def _lines(path: str) -> list[str]:
     try:
+        if not os.path.isfile(path):  # opening a pipe would wait for ever
+            return []
         with open(path, encoding="utf-8-sig", errors="surrogateescape") as file:
-            return file.read().splitlines()
+            return file.read(1 << 24).splitlines()
     except OSError:
         return []
 
@@ -166,6 +179,18 @@ def _imported(name: str, path: Sequence[str] | None) -> dict[str, Any]:
             if spec is not None:
                 return _of_spec(spec)
     return _description(None, [])
+
+
+def _package(name: str) -> str | None:
+    """Return the folder of a package; None if there is none, or a finder fails, for no verdict rests on it."""
+    parts = name.split(".")
+    folders: list[str] | None = None
+    try:
+        for depth in range(len(parts)):
+            folders = _imported(".".join(parts[: depth + 1]), folders)["folders"]
+    except Exception:
+        return None
+    return folders[0] if folders else None
 
 
 def _copies(name: str, everywhere: Sequence[str]) -> Iterator[dict[str, Any]]:

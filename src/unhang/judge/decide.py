@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from unhang.errors import joined
 from unhang.judge.observe import Observation
-from unhang.records import Installation, Token
+from unhang.records import Installation, Token, paired
 from unhang.shapes import catalog
 from unhang.shapes.catalog import Release, Shape, ShapeTable, Target
+from unhang.suggest import Command, Hint
 
 if TYPE_CHECKING:
     from typing import Any
@@ -26,21 +27,27 @@ SETTLED = frozenset({APPLIED, FIXED_UPSTREAM, NOT_AFFECTED})
 """The verdicts with nothing left to do."""
 ACCEPTED = "accepted"
 """The code of a rewrite of an unknown shape that a person accepted; a run that names its token has it settled."""
-UNVERIFIED = "unverified"
-"""The code of one that an unhang from before the tokens wrote."""
 BY_SHAPE_CHECK = "by-shape-check"
-"""The code of an unlisted shape in which a short check finds upstream's fix; it does not satisfy ``--require``."""
+"""The code of an unlisted shape in a new release, in which a short check finds upstream's fix; ``--require`` is not
+satisfied by it."""
+STALE = "stale-bytecode"
+"""The code of a function whose source is as it should be, while an import runs bytecode of other code."""
+OURS = "ours"
+"""The state of a shape that our rewrite gives, and upstream never had."""
 BY_STATE = {
     "affected": NEEDED,
-    "superseded": NEEDED,
-    "ours": APPLIED,
+    OURS: APPLIED,
     "fixed": FIXED_UPSTREAM,
     "not-affected": NOT_AFFECTED,
 }
 """The verdict on a function whose shape is on record, by the state of that shape."""
 RIGHT, WRONG = "right", "wrong"
 """The states of a shape that no rewrite is for: of a function that targets depend on."""
+MARK = b"# unhang "
+"""How the comments begin that every rewrite writes: the RECORD's row of a file that has one is ours."""
+_OLDER = "older-than-floor"
 _MATCHING = "the rewrite's anchors match exactly once each"
+_SEEMS_FIXED = "upstream's own fix seems to be there"
 
 
 class Verdict(NamedTuple):
@@ -54,7 +61,10 @@ class Verdict(NamedTuple):
     nearest: Nearest | None = None
     """The closest known shape, if this shape is unknown and close to one."""
     triable: bool = False
-    """Whether the shape is unknown, the rewrite's anchors match, and the file binds the names that it uses."""
+    """Whether the shape, or that of the function it depends on, is unknown, the rewrite's anchors match, and the file
+    binds the names that it uses."""
+    as_is: bool = False
+    """Whether the shape is unknown, and a short check finds upstream's own fix: a person may accept it as it is."""
 
 
 class Past(NamedTuple):
@@ -66,6 +76,8 @@ class Past(NamedTuple):
     """The shape of the function after the rewrite."""
     accepted: tuple[Token, str] | None = None
     """The token of an accepted rewrite, and the date."""
+    link: str = ""
+    """The text of the link that the rewritten file has replaced; empty if there was none."""
 
 
 class _Outside(NamedTuple):
@@ -92,16 +104,17 @@ def decide(
     if seen.shape is None:
         return _absent(target, installation, seen, releases)
     known = table.shapes.get((target.fix, target.function, seen.shape))
-    if known is None and past is not None and past.after == seen.shape:
-        return _in_receipt(target.fix, past)
+    if known is None and past is not None and past.accepted is not None and past.after == seen.shape:
+        return _accepted(target.fix, *past.accepted)
     if known is None:
         return _unknown(target, installation, seen, table, releases)
-    if known.state in ("affected", "superseded"):
+    if known.state == "affected":
         return _affected(target, known, seen, past)
-    if known.state == "fixed" and past is not None and past.patched == seen.sha256:
+    is_marked = f"# unhang {target.fix}:".encode() in (seen.data or b"")
+    if known.state == "fixed" and past is not None and (past.patched == seen.sha256 or is_marked):
         return Verdict(APPLIED)  # our rewrite, although it has the shape of upstream's own fix
     edited = ""
-    if known.state == "ours" and not seen.on_record and (past is None or past.patched != seen.sha256):
+    if known.state == OURS and not seen.on_record and (past is None or past.patched != seen.sha256):
         edited = "edited since: the rest of the file matches no release"
     return Verdict(BY_STATE[known.state], detail=joined(known.note, edited))
 
@@ -110,13 +123,11 @@ def beside(verdict: str, other: Shape | None) -> str:
     """Return a verdict on a target that depends on another function, given what is on record of that one's shape.
 
     Beside a right one, nothing is left to do, whatever the target's own shape. Beside an unknown one, no rewrite is
-    known to be needed.
+    known to be needed, or to be enough.
     """
-    if verdict in SETTLED:
-        return verdict
-    if other is not None and other.state == RIGHT:
+    if other is not None and other.state == RIGHT and verdict not in SETTLED:
         return NOT_AFFECTED
-    return DRIFTED if other is None and verdict == NEEDED else verdict
+    return DRIFTED if other is None and verdict in (NEEDED, APPLIED) else verdict
 
 
 def depending(
@@ -126,26 +137,42 @@ def depending(
     seen: Observation,
     table: ShapeTable,
     releases: Mapping[str, Release],
+    past: Past | None,
 ) -> Verdict:
-    """Return the verdict on a target that depends on the ``other`` function, which was ``seen``, given its own one."""
+    """Return the verdict on a target that depends on the ``other`` function, which was ``seen``, given its own one.
+
+    ``past`` is what the receipt says of the target, if that has left the shape that is here.
+    """
     known = table.shapes.get((other.fix, other.function, seen.shape or ""))
     verdict = beside(found.verdict, known)
     what = f"{other.function} in {other.file}"
-    if verdict == found.verdict:
-        return found
-    if verdict == NOT_AFFECTED:
+    if verdict == NOT_AFFECTED != found.verdict:
         return Verdict(NOT_AFFECTED, detail=f"it depends on {what}, which is right here")
+    if (known is None or found.code == ACCEPTED) and past is not None and past.accepted is not None:
+        accepted, (token, _) = _accepted(other.fix, *past.accepted), past.accepted
+        if token.result == paired(past.after, None if known else seen.shape):
+            return accepted
+        detail = f"{accepted.detail}, beside another shape of {what}"
+        return accepted._replace(detail=detail, hint=Hint(_undo(other.fix), ", and look again"))
+    if known is not None:
+        return found
     if seen.problem is not None:
         why, hint = _problem(seen, seen.problem, installation)
     elif seen.shape is None or seen.data is None:
         why, hint = "it is not there", f"reinstall the package, or see `unhang explain {other.fix}`"
     else:
-        near = _near(other, seen.data, table, releases)
-        closest = "no known shape is close to it" if near is None else near.sentence()
-        why, hint = joined("a shape nobody has verified", closest), _by_hand(other.fix)
+        close = near(other, seen.data, table, releases)
+        closest = "no known shape is close to it" if close is None else close.sentence()
+        why, hint = joined("a shape nobody has verified", closest), _look(other.fix)
+    why = f"it depends on {what}: {why}"
+    if verdict == found.verdict:
+        return found._replace(detail=joined(found.detail, why), triable=found.triable and seen.shape is not None)
     outside = _outside(installation, releases)
-    why = f"it depends on {what}: {joined(why, outside.reason if outside else '')}"
-    return Verdict(UNLISTED if outside else DRIFTED, "depends-on-unknown", why, hint)
+    why = joined(why, outside.reason if outside else "")
+    if found.verdict == APPLIED:
+        why, hint = f"our rewrite is in place, but {why}", Hint(_undo(other.fix), "; ", hint)
+    is_triable = found.verdict == NEEDED and seen.shape is not None
+    return Verdict(UNLISTED if outside else DRIFTED, "depends-on-unknown", why, hint, triable=is_triable)
 
 
 def codemod(target: Target) -> Codemod:
@@ -168,31 +195,30 @@ def _affected(target: Target, known: Shape, seen: Observation, past: Past | None
             DRIFTED,
             "name-not-bound",
             f"the rewrite uses {', '.join(missing)}, which this file does not define or import",
-            f"restore the import in {target.file}, then run `unhang check` again",
+            Hint(f"restore the import in {target.file}, then run ", Command("check"), " again"),
         )
-    before = ""
-    if known.state == "superseded":
-        before = "an older version of this rewrite is in place"
-    elif past is not None:
-        before = "patched before, and reinstalled or restored since"
-    return Verdict(NEEDED, detail=joined(known.note, before), hint="unhang apply")
+    before = "" if past is None else "patched before, and reinstalled or restored since"
+    return Verdict(NEEDED, detail=joined(known.note, before), hint=Hint(Command("apply")))
 
 
-def _in_receipt(fix: str, past: Past) -> Verdict:
+def _accepted(fix: str, token: Token, date: str) -> Verdict:
     """Return the verdict on an unknown shape that an earlier run wrote.
 
     The receipt is no evidence that the rewrite is right, nor that a person accepted it: a checkout may bring one.
     """
-    undo = f"take it back: `unhang revert --fix {fix}`"
-    if past.accepted is None:
-        hint = f"compare it with `unhang explain {fix}`, or {undo}"
-        return Verdict(DRIFTED, UNVERIFIED, "rewritten with --unverified, as the receipt says", hint)
-    token, date = past.accepted
-    detail = f"accepted by a person on {date}"
+    undo = _undo(fix)
+    detail = by_a_person(token.seen_right, f" on {date}")
     if token.generation != catalog.generation():
-        return Verdict(DRIFTED, ACCEPTED, f"{detail}, and the rewrites have changed since", f"{undo}, and look again")
-    hint = f"to settle it, name its token: `unhang check --accept {token}`; or {undo}"
+        return Verdict(
+            DRIFTED, ACCEPTED, f"{detail}, and the rewrites have changed since", Hint(undo, ", and look again")
+        )
+    hint = Hint("to settle it, name its token: ", Command("check", ("--accept", str(token))), "; or ", undo)
     return Verdict(DRIFTED, ACCEPTED, detail, hint)
+
+
+def by_a_person(seen_right: bool, when: str = "") -> str:
+    """Return who accepted a rewrite, and what was seen of it before."""
+    return f"accepted by a person{when}{', and seen right by `diff --unknown --run`' if seen_right else ''}"
 
 
 def _unjudged(seen: Observation, problem: str, installation: Installation) -> Verdict:
@@ -207,92 +233,133 @@ def _problem(seen: Observation, problem: str, installation: Installation) -> tup
         "defined-twice": (f"the function is defined more than once, {seen.detail}", "keep one definition"),
         "not-a-file": (f"the file is {seen.detail}", "reinstall the package"),
         "too-large": (f"the file is {seen.detail}", "reinstall the package"),
+        "only-bytecode": (f"an import runs {seen.detail}", "delete it, or install a copy of the package with sources"),
+        "shadowed": (f"an import may run {seen.detail} in place of the file", "delete it, or reinstall the package"),
         "outside": (f"the file is {seen.detail}", "install a copy of the package (uv: --link-mode=copy)"),
     }[problem]
     if problem == "outside" and installation.kind == "editable":  # setuptools' strict mode makes such links
         hint = "patch the source tree that the link points to (--source DIR), or reinstall without editable_mode=strict"
-    return detail, f"{hint}, then run `unhang check` again"
+    return detail, Hint(hint, ", then run ", Command("check"), " again")
 
 
 def _absent(target: Target, installation: Installation, seen: Observation, releases: Mapping[str, Release]) -> Verdict:
+    """Return the verdict on a function that is not there.
+
+    Only the release that has it shows that it is gone, and only a version above the matrix hides where it went. Below
+    the floor, in a release that lacks it, and under a number that no release has, as of a fork, nothing is missing,
+    unless the file binds the name to something else.
+    """
     what = "the file does not exist" if seen.data is None else "the file does not define the function"
-    release, place = releases.get(installation.version or ""), f"{target.file}::{target.function}"
+    release, place = on_record(installation, releases), target.place
     if release is not None and release.shapes.get(place) is not None:
-        return Verdict(
-            DRIFTED,
-            "function-gone",
-            f"{what}, but release {installation.version} has it",
-            f"find out where {target.function} was moved to, or reinstall the package",
-        )
+        return gone(target, f"{what}, but release {release.version} has it")
     outside = None if seen.on_record or release is not None else _outside(installation, releases)
-    if outside is None:
+    if seen.detail and (outside is None or outside.code == _OLDER):
+        return gone(target, f"{what}, but {seen.detail}: what runs by that name is elsewhere")
+    if outside is None or outside.code == _OLDER:
         return Verdict(NOT_AFFECTED, detail=what)
-    if outside.code == "newer-than-matrix" and releases[outside.nearest].shapes.get(place) is None:
+    if releases[outside.nearest].shapes.get(place) is None:
         return Verdict(NOT_AFFECTED, detail=f"{what}, as in release {outside.nearest}")
     return Verdict(UNLISTED, outside.code, joined(what, outside.reason), outside.hint)
+
+
+def gone(target: Target, why: str) -> Verdict:
+    """Return the verdict on a function that is missing."""
+    hint = f"find out where {target.function} was moved to, or reinstall the package"
+    return Verdict(DRIFTED, "function-gone", why, hint)
 
 
 def _unknown(
     target: Target, installation: Installation, seen: Observation, table: ShapeTable, releases: Mapping[str, Release]
 ) -> Verdict:
-    """Return the verdict on an unknown shape: fixed upstream if a short check says so, else drifted or unlisted."""
+    """Return the verdict on an unknown shape: drifted, or unlisted outside the matrix."""
     from unhang.shapes import shape as shapes  # it imports ast, which a known shape does not need
 
     assert seen.data is not None
     (function,) = shapes.find(shapes.parse(seen.data), target.function)
-    rewrite = codemod(target)
-    if rewrite.fixed_upstream(function):
-        return Verdict(
-            FIXED_UPSTREAM,
-            BY_SHAPE_CHECK,
-            "an unlisted shape, but a short check finds upstream's own fix in it",
-            f"compare it with `unhang explain {target.fix}`, and do not require it",
-        )
     outside = _outside(installation, releases)
-    tried, hint = _tried(rewrite, function, target.fix, seen)
-    triable = tried == _MATCHING
+    tried, hint = _tried(codemod(target), function, target.fix, seen)
+    triable, as_is = tried == _MATCHING, tried == _SEEMS_FIXED
     # The nearest shape never softens the verdict: an edit far from the rewrite can still change what the rewrite does.
-    near = _near(target, seen.data, table, releases)
-    closest = "no known shape is close to it" if near is None else near.sentence()
+    close = near(target, seen.data, table, releases)
+    closest = "no known shape is close to it" if close is None else close.sentence()
     unverified = "a shape nobody has verified"
     if outside is None:
-        return Verdict(DRIFTED, "unknown-shape", joined(unverified, tried, closest), hint, near, triable)
+        return Verdict(DRIFTED, "unknown-shape", joined(unverified, tried, closest), hint, close, triable, as_is)
     detail = joined(unverified, outside.reason, tried, closest)
-    return Verdict(UNLISTED, outside.code, detail, joined(outside.hint, hint), near, triable)
+    return Verdict(UNLISTED, outside.code, detail, Hint(outside.hint, "; ", hint), close, triable, as_is)
 
 
-def _near(target: Target, data: bytes, table: ShapeTable, releases: Mapping[str, Release]) -> Nearest | None:
+def near(target: Target, data: bytes, table: ShapeTable, releases: Mapping[str, Release]) -> Nearest | None:
     """Return the known shape that is closest to the unknown one in these bytes."""
     from unhang.judge.nearest import nearest  # these import ast and difflib
     from unhang.shapes import shape as shapes
 
     (function,) = shapes.find(shapes.parse(data), target.function)
-    return nearest(target, function, data, table, catalog.outlines(), releases)
+    return nearest(target, function, data, table, catalog.outlines(target.fix), releases)
 
 
 def refused(verdict: Verdict, fix: str, reason: str) -> Verdict:
     """Return the verdict on an unknown shape that is triable, but whose rewrite is refused for this reason."""
-    detail, hint = f"{_MATCHING}, but {reason}", verdict.hint.replace(_look(fix), _by_hand(fix))
-    return verdict._replace(detail=verdict.detail.replace(_MATCHING, detail, 1), hint=hint, triable=False)
+    matching = _MATCHING if _MATCHING in verdict.detail else verdict.detail
+    detail = verdict.detail.replace(matching, f"{matching}, but {reason}", 1)
+    before = verdict.hint.parts[: -len(_look(fix).parts)] if isinstance(verdict.hint, Hint) else ()
+    return verdict._replace(detail=detail, hint=Hint(*before, _by_hand(fix)), triable=False)
 
 
-def _look(fix: str) -> str:
-    return f"to see what a rewrite would do, and its token: `unhang diff --unknown --fix {fix}`"
+def _undo(fix: str) -> Hint:
+    return Hint("take it back: ", Command("revert", ("--fix", fix)))
 
 
-def _by_hand(fix: str) -> str:
-    return f"reinstall the package, or change it by hand: `unhang explain {fix}`"
+def believed(fix: str) -> Verdict:
+    """Return the verdict on an unknown shape in a new release, in which a short check finds upstream's own fix."""
+    return Verdict(
+        FIXED_UPSTREAM,
+        BY_SHAPE_CHECK,
+        "an unlisted shape, but a short check finds upstream's own fix in it",
+        f"compare it with `unhang explain {fix}`, and do not require it",
+    )
+
+
+def doubted(verdict: Verdict, doubt: str) -> Verdict:
+    """Return the verdict on an unknown shape that seems to have upstream's own fix, with the reason for a doubt."""
+    return verdict._replace(detail=verdict.detail.replace(_SEEMS_FIXED, f"{_SEEMS_FIXED}, but {doubt}", 1))
+
+
+def edited(verdict: Verdict, fix: str, version: str) -> Verdict:
+    """Return the verdict on an unknown shape in a copy of a release on record: no check of its code settles it."""
+    why = f"an edit: release {version} has another shape"
+    return verdict._replace(detail=verdict.detail.replace(_SEEMS_FIXED, why, 1), hint=_by_hand(fix), as_is=False)
+
+
+def _look(fix: str) -> Hint:
+    return Hint("to see what a rewrite would do, with --run by running it, and its token: ", _diff(fix))
+
+
+def _diff(fix: str, *more: str) -> Command:
+    return Command("diff", ("--unknown", *more, "--fix", fix))
+
+
+def _by_hand(fix: str) -> Hint:
+    by_hand = f"reinstall the package, or change it by hand: `unhang explain {fix}`; to see what it does: "
+    return Hint(by_hand, _diff(fix, "--run"))
 
 
 def _tried(rewrite: Codemod, function: Function, fix: str, seen: Observation) -> tuple[str, str]:
     """Return whether the rewrite can be tried on an unknown shape, and the hint that follows."""
     from unhang.codemods.base import AnchorError
 
+    is_ours = _is_marked(function, fix, seen.data or b"")
+    if not is_ours and rewrite.fixed_upstream(function):
+        return _SEEMS_FIXED, Hint("to see its token: ", _diff(fix))
     try:
         rewrite.plan(function)
     except AnchorError as error:
-        if _is_marked(function, fix, seen.data or b""):
-            hint = f"reinstall the package and run `unhang apply`, or keep your edit: `unhang explain {fix}`"
+        if is_ours:
+            hint = Hint(
+                "reinstall the package and run ", Command("apply"), ", or keep your edit, if it does what it should: ",
+                _diff(fix, "--run"),
+            )  # fmt: skip
             return "our rewrite is in it, but the function has been edited", hint
         return f"the rewrite's anchor is missing or not unique ({error})", _by_hand(fix)
     missing = [] if seen.names is None else sorted(rewrite.names(function) - seen.names)
@@ -305,6 +372,23 @@ def _is_marked(function: Function, fix: str, data: bytes) -> bool:
     """Return whether a comment of the fix's rewrite stands in the function's lines."""
     lines = data.splitlines()[function.lineno - 1 : function.end_lineno]
     return any(f"# unhang {fix}:".encode() in line for line in lines)
+
+
+def on_record(installation: Installation, releases: Mapping[str, Release]) -> Release | None:
+    """Return the release of an installation's version, whatever its local label (``0.17.1+acme``); None if unknown."""
+    return releases.get((installation.version or "").partition("+")[0])
+
+
+def is_new(installation: Installation, releases: Mapping[str, Release]) -> bool:
+    """Return whether a version is one that the matrix does not have yet: above its floor, and none of its releases."""
+    from packaging.version import InvalidVersion, Version
+
+    try:
+        version = Version(installation.version or "")
+    except InvalidVersion:
+        return False
+    known = sorted(map(Version, releases))
+    return bool(known) and version > known[0] and version not in known
 
 
 def _outside(installation: Installation, releases: Mapping[str, Release]) -> _Outside | None:
@@ -324,5 +408,5 @@ def _outside(installation: Installation, releases: Mapping[str, Release]) -> _Ou
         return _Outside("newer-than-matrix", reason, f"nearest supported version: {newest}", newest)
     if version < Version(oldest) and version.release < Version(oldest).release:
         reason = f"{version} is older than every release in the matrix"
-        return _Outside("older-than-floor", reason, f"nearest supported version: {oldest}", oldest)
+        return _Outside(_OLDER, reason, f"nearest supported version: {oldest}", oldest)
     return None

@@ -1,10 +1,14 @@
-"""Code elsewhere on which a rewrite depends: the manifest of its fix says where, and its codemod what that means."""
+"""Code elsewhere that decides what a rewrite does: what it depends on, and what runs in its place.
+
+The manifest of its fix says where that is.
+"""
 
 from __future__ import annotations
 
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 from unhang.judge.decide import codemods
 from unhang.judge.observe import TOO_LARGE, file_of
@@ -33,6 +37,31 @@ def notes(
         paths.append(os.path.abspath(script))
     pattern = re.compile(looks["pattern"].encode())
     return tuple(sentence for path in paths for sentence in _in_file(fix, path, pattern, read))
+
+
+def instead(fix: Fix, packages: Mapping[str, str]) -> tuple[str, ...]:
+    """Return a sentence for each of these packages that runs other code in place of a target of the fix.
+
+    ``packages`` holds their folders by module. A file counts if the manifest's pattern is in it: a namesake, or a
+    release that does not do so, has none.
+    """
+    return tuple(
+        f"{row['package']} {row['what']} ({place}), and unhang does not rewrite that: `unhang explain {fix.id}`"
+        for row in fix.manifest.get("instead", ())
+        if row["module"] in packages and (place := _matched(row, packages[row["module"]]))
+    )
+
+
+def _matched(row: Mapping[str, Any], folder: str) -> str:
+    """Return the first of a row's files and its line that has the pattern; empty if none has."""
+    depth = row["module"].count(".") + 1
+    for file in row["files"]:
+        path = os.path.join(folder, *file.split("/")[depth:])
+        data = _read(path) or b""
+        if match := re.search(row["pattern"].encode(), data):
+            line = data.count(b"\n", 0, match.start()) + 1
+            return f"{path}:{line}"
+    return ""
 
 
 def _in_file(fix: Fix, path: str, pattern: re.Pattern[bytes], read: Mapping[str, bytes | None]) -> Iterator[str]:

@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache, partial
 from typing import NamedTuple
 
 from unhang.errors import UnhangError
 from unhang.judge import elsewhere
-from unhang.judge.decide import APPLIED, NEEDED, NOT_AFFECTED, SETTLED, Past, Verdict, decide, depending
-from unhang.judge.observe import Observation, Read, contents, observe, package_of
-from unhang.records import Installation
+from unhang.judge.decide import (
+    APPLIED,
+    NEEDED,
+    NOT_AFFECTED,
+    OURS,
+    SETTLED,
+    Past,
+    Verdict,
+    decide,
+    depending,
+    gone,
+    on_record,
+)
+from unhang.judge.observe import Observation, Read, contents, observe, package_of, resolver
+from unhang.records import Installation, paired
 from unhang.shapes import catalog
 from unhang.shapes.catalog import Fix, Shape, Target
 
@@ -24,6 +36,15 @@ _REWRITTEN = frozenset({NEEDED, APPLIED})
 
 Look = Callable[[Installation, Target], Observation]
 """Observes a target of an installation. Raises OSError if its file cannot be read."""
+
+
+class StaleCode(NamedTuple):
+    """A bytecode file that an import runs in place of a source, although its code is another."""
+
+    source: str
+    """The path of the source, as it is observed."""
+    path: str
+    sha256: str
 
 
 class Finding(NamedTuple):
@@ -38,16 +59,30 @@ class Finding(NamedTuple):
     elsewhere: tuple[str, ...] = ()
     """What a user should know about code outside the file on which the rewrite depends."""
     result: str | None = None
-    """The shape that the rewrite would give to an unknown shape; empty while that is tried, None if it cannot be."""
+    """The shape that the rewrite would give to an unknown shape; empty while that is tried, None if it cannot be.
+    The unknown shape itself if upstream's own fix seems to be there: then nothing is to be written."""
     depends: Observation | None = None
     """What the function contains that the target depends on, if there is one."""
     accepted: bool = False
     """Whether a token of the run names that rewrite, be it still to write or in place."""
+    seen_right: bool = False
+    """Whether that token says that its end state was seen right."""
+    replaced: str = ""
+    """The text of the link that our file has replaced; empty if there was none."""
+    stale: tuple[StaleCode, ...] = ()
+    """The stale bytecode of the function's file, and of that on which the target depends."""
+    source: Verdict | None = None
+    """The verdict on the source alone, where stale bytecode makes it false."""
 
     @property
     def settled(self) -> bool:
         """Whether nothing is left to do here."""
-        return self.verdict.verdict in SETTLED or (self.accepted and self.result is None)
+        return self.verdict.verdict in SETTLED or (self.accepted and not self.to_write)
+
+    @property
+    def to_write(self) -> bool:
+        """Whether a person accepted the rewrite of an unknown shape, which is not in place yet."""
+        return self.accepted and self.result is not None and self.result != self.seen.shape
 
     @property
     def known(self) -> Shape | None:
@@ -55,30 +90,65 @@ class Finding(NamedTuple):
         return catalog.shape_table().shapes.get((self.target.fix, self.target.function, self.seen.shape or ""))
 
     @property
+    def beside(self) -> str | None:
+        """The shape of the function that the target depends on, if that one is not on record."""
+        other = self.target.depends_on
+        if other is None or self.depends is None or self.depends.shape is None:
+            return None
+        known = catalog.shape_table().shapes
+        return None if (other.fix, other.function, self.depends.shape) in known else self.depends.shape
+
+    @property
+    def ends(self) -> tuple[str | None, str | None]:
+        """What a token has of the shape here, and of the result of its rewrite; None or empty where there is none."""
+        here, there = (shape and paired(shape, self.beside) for shape in (self.seen.shape, self.result))
+        return here, there
+
+    @property
     def notes(self) -> tuple[str, ...]:
         """What a user should know besides the verdict, which it does not change."""
-        if not self.seen.rebound or self.verdict.verdict == NOT_AFFECTED:
-            return self.elsewhere
-        lines = f"line{'s' if len(self.seen.rebound) > 1 else ''} {', '.join(map(str, self.seen.rebound))}"
-        again = f"{self.target.function} is assigned again on {lines}"
-        return (f"{again}: this function may run only if the new one calls it", *self.elsewhere)
+        notes = self.elsewhere
+        if self.stale and self.source is None:
+            notes = (f"{self.runs_instead}; delete it", *notes)
+        if self.verdict.verdict == NOT_AFFECTED:
+            return notes
+        other, beside = self.target.depends_on, self.depends
+        if other and beside and beside.rebound:
+            notes = (_again(f"{other.function} in {other.file}", beside.rebound), *notes)
+        return (_again(self.target.function, self.seen.rebound), *notes) if self.seen.rebound else notes
+
+    @property
+    def runs_instead(self) -> str:
+        """What an import runs in place of the source, as a clause."""
+        paths = ", ".join(code.path for code in self.stale)
+        return f"`import` runs stale bytecode, compiled from other code and never checked: {paths}"
 
     @property
     def rewritten(self) -> bool:
-        """Whether the function is our rewrite, of this version or an older one."""
-        return self.known is not None and self.known.state in ("ours", "superseded")
+        """Whether the function is our rewrite."""
+        return self.known is not None and self.known.state == OURS
+
+
+def _again(function: str, rebound: Sequence[int]) -> str:
+    lines = f"line{'s' if len(rebound) > 1 else ''} {', '.join(map(str, rebound))}"
+    return f"{function} is assigned again on {lines}: this function may run only if the new one calls it"
 
 
 def judge(
-    installations: Iterable[Installation], fixes: Iterable[Fix], past: PastTable, script: str | None = None
+    installations: Iterable[Installation],
+    fixes: Iterable[Fix],
+    past: PastTable,
+    script: str | None = None,
+    packages: Mapping[str, str] = {},
 ) -> list[Finding]:
     """Return the verdict of every fix on every installation that has a target of it.
 
-    ``script`` is the file that the job runs. Raises UnhangError ``unreadable``.
+    ``script`` is the file that the job runs; ``packages`` has the folders of other packages that are installed, by
+    name. Raises UnhangError ``unreadable``.
     """
     installations, fixes = list(installations), list(fixes)
     # Several functions may be in one file, and several targets depend on one function.
-    look = cache(partial(_look, cache(contents)))
+    look = cache(partial(_look, cache(partial(contents, real=resolver()))))
     found = [
         _finding(installation, fix, target, past, look)
         for installation in installations
@@ -89,8 +159,17 @@ def judge(
     used = {finding.target.fix for finding in found if finding.verdict.verdict in _REWRITTEN}
     read = {finding.seen.path: finding.seen.data for finding in found}
     notes = {fix.id: elsewhere.notes(fix, installations, script, read) for fix in fixes if fix.id in used}
-    return [
+    found = [
         finding._replace(elsewhere=notes[finding.target.fix]) if finding.verdict.verdict in _REWRITTEN else finding
+        for finding in found
+    ]
+    if not packages:
+        return found
+    instead = {fix.id: elsewhere.instead(fix, packages) for fix in fixes}
+    return [
+        finding._replace(elsewhere=(*finding.elsewhere, *instead[finding.target.fix]))
+        if finding.verdict.verdict != NOT_AFFECTED
+        else finding
         for finding in found
     ]
 
@@ -98,9 +177,13 @@ def judge(
 def _finding(installation: Installation, fix: Fix, target: Target, past: PastTable, look: Look) -> Finding:
     try:
         seen = look(installation, target)
-        known = past.get((seen.real or os.path.realpath(seen.path), target.fix, target.function))
+        known = past.get((seen.place, target.fix, target.function)) if past else None
         found = Finding(installation, target, seen, verdict(installation, fix, target, known, seen, look))
-        return found._replace(depends=target.depends_on and look(installation, target.depends_on))
+        return found._replace(
+            result=seen.shape if found.verdict.as_is else None,
+            depends=target.depends_on and look(installation, target.depends_on),
+            replaced=known.link if known is not None and known.patched == seen.sha256 else "",
+        )
     except OSError as error:
         hint = "run unhang as a user who can read it"
         raise UnhangError("unreadable", str(error.strerror), path=error.filename, hint=hint) from error
@@ -111,23 +194,53 @@ def verdict(
 ) -> Verdict:
     """Return the verdict on one target of a fix, as it was ``seen``. ``look`` observes the fix's other functions."""
     found = decided(installation, target, past, seen, look)
-    if seen.shape is None and seen.problem is None and found.verdict != NOT_AFFECTED:  # whatever the version says
+    if seen.shape is not None or seen.problem is not None:
+        return found
+    if target.set is not None:  # whatever the version says
+        return _of_set(fix, target, partial(look, installation)) or found
+    # a release on record is known not to have it
+    if found.verdict != NOT_AFFECTED or on_record(installation, catalog.releases_of(fix.id, target.upstream)) is None:
         found = _moved(installation, fix, target, look) or found
     return found
 
 
 def decided(installation: Installation, target: Target, past: Past | None, seen: Observation, look: Look) -> Verdict:
     """Return the verdict on a target as it was ``seen``. ``look`` observes the function that it depends on."""
-    table, releases = catalog.shape_table(), catalog.releases_of(installation.upstream)
+    table, releases = catalog.shape_table(), catalog.releases_of(target.fix, target.upstream)
     found = decide(target, installation, seen, table, releases, past)
+    if found.as_is:
+        from unhang.judge import origin  # most runs meet none
+
+        found = origin.weighed(found, target, installation, seen, releases)
     other = target.depends_on
-    if other is None or seen.shape is None or found.verdict in SETTLED:
+    if other is None or seen.shape is None or (found.verdict in SETTLED and found.verdict != APPLIED):
         return found
-    return depending(found, other, installation, look(installation, other), table, releases)
+    is_ours = past is not None and past.after == seen.shape
+    return depending(found, other, installation, look(installation, other), table, releases, past if is_ours else None)
 
 
 def _look(read: Read, installation: Installation, target: Target) -> Observation:
     return observe(installation, target, catalog.shape_table(), read)
+
+
+def _of_set(fix: Fix, absent: Target, look: Callable[[Target], Observation]) -> Verdict | None:
+    """Return the verdict on an absent function of a set; None if nothing is there of any of the fix's sets.
+
+    A set that is there takes the place of the others. Half of one is no fix: its other half is gone.
+    """
+    sets: dict[str, list[Target]] = {}
+    for target in fix.targets:
+        if target.set is not None and target.upstream == absent.upstream:
+            sets.setdefault(target.set, []).append(target)
+    there = {name: [one for one in mine if look(one).shape is not None] for name, mine in sets.items()}
+    own = there.pop(absent.set or "")
+    for name, present in there.items():
+        if present == sets[name] or (present and not own):
+            names = " and ".join(one.function for one in present)
+            return Verdict(NOT_AFFECTED, detail=f"in its place there is {names}, which is judged")
+    if own:
+        return gone(absent, f"the file does not define the function, but {own[0].function}, which goes with it")
+    return None
 
 
 def _moved(installation: Installation, fix: Fix, gone: Target, look: Look) -> Verdict | None:

@@ -52,7 +52,7 @@ def verdict(fix: Fix, upstream: str, release: Release, table: ShapeTable) -> str
 
 
 def _of_target(target: Target, release: Release, table: ShapeTable) -> str:
-    if release.shapes.get(f"{target.file}::{target.function}") is None:
+    if release.shapes.get(target.place) is None:
         return NOT_AFFECTED
     known = _known(target, release, table)
     found = DRIFTED if known is None else BY_STATE[known.state]
@@ -61,7 +61,7 @@ def _of_target(target: Target, release: Release, table: ShapeTable) -> str:
 
 def _known(target: Target, release: Release, table: ShapeTable) -> Shape | None:
     """Return what is on record of a function's shape in a release."""
-    shape = release.shapes.get(f"{target.file}::{target.function}")
+    shape = release.shapes.get(target.place)
     return table.shapes.get((target.fix, target.function, shape or ""))
 
 
@@ -116,14 +116,15 @@ def _ordered(versions: Mapping[str, Release]) -> list[Release]:
 
 def _filter(rows: Iterable[Row], wanted: str) -> Callable[[Version], bool]:
     """Return whether a version is wanted, as a function. Raises UnhangError ``bad-version``."""
+    text = wanted if len(wanted) < 200 else ""  # Python takes no number of thousands of digits
     try:
-        exact = Version(wanted)
+        exact = Version(text)
     except InvalidVersion:
         pass
     else:
         return lambda version: version == exact
     try:
-        specifier = SpecifierSet(wanted)
+        specifier = SpecifierSet(text)
     except InvalidSpecifier:
         specifier = SpecifierSet("")
     if not str(specifier):

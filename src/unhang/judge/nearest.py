@@ -108,9 +108,9 @@ def _candidates(target: Target, mine: Sequence[Placed], table: ShapeTable, outli
         return (own, *chain.from_iterable(map(digests, nested)))
 
     known = [
-        (row[1], digest, shape, row[0])
-        for (fix, function, digest), shape in table.shapes.items()
-        if (fix, function) == (target.fix, target.function) and (row := outlines.rows.get((function, digest)))
+        (last, digest, shape, name)
+        for (function, digest), (name, last) in outlines.rows.items()
+        if function == target.function and (shape := table.shapes.get((target.fix, function, digest)))
     ]
     here, found = Counter(item.entry.digest for item in mine), []
     for rank, (last, digest, shape, name) in enumerate(sorted(known, key=lambda item: item[:2], reverse=True)):

@@ -6,8 +6,10 @@ import hashlib
 import os
 import stat
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import NamedTuple
 
+from unhang.find import metadata
 from unhang.records import Installation
 from unhang.shapes.catalog import ShapeTable, Target
 
@@ -29,15 +31,24 @@ class Observation(NamedTuple):
     on_record: bool = False
     """Whether this very file is on record: then everything that was checked when it was recorded holds."""
     problem: str | None = None
-    """Why the function cannot be judged: ``does-not-parse``, ``defined-twice``, ``too-large``, ``outside`` or
-    ``not-a-file``; None if it can be."""
+    """Why the function cannot be judged: ``does-not-parse``, ``defined-twice``, ``too-large``, ``outside``,
+    ``only-bytecode``, ``shadowed`` or ``not-a-file``; None if it can be."""
     detail: str = ""
+    """More on the problem; or, where there is no function, on what the file binds its name to."""
     names: frozenset[str] | None = None
     """The names that the file's top level binds; None if it was not parsed."""
     real: str = ""
-    """The path with its links resolved; empty if no file was read."""
+    """Where a rewrite goes: the path with its links resolved, up to the one that leads out of the package; empty if
+    there is no file."""
+    link: str = ""
+    """Where a link leads, with all links resolved, if it leads out of the package; empty if none does."""
     rebound: tuple[int, ...] = ()
     """The lines of the file that bind the function's name again: a wrapper may run in its place."""
+
+    @property
+    def place(self) -> str:
+        """Where a rewrite goes, whatever is there now."""
+        return self.real or os.path.realpath(self.path)
 
 
 Read = Callable[[Installation, str], Observation]
@@ -52,58 +63,133 @@ def observe(installation: Installation, target: Target, table: ShapeTable, read:
     found = (read or contents)(installation, target.file)
     if found.data is None or found.problem is not None:
         return found
-    return observe_bytes(found.path, found.data, target.function, table.files)._replace(real=found.real)
+    seen = observe_bytes(found.path, found.data, target.function, table.of_files(target.fix))
+    return seen._replace(real=found.real, link=found.link)
 
 
-def contents(installation: Installation, file: str) -> Observation:
-    """Return an upstream's file, before a function is looked for in it. Raises OSError as ``observe`` does."""
-    path = file_of(installation, file)
+def contents(installation: Installation, file: str, real: Callable[[str], str] = os.path.realpath) -> Observation:
+    """Return an upstream's file, before a function is looked for in it. Raises OSError as ``observe`` does.
+
+    ``real`` resolves the links of a folder: many files share one.
+    """
+    seen = placed(installation, file, real)
+    path, content = seen.path, seen.link or seen.real
     try:
-        real = os.path.realpath(path)
-        status = os.stat(real)
         # Check this before opening the file: opening a pipe would block, and some devices have no end.
-        if not real.startswith(os.path.realpath(installation.package_dir) + os.sep):
-            return Observation(path, b"", problem="outside", detail=f"a link that leads out of the package, to {real}")
-        if not stat.S_ISREG(status.st_mode):
-            return Observation(path, b"", problem="not-a-file", detail="not a regular file")
-        if status.st_size > TOO_LARGE:
-            return Observation(path, b"", problem="too-large", detail="larger than any module of an upstream")
-        with open(real, "rb") as opened:
-            return Observation(path, opened.read(), real=real)
+        if not stat.S_ISREG(os.stat(content).st_mode):
+            return seen._replace(problem="not-a-file", detail="not a regular file")
+        with open(os.open(content, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb", buffering=0) as opened:
+            status = os.fstat(opened.fileno())  # another file may have taken its place
+            if status.st_size > TOO_LARGE or not stat.S_ISREG(status.st_mode):
+                return seen._replace(problem="too-large", detail="larger than any module of an upstream")
+            is_linked = seen.link or installation.package_dir != _folder(installation, file)
+            if is_linked and _is_strange(installation, content, status):
+                detail = f"a link that leads out of {installation.root}, to {content}, which user {status.st_uid} owns"
+                return seen._replace(problem="outside", detail=detail)
+            if other := _package(path) or _extension(path):
+                return seen._replace(problem="shadowed", detail=other)
+            return seen._replace(data=opened.readall())
     except (FileNotFoundError, NotADirectoryError):
+        if os.path.islink(path):
+            return seen._replace(problem="not-a-file", detail=f"a link to {content}, which is gone")
+        if os.path.lexists(f"{path}c"):
+            return Observation(path, b"", problem="only-bytecode", detail=f"{path}c without its source")
+        if other := _extension(path):
+            return Observation(path, b"", problem="shadowed", detail=other)
         return Observation(path, None)
+
+
+def placed(installation: Installation, file: str, real: Callable[[str], str] = os.path.realpath) -> Observation:
+    """Return where an upstream's file is, or would be; nothing of it is read.
+
+    A link that stays in the package is another name of one of its files, and that one is rewritten.
+    """
+    path = file_of(installation, file)
+    folder, name = os.path.split(path)
+    here, inside = os.path.join(real(folder), name), os.path.join(real(installation.package_dir), "")
+    content = os.path.realpath(here) if os.path.islink(here) else here
+    if content.startswith(inside):
+        return Observation(path, b"", real=content)
+    return Observation(path, b"", real=here if here.startswith(inside) else path, link=content)
+
+
+def resolver() -> Callable[[str], str]:
+    """Return what ``os.path.realpath`` does for a folder, but looks at each folder on the way only once."""
+
+    @cache
+    def real(folder: str) -> str:
+        above, name = os.path.split(folder)
+        if not name or name in (os.curdir, os.pardir):
+            return os.path.realpath(folder)
+        here = os.path.join(real(above), name)
+        return os.path.realpath(here) if os.path.islink(here) else here
+
+    return real
+
+
+def _package(path: str) -> str:
+    """Return the package beside a `.py` file that an import takes before it; empty if there is none."""
+    stem = path[: -len(".py")]
+    if not os.path.isdir(stem):  # nearly always; no folder is listed
+        return ""
+    return f"{os.path.basename(stem)}/" if any(name.startswith("__init__.") for name in metadata.names(stem)) else ""
+
+
+def _extension(path: str) -> str:
+    """Return the extension module beside a `.py` file that an import by our Python takes before it; or empty."""
+    import _imp
+
+    others = (path[: -len(".py")] + suffix for suffix in _imp.extension_suffixes())
+    return next((os.path.basename(other) for other in others if os.path.exists(other)), "")
+
+
+def _folder(installation: Installation, file: str) -> str:
+    """Return where the package's folder is by name; it may be a link, and the package be elsewhere."""
+    return os.path.join(installation.root, *file.split("/")[: _DEPTH.get(installation.upstream, 1)])
+
+
+def _is_strange(installation: Installation, content: str, status: os.stat_result) -> bool:
+    """Return whether a file is outside of what the user named, and neither theirs nor ours nor the superuser's."""
+    root = os.path.realpath(installation.root)
+    ours = (0, os.geteuid(), os.stat(root).st_uid)
+    return not content.startswith(os.path.join(root, "")) and status.st_uid not in ours
 
 
 def observe_bytes(path: str, data: bytes, function: str, files: Mapping[str, Mapping[str, str | None]]) -> Observation:
     """Return what a file with these bytes contains. Reads nothing.
 
-    ``files`` holds the shapes of the files on record, as ``ShapeTable.files`` does.
+    ``files`` holds the shapes of the files on record, as ``ShapeTable.files`` does for each fix.
     """
     sha256 = hashlib.sha256(data).hexdigest()
     recorded = files.get(sha256, {})
     if function in recorded:
         return Observation(path, data, sha256, recorded[function], on_record=True)
 
-    from unhang.shapes import shape  # it imports ast, and a file on record is not parsed
+    from unhang.shapes import rebound, shape  # they import ast, and a file on record is not parsed
 
-    if not shape.mentions(data, function):
+    if not shape.mentions(data, function) and not rebound.may_bind(data, function):
         return Observation(path, data, sha256)
     try:
-        tree = shape.parse(data)
+        return _parsed(path, data, sha256, function)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        # ValueError: NUL bytes; RecursionError and MemoryError: nested too deeply for the parser
+        # ValueError: NUL bytes; RecursionError and MemoryError: nested too deeply
         where = f"line {error.lineno}: " if isinstance(error, SyntaxError) and error.lineno else ""
         message = error.msg if isinstance(error, SyntaxError) else str(error)
         return Observation(path, data, sha256, problem="does-not-parse", detail=f"{where}{message}")
+
+
+def _parsed(path: str, data: bytes, sha256: str, function: str) -> Observation:
+    from unhang.shapes import rebound, shape
+
+    tree = shape.parse(data)
     names = shape.bound_names(tree)
     found = shape.find(tree, function)
     if len(found) > 1:
         lines = ", ".join(str(node.lineno) for node in found)
         return Observation(path, data, sha256, problem="defined-twice", detail=f"on lines {lines}", names=names)
     if not found:
-        return Observation(path, data, sha256, names=names)
-    from unhang.shapes import rebound
-
+        lines = ", ".join(map(str, rebound.instead(tree, function)))
+        return Observation(path, data, sha256, detail=lines and f"binds its name on line {lines}", names=names)
     again = rebound.lines(tree, data, function)
     return Observation(path, data, sha256, shape.digest(found[0]), names=names, rebound=again)
 

@@ -7,16 +7,17 @@ from collections.abc import Sequence
 
 from unhang.errors import joined
 from unhang.find.overlays import Module, Overlay, module_name, read, sha256
-from unhang.judge.decide import DRIFTED, Past, Verdict
+from unhang.judge.decide import BY_SHAPE_CHECK, DRIFTED, Past, Verdict
 from unhang.judge.findings import Finding, decided
 from unhang.judge.observe import Observation, observe_bytes
 from unhang.records import Installation
 from unhang.shapes import catalog
 from unhang.shapes.catalog import Target
+from unhang.suggest import Command, Hint
 
 OUTDATED = "overlay-outdated"
 """The code of a function that a job cannot import: the overlay does not fit its original, or is damaged."""
-_HINT = "make the overlay again: `unhang apply`"  # `suggest` puts the overlay's command in place of this one
+_HINT = Hint("make the overlay again: ", Command("apply"))  # which stands for the overlay's own command
 
 
 def overlaid(finding: Finding, overlays: Sequence[Overlay]) -> Finding:
@@ -41,13 +42,18 @@ def _in_overlay(finding: Finding, overlay: Overlay, module: Module) -> Finding:
     if data is None or sha256(data) != module.rewritten:
         return _outdated(finding, overlay, module.path, "the import fails: this module of the overlay was changed")
     table, target, installation = catalog.shape_table(), finding.target, finding.installation
-    seen = observe_bytes(module.path, data, target.function, table.files)
+    seen = observe_bytes(module.path, data, target.function, table.of_files(target.fix))
 
     def look(_: Installation, __: Target) -> Observation:
         assert finding.depends is not None
         return finding.depends  # that of the original: no fix that rewrites it, too, makes it right
 
-    found = decided(installation, target, Past(module.rewritten, ""), seen, look)
+    if module.rewritten == module.original:  # it is there because stale bytecode runs in place of the original
+        found = finding.verdict
+    elif finding.verdict.code == BY_SHAPE_CHECK and seen.shape == finding.seen.shape:
+        found = finding.verdict  # RECORD confirms the original, from which the overlay has this very function
+    else:
+        found = decided(installation, target, Past(module.rewritten, ""), seen, look)
     detail = joined(f"in the overlay {overlay.folder}", found.detail)
     # the overlay was made from this very original: only a token brings the rewrite of an unknown shape into it
     hint = found.hint and (finding.verdict.hint if finding.result else _HINT)
@@ -62,4 +68,5 @@ def _outdated(finding: Finding, overlay: Overlay, path: str, why: str) -> Findin
 
 def _replaced(finding: Finding, seen: Observation, verdict: Verdict, overlay: Overlay) -> Finding:
     verdict = verdict._replace(triable=False)  # nothing is written to an overlay's own file
-    return finding._replace(seen=seen, verdict=verdict, overlay=overlay.folder, result=None, accepted=False)
+    result = seen.shape if verdict.as_is else None
+    return finding._replace(seen=seen, verdict=verdict, overlay=overlay.folder, result=result, accepted=False)

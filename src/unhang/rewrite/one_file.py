@@ -51,7 +51,10 @@ def rewrite(data: bytes, steps: Sequence[Step]) -> Rewritten:
     """
     shapes = []
     for step in steps:
-        data, before, after = _one(data, step)
+        try:
+            data, before, after = _one(data, step)
+        except RecursionError as error:
+            raise RewriteError(step.target, "the code is nested too deeply") from error
         shapes.append((before, after))
     return Rewritten(data, tuple(shapes))
 

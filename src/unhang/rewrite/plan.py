@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from unhang.judge.decide import NEEDED
 from unhang.judge.findings import Finding
-from unhang.judge.observe import observe_bytes
 from unhang.records import Installation
-from unhang.shapes import catalog
 from unhang.shapes.catalog import Target
 
 
@@ -23,7 +20,11 @@ class Rewritten(NamedTuple):
     after: str
     """Its shape after."""
     listed: bool
-    """Whether the shape before is on record; False for one that a person accepted."""
+    """Whether what it rests on is on record; False for what a person accepted."""
+    beside: str | None = None
+    """The shape of the function that it depends on, if that one is not on record."""
+    seen_right: bool = False
+    """Whether the token that a person accepted says that its end state was seen right."""
 
 
 class FilePlan(NamedTuple):
@@ -35,6 +36,8 @@ class FilePlan(NamedTuple):
     before: bytes
     after: bytes
     steps: tuple[Rewritten, ...]
+    bytecode: tuple[str, ...] = ()
+    """The stale bytecode to delete, of a file that keeps its bytes; its functions keep their shapes, too."""
 
 
 class Blocked(NamedTuple):
@@ -48,14 +51,12 @@ class Blocked(NamedTuple):
 
 
 class Original(NamedTuple):
-    """What the receipt keeps of a file that we patched: the starting point for upgrading a rewrite."""
+    """What the receipt keeps of a file that we patched."""
 
     patched: str
-    """The sha256 of the file as we left it."""
+    """The sha256 of the file; another one if a function that we rewrote was edited since."""
     data: bytes
-    """Its bytes before the first fix."""
-    steps: tuple[tuple[Target, str], ...]
-    """The functions that we rewrote in it, and the shapes that they got."""
+    """Its bytes without our rewrites."""
 
 
 class Plan(NamedTuple):
@@ -63,6 +64,8 @@ class Plan(NamedTuple):
 
     files: tuple[FilePlan, ...]
     blocked: tuple[Blocked, ...]
+    stale: tuple[FilePlan, ...] = ()
+    """The files that only lose their stale bytecode."""
 
 
 class _Failure(NamedTuple):
@@ -70,26 +73,32 @@ class _Failure(NamedTuple):
     reason: str
 
 
+def is_to_rewrite(finding: Finding) -> bool:
+    """Return whether a plan would rewrite the function."""
+    return finding.verdict.verdict == NEEDED or finding.to_write
+
+
 def paths_to_rewrite(findings: Iterable[Finding]) -> list[str]:
     """Return the real paths of the files that a plan would rewrite: it needs their originals."""
-    return list(_by_path(filter(_is_to_rewrite, findings)))
+    return list(_by_path(filter(is_to_rewrite, findings)))
 
 
-def plan(findings: Sequence[Finding], originals: Mapping[str, Original]) -> Plan:
+def plan(findings: Sequence[Finding], originals: Mapping[str, Original], held: Iterable[Blocked] = ()) -> Plan:
     """Plan the files that bring every needed fix into place, and name the fixes that are blocked.
 
-    ``originals`` holds what the receipt keeps, by real path, of the files that ``paths_to_rewrite`` names.
+    ``originals`` holds what the receipt keeps, by real path, of the files that ``paths_to_rewrite`` names; ``held`` are
+    fixes that are blocked from the start.
     """
-    blocked: dict[tuple[Installation, str], Blocked] = {}
+    blocked = {(item.installation, item.fix): item for item in held}
     for finding in findings:
-        if not finding.settled and not _is_to_rewrite(finding):
+        if not finding.settled and not is_to_rewrite(finding) and finding.source is None:
             _block(blocked, finding, finding.verdict.detail, finding.verdict.hint)
     planned: dict[tuple[str, tuple[Target, ...]], FilePlan | _Failure] = {}
     while True:
         wanted = (
             finding
             for finding in findings
-            if _is_to_rewrite(finding) and (finding.installation, finding.target.fix) not in blocked
+            if is_to_rewrite(finding) and (finding.installation, finding.target.fix) not in blocked
         )
         results = []
         for path, group in _by_path(wanted).items():
@@ -100,7 +109,8 @@ def plan(findings: Sequence[Finding], originals: Mapping[str, Original]) -> Plan
         failures = [result for result in results if isinstance(result, _Failure)]
         if not failures:
             files = tuple(result for result in results if isinstance(result, FilePlan))
-            return Plan(files, tuple(blocked.values()))
+            in_place = [it for it in findings if it.source and (it.installation, it.target.fix) not in blocked]
+            return Plan(files, tuple(blocked.values()), _stale(in_place, {file.path for file in files}))
         # A fix goes in whole or not at all: leave this one out of this installation, and plan again.
         first = failures[0].finding
         hint = f"compare the function with `unhang explain {first.target.fix}`, or reinstall the package"
@@ -114,47 +124,47 @@ def _planned(path: str, group: Sequence[Finding], original: Original | None) -> 
     first = group[0]
     now = first.seen.data
     assert now is not None  # a finding that may be tried has a function, so it has a file
-    if original is not None and original.patched != first.seen.sha256 and _still_patched(now, original):
-        return _Failure(first, "the file was edited since it was patched, and its original could not be kept")
-    base, steps = now, []
+    if original is not None and original.patched != first.seen.sha256:
+        return _Failure(first, "a function that we rewrote in this file was edited since: its original would be lost")
+    steps = []
     for finding in group:
         if known := finding.known:
             steps.append(Step(finding.target, known.result, finding.seen.shape if finding.seen.on_record else None))
         else:
             steps.append(Step(finding.target, finding.result or None))
-    if original is not None and any(finding.known and finding.known.state == "superseded" for finding in group):
-        # Upgrade from the original bytes, with the other functions that we rewrote in this file.
-        again = {finding.target for finding in group}
-        others = [Step(target, shape) for target, shape in original.steps if target not in again]
-        base, steps = original.data, [*others, *(step._replace(known=None) for step in steps)]
     try:
-        done = rewrite(base, steps)
+        done = rewrite(now, steps)
     except RewriteError as error:
         return _Failure(next((finding for finding in group if finding.target == error.target), first), str(error))
-    accepted = {finding.target for finding in group if not finding.known}
     rewritten = (
-        Rewritten(step.target, *shapes, step.target not in accepted) for step, shapes in zip(steps, done.shapes)
+        Rewritten(
+            finding.target, *shapes, bool(finding.known) and finding.beside is None, finding.beside, finding.seen_right
+        )
+        for finding, shapes in zip(group, done.shapes)
     )
     return FilePlan(first.installation, path, now, done.data, tuple(rewritten))
 
 
-def _still_patched(data: bytes, original: Original) -> bool:
-    """Return whether a rewrite of ours is still in the file: then it was edited, and not reinstalled."""
-    if any(f"# unhang {target.fix}:".encode() in data for target, _ in original.steps):
-        return True
-    files = catalog.shape_table().files
-    return any(observe_bytes("", data, target.function, files).shape == shape for target, shape in original.steps)
+def _stale(findings: Iterable[Finding], rewritten: Collection[str]) -> tuple[FilePlan, ...]:
+    """Return the plans of the files, other than the rewritten ones, whose stale bytecode is in the way of these."""
+    plans: dict[str, FilePlan] = {}
+    for finding in findings:
+        for seen, target in (finding.seen, finding.target), (finding.depends, finding.target.depends_on):
+            bytecode = tuple(code.path for code in finding.stale if seen is not None and code.source == seen.path)
+            if seen is None or seen.data is None or target is None or not bytecode:
+                continue
+            path = seen.place
+            step = Rewritten(target, seen.shape or "", seen.shape or "", listed=True)
+            found = plans.get(path) or FilePlan(finding.installation, path, seen.data, seen.data, (), bytecode)
+            plans[path] = found._replace(steps=(*found.steps, step))
+    return tuple(file for path, file in plans.items() if path not in rewritten)
 
 
 def _by_path(findings: Iterable[Finding]) -> dict[str, list[Finding]]:
     groups: dict[str, list[Finding]] = {}
     for finding in findings:
-        groups.setdefault(os.path.realpath(finding.seen.path), []).append(finding)
+        groups.setdefault(finding.seen.place, []).append(finding)
     return groups
-
-
-def _is_to_rewrite(finding: Finding) -> bool:
-    return finding.verdict.verdict == NEEDED or (finding.accepted and finding.result is not None)
 
 
 def _block(blocked: dict[tuple[Installation, str], Blocked], finding: Finding, reason: str, hint: str) -> None:

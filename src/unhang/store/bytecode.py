@@ -1,20 +1,14 @@
-"""Find the `.pyc` files of a source, and recompile them with the interpreter that they are for.
-
-A `NAME.pyc` in the folder of `NAME.py` (`compileall -b`) stays: no import reads it while the source exists.
-"""
+"""Remove the `.pyc` files of a source, and recompile them with the interpreter that they are for."""
 
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
-from unhang.records import Search
-
-# pytest's too. The tag has no other dot, so that the bytecode of `a.b.py` is not taken for that of `a.py`.
-_NAME = re.compile(r"\.(?P<tag>[A-Za-z][\w-]*?)(?P<pytest>-pytest-[\w.]+?)?(?:\.opt-(?P<optimize>\w+))?\.pyc", re.ASCII)
+from unhang.find.bytecode import NO_CACHES, Caches, header, pycs
+from unhang.store import disk
 
 # Runs in the target interpreter; -I -S keeps it from running other code at start.
 _RECOMPILE = """\
@@ -49,49 +43,6 @@ class Compiled(NamedTuple):
     """The interpreter it is for, such as `cpython-312`."""
 
 
-class Caches(NamedTuple):
-    """Where an interpreter keeps bytecode besides the `__pycache__` beside each source."""
-
-    prefix: str | None
-    """Its `sys.pycache_prefix`: below it, the path by which a module was imported is repeated."""
-    names: tuple[tuple[str, str], ...]
-    """Pairs of a real folder and another path by which modules in it are imported."""
-
-
-NO_CACHES = Caches(None, ())
-
-
-def caches(search: Search) -> Caches:
-    """Return where the interpreter of a search keeps bytecode of what was found."""
-    names = {(os.path.realpath(found.package_dir), found.package_dir) for found in search.installations}
-    names |= {(found.real_root, found.root) for found in search.installations}
-    return Caches(search.pycache_prefix, tuple(sorted(pair for pair in names if pair[0] != pair[1])))
-
-
-def cached(source: str, caches: Caches = NO_CACHES) -> list[str]:
-    """Return the bytecode files of a `.py` file, of all interpreters and levels. Only reads, raises nothing."""
-    return [path for path, _ in _cached(source, caches)]
-
-
-def _cached(source: str, caches: Caches) -> list[tuple[str, re.Match[str]]]:
-    folder, name = os.path.split(source)
-    if not name.endswith(".py"):
-        return []
-    stem = name[: -len(".py")]
-    folders = [os.path.join(folder, "__pycache__")]
-    if caches.prefix:
-        aliases = (name + folder[len(real) :] for real, name in caches.names if f"{folder}/".startswith(f"{real}/"))
-        folders += [os.path.join(caches.prefix, alias.lstrip(os.sep)) for alias in (folder, *aliases)]
-    found = []
-    for cache in dict.fromkeys(folders):
-        with suppress(OSError):  # no such folder, the common case
-            for entry in os.listdir(cache):
-                path = os.path.join(cache, entry)
-                if entry.startswith(stem) and (match := _NAME.fullmatch(entry, len(stem))) and not os.path.isdir(path):
-                    found.append((path, match))
-    return sorted(found, key=lambda pair: pair[0])
-
-
 def survey(sources: Iterable[str], caches: Caches = NO_CACHES) -> tuple[Compiled, ...]:
     """Return the bytecode of these sources; call it before `transaction.commit`, which deletes it.
 
@@ -99,21 +50,31 @@ def survey(sources: Iterable[str], caches: Caches = NO_CACHES) -> tuple[Compiled
     """
     found = []
     for source in sources:
-        for path, match in _cached(source, caches):
-            mode = _mode(path)
-            if mode and not match["pytest"]:
-                found.append(Compiled(source, path, mode, match["optimize"] or "", match["tag"]))
+        for pyc in pycs(source, caches):
+            mode = _mode(pyc.path)
+            if mode and not pyc.is_pytests:
+                found.append(Compiled(source, pyc.path, mode, pyc.optimize, pyc.tag))
     return tuple(found)
 
 
 def _mode(path: str) -> str | None:
-    try:
-        with open(path, "rb") as file:
-            head = file.read(8)
-    except OSError:
-        return None
-    flags = int.from_bytes(head[4:8], "little") if len(head) == 8 else -1
+    flags = int.from_bytes(header(path)[4:8] or b"\xff", "little")
     return {0: "timestamp", 1: "unchecked-hash", 3: "checked-hash"}.get(flags)
+
+
+def remove(paths: Iterable[str]) -> None:
+    """Delete bytecode files, and have that on disk: an old one must not come back.
+
+    Raises UnhangError as `disk.refusal`.
+    """
+    folders = set()
+    for path in paths:
+        with disk.about(path):
+            disk.remove(path)
+        folders.add(os.path.dirname(path))
+    for folder in sorted(folders):
+        with disk.about(os.path.join(folder, "")):
+            disk.sync_dir(folder)
 
 
 def recompile(python: str, compiled: Sequence[Compiled]) -> None:

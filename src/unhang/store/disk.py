@@ -7,7 +7,7 @@ import os
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import ParamSpec, TypeVar
+from typing import NamedTuple, ParamSpec, TypeVar
 
 from unhang.errors import UnhangError
 
@@ -15,83 +15,166 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
+class Link(NamedTuple):
+    """What is at a path where a symbolic link is."""
+
+    text: str
+
+
+Content = bytes | Link | None
+"""What is at a path: a file's bytes, or a link; None if there is neither."""
+
+
+class Like(NamedTuple):
+    """What a file that we write takes from another file, or from the folder that it is in."""
+
+    mode: int
+    uid: int
+    gid: int
+    mtime_ns: int = -1
+    """The new file is younger, by a second at least."""
+
+
 def run(operation: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Call an operation that changes the disk. All of them pass here, so that a test can kill the process at each."""
     return operation(*args, **kwargs)
 
 
-def read(path: str) -> bytes | None:
-    """Return the bytes of a regular file, None if there is none. Raises OSError, also for any other kind of file."""
+LARGEST = 64 * 1024 * 1024
+"""Bytes of a file that is read whole: a RECORD of 60,000 files has six million."""
+
+
+class Unfit(OSError):
+    """What is not read: anything but a regular file, or one that is too large."""
+
+
+def read(path: str, largest: int = LARGEST) -> bytes | None:
+    """Return the bytes of a regular file, None if there is none.
+
+    Raises OSError; Unfit for any other kind of file, and for a larger one.
+    """
     try:
-        # Look before opening: opening a pipe would wait for ever.
+        # Look before opening: opening a pipe would wait for ever, and a device may act.
         if not stat.S_ISREG(os.lstat(path).st_mode):
-            raise OSError(errno.EINVAL, "not a regular file", path)
-        with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
-            return file.read()
+            raise Unfit(errno.EINVAL, "not a regular file", path)
+        with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            status = os.fstat(file.fileno())
+            data = file.read(largest + 1) if status.st_size <= largest else None
     except (FileNotFoundError, NotADirectoryError):
         return None
+    if not stat.S_ISREG(status.st_mode):  # put there since we looked
+        raise Unfit(errno.EINVAL, "not a regular file", path)
+    if data is None or len(data) > largest:
+        raise Unfit(errno.EFBIG, f"larger than {largest >> 20} MiB", path)
+    return data
 
 
-def write(path: str, data: bytes, *, like: os.stat_result | None = None, replace: bool = False) -> None:
+def content(path: str) -> Content:
+    """Return as `read`, or the link that is there. Raises OSError as `read`."""
+    try:
+        return Link(os.readlink(path))
+    except OSError:
+        return read(path)
+
+
+def like_file(path: str) -> Like:
+    """Return owner, mode and time of a file; for a link, its own owner, and permissions and time of where it leads.
+
+    Raises OSError.
+    """
+    status = os.lstat(path)
+    if stat.S_ISLNK(status.st_mode):
+        with suppress(OSError):  # it leads nowhere
+            content = os.stat(path)
+            return Like(content.st_mode & 0o777, status.st_uid, status.st_gid, content.st_mtime_ns)
+    return Like(stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid, status.st_mtime_ns)
+
+
+def like_folder(path: str) -> Like:
+    """Return the owner of a folder, and the mode of a file that those may read and write who may do so with the folder.
+
+    Raises OSError.
+    """
+    status = os.stat(path)
+    return Like(status.st_mode & 0o666, status.st_uid, status.st_gid)
+
+
+def write(path: str, data: bytes, *, like: Like | None = None, replace: bool = False) -> None:
     """Write and sync a new file, with the mode and (where permitted) the owner of `like`. Raises OSError.
 
-    `replace` overwrites an existing file in place; without it the file must not exist.
+    `replace` removes a file in its place, which may have other names; without it there must be none.
     """
-    flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | (os.O_TRUNC if replace else os.O_EXCL)
+    if replace:
+        remove(path)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     descriptor = run(os.open, path, flags, 0o600 if like else 0o666)
     try:
         rest = memoryview(data)
         while rest:
             rest = rest[run(os.write, descriptor, rest) :]
         if like:
-            _imitate(descriptor, like)
+            imitate(descriptor, like)
         run(os.fsync, descriptor)
     finally:
         os.close(descriptor)
 
 
-def _imitate(descriptor: int, like: os.stat_result) -> None:
+def make_link(path: str, link: Link, like: Like) -> None:
+    """Make a new link, where permitted with the owner of `like`. Raises OSError."""
+    run(os.symlink, link.text, path)
+    now = os.lstat(path)
+    if (now.st_uid, now.st_gid) != (like.uid, like.gid):
+        with suppress(OSError):
+            run(os.chown, path, like.uid, like.gid, follow_symlinks=False)
+
+
+def imitate(descriptor: int, like: Like) -> None:
+    """Give an open file or folder the mode and (where permitted) the owner of `like`. Raises OSError."""
     now = os.fstat(descriptor)
-    _take_mode(descriptor, now, like)
-    if int(now.st_mtime) <= int(like.st_mtime):
+    mode = like.mode
+    if (now.st_uid, now.st_gid) != (like.uid, like.gid):
+        try:
+            run(os.fchown, descriptor, like.uid, like.gid)
+        except OSError:  # not permitted: set at least the group, and never a setuid bit of another owner
+            if not stat.S_ISDIR(now.st_mode):
+                mode &= ~(stat.S_ISUID | stat.S_ISGID)
+            with suppress(OSError):
+                run(os.fchown, descriptor, -1, like.gid)
+        now = os.fstat(descriptor)
+    if stat.S_IMODE(now.st_mode) != mode:  # some file systems have one mode for all, and refuse any change
+        run(os.fchmod, descriptor, mode)
+    if now.st_mtime_ns // 1_000_000_000 <= like.mtime_ns // 1_000_000_000:
         # Bytecode knows its source by size and second. An import that is under way may still write what it compiled
         # from the old source, which must fit neither the new source nor the one after it.
-        run(os.utime, descriptor, ns=(now.st_atime_ns, like.st_mtime_ns + 1_000_000_000))
-
-
-def _take_mode(descriptor: int, now: os.stat_result, like: os.stat_result) -> None:
-    mode = stat.S_IMODE(like.st_mode)
-    if (now.st_uid, now.st_gid) != (like.st_uid, like.st_gid):
-        try:
-            run(os.fchown, descriptor, like.st_uid, like.st_gid)
-        except OSError:  # not permitted: set at least the group, and never a setuid bit of another owner
-            mode &= ~(stat.S_ISUID | stat.S_ISGID)
-            with suppress(OSError):
-                run(os.fchown, descriptor, -1, like.st_gid)
-    run(os.fchmod, descriptor, mode)
+        run(os.utime, descriptor, ns=(now.st_atime_ns, like.mtime_ns + 1_000_000_000))
 
 
 def make_dir(path: str) -> bool:
     """Make a folder, with the mode and (where permitted) the owner of the one above it; return False if it is there.
 
-    A folder of ours that a killed run left without that mode gets it. Raises OSError.
+    A folder of ours that a killed run left without that mode gets it. Raises OSError, and leaves no new folder then.
     """
     try:
         run(os.mkdir, path, 0o700)
         made = True
     except FileExistsError:
         made = False
-    like = os.stat(os.path.dirname(path))
     try:
+        above = os.stat(os.path.dirname(path))
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            now = os.fstat(descriptor)
+            if made or (now.st_uid == os.geteuid() and stat.S_IMODE(now.st_mode) == 0o700):
+                imitate(descriptor, Like(stat.S_IMODE(above.st_mode), above.st_uid, above.st_gid))
+        finally:
+            os.close(descriptor)
     except FileNotFoundError:  # another run has just removed it
         return make_dir(path)
-    try:
-        now = os.fstat(descriptor)
-        if made or (now.st_uid == os.geteuid() and stat.S_IMODE(now.st_mode) == 0o700 != stat.S_IMODE(like.st_mode)):
-            _take_mode(descriptor, now, like)
-    finally:
-        os.close(descriptor)
+    except OSError:
+        if made:
+            with suppress(OSError):
+                remove_dir(path)
+        raise
     if made:
         sync_dir(os.path.dirname(path))
     return made
@@ -169,6 +252,9 @@ def refusal(error: OSError, path: str) -> UnhangError:
             "vanished", f"{path} or its folder is gone", path=path,
             hint="another program is changing this environment; when it is done, run the same command again",
         )  # fmt: skip
+    if isinstance(error, Unfit):
+        hint = "nothing was changed; find out who made it, and reinstall the package that it belongs to"
+        return UnhangError("unreadable", f"cannot read {path}: {reason}", path=path, hint=hint)
     hint = "check the disk, then run the same command again"
     return UnhangError("write-failed", f"cannot write {path}: {reason}", path=path, hint=hint)
 

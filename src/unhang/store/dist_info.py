@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 
 _BOM = b"\xef\xbb\xbf"
@@ -28,6 +28,34 @@ def update(record: bytes, changed: Mapping[str, bytes]) -> bytes:
     pieces = [_lead(record)]
     for name, body, end in _rows(record):
         pieces += [_rewritten(body, wanted[name]) if name in wanted else body, end]
+    return b"".join(pieces)
+
+
+def without(record: bytes, paths: Iterable[str]) -> bytes:
+    """Return the RECORD without the rows of these files."""
+    gone = set(map(_encode, paths))
+    return _lead(record) + b"".join(body + end for name, body, end in _rows(record) if name not in gone)
+
+
+def unhashed(record: bytes, path: str) -> bytes:
+    """Return the RECORD with no hash and size in the row of `path`, as pip lists what it compiles."""
+    wanted, pieces = _encode(path), [_lead(record)]
+    for name, body, end in _rows(record):
+        first, *others = _FIELDS.findall(body) if name == wanted else [body]
+        pieces += [first, b"," * len(others), end]
+    return b"".join(pieces)
+
+
+def quoted(record: bytes, path: str) -> bytes:
+    """Return the RECORD with the path of `path`'s row in quotes, which every reader takes, and no installer writes.
+
+    So a row of ours over somebody's edit is told from the installer's own, whatever becomes of the receipt.
+    """
+    pieces = [_lead(record)]
+    for name, body, end in _rows(record):
+        if name == _encode(path) and body[:1] != b'"':
+            body = b'"%b"%b' % (name, body[len(name) :])
+        pieces += [body, end]
     return b"".join(pieces)
 
 

@@ -11,9 +11,11 @@ from typing import Any, NamedTuple
 
 from unhang.errors import UnhangError
 from unhang.store import untrusted
+from unhang.store.disk import Content, Link
 
-SCHEMA = 2  # 1, before the first release, had absolute paths
+SCHEMA = 1
 PREFIX = ".unhang-"
+_LINK = "link:"
 
 
 class File(NamedTuple):
@@ -22,9 +24,9 @@ class File(NamedTuple):
     path: str
     """Absolute, as the next two."""
     old: str | None
-    """sha256 of its bytes; None: it does not exist."""
+    """The `digest` of what is there; None: nothing is."""
     new: str | None
-    """sha256 of its bytes; None: it is deleted."""
+    """The `digest` of what is to be there; None: it is deleted."""
     prune: bool
     """After a deletion, remove its folder too if that is empty then."""
     temp: str
@@ -48,9 +50,11 @@ class Journal(NamedTuple):
         return sorted({os.path.dirname(path) for path in (*(file.path for file in self.files), *self.made)})
 
 
-def digest(data: bytes | None) -> str | None:
-    """Return the sha256 by which a journal names bytes; None for None."""
-    return None if data is None else hashlib.sha256(data).hexdigest()
+def digest(content: Content) -> str | None:
+    """Return how a journal names what is at a path: the sha256 of a file, or that of a link's text, as a link's."""
+    if isinstance(content, Link):
+        return _LINK + hashlib.sha256(os.fsencode(content.text)).hexdigest()
+    return None if content is None else hashlib.sha256(content).hexdigest()
 
 
 def compose(
@@ -88,10 +92,14 @@ def parse(data: bytes, path: str, root: str) -> Journal:
                 raise ValueError(f"a link is on the way to {folder!r}")
         return journal
     except ValueError as error:
-        raise UnhangError(
-            "bad-journal", f"{path} is not a journal that this version can trust: {error}", path=path,
-            hint="nothing was changed; unless another version of unhang wrote that file, delete it",
-        ) from error  # fmt: skip
+        raise bad(path, str(error)) from error
+
+
+def bad(path: str, why: str) -> UnhangError:
+    """Return the error for a journal that cannot be trusted."""
+    hint = "nothing was changed; unless another version of unhang wrote that file, move it elsewhere"
+    message = f"{path} is not a journal that this version can trust: {why}"
+    return UnhangError("bad-journal", message, path=path, hint=hint)
 
 
 def _parse(content: dict[str, Any], root: str) -> Journal:
@@ -122,4 +130,7 @@ def _file(value: Any) -> tuple[str, str | None, str | None, bool]:
 
 
 def _digest_or_none(value: Any, key: str) -> str | None:
-    return None if untrusted.field(value, key, str, type(None)) is None else untrusted.digest(value, key)
+    found = untrusted.field(value, key, str, type(None))
+    if found is None or not found.startswith(_LINK):
+        return found and untrusted.digest(value, key)
+    return _LINK + untrusted.digest({key: found.removeprefix(_LINK)}, key)

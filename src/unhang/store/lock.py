@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -15,6 +16,9 @@ from unhang.store.state import LOCK
 from unhang.suggest import line
 
 _POLL_S = 0.01, 0.05  # the first pause and the longest: many waiting runs must not slow down the one at work
+
+_TAKEN = BlockingIOError, FileNotFoundError
+"""What is raised if another run has the lock, or had it a moment ago."""
 
 _held: set[str] = set()
 
@@ -87,29 +91,46 @@ def _acquire(state_dir: str, timeout: float, hidden: bool) -> int:
                     hint=f"wait for it to end, then run the same command again (see: {line('fuser', '-v', path)})",
                 ) from None  # fmt: skip
         except OSError as error:
-            raise _refused(error, path) from error
+            raise disk.refusal(error, path) from error
         time.sleep(pause)
         pause = min(2 * pause, _POLL_S[1])
 
 
 def _try(path: str) -> int:
     """Lock the file and return its descriptor. Raises BlockingIOError if another run has it, and other OSErrors."""
-    if os.path.islink(path):  # unhang makes none, but a checkout may contain one that leads elsewhere
-        raise folder.bad_state(path, "a symlink")
     is_new = not os.path.lexists(path)
-    descriptor = disk.run(os.open, path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+    descriptor = disk.run(os.open, path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        take(descriptor, path)
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:  # a checkout may contain anything
+            raise folder.bad_state(path, "no file, or one with another name")
+        if is_new:
+            disk.imitate(descriptor, disk.like_folder(os.path.dirname(path)))
         # The run before may have deleted this file, and another run may have made a new one.
         if not os.path.samestat(os.fstat(descriptor), os.stat(path)):
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
     except BaseException as error:
-        os.close(descriptor)
-        if is_new and _is_lockless(error):  # nobody can have locked it
-            with suppress(OSError):
+        is_refused = isinstance(error, (OSError, UnhangError)) and not isinstance(error, _TAKEN)
+        if is_new and is_refused:
+            with suppress(OSError):  # nobody else has it: what refuses the lock to us refuses it to all
                 folder.clean_up(os.path.dirname(path))
+        os.close(descriptor)
         raise
     return descriptor
+
+
+def take(descriptor: int, path: str) -> None:
+    """Lock an open file, the one at `path`. Raises BlockingIOError if another run has it, UnhangError `no-locks`."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise
+    except OSError as error:  # ENOLCK, ENOSYS, EIO and more
+        raise UnhangError(
+            "no-locks", f"the file system of {os.path.dirname(path)} has no file locks: {error.strerror}", path=path,
+            hint="mount it with locks (Lustre: -o flock), or patch a copy on a local disk, such as in an image's build",
+        ) from error  # fmt: skip
 
 
 def _release(lock: int, state_dir: str) -> list[UnhangError]:
@@ -121,18 +142,3 @@ def _release(lock: int, state_dir: str) -> list[UnhangError]:
     finally:
         os.close(lock)
     return []
-
-
-def _is_lockless(error: BaseException) -> bool:
-    """Return whether an error says that the file system has no locks."""
-    numbers = errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL
-    return isinstance(error, OSError) and error.errno in numbers
-
-
-def _refused(error: OSError, path: str) -> UnhangError:
-    if not _is_lockless(error):
-        return disk.refusal(error, path)
-    return UnhangError(
-        "no-locks", f"the file system of {os.path.dirname(path)} has no file locks: {error.strerror}", path=path,
-        hint="mount it with locks (Lustre: -o flock), or patch a copy on a local disk, such as in the image's build",
-    )  # fmt: skip

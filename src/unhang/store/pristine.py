@@ -8,15 +8,13 @@ from collections.abc import Mapping
 
 from unhang.store import disk, state
 from unhang.store.receipt import Entry, Receipt, bad, cannot_read, render, sha256
-from unhang.store.state import RECEIPT
+from unhang.store.state import PRISTINE, RECEIPT
 from unhang.store.transaction import FileChange
-
-FOLDER = "pristine"
 
 
 def read(entry: Entry) -> bytes:
     """Return the bytes of a file before its first fix. Raises UnhangError `bad-receipt` if they are gone or altered."""
-    path = os.path.join(state.folder(entry.root), FOLDER, entry.pristine)
+    path = os.path.join(state.folder(entry.root), PRISTINE, entry.pristine)
     data = _checked(path)
     if data is None:
         raise bad(path, f"the original bytes of {entry.path} are gone")
@@ -34,7 +32,7 @@ def changes(state_dir: str, receipt: Receipt, originals: Mapping[str, bytes]) ->
     with disk.about(path):
         before = disk.read(path)
     after = render(receipt) if receipt.files else None
-    folder, wanted = os.path.join(state_dir, FOLDER), {entry.pristine for entry in receipt.files}
+    folder, wanted = os.path.join(state_dir, PRISTINE), {entry.pristine for entry in receipt.files}
     result = [*_added(folder, wanted, originals), *_deleted(folder, wanted)]
     return result + ([FileChange(path, before, after)] if before != after else [])
 

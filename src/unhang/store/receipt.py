@@ -10,15 +10,16 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from unhang import __version__
 from unhang.errors import UnhangError
 from unhang.store import disk, folder, untrusted
 from unhang.store.state import RECEIPT
+from unhang.suggest import Command, Hint
 
-SCHEMA = 2  # 1, before the first release, had absolute paths
+SCHEMA = 1
 
 
 class Fixed(NamedTuple):
@@ -32,11 +33,17 @@ class Fixed(NamedTuple):
     after: str
     """Its shape after."""
     verified: bool
-    """Whether the shape was listed. If not, a person accepted this very rewrite, and the next two say more."""
+    """Whether the shape was listed. If not, a person accepted this very rewrite, and the next three say more."""
     generation: int | None = None
-    """The generation of the rewrites then; None in a receipt from before there were tokens, as the date."""
+    """The generation of the rewrites then; None of a listed shape, as the date."""
     date: str | None = None
     """The day of the rewrite, UTC: 2026-11-22."""
+    lines: str | None = None
+    """The sha256 of the function's lines as they were written (`own_lines`); None if they cannot be put back alone."""
+    beside: str | None = None
+    """The shape of the function that it depends on, if that one was not listed."""
+    seen_right: bool | None = None
+    """True if the token said that the rewrite was seen right."""
 
 
 class Entry(NamedTuple):
@@ -60,6 +67,11 @@ class Entry(NamedTuple):
     """The file's row there before the first fix (`dist_info.row`)."""
     fixes: tuple[Fixed, ...]
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What a change of the file writes: the file, and its RECORD if there is one; paths below the root."""
+        return (self.relative, *([os.path.relpath(self.record, self.root)] if self.record else []))
+
 
 class Receipt(NamedTuple):
     """All rewritten files of a root."""
@@ -67,6 +79,8 @@ class Receipt(NamedTuple):
     unhang: str
     """The version that last wrote it."""
     files: tuple[Entry, ...]
+    links: Mapping[str, str] = {}
+    """The text of each link that a file of ours, or a RECORD, has replaced, by its path below the root."""
 
 
 def sha256(data: bytes) -> str:
@@ -106,7 +120,7 @@ def parse(data: bytes, path: str, root: str) -> Receipt:
         files = tuple(_entry(value, root) for value in untrusted.field(content, "files", list))
         if len({entry.path for entry in files}) != len(files):
             raise ValueError("a file is listed twice")
-        return Receipt(untrusted.field(content, "unhang", str), files)
+        return Receipt(untrusted.field(content, "unhang", str), files, _links(content))
     except ValueError as error:
         raise bad(path, str(error)) from error
 
@@ -114,7 +128,9 @@ def parse(data: bytes, path: str, root: str) -> Receipt:
 def render(receipt: Receipt) -> bytes:
     """Return the content of receipt.json, which does not depend on the order of the receipt's parts."""
     files = [_row(entry) for entry in sorted(receipt.files, key=lambda entry: entry.path)]
-    content = {"schema": SCHEMA, "unhang": receipt.unhang, "files": files}
+    content: dict[str, Any] = {"schema": SCHEMA, "unhang": receipt.unhang, "files": files}
+    if links := _kept(receipt.links, receipt.files):
+        content["links"] = links
     return json.dumps(content, indent=1, sort_keys=True).encode() + b"\n"
 
 
@@ -133,33 +149,46 @@ def merge(receipt: Receipt | None, entries: Sequence[Entry]) -> Receipt:
     first pristine bytes and row are kept, and the fixes are joined. Otherwise it replaces the old entry with its fixes.
     """
     files = {entry.path: entry for entry in (receipt.files if receipt else ())}
+    replaced = set()
     for entry in entries:
         first = files.get(entry.path)
         if first is not None and first.patched == entry.pristine:
             again = {(fixed.fix, fixed.function) for fixed in entry.fixes}
             kept = tuple(fixed for fixed in first.fixes if (fixed.fix, fixed.function) not in again)
-            # the upgrade of one fix writes the others again, as they were
-            old = {fixed[:5]: fixed for fixed in first.fixes}
-            fixes = kept + tuple(old.get(fixed[:5], fixed) for fixed in entry.fixes)
             entry = entry._replace(
-                pristine=first.pristine, record=first.record, record_row=first.record_row, fixes=fixes
+                pristine=first.pristine, record=first.record, record_row=first.record_row, fixes=kept + entry.fixes
             )
+        else:
+            replaced.add(entry.path)  # reinstalled since, and its RECORD with it
         files[entry.path] = entry
-    return Receipt(__version__, tuple(files[path] for path in sorted(files)))
+    links = _kept(receipt.links, (old for old in receipt.files if old.path not in replaced)) if receipt else {}
+    return Receipt(__version__, tuple(files[path] for path in sorted(files)), links)
+
+
+def _kept(links: Mapping[str, str], entries: Iterable[Entry]) -> dict[str, str]:
+    """Return the links that a file of these entries, or its RECORD, has replaced."""
+    names = {name for entry in entries for name in entry.names}
+    return {name: text for name, text in links.items() if name in names}
 
 
 def bad(path: str, why: str) -> UnhangError:
     """Return the error for a part of the receipt, the file `path`, that cannot be trusted."""
     return UnhangError(
         "bad-receipt", f"{path} cannot be trusted: {why}", path=path,
-        hint="nothing was changed; reinstall what was patched (pip install --force-reinstall), and delete that folder "
-        "only when `unhang check` reports the plain release",
+        hint=Hint(
+            "nothing was changed; reinstall what was patched (pip install --force-reinstall), run ", Command("check"),
+            ", then move that folder elsewhere",
+        ),
     )  # fmt: skip
 
 
 def cannot_read(path: str, error: OSError) -> UnhangError:
     """Return the error for a part of the receipt that cannot be read: it may be whole, and must not be deleted."""
+    if isinstance(error, disk.Unfit):
+        return bad(path, str(error.strerror))
     hint = "nothing was changed; run this as a user who can read it, or check the disk"
+    if os.path.islink(path):  # as in a farm of links to an environment that was patched
+        hint = "nothing was changed; unhang makes no link there: move that folder elsewhere"
     return UnhangError("bad-receipt", f"{path} cannot be read: {error.strerror}", path=path, hint=hint)
 
 
@@ -190,14 +219,31 @@ def _entry(value: Any, root: str) -> Entry:
     return entry
 
 
+def _links(content: dict[str, Any]) -> dict[str, str]:
+    if "links" not in content:
+        return {}
+    links: dict[str, str] = untrusted.field(content, "links", dict)
+    for path, text in links.items():
+        if not untrusted.is_plain(path) or type(text) is not str or not 0 < len(text) < 4096 or "\0" in text:
+            raise ValueError(f"{path!r} was no link")
+        os.fsencode(text)  # raises for a lone surrogate, which JSON can express
+    return links
+
+
 def _fixed(value: Any) -> Fixed:
     field = untrusted.field
     texts = {name: field(value, name, str) for name in Fixed._fields[:5]}
-    fixed = Fixed(**texts, verified=field(value, "verified", bool))
-    if "date" not in value:
+    lines = untrusted.digest(value, "lines") if "lines" in value else None
+    fixed = Fixed(**texts, verified=field(value, "verified", bool), lines=lines)
+    if fixed.verified:
         return fixed
     generation, date = field(value, "generation", int), field(value, "date", str)
+    if not 0 < generation < 10**9:
+        raise ValueError("'generation' is out of range")
+    beside = field(value, "beside", str) if "beside" in value else None
+    words = " ".join([fixed.before, fixed.after, beside or fixed.after, date])
     # these become parts of a suggested command
-    if not re.fullmatch(r"[0-9a-f]{16} [0-9a-f]{16} \d{4}-\d\d-\d\d", f"{fixed.before} {fixed.after} {date}", re.A):
-        raise ValueError(f"an accepted rewrite of {fixed.function!r} is not described by two shapes and a date")
-    return fixed._replace(generation=generation, date=date)
+    if not re.fullmatch(r"([0-9a-f]{16} ){3}\d{4}-\d\d-\d\d", words, re.A):
+        raise ValueError(f"an accepted rewrite of {fixed.function!r} is not described by its shapes and a date")
+    seen_right = field(value, "seen_right", bool) if "seen_right" in value else None
+    return fixed._replace(generation=generation, date=date, beside=beside, seen_right=seen_right)

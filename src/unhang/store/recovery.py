@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 
 from unhang.errors import UnhangError
+from unhang.find.bytecode import NO_CACHES, Caches
 from unhang.store import disk, lock
-from unhang.store.bytecode import NO_CACHES, Caches
-from unhang.store.journal import PREFIX, File, Journal, digest, parse
+from unhang.store.journal import PREFIX, File, Journal, bad, digest, parse
 from unhang.store.state import DONE, INTENT, JOURNAL_DRAFT, READY
 from unhang.store.steps import advance, clean, roll_back, roll_forward, state_of
 
@@ -24,7 +24,10 @@ def recover(state_dir: str, caches: Caches = NO_CACHES) -> str | None:
     for stage in (DONE, READY, INTENT):
         path = os.path.join(state_dir, stage)
         with disk.about(path):
-            data = disk.read(path)
+            try:
+                data = disk.read(path)
+            except disk.Unfit as error:
+                raise bad(path, str(error.strerror)) from error
         if data is None:
             continue
         journal = parse(data, path, os.path.dirname(state_dir))
@@ -78,6 +81,6 @@ def _can_go_back(file: File) -> bool:
 
 def _has(path: str, sha256: str | None) -> bool:
     try:
-        return digest(disk.read(path)) == sha256
+        return digest(disk.content(path)) == sha256
     except OSError:
         return False

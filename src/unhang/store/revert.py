@@ -1,22 +1,24 @@
-"""Revert: restore the pristine bytes, or rebuild a file without one fix, and never lose an edit of the user's."""
+"""Revert: restore the pristine bytes, or only those of the functions, and never lose an edit of the user's."""
 
 from __future__ import annotations
 
 import itertools
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
-from unhang import suggest
 from unhang.errors import UnhangError
-from unhang.judge.observe import below_package, file_of
+from unhang.find.bytecode import caches
+from unhang.judge.observe import below_package, placed
 from unhang.records import Request, Search
 from unhang.shapes import catalog
-from unhang.store import apply, disk, pristine, receipt, state
-from unhang.store.bytecode import caches
+from unhang.store import disk, links, pristine, receipt, state, write
 from unhang.store.receipt import Entry, Fixed, Receipt, sha256
+from unhang.store.remains import Remains, look, put_back, signed
 from unhang.store.roots import locked
 from unhang.store.transaction import FileChange
+from unhang.suggest import Command, Hint, complete
 
 _HINT = "nothing was changed; find out who wrote that receipt, and reinstall what was patched"
 
@@ -33,6 +35,8 @@ class Revert(NamedTuple):
     notes: tuple[str, ...]
     copies: tuple[tuple[str, bytes], ...]
     """The files to make: the user's edited versions of files that are reverted anyway."""
+    links: Mapping[str, str] = {}
+    """The links to put back, as the receipt has them."""
 
 
 class Reverted(NamedTuple):
@@ -89,12 +93,44 @@ def revert(search: Search, request: Request, *, force: bool = False) -> Reverted
     return Reverted(tuple(done), held.failed, held.recovered, held.left)
 
 
+def forget(search: Search) -> tuple[str, ...]:
+    """Drop what has become void of the receipts, as after an upgrade; without permission this does nothing.
+
+    Returns a sentence for each file.
+    """
+    notes: list[str] = []
+    for root in search.roots:
+        with suppress(UnhangError, OSError):  # whoever needs that receipt next says what is wrong with it
+            if _void(search, root):
+                with locked([root], caches(search)) as held, held.failing(root):
+                    if root not in held.failed and (planned := _void(search, root)):
+                        carry_out(search, planned)
+                        notes += planned.notes
+    return tuple(notes)
+
+
+def _void(search: Search, root: str) -> Revert | None:
+    """Return the plan that drops the void entries of a root's receipt; None if there are none.
+
+    Raises UnhangError for a receipt that `revert` refuses.
+    """
+    found = receipt.load(state.folder(root)) if state.has_receipt(state.folder(root)) else None
+    for entry in found.files if found else ():
+        _check_place(search, entry)
+    void = {entry: why for entry in (found.files if found else ()) if (why := look(entry).void)}
+    if found is None or not void:
+        return None
+    left = tuple(entry for entry in found.files if entry not in void)
+    return Revert(root, (), found._replace(files=left), (), tuple(void.values()), ())
+
+
 def plan_revert(search: Search, root: str, found: Receipt, request: Request, *, force: bool = False) -> Revert:
     """Plan to take the fixes of the request out of its upstreams, in one root, whose receipt is ``found``.
 
-    A file that was edited since is refused; with ``force``, a copy of it is kept beside it under another name. A file
-    that was reinstalled or removed since only leaves the receipt. Raises UnhangError ``bad-receipt`` for an entry of
-    these upstreams that no fix is for or whose original bytes are gone, and for any unknown entry.
+    Where a file was edited since, its functions alone are put back. One that was edited itself is refused; with
+    ``force``, the file is restored, and a copy of it is kept beside it under another name. What was installed over
+    or removed since only leaves the receipt. Raises UnhangError ``bad-receipt`` for an entry of these upstreams that
+    no fix is for or whose original bytes are gone, and for any unknown entry.
     """
     planned = []
     for entry in found.files:
@@ -102,43 +138,67 @@ def plan_revert(search: Search, root: str, found: Receipt, request: Request, *, 
         one = _FileRevert(entry)
         if entry.upstream in request.upstreams:
             _check_place(search, entry)
-            kept = tuple(fixed for fixed in entry.fixes if fixed.fix not in request.fixes)
-            if len(kept) < len(entry.fixes):
-                one = _plan_file(entry, kept, request, force)
+            one = _plan_file(look(entry), request, force)
         planned.append(one)
+    remaining = tuple(one.remaining for one in planned if one.remaining)
+    files = tuple(one.file for one in planned if one.file)
+    ours = {name for entry in remaining for name in entry.names}
+    back = {name: text for name, text in found.links.items() if name not in ours}
+    after = {entry.path: data for entry, _, data in files}
+    lost = [
+        f"{entry.path} was a link to {back[entry.relative]}, which has other bytes now: it stays a file"
+        for entry, _, _ in files
+        if entry.relative in back and not links.fits(entry.path, back[entry.relative], after)
+    ]
     return Revert(
         root=root,
-        files=tuple(one.file for one in planned if one.file),
-        remaining=found._replace(files=tuple(one.remaining for one in planned if one.remaining)),
+        files=files,
+        remaining=found._replace(files=remaining),
         refused=tuple(one.refused for one in planned if one.refused),
-        notes=tuple(one.note for one in planned if one.note),
+        notes=(*(one.note for one in planned if one.note), *lost),
         copies=tuple(one.copy for one in planned if one.copy),
+        links=back,
     )
 
 
-def _plan_file(entry: Entry, kept: tuple[Fixed, ...], request: Request, force: bool) -> _FileRevert:
-    with disk.about(entry.path):
-        now = disk.read(entry.path)
-    if now is None:
-        return _FileRevert(None, note=f"{entry.path} is gone; nothing is left to revert in it")
-    is_edited = sha256(now) != entry.patched
-    if is_edited and not _has_fixes(now, entry):
-        return _FileRevert(
-            None, note=f"{entry.path} was reinstalled or restored since; none of our changes are left in it"
-        )
-    if is_edited and not force:
-        forced, plain = suggest.command("revert", request, "--force"), suggest.command("revert", request)
-        hint = f"run `{forced}`, which keeps your version as {_free_name(entry.path)}; "
-        hint += f"or undo your own change, or reinstall {entry.upstream}, then run `{plain}`"
-        refused = (entry, "edited since it was patched: reverting would destroy that edit", hint)
-        return _FileRevert(entry, refused=refused)
-    after = _without(pristine.read(entry), entry, kept)
+def _plan_file(remains: Remains, request: Request, force: bool) -> _FileRevert:
+    entry, now = remains.entry, remains.now
+    if remains.void:
+        return _FileRevert(None, note=remains.void)
+    kept = tuple(fixed for fixed in entry.fixes if fixed.fix not in request.fixes)
+    if len(kept) == len(entry.fixes):
+        return _FileRevert(entry)
+    edited = [fixed.function for fixed in remains.edited if fixed not in kept]
+    if edited and not (force and remains.is_release):
+        return _FileRevert(entry, refused=(entry, *_refusal(remains, edited, request)))
+    plain = pristine.read(entry)
+    after = _without(plain, entry, kept)
     remaining = entry._replace(patched=sha256(after), fixes=kept) if kept else None
-    if not is_edited:
-        return _FileRevert(remaining, (entry, now, after))
-    copy = _free_name(entry.path)
-    note = f"{entry.path} was edited since it was patched; your version is kept as {copy}"
-    return _FileRevert(remaining, (entry, now, after), note=note, copy=(copy, now))
+    ours = [fixed for fixed in remains.intact if fixed not in kept]
+    if remains.whole or edited:
+        remaining = remaining and signed(remaining, plain, after)
+    elif ours:
+        after = put_back(entry, now, after, ours)
+    else:
+        gone = ", ".join(dict.fromkeys(fixed.fix for fixed in entry.fixes if fixed not in kept))
+        return _FileRevert(remaining, note=f"{entry.path} was restored since: {gone} is not in it any more")
+    if edited:
+        copy = _free_name(entry.path)
+        note = f"{entry.path} was edited since it was patched; your version is kept as {copy}"
+        return _FileRevert(remaining, (entry, now, after), note=note, copy=(copy, now))
+    stays = None if remains.whole else f"{entry.path} was edited elsewhere since it was patched: that edit stays"
+    return _FileRevert(remaining, (entry, now, after), note=stays)
+
+
+def _refusal(remains: Remains, edited: Sequence[str], request: Request) -> tuple[str, str]:
+    """Return why a file is refused, and what to do."""
+    entry = remains.entry
+    hint = Hint(f"undo your own change, or reinstall {entry.upstream}, then run ", Command("revert"))
+    if remains.is_release:
+        kept = f", which keeps your version as {_free_name(entry.path)}; or "
+        hint = Hint("run ", Command("revert", ("--force",)), kept, hint)
+    why = f"{', '.join(edited)} was edited since it was patched: reverting would destroy that edit"
+    return why, complete(hint, request)
 
 
 def carry_out(search: Search, planned: Revert) -> list[UnhangError]:
@@ -152,11 +212,14 @@ def carry_out(search: Search, planned: Revert) -> list[UnhangError]:
     changes = [FileChange(path, None, data) for path, data in planned.copies]
     changes += [FileChange(entry.path, now, after) for entry, now, after in planned.files]
     left = {entry.path for entry in planned.remaining.files}
-    rows = apply.record_changes(
-        (entry, after, entry.record_row if entry.path not in left else None) for entry, _, after in planned.files
+    changes += write.record_changes(
+        (entry, after, entry.record_row if entry.path not in left and sha256(after) == entry.pristine else None)
+        for entry, _, after in planned.files
     )
-    changes += [*rows, *pristine.changes(folder, planned.remaining, {})]
-    return apply.commit_with_bytecode(search, planned.root, changes)
+    with disk.about(folder):
+        changes = links.restored(links.replaced(changes), planned.root, planned.links)
+    changes += pristine.changes(folder, planned.remaining, {})
+    return write.commit_with_bytecode(search, planned.root, changes)
 
 
 def _without(original: bytes, entry: Entry, kept: tuple[Fixed, ...]) -> bytes:
@@ -172,24 +235,11 @@ def _without(original: bytes, entry: Entry, kept: tuple[Fixed, ...]) -> bytes:
     try:
         return rewrite(original, steps).data
     except RewriteError as error:
-        fixes = " ".join(f"--fix {name}" for name in dict.fromkeys(fixed.fix for fixed in entry.fixes))
-        hint = f"revert all fixes of this file: run `unhang revert {fixes}`, then apply the ones to keep"
+        names = dict.fromkeys(fixed.fix for fixed in entry.fixes)
+        whole = Command("revert", tuple(word for name in names for word in ("--fix", name)))
+        hint = Hint("revert all fixes of this file: run ", whole, ", then apply the ones to keep")
         message = f"{error.target.fix} cannot be kept: {error}"
         raise UnhangError("cannot-keep", message, path=entry.path, hint=hint) from error
-
-
-def _has_fixes(data: bytes, entry: Entry) -> bool:
-    """Return whether the file still contains a fix: then its other changes are the user's edit."""
-    from unhang.shapes import shape
-
-    try:
-        tree = shape.parse(data)
-    except (SyntaxError, ValueError, RecursionError):
-        return True  # broken by an edit, which must not be lost
-    marks = any(f"# unhang {fixed.fix}:".encode() in data for fixed in entry.fixes)
-    return marks or any(
-        shape.digest(function) == fixed.after for fixed in entry.fixes for function in shape.find(tree, fixed.function)
-    )
 
 
 def _free_name(path: str) -> str:
@@ -214,10 +264,10 @@ def _check_place(search: Search, entry: Entry) -> None:
     A checkout may contain a forged receipt.
     """
     for path in filter(None, (entry.path, entry.record)):
-        if os.path.realpath(os.path.dirname(path)) != os.path.dirname(path) or os.path.islink(path):
+        if os.path.realpath(os.path.dirname(path)) != os.path.dirname(path):
             raise _bad(entry, f"the receipt names {path}, and a link is on the way there", _HINT)
     for fixed in entry.fixes:
-        here = [os.path.realpath(file_of(i, fixed.file)) for i in search.installations if i.upstream == entry.upstream]
+        here = [placed(i, fixed.file).real for i in search.installations if i.upstream == entry.upstream]
         tail = os.path.join(os.sep, *below_package(entry.upstream, fixed.file))
         # In an installation it may be a link to another name.
         if entry.path not in here and not entry.path.endswith(tail):

@@ -12,8 +12,8 @@ from unhang.store import state
 from unhang.suggest import hinted
 
 if TYPE_CHECKING:
+    from unhang.find.bytecode import Caches
     from unhang.records import Request
-    from unhang.store.bytecode import Caches
 
 
 class Locked(NamedTuple):
@@ -35,7 +35,7 @@ class Locked(NamedTuple):
             self.failed[root] = described(error)
 
     def complete_hints(self, request: Request) -> None:
-        """Put the options of the request into the commands that the errors suggest; call it once, after the `with`."""
+        """Put the options of the request into the commands that the errors suggest; call it after the `with`."""
         for error in (*self.failed.values(), *chain.from_iterable(self.left.values())):
             hinted(error, request)
 

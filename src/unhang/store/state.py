@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import stat
 
 from unhang.records import STATE
 
@@ -13,6 +14,8 @@ RECEIPT = "receipt.json"
 LOCK = "lock"
 GITIGNORE = ".gitignore"
 """Hides the folder from git."""
+PRISTINE = "pristine"
+"""The folder of the original bytes."""
 JOURNAL_DRAFT = "journal.tmp"
 TEMPORARY = frozenset({LOCK, GITIGNORE, JOURNAL_DRAFT})
 """A state folder that contains nothing else is removed."""
@@ -24,6 +27,13 @@ READY = "journal.json"
 """All new and old bytes are on disk: the run can go forward or back."""
 DONE = "journal.done"
 """All files are replaced: the temporary files can go."""
+
+OURS = {
+    **dict.fromkeys((LOCK, JOURNAL_DRAFT), stat.S_IFREG),
+    PRISTINE: stat.S_IFDIR,
+    **dict.fromkeys((RECEIPT, INTENT, READY, DONE), 0),
+}
+"""What only those who own the root may put there, and of what kind it is; 0: reading it tells."""
 
 
 def folder(root: str) -> str:

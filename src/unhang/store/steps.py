@@ -11,8 +11,8 @@ from contextlib import suppress
 from typing import Literal
 
 from unhang.errors import UnhangError
-from unhang.store import bytecode, disk
-from unhang.store.bytecode import Caches
+from unhang.find.bytecode import Caches, cached, folders
+from unhang.store import disk
 from unhang.store.journal import File, Journal, digest
 from unhang.store.state import INTENT
 
@@ -20,7 +20,7 @@ from unhang.store.state import INTENT
 def state_of(file: File) -> Literal["old", "new", "other"]:
     """Return which of the journal's two versions a file is in now."""
     try:
-        now = digest(disk.read(file.path))
+        now = digest(disk.content(file.path))
     except OSError:
         return "other"
     return "old" if now == file.old else "new" if now == file.new else "other"
@@ -49,8 +49,8 @@ def roll_forward(journal: Journal, caches: Caches) -> None:
                 disk.run(os.replace, file.temp, file.path)
             elif state == "other" and (file.new is None or os.path.lexists(file.temp)):
                 raise changed(file.path, "was changed by another program a moment ago")
-    _sync(journal)
     _remove_bytecode(journal, caches)
+    _sync(journal, caches)
 
 
 def roll_back(journal: Journal, caches: Caches) -> None:
@@ -62,9 +62,9 @@ def roll_back(journal: Journal, caches: Caches) -> None:
                     disk.remove(file.path)
                 else:
                     disk.run(os.replace, file.backup, file.path)
-    _sync(journal)
     with suppress(UnhangError):  # what is left is for the new source, whose time and size are never those of the old
         _remove_bytecode(journal, caches)
+    _sync(journal, caches)
 
 
 def clean(state_dir: str, journal: Journal, stage: str) -> None:
@@ -88,14 +88,16 @@ def changed(path: str, how: str) -> UnhangError:
     return UnhangError("changed-underneath", f"{path} {how}; nothing was written", path=path, hint=hint)
 
 
-def _sync(journal: Journal) -> None:
-    for folder in journal.folders():
+def _sync(journal: Journal, caches: Caches) -> None:
+    """Sync the folders of the files, and those of their bytecode: old bytecode must not come back either."""
+    of_bytecode = {folder for file in journal.files for folder in folders(file.path, caches)}
+    for folder in (*journal.folders(), *sorted(of_bytecode)):
         with disk.about(os.path.join(folder, "")):
             disk.sync_dir(folder)
 
 
 def _remove_bytecode(journal: Journal, caches: Caches) -> None:
     for file in journal.files:
-        for path in bytecode.cached(file.path, caches):
+        for path in cached(file.path, caches):
             with disk.about(path):
                 disk.remove(path)

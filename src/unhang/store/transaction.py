@@ -12,13 +12,15 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from unhang.errors import UnhangError
+from unhang.find.bytecode import NO_CACHES, Caches
 from unhang.store import disk, lock
-from unhang.store.bytecode import NO_CACHES, Caches
+from unhang.store.disk import Content, Like, Link
 from unhang.store.journal import File, Journal, compose, digest, render
 from unhang.store.state import DONE, INTENT, JOURNAL_DRAFT, READY, interrupted
 from unhang.store.steps import advance, changed, clean, roll_back, roll_forward
+from unhang.suggest import RECOVERY, Hint
 
-_RECOVERY = "run `unhang apply` or `unhang revert`: each first finishes that run or rolls it back"
+_RECOVERY = (*RECOVERY, ": each first finishes that run or rolls it back")
 
 
 class FileChange(NamedTuple):
@@ -26,10 +28,10 @@ class FileChange(NamedTuple):
 
     path: str
     """Absolute, below the root that keeps the state."""
-    before: bytes | None
-    """Its bytes when the change was planned; None: it must not exist."""
-    after: bytes | None
-    """Its new bytes; None: it is deleted."""
+    before: Content
+    """What was there when the change was planned; None: it must not exist."""
+    after: Content
+    """What is to be there; None: it is deleted."""
     prune: bool = False
     """After a deletion, remove its folder too if that is empty then."""
 
@@ -71,7 +73,7 @@ def commit(changes: Sequence[FileChange], *, state_dir: str, caches: Caches = NO
     except OSError as error:
         path = os.path.join(state_dir, DONE)
         message = f"the temporary files of this run could not be removed: {disk.refusal(error, path).message}"
-        return UnhangError("interrupted", message, path=path, hint="everything is in place; " + _RECOVERY)
+        return UnhangError("interrupted", message, path=path, hint=Hint("everything is in place; ", *_RECOVERY))
     return None
 
 
@@ -86,7 +88,7 @@ def _resolved(change: FileChange, root: str) -> FileChange:
 def _check_unchanged(change: FileChange) -> None:
     """Raise UnhangError if a file is not as it was when the change was planned."""
     try:
-        now = disk.read(change.path)
+        now = disk.content(change.path)
     except OSError as error:
         if error.errno in (errno.EINVAL, errno.ELOOP):
             raise changed(change.path, "is not a regular file any more") from error
@@ -118,7 +120,7 @@ def _prepare(state_dir: str, journal: Journal, changes: Sequence[FileChange]) ->
     """Write the journal, then all that is needed to go forward or back, and have it on disk."""
     draft = os.path.join(state_dir, JOURNAL_DRAFT)
     with disk.about(os.path.join(state_dir, INTENT)):
-        disk.write(draft, render(journal), replace=True)
+        disk.write(draft, render(journal), like=disk.like_folder(state_dir), replace=True)
         disk.run(os.rename, draft, os.path.join(state_dir, INTENT))
         disk.sync_dir(state_dir)
     for folder in journal.made:
@@ -126,24 +128,34 @@ def _prepare(state_dir: str, journal: Journal, changes: Sequence[FileChange]) ->
             disk.make_dir(folder)
     for file, change in zip(journal.files, changes, strict=True):
         with disk.about(file.path):
-            like = None if change.before is None else os.lstat(file.path)
+            new = disk.like_folder(os.path.dirname(file.path))
+            old = new if change.before is None else disk.like_file(file.path)
             if change.before is None:
-                disk.write(file.backup, b"")  # says that the file was not there, and that a rollback may delete it
+                # says that the file was not there, and that a rollback may delete it
+                disk.write(file.backup, b"", like=new)
             else:
-                _back_up(file, change.before, like)
+                _back_up(file, change.before, old)
             if change.after is not None:
-                disk.write(file.temp, change.after, like=like)
+                is_state = file.path.startswith(os.path.join(state_dir, ""))
+                _put(file.temp, change.after, new if is_state else old)
     for folder in journal.folders():
         with disk.about(os.path.join(folder, "")):
             disk.sync_dir(folder)
 
 
-def _back_up(file: File, data: bytes, like: os.stat_result | None) -> None:
+def _back_up(file: File, content: bytes | Link, like: Like) -> None:
     try:
         # A hardlink: when it is renamed back, the file has its time, owner and other links again.
         disk.run(os.link, file.path, file.backup, follow_symlinks=False)
     except OSError:  # no hardlinks here, or not to files of other owners
-        disk.write(file.backup, data, like=like)
+        _put(file.backup, content, like)
+
+
+def _put(path: str, content: bytes | Link, like: Like) -> None:
+    if isinstance(content, Link):
+        disk.make_link(path, content, like)
+    else:
+        disk.write(path, content, like=like)
 
 
 def _undo(state_dir: str, journal: Journal, caches: Caches, error: BaseException) -> None:
@@ -165,4 +177,4 @@ def _undo(state_dir: str, journal: Journal, caches: Caches, error: BaseException
 
 
 def _interrupted(message: str, state_dir: str) -> UnhangError:
-    return UnhangError("interrupted", message, path=state_dir, hint=_RECOVERY)
+    return UnhangError("interrupted", message, path=state_dir, hint=Hint(*_RECOVERY))

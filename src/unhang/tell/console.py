@@ -8,8 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from unhang import suggest
-from unhang.errors import printable
+from unhang import gate, suggest
 from unhang.find.git_info import commits
 from unhang.judge.decide import BY_SHAPE_CHECK, NEEDED
 from unhang.judge.findings import Finding
@@ -22,9 +21,9 @@ from unhang.tell.report import Report
 if TYPE_CHECKING:
     from unhang.errors import UnhangError
     from unhang.rewrite.plan import Blocked, FilePlan, Plan
-    from unhang.store.apply import Applied
     from unhang.store.receipt import Receipt
     from unhang.store.revert import Revert
+    from unhang.survey.apply import Applied
 
 
 NOTHING = "nothing was changed"
@@ -52,6 +51,11 @@ def applied(request: Request, done: Applied, receipts: Iterable[Receipt]) -> Non
 
     ``receipts`` are those that it left.
     """
+    for path in (path for file in done.cleared for path in file.bytecode):
+        note(f"deleted stale bytecode: {path}")
+    if not done.files and done.cleared:
+        _patch_all(done.cleared)
+        return
     if not done.files:
         note(NOTHING + ("" if done.plan.blocked else ": the end state was there already"))
         return
@@ -77,6 +81,12 @@ def would_apply(files: Sequence[FilePlan]) -> None:
     _patch_all(files)
 
 
+def would_clear(files: Iterable[FilePlan]) -> None:
+    """Name the stale bytecode that ``apply`` would delete."""
+    for path in (path for file in files for path in file.bytecode):
+        say(f"would delete stale bytecode: {path}")
+
+
 def overlay(folder: str, modules: Sequence[str], planned: Plan, written: bool) -> None:
     """Print what an overlay holds, how a job uses it, and that all of its nodes must."""
     done = "written" if written else f"{NOTHING}: it was there already"
@@ -98,7 +108,7 @@ def reverted(planned: Revert) -> None:
     for sentence in planned.notes:
         note(f"note: {sentence}")
     for entry, why, hint in planned.refused:
-        say(f"error[edited]: {entry.path}: {why}\n  hint: {hint}")
+        say(f"error[edited]: {entry.path}: {why}", f"  hint: {hint}")
     if planned.files or not planned.refused:
         note(f"reverted {count(len(planned.files), 'file')} in {planned.root}")
 
@@ -123,8 +133,8 @@ def error(found: UnhangError) -> None:
     if os.environ.get("UNHANG_DEBUG"):
         import traceback
 
-        say("".join(traceback.format_exception(found)))
-    say(report.text_error(found))
+        say(*"".join(traceback.format_exception(found)).splitlines())
+    say(*report.text_error(found).split("\n"))
 
 
 def without_receipt(findings: Iterable[Finding], environment: Environment) -> None:
@@ -133,7 +143,7 @@ def without_receipt(findings: Iterable[Finding], environment: Environment) -> No
 
     files: dict[str, list[str]] = {}
     for finding in findings:
-        place, path = finding.installation, os.path.realpath(finding.seen.path)
+        place, path = finding.installation, finding.seen.place
         group = files.setdefault(reinstall.advice(place, environment, path), [])
         if path not in group:
             group.append(path)
@@ -203,16 +213,16 @@ def note(line: str) -> None:
         say(line)
 
 
-def say(line: str) -> None:
-    """Print a line for people on stderr, apart from the data on stdout; wrapped on a terminal."""
+def say(*lines: str) -> None:
+    """Print lines for people on stderr, apart from the data on stdout; wrapped on a terminal."""
     with suppress(OSError, ValueError):  # stderr is full or closed: the exit code still tells
-        text = "\n".join(map(printable, line.split("\n")))
+        text = "\n".join(map(gate.line, lines))
         print(terminal.wrapped(text, terminal.width(sys.stderr)), file=sys.stderr, flush=True)
 
 
-def show(text: str) -> None:
-    """Print text for people on stdout; wrapped on a terminal."""
-    print(terminal.wrapped(text, terminal.width(sys.stdout)))
+def show(*lines: str) -> None:
+    """Print lines for people on stdout; wrapped on a terminal."""
+    print(terminal.wrapped("\n".join(map(gate.line, lines)), terminal.width(sys.stdout)))
 
 
 def colour() -> bool:
@@ -262,6 +272,7 @@ def summary(findings: Sequence[Finding], request: Request) -> str:
         but = ", but read the notes above" if any(finding.notes for finding in findings) else ""
         return f"nothing left to do{but} {digest}"
     counts = ", ".join(f"{len(places)} {verdict}" for verdict, places in sorted(todo.items()))
-    is_outdated = any(finding.overlay and not finding.settled for finding in findings)
-    next_ = f"run: {suggest.command('apply', request)}" if "needed" in todo or is_outdated else "see the hints above"
+    left = [finding for finding in findings if not finding.settled]
+    is_for_apply = "needed" in todo or any(finding.overlay or finding.source for finding in left)
+    next_ = f"run: {suggest.command('apply', request)}" if is_for_apply else "see the hints above"
     return f"{counts} {digest}; {next_}"

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import zip_longest
 
-from unhang.judge.decide import NEEDED
-from unhang.judge.matrix import Releases, Row, droppable
+from unhang import gate
+from unhang.judge.decide import FIXED_UPSTREAM, NEEDED
+from unhang.judge.matrix import Releases, Row, droppable, is_nightly
+from unhang.shapes import catalog
 from unhang.shapes.catalog import Fix, ShapeTable
 from unhang.tell.report import COLOURS
-from unhang.tell.version_ranges import Panel, Range, narrowed, panels
+from unhang.tell.version_ranges import Panel, Range, named, narrowed, panels
 
 WIDTH = 80
 """Where no terminal has one."""
@@ -22,7 +23,7 @@ _FOOT = "Verdicts are for untouched copies; `unhang check` judges an environment
 
 def json_rows(rows: Iterable[Row]) -> str:
     """Return the JSON document of ``unhang matrix``; docs/json.md documents its stable form."""
-    return json.dumps({"schema": 1, "rows": [row._asdict() for row in rows]}, indent=1)
+    return gate.document({"schema": 1, "rows": [row._asdict() for row in rows]})
 
 
 def text_table(folded: Sequence[Panel], *, colour: bool, width: int = WIDTH) -> str:
@@ -57,9 +58,20 @@ def section(fix: Fix, rows: Sequence[Row], droppable: Mapping[str, str | None], 
         lines.append(f"{panel.upstream} ({panel.summary}):")
         longest = max(len(item.label) for item in panel.ranges)
         for item in panel.ranges:
-            lines += [f"- {item.label:<{longest}}  {item.verdicts[0]}", *_notes(item, "  ", width)]
+            lines += [f"- {item.label:<{longest}}  {item.verdicts[0]}", *_notes(item.notes, "  ", width)]
         lines += textwrap.wrap(retirement(panel.upstream, droppable), width)
-    return "\n".join(lines)
+    return "\n".join([*lines, f"Upstream's own fix: {upstreams_own(fix, rows)}."])
+
+
+def upstreams_own(fix: Fix, rows: Iterable[Row]) -> str:
+    """Return since when upstream has its own fix: the first release of each upstream, else the first commit."""
+    own = [row for row in rows if row.fix == fix.id and row.verdict == FIXED_UPSTREAM and not is_nightly(row.version)]
+    if own:
+        first = {row.upstream: row.version for row in reversed(own)}
+        return ", ".join(f"{upstream} {first[upstream]}" for upstream in reversed(first))
+    shapes = catalog.facts(fix.id).whole.get("shapes", {}).values()
+    commits = sorted(row["first"] for row in shapes if row["state"] == "fixed" and "first" in row)
+    return f"in no release in the matrix; first in the commit of {commits[0]}" if commits else "none on record"
 
 
 def retirement(upstream: str, droppable: Mapping[str, str | None]) -> str:
@@ -84,12 +96,11 @@ def retirements(fixes: Iterable[Fix], releases: Releases, table: ShapeTable) -> 
 
 
 def needed_by(rows: Iterable[Row], fix: Fix) -> str:
-    """Return the releases that need a fix: ``megatron-core 0.10.0 - 0.19.2; ms-swift 4.0.0 - 4.6.0``."""
+    """Return the releases that need a fix: ``megatron-core 0.10.0 to 0.19.2, and 339 nightlies; ms-swift 4.0.0``."""
     ranges = []
     for panel in panels((row for row in rows if row.fix == fix.id), [fix]):
-        labels = [item.label for item in panel.ranges if item.verdicts == (NEEDED,)]
-        if labels:
-            ranges.append(f"{panel.upstream} {', '.join(labels)}")
+        if needed := [item for item in panel.ranges if item.verdicts == (NEEDED,)]:
+            ranges.append(f"{panel.upstream} {named(needed)}")
     return "; ".join(ranges)
 
 
@@ -112,7 +123,7 @@ def _columns(panel: Panel) -> tuple[list[list[str]], list[int], int]:
     heads = [textwrap.wrap(fix.id, _HEADING, break_on_hyphens=True) for fix in panel.fixes]
     columns = zip((fix.grade for fix in panel.fixes), *(item.verdicts for item in panel.ranges), strict=True)
     widths = [max(map(len, (*head, *column))) for head, column in zip(heads, columns, strict=True)]
-    return heads, widths, max(len(item.label) for item in panel.ranges)
+    return heads, widths, max(len(_span(item)) for item in panel.ranges)
 
 
 def _block(panel: Panel, colour: bool, width: int) -> Iterable[str]:
@@ -122,8 +133,9 @@ def _block(panel: Panel, colour: bool, width: int) -> Iterable[str]:
     yield _line("", first, [fix.grade for fix in panel.fixes], widths)
     for item in panel.ranges:
         cells = [_coloured(cell, width, colour) for cell, width in zip(item.verdicts, widths, strict=True)]
-        yield _line(item.label, first, cells, widths)
-        yield from _notes(item, "    ", width)
+        yield _line(_span(item), first, cells, widths)
+        beside = [f"and {item.nightlies}"] if item.ends and item.nightlies else []
+        yield from _notes([*beside, *item.notes], "    ", width)
 
 
 def _line(label: str, first: int, cells: Sequence[str], widths: Sequence[int]) -> str:
@@ -135,10 +147,15 @@ def _coloured(verdict: str, width: int, colour: bool) -> str:
     return f"\x1b[{COLOURS[verdict]}m{verdict:<{width}}\x1b[0m" if colour else verdict
 
 
-def _notes(item: Range, indent: str, width: int) -> list[str]:
+def _span(item: Range) -> str:
+    """Return a range's name without its nightlies, which are told below it: the column is narrow."""
+    return " to ".join(item.ends) or item.nightlies
+
+
+def _notes(notes: Iterable[str], indent: str, width: int) -> list[str]:
     return [
         line
-        for note in item.notes
+        for note in notes
         for line in textwrap.wrap(note, width, initial_indent=indent, subsequent_indent=indent + "  ")
     ]
 
@@ -148,7 +165,7 @@ def _markdown(panel: Panel) -> str:
     lines = [f"### {panel.upstream}", "", _cells(heads), _cells(["---"] * len(heads))]
     for item in panel.ranges:
         notes = f" ({'; '.join(item.notes)})" if item.notes else ""
-        lines.append(_cells((f"{item.label}{notes}".replace("*", r"\*"), *item.verdicts)))
+        lines.append(_cells((f"{item.label}{notes}", *item.verdicts)))
     return "\n".join(lines)
 
 

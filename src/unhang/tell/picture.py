@@ -159,8 +159,8 @@ def _placed(panel: Panel, labels: Sequence[tuple[str, ...]], most: int) -> list[
 
 def _part(item: Range) -> tuple[str, ...]:
     """Return the label of a part of a series: its first and last release, one below the other."""
-    first, *last = item.ends
-    return (first, *(f"- {end}" for end in last))
+    first, *last = item.ends or (item.nightlies,)
+    return (first, *(f"to {end}" for end in last))
 
 
 def _cell(root: Element, left: float, top: float, width: float, verdict: str) -> Element:

@@ -8,6 +8,7 @@ from contextlib import contextmanager, suppress
 from threading import Event, Lock, Thread
 from typing import TextIO
 
+from unhang import gate
 from unhang.tell import terminal
 
 FIRST_S = 2.0
@@ -64,6 +65,7 @@ class _Line:
         if text == self._shown:
             return
         self._shown = text
+        text = gate.line(text)
         with suppress(OSError, ValueError):  # stderr is full or closed: the run goes on
             if self._rewrites:
                 self._stream.write(f"\r\x1b[K{text[: (terminal.width(self._stream) or 80) - 1]}")

@@ -8,8 +8,8 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from unhang import __version__
-from unhang.errors import UnhangError, printable
+from unhang import __version__, gate
+from unhang.errors import UnhangError
 from unhang.judge.decide import (
     ACCEPTED,
     APPLIED,
@@ -18,14 +18,13 @@ from unhang.judge.decide import (
     NEEDED,
     NOT_AFFECTED,
     UNLISTED,
-    UNVERIFIED,
     URGENCY,
 )
 from unhang.judge.findings import Finding
 from unhang.judge.observe import Observation
 from unhang.records import Environment, Request, Search
 from unhang.shapes import catalog
-from unhang.suggest import complete
+from unhang.suggest import Command, Hint, complete
 from unhang.tell import terminal
 
 REVERTED = "reverted"
@@ -69,15 +68,10 @@ class Report(NamedTuple):
 
 def json_report(report: Report) -> str:
     """Return the JSON document of ``check``, ``apply`` and ``revert``; docs/json.md documents its stable form."""
-    environment = report.search.environment
     document = {
         "schema": 1,
         "unhang": __version__,
-        "environment": {
-            "python": environment.python,
-            "prefix": environment.prefix,
-            "found_by": environment.found_by,
-        },
+        "environment": report.search.environment._asdict(),
         "digest": digest(report.findings),
         **({} if report.expected is None else {"expected_digest": report.expected}),
         "interrupted": report.interrupted,
@@ -86,7 +80,21 @@ def json_report(report: Report) -> str:
         **({} if report.changed is None else {"roots": [_root(report, root) for root in report.search.roots]}),
         "results": [result(finding, report.changed) for finding in report.findings],
     }
-    return json.dumps(document, indent=1)
+    return gate.document(document)
+
+
+def json_diff(search: Search, diff: bytes, functions: Sequence[Mapping[str, Any]], *, interrupted: bool = False) -> str:
+    """Return the JSON document of ``diff``. ``functions`` are those of unknown shapes."""
+    document = {
+        "schema": 1,
+        "unhang": __version__,
+        "environment": search.environment._asdict(),
+        "interrupted": interrupted,
+        "warnings": list(search.warnings),
+        "functions": functions,
+        "diff": diff.decode("utf-8", "surrogateescape"),
+    }
+    return gate.document(document)
 
 
 def _root(report: Report, root: str) -> dict[str, Any]:
@@ -97,7 +105,7 @@ def _root(report: Report, root: str) -> dict[str, Any]:
 
 def json_error(error: UnhangError) -> str:
     """Return the JSON document of an error."""
-    return json.dumps({"schema": 1, "error": fields(error)}, indent=1)
+    return gate.document({"schema": 1, "error": fields(error)})
 
 
 def fields(error: UnhangError) -> dict[str, str | None]:
@@ -112,22 +120,28 @@ def text_error(error: UnhangError) -> str:
         lines.append(f"  in: {error.path}")
     if error.hint:
         lines.append(f"  hint: {error.hint}")
-    return "\n".join(map(printable, lines))
+    return "\n".join(map(gate.line, lines))
 
 
 def digest(findings: Iterable[Finding]) -> str:
     """Return one digest of the code that the fixes concern: two are equal exactly if all of that code is.
 
-    It covers the bytes of the files that hold the targets, and the functions that these depend on. It leaves out
-    versions and paths, which can differ when the code does not; and it does not use shapes: a file that does not parse
-    has none, and code around a target can differ.
+    It covers the bytes of the files that hold the targets, and the functions that these depend on, and the stale
+    bytecode that an import runs in their place. It leaves out versions and paths, which can differ when the code does
+    not; and it does not use shapes: a file that does not parse has none, and code around a target can differ.
     """
-    rows = sorted(
+    rows = [
         (finding.installation.upstream, target.file, target.function, _code(seen))
         for finding in findings
         for target, seen in ((finding.target, finding.seen), (finding.target.depends_on, finding.depends))
         if target is not None and seen is not None
-    )
+    ]
+    rows += [
+        (finding.installation.upstream, finding.target.file, os.path.basename(code.path), code.sha256)
+        for finding in findings
+        for code in finding.stale
+    ]
+    rows.sort()
     return hashlib.sha256(json.dumps(rows).encode()).hexdigest()[:16]
 
 
@@ -147,14 +161,17 @@ def text_report(report: Report, *, colour: bool, width: int = 0) -> str:
     lines = [terminal.wrapped(environment_line(report.search.environment), width), ""]
     for installation, group in by_installation(report.findings):
         version, commit = installation.version or "(no version)", report.commits.get(installation.root)
-        place = printable(installation.root)
-        head = "  ".join(filter(None, (f"{installation.upstream} {version}", place, commit)))
-        below = [f"  shadows {printable(other)}" for other in installation.shadowed]
-        lines += [terminal.wrapped(line, width) for line in (head, *below)]
+        head = "  ".join(filter(None, (f"{installation.upstream} {version}", installation.root, commit)))
+        below = [f"  shadows {other}" for other in installation.shadowed]
+        if not installation.package_dir.startswith(os.path.join(installation.root, "")):
+            below.insert(0, f"  a link to {installation.package_dir}")
+        lines += [terminal.wrapped(gate.line(line), width) for line in (head, *below)]
         for finding in group:
             lines += entry(finding, _word(report, finding), _changed(report, finding), colour=colour, width=width)
     if report.interrupted:
-        why = "interrupted: a run did not get to its end; `unhang apply` or `unhang revert` settles it"
+        why = Hint(
+            "interrupted: a run did not get to its end; ", Command("apply"), " or ", Command("revert"), " settles it"
+        )
         lines += ["", terminal.wrapped(complete(why, report.request), width)]
     return "\n".join(lines)
 
@@ -170,19 +187,18 @@ def github_report(report: Report) -> str:
             text = ": ".join(filter(None, (word, verdict.detail)))
             text += f" ({verdict.hint})" if verdict.hint and word != REVERTED else ""
             title = f"unhang {finding.target.fix} ({catalog.fix(finding.target.fix).grade})"
-            place = f"file={escaped_property(finding.seen.path)},title={escaped_property(title)}"
-            lines.append(f"::{kind} {place}::{escaped(text)}")
-            lines += [f"::warning {place}::{escaped(note)}" for note in finding.notes]
-    lines += [f"::warning title=unhang::{escaped(warning)}" for warning in report.search.warnings]
+            path = finding.seen.path
+            lines.append(gate.command(kind, text, file=path, title=title))
+            lines += [gate.command("warning", note, file=path, title=title) for note in finding.notes]
+    lines += [gate.command("warning", warning, title="unhang") for warning in report.search.warnings]
     other = differs(report.expected, report.findings)
-    lines += [f"::error title=unhang digest::{escaped(other)}"] if other else []
+    lines += [gate.command("error", other, title="unhang digest")] if other else []
     return "\n".join(lines)
 
 
 def environment_line(environment: Environment) -> str:
     """Return the line that names the environment, and what chose it."""
-    what = printable(environment.python or environment.prefix)
-    return f"environment: {what} (found by {environment.found_by})"
+    return gate.line(f"environment: {environment.python or environment.prefix} (found by {environment.found_by})")
 
 
 def result(finding: Finding, changed: frozenset[str] | None = None) -> dict[str, Any]:
@@ -205,7 +221,10 @@ def result(finding: Finding, changed: frozenset[str] | None = None) -> dict[str,
         "nearest": verdict.nearest.document() if verdict.nearest is not None else None,
         "overlay": finding.overlay,
         "accepted": finding.accepted and finding.settled,
+        "assumes": catalog.fix(target.fix).manifest["assumes"] if finding.result or finding.accepted else None,
     }
+    if link := finding.seen.link or finding.replaced:
+        row["link"] = link
     return row if changed is None else {**row, "changed": _is_changed(finding, changed)}
 
 
@@ -213,19 +232,26 @@ def entry(finding: Finding, word: str, changed: str = "", *, colour: bool, width
     """Return the lines about one finding: a word, such as its verdict, the fix and its grade, where it is, and why."""
     target, verdict = finding.target, finding.verdict
     indent = "    " if 0 < width < terminal.NARROW else " " * 18
-    parts = f"{target.file}  {target.function}", changed, printable(verdict.detail)
+    parts = f"{target.file}  {target.function}", changed, gate.line(_link(finding)), gate.line(verdict.detail)
     lines = terminal.flow(f"  {word:<14}  {target.fix:<24}  {catalog.fix(target.fix).grade:<9}", parts, width, indent)
     if verdict.hint and verdict.verdict in (DRIFTED, UNLISTED):
-        lines += terminal.folded(f"{indent}hint: {printable(verdict.hint)}", width, indent)
+        lines += terminal.folded(f"{indent}hint: {gate.line(verdict.hint)}", width, indent)
     for note in finding.notes:
-        lines += terminal.folded(f"{indent}note: {printable(note)}", width, indent)
+        lines += terminal.folded(f"{indent}note: {gate.line(note)}", width, indent)
     return [terminal.painted(lines[0], word, COLOURS[word]), *lines[1:]] if colour else lines
+
+
+def _link(finding: Finding) -> str:
+    """Return what to say of a link that the file is, or was before it was rewritten."""
+    if finding.replaced:
+        return f"in place of a link to {finding.replaced}"
+    return f"a link to {finding.seen.link}" if finding.seen.link and finding.seen.problem is None else ""
 
 
 def _word(report: Report, finding: Finding) -> str:
     """Return the verdict, or ``reverted`` for what was taken back; the verdict of that is as it was before."""
     verdict, code = finding.verdict.verdict, finding.verdict.code
-    is_in_place = verdict == APPLIED or code in (ACCEPTED, UNVERIFIED)
+    is_in_place = verdict == APPLIED or code == ACCEPTED
     return REVERTED if report.reverts and not is_in_place and _is_changed(finding, report.changed) else verdict
 
 
@@ -252,19 +278,9 @@ def _rank(finding: Finding) -> tuple[bool, int, bool, bool]:
 
 
 def _is_changed(finding: Finding, changed: frozenset[str] | None) -> bool:
-    return changed is not None and os.path.realpath(finding.seen.path) in changed
+    return changed is not None and finding.seen.place in changed
 
 
 def _code(seen: Observation) -> str:
     """Return the digest of a file's bytes, or why they were not read."""
     return seen.sha256 or (f"{seen.problem}: {seen.detail}" if seen.problem else "-")
-
-
-def escaped(text: str) -> str:
-    """Return a text as the message of a workflow command of GitHub."""
-    return printable(text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A"))
-
-
-def escaped_property(text: str) -> str:
-    """Return a text as the value of one of its properties."""
-    return escaped(text).replace(":", "%3A").replace(",", "%2C")

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from unhang import __version__
-from unhang.errors import joined, printable
+from unhang import __version__, gate
+from unhang.errors import joined
 from unhang.judge.findings import Finding
 from unhang.judge.observe import Observation
 from unhang.shapes import catalog, shape
@@ -40,7 +40,9 @@ def document(what: Report, folder: str) -> str:
         "invocations": [
             {
                 "executionSuccessful": True,
-                "toolExecutionNotifications": [{"level": level, "message": {"text": text}} for level, text in said],
+                "toolExecutionNotifications": [
+                    {"level": level, "message": {"text": gate.sarif(text)}} for level, text in said
+                ],
             }
         ],
         "originalUriBaseIds": {_ROOT: {"uri": Path(folder, "_").as_uri()[:-1]}},  # it ends in a slash
@@ -48,7 +50,7 @@ def document(what: Report, folder: str) -> str:
         "properties": {"digest": report.digest(what.findings)},
     }
     schema = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
-    return json.dumps({"$schema": schema, "version": "2.1.0", "runs": [run]}, indent=1)
+    return gate.document({"$schema": schema, "version": "2.1.0", "runs": [run]})
 
 
 def _rule(name: str) -> dict[str, Any]:
@@ -74,7 +76,7 @@ def _result(found: Finding, folder: str) -> dict[str, Any]:
     return {
         "ruleId": target.fix,
         "level": "warning" if found.settled else "error",
-        "message": {"text": printable(joined(title, where, verdict.detail, *found.notes, hint))},
+        "message": {"text": gate.sarif(joined(title, where, verdict.detail, *found.notes, hint))},
         "locations": [
             {
                 "physicalLocation": {
@@ -90,7 +92,7 @@ def _result(found: Finding, folder: str) -> dict[str, Any]:
 
 
 def _artifact(seen: Observation, folder: str) -> dict[str, str]:
-    path = seen.real or os.path.realpath(seen.path)
+    path = seen.place
     if path.startswith(os.path.join(folder, "")):
         return {"uri": quote(os.fsencode(os.path.relpath(path, folder))), "uriBaseId": _ROOT}
     return {"uri": Path(path).as_uri()}

@@ -36,7 +36,7 @@ def columns(descriptor: int) -> int:
     """Return COLUMNS, else the width of the terminal that a file descriptor leads to; 0 if nobody knows."""
     given = os.environ.get("COLUMNS", "")
     try:
-        return int(given) if given.isdecimal() else os.get_terminal_size(descriptor).columns
+        return int(given) if given.isdecimal() and len(given) < 6 else os.get_terminal_size(descriptor).columns
     except OSError:  # closed, or no terminal
         return 0
 

@@ -2,45 +2,51 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from itertools import groupby
 from typing import NamedTuple
-
-from packaging.version import Version
 
 from unhang.judge.matrix import Row, is_nightly, parsed
 from unhang.shapes.catalog import Fix
 
 
 class Range(NamedTuple):
-    """Neighbours in the order of PEP 440 that have the same verdict for each fix of their panel."""
+    """Neighbours in the order of PEP 440 that have the same verdict for each fix of their panel, and nightlies."""
 
     versions: tuple[str, ...]
-    """All of its releases, in order."""
+    """All of its releases, in order, and then its nightlies."""
     yanked: tuple[str, ...]
     verdicts: tuple[str, ...]
     """In the order of the panel's fixes."""
 
     @property
     def label(self) -> str:
-        """``0.10.0 - 0.16.1``, or the only release; a nightly is shown as ``0.16.0rc0.dev*``."""
-        return " - ".join(self.ends)
+        """``0.12.0 to 0.15.3, and 163 nightlies``."""
+        return named([self])
 
     @property
     def ends(self) -> tuple[str, ...]:
-        """The first and the last release, or one name if both are the same."""
-        return tuple(dict.fromkeys((_name(self.versions[0]), _name(self.versions[-1]))))
+        """The first and the last release, or one if both are the same; none of nightlies alone."""
+        ordered = [version for version in self.versions if not is_nightly(version)]
+        return tuple(dict.fromkeys((*ordered[:1], *ordered[-1:])))
+
+    @property
+    def nightlies(self) -> str:
+        """How many of them are nightlies, whose numbers are in no order with the code; empty for none."""
+        number = sum(map(is_nightly, self.versions))
+        return f"{number} nightl{'y' if number == 1 else 'ies'}" if number else ""
 
     @property
     def notes(self) -> list[str]:
-        """What the label leaves out: the nightlies in the range, and the yanked releases."""
-        found = Counter(_nightlies(version) for version in self.versions if is_nightly(version))
-        notes = [
-            f"{number} {'nightly' if number == 1 else 'nightlies'}{'' if name == self.label else f' {name}'}"
-            for name, number in found.items()
-        ]
-        return notes + [f"yanked: {', '.join(self.yanked)}"] * bool(self.yanked)
+        """What the label leaves out: the yanked releases."""
+        return [f"yanked: {', '.join(self.yanked)}"] * bool(self.yanked)
+
+
+def named(ranges: Sequence[Range]) -> str:
+    """Return the name of some ranges: ``0.10.0, 0.12.0 to 0.15.3, and 163 nightlies``."""
+    spans = [" to ".join(item.ends) for item in ranges if item.ends]
+    nightlies = Range(tuple(version for item in ranges for version in item.versions), (), ()).nightlies
+    return ", and ".join(filter(None, (", ".join(spans), nightlies)))
 
 
 class Panel(NamedTuple):
@@ -102,22 +108,22 @@ def _folded(rows: Iterable[Row], fixes: Sequence[Fix], apart: Callable[[str], Ha
 def _ranges(
     verdicts: dict[str, tuple[str, ...]], yanked: set[str], apart: Callable[[str], Hashable]
 ) -> Iterable[Range]:
-    # all nightlies of a series share a place: those with the same verdicts come together, whatever their numbers
-    ordered = sorted(verdicts, key=lambda version: (_place(version), verdicts[version], parsed(version)))
-    for (_, shared), group in groupby(ordered, key=lambda version: (apart(version), verdicts[version])):
-        versions = tuple(group)
-        yield Range(versions, tuple(version for version in versions if version in yanked), shared)
+    """Yield the ranges. Nightlies with the same verdicts come together, and to releases beside them with the same."""
 
+    def key(version: str) -> Hashable:
+        return apart(version), verdicts[version]
 
-def _nightlies(version: str) -> str:
-    """Return the name for all nightlies of a series: ``0.16.0rc0.dev*``."""
-    return version.rpartition(".dev")[0] + ".dev*"
-
-
-def _place(version: str) -> Version:
-    """Return what to order a release by: its version, or for a nightly that of the first of its series."""
-    return parsed(_nightlies(version).replace("*", "0")) if is_nightly(version) else parsed(version)
-
-
-def _name(version: str) -> str:
-    return _nightlies(version) if is_nightly(version) else version
+    ordered = sorted(verdicts, key=parsed)
+    groups = [[*group] for _, group in groupby((it for it in ordered if not is_nightly(it)), key=key)]
+    alike: dict[Hashable, list[str]] = {}
+    for version in filter(is_nightly, ordered):
+        alike.setdefault(key(version), []).append(version)
+    for shared, nightlies in alike.items():
+        after = sum(parsed(group[0]) < parsed(nightlies[0]) for group in groups)
+        beside = [group for group in groups[max(after - 1, 0) : after + 1] if key(group[0]) == shared]
+        if beside:
+            beside[0] += nightlies
+        else:
+            groups.insert(after, nightlies)
+    for group in groups:
+        yield Range(tuple(group), tuple(version for version in group if version in yanked), verdicts[group[0]])

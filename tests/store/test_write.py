@@ -12,11 +12,11 @@ from unhang.records import Environment, Installation, Search
 from unhang.rewrite.plan import FilePlan, Rewritten
 from unhang.shapes.catalog import Target
 from unhang.store import dist_info, state
-from unhang.store.apply import record_changes, write
 from unhang.store.lock import exclusive
 from unhang.store.receipt import Receipt, load, sha256
+from unhang.store.write import record_changes, write
 
-OLD, NEW = b"old\n", b"new bytes\n"
+OLD, NEW = b"old\n", b"new bytes  # unhang gate: why\n"
 RECORD = b"p/m.py,sha256=AAAA,4\r\np/other.py,,\r\np-1.dist-info/RECORD,,\r\n"
 
 
@@ -53,6 +53,8 @@ def test_source_row_and_receipt_are_written_together(tmp_path: Path) -> None:
     assert (entry.path, entry.relative, entry.root) == (plan.path, "p/m.py", str(tmp_path / "site"))
     assert (entry.pristine, entry.patched, entry.record_row) == (sha256(OLD), sha256(NEW), "p/m.py,sha256=AAAA,4")
     assert record_changes([(entry, OLD, entry.record_row)])[0].after == RECORD
+    (undone,) = record_changes([(entry, b"edited\n", None)])
+    assert undone.after == dist_info.quoted(dist_info.update(record, {"p/m.py": b"edited\n"}), "p/m.py") != record
 
 
 def test_a_file_that_changed_since_the_plan_stops_all(tmp_path: Path) -> None:
@@ -85,11 +87,30 @@ def test_a_record_that_is_gone_is_not_made_again(tmp_path: Path) -> None:
     assert record_changes([(receipt.files[0], OLD, None)]) == []
 
 
-def test_a_record_that_is_a_link_is_refused(tmp_path: Path) -> None:
+def test_a_record_that_is_a_link_becomes_a_file(tmp_path: Path) -> None:
     search, plan = lay_out(tmp_path)
-    record = (tmp_path / "site/p-1.dist-info/RECORD").rename(tmp_path / "RECORD")
-    (tmp_path / "site/p-1.dist-info/RECORD").symlink_to(record)
+    link = tmp_path / "site/p-1.dist-info/RECORD"
+    record = link.rename(tmp_path / "RECORD")
+    link.symlink_to(record)
+    receipt = run(search, plan)
+    assert receipt.links == {"p-1.dist-info/RECORD": str(record)}
+    assert (link.is_symlink(), link.read_bytes() != RECORD, record.read_bytes()) == (False, True, RECORD)
+
+
+def test_a_record_that_is_a_link_to_no_file_is_refused(tmp_path: Path) -> None:
+    search, plan = lay_out(tmp_path)
+    record = tmp_path / "site/p-1.dist-info/RECORD"
+    record.unlink()
+    record.symlink_to("/dev/zero")
     with pytest.raises(UnhangError) as caught:
         run(search, plan)
-    assert caught.value.path == str(tmp_path / "site/p-1.dist-info/RECORD")
-    assert (Path(plan.path).read_bytes(), record.read_bytes()) == (OLD, RECORD)
+    assert (caught.value.code, caught.value.path) == ("unreadable", str(record))
+    assert Path(plan.path).read_bytes() == OLD
+
+
+def test_a_record_in_a_folder_that_is_a_link_stays(tmp_path: Path) -> None:
+    search, plan = lay_out(tmp_path)
+    (tmp_path / "site/p-1.dist-info").rename(tmp_path / "p-1.dist-info")
+    (tmp_path / "site/p-1.dist-info").symlink_to(tmp_path / "p-1.dist-info")
+    (entry,) = run(search, plan).files
+    assert (entry.record, (tmp_path / "p-1.dist-info/RECORD").read_bytes()) == (None, RECORD)

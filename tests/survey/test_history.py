@@ -9,11 +9,11 @@ import pytest
 from support.receipts import FIRST, SECOND, A, B, C, entry, save
 from unhang.errors import UnhangError
 from unhang.judge.decide import Past
-from unhang.records import Token
+from unhang.records import Token, paired
 from unhang.rewrite.plan import Original
 from unhang.shapes import catalog
-from unhang.store import history
 from unhang.store.receipt import Entry, Fixed, Receipt, merge, sha256
+from unhang.survey import history
 
 TARGET = catalog.fix("mtp-cp-deadlock").targets[0]
 KNOWN = Fixed(TARGET.fix, TARGET.file, TARGET.function, "s0", "s1", True)
@@ -38,6 +38,8 @@ def test_the_past_of_each_function_is_found_by_file_and_fix() -> None:
     accepted = FIRST._replace(verified=False, generation=2, date="2026-11-22")
     (past,) = history.past([merge(None, [entry(A, B, accepted)])]).values()
     assert past == Past(sha256(B), "s1", (Token("s0", 2, "s1"), "2026-11-22"))
+    (past,) = history.past([merge(None, [entry(A, B, accepted._replace(beside="h"))])]).values()
+    assert past == Past(sha256(B), "s1", (Token(paired("s0", "h"), 2, paired("s1", "h")), "2026-11-22"))
 
 
 def test_only_the_named_files_are_read(tmp_path: Path) -> None:
@@ -46,8 +48,10 @@ def test_only_the_named_files_are_read(tmp_path: Path) -> None:
     receipt = merge(None, [one._replace(root=root, path=f"{root}/{one.relative}", record=None) for one in entries])
     save(tmp_path / ".unhang", receipt, A, C)
     (tmp_path / ".unhang" / "pristine" / sha256(C)).unlink()
+    (tmp_path / "p").mkdir()
+    (tmp_path / "p/m.py").write_bytes(B)
     found = history.originals([receipt], {f"{root}/p/m.py", f"{root}/p/elsewhere.py"})
-    assert found == {f"{root}/p/m.py": Original(sha256(B), A, ((TARGET, "s1"),))}
+    assert found == {f"{root}/p/m.py": Original(sha256(B), A)}
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,169 @@
+"""Write a plan to disk: for each root sources, RECORD rows and receipt in one transaction, then the bytecode."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from unhang.errors import UnhangError
+from unhang.find.bytecode import cached, caches
+from unhang.judge.decide import MARK
+from unhang.records import Installation, Search
+from unhang.rewrite.plan import FilePlan, Rewritten
+from unhang.shapes import catalog
+from unhang.store import bytecode, disk, dist_info, links, pristine, receipt, state
+from unhang.store.receipt import Entry, Fixed, Receipt
+from unhang.store.remains import look, rebased, signed
+from unhang.store.transaction import FileChange, commit
+
+
+def write(search: Search, root: str, files: Sequence[FilePlan]) -> list[UnhangError]:
+    """Write the planned files of one root; call it inside `lock.exclusive`, with a plan that was made there.
+
+    Returns why something of the run is left there. Raises UnhangError as `transaction.commit` and `receipt.load` do,
+    with every file as it was.
+    """
+    stale = [file for file in files if file.bytecode]
+    changes = _changes(root, [file for file in files if not file.bytecode], stale)
+    return commit_with_bytecode(search, root, changes, [path for file in stale for path in file.bytecode])
+
+
+def _changes(root: str, files: Sequence[FilePlan], stale: Iterable[FilePlan]) -> list[FileChange]:
+    """Return the changes to the files, to the RECORDs that list them, and to the state. Raises UnhangError."""
+    gone = [(record, path) for file in stale if (record := _record(file.installation, root)) for path in file.bytecode]
+    if not files:
+        return [change for change in record_changes((), gone) if not os.path.islink(change.path)]
+    folder = state.folder(root)
+    entries = [_entry(file, root) for file in files]
+    old, kept = _rebased(receipt.load(folder), {file.path for file in files})
+    originals = {**kept, **{receipt.sha256(file.before): file.before for file in files}}
+    after = {file.path: file.after for file in files}
+    merged = receipt.merge(old, entries)
+    entries_ = (signed(e, originals[e.pristine], after[e.path]) if e.path in after else e for e in merged.files)
+    merged = merged._replace(files=tuple(entries_))
+    changes = [FileChange(file.path, file.before, file.after) for file in files]
+    changes += record_changes(((entry, file.after, None) for entry, file in zip(entries, files)), gone)
+    with disk.about(folder):
+        changes = links.replaced(changes)
+    merged = merged._replace(links={**merged.links, **links.texts(changes, root)})
+    return [*changes, *pristine.changes(folder, merged, originals)]
+
+
+def _rebased(old: Receipt | None, paths: Collection[str]) -> tuple[Receipt | None, Mapping[str, bytes]]:
+    """Return the receipt with these files' entries as the files are now, and the bytes before their first fix, by hash.
+
+    An entry that is void is left out.
+    """
+    if old is None:
+        return None, {}
+    files, originals = [], {}
+    for entry in old.files:
+        if entry.path in paths:
+            remains = look(entry)
+            if remains.void or remains.edited:
+                continue
+            entry, data = rebased(remains)
+            originals[entry.pristine] = data
+        files.append(entry)
+    return old._replace(files=tuple(files)), originals
+
+
+def commit_with_bytecode(
+    search: Search, root: str, changes: Sequence[FileChange], stale: Iterable[str] = ()
+) -> list[UnhangError]:
+    """Commit the changes, and recompile what bytecode of their sources the environment's interpreter had.
+
+    First deletes the stale bytecode of other sources. Returns as `write`.
+    """
+    where = caches(search)
+    bytecode.remove(stale)
+    compiled = bytecode.survey((change.path for change in changes if change.path.endswith(".py")), where)
+    left = commit(changes, state_dir=state.folder(root), caches=where)
+    if search.environment.python is not None and compiled:
+        bytecode.recompile(search.environment.python, compiled)
+    return [left] if left else []
+
+
+def record_changes(
+    files: Iterable[tuple[Entry, bytes, str | None]], stale: Iterable[tuple[str, str]] = ()
+) -> list[FileChange]:
+    """Return the changes to the RECORDs that list these files, and the bytecode that goes with a file or is ``stale``.
+
+    Each file is its entry, its new bytes, and the row to restore (None: compute a new one); stale bytecode is its
+    RECORD and its path. Raises UnhangError.
+    """
+    before: dict[str, bytes] = {}
+    after: dict[str, bytes] = {}
+
+    def is_there(record: str) -> bool:
+        if record not in before and (data := _read_record(record)) is not None:
+            before[record] = after[record] = data
+        return record in before  # else uninstalled since: nothing lists the file any more
+
+    gone = list(stale)
+    for entry, data, original in files:
+        if entry.record is None or not is_there(entry.record):
+            continue
+        now = after[entry.record]
+        name = entry.relative.replace(os.sep, "/")
+        if original is None:
+            now = dist_info.update(now, {name: data})
+            after[entry.record] = now if MARK in data else dist_info.quoted(now, name)
+        else:
+            after[entry.record] = dist_info.restore(now, name, original)
+        gone += ((entry.record, path) for path in cached(entry.path))
+    for record, path in gone:
+        if is_there(record):
+            path = os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
+            name = os.path.relpath(path, os.path.dirname(os.path.dirname(record)))
+            after[record] = dist_info.unhashed(after[record], name.replace(os.sep, "/"))
+    return [FileChange(path, data, after[path]) for path, data in before.items() if after[path] != data]
+
+
+def _read_record(path: str) -> bytes | None:
+    try:
+        return links.read(path)
+    except OSError as error:
+        message = f"cannot read {path}, whose hashes must be right after a change: {error.strerror}"
+        hint = "nothing was changed; run this as a user who can read it, or reinstall the package"
+        raise UnhangError("unreadable", message, path=path, hint=hint) from error
+
+
+def _record(installation: Installation, root: str) -> str | None:
+    """Return the real path of the RECORD that lists an installation's files, if there is one."""
+    if installation.record is None:
+        return None
+    folder = os.path.join(root, os.path.basename(os.path.dirname(installation.record)))
+    # the list in a folder that is a link is not for this copy alone
+    return None if os.path.islink(folder) else os.path.join(folder, "RECORD")
+
+
+def _entry(file: FilePlan, root: str) -> Entry:
+    installation = file.installation
+    relative = os.path.relpath(file.path, root)
+    record, row = _record(installation, root), None
+    if record is not None:
+        row = dist_info.row(_read_record(record) or b"", relative.replace(os.sep, "/"))
+    return Entry(
+        path=file.path,
+        relative=relative,
+        upstream=installation.upstream,
+        version=installation.version,
+        root=root,
+        pristine=receipt.sha256(file.before),
+        patched=receipt.sha256(file.after),
+        record=record,
+        record_row=row,
+        fixes=tuple(map(_fixed, file.steps)),
+    )
+
+
+def _fixed(step: Rewritten) -> Fixed:
+    fixed = Fixed(step.target.fix, step.target.file, step.target.function, step.before, step.after, step.listed)
+    if step.listed:
+        return fixed
+    date = time.strftime("%Y-%m-%d", time.gmtime())
+    return fixed._replace(
+        generation=catalog.generation(), date=date, beside=step.beside, seen_right=step.seen_right or None
+    )
