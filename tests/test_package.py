@@ -55,9 +55,18 @@ def test_the_wheel_has_one_import_name_and_all_its_data(distribution: metadata.D
     files = [str(file) for file in distribution.files or []]
     tops = {file.split("/")[0] for file in files}
     assert {top for top in tops if not top.startswith("..") and ".dist-info" not in top} == {"unhang"}
-    for name in ("py.typed", "compat/data/shapes.json", "compat/upstreams.json", "patches/mtp-cp-deadlock/page.md"):
+    for name in (
+        "py.typed",
+        "draft/templates/tests.txt",
+        "compat/schemas/manifest.json",
+        "compat/data/mtp-cp-deadlock.json",
+        "compat/releases.json",
+        "compat/upstreams.json",
+        "patches/mtp-cp-deadlock/page.md",
+    ):
         assert f"unhang/{name}" in files
-    for name in ("compat/sweep/", "compat/endstates", "compat/schemas/", "compat/wheels.json", "compat/decisions.json"):
+    assert "unhang/compat/endstates/mtp_cp_deadlock.py" in files
+    for name in ("compat/sweep/", "compat/schemas/facts", "compat/wheels.json", "compat/swept.json"):
         assert not [file for file in files if file.startswith(f"unhang/{name}")], "only a checkout has it"
     assert distribution.metadata["License-Expression"] == "Apache-2.0"
     assert [(script.name, script.value) for script in distribution.entry_points] == [("unhang", "unhang.__main__:run")]

@@ -31,7 +31,7 @@ def test_the_dumps_are_of_one_job(dumps: Any, tmp_path: Path) -> None:
     }  # fmt: skip
     assert {rank: len(one.waiting) for rank, one in job.ranks.items()} == {**dict.fromkeys(range(16), 8), 5: 0}
     assert all(len(one.last[0].frames) == 3 for one in job.ranks.values())
-    best, *_ = diagnosis.diagnose(job, signature.signatures())
+    best, *_ = diagnosis.diagnose(job, signature.signatures()).answers
     assert best.answer == "slow"
     assert {place.ranks for place in best.places} == {(5,), tuple(rank for rank in range(16) if rank != 5)}
 

@@ -5,4 +5,6 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import support.checkout  # noqa: F401 - makes unhang.compat.sweep importable
+
 sys.path.insert(0, str(Path(__file__).parents[2] / ".ci"))

@@ -166,6 +166,26 @@ def test_edits_of_an_expression(edit: Edit, old: str, new: str) -> None:
     assert "".join(splice.apply(splice.lines(INSIDE), [edit], "    ")) == INSIDE.replace(old, new)
 
 
+@pytest.mark.parametrize(
+    ("edit", "anchor", "old", "new"),
+    [
+        (base.before, "if h(x, a or b):\n    ...", "    if h(", "    # ours\n    c()\n\n    if h("),
+        (base.after, "g(x, y)", "    if h(", "    # ours\n    c()\n    if h("),
+        (base.after, "g(g(x, y), k=a or b)", "# whose\n", "# whose\n        # ours\n        c()\n"),
+    ],
+)
+def test_statements_are_added_beside_one_that_begins_like_no_other(
+    edit: Callable[[Function, str, str], Edit], anchor: str, old: str, new: str
+) -> None:
+    added = "# ours\nc()\n"
+    done = "".join(splice.apply(splice.lines(INSIDE), [edit(function(INSIDE), anchor, added)], "    "))
+    assert done == INSIDE.replace(old, new)
+    with pytest.raises(AnchorError, match=r"^not found: .* without what is added$"):
+        edit(function(done), anchor, added)
+    with pytest.raises(AnchorError, match=r"^not found: if h"):
+        edit(function(INSIDE), "if h(x, a):\n    ...", added)
+
+
 def test_calls_and_what_they_give_for_a_keyword() -> None:
     found = base.calls(function(INSIDE), "g")
     assert [ast.unparse(call) for call in found] == [_G, "g(g(x, y), k=a or b)", _G, "g()"]

@@ -51,7 +51,7 @@ def test_options_of_python_that_disable_it(option: str, site: Path, overlay: Pat
 
 def test_a_removed_overlay_is_a_clear_import_error(site: Path, overlay: Path) -> None:
     ran = job(f"import shutil; shutil.rmtree({str(overlay)!r}); import {MODULE}", overlay, site)
-    assert f"ImportError: unhang overlay: {overlay}/.unhang-overlay/" in ran.err
+    assert f"ImportError: unhang overlay: '{overlay}/.unhang-overlay/" in ran.err
 
 
 def test_its_bytecode_is_there_from_the_start_and_stays_right_in_a_copy(site: Path, overlay: Path) -> None:
@@ -83,3 +83,11 @@ def test_the_bytecode_of_an_older_hook_is_not_used(site: Path, overlay: Path) ->
             assert job(LOOK, overlay, site, env=writing).out.startswith(str(overlay))
         assert len(list(overlay.rglob("parallel_state.*.pyc"))) == 1
         assert len(list(overlay.glob("__pycache__/sitecustomize.*.pyc"))) == 1
+
+
+def test_a_line_end_in_a_folders_name_is_shown_escaped(site: Path, overlay: Path) -> None:
+    """In the log of a job, too."""
+    folder = overlay.rename(overlay.with_name("over\nlay"))
+    ran = job(f"import shutil; shutil.rmtree({str(folder)!r}); import {MODULE}", folder, site)
+    assert "over\\nlay/.unhang-overlay/" in ran.err
+    assert "\nlay/.unhang-overlay/" not in ran.err

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import zipfile
 from pathlib import Path
 
@@ -54,9 +53,3 @@ def test_a_wheel_that_nothing_changes_in_is_not_written(blocked: bool, tmp_path:
     assert wheel_output.write(loaded, plan, str(tmp_path / "out")) is None
     assert not (tmp_path / "out").exists()
     assert [item.installation.root for item in plan.blocked] == [loaded.file] * blocked
-
-
-def test_the_generation_counts_up_when_a_rewrite_is_superseded() -> None:
-    with open(Path(__file__).parents[2] / "compat" / "superseded.json") as file:
-        superseded = json.load(file)["superseded"]
-    assert catalog.generation() >= (2 if superseded else 1)

@@ -93,7 +93,7 @@ def finding_of(source: Source, data: bytes) -> Finding:
     """Return the verdict of `check` on a file of these bytes, without a receipt. Reads no file."""
     target = source.target
     where = Installation(target.upstream, None, "/fuzz", "/fuzz", "/fuzz/package", "source", None, ())
-    seen = observe_bytes(f"/fuzz/{target.file}", data, target.function, catalog.shape_table().files)
+    seen = observe_bytes(f"/fuzz/{target.file}", data, target.function, catalog.shape_table().of_files(target.fix))
     return Finding(where, target, seen, decide(target, where, seen, catalog.shape_table(), {}, None))
 
 

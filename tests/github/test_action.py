@@ -6,6 +6,7 @@ import html
 import importlib.util
 import os
 import re
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from support import cli
+from support import cli, runner
 
 REPOSITORY = Path(__file__).parents[2]
 ENGINE = "verl/workers/engine/megatron/transformer_impl.py"
@@ -44,8 +45,8 @@ class Job:
         patch.setattr(action, "_install", lambda version, folder: sys.executable)
 
     def run(self, **inputs: str | Path) -> cli.Ran:
-        variables = {f"UNHANG_{name.upper()}": str(inputs.get(name, "")) for name in INPUTS}
-        variables["UNHANG_COMMAND"] = variables["UNHANG_COMMAND"] or "check"
+        variables = {f"INPUT_{name.upper()}": str(inputs.get(name, "")) for name in INPUTS}
+        variables["INPUT_COMMAND"] = variables["INPUT_COMMAND"] or "check"
         self._capfd.readouterr()
         code = action.main({**os.environ, **variables})
         return cli.Ran(code, *self._capfd.readouterr())
@@ -78,11 +79,23 @@ def start(action: Path, workspace: Path, env: dict[str, str]) -> cli.Ran:
         (REPOSITORY / "action.yml").read_text().partition("run: |\n")[2].partition("      env:\n")[0]
     )
     (workspace.parent / "step.sh").write_text(text)
-    command = ["bash", "--noprofile", "--norc", "-eo", "pipefail", str(workspace.parent / "step.sh")]
-    inputs = {f"UNHANG_{name.upper()}": "" for name in INPUTS}
+    command = [
+        shutil.which("bash") or "bash",
+        "--noprofile",
+        "--norc",
+        "-eo",
+        "pipefail",
+        str(workspace.parent / "step.sh"),
+    ]
+    inputs = {f"INPUT_{name.upper()}": "" for name in INPUTS}
     environ = {**os.environ, **inputs, **env, "GITHUB_ACTION_PATH": str(action)}
     done = subprocess.run(command, capture_output=True, text=True, cwd=workspace, env=environ, check=False)
     return cli.Ran(done.returncode, done.stdout, done.stderr)
+
+
+def commands(ran: cli.Ran) -> list[str]:
+    """Return what a runner takes as a command; it reads both streams at once, so neither can stop it for the other."""
+    return runner.commands(ran.out) + runner.commands(ran.err)
 
 
 @pytest.mark.parametrize("place", ["source", "target", "python", ""])
@@ -100,8 +113,8 @@ def test_a_gate_fails_whatever_the_workspace_holds(place: str, tmp_path: Path) -
         "sys.exit(action.main())\n"
     )
     named = {"source": ".", "target": str(workspace), "python": sys.executable}
-    inputs = {"UNHANG_COMMAND": "check", "UNHANG_REQUIRE": "mtp-cp-deadlock"}
-    inputs |= {f"UNHANG_{place.upper()}": named[place]} if place else {}
+    inputs = {"INPUT_COMMAND": "check", "INPUT_REQUIRE": "mtp-cp-deadlock"}
+    inputs |= {f"INPUT_{place.upper()}": named[place]} if place else {}
     ran = start(tmp_path / "action", workspace, {**env, **inputs})
     assert "hijacked" not in ran.out + ran.err, ran
     if place:
@@ -119,7 +132,9 @@ def test_a_needed_fix_is_annotated_and_in_the_summary_and_fails(job: Job, site: 
     assert row in job.summary.read_text()
     digest = cli.installed("check", "--target", site, "--output-format", "json").json["digest"]
     assert job.output.read_text() == f"digest={digest}\nexit-code=1\n"
-    assert "required fix not in place: mtp-cp-deadlock" in ran.err
+    assert "required fix not in place: mtp-cp-deadlock" in ran.out
+    assert commands(ran) == [line for line in ran.out.splitlines() if line.startswith("::error file=")]
+    assert len(commands(ran)) == ran.out.count("  needed  "), "one each"
 
 
 def test_diff_fails_until_apply_and_then_an_unexpected_digest_does(job: Job, site: Path) -> None:
@@ -130,6 +145,30 @@ def test_diff_fails_until_apply_and_then_an_unexpected_digest_does(job: Job, sit
     assert job.run(target=site).code == 0
     ran = job.run(target=site, expect_digest="0123456789abcdef")
     assert (ran.code, "::error title=unhang digest::" in ran.out) == (1, True)
+
+
+def test_what_is_settled_has_no_annotation_and_what_is_required_may_come_from_the_job(
+    job: Job, site: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert job.run(command="apply", target=site, upstream="verl").code == 0
+    ran = job.run(target=site)
+    assert (ran.code, commands(ran)) == (0, [])
+    monkeypatch.setenv("UNHANG_REQUIRE", "empty-expert-hang")
+    ran = job.run(target=site)
+    assert (ran.code, commands(ran)) == (1, ["::error title=unhang check::exit code 1: the log says why"])
+    monkeypatch.setenv("UNHANG_SKIP", "empty-expert-hang")
+    assert job.run(target=site, require="mtp-cp-deadlock").code == 0, "an input wins over the job's variable"
+
+
+def test_no_diff_and_no_name_is_a_command(job: Job, tmp_path: Path) -> None:
+    site = cli.unpack_targets(tmp_path / "a ::error::forged\n::error::forged", ("verl", "0.7.1"))
+    source = site / ENGINE
+    forged = b"# ::error::forged\n        ::error::forged ##[error]forged\r::error::forged\n"
+    source.write_bytes(source.read_bytes().replace(b"# batch should be a list", b'f("""\n' + forged + b'""")', 1))
+    for command in ("check", "diff", "apply"):
+        ran = job.run(command=command, source=site)
+        assert ran.code == 1
+        assert all(line.startswith("::error file=") for line in commands(ran)), ran.out
 
 
 def test_an_error_is_in_the_summary(job: Job, tmp_path: Path) -> None:
@@ -160,7 +199,6 @@ def test_inputs_become_arguments_and_never_shell_code() -> None:
     inputs["accept"] = "1-2-3"
     assert action.command_line(inputs, {}) == [
         "check", "--target=a b; rm -rf /", "--fix=x", "--fix=y", "--accept=1-2-3", "--require=z",
-        "--output-format", "github",
     ]  # fmt: skip
     job = {"PATH": os.path.dirname(sys.executable), "GITHUB_WORKSPACE": "/workspace"}
     found = action.where(dict.fromkeys(INPUTS, ""), job)
@@ -188,7 +226,7 @@ def test_every_input_reaches_the_script() -> None:
     declared = re.findall(r"^  ([\w-]+):\n    description", text.split("outputs:")[0], flags=re.MULTILINE)
     assert {name.replace("-", "_") for name in declared} == set(INPUTS)
     for name in declared:
-        assert f"UNHANG_{name.replace('-', '_').upper()}: ${{{{ inputs.{name} }}}}" in text
+        assert f"INPUT_{name.replace('-', '_').upper()}: ${{{{ inputs.{name} }}}}" in text
 
 
 @pytest.mark.parametrize(("version", "requirement"), [("", str(REPOSITORY)), ("1.2", "unhang==1.2")])
@@ -204,10 +242,42 @@ def test_unhang_is_installed_into_an_environment_of_its_own(
     assert commands[1][-2:] == ["install", requirement]
 
 
+@pytest.mark.parametrize("has_new", [False, True])
+def test_a_python_that_is_too_old_is_passed_over_and_without_another_it_says_what_is_missing(
+    has_new: bool, tmp_path: Path
+) -> None:
+    old, new, workspace, action = (tmp_path / name for name in ("old", "new", "workspace", "action"))
+    for folder, script in (old, "exit 1"), (new, 'case "$2" in -c) ;; *) echo "ran $2" ;; esac'):
+        folder.mkdir()
+        (folder / "python3").write_text(f"#!/bin/sh\n{script}\n")
+        (folder / "python3").chmod(0o755)
+    workspace.mkdir()
+    ran = start(
+        action, workspace, {"PATH": f"{old}:{new}" if has_new else str(old), "GITHUB_WORKSPACE": str(workspace)}
+    )
+    if has_new:
+        assert (ran.code, ran.out) == (0, f"ran {action}/.github/action.py\n")
+    else:
+        assert (ran.code, "needs a Python 3.10 or later: add actions/setup-python" in ran.out) == (2, True)
+
+
+def test_a_failed_installation_is_an_annotation(job: Job, site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(version: str, folder: Path) -> Path:
+        raise subprocess.CalledProcessError(1, ["python", "-m", "ensurepip"])
+
+    monkeypatch.setattr(action, "_install", fail)
+    ran = job.run(target=site)
+    (line,) = commands(ran)
+    assert (ran.code, line.startswith("::error title=unhang::unhang could not be installed with Python 3.")) == (
+        2,
+        True,
+    )
+
+
 @pytest.mark.slow
 def test_by_default_the_unhang_of_the_action_is_installed(site: Path, tmp_path: Path) -> None:
     (tmp_path / "workspace").mkdir()
-    env = {"UNHANG_COMMAND": "check", "UNHANG_TARGET": str(site), "RUNNER_TEMP": str(tmp_path)}
+    env = {"INPUT_COMMAND": "check", "INPUT_TARGET": str(site), "RUNNER_TEMP": str(tmp_path)}
     env |= hijack(tmp_path / "workspace")
     if subprocess.run([sys.executable, "-m", "ensurepip", "--version"], capture_output=True, check=False).returncode:
         pytest.skip("this Python has no ensurepip, so the action cannot create its environment")

@@ -11,28 +11,12 @@ from typing import Any
 import pytest
 
 from gpu import blocks, one_rank
-from gpu.one_rank import Collective, Device
+from gpu.one_rank import Device
 from proofs import suite
 from support.jobs import needs_torch
 from unhang.prove.ranks import gloo, shims
 
-ONE, OTHER = object(), object()
 BACKENDS = (blocks.NCCL, blocks.COMPOSITE, "gloo", "undefined")
-
-
-@pytest.mark.parametrize(
-    ("issued", "is_idle", "fault"),
-    [
-        ([Collective(ONE, "cuda:0"), Collective(OTHER, "cuda:0")], True, ""),
-        ([Collective(ONE, "cuda:0"), Collective(OTHER, "cuda:0")], False, "the device is still at work when it ends"),
-        ([Collective(ONE, "cuda:0"), Collective(OTHER, "cpu")], True, "a tensor on cpu, not on cuda:0"),
-        ([Collective(OTHER, "cuda:0")], True, "no collective on the group of one"),
-        ([Collective(one, "cuda:0") for one in (ONE, OTHER, None)], True, "a collective on another group"),
-        ([], True, "no collective on the group of one"),
-    ],
-)
-def test_a_fault_of_a_block_is_named(issued: list[Collective], is_idle: bool, fault: str) -> None:
-    assert one_rank.wrong_with(issued, {"one": ONE, "other": OTHER}, is_idle, "cuda:0") == fault
 
 
 @cache

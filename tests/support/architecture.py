@@ -1,6 +1,6 @@
 """Writes docs/architecture.md, with its picture, from the code's own imports and docstrings.
 
-`nox -s architecture` runs it; tests/test_rooms.py fails if the page is stale.
+`nox -s pages` runs it; tests/test_rooms.py fails if the page is stale.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ WAY = (
     "unhang.judge.observe",
     "unhang.judge.decide",
     "unhang.rewrite.plan",
-    "unhang.store.apply",
+    "unhang.store.write",
 )
 ABOUT = {
     "shared": "Errors and records that all rooms use.",
@@ -32,7 +32,7 @@ def page() -> str:
     lines = [
         "# Architecture",
         "",
-        "<!-- Written by `nox -s architecture` from the code's imports and docstrings; do not edit. -->",
+        "<!-- Written by `nox -s pages` from the code's imports and docstrings; do not edit. -->",
         "",
         "A room is a folder of `src/unhang/`. A room imports only rooms below it; `tests/test_rooms.py` enforces that.",
         "`codemods/`, `patches/` and `compat/` are at the top of the repository; links in `src/unhang/` lead there. An",
@@ -45,7 +45,7 @@ def page() -> str:
         "",
         *(f"{number}. `{_path(name)}`: {_summary(name)}" for number, name in enumerate(WAY, 1)),
         "",
-        "`cli/apply_command.py` calls them in this order, through `store/survey.py`. Each room hands the next one an",
+        "`cli/apply_command.py` calls them in this order, through `survey/`. Each room hands the next one an",
         "immutable record: `Request` -> `Search` -> `Finding` -> `Plan` -> `Report`.",
         "",
         "## The rooms, from the top",

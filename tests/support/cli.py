@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
 import posix
@@ -10,10 +11,13 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Mapping
+from contextlib import ExitStack, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 from support import wheels
+from unhang.cli.main import main
 from unhang.shapes import catalog
 
 # Under `--cov`, coverage measures each process that has this variable, and saves what it measured in os._exit. Only the
@@ -22,6 +26,9 @@ COVERAGE = {name: os.environ.pop(name) for name in ("COVERAGE_PROCESS_CONFIG",) 
 os._exit = posix._exit
 # These could select another environment or other fixes, or colour the output.
 _NEUTRAL = (
+    "CI",
+    "GITHUB_ACTIONS",
+    "TF_BUILD",
     "VIRTUAL_ENV",
     "CONDA_PREFIX",
     "NO_COLOR",
@@ -69,6 +76,19 @@ def unhang(
 ) -> Ran:
     """Run the installed command, with four fixes."""
     return python(*COMMAND[1:], *arguments, cwd=cwd, env=env, timeout_s=timeout_s)
+
+
+def applied(*arguments: str | os.PathLike[str]) -> None:
+    """Bring the four fixes into place, as set-up: in this process, since a new one takes long to load LibCST."""
+    four = {name: catalog.fix(name) for name in FOUR}
+    output = io.StringIO()
+    with ExitStack() as stack:
+        stack.enter_context(patch.dict(os.environ, environ(), clear=True))
+        stack.enter_context(patch.object(catalog, "fixes", lambda: four))
+        stack.enter_context(redirect_stdout(output))
+        stack.enter_context(redirect_stderr(output))
+        code = main(["apply", *map(str, arguments)])
+    assert code == 0, output.getvalue()
 
 
 def installed(*arguments: str | os.PathLike[str], cwd: Path | None = None, env: Mapping[str, str] | None = None) -> Ran:

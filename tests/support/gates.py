@@ -123,8 +123,8 @@ def install(monkeypatch: pytest.MonkeyPatch, table: ShapeTable | None = None) ->
         monkeypatch.setitem(sys.modules, module.__name__, module)
     known = table or shape_table()
     monkeypatch.setattr(catalog, "shape_table", lambda: known)
-    monkeypatch.setattr(catalog, "releases_of", lambda upstream: releases())
-    monkeypatch.setattr(catalog, "outlines", lambda: OutlineTable({}, {}, {}))
+    monkeypatch.setattr(catalog, "releases_of", lambda fix, upstream: releases())
+    monkeypatch.setattr(catalog, "outlines", lambda fix: OutlineTable({}, {}, {}))
 
 
 def installation(root: Path, version: str | None = "1.0", kind: str = "wheel") -> Installation:

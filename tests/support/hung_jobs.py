@@ -3,10 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from unhang.diagnose.evidence import Frame, Group, Job, Message, Operation, Rank, Stack
 
 SITE = "/opt/venv/lib/python3.11/site-packages/"
+C10D = "torch/distributed/distributed_c10d.py::all_reduce"
+IDLE = ("ray/_private/worker.py::main_loop",)
+
+
+def group(name: str, description: str, *members: int) -> Group:
+    """Return a process group, by default of four ranks."""
+    return Group(name, description, members or (0, 1, 2, 3))
+
+
+WORLD = group("0", "default_pg")
+
+
+class HungJob(NamedTuple):
+    """What a job leaves, and what `unhang diagnose` says of it. A fix's test module has a list of these: ``HANGS``.
+
+    Each hang of the fix's signature is in one of them at least; what only looks like it is there too.
+    """
+
+    name: str
+    job: Job
+    sure: str = "known"
+    """The answer of the fix: ``known``, ``possible`` or nothing. No job may name another fix as known."""
+    bare: str | None = "possible"
+    """The answer without frames, stacks and lines; None if it does not matter."""
 
 
 def frames(*places: str) -> tuple[Frame, ...]:
@@ -56,6 +81,16 @@ def job(ranks: Sequence[Rank | None], size: int | None = None) -> Job:
             found[number] = one._replace(rank=number, waiting=waiting, last=last)
     groups = {it.group.name: it.group for one in found.values() for it in (*one.waiting, *one.last) if it.group.name}
     return Job(found, groups, size or len(ranks), len(found))
+
+
+def sizes(group: Group, kind: str, at: Sequence[str], *lengths: int, number: int = 1) -> Job:
+    """Return a job whose ranks issue a collective of these sizes."""
+    return job([rank(issued(group, number, kind, length, at=at)) for length in lengths])
+
+
+def failing(text: str, *at: str) -> list[Message]:
+    """Return the line with which a rank fails, raised there."""
+    return [Message(text, "log:9", frames(*at))]
 
 
 def without_frames(whole: Job) -> Job:

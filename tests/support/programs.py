@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from support.jobs import Job, dist, tensor
+from support.wrong_arguments import CRASHING, CRASHING_ON_GLOO, jobs
 
 
 class Program(NamedTuple):
@@ -19,9 +20,17 @@ class Program(NamedTuple):
     checked: str
     world: int = 2
     declared: Mapping[str, Any] = {}
+    on_nccl: str = ""
+    """What the checker says where the groups pose as NCCL's; empty: the same."""
 
 
 PROGRAMS: dict[str, Program] = {}
+
+
+for _name, _job in jobs(CRASHING).items():
+    PROGRAMS[_name] = Program(_job, "crashed", "crashed")
+for _name, _job in jobs(CRASHING_ON_GLOO).items():
+    PROGRAMS[_name] = Program(_job, "crashed", "crashed", on_nccl="passed")
 
 
 def program(real: str, checked: str, world: int = 2, **declared: Any) -> Callable[[Job], Job]:
@@ -504,3 +513,111 @@ def exchanged_in_a_batch(rank: int) -> None:
     kinds = dist().isend, dist().irecv
     for work in dist().batch_isend_irecv([dist().P2POp(kind, tensor(), 1 - rank) for kind in kinds]):
         work.wait()
+
+
+# what another rank receives is a copy
+
+
+@program("hung", "hung")
+def object_changed_after_it_was_sent(rank: int) -> None:
+    box: list[Any] = [None] if rank else [{"steps": 0}]
+    dist().broadcast_object_list(box, src=0)
+    box[0]["steps"] += 1 - rank
+    for _ in range(box[0]["steps"]):
+        dist().barrier()
+
+
+@program("hung", "hung")
+def object_changed_by_the_receiver(rank: int) -> None:
+    box: list[Any] = [None] if rank else [[]]
+    dist().broadcast_object_list(box, src=0)
+    box[0].append(rank)
+    for _ in range(2 - rank):
+        dist().barrier()
+
+
+# values that are read where no function of torch reads them
+
+
+def _sum() -> Any:
+    total = tensor(dtype="int64")
+    dist().all_reduce(total)
+    return total
+
+
+@program("hung", "unknown")
+def split_at_a_value(rank: int) -> None:
+    import torch
+
+    if len(torch.tensor_split(tensor(4), _sum())[0]) == 2:
+        alone(rank, dist().barrier)
+
+
+@program("hung", "unknown")
+def number_of_values_in_a_sparse_one(rank: int) -> None:
+    if (_sum() - 2).to_sparse()._nnz() == 0:
+        alone(rank, dist().barrier)
+
+
+@program("hung", "unknown")
+def row_that_does_not_exist(rank: int) -> None:
+    import torch
+
+    try:
+        torch.nn.functional.embedding(_sum(), tensor(2).reshape(2, 1))
+    except IndexError:
+        alone(rank, dist().barrier)
+
+
+@program("hung", "unknown")
+def class_that_does_not_exist(rank: int) -> None:
+    import torch
+
+    try:
+        torch.nn.functional.cross_entropy(tensor(2).reshape(1, 2), _sum())
+    except IndexError:
+        alone(rank, dist().barrier)
+
+
+@program("hung", "unknown")
+def probability_above_one(rank: int) -> None:
+    try:
+        (_sum() * 1.0).bernoulli()
+    except RuntimeError:
+        alone(rank, dist().barrier)
+
+
+@program("hung", "unknown")
+def divided_by_zero(rank: int) -> None:
+    try:
+        tensor(dtype="int64") // (_sum() - 2)
+    except RuntimeError:
+        alone(rank, dist().barrier)
+
+
+@program("hung", "unknown")
+def index_that_does_not_exist(rank: int) -> None:
+    try:
+        tensor(2)[_sum()]
+    except IndexError:
+        alone(rank, dist().barrier)
+
+
+# what does not end
+
+
+@program("hung", "unknown")
+def sleeps_for_ever(rank: int) -> None:
+    alone(rank, threading.Event().wait)
+
+
+@program("hung", "hung")
+def unequal_forwards_under_fsdp(rank: int) -> None:
+    import torch
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    layers = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())  # FSDP warns of a module that returns a view
+    model = fully_shard(layers, mesh=init_device_mesh("cpu", (2,)))
+    for _ in range(1 + rank):
+        model(tensor(4)).sum().backward()

@@ -11,7 +11,7 @@ from unhang.store.transaction import FileChange, commit
 
 A, B, C = b"pristine\n", b"patched\n", b"patched twice\n"
 FIRST = Fixed("fix-one", "m.py", "f", "s0", "s1", True)
-SECOND = Fixed("fix-two", "m.py", "g", "t0", "t1", False)
+SECOND = Fixed("fix-two", "m.py", "g", "t0", "t1", True)
 
 
 def entry(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import struct
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 FORMATS = tuple(f"2.{minor}" for minor in range(4, 11))
@@ -52,13 +52,12 @@ def entry(number: int, title: str = "nccl:all_reduce", **more: Any) -> dict[str,
 
 
 def dump(
-    entries: Iterable[Mapping[str, Any]],
+    entries: Sequence[Mapping[str, Any]],
     groups: Mapping[str, tuple[str, Sequence[int]]] = {"0": ("default_pg", (0, 1, 2, 3))},
     version: str = "2.10",
 ) -> dict[str, Any]:
     """Return a dump with the fields of that format; no groups stand for gloo."""
     minor = int(version.partition(".")[2])
-    status = {"last_enqueued_collective": 3, "last_started_collective": -1, "last_completed_collective": 2}
     library = "comm_lib_version" if minor >= 10 else "nccl_version"
     threads = {"thread_id", "thread_name"} if minor < 9 else set()
     config = {name: {"name": name, "desc": text, "ranks": str(list(ranks))} for name, (text, ranks) in groups.items()}
@@ -66,8 +65,20 @@ def dump(
         "version": version,
         "pg_config": config or {"": {"name": "", "desc": "", "ranks": "[]"}},
         **({library: "2.27.3"} if minor >= 5 else {}),
-        "pg_status": dict.fromkeys(config or ("0",), status),
+        "pg_status": {name: _status(name, entries) for name in config or ("0",)},
         "entries": [{key: value for key, value in one.items() if key not in threads} for one in entries],
+    }
+
+
+def _status(group: str, entries: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    """Return how far a rank is in a group."""
+    own = [one for one in entries if one["process_group"][0] == group]
+    done = [one for one in own if one["state"] == "completed"]
+    enqueued, completed = (max((it["collective_seq_id"] for it in same), default=-1) for same in (own, done))
+    return {
+        "last_enqueued_collective": enqueued,
+        "last_started_collective": -1,
+        "last_completed_collective": completed,
     }
 
 

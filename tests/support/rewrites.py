@@ -13,20 +13,18 @@ from collections.abc import Sequence
 
 import pytest
 
+from support import endstates
 from support.sources import WIDTHS, Case, Source, around, dump, rewritten
 from unhang.codemods.base import AnchorError
 from unhang.judge.decide import codemod
-from unhang.shapes import catalog, shape
-
-
-def is_no_rewrite(source: Source, function: shape.Function) -> bool:
-    """Return whether a changed rewrite of the source is not taken for ours, nor for anything else on record."""
-    target = source.target
-    return (target.fix, target.function, shape.digest(function)) not in catalog.shape_table().shapes
+from unhang.shapes import shape
 
 
 class EveryRewrite:
     """Subclass it as ``TestRewrite``, with ``case`` parametrised by the module's ``CASES``."""
+
+    settings = 12
+    """In how many settings, with the defect and without it, each case runs."""
 
     def test_the_rewrite_has_the_shape_on_record(self, case: Case) -> None:
         source = case.load()
@@ -36,6 +34,12 @@ class EveryRewrite:
         assert new.digest == source.known.result
         with pytest.raises(AnchorError):  # it refuses its own output
             change.plan(new.function)
+
+    def test_its_end_state_shows_the_defect_and_the_cure(self, case: Case) -> None:
+        source = case.load()
+        row = endstates.sample(source, source.rewritten, self.settings)
+        assert row.problems == []
+        assert row.cured
 
     def test_the_rewrite_changes_only_the_body_of_the_function(self, case: Case) -> None:
         source = case.load()

@@ -17,12 +17,13 @@ LEVELS = (
     ("judge",),
     ("rewrite",),
     ("store",),
+    ("survey",),
     ("tell",),
     ("deliver", "prove", "draft", "compat", "diagnose"),
     ("cli",),
     ("fleet",),
 )
-SHARED = ("__init__", "errors", "records", "local_version", "suggest")
+SHARED = ("__init__", "errors", "gate", "records", "local_version", "suggest")
 """The modules at the top of the tool that every room may import."""
 
 

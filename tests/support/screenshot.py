@@ -12,6 +12,7 @@ from support import cli, ptys
 
 PICTURE = Path(__file__).parents[2] / "docs" / "terminal.svg"
 COLUMNS = 100
+FIXES = ("--fix", "mtp-cp-deadlock", "--fix", "fsdp2-buffer-order")  # so that a new fix changes no picture
 
 
 def shown() -> str:
@@ -21,7 +22,7 @@ def shown() -> str:
         cli.unpack_targets(folder / "site-packages", ("verl", "0.7.1"))
         texts = []
         for command in "check", "apply":
-            line = [command, "--target", "site-packages"]
+            line = [command, *FIXES, "--target", "site-packages"]
             _, text = ptys.python("-m", "unhang", *line, columns=COLUMNS, cwd=folder)
             texts.append(f"$ unhang {' '.join(line)}\n{text}")
         return "\n".join(texts).replace(str(folder), "/job")

@@ -7,9 +7,8 @@ import contextlib
 import re
 import shutil
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
-from types import CodeType
 from typing import Any, NamedTuple
 
 import pytest
@@ -26,7 +25,12 @@ from unhang.shapes import catalog, shape
 from unhang.shapes.catalog import Shape, Target
 
 WIDTHS = {"megatron-core": 100, "megatron-lm": 100, "verl": 120, "ms-swift": 120}
-_ROWS: list[dict[str, Any]] = catalog._data("shapes.json")["shapes"]
+_ROWS: list[dict[str, Any]] = [
+    {"fix": fix, **dict(zip(("function", "shape"), key.split())), **entry}
+    for fix in catalog.fixes()
+    for key, entry in catalog.facts(fix).whole.get("shapes", {}).items()
+    if entry["state"] != "ours"
+]
 
 
 class Source(NamedTuple):
@@ -139,25 +143,6 @@ def bare(function: shape.Function) -> shape.Function:
     return copy
 
 
-def compiled(nodes: Sequence[ast.stmt]) -> CodeType:
-    """Compile these statements, for ``exec``."""
-    module = ast.fix_missing_locations(ast.Module(list(nodes), []))
-    return compile(module, "<upstream>", "exec", dont_inherit=True)
-
-
-def callable_of(function: shape.Function, namespace: Mapping[str, Any]) -> Callable[..., Any]:
-    """Define the function in a namespace of stand-ins, and return it."""
-    made = dict(namespace)
-    exec(code_of(function), made)
-    found: Callable[..., Any] = made[function.name]
-    return found
-
-
-@cache
-def code_of(function: shape.Function) -> CodeType:
-    return compiled([bare(function)])
-
-
 @cache
 def unparsed(function: shape.Function) -> str:
     """Return the function's code as ``ast.unparse`` spells it from Python 3.11 on: no parentheses around targets."""
@@ -191,7 +176,6 @@ def same_result(source: Source) -> list[Shape]:
 
 def forget() -> None:
     """Drop what is cached for each function: the fuzz runs tens of thousands of them."""
-    code_of.cache_clear()
     unparsed.cache_clear()
     _parsed.cache_clear()
 

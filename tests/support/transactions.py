@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from unhang.store import disk
+from unhang.store.disk import Content
 from unhang.store.lock import exclusive
 from unhang.store.recovery import recover
 from unhang.store.transaction import FileChange, commit
@@ -26,15 +27,15 @@ class Case(NamedTuple):
     state: str
     changes: list[FileChange]
 
-    def look(self) -> dict[str, bytes | None]:
-        return {change.path: disk.read(change.path) for change in self.changes}
+    def look(self) -> dict[str, Content]:
+        return {change.path: disk.content(change.path) for change in self.changes}
 
     @property
-    def old(self) -> dict[str, bytes | None]:
+    def old(self) -> dict[str, Content]:
         return {change.path: change.before for change in self.changes}
 
     @property
-    def new(self) -> dict[str, bytes | None]:
+    def new(self) -> dict[str, Content]:
         return {change.path: change.after for change in self.changes}
 
     def names(self) -> set[str]:

@@ -43,7 +43,11 @@ def fetch(project: str, version: str) -> Path:
 
     Raises WheelError if pip cannot download it, or if its sha256 is not the pinned one.
     """
-    pin = _pin(project, version)
+    return kept(project, _pin(project, version))
+
+
+def kept(project: str, pin: dict[str, Any]) -> Path:
+    """Return as ``fetch`` the wheel of a pin, which is as a row of compat/wheels.json."""
     cache = Path(os.environ.get("UNHANG_WHEELS") or Path.home() / ".cache" / "unhang" / "wheels")
     path = cache / str(pin["file"])
     if not path.exists():

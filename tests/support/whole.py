@@ -48,11 +48,12 @@ class Ran(NamedTuple):
 
 
 def tree(folder: Path) -> Tree:
-    """Return the bytes of every file below a folder, outside __pycache__; None for a folder."""
+    """Return the bytes of every file below a folder, outside __pycache__; a link's text, and None for a folder."""
     found: Tree = {}
     for path in folder.rglob("*"):
         if "__pycache__" not in path.parts:
-            found[str(path.relative_to(folder))] = None if path.is_dir() else path.read_bytes()
+            data = b"-> " + os.fsencode(os.readlink(path)) if path.is_symlink() else None
+            found[str(path.relative_to(folder))] = data if data or path.is_dir() else path.read_bytes()
     return found
 
 
@@ -141,18 +142,23 @@ def rewriting_once() -> Iterator[None]:
 
 
 class Stage(NamedTuple):
-    """An environment that is laid out once; runs use a copy, always at the same path."""
+    """An environment that is laid out once; runs use a copy, always at the same path. One of its files is a link."""
 
     home: Path
     pristine: Tree
     applied: Tree
     """The environment after `apply`."""
 
+    @property
+    def shared(self) -> Path:
+        """What the link leads to."""
+        return self.home / "shared.py"
+
     def fresh(self, applied: bool) -> Path:
         """Return a new copy, pristine or as after `apply`."""
         copy = self.home / "now"
         shutil.rmtree(copy, ignore_errors=True)
-        return Path(shutil.copytree(self.home / ("applied" if applied else "pristine"), copy))
+        return Path(shutil.copytree(self.home / ("applied" if applied else "pristine"), copy, symlinks=True))
 
 
 def stage(home: Path) -> Stage:
@@ -160,15 +166,18 @@ def stage(home: Path) -> Stage:
     site = cli.unpack_targets(home / "pristine" / "site", *RELEASES)
     for name, mode in COMPILED.items():
         py_compile.compile(str(site / name), doraise=True, invalidation_mode=mode)
+    (site / ENGINE).rename(home / "shared.py")
+    (site / ENGINE).symlink_to(home / "shared.py")
     # In this process, so that every child finds all modules imported and all rewrites done.
-    warm_up = str(shutil.copytree(home / "pristine", home / "now") / "site")
+    warm_up = str(shutil.copytree(home / "pristine", home / "now", symlinks=True) / "site")
     said = io.StringIO()
     with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
         assert [main([command, "--target", warm_up]) for command in ("check", "apply", "revert")] == [1, 0, 0]
     made = Stage(home, tree(home / "pristine"), {})
     ran = run(made.fresh(applied=False), "apply")
     assert ran.code == 0, ran.out
-    shutil.copytree(home / "now", home / "applied")
+    shutil.copytree(home / "now", home / "applied", symlinks=True)
+    assert made.pristine[f"site/{ENGINE}"] == b"-> " + os.fsencode(made.shared)
     return made._replace(applied=tree(home / "now"))
 
 

@@ -12,127 +12,98 @@ from upstream import report as reports
 from upstream.compare import Answer, Line
 from upstream.report import File, Report
 
+ALL = ("a.py:3", "a.py:4", "a.py:7")
 
-def line(id: str, category: str, before: str = "passed", after: str = "passed", output: str = "", **more: Any) -> Line:
+
+def line(id: str, category: str, ends: str = "passed passed", output: str = "", **more: Any) -> Line:
+    before, after = ends.split()
     return Line(id, category, (Answer(before),), (Answer(after, output, more.pop("executed", ())),), **more)
 
 
-def file(*lines: Line, covers: tuple[str, ...] = ("fix",), was_cut: bool = False) -> File:
-    return File("tests/test_it.py", covers, lines, 3.0, was_cut, 1)
+def report(*lines: Line, was_cut: bool = False, shims: tuple[str, ...] = (), **verdicts: str) -> Report:
+    files = (File("tests/test_it.py", ("fix",), lines, 3.0, was_cut, 1),)
+    head = ("verl", "v1", "a clone", "1.0", "Python", 2, 60.0, shims, verdicts or {"fix": "applied"})
+    return Report(*head, {"fix": ALL, "other": ("b.py:1",)}, (), files, {"t::noted": "a GPU"}, {"Boom": "booms"})
 
 
-def report(*files: File, shims: tuple[str, ...] = (), **verdicts: str) -> Report:
-    head = ("verl", "v1", "a clone", "1.0", "Python", 2, 60.0)
-    notes, causes = {"t::noted": "wants a GPU"}, {"Boom": "booms"}
-    rewritten = {"fix": ALL, "other": ("b.py:1",)}
-    return Report(*head, shims, verdicts or {"fix": "applied"}, rewritten, (), files, notes, causes)
+def failing(id: str, output: str, before: str = "") -> Line:
+    both = line(id, compare.FAILED_BOTH, "failed failed", output)
+    return both._replace(before=(Answer("failed", before or output),))
 
 
-ALL = ("a.py:3", "a.py:4", "a.py:7")
 GOOD = line("t::good", compare.PASSED_BOTH, executed=ALL)
-BAD = line("t::bad", compare.REGRESSION, "passed", "failed", "E   ValueError: bad news")
-
-
-def test_a_regression_is_wrong_and_so_is_a_run_in_which_nothing_passed() -> None:
-    assert report(file(GOOD)).wrong() == ""
-    assert report(file(GOOD, BAD)).wrong() == "1 regression"
-    assert "no test passed" in report(file(line("t::a", compare.FAILED_BOTH, "failed", "failed"))).wrong()
-    assert "no test passed" in report().wrong()
-
-
-@pytest.mark.parametrize("category", [compare.DISPUTED, compare.FLAKY, compare.CUT_OFF, compare.CHANGED])
-def test_other_categories_are_named_but_not_wrong(category: str) -> None:
-    shown = report(file(GOOD, line("t::it", category, "passed", "failed", reason="because")))
-    assert shown.wrong() == ""
-    assert f"{category}: t::it (passed -> failed): because" in reports.table(shown)
-
-
-def test_the_table_names_shims_and_files_that_were_cut() -> None:
-    text = reports.table(report(file(GOOD, was_cut=True), shims=("gloo for nccl",)))
-    assert "injected by a plugin of ours, for a CPU: gloo for nccl" in text
-    assert "2 ranks" in text
-    assert "cut at the deadline: tests/test_it.py" in text
-    assert "no shims" in reports.table(report(file(GOOD)))
-
-
-NONE = "NOT COVERED: fix: a.py lines 3-4, 7"
+BAD = line("t::bad", compare.REGRESSION, "passed failed", "E   ValueError: bad news")
+IDLE = line("t::idle", compare.PASSED_BOTH)
+SOME = [line("t::a", compare.FIXED, "failed passed", executed=ALL[:1]), line("t::b", compare.FLAKY, executed=ALL)]
+PART = "no regression in the tests; they execute a part of the rewrite of fix (1 of 3 rewritten lines executed)"
+NONE, NOTHING = "a.py lines 3-4, 7", "FAILED: no test passed after the fixes, so nothing was compared"
 
 
 @pytest.mark.parametrize(
-    ("lines", "shown", "last"),
+    ("lines", "missed", "last"),
     [
-        ([GOOD], "fix: 3 of 3 rewritten lines executed, by tests that passed: 1 in tests/test_it.py", "no regression"),
-        (
-            [line("t::a", compare.FIXED, "failed", executed=ALL[:1]), line("t::b", compare.FLAKY, executed=ALL)],
-            "NOT COVERED: fix: a.py lines 4, 7",
-            "no regression in the tests; they execute a part of the rewrite of fix (1 of 3 rewritten lines executed)",
-        ),
-        (
-            [line("t::a", compare.FAILED_BOTH, "failed", "failed", executed=ALL), line("t::b", compare.PASSED_BOTH)],
-            NONE,
-            "no regression in the tests; none executes the rewrite of fix",
-        ),
-        ([line("t::a", compare.PASSED_BOTH), BAD], NONE, "FAILED: 1 regression"),
+        ([GOOD], "", "no regression"),
+        (SOME, "a.py lines 4, 7", PART),
+        ([IDLE, failing("t::a", "")._replace(after=GOOD.after)], NONE, f"{PART[:28]}none executes the rewrite of fix"),
+        ([IDLE, BAD], NONE, "FAILED: 1 regression"),
+        ([failing("t::a", "")], NONE, NOTHING),
+        ([], NONE, NOTHING),
     ],
 )
-def test_only_lines_that_passing_tests_execute_are_covered(lines: list[Line], shown: str, last: str) -> None:
-    rows = reports.table(report(file(*lines))).splitlines()
-    assert shown in rows
-    assert rows[-1] == last
-    missed = "chosen for fix, whose rewrite no test that passed executes: tests/test_it.py"
-    assert (missed in rows) == (shown == NONE)
-    assert ("fix 3/3" in reports.table(report(file(*lines)))) == (lines == [GOOD])
+def test_only_lines_that_passing_tests_execute_are_covered(lines: list[Line], missed: str, last: str) -> None:
+    rows = reports.table(report(*lines)).splitlines()
+    assert (rows[-1], report(*lines).wrong()) == (last, last.partition("FAILED: ")[2])
+    assert [row for row in rows if row.startswith("NOT")] == ([f"NOT COVERED: fix: {missed}"] if missed else [])
+    whole = "fix: 3 of 3 rewritten lines executed, by tests that passed: 1 in tests/test_it.py"
+    assert (whole in rows, "fix 3/3" in "".join(rows)) == (not missed, not missed)
+    useless = "chosen for fix, whose rewrite no test that passed executes: tests/test_it.py"
+    assert (useless in rows) == (missed == NONE)
 
 
-def test_no_line_is_asked_of_a_fix_that_was_not_applied() -> None:
-    text = reports.table(report(file(GOOD), fix="applied", other="fixed-upstream"))
-    assert "other: fixed-upstream" in text
-    assert text.endswith("\nno regression")
-    text = reports.table(report(file(GOOD), fix="applied", other="applied"))
+def test_everything_else_is_named_in_the_table_and_not_wrong() -> None:
+    named = [compare.DISPUTED, compare.FLAKY, compare.CUT_OFF, compare.CHANGED]
+    lines = [line(f"t::{category}", category, "passed failed", reason="because") for category in named]
+    lines += [failing("t::noted[1]", "E   OSError: x"), failing("t::a", "E   Boom: it", "E   X: 1")]
+    lines += [
+        failing("t::b", "E   Boom: 0x8a\nE   2", "E   Boom: 0x7f\nE   1"),
+        failing("t::c", "/u/after/t", "/u/before/t"),
+    ]
+    shown = report(GOOD, *lines, was_cut=True, shims=("gloo for nccl",), fix="applied", other="fixed-upstream")
+    rows = reports.table(shown).splitlines()
+    assert {*rows} > {
+        *(f"{category}: t::{category} (passed -> failed): because" for category in named),
+        "Python; 2 ranks, 60 s for each file", "injected by a plugin of ours, for a CPU: gloo for nccl",
+        "cut at the deadline: tests/test_it.py", "other: fixed-upstream", "failed both, 2 times: booms",
+        "failed both, 1 times: a GPU", "failed both, for another reason after: t::a (failed -> failed)",
+    }  # fmt: skip
+    assert sum("for another reason" in row for row in rows) == 1
+    assert (shown.wrong(), rows[-1]) == ("", "no regression"), "no line is asked of a fix that was not applied"
+    text = reports.table(report(GOOD, fix="applied", other="applied"))
     assert text.endswith("\nno regression in the tests; none executes the rewrite of other")
+    assert "no shims" in text
 
 
-def test_the_causes_of_tests_that_fail_both_ways_are_counted() -> None:
-    ids = {"t::noted[1]": "E   OSError: x", "t::a": "E   Boom: it", "t::b": "E   Boom: that"}
-    lines = [line(id, compare.FAILED_BOTH, "failed", "failed", output) for id, output in ids.items()]
-    other = lines[1]._replace(before=(Answer("failed", "E   X: 1"),))
-    text = reports.table(report(file(GOOD, lines[0], other, lines[2])))
-    assert "failed both, 2 times: booms" in text
-    assert "failed both, 1 times: wants a GPU" in text
-    assert "failed both, for another reason after: t::a" in text
-
-
-def test_both_outputs_of_a_regression_are_in_the_table_and_the_json_has_all(tmp_path: Path) -> None:
-    shown = report(file(GOOD, BAD))._replace(ref="refs/pull/1/head")
-    text = reports.table(shown)
+def test_the_json_has_all_and_the_page_made_of_it_quotes_no_message(tmp_path: Path) -> None:
+    odd, cut = failing("t/x.py::a", "E   OddError: secret words"), line("t/x.py::c", compare.CUT_OFF, "cut cut")
+    disputed = line("t/x.py::d", compare.DISPUTED, "passed failed", reason="asserts the defect")
+    shown = report(GOOD, BAD, odd, disputed, cut)._replace(ref="refs/pull/1/head")
+    text, path = reports.table(shown), reports.write(shown, tmp_path)
     assert "--- t::bad, before: passed" in text
     assert "--- t::bad, after: failed\nE   ValueError: bad" in text
-    assert "FAILED: 1 regression" in text
-    path = reports.write(shown, tmp_path)
-    assert path.name == "verl-refs_pull_1_head-2.json"
     document = path.read_text()
+    assert (path.name, '"wrong": "1 regression"' in document) == ("verl-refs_pull_1_head-2.json", True)
     assert reports.write(reports.read(path), tmp_path).read_text() == document
-    assert '"wrong": "1 regression"' in document
-    assert "E   ValueError: bad news" in document
-
-
-def test_the_page_is_made_of_the_reports_and_quotes_no_message(tmp_path: Path) -> None:
-    failing = line("t/x.py::a", compare.FAILED_BOTH, "failed", "failed", "E   OddError: secret words")
-    disputed = line("t/x.py::d", compare.DISPUTED, "passed", "failed", reason="asserts the defect")
-    shown = report(file(GOOD, failing, disputed, line("t/x.py::c", compare.CUT_OFF, "cut", "cut")))
-    source = reports.write(shown, tmp_path)
     page = tmp_path / "page.md"
     page.write_text(f"above\n{results.START}\nstale\n{results.END}\nbelow\n")
-    assert results.main([str(page), str(source)]) == 0
+    assert results.main([str(page), str(path)]) == 0
     text = page.read_text()
-    assert (text[:6], text[-7:], "stale" in text) == ("above\n", "\nbelow\n", False)
+    assert (text[:6], text[-7:], "stale" in text, "secret words" in text) == ("above\n", "\nbelow\n", False, False)
     for part in (
-        "| verl v1 | 2 | 1 | 1 | 0 | 0 | 0 | 1 | 0 | 1 | `fix` 3/3 | 0 |",
+        "| verl refs/pull/1/head | 2 | 1 | 1 | 0 | 0 | 1 | 1 | 0 | 1 | `fix` 3/3 | 0 |",
         "| `tests/test_it.py` | 1/1/0 |",
         "fix: 3 of 3 rewritten lines executed, by 1 tests that passed.",
-        "Cut: `x.py::c`",
+        "Cut: `x.py::c`. Regression: `t::bad`: .",
         "`x.py::d`: asserts the defect",
         "`OddError` (1)",
     ):
         assert part in text
-    assert "secret words" not in text

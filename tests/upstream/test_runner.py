@@ -14,138 +14,99 @@ from support import environments, interpreters
 from upstream import runner
 from upstream.runner import Conditions, Result
 
-PLAIN = Conditions(Path(sys.executable), 1, 0, 60, False, {})
+PLAIN = Conditions(Path(sys.executable), 1, 0, 60, False, {"A": "1"})
 
 
 def ran(tmp_path: Path, source: str, conditions: Conditions = PLAIN) -> Result:
-    """Run this as the test file `tests/test_it.py` of a tree."""
-    tree = environments.write(tmp_path / "tree", {"tests/test_it.py": source})
+    """Run this as the test file `tests/test_it.py` of a tree, whose own options no pytest would take."""
+    options = "[tool.pytest.ini_options]\naddopts = '--no-such-option -x'\n"
+    tree = environments.write(tmp_path / "tree", {"tests/test_it.py": source, "pyproject.toml": options})
     return runner.run(conditions, tree, "tests/test_it.py", tmp_path / "place")
 
 
 def outcomes(result: Result) -> dict[str, str]:
-    return {id.removeprefix("tests/test_it.py::"): answer.outcome for id, answer in result.tests.items()}
+    return {id.removeprefix("tests/test_it.py").removeprefix("::test_"): it.outcome for id, it in result.tests.items()}
 
 
-def test_each_test_has_an_outcome(tmp_path: Path) -> None:
-    result = ran(
-        tmp_path,
-        """
-import pytest
-def test_passes(): pass
-def test_fails(): assert 1 == 2, "of course"
+P, F, S = "passed", "failed", "skipped"
+KINDS = """
+import os, pytest
+def test_1(): assert os.environ["A"] == "1" and "VIRTUAL_ENV" not in os.environ
+def test_2(): assert 1 == 2, "of course"
 @pytest.mark.parametrize("x", ["a", "b"])
-def test_each(x): pass
+def test_3(x): assert int(os.environ["MASTER_PORT"]) > 0
 @pytest.mark.skip(reason="not here")
-def test_skips(): pass
+def test_4(): pass
 @pytest.mark.xfail(reason="one day")
-def test_is_expected_to_fail(): assert False
+def test_5(): assert False
 @pytest.fixture
 def broken(): raise OSError("no such thing")
-def test_without_its_fixture(broken): pass
+def test_6(broken): pass
 @pytest.fixture
 def messy():
     yield
     raise OSError("left behind")
-def test_whose_teardown_fails(messy): pass
-""",
-    )
-    assert outcomes(result) == {
-        "test_passes": "passed",
-        "test_fails": "failed",
-        "test_each[a]": "passed",
-        "test_each[b]": "passed",
-        "test_skips": "skipped",
-        "test_is_expected_to_fail": "skipped",
-        "test_without_its_fixture": "failed",
-        "test_whose_teardown_fails": "failed",
-    }
-    assert "of course" in result.tests["tests/test_it.py::test_fails"].output
-    assert "not here" in result.tests["tests/test_it.py::test_skips"].output
-    assert not result.was_cut
+def test_7(messy): pass
+"""
+CASES = [
+    (KINDS, {"1": P, "2": F, "3[a]": P, "3[b]": P, "4": S, "5": S, "6": F, "7": F}, ["of course", "not here"]),
+    ("import no_such_module\ndef test_it(): pass\n", {"": F}, ["no_such_module"]),
+    ("import pytest\npytest.skip('no GPU', allow_module_level=True)\n", {"": S}, ["no GPU"]),
+    (
+        "import os\ndef test_1(): pass\ndef test_dies(): os._exit(7)\ndef test_last(): pass\n",
+        {"1": P, "dies": F, "last": "unreached"},
+        ["the process died"],
+    ),
+]
 
 
-@pytest.mark.parametrize(
-    ("source", "ends", "why"),
-    [
-        ("import no_such_module\ndef test_it(): pass\n", {"": "failed"}, "no_such_module"),
-        ("import pytest\npytest.skip('no GPU', allow_module_level=True)\n", {"": "skipped"}, "no GPU"),
-        (
-            "import os\ndef test_first(): pass\ndef test_dies(): os._exit(7)\ndef test_last(): pass\n",
-            {"::test_first": "passed", "::test_dies": "failed", "::test_last": "unreached"},
-            "the process died",
-        ),
-    ],
-)
-def test_a_file_may_fail_or_be_skipped_as_a_whole(tmp_path: Path, source: str, ends: dict[str, str], why: str) -> None:
-    tests = ran(tmp_path, source).tests
-    assert {id: answer.outcome for id, answer in tests.items()} == {f"tests/test_it.py{id}": ends[id] for id in ends}
-    assert why in "".join(answer.output for answer in tests.values())
+@pytest.mark.parametrize(("source", "ends", "why"), CASES)
+def test_each_test_or_the_whole_file_has_an_outcome(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, ends: dict[str, str], why: list[str]
+) -> None:
+    for variable in "PYTEST_ADDOPTS", "PYTHONPATH", "VIRTUAL_ENV":
+        monkeypatch.setenv(variable, "--nowhere")
+    result = ran(tmp_path, source)
+    assert (outcomes(result), result.was_cut) == (ends, False)
+    assert [word for word in why if word not in str(result.tests)] == []
 
 
 @pytest.mark.slow
 def test_the_test_running_at_the_deadline_is_cut_and_has_its_stack(tmp_path: Path) -> None:
-    source = """
-import time
-def test_first(): pass
-def test_hangs():
-    while True: time.sleep(0.1)
-def test_last(): pass
-"""
+    source = "import time\ndef test_1(): pass\ndef test_hangs(): time.sleep(600)\ndef test_last(): pass\n"
     result = ran(tmp_path, source, PLAIN._replace(deadline=30))
-    assert outcomes(result) == {"test_first": "passed", "test_hangs": "cut", "test_last": "unreached"}
-    assert result.was_cut
-    assert "test_hangs" in result.tests["tests/test_it.py::test_hangs"].output
+    assert outcomes(result) == {"1": P, "hangs": "cut", "last": "unreached"}
+    assert (result.was_cut, "test_hangs" in result.tests["tests/test_it.py::test_hangs"].output) == (True, True)
     lines = [json.loads(line) for line in (tmp_path / "place" / "reports.0").read_text().splitlines()]
     (pid,) = (line["pid"] for line in lines if line["kind"] == "process")
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
 
 
-def test_what_a_test_leaves_running_is_killed(tmp_path: Path) -> None:
-    source = """
-import subprocess, sys, threading, time
+def test_runs_have_equal_seeds_and_leave_no_process_and_no_temporary_folder(tmp_path: Path) -> None:
+    source = f"""
+import random, subprocess, sys, tempfile, threading, time
 def test_leaves_something():
     threading.Thread(target=time.sleep, args=(600,)).start()
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-    open(%r, "w").write(str(child.pid))
-"""
-    result = ran(tmp_path, source % str(tmp_path / "pid"))
-    assert outcomes(result) == {"test_leaves_something": "passed"}
-    assert result.seconds < 500
-    status = Path(f"/proc/{(tmp_path / 'pid').read_text()}/status")
-    # once killed it is gone, or a zombie until init waits for it
-    for _ in range(50):
-        if not status.exists() or "State:\tZ" in status.read_text():
-            return
-        time.sleep(0.1)
-    pytest.fail(status.read_text())
-
-
-def test_neither_upstreams_options_nor_ours_are_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    options = "[tool.pytest.ini_options]\naddopts = '--no-such-option -x'\n"
-    environments.write(tmp_path / "tree", {"pyproject.toml": options})
-    monkeypatch.setenv("PYTEST_ADDOPTS", "--no-such-option")
-    monkeypatch.setenv("PYTHONPATH", "/nowhere")
-    result = ran(tmp_path, "def test_fails(): assert False\ndef test_passes(): pass\n")
-    assert outcomes(result) == {"test_fails": "failed", "test_passes": "passed"}
-
-
-@pytest.mark.slow
-def test_seeds_are_equal_and_the_temporary_folder_is_removed(tmp_path: Path) -> None:
-    source = """
-import os, random, tempfile
-def test_it():
-    open(%r, "w").write(f"{random.random()} {hash('x')} {tempfile.gettempdir()}")
+    wrote = child.pid, tempfile.gettempdir(), random.random() + hash("x")
+    print(*wrote, file=open({str(tmp_path / "wrote")!r}, "w"))
 """
     wrote = []
-    for name in "before", "after":
-        ran(tmp_path / name, source % str(tmp_path / "wrote"))
+    for side in "before", "after":
+        result = ran(tmp_path / side, source)
+        assert (outcomes(result), result.seconds < 500) == ({"leaves_something": P}, True)
         wrote.append((tmp_path / "wrote").read_text().split())
-    assert wrote[0][:2] == wrote[1][:2]
-    assert wrote[0][2] != wrote[1][2]
-    assert len(wrote[0][2]) < 40, "Ray has sockets below it, whose paths are limited"
-    assert not Path(wrote[0][2]).exists()
+        status = Path(f"/proc/{wrote[-1][0]}/status")
+        for _ in range(50):  # once killed it is gone, or a zombie until init waits for it
+            if not status.exists() or "State:\tZ" in status.read_text():
+                break
+            time.sleep(0.1)
+        else:
+            pytest.fail(status.read_text())
+    (_, first, seeds), (_, second, same) = wrote
+    assert (seeds == same, first != second, Path(first).exists()) == (True, True, False)
+    assert len(first) < 40, "Ray has sockets below it, whose paths are limited"
 
 
 def test_which_rewritten_lines_each_test_executes_is_measured(tmp_path: Path) -> None:
@@ -176,38 +137,24 @@ def test_none(): assert Layer.size
     names = {number: row.partition("# rewritten: ")[2] for number, row in rows if "# rewritten: " in row}
     rewritten = {str((tmp_path / "tree/tests/test_it.py").resolve()): names, "/elsewhere": {1: "elsewhere"}}
     result = ran(tmp_path, source, PLAIN._replace(rewritten=rewritten))
-    executed = {id.partition("::")[2]: answer.executed for id, answer in result.tests.items()}
-    assert executed == {
-        "test_gate": ("gate", "inner"),
-        "test_later": ("gate", "later"),
-        "test_thread": ("f",),
-        "test_none": (),
-    }
+    executed = {id.partition("::test_")[2]: answer.executed for id, answer in result.tests.items()}
+    assert executed == {"gate": ("gate", "inner"), "later": ("gate", "later"), "thread": ("f",), "none": ()}
 
 
-def test_one_rank_on_a_cpu_is_a_plain_pytest_with_a_port_of_its_own(tmp_path: Path) -> None:
-    environment = runner.environment(PLAIN._replace(variables={"A": "1"}), tmp_path, tmp_path / "r", tmp_path)
-    assert environment["A"] == "1"
-    assert int(environment["MASTER_PORT"]) > 0
-    assert "VIRTUAL_ENV" not in environment
-    command = runner.command(PLAIN, "t.py")
-    assert command[1:5] == ["-m", "pytest", "-p", "unhang_reports"]
-    assert "unhang_on_cpu" not in command
-
-
-@pytest.mark.parametrize(("ranks", "gpus"), [(2, 0), (8, 8), (1, 1)])
+@pytest.mark.parametrize(("ranks", "gpus"), [(1, 0), (2, 0), (8, 8), (1, 1)])
 def test_more_ranks_and_gpus_are_run_by_torchrun(ranks: int, gpus: int, tmp_path: Path) -> None:
     conditions = Conditions(Path("/env/bin/python"), ranks, gpus, 60, gpus == 0, {})
+    is_alone = (ranks, gpus) == (1, 0)
+    launcher = [] if is_alone else ["torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", "-m"]
     command = runner.command(conditions, "tests/test_it.py")
-    launcher = ["/env/bin/python", "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
-    assert command[:7] == [*launcher, "-m", "pytest"]
-    assert command[-1] == "tests/test_it.py"
+    assert [*command[: 5 + len(launcher)], command[-1]] == [
+        "/env/bin/python", "-m", *launcher, "pytest", "-p", "unhang_reports", "tests/test_it.py",
+    ]  # fmt: skip
     assert ("unhang_on_cpu" in command) == (gpus == 0)
-    assert "MASTER_PORT" not in runner.environment(conditions, tmp_path, tmp_path, tmp_path)
+    assert ("MASTER_PORT" in runner.environment(conditions, tmp_path, tmp_path, tmp_path)) == is_alone
 
 
 def test_two_ranks_on_a_cpu_reduce_by_gloo_and_one_that_fails_counts(tmp_path: Path) -> None:
-    python = Path(interpreters.with_torch())
     source = """
 import torch, torch.distributed as dist
 def test_both():
@@ -223,6 +170,6 @@ def test_rank_1_never_comes():
     import time
     time.sleep(600)
 """
-    result = ran(tmp_path, source, Conditions(python, 2, 0, 60, True, {}))
-    assert outcomes(result) == {"test_both": "passed", "test_rank_1_fails": "failed", "test_rank_1_never_comes": "cut"}
+    result = ran(tmp_path, source, Conditions(Path(interpreters.with_torch()), 2, 0, 60, True, {}))
+    assert outcomes(result) == {"both": P, "rank_1_fails": F, "rank_1_never_comes": "cut"}
     assert "rank 1" in result.tests["tests/test_it.py::test_rank_1_fails"].output

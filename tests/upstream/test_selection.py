@@ -18,71 +18,39 @@ from upstream import selection, venvs
 
 UPSTREAMS = json.loads((selection.HERE / "releases.json").read_text())["upstreams"]
 DATA = sorted(selection.PATCHES.glob("*/upstream_tests.json"))
-KEYS = {
-    "tests": {"upstream", "versions", "files", "ranks", "covers", "reason"},
-    "disputed": {"upstream", "versions", "test", "reason"},
-    "notes": {"upstream", "versions", "test", "reason"},
-}
-
-
-def made(tmp_path: Path, **fixes: dict[str, Any]) -> Path:
-    """A made-up `patches` folder."""
-    texts = {f"{fix}/upstream_tests.json": json.dumps({"schema": 1, **data}) for fix, data in fixes.items()}
-    return environments.write(tmp_path / "patches", texts)
-
-
-def entry(*files: str, covers: bool = True, versions: str = ">=1", ranks: int = 1) -> dict[str, Any]:
-    which = {"upstream": "verl", "versions": versions, "files": list(files)}
-    return {**which, "ranks": ranks, "covers": covers, "reason": "why"}
-
-
-def tree(tmp_path: Path, *files: str) -> Path:
-    return environments.write(tmp_path / "tree", dict.fromkeys(files, ""))
-
-
-# ---- the data
+WHICH = {"upstream", "versions", "reason"}
+KEYS = {"tests": {*WHICH, "files", "ranks", "covers"}, "disputed": {*WHICH, "test"}, "notes": {*WHICH, "test"}}
 
 
 @pytest.mark.parametrize("path", DATA, ids=lambda path: path.parent.name)
 def test_the_data_of_a_fix_is_complete(path: Path) -> None:
     data = json.loads(path.read_text())
-    assert data["schema"] == selection.SCHEMA
-    assert set(data) <= {"schema", *KEYS}
+    assert (data["schema"], set(data) <= {"schema", *KEYS}) == (selection.SCHEMA, True)
+    # a test of another upstream does not touch this fix
     reads = {to.upstream for to in catalog.fix(path.parent.name).targets} | {"megatron-lm"}
-    for kind, keys in KEYS.items():
-        for row in data.get(kind, ()):
-            assert set(row) == keys
-            assert row["upstream"] in UPSTREAMS
-            assert row["upstream"] in reads, "a test of another upstream does not touch this fix"
-            assert SpecifierSet(row["versions"])
-            assert len(row["reason"]) > 10
-            assert row.get("ranks", 1) in (1, 2, 4, 8)
+    for kind, row in ((name, row) for name in KEYS for row in data.get(name, ())):
+        assert (set(row), row["upstream"] in reads & {*UPSTREAMS}) == (KEYS[kind], True)
+        assert SpecifierSet(row["versions"])
+        assert (len(row["reason"]) > 10, row.get("ranks", 1) in (1, 2, 4, 8)) == (True, True)
 
 
 @pytest.mark.parametrize("name", UPSTREAMS)
 def test_the_entry_of_an_upstream_is_complete(name: str) -> None:
     about = selection.upstream(name)
     assert {"clone", "url", "tag", "tests", "torch", "shims", "environments", "main"} <= set(about)
-    assert about["url"].startswith("https://")
-    assert isinstance(about["shims"], list)
+    assert (about["url"][:8], isinstance(about["shims"], list)) == ("https://", True)
     assert selection.environment(about, "99.0.dev0") == about["main"]
-    for row in (*about["environments"], about["main"]):
-        assert re.fullmatch(r"3\.\d+", row["python"])
-    for sha256 in about.get("sdists", {}).values():
-        assert re.fullmatch(r"[0-9a-f]{64}", sha256)
+    assert all(re.fullmatch(r"3\.\d+", row["python"]) for row in (*about["environments"], about["main"]))
+    assert all(re.fullmatch(r"[0-9a-f]{64}", sha256) for sha256 in about.get("sdists", {}).values())
 
 
 @pytest.mark.parametrize("path", sorted(venvs.REQUIREMENTS.glob("*.txt")), ids=lambda path: path.stem)
 def test_every_requirement_is_pinned_and_none_is_torch(path: Path) -> None:
     lines = [line.partition(" #")[0] for line in path.read_text().splitlines() if line and not line.startswith("#")]
-    found = [Requirement(line) for line in lines]
-    assert all(re.fullmatch(r"==[\w.+]+", str(one.specifier)) for one in found)
-    names = [one.name.lower() for one in found]
-    assert len({*names}) == len(names)
-    assert ("torch" in names, "pytest" in names) == (False, True)
-
-
-# ---- how it is read
+    wanted = [Requirement(line) for line in lines]
+    assert all(re.fullmatch(r"==[\w.+]+", str(it.specifier)) for it in wanted)
+    names = [it.name.lower() for it in wanted]
+    assert (len({*names}), "torch" in names, "pytest" in names) == (len(names), False, True)
 
 
 def test_the_first_environment_whose_versions_fit() -> None:
@@ -90,45 +58,31 @@ def test_the_first_environment_whose_versions_fit() -> None:
     assert [selection.environment(about, version)["n"] for version in ("1.5", "2.0rc1", "0.9", "2.1")] == [1, 0, 0, 2]
 
 
+def entry(*files: str, covers: bool = True, versions: str = ">=1", ranks: int = 1) -> dict[str, Any]:
+    which = {"upstream": "verl", "versions": versions, "files": list(files)}
+    return {**which, "ranks": ranks, "covers": covers, "reason": "why"}
+
+
 def test_files_that_cover_a_rewrite_come_first_and_a_file_of_two_fixes_is_run_once(tmp_path: Path) -> None:
-    patches = made(
-        tmp_path,
-        one={"tests": [entry("tests/a.py", covers=False), entry("tests/b*.py", "tests/gone_*.py")]},
-        two={"tests": [entry("tests/b1.py", "tests/b2.py", ranks=2), entry("tests/c.py", versions=">=2", ranks=4)]},
-        other={"tests": [entry("tests/d.py", ranks=8)]},
-    )
-    where = tree(tmp_path, "tests/a.py", "tests/b1.py", "tests/b2.py", "tests/c.py", "tests/d.py")
-    found = selection.select("verl", "1.5", where, ["one", "two"], patches)
-    assert [(one.file, one.covers) for one in found.files] == [
-        ("tests/b1.py", ("one", "two")),
-        ("tests/b2.py", ("one", "two")),
-        ("tests/a.py", ()),
-    ]
-    assert (found.absent, found.ranks) == (("tests/gone_*.py",), 2)
-
-
-def test_no_test_for_a_fix_is_an_error_not_an_empty_run(tmp_path: Path) -> None:
-    patches = made(tmp_path, one={"tests": [entry("tests/a.py")]})
-    for name, files in ("ms-swift", ("tests/a.py",)), ("verl", ("tests/b.py",)):
+    fixes = {
+        "one": [entry("t/a.py", covers=False), entry("t/b*.py", "t/gone_*.py")],
+        "two": [entry("t/b1.py", "t/b2.py", ranks=2), entry("t/c.py", versions=">=2", ranks=4)],
+        "other": [entry("t/d.py", ranks=8)],
+    }
+    data = {f"{it}/upstream_tests.json": json.dumps({"schema": 1, "tests": rows}) for it, rows in fixes.items()}
+    patches = environments.write(tmp_path / "patches", data)
+    tree = environments.write(tmp_path / "tree", dict.fromkeys(("t/a.py", "t/b1.py", "t/b2.py", "t/c.py", "t/no"), ""))
+    some = selection.select("verl", "1.5", tree, ["one", "two"], patches)
+    both = ("one", "two")
+    assert some.files == (("t/b1.py", both), ("t/b2.py", both), ("t/a.py", ()))
+    assert (some.absent, some.ranks) == (("t/gone_*.py",), 2)
+    every = selection.every(["t/**/*.py"], tree, some)
+    assert every.files == (("t/a.py", ()), *some.files[:2], ("t/c.py", ()))
+    assert (every.ranks, every.absent, selection.every(["t/a.py"], tree, None).ranks) == (2, (), 1)
+    for name, where in ("ms-swift", tree), ("verl", tmp_path), ("", tmp_path):
         with pytest.raises(UnhangError) as caught:
-            selection.select(name, "1", tree(tmp_path, *files) / ".." / "tree" / name, ["one", "two"], patches)
+            selection.select(name, "1.5", where, both, patches) if name else selection.every(["t/*"], where, None)
         assert caught.value.code == "no-tests"
-
-
-def test_every_test_file_with_what_is_known_of_some(tmp_path: Path) -> None:
-    patches = made(tmp_path, one={"tests": [entry("tests/a.py")]})
-    where = tree(tmp_path, "tests/a.py", "tests/deep/b.py", "tests/no.txt")
-    listed = selection.select("verl", "1", where, ["one"], patches)._replace(ranks=2)
-    found = selection.every(["tests/**/*.py"], where, listed)
-    assert [(one.file, one.covers) for one in found.files] == [("tests/a.py", ("one",)), ("tests/deep/b.py", ())]
-    assert (found.ranks, selection.every(["tests/a.py"], where, None).ranks) == (2, 1)
-    with pytest.raises(UnhangError) as caught:
-        selection.every(["nowhere/*.py"], where, None)
-    assert caught.value.code == "no-tests"
-
-
-def test_an_unknown_upstream_is_refused_by_name() -> None:
-    with pytest.raises(UnhangError) as caught:
+    with pytest.raises(UnhangError, match="deepspeed") as caught:
         selection.upstream("deepspeed")
-    assert caught.value.code == "unknown-upstream"
-    assert "megatron-lm" in str(caught.value.hint)
+    assert (caught.value.code, "megatron-lm" in str(caught.value.hint)) == ("unknown-upstream", True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -18,10 +18,14 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
 
 
 @pytest.fixture
-def tell(capfd: pytest.CaptureFixture[str]) -> Iterator[list[str]]:
-    """Figures that are printed even if the test passes: docs/promises.md cites them."""
+def tell(
+    capfd: pytest.CaptureFixture[str], record_testsuite_property: Callable[[str, object], None]
+) -> Iterator[list[str]]:
+    """Figures that are printed even if the test passes, and are in JUnit's report: ``support.promises`` reads them."""
     figures: list[str] = []
     yield figures
+    for figure in figures:
+        record_testsuite_property("figure", figure)
     with capfd.disabled():
         for figure in figures:
             print(f"\n[measured] {figure}", file=sys.stderr)

@@ -12,23 +12,30 @@ from typing import Any
 import pytest
 
 from support import cli
+from unhang.records import Token
 from unhang.shapes import catalog
 
 MTP, WARMUP, SFT, EXPERTS = "mtp-cp-deadlock", "expert-dp-warmup", "sft-packed-seq-broadcast", "empty-expert-hang"
 ENGINE = "verl/workers/engine/megatron/transformer_impl.py"
+BATCHES, ACTOR = "fsdp-dynamic-bsz", "verl/workers/actor/dp_actor.py"
+HELPER = "verl/utils/seqlen_balancing.py"
 PARALLEL_STATE, BATCH = "megatron/core/parallel_state.py", "megatron/training/utils.py"
 GATE = "        if self.model_config.mtp.enable and self.is_mp_src_rank_with_outputs():"
 SETTER, HEAD = (
     "    _set_global_memory_buffer()\n",
     "def get_batch_on_this_tp_rank(data_iterator, mtp_on_this_rank: bool = False):\n",
 )
-# A3, and the edits of H7: a checker that read the code could not see through them.
+# A3, and the edits of H7: a checker that read the code could not see through them. Each group is in one environment.
 SEMANTIC = {
-    "a raise on some ranks": (MTP, ENGINE, GATE, f"        if self.rank % 2:\n            raise ValueError\n{GATE}"),
-    "an exit of some ranks": (MTP, ENGINE, GATE, f"        if self.rank:\n            raise SystemExit\n{GATE}"),
-    "a group destroyed": (WARMUP, PARALLEL_STATE, SETTER, f"    destroy(_EXPERT_DATA_PARALLEL_GROUP)\n{SETTER}"),
-    "an opaque call": (SFT, BATCH, HEAD, f"{HEAD}    switch(get_args())\n"),
-    "a name made local": (SFT, BATCH, "    return batch\n", "    return batch\n    del int\n"),
+    "a raise, a group destroyed, and an opaque call": [
+        (MTP, ENGINE, GATE, f"        if self.rank % 2:\n            raise ValueError\n{GATE}"),
+        (WARMUP, PARALLEL_STATE, SETTER, f"    destroy(_EXPERT_DATA_PARALLEL_GROUP)\n{SETTER}"),
+        (SFT, BATCH, HEAD, f"{HEAD}    switch(get_args())\n"),
+    ],
+    "an exit of some ranks, and a name made local": [
+        (MTP, ENGINE, GATE, f"        if self.rank:\n            raise SystemExit\n{GATE}"),
+        (SFT, BATCH, "    return batch\n", "    return batch\n    del int\n"),
+    ],
 }
 
 
@@ -63,14 +70,16 @@ def result(*words: str | Path, **variables: str) -> tuple[int, dict[str, Any]]:
 
 @pytest.mark.parametrize("name", SEMANTIC)
 def test_a_semantic_edit_is_never_written_without_a_token(name: str, release: Path, tmp_path: Path) -> None:
-    fix, file, old, new = SEMANTIC[name]
     site = Path(shutil.copytree(release, tmp_path / "site"))
-    edit(site, file, old, new)
-    before, chosen = cli.tree(site), ("--target", site, "--fix", fix)
+    for _, *edited in SEMANTIC[name]:
+        edit(site, *edited)
+    files = {(fix, file) for fix, file, *_ in SEMANTIC[name]}
+    before, chosen = cli.tree(site), ("--target", str(site), *(word for fix, _ in files for word in ("--fix", fix)))
     for command in ("check",), ("apply",), ("apply", "--accept", "0" * 16 + "-1-" + "1" * 16):
         ran = cli.unhang(*command, *chosen, "--output-format", "json")
-        (found,) = (row for row in ran.json["results"] if row["file"] == file)
-        assert (ran.code, found["verdict"], found["accepted"]) == (1, "drifted", False)
+        rows = [row for row in ran.json["results"] if (row["fix"], row["file"]) in files]
+        assert (ran.code, len(rows)) == (1, len(files))
+        assert {(row["verdict"], row["accepted"]) for row in rows} == {("drifted", False)}
     assert cli.unhang("diff", *chosen).out == ""
     assert cli.tree(site) == before
 
@@ -82,8 +91,9 @@ def test_from_the_diff_to_the_token_to_the_file_and_back(site: Path, tmp_path: P
     (token,) = set(re.findall(r"[0-9a-f]{16}-\d+-[0-9a-f]{16}", ran.out))
     assert (ran.code, ran.out.count("+++"), "blocked" in ran.err) == (1, 1, False), "not what apply writes anyway"
     assert line == f"# to write it, run: unhang apply --target {site} --fix {MTP} --accept {token}"
-    shape, _, planned = token.split("-")
-    assert token == f"{shape}-{catalog.generation()}-{planned}"
+    shape, _, mixed = token.split("-")
+    planned = Token(shape, catalog.generation(), mixed).mixed().result
+    assert token == str(Token(shape, catalog.generation(), planned))
     patched = Path(shutil.copytree(site, tmp_path / "patched"))
     subprocess.run(["git", "apply", "-p1"], cwd=patched, input=ran.out.encode("latin-1"), check=True)
 
@@ -128,14 +138,44 @@ def test_from_the_diff_to_the_token_to_the_file_and_back(site: Path, tmp_path: P
     assert result("check", "--target", patched, "--fix", MTP)[1]["code"] == "unknown-shape"
     code, found = result("check", "--target", patched, "--fix", MTP, "--accept", token)
     assert (code, found["code"], found["detail"]) == (0, "accepted", "accepted by a person")
+    for made_up in f"{'0' * 16}{token[16:]}", f"{token[:-16]}{found['shape']}":
+        ran = cli.unhang("check", "--target", patched, "--fix", MTP, "--require", MTP, "--accept", made_up)
+        assert (ran.code, f"nothing is accepted by the token {made_up}" in ran.err) == (1, True), "no part alone"
 
-    # as an unhang wrote it from before the tokens
-    del fixed["date"], fixed["generation"]
-    (site / ".unhang/receipt.json").write_text(json.dumps(receipt))
-    assert result("check", *chosen)[1]["code"] == "unverified"
-    assert result("check", *chosen, "--accept", token)[1]["code"] == "accepted"
     assert cli.unhang("revert", *chosen).code == 0
     assert cli.tree(site) == before
+
+
+def test_what_a_run_shows_is_in_the_token_the_receipt_and_check_and_settles_nothing(site: Path) -> None:
+    chosen = ("--target", site, "--fix", MTP)
+    before = cli.unhang("diff", "--unknown", *chosen, "--output-format", "json").json
+    ran = cli.unhang("diff", "--unknown", "--run", *chosen, "--output-format", "json")
+    (unasked,), (row,) = before["functions"], ran.json["functions"]
+    assert (ran.code, before["diff"], unasked["shows"], unasked["after"]) == (1, ran.json["diff"], "not-run", "not-run")
+    token, shape = row["token"], row["shape"]
+    assert (row["shows"], row["after"], row["settings"] > 100, row["file"]) == ("defect", "no-defect", True, ENGINE)
+    assert re.fullmatch(f"{unasked['token']}-[0-9a-f]{{8}}", token)
+    text = cli.unhang("diff", "--run", *chosen)
+    assert f"shows a defect of {row['function']}, and no defect of the rewritten one, in {row['settings']}" in text.out
+    assert f"--accept {token}" in text.out
+    assert cli.unhang("apply", *chosen, "--accept", f"{token[:-1]}{'0' if token[-1] != '0' else '1'}").code == 2, (
+        "forged"
+    )
+    for named, seen in (unasked["token"], {}), (token, {"seen_right": True}):
+        assert cli.unhang("apply", *chosen, "--accept", named).code == 0
+        (fixed,) = json.loads((site / ".unhang/receipt.json").read_text())["files"][0]["fixes"]
+        assert {key: value for key, value in fixed.items() if key == "seen_right"} == seen
+        code, found = result("check", *chosen)
+        assert (code, found["code"], "seen right by `diff --unknown --run`" in found["detail"]) == (
+            1,
+            "accepted",
+            bool(seen),
+        )
+        assert [result("check", *chosen, "--accept", either)[0] for either in (unasked["token"], token)] == [0, 0]
+        rewritten = cli.unhang("diff", "--run", *chosen, "--output-format", "json").json["functions"]
+        assert [(it["shows"], it["after"], it["token"]) for it in rewritten] == [("no-defect", "not-run", None)]
+        assert cli.unhang("revert", *chosen).code == 0
+    assert result("check", *chosen)[1]["shape"] == shape
 
 
 def test_a_token_for_another_shape_result_or_generation_writes_nothing_and_is_told(site: Path) -> None:
@@ -143,16 +183,47 @@ def test_a_token_for_another_shape_result_or_generation_writes_nothing_and_is_to
     (token,) = set(re.findall(r"[0-9a-f]{16}-\d+-[0-9a-f]{16}", cli.unhang("diff", "--unknown", *chosen).out))
     shape, generation, planned = token.split("-")
     before, other = cli.tree(site), "0" * 16
-    for wrong in f"{other}-{generation}-{planned}", f"{shape}-{generation}-{other}", f"{shape}-9-{planned}":
+    itself = f"{shape}-{generation}-{shape}"  # only where upstream's own fix seems to be there
+    for wrong in f"{other}-{generation}-{planned}", f"{shape}-{generation}-{other}", f"{shape}-9-{planned}", itself:
         ran = cli.unhang("apply", *chosen, "--accept", wrong)
         assert ran.code == 1
         assert f"warning: nothing is accepted by the token {wrong}: " in ran.err
-    for malformed in "yes", token[1:], f"{shape}-0-{planned}", f"{shape}-{generation}-{shape}", f"{token} ":
+    for malformed in "yes", token[1:], f"{shape}-0-{planned}", f"{token} ":
         ran = cli.unhang("apply", *chosen, "--accept", malformed)
         assert (ran.code, f"error[bad-token]: --accept: {malformed!r} is not a token" in ran.err) == (2, True)
     ran = cli.unhang("apply", *chosen, env={"UNHANG_ACCEPT": "yes"})
     assert (ran.code, "error[bad-token]: UNHANG_ACCEPT: 'yes' is not a token" in ran.err) == (2, True)
     assert cli.tree(site) == before
+
+
+def test_upstreams_own_fix_in_an_unknown_shape_is_settled_by_its_token(tmp_path: Path) -> None:
+    """In a checkout of what may come after the matrix; nothing is written."""
+    shutil.rmtree(cli.unpack_targets(tmp_path, ("verl", "0.8.0")) / "verl-0.8.0.dist-info")
+    (tmp_path / "verl/version/version").write_text("99.0\n")
+    define = "    def forward_backward_batch("
+    edit(tmp_path, ENGINE, define, f"    @no_grad\n{define}")
+    before, chosen = cli.tree(tmp_path), ("--source", tmp_path, "--fix", MTP)
+    code, found = result("check", *chosen)
+    assert (code, found["verdict"], found["code"]) == (1, "unlisted", "newer-than-matrix")
+    assert "upstream's own fix seems to be there, but no RECORD confirms it" in found["detail"]
+    (look,) = re.findall(r"`(unhang diff [^`]*)`", found["hint"])
+    assert cli.unhang("apply", *chosen).code == 1
+
+    ran = cli.unhang(*look.split()[1:])
+    (token,) = set(re.findall(r"[0-9a-f]{16}-\d+-[0-9a-f]{16}", ran.out))
+    assert token == str(Token(found["shape"], catalog.generation(), found["shape"]))
+    *about, settle = ran.out.splitlines()
+    assert (ran.code, [line[:2] for line in about]) == (1, ["# "] * 2), "no diff: nothing is rewritten"
+    assert str(tmp_path / ENGINE) in about[0]
+    assert "blocked" not in ran.err
+    assert settle == f"# to settle it, run: unhang check --source {tmp_path} --fix {MTP} --accept {token}"
+    code, found = result(*settle.partition("unhang ")[2].split())
+    assert (code, found["verdict"], found["code"], found["accepted"]) == (0, "drifted", "accepted", True)
+    for command in ("check",), ("apply",), ("apply", "--dry-run"), ("overlay", tmp_path / "overlay"):
+        assert cli.unhang(*command, *chosen, "--require", MTP, "--accept", token).code == 0, command
+    assert cli.unhang("diff", "--unknown", *chosen, "--accept", token).out == ""
+    shutil.rmtree(tmp_path / "overlay")
+    assert cli.tree(tmp_path) == before
 
 
 def test_overlays_and_wheels_take_tokens_too(site: Path, tmp_path: Path) -> None:
@@ -177,6 +248,71 @@ def test_overlays_and_wheels_take_tokens_too(site: Path, tmp_path: Path) -> None
     (built,) = wheels.iterdir()
     shutil.unpack_archive(built, tmp_path / "installed", "zip")
     assert result("check", "--target", tmp_path / "installed", "--fix", MTP, *accept)[0] == 0
+
+
+def tokens_of(site: Path) -> list[str]:
+    ran = cli.installed("diff", "--unknown", "--target", site, "--fix", BATCHES)
+    found = dict.fromkeys(re.findall(r"[0-9a-f]{16}-\d+-[0-9a-f]{16}", ran.out))
+    assert (ran.code, len(found)) == (1, 4)
+    near = f"depends on rearrange_micro_batches in {HELPER}: a shape nobody has verified; closest known shape: c7e86c97"
+    assert ran.out.count(near) == ran.out.count("`print(micro_batches)` was added") == 4
+    assert ran.out.count("# fsdp-dynamic-bsz: the rewrite assumes: any backend; all FSDP ranks are torch.") == 4
+    assert ran.out.count(f", beside this shape of rearrange_micro_batches in {HELPER}; to accept what follows: ") == 4
+    return [word for token in found for word in ("--accept", token)]
+
+
+def test_a_token_covers_the_function_that_the_target_depends_on(release: Path, tmp_path: Path) -> None:
+    site = Path(shutil.copytree(release, tmp_path / "site"))
+    wrong, wrong_again = "    micro_bsz_idx = get_seqlen", "    print(micro_batches)\n    micro_bsz_idx = get_seqlen"
+    chosen = ("--target", site, "--fix", BATCHES, "--require", BATCHES)
+    edit(site, HELPER, wrong, wrong_again)
+    before = cli.tree(site)
+    assert cli.installed("apply", *chosen).code == 1
+    tokens = tokens_of(site)
+    for few in tokens[2:], [*tokens[:2], "--accept", f"{'0' * 16}-{tokens[3].partition('-')[2]}"]:
+        assert cli.installed("apply", *chosen, *few).code == 1, "whole or not at all"
+    assert cli.tree(site) == before
+
+    overlay, wheels = tmp_path / "overlay", tmp_path / "wheels"
+    assert cli.installed("overlay", overlay, *chosen, *tokens).code == 0
+    assert [cli.installed("overlay", overlay, "--check", *chosen, *words).code for words in ([], tokens)] == [1, 0]
+    source = wheel_of(Path(shutil.copytree(site, tmp_path / "copy/site")), "verl-0.7.1")
+    assert cli.installed("wheel", source, "-o", wheels, "--fix", BATCHES, "--require", BATCHES, *tokens).code == 0
+
+    ran = cli.installed("apply", *chosen, *tokens, "--output-format", "json")
+    assert ran.code == 0
+    shown = {(row["verdict"], row["code"], row["accepted"], row["assumes"]) for row in ran.json["results"]}
+    assumes = "any backend; all FSDP ranks are torch.distributed's default group"
+    assert shown == {("drifted", "accepted", True, assumes)}
+    receipt = json.loads((site / ".unhang/receipt.json").read_text())
+    fixed = [one for file in receipt["files"] for one in file["fixes"]]
+    assert {(len(one["beside"]), one["verified"]) for one in fixed} == {(16, False)}
+    assert len({one["beside"] for one in fixed}) == 1
+    ran = cli.installed("check", *chosen)
+    assert (ran.code, ran.out.count("accepted by a person on 20")) == (1, 1)
+    assert cli.installed("check", *chosen, *tokens).code == 0
+    assert cli.installed("apply", *chosen, *tokens).code == 0
+
+    for file, old, new, why in (
+        (HELPER, "print(micro_batches)", "print(micro_batches, 1)", "accepted by a person on "),
+        (ACTOR, "world = torch.distributed.group.WORLD", "world = None", "our rewrite is in it, but the function has"),
+    ):
+        kept = (site / file).read_bytes()
+        edit(site, file, old, new)
+        ran = cli.installed("check", *chosen, *tokens)
+        assert (ran.code, why in ran.out) == (1, True), "another edit of either"
+        assert f"nothing is accepted by the token {tokens[1 if file == HELPER else 3]}: " in ran.err
+        (site / file).write_bytes(kept)
+    # beside the helper of the release, the rewrite needs no token
+    edit(site, HELPER, wrong_again, wrong)
+    code, out, _ = cli.installed("check", *chosen)
+    assert (code, "  applied  " in out) == (0, True)
+    # edited once more, and without a receipt, nothing tells that it was accepted
+    edit(site, HELPER, wrong, wrong_again)
+    shutil.rmtree(site / ".unhang")
+    ran = cli.installed("check", *chosen)
+    assert (ran.code, "our rewrite is in place, but it depends on rearrange_micro_batches" in ran.out) == (1, True)
+    assert cli.installed("check", *chosen, *tokens).code == 0
 
 
 def wheel_of(site: Path, name: str) -> Path:

@@ -49,9 +49,42 @@ def test_a_fork_with_upstreams_shapes_is_patched_under_any_version(version: str,
     needed = [item for item in before.json["results"] if item["verdict"] == "needed"]
     assert {item["fix"] for item in needed} == set(cli.FOUR)
     assert {(item["code"], item["nearest"]) for item in needed} == {(None, None)}
-    assert cli.unhang("apply", "--target", site).code == 0
+    cli.applied("--target", site)
     for item in needed:
         assert result(site, item["fix"])["verdict"] == "applied"
+
+
+def test_in_a_fork_with_a_number_of_its_own_what_is_not_there_blocks_nothing(site: Path) -> None:
+    (site / "verl/version/version").write_text("0.1.0")
+    (site / "verl/workers/critic/dp_critic.py").unlink()
+    chosen = ("--source", site, "--fix", "fsdp-dynamic-bsz")
+    states = {True: "not-affected", False: "needed"}
+    for item in cli.installed("check", *chosen, "--output-format", "json").json["results"]:
+        assert item["verdict"] == states["critic" in item["file"]], item
+    assert cli.installed("apply", *chosen).code == 0
+    assert cli.installed("check", *chosen).code == 0
+    for version in "0.7.1", "0.7.1+acme":  # a release that has it
+        (site / "verl/version/version").write_text(version)
+        ran = cli.installed("check", *chosen, "--output-format", "json")
+        gone = {item["file"] for item in ran.json["results"] if item["code"] == "function-gone"}
+        assert (ran.code, gone) == (1, {"verl/workers/critic/dp_critic.py"})
+
+
+def test_a_name_that_came_in_place_of_another_is_judged_whatever_the_number(tmp_path: Path) -> None:
+    site = cli.unpack_targets(tmp_path, ("megatron-core", "0.12.3"))
+    core_version(site, "0.13.1")  # a release that has the new names
+    chosen = ("--source", site, "--fix", "allgather-empty-expert", "--output-format", "json")
+    found = cli.installed("check", *chosen).json["results"]
+    assert {item["function"].rpartition("_")[2]: item["verdict"] for item in found} == {
+        "permutation": "needed", "unpermutation": "needed", "postprocess": "not-affected", "preprocess": "not-affected",
+    }  # fmt: skip
+    assert cli.installed("apply", *chosen).code == 0
+    dispatcher = site / "megatron/core/transformer/moe/token_dispatcher.py"
+    dispatcher.write_text(dispatcher.read_text().replace("def token_unpermutation(", "def token_back("))
+    for version in "0.13.1", "0.1.0", "99.0.0":
+        core_version(site, version)
+        gone = {item["function"] for item in cli.installed("check", *chosen).json["results"] if item["code"]}
+        assert gone == {"MoEAllGatherTokenDispatcher.token_unpermutation"}, "half of the fix is no fix"
 
 
 def test_in_a_fork_a_name_that_is_not_bound_is_drifted(site: Path) -> None:
@@ -87,7 +120,7 @@ def test_an_unknown_shape_of_a_fork_is_reported_with_the_closest(
 
 
 def test_an_edit_of_our_rewrite_is_compared_with_our_rewrite(site: Path) -> None:
-    assert cli.unhang("apply", "--target", site, "--fix", "mtp-cp-deadlock").code == 0
+    cli.applied("--target", site, "--fix", "mtp-cp-deadlock")
     edit(site / ENGINE, "if self.is_mp_src_rank_with_outputs():\n", "if self.is_mp_src_rank_with_outputs() and corp:\n")
     row = result(site, "mtp-cp-deadlock")
     near = row["nearest"]
@@ -127,17 +160,45 @@ def test_a_wrapper_and_a_backend_that_is_not_recognised_are_notes(site: Path, tm
 
 def test_outlines_are_neither_imported_nor_read_if_all_shapes_are_known(site: Path) -> None:
     code = (
-        "import sys; seen = []\n"
-        "sys.addaudithook(lambda event, args: seen.append(str(args[0])) if event == 'open' else 0)\n"
+        "import sys\n"
         f"from unhang.cli.main import main; main(['check', '--target', {str(site)!r}, '--upstream', 'verl'])\n"
-        "print(*sys.modules); print(*seen)"
+        "from unhang.shapes import catalog\n"
+        "print(*sys.modules); print(any('whole' in vars(catalog.facts(fix)) for fix in catalog.fixes()))"
     )
     lazy = {"unhang.judge.nearest", "unhang.shapes.outline", "difflib"}
 
     def loaded() -> tuple[set[str], bool]:
-        modules, files = cli.python("-c", code).out.splitlines()[-2:]
-        return lazy & set(modules.split()), "outlines.json" in files
+        modules, whole = cli.python("-c", code).out.splitlines()[-2:]
+        return lazy & set(modules.split()), whole == "True"
 
     assert loaded() == (set(), False)
     edit(site / ENGINE, "        output = {}\n", "        output = dict()\n")
     assert loaded() == (lazy, True)
+
+
+def test_no_command_of_ours_makes_an_edit_look_like_a_release(tmp_path: Path) -> None:
+    """The rewrite of another function of the file writes its row of RECORD, and so does its undo."""
+    site = cli.unpack_targets(tmp_path, ("ms-swift", "3.12.6"))
+    file, info = site / "swift/plugin/metric.py", site / "ms_swift-99.0.dist-info"
+    (site / "ms_swift-3.12.6.dist-info").rename(info)
+    (info / "INSTALLER").write_text("pip\n")
+    version = site / "swift/version.py"
+    version.write_text(version.read_text().replace("3.12.6", "99.0"))
+    mine, other = ("--target", site, "--fix", "mean-metric-dtype"), ("--target", site, "--fix", "infer-metric-rank0")
+
+    def as_is() -> str:
+        (item,) = (
+            item
+            for item in cli.installed("check", *mine, "--output-format", "json").json["results"]
+            if item["shape"] is not None
+        )
+        assert item["verdict"] == "unlisted"
+        return str(item["detail"])
+
+    assert cli.installed("apply", *other).code == 0
+    edit(
+        file, "device=self.device)", "dtype=torch.float32, device=self.device).to(torch.float64)"
+    )  # the short check sees a dtype
+    assert "upstream's own fix seems to be there, but unhang has rewritten its file" in as_is()
+    cli.installed("revert", *other)
+    assert "upstream's own fix seems to be there, but " in as_is()

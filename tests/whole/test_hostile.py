@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from support import cli
+from support import cli, runner
 
 ENGINE = "verl/workers/engine/megatron/transformer_impl.py"
 RECORD = "verl-0.7.1.dist-info/RECORD"
@@ -36,7 +36,7 @@ def site(pristine: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def patched(site: Path) -> Path:
-    assert cli.unhang("apply", "--target", site).code == 0
+    cli.applied("--target", site)
     return site
 
 
@@ -44,7 +44,7 @@ def patched(site: Path) -> Path:
 def rewritten(pristine: Path, tmp_path_factory: pytest.TempPathFactory) -> bytes:
     """The source with the fix in it."""
     site = Path(shutil.copytree(pristine, tmp_path_factory.mktemp("rewritten") / "site"))
-    assert cli.unhang("apply", "--target", site).code == 0
+    cli.applied("--target", site)
     return (site / ENGINE).read_bytes()
 
 
@@ -87,8 +87,7 @@ def test_text_in_another_form_keeps_every_other_byte(site: Path, rewritten: byte
     source = site / ENGINE
     source.write_bytes(FORMS[form](source.read_bytes()))
     before = cli.tree(site)
-    ran = cli.unhang("apply", "--target", site)
-    assert ran.code == 0, ran.err
+    cli.applied("--target", site)
     assert source.read_bytes() == FORMS[form](rewritten)
     assert cli.unhang("check", "--target", site).code == 0
     assert cli.unhang("revert", "--target", site).code == 0
@@ -257,3 +256,109 @@ def test_a_full_disk_changes_nothing(pristine: Path, small: Callable[[int], Path
         assert cli.tree(site) == before
     assert codes == sorted(codes, reverse=True)
     assert set(codes) == {0, 2}
+
+
+# Names, numbers and sizes
+
+
+NAME = "a\n::error::forged ##[error]x\x1b[2J\r\u202e|`](x"
+
+
+@pytest.mark.parametrize("patched", [False, True])
+def test_no_name_and_no_receipt_acts_on_a_terminal_or_a_runner(tmp_path: Path, patched: bool) -> None:
+    site = cli.unpack_targets(tmp_path / NAME, ("verl", "0.7.1"))
+    if patched:
+        cli.applied("--target", site)
+        receipt = json.loads((site / ".unhang/receipt.json").read_text())
+        (site / ".unhang/receipt.json").write_text(json.dumps({**receipt, "schema": 3, "unhang": NAME}))
+    outputs = ("text", "json", "sarif", "github")
+    runs = [cli.unhang("check", "--target", site, "--output-format", output) for output in outputs]
+    runs += [cli.unhang(command, "--target", site) for command in ("diff", "apply", "revert")]
+    runs += [cli.unhang("check", "--fix", NAME), cli.unhang(NAME), cli.unhang("diagnose", site / NAME)]
+    for ran in runs:
+        annotations = ("::error file=", "::warning title=unhang::", "::notice file=") if ran is runs[3] else ()
+        found = runner.commands(ran.out) + runner.commands(ran.err)
+        assert [line for line in found if not line.startswith(annotations or "no")] == []
+        assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f]", ran.out + ran.err)
+        assert "bug in unhang" not in ran.err
+        assert "\u202e" not in (ran.out + ran.err).encode("latin-1").decode()
+    assert runs[1].json["results"][0]["location"] == str(site), "a program gets the name as it is"
+
+
+def sparse(path: Path) -> None:
+    with open(path, "ab") as file:
+        file.truncate(60 << 30)
+
+
+def linked(path: Path) -> None:
+    outside = path.parents[2] / "outside"
+    outside.write_text("")
+    path.unlink(missing_ok=True)
+    os.link(outside, path)
+
+
+def piped(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    os.mkfifo(path)
+
+
+@pytest.mark.parametrize("spoil", [sparse, linked, piped])
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [
+        (".gitignore", ""),
+        ("lock", "bad-state"),
+        ("receipt.json", "bad-receipt"),
+        ("journal.json", "bad-journal"),
+        ("journal.done", "bad-journal"),
+    ],
+)
+def test_a_file_of_the_state_that_unhang_did_not_make_is_named_at_once(
+    tmp_path: Path, name: str, code: str, spoil: Callable[[Path], object]
+) -> None:
+    site = cli.unpack_targets(tmp_path / "site", ("verl", "0.7.1"))
+    cli.applied("--target", site)
+    spoil(site / ".unhang" / name)
+    assert cli.unhang("check", "--target", site, timeout_s=60).code == name.startswith("journal"), "the rest is read"
+    ran = cli.unhang("revert", "--target", site, timeout_s=60)
+    is_fine = not code or (name, spoil) == ("lock", sparse)
+    assert (ran.code, f"error[{code}]: " in ran.err) == ((0, False) if is_fine else (2, True)), ran.err
+    outside = tmp_path / "outside"
+    assert not outside.exists() or outside.read_text() == ""
+
+
+@pytest.mark.parametrize(
+    ("spoil", "codes"),
+    [
+        (sparse, [1, 2]),
+        (piped, [1, 0]),
+        (lambda path: (path.unlink(), path.mkdir()), [1, 2]),
+    ],
+)
+def test_a_record_that_cannot_be_one_is_named(
+    tmp_path: Path, spoil: Callable[[Path], object], codes: list[int]
+) -> None:
+    site = cli.unpack_targets(tmp_path / "site", ("verl", "0.7.1"))
+    spoil(site / RECORD)
+    runs = [cli.unhang(command, "--target", site, timeout_s=60) for command in ("check", "apply")]
+    assert [ran.code for ran in runs] == codes
+    assert ("error[unreadable]: " in runs[1].err) == (codes[1] == 2)
+
+
+@pytest.mark.parametrize("answer", [r'"\ud800"', "[[[", "9" * 5000])
+def test_an_interpreter_s_answer_that_is_none_is_refused(tmp_path: Path, answer: str) -> None:
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\necho 'unhang-answer:{answer}'\n")
+    python.chmod(0o755)
+    ran = cli.unhang("check", "--python", python)
+    assert (ran.code, ran.err.startswith("error[broken-interpreter]: ")) == (2, True), ran.err
+
+
+@pytest.mark.parametrize("value", ["-" * 2000 + "1", "a" + ".b" * 2000], ids=["minus", "dots"])
+def test_code_that_is_nested_too_deeply_has_a_verdict(tmp_path: Path, value: str) -> None:
+    site = cli.unpack_targets(tmp_path / "site", ("verl", "0.7.1"))
+    source = site / ENGINE
+    line = b"        # batch should be a list"
+    source.write_bytes(source.read_bytes().replace(line, f"        a = {value}\n".encode() + line, 1))
+    ran = cli.unhang("check", "--target", site, "--fix", "mtp-cp-deadlock", "--output-format", "json")
+    assert (ran.code, [row["code"] for row in ran.json["results"]]) == (1, ["does-not-parse"])

@@ -39,6 +39,7 @@ def assert_survives(stage: Stage, prefix: Path, following: str) -> None:
         assert found[name] in (stage.pristine[name], stage.applied[name]), f"{name} is torn"
     assert all(is_ours(name) for name in found if name not in stage.pristine)
     assert whole.stale_bytecode(prefix / "site") == []
+    assert b"# unhang" not in stage.shared.read_bytes(), "written through a link"
 
     # `check` and `diff` report a journal, and change nothing.
     for command in ("check", "diff") if halfway else ("check",):
@@ -132,8 +133,13 @@ def struck_twice(stage: Stage, command: str, at: int, second: str, every: int) -
 
 @sampled
 def test_killed_again_while_recovering(stage: Stage, tell: list[str], every: int) -> None:
-    """An `apply` that was killed halfway; the attack adds the other stages, and a `revert`."""
+    """An `apply` that was killed halfway; the attack adds the other stages, and a `revert`, at every third instant.
+
+    UNHANG_ATTACK=all takes each instant of these too, which is half an hour more.
+    """
     attack = every == 1
+    if attack and os.environ["UNHANG_ATTACK"] != "all":
+        every = 3
     for command in COMMANDS if attack else ("apply",):
         for name, at in halfway_at(stage, command).items():
             if attack or name == "ready":
@@ -155,7 +161,8 @@ def test_thirty_two_processes_apply_at_once(stage: Stage, tell: list[str]) -> No
     said = [one.communicate(timeout=600)[1].decode() for one in many]
     assert [one.returncode for one in many] == [0] * 32, said
     patched = sum(stage.applied[name] != data for name, data in stage.pristine.items() if name.endswith(".py"))
-    assert sum(f"patched {patched} files" in text for text in said) == 1, "one process patches, the others find it done"
+    ours = sum(f"patched {patched} files" in text for text in said)
+    assert ours == 1, "one process patches, the others find it done, but they said:\n" + "\n".join({*said})
     check = cli.installed("check", "--target", site, "--output-format", "json")
     found = {result["verdict"] for result in check.json["results"]}
     assert check.code == 0
@@ -176,8 +183,8 @@ def test_killed_at_random_while_others_work(stage: Stage, tell: list[str]) -> No
     pause = 0.001  # so that most kills hit the writing, not the planning
     assert whole.start(prefix, "apply", pause=pause).wait().code == 0
     long = time.monotonic() - began
-    # A slow machine needs more time to see a kill halfway.
-    while (took := time.monotonic() - began) < (seconds if halfway else seconds + 60):
+    # A busy machine needs many more rounds to see a kill halfway.
+    while (took := time.monotonic() - began) < (seconds if halfway else 1200):
         started = [whole.start(prefix, random_.choice(COMMANDS), pause=pause) for _ in range(3)]
         for one in started[: random_.randrange(2)]:  # sometimes one alone, then all that are left, as in a power cut
             time.sleep(random_.uniform(0, long))

@@ -56,7 +56,7 @@ def borrowed(env: Env) -> Words:
 @pytest.mark.parametrize("then", [lambda env: ["--target", str(env.site)], moved, through_a_link, borrowed])
 def test_revert_finds_it_by_another_name(env: Env, then: Callable[[Env], Words]) -> None:
     before = cli.tree(env.site)
-    assert cli.unhang("apply", "--python", env.python).code == 0
+    cli.applied("--python", env.python)
     assert not (env.prefix / "share").exists()
     words = then(env)
     ran = cli.unhang("revert", *words)
@@ -68,7 +68,7 @@ def test_revert_finds_it_by_another_name(env: Env, then: Callable[[Env], Words])
 def test_revert_works_after_the_borrowing_environment_is_gone(env: Env) -> None:
     """`uv run --with` makes one for the length of a command."""
     before, other = cli.tree(env.site), borrowing(env)
-    assert cli.unhang("apply", "--python", other.python).code == 0
+    cli.applied("--python", other.python)
     shutil.rmtree(other.prefix)
     assert cli.unhang("revert", "--python", env.python).code == 0
     assert cli.tree(env.site) == before
@@ -76,7 +76,7 @@ def test_revert_works_after_the_borrowing_environment_is_gone(env: Env) -> None:
 
 def test_a_copy_of_an_environment_has_its_own_receipt(env: Env, tmp_path: Path) -> None:
     before = cli.tree(env.site)
-    assert cli.unhang("apply", "--target", env.site).code == 0
+    cli.applied("--target", env.site)
     patched, copy = cli.tree(env.site), Path(shutil.copytree(env.site, tmp_path / "copy"))
     assert str(tmp_path) not in (copy / ".unhang/receipt.json").read_text()
     assert cli.unhang("revert", "--target", copy).code == 0
@@ -166,7 +166,7 @@ def test_each_root_has_its_state_and_revert_takes_both_back(two: tuple[Env, Path
 def test_a_root_that_fails_leaves_the_other_whole(two: tuple[Env, Path], command: str) -> None:
     env, checkout = two
     if command == "revert":
-        assert cli.unhang("apply", "--python", env.python).code == 0
+        cli.applied("--python", env.python)
     shutil.rmtree(checkout / ".unhang", ignore_errors=True)
     (checkout / ".unhang").mkdir()
     (checkout / ".unhang/.gitignore").write_text("*")
@@ -201,16 +201,8 @@ def test_the_folder_takes_the_roots_mode_and_owner_and_its_parent_is_synced(
     assert synced == [str(site)]
 
 
-def test_the_state_of_an_unreleased_version_is_named(env: Env) -> None:
-    (env.prefix / "share/unhang").mkdir(parents=True)
-    (env.prefix / "share/unhang/receipt.json").write_text("{}")
-    ran = cli.unhang("check", "--python", env.python)
-    assert f"warning: {env.prefix}/share/unhang is from an unhang before its first release: reinstall" in ran.err
-    assert "then delete that folder" in ran.err
-
-
 def test_the_receipt_names_no_absolute_path(env: Env) -> None:
-    assert cli.unhang("apply", "--python", env.python).code == 0
+    cli.applied("--python", env.python)
     receipt = json.loads((env.site / ".unhang/receipt.json").read_text())
     assert [entry["path"] for entry in receipt["files"]] == [ENGINE]
     assert str(env.prefix) not in json.dumps(receipt)

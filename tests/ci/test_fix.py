@@ -1,0 +1,100 @@
+"""Every check of one fix, in order, up to the first that wants a person. No command is run here."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import fix as session
+import pytest
+
+from support.checkout import REPOSITORY
+
+pytest.importorskip("jsonschema")
+FIX = "mean-metric-dtype"
+ORDER = ["parts", "sweep", "endstates", "tests", "mutants", "fuzz", "proofs", "lint"]
+
+
+@pytest.fixture
+def ran(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+    """Record the commands instead of running them; a test may set the exit code of those with a word."""
+    codes: dict[str, int] = {}
+
+    def run(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
+        line = " ".join(command).replace(sys.executable, "python")
+        found = [code for word, code in codes.items() if word in line]
+        print(f"ran {line}")
+        return subprocess.CompletedProcess(command, found[0] if found else 0)
+
+    monkeypatch.setattr(subprocess, "run", run)
+    monkeypatch.setattr(session, "unfinished", lambda fix: iter(()))
+    return codes
+
+
+def test_the_steps_run_in_order_and_name_what_they_run(ran: dict[str, int], capsys: pytest.CaptureFixture[str]) -> None:
+    assert session.main([FIX]) == 0
+    out = capsys.readouterr().out
+    assert [line.split()[1] for line in out.splitlines() if line.startswith("[")] == ORDER
+    assert "ran python -m unhang.compat.sweep.generate --fix mean-metric-dtype\n" in out
+    modules = set(out.replace("\n", " ").split()) & {path for path in out.split() if path.endswith(".py")}
+    assert [path for path in modules if not (REPOSITORY / path).is_file()] == []
+    capsys.readouterr()
+    assert session.main([FIX, "lint", "parts"]) == 0
+    assert [line for line in capsys.readouterr().out.splitlines() if line[0] == "["] == ["[1/8] parts", "[8/8] lint"]
+
+
+@pytest.mark.parametrize(
+    ("word", "code", "step", "where"),
+    [
+        ("generate", 1, "sweep", "compat/endstates/mean_metric_dtype.py:"),
+        ("mutants", 1, "mutants", "tests/fixes/test_mean_metric_dtype.py:"),
+        ("test_proofs.py", 1, "proofs", "src/unhang/prove/fixes/mean_metric_dtype.py:"),
+    ],
+)
+def test_it_stops_at_the_first_step_that_wants_a_person(
+    word: str, code: int, step: str, where: str, ran: dict[str, int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    ran[word] = code
+    assert session.main([FIX]) == 1
+    out = capsys.readouterr().out
+    assert [line.split()[1] for line in out.splitlines() if line.startswith("[")] == ORDER[: ORDER.index(step) + 1]
+    stopped, place, again = out.splitlines()[-3:]
+    assert f", {step}: it wants a person" in stopped
+    file, number, *_ = place.strip().split(":")
+    assert f"{file}:" == where
+    assert (REPOSITORY / file).read_text().splitlines()[int(number) - 1].startswith(("MUTANTS", "CASES", "END_STATES"))
+    assert again == f"then run `nox -s fix -- {FIX}` again"
+
+
+def test_no_test_of_the_fix_in_a_shared_module_is_no_failure(ran: dict[str, int]) -> None:
+    ran["pytest"] = 5
+    assert session.main([FIX]) == 0
+    ran["generate"] = 5
+    assert session.main([FIX]) == 1
+
+
+def test_a_fix_that_is_not_there_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert session.main(["no-such-fix"]) == 2
+    assert "`unhang new` begins one" in capsys.readouterr().err
+
+
+def test_a_draft_stops_at_its_first_line_to_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for folder in f"patches/{FIX}", "compat/schemas":
+        shutil.copytree(REPOSITORY / folder, tmp_path / folder)
+    page = tmp_path / f"patches/{FIX}/page.md"
+    page.write_text(page.read_text().replace("## Cost\n", "## Cost\nTODO: what it costs.\n"))
+    monkeypatch.setattr(session, "REPOSITORY", tmp_path)
+    assert session.main([FIX]) == 1
+    out = capsys.readouterr().out.splitlines()
+    number = page.read_text().splitlines().index("TODO: what it costs.") + 1
+    assert out[:3] == [
+        "[1/8] parts",
+        "stopped at step 1 of 8, parts: it wants a person",
+        f"    patches/{FIX}/page.md:{number}: TODO: what it costs.",
+    ]
+    assert out[-2].endswith("test_mean_metric_dtype.py: mean-metric-dtype: is missing: nothing tests the fix")
