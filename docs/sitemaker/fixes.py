@@ -9,7 +9,8 @@ from unhang.compat.sweep.pages import fixes_table, signs
 from unhang.judge import matrix
 from unhang.shapes import catalog
 from unhang.shapes.catalog import Fix
-from unhang.tell.matrix_text import retirement
+from unhang.tell import instead
+from unhang.tell.matrix_text import retirement, upstreams_own
 from unhang.tell.version_ranges import panels
 
 INDEX = """# The fixes
@@ -38,6 +39,9 @@ unhang apply --fix {id}
 
 `unhang diagnose PATH...` looks for these in what the job left: [My job hangs](../my-job-hangs.md).
 
+## What the rewrite assumes
+{assumes}
+
 ## The functions
 {targets}
 
@@ -57,18 +61,21 @@ def pages() -> dict[str, str]:
 
 def page(fix: Fix, releases: matrix.Releases, table: catalog.ShapeTable) -> str:
     """Return the page of one fix."""
-    signature = fix.manifest["signature"]
-    shown = [line.removeprefix("  ") for line in signs(signature)]
-    if files := dict.fromkeys(re.findall(r"([\w/]+\.py)::", str(signature))):  # search then finds a whole frame
+    shown = [line.removeprefix("  ") for line in signs(fix.manifest)]
+    if files := dict.fromkeys(
+        re.findall(r"([\w/]+\.py)::", str(fix.manifest.get("signature")))
+    ):  # search then finds a whole frame
         shown.append(f"- in the files: {', '.join(f'`{file}`' for file in files)}")
     own = [f"- {target.upstream}: `{target.function}` in `{target.file}`" for target in fix.targets]
+    beside = ["", instead.section(fix)] if "instead" in fix.manifest else []
     head, mark, rest = catalog.page(fix.id).rstrip().partition("## ")
     return PAGE.format(
         head=head,
         rest=mark + rest,
         signs="\n".join(shown),
         id=fix.id,
-        targets="\n".join(own),
+        assumes=f"{fix.manifest['assumes']}.",
+        targets="\n".join(own + beside),
         matrix="\n\n".join(_ranges(fix, releases, table)),
     )
 
@@ -76,8 +83,9 @@ def page(fix: Fix, releases: matrix.Releases, table: catalog.ShapeTable) -> str:
 def _ranges(fix: Fix, releases: matrix.Releases, table: catalog.ShapeTable) -> list[str]:
     """Return a table for each upstream of a fix, and the release from which on it can be dropped."""
     since, found = matrix.droppable(fix, releases, table), []
-    for panel in panels(matrix.rows([fix], releases, table), [fix]):
-        rows = [f"| {' '.join([item.label, *item.notes])} | {item.verdicts[0]} |" for item in panel.ranges]
+    rows = matrix.rows([fix], releases, table)
+    for panel in panels(rows, [fix]):
+        lines = [f"| {'; '.join([item.label, *item.notes])} | {item.verdicts[0]} |" for item in panel.ranges]
         head = f"| {panel.upstream} | verdict on an untouched copy |\n|---|---|"
-        found += ["\n".join([head, *rows]).replace("*", r"\*"), retirement(panel.upstream, since)]
-    return found
+        found += ["\n".join([head, *lines]), retirement(panel.upstream, since)]
+    return [*found, f"Upstream's own fix: {upstreams_own(fix, rows)}."]

@@ -49,12 +49,11 @@ def pages() -> dict[str, str]:
 
 
 def _rows(panel: Panel) -> Iterator[str]:
-    """Yield a row for each release of an upstream, and one for neighbouring nightlies with the same verdicts."""
+    """Yield a row for each release of an upstream, and one for the nightlies with the same verdicts."""
     for folded in panel.ranges:
         for _, group in groupby(folded.versions, key=lambda version: matrix.is_nightly(version) or version):
             item = Range(tuple(group), (), folded.verdicts)
-            notes = [*item.notes, *["yanked"] * (item.versions[0] in folded.yanked)]
-            label = f"{item.label}{f' ({notes[0]})' if notes else ''}".replace("*", r"\*")
+            label = f"{item.label} (yanked)" if item.versions[0] in folded.yanked else item.label
             needs, fixed = (_named(panel, item, verdict) for verdict in (NEEDED, FIXED_UPSTREAM))
             yield f"| {panel.upstream} {label} | {needs} | {fixed} |"
 

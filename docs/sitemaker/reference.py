@@ -47,6 +47,7 @@ def _option(parser: argparse.ArgumentParser, action: argparse.Action) -> str:
 def errors() -> str:
     """Return the page of the error codes."""
     lines = ["# Error codes", "", "An error ends a command with exit code 2. `unhang explain CODE` prints its section."]
+    lines[-1] += " `stale-bytecode` is the code of a verdict."
     for code, (cause, cure) in CODES.items():
         lines += ["", f"## {code}", "", cause, "", f"**Cure.** {cure}"]
     return "\n".join([*lines, ""])
