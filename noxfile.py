@@ -24,7 +24,7 @@ HERE = Path(__file__).parent
 PYTHONS = ["3.10", "3.11", "3.12", "3.13"]
 GROUPS = nox.project.load_toml(HERE / "pyproject.toml")
 PROOFS = ["tests/prove", "tests/cli/test_prove_command.py", "tests/proofs", "tests/hangs"]
-PROOFS += ["tests/upstream/test_runner.py", "tests/gpu"]  # both need torch
+PROOFS += ["tests/upstream/test_runner.py", "tests/gpu", "tests/whole/test_live.py"]  # these need torch
 IMAGES = ["tests/whole/test_image.py", "tests/whole/test_apptainer.py"]
 DEMO = ["verl==0.7.1", "megatron-core==0.17.1", "ms-swift==4.6.0"]
 
@@ -42,7 +42,7 @@ def install_wheel(session: nox.Session, *groups: str) -> None:
 
 def install_proofs(session: nox.Session) -> None:
     """Install what the proofs import: torch, and what the upstreams import. A torch for CUDA works as well."""
-    session.install("--quiet", "torch==2.13.0")
+    session.install("--quiet", "torch==2.13.0", "py-spy")
     session.install("--quiet", "--no-deps", "--requirement", str(HERE / "tests" / "proofs" / "requirements.txt"))
 
 
@@ -136,10 +136,15 @@ def release(session: nox.Session) -> None:
     pytest(session, "-n", "0", "tests/whole/test_release.py", UNHANG_RELEASE="1", UNHANG_IMAGES="1")
 
 
-@nox.session(reuse_venv=True)
-def architecture(session: nox.Session) -> None:
-    """Write docs/architecture.md, with its picture, from the code's imports and docstrings."""
-    session.run("python", "-m", "support.architecture", env={"PYTHONPATH": "tests"})
+@nox.session(venv_backend="none")
+def pages(session: nox.Session) -> None:
+    """Write the generated pages anew, also those with conflict markers: README's table, the matrix, the architecture.
+
+    It needs no network, and nothing that nox itself does not need: a merge of two fixes ends with it.
+    """
+    env = {"PYTHONPATH": os.pathsep.join([str(HERE / "src"), str(HERE / "tests")])}
+    for module in "unhang.compat.sweep.pages", "support.architecture":
+        session.run(sys.executable, "-m", module, env=env)
 
 
 @nox.session(reuse_venv=True)
@@ -150,13 +155,28 @@ def screenshot(session: nox.Session) -> None:
 
 
 ATTACKS = {
-    "whole runs, killed": ["tests/whole/test_killed_runs.py"],
+    "whole runs, killed": ["tests/whole/test_killed_runs.py", "-k", "not again"],
+    "runs that recover, killed": ["tests/whole/test_killed_runs.py", "-k", "again"],
     "whole runs, a failing disk": ["tests/whole/test_failing_disk.py"],
     "transactions, killed or stopped": ["tests/store/test_transaction.py", "tests/store/test_recovery.py"],
+    "edits of fixed functions": [
+        "tests/judge/test_edits.py", "tests/judge/test_origin.py", "tests/whole/test_forks.py",
+    ],
+    "functions with an edit, run": ["tests/judge/test_shows.py"],
+    "edits beside the rewrites": ["tests/fixes/test_anchors.py", "tests/whole/test_accept.py"],
+    "bytecode of other code": [
+        "tests/judge/test_stale.py", "tests/store/test_bytecode.py", "tests/whole/test_stale_bytecode.py",
+    ],
+    "upgrades, reinstalls and edits after apply": [
+        "tests/whole/test_receipts.py", "tests/store/test_remains.py", "tests/rewrite/test_own_lines.py",
+    ],
+    "links, and uv's link modes": ["tests/whole/test_links.py", "tests/store/test_links.py"],
+    "owners, modes and groups": ["tests/whole/test_owners.py"],
     "tampered state and odd sources": [
         "tests/whole/test_hostile.py", "tests/whole/test_state.py", "tests/store/test_receipt.py",
         "tests/store/test_journal.py", "tests/store/test_untrusted.py", "tests/store/test_folder.py",
     ],
+    "text from outside, at each sink": ["tests/test_gate.py", "tests/github/test_action.py", "tests/draft"],
     "hostile archives": ["tests/deliver/test_archive.py", "tests/deliver/test_wheel.py"],
     "fake interpreters and hostile folders": ["tests/find/test_environment.py", "tests/find/test_own_path.py"],
 }  # fmt: skip
@@ -164,11 +184,19 @@ ATTACKS = {
 
 @nox.session(reuse_venv=True)
 def attack(session: nox.Session) -> None:
-    """Kill and fail each operation on the disk, tamper with state, archives and interpreters; print the figures."""
+    """Kill and fail each operation on the disk, edit, tamper, share, link, upgrade; write docs/promises.md's figures.
+
+    With arguments after `--`, such as `-k links`, the page stays as it is.
+    """
     install_wheel(session, "test")
+    env = {"UNHANG_ATTACK": os.environ.get("UNHANG_ATTACK", "1"), "TMPDIR": scratch()}
+    reports = Path(session.create_tmp()) / "reports"
+    shutil.rmtree(reports, ignore_errors=True)
     for name, paths in ATTACKS.items():
         session.log(f"attack: {name}")
-        pytest(session, "-n", "0", *paths, UNHANG_ATTACK="1")
+        pytest(session, "-n", "0", f"--junitxml={reports / name}.xml", *paths, **env)
+    if not session.posargs:
+        session.run("python", "-m", "support.promises", str(reports), env={"PYTHONPATH": str(HERE / "tests")})
 
 
 @nox.session(reuse_venv=True)
@@ -178,10 +206,15 @@ def fuzz(session: nox.Session) -> None:
     session.run("python", "-W", "ignore", "-m", "fuzz", *session.posargs, env={"PYTHONPATH": "tests"})
 
 
-@nox.session(reuse_venv=True)
+@nox.session(python="3.11", reuse_venv=True)
 def mutants(session: nox.Session) -> None:
-    """Change each rewrite in some hundred ways, and show that the end states notice: `-- --fix ID`, `-- --all`."""
+    """Change each rewrite in some hundred ways, and show that the end states notice: `-- --fix ID`, `-- --all`.
+
+    `-- --proofs` gives the mutants to the proofs on real ranks too, for some minutes each.
+    """
     install_wheel(session, "test")
+    if "--proofs" in session.posargs:
+        install_proofs(session)
     session.run("python", "-W", "ignore", "-m", "mutants", *session.posargs, env={"PYTHONPATH": "tests"})
 
 
@@ -189,15 +222,15 @@ def mutants(session: nox.Session) -> None:
 def proofs(session: nox.Session) -> None:
     """Show each hang on untouched source, on a CPU, and that it is gone on patched source: docs/maintainers/proofs.md.
 
-    Then diagnose each hang from what it leaves: docs/maintainers/diagnose-evidence.md. Prints the table, and writes
-    it as JSON and JUnit to the session's temporary folder. `UNHANG_PROOFS=core` runs the core set, which takes some
+    Then diagnose each hang from what it leaves. Prints the table, and writes it as JSON and JUnit to the session's
+    temporary folder. `UNHANG_PROOFS=core` runs the core set, which takes some
     minutes; all of it takes about an hour.
     """
     install_wheel(session, "test")
     install_proofs(session)
     out = Path(session.create_tmp())
     env = {"UNHANG_PROOFS": os.environ.get("UNHANG_PROOFS", "all")}
-    env |= {"UNHANG_PROOFS_JSON": str(out / "proofs.json"), "UNHANG_HANGS_JSON": str(out / "hangs.json")}
+    env |= {"UNHANG_PROOFS_JSON": str(out / "proofs.json")}
     pytest(session, "--dist", "loadgroup", f"--junitxml={out / 'proofs.xml'}", *PROOFS, **env)
 
 
@@ -260,9 +293,9 @@ def sweep(session: nox.Session) -> None:
 def endstates(session: nox.Session) -> None:
     """Run each fix's function, untouched and rewritten, in every configuration, for every shape of the matrix.
 
-    The clones are those of `sweep`; without them only the shapes of the releases run. `-- --write` records the figures.
+    The clones are those of `sweep`; without them only the shapes of the releases run.
     """
-    session.run("python", "-m", "unhang.compat.endstates.run", *session.posargs, env=from_checkout(session))
+    session.run("python", "-m", "unhang.compat.sweep.endstates", *session.posargs, env=from_checkout(session))
 
 
 @nox.session(reuse_venv=True)
@@ -275,14 +308,35 @@ def compat(session: nox.Session) -> None:
     env = from_checkout(session)
     session.run("python", "-m", "unhang.compat.sweep.lint", *session.posargs, env=env)
     for schema in sorted((HERE / "compat" / "schemas").glob("*.json")):
-        named = [str(file) for file in sorted(HERE.glob(f"compat/**/{schema.name}")) if file.parent != schema.parent]
-        if not named:  # the lint has checked the manifests
-            continue
-        session.run("check-jsonschema", "--schemafile", str(schema), *named)
+        named = "data/*.json" if schema.stem == "facts" else schema.name
+        if files := [str(file) for file in sorted((HERE / "compat").glob(named))]:  # the lint has checked the manifests
+            session.run("check-jsonschema", "--schemafile", str(schema), *files)
     session.run("python", "-m", "unhang.compat.sweep.pages", "--check", env=env)
     session.run("python", "-m", "unhang.compat.sweep.verdicts", env=env)
-    tests = os.pathsep.join([env["PYTHONPATH"], str(HERE / "tests")])
-    session.run("python", "-m", "independent", env={"PYTHONPATH": tests})
+
+
+@nox.session(python="3.11", reuse_venv=True)
+def fix(session: nox.Session) -> None:
+    """Check one fix, `-- ID`: parts, sweep, endstates, tests, mutants, fuzz, proofs, lint; `-- ID STEP...`: only these.
+
+    It stops at the first that wants a person, and says what and where. The clone is that of `sweep`.
+    """
+    env = from_checkout(session)
+    env = {"PYTHONPATH": os.pathsep.join([env["PYTHONPATH"], str(HERE / "tests")]), "TMPDIR": scratch()}
+    env |= {"UNHANG_PROOFS": os.environ.get("UNHANG_PROOFS", "all")}
+
+    name, *only = session.posargs or ["ID"]
+
+    def run(*steps: str) -> None:
+        if chosen := [step for step in steps if step in (only or steps)]:
+            session.run("python", ".ci/fix.py", name, *chosen, env=env)
+
+    run("parts")  # before anything large is installed
+    session.install("--quiet", *nox.project.dependency_groups(GROUPS, "test", "lint", "typecheck"))
+    run("sweep", "endstates", "tests", "mutants", "fuzz")
+    if not only or "proofs" in only:
+        install_proofs(session)
+    run("proofs", "lint")
 
 
 def build_site(session: nox.Session, *options: str) -> Path:
@@ -341,8 +395,8 @@ def nightly(session: nox.Session) -> None:
 def fleet(session: nox.Session) -> None:
     """Try the pages of Ray, Slurm and Kubernetes: a local Ray cluster, stand-ins for srun and for a node's volumes."""
     install_wheel(session, "test")
-    session.install("--quiet", "ray", "kubernetes-validate")
-    pytest(session, "-n", "0", "tests/test_fleet.py", "tests/whole/test_kubernetes.py")
+    session.install("--quiet", "ray", "kubernetes-validate", "py-spy")
+    pytest(session, "-n", "0", "tests/test_fleet.py", "tests/whole/test_kubernetes.py", "tests/whole/test_live.py")
 
 
 @nox.session(python="3.11", reuse_venv=True)

@@ -23,7 +23,7 @@ Files = dict[str, str]
 # pip writes these when it installs: they name the source, and each other.
 WRITTEN_BY_PIP = {"INSTALLER", "REQUESTED", "RECORD", "direct_url.json"}
 # What makes compat/data: a checkout has it, and so has an editable install. A wheel need not.
-OF_CHECKOUT = ("unhang/compat/sweep/", "unhang/compat/endstates/")
+OF_CHECKOUT = ("unhang/compat/sweep/",)
 # Prints the folder of each package of an editable install, as `import` finds it, and the file of each module.
 WALK = """
 import json, pkgutil, unhang

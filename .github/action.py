@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import json
 import os
-import re
+import secrets
 import shutil
 import subprocess
 import sys
 import venv
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 REPOSITORY = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(REPOSITORY / "src"))
+
+from unhang import gate  # noqa: E402 - of the action's own commit
+
 _PLACES = ("python", "target", "source")
 _CHOOSING = ("fix", "skip", "upstream", "accept")
+_LEFT = ("needed", "drifted", "unlisted")
+"""The verdicts of what is left to do."""
 _COMMANDS = ("check", "apply", "diff")
 # Isolated: nothing in the workspace or on PYTHONPATH, such as a pull request's `pip.py` or `unhang.py`, is imported.
 _MODULE = ("-I", "-m")
@@ -61,8 +68,29 @@ def command_line(inputs: Mapping[str, str], environ: Mapping[str, str]) -> list[
         raise WrongInputError(f"expect-digest is for check, not for {command}")
     require = _repeated("require", inputs["require"])
     expect = ["--expect-digest", inputs["expect_digest"]] if inputs["expect_digest"] else []
-    annotated = [] if command == "diff" else ["--output-format", "github"]
-    return [command, *where(inputs, environ), *require, *expect, *annotated]
+    return [command, *where(inputs, environ), *require, *expect]
+
+
+def annotated(document: Mapping[str, Any], expected: str) -> list[str]:
+    """Return a line for the runner for each fix that is left to do somewhere, and for each warning.
+
+    ``expected`` is the digest that the code must have, or empty.
+    """
+    left: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
+    for row in document.get("results", ()):
+        if row["verdict"] in _LEFT and not row["accepted"]:
+            left.setdefault((row["location"], row["upstream"], row["fix"]), []).append(row)
+    lines = []
+    for rows in left.values():
+        row = min(rows, key=lambda row: _LEFT.index(row["verdict"]))
+        what = ": ".join(filter(None, (row["verdict"], row["detail"])))
+        message = "\n".join([f"{what} ({row['hint']})" if row["hint"] else what, *row["notes"]])
+        path = os.path.join(row["location"], row["file"])
+        lines.append(gate.command("error", message, file=path, title=f"unhang {row['fix']} ({row['grade']})"))
+    if expected and document.get("digest") not in (None, expected):
+        other = f"the code has digest {document['digest']}, not {expected} as expected"
+        lines.append(gate.command("error", other, title="unhang digest"))
+    return lines + [gate.command("warning", text, title="unhang") for text in document.get("warnings", ())]
 
 
 def summary(document: Mapping[str, Any], command: str, code: int) -> str:
@@ -70,15 +98,16 @@ def summary(document: Mapping[str, Any], command: str, code: int) -> str:
 
     ``document`` is empty if unhang did not end as it should.
     """
+    cell = gate.markdown
     rows = [
-        f"| {_cell(row['upstream'])} | {_cell(row['version'] or '')} | `{row['fix']}` | {_cell(row['verdict'])} | "
-        f"{_cell(row['function'])} | {_cell(row['detail'])} |"
+        f"| {cell(row['upstream'])} | {cell(row['version'] or '')} | `{row['fix']}` | {cell(row['verdict'])} | "
+        f"{cell(row['function'])} | {cell(row['detail'])} |"
         for row in document.get("results", ())
     ]
     error = document.get("error")
     lines = [f"### unhang {command}: exit code {code}", ""]
     if error:
-        return "\n".join([*lines, _cell(f"{error['code']}: {error['message']}"), ""])
+        return "\n".join([*lines, cell(f"{error['code']}: {error['message']}"), ""])
     if "results" not in document:
         return "\n".join([*lines, "unhang gave no report", ""])
     head = ["| upstream | version | fix | verdict | function | |", "|---|---|---|---|---|---|"]
@@ -89,11 +118,6 @@ def _repeated(name: str, words: str) -> list[str]:
     return [f"--{name}={value}" for value in words.split()]
 
 
-def _cell(text: str) -> str:
-    """Return a text as Markdown that shows it, and is nothing else: no cell, link, image, HTML or emphasis."""
-    return re.sub(r"[^\w .,-]|_|(?<=www)\.", lambda found: f"&#{ord(found[0])};", text, flags=re.IGNORECASE)
-
-
 def _install(version: str, folder: Path) -> Path:
     """Install unhang into an environment of its own, apart from the one to look at; return its Python."""
     venv.create(folder, with_pip=True, clear=True)
@@ -102,7 +126,7 @@ def _install(version: str, folder: Path) -> Path:
     pip = [str(python), *_MODULE, "pip", "--quiet", "--disable-pip-version-check"]
     # pip starts interpreters of its own, which are not isolated
     environ = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-    subprocess.run([*pip, "install", requirement], check=True, cwd=folder, env=environ)
+    subprocess.run([*pip, "install", requirement], stderr=subprocess.STDOUT, check=True, cwd=folder, env=environ)
     return python
 
 
@@ -112,24 +136,47 @@ def _add(variable: str, text: str) -> None:
             file.write(text)
 
 
+@contextmanager
+def _without_commands() -> Iterator[None]:
+    """Have the runner take nothing that is printed meanwhile as a command: anyone may have written what it quotes."""
+    token = secrets.token_hex(16)
+    print(f"::stop-commands::{token}", flush=True)
+    try:
+        yield
+    finally:
+        print(f"\n::{token}::", flush=True)
+
+
 def main(environ: Mapping[str, str] = os.environ) -> int:
     """Run the action; return the command's exit code, or 2 for wrong input."""
     names = (*_PLACES, *_CHOOSING, "command", "require", "expect_digest", "version")
-    inputs = {name: environ.get(f"UNHANG_{name.upper()}", "").strip() for name in names}
+    inputs = {name: environ.get(f"INPUT_{name.upper()}", "").strip() for name in names}
     try:
         arguments = command_line(inputs, environ)
+        with _without_commands():
+            python = _install(inputs["version"], Path(environ.get("RUNNER_TEMP", "/tmp"), "unhang-action"))  # noqa: S108
     except WrongInputError as error:
-        print(f"::error title=unhang::{error}")
+        print(gate.command("error", str(error), title="unhang"))
         return 2
-    python = _install(inputs["version"], Path(environ.get("RUNNER_TEMP", "/tmp"), "unhang-action"))  # noqa: S108
+    except (OSError, subprocess.CalledProcessError) as error:
+        why = f"unhang could not be installed with Python {sys.version.split()[0]} of {sys.executable}: {error}"
+        print(gate.command("error", why, title="unhang"))
+        return 2
     unhang: Sequence[str | Path] = [python, *_MODULE, "unhang"]
-    code = subprocess.run([*unhang, *arguments], check=False).returncode
+    with _without_commands():
+        # one stream: the runner reads two at once, and the end could overtake what comes before it
+        code = subprocess.run([*unhang, *arguments], stderr=subprocess.STDOUT, check=False).returncode
     check = [*unhang, "check", *where(inputs, environ), "--output-format", "json"]
     try:
         done = subprocess.run(check, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False)
         document = json.loads(done.stdout)
     except ValueError:
         document = {}
+    lines = annotated(document, inputs["expect_digest"])
+    if code and not any(line.startswith("::error") for line in lines):
+        why = (document.get("error") or {}).get("message", "the log says why")
+        lines.append(gate.command("error", f"exit code {code}: {why}", title=f"unhang {inputs['command']}"))
+    print(*lines, sep="\n", flush=True)
     _add("GITHUB_STEP_SUMMARY", summary(document, inputs["command"], code) + "\n")
     _add("GITHUB_OUTPUT", f"digest={document.get('digest', '')}\nexit-code={code}\n")
     return code

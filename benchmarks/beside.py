@@ -141,7 +141,7 @@ def table(torch: str) -> str:
 
 def _ours(folder: Path) -> str:
     job = intake.read([str(folder)], silent)
-    best, *_ = diagnosis.diagnose(job, signature.signatures())
+    best = diagnosis.diagnose(job, signature.signatures()).answers[0]
     said = f"{best.answer} {best.fix}".strip()
     return "; ".join([said, *(f"{Path(one.file).name}: {one.why}" for one in job.unread)])
 

@@ -41,10 +41,12 @@ class Case(NamedTuple):
     undo: Callable[[], object] | None = None
     """Runs after each process, untimed."""
     codes: tuple[int, ...] = (0,)
+    path: str = ""
+    """The PYTHONPATH with another unhang; empty for the installed one."""
 
 
-def processes(small: Path, large: Path, diff: Path) -> dict[str, Case]:
-    """Return the processes by name. All of them work on the same files."""
+def processes(small: Path, large: Path, thirty: Path, diff: Path) -> dict[str, Case]:
+    """Return the processes by name. All of them work on the same files; those with thirty fixes on more of them."""
     unhang = [str(Path(sys.executable).with_name("unhang"))]
     files = rewritten(small)
     kept = {name: (small / name).read_bytes() for name in files}
@@ -56,14 +58,15 @@ def processes(small: Path, large: Path, diff: Path) -> dict[str, Case]:
     def python(code: str) -> Case:
         return Case([sys.executable, "-c", code], small)
 
-    def check(folder: Path) -> Case:
-        return Case([*unhang, "check", "--target", str(folder)], folder, codes=(1,))
+    def check(folder: Path, path: str = "") -> Case:
+        return Case([*unhang, "check", "--target", str(folder)], folder, codes=(1,), path=path)
 
-    def apply(folder: Path) -> Case:
+    def apply(folder: Path, path: str = "") -> Case:
         def revert() -> None:
-            subprocess.run([*unhang, "revert", "--target", str(folder)], capture_output=True, check=True)
+            env = {**os.environ, "PYTHONPATH": path}
+            subprocess.run([*unhang, "revert", "--target", str(folder)], capture_output=True, check=True, env=env)
 
-        return Case([*unhang, "apply", "--target", str(folder)], folder, undo=revert)
+        return Case([*unhang, "apply", "--target", str(folder)], folder, undo=revert, path=path)
 
     tool = [sys.executable, "-m", "libcst.tool", "codemod", "-x", "whole_module.Fixes", "-j", "1", "--no-format"]
     return {
@@ -74,9 +77,11 @@ def processes(small: Path, large: Path, diff: Path) -> dict[str, Case]:
         "unhang --help": Case([*unhang, "--help"], small),
         "unhang check": check(small),
         "unhang check, crowded": check(large),
+        "unhang check, thirty fixes": check(thirty / "site", str(thirty / "path")),
         "unhang diff": Case([*unhang, "diff", "--target", str(small)], small, codes=(1,)),
         "unhang apply": apply(small),
         "unhang apply, crowded": apply(large),
+        "unhang apply, thirty fixes": apply(thirty / "site", str(thirty / "path")),
         "git apply": Case(["git", "apply", "-p1"], small, diff, restore),
         "patch": Case(["patch", "-p1", "--silent", "--no-backup-if-mismatch"], small, diff, restore),
         "ast-grep, one edit": Case(
@@ -111,6 +116,7 @@ def timed(
     case: Case, environment: Mapping[str, str], before: Callable[[], object], clock: Callable[[], float]
 ) -> Callable[[int], float]:
     """Return the function that pyperf calls: it runs the process ``loops`` times and returns the seconds it took."""
+    command, full = case.command, {**environment, **({"PYTHONPATH": case.path} if case.path else {})}
 
     def run(loops: int) -> float:
         total = 0.0
@@ -118,9 +124,7 @@ def timed(
             before()
             with open(case.stdin or os.devnull, "rb") as stdin:
                 start = clock()
-                done = subprocess.run(
-                    case.command, cwd=case.folder, env=environment, stdin=stdin, capture_output=True, check=False
-                )
+                done = subprocess.run(command, cwd=case.folder, env=full, stdin=stdin, capture_output=True, check=False)
                 total += clock() - start
             if done.returncode not in case.codes:
                 raise RuntimeError(f"{case.command} exited with {done.returncode}: {done.stderr.decode()}")
@@ -157,7 +161,7 @@ def bench_functions(runner: pyperf.Runner, small: Path) -> None:
     planned = plan.plan(findings, {})
     table = catalog.shape_table().shapes
     file = planned.files[0]
-    target, before, _, _ = file.steps[0]
+    target, before, *_ = file.steps[0]
     step = one_file.Step(target, table[target.fix, target.function, before].result, before)
     (function,) = shape.find(shape.parse(file.before), target.function)
     runner.bench_func("shape of a function", shape.digest, function)
@@ -171,19 +175,19 @@ def main() -> None:
     """Time one group: `warm`, `processor` (the same processes by processor time), `cold` or `functions`."""
 
     def pass_on(command: list[str], options: argparse.Namespace) -> None:
-        for name in "group", "small", "large", "diff":
+        for name in "group", "small", "large", "thirty", "diff":
             command += [f"--{name}", getattr(options, name)]
 
     runner = pyperf.Runner(add_cmdline_args=pass_on)
     runner.argparser.add_argument("--group", required=True, choices=("warm", "processor", "cold", "functions"))
-    for name in "small", "large", "diff":
+    for name in "small", "large", "thirty", "diff":
         runner.argparser.add_argument(f"--{name}", required=True)
     options = runner.parse_args()
     small = Path(options.small)
     if options.group == "functions":
         bench_functions(runner, small)
         return
-    cases = processes(small, Path(options.large), Path(options.diff))
+    cases = processes(small, Path(options.large), Path(options.thirty), Path(options.diff))
     environment = warm_environment()
     clock = processor if options.group == "processor" else time.perf_counter
     with tempfile.TemporaryDirectory(prefix="unhang-no-bytecode-") as nothing:

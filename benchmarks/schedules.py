@@ -6,7 +6,8 @@ It needs what `nox -s proofs` installs, and the tests' helpers:
 
 The goals apply to processor time divided by the number of recording processes, which is the wall time on an idle
 machine; actual wall time is printed too. Imports are not included. For 32 ranks, the best of three runs counts.
-`--largest 256` skips larger jobs. The exit code is 1 if a goal is missed.
+`--largest 256` skips larger jobs, `--write PAGE` writes the table of untouched source into docs/maintainers/proofs.md.
+The exit code is 1 if a goal is missed.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from proofs import suite
+from support import pages
 from unhang.find import environment, locate
 from unhang.prove import child, host
 from unhang.prove.cases import HUNG, Case, Topology
@@ -35,6 +37,7 @@ SIZES = (
     Topology(tp=4, pp=8, cp=2, dp=16, ep=8),
 )
 GOALS_S = {32: 0.5, 1024: 120.0}
+START, END = "<!-- timings: written by benchmarks/schedules.py -->", "<!-- timings: end -->"
 
 
 class Timed(NamedTuple):
@@ -50,7 +53,10 @@ def main() -> None:
     """Measure and print a line for each fix, side and size. Exit with 1 if a goal is missed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--largest", type=int, default=1024, help="skip jobs with more ranks")
-    largest = parser.parse_args().largest
+    parser.add_argument("--write", metavar="PAGE", type=Path, help="the page with the table of timings")
+    options = parser.parse_args()
+    largest = options.largest
+    untouched: dict[str, dict[int, Timed]] = {}
     cases = [Case(f"{size.world}", size, "schedule", HUNG) for size in SIZES if size.world <= largest]
     print(f"{os.cpu_count()} cores\n\n| proof | ranks | side | | wall s | processor s | goal s | |")
     print("| --- | --: | --- | --- | --: | --: | --: | --- |")
@@ -69,9 +75,24 @@ def main() -> None:
                 goal = GOALS_S.get(ranks)
                 judged = "" if goal is None else "pass" if shared < goal else "MISSED"
                 missed += judged == "MISSED"
+                if side == host.UNTOUCHED:
+                    untouched.setdefault(fix, {})[ranks] = timed
                 seconds = f"{timed.wall_s:.2f} | {timed.processor_s:.2f} | {goal or ''}"
                 print(f"| {fix} | {ranks} | {side} | {timed.status} | {seconds} | {judged} |", flush=True)
+    if options.write:
+        pages.fill(options.write, START, END, table(untouched))
     raise SystemExit(1 if missed else 0)
+
+
+def table(timings: Mapping[str, Mapping[int, Timed]]) -> str:
+    """Return Markdown with a row for each number of ranks, of these timings by fix and ranks."""
+    head = ["ranks", *(f"`{fix}`: {what}" for fix in timings for what in ("processor s", "wall s"))]
+    sizes = sorted({ranks for runs in timings.values() for ranks in runs})
+    rows = []
+    for ranks in sizes:
+        timed = [runs[ranks] for runs in timings.values()]
+        rows.append([f"{ranks:,}", *(f"{value:.2f}" for one in timed for value in (one.processor_s, one.wall_s))])
+    return pages.table(head, rows)
 
 
 def in_fork(fix: str, roots: list[Path], files: Mapping[str, bytes], cases: list[Case]) -> list[Timed]:

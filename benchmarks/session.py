@@ -19,7 +19,7 @@ from cases import findings_in, may_drop_caches, processes, rewritten, warm_envir
 from chart import render as chart
 from document import Measured, render, tables
 from imports import breakdown
-from layout import copied, crowded
+from layout import copied, crowded, thirty
 
 from support.work import STRACE, Work, beyond, count
 
@@ -52,10 +52,11 @@ def main() -> None:
 def measure(pristine: Path, folder: Path, *, quick: bool) -> Measured:
     """Return all figures of one run."""
     small, large = copied(pristine, folder / "small"), crowded(pristine, folder / "large")
+    more = thirty(pristine, folder / "thirty")
     diff = folder / "unhang.diff"
     diff.write_bytes(subprocess.run([UNHANG, "diff", "--target", small], stdout=subprocess.PIPE, check=False).stdout)
     _prove_equal_edits(copied(pristine, folder / "tool"), folder)
-    places = ["--small", str(small), "--large", str(large), "--diff", str(diff)]
+    places = ["--small", str(small), "--large", str(large), "--thirty", str(more), "--diff", str(diff)]
     rounds = QUICK if quick else FULL
     warm = _pyperf("warm", folder, rounds, [*places, *WARM])
     processor = _pyperf("processor", folder, rounds, [*places, *WARM])
@@ -64,7 +65,7 @@ def measure(pristine: Path, folder: Path, *, quick: bool) -> Measured:
     peak = _peak_megabytes(small)
     work = _work(small, large)
     judged = len({finding.seen.path for finding in findings_in(small)})
-    counted = judged, len(rewritten(small))
+    counted = judged, len(rewritten(small)), _changed(more)
     machine = _machine(quick), may_drop_caches()
     return Measured({**warm, **cold}, processor, functions, peak, work, breakdown(), *counted, *machine)
 
@@ -80,9 +81,18 @@ def _pyperf(group: str, folder: Path, rounds: int, options: list[str]) -> dict[s
 
 def _prove_equal_edits(site: Path, folder: Path) -> None:
     """Check that LibCST's own tool makes the same edits as unhang. Otherwise the comparison means nothing."""
-    case = processes(site, site, folder / "unhang.diff")["libcst.tool codemod"]
+    case = processes(site, site, site, folder / "unhang.diff")["libcst.tool codemod"]
     subprocess.run(case.command, cwd=site, env=warm_environment(), check=True, capture_output=True)
     subprocess.run([UNHANG, "check", "--target", site], check=True, capture_output=True)
+
+
+def _changed(more: Path) -> int:
+    """Return how many files `apply` changes with thirty fixes."""
+    command = [UNHANG, "diff", "--target", str(more / "site")]
+    done = subprocess.run(
+        command, env={**os.environ, "PYTHONPATH": str(more / "path")}, capture_output=True, check=False
+    )
+    return sum(line.startswith(b"+++ ") for line in done.stdout.splitlines())
 
 
 def _peak_megabytes(site: Path) -> float:
