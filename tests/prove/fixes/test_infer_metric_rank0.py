@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -53,11 +54,12 @@ def test_stand_ins_lead_to_the_real_modules(tmp_path: Path, monkeypatch: pytest.
     (tmp_path / "swift" / "__init__.py").write_text("raise ImportError('never run')")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(sys, "meta_path", [proof._Around(), *sys.meta_path])
-    others = {name: module for name, module in sys.modules.items() if name.partition(".")[0] != "swift"}
-    monkeypatch.setattr(sys, "modules", others)
-    found = proof._first(("swift.plugin.metric", "swift.metrics.utils"))
-    assert found.__file__ == str(real)
-    assert (found.MeanMetric, found.get_current_device()) == ("real", "cpu")
-    assert isinstance(found.Model, type)
-    assert sys.modules["swift.metrics"].MeanMetric == "real"
+    with mock.patch.dict(sys.modules):
+        for name in [name for name in sys.modules if name.partition(".")[0] == "swift"]:
+            del sys.modules[name]
+        found = proof._first(("swift.plugin.metric", "swift.metrics.utils"))
+        assert found.__file__ == str(real)
+        assert (found.MeanMetric, found.get_current_device()) == ("real", "cpu")
+        assert isinstance(found.Model, type)
+        assert sys.modules["swift.metrics"].MeanMetric == "real"
     assert proof._Around().find_spec("swiftly") is None
