@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
+from collections.abc import Iterator
 
 import pytest
 
 import support.checkout  # noqa: F401 - makes unhang.compat.sweep importable
+from unhang.find import locate
 from unhang.tell import terminal
 
 pytest.register_assert_rewrite("support.rewrites", "support.sources", "support.wheels", "support.environments")
 
+UPSTREAMS = {module.partition(".")[0] for _, module, _ in locate.UPSTREAMS}
 LEFT_OUT = "slow, left out by --quick: `nox -s tests-all` runs these too"
 
 
@@ -19,6 +23,14 @@ def _default_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     """Undo what a command in this process was told by ``-q``, ``-v`` and ``--color``."""
     for name in ("color", "quiet", "verbose"):
         monkeypatch.setattr(terminal.settings, name, getattr(terminal.Settings, name))
+
+
+@pytest.fixture(autouse=True)
+def _no_upstream_left_imported() -> Iterator[None]:
+    """Notice a test that leaves an upstream in `sys.modules`: a later test would find that in place of its own."""
+    before = {name for name in UPSTREAMS if name in sys.modules}
+    yield
+    assert {name for name in UPSTREAMS if name in sys.modules} == before
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

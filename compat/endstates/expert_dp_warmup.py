@@ -8,7 +8,6 @@ import logging
 import math
 import os
 import re
-import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -17,7 +16,7 @@ from functools import cache, partial
 from types import CodeType
 from typing import Any, ClassVar, NamedTuple
 
-from unhang.compat.endstates.endstate import EndState, Outcome, Source, called, parameters, plain
+from unhang.compat.endstates.endstate import EndState, Outcome, Source, called, importing, parameters, plain
 from unhang.compat.endstates.standin import Globals, StandIn
 from unhang.compat.endstates.tensors import Tensor, torch
 from unhang.shapes.shape import Function
@@ -441,13 +440,9 @@ class InitializeMpu(EndState):
             "logger": StandIn("logger", info=lambda msg: None, warning=lambda msg: None),
             "is_master": lambda: configuration.master,
             "_patch_megatron_timeout": lambda minutes: nullcontext(),
+            # the rewrite imports it where it runs
+            "__builtins__": importing({"swift.utils": StandIn("swift.utils", get_current_device=lambda: "npu:3")}),
         }
-        # the rewrite imports it where it runs
-        modules = {
-            "swift": StandIn("swift"),
-            "swift.utils": StandIn("swift.utils", get_current_device=lambda: "npu:3"),
-        }
-        sys.modules.update(modules)  # type: ignore[arg-type]
         called(source, stand_ins)(arguments)
         wanted = [_distinct(list(groups.values()))] if self.concerned(configuration) else [[]]
         return Outcome(frozenset(_faults([record.done], wanted, "npu:3")), (tuple(made), repr(record.done)))
