@@ -74,10 +74,9 @@ class Watched(ast.NodeTransformer):
             if not isinstance(node, (ast.ExceptHandler, ast.With)) or not (here is None or node.lineno in here):
                 continue
             if isinstance(node, ast.With):
-                is_silent = any("suppress" in words(item) for item in node.items)
-            else:
-                is_silent = not any(isinstance(inner, ast.Raise) for inner in ast.walk(node))
-            if is_silent:
+                if not all(words(item.context_expr) <= {"contextlib", "nullcontext"} for item in node.items):
+                    self.doubtful.append(f"line {node.lineno} enters a context, and no known shape enters it there")
+            elif not any(isinstance(inner, ast.Raise) for inner in ast.walk(node)):
                 self.doubtful.append(f"line {node.lineno} passes over errors, and no known shape does")
         self.simple = [
             node for node in inside if (here is None or node.lineno in new) and not _is_inert(node, function)

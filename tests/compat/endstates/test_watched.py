@@ -34,3 +34,14 @@ def test_a_new_statement_that_runs_in_no_setting_is_a_doubt_unless_it_does_nothi
     assert (not [*Watched(source, Unlike((), (4,)), ()).doubts()]) == does_nothing
     assert [*Watched(source, Unlike((4,)), ()).doubts()]  # in the place of another one
     assert [*Watched(source, Unlike((), (4,), (), (4,)), ()).doubts()]  # where another one is missing
+
+
+@pytest.mark.parametrize(
+    ("entered", "is_doubt"),
+    [("nullcontext()", False), ("contextlib.nullcontext()", False), ("suppress(OSError)", True), ("x.lock", True)],
+)
+def test_a_context_that_no_known_shape_enters_is_a_doubt(entered: str, is_doubt: bool) -> None:
+    source = Source(f"def log(x):\n    with {entered}:\n        return x\n", "log")
+    watched = Watched(source, Unlike((), (2,)), ())
+    watched.watch(0)
+    assert bool([*watched.doubts()]) == is_doubt
