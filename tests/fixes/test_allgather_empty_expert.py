@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 import support.checkout  # noqa: F401 - makes unhang.compat.endstates importable
 from fuzz.subject import Fuzz
-from mutants.by_hand import EVERY, Mutants, Sub
+from mutants.by_hand import EVERY, ByHand, Mutants, Sub
 from proofs.others import Change, Other, Proofs, Release, without
 from support import hung_jobs, plans, sources, wheels
 from support.hung_jobs import HungJob, failing, issued, job, rank
@@ -101,8 +102,7 @@ _ROWS = "num_out_tokens=tokens_per_expert.sum().item()"
 )
 def test_a_call_that_differs_is_no_anchor(function: str, old: str, new: str, anchor: str) -> None:
     source = sources.wheel(FIX, "0.19.2", function=CLASS + function)
-    with pytest.raises(AnchorError, match=anchor):
-        codemod(source.target).plan(sources.mutated(source.function, old, new))
+    sources.assert_no_anchor(source, old, new, match=anchor)
 
 
 def test_a_third_call_is_no_anchor() -> None:
@@ -120,13 +120,11 @@ _TOKEN, _ROW = "tokens_per_expert.sum().item() > 0", "hidden_states.shape[0] > 0
 _SETTING = "self.config.moe_permute_fusion and "
 
 
-def _by_hand(condition: str, others: dict[str, str]) -> dict[str, tuple[Sub, ...]]:
-    def every(new: str) -> tuple[Sub, ...]:
-        return (Sub(condition, new, EVERY),)
-
+def _by_hand(condition: str, others: dict[str, str]) -> ByHand:
+    every = partial(Sub, condition, number=EVERY)
     return {
         "never fused": every("False"),
-        "whatever is configured": (Sub(_SETTING, "", EVERY),),
+        "whatever is configured": Sub(_SETTING, "", EVERY),
         "not fused with a token": every(f"not {condition}"),
         "fused on rank 0": every(f"({condition} or torch.distributed.get_rank() == 0)"),
         "not fused on rank 0": every(f"{condition} and torch.distributed.get_rank() != 0"),
@@ -174,10 +172,10 @@ _ROWS_BY_HAND = _by_hand(
 )
 _BOTH_BY_HAND = {
     **_ROWS_BY_HAND,
-    "the bias fused": (Sub(f"{_SETTING}{_ROW}", _SETTING.removesuffix(" and "), 1),),
-    "the rows fused": (Sub(f"{_SETTING}{_ROW}", _SETTING.removesuffix(" and ")),),
-    "the bias not fused": (Sub(_ROW, "False", 1),),
-    "the rows not fused": (Sub(_ROW, "False"),),
+    "the bias fused": Sub(f"{_SETTING}{_ROW}", _SETTING.removesuffix(" and "), 1),
+    "the rows fused": Sub(f"{_SETTING}{_ROW}", _SETTING.removesuffix(" and ")),
+    "the bias not fused": Sub(_ROW, "False", 1),
+    "the rows not fused": Sub(_ROW, "False"),
 }
 _SAME = "the same condition"
 _SAME_TOKENS = {r"by hand: (compared as a tensor|with a token for some expert)": _SAME}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from functools import partial
 
 import pytest
 
@@ -85,52 +86,49 @@ def test_a_loop_that_differs_or_stands_twice_is_no_anchor() -> None:
 _ITEM = "lambda item: item[0]"
 
 
-def _by_hand() -> dict[str, tuple[Sub, ...]]:
-    def order(new: str) -> tuple[Sub, ...]:
-        return (Sub(_BY_NAME, new),)
-
-    return {
-        "as registered": order("list(model.named_buffers())"),
-        "reversed": order("list(model.named_buffers())[::-1]"),
-        "by size": order("sorted(model.named_buffers(), key=lambda item: item[1].numel())"),
-        "by size and name's length": order(
-            "sorted(model.named_buffers(), key=lambda item: (item[1].numel(), len(item[0])))"
-        ),
-        "by the last part of the name": order(
-            "sorted(model.named_buffers(), key=lambda item: item[0].rpartition('.')[0])"
-        ),
-        **{
-            f"by {part}": order(f"sorted(model.named_buffers(), key=lambda item: item[0]{part})")
-            for part in (".rpartition('.')[2]", "[:8]", "[-8:]", ".lower()", ".split('.')[:3]", ".split('.')[-2:]")
-        },
-        "by the name's hash": order("sorted(model.named_buffers(), key=lambda item: len(item[0]) % 2)"),
-        "by identity": order("sorted(model.named_buffers(), key=lambda item: id(item[1]))"),
-        "by tensor": order("sorted(model.named_buffers(), key=lambda item: item[1])"),
-        "a set": order("{name: buf for name, buf in model.named_buffers()}.items()"),
-        "on the master alone": order(f"{_BY_NAME} if dist.get_rank() == 0 else model.named_buffers()"),
-        "on the others alone": order(f"{_BY_NAME} if dist.get_rank() else model.named_buffers()"),
-        "turned around on odd ranks": order(f"{_BY_NAME}[:: 1 - 2 * (dist.get_rank() % 2)]"),
-        "without the first": order(f"{_BY_NAME}[1:]"),
-        "without the last": order(f"{_BY_NAME}[:-1]"),
-        "the first alone": order(f"{_BY_NAME}[:1]"),
-        "twice": order(f"{_BY_NAME} * 2"),
-        "of one size once": order(f"{{buf.numel(): (name, buf) for name, buf in {_BY_NAME}}}.values()"),
-        "parameters": order("sorted(full_state.items())"),
-        "not by the master": order(f"{_BY_NAME} if dist.get_rank() else []"),
-        "from the last": (Sub(_BY_NAME, f"reversed({_BY_NAME})"),),
-        "from rank 1": (Sub("src=0", "src=1"),),
-        "from each rank": (Sub("src=0", "src=dist.get_rank()"),),
-        "a copy": (Sub("dist.broadcast(buf, src=0)", "dist.broadcast(type(buf)(name, buf.numel()), src=0)"),),
-        "no broadcast": (Sub("dist.broadcast(buf, src=0)", "pass"),),
-        "with offload alone": order(f"{_BY_NAME} if cpu_offload else model.named_buffers()"),
-        "without offload alone": order(f"model.named_buffers() if cpu_offload else {_BY_NAME}"),
-    }
+_order = partial(Sub, _BY_NAME)
+_BY_HAND = {
+    "as registered": _order("list(model.named_buffers())"),
+    "reversed": _order("list(model.named_buffers())[::-1]"),
+    "by size": _order("sorted(model.named_buffers(), key=lambda item: item[1].numel())"),
+    "by size and name's length": _order(
+        "sorted(model.named_buffers(), key=lambda item: (item[1].numel(), len(item[0])))"
+    ),
+    "by the last part of the name": _order(
+        "sorted(model.named_buffers(), key=lambda item: item[0].rpartition('.')[0])"
+    ),
+    **{
+        f"by {part}": _order(f"sorted(model.named_buffers(), key=lambda item: item[0]{part})")
+        for part in (".rpartition('.')[2]", "[:8]", "[-8:]", ".lower()", ".split('.')[:3]", ".split('.')[-2:]")
+    },
+    "by the name's hash": _order("sorted(model.named_buffers(), key=lambda item: len(item[0]) % 2)"),
+    "by identity": _order("sorted(model.named_buffers(), key=lambda item: id(item[1]))"),
+    "by tensor": _order("sorted(model.named_buffers(), key=lambda item: item[1])"),
+    "a set": _order("{name: buf for name, buf in model.named_buffers()}.items()"),
+    "on the master alone": _order(f"{_BY_NAME} if dist.get_rank() == 0 else model.named_buffers()"),
+    "on the others alone": _order(f"{_BY_NAME} if dist.get_rank() else model.named_buffers()"),
+    "turned around on odd ranks": _order(f"{_BY_NAME}[:: 1 - 2 * (dist.get_rank() % 2)]"),
+    "without the first": _order(f"{_BY_NAME}[1:]"),
+    "without the last": _order(f"{_BY_NAME}[:-1]"),
+    "the first alone": _order(f"{_BY_NAME}[:1]"),
+    "twice": _order(f"{_BY_NAME} * 2"),
+    "of one size once": _order(f"{{buf.numel(): (name, buf) for name, buf in {_BY_NAME}}}.values()"),
+    "parameters": _order("sorted(full_state.items())"),
+    "not by the master": _order(f"{_BY_NAME} if dist.get_rank() else []"),
+    "from the last": Sub(_BY_NAME, f"reversed({_BY_NAME})"),
+    "from rank 1": Sub("src=0", "src=1"),
+    "from each rank": Sub("src=0", "src=dist.get_rank()"),
+    "a copy": Sub("dist.broadcast(buf, src=0)", "dist.broadcast(type(buf)(name, buf.numel()), src=0)"),
+    "no broadcast": Sub("dist.broadcast(buf, src=0)", "pass"),
+    "with offload alone": _order(f"{_BY_NAME} if cpu_offload else model.named_buffers()"),
+    "without offload alone": _order(f"model.named_buffers() if cpu_offload else {_BY_NAME}"),
+}
 
 
 EQUIVALENT = {
     r"by hand: from the last|order: sorted.* -> \(\.\.\.\)\[::-1\]": "any order will do that is one order on all ranks",
 }
-MUTANTS = [Mutants("verl", ("0.4.0", "0.7.1"), _by_hand(), EQUIVALENT)]
+MUTANTS = [Mutants("verl", ("0.4.0", "0.7.1"), _BY_HAND, EQUIVALENT)]
 PROOFS = [
     Proofs(
         "verl",

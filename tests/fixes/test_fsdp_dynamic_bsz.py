@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fuzz.subject import Fuzz
-from mutants.by_hand import Mutants, Sub
+from mutants.by_hand import ByHand, Mutants, Sub
 from proofs.others import Other, Proofs, Release, in_file, untouched, without
 from support import hung_jobs, sources, wheels
 from support.hung_jobs import IDLE, WORLD, HungJob, issued, job, rank
@@ -116,8 +117,7 @@ def test_an_upstream_fix_is_told_from_ours(case: Case) -> None:
 )
 def test_what_differs_is_no_anchor(old: str, new: str, missing: str) -> None:
     source = sources.wheel(FIX, "0.7.1", function=TARGETS[2].function)
-    with pytest.raises(AnchorError, match=missing):
-        codemod(source.target).plan(sources.mutated(source.function, old, new))
+    sources.assert_no_anchor(source, old, new, match=missing)
 
 
 # -- the verdict ------------------------------------------------------------------------------------------------------
@@ -174,13 +174,8 @@ _WORLD, _GIVEN = "torch.distributed.group.WORLD", "dp_group=world"
 _SOME = "torch.distributed.group.WORLD if {} else None"
 
 
-def _by_hand(dynamic: str, batch: str) -> Mapping[str, tuple[Sub, ...]]:
-    def group(new: str) -> tuple[Sub, ...]:
-        return (Sub(_WORLD, new),)
-
-    def given(new: str) -> tuple[Sub, ...]:
-        return (Sub(_GIVEN, new),)
-
+def _by_hand(dynamic: str, batch: str) -> ByHand:
+    group, given = partial(Sub, _WORLD), partial(Sub, _GIVEN)
     again = f"prepare_dynamic_batch({batch}, max_token_len=max_token_len, dp_group=world)"
     return {
         "no group": group("None"),
@@ -202,10 +197,10 @@ def _by_hand(dynamic: str, batch: str) -> Mapping[str, tuple[Sub, ...]]:
         "an even number": given("dp_group=world, num_batches_divided_by=2"),
         "four at least": given("dp_group=world, min_num_micro_batch=4"),
         "numbers may differ": given("dp_group=None, same_micro_num_in_dp=True"),
-        "another bound": (Sub("max_token_len=max_token_len", "max_token_len=2 * max_token_len"),),
-        "half of the batch": (Sub(f"prepare_dynamic_batch({batch}, ", f"prepare_dynamic_batch({batch}.split(2)[0], "),),
-        "cut twice": (
-            Sub("world = torch.distributed.group.WORLD\n", f"world = torch.distributed.group.WORLD; {again}\n"),
+        "another bound": Sub("max_token_len=max_token_len", "max_token_len=2 * max_token_len"),
+        "half of the batch": Sub(f"prepare_dynamic_batch({batch}, ", f"prepare_dynamic_batch({batch}.split(2)[0], "),
+        "cut twice": Sub(
+            "world = torch.distributed.group.WORLD\n", f"world = torch.distributed.group.WORLD; {again}\n"
         ),
     }
 

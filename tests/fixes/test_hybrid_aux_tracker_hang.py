@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fuzz.subject import Fuzz
-from mutants.by_hand import Mutants, Sub
+from mutants.by_hand import ByHand, Mutants, Sub
 from proofs.others import Other, Proofs, Release, without
 from support import hung_jobs, sources
 from support.hung_jobs import HungJob, sizes
@@ -76,8 +76,7 @@ _LAYERS = "layers = itemgetter(Symbols.MOE)(get_hybrid_layer_counts(args.hybrid_
 )
 def test_a_statement_that_differs_is_no_anchor(old: str, new: str, missing: str) -> None:
     source = sources.first(CASES)
-    with pytest.raises(AnchorError, match=f"^not found: {missing}"):
-        codemod(source.target).plan(sources.mutated(source.function, old, new))
+    sources.assert_no_anchor(source, old, new, match=f"^not found: {missing}")
 
 
 _HYBRID = "is_hybrid_model(args)"
@@ -103,11 +102,11 @@ _LISTS = (
     f"[1] * layers if {_HYBRID} and not args.mtp_num_layers else args.moe_layer_freq",
     f"[1] * layers if {_HYBRID} else 1",
 )
-BY_HAND = {
+BY_HAND: ByHand = {
     **{f"size {value}": (Sub(_SIZE, f"num_layers={value}"),) for value in _SIZES},
     **{f"list {value}": (Sub(_COUNTED, f"moe_layer_freq={value}"),) for value in _LISTS},
-    "no MTP layers": (Sub("mtp_num_layers=args.mtp_num_layers", "mtp_num_layers=None"),),
-    "not forced": (Sub("force_initialize=True", "force_initialize=False"),),
+    "no MTP layers": Sub("mtp_num_layers=args.mtp_num_layers", "mtp_num_layers=None"),
+    "not forced": Sub("force_initialize=True", "force_initialize=False"),
 }
 EQUIVALENT = {
     r"by hand: list \[layers\] if .*": "the tracker takes the sum",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -98,71 +99,62 @@ def test_another_statement_or_a_second_one_is_no_anchor(name: str) -> None:
         change.plan(twice)
 
 
-def _calc_by_hand() -> dict[str, tuple[Sub, ...]]:
-    def mean(new: str) -> tuple[Sub, ...]:
-        return (Sub(_ONE, new),)
-
-    return {
-        "reduced where there is a row": mean("mean_metric.compute()['value'] if preds else mean_metric.nan_value"),
-        "reduced for nothing": mean(f"(mean_metric.compute(), {_ONE})[1]"),
-        "fails without a row": mean("mean_metric.state / mean_metric.count"),
-        "zero without a row": mean("mean_metric.state / max(mean_metric.count, 1)"),
-        "None without a row": mean("mean_metric.state / mean_metric.count if mean_metric.count else None"),
-        "nothing right is no row": mean(_ONE.replace("if mean_metric.count", "if mean_metric.state")),
-        "rows that count for nothing": mean(_ONE.replace("if mean_metric.count", "if preds")),
-        "a file with rows that count for nothing": mean(_ONE.replace("if mean_metric.count", "if data_list")),
-        "always without a row": mean("mean_metric.nan_value"),
-        "upside down": mean("mean_metric.count / mean_metric.state if mean_metric.state else mean_metric.nan_value"),
-        "the sum": mean("mean_metric.state"),
-        "the count": mean("mean_metric.count"),
-        "whole numbers": mean(_ONE.replace(" / ", " // ")),
-        "percent": mean(f"100 * ({_ONE})"),
-        "rounded": mean(f"round({_ONE}, 1)"),
-        "one row more": mean(_ONE.replace("mean_metric.count if", "(mean_metric.count + 1) if")),
-        "of a new metric": mean(_ONE.replace("mean_metric", "MeanMetric()")),
-        "one more update": mean(f"(mean_metric.update(0), {_ONE})[1]"),
-        "as a dictionary": mean(f"{{'value': {_ONE}}}"),
-        "as text": mean(f"str({_ONE})"),
-        "another name": (Sub("'acc'", "'mean'"),),
-    }
+_mean, _mean_of_each = partial(Sub, _ONE), partial(Sub, _EACH)
+_CALC_BY_HAND = {
+    "reduced where there is a row": _mean("mean_metric.compute()['value'] if preds else mean_metric.nan_value"),
+    "reduced for nothing": _mean(f"(mean_metric.compute(), {_ONE})[1]"),
+    "fails without a row": _mean("mean_metric.state / mean_metric.count"),
+    "zero without a row": _mean("mean_metric.state / max(mean_metric.count, 1)"),
+    "None without a row": _mean("mean_metric.state / mean_metric.count if mean_metric.count else None"),
+    "nothing right is no row": _mean(_ONE.replace("if mean_metric.count", "if mean_metric.state")),
+    "rows that count for nothing": _mean(_ONE.replace("if mean_metric.count", "if preds")),
+    "a file with rows that count for nothing": _mean(_ONE.replace("if mean_metric.count", "if data_list")),
+    "always without a row": _mean("mean_metric.nan_value"),
+    "upside down": _mean("mean_metric.count / mean_metric.state if mean_metric.state else mean_metric.nan_value"),
+    "the sum": _mean("mean_metric.state"),
+    "the count": _mean("mean_metric.count"),
+    "whole numbers": _mean(_ONE.replace(" / ", " // ")),
+    "percent": _mean(f"100 * ({_ONE})"),
+    "rounded": _mean(f"round({_ONE}, 1)"),
+    "one row more": _mean(_ONE.replace("mean_metric.count if", "(mean_metric.count + 1) if")),
+    "of a new metric": _mean(_ONE.replace("mean_metric", "MeanMetric()")),
+    "one more update": _mean(f"(mean_metric.update(0), {_ONE})[1]"),
+    "as a dictionary": _mean(f"{{'value': {_ONE}}}"),
+    "as text": _mean(f"str({_ONE})"),
+    "another name": Sub("'acc'", "'mean'"),
+}
 
 
-def _rouge_by_hand() -> dict[str, tuple[Sub, ...]]:
-    def mean(new: str) -> tuple[Sub, ...]:
-        return (Sub(_EACH, new),)
-
-    return {
-        "reduced where there is a row": mean("v.compute()['value'] if v.count else v.nan_value"),
-        "the last score reduced": mean(f"v.compute()['value'] if k == 'bleu-4' else ({_EACH})"),
-        "fails without a row": mean("v.state / v.count"),
-        "zero without a row": mean("v.state / max(v.count, 1)"),
-        "nothing right is no row": mean(_EACH.replace("if v.count", "if v.state")),
-        "rows that count for nothing": mean(_EACH.replace("if v.count", "if preds")),
-        "labels that count for nothing": mean(_EACH.replace("if v.count", "if labels")),
-        "upside down": mean("v.count / v.state if v.state else v.nan_value"),
-        "the sum": mean("v.state"),
-        "of all rows": mean("v.state / len(preds) if preds else v.nan_value"),
-        "of the first score": mean(_EACH.replace("v.", "score_dict['rouge-1'].")),
-        "without a row not in percent": (
-            Sub(f"({_EACH}) * 100", "v.state / v.count * 100 if v.count else v.nan_value"),
-        ),
-        "scores without a row left out": (Sub("score_dict.items()}", "score_dict.items() if v.count}"),),
-        "one score less": (Sub("score_dict.items()}", "score_dict.items() if k != 'rouge-l'}"),),
-        "not in percent": (Sub(" * 100", ""),),
-        "rounded first": (Sub(" * 100, 6)", ", 6) * 100"),),
-        "fewer digits": (Sub("100, 6)", "100, 4)"),),
-        "all digits": (Sub(f"round(({_EACH}) * 100, 6)", f"({_EACH}) * 100"),),
-        "whole numbers": (Sub("100, 6)", "100)"),),
-        "as a list": (Sub(f"round(({_EACH}) * 100, 6)", f"[round(({_EACH}) * 100, 6)]"),),
-    }
+_ROUGE_BY_HAND = {
+    "reduced where there is a row": _mean_of_each("v.compute()['value'] if v.count else v.nan_value"),
+    "the last score reduced": _mean_of_each(f"v.compute()['value'] if k == 'bleu-4' else ({_EACH})"),
+    "fails without a row": _mean_of_each("v.state / v.count"),
+    "zero without a row": _mean_of_each("v.state / max(v.count, 1)"),
+    "nothing right is no row": _mean_of_each(_EACH.replace("if v.count", "if v.state")),
+    "rows that count for nothing": _mean_of_each(_EACH.replace("if v.count", "if preds")),
+    "labels that count for nothing": _mean_of_each(_EACH.replace("if v.count", "if labels")),
+    "upside down": _mean_of_each("v.count / v.state if v.state else v.nan_value"),
+    "the sum": _mean_of_each("v.state"),
+    "of all rows": _mean_of_each("v.state / len(preds) if preds else v.nan_value"),
+    "of the first score": _mean_of_each(_EACH.replace("v.", "score_dict['rouge-1'].")),
+    "without a row not in percent": Sub(f"({_EACH}) * 100", "v.state / v.count * 100 if v.count else v.nan_value"),
+    "scores without a row left out": Sub("score_dict.items()}", "score_dict.items() if v.count}"),
+    "one score less": Sub("score_dict.items()}", "score_dict.items() if k != 'rouge-l'}"),
+    "not in percent": Sub(" * 100", ""),
+    "rounded first": Sub(" * 100, 6)", ", 6) * 100"),
+    "fewer digits": Sub("100, 6)", "100, 4)"),
+    "all digits": Sub(f"round(({_EACH}) * 100, 6)", f"({_EACH}) * 100"),
+    "whole numbers": Sub("100, 6)", "100)"),
+    "as a list": Sub(f"round(({_EACH}) * 100, 6)", f"[round(({_EACH}) * 100, 6)]"),
+}
 
 
 EQUIVALENT = {
     r"3\.12\.6: by hand: (a file with )?rows that count for nothing": "before 4.6.0, an accuracy counts each row",
 }
 MUTANTS = [
-    Mutants("ms-swift", ("3.12.6", "4.6.0"), _calc_by_hand(), EQUIVALENT, function=CALC),
-    Mutants("ms-swift", ("3.12.6", "4.6.0"), _rouge_by_hand(), EQUIVALENT, function=ROUGE),
+    Mutants("ms-swift", ("3.12.6", "4.6.0"), _CALC_BY_HAND, EQUIVALENT, function=CALC),
+    Mutants("ms-swift", ("3.12.6", "4.6.0"), _ROUGE_BY_HAND, EQUIVALENT, function=ROUGE),
 ]
 _HANGS = r"hung: rank 0 waits in all_reduce at swift/[\w/]+\.py:\d+ in compute; rank 1 done"
 

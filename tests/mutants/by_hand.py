@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 from mutants.rules import RANK, Added, Mutant, mutants
@@ -27,14 +28,17 @@ class Sub(NamedTuple):
         return self.old.join(parts[:at]) + self.new + self.old.join(parts[at:])
 
 
+ByHand = Mapping[str, Sub | tuple[Sub, ...]]
+"""By name: what is replaced, from the rewrite's first comment on."""
+
+
 class Mutants(NamedTuple):
     """How the rewrite of one function is mutated. A fix's test module has a list of these: ``MUTANTS``."""
 
     upstream: str
     versions: tuple[str, ...]
     """The releases whose rewrites are mutated."""
-    by_hand: Mapping[str, tuple[Sub, ...]] = {}
-    """By name: what is replaced, from the rewrite's first comment on."""
+    by_hand: ByHand = MappingProxyType({})
     equivalent: Mapping[str, str] = {}
     """The mutants that do what the rewrite does, by a pattern of their names, and why.
 
@@ -59,7 +63,8 @@ class Mutants(NamedTuple):
         """Return the mutants by hand of a rewritten file, by name."""
         head, mark, tail = text.partition("# unhang ")
         found = {}
-        for name, subs in self.by_hand.items():
+        for name, given in self.by_hand.items():
+            subs = (given,) if isinstance(given, Sub) else given
             if self.may_lack and not all(sub.old in text for sub in subs):
                 continue
             changed = tail

@@ -15,11 +15,13 @@ import pytest
 
 from support import wheels
 from support.checkout import COMPAT
+from unhang.codemods.base import AnchorError
 from unhang.compat import upstreams
 from unhang.compat.sweep import as_written as as_written_change
 from unhang.compat.sweep import clones, frozen
 from unhang.compat.sweep.as_written import Pull
 from unhang.errors import UnhangError
+from unhang.judge.decide import codemod
 from unhang.rewrite.one_file import Step, rewrite
 from unhang.shapes import catalog, shape
 from unhang.shapes.catalog import Shape, Target
@@ -156,6 +158,12 @@ def mutated(function: shape.Function, old: str, new: str, count: int = 1) -> sha
     (changed,) = ast.parse(text.replace(old, new)).body
     assert isinstance(changed, (ast.FunctionDef, ast.AsyncFunctionDef))
     return changed
+
+
+def assert_no_anchor(source: Source, old: str, new: str, match: str) -> None:
+    """Assert that the codemod refuses the function with a part replaced, as ``mutated`` does, and says this."""
+    with pytest.raises(AnchorError, match=match):
+        codemod(source.target).plan(mutated(source.function, old, new))
 
 
 def dump(node: object) -> object:
