@@ -1,8 +1,15 @@
-"""Topologies as text."""
+"""Topologies as text, and the case of a user's own."""
 
 from __future__ import annotations
 
-from unhang.prove.cases import Topology, alike
+import importlib
+
+import pytest
+
+from unhang.prove import cases
+from unhang.prove.cases import CRASHED, DIFFERS, HUNG, MISMATCH, Topology, alike
+
+LARGE, FEW = Topology(tp=4, pp=8, vpp=2, dp=16, ep=4), Topology(dp=8)
 
 
 def test_a_topology_counts_its_ranks_and_shows_its_sizes() -> None:
@@ -12,5 +19,35 @@ def test_a_topology_counts_its_ranks_and_shows_its_sizes() -> None:
 
 
 def test_where_only_the_number_of_ranks_matters_a_large_job_is_like_a_smaller_one() -> None:
-    assert alike(Topology(tp=2, dp=4), 8) == Topology(tp=2, dp=4)
-    assert alike(Topology(tp=4, pp=8, vpp=2, dp=16), 8) == Topology(dp=8)
+    assert alike(Topology(tp=2, dp=4)) == Topology(tp=2, dp=4)
+    assert alike(LARGE) == FEW
+
+
+@pytest.mark.parametrize(
+    ("fix", "topology", "harness", "ends", "impossible", "why"),
+    [
+        (
+            "allgather_empty_expert",
+            Topology(dp=2, ep=2),
+            "ranks",
+            CRASHED,
+            LARGE._replace(ep=1),
+            "with EP 1 every rank",
+        ),
+        ("empty_expert_hang", Topology(dp=2, ep=2), "ranks", HUNG, LARGE._replace(ep=1), "with EP 1 every"),
+        ("fsdp2_buffer_order", FEW, "ranks", DIFFERS, Topology(), "one rank broadcasts to no other"),
+        ("hybrid_aux_tracker_hang", LARGE, "schedule", MISMATCH, LARGE._replace(pp=1), "with PP 1 there is one stage"),
+        ("infer_metric_rank0", FEW, "ranks", HUNG, Topology(), "one process has no other to wait for"),
+        ("mean_metric_dtype", FEW, "ranks", DIFFERS, Topology(), "one process has no other to disagree with"),
+        ("moe_aux_tracker_hang", LARGE, "schedule", MISMATCH, LARGE._replace(pp=1), "with PP 1 there is one stage"),
+    ],
+)
+def test_the_case_of_a_users_job(
+    fix: str, topology: Topology, harness: str, ends: str, impossible: Topology, why: str
+) -> None:
+    proof = importlib.import_module(f"unhang.prove.fixes.{fix}")
+    case = cases.yours(proof, LARGE, "", ())
+    assert case is not None
+    assert (case.topology, case.harness, case.untouched) == (topology, harness, ends)
+    assert not cases.ruled_out(proof, LARGE)
+    assert cases.ruled_out(proof, impossible).startswith(why)

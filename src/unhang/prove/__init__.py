@@ -14,11 +14,12 @@ deadline_s)`` (see ``cases``). ``mtp_cp_deadlock`` is a short example. No other 
 
 And for ``unhang prove``, which runs on a user's own installation:
 
-* ``case_for(topology, upstream, shapes)``: the ``Case`` of a user's topology, with how the untouched source ends there
-  (``passed`` where the defect cannot occur); None for a job that the proof cannot lay out. Where only the number of
-  ranks matters, it is a smaller job (``cases.alike``), so that such a proof always runs.
+* ``YOURS``: the ``Case`` of a user's topology, with how the untouched source ends there. Without a topology of its own
+  it gets the user's; or with real ranks, where only their number matters, a smaller job, so that it always runs.
+* ``case_for(topology, upstream, shapes)`` in its place, where more depends on the topology: ``passed`` where the defect
+  cannot occur; None for a job that the proof cannot lay out.
 * ``CHUNKS``: true where ``case_for`` knows virtual pipeline chunks (``Topology.vpp``), which it otherwise does not get.
-* ``ruled_out(topology)``: why the defect cannot occur, so that nothing is run; empty where it can.
+* ``RULED_OUT``: the size that must be above 1 for the defect to occur, and why; else nothing is run.
 * ``cases_for(upstream, shapes)``: the proof's own cases, where these depend on the shapes of the installed targets.
 * ``caveat(case)``: what a case leaves open, which the answer then says; empty where that is nothing.
 * ``BESIDE``: for each upstream, the other upstreams that its proof imports.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -41,9 +41,13 @@ class Topology(NamedTuple):
         return f"{' x '.join(sizes) or 'one of each'} ({self.world} ranks)"
 
 
-def alike(topology: Topology, most: int) -> Topology:
-    """Return a job of real ranks, at most so many, for a defect that depends on nothing but that there are several."""
-    return topology if topology.world <= most else Topology(dp=most)
+FEW = 8
+"""So many ranks are real; those of a larger job are recorded, or fewer will do."""
+
+
+def alike(topology: Topology) -> Topology:
+    """Return a job of few real ranks, for a defect that depends on nothing but that there are several."""
+    return topology if topology.world <= FEW else Topology(dp=FEW)
 
 
 class Case(NamedTuple):
@@ -77,3 +81,20 @@ class Outcome(NamedTuple):
     status: str
     detail: str
     seconds: float = 0.0
+
+
+def yours(proof: Any, topology: Topology, upstream: str, shapes: Collection[str]) -> Case | None:
+    """Return a proof's case of a user's topology; None for a job that it cannot lay out."""
+    if hasattr(proof, "case_for"):
+        found: Case | None = proof.case_for(topology, upstream, shapes)
+        return found
+    case: Case = proof.YOURS
+    if case.topology != Topology():
+        return case
+    return case._replace(topology=alike(topology) if case.harness == "ranks" else topology)
+
+
+def ruled_out(proof: Any, topology: Topology) -> str:
+    """Return why a proof's defect cannot occur with this topology; empty where it can."""
+    size, why = getattr(proof, "RULED_OUT", ("tp", ""))
+    return str(why) if getattr(topology, size) == 1 else ""

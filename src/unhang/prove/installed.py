@@ -12,7 +12,7 @@ from unhang.errors import UnhangError, joined
 from unhang.find import environment, locate
 from unhang.judge.decide import DRIFTED, UNLISTED, URGENCY
 from unhang.judge.findings import Finding
-from unhang.prove import answers, host
+from unhang.prove import answers, cases, host
 from unhang.prove.answers import NOTHING, UNKNOWN, Line
 from unhang.prove.cases import Case, Topology
 from unhang.prove.sides import Sides, sides
@@ -103,27 +103,26 @@ def _prove(job: Job, group: Sequence[Finding]) -> Proved:
     proof = _proof(fix)
     if proof is None:
         return _only(line, UNKNOWN, "this unhang has no proof of it")
-    ruled_out = getattr(proof, "ruled_out", None)
-    if job.topology is not None and ruled_out is not None and (why := ruled_out(job.topology)):
+    if job.topology is not None and (why := cases.ruled_out(proof, job.topology)):
         return _only(line, NOTHING, why)
-    cases, why = _cases(job, proof, group)
-    if not cases and not why:  # narrowed to cases of other fixes
+    chosen, why = _cases(job, proof, group)
+    if not chosen and not why:  # narrowed to cases of other fixes
         return Proved([], {})
     line = line._replace(detail=joined(why or both.note, _left_out(job, proof), _about(job, proof)))
-    return _only(line, UNKNOWN, line.detail) if why else _run(job, line, both, _beside(job, proof, first), cases)
+    return _only(line, UNKNOWN, line.detail) if why else _run(job, line, both, _beside(job, proof, first), chosen)
 
 
 def _only(line: Line, answer: str, detail: str) -> Proved:
     return Proved([line._replace(answer=answer, detail=detail)], {})
 
 
-def _run(job: Job, line: Line, both: Sides, beside: Mapping[str, bytes], cases: Sequence[Case]) -> Proved:
+def _run(job: Job, line: Line, both: Sides, beside: Mapping[str, bytes], chosen: Sequence[Case]) -> Proved:
     """Run the cases on both sides, and return a line for each."""
-    names = [case.name for case in cases]
+    names = [case.name for case in chosen]
     variants = {host.PATCHED: ({**beside, **both.patched}, names)}
     if both.untouched is not None:
         variants[host.UNTOUCHED] = {**beside, **both.untouched}, names
-    answer = host.ask(job.python, line.fix, _path(job), variants, cases, step=job.step)
+    answer = host.ask(job.python, line.fix, _path(job), variants, chosen, step=job.step)
     untouched, patched = answer.outcomes.get(host.UNTOUCHED, {}), answer.outcomes[host.PATCHED]
     caveat = getattr(_proof(line.fix), "caveat", lambda _: "")
     lines = [
@@ -133,7 +132,7 @@ def _run(job: Job, line: Line, both: Sides, beside: Mapping[str, bytes], cases: 
             untouched.get(case.name),
             patched[case.name],
         )
-        for case in cases
+        for case in chosen
     ]
     return Proved(lines, {"python": answer.python, "torch": answer.torch}, answer.pip)
 
@@ -151,7 +150,7 @@ def _cases(job: Job, proof: Any, group: Sequence[Finding]) -> tuple[Sequence[Cas
         else:
             every = getattr(proof, "CASES_BY_UPSTREAM", {}).get(upstream, proof.CASES)
         return [case for case in every if (job.case in case.name if job.case else case.core)], ""
-    case = proof.case_for(_known(job.topology, proof), upstream, shapes)
+    case = cases.yours(proof, _known(job.topology, proof), upstream, shapes)
     if case is None:
         return (), f"its proof has no case of this topology: {job.topology.text()}; without sizes it runs its own"
     return [case], ""

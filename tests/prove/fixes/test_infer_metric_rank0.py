@@ -8,16 +8,7 @@ from unittest import mock
 
 import pytest
 
-from unhang.prove.cases import HUNG, Topology
 from unhang.prove.fixes import infer_metric_rank0 as proof
-
-
-def test_the_case_of_a_users_job() -> None:
-    case = proof.case_for(Topology(dp=8), "ms-swift", ())
-    assert (case.untouched, case.at, case.options) == (HUNG, "in compute", {"metric": "acc"})
-    assert proof.case_for(Topology(tp=4, dp=16), "ms-swift", ()).topology == Topology(dp=8)
-    assert proof.ruled_out(Topology()) == "one process has no other to wait for"
-    assert not proof.ruled_out(Topology(tp=2))
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from unhang.prove.cases import DIFFERS, Topology
 from unhang.prove.fixes import mean_metric_dtype as proof
 
 _SEQ_2, _TOKEN_2, _ALL_2, _NONE_2 = (
@@ -12,14 +11,6 @@ _SEQ_2, _TOKEN_2, _ALL_2, _NONE_2 = (
     for name in ("seq-2", "token-2", "seq-2-all-update", "no-update-2")
 )
 _FLOAT = ("torch.float32",)
-
-
-def test_the_case_of_a_users_job() -> None:
-    case = proof.case_for(Topology(dp=8), "ms-swift", ())
-    assert (case.untouched, case.at, case.options) == (DIFFERS, "rank 0 torch.float64", {"strategy": "seq"})
-    assert proof.case_for(Topology(tp=4, dp=16), "ms-swift", ()).topology == Topology(dp=8)
-    assert proof.ruled_out(Topology()) == "one process has no other to disagree with"
-    assert not proof.ruled_out(Topology(tp=2))
 
 
 def test_some_ranks_update_the_metric_and_others_do_not() -> None:

@@ -16,12 +16,12 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..cases import CRASHED, DIFFERS, PASSED, Case, Outcome, Topology
+from ..cases import CRASHED, PASSED, Case, Outcome, Topology
 from ..ranks import gloo, megatron, moe_layer, shims
 from ..ranks.moe_layer import DISTRIBUTIONS as DISTRIBUTIONS
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
 
 _EP2, _EP4 = Topology(dp=2, ep=2), Topology(dp=4, ep=4)
@@ -40,16 +40,8 @@ CASES = (
 _TOKENS = 16  # of each rank
 _FULL, _EMPTY = "full", "empty"
 _WITH_TOKENS = 2  # experts, in a step of the second kind
-
-
-def ruled_out(topology: Topology) -> str:
-    """Return why the defect cannot occur; empty where it can."""
-    return "with EP 1 every rank has all experts, and so the tokens of all" if topology.ep == 1 else ""
-
-
-def case_for(topology: Topology, upstream: str, shapes: Collection[str]) -> Case:
-    """Return the smallest job that has the defect. The user's sizes only change how likely an empty rank is."""
-    return CASES[0]
+YOURS = CASES[0]  # the smallest job: the sizes only change how likely an empty rank is
+RULED_OUT = ("ep", "with EP 1 every rank has all experts, and so the tokens of all")
 
 
 def about(installed: Mapping[str, str]) -> str:
@@ -91,12 +83,10 @@ def run(case: Case, deadline_s: float) -> Outcome:
         return _steps(case, rank)
 
     world = gloo.run(case.topology.world, body, deadline_s=deadline_s)
-    if world.status != PASSED:
-        return Outcome(world.status, world.text())
-    values: list[list[Step]] = [rank.value for rank in world.ranks]
-    if wrong := _wrong(case, values):
-        return Outcome(DIFFERS, wrong)
-    return Outcome(PASSED, f"{len(values[0])} steps: output and all gradients are those without fusion")
+    return world.outcome(
+        lambda ranks: _wrong(case, ranks),
+        lambda ranks: f"{len(ranks[0])} steps: output and all gradients are those without fusion",
+    )
 
 
 def _kinds(case: Case) -> Sequence[str]:

@@ -24,7 +24,7 @@ from ..ranks.moe_layer import DISTRIBUTIONS as DISTRIBUTIONS
 from ..ranks.operations import ranges
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 _BACKWARD = "in the dispatcher's backward pass"
 _EP2 = Topology(dp=2, ep=2)
@@ -81,16 +81,9 @@ def _variant(base: Case, name: str, untouched: str, **options: Any) -> Case:
 
 
 CASES = tuple(_cases())
-
-
-def ruled_out(topology: Topology) -> str:
-    """Return why the defect cannot occur; empty where it can."""
-    return "with EP 1 every rank has all experts and waits for no other rank's tokens" if topology.ep == 1 else ""
-
-
-def case_for(topology: Topology, upstream: str, shapes: Collection[str]) -> Case:
-    """Return the smallest job that has the defect. The user's sizes only change how likely an empty rank is."""
-    return next(case for case in CASES if case.name == "alltoall-cuts")
+# the sizes of a user's job only change how likely an empty rank is
+YOURS = next(case for case in CASES if case.name == "alltoall-cuts")
+RULED_OUT = ("ep", "with EP 1 every rank has all experts and waits for no other rank's tokens")
 
 
 def about(installed: Mapping[str, str]) -> str:

@@ -17,7 +17,7 @@ import sys
 from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..cases import DIFFERS, PASSED, Case, Outcome, Topology
+from ..cases import DIFFERS, FEW, PASSED, Case, Outcome, Topology
 from ..ranks import gloo, megatron, schedule, shims
 from ..ranks.communicators import Use, Watch
 from ..ranks.operations import Operation, ranges
@@ -29,7 +29,6 @@ WARM = ("transformers",)
 _COLD = "before its first gradient"
 _COMPOSITE = {"backend": "cpu:gloo,cuda:nccl"}
 _PP_BEFORE_DP = {"order": "tp-cp-ep-pp-dp"}
-_FEW = 8
 _CORE = (
     Case("ep2-4", Topology(dp=4, ep=2), "ranks", DIFFERS, _COLD, core=True),
     Case("ep2-8", Topology(dp=8, ep=2), "ranks", DIFFERS, _COLD, core=True),
@@ -83,7 +82,7 @@ class Seen(NamedTuple):
 def case_for(topology: Topology, upstream: str, shapes: Collection[str]) -> Case:
     """Return the case of a user's job. Without replicas of experts, only some releases have a group to warm up."""
     options: dict[str, Any] = dict(_THROUGH_SWIFT) if upstream == "ms-swift" else {}
-    harness = "ranks" if topology.world <= _FEW else "schedule"
+    harness = "ranks" if topology.world <= FEW else "schedule"
     if topology.ep * topology.etp == topology.tp * topology.cp * topology.dp:
         options["may_pass"] = True
     if topology.ep == 1:

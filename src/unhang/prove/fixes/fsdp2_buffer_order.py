@@ -15,14 +15,13 @@ from functools import cache
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from ..cases import CRASHED, DIFFERS, PASSED, Case, Outcome, Topology, alike
+from ..cases import CRASHED, DIFFERS, PASSED, Case, Outcome, Topology
 from ..ranks import gloo, shims
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
 WARM = ("torch", "transformers", "ray", "datasets", "peft", "accelerate", "tensordict")
-_FEW = 8
 _TWO = Topology(dp=2)
 _SWAPPED, _LOAD = "of another buffer", "fsdp2_load_full_state_dict"
 _ALIKE = {"sizes": (32, 32)}
@@ -37,16 +36,8 @@ CASES = (
 )
 _TABLES = {"full_attention": 0.0, "sliding_attention": 1000.0}
 """The first value in each table."""
-
-
-def ruled_out(topology: Topology) -> str:
-    """Return why the defect cannot occur: a single rank broadcasts to nobody."""
-    return "one rank broadcasts to no other" if topology.world == 1 else ""
-
-
-def case_for(topology: Topology, upstream: str, shapes: Collection[str]) -> Case:
-    """Return the case of a user's job, of which up to 8 ranks are run."""
-    return Case("yours", alike(topology, _FEW), "ranks", DIFFERS, _SWAPPED, _ALIKE)
+YOURS = Case("yours", Topology(), "ranks", DIFFERS, _SWAPPED, _ALIKE)
+RULED_OUT = ("world", "one rank broadcasts to no other")
 
 
 def caveat(case: Case) -> str:
@@ -73,12 +64,10 @@ def run(case: Case, deadline_s: float) -> Outcome:
         return _loaded(rank, case.topology.world, [name for name in chosen[rank] if name in sizes], sizes, offload)
 
     world = gloo.run(case.topology.world, body, deadline_s=deadline_s)
-    if world.status != PASSED:
-        return Outcome(world.status, world.text())
-    for rank, held in enumerate(one.value for one in world.ranks):
-        if wrong := _wrong(rank, held, sizes):
-            return Outcome(DIFFERS, wrong)
-    return Outcome(PASSED, "every rank holds the buffers of rank 0, each under its name")
+    return world.outcome(
+        lambda ranks: next(filter(None, (_wrong(rank, held, sizes) for rank, held in enumerate(ranks))), ""),
+        lambda _: "every rank holds the buffers of rank 0, each under its name",
+    )
 
 
 @cache

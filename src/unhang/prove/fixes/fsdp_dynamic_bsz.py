@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..cases import DIFFERS, HUNG, PASSED, Case, Outcome, Topology
+from ..cases import FEW, HUNG, PASSED, Case, Outcome, Topology
 from ..ranks import gloo, shims
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
 WARM = ("torch", "torch.distributed.fsdp", "transformers", "ray", "datasets", "peft", "accelerate", "tensordict")
-_FEW = 8
 _METHODS = ("log-prob", "policy-update", "values", "critic-update")
 _CLIP, _FORWARD = "fsdp2_clip_grad_norm_", "all_gather"
 _PAIR = Topology(dp=2)
@@ -52,7 +51,7 @@ def case_for(topology: Topology, upstream: str, shapes: Collection[str]) -> Case
     FSDP knows no other kind of parallelism: its ranks are data parallel, whatever the sizes are. The actor's methods
     differ from the critic's in nothing that matters here, and a branch has upstream's fix of these alone.
     """
-    ranks = Topology(dp=min(topology.world, _FEW))
+    ranks = Topology(dp=min(topology.world, FEW))
     if ranks.dp == 1:
         return Case("yours", ranks, "ranks", PASSED, options=_of("critic-update"))
     return Case("yours", ranks, "ranks", HUNG, _CLIP, _of("critic-update"))
@@ -80,29 +79,28 @@ class Seen(NamedTuple):
 
 def run(case: Case, deadline_s: float) -> Outcome:
     """Run the methods of a case on every rank, and compare their results with those of one whole batch."""
-    methods: Sequence[str] = case.options["methods"]
 
     def body(rank: int) -> list[Seen]:
-        return [_seen(case, rank, method) for method in methods]
+        return [_seen(case, rank, method) for method in case.options["methods"]]
 
     world = gloo.run(case.topology.world, body, deadline_s=deadline_s)
-    if world.status != PASSED:
-        return Outcome(world.status, world.text())
-    wrong = [_wrong(case, method, [rank.value[place] for rank in world.ranks]) for place, method in enumerate(methods)]
-    if any(wrong):
-        return Outcome(DIFFERS, "; ".join(filter(None, wrong)))
-    return Outcome(PASSED, "the ranks run as many micro-batches each, and the results are those of a whole batch")
+    return world.outcome(
+        lambda ranks: "; ".join(_wrong(case, ranks)),
+        lambda _: "the ranks run as many micro-batches each, and the results are those of a whole batch",
+    )
 
 
-def _wrong(case: Case, method: str, seen: Sequence[Seen]) -> str:
-    dynamic = case.options.get("dynamic", True)
-    if len({one.forwards for one in seen}) > 1 and not case.is_control:
-        return f"{method}: the ranks run {[one.forwards for one in seen]} micro-batches"
-    if any(one.agreed > dynamic for one in seen):
-        return f"{method}: the ranks agree on {[one.agreed for one in seen]} numbers"
-    # bfloat16, under autocast: a batch of other rows is rounded otherwise
-    apart = max(one.apart for one in seen)
-    return f"{method}: a result is {apart:.1%} from that of a whole batch" if not apart < 0.05 else ""
+def _wrong(case: Case, ranks: Sequence[Sequence[Seen]]) -> Iterator[str]:
+    """Yield what is wrong with each method."""
+    for method, seen in zip(case.options["methods"], zip(*ranks)):
+        # bfloat16, under autocast: a batch of other rows is rounded otherwise
+        apart = max(one.apart for one in seen)
+        if len({one.forwards for one in seen}) > 1 and not case.is_control:
+            yield f"{method}: the ranks run {[one.forwards for one in seen]} micro-batches"
+        elif any(one.agreed > case.options.get("dynamic", True) for one in seen):
+            yield f"{method}: the ranks agree on {[one.agreed for one in seen]} numbers"
+        elif not apart < 0.05:
+            yield f"{method}: a result is {apart:.1%} from that of a whole batch"
 
 
 def _seen(case: Case, rank: int, method: str) -> Seen:

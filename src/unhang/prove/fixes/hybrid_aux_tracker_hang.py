@@ -17,7 +17,7 @@ from ..cases import CRASHED, MISMATCH, PASSED, Case, Outcome, Topology
 from ..ranks import routers
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Mapping
 
 WARM = ("transformers",)
 BESIDE = {"megatron-lm": ("megatron-core",)}
@@ -36,17 +36,9 @@ CASES = (
     Case("schedule-32-not-hybrid", _MANY, "schedule", PASSED, options=_NOT_HYBRID, core=True),
     Case("schedule-256", Topology(tp=4, pp=8, dp=8), "schedule", MISMATCH, _REDUCE),
 )
-_PATTERN, _LAYERS, _DENSE, _MICRO_BATCHES, _STEPS = "M*ME*EME", 8, 2, 2, 2
-
-
-def ruled_out(topology: Topology) -> str:
-    """Return why the defect cannot occur; empty where it can."""
-    return "with PP 1 there is one stage, and it has MoE layers" if topology.pp == 1 else ""
-
-
-def case_for(topology: Topology, upstream: str, shapes: Collection[str]) -> Case:
-    """Return the case of a user's job: a hybrid model without MoE layers on the first stage."""
-    return Case("yours", topology, "schedule", MISMATCH, _REDUCE)
+_PATTERN, _LAYERS, _DENSE = "M*ME*EME", 8, 2
+YOURS = Case("yours", Topology(), "schedule", MISMATCH, _REDUCE)  # a hybrid model, no MoE layer on the first stage
+RULED_OUT = ("pp", "with PP 1 there is one stage, and it has MoE layers")
 
 
 def caveat(case: Case) -> str:
@@ -87,26 +79,18 @@ class _Arguments(SimpleNamespace):
 
 
 def _steps(case: Case) -> list[Seen]:
-    import torch
-    from megatron.core import parallel_state
-
     training: Any = importlib.import_module(_TRAINING)
-    stage = parallel_state.get_pipeline_model_parallel_rank()
-    torch.manual_seed(stage)
-    layers = routers.make(_moe_layers(case, stage), _LAYERS, _mtp(case))
+    layers = routers.make(_experts(case), case.options.get("mtp"))
     logged: dict[str, Any] = {}
     writer = SimpleNamespace(add_scalar=lambda name, value, _: logged.update({name: value}))
     training.get_args = lambda: _arguments(case)
     training.get_tensorboard_writer = lambda: writer
-    training.get_num_microbatches = lambda: _MICRO_BATCHES
+    training.get_num_microbatches = lambda: routers.MICRO_BATCHES
     for name in ("get_timers", "get_wandb_writer", "get_one_logger", "get_energy_monitor"):
         setattr(training, name, lambda: None)
     seen = []
-    for step in range(_STEPS):
-        for _batch in range(_MICRO_BATCHES):
-            for router in layers:
-                router(torch.randn(4, 1, routers.HIDDEN))
-        recorded = routers.recorded()
+    for step in range(routers.STEPS):
+        recorded = routers.train(layers)
         training.training_log(
             loss_dict={},
             total_loss_dict={},
@@ -125,12 +109,12 @@ def _steps(case: Case) -> list[Seen]:
 
 
 def _arguments(case: Case) -> _Arguments:
-    pattern, mtp = _pattern(case), _mtp(case)
+    pattern, mtp = _pattern(case), case.options.get("mtp")
     return _Arguments(
         num_experts=routers.EXPERTS,
         num_layers=_LAYERS,
         mtp_num_layers=mtp,
-        moe_layer_freq=1 if pattern else [int(layer >= _DENSE) for layer in range(_LAYERS)],
+        moe_layer_freq=1 if pattern else [*map(int, _experts(case))],
         moe_router_load_balancing_type="aux_loss",
         moe_z_loss_coeff=0.001,
         is_hybrid_model=bool(pattern),
@@ -142,22 +126,13 @@ def _arguments(case: Case) -> _Arguments:
     )
 
 
-def _mtp(case: Case) -> int | None:
-    mtp: int | None = case.options.get("mtp")
-    return mtp
-
-
 def _pattern(case: Case) -> str:
     return str(case.options.get("pattern", _PATTERN))
 
 
-def _moe_layers(case: Case, stage: int) -> list[int]:
-    """Return the numbers of a stage's layers with experts, from 1 on. The last stage has the MTP layers too."""
-    pattern = _pattern(case) or "*" * _DENSE + "E" * (_LAYERS - _DENSE)
-    each, last = _LAYERS // case.topology.pp, stage == case.topology.pp - 1
-    own = range(each * stage, _LAYERS if last else each * (stage + 1))
-    layers = [layer + 1 for layer in own if pattern[layer] == "E"]
-    return [*layers, *(_LAYERS + 1 + layer for layer in range(_mtp(case) or 0) if last)]
+def _experts(case: Case) -> list[bool]:
+    """Return of each layer whether it has experts."""
+    return [kind == "E" for kind in _pattern(case) or "*" * _DENSE + "E" * (_LAYERS - _DENSE)]
 
 
 def _wrong(case: Case, ranks: list[list[Seen]]) -> str:
@@ -165,12 +140,5 @@ def _wrong(case: Case, ranks: list[list[Seen]]) -> str:
 
     Of a hybrid model upstream counts each MTP layer twice.
     """
-    mtp = _mtp(case) or 0
-    count = _pattern(case).count("E") + 2 * mtp if _pattern(case) else _LAYERS - _DENSE + mtp
-    for step in range(_STEPS):
-        for rank, steps in enumerate(ranks):
-            for name in routers.NAMES if case.topology.world == case.topology.pp else ():
-                mean = sum(other[step].recorded[name] for other in ranks) / _MICRO_BATCHES / count
-                if abs(steps[step].logged[name] - mean) > 1e-5 * mean:
-                    return f"rank {rank} logs {name} {steps[step].logged[name]}, but the mean is {mean}"
-    return ""
+    mtp = case.options.get("mtp") or 0
+    return routers.off_the_mean(case, ranks, sum(_experts(case)) + (2 * mtp if _pattern(case) else mtp))

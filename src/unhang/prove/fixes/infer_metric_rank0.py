@@ -16,15 +16,14 @@ import sys
 from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from ..cases import DIFFERS, HUNG, PASSED, Case, Outcome, Topology, alike
+from ..cases import HUNG, PASSED, Case, Outcome, Topology
 from ..ranks import gloo
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Sequence
 
 WARM = ("torch", "numpy", "datasets", "tqdm", "transformers.trainer_utils", "transformers.integrations")
 _COMPUTE = "in compute"
-_FEW = 8
 _TWO = Topology(dp=2)
 _ACC, _ROUGE = {"metric": "acc"}, {"metric": "rouge"}
 CASES = (
@@ -46,16 +45,8 @@ _METRIC = ("swift.metrics.nlg", "swift.plugin.metric")
 _MEAN = ("swift.metrics.utils", "swift.plugin.metric")
 _MASTER = "swift.utils.env"
 _REAL = {*_INFER, *_METRIC, *_MEAN, _MASTER}
-
-
-def ruled_out(topology: Topology) -> str:
-    """Return why the defect cannot occur: a single process waits for no other."""
-    return "one process has no other to wait for" if topology.world == 1 else ""
-
-
-def case_for(topology: Topology, upstream: str, shapes: Collection[str]) -> Case:
-    """Return the case of a user's job, of which up to 8 ranks are run."""
-    return Case("yours", alike(topology, _FEW), "ranks", HUNG, _COMPUTE, _ACC)
+YOURS = Case("yours", Topology(), "ranks", HUNG, _COMPUTE, _ACC)
+RULED_OUT = ("world", "one process has no other to wait for")
 
 
 def prepare() -> None:
@@ -81,13 +72,15 @@ def run(case: Case, deadline_s: float) -> Outcome:
     metric = case.options["metric"]
     rows = _ROWS[: case.options.get("rows", len(_ROWS))]
     world = gloo.run(case.topology.world, lambda rank: _told(metric, rank, rows), deadline_s=deadline_s)
-    if world.status != PASSED:
-        return Outcome(world.status, world.text())
-    for number, rank in enumerate(world.ranks):
-        wanted = _wanted(metric, number, case.topology.world, rows)
-        if not _same(rank.value, wanted):
-            return Outcome(DIFFERS, f"rank {number} tells {rank.value}, not {wanted}")
-    return Outcome(PASSED, f"rank 0 tells {world.ranks[0].value[0]}")
+
+    def wrong(ranks: list[list[dict[str, float]]]) -> str:
+        for number, told in enumerate(ranks):
+            wanted = _wanted(metric, number, case.topology.world, rows)
+            if not _same(told, wanted):
+                return f"rank {number} tells {told}, not {wanted}"
+        return ""
+
+    return world.outcome(wrong, lambda ranks: f"rank 0 tells {ranks[0][0]}")
 
 
 def _told(metric: str, rank: int, rows: Sequence[tuple[str, str]]) -> list[dict[str, float]]:

@@ -13,11 +13,11 @@ from importlib.machinery import PathFinder
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..cases import CRASHED, DIFFERS, PASSED, Case, Outcome, Topology, alike
+from ..cases import CRASHED, DIFFERS, PASSED, Case, Outcome, Topology
 from ..ranks import gloo
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Sequence
 
 WARM = ("torch", "numpy", "transformers.trainer_utils")
 _FLOAT64 = "rank 0 torch.float64"
@@ -34,16 +34,8 @@ CASES = (
 )
 _RIGHT = [[1, 2, 3, 4], [1, 2, 3, 9]]  # of two sequences one is right, and of the tokens 7 of 8 are
 _WANTED = [[1, 2, 3, 4], [1, 2, 3, 4]]
-
-
-def ruled_out(topology: Topology) -> str:
-    """Return why the defect cannot occur; empty where it can."""
-    return "one process has no other to disagree with" if topology.world == 1 else ""
-
-
-def case_for(topology: Topology, upstream: str, shapes: Collection[str]) -> Case:
-    """Return the case of a user's job, of which up to 8 ranks are run."""
-    return Case("yours", alike(topology, 8), "ranks", DIFFERS, _FLOAT64, _SEQ)
+YOURS = Case("yours", Topology(), "ranks", DIFFERS, _FLOAT64, _SEQ)
+RULED_OUT = ("world", "one process has no other to disagree with")
 
 
 class Seen(NamedTuple):
@@ -85,11 +77,7 @@ def run(case: Case, deadline_s: float) -> Outcome:
         return _computed(case, rank)
 
     world = gloo.run(case.topology.world, body, deadline_s=deadline_s)
-    if world.status != PASSED:
-        return Outcome(world.status, world.text())
-    ranks = [rank.value for rank in world.ranks]
-    wrong = _wrong(case, ranks)
-    return Outcome(DIFFERS, wrong) if wrong else Outcome(PASSED, f"every rank returns {ranks[0].value}")
+    return world.outcome(lambda ranks: _wrong(case, ranks), lambda ranks: f"every rank returns {ranks[0].value}")
 
 
 def _computed(case: Case, rank: int) -> Seen:

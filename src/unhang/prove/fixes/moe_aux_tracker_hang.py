@@ -14,7 +14,7 @@ from ..cases import CRASHED, HUNG, MISMATCH, PASSED, Case, Outcome, Topology
 from ..ranks import routers
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Mapping
 
 _REDUCE = "reduce_aux_losses_tracker_across_ranks"
 _NO_MTP, _MOE = {"mtp": None}, {"dense": 0}
@@ -31,17 +31,9 @@ CASES = (
     Case("schedule-32-no-mtp", _MANY, "schedule", PASSED, options=_NO_MTP, core=True),
     Case("schedule-256", Topology(tp=4, pp=8, dp=8), "schedule", MISMATCH, _REDUCE),
 )
-_LAYERS, _MICRO_BATCHES, _STEPS = 8, 2, 2
-
-
-def ruled_out(topology: Topology) -> str:
-    """Return why the defect cannot occur; empty where it can."""
-    return "with PP 1 there is one stage, and it has MoE layers" if topology.pp == 1 else ""
-
-
-def case_for(topology: Topology, upstream: str, shapes: Collection[str]) -> Case:
-    """Return the case of a user's job: one MTP layer, and no MoE layer on the first stage."""
-    return Case("yours", topology, "schedule", MISMATCH, _REDUCE)
+_LAYERS = 8
+YOURS = Case("yours", Topology(), "schedule", MISMATCH, _REDUCE)  # one MTP layer, no MoE layer on the first stage
+RULED_OUT = ("pp", "with PP 1 there is one stage, and it has MoE layers")
 
 
 def caveat(case: Case) -> str:
@@ -73,23 +65,16 @@ def run(case: Case, deadline_s: float) -> Outcome:
 
 
 def _steps(case: Case) -> list[Seen]:
-    import torch
-    from megatron.core import parallel_state
     from megatron.core.transformer.moe import moe_utils
 
-    stage = parallel_state.get_pipeline_model_parallel_rank()
-    torch.manual_seed(stage)
-    layers = routers.make(_moe_layers(case, stage), _LAYERS, _mtp(case))
+    layers = routers.make(_frequencies(case), _mtp(case))
     seen = []
-    for step in range(_STEPS):
-        for _batch in range(_MICRO_BATCHES):
-            for router in layers:
-                router(torch.randn(4, 1, routers.HIDDEN))
-        recorded = routers.recorded()
+    for step in range(routers.STEPS):
+        recorded = routers.train(layers)
         logged: dict[str, Any] = {}
         total: dict[str, Any] = {}
         moe_utils.track_moe_metrics(
-            loss_scale=1 / _MICRO_BATCHES,
+            loss_scale=1 / routers.MICRO_BATCHES,
             iteration=step,
             writer=SimpleNamespace(add_scalar=lambda name, value, _: logged.update({name: value})),  # noqa: B023
             total_loss_dict=total,
@@ -116,26 +101,13 @@ def _frequencies(case: Case) -> list[int]:
     return [int(layer >= dense) for layer in range(_LAYERS)]
 
 
-def _moe_layers(case: Case, stage: int) -> list[int]:
-    """Return the numbers of a stage's layers with experts, from 1 on. The last stage has the MTP layers too."""
-    each, last = _LAYERS // case.topology.pp, stage == case.topology.pp - 1
-    end = _LAYERS if last else each * (stage + 1)
-    layers = [layer + 1 for layer in range(each * stage, end) if _frequencies(case)[layer]]
-    return [*layers, *(_LAYERS + 1 + layer for layer in range(_mtp(case) or 0) if last)]
-
-
 def _wrong(case: Case, ranks: list[list[Seen]]) -> str:
     """Return what is wrong; empty where every rank logs, in each step, the mean of what the layers recorded."""
-    layers = sum(_frequencies(case)) + (_mtp(case) or 0)
-    for step in range(_STEPS):
-        for rank, steps in enumerate(ranks):
-            seen = steps[step]
+    mtp = _mtp(case) or 0
+    for rank, steps in enumerate(ranks):
+        for seen in steps:
             if seen.logged != seen.total:
                 return f"rank {rank} logs {seen.logged}, but adds {seen.total}"
-            if seen.per_layer != len(routers.NAMES) * (_LAYERS + (_mtp(case) or 0)):
+            if seen.per_layer != len(routers.NAMES) * (_LAYERS + mtp):
                 return f"rank {rank} logs {seen.per_layer} values of layers"
-            for name in routers.NAMES if case.topology.world == case.topology.pp else ():
-                mean = sum(other[step].recorded[name] for other in ranks) / _MICRO_BATCHES / layers
-                if abs(seen.logged[name] - mean) > 1e-5 * mean:
-                    return f"rank {rank} logs {name} {seen.logged[name]}, but the mean is {mean}"
-    return ""
+    return routers.off_the_mean(case, ranks, sum(_frequencies(case)) + mtp)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..cases import CRASHED, DIFFERS, HUNG, PASSED, Case, Outcome, Topology
+from ..cases import CRASHED, DIFFERS, FEW, HUNG, PASSED, Case, Outcome, Topology
 from ..ranks import gloo, megatron, schedule, shims
 
 if TYPE_CHECKING:
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 CHUNKS = True
 WARM = ("transformers", "ray", "datasets", "peft", "accelerate", "tensordict")
 _REDUCE = "reduce_loss_in_tracker"
-_FEW = 8
 _NONE = {"micro_batches": 0}
 _SMALL = Topology(tp=2, pp=2, cp=2)
 CASES = (
@@ -45,7 +44,7 @@ BESIDE = {"verl": ("megatron-core",)}
 
 def case_for(topology: Topology, upstream: str, shapes: Collection[str]) -> Case:
     """Return the case of a user's job, which hangs with context parallelism. Up to 8 ranks are real."""
-    harness = "ranks" if topology.world <= _FEW else "schedule"
+    harness = "ranks" if topology.world <= FEW else "schedule"
     chunks = {"chunks": topology.vpp} if topology.vpp > 1 else {}
     if topology.cp > 1:
         return Case("yours", topology, harness, HUNG, _REDUCE, chunks)
@@ -79,11 +78,10 @@ def run(case: Case, deadline_s: float) -> Outcome:
         return _forward_backward(case, rank)
 
     world = gloo.run(case.topology.world, body, deadline_s=deadline_s)
-    if world.status != PASSED:
-        return Outcome(world.status, world.text())
-    if wrong := _wrong(case, {number: rank.value for number, rank in enumerate(world.ranks)}):
-        return Outcome(DIFFERS, wrong)
-    return Outcome(PASSED, "only the source ranks report the metric, and it is the mean")
+    return world.outcome(
+        lambda ranks: _wrong(case, dict(enumerate(ranks))),
+        lambda _: "only the source ranks report the metric, and it is the mean",
+    )
 
 
 def _scheduled(case: Case) -> Outcome:

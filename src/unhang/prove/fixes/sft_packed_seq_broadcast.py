@@ -20,7 +20,7 @@ import importlib.util
 import typing
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..cases import DIFFERS, MISMATCH, PASSED, Case, Outcome, Topology
+from ..cases import DIFFERS, FEW, MISMATCH, PASSED, Case, Outcome, Topology
 from ..ranks import gloo, megatron, megatron_lm, schedule, shims
 from ..ranks.operations import Operation, ranges
 
@@ -88,7 +88,6 @@ CASES_NULLED = tuple(case._replace(untouched=DIFFERS, at=MIDDLE) if case.name ==
 # The shapes of these cases: untouched and patched.
 _SHAPES_0_16 = frozenset({"5e80042fa2c81f1e", "3e6887506a0fb6f4"})
 _NULLING = frozenset({"2991e1d44541f615", "b9840013aa631b0a"})
-_FEW = 8
 _FIELDS = {
     "whole": ("tokens", "labels", "loss_mask", "position_ids"),
     "first": ("tokens", "position_ids"),
@@ -120,7 +119,7 @@ def case_for(topology: Topology, upstream: str, shapes: Collection[str]) -> Case
     workers = schedule.workers(world)
     if any(world * worker // workers % topology.tp for worker in range(workers)):
         return None
-    harness = "ranks" if world <= _FEW else "schedule"
+    harness = "ranks" if world <= FEW else "schedule"
     chunks = {"chunks": topology.vpp} if topology.vpp > 1 else {}
     if topology.tp > 1 and not _SHAPES_0_16.isdisjoint(shapes):
         return Case("yours", topology, "schedule", MISMATCH, BROADCAST, {"buffers": True, **chunks})

@@ -18,6 +18,7 @@ from datetime import timedelta
 from multiprocessing.connection import wait
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ..cases import CRASHED, DIFFERS, FEW, HUNG, PASSED, Outcome
 from . import processor_time, stacks, tidy
 from .operations import ranges
 
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from multiprocessing.context import ForkProcess
 
 _START_S = 120.0  # for all ranks to meet, even on a busy machine; the deadline counts from then on
-_FEW = 8  # more ranks share the processors, and get more time
 _QUIET = 3  # looks in a row at ranks that are not at work
 _READY = "ready"
 _DUMP = signal.SIGUSR2
@@ -58,8 +58,8 @@ class World(NamedTuple):
         """``passed``, ``hung``, or ``crashed`` if a rank raised or died."""
         states = {rank.state for rank in self.ranks}
         if states & {"raised", "died"}:
-            return "crashed"
-        return "hung" if "alive" in states else "passed"
+            return CRASHED
+        return HUNG if "alive" in states else PASSED
 
     def text(self) -> str:
         """Return which ranks are not done, and where they are; empty where all are done."""
@@ -78,6 +78,14 @@ class World(NamedTuple):
         causes = ("died", "raised", "waits", "done")  # where a rank dies, its peers' errors only follow from it
         order = sorted(places, key=lambda end: (causes.index(end.split()[0]), end))
         return "; ".join(f"rank {ranges(places[end])} {end}" for end in order)
+
+    def outcome(self, wrong: Callable[[list[Any]], str], right: Callable[[list[Any]], str]) -> Outcome:
+        """Return how a case ended: these get what the ranks returned, and say what is wrong with it, or is right."""
+        values = [rank.value for rank in self.ranks]
+        if self.status != PASSED:
+            return Outcome(self.status, self.text())
+        why = wrong(values)
+        return Outcome(DIFFERS, why) if why else Outcome(PASSED, right(values))
 
 
 def run(world: int, body: Callable[[int], Any], *, deadline_s: float = 20.0) -> World:
@@ -107,7 +115,7 @@ def run(world: int, body: Callable[[int], Any], *, deadline_s: float = 20.0) -> 
                 theirs.close()  # before the next fork, so that the pipe ends with this rank
                 processes.append(process)
                 pipes.append(ours)
-            answers = _answers(processes, pipes, deadline_s * max(1.0, world / _FEW))
+            answers = _answers(processes, pipes, deadline_s * max(1.0, world / FEW))  # more share the processors
             answers |= _late({number: one for number, one in enumerate(processes) if number not in answers}, folder)
         finally:
             for process in processes:

@@ -6,15 +6,16 @@ import importlib
 import inspect
 from typing import TYPE_CHECKING, Any
 
-from ..cases import DIFFERS, PASSED, Outcome
+from ..cases import Outcome
 from . import gloo, megatron, schedule, shims
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from ..cases import Case
 
 EXPERTS, HIDDEN = 4, 8
+MICRO_BATCHES, STEPS = 2, 2
 NAMES = ("load_balancing_loss", "z_loss")
 """The losses that they record."""
 
@@ -35,17 +36,26 @@ def on_cpu() -> None:
     importlib.import_module("megatron.core.transformer.moe.router")
 
 
-def make(numbers: Iterable[int], layers: int, mtp: int | None) -> list[Any]:
-    """Return the routers of a stage's layers, of which these are the numbers, from 1 on.
+def numbers(experts: Sequence[object], mtp: int | None, stages: int, stage: int) -> list[int]:
+    """Return the numbers of a stage's layers with experts, from 1 on. The last stage has the MTP layers too."""
+    layers, last = len(experts), stage == stages - 1
+    own = range(layers // stages * stage, layers if last else layers // stages * (stage + 1))
+    return [*(layer + 1 for layer in own if experts[layer]), *(layers + 1 + layer for layer in range(mtp or 0) if last)]
 
-    The model has ``layers`` layers and ``mtp`` layers of multi-token prediction. The rank must have its groups.
+
+def make(experts: Sequence[object], mtp: int | None) -> list[Any]:
+    """Return the routers of this rank's stage, which must have its groups; seed torch by the stage.
+
+    ``experts`` says of each layer whether it has experts; ``mtp`` layers of multi-token prediction come beside them.
     """
+    import torch
+    from megatron.core import parallel_state
     from megatron.core.transformer.moe import moe_utils
     from megatron.core.transformer.moe.router import TopKRouter
     from megatron.core.transformer.transformer_config import TransformerConfig
 
     config = TransformerConfig(
-        num_layers=layers,
+        num_layers=len(experts),
         hidden_size=HIDDEN,
         num_attention_heads=2,
         num_moe_experts=EXPERTS,
@@ -64,11 +74,37 @@ def make(numbers: Iterable[int], layers: int, mtp: int | None) -> list[Any]:
         if name in accepted
     }
     made = []
-    for number in numbers:
+    stage = parallel_state.get_pipeline_model_parallel_rank()
+    torch.manual_seed(stage)
+    for number in numbers(experts, mtp, parallel_state.get_pipeline_model_parallel_world_size(), stage):
         router = TopKRouter(config, **groups)
         router.set_layer_number(number)
         made.append(router.train())
     return made
+
+
+def train(layers: Iterable[Any]) -> dict[str, float]:
+    """Route random tokens as in one step of training; return what ``recorded`` does."""
+    import torch
+
+    for _batch in range(MICRO_BATCHES):
+        for router in layers:
+            router(torch.randn(4, 1, HIDDEN))
+    return recorded()
+
+
+def off_the_mean(case: Case, ranks: Sequence[Sequence[Any]], layers: int) -> str:
+    """Return where a rank does not log the mean of what so many layers recorded; empty if all do, in each step.
+
+    Of each step of each rank it takes ``recorded`` and ``logged``. With other ranks than stages, it compares nothing.
+    """
+    for step in range(STEPS):
+        for rank, steps in enumerate(ranks):
+            for name in NAMES if case.topology.world == case.topology.pp else ():
+                mean = sum(other[step].recorded[name] for other in ranks) / MICRO_BATCHES / layers
+                if abs(steps[step].logged[name] - mean) > 1e-5 * mean:
+                    return f"rank {rank} logs {name} {steps[step].logged[name]}, but the mean is {mean}"
+    return ""
 
 
 def run(
@@ -100,11 +136,9 @@ def run(
         return steps(case)
 
     world = gloo.run(case.topology.world, body, deadline_s=deadline_s)
-    if world.status != PASSED:
-        return Outcome(world.status, world.text())
-    if told := wrong(case, [rank.value for rank in world.ranks]):
-        return Outcome(DIFFERS, told)
-    return Outcome(PASSED, "every stage logs the mean of what the routers recorded")
+    return world.outcome(
+        lambda ranks: wrong(case, ranks), lambda _: "every stage logs the mean of what the routers recorded"
+    )
 
 
 READS = ("recorded", "logged")
