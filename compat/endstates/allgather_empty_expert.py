@@ -214,7 +214,7 @@ class _Alone(EndState):
         "self._empty_local_dispatch": "routed",
         "hidden_states.requires_grad": "grad",
     }
-    held: ClassVar[dict[str, str]] = {}
+    without: ClassVar[dict[str, Any]] = {"fusion": False}
 
     def has_feature(self, source: Source) -> bool:
         return _has_fusion(source.function)
@@ -228,9 +228,6 @@ class _Alone(EndState):
 
     def concerned(self, configuration: Setting) -> bool:
         return configuration.fusion and not configuration.order
-
-    def control(self, configuration: Setting) -> Setting | None:
-        return configuration._replace(fusion=False) if self.concerned(configuration) else None
 
 
 class Permutation(_Alone):

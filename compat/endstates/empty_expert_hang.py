@@ -287,6 +287,7 @@ class Forward(EndState):
         "unpadded_tokens_per_expert": "None unless this forward pads, which `precision` and `padded` decide",
         **dict.fromkeys(("self.config", "isinstance", "tokens_per_expert", "torch.Tensor"), "names no setting"),
     }
+    without: ClassVar[dict[str, Any]] = {"fails": "", "cuts_graph": False}
 
     def configurations(self, function: Function) -> Iterator[Setting]:
         conditions = set(branches(function))
@@ -337,11 +338,6 @@ class Forward(EndState):
 
     def concerned(self, configuration: Setting) -> bool:
         return configuration.path == "plain" and configuration.tokens == "none" and not configuration.spare
-
-    def control(self, configuration: Setting) -> Setting | None:
-        if not self.concerned(configuration):
-            return None
-        return configuration._replace(fails="", cuts_graph=False)
 
     def observe(self, source: Source, configuration: Setting) -> Outcome:
         # whether a rank has tokens depends on the router alone, so each rank must do the same

@@ -45,8 +45,10 @@ class EndState:
 
     varied: ClassVar[Mapping[str, str]]
     """The dimension that varies each condition of the function, by the condition's name in ``branches``."""
-    held: ClassVar[Mapping[str, str]]
+    held: ClassVar[Mapping[str, str]] = {}
     """Why a condition is not varied."""
+    without: ClassVar[Mapping[str, Any]] = {}
+    """What a configuration has in place of what the fix cures."""
 
     def part(self, function: Function) -> ast.stmt:
         """Return the only statement of a long function that ``observe`` runs. The rewrite must change no other one."""
@@ -81,7 +83,7 @@ class EndState:
         If the untouched function passes there, the rewritten one must pass here. None, too, where upstream's own fix
         fails and that is no reason to call the function broken.
         """
-        raise NotImplementedError
+        return configuration._replace(**self.without) if self.without and self.concerned(configuration) else None
 
 
 def described(configuration: Any) -> str:

@@ -201,6 +201,7 @@ class InitializeModelParallel(EndState):
             "encoders have no experts of their own",
         ),
     }
+    without: ClassVar[dict[str, Any]] = {"ep": 1}
 
     def configurations(self, function: Function) -> Iterator[Job]:
         known = parameters(function)
@@ -220,9 +221,6 @@ class InitializeModelParallel(EndState):
 
     def concerned(self, configuration: Job) -> bool:
         return configuration.ep > 1 and configuration.backend in SERVED
-
-    def control(self, configuration: Job) -> Job | None:
-        return configuration._replace(ep=1) if self.concerned(configuration) else None
 
     def observe(self, source: Source, configuration: Job) -> Outcome:
         ranks = [_initialised(source, configuration, rank) for rank in range(WORLD)]
@@ -366,6 +364,7 @@ class InitializeMpu(EndState):
         **dict.fromkeys(("hasattr", "mpu", "inter_ep_dp_group"), "inter"),
     }
     held: ClassVar[dict[str, str]] = {"torch.distributed.is_initialized": "an assertion in all but name"}
+    without: ClassVar[dict[str, Any]] = {"ep": 1}
 
     def configurations(self, function: Function) -> Iterator[Accessors]:
         kinds = ("two", "same", "one", "none", "asserts", "absent")
@@ -379,9 +378,6 @@ class InitializeMpu(EndState):
 
     def concerned(self, configuration: Accessors) -> bool:
         return configuration.ep > 1 and configuration.backend in SERVED and not configuration.ready
-
-    def control(self, configuration: Accessors) -> Accessors | None:
-        return configuration._replace(ep=1) if self.concerned(configuration) else None
 
     def observe(self, source: Source, configuration: Accessors) -> Outcome:
         ranks = [self._observe(source, configuration, rank) for rank in (0, 1)]

@@ -111,7 +111,7 @@ class LoadFullStateDict(EndState):
         "dist.get_rank": "every rank",
         **dict.fromkeys(("torch.__version__", "version.parse"), "torch"),
     }
-    held: ClassVar[dict[str, str]] = {}
+    without: ClassVar[dict[str, Any]] = {"differ": False}
 
     def configurations(self, function: Function) -> Iterator[Setting]:
         names = tuple(SIZES)
@@ -123,9 +123,6 @@ class LoadFullStateDict(EndState):
 
     def concerned(self, configuration: Setting) -> bool:
         return configuration.differ and configuration.ranks > 1 and len(configuration.buffers) > 1
-
-    def control(self, configuration: Setting) -> Setting | None:
-        return configuration._replace(differ=False) if self.concerned(configuration) else None
 
     def observe(self, source: Source, configuration: Setting) -> Outcome:
         seen = [run_rank(source, configuration, rank) for rank in range(configuration.ranks)]

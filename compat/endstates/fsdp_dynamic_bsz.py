@@ -330,6 +330,7 @@ class DynamicBatch(EndState):
         **dict.fromkeys(("torch.Tensor", "dict", "k", "v", "self.config"), "names no setting"),
         "rollout_log_prob": "none is given: with some, a metric is computed in another module",
     }
+    without: ClassVar[dict[str, Any]] = {"right": True}
 
     def configurations(self, function: Function) -> Iterator[Setting]:
         found = {self.varied[name] for name in branches(function) if name in self.varied}
@@ -346,9 +347,6 @@ class DynamicBatch(EndState):
 
     def concerned(self, configuration: Setting) -> bool:
         return configuration.dynamic and not configuration.right
-
-    def control(self, configuration: Setting) -> Setting | None:
-        return configuration._replace(right=True) if self.concerned(configuration) else None
 
     def observe(self, source: Source, configuration: Setting) -> Outcome:
         seen = [run_rank(source, configuration, rank) for rank in range(len(configuration.lengths))]
@@ -438,9 +436,6 @@ class Rearrange(EndState):
 
     def concerned(self, configuration: Cut) -> bool:
         return configuration.group is None and configuration.initialized and configuration.same
-
-    def control(self, configuration: Cut) -> None:
-        return None
 
     def observe(self, source: Source, configuration: Cut) -> Outcome:
         agreed: list[list[int]] = []

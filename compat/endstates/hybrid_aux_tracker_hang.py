@@ -137,6 +137,7 @@ class TrainingLog(EndState):
         "getattr": "of args.log_moe_overload_factor, which adds a text and is never set",
         **dict.fromkeys(("num_microbatches", "get_num_microbatches"), "the number is the same for all models"),
     }
+    without: ClassVar[dict[str, Any]] = {"model": "EEE", "mtp": "", "depths": None, "frequency": 1}
 
     def part(self, function: Function) -> ast.stmt:
         found = [node for node in function.body if TRACKERS & words(node)]
@@ -156,10 +157,6 @@ class TrainingLog(EndState):
 
     def concerned(self, configuration: Setting) -> bool:
         return bool(configuration.model)
-
-    def control(self, configuration: Setting) -> Setting | None:
-        only_experts = configuration._replace(model="EEE", mtp="", depths=None, frequency=1)
-        return only_experts if configuration.model else None
 
     def observe(self, source: Source, configuration: Setting) -> Outcome:
         seen = run(source, configuration)

@@ -89,11 +89,10 @@ def mean_metric(setting: Setting, collectives: list[str], made: list[Any]) -> ty
 class _EndState(EndState):
     """What both targets share."""
 
+    without: ClassVar[dict[str, Any]] = {"reduces": False}
+
     def concerned(self, configuration: Setting) -> bool:
         return configuration.up and configuration.reduces
-
-    def control(self, configuration: Setting) -> Setting | None:
-        return configuration._replace(reduces=False) if self.concerned(configuration) else None
 
     def observe(self, source: Source, configuration: Setting) -> Outcome:
         seen = [self.run_rank(source, configuration, rank) for rank in range(configuration.ranks)]
@@ -120,7 +119,6 @@ class CalcMetric(_EndState):
         **dict.fromkeys(("is_master", "args.rank"), "every rank"),
         **dict.fromkeys(("data.get", "isinstance", "resp", "dict", "sum", "tp"), "rows of decisions"),
     }
-    held: ClassVar[dict[str, str]] = {}
 
     def configurations(self, function: Function) -> Iterator[Setting]:
         for world, reduces, rows in itertools.product(WORLDS, (True, False), ROWS):
@@ -163,7 +161,6 @@ class ComputeRougeBleu(_EndState):
         **dict.fromkeys(("hypothesis", "reference", "w.strip"), "rows"),
         **dict.fromkeys(("hypothesis_text.strip", "reference_text.strip"), "rows"),
     }
-    held: ClassVar[dict[str, str]] = {}
 
     def configurations(self, function: Function) -> Iterator[Setting]:
         for world, reduces, rows, trains in itertools.product(WORLDS, (True, False), ROWS, (False, True)):
@@ -187,7 +184,7 @@ class Compute(_EndState):
     """The end state of MeanMetric.compute, on which both targets depend: one rank alone may call it, or not."""
 
     varied: ClassVar[dict[str, str]] = {"dist.is_initialized": "up", "self.count": "rows"}
-    held: ClassVar[dict[str, str]] = {}
+    without: ClassVar[dict[str, Any]] = {}  # nothing here is rewritten
 
     def configurations(self, function: Function) -> Iterator[Setting]:
         for world, rows, trains in itertools.product(WORLDS, ROWS, (False, True)):
@@ -195,9 +192,6 @@ class Compute(_EndState):
 
     def concerned(self, configuration: Setting) -> bool:
         return configuration.up and not configuration.trains
-
-    def control(self, configuration: Setting) -> None:
-        return None  # nothing here is rewritten
 
     def run_rank(self, source: Source, setting: Setting, rank: int) -> Seen:
         if rank and not setting.trains:

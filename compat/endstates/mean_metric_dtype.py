@@ -40,7 +40,6 @@ class Compute(EndState):
     """The end state of MeanMetric.compute."""
 
     varied: ClassVar[dict[str, str]] = {"dist.is_initialized": "distributed", "self.count": "first"}
-    held: ClassVar[dict[str, str]] = {}
 
     def configurations(self, function: Function) -> Iterator[Setting]:
         for chosen in itertools.product(STATES, STATES, (True, False), (0, None), ("cuda:0", "npu:0"), ("group", None)):

@@ -212,6 +212,7 @@ class GetBatch(EndState):
         **dict.fromkeys(("cu_seqlens", "n", "item", "data"), "what is there, which `sft` and the masks decide"),
         "data_iterator": "None except on TP rank 0",
     }
+    without: ClassVar[dict[str, Any]] = {"sft": False}
 
     def configurations(self, function: Function) -> Iterator[Setting]:
         conditions = set(branches(function))
@@ -245,11 +246,6 @@ class GetBatch(EndState):
 
     def concerned(self, configuration: Setting) -> bool:
         return configuration.sft
-
-    def control(self, configuration: Setting) -> Setting | None:
-        if not configuration.sft:
-            return None
-        return configuration._replace(sft=False)
 
     def observe(self, source: Source, configuration: Setting) -> Outcome:
         queue: list[Tensor] = []
