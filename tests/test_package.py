@@ -57,6 +57,7 @@ def test_the_wheel_has_one_import_name_and_all_its_data(distribution: metadata.D
     assert {top for top in tops if not top.startswith("..") and ".dist-info" not in top} == {"unhang"}
     for name in (
         "py.typed",
+        "cli/error_codes.md",
         "draft/templates/tests.txt",
         "compat/schemas/manifest.json",
         "compat/data/mtp-cp-deadlock.json",

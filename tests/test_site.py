@@ -12,7 +12,7 @@ import pytest
 from sitemaker import __main__ as sitemaker
 from sitemaker.links import BLOB, relinked, with_fixes
 from unhang.cli.arguments import whole
-from unhang.cli.error_codes import CODES
+from unhang.cli.error_codes import codes
 from unhang.judge.matrix import is_nightly
 from unhang.shapes import catalog
 
@@ -86,9 +86,9 @@ def test_the_reference_has_each_command_and_option(source: Path) -> None:
 
 
 def test_the_reference_has_each_error_code_with_its_cure(source: Path) -> None:
-    page = (source / "reference" / "errors.md").read_text()
-    for code, explained in CODES.items():
-        assert f"\n## {code}\n\n{explained.cause}\n\n**Cure.** {explained.cure}\n" in page
+    page = " ".join((source / "reference" / "errors.md").read_text().split())
+    for code, explained in codes().items():
+        assert f" ## {code} {explained.cause} **Cure.** {explained.cure}" in page
     assert "reference/errors.md" in (source / "json.md").read_text()
 
 

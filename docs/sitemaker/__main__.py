@@ -11,19 +11,20 @@ from unhang.shapes import catalog
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-TOP = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
-"""The pages at the top of the repository, and their places on the site."""
-CODE = {"src/unhang/cli/error_codes.py": "reference/errors.md"}
-"""What is a page only on the site."""
+MOVED = {
+    **{"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"},
+    "src/unhang/cli/error_codes.md": "reference/errors.md",
+}
+"""The pages outside of docs/, and their places on the site."""
 
 
 def main(folder: Path) -> None:
     """Write all pages into a folder. Raises OSError, and UnhangError if the data of the fixes cannot be read."""
     docs = ROOT / "docs"
     own = [*docs.rglob("*.md"), *docs.rglob("*.svg")]
-    files = TOP | {path.relative_to(ROOT).as_posix(): path.relative_to(docs).as_posix() for path in own}
+    files = MOVED | {path.relative_to(ROOT).as_posix(): path.relative_to(docs).as_posix() for path in own}
     ids = list(catalog.fixes())
-    places = files | CODE | {f"patches/{name}/page.md": f"fixes/{name}.md" for name in ids}
+    places = files | {f"patches/{name}/page.md": f"fixes/{name}.md" for name in ids}
     written = {**fixes.pages(), **matrix.pages(), **reference.pages(ROOT / "compat" / "schemas")}
     for path, place in files.items():
         text = (ROOT / path).read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The reference, made from the parser, the schemas of compat/ and the error codes. Pure, but for reading schemas."""
+"""The reference, made from the parser and the schemas of compat/. Pure, but for reading schemas."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from unhang.cli.arguments import whole
-from unhang.cli.error_codes import CODES
 from unhang.cli.help import PAGES, TOP
 
 
@@ -17,7 +16,6 @@ def pages(schemas: Path) -> dict[str, str]:
     """Return the pages of the reference, by their place on the site; ``schemas`` is the folder of the schemas."""
     return {
         "reference/commands.md": commands(),
-        "reference/errors.md": errors(),
         "reference/schemas.md": schemas_page(schemas),
     }
 
@@ -42,15 +40,6 @@ def _option(parser: argparse.ArgumentParser, action: argparse.Action) -> str:
     formatter = parser._get_formatter()
     names = formatter._format_action_invocation(action)
     return f"- `{names}`: {formatter._expand_help(action) if action.help else ''}".rstrip(": ")
-
-
-def errors() -> str:
-    """Return the page of the error codes."""
-    lines = ["# Error codes", "", "An error ends a command with exit code 2. `unhang explain CODE` prints its section."]
-    lines[-1] += " `stale-bytecode` is the code of a verdict."
-    for code, (cause, cure) in CODES.items():
-        lines += ["", f"## {code}", "", cause, "", f"**Cure.** {cure}"]
-    return "\n".join([*lines, ""])
 
 
 def schemas_page(folder: Path) -> str:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 
 from support import rooms
-from unhang.cli.error_codes import CODES
+from unhang.cli.error_codes import codes
 from unhang.judge.decide import STALE
 
 
@@ -29,9 +29,9 @@ def raised(source: str) -> Iterator[str]:
 def test_the_table_has_the_codes_of_the_tool_and_no_other() -> None:
     found = {code for path in rooms.modules().values() for code in raised(path.read_text(encoding="utf-8"))}
     assert {"download-failed", "index-failed", "edited", "locked"} <= found
-    assert list(CODES) == sorted({*found, STALE})
+    assert list(codes()) == sorted({*found, STALE})
 
 
 def test_each_code_has_a_cause_and_a_cure_in_sentences() -> None:
-    for code, texts in CODES.items():
+    for code, texts in codes().items():
         assert [bool(re.fullmatch(r"[A-Z`].*\.", text)) for text in texts] == [True, True], code

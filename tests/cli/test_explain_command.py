@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from support import cli, ptys
-from unhang.cli.error_codes import CODES
+from unhang.cli.error_codes import codes
 from unhang.shapes import catalog
 
 
@@ -40,7 +40,7 @@ def test_a_word_of_several_symptoms_gives_the_list_of_them() -> None:
 
 def test_an_error_code_has_its_cause_and_cure() -> None:
     ran = cli.unhang("explain", "no-locks")
-    cause, cure = CODES["no-locks"]
+    cause, cure = codes()["no-locks"]
     assert (ran.code, ran.out.split()) == (0, f"# no-locks ## Cause {cause} ## Cure {cure}".split())
     assert max(map(len, ran.out.splitlines())) <= 80
     code, shown = ptys.unhang("explain", "no-locks", columns=50)

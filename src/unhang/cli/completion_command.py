@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Iterator
 
 from unhang.cli.arguments import whole
-from unhang.cli.error_codes import CODES
+from unhang.cli.error_codes import codes
 from unhang.errors import UnhangError
 from unhang.shapes import catalog
 
@@ -29,7 +29,7 @@ def run(options: argparse.Namespace) -> int:
         if action.dest in _FIXES:
             action.choices = list(catalog.fixes())
         elif action.dest == "name":
-            action.choices = [*catalog.fixes(), *CODES]
+            action.choices = [*catalog.fixes(), *codes()]
         elif action.dest in _FILES:
             action.complete = shtab.FILE  # type: ignore[attr-defined]
         elif action.dest in _FOLDERS:

@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from unhang.cli import list_command
-from unhang.cli.error_codes import CODES
+from unhang.cli.error_codes import codes
 from unhang.errors import UnhangError, closest
 from unhang.judge import matrix
 from unhang.shapes import catalog
@@ -24,7 +24,7 @@ def run(options: argparse.Namespace) -> int:
     Of several with the words, print the list. Raises UnhangError ``unknown-fix``.
     """
     name, fixes = options.name, catalog.fixes()
-    if name in CODES:
+    if name in codes():
         print(terminal.refilled(error_page(name), terminal.width(sys.stdout) or matrix_text.WIDTH))
         return 0
     found = [fixes[name]] if name in fixes else catalog.with_words(name.split())
@@ -33,7 +33,7 @@ def run(options: argparse.Namespace) -> int:
         console.note(f"{len(found)} fixes have {name!r} in their symptom; `unhang explain ID` prints the page of one")
         return 0
     if not found:
-        near = closest(name, [*fixes, *CODES])
+        near = closest(name, [*fixes, *codes()])
         hint = f"{f'did you mean {near}? ' if near else ''}`unhang list` shows all fixes"
         raise UnhangError("unknown-fix", f"there is no fix and no error code {name!r}", hint=hint)
     explain(found[0])
@@ -42,7 +42,7 @@ def run(options: argparse.Namespace) -> int:
 
 def error_page(name: str) -> str:
     """Return the cause and the cure of an error code as Markdown."""
-    cause, cure = CODES[name]
+    cause, cure = codes()[name]
     return f"# {name}\n\n## Cause\n\n{cause}\n\n## Cure\n\n{cure}"
 
 
