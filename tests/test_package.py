@@ -64,6 +64,7 @@ def test_the_wheel_has_one_import_name_and_all_its_data(distribution: metadata.D
         "compat/releases.json",
         "compat/upstreams.json",
         "patches/mtp-cp-deadlock/page.md",
+        "tell/picture.css",
     ):
         assert f"unhang/{name}" in files
     assert "unhang/compat/endstates/mtp_cp_deadlock.py" in files

@@ -10,8 +10,9 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from unhang.find import overlays
 from unhang.judge.decide import codemods
-from unhang.judge.observe import TOO_LARGE, file_of
+from unhang.judge.observe import file_of
 from unhang.records import Installation
 from unhang.shapes.catalog import Fix
 
@@ -57,7 +58,7 @@ def _matched(row: Mapping[str, Any], folder: str) -> str:
     depth = row["module"].count(".") + 1
     for file in row["files"]:
         path = os.path.join(folder, *file.split("/")[depth:])
-        data = _read(path) or b""
+        data = overlays.read(path) or b""
         if match := re.search(row["pattern"].encode(), data):
             line = data.count(b"\n", 0, match.start()) + 1
             return f"{path}:{line}"
@@ -65,7 +66,7 @@ def _matched(row: Mapping[str, Any], folder: str) -> str:
 
 
 def _in_file(fix: Fix, path: str, pattern: re.Pattern[bytes], read: Mapping[str, bytes | None]) -> Iterator[str]:
-    data = read[path] if path in read else _read(path)
+    data = read[path] if path in read else overlays.read(path)
     if data is None or not pattern.search(data):
         return
     from unhang.shapes import shape  # it imports ast
@@ -76,13 +77,3 @@ def _in_file(fix: Fix, path: str, pattern: re.Pattern[bytes], read: Mapping[str,
         return
     for line, what in codemods(fix.id).notes(tree):
         yield f"{path}:{line} {what}: `unhang explain {fix.id}`"
-
-
-def _read(path: str) -> bytes | None:
-    try:
-        if not os.path.isfile(path) or os.path.getsize(path) > TOO_LARGE:  # opening a pipe would block
-            return None
-        with open(path, "rb") as file:
-            return file.read()
-    except OSError:
-        return None

@@ -1,7 +1,11 @@
-"""The compat matrix as one SVG without scripts: a panel for each upstream, releases across, fixes down. Pure."""
+"""The compat matrix as one SVG without scripts: a panel for each upstream, releases across, fixes down.
+
+Pure, but for reading its style sheet.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import NamedTuple
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
@@ -32,32 +36,7 @@ _SIGNS = {
     DRIFTED: "M0-5.5L5.5 0L0 5.5L-5.5 0Z",
 }
 # The picture has its own background: a page may be dark where the reader's system is light, or the other way round.
-_STYLE = """
-.ground { fill: #ffffff; stroke: #d0d7de; }
-text { font-family: -apple-system, "Segoe UI", "Noto Sans", Helvetica, Arial, sans-serif; font-size: 12px;
-  fill: #1f2328; }
-.title { font-size: 17px; font-weight: 600; }
-.upstream { font-size: 14px; font-weight: 600; }
-.muted { fill: #59636e; }
-.version { font-size: 11px; fill: #59636e; text-anchor: middle; }
-.fix { text-anchor: end; }
-.grade { font-size: 10px; fill: #59636e; text-anchor: end; }
-rect.cell { stroke-width: 1; }
-path { fill: none; stroke-width: 2.4; stroke-linecap: round; stroke-linejoin: round; }
-.needed rect { fill: #a8320b; stroke: #a8320b; } .needed path { stroke: #ffffff; stroke-width: 2.8; }
-.fixed-upstream rect { fill: #93d3be; stroke: #93d3be; } .fixed-upstream path { stroke: #0b3d2e; }
-.not-affected rect { fill: #f6f8fa; stroke: #d0d7de; } .not-affected path { stroke: #8c959f; stroke-width: 1.6; }
-.drifted rect { fill: #d9c8f5; stroke: #6f42c1; } .drifted path { stroke: #4c2889; stroke-width: 1.8; }
-@media (prefers-color-scheme: dark) {
-  .ground { fill: #0d1117; stroke: #30363d; }
-  text { fill: #e6edf3; }
-  .muted, .version, .grade { fill: #9198a1; }
-  .needed rect { fill: #ff9466; stroke: #ff9466; } .needed path { stroke: #2b0d02; }
-  .fixed-upstream rect { fill: #1d6b54; stroke: #1d6b54; } .fixed-upstream path { stroke: #d9fff2; }
-  .not-affected rect { fill: #151b23; stroke: #30363d; } .not-affected path { stroke: #656c76; }
-  .drifted rect { fill: #3b2a63; stroke: #a98be8; } .drifted path { stroke: #dccbff; }
-}
-"""
+_STYLE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "picture.css")
 
 
 class _Column(NamedTuple):
@@ -76,7 +55,8 @@ def picture(rows: Sequence[Row], fixes: Sequence[Fix]) -> str:
     root.set("aria-labelledby", "title description")
     SubElement(root, "title", id="title").text = TITLE
     SubElement(root, "desc", id="description").text = _description(rows, fixes)
-    SubElement(root, "style").text = _STYLE
+    with open(_STYLE, encoding="utf-8") as file:
+        SubElement(root, "style").text = f"\n{file.read()}"
     ground = SubElement(root, "rect", {"class": "ground", "x": "0.5", "y": "0.5", "rx": "8"})
     _text(root, _MARGIN, 32, TITLE, "title")
     top = _legend(root, panels, 58)
