@@ -37,9 +37,6 @@ CASES = [
 ]
 
 
-# -- no-op cases ------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("function", list(RELEASES)[:2])
 def test_the_methods_of_0_10_know_no_fusion(function: str) -> None:
     source = sources.wheel(FIX, "0.10.0", function=function)
@@ -56,9 +53,6 @@ def test_the_pull_request_as_written_is_right_in_these_methods(pull: sources.Cas
 
 def test_the_other_dispatchers_are_left_alone() -> None:
     assert {target.function.partition(".")[0] + "." for target in catalog.fix(FIX).targets} == {CLASS}
-
-
-# -- the rewrite ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("case", CASES)

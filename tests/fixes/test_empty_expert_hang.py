@@ -22,15 +22,10 @@ FOCUS = r"tokens_per_expert|permuted_|output|has_no_tokens|num_rows|skip_routed|
 FUZZ = Fuzz(CASES, 6, FOCUS, examples=110, every=3)
 
 
-# -- the rewrite ------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("case", CASES)
 class TestRewrite(EveryRewrite):
     pass
 
-
-# -- half of the rewrite ----------------------------------------------------------------------------------------------
 
 _TOLIST = "tokens_per_expert = tokens_per_expert.tolist()"
 _RETURN = "return (output, output_bias)"
@@ -57,9 +52,6 @@ _RETURN = "return (output, output_bias)"
 def test_an_anchor_must_occur_once(version: str, old: str, new: str, anchor: str) -> None:
     source = sources.wheel(FIX, version)
     sources.assert_no_anchor(source, old, new, match=anchor)
-
-
-# -- the pull request -------------------------------------------------------------------------------------------------
 
 
 def test_rows_and_slice_of_the_pull_request_are_replaced() -> None:

@@ -36,17 +36,11 @@ FOCUS = r"_set_global_memory|expert|EXPERT|warm|initialize_model_parallel|mpu\b|
 FUZZ = Fuzz(CASES, 4, FOCUS, examples=30, every=7)
 
 
-# -- no-op cases ------------------------------------------------------------------------------------------------------
-
-
 def test_what_is_no_target() -> None:
     """verl has a function of the same name, and ms-swift 3 no such file."""
     (target,) = (item for item in catalog.fix(FIX).targets if item.upstream == "ms-swift")
     assert [wheels.read("ms-swift", version, target.file) for version in ("3.12.6", "3.0.0")] == [None, None]
     assert {target.upstream for target in catalog.fix(FIX).targets} == {"megatron-core", "ms-swift"}
-
-
-# -- the rewrite ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -68,9 +62,6 @@ def test_ms_swift_imports_the_device_from_where_it_is() -> None:
             data = wheels.read("ms-swift", case.values[0].key, "swift/utils/__init__.py")
             assert data is not None
             assert b"get_current_device" in data
-
-
-# -- half of the rewrite ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -101,8 +92,6 @@ def test_an_anchor_must_occur_once(cases: list[Any], old: str, new: str, anchor:
     with pytest.raises(AnchorError, match=anchor):
         codemod(source.target).plan(function)
 
-
-# -- backends that it does not recognise ------------------------------------------------------------------------------
 
 LOOKS = catalog.fix(FIX).manifest["looks-at"]
 STARTS = "import torch\nimport torch.distributed as dist\nfrom torch.distributed import init_process_group as start\n"
@@ -158,9 +147,6 @@ def test_no_release_is_even_parsed_for_it(project: str, version: str) -> None:
     found = [file for file, data in contents.items() if data is not None]
     assert found
     assert [file for file in found if re.search(LOOKS["pattern"].encode(), contents[file] or b"")] == []
-
-
-# -- the pull request -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("pull", sources.as_written(FIX))

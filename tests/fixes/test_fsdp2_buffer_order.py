@@ -21,9 +21,6 @@ CASES = sources.cases(FIX, {"verl": ["0.7.1"]})
 FIXED = sources.cases(FIX, {"verl": ["0.8.0"]}, state="fixed")
 
 
-# -- no-op cases ------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("case", FIXED + CASES)
 def test_upstreams_own_fix_is_found_in_every_shape_that_has_it(case: sources.Case) -> None:
     source = case.load()
@@ -53,9 +50,6 @@ def test_the_pull_request_as_written_is_upstreams_own_fix(pull: sources.Case) ->
     assert source.known.state == "fixed"
     assert "6405" in source.known.note
     assert codemod(source.target).fixed_upstream(source.function)
-
-
-# -- the rewrite ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -71,9 +71,6 @@ def edited(data: bytes) -> bytes:
     return head + name + b"        print(data)\n" + tail
 
 
-# -- no-op cases ------------------------------------------------------------------------------------------------------
-
-
 def test_every_release_has_the_verdict_that_its_own_helper_gives_it() -> None:
     releases = catalog.releases()
     now = matrix.rows([catalog.fix(FIX)], {"verl": releases["verl"]}, catalog.shape_table())
@@ -81,9 +78,6 @@ def test_every_release_has_the_verdict_that_its_own_helper_gives_it() -> None:
     assert {row.verdict for row in now} == {"needed", "not-affected"}
     place = f"{TARGETS[2].file}::{TARGETS[2].function}"
     assert releases["verl"]["0.7.0"].shapes[place] == releases["verl"]["0.7.1"].shapes[place] is not None
-
-
-# -- the rewrite ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -119,8 +113,6 @@ def test_what_differs_is_no_anchor(old: str, new: str, missing: str) -> None:
     source = sources.wheel(FIX, "0.7.1", function=TARGETS[2].function)
     sources.assert_no_anchor(source, old, new, match=missing)
 
-
-# -- the verdict ------------------------------------------------------------------------------------------------------
 
 NEEDED, NOT, FIXED = ["needed"] * 4, ["not-affected"] * 4, ["fixed-upstream"] * 2
 

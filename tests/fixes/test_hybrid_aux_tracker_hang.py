@@ -20,9 +20,6 @@ FIXED = sources.cases(FIX, {}, state="fixed")
 NOT_AFFECTED = sources.cases(FIX, {}, state="not-affected")
 
 
-# -- no-op cases ------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("case", FIXED + NOT_AFFECTED)
 def test_upstreams_own_fix_is_found_in_every_shape_that_has_it(case: sources.Case) -> None:
     source = case.load()
@@ -44,9 +41,6 @@ def test_a_function_that_differs_is_not_taken_for_upstreams_own_fix(old: str, ne
     source = next(case.values[0] for case in FIXED if case.values[0].key.startswith("f5b225df")).load()
     assert codemod(source.target).fixed_upstream(source.function)
     assert not codemod(source.target).fixed_upstream(sources.mutated(source.function, old, new))
-
-
-# -- the rewrite ------------------------------------------------------------------------------------------------------
 
 
 # the file is long, and has had many shapes

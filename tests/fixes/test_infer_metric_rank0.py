@@ -24,9 +24,6 @@ ROUGE_CASES = sources.cases(FIX, {"ms-swift": ["3.12.6"]}, function=ROUGE)
 CASES = CALC_CASES + ROUGE_CASES
 
 
-# -- no-op cases ------------------------------------------------------------------------------------------------------
-
-
 def test_compute_itself_is_left_alone() -> None:
     """Training needs its all-reduce."""
     assert {target.function for target in catalog.fix(FIX).targets} == {CALC, ROUGE}
@@ -72,9 +69,6 @@ def test_both_functions_are_rewritten_or_neither(tmp_path: Path) -> None:
     assert {INFER_3, METRIC_3} <= changed
     assert cli.python("-m", "unhang", "revert", "--target", where).code == 0
     assert cli.tree(where) == before
-
-
-# -- the rewrite ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -26,9 +26,6 @@ _OLDER = sources.cases(FIX, {"ms-swift": ["3.7.3"]}, state="not-affected")
 NOT_AFFECTED = [case for case in _OLDER if case.id != BETWEEN]
 
 
-# -- no-op cases ------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("case", FIXED + NOT_AFFECTED + CASES)
 def test_upstreams_own_fix_is_found_in_every_shape_that_has_it(case: sources.Case) -> None:
     source = case.load()
@@ -45,9 +42,6 @@ def test_another_dtype_is_not_taken_for_upstreams_own_fix(new: str) -> None:
     assert not codemod(source.target).fixed_upstream(
         sources.mutated(source.function, "dtype=torch.float32", f"dtype={new}")
     )
-
-
-# -- the rewrite ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("case", CASES)

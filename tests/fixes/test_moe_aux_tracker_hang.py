@@ -21,9 +21,6 @@ FIXED = sources.cases(FIX, {"megatron-core": ["0.17.1", "0.19.2"]}, state="fixed
 NOT_AFFECTED = sources.cases(FIX, {"megatron-core": ["0.10.0", "0.12.3"]}, state="not-affected")
 
 
-# -- no-op cases ------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("case", FIXED + NOT_AFFECTED + CASES)
 def test_upstreams_own_fix_is_found_in_every_shape_that_has_it(case: sources.Case) -> None:
     source = case.load()
@@ -63,9 +60,6 @@ def test_the_pull_request_as_written_is_upstreams_own_fix_with_a_fault_of_its_ow
     assert codemod(source.target).fixed_upstream(source.function)
     row = endstates.row_of(source)
     assert row.failed == sum(map(_raises_upstream, endstates.of(source).configurations(source.function)))
-
-
-# -- the rewrite ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -25,9 +25,6 @@ FIXED = sources.cases(FIX, {"verl": ["0.8.0", "0.9.1"]}, state="fixed")
 NOT_AFFECTED = sources.cases(FIX, {"verl": ["0.7.0"]}, state="not-affected")
 
 
-# -- no-op cases ------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("case", FIXED + NOT_AFFECTED + CASES)
 def test_upstreams_own_fix_is_found_in_every_shape_that_has_it(case: sources.Case) -> None:
     source = case.load()
@@ -70,9 +67,6 @@ def test_the_pull_request_as_written_is_upstreams_own_fix(pull: sources.Case) ->
     source = pull.load()
     assert source.known.state == "fixed"
     assert "5895" in source.known.note
-
-
-# -- the rewrite ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -30,9 +30,6 @@ CASES = sources.cases(FIX, {"megatron-lm": ["0.17.0", "0.17.1"]}, {"megatron-lm"
 FUZZ = Fuzz(CASES, 7, r"seqlen|_broadcast|args\b|is_pipeline|batch\b", examples=70)
 
 
-# -- no-op cases ------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("kind", "version", "folder", "state"),
     [
@@ -66,15 +63,9 @@ def test_the_short_check_is_right_on_all_of_history() -> None:
     assert seen >= {row["shape"] for row in sources._ROWS if row["fix"] == FIX and "first" in row}
 
 
-# -- the rewrite ------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("case", CASES)
 class TestRewrite(EveryRewrite):
     pass
-
-
-# -- the pull request -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("pull", sources.as_written(FIX))
@@ -85,9 +76,6 @@ def test_the_pull_request_as_written_is_known_and_gives_the_result_of_the_untouc
     assert source.known.state == "affected"
     assert source.known.note == "pull request 4150 applied as written: still broken on the last stage"
     assert [(item.state, item.note) for item in sources.same_result(source)] == [("affected", "")]
-
-
-# -- anchors ----------------------------------------------------------------------------------------------------------
 
 
 _NULLED = "            max_seqlen = None\n            _broadcast(labels)\n"
@@ -139,9 +127,6 @@ def test_a_missing_anchor_or_one_too_many_is_refused(example: int, old: str, new
     assert old in code
     with pytest.raises(AnchorError, match=refused):
         change.plan(examples.function_of(code.replace(old, new)))
-
-
-# -- history ----------------------------------------------------------------------------------------------------------
 
 
 def history() -> Iterator[tuple[str, shape.Function]]:
