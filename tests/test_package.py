@@ -58,6 +58,7 @@ def test_the_wheel_has_one_import_name_and_all_its_data(distribution: metadata.D
     for name in (
         "py.typed",
         "cli/error_codes.md",
+        "cli/help.md",
         "draft/templates/tests.txt",
         "compat/schemas/manifest.json",
         "compat/data/mtp-cp-deadlock.json",
