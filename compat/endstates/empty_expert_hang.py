@@ -353,7 +353,8 @@ class Forward(EndState):
 
     @staticmethod
     def _observe(source: Source, configuration: Setting, rank: int) -> Outcome:
-        layer, weighted = Layer(configuration), _is_weighted(source.function)
+        layer = Layer(configuration)
+        weighted = "permuted_probs" in parameters(source.function)  # 0.10 to 0.12.0 do not take them
         fetched: list[str] = []
 
         def watch(event: str, of: Tensor) -> None:
@@ -401,11 +402,6 @@ def _faults(
         yield "a row that no token has has a probability"
     if setting.path == "plain" and fetched != ["cpu"]:
         yield "tokens_per_expert is fetched again"
-
-
-def _is_weighted(function: Function) -> bool:
-    """Return whether the forward takes the probabilities; 0.10 to 0.12.0 do not."""
-    return "permuted_probs" in parameters(function)
 
 
 END_STATES = {"TEGroupedMLP.forward": Forward()}

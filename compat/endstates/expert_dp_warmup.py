@@ -236,7 +236,8 @@ class InitializeModelParallel(EndState):
             faults.add("a group is made for the warm-up")
         if _stuck([[item[0].ranks for item in own if isinstance(item, tuple)] for own in done]):
             faults.add("the ranks wait for each other forever")
-        if self.concerned(configuration) and not _holds(ranks[0][1]):
+        holds = any(isinstance(value, Group) for name, value in ranks[0][1].items() if REDUCES.search(name))
+        if self.concerned(configuration) and not holds:
             faults.add("no global holds a group of the expert's gradients")  # nothing to warm up is no proof
         return Outcome(frozenset(faults), (repr(done), repr(everything)))
 
@@ -281,11 +282,6 @@ def _reducing(namespace: dict[str, Any]) -> list[Group]:
     """Return the groups that must be warm after the initialisation: all of the release's, whatever their names."""
     held = (value for name, value in namespace.items() if REDUCES.search(name) and not name.endswith(REDUCES_NOT))
     return _distinct([group for group in held if isinstance(group, Group) and group.backend in SERVED])
-
-
-def _holds(namespace: dict[str, Any]) -> bool:
-    """Return whether a global with the name of a group of the expert's gradients holds one."""
-    return any(isinstance(value, Group) for name, value in namespace.items() if REDUCES.search(name))
 
 
 def _distinct(groups: list[Any]) -> list[Any]:

@@ -224,16 +224,12 @@ class _Rouge(StandIn):
         return [{name: {"f": common / number} for number, name in enumerate(self.metrics, 1)}]
 
 
-def _sentence_bleu(references: Sequence[Sequence[str]], hypothesis: Sequence[str], smoothing_function: Any) -> float:
-    return len(references[0]) / (3 * len(hypothesis) + 1)
-
-
 _STAND_INS = {
     "jieba": StandIn("jieba", cut=iter),
     "nltk.translate.bleu_score": StandIn(
         "bleu_score",
         SmoothingFunction=lambda: StandIn("SmoothingFunction", method3=None),
-        sentence_bleu=_sentence_bleu,
+        sentence_bleu=lambda references, hypothesis, smoothing_function: len(references[0]) / (3 * len(hypothesis) + 1),
     ),
     "rouge.rouge": StandIn("rouge", Rouge=_Rouge),
 }

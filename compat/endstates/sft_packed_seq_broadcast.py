@@ -259,7 +259,9 @@ class GetBatch(EndState):
         feature = self.has_feature(source)
         faults = {fault for rank in ranks for fault in _faults(configuration, sender.batch, rank.batch, feature)}
         if configuration.sft:
-            faults |= {f"{configuration.place}: {name} is sent" for name in _needless(configuration, sender.names)}
+            place, sizes = configuration.place, {"local_cp_size"}
+            needless = NEEDED["whole"] - NEEDED[place] - sizes  # these have a value for each token
+            faults |= {f"{place}: {name} is sent" for name in sender.names if name in needless}
             if _has_own_arm(source):  # elsewhere, the other fields stay as they were
                 faults |= {fault for rank in ranks[1:] for fault in _left(configuration, rank.batch)}
         return Outcome(frozenset(faults), (tuple(sender.events), repr([rank.batch for rank in ranks])))
@@ -280,11 +282,6 @@ def _faults(setting: Setting, sender: dict[str, Any], batch: dict[str, Any], fea
             yield f"{setting.place}: {name} is None"
         elif here.values_ != data_of(setting)[name].values_ or here.shape != there.shape:
             yield f"{setting.place}: {name} is not the data's"
-
-
-def _needless(setting: Setting, names: list[str]) -> list[str]:
-    """Return the fields of a token each that the sender broadcasts and this stage does not need."""
-    return [name for name in names if name in NEEDED["whole"] - {"local_cp_size"} - NEEDED[setting.place]]
 
 
 def _left(setting: Setting, batch: dict[str, Any]) -> Iterator[str]:

@@ -153,10 +153,6 @@ MUTANTS = [
 _HANGS = r"hung: rank 0 waits in all_reduce at swift/[\w/]+\.py:\d+ in compute; rank 1 done"
 
 
-def _without_the_test(path: str, before: bytes, after: bytes) -> bytes:
-    return before.replace(b"if not is_master():", b"if False:")
-
-
 PROOFS = [
     Proofs(
         "ms-swift",
@@ -167,7 +163,9 @@ PROOFS = [
             ),
             "half: compute_rouge_bleu alone": Other(in_file("infer.py", untouched), ("acc-2",), _HANGS),
             "every rank computes the metric": Other(
-                _without_the_test, ("acc-2", "rouge-2"), "crashed: rank 1 raised FileNotFoundError"
+                lambda path, before, after: before.replace(b"if not is_master():", b"if False:"),
+                ("acc-2", "rouge-2"),
+                "crashed: rank 1 raised FileNotFoundError",
             ),
         },
     )

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from mutants.by_hand import Mutants
 from mutants.rules import Mutant
 from proofs import judging, suite
-from proofs.others import Change, Other
+from proofs.others import Other
 from support import sources
 from unhang.prove import host
 
@@ -41,18 +41,14 @@ def judged(proof: suite.Proof, of: Mutants, seconds: float) -> Iterator[Judged]:
         if time.monotonic() - began > seconds:
             return
         batch = made[start : start + BATCH]
-        others = {it.name: Other(_with(source._replace(data=it.text.encode())), names) for it in batch}
+        others = {it.name: Other(partial(_spliced, source._replace(data=it.text.encode())), names) for it in batch}
         outcomes = suite.run(replace(proof, of=proof.of._replace(others=others)), cases).outcomes
         assert not (wrong := judging.failure(outcomes[host.PATCHED])), wrong
         yield from (Judged(it, judging.failure(outcomes[it.name])) for it in batch)
 
 
-def _with(mutant: sources.Source) -> Change:
-    """Return a change that puts the mutant's function in place of the rewritten one; the fix may have others there."""
-    return partial(_spliced, mutant)
-
-
 def _spliced(mutant: sources.Source, path: str, before: bytes, after: bytes) -> bytes:
+    """Put the mutant's function in place of the rewritten one; the fix may have others in the file."""
     if path != mutant.target.file:
         return after
     above, _, below = sources.around(mutant._replace(data=after))

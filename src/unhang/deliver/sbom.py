@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
 
@@ -77,17 +77,14 @@ def _ancestor(wheel: Wheel) -> dict[str, Any]:
 
 def _patch(fix: Fix) -> dict[str, Any]:
     manifest = fix.manifest
+    texts = " ".join(manifest[key] or "" for key in ("bug", "origin", "forwarded"))
     issue = {
         "type": "defect",
         "id": fix.id,
         "name": fix.title,
         "description": f"{manifest['symptom']} {manifest['cause']}",
         "source": {"name": "unhang"},
-        "references": _links(manifest[key] or "" for key in ("bug", "origin", "forwarded")),
+        "references": list(dict.fromkeys(re.findall(r"https://[^\s,;)]+", texts))),
     }
     is_backport = manifest["origin"].startswith("backport,")
     return {"type": "backport" if is_backport else "unofficial", "resolves": [issue]}
-
-
-def _links(texts: Iterable[str]) -> list[str]:
-    return list(dict.fromkeys(link for text in texts for link in re.findall(r"https://[^\s,;)]+", text)))

@@ -100,7 +100,7 @@ def decide(
 ) -> Verdict:
     """Return the verdict on one target of one installation. ``releases`` are those of its upstream, by version."""
     if seen.problem is not None:
-        return _unjudged(seen, seen.problem, installation)
+        return Verdict(DRIFTED, seen.problem, *_problem(seen, seen.problem, installation))
     if seen.shape is None:
         return _absent(target, installation, seen, releases)
     known = table.shapes.get((target.fix, target.function, seen.shape))
@@ -219,11 +219,6 @@ def _accepted(fix: str, token: Token, date: str) -> Verdict:
 def by_a_person(seen_right: bool, when: str = "") -> str:
     """Return who accepted a rewrite, and what was seen of it before."""
     return f"accepted by a person{when}{', and seen right by `diff --unknown --run`' if seen_right else ''}"
-
-
-def _unjudged(seen: Observation, problem: str, installation: Installation) -> Verdict:
-    """Return the verdict on a function that was observed with a problem."""
-    return Verdict(DRIFTED, problem, *_problem(seen, problem, installation))
 
 
 def _problem(seen: Observation, problem: str, installation: Installation) -> tuple[str, str]:

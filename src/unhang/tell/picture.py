@@ -54,7 +54,8 @@ def picture(rows: Sequence[Row], fixes: Sequence[Fix]) -> str:
     root = Element("svg", xmlns="http://www.w3.org/2000/svg", role="img")
     root.set("aria-labelledby", "title description")
     SubElement(root, "title", id="title").text = TITLE
-    SubElement(root, "desc", id="description").text = _description(rows, fixes)
+    words = (f"{fix.id} ({fix.grade}): needed by {needed_by(rows, fix) or 'no release'}." for fix in fixes)
+    SubElement(root, "desc", id="description").text = " ".join(words)  # for screen readers
     with open(_STYLE, encoding="utf-8") as file:
         SubElement(root, "style").text = f"\n{file.read()}"
     ground = SubElement(root, "rect", {"class": "ground", "x": "0.5", "y": "0.5", "rx": "8"})
@@ -163,8 +164,3 @@ def _measure(text: str, size: int) -> float:
 
 def _number(value: float) -> str:
     return f"{value:.1f}".removesuffix(".0")
-
-
-def _description(rows: Sequence[Row], fixes: Sequence[Fix]) -> str:
-    """Return the picture in words, for screen readers."""
-    return " ".join(f"{fix.id} ({fix.grade}): needed by {needed_by(rows, fix) or 'no release'}." for fix in fixes)

@@ -176,7 +176,11 @@ def run(case: Case, deadline_s: float) -> Outcome:
         return Outcome(found.status, found.text())
     outcome = _compared(case, found.values)
     if outcome.status == PASSED and "most" in case.options:
-        return _counted(case, found.values, {rank: _broadcasts(steps) for rank, steps in found.programs.items()})
+        issued = {
+            rank: sum(isinstance(step, Operation) and step.kind == "broadcast" for step in steps)
+            for rank, steps in found.programs.items()
+        }
+        return _counted(case, found.values, issued)
     return outcome
 
 
@@ -205,10 +209,6 @@ def _counted(case: Case, seen: Mapping[int, Seen], issued: Mapping[int, int]) ->
     loaders = [(rank, one) for rank, one in seen.items() if rank % case.topology.tp == 0]
     each = ", ".join(f"{'+'.join(one.places)} {issued[rank]}" for rank, one in loaders)
     return Outcome(PASSED, f"broadcasts: {each}; batches {digest}")
-
-
-def _broadcasts(steps: Iterable[object]) -> int:
-    return sum(isinstance(step, Operation) and step.kind == "broadcast" for step in steps)
 
 
 def _batches(case: Case) -> Seen:
