@@ -105,36 +105,17 @@ def _steps(case: Case, rank: int) -> list[Step]:
     layer.experts.register_forward_pre_hook(lambda _, args: tokens.append(int(args[1].sum())))
     steps = []
     for number, kind in enumerate(_kinds(case)):
-        _route(layer, kind)
+        moe_layer.route(layer, None if kind == _FULL else range(_WITH_TOKENS))
         results = []
         for fusion in (bool(case.options.get("fusion", True)), False):
             layer.config.moe_permute_fusion = fusion
             torch.manual_seed(100 * number + rank)
-            results.append(_once(layer, torch.rand(batch, 1, moe_layer.HIDDEN, requires_grad=True)))
+            results.append(moe_layer.once(layer, torch.rand(batch, 1, moe_layer.HIDDEN, requires_grad=True)))
         given, wanted = results
         differs = tuple(name for name in wanted if not moe_layer.equal(given[name], wanted[name]))
-        of_experts = {name: given[name] for name in given if name.startswith("experts.")}
-        largest = {name: None if value is None else float(value.abs().max()) for name, value in of_experts.items()}
-        steps.append(Step(tokens[-1], tuple(called), largest, differs))
+        steps.append(Step(tokens[-1], tuple(called), moe_layer.largest(given), differs))
         called.clear()
     return steps
-
-
-def _route(layer: Any, kind: str) -> None:
-    """Make the router choose any expert, or the first two."""
-    moe_layer.route(layer, None if kind == _FULL else range(_WITH_TOKENS))
-
-
-def _once(layer: Any, tokens: Any) -> dict[str, Any]:
-    """Run forward and backward; return the output, and the gradients of the input and of each weight."""
-    import torch.distributed as dist
-
-    layer.zero_grad(set_to_none=True)
-    output = tokens + layer(tokens)[0]  # as in a transformer layer
-    output.square().sum().backward()
-    dist.barrier()  # a step ends with collectives on other groups: no rank may start the next one early
-    gradients = {name: parameter.grad for name, parameter in layer.named_parameters()}
-    return {**gradients, "input": tokens.grad, "output": output.detach()}
 
 
 def _wrong(case: Case, values: list[list[Step]]) -> str:

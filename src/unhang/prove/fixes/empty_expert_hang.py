@@ -153,7 +153,6 @@ def run(case: Case, deadline_s: float) -> Outcome:
 def _steps(case: Case, rank: int) -> list[Step]:
     """Run the steps as one rank."""
     import torch
-    import torch.distributed as dist
 
     layer = moe_layer.make(case.options, case.topology.ep)
     tokens: list[int] = []
@@ -161,7 +160,7 @@ def _steps(case: Case, rank: int) -> list[Step]:
     forwards = [layer.experts.forward]
     if case.options.get("compare"):
         forwards.append(types.MethodType(moe_layer.untouched_forward(), layer.experts))
-    model = moe_layer.wrapped(layer) if case.options.get("ddp") else layer
+    model = moe_layer.wrapped(layer) if case.options.get("ddp") else None
     steps = []
     for number, kind in enumerate(_kinds(case, rank)):
         _set_router(layer, kind)
@@ -170,35 +169,14 @@ def _steps(case: Case, rank: int) -> list[Step]:
             layer.experts.forward = forward
             torch.manual_seed(100 * number + rank)
             tokens_here = torch.rand(_TOKENS, 1, moe_layer.HIDDEN, requires_grad=True, device=shims.DEVICE)
-            results.append(_once(model, layer, tokens_here))
-            dist.barrier()  # a step ends with collectives on other groups: no rank may start the next one early
-        given, gradients = results[0]
+            results.append(moe_layer.once(layer, tokens_here, model))
+        given = results[0]
+        gradients = {name.removeprefix("experts."): size for name, size in moe_layer.largest(given).items()}
         names = given.keys() if len(results) > 1 else ()
-        differs = tuple(name for name in names if not moe_layer.equal(given[name], results[1][0][name]))
+        differs = tuple(name for name in names if not moe_layer.equal(given[name], results[1][name]))
         reaches = given["input"] is not None
         steps.append(Step(tokens[-1], tuple(given["output"].shape), reaches, gradients, differs))
     return steps
-
-
-def _once(model: Any, layer: Any, tokens: Any) -> tuple[dict[str, Any], dict[str, float | None]]:
-    """Run forward and backward; return the resulting tensors, and the largest of each of the experts' gradients."""
-    is_wrapped = model is not layer
-    if is_wrapped:
-        model.zero_grad_buffer()
-    for parameter in layer.parameters():
-        parameter.grad = None
-    output = tokens + model(tokens)[0]  # as in a transformer layer
-    output.square().sum().backward()
-    if is_wrapped:
-        model.finish_grad_sync()
-    kept = "main_grad" if is_wrapped else "grad"
-    gradients = {name: getattr(parameter, kept) for name, parameter in layer.named_parameters()}
-    largest = {
-        name.removeprefix("experts."): None if value is None else float(value.abs().max())
-        for name, value in gradients.items()
-        if name.startswith("experts.")
-    }
-    return {**gradients, "input": tokens.grad, "output": output.detach()}, largest
 
 
 def _calls(case: Case) -> str:

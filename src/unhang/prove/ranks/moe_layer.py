@@ -128,6 +128,32 @@ def route(layer: Any, chosen: Iterable[int] | None) -> None:
             weight[list(chosen)] = 1.0
 
 
+def once(layer: Any, tokens: Any, model: Any = None) -> dict[str, Any]:
+    """Run a layer, or Megatron's data parallelism around it (``model``), forward and backward, as a transformer does.
+
+    Return the output, and the gradients of the input and of each weight.
+    """
+    import torch.distributed as dist
+
+    if model is not None:
+        model.zero_grad_buffer()
+    layer.zero_grad(set_to_none=True)
+    output = tokens + (model or layer)(tokens)[0]
+    output.square().sum().backward()
+    if model is not None:
+        model.finish_grad_sync()
+    dist.barrier()  # a step ends with collectives on other groups: no rank may start the next one early
+    kept = "grad" if model is None else "main_grad"
+    gradients = {name: getattr(parameter, kept) for name, parameter in layer.named_parameters()}
+    return {**gradients, "input": tokens.grad, "output": output.detach()}
+
+
+def largest(results: Mapping[str, Any]) -> dict[str, float | None]:
+    """Return of what ``once`` does the largest absolute gradient of each of the experts' weights; None for none."""
+    found = {name: value for name, value in results.items() if name.startswith("experts.")}
+    return {name: None if value is None else float(value.abs().max()) for name, value in found.items()}
+
+
 def equal(one: Any, other: Any) -> bool:
     """Return whether two tensors have the same type and bits; None equals None alone."""
     import torch
