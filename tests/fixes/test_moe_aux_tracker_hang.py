@@ -13,6 +13,7 @@ from support.rewrites import EveryRewrite
 from unhang.codemods.base import AnchorError
 from unhang.compat.endstates.endstate import parameters
 from unhang.compat.endstates.moe_aux_tracker_hang import _raises_upstream
+from unhang.diagnose.evidence import Job
 from unhang.judge.decide import codemod
 
 FIX = "moe-aux-tracker-hang"
@@ -176,7 +177,18 @@ _AT = (
     "megatron/core/transformer/moe/moe_utils.py::reduce_aux_losses_tracker_across_ranks",
     "megatron/core/transformer/moe/moe_utils.py::track_moe_metrics",
 )
+_PIPELINES = [hung_jobs.group(str(at), "PIPELINE_MODEL_PARALLEL_GROUP", at, at + 2) for at in (0, 1)]
+
+
+def _stages(*lengths: int) -> Job:
+    """Return a job of two pipelines, whose ranks issue an all-reduce of these sizes."""
+    return job([rank(issued(_PIPELINES[at % 2], 1, "all_reduce", size, at=_AT)) for at, size in enumerate(lengths)])
+
+
 HANGS = [
+    HungJob("two pipelines", _stages(61, 61, 62, 62)),
+    HungJob("one rank of a stage alone has another size", _stages(61, 62, 62, 62), "", None),
+    HungJob("the stages of two pipelines differ the other way", _stages(61, 62, 62, 61), "", None),
     HungJob("one MTP layer", sizes(_PIPELINE, "all_reduce", _AT, 61, 62, 62, 62)),
     HungJob("two MTP layers", sizes(_PIPELINE, "all_reduce", _AT, 8, 10, 10, 10, number=4)),
     HungJob(

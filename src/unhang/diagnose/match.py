@@ -221,6 +221,7 @@ def _clauses(facts: Facts, hang: Hang, scene: Scene, errors: Sequence[object]) -
         "waiting": lambda: _waiting(scene) == hang.waiting if scene.inside else None,
         "frames": lambda: _frames(facts, hang, scene),
         "differ": lambda: _differ(facts, hang, scene),
+        "by_place": lambda: _is_by_place(facts, scene),
         "others": lambda: _any(_here(job, scene, rank, hang.others) for rank in scene.rest),
         "outside": lambda: _none(_is_outside(job, scene, rank, hang.outside) for rank in scene.rest) or None,
         "empty": lambda: _none(_last_is_empty(job, scene, rank) for rank in scene.rest),
@@ -306,6 +307,20 @@ def _differ(facts: Facts, hang: Hang, scene: Scene) -> bool | None:
     if hang.difference and "size" in seen:
         sizes = [size for one in meeting.operations.values() if (size := desync.elements(one)) is not None]
         return _within(max(sizes) - min(sizes), hang.difference)
+    return True
+
+
+def _is_by_place(facts: Facts, scene: Scene) -> bool | None:
+    """Return whether ranks of one place in their groups issued one size: what a stage computes, all pipelines do."""
+    if scene.meeting is None or not scene.meeting.group.members:
+        return None
+    sizes: dict[int, int] = {}
+    for meeting in facts.meetings:
+        if (meeting.group.description, meeting.sequence) == (scene.meeting.group.description, scene.meeting.sequence):
+            for rank, one in meeting.operations.items():
+                if rank in meeting.group.members and (size := desync.elements(one)) is not None:
+                    if sizes.setdefault(meeting.group.members.index(rank), size) != size:
+                        return False
     return True
 
 

@@ -47,6 +47,7 @@ class Hang(NamedTuple):
     frames: Chain
     differ: tuple[str, ...]
     difference: tuple[int, int] | None
+    by_place: bool
     others: Chain
     outside: Chain
     empty: bool
@@ -99,6 +100,7 @@ def hang(data: Mapping[str, Any], shapes: Sequence[str] = ()) -> Hang:
         _chain(data.get("frames", ())),
         tuple(data.get("differ", ())),
         _range(data.get("difference")),
+        data.get("by-place", False),
         _chain(data.get("others", ())),
         _chain(data.get("outside", ())),
         data.get("empty", False),
