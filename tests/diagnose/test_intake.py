@@ -208,6 +208,7 @@ def test_a_dump_that_breaks_off_is_read_in_part(tmp_path: Path, whole: object) -
         ("stderr.log", None),
         ("run-7/out.log", None),
         ("node_3.log", None),
+        ("slurm-4711.out", None),
         ("worker-3.txt", None),
         ("pyspy.pid.3", None),
         ("gpt3.log", None),
@@ -218,6 +219,15 @@ def test_a_dump_that_breaks_off_is_read_in_part(tmp_path: Path, whole: object) -
 )
 def test_a_name_may_tell_the_rank(file: str, rank: int | None) -> None:
     assert intake.rank_in(file) == rank
+
+
+def test_a_number_in_the_name_of_a_log_of_several_ranks_is_no_rank(tmp_path: Path) -> None:
+    lines = "[rank0]: KeyError: 'a'\n[rank1]: KeyError: 'a'\nFileNotFoundError: no such file\n"
+    for name in ("ft_4711.log", "9/train.log"):
+        (file := tmp_path / name).parent.mkdir(exist_ok=True)
+        file.write_text(lines)
+        job = intake.read([str(file)], silent)
+        assert ([*job.ranks], [one.text for one in job.strangers]) == ([0, 1], ["FileNotFoundError: no such file"])
 
 
 def test_a_name_that_the_dump_denies_tells_nothing(tmp_path: Path) -> None:

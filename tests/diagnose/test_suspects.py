@@ -101,6 +101,11 @@ JOBS: dict[str, tuple[Job, str, list[int]]] = {
     "two host of four": (job([LATE, LATE, waits(), waits()]), "host", [0, 1]),
     "stacks: one is in none": (job([rank(at=(READ,), recorded=False), *STACKS]), "host", [0]),
     "stacks: two may wait for their device": (job([rank(at=(STEP,), recorded=False)] * 2 + STACKS), "", []),
+    "stacks: all but one wait for their device": (
+        job([rank(at=(READ,), recorded=False), *[rank(at=(STEP,), recorded=False)] * 3]),
+        "stack",
+        [0],
+    ),
     "stacks: two wait for data": (job([rank(at=(READ,), recorded=False)] * 2 + STACKS), "host", [0, 1]),
     "it left out a call, and waits in the next": (
         job(

@@ -21,7 +21,7 @@ _HEAD = 1 << 16
 _RANK = re.compile(r"rank[_.\-]?(\d{1,7})(?!.*rank[_.\-]?\d)", re.IGNORECASE)
 _NUMBER = re.compile(r"^(?:.*[^\d.][_.\-])?(\d{1,7})$")
 _NO_RANK = re.compile(
-    r"(node|host|pod|worker|gpu|pid|job|run|step|iter\w*|attempt|epoch|v\d+)[_.\-]\d+$", re.IGNORECASE
+    r"(node|host|pod|worker|gpu|pid|job|slurm|run|step|iter\w*|attempt|epoch|v\d+)[_.\-]\d+$", re.IGNORECASE
 )
 _LOG = re.compile(r"\.(log|out|err)(\.\d+)?$|std(out|err)", re.IGNORECASE)
 _ATTEMPT = re.compile(r"(?s)(.*/)attempt_(\d{1,7})/")
@@ -105,7 +105,7 @@ def told_by(file: str) -> job.Told:
             parts.extend((stacks if stacks.recognizes(head) else logs).read(stream, file))
     except (ValueError, EOFError, OSError, zlib.error, RecursionError) as error:
         why = (error.strerror if isinstance(error, OSError) else "") or str(error) or type(error).__name__
-    return job.Told(file, parts=tuple(parts), named=named, why=why)
+    return job.Told(file, parts=tuple(parts), named=_unless_shared(file, named, parts), why=why)
 
 
 @contextmanager
@@ -126,6 +126,12 @@ def rank_in(file: str) -> int | None:
     match = _RANK.search(name) or (None if _NO_RANK.search(name) else _NUMBER.search(name))
     match = match or _RANK.search(folder) or re.match(r"(\d{1,7})$", folder)
     return int(match[1]) if match else None
+
+
+def _unless_shared(file: str, named: int | None, parts: Sequence[Rank]) -> int | None:
+    """Return the rank that a name tells, but that a number alone tells nothing where the lines are of other ranks."""
+    is_shared = any(part.rank not in (stacks.NOBODY, named) for part in parts)
+    return None if is_shared and not _RANK.search(os.path.basename(file)) else named
 
 
 def _unambiguous(told: Sequence[job.Told]) -> list[job.Told]:

@@ -189,7 +189,7 @@ def _free_by_stacks(facts: Facts) -> dict[int, str]:
     }
     places = Counter(free.values())
     free = {number: path for number, path in free.items() if not _may_wait(facts, number, places[path])}
-    if not 0 < 2 * len(free) < len(facts.calls):
+    if not any(facts.calls.values()) or not 0 < 2 * len(free) < len(facts.calls):
         return {}
     return {number: f"its peers are in a collective, and it is in none{_where(facts, number)}" for number in free}
 
