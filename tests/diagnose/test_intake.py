@@ -228,6 +228,7 @@ def test_a_number_in_the_name_of_a_log_of_several_ranks_is_no_rank(tmp_path: Pat
         file.write_text(lines)
         job = intake.read([str(file)], silent)
         assert ([*job.ranks], [one.text for one in job.strangers]) == ([0, 1], ["FileNotFoundError: no such file"])
+        assert job.unranked == ()  # nobody is to call it rank3.txt
 
 
 def test_a_name_that_the_dump_denies_tells_nothing(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ KNOWN = Answer(
     (Place((0,), "waiting in all_reduce 3", ("rank_0: entry 7",)), Place((1, 2, 4), "elsewhere", ())),
 )  # fmt: skip
 NO_SUSPECTS = Suspects("", {})
-NOBODY = "no rank is suspect: nothing that the files say sets one apart"
+NOBODY = "no rank is suspect: the files show none that holds up the others"
 NEEDED = Standing("verl", "0.7.1", "/site", "needed", "", "run: unhang apply --target /site --fix mtp-cp-deadlock")
 
 

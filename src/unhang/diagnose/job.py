@@ -48,7 +48,8 @@ def merged(told: Iterable[Told]) -> Job:
         for part in one.parts:
             number = part.rank if part.rank >= 0 else one.named
             if number is None:
-                unranked.append(one.file)
+                if all(it.rank < 0 for it in one.parts):  # a name would help; what several ranks share has none
+                    unranked.append(one.file)
                 if is_all:  # what a few processes do is of use, whichever ranks they are
                     number = nameless.index(part)
             if number is None:

@@ -88,7 +88,7 @@ def warnings(job: Job) -> list[str]:
     for item in job.unread:
         files.setdefault(f"{'read in part: ' if item.partly else ''}{item.why}", []).append(item.file)
     if job.unranked:
-        counted = "its processes count as ranks, in their order. " if job.files == len(job.unranked) else ""
+        counted = "its processes count as ranks, in their order. " if job.ranks and job.files == len(job.unranked) else ""
         files[f"of which rank is it? {counted}Put that into its name, as in rank3.txt"] = list(job.unranked)
     lines = []
     for why, alike in files.items():
@@ -168,7 +168,7 @@ def _suspects(found: Diagnosis) -> list[str]:
         more = f" (and {count(len(rest), 'more error')})" if rest else ""
         lines.append(f"a process of which no file says the rank: it failed by itself: {gate.line(first.text)}{more}")
         lines += [f"  {gate.line(line)}" for line in traceback(first)]
-    return lines or ["no rank is suspect: nothing that the files say sets one apart"]
+    return lines or ["no rank is suspect: the files show none that holds up the others"]
 
 
 def _open(left: Sequence[Signature]) -> Iterable[str]:
