@@ -88,7 +88,9 @@ def warnings(job: Job) -> list[str]:
     for item in job.unread:
         files.setdefault(f"{'read in part: ' if item.partly else ''}{item.why}", []).append(item.file)
     if job.unranked:
-        counted = "its processes count as ranks, in their order. " if job.ranks and job.files == len(job.unranked) else ""
+        counted = (
+            "its processes count as ranks, in their order. " if job.ranks and job.files == len(job.unranked) else ""
+        )
         files[f"of which rank is it? {counted}Put that into its name, as in rank3.txt"] = list(job.unranked)
     lines = []
     for why, alike in files.items():
