@@ -228,12 +228,17 @@ _AT = ("megatron/core/transformer/moe/moe_utils.py::permute", _DISPATCHER + "dis
 _REFUSED = failing(
     "AssertionError: moe_permute (mask map) requires num_out_tokens > 0, got 0. Use int(routing_map.sum())", *_AT
 )
+_HOOKED = failing(
+    "RuntimeError: shape '[16, 1, 32]' is invalid for input of size 0",
+    "job/hooks.py::reshape", _DISPATCHER + "combine_postprocess",
+)  # fmt: skip
 _OTHER = failing("ValueError: Permute not possible", *_AT)
 _NO_MEMORY = failing("torch.OutOfMemoryError: CUDA out of memory", "job/train.py::step")
 HANGS = [
     HungJob("without rows", _combined(rank(_GATHERED, issued(_EXPERT_TP, 18, "reduce_scatter", 0, 32, done=True)))),
     HungJob("refused", _combined(rank(_GATHERED, lines=_REFUSED))),
     HungJob("a line alone", job([None, rank(lines=_REFUSED, recorded=False)]), bare=""),
+    HungJob("a hook of the user's fails", _combined(rank(_GATHERED, lines=_HOOKED)), "possible", None),
     HungJob("no memory for the tokens", _combined(rank(_GATHERED, lines=_NO_MEMORY)), "possible", None),
     HungJob(
         "another refusal",

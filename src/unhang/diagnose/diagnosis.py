@@ -149,18 +149,18 @@ def _apart(found: Facts, first: Suspects) -> list[Answer]:
         [*(whereabouts.elsewhere(job.ranks[rank]) for rank in late), *whereabouts.of_waiting(job)]
     )
     # such as gloo's send and receive, which no dump has; or one that left out a call, and waits in a later one
-    if all(found.calls.get(rank) or _waits_for_nobody(found, rank) for rank in late):
+    if all(_waits_for_nobody(found, rank) if job.ranks[rank].waiting else found.calls.get(rank) for rank in late):
         return [Answer("desync", "", "Ranks wait in different collectives.", places)]
     summary = "Nothing disagrees: some ranks have not come to the collective in which the others wait."
     return [Answer("slow", "", summary, places, _of_late(job, late))]
 
 
 def _waits_for_nobody(found: Facts, number: int) -> bool:
-    """Return whether a rank waits, and all ranks for which it may are known not to be late."""
+    """Return whether all ranks for which a rank that waits may do so are known not to be late."""
     job = found.job
     members = [{*one.group.members} or desync.everybody(job) for one in job.ranks[number].waiting]
     known = {rank for rank, one in job.ranks.items() if one.recorded or one.waiting}
-    return bool(members) and all(map(known.issuperset, members))
+    return all(map(known.issuperset, members))
 
 
 def _said(job: Job) -> list[Answer]:
@@ -183,7 +183,7 @@ def _of_free(found: Facts) -> Iterable[Answer]:
     """Yield that ranks wait in nothing, by their dumps, if some do."""
     ranks = found.job.ranks.values()
     free = [rank for rank in ranks if rank.recorded and not rank.waiting and not found.calls.get(rank.rank)]
-    if free and not found.unseen:
+    if free and found.job.size is not None and not found.unseen:
         whose = "Some ranks wait in no collective." if len(free) < len(ranks) else "No rank waits in a collective."
         places = whereabouts.merged(map(whereabouts.elsewhere, ranks))
         yield Answer("slow", "", whose, places, ("py-spy on each rank",))
@@ -215,12 +215,14 @@ def _of_stacks(found: Facts) -> Answer:
         some = any(calls.values()) or any(rank.waiting for rank in ranks.values())
         summary = "Some ranks are in no collective." if some else "No rank is in a collective."
         return Answer("slow", "", summary, places, _of_late(found.job, free))
-    if len(set(calls.values())) > 1:
-        return Answer("desync", "", "Ranks wait in different collectives.", places)
-    if len({*found.paths.values()}) > 1:
-        return Answer("desync", "", "Ranks wait in one collective, to which they came by different calls.", places)
     whose = "All ranks" if found.job.size == len(calls) else f"The {len(calls)} ranks that have stacks"
     summary = f"{whose} wait in the same call: what differs, only dumps of the flight recorder show."
+    if len(set(calls.values())) > 1:
+        summary = "Ranks wait in different collectives."
+    elif len({*found.paths.values()}) > 1:
+        summary = "Ranks wait in one collective, to which they came by different calls."
+    if len({*found.paths.values()}) > 1 and all(number in calls or rank.waiting for number, rank in ranks.items()):
+        return Answer("desync", "", summary, places)
     return Answer("not-enough", "", summary, places, ("dumps of all ranks",))
 
 

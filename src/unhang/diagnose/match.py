@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from unhang.diagnose import desync, whereabouts
 from unhang.diagnose.desync import Meeting
-from unhang.diagnose.evidence import Group, Job, Message, Operation, Rank
+from unhang.diagnose.evidence import Frame, Group, Job, Message, Operation, Rank
 from unhang.diagnose.facts import Facts
 from unhang.diagnose.signature import Chain, Error, Hang, Signature, has_frames, may_be_in
 from unhang.diagnose.suspects import DEVICE, SILENT, Suspects
@@ -163,9 +163,12 @@ def _scenes(job: Job, meetings: Sequence[Meeting], hang: Hang, *, failed: bool) 
 
 
 def _beside(job: Job, hang: Hang, inside: Iterable[int]) -> Iterable[int]:
-    """Return the ranks of the groups in which ranks wait; all, where no dump tells the members."""
-    waiting = [one.group for number in inside for one in job.ranks[number].waiting if _may_be(hang, one)]
-    members = {number for group in waiting for number in job.groups.get(group.name, group).members}
+    """Return the ranks of the groups in which ranks may wait; all, where no dump tells the members."""
+    inside = {*inside}
+    waiting = [one.group.name for number in inside for one in job.ranks[number].waiting if _may_be(hang, one)]
+    named = [one for one in job.groups.values() if hang.groups and _is_group(one, hang.groups)]
+    groups = [job.groups[name] for name in waiting if name in job.groups] or named
+    members = {number for one in groups if not inside.isdisjoint(one.members) for number in one.members}
     return members & job.ranks.keys() if members else job.ranks
 
 
@@ -400,5 +403,12 @@ def _names(hang: Hang, message: Message) -> list[Error]:
     return [
         error
         for error in hang.errors
-        if error.text in message.text and (not error.frames or has_frames(message.frames, error.frames))
+        if error.text in message.text and (not error.frames or _is_raised_by(message.frames, error))
     ]
+
+
+def _is_raised_by(frames: Sequence[Frame], error: Error) -> bool:
+    """Return whether an error was raised where it says: in the file of the first place, and not in what that calls."""
+    files = {frame.file for frame in frames if has_frames([frame], error.frames[:1])}
+    own = [frame.file for frame in frames if not whereabouts.is_torch(frame)]
+    return has_frames(frames, error.frames) and (error.called or own[0] in files)

@@ -29,8 +29,11 @@ class Error(NamedTuple):
     text: str
     """A part of the line."""
     frames: Chain
+    """The first one, or a helper in its file, raises it."""
     only: bool = False
     """Whether no other defect prints it there."""
+    called: bool = False
+    """Whether a library raises it, which that calls."""
 
 
 class Hang(NamedTuple):
@@ -108,7 +111,8 @@ def hang(data: Mapping[str, Any], shapes: Sequence[str] = ()) -> Hang:
         data.get("circle", False),
         data.get("alternating", False),
         tuple(
-            Error(one["text"], _chain(one.get("frames", ())), one.get("only", False)) for one in data.get("errors", ())
+            Error(one["text"], _chain(one.get("frames", ())), one.get("only", False), one.get("called", False))
+            for one in data.get("errors", ())
         ),
         tuple(tuple(name.replace("-", "_") for name in names) for names in data.get("certain", ())),
         tuple(one for one in shapes if one not in own),

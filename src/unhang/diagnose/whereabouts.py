@@ -169,7 +169,7 @@ def _lines(rank: Rank, operation: Operation, chain: Chain) -> tuple[str, ...]:
 def _shown(frames: Sequence[Frame], chain: Chain) -> list[Frame]:
     """Return the frames of a signature, else the innermost ones outside of torch."""
     named = [frame for frame in frames if any(has_frames([frame], ((place,),)) for step in chain for place in step)]
-    outside = [frame for frame in frames if not _is_torch(frame)] or list(frames)
+    outside = [frame for frame in frames if not is_torch(frame)] or list(frames)
     return (named or outside)[:_LINES]
 
 
@@ -183,7 +183,8 @@ def _short(file: str) -> str:
     return installed[1] if installed else "/".join(file.split("/")[-3:])
 
 
-def _is_torch(frame: Frame) -> bool:
+def is_torch(frame: Frame) -> bool:
+    """Return whether a frame is torch's."""
     return "/torch/" in f"/{frame.file}"
 
 
@@ -229,7 +230,7 @@ def alike(frame: Frame) -> tuple[str, str, int]:
 def path_to(rank: Rank) -> tuple[tuple[str, str, int], ...]:
     """Return the stack of a rank's main thread outside of torch, as far as a collective, to compare it with others."""
     stack = min(rank.stacks, key=lambda one: (one.idle is None, one.thread != MAIN))
-    return tuple(alike(frame) for frame in stack.frames if not _is_torch(frame))
+    return tuple(alike(frame) for frame in stack.frames if not is_torch(frame))
 
 
 def waits_on_host(rank: Rank) -> bool:
@@ -291,7 +292,7 @@ def disagreements(rank: Rank) -> list[Message]:
 def _is_own(message: Message) -> bool:
     """Return whether a rank says it of itself, whether others are late or not."""
     is_raised = message.frames and re.match(r"[\w.]+:", message.text) and not _RAISED_WAITING.match(message.text)
-    return _has(message, _OWN) or bool(is_raised and not any(_is_torch(frame) for frame in message.frames))
+    return _has(message, _OWN) or bool(is_raised and not any(is_torch(frame) for frame in message.frames))
 
 
 def _has(message: Message, words: Sequence[str]) -> bool:
