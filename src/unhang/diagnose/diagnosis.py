@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from unhang.diagnose import desync, facts, match, suspects, whereabouts
 from unhang.diagnose.answer import ANSWERS, Answer, Place
-from unhang.diagnose.evidence import Job
+from unhang.diagnose.evidence import Job, Rank
 from unhang.diagnose.facts import Facts
 from unhang.diagnose.match import Match
 from unhang.diagnose.signature import Signature
@@ -152,7 +152,12 @@ def _apart(found: Facts, first: Suspects) -> list[Answer]:
     if all(_waits_for_nobody(found, rank) if job.ranks[rank].waiting else found.calls.get(rank) for rank in late):
         return [Answer("desync", "", "Ranks wait in different collectives.", places)]
     summary = "Nothing disagrees: some ranks have not come to the collective in which the others wait."
-    return [Answer("slow", "", summary, places, _of_late(job, late))]
+    slow = Answer("slow", "", summary, places, _of_late(job, late))
+    return _best(slow, *_of_stacks(found))
+
+
+def _best(*answers: Answer) -> list[Answer]:
+    return [min(answers, key=lambda one: ANSWERS.index(one.answer))]
 
 
 def _waits_for_nobody(found: Facts, number: int) -> bool:
@@ -173,10 +178,9 @@ def _said(job: Job) -> list[Answer]:
 
 def _quiet(found: Facts) -> list[Answer]:
     """Return what is to be said where no rank is known to be late: the best of what dumps, logs and stacks tell."""
-    told = [*_of_waiting(found), *([_of_stacks(found)] if found.calls else []), *_of_free(found)]
-    if told:
-        return [min(told, key=lambda one: ANSWERS.index(one.answer))]
-    return [Answer("not-enough", "", "No file says where a rank waits.", (), ("dumps and stacks of all ranks",))]
+    told = [*_of_waiting(found), *_of_stacks(found), *_of_free(found)]
+    nothing = Answer("not-enough", "", "No file says where a rank waits.", (), ("dumps and stacks of all ranks",))
+    return _best(*told, nothing)
 
 
 def _of_free(found: Facts) -> Iterable[Answer]:
@@ -206,24 +210,30 @@ def _of_waiting(found: Facts) -> Iterable[Answer]:
         yield Answer("not-enough", "", summary, places, ("dumps and stacks of all ranks, taken at one time",))
 
 
-def _of_stacks(found: Facts) -> Answer:
-    """Return what stacks alone say: which ranks are in a collective."""
+def _of_stacks(found: Facts) -> Iterable[Answer]:
+    """Yield what stacks say, if there are some: which ranks are in a collective."""
+    if not found.calls:
+        return
     ranks, calls = found.job.ranks, found.calls
     places = whereabouts.merged(whereabouts.in_stack(ranks[rank], ()) for rank in calls)
-    free = [rank for rank, call in calls.items() if not call]
+    free = [number for number, rank in ranks.items() if (not calls[number] if number in calls else _is_free(rank))]
     if free:
         some = any(calls.values()) or any(rank.waiting for rank in ranks.values())
         summary = "Some ranks are in no collective." if some else "No rank is in a collective."
-        return Answer("slow", "", summary, places, _of_late(found.job, free))
-    whose = "All ranks" if found.job.size == len(calls) else f"The {len(calls)} ranks that have stacks"
-    summary = f"{whose} wait in the same call: what differs, only dumps of the flight recorder show."
-    if len(set(calls.values())) > 1:
-        summary = "Ranks wait in different collectives."
+        yield Answer("slow", "", summary, places, _of_late(found.job, free))
+    elif len(set(calls.values())) > 1:
+        yield Answer("desync", "", "Ranks wait in different collectives.", places)
     elif len({*found.paths.values()}) > 1:
-        summary = "Ranks wait in one collective, to which they came by different calls."
-    if len({*found.paths.values()}) > 1 and all(number in calls or rank.waiting for number, rank in ranks.items()):
-        return Answer("desync", "", summary, places)
-    return Answer("not-enough", "", summary, places, ("dumps of all ranks",))
+        yield Answer("desync", "", "Ranks wait in one collective, to which they came by different calls.", places)
+    else:
+        whose = "All ranks" if found.job.size == len(calls) else f"The {len(calls)} ranks that have stacks"
+        summary = f"{whose} wait in the same call: what differs, only dumps of the flight recorder show."
+        yield Answer("not-enough", "", summary, places, ("dumps of all ranks",))
+
+
+def _is_free(rank: Rank) -> bool:
+    """Return whether a rank waits in nothing by its dump. gloo's has neither send nor receive, so it does not tell."""
+    return rank.recorded and not rank.waiting and any(count.device for count in rank.counts.values())
 
 
 def _disagreements(found: Facts) -> Iterable[Answer]:

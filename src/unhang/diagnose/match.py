@@ -162,14 +162,14 @@ def _scenes(job: Job, meetings: Sequence[Meeting], hang: Hang, *, failed: bool) 
         yield Scene((), None, ())
 
 
-def _beside(job: Job, hang: Hang, inside: Iterable[int]) -> Iterable[int]:
-    """Return the ranks of the groups in which ranks may wait; all, where no dump tells the members."""
-    inside = {*inside}
+def _beside(job: Job, hang: Hang, inside: Collection[int]) -> Iterable[int]:
+    """Return the ranks of the groups in which ranks may wait; all, where no dump lists the members of such groups."""
     waiting = [one.group.name for number in inside for one in job.ranks[number].waiting if _may_be(hang, one)]
     named = [one for one in job.groups.values() if hang.groups and _is_group(one, hang.groups)]
     groups = [job.groups[name] for name in waiting if name in job.groups] or named
-    members = {number for one in groups if not inside.isdisjoint(one.members) for number in one.members}
-    return members & job.ranks.keys() if members else job.ranks
+    own = [one.members for one in groups if not set(inside).isdisjoint(one.members)]
+    is_listed = any(one.members for one in groups)
+    return {number for one in own for number in one} & job.ranks.keys() if is_listed else job.ranks
 
 
 def _of_meeting(job: Job, hang: Hang, meeting: Meeting) -> Scene | None:
