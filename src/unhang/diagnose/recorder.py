@@ -82,7 +82,19 @@ def read(data: bytes, name: str, named: int | None) -> Dump:
 
     Raises ValueError, with the reason, if nothing of it can be read.
     """
-    raw, broken = _pickle(data) if data[:1] == b"\x80" else _json(data)
+    return of(*loaded(data), name, named)
+
+
+def loaded(data: bytes) -> tuple[dict[str, Any], str]:
+    """Return a dump as it is, and why a part of it could not be read, else nothing.
+
+    Raises ValueError, with the reason, if nothing of it can be read.
+    """
+    return _pickle(data) if data[:1] == b"\x80" else _json(data)
+
+
+def of(raw: Mapping[str, Any], broken: str, name: str, named: int | None) -> Dump:
+    """Return what a loaded dump says, as ``read`` does, with ValueError where it is none of the recorder's."""
     entries = raw.get("entries", [])  # JSON without any leaves the key out
     config = raw.get("pg_config", {})
     if not isinstance(entries, list) or not isinstance(config, dict) or not raw.keys() & {"entries", "pg_config"}:
@@ -108,12 +120,6 @@ def read(data: bytes, name: str, named: int | None) -> Dump:
     limits = (entries[row.at].get("timeout_ms") for row in (*waiting, *last))
     patience = max((limit for limit in limits if _is_number(limit)), default=0) * 10**6
     return Dump(found, tuple(groups.values()), _made_at(entries), broken, patience)
-
-
-def newest(data: bytes, most: int) -> list[dict[str, Any]]:
-    """Return the newest entries of a dump as they are. Raises ValueError if nothing of it can be read."""
-    entries = (_pickle(data) if data[:1] == b"\x80" else _json(data))[0].get("entries")
-    return [one for one in entries[-most:] if isinstance(one, dict)] if isinstance(entries, list) else []
 
 
 def _made_at(entries: list[Any]) -> int:
@@ -352,7 +358,7 @@ def _settled(scan: _Scan) -> tuple[list[_Row], list[_Row]]:
 # --- how far the rank is
 
 
-def _counts(raw: dict[str, Any], groups: dict[str, Group], scan: _Scan, waiting: list[_Row]) -> dict[str, Count]:
+def _counts(raw: Mapping[str, Any], groups: dict[str, Group], scan: _Scan, waiting: list[_Row]) -> dict[str, Count]:
     """Return how far the rank is in each group, by its entries and by the recorder's own status of it."""
     status = raw.get("pg_status")
     by_id = {str(key): value for key, value in status.items()} if isinstance(status, dict) else {}

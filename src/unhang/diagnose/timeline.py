@@ -58,9 +58,10 @@ def told_by(file: str) -> tuple[int, list[_Entry]]:
         with intake.opened(file) as stream:
             if not recorder.recognizes(stream.peek(1 << 16)):
                 return -1, []
-            data = stacks.whole(stream)[0]
-        rank = recorder.read(data, file, intake.rank_in(file)).rank.rank
-        return rank, [one for raw in recorder.newest(data, KEPT) if (one := _entry(raw))]
+            raw, broken = recorder.loaded(stacks.whole(stream)[0])
+        rank = recorder.of(raw, broken, file, intake.rank_in(file)).rank.rank
+        entries = (_entry(one) for one in raw.get("entries", [])[-KEPT:] if isinstance(one, dict))
+        return rank, [one for one in entries if one]
     except (ValueError, EOFError, OSError, zlib.error, RecursionError):
         return -1, []
 

@@ -221,9 +221,10 @@ class Recorder:
         if known is None:
             return None
         group, ranks = known
-        self._check(name, kind, given, ranks, is_root=bool(root) and calls.peer(kind, given, root, ranks) == self._rank)
+        source = calls.peer(kind, given, root, ranks) if root else -1
+        self._check(name, kind, given, ranks, is_root=source == self._rank)
         operation = Operation(kind, group, ranks, "", "", self._here(), not given.get("async_op", False))
-        about = f"root {calls.peer(kind, given, root, ranks)}" if root else ""
+        about = f"root {source}" if root else ""
         if kind in ("all_to_all", "all_gather"):
             sent = calls.input_of(given)
             operation = operation._replace(splits=calls.splits(given, len(ranks)), shown=calls.shown(sent))
@@ -235,11 +236,9 @@ class Recorder:
             about = f"{calls.elements(given[payload])}{about and ', '}{about}"
         if "op" in given:
             about += f", {str(given['op']).rpartition('.')[2]}"
-        operation = operation._replace(signature=about, shown=operation.shown or about)
+        operation = operation._replace(signature=about, shown=operation.shown or about, root=source)
         place = self._places.get(group, 0)
         self._places[group] = place + 1
-        if root:
-            operation = operation._replace(root=calls.peer(kind, given, root, ranks))
         work = self._issue(operation, group)
         self._fill(kind, given, (group, place), ranks)
         return work
