@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
+from socketserver import UnixStreamServer
+from threading import Thread
 
 import pytest
 
+from support import recorder_dumps
 from support.live_ranks import program
 from unhang.diagnose import collector
 from unhang.diagnose.collector import Process
@@ -135,6 +140,33 @@ def test_a_server_that_never_ends_its_answer_costs_the_dumps_alone(
     said = capsys.readouterr().out
     assert "@unhang begin hung_1/ranks.json" in said
     assert said.endswith("@unhang done\n")
+
+
+def test_a_rank_s_own_debug_server_is_asked_over_its_socket(tmp_path: Path) -> None:
+    text = recorder_dumps.as_json(recorder_dumps.dump([recorder_dumps.entry(0)], {}))
+    asked = []
+
+    class Server(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:  # noqa: N802 - http.server's name
+            asked.append(self.path)
+            self.send_response(200 if self.path == "/handler/fr_trace_json" else 404)
+            self.end_headers()
+            self.wfile.write(text)
+
+        def log_message(self, *_: object) -> None: ...
+
+    path = str(tmp_path / "worker.sock")
+    rank = collector.Found(3, os.getpid(), "w")
+    environment = process(rank.pid, TORCH_WORKER_SERVER_SOCKET=path)
+    with UnixStreamServer(path, Server) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        found = list(collector._served(rank, environment, (), None))
+        server.shutdown()
+        thread.join()
+    assert asked == ["/handler/fr_trace_json", "/handler/dump_nccl_trace_json"]
+    assert found == [("dumps/fr_trace_json/rank_3.json", text)]
+    assert list(collector._served(rank, environment, (), None)) == [], "nobody listens there any more"
 
 
 def test_a_link_in_place_of_a_dump_is_not_followed(tmp_path: Path) -> None:
