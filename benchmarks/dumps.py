@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -52,6 +52,10 @@ CASES = [
 FOR_THEIRS = {Case(32, 2000, 20), Case(128, 500, 20), Case(128, 2000, 20), WHOLE}
 WAITING = 8
 PATIENCE_S = 1800
+ROUNDS = 3
+"""So often both take turns where the goals are measured; the least counts."""
+MOST_TIME, MOST_MB = 1.3, 300
+"""The goals: processor time, as a multiple of bare unpickling's, and memory."""
 _READ = "import sys; from unhang.diagnose import intake; intake.read(sys.argv[1:], lambda _: None)"
 _UNPICKLE = """
 import os, pickle, sys
@@ -166,9 +170,18 @@ def measured(torch: str | None) -> dict[Case, dict[str, Cost | None]]:
             }
             if torch and case in FOR_THEIRS:
                 commands[THEIRS] = [torch, "-m", "torch.distributed.flight_recorder.fr_trace", str(folder)]
-            found[case] = {name: cost(command) for name, command in commands.items()}
+            rounds = [
+                {name: cost(commands[name]) for name in (BARE, OURS)} for _ in range(ROUNDS if case == WHOLE else 1)
+            ]
+            found[case] = {name: _least(one[name] for one in rounds) for name in (BARE, OURS)}
+            if THEIRS in commands:
+                found[case][THEIRS] = cost(commands[THEIRS])
             print(case, found[case], flush=True)
     return found
+
+
+def _least(costs: Iterable[Cost | None]) -> Cost | None:
+    return min((one for one in costs if one), key=lambda one: one.processor_s, default=None)
 
 
 def page(found: Mapping[Case, Mapping[str, Cost | None]], said: str) -> str:
@@ -188,14 +201,14 @@ def page(found: Mapping[Case, Mapping[str, Cost | None]], said: str) -> str:
     goals = [
         "| goal | limit | measured |",
         "| --- | --: | --: |",
-        f"| processor time, of bare unpickling | <= 2x | {ours.processor_s / bare.processor_s:.2f}x |",
+        f"| processor time, of bare unpickling | <= {MOST_TIME}x | {ours.processor_s / bare.processor_s:.2f}x |",
         f"| wall time, of bare unpickling | <= 2x | {ours.wall_s / bare.wall_s:.2f}x |",
-        f"| memory of all processes | <= 1,000 MB | {ours.peak_mb:,.0f} MB |",
+        f"| memory of all processes | <= {MOST_MB} MB | {ours.peak_mb:,.0f} MB |",
         f"| wall time, of torchfrtrace | <= 1x | {_of(ours, theirs, found[WHOLE])} |",
     ]
     machine = f"{os.cpu_count()} cores, {platform.system()}, Python {platform.python_version()}"
     shown = {"goals": "\n".join(goals), "rows": "\n".join(rows), "said": said}
-    return _PAGE.format(machine=machine, patience=PATIENCE_S, **shown)
+    return _PAGE.format(machine=machine, patience=PATIENCE_S, rounds=ROUNDS, **shown)
 
 
 def _of(ours: Cost, theirs: Cost | None, costs: Mapping[str, Cost | None]) -> str:
@@ -218,7 +231,7 @@ All readers get the same files, from memory, on {machine}. On another machine, o
 
 ## Goals
 
-For 1,024 ranks with 2,000 entries of 20 frames each:
+For 1,024 ranks with 2,000 entries of 20 frames each, where both take turns, and the least of {rounds} counts:
 
 {goals}
 
@@ -320,8 +333,8 @@ def main() -> None:
     ours, bare, theirs = (found[WHOLE].get(name) for name in (OURS, BARE, THEIRS))
     assert ours is not None
     assert bare is not None
-    slow = ours.processor_s > 2 * bare.processor_s or (theirs is not None and ours.wall_s > theirs.wall_s)
-    raise SystemExit(1 if slow or ours.peak_mb > 1000 else 0)
+    slow = ours.processor_s > MOST_TIME * bare.processor_s or (theirs is not None and ours.wall_s > theirs.wall_s)
+    raise SystemExit(1 if slow or ours.peak_mb > MOST_MB else 0)
 
 
 if __name__ == "__main__":
