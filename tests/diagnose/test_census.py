@@ -39,3 +39,13 @@ def told(**content: object) -> tuple[list[tuple[int, str]], int | None, str]:
 )
 def test_what_notes_say(content: dict[str, object], expected: object) -> None:
     assert told(**content) == expected
+
+
+@pytest.mark.parametrize(
+    ("letter", "states"), [("T (stopped)", ["stopped"]), ("Z (zombie)", ["gone"]), ("S (sleeping)", [])]
+)
+def test_a_copy_of_proc_s_status_says_whether_the_rank_in_its_name_is_stopped(letter: str, states: list[str]) -> None:
+    text = f"Name:\tpython\nUmask:\t0022\nState:\t{letter}\nTgid:\t7\n".encode()
+    assert census.recognizes(text)
+    found = census.read(text, "rank_3", 3)
+    assert ([part.process for part in found.parts], found.named) == (states, 3)

@@ -147,7 +147,7 @@ def test_a_rank_s_own_debug_server_is_asked_over_its_socket(tmp_path: Path) -> N
     asked = []
 
     class Server(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:  # noqa: N802 - http.server's name
+        def do_POST(self) -> None:
             asked.append(self.path)
             self.send_response(200 if self.path == "/handler/fr_trace_json" else 404)
             self.end_headers()

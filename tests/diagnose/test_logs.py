@@ -404,3 +404,42 @@ def test_a_line_within_json_is_read() -> None:
     text = "".join(json.dumps({"labels": {"pod": "a-3"}, "line": line, "timestamp": "t"}) + "\n" for line in lines)
     found = read(text.encode())
     assert found[3].messages[0].frames == FRAMES
+
+
+def test_several_lines_within_json_are_each_of_who_says_them() -> None:
+    lines = "".join(f"[rank{rank}]: {line}\n" for line in f"{TRACEBACK}ValueError: x".splitlines() for rank in (1, 2))
+    found = read(json.dumps({"message": lines, "podName": "w-0"}))
+    assert {rank: one.messages[0].frames for rank, one in found.items()} == {1: FRAMES, 2: FRAMES}
+
+
+def test_each_error_of_a_group_has_its_own_traceback() -> None:
+    inner = "".join(f"    | {line}\n" for line in f"{TRACEBACK}ValueError: x".splitlines())
+    group = (
+        "  + Exception Group Traceback (most recent call last):\n"
+        '  |   File "/a/x.py", line 5, in outer\n'
+        "  | ExceptionGroup: unhandled errors in a TaskGroup (1 sub-exception)\n"
+        f"  +-+---------------- 1 ----------------\n{inner}    +------------------------------------\n"
+    )
+    for prefix in ("", "[rank3]: "):
+        (rank,) = read("".join(f"{prefix}{line}\n" for line in group.splitlines())).values()
+        assert [(one.text, one.frames) for one in rank.messages] == [("ValueError: x", FRAMES)]
+
+
+WARNED = f"2026-11-22 09:15:03 WARNING data: once more\n{TRACEBACK}ValueError: x\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        (f"{WARNED}2026-11-22 09:15:05 INFO step 4\n", []),
+        (f"{WARNED}\nDuring handling of the above exception, another exception occurred:\n\n{TRACEBACK}KeyError: 'y'\n"
+         "2026-11-22 09:15:05 INFO step 4\n", []),
+        (f"{WARNED}2026-11-22 09:15:05 INFO step 4\n{TRACEBACK}IndexError: y\n", ["IndexError: y"]),
+        (WARNED, ["ValueError: x"]),
+        (f"{WARNED}wandb: View run\n", ["ValueError: x"]),
+        (f"{WARNED}[W1122 09:15:05.5 ProcessGroupNCCL.cpp:1] Warning: WARNING: not destroyed\n", ["ValueError: x"]),
+        (f"{WARNED.replace('WARNING', 'INFO')}2026-11-22 09:15:05 INFO bye\n", ["ValueError: x"]),
+    ],
+)  # fmt: skip
+def test_an_error_that_was_caught_and_logged_is_none_where_the_process_goes_on(text: str, kept: list[str]) -> None:
+    assert [one.text for rank in read(text).values() for one in rank.messages] == kept

@@ -67,6 +67,22 @@ def test_a_line_within_json_is_that_line(wrapped: dict[str, object], launcher: s
     assert (speaker.launcher, text) == (launcher, TEXT)
 
 
+def test_an_answer_of_loki_s_server_is_its_lines_in_the_order_of_time() -> None:
+    streams = [{"stream": {"pod": f"w-{at}"}, "values": [[str(at + 2), "b"], [str(at), TEXT]]} for at in (1, 0)]
+    answer = {"status": "success", "data": {"resultType": "streams", "result": streams}}
+    data = json.dumps(answer, indent=1).encode()
+    assert speakers.recognizes(data)
+    found = [speakers.of(line) for line in speakers.of_loki(data).decode().splitlines()]
+    assert [(who.launcher[-5:-2], text) for who, text in found] == [
+        ("w-0", TEXT),
+        ("w-1", TEXT),
+        ("w-0", "b"),
+        ("w-1", "b"),
+    ]
+    with pytest.raises(ValueError, match="no answer"):
+        speakers.of_loki(b'{"data": {"result": [{"stream": 1, "values": 2}]}}')
+
+
 @pytest.mark.parametrize("line", ['{"message": {"a": 1}}', '{"a": 1}', '{"line', '{"line": null}'])
 def test_other_json_is_a_line_as_it_is(line: str) -> None:
     assert speakers.of(line) == ((("", None, None)), line)

@@ -1,27 +1,37 @@
-"""Read what `--live` has noted of a node: which ranks are stopped or gone, and what it could not do."""
+"""Read whether ranks are stopped or gone: what `--live` has noted of a node, or a copy of /proc/PID/status."""
 
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 from unhang import gate
 from unhang.diagnose.evidence import Rank
 from unhang.diagnose.job import Told
+from unhang.diagnose.stacks import NOBODY
 
 STATES = ("stopped", "gone")
 """Of a rank's process, but for one that runs."""
+_STATUS = re.compile(rb"\s*Name:\t.*\n(?:\w+:.*\n){0,3}State:\t(\w) ")
+_OF_STATUS = {b"T": "stopped", b"t": "stopped", b"Z": "gone", b"X": "gone"}
 _MOST = 1 << 20
 _SHOWN = 5
 
 
 def recognizes(head: bytes) -> bool:
-    """Return whether a file that begins so has such notes."""
-    return head.startswith(b'{"unhang-live"')
+    """Return whether a file that begins so is one of these."""
+    return head.startswith(b'{"unhang-live"') or bool(_STATUS.match(head))
 
 
-def read(data: bytes, file: str) -> Told:
-    """Return what a node's notes say. Raises ValueError if they are none."""
+def read(data: bytes, file: str, named: int | None = None) -> Told:
+    """Return what a node's notes say, or a process's status of the rank in the file's name.
+
+    Raises ValueError if it is neither.
+    """
+    if status := _STATUS.match(data):
+        state = _OF_STATUS.get(status[1])
+        return Told(file, parts=(Rank(NOBODY, process=state),) if state else (), named=named)
     raw = json.loads(data)
     ranks, notes, size = (raw.get(key) for key in ("ranks", "notes", "size"))
     notes = [gate.line(str(note)) for note in notes] if isinstance(notes, list) else []

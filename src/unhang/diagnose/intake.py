@@ -11,9 +11,9 @@ import zlib
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from io import BufferedReader, FileIO
+from io import BufferedReader, BytesIO, FileIO
 
-from unhang.diagnose import census, job, logs, readers, recorder, stacks
+from unhang.diagnose import census, job, logs, readers, recorder, speakers, stacks
 from unhang.diagnose.evidence import Job, Rank
 from unhang.tell.progress import Step
 
@@ -97,12 +97,14 @@ def told_by(file: str) -> job.Told:
         with opened(file) as stream:
             head = stream.peek(_HEAD)[:_HEAD]
             if census.recognizes(head):
-                return census.read(stacks.whole(stream)[0], file)
+                return census.read(stacks.whole(stream)[0], file, named)
             if recorder.recognizes(head):
                 data, cut = stacks.whole(stream)
                 dump = recorder.read(data, file, named)
                 return job.Told(file, (dump,), named=named, why=dump.broken or str(cut or ""))
-            parts.extend((stacks if stacks.recognizes(head) else logs).read(stream, file))
+            is_loki = speakers.recognizes(head)
+            text = BytesIO(speakers.of_loki(stacks.whole(stream)[0])) if is_loki else stream
+            parts.extend((stacks if stacks.recognizes(head) else logs).read(text, file))
     except (ValueError, EOFError, OSError, zlib.error, RecursionError) as error:
         why = (error.strerror if isinstance(error, OSError) else "") or str(error) or type(error).__name__
     return job.Told(file, parts=tuple(parts), named=_unless_shared(file, named, parts), why=why)

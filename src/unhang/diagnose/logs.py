@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 _NO_GROUP = Group("", "")
 _NOBODY = Speaker("", None, None)
 _PIECE, _LONGEST, _TEXT = 1 << 20, 1 << 13, 500
+_LONGEST_JSON, _SOON = 1 << 18, 100
 _SPEAKERS, _MESSAGES, _OPERATIONS, _ISSUED_FRAMES = 20_000, 40, 100, 200
 
 # Lines without any of them are passed over, but for the first ones of each rank.
@@ -52,6 +53,11 @@ _COMPLAINT = re.compile(
 )
 _MILD = re.compile(r"\w*Warning:|.{0,80}\b(?:DEBUG|INFO|WARNING)\b")
 """The beginning of a line after which a process goes on, whatever it names."""
+_LOGGED = re.compile(r"(?!\[?[EWIF]\d).{0,120}\b(?:DEBUG|INFO|WARN|WARNING)\b")
+"""A logger's line of a process that goes on; torch's own are none, for they come from other threads."""
+_CAUGHT = re.compile(r".{0,120}\b(?:DEBUG|WARN|WARNING)\b")
+"""One above a traceback that a logger prints; INFO stands above that of a process which dies, too."""
+_CHAIN = re.compile(r"$| |During handling of the above|The above exception was|Traceback \(")
 # Errors of a rank that waited for others: their traceback says where.
 _WAITED = re.compile(
     r"Timed out waiting|Connection closed by peer|Connection reset by peer|Broken pipe|monitoredBarrier|op\.preamble|"
@@ -62,6 +68,9 @@ _STOPPED = ("0", "-15")  # done; stopped by the launcher
 _RAISED = re.compile(r"[\w.]+(?::|$)")
 _SUMMARY_RANK = re.compile(r"\s+rank\s+: (\d{1,7}) \(local_rank")
 _EXITCODE = re.compile(r"\s+(exitcode\s+: (-?\d{1,9}))")
+_GROUP_OF_ERRORS = re.compile(r"(?:Base)?ExceptionGroup: .* sub-exceptions?\)$")
+_MARGIN = re.compile(r" +(?:\| ?|\+ Exception Group (?=Traceback)|\+-)")
+"""What stands before the lines of a group of errors."""
 _NUMBER = re.compile(r"0x[0-9a-f]+|\d+")
 
 # torch's names of operations, in c10d's opTypeToString.
@@ -87,16 +96,33 @@ class _Said:
         self.completed: dict[str, Operation] = {}
         self.counts: dict[str, Count] = {}
         self.messages: dict[str, Message] = {}
+        self.in_group = False
+        """Whether the lines are those of a group of errors, with a margin."""
+        self.caught: list[tuple[str, str, tuple[Frame, ...], float | None]] = []
+        """Errors below a warning: its own, unless it soon says that it goes on."""
+        self.is_warned = False
         self.at: float | None = None
         """When it said the last line that has a time."""
 
     def error(self, text: str, source: str) -> None:
         """Take an error, with the traceback that ends here."""
         frames = self.stacks.raised()
+        if frames and self.is_warned:
+            self.caught.append((text, source, frames, self.at))
+        else:
+            self._keep(text, source, frames, self.at)
+
+    def settle(self, *, goes_on: bool) -> None:
+        """Keep the errors below a warning, unless it goes on."""
+        for one in () if goes_on else self.caught:
+            self._keep(*one)
+        self.caught.clear()
+
+    def _keep(self, text: str, source: str, frames: tuple[Frame, ...], at: float | None) -> None:
         if frames and self.waited is None and _WAITED.search(text):
             self.waited = Stack(stacks.MAIN, frames, None, source)
         if len(self.messages) < _MESSAGES:
-            self.messages.setdefault(_NUMBER.sub("#", text[:_TEXT]), Message(text[:_TEXT], source, frames, self.at))
+            self.messages.setdefault(_NUMBER.sub("#", text[:_TEXT]), Message(text[:_TEXT], source, frames, at))
 
     def wait(self, operation: Operation) -> None:
         """Take an operation that timed out: the same one is often told twice, and not always with its group."""
@@ -140,6 +166,9 @@ class _Log:
         self.exits: dict[int, Message] = {}
         self.open: set[Speaker] = set()
         """Who may be in the middle of a stack."""
+        self.caught: dict[Speaker, int] = {}
+        """Of whom is to be known whether they go on, and within how many lines."""
+        self._before = (_NOBODY, "")
         self._heads: set[bytes] = set()
         """Beginnings of lines that say the rank."""
         self._summary = stacks.NOBODY
@@ -162,10 +191,27 @@ class _Log:
         """Take the time of the line before one that is taken: loggers write it above a traceback."""
         if (at := speakers.time_in(line)) and len(self.said) < _SPEAKERS:
             self.said[speakers.of(line)[0]].at = at
+        self._before = speakers.of(line)
 
     def line(self, line: str, source: str) -> None:
-        """Take one line."""
-        speaker, text = speakers.of(line)
+        """Take one line, which within JSON may be several."""
+        at = speakers.time_in(line)
+        for speaker, text in speakers.each(line):
+            self._settle(speaker, text)
+            self._line(speaker, text, at, source)
+            self._before = speaker, text
+
+    def _settle(self, speaker: Speaker, text: str) -> None:
+        """Learn from a line whether somebody goes on after an error below a warning."""
+        for one, left in tuple(self.caught.items()):
+            is_told = one == speaker and not (self.said[one].stacks.in_traceback or _CHAIN.match(text))
+            if is_told or not left:
+                self.said[one].settle(goes_on=is_told and bool(_LOGGED.match(text)))
+                del self.caught[one]
+            else:
+                self.caught[one] = left - 1
+
+    def _line(self, speaker: Speaker, text: str, at: float | None, source: str) -> None:
         if found := _SECTION.match(text):
             self._section = int(found[1] or found[2])
             return
@@ -174,9 +220,15 @@ class _Log:
         if speaker not in self.said and len(self.said) >= _SPEAKERS:
             speaker = Speaker("", None, speaker.rank if len(self.said) < 2 * _SPEAKERS else None)
         said = self.said[speaker]
-        said.at = speakers.time_in(line) or said.at
+        said.at = at or said.at
+        said.in_group = bool(_MARGIN.match(text)) and (said.in_group or "Exception Group Traceback" in text)
+        if said.in_group:
+            text = _MARGIN.sub("", text, count=1)
         if speaker.rank is not None:
             self.ranks[speaker.launcher].add(speaker.rank)
+        if text.startswith("Traceback ("):
+            who, above = self._before
+            said.is_warned = who == speaker and bool(_CAUGHT.match(above) or (said.caught and not above))
         if text.startswith("#"):
             failed = self._failed.get(speaker.launcher)
             if failed and failed.issued(text):
@@ -203,10 +255,14 @@ class _Log:
         elif (found := _EXITCODE.match(text)) and self._summary != stacks.NOBODY:
             if found[2] not in _STOPPED:
                 self.exits[self._summary] = Message(found[1], source)
+        elif _GROUP_OF_ERRORS.match(text):  # its errors follow
+            said.stacks.raised()
         elif (
             _RAISES.match(text) or (_COMPLAINT.search(text) and not _MILD.match(text)) or (ends and _RAISED.match(text))
         ):
             said.error(text, source)
+            if said.caught:
+                self.caught[speaker] = _SOON
         elif ends:
             said.stacks.raised()
 
@@ -219,6 +275,7 @@ class _Log:
             speaker.task is None or self.ranks[speaker.launcher] <= {speaker.task} for speaker in tuple(self.said)
         )
         for speaker, said in self.said.items():
+            said.settle(goes_on=False)
             rank = self._rank(speaker, trusted=trusted)
             ranks[rank].append(said)
             for pid, found in said.stacks.pids():
@@ -254,7 +311,7 @@ def read(stream: BufferedIOBase, name: str) -> Iterator[Rank]:
     try:
         for number, piece in _pieces(stream):
             words = log.words(piece)
-            if log.open or words:
+            if log.open or log.caught or words:
                 _take(log, piece, words, name, number)
     except Exception as error:  # of any decompressor
         wrong = error
@@ -268,9 +325,10 @@ def _take(log: _Log, piece: bytes, words: list[bytes], name: str, number: int) -
     went_on, before = False, b""
     for at, line in enumerate(piece.split(b"\n"), number):
         for part in line.rstrip(b"\r").split(b"\r"):  # a progress bar's
-            if log.open or any(word in part for word in words):
+            if log.open or log.caught or any(word in part for word in words):
                 log.dated(before[:_LONGEST].decode(errors="replace"))
-                log.line(part[:_LONGEST].decode(errors="replace"), f"{name}:{at}")
+                most = _LONGEST_JSON if part.startswith(b'{"') else _LONGEST
+                log.line(part[:most].decode(errors="replace"), f"{name}:{at}")
                 went_on = went_on or bool(log.open)
             before = part
     if not went_on:

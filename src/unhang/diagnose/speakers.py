@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from typing import NamedTuple
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 # What launchers put before a line.
@@ -59,6 +63,32 @@ def time_in(line: str) -> float | None:
     return ((month * 31 + day) * 24 + int(found[5])) * 3600 + int(found[6]) * 60 + float(found[7].replace(",", "."))
 
 
+def recognizes(head: bytes) -> bool:
+    """Return whether a file that begins so is an answer of Loki's server."""
+    return head.lstrip()[:1] == b"{" and b'"resultType"' in head and b'"streams"' in head
+
+
+def of_loki(data: bytes) -> bytes:
+    """Return the lines of such an answer, each within JSON as logcli writes it, in the order of time.
+
+    Raises ValueError if it is none.
+    """
+    try:
+        streams = json.loads(data)["data"]["result"]
+        lines = sorted((int(at), json.dumps(one["stream"]), text) for one in streams for at, text, *_ in one["values"])
+        wrapped = (
+            f'{{"timestamp": "{_iso(at)}", "labels": {of}, "line": {json.dumps(text)}}}' for at, of, text in lines
+        )
+        return "\n".join(wrapped).encode()
+    except (LookupError, TypeError, RecursionError, OverflowError, OSError):
+        raise ValueError("it is no answer of Loki's") from None
+
+
+def _iso(at: int) -> str:
+    seconds, rest = divmod(at, 10**9)
+    return f"{datetime.fromtimestamp(seconds, timezone.utc):%Y-%m-%dT%H:%M:%S}.{rest:09}Z"
+
+
 def _unwrapped(line: str) -> tuple[str, str]:
     """Return the labels and the line within JSON, as Loki, stern and runtimes write it; else the line alone."""
     try:
@@ -73,9 +103,18 @@ def _unwrapped(line: str) -> tuple[str, str]:
 
 def of(line: str) -> tuple[Speaker, str]:
     """Return who says a line, and what, without colours."""
-    line, launcher, task, at, last = _ESCAPES.sub("", line), "", None, 0, None
-    if line.startswith('{"'):
-        launcher, line = _unwrapped(line)
+    return next(each(line))
+
+
+def each(line: str) -> Iterator[tuple[Speaker, str]]:
+    """Yield who says each line of an entry, and what: one within JSON may have several."""
+    launcher, text = _unwrapped(line) if line.startswith('{"') else ("", line)
+    for part in text.split("\n"):
+        yield _of(launcher, _ESCAPES.sub("", part))
+
+
+def _of(launcher: str, line: str) -> tuple[Speaker, str]:
+    task, at, last = None, 0, None
     while (found := _PREFIX.match(line, at)) and at < _PREFIXES:
         if (last := found.lastgroup) != "time":
             launcher += found[0].strip()
