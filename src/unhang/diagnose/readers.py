@@ -22,6 +22,7 @@ MEMORY = 1 << 30
 PATIENCE_S = 60.0
 """So long a file may take; a large one takes longer, see _SLOWEST."""
 _SLOWEST = 1_000_000  # bytes in a second
+_GARBAGE = 10_000  # objects
 _LONGEST = 16 << 20  # of an answer; that for a dump of 2,000 entries has some 20,000 bytes
 # Isolated: else a `pickle.py` of the working directory, which may be where the files are, would be imported.
 _CHILD = "import sys; sys.path[:] = sys.argv[4:]; from unhang.diagnose import readers; readers.serve(*sys.argv[1:4])"
@@ -116,7 +117,8 @@ def serve(pipe: str, module: str, function: str) -> None:
             except Exception as error:  # a bug of ours, at one file: the others are still read
                 answer = pickle.dumps(NoAnswer(f"this is a bug in unhang: {type(error).__name__}: {error}"))
             line.send_bytes(answer)
-            gc.collect()
+            if gc.get_count()[0] > _GARBAGE:  # so many objects more than before: only a hostile file leaves circles
+                gc.collect()
 
 
 def _cores() -> int:

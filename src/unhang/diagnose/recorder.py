@@ -415,12 +415,17 @@ def _count(value: object) -> int:
 def _groups(config: dict[Any, Any]) -> dict[str, Group]:
     """Return the groups by name, as the entries have it."""
     return {
-        name: Group(_text(name), _description(value.get("desc")), _members(value.get("ranks")))
+        name: Group(_text(name), _description(value.get("desc")), _listed(value.get("ranks")))
         for name, value in config.items()
         if isinstance(name, str) and name and isinstance(value, dict)
     }
 
 
+def _listed(ranks: object) -> tuple[int, ...]:
+    return _members(ranks) if isinstance(ranks, str) and len(ranks) < 1 << 16 else _members.__wrapped__(ranks)
+
+
+@lru_cache(64)  # the larger groups are those of many dumps
 def _members(ranks: object) -> tuple[int, ...]:
     """Return the members of a group, which torch writes as the text ``[0, 1]``."""
     with suppress(ValueError, RecursionError):
@@ -493,9 +498,10 @@ class _Records:
         known = self._frames.get(id(value))  # a pickle has one object for all equal frames
         if known is None:
             raw = value if isinstance(value, dict) else {}
-            line = raw.get("line")
-            known = Frame(_text(raw.get("name")), _text(raw.get("filename")), line if _is_number(line) else 0)
-            self._frames[id(value)] = known
+            name, file, line = raw.get("name"), raw.get("filename"), raw.get("line")
+            is_short = name.__class__ is file.__class__ is str and len(name) + len(file) < _LONGEST_TEXT
+            made = _frame_of if is_short and line.__class__ is int else _frame_of.__wrapped__
+            known = self._frames[id(value)] = made(name, file, line)
         return known
 
 
@@ -505,6 +511,11 @@ _line = lru_cache(1 << 12)(gate.line)  # the frames of a job's dumps are mostly 
 def _text(value: object) -> str:
     """Return a text that can be shown: control characters are escaped, what is very long is cut."""
     return _line(str(value)[:_LONGEST_TEXT]) if isinstance(value, str) or _is_number(value) else ""
+
+
+@lru_cache(1 << 12)
+def _frame_of(name: object, file: object, line: object) -> Frame:
+    return Frame(_text(name), _text(file), line if _is_number(line) else 0)
 
 
 def _sizes(value: object) -> tuple[tuple[int, ...], ...] | None:
