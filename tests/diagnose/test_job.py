@@ -152,3 +152,16 @@ def test_how_long_a_collective_may_take_tells_times_apart() -> None:
     assert list(merged(Told(f"d{n}", (dump,)) for n, dump in enumerate(dumps)).ranks) == [0, 1, 2]
     patient = [dump._replace(patience=HOUR // 4) for dump in dumps]
     assert list(merged(Told(f"d{n}", (dump,)) for n, dump in enumerate(patient)).ranks) == [0, 1]
+
+
+def test_of_the_stacks_of_two_jobs_those_with_most_ranks_are_read() -> None:
+    def spied(file: str, rank: int) -> Told:
+        return Told(file, parts=(Rank(-1, stacks=(Stack("MainThread", (), True, file),)),), named=rank)
+
+    job = merged([spied("a/rank_0", 0), spied("b/rank_0", 0), spied("b/rank_1", 1), spied("c/rank_2", 2)])
+    assert [stack.source for rank in job.ranks.values() for stack in rank.stacks] == [
+        "b/rank_0",
+        "b/rank_1",
+        "c/rank_2",
+    ]
+    assert [one.file for one in job.unread] == ["a/rank_0"]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple, TypeVar
 
 from unhang.diagnose.evidence import Group, Job, Message, Operation, Rank, Unread
@@ -37,6 +37,8 @@ def merged(told: Iterable[Told]) -> Job:
     told = sorted(told)
     dumps, unread, unranked = _newest(told)
     dumps = _of_one_job(dumps, unread)
+    twice = _twice_spied(told, unread)
+    told = [_without(one, twice.get(one.file, ())) for one in told]
     renamed = _distinct(dumps)
     parts: dict[int, list[Rank]] = defaultdict(list)
     for dump in dumps.values():
@@ -87,7 +89,7 @@ def _newest(told: Iterable[Told]) -> tuple[dict[int, Dump], list[Unread], list[s
             if dump.rank.rank < 0:
                 unranked.append(one.file)
             else:
-                folder = one.file.rpartition("/")[0]
+                folder = _folder(one.file)
                 newest[folder] = max(dump.newest, newest[folder])
                 dumps[dump.rank.rank].append((_worth(dump), one.file, dump))
     found: dict[int, Dump] = {}
@@ -95,7 +97,7 @@ def _newest(told: Iterable[Told]) -> tuple[dict[int, Dump], list[Unread], list[s
         # of two jobs that ran side by side, each in a folder of its own, one is read: the one that went on longer
         ends: dict[int, int] = defaultdict(int)
         for _, file, dump in same:
-            ends[dump.newest] = max(newest[file.rpartition("/")[0]], ends[dump.newest])
+            ends[dump.newest] = max(newest[_folder(file)], ends[dump.newest])
         same.sort(key=lambda one: (ends[one[2].newest], one[0]), reverse=True)
         (_, used, best), *others = same
         why = f"{used} is read for rank {rank}: it is newer, or says more"
@@ -104,6 +106,37 @@ def _newest(told: Iterable[Told]) -> tuple[dict[int, Dump], list[Unread], list[s
             best = _filled(best, dump) if dump.newest == best.newest else best
         found[rank] = best
     return found, unread, unranked
+
+
+def _twice_spied(told: Iterable[Told], unread: list[Unread]) -> dict[str, set[int]]:
+    """Return, by file, the ranks whose stacks another folder has too: of two jobs, that with most ranks is read."""
+    files: dict[int, set[str]] = defaultdict(set)
+    for one in told:
+        for part in one.parts:
+            number = part.rank if part.rank >= 0 else one.named
+            if number is not None and any(stack.idle is not None for stack in part.stacks):
+                files[number].add(one.file)
+    ranks = Counter(folder for same in files.values() for folder in {*map(_folder, same)})
+    left: dict[str, set[int]] = defaultdict(set)
+    for number, same in files.items():
+        best = max(map(_folder, same), key=lambda folder: (ranks[folder], folder))
+        for file in sorted(file for file in same if _folder(file) != best):
+            left[file].add(number)
+            unread.append(Unread(file, f"the stacks of rank {number} are those in {best}", partly=True))
+    return left
+
+
+def _folder(file: str) -> str:
+    return file.rpartition("/")[0]
+
+
+def _without(one: Told, numbers: Collection[int]) -> Told:
+    """Return what a file says, but for the stacks of these ranks."""
+    parts = (
+        part._replace(stacks=()) if numbers and (part.rank if part.rank >= 0 else one.named) in numbers else part
+        for part in one.parts
+    )
+    return one._replace(parts=tuple(parts))
 
 
 def _of_one_job(dumps: Mapping[int, Dump], unread: list[Unread]) -> dict[int, Dump]:
