@@ -1,107 +1,182 @@
-"""mcore-save-barrier: TODO: what each rank does, and what is wrong with it."""
+"""mcore-save-barrier: in which barriers each rank waits while a model is saved, and how the master loads it."""
 
 from __future__ import annotations
 
+import inspect
+import itertools
 from collections.abc import Iterator
+from contextlib import contextmanager
+from copy import copy, deepcopy
+from types import SimpleNamespace
 from typing import Any, ClassVar, NamedTuple
 
-from unhang.compat.endstates.endstate import EndState, Outcome, Source, called
+from unhang.compat.endstates.endstate import EndState, Outcome, Source, called, importing
 from unhang.compat.endstates.standin import StandIn
 from unhang.shapes.shape import Function
 
-_RANKS = 2
+LATER = "comes after the model is loaded; no rank waits there but in the last barrier, which every rank reaches"
 
 
-class PatchMcoreBridgeSetting(NamedTuple):
-    """One job."""
+class Setting(NamedTuple):
+    """One job that saves twice."""
 
-    # TODO: the values that matter of each condition; sizes, names, groups and ranks in more than one value
-    args: bool = False
-    args_target_modules: bool = False
-    config_fp8: bool = False
-    config_fp8_param: bool = False
-    config_fp8_recipe: bool = False
-    config_mtp_num_layers: bool = False
-    hf_config: bool = False
-    is_master: bool = False
-    modules_to_not_convert: bool = False
-    peft_format: bool = False
-    processor: bool = False
-    self: bool = False
-    config_task_type: bool = False
-    hf_model: bool = False
-    is_multimodal: bool = False
+    ranks: int = 2
+    remote: bool = True
+    """Whether the loader enters safe_ddp_context, as it does for each module of remote code."""
+    own: bool = False
+    """Whether the bridge has get_hf_meta_model, so that nothing is loaded."""
+    given: str = "args and processor"
+    peft: bool = False
+    model: str = "minimax"
 
 
 class PatchMcoreBridge(EndState):
     """The end state of the function."""
 
     varied: ClassVar[dict[str, str]] = {
-        "args": "args",
-        "args.target_modules": "args_target_modules",
-        "config.fp8": "config_fp8",
-        "config.fp8_param": "config_fp8_param",
-        "config.fp8_recipe": "config_fp8_recipe",
-        "config.mtp_num_layers": "config_mtp_num_layers",
-        "hf_config": "hf_config",
-        "is_master": "is_master",
-        "modules_to_not_convert": "modules_to_not_convert",
-        "peft_format": "peft_format",
-        "processor": "processor",
-        "self": "self",
-        "self.config.task_type": "config_task_type",
-        "self.hf_model": "hf_model",
-        "self.is_multimodal": "is_multimodal",
+        "args": "given",
+        "processor": "given",
+        "is_master": "every rank",
+        "self": "own; and the first save, the second",
+        "hasattr": "own",
+        "peft_format": "peft",
+        "args.model_type": "model",
     }
-    held: ClassVar[dict[str, str]] = {"getattr": "a builtin", "hasattr": "a builtin"}
+    held: ClassVar[dict[str, str]] = {
+        "getattr": "a builtin",
+        **dict.fromkeys(("origin_parameters", "save_missing_weights"), "only what mcore-bridge is given"),
+        **dict.fromkeys(("config.fp8", "config.fp8_param", "config.fp8_recipe", "config.mtp_num_layers"), LATER),
+        **dict.fromkeys(("hf_config", "llm_config", "key", "modules_to_not_convert", "args.target_modules"), LATER),
+        **dict.fromkeys(("self.config.task_type", "self.hf_model", "self.is_multimodal"), LATER),
+    }
 
-    def configurations(self, function: Function) -> Iterator[PatchMcoreBridgeSetting]:
-        yield PatchMcoreBridgeSetting()
-        for field in PatchMcoreBridgeSetting._fields:  # TODO: those that play together, together
-            yield PatchMcoreBridgeSetting(**{field: True})
+    def configurations(self, function: Function) -> Iterator[Setting]:
+        given = ("args and processor", "args", "processor")
+        for chosen in itertools.product((1, 2, 4), (True, False), (False, True), given, (False, True), ("minimax", "")):
+            yield Setting(*chosen)
 
-    def concerned(self, configuration: PatchMcoreBridgeSetting) -> bool:
-        raise NotImplementedError("TODO: whether the fix plays a part here")
+    def concerned(self, configuration: Setting) -> bool:
+        loads = configuration.given == "args and processor" and not configuration.own
+        return loads and configuration.remote and configuration.ranks > 1
 
-    def control(self, configuration: PatchMcoreBridgeSetting) -> PatchMcoreBridgeSetting | None:
-        raise NotImplementedError("TODO: the same setting without the defect; None where the fix plays no part")
+    def control(self, configuration: Setting) -> Setting | None:
+        return configuration._replace(remote=False) if self.concerned(configuration) else None
 
-    def observe(self, source: Source, configuration: PatchMcoreBridgeSetting) -> Outcome:
-        ranks = [self.did(source, configuration, rank) for rank in range(_RANKS)]
-        # TODO: compare what they wait in. Upstream's own fix has no fault, the untouched function has some.
-        faults = {"the ranks do not do the same"} if any(rank != ranks[0] for rank in ranks) else set()
-        return Outcome(frozenset(faults), repr(ranks))
+    def observe(self, source: Source, configuration: Setting) -> Outcome:
+        ranks = [Rank(configuration, rank) for rank in range(configuration.ranks)]
+        for rank in ranks:
+            rank.saves_twice(source)
+        return Outcome(frozenset(_faults(configuration, ranks)), repr([rank.did for rank in ranks]))
 
-    def did(self, source: Source, setting: PatchMcoreBridgeSetting, rank: int) -> list[Any]:
-        """Run the function as one rank. Return what it did, and then what it returned."""
-        did: list[Any] = []
-        # TODO: a value for each None, and what each function returns; what stays is noted. What is missing is a gap.
-        names = {
-            "copy": lambda hf_config: did.append(("copy", hf_config)),
-            "custom_object_save": lambda given_1, output_dir, config=None: did.append(("custom_object_save", given_1, output_dir, config)),
-            "disable_safe_ddp_context_use_barrier": lambda: did.append(("disable_safe_ddp_context_use_barrier",)),
-            "dist": StandIn("dist", **{
-                "barrier": lambda group=None, async_op=False, device_ids=None: did.append(("barrier", group)),
-            }),
-            "get_model_processor": lambda given_1, model_type=None, return_dummy_model=None: did.append(("get_model_processor", given_1, model_type, return_dummy_model)),
-            "get_modules_to_not_convert": lambda given_1: did.append(("get_modules_to_not_convert", given_1)),
-            "get_multimodal_target_regex": lambda given_1, freeze_llm=None, freeze_vit=None, freeze_aligner=None, include_embedding=None, exclude_router=None: did.append(("get_multimodal_target_regex", given_1, freeze_llm, freeze_vit, freeze_aligner, include_embedding, exclude_router)),
-            "is_master": lambda: setting.is_master,
-            "logger": StandIn("logger", **{
-                "error": lambda given_1: did.append(("error", given_1)),
-                "info": lambda given_1: did.append(("info", given_1)),
-            }),
-            "require_version": lambda given_1, given_2: did.append(("require_version", given_1, given_2)),
-            "save_checkpoint": lambda given_1, processor, output_dir, model_dirs=None, additional_saved_files=None: did.append(("save_checkpoint", given_1, processor, output_dir, model_dirs, additional_saved_files)),
-            "torch": StandIn("torch", **{
-                "device": lambda given_1: did.append(("device", given_1)),
-            }),
-        }
-        value = called(source, names)(
-            **{
-            }
+
+class Rank:
+    """What one rank did."""
+
+    def __init__(self, setting: Setting, rank: int) -> None:
+        self.setting, self.rank = setting, rank
+        self.did: list[str] = []
+        self.waits: list[str] = []
+        self.device = "cpu"
+        self.off = False
+        """Whether safe_ddp_context has no barriers now."""
+
+    def note(self, what: str) -> None:
+        self.did.append(f"{what} on {self.device}{' without barriers' if self.off else ''}")
+
+    @contextmanager
+    def on(self, device: str) -> Iterator[None]:
+        before, self.device = self.device, device
+        yield
+        self.device = before
+
+    @contextmanager
+    def without_barriers(self) -> Iterator[None]:
+        self.off = True  # upstream's flag: left by the inner one of two, too
+        yield
+        self.off = False
+
+    def load(self, model_dir: str, model_type: str | None = None, return_dummy_model: bool = False) -> Any:
+        self.did.append(f"load {model_dir} {model_type} {return_dummy_model} on {self.device}")
+        if self.setting.remote and self.setting.ranks > 1 and not self.off:
+            self.waits += ["safe_ddp_context"] * 2  # its exit, on the master of the job and of its node
+        return self.model("loaded"), "another processor"
+
+    def model(self, name: str) -> StandIn:
+        meta = StandIn("model_meta", additional_saved_files=[f"{name}.txt"])
+        return StandIn(name, _auto_class=None, model_meta=meta, model_info=f"{name} info")
+
+    def barrier(self, group: object = None) -> None:
+        self.note("barrier")
+        self.waits.append("barrier")
+
+    def saves_twice(self, source: Source) -> None:
+        """Patch the bridge as this rank, and save two checkpoints."""
+        setting = self.setting
+        bridge_class: Any = type("GPTBridge", (StandIn,), {})
+        bridge_class.save_weights = lambda bridge, models, folder, **_: self.note(f"save {folder} {sorted(_)}")
+        switch = self.without_barriers
+        config = StandIn("hf_config", ("quantization_config",), save_pretrained=lambda it: self.note(f"config {it}"))
+        own = {"get_hf_meta_model": lambda: self.model("own")} if setting.own else {}
+        bridge = bridge_class(
+            "bridge",
+            ("hf_model", "get_hf_meta_model"),
+            **own,
+            config=StandIn("config", hf_config=config, task_type="causal_lm", mtp_num_layers=None, fp8=None),
+            is_multimodal=False,
+            _adapter_name="default",
+            _peft_target_modules=["linear"],
+            _peft_modules_to_save=[],
         )
-        return [*did, value]
+        factory = StandIn(
+            "HfConfigFactory",
+            get_text_config=lambda config: config,
+            del_config_attr=lambda config, name: None,
+            set_config_attr=lambda config, name, value: None,
+        )
+        names = {
+            "__builtins__": importing(
+                {
+                    "mcore_bridge": SimpleNamespace(GPTBridge=bridge_class, __version__="1.0.2"),
+                    "swift.utils": StandIn("swift.utils", disable_safe_ddp_context_use_barrier=switch),
+                }
+            ),
+            "HfConfigFactory": factory,
+            "copy": copy,
+            "deepcopy": deepcopy,
+            "inspect": inspect,
+            "disable_safe_ddp_context_use_barrier": switch,
+            "dist": StandIn("dist", barrier=self.barrier),
+            "get_model_processor": self.load,
+            "is_master": lambda: self.rank == 0,
+            "logger": StandIn("logger", info=lambda text: None, warning=lambda text: None),
+            "require_version": lambda requirement, hint: None,
+            "save_checkpoint": lambda model, processor, folder, model_dirs, additional_saved_files: self.note(
+                f"files {folder} {model_dirs} {additional_saved_files}"
+            ),
+            "torch": StandIn("torch", device=self.on),
+        }
+        called(source, names)()
+        args = StandIn("args", model_dir="dir", model_type=setting.model, target_modules=["all-linear"])
+        processor = self.model("processor")
+        peft = StandIn("peft", target_modules=[], save_pretrained=lambda folder: self.note(f"peft {folder}"))
+        models = [StandIn("model", peft_config={"default": peft})]
+        for folder in "first", "second":
+            given = {name: value for name, value in (("args", args), ("processor", processor)) if name in setting.given}
+            bridge.save_weights(models, folder, peft_format=setting.peft, **given)
+            self.note("end")
+
+
+def _faults(setting: Setting, ranks: list[Rank]) -> Iterator[str]:
+    if any(rank.waits != ranks[0].waits for rank in ranks):
+        yield "the master waits in barriers that no other rank enters"
+    loads = [it for rank in ranks for it in rank.did if it.startswith("load ")]
+    due = setting.given == "args and processor" and not setting.own
+    if loads != [f"load dir {setting.model} True on meta"] * due:
+        yield "not loaded once, by the master alone, without weights"
+    if any(it.endswith("without barriers") for rank in ranks for it in rank.did):
+        yield "the barriers of safe_ddp_context are off where ranks need them"
+    if due and not setting.peft and "loaded.txt" not in "".join(ranks[0].did):
+        yield "the files of another model are saved"
 
 
 END_STATES = {
