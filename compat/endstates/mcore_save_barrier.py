@@ -14,6 +14,7 @@ from unhang.compat.endstates.endstate import EndState, Outcome, Source, called, 
 from unhang.compat.endstates.standin import StandIn
 from unhang.shapes.shape import Function
 
+OFF = "disable_safe_ddp_context_use_barrier"
 LATER = "comes after the model is loaded; no rank waits there but in the last barrier, which every rank reaches"
 
 
@@ -137,14 +138,16 @@ class Rank:
             "__builtins__": importing(
                 {
                     "mcore_bridge": SimpleNamespace(GPTBridge=bridge_class, __version__="1.0.2"),
-                    "swift.utils": StandIn("swift.utils", disable_safe_ddp_context_use_barrier=switch),
+                    "swift.utils": StandIn("swift.utils", **{OFF: switch}),
                 }
             ),
             "HfConfigFactory": factory,
+            "_patch_vllm_qwen4_exp_config": lambda: self.note("more defaults of vLLM's config classes"),
+            "_patch_vllm_glm5_next_config": lambda: self.note("another map in vLLM's config classes"),
             "copy": copy,
             "deepcopy": deepcopy,
             "inspect": inspect,
-            "disable_safe_ddp_context_use_barrier": switch,
+            **({OFF: switch} if OFF in source.bound else {}),
             "dist": StandIn("dist", barrier=self.barrier),
             "get_model_processor": self.load,
             "is_master": lambda: self.rank == 0,
