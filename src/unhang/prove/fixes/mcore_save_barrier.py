@@ -60,7 +60,7 @@ def prepare() -> None:
 
 
 def run(case: Case, deadline_s: float) -> Outcome:
-    """Run one case: save twice, and then reduce, as the next step of a training does."""
+    """Run one case: save twice, and reduce after each, as the next step of a training does."""
     with tidy.folder("unhang-locks-") as (folder, _):
         _real("utils.torch_utils").get_cache_dir = lambda: folder
         world = gloo.run(case.topology.world, lambda rank: _saved(case), deadline_s=deadline_s)
@@ -91,15 +91,15 @@ def _saved(case: Case) -> tuple[float, bool, int]:
 
     own = {"get_hf_meta_model": lambda _: MagicMock(_auto_class=None)} if case.options.get("own") else {}
     bridge_class = type("GPTBridge", (), {"save_weights": lambda *_, **__: None, **own})
-    sys.modules["mcore_bridge"].GPTBridge = bridge_class  # type: ignore[attr-defined]
+    vars(sys.modules["mcore_bridge"]).update(GPTBridge=bridge_class, __version__="1.0.2")
     module.get_model_processor = load
     module._patch_mcore_bridge()
     bridge: Any = bridge_class()
     bridge.config = SimpleNamespace(hf_config=MagicMock(), mtp_num_layers=None, fp8=None)
     for folder in ("first", "second"):
         bridge.save_weights([], folder, args=MagicMock(), processor=MagicMock())
-    one = torch.ones(1)
-    dist.all_reduce(one)
+        one = torch.ones(1)
+        dist.all_reduce(one)
     return float(one), _real("utils.torch_utils")._DISABLE_USE_BARRIER, loaded.count("meta")
 
 
