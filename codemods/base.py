@@ -62,7 +62,10 @@ class Codemod:
         raise NotImplementedError
 
     def fixed_upstream(self, function: Function) -> bool:
-        """Return whether a function of an unlisted shape has upstream's own fix. A short check: when in doubt, no."""
+        """Return whether a function of an unlisted shape has upstream's own fix.
+
+        A short check: when in doubt, no. An AnchorError is a no.
+        """
         return False
 
 

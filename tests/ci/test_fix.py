@@ -76,6 +76,14 @@ def test_no_test_of_the_fix_in_a_shared_module_is_no_failure(ran: dict[str, int]
     assert session.main([FIX]) == 1
 
 
+def test_a_step_that_could_not_run_blames_no_part_of_the_fix(
+    ran: dict[str, int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    ran["generate"] = 2
+    assert session.main([FIX]) == 1
+    assert capsys.readouterr().out.splitlines()[-2].strip() == "the error above says why this step did not run"
+
+
 def test_a_fix_that_is_not_there_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert session.main(["no-such-fix"]) == 2
     assert "`unhang new` begins one" in capsys.readouterr().err

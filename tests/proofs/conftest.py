@@ -36,7 +36,8 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
         if line["wrong"]:
             parts.append(f"WRONG: {line['wrong']}")
         terminalreporter.write_line(" | ".join(parts))
-    for left_out in _left_out():
+    of = {line["proof"] for line in lines}
+    for left_out in (one for one in _left_out() if one["proof"] in of):
         terminalreporter.write_line("left out: {proof}: {name}: {why}".format(**left_out))
     terminalreporter.write_line(f"{len(lines)} lines, {sum(bool(line['wrong']) for line in lines)} of them wrong")
 

@@ -31,7 +31,11 @@ class HungJob(NamedTuple):
     sure: str = "known"
     """The answer of the fix: ``known``, ``possible`` or nothing. No job may name another fix as known."""
     bare: str | None = "possible"
-    """The answer without frames, stacks and lines; None if it does not matter."""
+    """The answer without frames, stacks and lines; None if it does not matter.
+
+    It is nothing where a signature only says that ranks are missing from a collective of `default_pg`, and not its
+    number of elements: so does any job.
+    """
 
 
 def frames(*places: str) -> tuple[Frame, ...]:

@@ -345,7 +345,11 @@ def _tried(rewrite: Codemod, function: Function, fix: str, seen: Observation) ->
     from unhang.codemods.base import AnchorError
 
     is_ours = _is_marked(function, fix, seen.data or b"")
-    if not is_ours and rewrite.fixed_upstream(function):
+    try:
+        seems_fixed = not is_ours and rewrite.fixed_upstream(function)
+    except AnchorError:
+        seems_fixed = False
+    if seems_fixed:
         return _SEEMS_FIXED, Hint("to see its token: ", _diff(fix))
     try:
         rewrite.plan(function)

@@ -1,0 +1,97 @@
+"""mcore-save-barrier: its rewrite and its anchor, and what the sessions need of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from fuzz.subject import Fuzz
+from mutants.by_hand import Mutants, Sub
+from proofs.others import Other, Proofs, Release, without
+from support import sources
+from support.hung_jobs import WORLD, HungJob, issued, job, rank
+from support.rewrites import EveryRewrite
+from unhang.codemods.base import AnchorError
+from unhang.judge.decide import codemod
+from unhang.shapes import catalog
+
+FIX = "mcore-save-barrier"
+CASES = sources.cases(FIX, {"ms-swift": ["4.1.0", "4.1.2"]})
+
+
+@pytest.mark.parametrize("case", CASES)
+class TestRewrite(EveryRewrite):
+    """What the function does is the end state's to show."""
+
+
+def test_another_load_or_a_second_one_is_no_anchor() -> None:
+    source = sources.wheel(FIX, "4.1.2")
+    change, call = codemod(source.target), "return_dummy_model=True"
+    with pytest.raises(AnchorError, match="not found"):
+        change.plan(sources.mutated(source.function, call, "load_model=True"))
+    with pytest.raises(AnchorError, match="found 2 times"):
+        change.plan(sources.mutated(source.function, "= GPTBridge.save_weights", f"= get_model_processor({call})"))
+
+
+UPSTREAMS = [
+    ("_patch_mcore_bridge", "08b1c68847fc8600"),
+]
+
+
+@pytest.mark.parametrize(("function", "shape"), UPSTREAMS)
+def test_the_end_state_finds_no_fault_in_upstreams_own_fix(function: str, shape: str) -> None:
+    assert catalog.shape_table().shapes[FIX, function, shape].state == "fixed"
+
+
+# -- for the sessions -------------------------------------------------------------------------------------------------
+
+_OFF = "disable_safe_ddp_context_use_barrier"
+_WITH = f"with torch.device('meta'), {_OFF}():"
+_LOAD = "=args.model_type, return_dummy_model=True"
+_ROW = "\n" + 16 * " "
+BY_HAND = {
+    "not entered": (Sub(_WITH, f"with torch.device('meta'):{_ROW}    {_OFF}()"),),
+    "left before": (Sub(_WITH, f"with {_OFF}():{_ROW}    pass{_ROW}with torch.device('meta'):"),),
+    "never left": (Sub(_WITH, f"off = self.off = {_OFF}(){_ROW}off.__enter__(){_ROW}with torch.device('meta'):"),),
+    "entered after": (Sub(f"{_LOAD})[0]", f"{_LOAD})[0]{_ROW}with {_OFF}():{_ROW}    pass"), Sub(f", {_OFF}()", "")),
+    "on another device": (Sub("'meta'", "'cpu'"),),
+    "on no device": (Sub("torch.device('meta'), ", ""),),
+    "with weights": (Sub("return_dummy_model=True", "return_dummy_model=False"),),
+    "with its weights by default": (Sub(", return_dummy_model=True", ""),),
+    "of another type": (Sub("model_type=args.model_type", "model_type=None"),),
+    "from another folder": (Sub("args.model_dir", "output_dir"),),
+    "its processor": (Sub(")[0]", ")[1]"),),
+    "both": (Sub(")[0]", ")"),),
+    "loaded twice": (Sub(f"{_LOAD})[0]", f"{_LOAD})[0]{_ROW}    get_model_processor(args.model_dir)"),),
+    "loaded again without": (Sub(f"{_LOAD})[0]", f"{_LOAD})[0]{_ROW}get_model_processor(args.model_dir)"),),
+    "kept elsewhere": (Sub("self.hf_model", "self.model"),),
+    "of another module": (Sub("swift.utils", "swift.model"),),
+    "another context": (Sub(f"swift.utils import {_OFF}", f"contextlib import nullcontext as {_OFF}"),),
+    "a barrier more": (Sub(f"{_LOAD})[0]", f"{_LOAD})[0]{_ROW}    dist.barrier()"),),
+    "a barrier less": (Sub("        dist.barrier()", "        if not is_master():\n            dist.barrier()"),),
+}
+MUTANTS = [Mutants("ms-swift", ("4.1.0", "4.1.2"), BY_HAND)]
+_HANGS = "hung: rank 0 waits in barrier .* in safe_ddp_context"
+PROOFS = [
+    Proofs(
+        "ms-swift",
+        [Release("4.1.2", core=True), Release("4.1.0")],
+        {
+            "half: imported, and not entered": Other(without(rf", {_OFF}\(\)", ""), ("two",), _HANGS),
+            "half: left before the model is loaded": Other(
+                without(rf"with (.*), ({_OFF}\(\)):", rf"with \2:{_ROW}    pass{_ROW}with \1:"), ("two",), _HANGS
+            ),
+        },
+    )
+]
+FUZZ = Fuzz(CASES, 1, "disable_safe_ddp_context_use_barrier|get_model_processor|torch.device", examples=40)
+_C10D = "torch/distributed/distributed_c10d.py::barrier"
+_CONTEXT = "swift/utils/torch_utils.py::safe_ddp_context"
+_AT = (_C10D, _CONTEXT, "contextlib.py::__exit__", "swift/megatron/init.py::_patch_mcore_bridge.save_weights")
+_TRAINS = rank(issued(WORLD, 6, "all_reduce", 2, at=("megatron/core/optimizer/clip_grads.py::get_grad_norm_fp32",)))
+_WAITS = rank(issued(WORLD, 6, "barrier", 1, at=_AT))
+HANGS = [  # without frames, it is any barrier of any job
+    HungJob("dumps", job([_WAITS, rank(), rank(), rank()]), bare=""),
+    HungJob("the others reduce", job([_WAITS, _TRAINS, _TRAINS, _TRAINS]), bare=""),
+    HungJob("a stack of rank 0", job([rank(at=_AT, recorded=False), None, None, None]), bare=""),
+    HungJob("a loader elsewhere", job([rank(issued(WORLD, 6, "barrier", 1, at=_AT[:3])), rank(), rank()]), "", ""),
+]
