@@ -38,6 +38,7 @@ def test_where_only_the_number_of_ranks_matters_a_large_job_is_like_a_smaller_on
         ("fsdp2_buffer_order", FEW, "ranks", DIFFERS, Topology(), "one rank broadcasts to no other"),
         ("hybrid_aux_tracker_hang", LARGE, "schedule", MISMATCH, LARGE._replace(pp=1), "with PP 1 there is one stage"),
         ("infer_metric_rank0", FEW, "ranks", HUNG, Topology(), "one process has no other to wait for"),
+        ("mcore_save_barrier", FEW, "ranks", HUNG, Topology(), "one process waits for no other"),
         ("mean_metric_dtype", FEW, "ranks", DIFFERS, Topology(), "one process has no other to disagree with"),
         ("moe_aux_tracker_hang", LARGE, "schedule", MISMATCH, LARGE._replace(pp=1), "with PP 1 there is one stage"),
     ],

@@ -10,14 +10,11 @@ import importlib
 import sys
 from importlib.machinery import PathFinder
 from types import ModuleType, SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest.mock import MagicMock
 
-from ..cases import DIFFERS, HUNG, PASSED, Case, Outcome, Topology, alike
+from ..cases import DIFFERS, HUNG, PASSED, Case, Outcome, Topology
 from ..ranks import gloo, tidy
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
 
 WARM = ("torch", "transformers.dynamic_module_utils", "transformers.trainer", "datasets", "peft", "accelerate")
 _WHERE = "in safe_ddp_context"
@@ -29,16 +26,8 @@ CASES = (
     Case("two-own-model", _TWO, "ranks", PASSED, options={"remote": True, "own": True}, core=True),
     Case("one", Topology(), "ranks", PASSED, options={"remote": True}),
 )
-
-
-def ruled_out(topology: Topology) -> str:
-    """Return why the defect cannot occur; empty where it can."""
-    return "one process waits for no other" if topology.world == 1 else ""
-
-
-def case_for(topology: Topology, upstream: str, shapes: Collection[str]) -> Case:
-    """Return the case of a user's job, of which up to 8 ranks are run."""
-    return Case("yours", alike(topology, 8), "ranks", HUNG, _WHERE, {"remote": True})
+YOURS = Case("yours", Topology(), "ranks", HUNG, _WHERE, {"remote": True})
+RULED_OUT = ("world", "one process waits for no other")
 
 
 def caveat(case: Case) -> str:
