@@ -39,7 +39,7 @@ class Param(StandIn):
         super().__init__("param", bucket=bucket, number=number, rank=rank, requires_grad=requires_grad)
 
     def __hash__(self) -> int:
-        return (self.bucket + 7 * self.number) * (2 * self.rank + 1) % 61
+        return int((self.bucket + 7 * self.number) * (2 * self.rank + 1) % 61)
 
 
 def run_rank(source: Source, setting: Setting, rank: int) -> list[tuple[Any, ...]]:
@@ -93,7 +93,7 @@ def run_rank(source: Source, setting: Setting, rank: int) -> list[tuple[Any, ...
         _mark_bucket_ready=mark,
     )
     known = parameters(source.function)
-    options = {name: True for name in known if setting.outer and name.endswith("_group_grad_reduce")}
+    options: dict[str, Any] = {name: True for name in known if setting.outer and name.endswith("_group_grad_reduce")}
     options |= {"suggested_queue_capacity": 7} if setting.outer else {}
     options |= {"async_grad_reduce": False} if "async_grad_reduce" in known and setting.outer else {}
     first = [one for one in params if one in of[-1][:1] or (one in of[0] and setting.rest == _EARLY)]
