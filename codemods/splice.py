@@ -133,6 +133,9 @@ def changed(
     return done.with_changes(leading_lines=lines_)
 
 
+_NAMES = ("attr", "keyword", "name", "target")
+
+
 class _Changes(cst.CSTTransformer):
     """Changes one of the expressions that have the same code."""
 
@@ -140,9 +143,12 @@ class _Changes(cst.CSTTransformer):
         super().__init__()
         self.code, self.number, self.change, self.found = code, number, change, 0
         self.chosen: cst.CSTNode | None = None
+        self.names: set[cst.CSTNode] = set()
 
     def on_visit(self, node: cst.CSTNode) -> bool:
-        if isinstance(node, cst.BaseExpression) and _dump(node) == self.code:
+        # Python has no expression there: the name of an attribute, a keyword or a definition, a name that is assigned
+        self.names.update(one for field in _NAMES if isinstance(one := getattr(node, field, None), cst.CSTNode))
+        if isinstance(node, cst.BaseExpression) and node not in self.names and _dump(node) == self.code:
             self.chosen = node if self.found == self.number else self.chosen
             self.found += 1
         return True

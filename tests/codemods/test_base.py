@@ -166,6 +166,14 @@ def test_edits_of_an_expression(edit: Edit, old: str, new: str) -> None:
     assert "".join(splice.apply(splice.lines(INSIDE), [edit], "    ")) == INSIDE.replace(old, new)
 
 
+def test_a_name_that_is_no_expression_is_not_taken_for_one() -> None:
+    code = "def f(it):\n    for x in it:\n        it = x.it = g(lambda it: it.it, it=1)\n"
+    whole = function(code)
+    (loop,) = (node for node in whole.body if isinstance(node, ast.For))
+    done = "".join(splice.apply(splice.lines(code), [base.replaced_by(whole, loop.iter, "z", "# why")], "    "))
+    assert done == code.replace("    for x in it", "    # why\n    for x in z")
+
+
 @pytest.mark.parametrize(
     ("edit", "anchor", "old", "new"),
     [

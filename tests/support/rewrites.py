@@ -32,6 +32,8 @@ class EveryRewrite:
         assert source.known.state == "affected"
         compile(new.data, source.target.file, "exec", dont_inherit=True)
         assert new.digest == source.known.result
+        used = _names(new.function) - _names(source.function)
+        assert used & shape.bound_names(ast.parse(source.data)) <= change.names(source.function)
         with pytest.raises(AnchorError):  # it refuses its own output
             change.plan(new.function)
 
@@ -91,6 +93,10 @@ class EveryRewrite:
         (before, _, after), (new_before, body, new_after) = around(tabs), around(done)
         assert (new_before, new_after) == (before, after)
         assert next(line for line in body if b"# unhang" in line).startswith(b"\t")
+
+
+def _names(function: shape.Function) -> set[str]:
+    return {node.id for node in ast.walk(function) if isinstance(node, ast.Name)}
 
 
 def _text(lines: Sequence[bytes]) -> list[str]:

@@ -89,9 +89,10 @@ def cases(
     found, covered = [], set()
     for kind, versions in ("wheel", releases), ("tree", trees or {}):
         for upstream, names in versions.items():
-            (target,) = (item for item in _chosen(fix, upstream, function) if _has(item, names))
             covered |= {f"{upstream} {name}" for name in names}
-            found += [pytest.param(Case(kind, target, name), id=f"{upstream}-{name}") for name in names]
+            for name in names:
+                (target,) = (item for item in _chosen(fix, upstream, function) if _has(item, [name]))
+                found.append(pytest.param(Case(kind, target, name), id=f"{upstream}-{name}"))
     for row in _ROWS:
         if (row["fix"], row["state"]) != (fix, state) or function not in ("", row["function"]):
             continue

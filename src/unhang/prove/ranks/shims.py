@@ -18,10 +18,12 @@ def cuda_on_cpu() -> None:
     It does nothing where ``DEVICE`` is a GPU.
     """
     import torch
+    from torch.utils import cpp_extension
 
     torch.set_num_threads(1)
     if DEVICE != "cpu":
         return
+    cpp_extension.CUDA_HOME = None  # otherwise an import may compile for GPUs, of which torch then sees none
     torch.cuda.current_device = lambda: "cpu"  # as a device=, it makes a tensor on the CPU
     for name in ("synchronize", "set_device", "empty_cache", "manual_seed", "manual_seed_all", "set_rng_state"):
         setattr(torch.cuda, name, _nothing())
