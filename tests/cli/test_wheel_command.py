@@ -25,11 +25,7 @@ from unhang.tell import progress
 
 CORE, SWIFT = ("megatron-core", "0.17.1"), ("ms-swift", "4.6.0")
 CHANGED = {
-    CORE: {
-        "megatron/core/parallel_state.py",
-        "megatron/core/transformer/moe/experts.py",
-        "megatron/training/utils.py",
-    },
+    CORE: {"megatron/core/parallel_state.py", "megatron/core/transformer/moe/experts.py", "megatron/training/utils.py"},
     VERL: {ENGINE},
     SWIFT: {"swift/megatron/utils/megatron_lm_utils.py"},
 }

@@ -163,10 +163,7 @@ BASES = [
         "0.9.1",
         "verl",
         ENGINE,
-        (
-            ("ignore_virtual=True", "ignore_virtual=False"),
-            ("mtp.enable and", "mtp.enable and not forward_only and"),
-        ),
+        (("ignore_virtual=True", "ignore_virtual=False"), ("mtp.enable and", "mtp.enable and not forward_only and")),
     ),
     Base(
         "mtp-cp-deadlock",

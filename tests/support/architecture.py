@@ -12,17 +12,8 @@ from support import rooms
 
 PAGE = rooms.ROOT / "docs" / "architecture.md"
 # How a file goes from found to rewritten: the modules to read, in this order.
-WAY = (
-    "unhang.find.locate",
-    "unhang.judge.observe",
-    "unhang.judge.decide",
-    "unhang.rewrite.plan",
-    "unhang.store.write",
-)
-ABOUT = {
-    "shared": "Errors and records that all rooms use.",
-    "fleet": "The public function for Ray.",
-}
+WAY = ("unhang.find.locate", "unhang.judge.observe", "unhang.judge.decide", "unhang.rewrite.plan", "unhang.store.write")
+ABOUT = {"shared": "Errors and records that all rooms use.", "fleet": "The public function for Ray."}
 
 
 def page() -> str:

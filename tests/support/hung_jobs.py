@@ -59,12 +59,7 @@ def issued(
     )
 
 
-def rank(
-    *operations: Operation,
-    at: Sequence[str] = (),
-    lines: Iterable[Message] = (),
-    recorded: bool = True,
-) -> Rank:
+def rank(*operations: Operation, at: Sequence[str] = (), lines: Iterable[Message] = (), recorded: bool = True) -> Rank:
     """Return what is known of a rank: its operations, and the stack of its main thread."""
     stacks = (Stack("MainThread", frames(*at), None, "stack"),) if at else ()
     waiting = tuple(one for one in operations if not one.done)

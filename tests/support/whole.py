@@ -32,10 +32,7 @@ RELEASES = (("verl", "0.7.1"), ("megatron-core", "0.17.1"), ("ms-swift", "4.6.0"
 ENGINE = "verl/workers/engine/megatron/transformer_impl.py"
 MPU = "swift/megatron/utils/megatron_lm_utils.py"
 # The modes of the bytecode here; other files have none.
-COMPILED = {
-    ENGINE: py_compile.PycInvalidationMode.UNCHECKED_HASH,
-    MPU: py_compile.PycInvalidationMode.TIMESTAMP,
-}
+COMPILED = {ENGINE: py_compile.PycInvalidationMode.UNCHECKED_HASH, MPU: py_compile.PycInvalidationMode.TIMESTAMP}
 Tree = dict[str, "bytes | None"]
 
 

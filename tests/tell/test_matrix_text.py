@@ -57,10 +57,7 @@ def test_markdown_has_a_table_for_each_upstream() -> None:
 def test_the_section_of_explain_says_when_the_fix_can_be_dropped() -> None:
     twofold = made_up.fix("twofold", "core", "swift", "verl")
     releases = made_up.releases(
-        [twofold],
-        core={"1.0": "affected", "1.1": "fixed"},
-        swift={"4.0": "-", "4.1": "affected"},
-        verl={"0.7": "-"},
+        [twofold], core={"1.0": "affected", "1.1": "fixed"}, swift={"4.0": "-", "4.1": "affected"}, verl={"0.7": "-"}
     )
     table = made_up.table(twofold)
     rows = matrix.rows([twofold], releases, table)

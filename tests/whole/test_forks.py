@@ -140,10 +140,7 @@ def test_a_wrapper_and_a_backend_that_is_not_recognised_are_notes(site: Path, tm
         line = len(path.read_text().splitlines())
         again = f"initialize_model_parallel is assigned again on line {line}"
         backend = f"{script}:2 starts torch.distributed without a backend, and then this fix does nothing"
-        return [
-            f"{again}: this function may run only if the new one calls it",
-            f"{backend}: `unhang explain {fix}`",
-        ]
+        return [f"{again}: this function may run only if the new one calls it", f"{backend}: `unhang explain {fix}`"]
 
     where = ("--target", site, "--script", script, "--require", fix, "--upstream", "megatron-core", "--fix", fix)
     (row,) = cli.unhang("check", *where, "--output-format", "json").json["results"]

@@ -328,12 +328,7 @@ def test_a_file_of_the_state_that_unhang_did_not_make_is_named_at_once(
 
 
 @pytest.mark.parametrize(
-    ("spoil", "codes"),
-    [
-        (sparse, [1, 2]),
-        (piped, [1, 0]),
-        (lambda path: (path.unlink(), path.mkdir()), [1, 2]),
-    ],
+    ("spoil", "codes"), [(sparse, [1, 2]), (piped, [1, 0]), (lambda path: (path.unlink(), path.mkdir()), [1, 2])]
 )
 def test_a_record_that_cannot_be_one_is_named(
     tmp_path: Path, spoil: Callable[[Path], object], codes: list[int]
