@@ -74,7 +74,7 @@ def new(wheel: Path | str, diff: str, folder: Path, *more: str) -> cli.Ran:
 
 
 def begun(wheel: Path | str, folder: Path, *more: Path | str) -> cli.Ran:
-    return cli.unhang("new", "my-fix", "--upstream", wheel, "-o", folder / "out", *more)
+    return cli.called("new", "my-fix", "--upstream", wheel, "-o", folder / "out", *more)
 
 
 def manifest_of(out: Path) -> dict[str, Any]:
@@ -349,7 +349,7 @@ def test_code_that_no_parser_or_codemod_takes_is_an_error(wheel: Path, tmp_path:
 
 
 def test_a_diff_without_an_end_and_a_hunk_without_a_place_are_errors(wheel: Path, tmp_path: Path) -> None:
-    ran = cli.unhang("new", "my-fix", "--upstream", wheel, "--from-patch", "/dev/zero", "-o", tmp_path / "out")
+    ran = cli.called("new", "my-fix", "--upstream", wheel, "--from-patch", "/dev/zero", "-o", tmp_path / "out")
     assert (ran.code, ran.err.startswith("error[bad-patch]: this file is too large")) == (2, True)
     ran = new(wheel, DIFF.replace("-4,6", "-" + "4" * 5000 + ",6"), tmp_path)
     assert (ran.code, ran.err.startswith("error[bad-patch]: ")) == (2, True)

@@ -34,7 +34,9 @@ Patched = Callable[[tuple[str, str]], Path]
 
 
 def make(out: Path, *arguments: str | os.PathLike[str], tmp: Path | None = None) -> cli.Ran:
-    return cli.unhang("wheel", *arguments, "-o", out, env={"TMPDIR": str(tmp)} if tmp else None)
+    if tmp is None:
+        return cli.called("wheel", *arguments, "-o", out)
+    return cli.unhang("wheel", *arguments, "-o", out, env={"TMPDIR": str(tmp)})
 
 
 @pytest.fixture(scope="module")
@@ -131,7 +133,7 @@ def install(how: str, path: Path, env: environments.Env) -> None:
 def test_installed_it_is_applied_and_revert_gives_the_command(how: str, patched: Patched, tmp_path: Path) -> None:
     env = environments.make_env(tmp_path / "env")
     install(how, patched(VERL), env)
-    check = cli.unhang("check", "--python", env.python, "--output-format", "json")
+    check = cli.called("check", "--python", env.python, "--output-format", "json")
     assert check.code == 0, check.out
     (result,) = check.json["results"]
     assert (result["verdict"], result["version"], result["detail"]) == ("applied", "0.7.1", "")
@@ -139,7 +141,7 @@ def test_installed_it_is_applied_and_revert_gives_the_command(how: str, patched:
     assert version.strip() == f"0.7.1{OURS}"
     (line,) = re.findall(r'python -c "(.*sboms.*)"', (REPOSITORY / "docs" / "wheel.md").read_text())
     assert json.loads(env.run("-c", line))["metadata"]["component"]["version"] == f"0.7.1{OURS}"
-    ran = cli.unhang("revert", "--python", env.python)
+    ran = cli.called("revert", "--python", env.python)
     assert ran.code == 1
     assert f"verl 0.7.1{OURS} was installed from a wheel with the fixes in it" in ran.err
     forced = f"pip --python {env.python} install --force-reinstall --no-deps verl==0.7.1\n"
@@ -207,7 +209,7 @@ def test_the_json_has_each_wheel_and_its_result(tmp_path: Path) -> None:
 def test_the_digest_is_that_of_the_same_code_installed(tmp_path: Path) -> None:
     site = cli.unpack(tmp_path / "site", CORE, VERL)
     cli.applied("--target", site)
-    check = cli.unhang("check", "--target", site, "--output-format", "json")
+    check = cli.called("check", "--target", site, "--output-format", "json")
     for written in True, False:
         ran = make(tmp_path / "out", wheels.fetch(*CORE), wheels.fetch(*VERL), "--output-format", "json")
         assert [item["output"]["written"] for item in ran.json["wheels"]] == [written] * 2
@@ -296,7 +298,7 @@ def test_what_the_data_folder_puts_into_site_packages_is_rewritten(scheme: str, 
         opened.validate_record()
     env = environments.make_env(tmp_path / "env")
     install("pip", path, env)
-    assert cli.unhang("check", "--python", env.python, "--require", "mtp-cp-deadlock").code == 0
+    assert cli.called("check", "--python", env.python, "--require", "mtp-cp-deadlock").code == 0
 
 
 def test_a_hostile_or_damaged_wheel_is_refused_before_another_is_written(tmp_path: Path) -> None:

@@ -145,7 +145,7 @@ LOOKED: dict[str | None, object] = dict.fromkeys(
 @pytest.mark.parametrize(
     "answer",
     [
-        None, True, 7, "{", "[" * 100_000, "NaN", [], {}, [LOOKED, [], [], [None, "x"]],
+        None, True, 7, "{", "[" * 100_000, "9" * 5000, r'"\ud800"', "NaN", [], {}, [LOOKED, [], [], [None, "x"]],
         [[], [], [], [None, "x"], []], [{}, [], [], [None, "x"], []],
         [{**LOOKED, "more": FOUND}, [], [], [None, "x"], []], [LOOKED, [3], [], [None, "x"], []],
         [LOOKED, ["a\0b"], [], [None, "x"], []],

@@ -45,7 +45,7 @@ def put(site: Path, version: str) -> None:
 
 def make(folder: Path, site: Path) -> cli.Ran:
     """Run `unhang overlay`, which must succeed."""
-    ran = cli.unhang("overlay", folder, *FIX, "--target", site)
+    ran = cli.called("overlay", folder, *FIX, "--target", site)
     assert ran.code == 0, ran.err
     return ran
 

@@ -78,7 +78,7 @@ def test_each_fix_is_a_rule_with_its_page_and_each_target_to_rewrite_a_result_at
         rule = rules[fix.id]
         assert (rule["shortDescription"]["text"], rule["help"]["markdown"]) == (fix.title, catalog.page(fix.id))
         assert fix.grade in rule["properties"]["tags"]
-    asked = cli.installed("check", "--target", pristine, "--output-format", "json").json
+    asked = cli.called_with_all("check", "--target", pristine, "--output-format", "json").json
     needed = [result for result in asked["results"] if result["verdict"] == "needed"]
     assert len(needed) > 5
     assert [result["ruleId"] for result in run["results"]] == [result["fix"] for result in needed]
