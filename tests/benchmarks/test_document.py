@@ -14,7 +14,6 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture
 def document(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Return benchmarks/document.py as a module."""
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     return importlib.import_module("document")
 

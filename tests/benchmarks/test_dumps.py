@@ -17,7 +17,6 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture
 def dumps(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Return benchmarks/dumps.py as a module."""
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     return importlib.import_module("dumps")
 

@@ -29,7 +29,6 @@ def edit(site: Path, old: bytes, new: bytes) -> None:
 
 
 def check(site: Path) -> dict[str, Any]:
-    """Return the only result of a check."""
     (result,) = cli.called("check", "--target", site, "--output-format", "json").json["results"]
     return dict(result)
 

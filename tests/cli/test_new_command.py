@@ -56,7 +56,6 @@ IMPORT = f"--- a/{FILE}\n+++ b/{FILE}\n@@ -1,1 +1,2 @@\n import torch\n+import s
 
 @pytest.fixture
 def wheel(tmp_path: Path) -> Path:
-    """A made-up wheel of verl."""
     name = "verl-9.9-py3-none-any.whl"
     info = "verl-9.9.dist-info"
     files = {

@@ -119,9 +119,8 @@ def install(how: str, path: Path, env: environments.Env) -> None:
     if how == "pip":
         env.install(path)
     elif how == "uv":
-        uv = shutil.which("uv") or os.path.join(os.path.dirname(sys.executable), "uv")
         words = ["pip", "install", "--offline", "--no-deps", "--quiet", "--python", str(env.python)]
-        environments.run(uv, *words, str(path), cwd=env.prefix)
+        environments.run(environments.uv(), *words, str(path), cwd=env.prefix)
     else:
         words = ["-m", "installer", "--no-compile-bytecode", "--prefix", str(env.prefix), "--validate-record", "all"]
         environments.run(sys.executable, *words, str(path), cwd=env.prefix)

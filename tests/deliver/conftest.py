@@ -17,6 +17,5 @@ def site(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def overlay(site: Path, tmp_path: Path) -> Path:
-    """The overlay of that folder."""
     overlays.make(tmp_path / "overlay", site)
     return tmp_path / "overlay"

@@ -104,7 +104,6 @@ def m(x):
 
 
 def parsed(code: str) -> ast.AST:
-    """Return the one statement of some code."""
     (node,) = ast.parse(code).body
     return node
 

@@ -17,7 +17,6 @@ ABOUT = {"shared": "Errors and records that all rooms use.", "fleet": "The publi
 
 
 def page() -> str:
-    """Return the page."""
     pairs = ((rooms.room(found.importer), rooms.room(found.imported)) for found in rooms.imports())
     across = Counter(pair for pair in pairs if rooms.level(pair[0]) > rooms.level(pair[1]))
     lines = [
@@ -74,7 +73,6 @@ def reduced(across: set[tuple[str, str]]) -> set[tuple[str, str]]:
 
 
 def main() -> None:
-    """Write the page."""
     PAGE.write_text(page(), encoding="utf-8")
     print(f"wrote {PAGE}")
 

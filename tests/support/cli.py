@@ -182,5 +182,4 @@ def tree(folder: Path) -> dict[str, tuple[int, str]]:
 
 
 def verdicts(ran: Ran) -> dict[tuple[str, str, str], str]:
-    """Return the verdicts of a JSON report by upstream, fix and file."""
     return {(item["upstream"], item["fix"], item["file"]): item["verdict"] for item in ran.json["results"]}

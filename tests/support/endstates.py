@@ -87,5 +87,4 @@ def _is_pull(upstream: Upstream) -> bool:
 
 
 def row_of(upstream: Upstream) -> Row:
-    """Return the row on record."""
     return Row(**ROWS[upstream.target.fix, upstream.target.function, upstream.digest], problems=[])

@@ -32,7 +32,6 @@ class GitHub:
         return issue
 
     def open_titles(self) -> list[str]:
-        """Return the titles of the open issues."""
         return [issue["title"] for issue in self.issues if issue["state"] == "open" and "pull_request" not in issue]
 
     def answer(self, method: str, path: str, content: Any) -> tuple[int, Any]:

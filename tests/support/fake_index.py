@@ -77,7 +77,6 @@ class FakeIndex:
         yanked: bool = False,
         sha256: str | None = None,
     ) -> str:
-        """Publish a wheel and return its file name."""
         name = f"{project.replace('-', '_')}-{version}-{tag}.whl"
         data = wheel({"said.txt": name, **(files or {})})
         digest = sha256 or hashlib.sha256(data).hexdigest()

@@ -17,7 +17,6 @@ Job = Callable[[int], Any]
 
 
 def tensor(size: int = 1, dtype: str = "float32") -> Any:
-    """Return ones."""
     import torch
 
     return torch.ones(size, dtype=getattr(torch, dtype))
@@ -31,7 +30,6 @@ def dist() -> Any:
 
 
 def checked(job: Job, world: int = 2, backend: str = "nccl") -> schedule.Schedule:
-    """Record a job and play it."""
     return schedule.check(world, lambda _: None, job, backend=backend)
 
 

@@ -47,7 +47,6 @@ print(f'Process {{pid}}: python\\nPython v3\\n\\n{{thread}}\\n')
 
 
 def program(folder: Path, name: str, text: str) -> None:
-    """Put a program of that name into a folder."""
     folder.mkdir(exist_ok=True)
     (folder / name).write_text(text)
     (folder / name).chmod(0o755)

@@ -88,7 +88,6 @@ def torch() -> Any:
 
 
 def alone(rank: int, call: Callable[[], object]) -> None:
-    """Call on rank 0 only."""
     if rank == 0:
         call()
 

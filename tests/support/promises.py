@@ -34,7 +34,6 @@ def page(reports: Iterable[tuple[str, str]]) -> str:
 
 
 def main(folder: Path) -> None:
-    """Write the page from the reports in a folder."""
     reports = sorted(folder.glob("*.xml"), key=lambda path: path.stat().st_mtime)
     fill(PAGE, START, END, page((path.stem, path.read_text(encoding="utf-8")) for path in reports))
 

@@ -26,7 +26,6 @@ def entry(
 
 
 def without(receipt: Receipt, *paths: str) -> Receipt:
-    """The receipt without these files."""
     return receipt._replace(files=tuple(entry for entry in receipt.files if entry.path not in paths))
 
 

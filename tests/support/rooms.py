@@ -58,7 +58,6 @@ def room(module: str) -> str:
 
 
 def level(name: str) -> int:
-    """Return the level of a room: 0 at the bottom."""
     return next(number for number, names in enumerate(LEVELS) if name in names)
 
 

@@ -25,7 +25,6 @@ class Suggestion(NamedTuple):
 
 
 def found(output: str) -> list[Suggestion]:
-    """Return the commands that an output suggests, each once."""
     matches = _SUGGESTED.finditer(output)
     suggestions = [Suggestion(next(filter(None, match.groups())), _lead(output, match)) for match in matches]
     return list({one.command: one for one in suggestions}.values())

@@ -179,5 +179,4 @@ def stage(home: Path) -> Stage:
 
 
 def interrupted(prefix: Path) -> bool:
-    """Return whether there is a journal."""
     return state.interrupted(str(prefix / "site" / ".unhang"))

@@ -48,7 +48,6 @@ def count(command: Sequence[str], *, environment: Mapping[str, str] | None = Non
 
 
 def parse(log: str) -> Work:
-    """Parse a log of strace."""
     opened: list[str] = []
     listed: list[str] = []
     calls = read = 0

@@ -78,7 +78,6 @@ CRASHING_ON_GLOO: Mapping[str, Call] = {
 
 
 def jobs(calls: Mapping[str, Call]) -> Mapping[str, Job]:
-    """Return a job for each call, of its name."""
 
     def named(name: str, call: Call) -> Job:
         def job(rank: int) -> None:

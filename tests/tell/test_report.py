@@ -141,16 +141,6 @@ def test_the_text_of_an_error_names_its_path_once() -> None:
     assert report.text_error(UnhangError("io", "no space for /job/a.py", path="/job/a.py")).count("/job/a.py") == 1
 
 
-def test_github_annotations_escape_what_they_quote(site: Path) -> None:
-    (site / ENGINE).write_text("def forward_backward_batch(:\n")
-    ran = cli.called_with_all("check", "--target", site, "--output-format", "github")
-    (line,) = [line for line in ran.out.splitlines() if "mtp-cp-deadlock" in line]
-    assert line.startswith(
-        f"::error file={site / ENGINE},title=unhang mtp-cp-deadlock (cure)::drifted: the file does not parse"
-    )
-    assert all(line.startswith("::") for line in ran.out.splitlines())
-
-
 def test_what_a_target_depends_on_is_in_the_digest() -> None:
     one, other = (
         finding("needed")._replace(target=HANG._replace(depends_on=HANG), depends=Observation("x", b"", sha256))

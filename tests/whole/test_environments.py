@@ -48,7 +48,6 @@ class Venv:
         return {name for name in cli.tree(self.prefix) if (self.prefix / name).is_file()}
 
     def verdict(self) -> tuple[int, str, str]:
-        """Return the exit code, verdict and detail of a check."""
         ran = self.unhang("check", "--output-format", "json")
         (result,) = ran.json["results"]
         return ran.code, result["verdict"], result["detail"]

@@ -72,7 +72,6 @@ def alone(builder: Builder, context: Path) -> str:
 
 
 def write(folder: Path, *lines: str) -> Path:
-    """Write a Dockerfile with these lines on the base image."""
     path = folder / "Dockerfile"
     path.write_text("\n".join(["ARG BASE", "FROM ${BASE}", *lines, ""]))
     return path
@@ -85,7 +84,6 @@ def example(name: str) -> str:
 
 
 def step() -> list[str]:
-    """Return the lines of the page."""
     return example("step").splitlines()
 
 

@@ -6,7 +6,6 @@ import os
 import py_compile
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -43,10 +42,7 @@ def assert_record_holds(site: Path) -> None:
 @pytest.fixture
 def uv(tmp_path: Path) -> Words:
     """Return the command `uv`, offline, with an empty cache."""
-    found = shutil.which("uv", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
-    if found is None:
-        pytest.skip("no uv on this machine: pip install uv")
-    return [found, "--offline", "--no-config", "--quiet", "--cache-dir", str(tmp_path / "cache")]
+    return [environments.uv(), "--offline", "--no-config", "--quiet", "--cache-dir", str(tmp_path / "cache")]
 
 
 def installed(uv: Words, prefix: Path, mode: str) -> environments.Env:

@@ -8,10 +8,8 @@ from __future__ import annotations
 import base64
 import csv
 import hashlib
-import os
 import re
 import shutil
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
@@ -176,11 +174,8 @@ def without_state(tree: Tree) -> Tree:
 
 
 def by_uv(laid: Laid, place: Place, wheel: Path) -> None:
-    uv = shutil.which("uv", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
-    if uv is None:
-        pytest.skip("no uv on this machine: pip install uv")
     options = ["--offline", "--no-config", "--cache-dir", laid.home / "cache", "pip", "install", "--no-deps"]
-    environments.run(uv, *map(str, [*options, "--python", place.env.python, wheel]), cwd=laid.home)
+    environments.run(environments.uv(), *map(str, [*options, "--python", place.env.python, wheel]), cwd=laid.home)
 
 
 def into_a_folder(laid: Laid, place: Place, wheel: Path) -> None:

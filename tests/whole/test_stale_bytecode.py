@@ -41,7 +41,6 @@ def stale(site: Path, tmp_path: Path) -> Path:
 
 
 def fail(operation: object, arguments: tuple[object, ...]) -> None:
-    """Let one operation on the disk fail."""
     raise OSError(errno.EIO, os.strerror(errno.EIO))
 
 

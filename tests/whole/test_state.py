@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -81,14 +80,20 @@ def test_a_copy_of_an_environment_has_its_own_receipt(env: Env, tmp_path: Path) 
 
 def test_uv_run_with_keeps_the_receipt(tmp_path: Path) -> None:
     """The audit's case: the command patches .venv, and its own environment is deleted when it ends."""
-    uv = shutil.which("uv", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
-    if uv is None:
-        pytest.skip("no uv on this machine: pip install uv")
     env = environments.make_env(tmp_path / "project/.venv")
     cli.unpack_targets(env.site, VERL)
     before = cli.tree(env.site)
     stub = environments.build(environments.project(tmp_path / "extra", "extra", "1.0"), tmp_path / "wheels")
-    run = ["env", "-u", "VIRTUAL_ENV", uv, "--offline", "--no-config", "--cache-dir", str(tmp_path / "cache")]
+    run = [
+        "env",
+        "-u",
+        "VIRTUAL_ENV",
+        environments.uv(),
+        "--offline",
+        "--no-config",
+        "--cache-dir",
+        str(tmp_path / "cache"),
+    ]
     run += ["run", "--no-sync", "--no-project"]
     code = "import sys; sys.path += sys.argv.pop(1).split(':'); from unhang.cli.main import run; run()"
     unhang_and_libcst = os.pathsep.join({str(Path(module.__file__ or "").parents[1]) for module in (unhang, libcst)})
