@@ -1,7 +1,5 @@
 """docs/performance.md: the judgement of each goal, and that the page has the generator's own text."""
 
-from __future__ import annotations
-
 import importlib
 import re
 from pathlib import Path

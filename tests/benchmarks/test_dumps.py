@@ -1,7 +1,5 @@
 """docs/maintainers/dumps.md: the dumps that are read, and the page."""
 
-from __future__ import annotations
-
 import importlib
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`unhang apply` and `unhang revert`: what they write, keep and report; on real releases."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from pathlib import Path

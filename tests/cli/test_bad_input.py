@@ -1,7 +1,5 @@
 """Whatever is wrong with the input has its own message, code and hint, and nothing is changed."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from pathlib import Path

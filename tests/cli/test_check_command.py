@@ -1,7 +1,5 @@
 """`unhang check`: one line for each fix on each installation, the JSON document, required fixes; on real releases."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """`unhang diagnose` as a command: its exit codes, its formats, the environment, and `--capture`."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

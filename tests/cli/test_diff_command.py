@@ -1,7 +1,5 @@
 """`unhang diff`: what `git apply` and `patch` accept, and the same bytes as `apply`."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`unhang explain NAME`: the page of a fix, and what the matrix says about it; an error's cause and cure."""
 
-from __future__ import annotations
-
 import pytest
 
 from support import cli, ptys

@@ -1,7 +1,5 @@
 """`unhang list`."""
 
-from __future__ import annotations
-
 from support import cli
 from unhang.shapes import catalog
 

@@ -1,7 +1,5 @@
 """`unhang matrix` on the data of the compat matrix: formats, narrowing, errors."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest

@@ -1,7 +1,5 @@
 """`unhang new`: on a made-up wheel, and on upstream's pull requests where clones are given."""
 
-from __future__ import annotations
-
 import ast
 import importlib.util
 import json

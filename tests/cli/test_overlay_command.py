@@ -1,7 +1,5 @@
 """`unhang overlay`: what a job with PYTHONPATH=DIR imports in each of its processes, and what is reported."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

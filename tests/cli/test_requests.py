@@ -1,7 +1,5 @@
 """Options become a request: places as given, fixes in the catalog's order, required fixes included."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`unhang wheel`: what installers, unhang and a reader of the archive find in its wheels, and what it reports."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

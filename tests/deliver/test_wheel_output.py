@@ -1,7 +1,5 @@
 """From a plan to the rewritten wheel on disk."""
 
-from __future__ import annotations
-
 import hashlib
 import zipfile
 from pathlib import Path

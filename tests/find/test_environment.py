@@ -1,7 +1,5 @@
 """Which environment is chosen; a broken one is an error, and the next one is not tried."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

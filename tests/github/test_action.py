@@ -1,7 +1,5 @@
 """The composite action of docs/ci.md: its inputs, annotations, summary, outputs and exit code."""
 
-from __future__ import annotations
-
 import html
 import importlib.util
 import os

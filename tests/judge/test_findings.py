@@ -1,7 +1,5 @@
 """The findings: every fix on every installation that has a target of it, with what the receipt says."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What a target's file contains: each way that it cannot be judged, and a file on record that is not parsed."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 from pathlib import Path

@@ -3,8 +3,6 @@
 The edits of all fixes are some 900, of which a sample is run; `UNHANG_ATTACK=all` (`nox -s attack`, weekly) runs each.
 """
 
-from __future__ import annotations
-
 import os
 import random
 from collections.abc import Callable, Iterable, Iterator

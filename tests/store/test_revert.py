@@ -1,7 +1,5 @@
 """Reverting with edits of the user's, after a reinstall or an uninstall, and with `--force`."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from pathlib import Path

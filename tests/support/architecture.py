@@ -3,8 +3,6 @@
 `nox -s pages` runs it; tests/test_rooms.py fails if the page is stale.
 """
 
-from __future__ import annotations
-
 import ast
 from collections import Counter
 

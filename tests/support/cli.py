@@ -1,7 +1,5 @@
 """Run `unhang` in a process, as users do, and lay out upstreams to run it on."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

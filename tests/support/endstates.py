@@ -1,7 +1,5 @@
 """The end states of upstream's functions, run as the session does."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import itertools

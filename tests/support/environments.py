@@ -4,8 +4,6 @@ The stand-ins have the files that identify the upstreams and little else, so tha
 compare what the search finds with what `import` finds.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """A local fake of the part of GitHub's API that the nightly run uses: issues with pages, labels, comments."""
 
-from __future__ import annotations
-
 import json
 import re
 import threading

@@ -1,7 +1,5 @@
 """A package index of made-up wheels on this machine, for the tests of the sweep and the radar."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import threading

@@ -1,7 +1,5 @@
 """Made-up evidence of hung jobs, as NCCL's dumps, py-spy and logs give it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 

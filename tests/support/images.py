@@ -3,8 +3,6 @@
 Where no Docker daemon runs, `dockerd --bridge=none --iptables=false` is one that leaves the network as it is.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import re

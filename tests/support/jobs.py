@@ -1,7 +1,5 @@
 """Made-up jobs of a few ranks, for the tests of both harnesses. They need torch."""
 
-from __future__ import annotations
-
 import importlib.util
 import time
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Processes that look like ranks, and stand-ins of the programs that look at them."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Makes overlays of a stand-in for megatron.core with one real module, and runs jobs with them."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

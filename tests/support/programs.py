@@ -1,7 +1,5 @@
 """Small made-up jobs that hang, pass or crash on real gloo ranks, to compare what the schedule checker says of them."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import threading

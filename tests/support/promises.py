@@ -3,8 +3,6 @@
 python -m support.promises FOLDER     FOLDER has one report for each group, GROUP.xml
 """
 
-from __future__ import annotations
-
 import sys
 import xml.etree.ElementTree as ET
 from collections.abc import Iterable

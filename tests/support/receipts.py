@@ -1,7 +1,5 @@
 """Made-up receipts."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from unhang.store import pristine

@@ -1,7 +1,5 @@
 """Made-up dumps of torch's flight recorder, as torch writes them: pickles and JSON, each format from 2.4 to 2.10."""
 
-from __future__ import annotations
-
 import json
 import struct
 from collections import Counter

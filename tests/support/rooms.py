@@ -1,7 +1,5 @@
 """The rooms of the tool, which may import which, and the imports as they are: read from the code, which is not run."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Find the commands that an output suggests, and run them as they stand, as somebody who pastes them does."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """A clone that cannot give what the tests read is told in one line."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The upstream wheels of the tests are the pinned ones."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

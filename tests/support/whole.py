@@ -4,8 +4,6 @@ To `unhang` the child looks like the environment's own interpreter (`sys.prefix`
 is on `sys.path`). So a run is as in an image's build, but does not have to start an interpreter.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib.util
 import io

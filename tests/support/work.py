@@ -3,8 +3,6 @@
 For the tests, and for the table in docs/performance.md.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

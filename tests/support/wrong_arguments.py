@@ -1,7 +1,5 @@
 """Made-up jobs with arguments that torch or a backend refuses, for ``support.programs``. They need torch."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

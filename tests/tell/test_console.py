@@ -1,7 +1,5 @@
 """What the commands print for people on stderr, and the last line of a check."""
 
-from __future__ import annotations
-
 import os
 from typing import cast
 

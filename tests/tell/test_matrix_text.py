@@ -1,7 +1,5 @@
 """The matrix as a table, as Markdown, and as the section of `unhang explain`."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from support import made_up

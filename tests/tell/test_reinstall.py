@@ -1,7 +1,5 @@
 """How to have the plain release back without a receipt: from what pip or uv left on record, or from git."""
 
-from __future__ import annotations
-
 import json
 import shlex
 import shutil

@@ -1,7 +1,5 @@
 """Reports as text and as annotations, the text of an error, and the digest: equal exactly if the code is equal."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import shutil

@@ -1,7 +1,5 @@
 """SARIF: valid by the published schema, and what code scanning needs to show an alert once, at its line."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """What lists the fixes stays readable with thirty of them: made-up ones, with ids and titles as long as they may be."""
 
-from __future__ import annotations
-
 import re
 from xml.etree import ElementTree
 

@@ -1,7 +1,5 @@
 """Neighbouring releases with the same verdicts are one range; nightlies and yanked releases are counted beside it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import pytest

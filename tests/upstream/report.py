@@ -1,7 +1,5 @@
 """The result of a comparison as a table, and as JSON. Pure, except ``write`` and ``read``."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence

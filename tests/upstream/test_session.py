@@ -1,7 +1,5 @@
 """The whole session, on real verl with made-up tests: it applies, runs both sides, compares, reports and exits."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import sys

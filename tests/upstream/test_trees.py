@@ -1,7 +1,5 @@
 """Two trees at a ref of a made-up clone, by path and by URL, or of a made-up sdist; and what cannot be fetched."""
 
-from __future__ import annotations
-
 import hashlib
 import tarfile
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What is written to an unknown shape: the rewrite whose token a person names, and nothing else."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

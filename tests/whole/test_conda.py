@@ -3,8 +3,6 @@
 Rattler, which pixi is built on, makes the environments, and so does conda, where there is one.
 """
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """pip, uv and conda find their environments intact: RECORD, hardlinked caches, editable installs, bytecode."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import importlib.metadata

@@ -1,7 +1,5 @@
 """Forks of real releases, with the command: a known shape is patched under any version, an unknown one is explained."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

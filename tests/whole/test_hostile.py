@@ -1,7 +1,5 @@
 """Hostile and odd input to whole commands is refused with a reason, or rewritten with every other byte kept."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,7 +1,5 @@
 """The Dockerfiles and lines of docs/docker.md, built and run with buildah and Docker, and builds that must fail."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

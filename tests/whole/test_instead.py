@@ -1,7 +1,5 @@
 """`check` notes real packages that copy a target, and not a namesake."""
 
-from __future__ import annotations
-
 import json
 import zipfile
 from pathlib import Path

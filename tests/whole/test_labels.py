@@ -1,7 +1,5 @@
 """The lines of docs/docker.md that label an image, run with a stand-in for docker."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Environments whose files are links: judged by what these lead to, which `apply` and `revert` leave as it is."""
 
-from __future__ import annotations
-
 import os
 import py_compile
 import shutil

@@ -1,7 +1,5 @@
 """Several users share an environment: what one writes, the others can read, and take back where they may write."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import os

@@ -1,7 +1,5 @@
 """A release, rehearsed: tagged, built, uploaded to an index on this machine, installed from there in each way."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

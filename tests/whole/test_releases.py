@@ -1,7 +1,5 @@
 """check, apply, apply again and revert, on the real wheel of each release line."""
 
-from __future__ import annotations
-
 import base64
 import csv
 import hashlib

@@ -1,7 +1,5 @@
 """What `import` would execute is judged: stale bytecode makes `applied` false, and `apply` deletes it."""
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil

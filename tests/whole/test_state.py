@@ -1,7 +1,5 @@
 """The state lies with the files: whatever name an environment goes by, `revert` finds what `apply` did."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """docs/uv.md: which patches survive in a project of uv, with its real commands."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

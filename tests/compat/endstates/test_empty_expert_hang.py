@@ -1,7 +1,5 @@
 """empty-expert-hang: no configuration of a released forward is worse, and those of H2 were."""
 
-from __future__ import annotations
-
 import pytest
 
 from support import sources

@@ -1,7 +1,5 @@
 """The README's table and the picture: written from the matrix, and found if they are stale."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

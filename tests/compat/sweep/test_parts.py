@@ -1,7 +1,5 @@
 """Everything that is missing or wrong in the parts of a fix is named, all of it at once."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable
