@@ -1,7 +1,6 @@
 """`unhang apply` and `unhang revert`: what they write, keep and report; on real releases."""
 
 import os
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -120,19 +119,3 @@ def test_quiet_leaves_out_notes_and_verbose_says_where_it_looked(site: Path) -> 
     assert (quiet.err, quiet.out.count("reverted"), quiet.out.count("needed")) == ("", 5, 0)
     blocked = cli.called("apply", "--target", site, "-q", "--upstream", "verl", "--require", "empty-expert-hang")
     assert blocked.err.startswith("required fix not in place: empty-expert-hang")
-
-
-def test_a_checkout_keeps_the_receipt_out_of_git(tmp_path: Path) -> None:
-    checkout = cli.unpack_targets(tmp_path / "verl", VERL)
-    git = ["git", "-c", "user.name=t", "-c", "user.email=t@t", "-C", str(checkout)]
-    subprocess.run([*git, "init", "-q"], check=True)
-    subprocess.run([*git, "add", "."], check=True)
-    subprocess.run([*git, "commit", "-qm", "x"], check=True)
-    exclude = (checkout / ".git/info/exclude").read_bytes()
-    cli.applied("--source", checkout)
-    status = [*git, "status", "--porcelain"]
-    lines = subprocess.run(status, capture_output=True, text=True, check=True).stdout.splitlines()
-    assert lines == [" M verl-0.7.1.dist-info/RECORD", f" M {ENGINE}"]
-    assert cli.called("revert", "--source", checkout).code == 0
-    assert subprocess.run(status, capture_output=True, check=True).stdout == b""
-    assert (checkout / ".git/info/exclude").read_bytes() == exclude

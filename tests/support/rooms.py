@@ -2,6 +2,7 @@
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -36,6 +37,7 @@ class Import(NamedTuple):
     line: int
 
 
+@cache
 def modules() -> dict[str, Path]:
     """Return the file of each module of the tool, by its name; the sweep is not part of the tool."""
     found = {}
@@ -59,6 +61,7 @@ def level(name: str) -> int:
     return next(number for number, names in enumerate(LEVELS) if name in names)
 
 
+@cache
 def imports() -> list[Import]:
     """Return every import of ours, wherever it is written: also in functions, and for the type checker."""
     known = modules()

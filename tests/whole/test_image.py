@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import unhang
-from support import cli, images, local_index, wheels
+from support import cli, images, local_index, pages, wheels
 from support.images import ENGINE, ORIGIN, SITE, Builder
 
 DOCS = images.REPOSITORY / "docs"
@@ -77,8 +77,7 @@ def write(folder: Path, *lines: str) -> Path:
 
 def example(name: str) -> str:
     """Return an example of the page, with each command on one line."""
-    (block,) = re.findall(rf"<!-- {name} -->\n```\w+\n(.*?)```", (DOCS / "docker.md").read_text(), flags=re.DOTALL)
-    return str(block).replace("\\\n", "")
+    return pages.example(DOCS / "docker.md", name).replace("\\\n", "")
 
 
 def step() -> list[str]:
