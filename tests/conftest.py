@@ -1,7 +1,5 @@
 """The option `--quick`, the summary of what was skipped, and an importable sweep."""
 
-from __future__ import annotations
-
 import sys
 from collections import Counter
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The pages: every link leads to an existing file and heading, and every path they mention exists."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

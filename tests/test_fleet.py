@@ -1,7 +1,5 @@
 """The examples of docs/slurm.md with a stand-in for srun, those of docs/ray.md on a Ray cluster of several nodes."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """The gate: whatever a text holds, each encoder shows it, and where it ends up it does nothing."""
 
-from __future__ import annotations
-
 import ast
 import html
 import json

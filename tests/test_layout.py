@@ -1,7 +1,5 @@
 """The layout of the repository: each module has a test module of its name, in the folder that mirrors its own."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from pathlib import Path

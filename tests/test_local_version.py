@@ -1,7 +1,5 @@
 """The local versions of rewritten wheels."""
 
-from __future__ import annotations
-
 import pytest
 
 from unhang.local_version import local_version, plain_version

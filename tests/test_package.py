@@ -1,7 +1,5 @@
 """The distribution: one import name, its data and command, its dependencies, and an editable install."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Imports run one way, from the upper rooms to the lower ones, and in no circle."""
 
-from __future__ import annotations
-
 from graphlib import CycleError, TopologicalSorter
 
 from support import architecture, rooms

@@ -1,7 +1,5 @@
 """What the site's pages are made of, before Sphinx builds them: `nox -s docs` does, and a warning is an error there."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import re

@@ -1,7 +1,5 @@
 """Suggested commands repeat what was asked for, quoted for the shell, and an undo takes back no more than was done."""
 
-from __future__ import annotations
-
 import ast
 import re
 import shlex

@@ -1,7 +1,5 @@
 """docs/support.md says what the package's metadata and the matrix say."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """docs/performance.md: the judgement of each goal, and that the page has the generator's own text."""
 
-from __future__ import annotations
-
 import importlib
 import re
 from pathlib import Path
@@ -14,7 +12,6 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture
 def document(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Return benchmarks/document.py as a module."""
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     return importlib.import_module("document")
 

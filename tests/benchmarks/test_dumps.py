@@ -1,7 +1,5 @@
 """docs/maintainers/dumps.md: the dumps that are read, and the page."""
 
-from __future__ import annotations
-
 import importlib
 import re
 from pathlib import Path
@@ -17,7 +15,6 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture
 def dumps(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Return benchmarks/dumps.py as a module."""
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     return importlib.import_module("dumps")
 

@@ -1,7 +1,5 @@
 """Puts the scripts of .ci on the path."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

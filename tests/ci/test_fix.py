@@ -1,7 +1,5 @@
 """Every check of one fix, in order, up to the first that wants a person. No command is run here."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

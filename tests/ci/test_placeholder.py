@@ -1,7 +1,5 @@
 """The placeholder of the owner's name: the count on record, and what fills it in."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The figures of docs/promises.md: made from JUnit's reports of an attack, and from nothing else."""
 
-from __future__ import annotations
-
 import pytest
 
 from support import promises

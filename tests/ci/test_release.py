@@ -1,7 +1,5 @@
 """What a tag must agree with, and what prepares it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

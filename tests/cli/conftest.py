@@ -1,7 +1,5 @@
 """Real releases for the tests of the commands."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

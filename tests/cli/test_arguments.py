@@ -1,7 +1,5 @@
 """The command line's arguments: what each command accepts, its help, and wrong usage."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import sys

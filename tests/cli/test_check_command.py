@@ -1,7 +1,5 @@
 """`unhang check`: one line for each fix on each installation, the JSON document, required fixes; on real releases."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -17,7 +15,7 @@ KEYS = (
 
 
 def test_the_json_document_has_the_documented_form(pristine: Path) -> None:
-    document = cli.unhang("check", "--target", pristine, "--output-format", "json").json
+    document = cli.called("check", "--target", pristine, "--output-format", "json").json
     assert list(document) == ["schema", "unhang", "environment", "digest", "interrupted", "warnings", "results"]
     assert (document["schema"], document["unhang"]) == (1, unhang.__version__)
     assert document["environment"] == {"python": None, "prefix": str(pristine), "found_by": "--target"}
@@ -26,28 +24,28 @@ def test_the_json_document_has_the_documented_form(pristine: Path) -> None:
 
 
 def test_every_fix_on_every_installation_has_one_line(pristine: Path) -> None:
-    lines = cli.unhang("check", "--target", pristine).out.splitlines()
+    lines = cli.called("check", "--target", pristine).out.splitlines()
     shown = [line.split()[1] for line in lines if line.startswith("  ")]
     targets = {(fix.id, target.upstream) for fix in catalog.fixes().values() for target in fix.targets}
     assert sorted(shown) == sorted(fix for fix, _ in targets)
     grades = [catalog.fix(fix).grade for fix in shown]
     assert [line.split()[2] for line in lines if line.startswith("  ")] == grades
-    results = cli.unhang("check", "--target", pristine, "--output-format", "json").json["results"]
+    results = cli.called("check", "--target", pristine, "--output-format", "json").json["results"]
     assert {(row["fix"], row["grade"]) for row in results} == set(zip(shown, grades))
     assert lines[0] == f"environment: {pristine} (found by --target)"
 
 
 def test_a_fix_without_a_target_here_is_nothing_to_judge(pristine: Path) -> None:
-    ran = cli.unhang("check", "--target", pristine, "--upstream", "verl", "--fix", "empty-expert-hang")
+    ran = cli.called("check", "--target", pristine, "--upstream", "verl", "--fix", "empty-expert-hang")
     assert (ran.code, "nothing to judge" in ran.out) == (0, True)
 
 
 def test_a_required_fix_is_judged_although_fix_names_another(pristine: Path) -> None:
     where = ("check", "--target", pristine, "--fix", "empty-expert-hang", "--require")
-    ran = cli.unhang(*where, "mtp-cp-deadlock", "--upstream", "verl")
+    ran = cli.called(*where, "mtp-cp-deadlock", "--upstream", "verl")
     assert ran.code == 1
     assert "required fix not in place: mtp-cp-deadlock is needed on verl 0.7.1" in ran.err
-    ran = cli.unhang(*where, "empty-expert-hang", "--upstream", "verl")
+    ran = cli.called(*where, "empty-expert-hang", "--upstream", "verl")
     last = ran.err.splitlines()[-1]
     assert ran.code == 1
     assert last.startswith("required fix not in place: empty-expert-hang: there is no megatron-core here")
@@ -55,10 +53,10 @@ def test_a_required_fix_is_judged_although_fix_names_another(pristine: Path) -> 
 
 def test_a_required_fix_may_be_fixed_upstream(tmp_path: Path) -> None:
     site = cli.unpack_targets(tmp_path, ("verl", "0.9.1"))
-    assert cli.unhang("check", "--target", site, "--require", "mtp-cp-deadlock").code == 0
+    assert cli.called("check", "--target", site, "--require", "mtp-cp-deadlock").code == 0
 
 
 @pytest.mark.parametrize("environment", [{}, {"FORCE_COLOR": "1"}])
 def test_colour_only_if_asked_for(pristine: Path, environment: dict[str, str]) -> None:
     for command in ["check", "--target", str(pristine)], ["matrix"]:
-        assert ("\x1b[" in cli.unhang(*command, env=environment).out) is bool(environment)
+        assert ("\x1b[" in cli.called(*command, env=environment).out) is bool(environment)

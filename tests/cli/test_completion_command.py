@@ -1,7 +1,5 @@
 """`unhang completion`: the script of each shell, sourced where there is a bash."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

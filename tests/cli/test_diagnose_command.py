@@ -1,7 +1,5 @@
 """`unhang diagnose` as a command: its exit codes, its formats, the environment, and `--capture`."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path
@@ -46,7 +44,7 @@ def dumps(tmp_path: Path) -> Path:
 
 def test_a_folder_of_dumps_gives_the_fix_and_the_command_and_then_there_is_none_to_run(dumps: Path, site: Path) -> None:
     words = ("diagnose", dumps, "--target", site)
-    ran = cli.unhang(*words)
+    ran = cli.called(*words)
     assert (ran.code, ran.err.splitlines()[1:]) == (0, [])
     assert ran.err.startswith(f"warning: {dumps / 'core.17'}: ")
     assert {"read 2 files: 2 of 2 ranks", "known: mtp-cp-deadlock (cure)"} <= {*ran.out.splitlines()}
@@ -54,12 +52,12 @@ def test_a_folder_of_dumps_gives_the_fix_and_the_command_and_then_there_is_none_
     assert "rank 0: waiting in all_reduce 1 of DATA_PARALLEL_GROUP_WITH_CP, [1] Float\n" in ran.out
     assert ran.out.endswith("\n  on every node, then start the job again\n")
     (command,) = (one.command for one in suggestions.found(ran.out) if " apply " in one.command)
-    assert cli.unhang(*command.split()[1:]).code == 0
-    refuted = cli.unhang(*words, "--output-format", "json")
+    assert cli.called(*command.split()[1:]).code == 0
+    refuted = cli.called(*words, "--output-format", "json")
     answer = refuted.json["answers"][0]
     assert (refuted.code, answer["answer"], answer["command"]) == (1, "possible", None)
     assert [one["verdict"] for one in answer["standings"]] == ["applied"]
-    assert " apply " not in cli.unhang(*words).out
+    assert " apply " not in cli.called(*words).out
 
 
 @pytest.fixture
@@ -134,7 +132,7 @@ def test_an_overlay_that_the_job_imports_is_what_brings_the_fix_into_place(
 ) -> None:  # fmt: skip
     answered.append(answer("known"))
     overlay = str(tmp_path / "overlay")
-    assert cli.unhang("overlay", overlay, "--target", pristine, "--fix", "expert-dp-warmup").code == 0
+    assert cli.called("overlay", overlay, "--target", pristine, "--fix", "expert-dp-warmup").code == 0
     monkeypatch.setenv("PYTHONPATH", f"{overlay}:{pristine}")
     monkeypatch.setattr(sys, "path", [overlay, str(pristine), *sys.path])  # as an interpreter would have it
     words = ["diagnose", "dumps", "--python", sys.executable]
@@ -204,16 +202,16 @@ CAUGHT = (
 def test_a_log_alone_says_what_it_leaves_open_and_what_to_set_next_time(tmp_path: Path, pristine: Path) -> None:
     log = tmp_path / "train.log"
     log.write_text(CAUGHT)
-    ran = cli.unhang("diagnose", log, "--target", pristine)
+    ran = cli.called("diagnose", log, "--target", pristine)
     assert ran.code == 1
     assert f"\n  {MTP}: do some ranks wait in reduce_loss_in_tracker, " in ran.out
     assert "sft-packed-seq-broadcast" not in ran.out
     assert [line.split(":")[0] for line in ran.out.splitlines() if "TORCH_NCCL" in line] == [
         "  torchrun", "  Slurm", "  Ray", "  kubectl",
     ]  # fmt: skip
-    document = cli.unhang("diagnose", log, "--target", pristine, "--output-format", "json").json
+    document = cli.called("diagnose", log, "--target", pristine, "--output-format", "json").json
     assert MTP in {one["fix"] for one in document["not-excluded"]}
-    assert cli.unhang("diagnose", log, "--target", tmp_path, "--output-format", "json").json["not-excluded"] == []
+    assert cli.called("diagnose", log, "--target", tmp_path, "--output-format", "json").json["not-excluded"] == []
 
 
 def test_a_hang_of_another_release_is_possible_at_most(tmp_path: Path, pristine: Path) -> None:
@@ -232,7 +230,7 @@ def test_a_hang_of_another_release_is_possible_at_most(tmp_path: Path, pristine:
         waits = recorder_dumps.entry(0, "nccl:broadcast", dtypes=[dtype], **more)
         (dumps / f"rank_{rank}").write_bytes(recorder_dumps.as_pickle(recorder_dumps.dump([waits], groups)))
     known, refuted = (
-        cli.unhang("diagnose", dumps, "--target", target, "--output-format", "json") for target in (tmp_path, pristine)
+        cli.called("diagnose", dumps, "--target", target, "--output-format", "json") for target in (tmp_path, pristine)
     )
     assert (known.code, known.json["answers"][0]["answer"]) == (0, "known")
     assert (refuted.code, refuted.json["answers"][0]["answer"], refuted.json["answers"][0]["command"]) == (
@@ -247,7 +245,7 @@ def test_a_log_begins_with_the_first_error_and_its_traceback(tmp_path: Path) -> 
     log = tmp_path / "train.log"
     raised = ["Traceback (most recent call last):", '  File "/job/model.py", line 40, in forward', "ValueError: NaN"]
     log.write_text(CAUGHT + "".join(f"[rank1]: {line}\n" for line in raised))
-    out = cli.unhang("diagnose", log, "--target", tmp_path).out
+    out = cli.called("diagnose", log, "--target", tmp_path).out
     assert out.splitlines()[:3] == [
         "rank 1: it failed by itself: ValueError: NaN",
         f"  {log}:4",
@@ -255,12 +253,12 @@ def test_a_log_begins_with_the_first_error_and_its_traceback(tmp_path: Path) -> 
     ]
     assert "before the next run" not in out.lower()
     log.write_text("".join(f"(WorkerDict pid=12, ip=10.0.0.1) {line}\n" for line in raised))
-    assert cli.unhang("diagnose", log, "--target", tmp_path).out.splitlines()[:3] == [
+    assert cli.called("diagnose", log, "--target", tmp_path).out.splitlines()[:3] == [
         "a process of which no file says the rank: it failed by itself: ValueError: NaN",
         f"  {log}:3",
         "    /job/model.py:40 in forward",
     ]
-    document = cli.unhang("diagnose", log, "--target", tmp_path, "--output-format", "json").json
+    document = cli.called("diagnose", log, "--target", tmp_path, "--output-format", "json").json
     assert document["job"]["errors"] == [{"text": "ValueError: NaN", "source": f"{log}:3"}]
 
 

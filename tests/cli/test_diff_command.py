@@ -1,7 +1,5 @@
 """`unhang diff`: what `git apply` and `patch` accept, and the same bytes as `apply`."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from pathlib import Path
@@ -12,7 +10,7 @@ ENGINE = "verl/workers/engine/megatron/transformer_impl.py"
 
 
 def test_git_apply_and_patch_accept_the_diff(pristine: Path, site: Path, tmp_path: Path) -> None:
-    ran = cli.unhang("diff", "--target", pristine)
+    ran = cli.called("diff", "--target", pristine)
     assert ran.code == 1
     assert [line for line in ran.out.splitlines() if line.startswith("--- ")] == [
         "--- a/megatron/core/parallel_state.py",
@@ -25,19 +23,19 @@ def test_git_apply_and_patch_accept_the_diff(pristine: Path, site: Path, tmp_pat
     by_git, by_patch = (Path(shutil.copytree(pristine, tmp_path / name)) for name in ("git", "patch"))
     subprocess.run(["git", "apply", "-p1"], cwd=by_git, input=diff, check=True)
     subprocess.run(["patch", "-p1", "--silent"], cwd=by_patch, input=diff, check=True)
-    assert cli.unhang("apply", "--target", site).code == 0
+    assert cli.called("apply", "--target", site).code == 0
     for folder in by_git, by_patch:
         for line in ran.out.splitlines():
             if line.startswith("+++ b/"):
                 name = line.removeprefix("+++ b/")
                 assert (folder / name).read_bytes() == (site / name).read_bytes()
-        assert cli.unhang("check", "--target", folder).code == 0, "the code decides, with or without a receipt"
+        assert cli.called("check", "--target", folder).code == 0, "the code decides, with or without a receipt"
 
 
 def test_diff_keeps_line_ends_and_a_missing_last_newline(site: Path) -> None:
     source = site / ENGINE
     source.write_bytes(source.read_bytes().rstrip(b"\n").replace(b"\n", b"\r\n"))
-    diff = cli.unhang("diff", "--target", site, "--upstream", "verl").out.encode("latin-1")
+    diff = cli.called("diff", "--target", site, "--upstream", "verl").out.encode("latin-1")
     subprocess.run(["git", "apply", "-p1"], cwd=site, input=diff, check=True)
     data = source.read_bytes()
     assert b"# unhang mtp-cp-deadlock" in data
@@ -49,15 +47,15 @@ def test_a_file_gets_the_patch_and_a_runners_log_nothing_that_acts(site: Path, t
     source, gate = site / ENGINE, b"if self.model_config.mtp.enable and self.is_mp_src_rank_with_outputs():"
     chosen = ("--target", str(site), "--fix", "mtp-cp-deadlock")
     in_a_runner = {"GITHUB_ACTIONS": "true"}
-    plain = cli.unhang("diff", *chosen)
-    assert cli.unhang("diff", *chosen, env=in_a_runner).out == plain.out, "what needs no escape has none"
+    plain = cli.called("diff", *chosen)
+    assert cli.called("diff", *chosen, env=in_a_runner).out == plain.out, "what needs no escape has none"
     hostile = b'"""\n##[error]a\n        ::error::b\n\x1b[2J"""\n        '
     assert source.read_bytes().count(gate) == 1
     source.write_bytes(source.read_bytes().replace(gate, hostile + gate, 1))
-    shown = cli.unhang("diff", *chosen, "--unknown")
+    shown = cli.called("diff", *chosen, "--unknown")
     (token,) = {line.rpartition(" ")[2] for line in shown.out.splitlines() if line.startswith("# to write it")}
     words = [*cli.COMMAND, "diff", *chosen, "--accept", token]
-    patch = cli.unhang(*words[len(cli.COMMAND) :]).out.encode("latin-1")
+    patch = cli.called(*words[len(cli.COMMAND) :]).out.encode("latin-1")
     assert b"\x1b[2J" in patch
     with open(tmp_path / "a.diff", "wb") as file:
         subprocess.run(words, stdout=file, check=False, cwd="/", env=cli.environ(in_a_runner))
@@ -71,5 +69,5 @@ def test_a_file_gets_the_patch_and_a_runners_log_nothing_that_acts(site: Path, t
     assert subprocess.run(["git", "apply", "--check"], cwd=site, input=log, check=False).returncode
     patched = Path(shutil.copytree(site, tmp_path / "patched"))
     subprocess.run(["git", "apply", "-p1", tmp_path / "a.diff"], cwd=patched, check=True)
-    assert cli.unhang("apply", *chosen, "--accept", token).code == 0
+    assert cli.called("apply", *chosen, "--accept", token).code == 0
     assert (patched / ENGINE).read_bytes() == source.read_bytes()

@@ -1,7 +1,5 @@
 """Whatever fails after the commit: the user hears what is in place, and the exit code is that of the end state."""
 
-from __future__ import annotations
-
 import errno
 import io
 import os

@@ -1,7 +1,5 @@
 """The table of the error codes has each code that the tool raises, one of a verdict, and no other."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """`unhang explain NAME`: the page of a fix, and what the matrix says about it; an error's cause and cure."""
 
-from __future__ import annotations
-
 import pytest
 
 from support import cli, ptys
@@ -11,7 +9,7 @@ from unhang.shapes import catalog
 
 @pytest.mark.parametrize("fix", cli.FOUR)
 def test_a_page_has_its_sections_and_fits_80_columns(fix: str) -> None:
-    page = cli.unhang("explain", fix)
+    page = cli.called("explain", fix)
     assert page.code == 0
     for word in ("Symptom", "Cause", "Evidence", "Cost", "github.com"):
         assert word in page.out
@@ -20,7 +18,7 @@ def test_a_page_has_its_sections_and_fits_80_columns(fix: str) -> None:
 
 @pytest.mark.parametrize(("columns", "above"), [(50, 40), (130, 120)])
 def test_a_terminal_gets_the_page_at_its_width(columns: int, above: int) -> None:
-    piped = cli.unhang("explain", "expert-dp-warmup")
+    piped = cli.called("explain", "expert-dp-warmup")
     code, shown = ptys.unhang("explain", "expert-dp-warmup", columns=columns)
     assert (code, shown.split()) == (piped.code, piped.out.split())
     assert above < max(map(len, shown.splitlines())) <= columns
@@ -28,18 +26,18 @@ def test_a_terminal_gets_the_page_at_its_width(columns: int, above: int) -> None
 
 @pytest.mark.parametrize("words", ["reduce_loss_in_tracker", "REDUCE_loss", "loss first batch"])
 def test_a_word_of_the_symptom_finds_the_page(words: str) -> None:
-    assert cli.unhang("explain", words) == cli.unhang("explain", "mtp-cp-deadlock")
+    assert cli.called("explain", words) == cli.unhang("explain", "mtp-cp-deadlock")
 
 
 def test_a_word_of_several_symptoms_gives_the_list_of_them() -> None:
-    ran = cli.unhang("explain", "MoE")
-    assert (ran.code, ran.out) == (0, cli.unhang("list", "MoE").out)
+    ran = cli.called("explain", "MoE")
+    assert (ran.code, ran.out) == (0, cli.called("list", "MoE").out)
     assert [line.split()[0] for line in ran.out.splitlines()[:4:2]] == ["empty-expert-hang", "expert-dp-warmup"]
     assert ran.err == "2 fixes have 'MoE' in their symptom; `unhang explain ID` prints the page of one\n"
 
 
 def test_an_error_code_has_its_cause_and_cure() -> None:
-    ran = cli.unhang("explain", "no-locks")
+    ran = cli.called("explain", "no-locks")
     cause, cure = codes()["no-locks"]
     assert (ran.code, ran.out.split()) == (0, f"# no-locks ## Cause {cause} ## Cure {cure}".split())
     assert max(map(len, ran.out.splitlines())) <= 80
@@ -50,16 +48,16 @@ def test_an_error_code_has_its_cause_and_cure() -> None:
 
 @pytest.mark.parametrize(("typed", "meant"), [("mtp-cp-deadlok", "mtp-cp-deadlock"), ("not-writeable", "not-writable")])
 def test_a_mistyped_name_is_an_error_that_names_the_nearest(typed: str, meant: str) -> None:
-    ran = cli.unhang("explain", typed)
+    ran = cli.called("explain", typed)
     assert (ran.code, ran.out) == (2, "")
     assert f"did you mean {meant}?" in ran.err
 
 
 def test_the_last_section_is_about_the_matrix() -> None:
-    text = cli.unhang("explain", "mtp-cp-deadlock").out
+    text = cli.called("explain", "mtp-cp-deadlock").out
     page, _, section = text.partition("\n\n## In the matrix\n")
     assumes = "## What the rewrite assumes\nany backend and device; megatron-core's parallel state, as `mpu`"
     assert page == f"{catalog.page('mtp-cp-deadlock').rstrip()}\n\n{assumes}"
     assert "0.7.1" in section
     assert "It can be dropped with verl 0.8.0.dev0 and later" in section
-    assert "It cannot be dropped yet: the newest release of ms-swift" in cli.unhang("explain", "expert-dp-warmup").out
+    assert "It cannot be dropped yet: the newest release of ms-swift" in cli.called("explain", "expert-dp-warmup").out

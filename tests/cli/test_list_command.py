@@ -1,21 +1,19 @@
 """`unhang list`."""
 
-from __future__ import annotations
-
 from support import cli
 from unhang.shapes import catalog
 
 
 def test_words_narrow_it_to_the_fixes_whose_symptom_has_all_of_them() -> None:
-    lines = cli.unhang("list", "hangs", "reduce_loss").out.splitlines()
+    lines = cli.called("list", "hangs", "reduce_loss").out.splitlines()
     assert [line.split()[0] for line in lines if line] == ["mtp-cp-deadlock", "cure", "cure:"]
-    ran = cli.unhang("list", "reduce_loss", "no-such-word")
+    ran = cli.called("list", "reduce_loss", "no-such-word")
     assert (ran.code, ran.out) == (2, "")
     assert ran.err.startswith("error[unknown-fix]: no fix has 'reduce_loss no-such-word' in its symptom\n")
 
 
 def test_each_fix_has_two_lines_and_the_last_line_says_what_the_grades_mean() -> None:
-    ran = cli.unhang("list")
+    ran = cli.called("list")
     assert ran.code == 0
     *lines, blank, grades = ran.out.splitlines()
     assert (blank, grades) == ("", catalog.GRADES)

@@ -1,7 +1,5 @@
 """The process around a command: exit codes, and what becomes of errors."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`unhang matrix` on the data of the compat matrix: formats, narrowing, errors."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest
@@ -15,7 +13,7 @@ from unhang.tell import matrix_text
 
 
 def test_json_has_a_row_for_every_release_and_every_fix() -> None:
-    document = cli.unhang("matrix", "--output-format", "json").json
+    document = cli.called("matrix", "--output-format", "json").json
     assert list(document) == ["schema", "rows"]
     assert document["schema"] == 1
     assert all(list(row) == ["upstream", "version", "yanked", "fix", "grade", "verdict"] for row in document["rows"])
@@ -36,7 +34,7 @@ def test_json_has_a_row_for_every_release_and_every_fix() -> None:
 
 def test_a_release_has_the_verdicts_of_the_fixes_pages() -> None:
     def verdicts(upstream: str, version: str) -> dict[str, str]:
-        ran = cli.unhang("matrix", "--upstream", upstream, "--version", version, "--output-format", "json")
+        ran = cli.called("matrix", "--upstream", upstream, "--version", version, "--output-format", "json")
         assert ran.code == 0
         assert {(row["upstream"], row["version"]) for row in ran.json["rows"]} == {(upstream, version)}
         return {row["fix"]: row["verdict"] for row in ran.json["rows"]}
@@ -55,22 +53,22 @@ def test_a_release_has_the_verdicts_of_the_fixes_pages() -> None:
 
 
 def test_the_command_narrows_by_fix_and_by_upstream() -> None:
-    whole = cli.unhang("matrix")
+    whole = cli.called("matrix")
     assert whole.code == 0
     upstreams = ["megatron-core", "megatron-lm", "ms-swift", "verl"]
     assert [line.split(":")[0] for line in whole.out.splitlines() if " releases" in line] == upstreams
     assert max(map(len, whole.out.splitlines())) <= 80
-    one = cli.unhang("matrix", "--fix", "expert-dp-warmup", "--upstream", "ms-swift").out
+    one = cli.called("matrix", "--fix", "expert-dp-warmup", "--upstream", "ms-swift").out
     assert "expert-dp-warmup" in one
     assert "megatron-core" not in one
-    rest = cli.unhang("matrix", "--skip", "expert-dp-warmup").out
+    rest = cli.called("matrix", "--skip", "expert-dp-warmup").out
     assert "expert-dp-warmup" not in rest
     assert "ms-swift" not in rest
     assert "empty-expert-" in rest
 
 
 def test_markdown_is_all_on_stdout() -> None:
-    ran = cli.unhang("matrix", "--output-format", "markdown", "--upstream", "verl")
+    ran = cli.called("matrix", "--output-format", "markdown", "--upstream", "verl")
     fixes = [fix for fix in catalog.fixes().values() if any(target.upstream == "verl" for target in fix.targets)]
     head = " | ".join(f"`{fix.id}` ({fix.grade})" for fix in fixes)
     assert ran.out.startswith(f"### verl\n\n| releases | {head} |\n")
@@ -79,9 +77,9 @@ def test_markdown_is_all_on_stdout() -> None:
 
 def test_only_json_has_pairs_without_a_target() -> None:
     pair = "matrix", "--fix", "mtp-cp-deadlock", "--upstream", "ms-swift", "--output-format"
-    assert cli.unhang(*pair, "text").out == f"{matrix_text.NO_TARGET}\n"
-    assert cli.unhang(*pair, "markdown").out == f"{matrix_text.NO_TARGET}\n"
-    assert {row["verdict"] for row in cli.unhang(*pair, "json").json["rows"]} == {"not-affected"}
+    assert cli.called(*pair, "text").out == f"{matrix_text.NO_TARGET}\n"
+    assert cli.called(*pair, "markdown").out == f"{matrix_text.NO_TARGET}\n"
+    assert {row["verdict"] for row in cli.called(*pair, "json").json["rows"]} == {"not-affected"}
 
 
 @pytest.mark.parametrize(
@@ -95,12 +93,12 @@ def test_only_json_has_pairs_without_a_target() -> None:
     ],
 )
 def test_an_error_has_its_code_in_every_format(arguments: list[str], code: str) -> None:
-    text = cli.unhang("matrix", *arguments)
+    text = cli.called("matrix", *arguments)
     assert (text.code, text.out) == (2, "")
     assert text.err.startswith(f"error[{code}]: ")
     assert "hint: " in text.err
-    assert cli.unhang("matrix", *arguments, "--output-format", "json").json["error"]["code"] == code
-    assert cli.unhang("matrix", "--against-index", "--output-format", "svg").code == 2
+    assert cli.called("matrix", *arguments, "--output-format", "json").json["error"]["code"] == code
+    assert cli.called("matrix", "--against-index", "--output-format", "svg").code == 2
 
 
 def test_the_radar_gets_what_was_chosen(monkeypatch: pytest.MonkeyPatch) -> None:

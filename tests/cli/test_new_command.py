@@ -1,7 +1,5 @@
 """`unhang new`: on a made-up wheel, and on upstream's pull requests where clones are given."""
 
-from __future__ import annotations
-
 import ast
 import importlib.util
 import json
@@ -56,7 +54,6 @@ IMPORT = f"--- a/{FILE}\n+++ b/{FILE}\n@@ -1,1 +1,2 @@\n import torch\n+import s
 
 @pytest.fixture
 def wheel(tmp_path: Path) -> Path:
-    """A made-up wheel of verl."""
     name = "verl-9.9-py3-none-any.whl"
     info = "verl-9.9.dist-info"
     files = {
@@ -74,7 +71,7 @@ def new(wheel: Path | str, diff: str, folder: Path, *more: str) -> cli.Ran:
 
 
 def begun(wheel: Path | str, folder: Path, *more: Path | str) -> cli.Ran:
-    return cli.unhang("new", "my-fix", "--upstream", wheel, "-o", folder / "out", *more)
+    return cli.called("new", "my-fix", "--upstream", wheel, "-o", folder / "out", *more)
 
 
 def manifest_of(out: Path) -> dict[str, Any]:
@@ -349,7 +346,7 @@ def test_code_that_no_parser_or_codemod_takes_is_an_error(wheel: Path, tmp_path:
 
 
 def test_a_diff_without_an_end_and_a_hunk_without_a_place_are_errors(wheel: Path, tmp_path: Path) -> None:
-    ran = cli.unhang("new", "my-fix", "--upstream", wheel, "--from-patch", "/dev/zero", "-o", tmp_path / "out")
+    ran = cli.called("new", "my-fix", "--upstream", wheel, "--from-patch", "/dev/zero", "-o", tmp_path / "out")
     assert (ran.code, ran.err.startswith("error[bad-patch]: this file is too large")) == (2, True)
     ran = new(wheel, DIFF.replace("-4,6", "-" + "4" * 5000 + ",6"), tmp_path)
     assert (ran.code, ran.err.startswith("error[bad-patch]: ")) == (2, True)

@@ -1,7 +1,5 @@
 """`unhang overlay`: what a job with PYTHONPATH=DIR imports in each of its processes, and what is reported."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil
@@ -98,7 +96,7 @@ def test_a_read_only_site_packages(site: Path, tmp_path: Path) -> None:
     try:
         subprocess.run(["mount", "-o", "remount,ro,bind", str(site)], check=True)
         before = contents(site)
-        assert cli.unhang("apply", "--target", site).code == 2
+        assert cli.called("apply", "--target", site).code == 2
         make(overlay, site)
         seen = processes(site, overlay, tmp_path / "work")
         assert len(seen) == 5
@@ -134,7 +132,7 @@ def test_an_editable_install(mode: str, tmp_path: Path) -> None:
     env.install(environments.build(project, tmp_path / "wheels", editable=mode))
     for name in "torch", "numpy":
         environments.write(env.site, {f"{name}/__init__.py": STUBS[f"{name}/__init__.py"]})
-    ran = cli.unhang("overlay", overlay, *FIX, "--python", env.python)
+    ran = cli.called("overlay", overlay, *FIX, "--python", env.python)
     assert ran.code == 0, ran.err
     assert Path(env.run("-c", LOOK).strip()).resolve() == (project / STATE).resolve()
     seen = environments.run("env", f"PYTHONPATH={overlay}", str(env.python), "-c", LOOK, cwd=tmp_path)
@@ -158,7 +156,7 @@ def test_a_blocked_fix_exits_1_and_the_others_go_in(tmp_path: Path) -> None:
     site = cli.unpack(tmp_path / "site", RELEASES[0])
     source = (site / EXPERTS).read_text()
     (site / EXPERTS).write_text(re.sub(r"(def forward\(\s*self,)", r"\1 added=None,", source))
-    ran = cli.unhang("overlay", tmp_path / "overlay", "--target", site, "--require", "empty-expert-hang")
+    ran = cli.called("overlay", tmp_path / "overlay", "--target", site, "--require", "empty-expert-hang")
     assert ran.code == 1
     assert "blocked: empty-expert-hang" in ran.err
     assert ran.err.splitlines()[-1].startswith("required fix not in place: empty-expert-hang")
@@ -183,7 +181,7 @@ def hide(overlay: Path, _site: Path) -> None:
 OVERLAY, ORIGINAL, OUTDATED = "applied", "needed", "drifted"
 CHECKS: dict[str, tuple[Callable[[Path, Path], object], str]] = {
     "as it was made": (lambda overlay, site: None, OVERLAY),
-    "the original has the same rewrite": (lambda _, site: cli.unhang("apply", *FIX, "--target", site), OVERLAY),
+    "the original has the same rewrite": (lambda _, site: cli.called("apply", *FIX, "--target", site), OVERLAY),
     "another release": (lambda _, site: overlays.put(site, "0.16.1"), OUTDATED),
     "an edited original": (lambda _, site: (site / STATE).write_text("x = 1\n"), OUTDATED),
     "an edited module": (damaged("parallel_state.py"), OUTDATED),
@@ -219,7 +217,7 @@ def test_check_judges_what_the_job_imports(
         assert look.out.startswith(str(overlay if expected == OVERLAY else site))
     if expected == OVERLAY:
         assert result["detail"] == f"in the overlay {overlay}"
-    prologue = cli.unhang("overlay", "--check", overlay, *FIX, "--target", site, "--output-format", "json")
+    prologue = cli.called("overlay", "--check", overlay, *FIX, "--target", site, "--output-format", "json")
     if change is hide:
         assert prologue.code == 0, "the overlay comes first"
     elif expected == ORIGINAL:
@@ -243,9 +241,9 @@ def test_the_first_of_two_overlays_is_judged_and_digests_equal_those_of_apply(si
         assert f"in the overlay {folders[0]}" in ran.out
     assert "run: unhang overlay " + str(second) in ran.out
     words = [*FIX, "--target", str(site), "--output-format", "json"]
-    overlaid = cli.unhang("overlay", "--check", first, *words).json["digest"]
-    cli.unhang("apply", *words)
-    assert cli.unhang("check", *words).json["digest"] == overlaid
+    overlaid = cli.called("overlay", "--check", first, *words).json["digest"]
+    cli.called("apply", *words)
+    assert cli.called("check", *words).json["digest"] == overlaid
     env = {"PYTHONPATH": f"{first}:{site}"}
     for command in "apply", "diff":
         ran = cli.unhang(command, *FIX, "--python", sys.executable, env=env)

@@ -1,7 +1,5 @@
 """`unhang prove` as a command: its options, its exit codes, and with torch the whole of it."""
 
-from __future__ import annotations
-
 import shutil
 import sys
 from pathlib import Path

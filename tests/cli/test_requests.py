@@ -1,7 +1,5 @@
 """Options become a request: places as given, fixes in the catalog's order, required fixes included."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 
@@ -116,7 +114,7 @@ def test_variables_stand_for_options_that_are_not_given(
 
 @pytest.mark.parametrize("variable", ["UNHANG_SKIP", "UNHANG_REQUIRE"])
 def test_an_unknown_fix_in_a_variable_names_the_variable(variable: str, tmp_path: Path) -> None:
-    ran = cli.unhang("apply", "--target", tmp_path, env={variable: "empty-expert-hang,sft"})
+    ran = cli.called("apply", "--target", tmp_path, env={variable: "empty-expert-hang,sft"})
     assert (ran.code, ran.out) == (2, "")
     assert ran.err.startswith(
         f"error[unknown-fix]: {variable}: there is no fix 'sft'\n  hint: did you mean sft-packed-"
@@ -124,10 +122,10 @@ def test_an_unknown_fix_in_a_variable_names_the_variable(variable: str, tmp_path
 
 
 def test_a_variable_decides_the_exit_code_as_its_option_does(pristine: Path) -> None:
-    given = cli.unhang("check", "--target", pristine, "--skip", "mtp-cp-deadlock", "--output-format", "json")
-    ran = cli.unhang("check", "--target", pristine, "--output-format", "json", env={"UNHANG_SKIP": "mtp-cp-deadlock"})
+    given = cli.called("check", "--target", pristine, "--skip", "mtp-cp-deadlock", "--output-format", "json")
+    ran = cli.called("check", "--target", pristine, "--output-format", "json", env={"UNHANG_SKIP": "mtp-cp-deadlock"})
     assert (ran.code, ran.out) == (given.code, given.out)
-    ran = cli.unhang("check", "--target", pristine, "-q", "--allow-none", env={"UNHANG_REQUIRE": "expert-dp-warmup"})
+    ran = cli.called("check", "--target", pristine, "-q", "--allow-none", env={"UNHANG_REQUIRE": "expert-dp-warmup"})
     assert "required fix not in place: expert-dp-warmup" in ran.err
     assert "UNHANG_REQUIRE" not in ran.err, "-q leaves notes out"
     (tmp := pristine / ".env").write_text("UNHANG_SKIP=mtp-cp-deadlock\n")

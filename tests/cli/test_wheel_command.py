@@ -1,7 +1,5 @@
 """`unhang wheel`: what installers, unhang and a reader of the archive find in its wheels, and what it reports."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
@@ -25,11 +23,7 @@ from unhang.tell import progress
 
 CORE, SWIFT = ("megatron-core", "0.17.1"), ("ms-swift", "4.6.0")
 CHANGED = {
-    CORE: {
-        "megatron/core/parallel_state.py",
-        "megatron/core/transformer/moe/experts.py",
-        "megatron/training/utils.py",
-    },
+    CORE: {"megatron/core/parallel_state.py", "megatron/core/transformer/moe/experts.py", "megatron/training/utils.py"},
     VERL: {ENGINE},
     SWIFT: {"swift/megatron/utils/megatron_lm_utils.py"},
 }
@@ -38,7 +32,9 @@ Patched = Callable[[tuple[str, str]], Path]
 
 
 def make(out: Path, *arguments: str | os.PathLike[str], tmp: Path | None = None) -> cli.Ran:
-    return cli.unhang("wheel", *arguments, "-o", out, env={"TMPDIR": str(tmp)} if tmp else None)
+    if tmp is None:
+        return cli.called("wheel", *arguments, "-o", out)
+    return cli.unhang("wheel", *arguments, "-o", out, env={"TMPDIR": str(tmp)})
 
 
 @pytest.fixture(scope="module")
@@ -121,9 +117,8 @@ def install(how: str, path: Path, env: environments.Env) -> None:
     if how == "pip":
         env.install(path)
     elif how == "uv":
-        uv = shutil.which("uv") or os.path.join(os.path.dirname(sys.executable), "uv")
         words = ["pip", "install", "--offline", "--no-deps", "--quiet", "--python", str(env.python)]
-        environments.run(uv, *words, str(path), cwd=env.prefix)
+        environments.run(environments.uv(), *words, str(path), cwd=env.prefix)
     else:
         words = ["-m", "installer", "--no-compile-bytecode", "--prefix", str(env.prefix), "--validate-record", "all"]
         environments.run(sys.executable, *words, str(path), cwd=env.prefix)
@@ -135,7 +130,7 @@ def install(how: str, path: Path, env: environments.Env) -> None:
 def test_installed_it_is_applied_and_revert_gives_the_command(how: str, patched: Patched, tmp_path: Path) -> None:
     env = environments.make_env(tmp_path / "env")
     install(how, patched(VERL), env)
-    check = cli.unhang("check", "--python", env.python, "--output-format", "json")
+    check = cli.called("check", "--python", env.python, "--output-format", "json")
     assert check.code == 0, check.out
     (result,) = check.json["results"]
     assert (result["verdict"], result["version"], result["detail"]) == ("applied", "0.7.1", "")
@@ -143,7 +138,7 @@ def test_installed_it_is_applied_and_revert_gives_the_command(how: str, patched:
     assert version.strip() == f"0.7.1{OURS}"
     (line,) = re.findall(r'python -c "(.*sboms.*)"', (REPOSITORY / "docs" / "wheel.md").read_text())
     assert json.loads(env.run("-c", line))["metadata"]["component"]["version"] == f"0.7.1{OURS}"
-    ran = cli.unhang("revert", "--python", env.python)
+    ran = cli.called("revert", "--python", env.python)
     assert ran.code == 1
     assert f"verl 0.7.1{OURS} was installed from a wheel with the fixes in it" in ran.err
     forced = f"pip --python {env.python} install --force-reinstall --no-deps verl==0.7.1\n"
@@ -211,7 +206,7 @@ def test_the_json_has_each_wheel_and_its_result(tmp_path: Path) -> None:
 def test_the_digest_is_that_of_the_same_code_installed(tmp_path: Path) -> None:
     site = cli.unpack(tmp_path / "site", CORE, VERL)
     cli.applied("--target", site)
-    check = cli.unhang("check", "--target", site, "--output-format", "json")
+    check = cli.called("check", "--target", site, "--output-format", "json")
     for written in True, False:
         ran = make(tmp_path / "out", wheels.fetch(*CORE), wheels.fetch(*VERL), "--output-format", "json")
         assert [item["output"]["written"] for item in ran.json["wheels"]] == [written] * 2
@@ -300,7 +295,7 @@ def test_what_the_data_folder_puts_into_site_packages_is_rewritten(scheme: str, 
         opened.validate_record()
     env = environments.make_env(tmp_path / "env")
     install("pip", path, env)
-    assert cli.unhang("check", "--python", env.python, "--require", "mtp-cp-deadlock").code == 0
+    assert cli.called("check", "--python", env.python, "--require", "mtp-cp-deadlock").code == 0
 
 
 def test_a_hostile_or_damaged_wheel_is_refused_before_another_is_written(tmp_path: Path) -> None:

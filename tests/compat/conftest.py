@@ -1,7 +1,5 @@
 """A package index on this machine, for the tests of compat/."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """The committed matrix: what it must contain, and what it must not. Schemas and rules check the rest."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from packaging.version import Version

@@ -1,7 +1,5 @@
 """What is read from a package index: which releases, which wheel of each, and what is in that wheel."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

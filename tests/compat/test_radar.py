@@ -1,7 +1,5 @@
 """The radar, on made-up wheels from an index on this machine."""
 
-from __future__ import annotations
-
 import json
 import sys
 from types import MappingProxyType

@@ -1,7 +1,5 @@
 """The JSON Schemas of compat/schemas/: the committed files satisfy them, and each kind of broken file does not."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path

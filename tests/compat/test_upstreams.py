@@ -1,7 +1,5 @@
 """upstreams.json, and which upstreams one project's wheels hold."""
 
-from __future__ import annotations
-
 from unhang.compat import upstreams
 from unhang.shapes import catalog
 

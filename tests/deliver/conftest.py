@@ -1,7 +1,5 @@
 """What the tests of overlays share."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -17,6 +15,5 @@ def site(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def overlay(site: Path, tmp_path: Path) -> Path:
-    """The overlay of that folder."""
     overlays.make(tmp_path / "overlay", site)
     return tmp_path / "overlay"

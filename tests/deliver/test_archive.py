@@ -1,7 +1,5 @@
 """Zip archives: members that could do harm are refused, all others are copied byte for byte."""
 
-from __future__ import annotations
-
 import stat
 import zipfile
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Downloads, by the real pip from folders."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import sys

@@ -1,7 +1,5 @@
 """The content of an overlay: its hook, its manifest, its identity."""
 
-from __future__ import annotations
-
 import ast
 import json
 

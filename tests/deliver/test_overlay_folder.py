@@ -1,7 +1,5 @@
 """Overlays on disk: what is refused, what stays after a failure, and several writers at once."""
 
-from __future__ import annotations
-
 import errno
 import subprocess
 import sys

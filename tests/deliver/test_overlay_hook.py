@@ -1,7 +1,5 @@
 """The start-up hook of an overlay, in processes that have it on PYTHONPATH."""
 
-from __future__ import annotations
-
 import shutil
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The loader of an overlay: which originals and rewritten files it accepts."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from support import cli, overlays

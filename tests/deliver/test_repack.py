@@ -1,7 +1,5 @@
 """The archive of a rewritten wheel: names, METADATA, RECORD, notice."""
 
-from __future__ import annotations
-
 import zipfile
 from pathlib import Path
 

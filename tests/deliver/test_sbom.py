@@ -1,7 +1,5 @@
 """The SBOM of a rewritten wheel: valid, true, and the same whenever it is made."""
 
-from __future__ import annotations
-
 import json
 import zipfile
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Wheels: what is read of them, what is refused, and how they are unpacked."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import zipfile

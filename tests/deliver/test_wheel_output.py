@@ -1,16 +1,12 @@
 """From a plan to the rewritten wheel on disk."""
 
-from __future__ import annotations
-
 import hashlib
 import zipfile
 from pathlib import Path
 
-import pytest
-
 from support import wheels
 from support.plans import plan_of
-from support.wheel_files import ENGINE, VERL, edited_verl
+from support.wheel_files import ENGINE, VERL
 from unhang.deliver import wheel, wheel_output
 from unhang.deliver.wheel import Wheel
 from unhang.deliver.wheel_output import WheelPlan
@@ -44,12 +40,3 @@ def test_it_is_written_once_and_the_notice_names_the_original(tmp_path: Path) ->
     before = path.stat()
     assert wheel_output.write(loaded, plan, str(folder)) == first._replace(written=False)
     assert path.stat().st_ino == before.st_ino
-
-
-@pytest.mark.parametrize("blocked", [True, False])
-def test_a_wheel_that_nothing_changes_in_is_not_written(blocked: bool, tmp_path: Path) -> None:
-    source = edited_verl(tmp_path / "in") if blocked else wheels.fetch("verl", "0.9.1")
-    loaded, plan = planned(source, tmp_path / "root")
-    assert wheel_output.write(loaded, plan, str(tmp_path / "out")) is None
-    assert not (tmp_path / "out").exists()
-    assert [item.installation.root for item in plan.blocked] == [loaded.file] * blocked

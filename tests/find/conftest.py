@@ -1,7 +1,5 @@
 """An empty environment for each test, and wheels of the stand-ins to install in it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """How an answer of the probe is read: is it the upstream, where is it, and which copies does it hide."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Copies deep in a folder: what a project vendors is found, and the search has bounds."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Which files are the bytecode of a source."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Which environment is chosen; a broken one is an error, and the next one is not tried."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys
@@ -145,7 +143,7 @@ LOOKED: dict[str | None, object] = dict.fromkeys(
 @pytest.mark.parametrize(
     "answer",
     [
-        None, True, 7, "{", "[" * 100_000, "NaN", [], {}, [LOOKED, [], [], [None, "x"]],
+        None, True, 7, "{", "[" * 100_000, "9" * 5000, r'"\ud800"', "NaN", [], {}, [LOOKED, [], [], [None, "x"]],
         [[], [], [], [None, "x"], []], [{}, [], [], [None, "x"], []],
         [{**LOOKED, "more": FOUND}, [], [], [None, "x"], []], [LOOKED, [3], [], [None, "x"], []],
         [LOOKED, ["a\0b"], [], [None, "x"], []],

@@ -1,7 +1,5 @@
 """Commit and tag of a checkout, read from the files that git wrote, without running git."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 pip installs one wheel and one editable wheel; the other tests unzip theirs into site-packages, which is much faster.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

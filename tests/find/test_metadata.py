@@ -1,7 +1,5 @@
 """A version is what the source states, and a RECORD is the one that lists the package; nothing is imported."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

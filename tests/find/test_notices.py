@@ -1,7 +1,5 @@
 """The warnings of a search: namesakes, copies that hide others, a working directory in the way."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from pathlib import Path

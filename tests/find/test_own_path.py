@@ -1,7 +1,5 @@
 """Nothing of the working directory, PYTHONPATH, the user site, a checkout or a script's folder is executed."""
 
-from __future__ import annotations
-
 import sys
 import venv
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The probe asks the import system of any interpreter as `import` does, and imports and writes nothing."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

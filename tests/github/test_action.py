@@ -1,7 +1,5 @@
 """The composite action of docs/ci.md: its inputs, annotations, summary, outputs and exit code."""
 
-from __future__ import annotations
-
 import html
 import importlib.util
 import os
@@ -79,17 +77,17 @@ def start(action: Path, workspace: Path, env: dict[str, str]) -> cli.Ran:
         (REPOSITORY / "action.yml").read_text().partition("run: |\n")[2].partition("      env:\n")[0]
     )
     (workspace.parent / "step.sh").write_text(text)
-    command = [
-        shutil.which("bash") or "bash",
-        "--noprofile",
-        "--norc",
-        "-eo",
-        "pipefail",
-        str(workspace.parent / "step.sh"),
-    ]
+    bash = [shutil.which("bash") or "bash", "--noprofile", "--norc", "-eo", "pipefail"]
     inputs = {f"INPUT_{name.upper()}": "" for name in INPUTS}
     environ = {**os.environ, **inputs, **env, "GITHUB_ACTION_PATH": str(action)}
-    done = subprocess.run(command, capture_output=True, text=True, cwd=workspace, env=environ, check=False)
+    done = subprocess.run(
+        [*bash, str(workspace.parent / "step.sh")],
+        capture_output=True,
+        text=True,
+        cwd=workspace,
+        env=environ,
+        check=False,
+    )
     return cli.Ran(done.returncode, done.stdout, done.stderr)
 
 

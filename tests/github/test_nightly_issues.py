@@ -1,7 +1,5 @@
 """The issues that the nightly run keeps, on a local fake of GitHub's API."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

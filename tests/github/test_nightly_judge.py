@@ -1,7 +1,5 @@
 """How the results of nightly jobs are judged."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Nightly jobs, run on local repositories and a local package index, with a stand-in for nox."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

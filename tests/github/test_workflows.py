@@ -1,7 +1,5 @@
 """The workflows' text, and the plan that the nightly one takes its jobs from."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

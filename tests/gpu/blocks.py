@@ -58,7 +58,6 @@ class Block(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The release, and the mutant."""
         return f"{self.upstream} {RELEASES[self.upstream]}{self.mutant and ', mutant: '}{self.mutant}"
 
 

@@ -47,7 +47,6 @@ class Collective(NamedTuple):
 
 
 def cuda() -> Device:
-    """Return the current GPU."""
     import torch
 
     torch.zeros(1, device="cuda")  # its context and torch's own buffer take no memory later
@@ -160,7 +159,6 @@ def _names(upstream: str, device: Device) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Answer the question on stdin."""
     question = json.load(sys.stdin)
     sys.path.insert(0, question["path"])
     import torch

@@ -1,7 +1,5 @@
 """A token names the rewrite of one unknown shape, before it is written and after, and nothing else."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The verdict, its code, its detail and its hint, for everything that can be observed of a function."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Edits of real functions that have a fix in them, upstream's own or ours: no check of the code settles one."""
 
-from __future__ import annotations
-
 import ast
 import base64
 import copy

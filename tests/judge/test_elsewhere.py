@@ -1,7 +1,5 @@
 """Code elsewhere on which a rewrite depends: which files are looked at, for which findings."""
 
-from __future__ import annotations
-
 import os
 import re
 import sys

@@ -1,7 +1,5 @@
 """The findings: every fix on every installation that has a target of it, with what the receipt says."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 
@@ -167,23 +165,11 @@ EDITED, NEW = ONE.replace("return x", "return x + 1"), WRONG.replace("count if",
         (ONE, NEW, "drifted", "depends-on-unknown", "agree in verl/agree.py: a shape nobody has verified; no known"),
         (EDITED, NEW, "drifted", "unknown-shape", "agree in verl/agree.py: a shape nobody has verified; no known"),
         (ONE, None, "drifted", "depends-on-unknown", "agree in verl/agree.py: it is not there"),
-        (
-            ONE,
-            "def agree(:",
-            "drifted",
-            "depends-on-unknown",
-            "agree in verl/agree.py: the file does not parse",
-        ),
+        (ONE, "def agree(:", "drifted", "depends-on-unknown", "agree in verl/agree.py: the file does not parse"),
         (gates.gated(ONE), RIGHT, "applied", None, "edited since"),
         (gates.gated(ONE), WRONG, "applied", None, "edited since"),
         (gates.gated(ONE), NEW, "drifted", "depends-on-unknown", "our rewrite is in place, but it depends on"),
-        (
-            gates.gated(EDITED),
-            NEW,
-            "drifted",
-            "unknown-shape",
-            "it depends on agree in verl/agree.py: a shape",
-        ),
+        (gates.gated(EDITED), NEW, "drifted", "unknown-shape", "it depends on agree in verl/agree.py: a shape"),
         ("x = 1\n", RIGHT, "drifted", "function-gone", "but release 1.0 has it"),
     ],
 )

@@ -1,7 +1,5 @@
 """The compat matrix on made-up releases: rows, retirement, the releases that a specifier names."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import pytest

@@ -1,7 +1,5 @@
 """The known shape closest to an unknown one: which it is, where the two differ, and what is said of it."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Mapping
 

@@ -1,7 +1,5 @@
 """What a target's file contains: each way that it cannot be judged, and a file on record that is not parsed."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 from pathlib import Path
@@ -111,6 +109,8 @@ def test_a_link_inside_the_package_and_a_linked_package_are_followed(tmp_path: P
         (b"def run(): pass\n\0", "null bytes"),
         (b"# coding: none-such\ndef run(): pass\n", "none-such"),
         (b"def run(): pass\nx = " + b"(" * 5000 + b")" * 5000, ""),
+        (b"def run(): return " + b"-" * 2000 + b"1", ""),
+        (b"def run(): return a" + b".b" * 2000, ""),
     ],
 )
 def test_a_file_that_does_not_parse(data: bytes, detail: str) -> None:

@@ -1,7 +1,5 @@
 """Whether upstream's own fix in an unknown shape is believed, by where the file is from."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 from pathlib import Path

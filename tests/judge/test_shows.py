@@ -3,8 +3,6 @@
 The edits of all fixes are some 900, of which a sample is run; `UNHANG_ATTACK=all` (`nox -s attack`, weekly) runs each.
 """
 
-from __future__ import annotations
-
 import os
 import random
 from collections.abc import Callable, Iterable, Iterator
@@ -37,6 +35,12 @@ class Base(NamedTuple):
     harmless: tuple[tuple[str, str], ...] = ()
 
 
+def base(names: str, *breaking: tuple[str, str], harmless: tuple[tuple[str, str], ...] = ()) -> Base:
+    """Return the base of this fix, version, upstream and function."""
+    fix, version, upstream, function = names.split()
+    return Base(fix, version, upstream, function, breaking, harmless)
+
+
 class Edited(NamedTuple):
     """A file whose function has an edit."""
 
@@ -55,147 +59,89 @@ DTYPE = (
     ("group=self.group", "group=None"),
 )
 BASES = [
-    Base(
-        "allgather-empty-expert",
-        "0.19.2",
-        "megatron-core",
-        "MoEAllGatherTokenDispatcher.dispatch_postprocess",
-        (("item() > 0", "item() > 0 and self.num_local_experts > 1"), FUSED),
+    base(
+        "allgather-empty-expert 0.19.2 megatron-core MoEAllGatherTokenDispatcher.dispatch_postprocess",
+        ("item() > 0", "item() > 0 and self.num_local_experts > 1"),
+        FUSED,
     ),
-    Base(
-        "allgather-empty-expert",
-        "0.19.2",
-        "megatron-core",
-        "MoEAllGatherTokenDispatcher.combine_preprocess",
-        (("shape[0] > 0", "shape[0] > 1"), FUSED),
+    base(
+        "allgather-empty-expert 0.19.2 megatron-core MoEAllGatherTokenDispatcher.combine_preprocess",
+        ("shape[0] > 0", "shape[0] > 1"),
+        FUSED,
     ),
-    Base(
-        "empty-expert-hang",
-        "0.19.2",
-        "megatron-core",
-        "TEGroupedMLP.forward",
-        (
-            ("shape[0] == 0", "shape[0] == 0 and self.num_local_experts > 1"),
-            ("shape[0] == 0", "shape[0] == 0 and torch.is_grad_enabled()"),
-            ("return output, output_bias", "return output, output_bias if output.shape[0] else output"),
-            ("output = output[:0]", "output = output[:1]"),
-        ),
-        (("rows_per_expert = 1", "rows_per_expert = 2"),),
+    base(
+        "empty-expert-hang 0.19.2 megatron-core TEGroupedMLP.forward",
+        ("shape[0] == 0", "shape[0] == 0 and self.num_local_experts > 1"),
+        ("shape[0] == 0", "shape[0] == 0 and torch.is_grad_enabled()"),
+        ("return output, output_bias", "return output, output_bias if output.shape[0] else output"),
+        ("output = output[:0]", "output = output[:1]"),
+        harmless=(("rows_per_expert = 1", "rows_per_expert = 2"),),
     ),
-    Base(
-        "expert-dp-warmup",
-        "0.19.2",
-        "megatron-core",
-        "initialize_model_parallel",
-        (
-            ("if expert_model_parallel_size > 1:", "if expert_model_parallel_size > 1 == tensor_model_parallel_size:"),
-            ("torch.cuda.synchronize()", "pass"),
-        ),
-        (("_set_global_memory_buffer()\n", "torch.distributed.barrier()\n    _set_global_memory_buffer()\n"),),
+    base(
+        "expert-dp-warmup 0.19.2 megatron-core initialize_model_parallel",
+        ("if expert_model_parallel_size > 1:", "if expert_model_parallel_size > 1 == tensor_model_parallel_size:"),
+        ("torch.cuda.synchronize()", "pass"),
+        harmless=(("_set_global_memory_buffer()\n", "torch.distributed.barrier()\n    _set_global_memory_buffer()\n"),),
     ),
-    Base(
-        "expert-dp-warmup",
-        "4.1.0",
-        "ms-swift",
-        "_initialize_mpu",
-        (("        warmed_up_groups.append(warmup_group)", "        pass"), ("parallel_size > 1", "parallel_size > 2")),
+    base(
+        "expert-dp-warmup 4.1.0 ms-swift _initialize_mpu",
+        ("        warmed_up_groups.append(warmup_group)", "        pass"),
+        ("parallel_size > 1", "parallel_size > 2"),
     ),
-    Base(
-        "fsdp-dynamic-bsz",
-        "0.7.1",
-        "verl",
-        "DataParallelPPOActor.update_policy",
-        (
-            ("max_token_len=max_token_len", "max_token_len=max_token_len, same_micro_num_in_dp=False"),
-            ("max_token_len=max_token_len", "max_token_len=max_token_len, num_batches_divided_by=2"),
-            ("dp_group=world", "dp_group=world if self.config.ppo_epochs > 1 else None"),
-        ),
+    base(
+        "fsdp-dynamic-bsz 0.7.1 verl DataParallelPPOActor.update_policy",
+        ("max_token_len=max_token_len", "max_token_len=max_token_len, same_micro_num_in_dp=False"),
+        ("max_token_len=max_token_len", "max_token_len=max_token_len, num_batches_divided_by=2"),
+        ("dp_group=world", "dp_group=world if self.config.ppo_epochs > 1 else None"),
     ),
-    Base(
-        "fsdp2-buffer-order",
-        "0.7.1",
-        "verl",
-        "fsdp2_load_full_state_dict",
-        (
-            ("key=lambda item: item[0]", "key=lambda item: item[0].rpartition('.')[2]"),
-            ("key=lambda item: item[0]", "key=lambda item: item[0][:8]"),
-            ("src=0", "src=dist.get_rank()"),
-        ),
+    base(
+        "fsdp2-buffer-order 0.7.1 verl fsdp2_load_full_state_dict",
+        ("key=lambda item: item[0]", "key=lambda item: item[0].rpartition('.')[2]"),
+        ("key=lambda item: item[0]", "key=lambda item: item[0][:8]"),
+        ("src=0", "src=dist.get_rank()"),
     ),
-    Base("fsdp2-buffer-order", "0.9.1", "verl", "fsdp2_load_full_state_dict", (("src=0", "src=dist.get_rank()"),)),
-    Base(
-        "hybrid-aux-tracker-hang",
-        "0.19.2",
-        "megatron-lm",
-        "training_log",
-        (
-            ("num_layers=args.num_layers", "num_layers=layers"),
-            ("mtp_num_layers=args.mtp_num_layers", "mtp_num_layers=None"),
-            ("force_initialize=True", "force_initialize=False"),
-        ),
+    base("fsdp2-buffer-order 0.9.1 verl fsdp2_load_full_state_dict", ("src=0", "src=dist.get_rank()")),
+    base(
+        "hybrid-aux-tracker-hang 0.19.2 megatron-lm training_log",
+        ("num_layers=args.num_layers", "num_layers=layers"),
+        ("mtp_num_layers=args.mtp_num_layers", "mtp_num_layers=None"),
+        ("force_initialize=True", "force_initialize=False"),
     ),
-    Base(
-        "infer-metric-rank0",
-        "4.6.0",
-        "ms-swift",
-        "compute_rouge_bleu",
-        (
-            ("if v.count else", "if preds else"),
-            ("* 100, 6)", "* 100, 5)"),
-            ("v.state / v.count", "v.state / len(preds)"),
-        ),
+    base(
+        "infer-metric-rank0 4.6.0 ms-swift compute_rouge_bleu",
+        ("if v.count else", "if preds else"),
+        ("* 100, 6)", "* 100, 5)"),
+        ("v.state / v.count", "v.state / len(preds)"),
     ),
-    Base("mean-metric-dtype", "4.6.0", "ms-swift", "MeanMetric.compute", DTYPE, (("op=dist.ReduceOp.SUM, ", ""),)),
-    Base("mean-metric-dtype", "4.1.0", "ms-swift", "MeanMetric.compute", DTYPE, (("op=dist.ReduceOp.SUM, ", ""),)),
-    Base("moe-aux-tracker-hang", "0.19.2", "megatron-core", "track_moe_metrics"),
-    Base(
-        "moe-aux-tracker-hang",
-        "0.15.3",
-        "megatron-core",
-        "track_moe_metrics",
-        (
-            ("num_layers + (mtp_num_layers or 0)", "num_layers + 1"),
-            ("(mtp_num_layers or 0)", "(writer and mtp_num_layers or 0)"),
-        ),
+    base("mean-metric-dtype 4.6.0 ms-swift MeanMetric.compute", *DTYPE, harmless=(("op=dist.ReduceOp.SUM, ", ""),)),
+    base("mean-metric-dtype 4.1.0 ms-swift MeanMetric.compute", *DTYPE, harmless=(("op=dist.ReduceOp.SUM, ", ""),)),
+    base("moe-aux-tracker-hang 0.19.2 megatron-core track_moe_metrics"),
+    base(
+        "moe-aux-tracker-hang 0.15.3 megatron-core track_moe_metrics",
+        ("num_layers + (mtp_num_layers or 0)", "num_layers + 1"),
+        ("(mtp_num_layers or 0)", "(writer and mtp_num_layers or 0)"),
     ),
-    Base(
-        "mtp-cp-deadlock",
-        "0.9.1",
-        "verl",
-        ENGINE,
-        (
-            ("ignore_virtual=True", "ignore_virtual=False"),
-            ("mtp.enable and", "mtp.enable and not forward_only and"),
-        ),
+    base(
+        f"mtp-cp-deadlock 0.9.1 verl {ENGINE}",
+        ("ignore_virtual=True", "ignore_virtual=False"),
+        ("mtp.enable and", "mtp.enable and not forward_only and"),
     ),
-    Base(
-        "mtp-cp-deadlock",
-        "0.7.1",
-        "verl",
-        ENGINE,
-        (
-            ("ignore_virtual=True", "ignore_virtual=False"),
-            ("n_micro_batch > 0", "n_micro_batch > 1"),
-            ("mtp.enable and", "mtp.enable and not forward_only and"),
-            ("get_megatron_mtp_loss(n_micro_batch)", "get_megatron_mtp_loss(len(losses_reduced) + 1)"),
-        ),
+    base(
+        f"mtp-cp-deadlock 0.7.1 verl {ENGINE}",
+        ("ignore_virtual=True", "ignore_virtual=False"),
+        ("n_micro_batch > 0", "n_micro_batch > 1"),
+        ("mtp.enable and", "mtp.enable and not forward_only and"),
+        ("get_megatron_mtp_loss(n_micro_batch)", "get_megatron_mtp_loss(len(losses_reduced) + 1)"),
     ),
-    Base(
-        "sft-packed-seq-broadcast",
-        "0.17.1",
-        "megatron-lm",
-        "get_batch_on_this_tp_rank",
-        (
-            ("_broadcast(batch['max_seqlen'])\n\n        elif", "pass\n\n        elif"),
-            ("_broadcast(loss_mask)", "pass"),
-        ),
+    base(
+        "sft-packed-seq-broadcast 0.17.1 megatron-lm get_batch_on_this_tp_rank",
+        ("_broadcast(batch['max_seqlen'])\n\n        elif", "pass\n\n        elif"),
+        ("_broadcast(loss_mask)", "pass"),
     ),
-    Base(
-        "sft-packed-seq-broadcast",
-        "0.19.2",
-        "megatron-core",
-        "get_batch_on_this_tp_rank",
-        (("_broadcast(batch['loss_mask'])", "_broadcast(batch['labels'])"), ("_broadcast(loss_mask)", "pass")),
+    base(
+        "sft-packed-seq-broadcast 0.19.2 megatron-core get_batch_on_this_tp_rank",
+        ("_broadcast(batch['loss_mask'])", "_broadcast(batch['labels'])"),
+        ("_broadcast(loss_mask)", "pass"),
     ),
 ]
 PARTLY = {

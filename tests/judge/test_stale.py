@@ -1,7 +1,5 @@
 """Which bytecode an import runs although its code is not that of the source: what real interpreters do decides."""
 
-from __future__ import annotations
-
 import marshal
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """The diff: `git apply` and `patch` read it back into the planned bytes, whatever these are."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 

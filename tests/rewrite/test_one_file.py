@@ -1,7 +1,5 @@
 """One file rewritten in memory: which checks stop a rewrite, and that every other byte stays as it is."""
 
-from __future__ import annotations
-
 import codecs
 import sys
 

@@ -1,7 +1,5 @@
 """The lines of a function are put back to the byte, wherever the function is now, and no other byte changes."""
 
-from __future__ import annotations
-
 import codecs
 
 import pytest

@@ -1,7 +1,5 @@
 """The plan of a run: a fix goes into an installation whole or not at all, and a blocked one leaves the others."""
 
-from __future__ import annotations
-
 import hashlib
 from pathlib import Path
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """The conditions of a function are found wherever Python has one."""
 
-from __future__ import annotations
-
 import ast
 from typing import cast
 

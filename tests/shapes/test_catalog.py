@@ -1,7 +1,5 @@
 """The fixes and the matrix as they are read from their files: made-up folders, and the ones that unhang carries."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Iterator

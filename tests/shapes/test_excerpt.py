@@ -1,7 +1,5 @@
 """A function's own lines, found by indentation: they give the nodes that the whole file gives, or nothing."""
 
-from __future__ import annotations
-
 import ast
 import re
 

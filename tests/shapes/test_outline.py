@@ -1,7 +1,5 @@
 """Outlines: equal on every Python, as distinct as shapes, and free of upstream's code."""
 
-from __future__ import annotations
-
 import ast
 
 import pytest

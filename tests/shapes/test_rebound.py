@@ -1,7 +1,5 @@
 """Where a file replaces a function that it defines: each way to bind its name again, and what only looks like one."""
 
-from __future__ import annotations
-
 import ast
 
 import pytest

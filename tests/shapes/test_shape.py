@@ -1,7 +1,5 @@
 """Shapes: equal on Python 3.10 to 3.13, blind to what has no meaning, and to nothing else."""
 
-from __future__ import annotations
-
 import ast
 import hashlib
 import json
@@ -104,7 +102,6 @@ def m(x):
 
 
 def parsed(code: str) -> ast.AST:
-    """Return the one statement of some code."""
     (node,) = ast.parse(code).body
     return node
 

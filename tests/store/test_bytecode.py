@@ -1,7 +1,5 @@
 """No interpreter runs stale bytecode of a rewritten source, and bytecode that was there is compiled again."""
 
-from __future__ import annotations
-
 import os
 import py_compile
 import subprocess

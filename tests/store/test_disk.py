@@ -1,7 +1,5 @@
 """Every change to the disk passes `disk.run`, and what the disk refuses is explained, with a way out."""
 
-from __future__ import annotations
-
 import os
 import stat
 import sys

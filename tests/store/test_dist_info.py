@@ -1,7 +1,5 @@
 """RECORD keeps every byte that does not have to change."""
 
-from __future__ import annotations
-
 import base64
 import csv
 import hashlib

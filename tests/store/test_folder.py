@@ -1,7 +1,5 @@
 """The state folder is removed when it holds nothing that counts, and it hides itself from git."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """A journal that unhang did not write is refused, and nothing is changed."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

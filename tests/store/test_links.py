@@ -1,7 +1,5 @@
 """A link is replaced by a file and put back, at whatever instant the run is killed; what it leads to stays."""
 
-from __future__ import annotations
-
 import errno
 import os
 from collections.abc import Callable

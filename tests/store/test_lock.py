@@ -1,7 +1,5 @@
 """There is one writer at a time, a killed one blocks nobody, and a file system without locks is reported at once."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import os

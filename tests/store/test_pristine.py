@@ -1,7 +1,5 @@
 """The receipt and the pristine bytes are saved together, and deleted without a trace."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The receipt stays exact, whatever happens to files and fixes in between, and a forged one is refused."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """What a killed run left is finished or rolled back, and no other file is changed."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import itertools

@@ -3,8 +3,6 @@
 `tests/whole/test_receipts.py` has the plain cases, with real installers.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

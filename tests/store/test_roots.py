@@ -1,7 +1,5 @@
 """Each root has a lock, a recovery and a failure of its own, and what a killed run left is removed."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

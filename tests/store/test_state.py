@@ -1,7 +1,5 @@
 """A look at the state folder shows whether a run was interrupted or left anything, and loads nothing slow."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

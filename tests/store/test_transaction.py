@@ -1,7 +1,5 @@
 """A set of files is old or new, at whatever operation the writer is killed, fails or is interrupted."""
 
-from __future__ import annotations
-
 import errno
 import itertools
 import os

@@ -1,7 +1,5 @@
 """JSON of unknown origin is checked before it is used. `test_receipt` and `test_journal` have more cases."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

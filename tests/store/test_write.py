@@ -1,7 +1,5 @@
 """A plan is written whole: sources, RECORD rows and receipt. `tests/whole` does the same with real releases."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 `nox -s pages` runs it; tests/test_rooms.py fails if the page is stale.
 """
 
-from __future__ import annotations
-
 import ast
 from collections import Counter
 
@@ -12,21 +10,11 @@ from support import rooms
 
 PAGE = rooms.ROOT / "docs" / "architecture.md"
 # How a file goes from found to rewritten: the modules to read, in this order.
-WAY = (
-    "unhang.find.locate",
-    "unhang.judge.observe",
-    "unhang.judge.decide",
-    "unhang.rewrite.plan",
-    "unhang.store.write",
-)
-ABOUT = {
-    "shared": "Errors and records that all rooms use.",
-    "fleet": "The public function for Ray.",
-}
+WAY = ("unhang.find.locate", "unhang.judge.observe", "unhang.judge.decide", "unhang.rewrite.plan", "unhang.store.write")
+ABOUT = {"shared": "Errors and records that all rooms use.", "fleet": "The public function for Ray."}
 
 
 def page() -> str:
-    """Return the page."""
     pairs = ((rooms.room(found.importer), rooms.room(found.imported)) for found in rooms.imports())
     across = Counter(pair for pair in pairs if rooms.level(pair[0]) > rooms.level(pair[1]))
     lines = [
@@ -83,7 +71,6 @@ def reduced(across: set[tuple[str, str]]) -> set[tuple[str, str]]:
 
 
 def main() -> None:
-    """Write the page."""
     PAGE.write_text(page(), encoding="utf-8")
     print(f"wrote {PAGE}")
 

@@ -1,7 +1,5 @@
 """A stand-in for the target's interpreter, for tests of ``unhang prove``."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The checkout: its folder, and ``unhang.compat.sweep``, which the installed wheel does not carry."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import unhang.compat

@@ -1,9 +1,6 @@
 """Run `unhang` in a process, as users do, and lay out upstreams to run it on."""
 
-from __future__ import annotations
-
 import hashlib
-import io
 import json
 import os
 import posix
@@ -13,12 +10,15 @@ import zipfile
 from collections.abc import Mapping
 from contextlib import ExitStack, redirect_stderr, redirect_stdout
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
 from support import wheels
 from unhang.cli.main import main
+from unhang.find import metadata
 from unhang.shapes import catalog
+from unhang.tell import terminal
 
 # Under `--cov`, coverage measures each process that has this variable, and saves what it measured in os._exit. Only the
 # processes that `python` starts are measured: some tests check what a process imports, others fork a thousand children.
@@ -78,17 +78,37 @@ def unhang(
     return python(*COMMAND[1:], *arguments, cwd=cwd, env=env, timeout_s=timeout_s)
 
 
-def applied(*arguments: str | os.PathLike[str]) -> None:
-    """Bring the four fixes into place, as set-up: in this process, since a new one takes long to load LibCST."""
+def called(*arguments: str | os.PathLike[str], env: Mapping[str, str] | None = None) -> Ran:
+    """Run the command in this process, with four fixes: a new process takes half a second to load LibCST.
+
+    What only a process shows, as what is imported, is for ``unhang``.
+    """
     four = {name: catalog.fix(name) for name in FOUR}
-    output = io.StringIO()
+    with patch.object(catalog, "fixes", lambda: four):
+        return called_with_all(*arguments, env=env)
+
+
+def called_with_all(*arguments: str | os.PathLike[str], env: Mapping[str, str] | None = None) -> Ran:
+    """Run the command in this process, with every fix."""
+    metadata.read.cache_clear()  # a process knows nothing of earlier runs
     with ExitStack() as stack:
-        stack.enter_context(patch.dict(os.environ, environ(), clear=True))
-        stack.enter_context(patch.object(catalog, "fixes", lambda: four))
-        stack.enter_context(redirect_stdout(output))
-        stack.enter_context(redirect_stderr(output))
-        code = main(["apply", *map(str, arguments)])
-    assert code == 0, output.getvalue()
+        out, err = (
+            stack.enter_context(TemporaryFile("w+", encoding="utf-8", errors="backslashreplace")) for _ in range(2)
+        )
+        stack.enter_context(patch.dict(os.environ, environ(env), clear=True))
+        stack.enter_context(patch.multiple(terminal.settings, color="auto", quiet=False, verbose=False))
+        stack.enter_context(redirect_stdout(out))
+        stack.enter_context(redirect_stderr(err))
+        code = main([*map(str, arguments)])
+        for stream in out, err:
+            stream.seek(0)
+        return Ran(code, *(bytes(stream.buffer.read()).decode("latin-1") for stream in (out, err)))
+
+
+def applied(*arguments: str | os.PathLike[str]) -> None:
+    """Bring the four fixes into place, as set-up."""
+    ran = called("apply", *arguments)
+    assert ran.code == 0, ran.out + ran.err
 
 
 def installed(*arguments: str | os.PathLike[str], cwd: Path | None = None, env: Mapping[str, str] | None = None) -> Ran:
@@ -160,5 +180,4 @@ def tree(folder: Path) -> dict[str, tuple[int, str]]:
 
 
 def verdicts(ran: Ran) -> dict[tuple[str, str, str], str]:
-    """Return the verdicts of a JSON report by upstream, fix and file."""
     return {(item["upstream"], item["fix"], item["file"]): item["verdict"] for item in ran.json["results"]}

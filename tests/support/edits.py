@@ -1,7 +1,5 @@
 """Edits of real functions: some change nothing that matters, some break the cure, some break what worked."""
 
-from __future__ import annotations
-
 import ast
 import copy
 import textwrap

@@ -1,7 +1,5 @@
 """The end states of upstream's functions, run as the session does."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import itertools
@@ -87,5 +85,4 @@ def _is_pull(upstream: Upstream) -> bool:
 
 
 def row_of(upstream: Upstream) -> Row:
-    """Return the row on record."""
     return Row(**ROWS[upstream.target.fix, upstream.target.function, upstream.digest], problems=[])

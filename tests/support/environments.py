@@ -4,8 +4,6 @@ The stand-ins have the files that identify the upstreams and little else, so tha
 compare what the search finds with what `import` finds.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -18,6 +16,8 @@ import zipfile
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
+
+import pytest
 
 import unhang
 from unhang.find.environment import choose
@@ -57,7 +57,6 @@ class Env(NamedTuple):
         return run(str(self.python), *arguments, cwd=cwd or self.prefix)
 
     def install(self, *wheels: Path) -> None:
-        """Install wheels with pip."""
         command = [pip_python(), "-m", "pip", "--python", str(self.python), "install", "--no-deps", "--no-index", "-q"]
         run(*command, *map(str, wheels), cwd=self.prefix)
 
@@ -91,6 +90,14 @@ def pip_python() -> str:
     folder = tempfile.mkdtemp(prefix="unhang-pip-")
     venv.create(folder, with_pip=True)
     return os.path.join(folder, "bin", "python")
+
+
+def uv() -> str:
+    """Return uv's path, of our own environment or of this machine; skips the test where there is none."""
+    found = shutil.which("uv", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    if found is None:
+        pytest.skip("no uv on this machine: pip install uv")
+    return found
 
 
 def write(root: Path, files: dict[str, str]) -> Path:
@@ -128,7 +135,6 @@ def core(root: Path, version: str = "0.16.1") -> Path:
 
 
 def training(root: Path) -> Path:
-    """Write a stand-in for megatron.training alone."""
     return write(root, {"megatron/training/__init__.py": ""})
 
 
@@ -138,7 +144,6 @@ def tree(root: Path, version: str = "0.17.0") -> Path:
 
 
 def verl(root: Path, version: str = "0.7.1") -> Path:
-    """Write a stand-in for verl."""
     return write(root, {"verl/__init__.py": "", "verl/protocol.py": "", "verl/version/version": version + "\n"})
 
 

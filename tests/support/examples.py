@@ -1,7 +1,5 @@
 """The examples in the docstrings of the codemods: code that is made up, before the rewrite and after it."""
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import pkgutil

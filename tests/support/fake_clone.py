@@ -1,7 +1,5 @@
 """A made-up repository of an upstream, and the entries of upstreams.json that go with it."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A local fake of the part of GitHub's API that the nightly run uses: issues with pages, labels, comments."""
 
-from __future__ import annotations
-
 import json
 import re
 import threading
@@ -32,7 +30,6 @@ class GitHub:
         return issue
 
     def open_titles(self) -> list[str]:
-        """Return the titles of the open issues."""
         return [issue["title"] for issue in self.issues if issue["state"] == "open" and "pull_request" not in issue]
 
     def answer(self, method: str, path: str, content: Any) -> tuple[int, Any]:

@@ -1,7 +1,5 @@
 """A package index of made-up wheels on this machine, for the tests of the sweep and the radar."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import threading
@@ -77,7 +75,6 @@ class FakeIndex:
         yanked: bool = False,
         sha256: str | None = None,
     ) -> str:
-        """Publish a wheel and return its file name."""
         name = f"{project.replace('-', '_')}-{version}-{tag}.whl"
         data = wheel({"said.txt": name, **(files or {})})
         digest = sha256 or hashlib.sha256(data).hexdigest()

@@ -3,8 +3,6 @@
 ``MUTANTS`` is for `nox -s mutants`, ``PROOFS`` for `nox -s proofs`, ``FUZZ`` for `nox -s fuzz`.
 """
 
-from __future__ import annotations
-
 import importlib
 from typing import Any
 

@@ -4,8 +4,6 @@ Each fix puts a call of ``wait`` after the one ``start()`` of its functions. ``g
 files, ``pause`` a method in the first.
 """
 
-from __future__ import annotations
-
 import ast
 import sys
 from collections.abc import Mapping

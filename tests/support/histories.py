@@ -1,7 +1,5 @@
 """A made-up upstream's history, with the made-up fixes of ``support.gates``."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Made-up evidence of hung jobs, as NCCL's dumps, py-spy and logs give it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -63,12 +61,7 @@ def issued(
     )
 
 
-def rank(
-    *operations: Operation,
-    at: Sequence[str] = (),
-    lines: Iterable[Message] = (),
-    recorded: bool = True,
-) -> Rank:
+def rank(*operations: Operation, at: Sequence[str] = (), lines: Iterable[Message] = (), recorded: bool = True) -> Rank:
     """Return what is known of a rank: its operations, and the stack of its main thread."""
     stacks = (Stack("MainThread", frames(*at), None, "stack"),) if at else ()
     waiting = tuple(one for one in operations if not one.done)

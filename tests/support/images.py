@@ -3,8 +3,6 @@
 Where no Docker daemon runs, `dockerd --bridge=none --iptables=false` is one that leaves the network as it is.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import re
@@ -82,14 +80,12 @@ class Buildah(NamedTuple):
         return _run(*within, *command)
 
     def build(self, file: Path, context: Path, tag: str, *, network: bool = False, **arguments: str) -> Built:
-        """Build a Dockerfile."""
         options = ["--isolation", "chroot", "--pull-never", "--layers=false", *_arguments(arguments)]
         words = ["build", *options, "-t", f"localhost/{tag}", "-f"]
         done = self.run(*words, file, context, within=[] if network else ["unshare", "--net"])
         return Built(done.returncode, [line for line in _BUILDAH.sub("", done.stdout).splitlines() if line.strip()])
 
     def in_image(self, tag: str, *command: str, user: str = "0:0", mounts: Mapping[Path, str] | None = None) -> cli.Ran:
-        """Run a command in a container of an image."""
         created = self.run("from", "--pull-never", f"localhost/{tag}")
         assert created.returncode == 0, created.stdout
         container = created.stdout.strip()
@@ -107,7 +103,6 @@ class Docker(NamedTuple):
     tags: list[str]
 
     def build(self, file: Path, context: Path, tag: str, *, network: bool = False, **arguments: str) -> Built:
-        """Build a Dockerfile."""
         self.tags.append(f"localhost/{tag}")
         options = ["--network", "host" if network else "none", "--progress", "plain", *_arguments(arguments)]
         done = _run(
@@ -116,7 +111,6 @@ class Docker(NamedTuple):
         return Built(done.returncode, _BUILDKIT.findall(done.stdout) or done.stdout.splitlines())
 
     def in_image(self, tag: str, *command: str, user: str = "0:0", mounts: Mapping[Path, str] | None = None) -> cli.Ran:
-        """Run a command in a container of an image."""
         words = ["docker", "run", "--rm", "--network", "none", "--user", user, *_volumes(mounts), f"localhost/{tag}"]
         done = _run(*words, *command)
         return cli.Ran(done.returncode, done.stdout, "")

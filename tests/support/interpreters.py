@@ -1,7 +1,5 @@
 """Find an interpreter that has torch, to run upstream's own code."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Made-up jobs of a few ranks, for the tests of both harnesses. They need torch."""
 
-from __future__ import annotations
-
 import importlib.util
 import time
 from collections.abc import Callable
@@ -17,7 +15,6 @@ Job = Callable[[int], Any]
 
 
 def tensor(size: int = 1, dtype: str = "float32") -> Any:
-    """Return ones."""
     import torch
 
     return torch.ones(size, dtype=getattr(torch, dtype))
@@ -31,7 +28,6 @@ def dist() -> Any:
 
 
 def checked(job: Job, world: int = 2, backend: str = "nccl") -> schedule.Schedule:
-    """Record a job and play it."""
     return schedule.check(world, lambda _: None, job, backend=backend)
 
 

@@ -1,7 +1,5 @@
 """Processes that look like ranks, and stand-ins of the programs that look at them."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
@@ -47,7 +45,6 @@ print(f'Process {{pid}}: python\\nPython v3\\n\\n{{thread}}\\n')
 
 
 def program(folder: Path, name: str, text: str) -> None:
-    """Put a program of that name into a folder."""
     folder.mkdir(exist_ok=True)
     (folder / name).write_text(text)
     (folder / name).chmod(0o755)

@@ -1,7 +1,5 @@
 """A package index on this machine: a pypiserver."""
 
-from __future__ import annotations
-
 import os
 import socket
 import subprocess

@@ -1,7 +1,5 @@
 """Made-up fixes, releases and shapes: a shape is named after its state, so that a test writes a matrix in one line."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from unhang.shapes.catalog import Fix, Release, Shape, ShapeTable, Target

@@ -1,7 +1,5 @@
 """Temporary folders in memory, for tests that sync thousands of times: a real disk takes minutes for that."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

@@ -5,8 +5,6 @@ that an issue is seen to be opened, updated and closed, three nights pass: the f
 whose answer changes.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Makes overlays of a stand-in for megatron.core with one real module, and runs jobs with them."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 
@@ -45,7 +43,7 @@ def put(site: Path, version: str) -> None:
 
 def make(folder: Path, site: Path) -> cli.Ran:
     """Run `unhang overlay`, which must succeed."""
-    ran = cli.unhang("overlay", folder, *FIX, "--target", site)
+    ran = cli.called("overlay", folder, *FIX, "--target", site)
     assert ran.code == 0, ran.err
     return ran
 

@@ -1,7 +1,5 @@
 """Markdown: tables and marked parts of generated pages, and the examples that a page shows."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Jobs to draw: their dumps and stacks, in a folder."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from support import recorder_dumps

@@ -1,7 +1,5 @@
 """Plans of rewrites: made up, and of a folder."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from unhang.find import environment, locate

@@ -1,15 +1,13 @@
 """Small made-up jobs that hang, pass or crash on real gloo ranks, to compare what the schedule checker says of them."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from support.jobs import Job, dist, tensor
-from support.wrong_arguments import CRASHING, CRASHING_ON_GLOO, jobs
+from support.wrong_arguments import CRASHING, CRASHING_ON_GLOO, Call, jobs
 
 
 class Program(NamedTuple):
@@ -33,6 +31,100 @@ for _name, _job in jobs(CRASHING_ON_GLOO).items():
     PROGRAMS[_name] = Program(_job, "crashed", "crashed", on_nccl="passed")
 
 
+# What rank 0 calls alone.
+ALONE: Mapping[str, tuple[str, str, Callable[[], object]]] = {
+    "own_method": ("hung", "unknown", lambda: dist().group.WORLD.allreduce([tensor()]).wait()),
+    "own_barrier": ("hung", "unknown", lambda: dist().group.WORLD.barrier().wait()),
+    "value_in_the_store": ("hung", "unknown", lambda: dist().distributed_c10d._get_default_store().get("never set")),
+    "kept_in_a_dict": ("hung", "hung", lambda: _kept()["plain"](tensor())),
+    "kept_in_a_partial": ("hung", "hung", lambda: _kept()["partial"](tensor())),
+    "kept_in_a_class": ("hung", "hung", lambda: _kept()["class_"].reduce(tensor())),
+    "kept_as_a_default": ("hung", "hung", lambda: _kept()["default"](tensor())),
+    "a_member_makes_no_group": ("hung", "unknown", lambda: dist().new_group([0, 1])),
+    "never_waited_for": ("passed", "unknown", lambda: dist().all_reduce(tensor(), async_op=True)),
+    "root_alone": ("hung", "unknown", lambda: dist().broadcast(tensor(), src=0)),
+    "receiver_alone": ("hung", "hung", lambda: dist().broadcast(tensor(), src=1)),
+    "sender_to_the_root_alone": ("hung", "unknown", lambda: dist().gather(tensor(), None, dst=1)),
+    "waited_for_alone": ("hung", "hung", lambda: dist().all_reduce(tensor(), async_op=True).wait()),
+    "barrier_on_one_rank": ("hung", "hung", lambda: dist().barrier()),
+    "receive_without_a_send": ("hung", "hung", lambda: dist().recv(tensor(), 1)),
+    "object_on_one_rank": ("hung", "unknown", lambda: dist().all_gather_object([None, None], "alone")),
+    "sleeps_for_ever": ("hung", "unknown", lambda: threading.Event().wait()),
+}
+# What each rank calls.
+EACH: Mapping[str, tuple[str, str, Call]] = {
+    "own_method_on_all": ("passed", "unknown", lambda _: dist().group.WORLD.allreduce([tensor()]).wait()),
+    "other_dtypes": ("passed", "mismatch", lambda rank: dist().all_reduce(tensor(4, "int32" if rank else "float32"))),
+    "each_its_own_root": ("hung", "mismatch", lambda rank: dist().broadcast(tensor(), src=rank)),
+    "from_any_source": ("passed", "unknown", lambda rank: dist().recv(tensor()) if rank else dist().send(tensor(), 1)),
+}
+# What reads a sum over the ranks, where no function of torch reads it. If it is true, rank 0 calls a barrier alone.
+DECIDING: Mapping[str, Callable[[Any], object]] = {
+    "sum_decides": lambda total: total.item() == 2,
+    "array_decides": lambda total: (total * 2).detach().numpy()[0] == 4,
+    "comparison_decides": lambda total: torch().equal(total, tensor(dtype="int64") * 2),
+    "split_at_a_value": lambda total: len(torch().tensor_split(tensor(4), total)[0]) == 2,
+    "number_of_values_in_a_sparse_one": lambda total: (total - 2).to_sparse()._nnz() == 0,
+}
+# What such a sum makes fail. Rank 0 calls a barrier alone then.
+RAISING: Mapping[str, tuple[type[Exception], Callable[[Any], object]]] = {
+    "row_that_does_not_exist": (IndexError, lambda it: torch().nn.functional.embedding(it, tensor(2).reshape(2, 1))),
+    "class_that_does_not_exist": (
+        IndexError,
+        lambda it: torch().nn.functional.cross_entropy(tensor(2).reshape(1, 2), it),
+    ),
+    "probability_above_one": (RuntimeError, lambda it: (it * 1.0).bernoulli()),
+    "divided_by_zero": (RuntimeError, lambda it: tensor(dtype="int64") // (it - 2)),
+    "index_that_does_not_exist": (IndexError, lambda it: tensor(2)[it]),
+}
+
+
+def torch() -> Any:
+    import torch
+
+    return torch
+
+
+def alone(rank: int, call: Callable[[], object]) -> None:
+    if rank == 0:
+        call()
+
+
+def _sum() -> Any:
+    total = tensor(dtype="int64")
+    dist().all_reduce(total)
+    return total
+
+
+def _calls_alone(call: Callable[[], object]) -> Call:
+    return lambda rank: alone(rank, call)
+
+
+def _decides(reads: Callable[[Any], object]) -> Call:
+    return lambda rank: alone(rank, dist().barrier) if reads(_sum()) else None
+
+
+def _raises(error: type[Exception], call: Callable[[Any], object]) -> Call:
+    def job(rank: int) -> None:
+        try:
+            call(_sum())
+        except error:
+            alone(rank, dist().barrier)
+
+    return job
+
+
+def _listed() -> Iterator[tuple[str, str, str, Call]]:
+    yield from ((name, real, said, _calls_alone(call)) for name, (real, said, call) in ALONE.items())
+    yield from ((name, *row) for name, row in EACH.items())
+    yield from ((name, "hung", "unknown", _decides(reads)) for name, reads in DECIDING.items())
+    yield from ((name, "hung", "unknown", _raises(*row)) for name, row in RAISING.items())
+
+
+for _name, _real, _said, _call in _listed():
+    PROGRAMS[_name] = Program(jobs({_name: _call})[_name], _real, _said)
+
+
 def program(real: str, checked: str, world: int = 2, **declared: Any) -> Callable[[Job], Job]:
     def add(job: Job) -> Job:
         PROGRAMS[job.__name__] = Program(job, real, checked, world, declared)
@@ -46,23 +138,7 @@ def pair() -> list[Any]:
     return [dist().new_group([0, 1]), dist().new_group([0, 1])]
 
 
-def alone(rank: int, call: Callable[[], object]) -> None:
-    """Call on rank 0 only."""
-    if rank == 0:
-        call()
-
-
 # calls that torch.distributed's functions do not make
-
-
-@program("hung", "unknown")
-def own_method(rank: int) -> None:
-    alone(rank, lambda: dist().group.WORLD.allreduce([tensor()]).wait())
-
-
-@program("hung", "unknown")
-def own_barrier(rank: int) -> None:
-    alone(rank, lambda: dist().group.WORLD.barrier().wait())
 
 
 @program("hung", "unknown")
@@ -86,16 +162,6 @@ def functional_on_all(rank: int) -> None:
     functional.wait_tensor(functional.all_reduce(tensor(), "sum", dist().group.WORLD))
 
 
-@program("passed", "unknown")
-def own_method_on_all(rank: int) -> None:
-    dist().group.WORLD.allreduce([tensor()]).wait()
-
-
-@program("hung", "unknown")
-def value_in_the_store(rank: int) -> None:
-    alone(rank, lambda: dist().distributed_c10d._get_default_store().get("never set"))
-
-
 # names that were bound before
 
 
@@ -112,26 +178,6 @@ def _kept() -> Mapping[str, Any]:
 _KEPT: dict[str, Any] = {}
 
 
-@program("hung", "hung")
-def kept_in_a_dict(rank: int) -> None:
-    alone(rank, lambda: _kept()["plain"](tensor()))
-
-
-@program("hung", "hung")
-def kept_in_a_partial(rank: int) -> None:
-    alone(rank, lambda: _kept()["partial"](tensor()))
-
-
-@program("hung", "hung")
-def kept_in_a_class(rank: int) -> None:
-    alone(rank, lambda: _kept()["class_"].reduce(tensor()))
-
-
-@program("hung", "hung")
-def kept_as_a_default(rank: int) -> None:
-    alone(rank, lambda: _kept()["default"](tensor()))
-
-
 @program("passed", "passed")
 def kept_by_all(rank: int) -> None:
     _kept()["partial"](tensor())
@@ -145,11 +191,6 @@ def kept_by_all(rank: int) -> None:
 def one_makes_no_group(rank: int) -> None:
     if rank != 2:
         dist().all_reduce(tensor(), group=dist().new_group([0, 1]))
-
-
-@program("hung", "unknown", 2)
-def a_member_makes_no_group(rank: int) -> None:
-    alone(rank, lambda: dist().new_group([0, 1]))
 
 
 @program("hung", "mismatch")
@@ -211,14 +252,6 @@ def groups_destroyed(rank: int) -> None:
 # values of other ranks
 
 
-@program("hung", "unknown")
-def sum_decides(rank: int) -> None:
-    total = tensor()
-    dist().all_reduce(total)
-    if total.item() == 2:
-        alone(rank, lambda: dist().all_reduce(tensor()))
-
-
 @program("hung", "hung", sum_declared=2.0)
 def sum_declared(rank: int) -> None:
     total = tensor()
@@ -261,28 +294,10 @@ def list_of_values_decides(rank: int) -> None:
 
 
 @program("hung", "unknown")
-def array_decides(rank: int) -> None:
-    total = tensor()
-    dist().all_reduce(total)
-    if (total * 2).detach().numpy()[0] == 4:
-        alone(rank, dist().barrier)
-
-
-@program("hung", "unknown")
 def number_of_nonzeros_decides(rank: int) -> None:
     value = tensor(2) * rank
     dist().all_reduce(value)
     if len(value.nonzero()):
-        alone(rank, dist().barrier)
-
-
-@program("hung", "unknown")
-def comparison_decides(rank: int) -> None:
-    import torch
-
-    value = tensor()
-    dist().all_reduce(value)
-    if torch.equal(value, tensor() * 2):
         alone(rank, dist().barrier)
 
 
@@ -365,16 +380,6 @@ def as_many_bytes(rank: int) -> None:
     dist().broadcast(tensor(16, "int32") if rank else tensor(8, "int64"), src=0)
 
 
-@program("passed", "mismatch")
-def other_dtypes(rank: int) -> None:
-    dist().all_reduce(tensor(4, "int32" if rank else "float32"))
-
-
-@program("hung", "mismatch")
-def each_its_own_root(rank: int) -> None:
-    dist().broadcast(tensor(), src=rank)
-
-
 @program("hung", "hung")
 def one_more_after_a_mismatch(rank: int) -> None:
     dist().all_reduce(tensor(4, "int32" if rank else "float32"))
@@ -409,26 +414,6 @@ def both_receive_first(rank: int) -> None:
     dist().send(tensor(), 1 - rank)
 
 
-@program("passed", "unknown")
-def never_waited_for(rank: int) -> None:
-    alone(rank, lambda: dist().all_reduce(tensor(), async_op=True))
-
-
-@program("hung", "unknown")
-def root_alone(rank: int) -> None:
-    alone(rank, lambda: dist().broadcast(tensor(), src=0))
-
-
-@program("hung", "hung")
-def receiver_alone(rank: int) -> None:
-    alone(rank, lambda: dist().broadcast(tensor(), src=1))
-
-
-@program("hung", "unknown")
-def sender_to_the_root_alone(rank: int) -> None:
-    alone(rank, lambda: dist().gather(tensor(), None, dst=1))
-
-
 @program("passed", "passed")
 def crossed_but_asynchronous(rank: int) -> None:
     groups = pair() if rank == 0 else pair()[::-1]
@@ -444,16 +429,6 @@ def sent_by_tag(rank: int) -> None:
     else:
         for work in [dist().isend(tensor(), 1, tag=tag) for tag in (1, 2)]:
             work.wait()
-
-
-@program("hung", "hung")
-def waited_for_alone(rank: int) -> None:
-    alone(rank, lambda: dist().all_reduce(tensor(), async_op=True).wait())
-
-
-@program("passed", "unknown")
-def from_any_source(rank: int) -> None:
-    dist().recv(tensor()) if rank else dist().send(tensor(), 1)
 
 
 @program("passed", "unknown")
@@ -493,21 +468,6 @@ def exits(rank: int) -> None:
     dist().barrier()
 
 
-@program("hung", "hung")
-def barrier_on_one_rank(rank: int) -> None:
-    alone(rank, dist().barrier)
-
-
-@program("hung", "hung")
-def receive_without_a_send(rank: int) -> None:
-    alone(rank, lambda: dist().recv(tensor(), 1))
-
-
-@program("hung", "unknown")
-def object_on_one_rank(rank: int) -> None:
-    alone(rank, lambda: dist().all_gather_object([None, None], "alone"))
-
-
 @program("passed", "passed")
 def exchanged_in_a_batch(rank: int) -> None:
     kinds = dist().isend, dist().irecv
@@ -536,79 +496,7 @@ def object_changed_by_the_receiver(rank: int) -> None:
         dist().barrier()
 
 
-# values that are read where no function of torch reads them
-
-
-def _sum() -> Any:
-    total = tensor(dtype="int64")
-    dist().all_reduce(total)
-    return total
-
-
-@program("hung", "unknown")
-def split_at_a_value(rank: int) -> None:
-    import torch
-
-    if len(torch.tensor_split(tensor(4), _sum())[0]) == 2:
-        alone(rank, dist().barrier)
-
-
-@program("hung", "unknown")
-def number_of_values_in_a_sparse_one(rank: int) -> None:
-    if (_sum() - 2).to_sparse()._nnz() == 0:
-        alone(rank, dist().barrier)
-
-
-@program("hung", "unknown")
-def row_that_does_not_exist(rank: int) -> None:
-    import torch
-
-    try:
-        torch.nn.functional.embedding(_sum(), tensor(2).reshape(2, 1))
-    except IndexError:
-        alone(rank, dist().barrier)
-
-
-@program("hung", "unknown")
-def class_that_does_not_exist(rank: int) -> None:
-    import torch
-
-    try:
-        torch.nn.functional.cross_entropy(tensor(2).reshape(1, 2), _sum())
-    except IndexError:
-        alone(rank, dist().barrier)
-
-
-@program("hung", "unknown")
-def probability_above_one(rank: int) -> None:
-    try:
-        (_sum() * 1.0).bernoulli()
-    except RuntimeError:
-        alone(rank, dist().barrier)
-
-
-@program("hung", "unknown")
-def divided_by_zero(rank: int) -> None:
-    try:
-        tensor(dtype="int64") // (_sum() - 2)
-    except RuntimeError:
-        alone(rank, dist().barrier)
-
-
-@program("hung", "unknown")
-def index_that_does_not_exist(rank: int) -> None:
-    try:
-        tensor(2)[_sum()]
-    except IndexError:
-        alone(rank, dist().barrier)
-
-
 # what does not end
-
-
-@program("hung", "unknown")
-def sleeps_for_ever(rank: int) -> None:
-    alone(rank, threading.Event().wait)
 
 
 @program("hung", "hung")

@@ -3,8 +3,6 @@
 python -m support.promises FOLDER     FOLDER has one report for each group, GROUP.xml
 """
 
-from __future__ import annotations
-
 import sys
 import xml.etree.ElementTree as ET
 from collections.abc import Iterable
@@ -34,7 +32,6 @@ def page(reports: Iterable[tuple[str, str]]) -> str:
 
 
 def main(folder: Path) -> None:
-    """Write the page from the reports in a folder."""
     reports = sorted(folder.glob("*.xml"), key=lambda path: path.stat().st_mtime)
     fill(PAGE, START, END, page((path.stem, path.read_text(encoding="utf-8")) for path in reports))
 

@@ -1,7 +1,5 @@
 """Run a command on a terminal of a given width."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import pty

@@ -1,7 +1,5 @@
 """Bytecode of each kind, as people and build tools leave it."""
 
-from __future__ import annotations
-
 import os
 import py_compile
 import sys

@@ -1,7 +1,5 @@
 """A job that has only a share of a processor, by a quota of a control group, which needs root."""
 
-from __future__ import annotations
-
 import contextlib
 import multiprocessing
 import os

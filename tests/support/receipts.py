@@ -1,7 +1,5 @@
 """Made-up receipts."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from unhang.store import pristine
@@ -26,7 +24,6 @@ def entry(
 
 
 def without(receipt: Receipt, *paths: str) -> Receipt:
-    """The receipt without these files."""
     return receipt._replace(files=tuple(entry for entry in receipt.files if entry.path not in paths))
 
 

@@ -1,7 +1,5 @@
 """Made-up dumps of torch's flight recorder, as torch writes them: pickles and JSON, each format from 2.4 to 2.10."""
 
-from __future__ import annotations
-
 import json
 import struct
 from collections import Counter
@@ -75,11 +73,7 @@ def _status(group: str, entries: Sequence[Mapping[str, Any]]) -> dict[str, int]:
     own = [one for one in entries if one["process_group"][0] == group]
     done = [one for one in own if one["state"] == "completed"]
     enqueued, completed = (max((it["collective_seq_id"] for it in same), default=-1) for same in (own, done))
-    return {
-        "last_enqueued_collective": enqueued,
-        "last_started_collective": -1,
-        "last_completed_collective": completed,
-    }
+    return {"last_enqueued_collective": enqueued, "last_started_collective": -1, "last_completed_collective": completed}
 
 
 def as_json(made: Mapping[str, Any]) -> bytes:

@@ -1,7 +1,5 @@
 """The tests that the rewrite of every fix must pass: each module of tests/fixes/ runs them on its own cases."""
 
-from __future__ import annotations
-
 import ast
 import codecs
 import difflib

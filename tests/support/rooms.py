@@ -1,9 +1,8 @@
 """The rooms of the tool, which may import which, and the imports as they are: read from the code, which is not run."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -38,6 +37,7 @@ class Import(NamedTuple):
     line: int
 
 
+@cache
 def modules() -> dict[str, Path]:
     """Return the file of each module of the tool, by its name; the sweep is not part of the tool."""
     found = {}
@@ -58,10 +58,10 @@ def room(module: str) -> str:
 
 
 def level(name: str) -> int:
-    """Return the level of a room: 0 at the bottom."""
     return next(number for number, names in enumerate(LEVELS) if name in names)
 
 
+@cache
 def imports() -> list[Import]:
     """Return every import of ours, wherever it is written: also in functions, and for the type checker."""
     known = modules()

@@ -1,7 +1,5 @@
 """What GitHub's runner takes as a command in the lines of a log, as its ActionCommand parses them."""
 
-from __future__ import annotations
-
 import re
 
 # The first is taken at the start of a line only, behind any white space that .NET knows; the second anywhere in it.

@@ -1,7 +1,5 @@
 """Writes docs/terminal.svg: what a terminal shows of `unhang check` and `unhang apply` on the published verl 0.7.1."""
 
-from __future__ import annotations
-
 import html
 import io
 import re

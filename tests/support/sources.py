@@ -103,7 +103,6 @@ def cases(
 
 
 def first(parameters: Sequence[Any]) -> Source:
-    """Load the first of these cases."""
     found: Source = parameters[0].values[0].load()
     return found
 

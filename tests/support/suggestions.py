@@ -1,7 +1,5 @@
 """Find the commands that an output suggests, and run them as they stand, as somebody who pastes them does."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess
@@ -25,7 +23,6 @@ class Suggestion(NamedTuple):
 
 
 def found(output: str) -> list[Suggestion]:
-    """Return the commands that an output suggests, each once."""
     matches = _SUGGESTED.finditer(output)
     suggestions = [Suggestion(next(filter(None, match.groups())), _lead(output, match)) for match in matches]
     return list({one.command: one for one in suggestions}.values())

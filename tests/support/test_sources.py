@@ -1,7 +1,5 @@
 """A clone that cannot give what the tests read is told in one line."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -44,3 +42,8 @@ def test_a_clone_that_lacks_a_tag(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     with pytest.raises(pytest.fail.Exception, match=r"origin has no core_v9\.9") as caught:
         sources.Case("tree", target, "9.9").load()
     assert not caught.value.pytrace
+
+
+def test_a_file_with_another_sha256_is_refused() -> None:
+    with pytest.raises(wheels.WheelError, match="sha256"):
+        wheels.verify(Path(__file__), "0" * 64)

@@ -1,7 +1,5 @@
 """Made-up transactions, and children that are killed at any operation that changes the disk."""
 
-from __future__ import annotations
-
 import os
 import time
 import traceback

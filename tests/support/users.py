@@ -1,7 +1,5 @@
 """Run `unhang` as other users, who are subject to permissions, unlike root."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

@@ -1,7 +1,5 @@
 """Variants of real wheels, made-up wheels, and what is in them."""
 
-from __future__ import annotations
-
 import csv
 import io
 import zipfile

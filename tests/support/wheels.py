@@ -5,8 +5,6 @@ They are never committed. ``UNHANG_WHEELS`` names the cache (default ``~/.cache/
 are skipped.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -4,8 +4,6 @@ To `unhang` the child looks like the environment's own interpreter (`sys.prefix`
 is on `sys.path`). So a run is as in an image's build, but does not have to start an interpreter.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib.util
 import io
@@ -32,10 +30,7 @@ RELEASES = (("verl", "0.7.1"), ("megatron-core", "0.17.1"), ("ms-swift", "4.6.0"
 ENGINE = "verl/workers/engine/megatron/transformer_impl.py"
 MPU = "swift/megatron/utils/megatron_lm_utils.py"
 # The modes of the bytecode here; other files have none.
-COMPILED = {
-    ENGINE: py_compile.PycInvalidationMode.UNCHECKED_HASH,
-    MPU: py_compile.PycInvalidationMode.TIMESTAMP,
-}
+COMPILED = {ENGINE: py_compile.PycInvalidationMode.UNCHECKED_HASH, MPU: py_compile.PycInvalidationMode.TIMESTAMP}
 Tree = dict[str, "bytes | None"]
 
 
@@ -182,5 +177,4 @@ def stage(home: Path) -> Stage:
 
 
 def interrupted(prefix: Path) -> bool:
-    """Return whether there is a journal."""
     return state.interrupted(str(prefix / "site" / ".unhang"))

@@ -3,8 +3,6 @@
 For the tests, and for the table in docs/performance.md.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil
@@ -48,7 +46,6 @@ def count(command: Sequence[str], *, environment: Mapping[str, str] | None = Non
 
 
 def parse(log: str) -> Work:
-    """Parse a log of strace."""
     opened: list[str] = []
     listed: list[str] = []
     calls = read = 0

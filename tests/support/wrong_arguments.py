@@ -1,7 +1,5 @@
 """Made-up jobs with arguments that torch or a backend refuses, for ``support.programs``. They need torch."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -78,7 +76,6 @@ CRASHING_ON_GLOO: Mapping[str, Call] = {
 
 
 def jobs(calls: Mapping[str, Call]) -> Mapping[str, Job]:
-    """Return a job for each call, of its name."""
 
     def named(name: str, call: Call) -> Job:
         def job(rank: int) -> None:

@@ -1,7 +1,5 @@
 """What the receipt says about earlier runs, for judging and planning."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

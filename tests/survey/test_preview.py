@@ -1,7 +1,5 @@
 """The verdicts that the rewritten files would get."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

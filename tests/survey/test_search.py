@@ -1,7 +1,5 @@
 """From a request to an environment's installations, and what is said where there are none."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

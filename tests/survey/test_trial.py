@@ -1,7 +1,5 @@
 """What a rewrite of an unknown shape would give, and the hint that follows from it."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

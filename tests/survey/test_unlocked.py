@@ -1,7 +1,5 @@
 """A survey and its plan beside runs that write."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

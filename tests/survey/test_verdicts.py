@@ -1,7 +1,5 @@
 """What is in an environment now: what earlier runs did, the verdicts, and the plan that follows."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """What the commands print for people on stderr, and the last line of a check."""
 
-from __future__ import annotations
-
 import os
 from typing import cast
 
@@ -56,9 +54,7 @@ def test_each_file_that_cannot_be_replaced_is_named(
     assert stderr(capsys) == ["not writable here: /one/file.py", "not writable here: /three/file.py"]
 
 
-def test_warnings_are_in_the_text_and_in_json_but_on_stderr_only_for_text(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_warnings_are_in_the_text_and_in_json_but_on_stderr_only_for_text(capsys: pytest.CaptureFixture[str]) -> None:
     what = Report(Search(SITE, (), ("look here",)), Request(), (), None, False)
     for output_format, expected in (("text", ["warning: look here"]), ("json", []), ("github", []), ("sarif", [])):
         console.results(output_format, what)

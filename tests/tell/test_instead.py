@@ -1,7 +1,5 @@
 """What the page of a fix says of other packages that run code of their own."""
 
-from __future__ import annotations
-
 from support.gates import GATE
 from unhang.shapes import catalog
 from unhang.tell import instead

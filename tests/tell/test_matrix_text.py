@@ -1,7 +1,5 @@
 """The matrix as a table, as Markdown, and as the section of `unhang explain`."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from support import made_up
@@ -57,10 +55,7 @@ def test_markdown_has_a_table_for_each_upstream() -> None:
 def test_the_section_of_explain_says_when_the_fix_can_be_dropped() -> None:
     twofold = made_up.fix("twofold", "core", "swift", "verl")
     releases = made_up.releases(
-        [twofold],
-        core={"1.0": "affected", "1.1": "fixed"},
-        swift={"4.0": "-", "4.1": "affected"},
-        verl={"0.7": "-"},
+        [twofold], core={"1.0": "affected", "1.1": "fixed"}, swift={"4.0": "-", "4.1": "affected"}, verl={"0.7": "-"}
     )
     table = made_up.table(twofold)
     rows = matrix.rows([twofold], releases, table)

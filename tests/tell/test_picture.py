@@ -1,7 +1,5 @@
 """The picture is well-formed SVG without scripts: a cell for each column and fix, and no labels that overlap."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Mapping

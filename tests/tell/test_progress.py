@@ -1,7 +1,5 @@
 """What a long run says it is doing: on a terminal, in a log, and with ``-q``."""
 
-from __future__ import annotations
-
 import io
 import time
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """How to have the plain release back without a receipt: from what pip or uv left on record, or from git."""
 
-from __future__ import annotations
-
 import json
 import shlex
 import shutil
@@ -113,7 +111,7 @@ def test_a_real_wheel_that_pip_installed_is_plain_again_after_the_command(tmp_pa
     before = cli.tree(env.site)
     cli.applied("--python", env.python)
     shutil.rmtree(env.site / ".unhang")
-    ran = cli.unhang("revert", "--python", env.python)
+    ran = cli.called("revert", "--python", env.python)
     assert ran.code == 1
     assert f"patched, and no receipt has its original bytes: {env.site / ENGINE}\n" in ran.err
     (hint,) = (line for line in ran.err.splitlines() if line.startswith("  hint: "))
@@ -132,7 +130,7 @@ def test_a_checkout_is_compared_with_git_before_anything_is_taken_back(tmp_path:
     before = (top / ENGINE).read_bytes()
     cli.applied("--source", top, "--fix", "mtp-cp-deadlock")
     shutil.rmtree(top / ".unhang")
-    ran = cli.unhang("revert", "--source", top)
+    ran = cli.called("revert", "--source", top)
     assert ran.code == 1
     see, only, commits = (
         shlex.split(part.partition(": ")[2]) for part in ran.err.splitlines()[-1].partition("hint: ")[2].split("; ")

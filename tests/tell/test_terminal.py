@@ -1,7 +1,5 @@
 """Text for a terminal: wrapped at its width with nothing lost and no command broken, and when it has colours."""
 
-from __future__ import annotations
-
 import io
 
 import pytest

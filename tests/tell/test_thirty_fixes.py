@@ -1,7 +1,5 @@
 """What lists the fixes stays readable with thirty of them: made-up ones, with ids and titles as long as they may be."""
 
-from __future__ import annotations
-
 import re
 from xml.etree import ElementTree
 
@@ -93,7 +91,3 @@ def test_list_and_check_have_a_line_or_two_for_each(
     found = [line.split()[:3] for line in shown if line.startswith("  needed")]
     assert sorted(found) == [["needed", name, "cure"] for name in IDS]
     assert len(shown) < 30 + 10
-
-
-"""
-"""

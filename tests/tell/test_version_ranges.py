@@ -1,7 +1,5 @@
 """Neighbouring releases with the same verdicts are one range; nightlies and yanked releases are counted beside it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import pytest
@@ -59,11 +57,7 @@ DIFFERENT = {f"0.16.0rc0.dev{100000 + number}": "fixed" if number in (1, 3, 4) e
         ),
         pytest.param(
             {"0.15.0": "-", **DIFFERENT},
-            [
-                ("0.15.0", "not-affected"),
-                ("2 nightlies", "needed"),
-                ("3 nightlies", "fixed-upstream"),
-            ],
+            [("0.15.0", "not-affected"), ("2 nightlies", "needed"), ("3 nightlies", "fixed-upstream")],
             id="nightlies that differ are grouped by verdict, not by number",
         ),
         pytest.param(

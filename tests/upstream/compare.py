@@ -1,7 +1,5 @@
 """Compares the outcomes of tests before and after the fixes, test by test. Pure."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple

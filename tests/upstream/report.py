@@ -1,7 +1,5 @@
 """The result of a comparison as a table, and as JSON. Pure, except ``write`` and ``read``."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -38,7 +36,6 @@ class Cover(NamedTuple):
     """How many tests of each file execute a line."""
 
     def executed(self) -> int:
-        """Return how many lines are executed."""
         return len(self.lines) - len(self.missed)
 
     def share(self) -> str:
@@ -77,7 +74,6 @@ class Report(NamedTuple):
         return [line for file in self.files for line in file.lines if line.category == category]
 
     def counts(self) -> dict[str, int]:
-        """Return the number of tests of each category."""
         found = Counter(line.category for file in self.files for line in file.lines)
         return {category: found[category] for category in CATEGORIES}
 

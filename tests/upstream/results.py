@@ -3,8 +3,6 @@
 PYTHONPATH=tests .nox/upstream/bin/python -m upstream.results docs/maintainers/upstream.md REPORT.json ...
 """
 
-from __future__ import annotations
-
 import sys
 from collections import Counter
 from collections.abc import Sequence

@@ -3,8 +3,6 @@
 Exit codes: 0, no regression or nothing to compare; 1, a regression or no test passed; 2, it could not run.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -1,7 +1,5 @@
 """Runs one test file of a tree in its own process, with a deadline, and reads the outcome of each test."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

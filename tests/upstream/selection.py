@@ -1,7 +1,5 @@
 """Which test files run on a tree, and in which environment: reads releases.json and the data beside each fix."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path

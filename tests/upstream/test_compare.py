@@ -1,7 +1,5 @@
 """The comparison, test by test: every category, several ranks and repeated runs."""
 
-from __future__ import annotations
-
 from upstream import compare
 from upstream.compare import Answer
 

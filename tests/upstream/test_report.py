@@ -1,7 +1,5 @@
 """The report as table and JSON, when it is wrong, and the page made of it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """One test file in its own process, and the outcomes read from it, however it ends."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,7 +1,5 @@
 """The data of the session, and how it is read."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,11 +1,10 @@
 """The whole session, on real verl with made-up tests: it applies, runs both sides, compares, reports and exits."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ from git import Repo
 
 from support import cli
 from unhang.shapes import catalog
-from upstream import run, selection, venvs
+from upstream import run, selection, trees, venvs
 
 ENGINE = "verl/workers/engine/megatron/transformer_impl.py"
 HEAD = f"import os, pathlib\nSOURCE = pathlib.Path('{ENGINE}').read_text()\nPATCHED = '# unhang' in SOURCE\n"
@@ -26,36 +25,25 @@ Session = Callable[..., int]
 
 
 @pytest.fixture
-def clone(tmp_path: Path) -> Path:
-    """A clone with the sources of verl, and without its tests."""
-    return unpacked(tmp_path / "clone", "0.7.1")
-
-
-def unpacked(folder: Path, version: str) -> Path:
-    cli.unpack(folder, ("verl", version))
-    shutil.rmtree(folder / "tests", ignore_errors=True)
-    (folder / "tests").mkdir()
-    return folder
-
-
-@pytest.fixture
-def session(clone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Session:
-    """Run the session on a commit of the clone with these tests; gives the exit code."""
+def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Session:
+    """Run the session on a commit of a clone of verl's sources with these tests; gives the exit code."""
+    clone = cli.unpack(tmp_path / "clone", ("verl", "0.7.1"))
+    shutil.rmtree(clone / "tests", ignore_errors=True)
+    (clone / "tests").mkdir()
     monkeypatch.setattr(venvs, "ready", lambda *_: venvs.Environment(Path(sys.executable), "this Python", 0))
     monkeypatch.setattr(selection, "upstream", lambda name: ABOUT)
-    monkeypatch.delenv("A_VARIABLE", raising=False)
     # the made-up tests are about mtp-cp-deadlock; verl needs others too
     monkeypatch.setenv("UNHANG_SKIP", ",".join(catalog.fixes().keys() - set(cli.FOUR)))
 
-    def start(*options: str, ref: str = "v0.7.1", **tests: str) -> int:
+    def start(*options: str, **tests: str) -> int:
         for name, source in tests.items():
             (clone / "tests" / f"test_{name}_on_cpu.py").write_text(HEAD + source)
         with Repo.init(clone) as repo:
             repo.git.add("--force", ".")
             repo.git(c=["user.name=us", "user.email=us@here"]).commit("-qm", "made up", "--allow-empty")
             repo.git.tag("--force", "v0.7.1")
-        places = ("--tmp", str(tmp_path / "out"), "--cache", str(tmp_path / "cache"))
-        return run.main(["verl", ref, "--all", *places, *(options or ("--clone", str(clone)))])
+        places = ("--tmp", str(tmp_path / "out"), "--cache", str(tmp_path / "cache"), "--clone", str(clone))
+        return run.main(["verl", "v0.7.1", "--all", *places, *options])
 
     return start
 
@@ -70,7 +58,7 @@ def files(tmp_path: Path) -> tuple[int, dict[str, str]]:
 
 @pytest.mark.slow
 def test_a_run_with_regressions_and_one_of_only_some_files(
-    session: Session, clone: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    session: Session, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A made-up test executes the first of the rewritten lines, as far as the measure can tell."""
     one = f"""
@@ -97,38 +85,37 @@ def test_wants_the_fix():
     covered = "mtp-cp-deadlock: 1 of 5 rewritten lines executed, by tests that passed: 1 in tests/test_one_on_cpu.py"
     for text in "mtp-cp-deadlock: applied", flaky, covered, "FAILED: 2 regressions", "patched, alas":
         assert text in shown
-    assert session("--clone", str(clone), "--only", "_four_") == 0
+    assert session("--only", "_four_") == 0
     assert files(tmp_path)[1] == {"passes": "passed both"}
     shown = capsys.readouterr().out
     assert "NARROWED: only files with _four_ in their path, 1 of 4" in shown
     assert "no regression in the tests; none executes the rewrite of mtp-cp-deadlock" in shown
-    assert session("--clone", str(clone), "--only", "_five_") == 2
+    assert session("--only", "_five_") == 2
     assert "_five_" in capsys.readouterr().err
 
 
-@pytest.mark.slow
-def test_nothing_to_compare_is_no_claim_and_a_fix_that_is_blocked_fails(
-    session: Session, clone: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    source = (clone / ENGINE).read_text()
-    (clone / ENGINE).write_text(source.replace("n_micro_batch", "n_micro_batches"))
-    assert session(one="def test_passes(): pass\n") == 2
-    shown = capsys.readouterr()
-    assert ("mtp-cp-deadlock: drifted" in shown.out, "error[not-applied]" in shown.err) == (True, True)
-    shutil.rmtree(clone)
-    unpacked(clone, "0.7.0")
-    assert session(one="def test_passes(): pass\n") == 0
-    shown = capsys.readouterr()
-    assert ("nothing to compare" in shown.out, "no regression" in shown.out) == (True, False)
+@pytest.mark.parametrize(
+    ("verdicts", "code", "said"),
+    [
+        ("fixed-upstream not-affected", 0, "  fix: fixed-upstream\nnothing to compare: no fix is needed here"),
+        ("not-affected drifted applied", 2, "  fix: drifted: why\nerror[not-applied]: "),
+        ("applied drifted not-affected", 2, "  fix: drifted: why\nerror[not-applied]: "),
+        ("", 2, "error[no-verdict]: "),
+    ],
+)
+def test_of_several_targets_an_unpatched_one_counts_and_nothing_to_compare_is_no_claim(
+    verdicts: str, code: int, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    rows = [{"fix": "fix", "verdict": it, "detail": "why", "version": "1.0"} for it in verdicts.split()]
+    monkeypatch.setattr(run, "_unhang", lambda *_: {"results": rows})
+    both = trees.Trees(tmp_path, tmp_path, "a clone")
+    monkeypatch.setattr(run, "_trees", lambda *_: nullcontext(both))
+    assert run.main(["verl", "v1", "--tmp", str(tmp_path)]) == code
+    shown = "".join(capsys.readouterr())
+    assert (said in shown, "no regression" in shown, "hint: " in shown) == (True, False, "not-applied" in said)
 
 
-def test_a_tree_that_cannot_be_had_is_an_error_with_a_hint(
-    session: Session, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for options, ref, why in (
-        ((), "v9", "error[no-ref]"), (("--all",), "v0.7.1", "/nowhere/at/all"),
-        (("--sdist",), "v0.7.1", "error[no-sdist]"),
-    ):  # fmt: skip
-        assert session(*options, ref=ref) == 2
-        shown = capsys.readouterr().err
-        assert (why in shown, "A_VARIABLE" in shown) == (True, options != ("--sdist",))
+def test_an_sdist_that_is_not_pinned_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run.main(["verl", "v99", "--sdist", "--tmp", str(tmp_path)]) == 2
+    assert "error[no-sdist]: no sdist of verl 99 is pinned: " in capsys.readouterr().err

@@ -1,7 +1,5 @@
 """Which lines count as rewritten, on made-up functions, and their names."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Two trees at a ref of a made-up clone, by path and by URL, or of a made-up sdist; and what cannot be fetched."""
 
-from __future__ import annotations
-
 import hashlib
 import tarfile
 from pathlib import Path
@@ -36,7 +34,6 @@ def commit(repo: Repo, text: str) -> None:
 
 
 def texts(where: str | Path, ref: str, cache: Path) -> set[str]:
-    """Return the contents of both trees at a ref."""
     with trees.of_clone(str(where), trees.refs_of(ref, MEGATRON), cache, "A_VARIABLE") as both:
         assert both.before != both.after
         return {(side / "file.py").read_text() for side in both[:2]}

@@ -5,8 +5,6 @@ its text differs from the untouched function's, so a changed condition counts, a
 The lines come from the AST and not from bytecode, which lacks what follows a ``raise``.
 """
 
-from __future__ import annotations
-
 import ast
 import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Two copies of an upstream's tree at a ref, one of them to patch: from a clone, a URL or an sdist."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import subprocess

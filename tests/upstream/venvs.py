@@ -1,7 +1,5 @@
 """The environments of upstreams' tests: a venv for each list of pinned requirements, which later runs use again."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import shutil

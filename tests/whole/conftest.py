@@ -1,7 +1,5 @@
 """What the tests of whole runs share."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterator
 

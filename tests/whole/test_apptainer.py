@@ -1,7 +1,5 @@
 """docs/apptainer.md and its definition file, with Apptainer itself, on a base image that buildah makes."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import shutil

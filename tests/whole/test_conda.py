@@ -3,8 +3,6 @@
 Rattler, which pixi is built on, makes the environments, and so does conda, where there is one.
 """
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import json
@@ -42,7 +40,6 @@ class Workplace(NamedTuple):
         return (self.folder / "channel").as_uri()
 
     def prefix(self, name: str) -> Path:
-        """Return the prefix of an environment, existing or not."""
         return self.folder / "envs" / name
 
     def sh(self, script: str) -> str:
@@ -63,7 +60,6 @@ class Workplace(NamedTuple):
         return self.prefix(name)
 
     def reinstall(self, name: str) -> None:
-        """Install verl again."""
         if self.maker == "conda":
             self.sh(f"conda install -n {name} --force-reinstall verl")
         else:

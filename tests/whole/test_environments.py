@@ -1,14 +1,11 @@
 """pip, uv and conda find their environments intact: RECORD, hardlinked caches, editable installs, bytecode."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import importlib.metadata
 import marshal
 import os
 import py_compile
-import shutil
 import sys
 import venv
 from pathlib import Path
@@ -49,7 +46,6 @@ class Venv:
         return {name for name in cli.tree(self.prefix) if (self.prefix / name).is_file()}
 
     def verdict(self) -> tuple[int, str, str]:
-        """Return the exit code, verdict and detail of a check."""
         ran = self.unhang("check", "--output-format", "json")
         (result,) = ran.json["results"]
         return ran.code, result["verdict"], result["detail"]
@@ -160,51 +156,7 @@ def test_a_source_that_changes_during_compilation_leaves_nothing_stale(tmp_path:
     assert source.read_text() == "x = 2"
 
 
-# uv (its projects: test_uv.py), conda
-
-
-@pytest.fixture
-def uv(tmp_path: Path) -> list[str]:
-    """Return the command `uv`, offline, with an empty cache."""
-    found = shutil.which("uv", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
-    if found is None:
-        pytest.skip("no uv on this machine: pip install uv")
-    return [found, "--offline", "--no-config", "--quiet", "--cache-dir", str(tmp_path / "cache")]
-
-
-def uv_env(uv: list[str], prefix: Path, *options: str) -> Venv:
-    env = Venv(prefix)
-    sh(*uv, "pip", "install", "--python", env.python, "--no-deps", *options, wheels.fetch(*VERL), cwd=prefix)
-    return env
-
-
-def test_uvs_hardlinked_cache_and_other_environments_keep_their_bytes(uv: list[str], tmp_path: Path) -> None:
-    one = uv_env(uv, tmp_path / "one", "--link-mode=hardlink", "--compile-bytecode")
-    two = uv_env(uv, tmp_path / "two", "--link-mode=hardlink")
-    if (one.site / ENGINE).stat().st_ino != (two.site / ENGINE).stat().st_ino:
-        pytest.skip("uv made no hardlinks on this file system")
-    cache, other = cli.tree(tmp_path / "cache"), cli.tree(two.prefix)
-    before = cli.tree(one.prefix)
-    assert one.unhang("apply").code == 0
-    assert MARK in (one.site / ENGINE).read_bytes()
-    assert_hashes_hold(one.site)
-    assert (cli.tree(tmp_path / "cache"), cli.tree(two.prefix)) == (cache, other)
-    assert two.verdict()[1] == "needed"
-
-    sh(*uv, "pip", "install", "--python", one.python, "--no-deps", "--reinstall", wheels.fetch(*VERL), cwd=tmp_path)
-    code, verdict, detail = one.verdict()
-    assert (code, verdict, "reinstalled or restored since" in detail) == (1, "needed", True)
-    assert one.unhang("apply").code == 0
-    assert one.unhang("revert").code == 0
-    assert (cli.tree(tmp_path / "cache"), cli.tree(two.prefix)) == (cache, other)
-    assert set(cli.tree(one.prefix)) == set(before)
-    assert (one.site / ENGINE).read_bytes() == (two.site / ENGINE).read_bytes()
-
-    assert one.unhang("apply").code == 0
-    sh(*uv, "pip", "uninstall", "--python", one.python, "verl", cwd=tmp_path)
-    assert not (one.site / "verl").exists()
-    assert one.unhang("revert").code == 0
-    assert not (one.site / ".unhang").exists()
+# conda (uv: test_links.py, test_uv.py)
 
 
 def test_condas_hardlinked_packages_keep_their_bytes(tmp_path: Path) -> None:
@@ -227,23 +179,3 @@ def test_condas_hardlinked_packages_keep_their_bytes(tmp_path: Path) -> None:
     assert linked.stat().st_ino != cached.stat().st_ino, "a new file under this name alone"
     assert env.unhang("revert").code == 0
     assert (cli.tree(package), cached.read_bytes()) == (kept, compiled)
-
-
-@pytest.mark.slow
-def test_a_strict_editable_install_gets_a_file_in_place_of_a_link(tmp_path: Path) -> None:
-    source = cli.unpack(tmp_path / "source", VERL)
-    shutil.rmtree(next(source.glob("*.dist-info")))
-    environments.project(source, *VERL)
-    env = Venv(tmp_path / "env")
-    env.pip("install", "--no-deps", "--no-index", environments.build(source, tmp_path, editable="strict"))
-    before = (source / ENGINE).read_bytes()
-    ran = env.unhang("apply", "--output-format", "json")
-    (result,) = ran.json["results"]
-    assert (ran.code, result["verdict"], result["link"]) == (0, "applied", str(source / ENGINE))
-    look = "import importlib.util; print(importlib.util.find_spec('verl').origin)"
-    own = Path(sh(env.python, "-c", look, cwd=tmp_path).strip()).parent / Path(ENGINE).relative_to("verl")
-    assert (MARK in own.read_bytes(), (source / ENGINE).read_bytes()) == (True, before)
-    assert env.unhang("revert").code == 0
-    assert Path(os.readlink(own)) == source / ENGINE
-    cli.applied("--source", source)
-    assert env.unhang("check").code == 0, "the link leads to the patched file"

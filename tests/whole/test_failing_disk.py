@@ -3,8 +3,6 @@
 `UNHANG_ATTACK=1` (`nox -s attack`) tries each operation, else every ninth is tried.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 from pathlib import Path

@@ -1,17 +1,12 @@
 """Hostile and odd input to whole commands is refused with a reason, or rewritten with every other byte kept."""
 
-from __future__ import annotations
-
-import contextlib
 import hashlib
 import json
 import os
 import re
 import shutil
-import subprocess
-import sys
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -89,33 +84,9 @@ def test_text_in_another_form_keeps_every_other_byte(site: Path, rewritten: byte
     before = cli.tree(site)
     cli.applied("--target", site)
     assert source.read_bytes() == FORMS[form](rewritten)
-    assert cli.unhang("check", "--target", site).code == 0
-    assert cli.unhang("revert", "--target", site).code == 0
+    assert cli.called("check", "--target", site).code == 0
+    assert cli.called("revert", "--target", site).code == 0
     assert cli.tree(site) == before
-
-
-# Not files
-
-
-@pytest.mark.parametrize("spoil", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")])
-@pytest.mark.parametrize("command", ["check", "apply"])
-def test_a_path_that_is_not_a_file_is_refused_at_once(
-    site: Path, spoil: Callable[[Path], object], command: str
-) -> None:
-    (site / ENGINE).unlink()
-    spoil(site / ENGINE)
-    words = [sys.executable, "-m", "unhang", command, "--target", str(site)]
-    limited = ["prlimit", "--as=2000000000", *words] if shutil.which("prlimit") else words
-    done = subprocess.run(limited, capture_output=True, text=True, check=False, timeout=300, cwd="/")
-    assert done.returncode == 1
-    assert ENGINE in done.stdout + done.stderr
-
-
-def test_a_dangling_link_is_not_followed(site: Path, tmp_path: Path) -> None:
-    (site / ENGINE).unlink()
-    (site / ENGINE).symlink_to(tmp_path / "made-by-nobody.py")
-    assert cli.unhang("apply", "--target", site).code == 1
-    assert not (tmp_path / "made-by-nobody.py").exists()
 
 
 # Receipts
@@ -167,17 +138,11 @@ def linked_blob(site: Path, receipt: Json, entry: Json) -> None:
 RECEIPTS: dict[str, Spoil] = {
     "other file": other_file,
     "file outside": file_outside,
-    "dots": lambda site, _, entry: entry.update(path=f"../site/{ENGINE}"),
-    "absolute": lambda site, _, entry: entry.update(path=str(site / ENGINE)),
     "through a link": through_a_link,
     "another RECORD": another_record,
     "unknown fix": lambda site, receipt, entry: entry["fixes"][0].update(fix="no-such-fix"),
-    "wrong digest": lambda site, receipt, entry: entry.update(pristine="0" * 64),
     "altered blob": altered_blob,
     "linked blob": linked_blob,
-    "no fixes": lambda site, receipt, entry: entry.update(fixes=[]),
-    "no object": lambda site, receipt, entry: receipt.update(files=[["not", "an", "entry"]]),
-    "newer": lambda site, receipt, entry: receipt.update(schema=3),
 }
 
 
@@ -193,69 +158,16 @@ def test_a_receipt_that_was_tampered_with_is_refused(patched: Path, how: str) ->
     path.write_text(json.dumps(receipt))
     before = cli.tree(patched.parent)
     for force in ([], ["--force"]):
-        ran = cli.unhang("revert", "--target", patched, *force)
+        ran = cli.called("revert", "--target", patched, *force)
         assert ran.code == 2, ran.out + ran.err
-        assert ran.err.startswith("error[newer-receipt]: " if how == "newer" else "error[bad-receipt]: ")
+        assert ran.err.startswith("error[bad-receipt]: ")
         assert "hint: " in ran.err
         assert cli.tree(patched.parent) == before
     for command in ("check", "apply", "diff"):
-        ran = cli.unhang(command, "--target", patched)
+        ran = cli.called(command, "--target", patched)
         assert ran.code in (0, 2), "the code is patched, or the receipt is refused"
         assert "Traceback" not in ran.err
         assert cli.tree(patched.parent) == before
-
-
-def test_a_state_folder_that_is_a_link_is_refused(patched: Path, tmp_path: Path) -> None:
-    shutil.move(patched / ".unhang", tmp_path / "elsewhere")
-    (patched / ".unhang").symlink_to(tmp_path / "elsewhere")
-    before = cli.tree(tmp_path)
-    ran = cli.unhang("revert", "--target", patched)
-    assert (ran.code, ran.err.startswith("error[bad-state]: ")) == (2, True), ran.err
-    assert cli.tree(tmp_path) == before
-
-
-# Disks
-
-
-@pytest.fixture
-def small(tmp_path: Path) -> Iterator[Callable[[int], Path]]:
-    """A function that mounts a real file system of so many KiB."""
-    with contextlib.ExitStack() as unmounts:
-
-        def make(room: int) -> Path:
-            place = tmp_path / f"room-{room}"
-            place.mkdir()
-            command = ["mount", "-t", "tmpfs", "-o", f"size={room}k", "tmpfs", str(place)]
-            if subprocess.run(command, capture_output=True, check=False).returncode != 0:
-                pytest.skip("this machine allows no tmpfs mounts")
-            unmounts.callback(subprocess.run, ["umount", str(place)], check=True)
-            return place
-
-        yield make
-
-
-@pytest.mark.slow
-def test_a_full_disk_changes_nothing(pristine: Path, small: Callable[[int], Path]) -> None:
-    names = [ENGINE, RECORD, "verl/__init__.py", "verl/protocol.py", "verl/version/version"]
-    need = sum(-(-(pristine / name).stat().st_size // 4096) * 4 for name in names)
-    codes = []
-    for spare in (0, 4, 8, 24, 60, 100, 140, 180, 240, 400):
-        site = small(need + spare)
-        for name in names:
-            (site / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(pristine / name, site / name)
-        before = cli.tree(site)
-        ran = cli.unhang("apply", "--target", site)
-        codes.append(ran.code)
-        if ran.code == 0:
-            continue
-        assert ran.code == 2, ran.err
-        assert ran.err.startswith("error[disk-full]: ")
-        assert str(site) in ran.err
-        assert "hint: make room" in ran.err
-        assert cli.tree(site) == before
-    assert codes == sorted(codes, reverse=True)
-    assert set(codes) == {0, 2}
 
 
 # Names, numbers and sizes
@@ -272,9 +184,9 @@ def test_no_name_and_no_receipt_acts_on_a_terminal_or_a_runner(tmp_path: Path, p
         receipt = json.loads((site / ".unhang/receipt.json").read_text())
         (site / ".unhang/receipt.json").write_text(json.dumps({**receipt, "schema": 3, "unhang": NAME}))
     outputs = ("text", "json", "sarif", "github")
-    runs = [cli.unhang("check", "--target", site, "--output-format", output) for output in outputs]
-    runs += [cli.unhang(command, "--target", site) for command in ("diff", "apply", "revert")]
-    runs += [cli.unhang("check", "--fix", NAME), cli.unhang(NAME), cli.unhang("diagnose", site / NAME)]
+    runs = [cli.called("check", "--target", site, "--output-format", output) for output in outputs]
+    runs += [cli.called(command, "--target", site) for command in ("diff", "apply", "revert")]
+    runs += [cli.called("check", "--fix", NAME), cli.unhang(NAME), cli.unhang("diagnose", site / NAME)]
     for ran in runs:
         annotations = ("::error file=", "::warning title=unhang::", "::notice file=") if ran is runs[3] else ()
         found = runner.commands(ran.out) + runner.commands(ran.err)
@@ -328,12 +240,7 @@ def test_a_file_of_the_state_that_unhang_did_not_make_is_named_at_once(
 
 
 @pytest.mark.parametrize(
-    ("spoil", "codes"),
-    [
-        (sparse, [1, 2]),
-        (piped, [1, 0]),
-        (lambda path: (path.unlink(), path.mkdir()), [1, 2]),
-    ],
+    ("spoil", "codes"), [(sparse, [1, 2]), (piped, [1, 0]), (lambda path: (path.unlink(), path.mkdir()), [1, 2])]
 )
 def test_a_record_that_cannot_be_one_is_named(
     tmp_path: Path, spoil: Callable[[Path], object], codes: list[int]
@@ -343,22 +250,3 @@ def test_a_record_that_cannot_be_one_is_named(
     runs = [cli.unhang(command, "--target", site, timeout_s=60) for command in ("check", "apply")]
     assert [ran.code for ran in runs] == codes
     assert ("error[unreadable]: " in runs[1].err) == (codes[1] == 2)
-
-
-@pytest.mark.parametrize("answer", [r'"\ud800"', "[[[", "9" * 5000])
-def test_an_interpreter_s_answer_that_is_none_is_refused(tmp_path: Path, answer: str) -> None:
-    python = tmp_path / "python"
-    python.write_text(f"#!/bin/sh\necho 'unhang-answer:{answer}'\n")
-    python.chmod(0o755)
-    ran = cli.unhang("check", "--python", python)
-    assert (ran.code, ran.err.startswith("error[broken-interpreter]: ")) == (2, True), ran.err
-
-
-@pytest.mark.parametrize("value", ["-" * 2000 + "1", "a" + ".b" * 2000], ids=["minus", "dots"])
-def test_code_that_is_nested_too_deeply_has_a_verdict(tmp_path: Path, value: str) -> None:
-    site = cli.unpack_targets(tmp_path / "site", ("verl", "0.7.1"))
-    source = site / ENGINE
-    line = b"        # batch should be a list"
-    source.write_bytes(source.read_bytes().replace(line, f"        a = {value}\n".encode() + line, 1))
-    ran = cli.unhang("check", "--target", site, "--fix", "mtp-cp-deadlock", "--output-format", "json")
-    assert (ran.code, [row["code"] for row in ran.json["results"]]) == (1, ["does-not-parse"])

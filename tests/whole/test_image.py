@@ -1,7 +1,5 @@
 """The Dockerfiles and lines of docs/docker.md, built and run with buildah and Docker, and builds that must fail."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -14,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import unhang
-from support import cli, images, local_index, wheels
+from support import cli, images, local_index, pages, wheels
 from support.images import ENGINE, ORIGIN, SITE, Builder
 
 DOCS = images.REPOSITORY / "docs"
@@ -72,7 +70,6 @@ def alone(builder: Builder, context: Path) -> str:
 
 
 def write(folder: Path, *lines: str) -> Path:
-    """Write a Dockerfile with these lines on the base image."""
     path = folder / "Dockerfile"
     path.write_text("\n".join(["ARG BASE", "FROM ${BASE}", *lines, ""]))
     return path
@@ -80,12 +77,10 @@ def write(folder: Path, *lines: str) -> Path:
 
 def example(name: str) -> str:
     """Return an example of the page, with each command on one line."""
-    (block,) = re.findall(rf"<!-- {name} -->\n```\w+\n(.*?)```", (DOCS / "docker.md").read_text(), flags=re.DOTALL)
-    return str(block).replace("\\\n", "")
+    return pages.example(DOCS / "docker.md", name).replace("\\\n", "")
 
 
 def step() -> list[str]:
-    """Return the lines of the page."""
     return example("step").splitlines()
 
 

@@ -1,7 +1,5 @@
 """`check` notes real packages that copy a target, and not a namesake."""
 
-from __future__ import annotations
-
 import json
 import zipfile
 from pathlib import Path
@@ -37,14 +35,6 @@ def test_real_packages_are_noted_and_a_namesake_is_not(tmp_path: Path, capsys: p
     found = json.loads(capsys.readouterr().out)["results"]
     notes = {(row["fix"], row["verdict"], note.split(" (")[0]) for row in found for note in row["notes"]}
     assert notes == {
-        (
-            "fsdp2-buffer-order",
-            "fixed-upstream",
-            "AReaL has a copy of fsdp2_load_full_state_dict with the same defect",
-        ),
-        (
-            "hybrid-aux-tracker-hang",
-            "needed",
-            "Megatron-Bridge has a training_log of its own with the same defect",
-        ),
+        ("fsdp2-buffer-order", "fixed-upstream", "AReaL has a copy of fsdp2_load_full_state_dict with the same defect"),
+        ("hybrid-aux-tracker-hang", "needed", "Megatron-Bridge has a training_log of its own with the same defect"),
     }

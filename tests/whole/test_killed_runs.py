@@ -4,8 +4,6 @@
 tests that take minutes: recovery killed at every operation, real processes killed at random times and system calls.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import shutil

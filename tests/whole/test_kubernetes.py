@@ -1,7 +1,5 @@
 """docs/kubernetes.md: its manifests are valid, and the commands of their containers do what the page says."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

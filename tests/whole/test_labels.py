@@ -1,16 +1,13 @@
 """The lines of docs/docker.md that label an image, run with a stand-in for docker."""
 
-from __future__ import annotations
-
 import json
 import os
-import re
 import shlex
 import subprocess
 import sys
 from pathlib import Path
 
-from support import cli
+from support import cli, pages
 from support.checkout import REPOSITORY
 
 DOCKER = """#!/bin/sh
@@ -20,13 +17,6 @@ build) cat > {out} ;;
 inspect) printf '%s\\n' {digest} ;;
 esac
 """
-
-
-def example(name: str) -> str:
-    """Return an example of the page, as its reader would paste it."""
-    page = (REPOSITORY / "docs" / "docker.md").read_text()
-    (block,) = re.findall(rf"<!-- {name} -->\n```sh\n(.*?)```", page, flags=re.DOTALL)
-    return str(block)
 
 
 def test_the_labels_have_the_digest_and_the_fixes_in_place(tmp_path: Path) -> None:
@@ -41,7 +31,7 @@ def test_the_labels_have_the_digest_and_the_fixes_in_place(tmp_path: Path) -> No
     path = os.pathsep.join([str(tmp_path), os.path.dirname(sys.executable), os.environ["PATH"]])
 
     def bash(name: str) -> subprocess.CompletedProcess[str]:
-        command = ["bash", "-e", "-o", "pipefail", "-c", example(name)]
+        command = ["bash", "-e", "-o", "pipefail", "-c", pages.example(REPOSITORY / "docs" / "docker.md", name)]
         env = {**cli.environ(), "PATH": path}
         return subprocess.run(command, cwd=tmp_path, env=env, check=True, capture_output=True, text=True)
 

@@ -1,12 +1,9 @@
 """Environments whose files are links: judged by what these lead to, which `apply` and `revert` leave as it is."""
 
-from __future__ import annotations
-
 import os
 import py_compile
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -43,10 +40,7 @@ def assert_record_holds(site: Path) -> None:
 @pytest.fixture
 def uv(tmp_path: Path) -> Words:
     """Return the command `uv`, offline, with an empty cache."""
-    found = shutil.which("uv", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
-    if found is None:
-        pytest.skip("no uv on this machine: pip install uv")
-    return [found, "--offline", "--no-config", "--quiet", "--cache-dir", str(tmp_path / "cache")]
+    return [environments.uv(), "--offline", "--no-config", "--quiet", "--cache-dir", str(tmp_path / "cache")]
 
 
 def installed(uv: Words, prefix: Path, mode: str) -> environments.Env:
@@ -69,19 +63,19 @@ def test_uvs_cache_and_other_environments_keep_every_byte(uv: Words, tmp_path: P
     assert mode != "hardlink" or source.stat().st_nlink > 1
     shared, before = (tree(tmp_path / "cache"), tree(other.prefix)), tree(env.site)
     check = ["--python", str(env.python), "--output-format", "json"]
-    (result,) = cli.unhang("check", *check).json["results"]
+    (result,) = cli.called("check", *check).json["results"]
     assert (result["verdict"], result["code"]) == ("needed", None)
 
-    ran = cli.unhang("apply", *check)
+    ran = cli.called("apply", *check)
     (result,) = ran.json["results"]
     link = str(cached(tmp_path)) if mode == "symlink" else None
     assert (ran.code, result["verdict"], result.get("link")) == (0, "applied", link)
     assert (source.is_symlink(), MARK in source.read_bytes()) == (False, True)
     assert_record_holds(env.site)
     assert (tree(tmp_path / "cache"), tree(other.prefix)) == shared
-    (result,) = cli.unhang("check", "--python", other.python, "--output-format", "json").json["results"]
+    (result,) = cli.called("check", "--python", other.python, "--output-format", "json").json["results"]
     assert result["verdict"] == "needed"
-    assert cli.unhang("revert", "--python", env.python).code == 0
+    assert cli.called("revert", "--python", env.python).code == 0
     assert (tree(tmp_path / "cache"), tree(other.prefix)) == shared
     assert tree(env.site) == before
 
@@ -96,38 +90,38 @@ def test_in_uvs_symlink_mode_all_of_the_commands_work(uv: Words, tmp_path: Path)
     env = installed(uv, tmp_path / "env", "symlink")
     cache, link = tree(tmp_path / "cache"), os.readlink(env.site / ENGINE)
     place = ["--python", str(env.python)]
-    said = cli.unhang("check", *place).out
+    said = cli.called("check", *place).out
     assert f"a link to {link}" in " ".join(said.split())
-    assert f"+++ b/{ENGINE}" in cli.unhang("diff", *place).out
-    ran = cli.unhang("overlay", tmp_path / "overlay", *place)
+    assert f"+++ b/{ENGINE}" in cli.called("diff", *place).out
+    ran = cli.called("overlay", tmp_path / "overlay", *place)
     assert ran.code == 0, ran.err
-    assert cli.unhang("check", *place, env={"PYTHONPATH": str(tmp_path / "overlay")}).code == 0
+    assert cli.called("check", *place, env={"PYTHONPATH": str(tmp_path / "overlay")}).code == 0
     assert tree(tmp_path / "cache") == cache
 
-    ran = cli.unhang("apply", *place)
+    ran = cli.called("apply", *place)
     assert f"(changed now) in place of a link to {link}" in " ".join(ran.out.split())
     # somebody installs again: the links are back, and the receipt is about nothing any more
     install(uv, env, "symlink", "--reinstall")
-    (result,) = cli.unhang("check", *place, "--output-format", "json").json["results"]
+    (result,) = cli.called("check", *place, "--output-format", "json").json["results"]
     assert (result["verdict"], "reinstalled or restored since" in result["detail"]) == ("needed", True)
     before = tree(env.site / "verl")
-    ran = cli.unhang("revert", *place)
+    ran = cli.called("revert", *place)
     assert (ran.code, "none of our changes are left" in ran.err) == (0, True), ran.err
     assert (tree(env.site / "verl"), (env.site / ".unhang").exists()) == (before, False)
 
     # a patched wheel is linked too, and nothing is left to do
-    assert cli.unhang("wheel", wheels.fetch(*VERL), "-o", tmp_path / "wheels").code == 0
+    assert cli.called("wheel", wheels.fetch(*VERL), "-o", tmp_path / "wheels").code == 0
     (patched,) = (tmp_path / "wheels").glob("*.whl")
     environments.run(
         *uv, "pip", "install", *place, "--no-deps", "--reinstall", "--link-mode=symlink", str(patched), cwd=tmp_path
     )
     assert (env.site / ENGINE).is_symlink()
-    assert cli.unhang("check", *place, "--require", "mtp-cp-deadlock").code == 0
-    assert "nothing was changed" in cli.unhang("apply", *place).err
+    assert cli.called("check", *place, "--require", "mtp-cp-deadlock").code == 0
+    assert "nothing was changed" in cli.called("apply", *place).err
 
     # the cache is cleaned: no file is left, and `check` says why
     shutil.rmtree(tmp_path / "cache")
-    ran = cli.unhang("check", *place)
+    ran = cli.called("check", *place)
     assert (ran.code, "links that lead nowhere" in ran.err) == (2, True), ran.err
 
 
@@ -196,9 +190,9 @@ def test_a_link_becomes_a_file_and_again_a_link(
     before, mode = tree(tmp_path), (site / ENGINE).stat().st_mode
     if os.geteuid() == 0:
         os.chown(site / ENGINE, 1234, 1234, follow_symlinks=False)
-    dry = cli.unhang("apply", "--target", site, "--dry-run", "--output-format", "json")
+    dry = cli.called("apply", "--target", site, "--dry-run", "--output-format", "json")
     assert (dry.code, tree(tmp_path)) == (0, before)
-    ran = cli.unhang("apply", "--target", site, "--output-format", "json")
+    ran = cli.called("apply", "--target", site, "--output-format", "json")
     (result,) = ran.json["results"]
     assert (ran.code, result["verdict"], bool(result["link"])) == (0, "applied", True)
     found = (site / ENGINE).lstat()
@@ -210,8 +204,8 @@ def test_a_link_becomes_a_file_and_again_a_link(
     if lay_out is not in_a_linked_package:
         assert_record_holds(site)
     assert cli.python("-c", RUNS, site / ENGINE).out.split() == ["True", "True"]
-    assert cli.unhang("check", "--target", site, "--require", "mtp-cp-deadlock").code == 0
-    assert cli.unhang("revert", "--target", site).code == 0
+    assert cli.called("check", "--target", site, "--require", "mtp-cp-deadlock").code == 0
+    assert cli.called("revert", "--target", site).code == 0
     assert tree(tmp_path) == before
     assert os.geteuid() != 0 or (site / ENGINE).lstat().st_uid == 1234
 
@@ -231,7 +225,7 @@ def test_a_link_within_a_package_is_another_name_of_one_of_its_files(site: Path,
     before = tree(tmp_path)
     cli.applied("--target", site)
     assert ((site / ENGINE).is_symlink(), MARK in (site / "verl/real.py").read_bytes()) == (True, True)
-    assert cli.unhang("revert", "--target", site).code == 0
+    assert cli.called("revert", "--target", site).code == 0
     assert tree(tmp_path) == before
 
 
@@ -240,9 +234,9 @@ def test_below_a_linked_folder_nothing_is_written_and_an_overlay_is_named(site: 
     (site / "verl/workers").rename(tmp_path / "workers")
     (site / "verl/workers").symlink_to(tmp_path / "workers")
     before = tree(tmp_path)
-    assert cli.unhang("check", "--target", site, "--output-format", "json").json["results"][0]["verdict"] == "needed"
+    assert cli.called("check", "--target", site, "--output-format", "json").json["results"][0]["verdict"] == "needed"
     for more in [], ["--dry-run"]:
-        ran = cli.unhang("apply", "--target", site, *more)
+        ran = cli.called("apply", "--target", site, *more)
         assert (ran.code, tree(tmp_path)) == (1, before)
         assert f"is a link out of the package, and {tmp_path}/workers/" in ran.err
         assert "unhang overlay --target" in ran.err
@@ -258,11 +252,11 @@ def test_an_unknown_shape_behind_a_link_is_accepted_and_taken_back(site: Path, t
     (site / ENGINE).symlink_to(shared)
     shared.write_bytes(shared.read_bytes().replace(b"            # add mtp_losses\n", b"            print(1)\n"))
     before = tree(tmp_path)
-    ran = cli.unhang("diff", "--unknown", "--target", site)
+    ran = cli.called("diff", "--unknown", "--target", site)
     assert ran.code == 1, ran.err
     (command,) = (line.partition("unhang ")[2] for line in ran.out.splitlines() if "to write it, run: " in line)
-    assert (cli.unhang(*command.split()).code, (site / ENGINE).is_symlink()) == (0, False)
-    assert cli.unhang("revert", "--target", site).code == 0
+    assert (cli.called(*command.split()).code, (site / ENGINE).is_symlink()) == (0, False)
+    assert cli.called("revert", "--target", site).code == 0
     assert tree(tmp_path) == before
 
 
@@ -278,7 +272,7 @@ def test_what_a_link_leads_to_now_is_not_what_it_led_to(site: Path, tmp_path: Pa
     for spoil in (lambda: shared.write_bytes(b"other\n"), shared.unlink, lambda: piped(shared)):
         cli.applied("--target", site)
         spoil()
-        ran = cli.unhang("revert", "--target", site)
+        ran = cli.called("revert", "--target", site)
         assert (ran.code, f"was a link to {shared}" in ran.err) == (0, True), ran.err
         assert ((site / ENGINE).is_symlink(), (site / ENGINE).read_bytes()) == (False, original)
         assert not (site / ".unhang").exists()
@@ -294,9 +288,9 @@ def test_one_fix_of_a_linked_file_is_taken_back(tmp_path: Path) -> None:
     farm = tmp_path / "farm"
     subprocess.run(["cp", "-rs", site, farm], check=True)
     before = tree(farm)
-    assert cli.installed("apply", "--target", farm).code == 0
-    ran = cli.installed("check", "--target", farm, "--output-format", "json")
+    assert cli.called_with_all("apply", "--target", farm).code == 0
+    ran = cli.called_with_all("check", "--target", farm, "--output-format", "json")
     done = [row["fix"] for row in ran.json["results"] if row["verdict"] == "applied"]
     for fix in dict.fromkeys(done):
-        assert cli.installed("revert", "--target", farm, "--fix", fix).code == 0
+        assert cli.called_with_all("revert", "--target", farm, "--fix", fix).code == 0
     assert tree(farm) == before

@@ -1,7 +1,5 @@
 """`unhang diagnose --live` on real jobs that hang: torchrun's with gloo in `nox -s proofs`, Ray's in `nox -s fleet`."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

@@ -1,7 +1,5 @@
 """Two branches of a clone, each with a made-up fix: their merge, and what settles it."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Several users share an environment: what one writes, the others can read, and take back where they may write."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import os
@@ -76,6 +74,7 @@ SHARED = [
     *((mode, *pair) for mode in (0o775, 0o2775) for pair in ((ANN, ROOT), (ANN, BOB), (ROOT, ANN), (BOB, ANN))),
     (0o777, STRANGER, ROOT),
     (0o777, ANN, STRANGER),
+    (0o755, ROOT, ANN),  # as a container's build patches as root, and the job is the owner
 ]
 
 
@@ -83,7 +82,7 @@ SHARED = [
 def test_a_group_writable_environment_is_shared_by_its_group_and_by_root(
     site: Path, mode: int, first: User, then: User
 ) -> None:
-    owned(site, 0, GROUP, mode)
+    owned(site, ANN.uid if mode == 0o755 else 0, GROUP, mode)
     before = {name: digest for name, (_, digest) in cli.tree(site).items()}
     assert users.run(first, "apply", "--target", site, umask=0o077).code == 0
     assert users.run(then, "check", "--target", site, "--require", "mtp-cp-deadlock").code == 0
@@ -173,6 +172,20 @@ def test_what_we_may_not_read_is_unreadable_and_nothing_else(site: Path, closed:
         assert (ran.code, "error[unreadable]" in ran.err) == (2, True), (command, ran)
         assert "read it" in ran.err
         assert "not the verl framework" not in ran.err + ran.out
+
+
+@pytest.mark.parametrize("command", ["apply", "revert"])
+def test_a_record_that_we_may_not_read_stops_what_would_write_it(site: Path, command: str) -> None:
+    owned(site, ANN.uid, ANN.gid, 0o755)
+    if command == "revert":
+        cli.applied("--target", site)
+    record = site / "verl-0.7.1.dist-info/RECORD"
+    os.chown(record, 0, 0)
+    record.chmod(0o600)
+    before = cli.tree(site)
+    ran = users.run(ANN, command, "--target", site)
+    assert (ran.code, "error[unreadable]" in ran.err, str(record) in ran.err) == (2, True, True), ran
+    assert ("hint: nothing was changed" in ran.err, cli.tree(site)) == (True, before)
 
 
 def test_what_nobody_asked_for_may_be_closed(site: Path) -> None:

@@ -8,10 +8,8 @@ from __future__ import annotations
 import base64
 import csv
 import hashlib
-import os
 import re
 import shutil
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
@@ -49,7 +47,7 @@ class Place(NamedTuple):
         return Place(Env(to, to / "bin/python", to / self.env.site.relative_to(self.env.prefix)))
 
     def unhang(self, *arguments: str) -> cli.Ran:
-        return cli.installed(*arguments, "--python", self.env.python)
+        return cli.called_with_all(*arguments, "--python", self.env.python)
 
     def check(self) -> tuple[int, dict[tuple[str, str, str], str]]:
         ran = self.unhang("check", "--output-format", "json")
@@ -175,43 +173,11 @@ def without_state(tree: Tree) -> Tree:
     return {name: data for name, data in tree.items() if not name.startswith(".unhang")}
 
 
-@each(RELEASES, quick=0)
-def test_after_an_uninstall_only_the_receipt_goes(laid: Laid, project: str, old: str) -> None:
-    place, plain = laid.copy(laid.applied(project, old)), laid.copy(laid.fresh(project, old))
-    for one in (place, plain):
-        one.pip("uninstall", "-y", project)
-    left = place.tree()
-    for words in (["check"], ["apply"]):
-        assert place.unhang(*words).code == 2, "there is nothing to look at"
-        assert place.tree() == left
-    for words in (["revert"], ["revert", "--force"]):
-        reverted = laid.copy(place)
-        ran = reverted.unhang(*words)
-        assert (ran.code, "is gone; nothing is left to revert in it" in ran.err) == (0, True), ran.err
-        assert reverted.tree() == plain.tree(), "as after the uninstall of an untouched one"
-    laid.install(place, project, old)
-    assert place.unhang("apply").code == 0
-    assert place.tree() == laid.applied(project, old).tree()
-
-
-def by_uv(laid: Laid, place: Place, wheel: Path) -> None:
-    uv = shutil.which("uv", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
-    if uv is None:
-        pytest.skip("no uv on this machine: pip install uv")
-    options = ["--offline", "--no-config", "--cache-dir", laid.home / "cache", "pip", "install", "--no-deps"]
-    environments.run(uv, *map(str, [*options, "--python", place.env.python, wheel]), cwd=laid.home)
-
-
-def into_a_folder(laid: Laid, place: Place, wheel: Path) -> None:
-    """It leaves the .dist-info of the other release, whose RECORD still has our rows."""
-    place.pip("install", "--target", place.env.site, "--upgrade", "--no-deps", "--no-index", "--no-compile", wheel)
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("install", [by_uv, into_a_folder])
-def test_other_installers(laid: Laid, install: Callable[[Laid, Place, Path], None]) -> None:
-    place = laid.copy(laid.applied("ms-swift", "4.1.0"))
-    install(laid, place, laid.wheel("ms-swift", "4.6.0"))
+def test_an_install_into_a_folder_leaves_the_other_release_s_rows(laid: Laid) -> None:
+    """It leaves the .dist-info of the other release, whose RECORD still has our rows."""
+    place, wheel = laid.copy(laid.applied("ms-swift", "4.1.0")), laid.wheel("ms-swift", "4.6.0")
+    place.pip("install", "--target", place.env.site, "--upgrade", "--no-deps", "--no-index", "--no-compile", wheel)
     installed = place.tree()
     assert ".unhang/receipt.json" in installed
     ran = place.unhang("revert", "--force")

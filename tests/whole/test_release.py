@@ -1,7 +1,5 @@
 """A release, rehearsed: tagged, built, uploaded to an index on this machine, installed from there in each way."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil
@@ -14,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import unhang
-from support import cli, images, local_index, wheels
+from support import cli, images, local_index, pages, wheels
 
 if not os.environ.get("UNHANG_RELEASE"):
     pytest.skip("it installs from an index: run nox -s release", allow_module_level=True)
@@ -160,8 +158,7 @@ def test_an_image(tmp_path: Path, env: dict[str, str], tag: str) -> None:
 
 def config(tree: Path, hook: str) -> str:
     """Return the configuration of docs/vendored.md for a hook, from this tree."""
-    page = (REPOSITORY / "docs" / "vendored.md").read_text()
-    (block,) = re.findall(r"<!-- hooks -->\n```yaml\n(.*?)```", page, flags=re.DOTALL)
+    block = pages.example(REPOSITORY / "docs" / "vendored.md", "hooks")
     return re.sub(r"repo: \S+", f"repo: {tree}", block).replace("id: unhang-check", f"id: {hook}")
 
 

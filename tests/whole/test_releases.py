@@ -1,7 +1,5 @@
 """check, apply, apply again and revert, on the real wheel of each release line."""
 
-from __future__ import annotations
-
 import base64
 import csv
 import hashlib
@@ -55,15 +53,15 @@ def releases(among: list[tuple[str, str]]) -> pytest.MarkDecorator:
 def test_release_that_needs_nothing_is_left_alone(release: tuple[str, str], tmp_path: Path) -> None:
     site = cli.unpack(tmp_path / "site", release)
     before = cli.tree(site)
-    check = cli.unhang("check", "--target", site, "--output-format", "json")
+    check = cli.called("check", "--target", site, "--output-format", "json")
     assert (check.code, cli.verdicts(check)) == (0, EXPECTED[release])
     assert not any(item["notes"] for item in check.json["results"])
-    diff = cli.unhang("diff", "--target", site)
+    diff = cli.called("diff", "--target", site)
     assert (diff.code, diff.out) == (0, "")
-    apply = cli.unhang("apply", "--target", site, "--output-format", "json")
+    apply = cli.called("apply", "--target", site, "--output-format", "json")
     assert (apply.code, {item["changed"] for item in apply.json["results"]}) == (0, {False})
     assert cli.tree(site) == before
-    assert cli.unhang("revert", "--target", site).code == 1, "there is no receipt"
+    assert cli.called("revert", "--target", site).code == 1, "there is no receipt"
     assert cli.tree(site) == before
 
 
@@ -72,11 +70,11 @@ def test_release_is_patched_once_and_reverts_to_the_byte(release: tuple[str, str
     site = cli.unpack(tmp_path / "site", release)
     before = cli.tree(site)
     expected = EXPECTED[release]
-    check = cli.unhang("check", "--target", site, "--output-format", "json")
+    check = cli.called("check", "--target", site, "--output-format", "json")
     assert (check.code, cli.verdicts(check)) == (1, expected)
     assert cli.tree(site) == before, "check writes nothing"
 
-    apply = cli.unhang("apply", "--target", site, "--output-format", "json")
+    apply = cli.called("apply", "--target", site, "--output-format", "json")
     after = {where: "applied" if verdict == "needed" else verdict for where, verdict in expected.items()}
     assert (apply.code, cli.verdicts(apply)) == (0, after)
     changed = {item["file"] for item in apply.json["results"] if item["changed"]}
@@ -93,16 +91,16 @@ def test_release_is_patched_once_and_reverts_to_the_byte(release: tuple[str, str
         digest = base64.urlsafe_b64encode(hashlib.sha256(source).digest()).rstrip(b"=").decode()
         assert rows[file] == [f"sha256={digest}", str(len(source))]
 
-    check = cli.unhang("check", "--target", site, "--output-format", "json")
+    check = cli.called("check", "--target", site, "--output-format", "json")
     assert (check.code, cli.verdicts(check)) == (0, after)
     details = {item["detail"] for item in check.json["results"] if item["verdict"] == "applied"}
     assert details == {""}, "the digest of the patched file is on record"
     assert not any(item["notes"] for item in check.json["results"])
-    again = cli.unhang("apply", "--target", site, "--output-format", "json")
+    again = cli.called("apply", "--target", site, "--output-format", "json")
     assert (again.code, {item["changed"] for item in again.json["results"]}) == (0, {False})
     assert cli.tree(site) == patched, "a second apply changes nothing"
 
-    revert = cli.unhang("revert", "--target", site, "--output-format", "json")
+    revert = cli.called("revert", "--target", site, "--output-format", "json")
     assert (revert.code, cli.verdicts(revert)) == (0, expected)
     assert {item["file"] for item in revert.json["results"] if item["changed"]} == changed
     assert cli.tree(site) == before, "every byte is back, and nothing else is left"

@@ -1,7 +1,5 @@
 """Every command that an output suggests, run in a shell as it stands: it is accepted, and does what its line says."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,9 +1,6 @@
 """docs/uv.md: which patches survive in a project of uv, with its real commands."""
 
-from __future__ import annotations
-
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -37,7 +34,6 @@ class Project(NamedTuple):
     env: dict[str, str]
 
     def write(self, *needs: str) -> None:
-        """Write a pyproject.toml with these requirements."""
         minor = f"{sys.version_info.major}.{sys.version_info.minor}"
         text = PROJECT.format(minor=minor, needs=list(needs), index=self.env["PIP_FIND_LINKS"])
         (self.folder / "pyproject.toml").write_text(text)
@@ -65,14 +61,11 @@ class Project(NamedTuple):
 
 @pytest.fixture
 def project(tmp_path: Path) -> Project:
-    uv = shutil.which("uv", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
-    if uv is None:
-        pytest.skip("no uv on this machine: pip install uv")
     index, tools, folder = tmp_path / "index", tmp_path / "tools", tmp_path / "job"
     for made in tools, folder:
         made.mkdir()
     wheels.alone("verl", "0.7.1", index)
-    (tools / "uv").symlink_to(uv)
+    (tools / "uv").symlink_to(environments.uv())
     (tools / "unhang").write_text(f'#!/bin/sh\nexec {sys.executable} -m unhang "$@"\n')
     (tools / "unhang").chmod(0o755)
     neutral = {name: value for name, value in cli.environ().items() if not name.startswith(("UV_", "PIP_"))}

@@ -3,8 +3,6 @@
 Unlike time, these counts are exact. A change that makes `check` open another file adds it here, with the reason.
 """
 
-from __future__ import annotations
-
 import importlib
 import os
 import shutil

@@ -1,7 +1,5 @@
 """A made-up function and its rewrites: each configuration is counted once, and each kind of problem is told."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from typing import Any, ClassVar, NamedTuple

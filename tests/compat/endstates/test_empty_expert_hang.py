@@ -1,7 +1,5 @@
 """empty-expert-hang: no configuration of a released forward is worse, and those of H2 were."""
 
-from __future__ import annotations
-
 import pytest
 
 from support import sources
@@ -36,11 +34,7 @@ def test_one_row_for_each_expert_is_worse_where_the_bias_comes_last() -> None:
     ("old", "new", "problem"),
     [
         ("if self.config.fp8:", "if self.config.fp8 and not self.config.new_flag:", "a new branch: self.config.new_f"),
-        (
-            "self.linear_fc2(",
-            "self.linear_fc9(",
-            f"{UNFIT} the defaults: the stand-ins lack self.linear_fc9",
-        ),
+        ("self.linear_fc2(", "self.linear_fc9(", f"{UNFIT} the defaults: the stand-ins lack self.linear_fc9"),
     ],
 )
 def test_what_a_new_release_may_bring_is_told(old: str, new: str, problem: str) -> None:

@@ -1,7 +1,5 @@
 """Each fix on releases: the state and the figures on record, and what a part of its rewrite would do."""
 
-from __future__ import annotations
-
 import pytest
 
 from support import sources

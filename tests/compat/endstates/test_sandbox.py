@@ -1,7 +1,5 @@
 """What upstream's code finds in the child process, and what becomes of a child that does not answer."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

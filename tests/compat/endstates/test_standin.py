@@ -1,7 +1,5 @@
 """A stand-in knows what it declares. Anything else is a gap, whatever the function under test does about errors."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

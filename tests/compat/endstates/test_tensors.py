@@ -1,7 +1,5 @@
 """The small tensor does what torch's does, or refuses; where torch is installed, both are asked."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

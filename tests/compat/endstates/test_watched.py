@@ -1,7 +1,5 @@
 """Which new statements must run before anything is said of a function: all but those that do nothing."""
 
-from __future__ import annotations
-
 import pytest
 
 from unhang.compat.endstates.endstate import Source

@@ -1,7 +1,5 @@
 """Made-up histories for the tests of the sweep."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

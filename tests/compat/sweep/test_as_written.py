@@ -1,7 +1,5 @@
 """Upstream's pull requests as written: the hunks of one function, applied to files that differ elsewhere."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

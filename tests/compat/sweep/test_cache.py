@@ -1,7 +1,5 @@
 """The cache of what was fetched."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

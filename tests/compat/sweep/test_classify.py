@@ -1,7 +1,5 @@
 """The state of a shape, from what its function does."""
 
-from __future__ import annotations
-
 import pytest
 
 from support.fake_index import AFFECTED, CLEAN, PARALLEL, UNCLEAR

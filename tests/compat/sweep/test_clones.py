@@ -1,7 +1,5 @@
 """What is read from a clone, on made-up repositories."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

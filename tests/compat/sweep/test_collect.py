@@ -1,7 +1,5 @@
 """What is collected from releases, history and branches."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

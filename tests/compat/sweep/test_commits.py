@@ -1,7 +1,5 @@
 """The commits of a made-up upstream, by what they have in the targets' files."""
 
-from __future__ import annotations
-
 import pytest
 
 from support.fake_clone import git

@@ -1,7 +1,5 @@
 """The session's table, its exit code, and what it records."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

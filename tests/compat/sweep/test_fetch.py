@@ -1,7 +1,5 @@
 """How wheels are fetched: several at once, verified, each only once."""
 
-from __future__ import annotations
-
 import threading
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The list of the commits that the sweep reads."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from unittest.mock import Mock
 

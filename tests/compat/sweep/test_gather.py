@@ -1,7 +1,5 @@
 """What is gathered from the index and the clones."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The sweep as a whole, on made-up wheels from an index on this machine, and made-up clones."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

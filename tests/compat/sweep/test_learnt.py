@@ -1,7 +1,5 @@
 """Facts about contents: cached, and computed again once the code they depend on has changed."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from pathlib import Path

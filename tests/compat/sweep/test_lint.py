@@ -1,7 +1,5 @@
 """Lint: duplicate keys, a random sample of real wheels, and the command. The rules have tests of their own."""
 
-from __future__ import annotations
-
 import copy
 import json
 import shutil

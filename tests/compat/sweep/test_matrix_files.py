@@ -1,7 +1,5 @@
 """The files of the matrix: sorted, and written all or not at all."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """How outlines are packed: without loss."""
 
-from __future__ import annotations
-
 import ast
 
 import pytest

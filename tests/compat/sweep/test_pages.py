@@ -1,7 +1,5 @@
 """The README's table and the picture: written from the matrix, and found if they are stale."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 
@@ -67,11 +65,7 @@ def test_each_symptom_is_there_once_with_its_fix() -> None:
 
 def test_a_signature_is_told_by_the_kinds_of_files_in_which_it_shows() -> None:
     hangs = [
-        {
-            "operations": ["send", "recv"],
-            "groups": ["MESH_*"],
-            "frames": [["a.py::A.run", "b.py::run"], ["c.py::go"]],
-        },
+        {"operations": ["send", "recv"], "groups": ["MESH_*"], "frames": [["a.py::A.run", "b.py::run"], ["c.py::go"]]},
         {"groups": ["MESH_*"], "outside": [["c.py::go"]], "errors": [{"text": "no key"}], "differ": ["size"]},
     ]
     assert pages.signs({"signature": {"hangs": hangs}, "no-hang": "Some values are wrong."}) == [

@@ -1,7 +1,5 @@
 """Everything that is missing or wrong in the parts of a fix is named, all of it at once."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable
@@ -60,10 +58,7 @@ def changed(**keys: Any) -> Callable[[Path], object]:
 BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
     "a manifest that is no JSON": (edited("manifest", "{", ""), "manifest.json: mtp-cp-deadlock: is no JSON: "),
     "an unknown key": (changed(affect={}), "manifest.json: manifest: Additional properties are not allowed"),
-    "a title that is too long": (
-        changed(title="t" * 71),
-        "is too long (One line of at most 70 characters",
-    ),
+    "a title that is too long": (changed(title="t" * 71), "is too long (One line of at most 70 characters"),
     "a target without a function": (
         changed(targets=[{"upstream": "verl", "file": "verl/a.py"}]),
         "manifest.json: targets[0]: 'function' is a required property",
@@ -84,10 +79,7 @@ BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
         edited("page", "\n## Cost\n", "\n## Cost\nTODO\n"),
         "page.md: TODO: is still to be written, on line ",
     ),
-    "no fuzz": (
-        edited("test", "FUZZ = ", "OTHER = "),
-        "test_mtp_cp_deadlock.py: FUZZ: is missing: `nox -s fuzz`",
-    ),
+    "no fuzz": (edited("test", "FUZZ = ", "OTHER = "), "test_mtp_cp_deadlock.py: FUZZ: is missing: `nox -s fuzz`"),
 }
 
 

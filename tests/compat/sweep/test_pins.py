@@ -1,7 +1,5 @@
 """The pinned wheels, and what the index says against them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

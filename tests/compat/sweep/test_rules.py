@@ -1,7 +1,5 @@
 """The rules of the matrix: the committed data satisfies them, and each kind of problem is found in a broken copy."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """How the state of each collected shape is settled."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The verdicts on the commits of a made-up upstream, whose fixes are made up too."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -11,13 +11,10 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import importlib.util
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ..cases import CRASHED, DIFFERS, PASSED, Case, Outcome, Topology, alike
+from ..cases import CRASHED, DIFFERS, PASSED, Case, Outcome, Topology
 from ..ranks import gloo, megatron, shims
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
 
 _DIED, _SWAPPED = "rank 0 died", "is not that of the model without FSDP"
 _TWO = Topology(dp=2)
@@ -30,17 +27,9 @@ CASES = (
     Case("one-order-2", _TWO, "ranks", PASSED, options={**_UNLIKE, "differ": False}, core=True),
     Case("one-tower-2", _TWO, "ranks", PASSED, options={"rows": (16,)}, core=True),
 )
+YOURS = Case("yours", Topology(), "ranks", DIFFERS, _SWAPPED, _ALIKE)
+RULED_OUT = ("world", "one rank has no other to reduce gradients with")
 _HIDDEN, _TRIES = 8, 200
-
-
-def ruled_out(topology: Topology) -> str:
-    """Return why the defect cannot occur; empty where it can."""
-    return "one rank has no other to reduce gradients with" if topology.world == 1 else ""
-
-
-def case_for(topology: Topology, upstream: str, shapes: Collection[str]) -> Case:
-    """Return the case of a user's job, of which up to 8 ranks are run."""
-    return Case("yours", alike(topology, 8), "ranks", DIFFERS, _SWAPPED, _ALIKE)
 
 
 def caveat(case: Case) -> str:
