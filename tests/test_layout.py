@@ -14,6 +14,7 @@ COVERED_BY = {
     "src/unhang/__init__.py": "test_package.py",
     "src/unhang/__main__.py": "test_package.py",
     "src/unhang/cli/help.py": "cli/test_arguments.py",
+    "src/unhang/cli/revert_command.py": "store/test_revert.py",
     "src/unhang/deliver/wheel_report.py": "cli/test_wheel_command.py",
     "src/unhang/deliver/work.py": "cli/test_wheel_command.py",
     "src/unhang/diagnose/answer.py": "diagnose/test_report.py",

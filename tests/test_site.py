@@ -65,12 +65,17 @@ def test_each_fix_has_a_page_with_its_functions_and_stack_frames(source: Path) -
 
 
 def test_the_matrix_has_each_release_with_what_it_needs(source: Path) -> None:
-    rows = dict(re.findall(r"^\| (\S+ \S+).*? \| (.*) \| .*? \|$", (source / "matrix.md").read_text(), re.MULTILINE))
+    page = (source / "matrix.md").read_text()
+    rows = dict(re.findall(r"^\| (\S+ \S+).*? \| (.*) \| .*? \|$", page, re.MULTILINE))
     assert "(fixes/mtp-cp-deadlock.md)" in rows["verl 0.7.1"]
     assert "mtp-cp-deadlock" not in rows["verl 0.7.0"] + rows["verl 0.8.0"]
     for upstream, releases in catalog.releases().items():
-        for version in releases:
-            assert f"{upstream} {'339' if is_nightly(version) else version}" in rows
+        nightlies = [version for version in releases if is_nightly(version)]
+        assert [
+            f"{upstream} {version}" for version in releases.keys() - {*nightlies} if f"{upstream} {version}" not in rows
+        ] == []
+        counts = re.findall(rf"^\| {upstream} (\d+) nightlies", page, re.MULTILINE)
+        assert sum(map(int, counts)) == len(nightlies)
 
 
 def test_the_reference_has_each_command_and_option(source: Path) -> None:

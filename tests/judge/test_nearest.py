@@ -96,6 +96,14 @@ def test_of_equally_close_shapes_the_newest_is_chosen_and_what_upstream_never_ha
         assert found.shape == shape.digest(function(KNOWN.replace("d = 4", "d = 2")))
 
 
+def test_of_equally_close_shapes_one_to_which_statements_were_only_added_comes_first() -> None:
+    edited = KNOWN.replace("    h = a + 1\n", "    fork = 1\n    h = a + 1\n")
+    newer = KNOWN.replace("    h = a + 1\n", "    upstream = 1\n    h = a + 1\n")
+    found = look(edited, {KNOWN: ("2025-01-01 abc", AFFECTED), newer: ("2026-01-01 def", AFFECTED)})
+    assert found is not None
+    assert (found.shape, [item.how for item in found.differs]) == (shape.digest(function(KNOWN)), ["added"])
+
+
 def test_no_shape_is_close_if_more_differs_than_is_equal_or_it_is_of_another_fix_or_function() -> None:
     known = {KNOWN: ("2026-01-01 abc", AFFECTED)}
     assert look("def f(y):\n    return 1\n", known) is None

@@ -78,9 +78,14 @@ def nearest(
 ) -> Nearest | None:  # fmt: skip
     """Return the known shape of this target that differs least from the function, which is in the file ``data``.
 
-    Of equally close shapes it is the one that upstream has, or had last. None if no shape is close: if more than half
-    of the function's statements differ. ``releases`` are those of the target's upstream.
+    Of equally close shapes it is one to which statements were only added, and else the one that upstream has, or had
+    last. None if no shape is close: if more than half of the function's statements differ. ``releases`` are those of
+    the target's upstream.
     """
+
+    def distance(candidate: _Candidate, differs: Sequence[Difference]) -> tuple[int, int, int]:
+        return len(differs), sum(difference.how != ADDED for difference in differs), candidate.rank
+
     mine = placed_outline(function)
     best: tuple[_Candidate, list[Difference]] | None = None
     for candidate in _candidates(target, mine, table, outlines):
@@ -88,7 +93,7 @@ def nearest(
             break
         known = unpacked(candidate.outline, outlines.blocks, outlines.kinds)
         differs = list(_differences(mine, known, function.end_lineno or function.lineno))
-        if differs and (best is None or (len(differs), candidate.rank) < (len(best[1]), best[0].rank)):
+        if differs and (best is None or distance(candidate, differs) < distance(*best)):
             best = candidate, differs
     if best is None or 2 * len(best[1]) > len(mine):
         return None
