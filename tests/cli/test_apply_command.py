@@ -11,8 +11,8 @@ from unhang.cli.main import main
 VERL = ("verl", "0.7.1")
 ENGINE = "verl/workers/engine/megatron/transformer_impl.py"
 KEYS = (
-    "upstream version location fix grade file function verdict shape code detail hint notes nearest overlay accepted"
-    " assumes"
+    "upstream version location fix grade kinds changes_numbers file function verdict shape code detail hint notes nearest"
+    " overlay accepted assumes"
 ).split()
 
 

@@ -9,8 +9,8 @@ from support import cli
 from unhang.shapes import catalog
 
 KEYS = (
-    "upstream version location fix grade file function verdict shape code detail hint notes nearest overlay accepted"
-    " assumes"
+    "upstream version location fix grade kinds changes_numbers file function verdict shape code detail hint notes nearest"
+    " overlay accepted assumes"
 ).split()
 
 

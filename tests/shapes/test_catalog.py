@@ -13,7 +13,9 @@ from unhang.shapes import catalog
 from unhang.shapes.catalog import Release, Shape, Target
 
 TARGET = {"upstream": "verl", "file": "verl/one.py", "function": "run"}
-MANIFEST: dict[str, Any] = {"title": "A gate", "grade": "cure", "targets": [TARGET]}
+MANIFEST: dict[str, Any] = {
+    "title": "A gate", "grade": "cure", "kinds": ["hang", "abort"], "changes-numbers": True, "targets": [TARGET],
+}  # fmt: skip
 GATE: dict[str, Any] = {
     "targets": {"verl": ["one.py::run", "one.py::stop"]},
     "files": {"sha256": {"run": "1", "stop": None}},

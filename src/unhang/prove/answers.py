@@ -178,7 +178,8 @@ def document(shown: Report) -> str:
 
 def _result(line: Line) -> dict[str, Any]:
     sides = {"untouched": line.untouched, "patched": line.patched}
-    return {**line._asdict(), **{name: side and side._asdict() for name, side in sides.items()}}
+    outcomes = {name: side and side._asdict() for name, side in sides.items()}
+    return {**report.about(line.fix), **line._asdict(), **outcomes}
 
 
 def _paragraph(line: Line) -> list[str]:
