@@ -179,7 +179,7 @@ def document(shown: Report) -> str:
 def _result(line: Line) -> dict[str, Any]:
     sides = {"untouched": line.untouched, "patched": line.patched}
     outcomes = {name: side and side._asdict() for name, side in sides.items()}
-    return {**report.about(line.fix), **line._asdict(), **outcomes}
+    return {**line._asdict(), **outcomes, **report.about(line.fix)}
 
 
 def _paragraph(line: Line) -> list[str]:
