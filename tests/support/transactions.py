@@ -110,7 +110,8 @@ def strike(number: int, blow: Blow | None, pause: float = 0) -> list[str]:
         names.append(operation.__name__)
         if blow is not None and len(names) == number + 1:
             blow(operation, arguments)
-        time.sleep(pause)
+        if pause:  # `sleep(0)` gives the processor away
+            time.sleep(pause)
         return operation(*arguments, **options)
 
     disk.run = run

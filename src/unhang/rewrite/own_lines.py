@@ -6,6 +6,7 @@ import codecs
 import hashlib
 import re
 from collections.abc import Collection, Mapping
+from functools import lru_cache
 from typing import NamedTuple
 
 from unhang.shapes import shape
@@ -38,7 +39,7 @@ def of(data: bytes, functions: Collection[str]) -> Mapping[str, Lines]:
 
     Raises one of UNREADABLE if the file does not parse.
     """
-    tree, rows = shape.parse(data), _rows(data)
+    tree, rows = _parsed(data), _rows(data)
     places = {}
     for name in functions:
         definitions = shape.find(tree, name)
@@ -60,6 +61,9 @@ def put_back(data: bytes, plain: bytes, functions: Collection[str]) -> bytes:
         last = rows[place.end - 1]
         rows[place.first : place.end] = [then[name].text + last[len(last.rstrip(_ENDS)) :]]
     return data[: _bom(data)] + b"".join(rows)
+
+
+_parsed = lru_cache(maxsize=2)(shape.parse)  # who puts functions back reads the same two files before or after
 
 
 def _rows(data: bytes) -> list[bytes]:
