@@ -61,13 +61,18 @@ def stale(root: Path) -> dict[Path, str]:
 
 
 def fixes_table(fixes: Sequence[Fix], releases: matrix.Releases, table: ShapeTable) -> str:
-    """Return the README's table: each fix with its grade, what is wrong, who needs it, and what release lacks it."""
+    """Return the README's table: each fix, what is wrong, what that does, who needs it, and what release lacks it."""
     rows = matrix.rows(fixes, releases, table)
-    lines = ["| fix | grade | what is wrong | needed by | gone upstream |", "|---|---|---|---|---|"]
+    lines = [
+        "| fix | grade | kinds | changes numbers | what is wrong | needed by | gone upstream |",
+        "|---|---|---|---|---|---|---|",
+    ]
     for fix in fixes:
         since = matrix.droppable(fix, releases, table)
         fixed = ", ".join(f"{upstream} {version}" for upstream, version in since.items() if version is not None)
-        lines.append(f"| `{fix.id}` | {fix.grade} | {fix.title} | {needed_by(rows, fix) or 'none'} | {fixed or 'no'} |")
+        numbers = "yes" if fix.changes_numbers else "no"
+        cells = f"`{fix.id}`", fix.grade, ", ".join(fix.kinds), numbers, fix.title, needed_by(rows, fix) or "none"
+        lines.append(f"| {' | '.join(cells)} | {fixed or 'no'} |")
     return "\n".join(lines).replace("*", r"\*")
 
 

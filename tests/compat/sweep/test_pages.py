@@ -98,15 +98,18 @@ def test_conflict_markers_are_replaced_in_a_table_and_refused_elsewhere() -> Non
 
 
 def test_the_table_has_who_needs_a_fix_and_from_where_on_it_can_go() -> None:
-    fixes = [made_up.fix("hang", "core", "swift"), made_up.fix("stall", "core", grade="safeguard")]
+    fixes = [
+        made_up.fix("hang", "core", "swift"),
+        made_up.fix("stall", "core", grade="safeguard", changes_numbers=True),
+    ]
     releases = made_up.releases(
         fixes,
         core={"1.0": "affected affected", "1.1rc0.dev99000": "affected fixed", "1.1": "fixed affected"},
         swift={"4.0": "affected"},
     )
     assert pages.fixes_table(fixes, releases, made_up.table(*fixes)).splitlines() == [
-        "| fix | grade | what is wrong | needed by | gone upstream |",
-        "|---|---|---|---|---|",
-        "| `hang` | cure | the title of hang | core 1.0, and 1 nightly; swift 4.0 | core 1.1 |",
-        "| `stall` | safeguard | the title of stall | core 1.0 to 1.1 | no |",
+        "| fix | grade | kinds | changes numbers | what is wrong | needed by | gone upstream |",
+        "|---|---|---|---|---|---|---|",
+        "| `hang` | cure | hang | no | the title of hang | core 1.0, and 1 nightly; swift 4.0 | core 1.1 |",
+        "| `stall` | safeguard | hang | yes | the title of stall | core 1.0 to 1.1 | no |",
     ]
