@@ -45,33 +45,31 @@ def test_the_rewrite_asks_five_times_and_leaves_no_flag() -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "anchor"),
+    ("old", "new", "count", "anchor"),
     [
-        (_FLAG, "True", "not found: hidden_states.requires_grad"),
-        ("vocab_weights.requires_grad", "True", "not found: vocab_weights.requires_grad"),
-        ("ctx.saved_tensors", "ctx.saved", r"not found: ..., ... = ctx.saved_tensors"),
+        (_FLAG, "True", 3, f"not found: {_FLAG}"),
+        ("vocab_weights.requires_grad", "True", 2, "not found: vocab_weights.requires_grad"),
+        ("ctx.saved_tensors", "ctx.saved", 1, "not found: ..., ... = ctx.saved_tensors"),
     ],
 )
-def test_a_function_that_asks_otherwise_is_no_anchor(old: str, new: str, anchor: str) -> None:
-    sources.assert_no_anchor(sources.first(CASES), old, new, match=anchor)
+def test_a_function_that_asks_otherwise_is_no_anchor(old: str, new: str, count: int, anchor: str) -> None:
+    sources.assert_no_anchor(sources.first(CASES), old, new, anchor, count)
 
 
-def test_upstreams_pull_requests_as_written_are_known() -> None:
-    shapes = [shape for shape in catalog.shape_table().shapes.items() if shape[0][0] == FIX and shape[1].note]
-    known = {(function, shape.state, shape.note.split()[2]) for (_, function, _), shape in shapes}
-    assert known == {
-        ("FusedLinearForPPOFunction.forward", "right", "6913"),
-        ("FusedLinearForPPOFunction.backward", "fixed", "7235"),
-    }
-
-
-def test_upstreams_own_way_is_told_from_the_released_one() -> None:
-    (pull,) = (case.values[0].load() for case in sources.as_written(FIX))
-    change = codemod(pull.target)
-    assert change.fixed_upstream(pull.function)
+@pytest.mark.parametrize("pull", sources.as_written(FIX))
+def test_upstreams_pull_requests_as_written_are_right(pull: sources.Case) -> None:
+    source = pull.load()
+    if source.target != TARGET:
+        assert (source.known.state, source.target) == ("right", TARGET.depends_on)
+        assert "6913" in source.known.note
+        return
+    assert source.known.state == "fixed"
+    assert "7235" in source.known.note
+    change = codemod(TARGET)
+    assert change.fixed_upstream(source.function)
     assert not change.fixed_upstream(sources.first(CASES).function)
-    with pytest.raises(AnchorError):
-        change.plan(pull.function)
+    with pytest.raises(AnchorError, match="not found"):
+        change.plan(source.function)
 
 
 # -- for the sessions -------------------------------------------------------------------------------------------------

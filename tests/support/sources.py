@@ -160,10 +160,10 @@ def mutated(function: shape.Function, old: str, new: str, count: int = 1) -> sha
     return changed
 
 
-def assert_no_anchor(source: Source, old: str, new: str, match: str) -> None:
+def assert_no_anchor(source: Source, old: str, new: str, match: str, count: int = 1) -> None:
     """Assert that the codemod refuses the function with a part replaced, as ``mutated`` does, and says this."""
     with pytest.raises(AnchorError, match=match):
-        codemod(source.target).plan(mutated(source.function, old, new))
+        codemod(source.target).plan(mutated(source.function, old, new, count))
 
 
 def dump(node: object) -> object:
@@ -193,7 +193,7 @@ def _is_pull(row: Mapping[str, Any]) -> bool:
 
 
 def _targets(row: Mapping[str, Any]) -> list[Target]:
-    return [item for item in catalog.fix(row["fix"]).targets if item.function == row["function"]]
+    return [item for item in catalog.fix(row["fix"]).functions if item.function == row["function"]]
 
 
 @cache
