@@ -31,6 +31,7 @@ class Setting(NamedTuple):
     chunk: int = 4
     temperature: float = 0.5
     dtype: str = "float32"
+    rank: int = 0
 
     @property
     def keeps(self) -> bool:
@@ -82,11 +83,15 @@ class Matrix(Tensor):
         return Matrix([*values], self.dtype, self.device, (), shape, requires_grad=self.requires_grad, keeps=self.keeps)
 
 
-def _torch() -> StandIn:
+def _torch(rank: int = 0) -> StandIn:
     def zeros(*size: int, device: str, dtype: str, requires_grad: bool = False) -> Matrix:
         return Matrix(0.0, dtype, device, shape=size, requires_grad=requires_grad)
 
-    return torch(zeros=zeros, zeros_like=lambda input: Matrix(0.0, input.dtype, input.device, shape=input.shape))
+    return torch(
+        zeros=zeros,
+        zeros_like=lambda input: Matrix(0.0, input.dtype, input.device, shape=input.shape),
+        distributed=StandIn("torch.distributed", get_rank=lambda group=None: rank),
+    )
 
 
 def _ids(setting: Setting) -> list[int]:
@@ -150,9 +155,9 @@ class Backward(EndState):
         needs = [(backbone, head) for backbone, head in itertools.product(off_on, off_on) if backbone or head]
         losses = ((True, True), (True, False), (False, True))
         for layout, right, need, loss in itertools.product((VIEW, COPY, FLAT), off_on, needs, losses):
-            for rows, chunk in itertools.product(((2, 3), (1, 5)), (2, 4, 512)):
+            for rows, chunk, rank in itertools.product(((2, 3), (1, 5)), (2, 4, 512), (0, 1)):
                 for temperature, dtype in ((0.5, "float32"), (2.0, "bfloat16")):
-                    yield Setting(layout, right, *need, loss, rows, chunk, temperature, dtype)
+                    yield Setting(layout, right, *need, loss, rows, chunk, temperature, dtype, rank)
 
     def concerned(self, configuration: Setting) -> bool:
         return configuration.backbone and not configuration.keeps
@@ -174,7 +179,7 @@ class Backward(EndState):
             _given(configuration, ids.shape, 1.0, "float32") if of_log_probs else None,
             _given(configuration, ids.shape, 2.0, configuration.dtype) if of_entropy else None,
         )
-        names = {"torch": _torch(), "_fused_linear_for_ppo_bwd": strict("_fused_linear_for_ppo_bwd", _gradients)}
+        names = {"torch": _torch(configuration.rank), "_fused_linear_for_ppo_bwd": strict("_fused_linear_for_ppo_bwd", _gradients)}
         found = called(source, names)(ctx, *given)
         whole = _gradients(*given, hidden, weights, ids.flatten(), configuration.temperature)
         wanted = [
