@@ -60,7 +60,7 @@ class Matrix(Tensor):
     def ndim(self) -> int:
         return len(self.shape)
 
-    def flatten(self, start_dim: int = 0, end_dim: int = -1) -> Matrix:
+    def flatten(self, start_dim: int = 0, end_dim: int = -1) -> Tensor:
         last = end_dim % self.ndim + 1
         flat = self.view(*self.shape[:start_dim], -1, *self.shape[last:])
         flat.requires_grad &= self.keeps
@@ -70,8 +70,10 @@ class Matrix(Tensor):
         self.requires_grad = requires_grad
         return self
 
-    def new_zeros(self, *size: Any, requires_grad: bool = False) -> Matrix:
-        return Matrix(0.0, self.dtype, self.device, shape=size, requires_grad=requires_grad)
+    def new_zeros(
+        self, *size: Any, dtype: str | None = None, device: Any = None, requires_grad: bool = False
+    ) -> Matrix:
+        return Matrix(0.0, dtype or self.dtype, device or self.device, shape=size, requires_grad=requires_grad)
 
     def __setitem__(self, part: slice, new: Tensor) -> None:
         wide = len(self.values_) // self.shape[0]
@@ -179,7 +181,10 @@ class Backward(EndState):
             _given(configuration, ids.shape, 1.0, "float32") if of_log_probs else None,
             _given(configuration, ids.shape, 2.0, configuration.dtype) if of_entropy else None,
         )
-        names = {"torch": _torch(configuration.rank), "_fused_linear_for_ppo_bwd": strict("_fused_linear_for_ppo_bwd", _gradients)}
+        names = {
+            "torch": _torch(configuration.rank),
+            "_fused_linear_for_ppo_bwd": strict("_fused_linear_for_ppo_bwd", _gradients),
+        }
         found = called(source, names)(ctx, *given)
         whole = _gradients(*given, hidden, weights, ids.flatten(), configuration.temperature)
         wanted = [

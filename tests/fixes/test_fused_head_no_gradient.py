@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 
 from fuzz.subject import Fuzz
-from mutants.by_hand import EVERY, Mutants, Sub
+from mutants.by_hand import EVERY, ByHand, Mutants, Sub
 from proofs.others import Other, Proofs, Release, without
 from support import sources
 from support.rewrites import EveryRewrite
@@ -78,7 +78,7 @@ def test_a_backward_with_upstreams_pull_request_is_upstreams_own_fix(pull: sourc
 
 _backbone, _head = partial(Sub, f"{_NEEDED}[0]"), partial(Sub, f"{_NEEDED}[1]")
 _ALLOCATED, _ADDED, _SHAPED = range(3)
-BY_HAND = {
+BY_HAND: ByHand = {
     "the flag where the backbone's is allocated": _backbone(_FLAG, _ALLOCATED),
     "the flag where the backbone's is added up": _backbone(_FLAG, _ADDED),
     "the flag where the backbone's gets its shape": _backbone(_FLAG, _SHAPED),
@@ -105,7 +105,7 @@ BY_HAND = {
     "only one row": _backbone(f"({_NEEDED}[0] and orig_batch_size == 1)", EVERY),
     "not the shape of its input": _backbone("False", _SHAPED),
     "as large as the head": Sub("torch.zeros_like(hidden_states)", "torch.zeros_like(vocab_weights)"),
-    "the gradients swapped": (Sub("[chunk_start:chunk_end] += h", "[chunk_start:chunk_end] += v"),),
+    "the gradients swapped": Sub("[chunk_start:chunk_end] += h", "[chunk_start:chunk_end] += v"),
     "the last chunk alone": Sub("[chunk_start:chunk_end] += h", "[chunk_start:chunk_end] = 0 * h"),
 }
 EQUIVALENT = {

@@ -1,7 +1,7 @@
 """verl: the real fused head with the torch backend, in one process. Its hidden states come in several layouts.
 
 The packages around its module are stand-ins, and so is what returns a view, as liger's RMSNorm does; all else is real.
-The right gradient is that of the same head with contiguous hidden states, and for these, that of a plain log-softmax.
+The right gradient is that of a plain log-softmax with contiguous hidden states, for which the head itself is right.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ CASES = (
     Case("one-row", _ONE, "ranks", PASSED, options={"layout": "transposed", "rows": 1}, core=True),
     Case("two-dimensions", _ONE, "ranks", PASSED, options={"layout": "own view", "flat": True}, core=True),
     Case("detached", _ONE, "ranks", PASSED, options={"layout": "transposed", "backbone": False}, core=True),
-    Case("detached-frozen-head", _ONE, "ranks", PASSED, options={"layout": "contiguous", "head": False}),
+    Case("frozen-head-contiguous", _ONE, "ranks", PASSED, options={"layout": "contiguous", "head": False}),
 )
 YOURS = Case("yours", _ONE, "ranks", DIFFERS, _WHERE, {"layout": "own view"})
 
@@ -73,21 +73,23 @@ def run(case: Case, deadline_s: float) -> Outcome:
 
 def _on_rank(case: Case) -> tuple[Gradients, Gradients]:
     """Return the gradients, and the right ones."""
-    found = _gradients(case, _fused, case.options["layout"])
-    if case.options["layout"] == "contiguous":
-        return found, _gradients(case, _plain, "contiguous")
-    return found, _gradients(case, _fused, "contiguous")
+    return _gradients(case, _fused, case.options["layout"]), _gradients(case, _plain, "contiguous")
 
 
 def _wrong(ranks: Sequence[tuple[Gradients, Gradients]]) -> str:
     """Return what is wrong with the gradients; empty where nothing is."""
-    import torch
-
     for found, right in ranks:
-        for mine, other in zip(found, right):
-            if (mine is None) != (other is None) or (mine is not None and not torch.allclose(mine, other, rtol=1e-4, atol=1e-5)):
-                return f"{_WHERE} {found.text()}; right: {right.text()}"
+        if not all(map(_close, found, right)):
+            return f"{_WHERE} {found.text()}; right: {right.text()}"
     return ""
+
+
+def _close(one: Any, other: Any) -> bool:
+    """Return whether two gradients are the same but for rounding, or both None."""
+    if one is None or other is None:
+        return one is other
+    close = 1e-2 if "bfloat16" in str(one.dtype) else 1e-5
+    return bool((one - other).norm() <= close * other.norm())
 
 
 def _gradients(case: Case, head: Any, layout: str) -> Gradients:
@@ -114,7 +116,7 @@ def _laid_out(backbone: Any, layout: str) -> Any:
     """Return hidden states with the values of the backbone's output."""
     import torch
 
-    class OwnView(torch.autograd.Function):
+    class OwnView(torch.autograd.Function):  # type: ignore[misc]
         """Returns a view of what it has computed, as liger's RMSNorm does."""
 
         @staticmethod
