@@ -42,6 +42,9 @@ def _operation(combine: Callable[[Any, Any], Any], dtype: str | None = None) -> 
     return method
 
 
+_MOST = 1 << 20
+
+
 class Tensor(StandIn):
     """``origin`` is what it was computed from, as in an autograd graph; ``watch`` is told of what the host waits for.
 
@@ -66,6 +69,8 @@ class Tensor(StandIn):
         else:
             self.shape = tuple(shape)
             size = math.prod(self.shape)
+            if size > _MOST:
+                raise Misfit(f"{size} values in the shape {self.shape}: a stand-in holds {_MOST}")
             flat = list(values) if isinstance(values, (list, range)) else [values] * size
             if len(flat) != size:
                 raise Misfit(f"{len(flat)} values in the shape {self.shape}")

@@ -88,6 +88,11 @@ def test_what_is_computed_knows_its_origins_and_who_watches() -> None:
         one.cumsum(0)
 
 
+def test_one_that_is_too_large_is_refused_before_it_takes_memory() -> None:
+    with pytest.raises(Misfit, match="1073741824 values"):
+        torch().zeros(1 << 30)
+
+
 def test_a_nested_tensor_has_rows_of_its_own_lengths() -> None:
     nested = Nested([3, 5])
     assert (nested.is_nested, nested.values().shape) == (True, (8,))

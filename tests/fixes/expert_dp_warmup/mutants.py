@@ -91,7 +91,7 @@ _CORE: ByHand = {
         f"                torch.distributed.broadcast({_ZEROS}, 0, group=warmup_group)"
     ),
     "rank 0 waits at a barrier": _first(f"{_RANK} == 0 and torch.distributed.barrier()"),
-    "many elements": Sub("torch.zeros(1,", "torch.zeros(1 << 30,"),
+    "many elements": Sub("torch.zeros(1,", "torch.zeros(1 << 12,"),
 }
 
 
