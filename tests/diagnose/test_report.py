@@ -71,6 +71,13 @@ def test_a_line_says_of_which_ranks_there_is_nothing(ranks: tuple[int, ...], siz
     assert report.text(made(job=job, environment=None), colour=False) == f"{NOBODY}\n\n{line}"
 
 
+def test_a_line_says_of_which_ranks_there_are_lines_of_no_use() -> None:
+    job = JOB._replace(size=8, spoken=frozenset({3, 5}))
+    assert report.text(made(job=job, environment=None), colour=False).endswith(
+        "4 of 8 ranks; nothing of ranks 6-7; of ranks 3, 5 only lines that tell of no error and no collective"
+    )
+
+
 def test_each_answer_is_followed_by_who_does_what_the_lines_that_say_so_and_the_command() -> None:
     possible = Answer("possible", MTP, "It may be.", (), ("the size",))
     lines = report.text(made(KNOWN, possible, here=NEEDED), colour=False).splitlines()
@@ -182,12 +189,15 @@ def test_the_suspects_come_first_in_every_form() -> None:
     traceback = ("log:9", "  /a/train.py:12 in step")
     what = made(KNOWN, suspects=Suspects("failed", why, traceback), here=NEEDED)
     assert report.text(what, colour=False).startswith(
-        "rank 1: it failed by itself: no\nranks 2, 4: its device is stuck\n  log:9\n    /a/train.py:12 in step\n\nread "
+        "rank 1: it failed by itself: no\neach of ranks 2, 4: its device is stuck\n"
+        "  log:9\n    /a/train.py:12 in step\n\nread "
     )
     document = json.loads(report.document(what))
     assert [*document][2:4] == ["suspects", "why"]
     assert (document["suspects"], document["why"]) == ([1, 2, 4], {str(rank): text for rank, text in why.items()})
-    assert report.github(what).startswith("::error title=unhang suspects::rank 1: it failed by itself: no%0Aranks 2, 4")
+    assert report.github(what).startswith(
+        "::error title=unhang suspects::rank 1: it failed by itself: no%0Aeach of ranks 2, 4"
+    )
 
 
 def test_many_suspects_of_many_kinds_fill_no_screen() -> None:

@@ -161,6 +161,26 @@ def test_where_halves_disagree_the_reason_says_so() -> None:
     }
 
 
+WATCHDOG = (
+    "[rank{0}]:[E1122 09:15:03.1 ProcessGroupNCCL.cpp:685] [PG ID 0 PG GUID 0(default_pg) Rank {0}] Watchdog caught "
+    "collective operation timeout: WorkNCCL(SeqNum={1}, OpType=ALLREDUCE, NumelIn=2, NumelOut=2, Timeout(ms)=600000)"
+)
+
+
+def logged(*lines: str) -> Told:
+    return Told("log", parts=tuple(logs.read(io.BytesIO("\n".join(lines).encode()), "log")))
+
+
+def test_a_rank_that_printed_lines_is_not_one_from_which_nothing_came() -> None:
+    said = logged("[rank0]: step 7, loss 1.25", *(WATCHDOG.format(number, 3) for number in (1, 2, 3)))
+    whole = merged([said])
+    assert ([*whole.ranks], whole.spoken) == ([1, 2, 3], {0})
+    assert suspects.of(facts.of(whole)).why == {
+        0: "nothing came from it but lines that tell of no error and no collective, and default_pg waits for it"
+    }
+    assert merged([said, Told("rank_4.log", named=4)]).spoken == {0, 4}
+
+
 def test_an_error_comes_with_its_traceback() -> None:
     whole = job([rank(lines=[line("ValueError: no")._replace(frames=STACKS[0].stacks[0].frames)], recorded=False)])
     assert suspects.of(facts.of(whole)).traceback == (

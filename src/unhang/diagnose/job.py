@@ -46,6 +46,7 @@ def merged(told: Iterable[Told]) -> Job:
     nameless = [part for one in told for part in one.parts if part.rank < 0 and one.named is None]
     is_all = len(nameless) > 1 and not parts and all(part in nameless for one in told for part in one.parts)
     strangers: list[Message] = []
+    spoken = {one.named for one in told if one.named is not None and not (one.dumps or one.parts or one.why)}
     for one in told:
         for part in one.parts:
             number = part.rank if part.rank >= 0 else one.named
@@ -56,6 +57,8 @@ def merged(told: Iterable[Told]) -> Job:
                     number = nameless.index(part)
             if number is None:
                 strangers += part.messages
+            elif part == Rank(part.rank):
+                spoken.add(number)
             else:
                 parts[number].append(_numbered(part, number))
     groups = {group.name: group for names in renamed.values() for group in names.values()}
@@ -73,6 +76,7 @@ def merged(told: Iterable[Told]) -> Job:
         tuple(unread),
         tuple(dict.fromkeys(unranked)),
         tuple(strangers),
+        frozenset(spoken - parts.keys()),
     )
 
 

@@ -366,7 +366,7 @@ def _rank(rank: int, spoken: list[_Said], spied: list[Stack], exits: tuple[Messa
         counts={name: count for said in spoken for name, count in said.counts.items()},
         messages=(*exits, *(message for said in spoken for message in said.messages.values())),
     )
-    if told != Rank(rank):
+    if told != Rank(rank) or (spoken and rank != stacks.NOBODY):
         yield told
 
 

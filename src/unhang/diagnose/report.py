@@ -79,7 +79,7 @@ def span(ranks: Collection[int]) -> str:
 
 def missing(job: Job) -> list[int]:
     """Return the ranks of the job of which no file says anything."""
-    return [] if job.size is None else [rank for rank in range(job.size) if rank not in job.ranks]
+    return [] if job.size is None else [rank for rank in range(job.size) if rank not in {*job.ranks, *job.spoken}]
 
 
 def warnings(job: Job) -> list[str]:
@@ -161,7 +161,10 @@ def _suspects(found: Diagnosis) -> list[str]:
     ranks: dict[str, list[int]] = {}
     for rank, why in suspects.why.items():
         ranks.setdefault(why, []).append(rank)
-    lines = [f"{who(same)}: {gate.line(why)}" for why, same in list(ranks.items())[:_MOST]]
+    lines = [
+        f"{'each of ' if len(same) > 1 else ''}{who(same)}: {gate.line(why)}"
+        for why, same in list(ranks.items())[:_MOST]
+    ]
     if left := list(ranks.values())[_MOST:]:
         lines.append(f"and {count(sum(map(len, left)), 'more rank')}, which --output-format json names")
     lines += [f"  {gate.line(line)}" for line in suspects.traceback]
@@ -207,8 +210,9 @@ def _table(folded: Table, suspected: Collection[int]) -> list[str]:
 def _read(job: Job) -> str:
     """Return the line that says what was read."""
     known = count(len(job.ranks), "rank") if job.size is None else f"{len(job.ranks)} of {count(job.size, 'rank')}"
-    gone = missing(job)
-    return f"read {count(job.files, 'file')}: {known}{f'; nothing of {who(gone)}' if gone else ''}"
+    lacks = f"; nothing of {who(gone)}" if (gone := missing(job)) else ""
+    lacks += f"; of {who(job.spoken)} only lines that tell of no error and no collective" if job.spoken else ""
+    return f"read {count(job.files, 'file')}: {known}{lacks}"
 
 
 def _paragraph(answer: Answer, report: Report) -> Iterable[str]:

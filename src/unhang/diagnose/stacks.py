@@ -153,7 +153,7 @@ def _main(threads: Sequence[Thread]) -> Thread | None:
         if thread.idle is None and not any(frame.function.endswith("_bootstrap") for frame in thread.frames)
     ]
     outermost = [thread for thread in fault if thread.frames[-1].function == "<module>"]
-    return (outermost or fault or [None])[-1]
+    return (outermost or fault)[-1] if fault else None
 
 
 def recognizes(head: bytes) -> bool:

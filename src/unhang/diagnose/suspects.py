@@ -141,11 +141,17 @@ def _silent(facts: Facts) -> dict[int, str]:
         members = set(meeting.group.members) or desync.everybody(facts.job)
         absent = facts.unseen & members
         if meeting.waiting and 0 < 2 * len(absent) < len(members):
-            why = f"nothing came from it, and {whereabouts.label(meeting.group)} waits for it"
-            found = {**dict.fromkeys(absent, why), **found}
+            waits = f", and {whereabouts.label(meeting.group)} waits for it"
+            found = {**{number: f"{_little(facts, number)}{waits}" for number in absent}, **found}
     if not facts.meetings and any(facts.calls.values()) and 2 * len(facts.unseen) < len(facts.calls):
-        found = dict.fromkeys(facts.unseen, "nothing came from it, and others wait in a collective")
+        found = {number: f"{_little(facts, number)}, and others wait in a collective" for number in facts.unseen}
     return found
+
+
+def _little(facts: Facts, number: int) -> str:
+    """Return what came from a rank that says neither where it waits nor why it died."""
+    lines = "but lines that tell of no error and no collective"
+    return f"nothing came from it {lines}" if number in facts.job.spoken else "nothing came from it"
 
 
 def _are_late(facts: Facts, meeting: Meeting) -> bool:
