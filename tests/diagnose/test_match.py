@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from support import fixes
-from support.hung_jobs import HungJob, failing, without, without_frames
+from support.hung_jobs import HungJob, failing, job, rank, without, without_frames
 from unhang.diagnose import facts, match, signature, suspects
 from unhang.diagnose.evidence import Frame, Job
 from unhang.diagnose.signature import Place
@@ -80,6 +80,16 @@ def test_the_own_error_of_a_process_of_unknown_rank_leaves_nothing_known(
     text: str, at: tuple[str, ...], wanted: str
 ) -> None:
     assert answers(MTP._replace(strangers=tuple(failing(text, *at)))) == {"mtp-cp-deadlock": wanted}
+
+
+@pytest.mark.parametrize(
+    ("size", "wanted"), [("0", "known"), ("0.", "known"), ("0512", ""), ("0.5", ""), ("0x40", ""), ("10", "")]
+)
+def test_the_words_of_an_error_are_whole(size: str, wanted: str) -> None:
+    at = "megatron/core/transformer/moe/token_dispatcher.py::MoEAllGatherTokenDispatcher.combine_postprocess"
+    lines = failing(f"RuntimeError: shape '[-1, 512]' is invalid for input of size {size}", at)
+    whole = job([rank(lines=lines, recorded=False)])
+    assert answers(whole).get("allgather-empty-expert", "") == wanted
 
 
 def test_a_stack_scene_and_a_meeting_name_who_is_inside() -> None:
