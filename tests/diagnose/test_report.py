@@ -10,7 +10,7 @@ from unhang import __version__
 from unhang.diagnose import facts, report
 from unhang.diagnose.answer import ANSWERS, Answer, Place
 from unhang.diagnose.diagnosis import Diagnosis
-from unhang.diagnose.evidence import Count, Group, Job, Rank, Unread
+from unhang.diagnose.evidence import Count, Group, Job, Message, Operation, Rank, Unread
 from unhang.diagnose.report import Report
 from unhang.diagnose.standing import Standing
 from unhang.diagnose.suspects import Suspects
@@ -76,6 +76,14 @@ def test_a_line_says_of_which_ranks_there_are_lines_of_no_use() -> None:
     assert report.text(made(job=job, environment=None), colour=False).endswith(
         "4 of 8 ranks; nothing of ranks 6-7; of ranks 3, 5 only lines that tell of no error and no collective"
     )
+
+
+def test_an_error_after_which_a_rank_went_on_is_told_and_makes_it_no_suspect() -> None:
+    group = Group("0", "default_pg", (0, 1))
+    ranks = {n: Rank(n, (Operation(n, group, 3, "all_reduce"),), recorded=True) for n in (0, 1)}
+    ranks[1] = ranks[1]._replace(messages=(Message("ValueError: retried", "log:9"),))
+    found = report.text(made(job=Job(ranks, {"0": group}, 2, 2)), colour=False).splitlines()
+    assert found[:2] == [NOBODY, "rank 1: it said an error, and went on to wait: ValueError: retried (log:9)"]
 
 
 def test_each_answer_is_followed_by_who_does_what_the_lines_that_say_so_and_the_command() -> None:

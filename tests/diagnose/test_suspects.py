@@ -68,6 +68,21 @@ JOBS: dict[str, tuple[Job, str, list[int]]] = {
         [3],
     ),
     "it went on": (job([rank(at=(CALL, STEP), lines=[line("ValueError: no")]), *[waits()] * 2, LATE]), "host", [3]),
+    "it said an error, and waits where all wait": (
+        job([waits(lines=[line("ValueError: no")]), *[waits()] * 2, DONE]),
+        "host",
+        [3],
+    ),
+    "it said an error of its device, and waits where all wait": (
+        job([waits(lines=[line("RuntimeError: CUDA error: an illegal memory access")]), *[waits()] * 3]),
+        "failed",
+        [0],
+    ),
+    "it said an error, and waits elsewhere than its peers": (
+        job([waits(lines=[line("ValueError: no")], group=TENSOR), *[waits()] * 3]),
+        "failed",
+        [0],
+    ),
     "a device is behind": (job([counted(5, 9), *[counted(7, 9)] * 3]), "device", [0]),
     "two devices, and their peers issued more": (
         job([counted(5, 8), counted(5, 8), counted(7, 20), counted(7, 20)]),
@@ -171,10 +186,19 @@ def logged(*lines: str) -> Told:
     return Told("log", parts=tuple(logs.read(io.BytesIO("\n".join(lines).encode()), "log")))
 
 
+@pytest.mark.parametrize(
+    ("behind", "why"), [(2, "completed 1 of default_pg, its peers 2: its device is stuck"), (3, "")]
+)
+def test_a_rank_whose_watchdog_names_an_older_collective_is_behind(behind: int, why: str) -> None:
+    """The log says nothing else."""
+    whole = merged([logged(*(WATCHDOG.format(number, behind if number == 2 else 3) for number in range(4)))])
+    assert suspects.of(facts.of(whole)).why == ({2: why} if why else {})
+
+
 def test_a_rank_that_printed_lines_is_not_one_from_which_nothing_came() -> None:
     said = logged("[rank0]: step 7, loss 1.25", *(WATCHDOG.format(number, 3) for number in (1, 2, 3)))
     whole = merged([said])
-    assert ([*whole.ranks], whole.spoken) == ([1, 2, 3], {0})
+    assert ([*whole.ranks], [*whole.spoken]) == ([1, 2, 3], [0])
     assert suspects.of(facts.of(whole)).why == {
         0: "nothing came from it but lines that tell of no error and no collective, and default_pg waits for it"
     }

@@ -47,6 +47,7 @@ TABLE = "completed, or completed/enqueued, by rank (* suspect) and group:"
 """How the table of ranks and groups begins."""
 _COLOURS = {"known": "32", "possible": "33", "desync": "31", "slow": "36", "not-enough": "2"}
 _KINDS = {"known": "error", "possible": "warning", "desync": "warning"}
+_NOBODY = "no rank is suspect: the files show none that holds up the others"
 _WIDTH = 100
 _MOST = 8
 """How many runs of ranks the text shows, and how many files with one fault: a large job would fill the screen."""
@@ -168,12 +169,14 @@ def _suspects(found: Diagnosis) -> list[str]:
     if left := list(ranks.values())[_MOST:]:
         lines.append(f"and {count(sum(map(len, left)), 'more rank')}, which --output-format json names")
     lines += [f"  {gate.line(line)}" for line in suspects.traceback]
+    for rank, (caught, *_) in list(found.facts.caught.items())[:_MOST]:
+        lines.append(f"rank {rank}: it said an error, and went on to wait: {gate.line(caught.text)} ({caught.source})")
     if found.facts.strangers:
         first, *rest = found.facts.strangers
         more = f" (and {count(len(rest), 'more error')})" if rest else ""
         lines.append(f"a process of which no file says the rank: it failed by itself: {gate.line(first.text)}{more}")
         lines += [f"  {gate.line(line)}" for line in traceback(first)]
-    return lines or ["no rank is suspect: the files show none that holds up the others"]
+    return lines if suspects.why or found.facts.strangers else [_NOBODY, *lines]
 
 
 def _open(left: Sequence[Signature]) -> Iterable[str]:

@@ -44,19 +44,12 @@ _FOLLOWS = (
     "remote process exited", "got signal: 15",
 )  # fmt: skip
 """What a rank says, in lower case, whose peers are late or gone, or that goes on."""
-_OWN = (
-    "cuda error",
-    "out of memory",
-    "outofmemory",
-    "illegal memory access",
-    "uncorrectable ecc",
-    "device-side assert",
-    "bad_alloc",
-    "segmentation fault",
-    "bus error",
-    "caught signal",
-    "dataloader timed out",
-)
+_FATAL = (
+    "cuda error", "illegal memory access", "uncorrectable ecc", "device-side assert", "segmentation fault", "bus error",
+    "caught signal", "exitcode",
+)  # fmt: skip
+"""What no process catches and goes on after: its device does nothing more, or it is gone."""
+_OWN = (*_FATAL[:-1], "out of memory", "outofmemory", "bad_alloc", "dataloader timed out")
 """What is a rank's own fault, though its watchdog may tell it."""
 _RAISED_WAITING = re.compile(
     r"(?:[\w.]*\.)?(?:Runtime|Dist\w*|System|OS|BrokenPipe|Connection\w*|Timeout|EOF|Ray\w+|Actor\w+|Signal\w*)"
@@ -273,6 +266,11 @@ def failures(rank: Rank) -> list[Message]:
     said = [one for one in own if not one.text.startswith("exitcode")]
     followed = any(_has(one, _FOLLOWS) and not _is_own(one) for one in rank.messages)
     return said or [one for one in own if not followed or "-9" in one.text]
+
+
+def is_fatal(message: Message) -> bool:
+    """Return whether no rank goes on after what a line says."""
+    return _has(message, _FATAL)
 
 
 def failures_of_strangers(messages: Sequence[Message]) -> list[Message]:
