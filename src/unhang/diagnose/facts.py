@@ -49,6 +49,8 @@ def of(job: Job) -> Facts:
     waits_for = {rank: frozenset(others) for rank, others in desync.waits_for(job, meetings).items()}
     calls = {number: whereabouts.call(rank) for number, rank in job.ranks.items() if rank.stacks}
     spied = {number for number in calls if whereabouts.is_spied(job.ranks[number])}
+    unseen = frozenset(_unseen(job, meetings))
+    moving = bool(job.ranks) and all(whereabouts.moved(rank) and not rank.process for rank in job.ranks.values())
     failures = {number: lines for number, rank in job.ranks.items() if (lines := tuple(whereabouts.failures(rank)))}
     together = _together(job)
     went_on = {
@@ -69,8 +71,8 @@ def of(job: Job) -> Facts:
         calls,
         {number: whereabouts.path_to(job.ranks[number]) for number in sorted(spied or calls)},
         not calls and any(rank.messages or (rank.waiting and not rank.recorded) for rank in job.ranks.values()),
-        frozenset(_unseen(job, meetings)),
-        bool(job.ranks) and all(whereabouts.moved(rank) and not rank.process for rank in job.ranks.values()),
+        unseen,
+        moving and not unseen,
     )
 
 
