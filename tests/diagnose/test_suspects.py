@@ -95,6 +95,8 @@ JOBS: dict[str, tuple[Job, str, list[int]]] = {
         [0],
     ),
     "gloo has no device": (job([counted(5, 9, device=False), *[counted(7, 9, device=False)] * 3]), "", []),
+    "a device is ahead, and three are at one place": (job([counted(7, 9), *[counted(5, 9)] * 3]), "disagrees", [0]),
+    "two devices are ahead of two": (job([counted(7, 9), counted(7, 9), *[counted(5, 9)] * 2]), "device", [2, 3]),
     "a broadcast's source does not wait": (
         job([counted(7, 9, kind="broadcast"), *[counted(5, 9, kind="broadcast")] * 3]),
         "",
@@ -193,6 +195,28 @@ def test_a_rank_whose_watchdog_names_an_older_collective_is_behind(behind: int, 
     """The log says nothing else."""
     whole = merged([logged(*(WATCHDOG.format(number, behind if number == 2 else 3) for number in range(4)))])
     assert suspects.of(facts.of(whole)).why == ({2: why} if why else {})
+
+
+def test_a_rank_that_ctrl_c_found_elsewhere_is_late() -> None:
+    """The others' watchdogs say where they wait, and a log lists the members of no group."""
+    where = [
+        f"[rank2]: {line}" for line in ("Traceback (most recent call last):", '  File "/job/data.py", line 7, in load')
+    ]
+    whole = merged([logged(WATCHDOG.format(0, 3), WATCHDOG.format(1, 3), *where, "[rank2]: KeyboardInterrupt")])
+    found = suspects.of(facts.of(whole))
+    assert (found.rule, [*found.why]) == ("host", [2])
+
+
+def test_an_error_of_ray_s_worker_comes_before_what_its_driver_says_of_it() -> None:
+    told = logged(
+        "Traceback (most recent call last):",
+        '  File "/job/main_ppo.py", line 42, in main',
+        "ray.exceptions.RayTaskError(OutOfMemoryError): ray::WorkerDict.update_actor() (pid=4003, ip=10.0.0.1)",
+        '  File "/job/dp_actor.py", line 300, in update_policy',
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.50 GiB.",
+    )
+    first, _ = facts.of(merged([told])).strangers
+    assert (first.text.partition(":")[0], first.frames[0].function) == ("torch.OutOfMemoryError", "update_policy")
 
 
 def test_a_rank_that_printed_lines_is_not_one_from_which_nothing_came() -> None:

@@ -274,12 +274,13 @@ def is_fatal(message: Message) -> bool:
 
 
 def failures_of_strangers(messages: Sequence[Message]) -> list[Message]:
-    """Return the lines with which a process of unknown rank fails by itself; launchers tell of others."""
-    return [
+    """Return the lines with which a process of unknown rank fails by itself; launchers tell of others, so last."""
+    own = [
         one
         for one in failures(Rank(NOBODY, messages=tuple(messages)))
         if (one.frames and not _has(one, _LAUNCHERS)) or _has(one, _OWN)
     ]
+    return sorted(own, key=lambda one: _has(one, _LAUNCHERS))
 
 
 def disagreements(rank: Rank) -> list[Message]:
