@@ -96,7 +96,9 @@ def chosen(files: Sequence[File]) -> Chosen:
             others.update(_trees(run, best))
         for path, dump in run.files:
             number = dump.rank.rank
-            why = f"{used.get(number, best.files[0].path)} is read for rank {number}: this is of another job or time"
+            own = PurePosixPath(used.get(number, best.files[0].path))
+            place = own if own.parent == PurePosixPath(path).parent else own.parent
+            why = f"{place} is read: this is of another job or time"
             unread.append(Unread(path, why if run.has_groups_of(best) else _OTHER_GROUPS, partly=False))
     return Chosen(_of_one_time(dumps, unread), tuple(unread), tuple(sorted(others)))
 
