@@ -34,6 +34,8 @@ def line(text: str) -> Message:
     return Message(text, "log:9")
 
 
+MOVING = rank(at=(READ,), recorded=False)
+MOVING = MOVING._replace(stacks=tuple(one._replace(moved=True) for one in MOVING.stacks))
 AGREED = "all that is known of these agrees"
 # By name: the job, then of each answer its kind and a part of what it says.
 ANSWERS: dict[str, tuple[Job, list[tuple[str, str]]]] = {
@@ -100,6 +102,15 @@ ANSWERS: dict[str, tuple[Job, list[tuple[str, str]]]] = {
         job([rank(at=(READ,), recorded=False)] * 4),
         [("slow", "No rank is in a collective")],
     ),
+    "stacks of three of four, none in a collective": (
+        job([rank(at=(READ,), recorded=False)] * 3, size=4),
+        [("slow", "None of the 3 ranks that have stacks is in a collective")],
+    ),
+    "stacks of three of four, which move": (
+        job([MOVING] * 3, size=4),
+        [("slow", "None of the 3 ranks that have stacks is in a collective")],
+    ),
+    "stacks of three, which move": (job([MOVING] * 3), [("slow", "Every rank has moved")]),
     "stacks, two calls": (
         job([rank(at=(CALL, STEP), recorded=False), rank(at=(CALL, READ), recorded=False)]),
         [("desync", "different collectives")],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import os
 import pickle
 import struct
@@ -247,6 +248,17 @@ def test_of_torchrun_s_attempts_the_last_counts(tmp_path: Path) -> None:
     job = intake.read([str(tmp_path)], silent)
     assert [one.text for one in job.ranks[3].messages] == ["ValueError: attempt 10"]
     assert [one.why for one in job.unread] == ["it is of an earlier attempt than attempt_10"] * 2
+
+
+@pytest.mark.parametrize("name", ["pyspy.4005.txt", "4005.json"])
+def test_the_number_of_a_process_in_a_name_is_no_rank(name: str, tmp_path: Path) -> None:
+    frame = {"name": "load", "filename": "data.py", "line": 9}
+    thread = {"pid": 4005, "thread_id": 1, "thread_name": "MainThread", "os_thread_id": 4005, "active": False}
+    text = 'Process 4005: python\nThread 9 (idle): "MainThread"\n    load (data.py:9)\n'
+    (tmp_path / name).write_text(json.dumps([{**thread, "frames": [frame]}]) if "json" in name else text)
+    told = intake.told_by(str(tmp_path / name))
+    assert (told.named, [part.rank for part in told.parts]) == (None, [-1])
+    assert intake.rank_in(str(tmp_path / name)) == 4005
 
 
 def test_the_processes_of_one_file_count_in_their_order_where_nothing_says_a_rank(tmp_path: Path) -> None:

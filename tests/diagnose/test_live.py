@@ -57,6 +57,29 @@ else:
 """
 
 
+RAY = """
+import os, types
+def init(address, **options):
+    assert (address, options) == ("ray://head:10001", {"log_to_driver": False, "logging_level": 40})
+def remote(**options):
+    assert options == {"num_cpus": 0, "max_retries": 0}
+    return lambda take: types.SimpleNamespace(options=lambda scheduling_strategy: types.SimpleNamespace(
+        remote=lambda command, seconds: (scheduling_strategy, take, tuple(command), seconds)))
+def nodes():
+    return [{"NodeManagerAddress": f"10.0.0.{n}", "NodeID": "abcdef0123" + str(n), "Alive": n < 2} for n in (1, 2)]
+def wait(waiting):
+    return waiting[:1], waiting[1:]
+def get(one):
+    strategy, take, command, seconds = one
+    assert strategy == ("abcdef01231", False) and command[:2] == ("sh", "-c") and seconds > 30
+    return take(list(command), seconds)
+"""
+STRATEGY = """
+def NodeAffinitySchedulingStrategy(node, soft):
+    return (node, soft)
+"""
+
+
 @pytest.fixture
 def hung(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, started: Mapping[int, int]) -> Path:
     """Return a folder of programs on PATH: a job hangs here, and py-spy is there."""
@@ -98,6 +121,21 @@ def test_pods_are_asked_and_those_that_do_not_run_are_named(hung: Path, capsys: 
     said, notes = capsys.readouterr()
     assert "pod a-1: the pod is Failed OOMKilled" in notes
     assert said
+
+
+def test_the_nodes_of_a_ray_cluster_are_asked_each_by_a_task_that_takes_no_cpu(
+    hung: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "site/ray/util").mkdir(parents=True)
+    for file, text in {"__init__": RAY, "util/__init__": "", "util/scheduling_strategies": STRATEGY}.items():
+        (tmp_path / f"site/ray/{file}.py").write_text(text)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site"))
+    kept = tmp_path / "kept"
+    main(["diagnose", "--live", "--ray", "ray://head:10001", "--keep", str(kept)])
+    said, notes = capsys.readouterr()
+    assert "Ray says that this node is gone" in notes
+    assert "its process is stopped" in said
+    assert list(kept.glob("hung_1/*/stacks/rank_5.txt"))
 
 
 def test_this_node_s_stacks_are_taken_twice(hung: Path, tmp_path: Path) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from support import fixes
-from support.hung_jobs import HungJob, failing, without, without_frames
+from support.hung_jobs import HungJob, failing, issued, job, rank, without, without_frames
 from unhang.diagnose import facts, match, signature, suspects
-from unhang.diagnose.evidence import Frame, Job
+from unhang.diagnose.evidence import Frame, Group, Job
 from unhang.diagnose.signature import Place
 
 EACH = [(fix, hung) for fix, jobs in fixes.of_each("HANGS").items() for hung in jobs]
@@ -80,6 +80,34 @@ def test_the_own_error_of_a_process_of_unknown_rank_leaves_nothing_known(
     text: str, at: tuple[str, ...], wanted: str
 ) -> None:
     assert answers(MTP._replace(strangers=tuple(failing(text, *at)))) == {"mtp-cp-deadlock": wanted}
+
+
+@pytest.mark.parametrize(
+    ("size", "wanted"), [("0", "known"), ("0.", "known"), ("0512", ""), ("0.5", ""), ("0x40", ""), ("10", "")]
+)
+def test_the_words_of_an_error_are_whole(size: str, wanted: str) -> None:
+    at = "megatron/core/transformer/moe/token_dispatcher.py::MoEAllGatherTokenDispatcher.combine_postprocess"
+    lines = failing(f"RuntimeError: shape '[-1, 512]' is invalid for input of size {size}", at)
+    whole = job([rank(lines=lines, recorded=False)])
+    assert answers(whole).get("allgather-empty-expert", "") == wanted
+
+
+def test_one_tensor_parallel_pair_of_four_is_enough_where_its_own_ranks_disagree() -> None:
+    """What is shown is in one group, of which no rank is missing: what the others do could not refute it, only an error
+    or a stuck device could, and their absence is no evidence.
+    """
+    at = ("megatron/training/utils.py::get_batch_on_this_tp_rank",)
+    pair, next_pair = (
+        Group(name, "TENSOR_MODEL_PARALLEL_GROUP", members) for name, members in (("8", (0, 1)), ("9", (2, 3)))
+    )
+    shown = [rank(issued(pair, 7, "broadcast", 1, dtype=dtype, at=at)) for dtype in ("Int", "Long")]
+    later = rank(issued(next_pair, 8, "all_reduce", 64, at=("job/train.py::step",)))
+    failed = rank(lines=failing("KeyError: 'labels'", "job/data.py::read"), recorded=False)
+    fix = "sft-packed-seq-broadcast"
+    assert answers(job(shown, size=8)) == {fix: "known"}
+    assert answers(job([*shown, later, later], size=8)) == {fix: "known"}
+    assert answers(job([*shown, later, failed], size=8)) == {fix: "possible"}
+    assert answers(job([shown[0], None, later, later], size=8)).get(fix) != "known"
 
 
 def test_a_stack_scene_and_a_meeting_name_who_is_inside() -> None:

@@ -10,7 +10,7 @@ from unhang import __version__
 from unhang.diagnose import facts, report
 from unhang.diagnose.answer import ANSWERS, Answer, Place
 from unhang.diagnose.diagnosis import Diagnosis
-from unhang.diagnose.evidence import Count, Group, Job, Rank, Unread
+from unhang.diagnose.evidence import Count, Group, Job, Message, Operation, Rank, Unread
 from unhang.diagnose.report import Report
 from unhang.diagnose.standing import Standing
 from unhang.diagnose.suspects import Suspects
@@ -69,6 +69,21 @@ def test_ranks_are_written_as_runs(ranks: list[int], text: str) -> None:
 def test_a_line_says_of_which_ranks_there_is_nothing(ranks: tuple[int, ...], size: int | None, line: str) -> None:
     job = JOB._replace(ranks={rank: Rank(rank) for rank in ranks}, size=size)
     assert report.text(made(job=job, environment=None), colour=False) == f"{NOBODY}\n\n{line}"
+
+
+def test_a_line_says_of_which_ranks_there_are_lines_of_no_use() -> None:
+    job = JOB._replace(size=8, spoken=frozenset({3, 5}))
+    assert report.text(made(job=job, environment=None), colour=False).endswith(
+        "4 of 8 ranks; nothing of ranks 6-7; of ranks 3, 5 only lines that tell of no error and no collective"
+    )
+
+
+def test_an_error_after_which_a_rank_went_on_is_told_and_makes_it_no_suspect() -> None:
+    group = Group("0", "default_pg", (0, 1))
+    ranks = {n: Rank(n, (Operation(n, group, 3, "all_reduce"),), recorded=True) for n in (0, 1)}
+    ranks[1] = ranks[1]._replace(messages=(Message("ValueError: retried", "log:9"),))
+    found = report.text(made(job=Job(ranks, {"0": group}, 2, 2)), colour=False).splitlines()
+    assert found[:2] == [NOBODY, "rank 1: it said an error, and went on to wait: ValueError: retried (log:9)"]
 
 
 def test_each_answer_is_followed_by_who_does_what_the_lines_that_say_so_and_the_command() -> None:
@@ -186,12 +201,15 @@ def test_the_suspects_come_first_in_every_form() -> None:
     traceback = ("log:9", "  /a/train.py:12 in step")
     what = made(KNOWN, suspects=Suspects("failed", why, traceback), here=NEEDED)
     assert report.text(what, colour=False).startswith(
-        "rank 1: it failed by itself: no\nranks 2, 4: its device is stuck\n  log:9\n    /a/train.py:12 in step\n\nread "
+        "rank 1: it failed by itself: no\neach of ranks 2, 4: its device is stuck\n"
+        "  log:9\n    /a/train.py:12 in step\n\nread "
     )
     document = json.loads(report.document(what))
     assert [*document][2:4] == ["suspects", "why"]
     assert (document["suspects"], document["why"]) == ([1, 2, 4], {str(rank): text for rank, text in why.items()})
-    assert report.github(what).startswith("::error title=unhang suspects::rank 1: it failed by itself: no%0Aranks 2, 4")
+    assert report.github(what).startswith(
+        "::error title=unhang suspects::rank 1: it failed by itself: no%0Aeach of ranks 2, 4"
+    )
 
 
 def test_many_suspects_of_many_kinds_fill_no_screen() -> None:

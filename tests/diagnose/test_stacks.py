@@ -167,6 +167,35 @@ def test_what_faulthandler_prints(all_threads: bool) -> None:
     assert all(stack.idle is None for stack in rank.stacks)
 
 
+DEEP = """\
+Timeout (0:00:01)!
+Thread 0x00007f1e88de46c0{name} (most recent call first):
+  File "/job/prefetch.py", line 8 in walk
+  File "/job/prefetch.py", line 9 in walk
+  ...
+
+Thread 0x00007f1e8a7dfb80{name} (most recent call first):
+  File "/job/model.py", line 3 in forward
+  File "/job/model.py", line 6 in forward
+  ...
+"""
+
+
+@pytest.mark.parametrize("name", ["", " [pt_main_thread]"], ids=["3.13", "3.14"])
+def test_the_last_thread_of_faulthandler_is_the_main_one_however_deep_the_stacks(name: str) -> None:
+    (rank,) = of_text(DEEP.format(name=name) * 2)
+    assert [stack.frames[0].function for stack in rank.stacks if stack.thread == "MainThread"] == ["forward"]
+    assert whereabouts.path_to(rank)[0][0] == "forward"
+    newer = DEEP.format(name=name).replace("7f1e88de46c0", "7f1e88de9999").replace("walk", "upload")
+    (rank,) = of_text(DEEP.format(name=name) + newer)
+    assert whereabouts.path_to(rank)[0][0] == "forward"
+
+
+def test_the_current_thread_of_faulthandler_counts_before_the_last_one() -> None:
+    (rank,) = of_text(DEEP.format(name="").replace("Thread 0x00007f1e88", "Current thread 0x00007f1e88"))
+    assert whereabouts.path_to(rank)[0][0] == "walk"
+
+
 def test_a_traceback_that_ends_in_a_wait_is_a_stack_and_any_is_with_its_error() -> None:
     code = "def inner(x):\n  raise RuntimeError(x)\ndef outer(x):\n  inner(x)\nouter(%r)"
     texts = [

@@ -68,6 +68,21 @@ JOBS: dict[str, tuple[Job, str, list[int]]] = {
         [3],
     ),
     "it went on": (job([rank(at=(CALL, STEP), lines=[line("ValueError: no")]), *[waits()] * 2, LATE]), "host", [3]),
+    "it said an error, and waits where all wait": (
+        job([waits(lines=[line("ValueError: no")]), *[waits()] * 2, DONE]),
+        "host",
+        [3],
+    ),
+    "it said an error of its device, and waits where all wait": (
+        job([waits(lines=[line("RuntimeError: CUDA error: an illegal memory access")]), *[waits()] * 3]),
+        "failed",
+        [0],
+    ),
+    "it said an error, and waits elsewhere than its peers": (
+        job([waits(lines=[line("ValueError: no")], group=TENSOR), *[waits()] * 3]),
+        "failed",
+        [0],
+    ),
     "a device is behind": (job([counted(5, 9), *[counted(7, 9)] * 3]), "device", [0]),
     "two devices, and their peers issued more": (
         job([counted(5, 8), counted(5, 8), counted(7, 20), counted(7, 20)]),
@@ -80,6 +95,8 @@ JOBS: dict[str, tuple[Job, str, list[int]]] = {
         [0],
     ),
     "gloo has no device": (job([counted(5, 9, device=False), *[counted(7, 9, device=False)] * 3]), "", []),
+    "a device is ahead, and three are at one place": (job([counted(7, 9), *[counted(5, 9)] * 3]), "disagrees", [0]),
+    "two devices are ahead of two": (job([counted(7, 9), counted(7, 9), *[counted(5, 9)] * 2]), "device", [2, 3]),
     "a broadcast's source does not wait": (
         job([counted(7, 9, kind="broadcast"), *[counted(5, 9, kind="broadcast")] * 3]),
         "",
@@ -159,6 +176,57 @@ def test_where_halves_disagree_the_reason_says_so() -> None:
     assert {*suspects.of(facts.of(whole)).why.values()} == {
         "disagrees on the size of collective 3 of default_pg; as many are on another side, so all are suspect"
     }
+
+
+WATCHDOG = (
+    "[rank{0}]:[E1122 09:15:03.1 ProcessGroupNCCL.cpp:685] [PG ID 0 PG GUID 0(default_pg) Rank {0}] Watchdog caught "
+    "collective operation timeout: WorkNCCL(SeqNum={1}, OpType=ALLREDUCE, NumelIn=2, NumelOut=2, Timeout(ms)=600000)"
+)
+
+
+def logged(*lines: str) -> Told:
+    return Told("log", parts=tuple(logs.read(io.BytesIO("\n".join(lines).encode()), "log")))
+
+
+@pytest.mark.parametrize(
+    ("behind", "why"), [(2, "completed 1 of default_pg, its peers 2: its device is stuck"), (3, "")]
+)
+def test_a_rank_whose_watchdog_names_an_older_collective_is_behind(behind: int, why: str) -> None:
+    """The log says nothing else."""
+    whole = merged([logged(*(WATCHDOG.format(number, behind if number == 2 else 3) for number in range(4)))])
+    assert suspects.of(facts.of(whole)).why == ({2: why} if why else {})
+
+
+def test_a_rank_that_ctrl_c_found_elsewhere_is_late() -> None:
+    """The others' watchdogs say where they wait, and a log lists the members of no group."""
+    where = [
+        f"[rank2]: {line}" for line in ("Traceback (most recent call last):", '  File "/job/data.py", line 7, in load')
+    ]
+    whole = merged([logged(WATCHDOG.format(0, 3), WATCHDOG.format(1, 3), *where, "[rank2]: KeyboardInterrupt")])
+    found = suspects.of(facts.of(whole))
+    assert (found.rule, [*found.why]) == ("host", [2])
+
+
+def test_an_error_of_ray_s_worker_comes_before_what_its_driver_says_of_it() -> None:
+    told = logged(
+        "Traceback (most recent call last):",
+        '  File "/job/main_ppo.py", line 42, in main',
+        "ray.exceptions.RayTaskError(OutOfMemoryError): ray::WorkerDict.update_actor() (pid=4003, ip=10.0.0.1)",
+        '  File "/job/dp_actor.py", line 300, in update_policy',
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.50 GiB.",
+    )
+    first, _ = facts.of(merged([told])).strangers
+    assert (first.text.partition(":")[0], first.frames[0].function) == ("torch.OutOfMemoryError", "update_policy")
+
+
+def test_a_rank_that_printed_lines_is_not_one_from_which_nothing_came() -> None:
+    said = logged("[rank0]: step 7, loss 1.25", *(WATCHDOG.format(number, 3) for number in (1, 2, 3)))
+    whole = merged([said])
+    assert ([*whole.ranks], [*whole.spoken]) == ([1, 2, 3], [0])
+    assert suspects.of(facts.of(whole)).why == {
+        0: "nothing came from it but lines that tell of no error and no collective, and default_pg waits for it"
+    }
+    assert merged([said, Told("rank_4.log", named=4)]).spoken == {0, 4}
 
 
 def test_an_error_comes_with_its_traceback() -> None:

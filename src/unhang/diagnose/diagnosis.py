@@ -219,7 +219,8 @@ def _of_stacks(found: Facts) -> Iterable[Answer]:
     free = [number for number, rank in ranks.items() if (not calls[number] if number in calls else _is_free(rank))]
     if free:
         some = any(calls.values()) or any(rank.waiting for rank in ranks.values())
-        summary = "Some ranks are in no collective." if some else "No rank is in a collective."
+        whose = "No rank" if found.job.size == len(calls) else f"None of the {len(calls)} ranks that have stacks"
+        summary = "Some ranks are in no collective." if some else f"{whose} is in a collective."
         yield Answer("slow", "", summary, places, _of_late(found.job, free))
     elif len(set(calls.values())) > 1:
         yield Answer("desync", "", "Ranks wait in different collectives.", places)

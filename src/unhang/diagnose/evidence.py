@@ -151,3 +151,5 @@ class Job(NamedTuple):
     """Files of which nobody knows the rank."""
     strangers: tuple[Message, ...] = ()
     """The errors of processes of which nobody knows the rank."""
+    spoken: frozenset[int] = frozenset()
+    """Ranks of which only lines came that say neither where they wait nor why they died; they are not in ``ranks``."""

@@ -26,6 +26,8 @@ class Facts(NamedTuple):
     """Ranks that wait for each other, or for ranks that do."""
     errors: Mapping[int, tuple[Message, ...]]
     """What each rank failed with by itself, where nothing shows that it went on."""
+    caught: Mapping[int, tuple[Message, ...]]
+    """What each rank failed with, where its stack or the collective in which all wait shows that it went on."""
     strangers: tuple[Message, ...]
     """What processes of unknown rank failed with by themselves."""
     calls: Mapping[int, str]
@@ -47,7 +49,15 @@ def of(job: Job) -> Facts:
     waits_for = {rank: frozenset(others) for rank, others in desync.waits_for(job, meetings).items()}
     calls = {number: whereabouts.call(rank) for number, rank in job.ranks.items() if rank.stacks}
     spied = {number for number in calls if whereabouts.is_spied(job.ranks[number])}
-    failures = {number: tuple(whereabouts.failures(rank)) for number, rank in job.ranks.items()}
+    unseen = frozenset(_unseen(job, meetings))
+    moving = bool(job.ranks) and all(whereabouts.moved(rank) and not rank.process for rank in job.ranks.values())
+    failures = {number: lines for number, rank in job.ranks.items() if (lines := tuple(whereabouts.failures(rank)))}
+    together = _together(job)
+    went_on = {
+        number
+        for number, lines in failures.items()
+        if calls.get(number) or (number in together and not any(map(whereabouts.is_fatal, lines)))
+    }
     return Facts(
         job,
         _counts(job),
@@ -55,13 +65,14 @@ def of(job: Job) -> Facts:
         desync.splits(job),
         waits_for,
         desync.circle(waits_for),
-        {number: lines for number, lines in failures.items() if lines and not calls.get(number)},
+        {number: lines for number, lines in failures.items() if number not in went_on},
+        {number: failures[number] for number in sorted(went_on)},
         tuple(whereabouts.failures_of_strangers(job.strangers)),
         calls,
         {number: whereabouts.path_to(job.ranks[number]) for number in sorted(spied or calls)},
         not calls and any(rank.messages or (rank.waiting and not rank.recorded) for rank in job.ranks.values()),
-        frozenset(_unseen(job, meetings)),
-        bool(job.ranks) and all(whereabouts.moved(rank) and not rank.process for rank in job.ranks.values()),
+        unseen,
+        moving and not unseen,
     )
 
 
@@ -76,6 +87,16 @@ def _counts(job: Job) -> dict[str, dict[int, Count]]:
         for group, ranks in counts.items()
         if group not in paired and all(count.shared for count in ranks.values())
     }
+
+
+def _together(job: Job) -> set[int]:
+    """Return the ranks that wait, where all that wait have come to one collective: none of these lacks there."""
+    waiting = {number: rank.waiting for number, rank in job.ranks.items() if rank.waiting}
+    places = {
+        (one.group.description or one.group.name, one.sequence, one.kind) for ones in waiting.values() for one in ones
+    }
+    is_one = len(places) == 1 and all(name and kind not in desync.PAIRED for name, _, kind in places)
+    return {*waiting} if is_one and len(waiting) > 1 else set()
 
 
 def _unseen(job: Job, meetings: Iterable[Meeting]) -> set[int]:

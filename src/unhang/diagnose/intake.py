@@ -103,6 +103,7 @@ def told_by(file: str) -> job.Told:
                 dump = recorder.read(data, file, named)
                 return job.Told(file, (dump,), named=named, why=dump.broken or str(cut or ""))
             is_loki = speakers.recognizes(head)
+            named = None if _is_of_process(file, named, head) else named
             text = BytesIO(speakers.of_loki(stacks.whole(stream)[0])) if is_loki else stream
             parts.extend((stacks if stacks.recognizes(head) else logs).read(text, file))
     except (ValueError, EOFError, OSError, zlib.error, RecursionError) as error:
@@ -128,6 +129,13 @@ def rank_in(file: str) -> int | None:
     match = _RANK.search(name) or (None if _NO_RANK.search(name) else _NUMBER.search(name))
     match = match or _RANK.search(folder) or re.match(r"(\d{1,7})$", folder)
     return int(match[1]) if match else None
+
+
+def _is_of_process(file: str, named: int | None, head: bytes) -> bool:
+    """Return whether the number in a name is that of the process whose stacks these are."""
+    if named is None or _RANK.search(os.path.basename(file)):
+        return False
+    return bool(re.search(rb'(?:^|\n)Process %d: |"pid": ?%d\b' % (named, named), head))
 
 
 def _unless_shared(file: str, named: int | None, parts: Sequence[Rank]) -> int | None:

@@ -6,14 +6,11 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple, TypeVar
 
+from unhang.diagnose import apart
 from unhang.diagnose.evidence import Group, Job, Message, Operation, Rank, Unread
 from unhang.diagnose.recorder import Dump
 
 T = TypeVar("T")
-_HOUR = 3600 * 10**9
-_CLOCKS = 600 * 10**9
-"""So far apart the clocks of two nodes, and a straggler and its peers, may be where collectives may take less."""
-_SOURCE_AHEAD = 64
 
 
 class Told(NamedTuple):
@@ -35,8 +32,13 @@ class Told(NamedTuple):
 def merged(told: Iterable[Told]) -> Job:
     """Return all that the files say, those of one rank together."""
     told = sorted(told)
-    dumps, unread, unranked = _newest(told)
-    dumps = _of_one_job(dumps, unread)
+    unread = [Unread(one.file, one.why, bool(one.dumps or one.parts)) for one in told if one.why]
+    unranked = [one.file for one in told if any(dump.rank.rank < 0 for dump in one.dumps)]
+    dumps, left, others = apart.chosen(
+        [apart.File(one.file, dump) for one in told for dump in one.dumps if dump.rank.rank >= 0]
+    )
+    unread += left
+    told = [_of_job(one, others, unread) for one in told]
     twice = _twice_spied(told, unread)
     told = [_without(one, twice.get(one.file, ())) for one in told]
     renamed = _distinct(dumps)
@@ -46,6 +48,7 @@ def merged(told: Iterable[Told]) -> Job:
     nameless = [part for one in told for part in one.parts if part.rank < 0 and one.named is None]
     is_all = len(nameless) > 1 and not parts and all(part in nameless for one in told for part in one.parts)
     strangers: list[Message] = []
+    spoken = {one.named for one in told if one.named is not None and not (one.dumps or one.parts or one.why)}
     for one in told:
         for part in one.parts:
             number = part.rank if part.rank >= 0 else one.named
@@ -56,6 +59,8 @@ def merged(told: Iterable[Told]) -> Job:
                     number = nameless.index(part)
             if number is None:
                 strangers += part.messages
+            elif part == Rank(part.rank):
+                spoken.add(number)
             else:
                 parts[number].append(_numbered(part, number))
     groups = {group.name: group for names in renamed.values() for group in names.values()}
@@ -73,39 +78,8 @@ def merged(told: Iterable[Told]) -> Job:
         tuple(unread),
         tuple(dict.fromkeys(unranked)),
         tuple(strangers),
+        frozenset(spoken - parts.keys()),
     )
-
-
-def _newest(told: Iterable[Told]) -> tuple[dict[int, Dump], list[Unread], list[str]]:
-    """Return the best dump of each rank, the files that were not read or not whole, and those without a rank."""
-    dumps: dict[int, list[tuple[tuple[int, bool, bool, int], str, Dump]]] = defaultdict(list)
-    newest: dict[str, int] = defaultdict(int)
-    unread: list[Unread] = []
-    unranked: list[str] = []
-    for one in told:
-        if one.why:
-            unread.append(Unread(one.file, one.why, bool(one.dumps or one.parts)))
-        for dump in one.dumps:
-            if dump.rank.rank < 0:
-                unranked.append(one.file)
-            else:
-                folder = _folder(one.file)
-                newest[folder] = max(dump.newest, newest[folder])
-                dumps[dump.rank.rank].append((_worth(dump), one.file, dump))
-    found: dict[int, Dump] = {}
-    for rank, same in sorted(dumps.items()):
-        # of two jobs that ran side by side, each in a folder of its own, one is read: the one that went on longer
-        ends: dict[int, int] = defaultdict(int)
-        for _, file, dump in same:
-            ends[dump.newest] = max(newest[_folder(file)], ends[dump.newest])
-        same.sort(key=lambda one: (ends[one[2].newest], one[0]), reverse=True)
-        (_, used, best), *others = same
-        why = f"{used} is read for rank {rank}: it is newer, or says more"
-        unread += [Unread(file, why, partly=False) for _, file, _ in others]
-        for _, _, dump in others:
-            best = _filled(best, dump) if dump.newest == best.newest else best
-        found[rank] = best
-    return found, unread, unranked
 
 
 def _twice_spied(told: Iterable[Told], unread: list[Unread]) -> dict[str, set[int]]:
@@ -126,6 +100,14 @@ def _twice_spied(told: Iterable[Told], unread: list[Unread]) -> dict[str, set[in
     return left
 
 
+def _of_job(one: Told, others: Collection[str], unread: list[Unread]) -> Told:
+    """Return what a file says, but for one that lies among what another job has left."""
+    if not one.parts or not any(one.file.startswith(f"{folder}/") for folder in others):
+        return one
+    unread.append(Unread(one.file, "it lies beside the dumps of another job", partly=False))
+    return one._replace(parts=(), named=None)
+
+
 def _folder(file: str) -> str:
     return file.rpartition("/")[0]
 
@@ -137,96 +119,6 @@ def _without(one: Told, numbers: Collection[int]) -> Told:
         for part in one.parts
     )
     return one._replace(parts=tuple(parts))
-
-
-def _of_one_job(dumps: Mapping[int, Dump], unread: list[Unread]) -> dict[int, Dump]:
-    """Return the dumps of the job, and of the time, that most of them are of; tell of the others."""
-    left = dict(dumps)
-    for why, apart in (
-        ("of another job: its groups have other members than in most dumps", _by_groups),
-        ("of another time: its newest entry is further from those of most than a collective may take", _by_time),
-        ("of another time: it and its peers have done what the other had not begun", _by_count),
-    ):
-        sides = apart(left)
-        most = max(sides, key=lambda side: (len(side), max(left[rank].newest for rank in side)), default=())
-        out = sorted(left.keys() - set(most)) if len(sides) > 1 else []
-        unread += [Unread(f"the dump of rank {rank}", f"it is {why}", partly=False) for rank in out]
-        left = {rank: dump for rank, dump in left.items() if rank not in out}
-    return left
-
-
-def _by_groups(dumps: Mapping[int, Dump]) -> list[tuple[int, ...]]:
-    """Tell ranks apart for which a group of one name is for something else, or of some of the same members only."""
-    sides: list[tuple[list[int], dict[str, set[Group]]]] = []
-    unknown = tuple(rank for rank, dump in dumps.items() if not any(group.members for group in dump.groups))
-    for rank in sorted(dumps.keys() - {*unknown}):
-        named = [group for group in dumps[rank].groups if group.members]
-        beside = (side for side in sides if all(_may_be_beside(one, it) for one in named for it in side[1][one.name]))
-        side = next(beside, None)
-        if side is None:
-            sides.append(side := (list[int](), defaultdict[str, set[Group]](set)))
-        side[0].append(rank)
-        for group in named:
-            side[1][group.name].add(group)
-    return [(*ranks, *unknown) for ranks, _ in sides]
-
-
-def _may_be_beside(one: Group, other: Group) -> bool:
-    """Return whether a job may have both groups, which have one name: ``split_group`` gives it to several."""
-    same = one.members == other.members or {*one.members}.isdisjoint(other.members)
-    return same and one.description == other.description
-
-
-def _by_time(dumps: Mapping[int, Dump]) -> list[tuple[int, ...]]:
-    patience = max((dump.patience for dump in dumps.values()), default=0)
-    gap = max(patience, _CLOCKS) if patience else _HOUR
-    sides: list[tuple[int, ...]] = []
-    timed = sorted((dump.newest, rank) for rank, dump in dumps.items() if dump.newest > 0)
-    for (newest, rank), (before, _) in zip(timed, [(0, 0), *timed]):
-        if not sides or newest - before > gap:
-            sides.append(())
-        sides[-1] = (*sides[-1], rank)
-    unknown = tuple(rank for rank, dump in dumps.items() if dump.newest <= 0)
-    return [(*side, *unknown) for side in sides]
-
-
-def _by_count(dumps: Mapping[int, Dump]) -> list[tuple[int, ...]]:
-    """Tell ranks apart that cannot be of one time: no collective is done before all ranks of its group have begun it.
-
-    The source of some broadcasts is done before, so a few more are no evidence.
-    """
-    counts: dict[str, list[tuple[int, int, int]]] = defaultdict(list)
-    for rank, dump in dumps.items():
-        for name, count in dump.rank.counts.items():
-            if count.shared and count.device and count.enqueued >= 0:
-                counts[name].append((count.enqueued, count.completed, rank))
-    out: set[int] = set()
-    for several in counts.values():
-        sides: list[list[int]] = []
-        before = 0
-        for enqueued, completed, rank in sorted(several):
-            if not sides or completed - before > _SOURCE_AHEAD:
-                sides.append([])
-            sides[-1].append(rank)
-            before = enqueued
-        most = max(sides, key=lambda side: (len(side), max(dumps[rank].newest for rank in side)))
-        out.update(rank for side in sides if side is not most for rank in side)
-    return [side for side in (tuple(dumps.keys() - out), tuple(out)) if side]
-
-
-def _filled(best: Dump, other: Dump) -> Dump:
-    """Return a dump with what another one of that time says beside it, such as one of the active operations only."""
-    rank, more = best.rank, other.rank
-    whole = rank._replace(
-        last=rank.last or more.last, trails={**more.trails, **rank.trails}, counts={**more.counts, **rank.counts}
-    )
-    return best._replace(rank=whole, groups=best.groups or other.groups)
-
-
-def _worth(dump: Dump) -> tuple[int, bool, bool, int]:
-    """Return a larger value for a newer dump; of two as new, for a whole one, one with groups, or one with frames."""
-    frames = sum(len(one.frames) for one in (*dump.rank.waiting, *dump.rank.last))
-    return dump.newest, not dump.broken, bool(dump.groups), frames
 
 
 def _distinct(dumps: Mapping[int, Dump]) -> dict[int, dict[str, Group]]:

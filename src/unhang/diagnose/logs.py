@@ -10,6 +10,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from unhang.diagnose import speakers, stacks
+from unhang.diagnose.desync import PAIRED
 from unhang.diagnose.evidence import Count, Frame, Group, Message, Operation, Rank, Stack
 from unhang.diagnose.speakers import Speaker
 
@@ -132,6 +133,14 @@ class _Said:
             self._last = key
             if not known.group.name:
                 self.waiting[key] = known._replace(group=operation.group)
+
+    def timed_out(self) -> dict[str, Count]:
+        """Return how far it is in each group by what timed out: a watchdog names the oldest that is not done."""
+        numbers: dict[str, list[int]] = defaultdict(list)
+        for one in self.waiting.values():
+            if one.group.name and one.sequence is not None and one.kind not in PAIRED:
+                numbers[one.group.name].append(one.sequence)
+        return {group: Count(max(several), completed=min(several) - 1) for group, several in numbers.items()}
 
     def status(self, text: str, source: str) -> None:
         """Take a line that names a group, and the numbers of operations in it."""
@@ -363,10 +372,13 @@ def _rank(rank: int, spoken: list[_Said], spied: list[Stack], exits: tuple[Messa
         waiting=tuple(one._replace(rank=rank) for said in spoken for one in said.waiting.values()),
         last=tuple(one._replace(rank=rank) for said in spoken for one in said.completed.values()),
         stacks=(*spied, *(said.waited for said in spoken if said.waited)),
-        counts={name: count for said in spoken for name, count in said.counts.items()},
+        counts={
+            **{name: count for said in spoken for name, count in said.timed_out().items()},
+            **{name: count for said in spoken for name, count in said.counts.items()},
+        },
         messages=(*exits, *(message for said in spoken for message in said.messages.values())),
     )
-    if told != Rank(rank):
+    if told != Rank(rank) or (spoken and rank != stacks.NOBODY):
         yield told
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import NamedTuple
@@ -399,11 +400,12 @@ def _errors(job: Job, hang: Hang) -> tuple[tuple[int, Message, Error], ...]:
 
 
 def _names(hang: Hang, message: Message) -> list[Error]:
-    """Return the errors of the hang that a line is."""
+    """Return the errors of the hang that a line is: its words are whole, so a size of 0 is no other that begins so."""
     return [
         error
         for error in hang.errors
-        if error.text in message.text and (not error.frames or _is_raised_by(message.frames, error))
+        if re.search(rf"(?<!\w){re.escape(error.text)}(?!\w|\.\d)", message.text)
+        and (not error.frames or _is_raised_by(message.frames, error))
     ]
 
 

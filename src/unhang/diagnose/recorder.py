@@ -21,13 +21,14 @@ from unhang.diagnose import data_pickle
 from unhang.diagnose.evidence import Count, Frame, Group, Operation, Rank, Trail
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from typing import TypeGuard
 
 KEPT = 16
 """So many operations of each group are kept that are not done: the oldest ones."""
 _COUNTED = ("enqueued", "started", "completed")
 _LONGEST_NUMBER = 18
+_MARKED = 64
 _LONGEST_TEXT, _MOST_FRAMES, _MOST_RANKS, _WIDEST_GAP = 1000, 200, 10**7, 64
 _LARGEST = 2**63 - 1
 """What torch's numbers can be. A hostile one may have so many digits that Python refuses to print it."""
@@ -68,6 +69,8 @@ class Dump(NamedTuple):
     """Why a part of it could not be read, mostly the newest entries; else empty. Its rank is not `recorded` then."""
     patience: int = 0
     """How long a collective may take, in nanoseconds; 0 if that is not said."""
+    marks: frozenset[tuple[int, int]] = frozenset()
+    """The numbers and times of some entries: a later dump of the same process has the same ones."""
 
 
 def recognizes(head: bytes) -> bool:
@@ -119,7 +122,17 @@ def of(raw: Mapping[str, Any], broken: str, name: str, named: int | None) -> Dum
     )
     limits = (entries[row.at].get("timeout_ms") for row in (*waiting, *last))
     patience = max((limit for limit in limits if _is_number(limit)), default=0) * 10**6
-    return Dump(found, tuple(groups.values()), _made_at(entries), broken, patience)
+    return Dump(found, tuple(groups.values()), _made_at(entries), broken, patience, frozenset(_marks(entries)))
+
+
+def _marks(entries: list[Any]) -> Iterator[tuple[int, int]]:
+    """Yield the number and time of each entry; of many, of those whose number is a multiple of 64."""
+    first = entries[0].get("record_id") if entries and isinstance(entries[0], dict) else None
+    start = -first % _MARKED if _is_number(first) else 0
+    for entry in entries if len(entries) <= _MARKED else entries[start::_MARKED]:
+        number, at = (entry.get(key) for key in ("record_id", "time_created_ns")) if isinstance(entry, dict) else (0, 0)
+        if _is_number(number) and _is_number(at) and at:
+            yield number, at
 
 
 def _made_at(entries: list[Any]) -> int:

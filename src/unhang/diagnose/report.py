@@ -47,6 +47,7 @@ TABLE = "completed, or completed/enqueued, by rank (* suspect) and group:"
 """How the table of ranks and groups begins."""
 _COLOURS = {"known": "32", "possible": "33", "desync": "31", "slow": "36", "not-enough": "2"}
 _KINDS = {"known": "error", "possible": "warning", "desync": "warning"}
+_NOBODY = "no rank is suspect: the files show none that holds up the others"
 _WIDTH = 100
 _MOST = 8
 """How many runs of ranks the text shows, and how many files with one fault: a large job would fill the screen."""
@@ -79,7 +80,7 @@ def span(ranks: Collection[int]) -> str:
 
 def missing(job: Job) -> list[int]:
     """Return the ranks of the job of which no file says anything."""
-    return [] if job.size is None else [rank for rank in range(job.size) if rank not in job.ranks]
+    return [] if job.size is None else [rank for rank in range(job.size) if rank not in {*job.ranks, *job.spoken}]
 
 
 def warnings(job: Job) -> list[str]:
@@ -161,16 +162,21 @@ def _suspects(found: Diagnosis) -> list[str]:
     ranks: dict[str, list[int]] = {}
     for rank, why in suspects.why.items():
         ranks.setdefault(why, []).append(rank)
-    lines = [f"{who(same)}: {gate.line(why)}" for why, same in list(ranks.items())[:_MOST]]
+    lines = [
+        f"{'each of ' if len(same) > 1 else ''}{who(same)}: {gate.line(why)}"
+        for why, same in list(ranks.items())[:_MOST]
+    ]
     if left := list(ranks.values())[_MOST:]:
         lines.append(f"and {count(sum(map(len, left)), 'more rank')}, which --output-format json names")
     lines += [f"  {gate.line(line)}" for line in suspects.traceback]
+    for rank, (caught, *_) in list(found.facts.caught.items())[:_MOST]:
+        lines.append(f"rank {rank}: it said an error, and went on to wait: {gate.line(caught.text)} ({caught.source})")
     if found.facts.strangers:
         first, *rest = found.facts.strangers
         more = f" (and {count(len(rest), 'more error')})" if rest else ""
         lines.append(f"a process of which no file says the rank: it failed by itself: {gate.line(first.text)}{more}")
         lines += [f"  {gate.line(line)}" for line in traceback(first)]
-    return lines or ["no rank is suspect: the files show none that holds up the others"]
+    return lines if suspects.why or found.facts.strangers else [_NOBODY, *lines]
 
 
 def _open(left: Sequence[Signature]) -> Iterable[str]:
@@ -207,8 +213,9 @@ def _table(folded: Table, suspected: Collection[int]) -> list[str]:
 def _read(job: Job) -> str:
     """Return the line that says what was read."""
     known = count(len(job.ranks), "rank") if job.size is None else f"{len(job.ranks)} of {count(job.size, 'rank')}"
-    gone = missing(job)
-    return f"read {count(job.files, 'file')}: {known}{f'; nothing of {who(gone)}' if gone else ''}"
+    lacks = f"; nothing of {who(gone)}" if (gone := missing(job)) else ""
+    lacks += f"; of {who(job.spoken)} only lines that tell of no error and no collective" if job.spoken else ""
+    return f"read {count(job.files, 'file')}: {known}{lacks}"
 
 
 def _paragraph(answer: Answer, report: Report) -> Iterable[str]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from unhang.diagnose.evidence import Frame, Rank, Stack
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from io import BufferedIOBase
 
 NOBODY = -1
@@ -52,13 +52,8 @@ class Thread:
         self.frames: list[Frame] = []
 
     def stack(self, *, main: bool, moved: bool | None) -> Stack:
-        """Return what was read; ``main``: whether it may be the main thread.
-
-        faulthandler names no thread, but only a started one has a bootstrap.
-        """
-        started = any(frame.function.endswith("_bootstrap") for frame in self.frames)
-        name = self.name or (MAIN if main and not started else self.source)
-        return Stack(name, tuple(self.frames), self.idle, self.source, moved)
+        """Return what was read; ``main``: whether it is the main thread."""
+        return Stack(MAIN if main else self.name or self.source, tuple(self.frames), self.idle, self.source, moved)
 
 
 class Collector:
@@ -105,9 +100,9 @@ class Collector:
     def pids(self) -> Iterator[tuple[str, tuple[Stack, ...]]]:
         """Yield the stacks of each process that may be a rank."""
         for pid, threads in self.processes.items():
-            names = {thread.name for thread in threads.values()}
+            main = _main([thread for thread in threads.values() if thread.frames])
             stacks = tuple(
-                thread.stack(main=MAIN not in names, moved=self._moved(pid, key))
+                thread.stack(main=thread is main, moved=self._moved(pid, key))
                 for key, thread in threads.items()
                 if thread.frames
             )
@@ -127,6 +122,7 @@ class Collector:
             thread.name = MAIN
             self.processes[self._pid] = {key: thread, **threads}
         elif len(threads) < _THREADS:
+            threads.pop(key, None)  # so that the last one in the text is the last one here
             threads[key] = thread
 
     def _inner(self, text: str) -> bool:
@@ -141,6 +137,23 @@ class Collector:
         if frame and len(frames) < _FRAMES:
             frames.append(frame)
         return True
+
+
+def _main(threads: Sequence[Thread]) -> Thread | None:
+    """Return the main thread of a process: the one of that name, else that of a dump of faulthandler.
+
+    CPython lists the newest thread first, so the main one is the last; only a started thread has a bootstrap, which is
+    missing where a stack has more than 100 frames.
+    """
+    if named := [thread for thread in threads if thread.name == MAIN]:
+        return named[0]
+    fault = [
+        thread
+        for thread in threads
+        if thread.idle is None and not any(frame.function.endswith("_bootstrap") for frame in thread.frames)
+    ]
+    outermost = [thread for thread in fault if thread.frames[-1].function == "<module>"]
+    return (outermost or fault)[-1] if fault else None
 
 
 def recognizes(head: bytes) -> bool:

@@ -18,7 +18,7 @@ from unhang.diagnose.facts import Facts
 
 _ONE_SIDED = frozenset({"broadcast", "reduce", "gather", "scatter"})
 """Collectives that some ranks are done with before others have come."""
-_FRAMES = 12
+_FRAMES, _FEW = 12, 3
 _STATES = {
     "stopped": ": by a signal, a debugger or the batch system; `kill -CONT` lets it go on",
     "gone": ": it has ended or was killed, and its peers run",
@@ -96,6 +96,8 @@ def _behind_on_device(facts: Facts) -> dict[int, str]:
     found: dict[int, tuple[int, str]] = {}
     for group, counts in facts.counts.items():
         ahead = max((count.completed for count in counts.values()), default=-1)
+        if _ahead_alone(facts, group) is not None:
+            continue
         for number, count in counts.items():
             following = count.completed + 1
             if not count.device or not 0 <= count.completed < ahead or count.enqueued < following:
@@ -109,6 +111,20 @@ def _behind_on_device(facts: Facts) -> dict[int, str]:
                 why = f"completed {count.completed} of {_label(facts, group)}, its peers {ahead}: its device is stuck"
                 found[number] = max(found.get(number, (0, "")), (ahead - count.completed, why))
     return {number: why for number, (_, why) in found.items()} or _not_begun(facts)
+
+
+def _ahead_alone(facts: Facts, group: str) -> int | None:
+    """Return the one rank that has done what none of its peers has, if these are three or more and equally far.
+
+    So many devices do not stop at one place by themselves: what it issued is not what they did.
+    """
+    counts = {number: count for number, count in facts.counts[group].items() if count.device and count.completed >= 0}
+    first, *others = sorted(counts, key=lambda number: -counts[number].completed) or [-1]
+    done = {counts[number].completed for number in others}
+    if len(others) < _FEW or len(done) > 1 or counts[first].completed in done:
+        return None
+    kinds = {one.kind for number in others for one in facts.job.ranks[number].waiting if one.group.name == group}
+    return None if kinds & _ONE_SIDED else first
 
 
 def _not_begun(facts: Facts) -> dict[int, str]:
@@ -141,11 +157,17 @@ def _silent(facts: Facts) -> dict[int, str]:
         members = set(meeting.group.members) or desync.everybody(facts.job)
         absent = facts.unseen & members
         if meeting.waiting and 0 < 2 * len(absent) < len(members):
-            why = f"nothing came from it, and {whereabouts.label(meeting.group)} waits for it"
-            found = {**dict.fromkeys(absent, why), **found}
+            waits = f", and {whereabouts.label(meeting.group)} waits for it"
+            found = {**{number: f"{_little(facts, number)}{waits}" for number in absent}, **found}
     if not facts.meetings and any(facts.calls.values()) and 2 * len(facts.unseen) < len(facts.calls):
-        found = dict.fromkeys(facts.unseen, "nothing came from it, and others wait in a collective")
+        found = {number: f"{_little(facts, number)}, and others wait in a collective" for number in facts.unseen}
     return found
+
+
+def _little(facts: Facts, number: int) -> str:
+    """Return what came from a rank that says neither where it waits nor why it died."""
+    lines = "but lines that tell of no error and no collective"
+    return f"nothing came from it {lines}" if number in facts.job.spoken else "nothing came from it"
 
 
 def _are_late(facts: Facts, meeting: Meeting) -> bool:
@@ -199,7 +221,7 @@ def _not_come(facts: Facts, meeting: Meeting) -> set[int]:
     counts = facts.counts.get(meeting.group.name, {})
     with_stack = {
         number
-        for number in set(meeting.group.members) & facts.paths.keys()
+        for number in (set(meeting.group.members) or _default(facts, meeting)) & facts.paths.keys()
         if number not in meeting.operations and not facts.job.ranks[number].recorded
     }
     if with_stack:
@@ -214,6 +236,11 @@ def _not_come(facts: Facts, meeting: Meeting) -> set[int]:
         for number in {*meeting.absent, *with_stack}
         if counts.get(number, Count()).enqueued < (meeting.sequence or 0)
     }
+
+
+def _default(facts: Facts, meeting: Meeting) -> set[int]:
+    """Return all ranks, if a collective is one of theirs: a log names the group and not its members."""
+    return desync.everybody(facts.job) if meeting.group.description == "default_pg" else set()
 
 
 def _waits(facts: Facts, number: int) -> bool:
@@ -244,6 +271,12 @@ def _disagreeing(facts: Facts) -> dict[int, str]:
         return found
     for meeting in facts.meetings:
         found.update(_fewer(facts, meeting))
+    if found:
+        return found
+    for group in facts.counts:
+        if (number := _ahead_alone(facts, group)) is not None:
+            what = f"completed {facts.counts[group][number].completed} of {_label(facts, group)}"
+            found[number] = f"{what}, which none of its peers has: it issued another call than they did"
     if found:
         return found
     core = _cycle_of(facts)

@@ -43,7 +43,9 @@ class _Entry(NamedTuple):
 def of(paths: Sequence[str], job: Job) -> dict[int, tuple[Moment, ...]]:
     """Return the last collectives of each rank of a job, whose files are read once more; of a rank, the newest dump."""
     found: dict[int, list[_Entry]] = {}
-    for _, answer in readers.answers(told_by, intake.files(paths)[0]):
+    left_out = {one.file for one in job.unread if not one.partly}
+    sizes = {file: size for file, size in intake.files(paths)[0].items() if file not in left_out}
+    for _, answer in readers.answers(told_by, sizes):
         if isinstance(answer, tuple):
             rank, entries = answer
             if entries and rank in job.ranks:

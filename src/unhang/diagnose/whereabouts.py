@@ -44,19 +44,12 @@ _FOLLOWS = (
     "remote process exited", "got signal: 15",
 )  # fmt: skip
 """What a rank says, in lower case, whose peers are late or gone, or that goes on."""
-_OWN = (
-    "cuda error",
-    "out of memory",
-    "outofmemory",
-    "illegal memory access",
-    "uncorrectable ecc",
-    "device-side assert",
-    "bad_alloc",
-    "segmentation fault",
-    "bus error",
-    "caught signal",
-    "dataloader timed out",
-)
+_FATAL = (
+    "cuda error", "illegal memory access", "uncorrectable ecc", "device-side assert", "segmentation fault", "bus error",
+    "caught signal", "exitcode",
+)  # fmt: skip
+"""What no process catches and goes on after: its device does nothing more, or it is gone."""
+_OWN = (*_FATAL[:-1], "out of memory", "outofmemory", "bad_alloc", "dataloader timed out")
 """What is a rank's own fault, though its watchdog may tell it."""
 _RAISED_WAITING = re.compile(
     r"(?:[\w.]*\.)?(?:Runtime|Dist\w*|System|OS|BrokenPipe|Connection\w*|Timeout|EOF|Ray\w+|Actor\w+|Signal\w*)"
@@ -275,13 +268,19 @@ def failures(rank: Rank) -> list[Message]:
     return said or [one for one in own if not followed or "-9" in one.text]
 
 
+def is_fatal(message: Message) -> bool:
+    """Return whether no rank goes on after what a line says."""
+    return _has(message, _FATAL)
+
+
 def failures_of_strangers(messages: Sequence[Message]) -> list[Message]:
-    """Return the lines with which a process of unknown rank fails by itself; launchers tell of others."""
-    return [
+    """Return the lines with which a process of unknown rank fails by itself; launchers tell of others, so last."""
+    own = [
         one
         for one in failures(Rank(NOBODY, messages=tuple(messages)))
         if (one.frames and not _has(one, _LAUNCHERS)) or _has(one, _OWN)
     ]
+    return sorted(own, key=lambda one: _has(one, _LAUNCHERS))
 
 
 def disagreements(rank: Rank) -> list[Message]:
