@@ -20,7 +20,7 @@ sys.path.insert(0, str(REPOSITORY / "src"))
 from unhang import gate  # noqa: E402 - of the action's own commit
 
 _PLACES = ("python", "target", "source")
-_CHOOSING = ("fix", "skip", "upstream", "accept")
+_CHOOSING = ("fix", "skip", "kind", "upstream", "accept")
 _LEFT = ("needed", "drifted", "unlisted")
 """The verdicts of what is left to do."""
 _COMMANDS = ("check", "apply", "diff")

@@ -166,6 +166,8 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
         *(({name: ["mtp"]}, "unknown-fix", "there is no fix 'mtp'") for name in ("require", "fix", "skip")),
         ({"fix": "mtp"}, "unknown-fix", "there is no fix 'mtp'"),
         ({"accept": "yes"}, "bad-token", "--accept: 'yes' is not a token"),
+        ({"kind": "hang", "skip": ["mtp-cp-deadlock"]}, "no-ray", "Ray is not "),
+        ({"kind": ["hung"]}, "unknown-kind", "there is no kind 'hung'"),
         ({"upstream": ["swift"]}, "unknown-upstream", "there is no upstream 'swift'"),
     ],
 )
@@ -173,7 +175,8 @@ def test_before_any_node_is_asked(options: dict[str, Any], code: str, message: s
     with pytest.raises(UnhangError) as caught:
         fleet.require_agreement(**options)
     assert (caught.value.code, message in caught.value.message) == (code, True)
-    assert "did you mean m" in str(caught.value.hint) or not code.startswith("unknown")
+    meant = "did you mean hang" if "kind" in code else "did you mean m"
+    assert meant in str(caught.value.hint) or not code.startswith("unknown")
 
 
 def test_the_variables_count_for_ray_too(monkeypatch: pytest.MonkeyPatch) -> None:

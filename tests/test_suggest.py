@@ -34,6 +34,11 @@ NARROW = Request(
         (NARROW, (APPLY,), f"unhang apply {IN_ML} --fix a --require b --upstream verl"),
         (NARROW, (REVERT,), f"unhang revert {IN_ML} --fix a --fix b --upstream verl"),
         (NARROW, (Command("revert", ("--fix", "c")),), f"unhang revert {IN_ML} --upstream verl --fix c"),
+        (
+            NARROW._replace(chosen=(("--kind", "hang"), ("--require", "b"))), (REVERT,),
+            f"unhang revert {IN_ML} --fix a --fix b",
+        ),
+        (SITE._replace(chosen=(("--kind", "hang"),)), (REVERT,), "unhang revert --target site --kind hang"),
         (SITE._replace(required=("b",), chosen=(("--require", "b"),)), (REVERT,), "unhang revert --target site"),
         (SITE._replace(writer=("overlay", "a dir")), (APPLY,), "unhang overlay 'a dir' --target site"),
         (SITE._replace(writer=("overlay", "dir")), (REVERT,), "unhang revert --target site"),

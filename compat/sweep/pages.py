@@ -1,4 +1,4 @@
-"""Writes the README's table of fixes, the list of symptoms and the picture: ``python -m unhang.compat.sweep.pages``."""
+"""Writes README.md's table of fixes, the lists of symptoms, the picture: ``python -m unhang.compat.sweep.pages``."""
 
 from __future__ import annotations
 
@@ -50,25 +50,40 @@ def stale(root: Path) -> dict[Path, str]:
     Raises UnhangError ``no-markers`` as ``with_text`` does.
     """
     fixes, releases, table = list(catalog.fixes().values()), catalog.releases(), catalog.shape_table()
-    readme, hangs, drawing = root / "README.md", root / "docs" / "my-job-hangs.md", root / "docs" / "matrix.svg"
-    before = {path: path.read_text(encoding="utf-8") if path.exists() else "" for path in (readme, hangs, drawing)}
+    docs = root / "docs"
+    readme, drawing = root / "README.md", docs / "matrix.svg"
+    hangs, numbers = docs / "my-job-hangs.md", docs / "my-numbers-are-wrong.md"
+    before = {
+        path: path.read_text(encoding="utf-8") if path.exists() else "" for path in (readme, hangs, numbers, drawing)
+    }
     after = {
         readme: with_text(readme.name, before[readme], fixes_table(fixes, releases, table)),
-        hangs: with_text(hangs.name, before[hangs], symptoms(fixes)),
+        hangs: with_text(hangs.name, before[hangs], symptoms(of_kinds(fixes, "hang", "abort"))),
+        numbers: with_text(numbers.name, before[numbers], symptoms(of_kinds(fixes, "wrong-values"))),
         drawing: picture(matrix.rows(fixes, releases, table), fixes),
     }
     return {path: text for path, text in after.items() if text != before[path]}
 
 
 def fixes_table(fixes: Sequence[Fix], releases: matrix.Releases, table: ShapeTable) -> str:
-    """Return the README's table: each fix with its grade, what is wrong, who needs it, and what release lacks it."""
+    """Return the README's table: each fix, what is wrong, what that does, who needs it, and what release lacks it."""
     rows = matrix.rows(fixes, releases, table)
-    lines = ["| fix | grade | what is wrong | needed by | gone upstream |", "|---|---|---|---|---|"]
+    lines = [
+        "| fix | grade | kinds | changes numbers | what is wrong | needed by | gone upstream |",
+        "|---|---|---|---|---|---|---|",
+    ]
     for fix in fixes:
         since = matrix.droppable(fix, releases, table)
         fixed = ", ".join(f"{upstream} {version}" for upstream, version in since.items() if version is not None)
-        lines.append(f"| `{fix.id}` | {fix.grade} | {fix.title} | {needed_by(rows, fix) or 'none'} | {fixed or 'no'} |")
+        numbers = "yes" if fix.changes_numbers else "no"
+        cells = f"`{fix.id}`", fix.grade, ", ".join(fix.kinds), numbers, fix.title, needed_by(rows, fix) or "none"
+        lines.append(f"| {' | '.join(cells)} | {fixed or 'no'} |")
     return "\n".join(lines).replace("*", r"\*")
+
+
+def of_kinds(fixes: Iterable[Fix], *kinds: str) -> list[Fix]:
+    """Return the fixes of defects that do one of these to a job."""
+    return [fix for fix in fixes if not {*kinds}.isdisjoint(fix.kinds)]
 
 
 def symptoms(fixes: Sequence[Fix]) -> str:

@@ -10,7 +10,7 @@ from unhang.judge import matrix
 from unhang.shapes import catalog
 from unhang.shapes.catalog import Fix
 from unhang.tell import instead
-from unhang.tell.matrix_text import retirement, upstreams_own
+from unhang.tell.matrix_text import effect, retirement, upstreams_own
 from unhang.tell.version_ranges import panels
 
 INDEX = """# The fixes
@@ -33,6 +33,8 @@ unhang apply --fix {id}
 ```
 
 {rest}
+
+{effect}
 
 ## How a hung job shows it
 {signs}
@@ -74,6 +76,7 @@ def page(fix: Fix, releases: matrix.Releases, table: catalog.ShapeTable) -> str:
         rest=mark + rest,
         signs="\n".join(shown),
         id=fix.id,
+        effect=effect(fix),
         assumes=f"{fix.manifest['assumes']}.",
         targets="\n".join(own + beside),
         matrix="\n\n".join(_ranges(fix, releases, table)),

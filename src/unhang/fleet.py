@@ -37,6 +37,7 @@ def require_agreement(
     require: str | Collection[str] = (),
     fix: str | Collection[str] = (),
     skip: str | Collection[str] = (),
+    kind: str | Collection[str] = (),
     upstream: str | Collection[str] = (),
     accept: str | Collection[str] = (),
     nodes: Collection[str] | None = None,
@@ -45,18 +46,19 @@ def require_agreement(
     """Return the digest that all alive nodes of the running Ray cluster share, after ``ray.init()``.
 
     One task is pinned to each node. It runs in a worker of the job, with that worker's interpreter, path and runtime
-    environment. ``require``, ``fix``, ``skip``, ``upstream`` and ``accept`` mean what the options of ``unhang check``
-    mean, which prints the same digest with them: ``require`` are the fixes that must be in place, or not needed, on
-    each node; ``accept`` are the tokens of accepted rewrites; the others narrow what is looked at. ``UNHANG_REQUIRE``,
+    environment. ``require``, ``fix``, ``skip``, ``kind``, ``upstream`` and ``accept`` mean what the options of
+    ``unhang check`` mean, which prints the same digest with them: ``require`` are the fixes that must be in place, or
+    not needed, on each node; ``accept`` are the tokens of accepted rewrites; the others narrow what is looked at.
+    ``UNHANG_REQUIRE``,
     ``UNHANG_SKIP`` and ``UNHANG_ACCEPT`` of this process stand for their options if these are empty. ``nodes``: ids
     (``NodeID`` of ``ray.nodes()``) of the nodes to ask, if some have no part in the training. ``timeout_s``: seconds to
     wait.
 
     Raises UnhangError ``nodes-differ``, which lists each node and what it has, if the nodes do not agree, lack a fix or
     do not answer in time; ``no-nodes`` if there is no node to ask; ``no-ray`` if Ray is not installed or not started;
-    ``unknown-fix``, ``unknown-upstream``, ``bad-token``.
+    ``unknown-fix``, ``unknown-kind``, ``unknown-upstream``, ``bad-token``.
     """
-    words = {"require": require, "fix": fix, "skip": skip, "upstream": upstream, "accept": accept}
+    words = {"require": require, "fix": fix, "skip": skip, "kind": kind, "upstream": upstream, "accept": accept}
     given = {name: [value] if isinstance(value, str) else list(value) for name, value in words.items()}
     requests.fill_in(given, os.environ)
     requests.selection(given)  # refuses an unknown name before any node is asked

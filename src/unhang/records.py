@@ -8,6 +8,8 @@ from typing import NamedTuple
 STATE = ".unhang"
 """The name of the folder, in each root that is written, that holds the receipt, the journal and the lock."""
 UPSTREAMS = ("megatron-core", "megatron-lm", "verl", "ms-swift")
+KINDS = ("hang", "abort", "wrong-values")
+"""What a defect does to a job."""
 
 
 class Token(NamedTuple):

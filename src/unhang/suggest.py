@@ -125,6 +125,6 @@ def _chosen(name: str, request: Request, named: bool) -> Iterable[tuple[str, str
     if name != "revert" or not request.required:
         return pairs
     # `revert` requires nothing, but a required fix was among the chosen ones.
-    narrowed = any(option in ("--fix", "--skip") for option, _ in pairs)
+    narrowed = any(option in ("--fix", "--skip", "--kind") for option, _ in pairs)
     fixes = [("--fix", fix) for fix in request.fixes] if narrowed else []
     return [*fixes, *(pair for pair in pairs if pair[0] == "--upstream")]

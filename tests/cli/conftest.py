@@ -13,6 +13,7 @@ from unhang.shapes import catalog
 def _four_fixes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Test the commands that run in this process with the same fixes as the others."""
     every = catalog.fixes()
+    catalog.releases()  # it is kept for the process, and so for tests that need all fixes
     monkeypatch.setattr(catalog, "fixes", lambda: {name: every[name] for name in cli.FOUR})
 
 

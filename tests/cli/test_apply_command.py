@@ -11,8 +11,8 @@ from unhang.cli.main import main
 VERL = ("verl", "0.7.1")
 ENGINE = "verl/workers/engine/megatron/transformer_impl.py"
 KEYS = (
-    "upstream version location fix grade file function verdict shape code detail hint notes nearest overlay accepted"
-    " assumes"
+    "upstream version location fix grade kinds changes_numbers file function verdict shape code detail hint notes"
+    " nearest overlay accepted assumes"
 ).split()
 
 
@@ -52,6 +52,18 @@ def test_a_required_fix_that_is_blocked_is_the_last_line(site: Path) -> None:
     assert "blocked: mtp-cp-deadlock (cure) on verl 0.7.1" in ran.err
     assert "4 needed" not in cli.called("check", "--target", site).out, "the other fixes went in"
     assert cli.called("check", "--target", site, "--require", "expert-dp-warmup", "--skip", "mtp-cp-deadlock").code == 0
+
+
+def test_what_changes_numbers_is_said_of_what_is_written_and_no_more(site: Path) -> None:
+    numbers = "changes numbers: sft-packed-seq-broadcast; curves of a resumed job are not comparable before and after, "
+    for more in (["--dry-run"], []):
+        ran = cli.called("apply", "--target", site, "--kind", "abort", *more)
+        assert (ran.code, ran.err.count(numbers)) == (0, 1)
+    assert f"to undo: unhang revert --target {site} --kind abort" in ran.err
+    after = cli.called("apply", "--target", site)
+    assert (after.code, "patched" in after.err, "changes numbers: " in after.err) == (0, True, False)
+    undone = cli.called("revert", "--target", site, "--kind", "abort", "--output-format", "json").json["results"]
+    assert {row["fix"] for row in undone if row["changed"]} == {"empty-expert-hang", "sft-packed-seq-broadcast"}
 
 
 def test_a_fix_that_changes_collectives_asks_to_patch_every_node(site: Path) -> None:

@@ -13,6 +13,8 @@ from unhang.shapes import catalog
 
 PLACES = ("--python", "--target", "--source", "--script")
 COMMON = "-h --help -q --quiet -v --verbose --color"
+PLACE = "--python --target --source --script --allow-none"
+CHOICE = "--fix --skip --kind --upstream"
 COMMANDS = (
     "check",
     "apply",
@@ -58,19 +60,12 @@ def test_help_and_an_unknown_command_name_all_commands(capsys: pytest.CaptureFix
 @pytest.mark.parametrize(
     ("command", "options"),
     [
-        ("check", "--python --target --source --script --allow-none --fix --skip --upstream --expect-digest "
-         "--output-format --require --accept"),
-        ("apply", "--python --target --source --script --allow-none --fix --skip --upstream --dry-run --output-format "
-         "--require --accept"),
-        (
-            "diff",
-            "--python --target --source --script --allow-none --fix --skip --upstream --unknown --run --output-format "
-            "--accept",
-        ),
-        ("revert", "--python --target --source --script --allow-none --fix --skip --upstream --output-format --force"),
-        ("overlay", "--check --python --target --source --script --allow-none --fix --skip --upstream --output-format "
-         "--require --accept"),
-        ("wheel", "-o --output --fix --skip --upstream --output-format --require --accept -r --requirement "
+        ("check", f"{PLACE} {CHOICE} --expect-digest --output-format --require --accept"),
+        ("apply", f"{PLACE} {CHOICE} --dry-run --output-format --require --accept"),
+        ("diff", f"{PLACE} {CHOICE} --unknown --run --output-format --accept"),
+        ("revert", f"{PLACE} {CHOICE} --output-format --force"),
+        ("overlay", f"--check {PLACE} {CHOICE} --output-format --require --accept"),
+        ("wheel", f"-o --output {CHOICE} --output-format --require --accept -r --requirement "
          "--python-version --index-url --extra-index-url --find-links --platform --abi --implementation --no-index "
          "--require-hashes --pre"),
         ("prove", "--python --target --source --script --fix --case --tp --pp --vpp --cp --ep --etp --dp --world-size "
@@ -79,7 +74,7 @@ def test_help_and_an_unknown_command_name_all_commands(capsys: pytest.CaptureFix
          "--script --output-format"),
         ("list", ""),
         ("explain", ""),
-        ("matrix", "--fix --skip --upstream --version --output-format --against-index"),
+        ("matrix", f"{CHOICE} --version --output-format --against-index"),
         ("new", "--upstream --from-patch --from-commit --kind -o --output"),
         ("completion", ""),
     ],

@@ -9,8 +9,8 @@ from support import cli
 from unhang.shapes import catalog
 
 KEYS = (
-    "upstream version location fix grade file function verdict shape code detail hint notes nearest overlay accepted"
-    " assumes"
+    "upstream version location fix grade kinds changes_numbers file function verdict shape code detail hint notes"
+    " nearest overlay accepted assumes"
 ).split()
 
 
@@ -33,6 +33,34 @@ def test_every_fix_on_every_installation_has_one_line(pristine: Path) -> None:
     results = cli.called("check", "--target", pristine, "--output-format", "json").json["results"]
     assert {(row["fix"], row["grade"]) for row in results} == set(zip(shown, grades))
     assert lines[0] == f"environment: {pristine} (found by --target)"
+
+
+def test_one_line_says_which_needed_fixes_change_numbers_and_names_the_command_for_the_others(pristine: Path) -> None:
+    sft = "sft-packed-seq-broadcast"
+    where = ("check", "--target", pristine)
+    blank, numbers, summary = cli.called(*where).out.splitlines()[-3:]
+    assert (blank, summary[:8]) == ("", "5 needed")
+    assert numbers.startswith(f"changes numbers: {sft}; curves of a resumed job are not comparable before and after, ")
+    assert "stays so until a restart from a good checkpoint; the other fixes alone: " in numbers
+    assert numbers.endswith(f"unhang apply --target {pristine} --skip {sft}")
+    for more in (["--fix", sft], ["--require", sft]):
+        assert "checkpoint\n" in cli.called(*where, *more).out, "there is no other, or it cannot be left out"
+    assert "changes numbers" not in cli.called(*where, "--skip", sft).out
+    annotated = [
+        line for line in cli.called(*where, "--output-format", "github").out.splitlines() if "numbers:" in line
+    ]
+    assert [line.partition("::changes numbers: ")[0] for line in annotated] == ["::notice title=unhang numbers"]
+    rows = cli.called(*where, "--output-format", "json").json["results"]
+    for row in rows:
+        fix = catalog.fix(row["fix"])
+        assert (row["kinds"], row["changes_numbers"]) == (list(fix.kinds), fix.changes_numbers)
+    assert {row["fix"] for row in rows if row["changes_numbers"]} == {sft}
+
+
+def test_a_kind_narrows_it_and_is_in_the_command_that_comes_next(pristine: Path) -> None:
+    ran = cli.called("check", "--target", pristine, "--kind", "wrong-values")
+    assert {line.split()[1] for line in ran.out.splitlines() if line.startswith("  ")} == {"sft-packed-seq-broadcast"}
+    assert ran.out.endswith(f"run: unhang apply --target {pristine} --kind wrong-values\n")
 
 
 def test_a_fix_without_a_target_here_is_nothing_to_judge(pristine: Path) -> None:

@@ -33,6 +33,7 @@ def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("unhang check --fix ", " ".join(cli.FOUR)),
         ("unhang explain sft", "sft-packed-seq-broadcast"),
         ("unhang explain not-w", "not-writable"),
+        ("unhang wheel --kind ", "hang abort wrong-values"),
         ("unhang matrix --upstream mega", "megatron-core megatron-lm"),
         ("unhang check --color ", "auto always never"),
         ("unhang check --target /us", "/usr"),

@@ -32,6 +32,12 @@ def test_git_apply_and_patch_accept_the_diff(pristine: Path, site: Path, tmp_pat
         assert cli.called("check", "--target", folder).code == 0, "the code decides, with or without a receipt"
 
 
+def test_a_kind_narrows_it(pristine: Path) -> None:
+    ran = cli.called("diff", "--target", pristine, "--kind", "wrong-values")
+    changed = [line for line in ran.out.splitlines() if line.startswith("--- ")]
+    assert (ran.code, changed) == (1, ["--- a/megatron/training/utils.py"])
+
+
 def test_diff_keeps_line_ends_and_a_missing_last_newline(site: Path) -> None:
     source = site / ENGINE
     source.write_bytes(source.read_bytes().rstrip(b"\n").replace(b"\n", b"\r\n"))

@@ -57,7 +57,8 @@ def test_the_last_section_is_about_the_matrix() -> None:
     text = cli.called("explain", "mtp-cp-deadlock").out
     page, _, section = text.partition("\n\n## In the matrix\n")
     assumes = "## What the rewrite assumes\nany backend and device; megatron-core's parallel state, as `mpu`"
-    assert page == f"{catalog.page('mtp-cp-deadlock').rstrip()}\n\n{assumes}"
+    effect = "## What it does to a job\nThe defect: hang. The rewrite changes no numbers of a job that runs today."
+    assert page == f"{catalog.page('mtp-cp-deadlock').rstrip()}\n\n{assumes}\n\n{effect}"
     assert "0.7.1" in section
     assert "It can be dropped with verl 0.8.0.dev0 and later" in section
     assert "It cannot be dropped yet: the newest release of ms-swift" in cli.called("explain", "expert-dp-warmup").out

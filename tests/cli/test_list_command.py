@@ -19,7 +19,8 @@ def test_each_fix_has_two_lines_and_the_last_line_says_what_the_grades_mean() ->
     assert (blank, grades) == ("", catalog.GRADES)
     for fix, title, affects in zip(catalog.fixes().values(), lines[::2], lines[1::2], strict=True):
         assert title == f"{fix.id:<25} {fix.title}"
-        assert affects.split()[:2] == [fix.grade, "affects"]
+        assert affects.split()[0] == fix.grade
+        assert f"  {fix.effect}; affects " in affects
         assert {target.upstream for target in fix.targets} >= {
             part.split()[0] for part in affects.split("affects ")[1].split("; ")
         }

@@ -16,9 +16,10 @@ def test_json_has_a_row_for_every_release_and_every_fix() -> None:
     document = cli.called("matrix", "--output-format", "json").json
     assert list(document) == ["schema", "rows"]
     assert document["schema"] == 1
-    assert all(list(row) == ["upstream", "version", "yanked", "fix", "grade", "verdict"] for row in document["rows"])
-    grades = {fix.id: fix.grade for fix in catalog.fixes().values()}
-    assert all(row["grade"] == grades[row["fix"]] for row in document["rows"])
+    keys = ["upstream", "version", "yanked", "fix", "grade", "kinds", "changes_numbers", "verdict"]
+    assert all(list(row) == keys for row in document["rows"])
+    known = {fix.id: [fix.grade, list(fix.kinds), fix.changes_numbers] for fix in catalog.fixes().values()}
+    assert all([row[key] for key in keys[4:7]] == known[row["fix"]] for row in document["rows"])
     pairs = {(row["upstream"], row["version"], row["fix"]) for row in document["rows"]}
     assert len(pairs) == len(document["rows"])
     assert pairs == {
@@ -70,7 +71,7 @@ def test_the_command_narrows_by_fix_and_by_upstream() -> None:
 def test_markdown_is_all_on_stdout() -> None:
     ran = cli.called("matrix", "--output-format", "markdown", "--upstream", "verl")
     fixes = [fix for fix in catalog.fixes().values() if any(target.upstream == "verl" for target in fix.targets)]
-    head = " | ".join(f"`{fix.id}` ({fix.grade})" for fix in fixes)
+    head = " | ".join(f"`{fix.id}` ({fix.grade}; {fix.effect})" for fix in fixes)
     assert ran.out.startswith(f"### verl\n\n| releases | {head} |\n")
     assert ("| 0.7.1 | needed |" in ran.out, ran.err) == (True, "")
 

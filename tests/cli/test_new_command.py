@@ -138,21 +138,24 @@ def test_the_files_of_the_fix_do_what_the_diff_does(
 
 
 @pytest.mark.parametrize(
-    ("kind", "shows", "harness", "key"),
+    ("kind", "shows", "harness", "key", "does"),
     [
-        ("ranks", "HUNG", "gloo.run(", "signature"),
-        ("schedule", "HUNG", "schedule.check(", "signature"),
-        ("values", "DIFFERS", "gloo.run(", "no-hang"),
+        ("ranks", "HUNG", "gloo.run(", "signature", "hang"),
+        ("schedule", "HUNG", "schedule.check(", "signature", "hang"),
+        ("values", "DIFFERS", "gloo.run(", "no-hang", "wrong-values"),
     ],
 )
 def test_the_kind_is_the_harness_of_the_proof_and_how_the_defect_shows(
-    kind: str, shows: str, harness: str, key: str, wheel: Path, tmp_path: Path
+    kind: str, shows: str, harness: str, key: str, does: str, wheel: Path, tmp_path: Path
 ) -> None:
     assert new(wheel, DIFF, tmp_path, "--kind", kind).code == 0
     out = tmp_path / "out"
     proof, tests = (modules(out)[name] for name in ("src/unhang/prove/fixes/my_fix.py", "tests/fixes/test_my_fix.py"))
     assert (harness in proof, f"{shows}, _WHERE" in proof) == (True, True)
-    assert {*manifest_of(out)} & {"signature", "no-hang"} == {key}
+    manifest = manifest_of(out)
+    assert {*manifest} & {"signature", "no-hang"} == {key}
+    assert (manifest["kinds"], manifest["changes-numbers"]) == ([does], kind == "values")
+    assert "TODO: what the rewrite changes. And above: all kinds, and" in manifest["description"], "a person decides"
     names = {node.targets[0].id for node in ast.parse(tests).body if isinstance(node, ast.Assign)}  # type: ignore[attr-defined]
     assert {*parts.SESSIONS} - names == (set() if key == "signature" else {"HANGS"})
 

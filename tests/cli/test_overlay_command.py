@@ -139,6 +139,12 @@ def test_an_editable_install(mode: str, tmp_path: Path) -> None:
     assert seen.startswith(str(overlay))
 
 
+def test_a_kind_narrows_it(pristine: Path, tmp_path: Path) -> None:
+    ran = cli.called("overlay", tmp_path / "overlay", "--target", pristine, "--kind", "wrong-values")
+    assert (ran.code, "overlay of 1 module in" in ran.err) == (0, True)
+    assert "changes numbers: sft-packed-seq-broadcast; " in ran.err
+
+
 def test_a_second_run_changes_nothing_and_another_release_replaces_it(site: Path, tmp_path: Path) -> None:
     overlay = tmp_path / "overlay"
     make(overlay, site)

@@ -40,6 +40,37 @@ def test_fixes_are_in_the_catalogs_order_whatever_the_options_order() -> None:
     assert [word for pair in of(*words).chosen for word in pair] == [*words[2:4], *words[6:], *words[:2], *words[4:6]]
 
 
+@pytest.mark.parametrize(
+    ("words", "fixes"),
+    [
+        ("--kind hang", "0 1 2 3"),
+        ("--kind abort", "0 3"),
+        ("--kind wrong-values", "3"),
+        ("--kind wrong-values --kind abort", "0 3"),
+        ("--kind abort --skip 3", "0"),
+        ("--kind abort --fix 0 --fix 1", "0"),
+        ("--kind abort --require 1", "0 1 3"),  # a required fix is judged
+        ("--kind wrong-values --fix 1 --require 2", "2"),
+    ],
+)
+def test_a_kind_narrows_what_is_chosen(words: str, fixes: str) -> None:
+    words, fixes = (re.sub(r"\b\d\b", lambda found: ALL[int(found[0])], text) for text in (words, fixes))
+    found = of(*words.split())
+    assert found.fixes == tuple(fixes.split())
+    assert set(found.chosen) == {*zip(words.split()[::2], words.split()[1::2])}, "suggested commands carry it"
+
+
+def test_a_kind_that_no_named_fix_has_is_an_error_that_says_which_they_have(tmp_path: Path) -> None:
+    for command in (["check"], ["apply"], ["diff"], ["overlay", "out"], ["wheel", "a.whl", "-o", "out"]):
+        ran = cli.called(*command, "--fix", "mtp-cp-deadlock", "--kind", "abort", "--kind", "wrong-values")
+        assert (ran.code, ran.out) == (2, "")
+        assert ran.err.startswith("error[unknown-fix]: none of the named fixes is of kind abort or wrong-values\n")
+        assert "hint: mtp-cp-deadlock: hang\n" in ran.err
+        ran = cli.called(*command, "--kind", "hung")
+        assert (ran.code, ran.out) == (2, "")
+        assert "'hung'; did you mean hang? (choose from hang, abort, wrong-values)" in ran.err
+
+
 def test_a_token_counts_once_and_its_variable_where_none_is_given(capsys: pytest.CaptureFixture[str]) -> None:
     one, two = (f"{str(number) * 16}-12-{'a' * 16}" for number in (1, 2))
     token = Token("1" * 16, 12, "a" * 16).mixed()

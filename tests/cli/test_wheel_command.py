@@ -175,6 +175,17 @@ def test_each_wheel_has_a_line_that_says_whether_it_was_written(tmp_path: Path) 
         assert f"written: {out / name}" in ran.out
 
 
+def test_a_kind_narrows_it(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    ran = make(out, wheels.fetch(*CORE), wheels.fetch(*VERL), "--kind", "wrong-values", "--output-format", "json")
+    core, verl = ran.json["wheels"]
+    assert (ran.code, verl["output"], len([*out.iterdir()])) == (0, None, 1)
+    found = [(row["fix"], row["verdict"], row["kinds"], row["changes_numbers"]) for row in core["results"]]
+    kinds = ["hang", "abort", "wrong-values"]
+    assert ("sft-packed-seq-broadcast", "applied", kinds, True) in found
+    assert {fix for fix, *_ in found} == {"sft-packed-seq-broadcast"}
+
+
 def test_the_json_has_each_wheel_and_its_result(tmp_path: Path) -> None:
     index = find_links(tmp_path / "index", CORE, ("verl", "0.9.1"))
     requirements = tmp_path / "requirements.txt"

@@ -90,6 +90,12 @@ BROKEN: dict[str, tuple[str, Callable[[Any], object], str]] = {
     "unknown key of a manifest": ("manifest", lambda it: it.update(affect={}), "'affect' was unexpected"),
     "no grade": ("manifest", lambda it: it.pop("grade"), "'grade' is a required property"),
     "another grade": ("manifest", lambda it: it.update(grade="remedy"), "'remedy' is not one of"),
+    "no kinds": ("manifest", lambda it: it.pop("kinds"), "'kinds' is a required property"),
+    "not one kind": ("manifest", lambda it: it["kinds"].clear(), "[] should be non-empty"),
+    "a kind twice": ("manifest", lambda it: it.update(kinds=["hang", "hang"]), "has non-unique elements"),
+    "another kind": ("manifest", lambda it: it["kinds"].append("crash"), "'crash' is not one of"),
+    "nothing about numbers": ("manifest", lambda it: it.pop("changes-numbers"), "'changes-numbers' is a required"),
+    "numbers in words": ("manifest", lambda it: it.update({"changes-numbers": "no"}), "'no' is not of type 'boolean'"),
     "missing key of a target": ("manifest", lambda it: it["targets"][0].pop("function"), "'function' is a required"),
     "no target": ("manifest", lambda it: it["targets"].clear(), "[] should be non-empty"),
 }

@@ -152,6 +152,8 @@ def test_the_json_document_has_the_documented_form() -> None:
                 "answer": "known",
                 "fix": MTP,
                 "grade": "cure",
+                "kinds": ["hang"],
+                "changes_numbers": False,
                 "summary": "One rank waits alone.",
                 "places": [
                     {"ranks": [0], "doing": "waiting in all_reduce 3", "evidence": ["rank_0: entry 7"]},
@@ -165,6 +167,8 @@ def test_the_json_document_has_the_documented_form() -> None:
                 "answer": "desync",
                 "fix": None,
                 "grade": None,
+                "kinds": None,
+                "changes_numbers": None,
                 "summary": "Ranks disagree.",
                 "places": [],
                 "missing": [],

@@ -17,7 +17,8 @@ from support import cli, runner
 REPOSITORY = Path(__file__).parents[2]
 ENGINE = "verl/workers/engine/megatron/transformer_impl.py"
 INPUTS = (
-    "command", "python", "target", "source", "fix", "skip", "upstream", "require", "accept", "expect_digest", "version",
+    "command", "python", "target", "source", "fix", "skip", "kind", "upstream", "require", "accept",
+    "expect_digest", "version",
 )  # fmt: skip
 
 
@@ -194,9 +195,10 @@ def test_wrong_inputs_are_reported_before_anything_is_installed(
 
 def test_inputs_become_arguments_and_never_shell_code() -> None:
     inputs = {**dict.fromkeys(INPUTS, ""), "command": "check", "target": "a b; rm -rf /", "fix": "x y", "require": "z"}
-    inputs["accept"] = "1-2-3"
+    inputs |= {"accept": "1-2-3", "kind": "hang abort"}
     assert action.command_line(inputs, {}) == [
-        "check", "--target=a b; rm -rf /", "--fix=x", "--fix=y", "--accept=1-2-3", "--require=z",
+        "check", "--target=a b; rm -rf /", "--fix=x", "--fix=y", "--kind=hang", "--kind=abort", "--accept=1-2-3",
+        "--require=z",
     ]  # fmt: skip
     job = {"PATH": os.path.dirname(sys.executable), "GITHUB_WORKSPACE": "/workspace"}
     found = action.where(dict.fromkeys(INPUTS, ""), job)

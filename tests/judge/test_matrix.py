@@ -23,8 +23,8 @@ def test_rows_are_in_the_order_of_pep_440_and_one_without_a_target_is_not_affect
         row
         for version in versions
         for row in (
-            ("swift", version, False, "hang", "cure", "not-affected"),
-            ("swift", version, False, "stall", "safeguard", "needed"),
+            ("swift", version, False, "hang", "cure", ("hang",), False, "not-affected"),
+            ("swift", version, False, "stall", "safeguard", ("hang",), False, "needed"),
         )
     ]
 

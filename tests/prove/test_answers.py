@@ -80,7 +80,7 @@ def test_the_document_has_the_sizes_and_both_outcomes() -> None:
         "topology": {**sizes, "world_size": 2},
         "warnings": ["a warning"],
     }
-    assert list(result) == list(answers.Line._fields)
+    assert list(result) == [*answers.Line._fields, "kinds", "changes_numbers"]
     assert result["untouched"] == {"status": HUNG, "detail": f"in {REDUCE}", "seconds": 1.5}
     assert json.loads(answers.document(report(LINE)))["results"][0]["untouched"] is None
 
@@ -116,7 +116,8 @@ def test_the_summary_tells_a_cure_from_a_safeguard() -> None:
         f"2 proven; the installed source has the defect; run: {what} mtp-cp-deadlock; {told}"
     )
     assert "needed (safeguard)  yours" in answers.text(report(guard), colour=False)
-    assert json.loads(answers.document(report(guard)))["results"][0]["grade"] == "safeguard"
+    row = json.loads(answers.document(report(guard)))["results"][0]
+    assert [row[key] for key in ("grade", "kinds", "changes_numbers")] == ["safeguard", ["hang", "abort"], False]
 
 
 def test_what_is_needed_and_unknown_stays_in_the_command() -> None:

@@ -13,7 +13,9 @@ from unhang.shapes import catalog
 from unhang.shapes.catalog import Release, Shape, Target
 
 TARGET = {"upstream": "verl", "file": "verl/one.py", "function": "run"}
-MANIFEST: dict[str, Any] = {"title": "A gate", "grade": "cure", "targets": [TARGET]}
+MANIFEST: dict[str, Any] = {
+    "title": "A gate", "grade": "cure", "kinds": ["hang", "abort"], "changes-numbers": True, "targets": [TARGET],
+}  # fmt: skip
 GATE: dict[str, Any] = {
     "targets": {"verl": ["one.py::run", "one.py::stop"]},
     "files": {"sha256": {"run": "1", "stop": None}},
@@ -65,7 +67,7 @@ def test_a_fix_is_a_folder_with_a_manifest(folder: Path) -> None:
     assert list(catalog.fixes()) == ["another", "gate"]
     gate = catalog.fix("gate")
     targets = (Target("gate", "verl", "verl/one.py", "run"),)
-    assert gate == ("gate", "A gate", "cure", MANIFEST, targets, str(folder / "patches/gate"))
+    assert gate == ("gate", "A gate", "cure", MANIFEST, targets, str(folder / "patches/gate"), ("hang", "abort"), True)
     assert catalog.page("gate") == "# The page \u00e9\n"
     assert catalog.generation() == 7
 

@@ -7,12 +7,12 @@ from unhang.shapes.catalog import Fix, Release, Shape, ShapeTable, Target
 STATES = ("affected", "fixed", "not-affected", "ours", "right", "wrong")
 
 
-def fix(name: str, *upstreams: str, grade: str = "cure") -> Fix:
+def fix(name: str, *upstreams: str, grade: str = "cure", changes_numbers: bool = False) -> Fix:
     """Return a fix with a target in each of these upstreams, and with two in one that is named twice."""
     targets = (
         Target(name, upstream, f"{upstream}/{name}/{number}.py", "f") for number, upstream in enumerate(upstreams)
     )
-    return Fix(name, f"the title of {name}", grade, {}, tuple(targets), "")
+    return Fix(name, f"the title of {name}", grade, {}, tuple(targets), "", ("hang",), changes_numbers)
 
 
 def table(*fixes: Fix) -> ShapeTable:

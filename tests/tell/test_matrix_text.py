@@ -22,11 +22,12 @@ def test_the_table_fits_80_columns_or_the_terminals() -> None:
     core = {"0.10.0rc0": "affected affected -", "0.16.1": "affected affected -", **yanked, "0.18.0": "- - -"}
     text = matrix_text.text_table(version_ranges.panels(rows_of(fixes, core=core), fixes), colour=False)
     lines = text.splitlines()
-    assert lines[:5] == [
+    assert lines[:6] == [
         "core: 22 releases",
         "                       empty-expert-  expert-dp-warmup  sft-packed-seq-",
         "                       hang                             broadcast",
         "                       cure           cure              cure",
+        "                       hang           hang              hang",
         "  0.10.0rc0 to 0.16.1  needed         needed            not-affected",
     ]
     assert "    yanked: 0.17.1, 0.17.2," in text
@@ -44,7 +45,7 @@ def test_markdown_has_a_table_for_each_upstream() -> None:
     assert matrix_text.markdown_table(panels).splitlines() == [
         "### core",
         "",
-        "| releases | `hang` (cure) |",
+        "| releases | `hang` (cure; hang) |",
         "| --- | --- |",
         "| 1.0 | not-affected |",
         "| 2 nightlies | needed |",

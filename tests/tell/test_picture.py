@@ -105,8 +105,8 @@ def test_a_description_in_words_is_there_for_screen_readers() -> None:
         root.get("aria-labelledby", "").split()
     )
     assert root.findtext(f"{SVG}desc") == (
-        "hang (cure): needed by core 0.10.0rc1 to 0.10.1. "
-        "stall (safeguard): needed by core 0.9.0 to 0.9.1, and 339 nightlies; swift 4.0.0."
+        "hang (cure; hang): needed by core 0.10.0rc1 to 0.10.1. "
+        "stall (safeguard; hang): needed by core 0.9.0 to 0.9.1, and 339 nightlies; swift 4.0.0."
     )
 
 

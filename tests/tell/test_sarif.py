@@ -74,7 +74,8 @@ def test_each_fix_is_a_rule_with_its_page_and_each_target_to_rewrite_a_result_at
     for fix in catalog.fixes().values():
         rule = rules[fix.id]
         assert (rule["shortDescription"]["text"], rule["help"]["markdown"]) == (fix.title, catalog.page(fix.id))
-        assert fix.grade in rule["properties"]["tags"]
+        numbers = ["changes-numbers"] if fix.changes_numbers else []
+        assert rule["properties"]["tags"] == ["correctness", fix.grade, *fix.kinds, *numbers]
     asked = cli.called_with_all("check", "--target", pristine, "--output-format", "json").json
     needed = [result for result in asked["results"] if result["verdict"] == "needed"]
     assert len(needed) > 5

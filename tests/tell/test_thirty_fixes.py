@@ -77,7 +77,11 @@ def test_list_and_check_have_a_line_or_two_for_each(
     assert main(["list"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines[:60:2]] == IDS
-    assert {line.index("t" * 70) for line in lines[:60:2]} == {line.index("affects") for line in lines[1:60:2]} == {26}
+    assert (
+        {line.index("t" * 70) for line in lines[:60:2]}
+        == {line.index("hang; affects") for line in lines[1:60:2]}
+        == {26}
+    )
     assert lines[1].endswith("affects megatron-core 0.0.0 to 0.8.0")
     copies = [Installation(name, "0.20.0", "/job", "/job", f"/job/{name}", "source", None, ()) for name in UPSTREAMS]
     findings = tuple(

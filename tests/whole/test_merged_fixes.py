@@ -25,7 +25,8 @@ PARTS = (
     "src/unhang/prove/fixes/{module}.py",
     "tests/fixes/test_{module}.py",
 )
-PAGES = {"README.md", "docs/architecture.md", "docs/matrix.svg", "docs/my-job-hangs.md"}
+LISTS = {"docs/my-job-hangs.md", "docs/my-numbers-are-wrong.md"}
+PAGES = {"README.md", "docs/architecture.md", "docs/matrix.svg", *LISTS}
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 
 from unhang import __version__
 from unhang.cli.help import PAGES, TOP, Page
-from unhang.draft.kinds import KINDS
+from unhang.draft.kinds import HARNESSES
 from unhang.errors import closest
-from unhang.records import UPSTREAMS
+from unhang.records import KINDS, UPSTREAMS
 from unhang.tell.terminal import columns
 
 TYPE_CHECKING = False  # `typing` is slow to import
@@ -307,7 +307,7 @@ def _new(parser: argparse.ArgumentParser) -> None:
         "--from-commit", nargs=2, metavar=("CLONE", "REV"), help="a commit of upstream's, or a merge, in a clone"
     )
     parser.add_argument(
-        "--kind", choices=KINDS, default=KINDS[0],
+        "--kind", choices=HARNESSES, default=HARNESSES[0], dest="harness",
         help="how the proof shows the defect: on real ranks, on recorded ones, or by the values that ranks compute",
     )  # fmt: skip
     parser.add_argument(
@@ -369,6 +369,10 @@ def _selection(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("what to look at")
     _fix(group)
     group.add_argument("--skip", metavar="ID", action="append", default=[], help="all fixes but this (repeatable)")
+    group.add_argument(
+        "--kind", metavar="KIND", action="append", default=[], choices=KINDS,
+        help=f"only fixes of what does this to a job, perhaps among others (repeatable): {', '.join(KINDS)}",
+    )  # fmt: skip
     group.add_argument(
         "--upstream", metavar="NAME", action="append", default=[], choices=UPSTREAMS,
         help=f"only this upstream (repeatable): {', '.join(UPSTREAMS)}",

@@ -31,7 +31,8 @@ def check(options: argparse.Namespace, wanted: Request) -> int:
     other = report.differs(options.expect_digest, seen.findings)
     left = [finding for finding in seen.findings if not finding.settled]
     if options.output_format == "text":
-        console.show("", console.summary(seen.findings, wanted))
+        lines = report.numbers_to_come(seen.findings, wanted), console.summary(seen.findings, wanted)
+        console.show("", *filter(None, lines))
     console.required(unmet)
     console.unexpected(other)
     return 1 if left or unmet or other or seen.interrupted else 0

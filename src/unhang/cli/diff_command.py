@@ -128,6 +128,7 @@ def _row(unknown: Unknown) -> dict[str, Any]:
     finding, _, token, shown = unknown
     return {
         "fix": finding.target.fix,
+        **report.about(finding.target.fix),
         "location": finding.installation.root,
         "file": finding.target.file,
         "function": finding.target.function,

@@ -53,7 +53,8 @@ def explain(fix: Fix) -> None:
     width = terminal.width(sys.stdout)
     wide = width or matrix_text.WIDTH
     text = f"{catalog.page(fix.id).rstrip()}\n\n## What the rewrite assumes\n{fix.manifest['assumes']}"
-    page, beside = terminal.refilled(text, width), terminal.refilled(instead.section(fix), wide)
+    page = terminal.refilled(text, width)
+    beside = [terminal.refilled(section, wide) for section in (matrix_text.effect(fix), instead.section(fix))]
     run = "`unhang diff --unknown --run` shows what an edited copy of these functions does, as it is and rewritten."
     edited = terminal.refilled(run, wide)
-    print(*filter(None, (page, beside, matrix_text.section(fix, rows, droppable, wide), edited)), sep="\n\n")
+    print(*filter(None, (page, *beside, matrix_text.section(fix, rows, droppable, wide), edited)), sep="\n\n")

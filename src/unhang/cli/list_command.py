@@ -34,6 +34,9 @@ def show(fixes: Iterable[Fix]) -> None:
     indent = " " * (4 if 0 < width < terminal.NARROW else 26)
     for fix in fixes:
         needed = needed_by(matrix.rows([fix], catalog.releases(), catalog.shape_table()), fix)
-        rows = f"{fix.id:<24}  {fix.title}", f"  {fix.grade:<22}  affects {needed or 'no release on record'}"
+        rows = (
+            f"{fix.id:<24}  {fix.title}",
+            f"  {fix.grade:<22}  {fix.effect}; affects {needed or 'no release on record'}",
+        )
         print("\n".join(line for row in rows for line in terminal.folded(row, width, indent)))
     print(terminal.wrapped(f"\n{catalog.GRADES}", width))

@@ -69,7 +69,7 @@ def run(options: argparse.Namespace) -> int:
         f"https://github.com/{upstreams.load()['upstreams'][upstream]['repository']}",
         source.version,
         datetime.date.today().isoformat(),
-        options.kind,
+        options.harness,
         "; ".join(dict.fromkeys(filter(None, (origin.notice(it.before) for it in result.files)))),
         rewrites,
     )

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from unhang import suggest
 from unhang.errors import UnhangError, closest
-from unhang.records import UPSTREAMS, Request, Token
+from unhang.records import KINDS, UPSTREAMS, Request, Token
 from unhang.shapes import catalog
 from unhang.suggest import Command, Hint
 from unhang.tell import console
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import argparse
     from typing import Any
 
-_CHOOSING = ("fix", "skip", "require", "upstream", "accept")
+_CHOOSING = ("fix", "skip", "kind", "require", "upstream", "accept")
 _FORM = "([0-9a-f]{16})-([1-9][0-9]{0,8})-([0-9a-f]{16})(-[0-9a-f]{8})?"
 
 
@@ -37,17 +37,18 @@ def selection(given: Mapping[str, Any]) -> Request:
     """Return the request without its environment: what to look at.
 
     ``given`` are the options by name; those that are missing or empty choose everything, and require nothing. Raises
-    UnhangError ``unknown-fix``, ``unknown-upstream``, ``bad-token``.
+    UnhangError ``unknown-fix``, also if no fix is of the kinds; ``unknown-kind``, ``unknown-upstream``, ``bad-token``.
     """
     fix, skip, required = (tuple(_fix(name) for name in given.get(option, ())) for option in ("fix", "skip", "require"))
+    kinds = _known("unknown-kind", given, "kind", KINDS)
+    upstreams = _known("unknown-upstream", given, "upstream", UPSTREAMS)
+    named = set(fix or catalog.fixes()).difference(skip)
+    of_kinds = {name for name in named if not kinds or {*kinds}.intersection(catalog.fix(name).kinds)}
     # a required fix is judged, whatever else was named
-    chosen = set(fix or catalog.fixes()).difference(skip).union(required)
-    upstreams = tuple(given.get("upstream", ()))
-    for name in upstreams:
-        if name not in UPSTREAMS:  # argparse has refused it already: this is for other callers
-            near = closest(name, UPSTREAMS)
-            hint = f"{f'did you mean {near}? ' if near else ''}there are {', '.join(UPSTREAMS)}"
-            raise UnhangError("unknown-upstream", f"there is no upstream {name!r}", hint=hint)
+    chosen = of_kinds.union(required)
+    if named and not chosen:
+        are = "; ".join(f"{name}: {', '.join(catalog.fix(name).kinds)}" for name in sorted(named))
+        raise UnhangError("unknown-fix", f"none of the named fixes is of kind {' or '.join(kinds)}", hint=are)
     return Request(
         fixes=tuple(name for name in catalog.fixes() if name in chosen),
         required=required,
@@ -81,6 +82,17 @@ def fill_in(given: dict[str, Any], environ: Mapping[str, str]) -> None:
         given[option] = [value for value in values if value not in given.get(winners, ())]
         if given[option]:
             console.note(f"note: {variable} is set: --{option} {f' --{option} '.join(given[option])}")
+
+
+def _known(code: str, given: Mapping[str, Any], option: str, names: Sequence[str]) -> tuple[str, ...]:
+    """Return the values of an option. Raises UnhangError ``code`` for an unknown one, which argparse has refused."""
+    values = tuple(given.get(option, ()))
+    for name in values:
+        if name not in names:
+            near = closest(name, names)
+            hint = f"{f'did you mean {near}? ' if near else ''}there are {', '.join(names)}"
+            raise UnhangError(code, f"there is no {option} {name!r}", hint=hint)
+    return values
 
 
 def _fix(name: str, variable: str = "") -> str:

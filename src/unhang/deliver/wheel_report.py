@@ -11,7 +11,6 @@ from unhang import __version__, gate
 from unhang.deliver.wheel import Wheel
 from unhang.deliver.wheel_output import Output, WheelPlan
 from unhang.errors import UnhangError
-from unhang.shapes import catalog
 from unhang.tell import report, terminal
 
 
@@ -67,7 +66,7 @@ def _wheel(result: Result) -> dict[str, Any]:
         "output": output and output._asdict(),
         "results": [report.result(item) for item in result.plan.findings],
         "blocked": [
-            {"fix": item.fix, "grade": catalog.fix(item.fix).grade, "file": item.target.file,
+            {"fix": item.fix, **report.about(item.fix), "file": item.target.file,
              "function": item.target.function, "reason": item.reason, "hint": item.hint}
             for item in result.plan.blocked
         ],

@@ -12,7 +12,7 @@ from unhang.records import Request
 from unhang.shapes import catalog
 from unhang.tell import terminal
 from unhang.tell.console import count
-from unhang.tell.report import environment_line
+from unhang.tell.report import about, environment_line
 
 if TYPE_CHECKING:
     from unhang.diagnose.answer import Answer
@@ -264,7 +264,7 @@ def _row(answer: Answer, report: Report) -> dict[str, Any]:
     return {
         "answer": answer.answer,
         "fix": answer.fix or None,
-        "grade": catalog.fix(answer.fix).grade if answer.fix else None,
+        **(about(answer.fix) if answer.fix else dict.fromkeys(("grade", "kinds", "changes_numbers"))),
         "summary": answer.summary,
         "places": [place._asdict() for place in answer.places],
         "missing": list(answer.missing),

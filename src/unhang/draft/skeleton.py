@@ -38,7 +38,7 @@ class Draft(NamedTuple):
     date: str
     """Today, as ``YYYY-MM-DD``."""
     kind: str
-    """The harness of the proof, and so how the defect shows: one of ``kinds.KINDS``."""
+    """The harness of the proof, and so how the defect shows: one of ``kinds.HARNESSES``."""
     notice: str
     """Whose the changed files are, by their head."""
     rewrites: tuple[Rewrite, ...]
@@ -74,9 +74,11 @@ def _manifest(draft: Draft) -> str:
         "id": draft.fix,
         "title": draft.title,
         "grade": "safeguard",
+        "kinds": ["wrong-values" if draft.kind == VALUES else "hang"],
+        "changes-numbers": draft.kind == VALUES,
         "symptom": "TODO: what a user sees.",
         "cause": "TODO: what is wrong in the code.",
-        "description": "TODO: what the rewrite changes.",
+        "description": "TODO: what the rewrite changes. And above: all kinds, and whether it changes numbers.",
         "origin": f"backport, {_link(draft) or 'TODO: the link'}",
         "bug": f"{draft.repository}/issues/{draft.origin.issue}" if draft.origin.issue else None,
         "forwarded": "no",

@@ -26,6 +26,8 @@ class Row(NamedTuple):
     yanked: bool
     fix: str
     grade: str
+    kinds: tuple[str, ...]
+    changes_numbers: bool
     verdict: str
 
 
@@ -35,7 +37,16 @@ def rows(fixes: Sequence[Fix], releases: Releases, table: ShapeTable) -> list[Ro
     A fix that has no target in an upstream is ``not-affected`` there.
     """
     return [
-        Row(upstream, release.version, release.yanked, fix.id, fix.grade, verdict(fix, upstream, release, table))
+        Row(
+            upstream,
+            release.version,
+            release.yanked,
+            fix.id,
+            fix.grade,
+            fix.kinds,
+            fix.changes_numbers,
+            verdict(fix, upstream, release, table),
+        )
         for upstream, versions in releases.items()
         for release in _ordered(versions)
         for fix in fixes

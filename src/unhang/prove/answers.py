@@ -178,7 +178,8 @@ def document(shown: Report) -> str:
 
 def _result(line: Line) -> dict[str, Any]:
     sides = {"untouched": line.untouched, "patched": line.patched}
-    return {**line._asdict(), **{name: side and side._asdict() for name, side in sides.items()}}
+    outcomes = {name: side and side._asdict() for name, side in sides.items()}
+    return {**line._asdict(), **outcomes, **report.about(line.fix)}
 
 
 def _paragraph(line: Line) -> list[str]:

@@ -53,6 +53,15 @@ class Fix(NamedTuple):
     """Its manifest.json, with DEP-3 fields as keys."""
     targets: tuple[Target, ...]
     folder: str
+    kinds: tuple[str, ...] = ()
+    """What the defect does to a job: some of ``records.KINDS``."""
+    changes_numbers: bool = False
+    """Whether a job that runs today will compute other numbers."""
+
+    @property
+    def effect(self) -> str:
+        """What the defect does, and whether its cure changes numbers, in words."""
+        return ", ".join(self.kinds) + ("; changes numbers" if self.changes_numbers else "")
 
     @property
     def functions(self) -> tuple[Target, ...]:
@@ -115,7 +124,10 @@ def fixes() -> Mapping[str, Fix]:
         if not os.path.exists(path):
             continue
         manifest = Facts(path)
-        found[name] = Fix(name, manifest["title"], manifest["grade"], manifest, targets(name, manifest), folder)
+        found[name] = Fix(
+            name, manifest["title"], manifest["grade"], manifest, targets(name, manifest), folder,
+            tuple(manifest["kinds"]), manifest["changes-numbers"],
+        )  # fmt: skip
     return found
 
 

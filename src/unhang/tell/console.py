@@ -101,6 +101,8 @@ def _patch_all(files: Iterable[FilePlan]) -> None:
     done = {step.target.fix for file in files for step in file.steps}
     if any(catalog.fix(name).manifest["collectives"] for name in done):
         note(report.PATCH_ALL)
+    if changing := report.changing(done):
+        note(report.numbers(changing))
 
 
 def reverted(planned: Revert) -> None:

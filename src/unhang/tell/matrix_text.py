@@ -11,7 +11,7 @@ from unhang.judge.decide import FIXED_UPSTREAM, NEEDED
 from unhang.judge.matrix import Releases, Row, droppable, is_nightly
 from unhang.shapes import catalog
 from unhang.shapes.catalog import Fix, ShapeTable
-from unhang.tell.report import COLOURS
+from unhang.tell.report import COLOURS, NUMBERS
 from unhang.tell.version_ranges import Panel, Range, named, narrowed, panels
 
 WIDTH = 80
@@ -46,6 +46,12 @@ def markdown_table(folded: Sequence[Panel]) -> str:
     if not folded:
         return NO_TARGET
     return "\n\n".join(_markdown(panel) for panel in folded)
+
+
+def effect(fix: Fix) -> str:
+    """Return the section of ``unhang explain`` about what the defect, and its cure, do to a job."""
+    numbers = f"changes numbers: {NUMBERS}" if fix.changes_numbers else "changes no numbers of a job that runs today"
+    return f"## What it does to a job\nThe defect: {', '.join(fix.kinds)}. The rewrite {numbers}."
 
 
 def section(fix: Fix, rows: Sequence[Row], droppable: Mapping[str, str | None], width: int = WIDTH) -> str:
@@ -118,19 +124,24 @@ def _fitting(panel: Panel, width: int) -> list[Panel]:
     return [panel] if len(groups) == 1 else [narrowed(panel, group) for group in groups]
 
 
-def _columns(panel: Panel) -> tuple[list[list[str]], list[int], int]:
-    """Return the lines of each column's head, the columns' widths, and the width of the releases before them."""
-    heads = [textwrap.wrap(fix.id, _HEADING, break_on_hyphens=True) for fix in panel.fixes]
-    columns = zip((fix.grade for fix in panel.fixes), *(item.verdicts for item in panel.ranges), strict=True)
-    widths = [max(map(len, (*head, *column))) for head, column in zip(heads, columns, strict=True)]
+def _columns(panel: Panel) -> tuple[list[list[list[str]]], list[int], int]:
+    """Return the heads of the columns, the columns' widths, and the width of the releases before them.
+
+    The heads are the ids, the grades, and what the defects do: the lines of each, for each column.
+    """
+    texts = [(fix.id, fix.grade, fix.effect) for fix in panel.fixes]
+    heads = [[textwrap.wrap(text, _HEADING, break_on_hyphens=" " not in text) for text in row] for row in zip(*texts)]
+    columns = zip(*(lines for head in heads for lines in zip_longest(*head, fillvalue="")))
+    verdicts = zip(*(item.verdicts for item in panel.ranges))
+    widths = [max(map(len, (*head, *column))) for head, column in zip(columns, verdicts, strict=True)]
     return heads, widths, max(len(_span(item)) for item in panel.ranges)
 
 
 def _block(panel: Panel, colour: bool, width: int) -> Iterable[str]:
     heads, widths, first = _columns(panel)
-    for parts in zip_longest(*heads, fillvalue=""):
-        yield _line("", first, list(parts), widths)
-    yield _line("", first, [fix.grade for fix in panel.fixes], widths)
+    for head in heads:
+        for parts in zip_longest(*head, fillvalue=""):
+            yield _line("", first, list(parts), widths)
     for item in panel.ranges:
         cells = [_coloured(cell, width, colour) for cell, width in zip(item.verdicts, widths, strict=True)]
         yield _line(_span(item), first, cells, widths)
@@ -161,7 +172,7 @@ def _notes(notes: Iterable[str], indent: str, width: int) -> list[str]:
 
 
 def _markdown(panel: Panel) -> str:
-    heads = ("releases", *(f"`{fix.id}` ({fix.grade})" for fix in panel.fixes))
+    heads = ("releases", *(f"`{fix.id}` ({fix.grade}; {fix.effect})" for fix in panel.fixes))
     lines = [f"### {panel.upstream}", "", _cells(heads), _cells(["---"] * len(heads))]
     for item in panel.ranges:
         notes = f" ({'; '.join(item.notes)})" if item.notes else ""

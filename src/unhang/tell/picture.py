@@ -54,7 +54,9 @@ def picture(rows: Sequence[Row], fixes: Sequence[Fix]) -> str:
     root = Element("svg", xmlns="http://www.w3.org/2000/svg", role="img")
     root.set("aria-labelledby", "title description")
     SubElement(root, "title", id="title").text = TITLE
-    words = (f"{fix.id} ({fix.grade}): needed by {needed_by(rows, fix) or 'no release'}." for fix in fixes)
+    words = (
+        f"{fix.id} ({fix.grade}; {fix.effect}): needed by {needed_by(rows, fix) or 'no release'}." for fix in fixes
+    )
     SubElement(root, "desc", id="description").text = " ".join(words)  # for screen readers
     with open(_STYLE, encoding="utf-8") as file:
         SubElement(root, "style").text = f"\n{file.read()}"

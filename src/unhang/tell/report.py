@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from unhang import __version__, gate
@@ -24,7 +24,7 @@ from unhang.judge.findings import Finding
 from unhang.judge.observe import Observation
 from unhang.records import Environment, Request, Search
 from unhang.shapes import catalog
-from unhang.suggest import Command, Hint, complete
+from unhang.suggest import Command, Hint, command, complete
 from unhang.tell import terminal
 
 REVERTED = "reverted"
@@ -42,6 +42,11 @@ PATCH_ALL = (
     "Patch every node of a job, or none: the rewrites change which collectives a rank issues, and a job whose nodes "
     "are only partly patched can hang."
 )
+NUMBERS = (
+    "curves of a resumed job are not comparable before and after, and what has drifted stays so until a restart from a "
+    "good checkpoint"
+)
+"""What a fix that changes numbers means for a job."""
 
 
 class Report(NamedTuple):
@@ -81,6 +86,37 @@ def json_report(report: Report) -> str:
         "results": [result(finding, report.changed) for finding in report.findings],
     }
     return gate.document(document)
+
+
+def about(fix: str) -> dict[str, Any]:
+    """Return what JSON has of a fix, wherever it names one: its grade, its kinds, whether it changes numbers."""
+    known = catalog.fix(fix)
+    return {"grade": known.grade, "kinds": list(known.kinds), "changes_numbers": known.changes_numbers}
+
+
+def changing(fixes: Collection[str]) -> list[str]:
+    """Return those of these fixes that change numbers, sorted."""
+    return sorted(name for name in fixes if catalog.fix(name).changes_numbers)
+
+
+def numbers(changing: Iterable[str]) -> str:
+    """Return a sentence: that these fixes change numbers, and what that means."""
+    return f"changes numbers: {', '.join(changing)}; {NUMBERS}"
+
+
+def numbers_to_come(findings: Iterable[Finding], request: Request) -> str:
+    """Return one line on the fixes that ``apply`` would bring in and that change numbers; empty if none does.
+
+    If it would bring in others too, the line ends with the command for these alone.
+    """
+    to_come = {it.target.fix for it in findings if it.verdict.verdict == NEEDED or it.to_write or it.source}
+    names = changing(to_come)
+    if not names:
+        return ""
+    if len(names) == len(to_come) or {*names}.intersection(request.required):  # a required fix cannot be skipped
+        return numbers(names)
+    skips = (word for name in names for word in ("--skip", name))
+    return f"{numbers(names)}; the other fixes alone: {command('apply', request, *skips)}"
 
 
 def json_diff(search: Search, diff: bytes, functions: Sequence[Mapping[str, Any]], *, interrupted: bool = False) -> str:
@@ -191,6 +227,8 @@ def github_report(report: Report) -> str:
             lines.append(gate.command(kind, text, file=path, title=title))
             lines += [gate.command("warning", note, file=path, title=title) for note in finding.notes]
     lines += [gate.command("warning", warning, title="unhang") for warning in report.search.warnings]
+    numbers_line = numbers_to_come(report.findings, report.request)
+    lines += [gate.command("notice", numbers_line, title="unhang numbers")] if numbers_line else []
     other = differs(report.expected, report.findings)
     lines += [gate.command("error", other, title="unhang digest")] if other else []
     return "\n".join(lines)
@@ -209,7 +247,7 @@ def result(finding: Finding, changed: frozenset[str] | None = None) -> dict[str,
         "version": installation.version,
         "location": installation.root,
         "fix": target.fix,
-        "grade": catalog.fix(target.fix).grade,
+        **about(target.fix),
         "file": target.file,
         "function": target.function,
         "verdict": verdict.verdict,

@@ -62,7 +62,10 @@ def _rule(name: str) -> dict[str, Any]:
         "fullDescription": {"text": f"{fix.manifest['symptom']} {fix.manifest['cause']}"},
         "help": {"text": page, "markdown": page},
         "defaultConfiguration": {"level": "error"},
-        "properties": {"tags": ["correctness", fix.grade], "problem.severity": "error"},
+        "properties": {
+            "tags": ["correctness", fix.grade, *fix.kinds, *(["changes-numbers"] if fix.changes_numbers else [])],
+            "problem.severity": "error",
+        },
     }
 
 

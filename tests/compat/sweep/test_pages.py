@@ -11,7 +11,7 @@ from unhang.compat.sweep import pages
 from unhang.errors import UnhangError
 from unhang.shapes import catalog
 
-NAMES = ("README.md", "docs/my-job-hangs.md", "docs/matrix.svg")
+NAMES = ("README.md", "docs/my-job-hangs.md", "docs/my-numbers-are-wrong.md", "docs/matrix.svg")
 
 
 @pytest.fixture
@@ -35,6 +35,8 @@ def test_a_stale_page_is_named_and_written_again(checkout: Path, capsys: pytest.
     (checkout / "README.md").write_text(good[checkout / "README.md"].replace("| verl 0.7.1 |", "| verl 0.7.2 |"))
     hangs = good[checkout / "docs/my-job-hangs.md"]
     (checkout / "docs/my-job-hangs.md").write_text(hangs.replace("unhang explain mtp", "unhang explain mpt"))
+    numbers = good[checkout / "docs/my-numbers-are-wrong.md"]
+    (checkout / "docs/my-numbers-are-wrong.md").write_text(numbers.replace("explain fsdp", "explain fdsp"))
     (checkout / "docs/matrix.svg").unlink()
     assert pages.main([*root, "--check"]) == 1
     assert [line.split()[0] for line in capsys.readouterr().err.splitlines()] == [str(path) for path in good]
@@ -61,6 +63,14 @@ def test_each_symptom_is_there_once_with_its_fix() -> None:
     for fix in catalog.fixes().values():
         symptom = fix.manifest["symptom"].replace("*", r"\*")
         assert text.count(f"- {symptom} `unhang explain {fix.id}`") == 1
+
+
+def test_a_fix_is_on_the_page_of_what_its_defect_does_to_a_job() -> None:
+    hangs, numbers = ((REPOSITORY / name).read_text() for name in NAMES[1:3])
+    for fix in catalog.fixes().values():
+        command = f"`unhang explain {fix.id}`\n"
+        assert (command in hangs) is (fix.kinds != ("wrong-values",))
+        assert (command in numbers) is ("wrong-values" in fix.kinds)
 
 
 def test_a_signature_is_told_by_the_kinds_of_files_in_which_it_shows() -> None:
@@ -98,15 +108,18 @@ def test_conflict_markers_are_replaced_in_a_table_and_refused_elsewhere() -> Non
 
 
 def test_the_table_has_who_needs_a_fix_and_from_where_on_it_can_go() -> None:
-    fixes = [made_up.fix("hang", "core", "swift"), made_up.fix("stall", "core", grade="safeguard")]
+    fixes = [
+        made_up.fix("hang", "core", "swift"),
+        made_up.fix("stall", "core", grade="safeguard", changes_numbers=True),
+    ]
     releases = made_up.releases(
         fixes,
         core={"1.0": "affected affected", "1.1rc0.dev99000": "affected fixed", "1.1": "fixed affected"},
         swift={"4.0": "affected"},
     )
     assert pages.fixes_table(fixes, releases, made_up.table(*fixes)).splitlines() == [
-        "| fix | grade | what is wrong | needed by | gone upstream |",
-        "|---|---|---|---|---|",
-        "| `hang` | cure | the title of hang | core 1.0, and 1 nightly; swift 4.0 | core 1.1 |",
-        "| `stall` | safeguard | the title of stall | core 1.0 to 1.1 | no |",
+        "| fix | grade | kinds | changes numbers | what is wrong | needed by | gone upstream |",
+        "|---|---|---|---|---|---|---|",
+        "| `hang` | cure | hang | no | the title of hang | core 1.0, and 1 nightly; swift 4.0 | core 1.1 |",
+        "| `stall` | safeguard | hang | yes | the title of stall | core 1.0 to 1.1 | no |",
     ]

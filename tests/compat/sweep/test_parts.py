@@ -63,6 +63,12 @@ BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
         changed(targets=[{"upstream": "verl", "file": "verl/a.py"}]),
         "manifest.json: targets[0]: 'function' is a required property",
     ),
+    "a kind that does not exist": (
+        changed(kinds=["crash"]),
+        "manifest.json: kinds[0]: 'crash' is not one of ['hang', ",
+    ),
+    "no kind": (changed(kinds=[]), "manifest.json: kinds: [] should be non-empty (What the defect does to a job"),
+    "numbers in words": (changed(**{"changes-numbers": "no"}), "manifest['changes-numbers']: 'no' is not of type"),
     "another id": (changed(id="mtp"), "manifest.json: id: is mtp, but the folder is mtp-cp-deadlock"),
     "a range, which the sweep knows": (changed(affects={"verl": "== 0.7.1"}), "manifest.json: manifest: Additional"),
     "another title of the page": (edited("page", f"# {FIX}", "# mtp"), f"page.md: line 1: is not `# {FIX}`"),
