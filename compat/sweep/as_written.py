@@ -17,7 +17,7 @@ _HUNK = re.compile(r"@@ -(\d+)(?:,(\d+))?")
 
 
 class Pull(NamedTuple):
-    """What an upstream pull request changes of one target, as the fix's manifest has it."""
+    """What an upstream pull request changes of one target, or of what one depends on, as the fix's manifest has it."""
 
     target: Target
     project: str
@@ -34,7 +34,7 @@ def pulls() -> list[Pull]:
         Pull(target, project, row["ref"], row["note"])
         for fix in catalog.fixes().values()
         for row in fix.manifest.get("as-written", ())
-        for target in fix.targets
+        for target in fix.functions
         if (target.file, target.function) == (row["file"], row["function"])
         for project in known
         if target.upstream in upstreams.of_project(project)

@@ -49,7 +49,8 @@ def dangling(data: Data) -> Iterator[Problem]:
     for fix, manifest in data.manifests.items():
         if fix != manifest["id"]:
             yield Problem(_manifest(fix), "id", f"is {manifest['id']}, but the folder is {fix}")
-        places = {(target["file"], target["function"]) for target in manifest["targets"]}
+        functions = [one for it in manifest["targets"] for one in (it, it.get("depends-on", it))]
+        places = {(one["file"], one["function"]) for one in functions}
         for row in manifest.get("as-written", ()):
             if (row["file"], row["function"]) not in places:
                 yield Problem(_manifest(fix), row["ref"], "changes no target of the fix; correct it")

@@ -13,7 +13,7 @@ from unhang.compat.sweep.classify import State
 from unhang.compat.sweep.collect import Collection, Key, Row
 from unhang.compat.sweep.learnt import Learnt
 from unhang.compat.sweep.sources import Content
-from unhang.judge.decide import DRIFTED
+from unhang.judge.decide import DRIFTED, RIGHT
 from unhang.shapes.catalog import Target
 
 
@@ -48,7 +48,7 @@ def _fixed_as_written(row: Row, learnt: Learnt, target: Target, diff: str) -> Co
         return None
     state, untouched = learnt.state(changed, target, as_written=True), learnt.state(row.content, target)
     same = state.state == "affected" and state.result == untouched.result
-    return changed if same or state.state == "fixed" else None
+    return changed if same or state.state in ("fixed", RIGHT) else None
 
 
 def settle(collection: Collection, learnt: Learnt, decisions: Sequence[Mapping[str, str]]) -> Settled:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from support import gates
-from support.gates import DEPENDENT, GATE, ONE, OTHER_RUN, PAUSE, RIGHT, RUN, STOP, TWO, WRONG
+from support.gates import DEPENDENT, GATE, ONE, OTHER_RUN, PAUSE, PULLED, RIGHT, RUN, STOP, TWO, WRONG
 from unhang.errors import UnhangError
 from unhang.find.overlays import Module, Overlay, sha256
 from unhang.judge.decide import Past, Verdict
@@ -160,6 +160,7 @@ EDITED, NEW = ONE.replace("return x", "return x + 1"), WRONG.replace("count if",
     [
         (ONE, RIGHT, "not-affected", None, "it depends on agree in verl/agree.py, which is right here"),
         (EDITED, RIGHT, "not-affected", None, "it depends on agree in verl/agree.py, which is right here"),
+        (ONE, PULLED, "not-affected", None, "which is right here; pull request 7 applied"),
         (ONE, WRONG, "needed", None, ""),
         (EDITED, WRONG, "drifted", "unknown-shape", "a shape nobody has verified"),
         (ONE, NEW, "drifted", "depends-on-unknown", "agree in verl/agree.py: a shape nobody has verified; no known"),

@@ -31,7 +31,12 @@ DEPENDENT = Fix("gate", "a gate", "cure", {}, tuple(one._replace(depends_on=AGRE
 """The same fix, of functions that are wrong only beside a wrong ``agree``."""
 RIGHT = "def agree(count, group=None):\n    return greatest(count, group)\n"
 WRONG = "def agree(count, group=None):\n    return count if group is None else greatest(count, group)\n"
-AGREES = {(AGREE, RIGHT): Shape("right", None, (), ""), (AGREE, WRONG): Shape("wrong", None, (), "")}
+PULLED = RIGHT.replace("return", "group = group or 0\n    return")
+AGREES = {
+    (AGREE, RIGHT): Shape("right", None, (), ""),
+    (AGREE, PULLED): Shape("right", None, (), "pull request 7 applied"),
+    (AGREE, WRONG): Shape("wrong", None, (), ""),
+}
 PAUSE = Fix("pause", "a pause", "safeguard", {}, (STOP,), "")
 ONE = """\
 from made_up import start, wait

@@ -122,11 +122,13 @@ def _chosen(fix: str, upstream: str, function: str) -> list[Target]:
 
 
 def as_written(fix: str) -> list[Any]:
-    """Return a case for each shape of a pull request as written, whatever its state in the matrix."""
+    """Return a case for each shape of a target with a pull request as written, whatever its state in the matrix."""
     return [
-        pytest.param(Case("pull", _targets(row)[0], row["shape"]), id=f"pull-{row['shape']}")
+        pytest.param(Case("pull", target, row["shape"]), id=f"pull-{row['shape']}")
         for row in _ROWS
         if row["fix"] == fix and _is_pull(row)
+        for target in _targets(row)[:1]
+        if target in catalog.fix(fix).targets
     ]
 
 
@@ -163,10 +165,10 @@ def mutated(function: shape.Function, old: str, new: str, count: int = 1) -> sha
     return changed
 
 
-def assert_no_anchor(source: Source, old: str, new: str, match: str) -> None:
+def assert_no_anchor(source: Source, old: str, new: str, match: str, count: int = 1) -> None:
     """Assert that the codemod refuses the function with a part replaced, as ``mutated`` does, and says this."""
     with pytest.raises(AnchorError, match=match):
-        codemod(source.target).plan(mutated(source.function, old, new))
+        codemod(source.target).plan(mutated(source.function, old, new, count))
 
 
 def dump(node: object) -> object:
@@ -196,7 +198,7 @@ def _is_pull(row: Mapping[str, Any]) -> bool:
 
 
 def _targets(row: Mapping[str, Any]) -> list[Target]:
-    return [item for item in catalog.fix(row["fix"]).targets if item.function == row["function"]]
+    return [item for item in catalog.fix(row["fix"]).functions if item.function == row["function"]]
 
 
 @cache

@@ -147,7 +147,8 @@ def depending(
     verdict = beside(found.verdict, known)
     what = f"{other.function} in {other.file}"
     if verdict == NOT_AFFECTED != found.verdict:
-        return Verdict(NOT_AFFECTED, detail=f"it depends on {what}, which is right here")
+        note = known.note if known else ""
+        return Verdict(NOT_AFFECTED, detail=joined(f"it depends on {what}, which is right here", note))
     if (known is None or found.code == ACCEPTED) and past is not None and past.accepted is not None:
         accepted, (token, _) = _accepted(other.fix, *past.accepted), past.accepted
         if token.result == paired(past.after, None if known else seen.shape):

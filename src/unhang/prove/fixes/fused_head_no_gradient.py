@@ -1,0 +1,150 @@
+"""verl: the real fused head with the torch backend, in one process. Its hidden states come in several layouts.
+
+The packages around its module are stand-ins, and so is what returns a view, as liger's RMSNorm does; all else is real.
+The right gradient is that of a plain log-softmax with contiguous hidden states, for which the head itself is right.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from importlib.machinery import PathFinder
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ..cases import DIFFERS, PASSED, Case, Outcome, Topology
+from ..ranks import gloo
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+WARM = ("torch",)
+_WHERE = "the gradient of the backbone is"
+_ONE = Topology()
+_ROWS, _TOKENS, _HIDDEN, _WORDS, _CHUNK = 2, 6, 8, 11, 4
+CASES = (
+    Case("contiguous", _ONE, "ranks", PASSED, options={"layout": "contiguous"}, core=True),
+    Case("transposed", _ONE, "ranks", DIFFERS, _WHERE, {"layout": "transposed"}, core=True),
+    Case("sliced", _ONE, "ranks", DIFFERS, _WHERE, {"layout": "sliced"}, core=True),
+    Case("own-view", _ONE, "ranks", DIFFERS, _WHERE, {"layout": "own view"}, core=True),
+    Case("own-view-one-row", _ONE, "ranks", DIFFERS, _WHERE, {"layout": "own view", "rows": 1}, core=True),
+    Case("frozen-head", _ONE, "ranks", DIFFERS, _WHERE, {"layout": "transposed", "head": False}, core=True),
+    Case("bfloat16", _ONE, "ranks", DIFFERS, _WHERE, {"layout": "transposed", "dtype": "bfloat16"}),
+    Case("one-row", _ONE, "ranks", PASSED, options={"layout": "transposed", "rows": 1}, core=True),
+    Case("two-dimensions", _ONE, "ranks", PASSED, options={"layout": "own view", "flat": True}, core=True),
+    Case("detached", _ONE, "ranks", PASSED, options={"layout": "transposed", "backbone": False}, core=True),
+    Case("frozen-head-contiguous", _ONE, "ranks", PASSED, options={"layout": "contiguous", "head": False}),
+)
+YOURS = Case("yours", _ONE, "ranks", DIFFERS, _WHERE, {"layout": "own view"})
+
+
+def caveat(case: Case) -> str:
+    """Return what the case leaves open: the user's own model is not run."""
+    return "hidden states of the proof's own: yours are such a view with use_liger, and perhaps without it"
+
+
+class Gradients(NamedTuple):
+    """What a backward pass leaves: the gradients, or None."""
+
+    backbone: Any
+    head: Any
+
+    def text(self) -> str:
+        """Return the norms."""
+        norms = ["None" if one is None else f"{one.float().norm():.4f}" for one in self]
+        return f"{norms[0]}, of the head {norms[1]}"
+
+
+def prepare() -> None:
+    """Import the real module among stand-ins."""
+    (root,) = PathFinder.find_spec("verl").submodule_search_locations  # type: ignore[union-attr, misc]
+    for name in ("", ".utils", ".utils.experimental"):
+        module: Any = ModuleType(f"verl{name}")
+        module.__path__ = [f"{root}{name.replace('.', '/')}"]
+        sys.modules[f"verl{name}"] = module
+    _module()._FLASH_ATTN_CROSS_ENTROPY_AVAILABLE = False  # its kernel needs a GPU
+
+
+def run(case: Case, deadline_s: float) -> Outcome:
+    """Run one case: a forward and a backward pass, beside the same of the reference."""
+    world = gloo.run(case.topology.world, lambda rank: _on_rank(case), deadline_s=deadline_s)
+    return world.outcome(_wrong, lambda ranks: f"{_WHERE} {ranks[0][0].text()}, as it should be")
+
+
+def _on_rank(case: Case) -> tuple[Gradients, Gradients]:
+    """Return the gradients, and the right ones."""
+    return _gradients(case, _fused, case.options["layout"]), _gradients(case, _plain, "contiguous")
+
+
+def _wrong(ranks: Sequence[tuple[Gradients, Gradients]]) -> str:
+    """Return what is wrong with the gradients; empty where nothing is."""
+    for found, right in ranks:
+        if not all(map(_close, found, right)):
+            return f"{_WHERE} {found.text()}; right: {right.text()}"
+    return ""
+
+
+def _close(one: Any, other: Any) -> bool:
+    """Return whether two gradients are the same but for rounding, or both None."""
+    if one is None or other is None:
+        return one is other
+    close = 1e-2 if "bfloat16" in str(one.dtype) else 1e-5
+    return bool((one - other).norm() <= close * other.norm())
+
+
+def _gradients(case: Case, head: Any, layout: str) -> Gradients:
+    """Run a head on hidden states in this layout, forward and backward."""
+    import torch
+
+    options = case.options
+    torch.manual_seed(0)
+    dtype = getattr(torch, options.get("dtype", "float32"))
+    backbone = torch.randn(options.get("rows", _ROWS), _TOKENS, _HIDDEN).to(dtype).requires_grad_()
+    weights = torch.randn(_WORDS, _HIDDEN).to(dtype).requires_grad_(options.get("head", True))
+    ids = torch.randint(0, _WORDS, backbone.shape[:2])
+    hidden = _laid_out(backbone, layout)
+    if not options.get("backbone", True):
+        hidden = hidden.detach()
+    if options.get("flat"):
+        hidden, ids = hidden.flatten(0, 1), ids.flatten()
+    log_probs, entropy = head(hidden, weights, ids)
+    (log_probs.sum() + 0.1 * entropy.sum()).backward()
+    return Gradients(backbone.grad, weights.grad)
+
+
+def _laid_out(backbone: Any, layout: str) -> Any:
+    """Return hidden states with the values of the backbone's output."""
+    import torch
+
+    class OwnView(torch.autograd.Function):  # type: ignore[misc]
+        """Returns a view of what it has computed, as liger's RMSNorm does."""
+
+        @staticmethod
+        def forward(ctx: Any, given: Any) -> Any:
+            return (given.reshape(-1, given.shape[-1]) * 1.0).view(*given.shape)
+
+        @staticmethod
+        def backward(ctx: Any, gradient: Any) -> Any:
+            return gradient
+
+    if layout == "transposed":
+        return (backbone.transpose(0, 1).contiguous() * 1.0).transpose(0, 1)
+    if layout == "sliced":
+        return torch.cat([backbone, backbone[:, :1]], 1)[:, :-1]
+    return OwnView.apply(backbone) if layout == "own view" else backbone * 1.0
+
+
+def _fused(hidden: Any, weights: Any, ids: Any) -> Any:
+    return _module().FusedLinearForPPO(chunk_size=_CHUNK)(hidden, weights, ids)
+
+
+def _plain(hidden: Any, weights: Any, ids: Any) -> Any:
+    """Do what the head does, with autograd alone."""
+    import torch
+
+    scores = torch.log_softmax((hidden @ weights.t()).float(), -1)
+    return scores.gather(-1, ids.unsqueeze(-1)), -(scores.exp() * scores).sum(-1)
+
+
+def _module() -> Any:
+    return importlib.import_module("verl.utils.experimental.torch_functional")
