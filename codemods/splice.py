@@ -35,7 +35,9 @@ def apply(rows: Sequence[str], edits: Sequence[Edit], unit: str) -> list[str]:
     if any(later.first <= earlier.last for later, earlier in zip(ordered, ordered[1:])):
         raise SpanError("two edits overlap")
     for edit in ordered:
-        rows[edit.first - 1 : edit.last] = lines(_rewritten(rows[edit.first - 1 : edit.last], edit, unit))
+        # only the last line of a file may lack its end
+        newline = _end(rows[edit.first - 1]) or _end(rows[edit.first - 2]) or "\n"
+        rows[edit.first - 1 : edit.last] = lines(_rewritten(rows[edit.first - 1 : edit.last], edit, unit, newline))
     return rows
 
 
@@ -44,13 +46,16 @@ def lines(text: str) -> list[str]:
     return _LINE.findall(text)
 
 
-def _rewritten(rows: list[str], edit: Edit, unit: str) -> str:
+def _end(row: str) -> str:
+    return row[len(row.rstrip("\r\n")) :]
+
+
+def _rewritten(rows: list[str], edit: Edit, unit: str, newline: str) -> str:
     """Return the new text of an edit's lines.
 
     The lines are parsed as the body of one or two added ``if`` blocks, which keeps their indentation. The first block
     also shows LibCST what one level of indentation is.
     """
-    newline = "\r\n" if rows[0].endswith("\r\n") else rows[0][-1] if rows[0][-1] in "\r\n" else "\n"
     ended = rows[-1][-1] in "\r\n"
     indentation = rows[0][: len(rows[0]) - len(rows[0].lstrip())]
     if not indentation.startswith(unit):

@@ -9,14 +9,21 @@ from support.examples import Example
 from unhang.codemods.base import AnchorError, Codemod
 
 CODEMODS = examples.codemods()
+
+
+def name(change: type[Codemod]) -> str:
+    """Return the module and the class, so that `-k` finds the codemods of one fix."""
+    return f"{change.__module__.removeprefix('unhang.codemods.')}-{change.__name__}"
+
+
 CASES = [
-    pytest.param(change(), example, id=f"{change.__name__}-{number}")
+    pytest.param(change(), example, id=f"{name(change)}-{number}")
     for change in CODEMODS
     for number, example in enumerate(examples.examples(change), 1)
 ]
 
 
-@pytest.mark.parametrize("change", CODEMODS, ids=lambda change: change.__name__)
+@pytest.mark.parametrize("change", CODEMODS, ids=name)
 def test_the_docstring_has_an_example(change: type[Codemod]) -> None:
     assert examples.examples(change)
     assert (change.__doc__ or "").count("Before::") == len(examples.examples(change)), "one of them has another form"

@@ -52,6 +52,7 @@ def test_new_lines_have_the_line_ends_and_the_indentation_of_the_file(old: str, 
 def test_an_edit_of_the_last_line_keeps_its_end_and_adds_no_trailing_space() -> None:
     assert apply(CODE[:-1], Edit(5, 5, same)) == CODE[:-1]
     assert apply(CODE[:-1], Edit(5, 5, doubled)) == CODE + "    return x"
+    assert apply(CODE[:-1].replace("\n", "\r\n"), Edit(5, 5, doubled)) == (CODE + "    return x").replace("\n", "\r\n")
     added = apply(CODE, Edit(5, 5, lambda nodes: [*nodes, *splice.suite("\n# ours\nc()")]))
     assert added == CODE + "\n    # ours\n    c()\n"
 

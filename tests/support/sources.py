@@ -91,8 +91,11 @@ def cases(
         for upstream, names in versions.items():
             covered |= {f"{upstream} {name}" for name in names}
             for name in names:
-                (target,) = (item for item in _chosen(fix, upstream, function) if _has(item, [name]))
-                found.append(pytest.param(Case(kind, target, name), id=f"{upstream}-{name}"))
+                targets = [item for item in _chosen(fix, upstream, function) if _has(item, [name])]
+                (_,) = {item.function for item in targets}
+                for target in targets:  # a release may have a function in two files
+                    file = f"-{target.file}" if len(targets) > 1 else ""
+                    found.append(pytest.param(Case(kind, target, name), id=f"{upstream}-{name}{file}"))
     for row in _ROWS:
         if (row["fix"], row["state"]) != (fix, state) or function not in ("", row["function"]):
             continue
