@@ -8,7 +8,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from unhang.compat.endstates.endstate import EndState, Outcome, Source, called, parameters
 from unhang.compat.endstates.standin import StandIn
-from unhang.compat.endstates.tensors import Misfit
+from unhang.compat.endstates.tensors import Misfit, Tensor, torch
 from unhang.shapes.shape import Function
 
 LAYER = "decoder.layers.1"
@@ -221,6 +221,41 @@ class NonTensorModelParallelGrads(EndState):
         return Outcome(frozenset(faults), repr((reductions, [found for _, found in ran])))
 
 
+class Heads(NamedTuple):
+    """What a rank has of a gated delta net."""
+
+    heads: int = 4
+    width: int = 3
+
+
+class GatedNorm(EndState):
+    """The end state of the gated norm, which is wrong if one norm is that of each head."""
+
+    varied: ClassVar[dict[str, str]] = {}
+
+    def configurations(self, function: Function) -> Iterator[Heads]:
+        yield from itertools.starmap(Heads, itertools.product((1, 2, 4), (3, 2)))
+
+    def concerned(self, configuration: Heads) -> bool:
+        return configuration.heads > 1
+
+    def observe(self, source: Source, configuration: Heads) -> Outcome:
+        seen: list[tuple[int, ...]] = []
+
+        def out_norm(x: Tensor) -> Tensor:
+            seen.append(x.shape)
+            return x
+
+        itself = StandIn("self", out_norm=out_norm, act_fn=lambda gate: gate)
+        of_heads = Tensor(2, "bfloat16", "cuda", shape=(5, *configuration))
+        called(source, {"torch": torch()})(itself, of_heads, of_heads)
+        is_shared = configuration.heads > 1 and seen == [(5 * configuration.heads, configuration.width)]
+        return Outcome(frozenset({"the heads share a norm"} if is_shared else ()), repr(seen))
+
+
 END_STATES = {
     "_allreduce_non_tensor_model_parallel_grads": NonTensorModelParallelGrads(),
+    "GatedDeltaNet._torch_compiled_gated_norm": GatedNorm(),
+    "GatedDeltaNet._apply_gated_norm": GatedNorm(),
+    "_GDNBase._apply_gated_norm": GatedNorm(),
 }

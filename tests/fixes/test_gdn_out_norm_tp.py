@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from fuzz.subject import Fuzz
 from mutants.by_hand import Mutants, Sub
 from proofs.others import Other, Proofs, Release, without
-from support import sources
+from support import sources, wheels
 from support.rewrites import EveryRewrite
 from unhang.codemods.base import AnchorError
+from unhang.judge import matrix
 from unhang.judge.decide import codemod
+from unhang.judge.findings import judge
+from unhang.records import Installation
+from unhang.shapes import catalog
 
 FIX = "gdn-out-norm-tp"
 RELEASES = ("0.19.2", "0.18.2", "0.17.1", "0.16.1", "0.16.0")
@@ -43,6 +49,38 @@ def test_a_condition_that_is_no_alternative_is_no_anchor() -> None:
     codemod(source.target).plan(changed)
     with pytest.raises(AnchorError, match="not found"):
         codemod(source.target).plan(sources.mutated(changed, "config.sequence_parallel and", "True if name else"))
+
+
+def test_a_release_without_a_gated_delta_net_does_not_need_it() -> None:
+    every = catalog.releases()
+    now = matrix.rows([catalog.fix(FIX)], {"megatron-core": every["megatron-core"]}, catalog.shape_table())
+    needed = [row.version for row in now if row.verdict == "needed"]
+    assert (needed[0], {*RELEASES} <= {*needed}) == ("0.16.0", True)
+    assert {row.verdict for row in now} == {"needed", "not-affected"}
+    place = catalog.fix(FIX).targets[0].place
+    assert every["megatron-core"]["0.15.3"].shapes[place] == every["megatron-core"]["0.16.0"].shapes[place] is not None
+
+
+@pytest.mark.parametrize(
+    ("version", "of", "verdict"),
+    [
+        ("0.15.3", "0.15.3", "not-affected"),
+        ("0.15.3", "0.16.1", "needed"),  # as on branch core_dev_r0.15.0, whose versions are those of other trees
+        ("0.16.1", "0.16.1", "needed"),
+        ("0.19.2", "0.19.2", "needed"),
+        ("0.16.1", "0.15.3", "needed"),  # it is gone, and may be elsewhere
+    ],
+)
+def test_code_says_whether_there_is_a_gated_delta_net(tmp_path: Path, version: str, of: str, verdict: str) -> None:
+    for file in {one.file for one in catalog.fix(FIX).functions}:
+        if data := wheels.read("megatron-core", of, file):
+            (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / file).write_bytes(data)
+    where = Installation(
+        "megatron-core", version, str(tmp_path), str(tmp_path), str(tmp_path / "megatron/core"), "wheel", None, ()
+    )
+    (found,) = judge([where], [catalog.fix(FIX)], {})
+    assert found.verdict.verdict == verdict
 
 
 # -- for the sessions -------------------------------------------------------------------------------------------------
