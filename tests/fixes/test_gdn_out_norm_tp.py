@@ -20,7 +20,7 @@ from unhang.shapes import catalog
 
 FIX = "gdn-out-norm-tp"
 RELEASES = ("0.19.2", "0.18.2", "0.17.1", "0.16.1", "0.16.0")
-CASES = sources.cases(FIX, {"megatron-core": RELEASES})
+CASES = sources.cases(FIX, {"megatron-core": [*RELEASES, "0.14.0", "0.14.0rc6", "0.13.1"]})
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -124,7 +124,7 @@ BY_HAND = {
     "not": _other('".self_attention.out_norm." not in name'),
     "and": Sub(f" or {_IN}:", f" and {_IN}:"),
 }
-MUTANTS = [Mutants("megatron-core", ("0.16.1", "0.19.2"), BY_HAND)]
+MUTANTS = [Mutants("megatron-core", ("0.13.1", "0.19.2"), BY_HAND)]
 _CONDITION = r'"\.self_attention\.out_norm\." in name'
 PROOFS = [
     Proofs(
