@@ -41,6 +41,7 @@ def problems(checkout: Path, name: str) -> Iterator[Problem]:
     targets = manifest.get("targets", ())
     functions = sorted({target["function"] for target in targets})
     judged = {*functions, *(target["depends-on"]["function"] for target in targets if "depends-on" in target)}
+    judged |= {other["function"] for target in targets for other in target.get("only-with", ())}
     yield from _page(checkout, name, manifest)
     yield from _codemod(checkout, name, functions)
     yield from _endstate(checkout, name, sorted(judged))

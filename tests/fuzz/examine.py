@@ -172,6 +172,11 @@ def _examine_revert(base: Base, old: Source, new: Source) -> None:
         path = root / target.file
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
+        for other in target.only_with[:1]:
+            *owners, name = other.function.split(".")
+            rows = [*(f"class {owner}:" for owner in owners), f"def {name}(): pass"]
+            (root / other.file).parent.mkdir(parents=True, exist_ok=True)
+            (root / other.file).write_text("".join(f"{depth * ' '}{row}\n" for depth, row in enumerate(rows)))
         before = {file: file.read_bytes() for file in root.rglob("*") if file.is_file()}
         token = Token(old.digest, catalog.generation(), new.digest)
         command.main(["apply", "--accept", str(token), "--fix", target.fix, "--target", folder])

@@ -12,6 +12,7 @@ from unhang.find.overlays import Module, Overlay, sha256
 from unhang.judge.decide import Past, Verdict
 from unhang.judge.findings import judge
 from unhang.judge.overlaid import overlaid
+from unhang.shapes import catalog
 from unhang.shapes.catalog import Fix
 
 
@@ -190,6 +191,57 @@ def test_the_verdict_rests_on_the_function_that_a_target_depends_on(
     later, _ = judge([where._replace(version="9.0")], [DEPENDENT], {})
     assert later.verdict.verdict == ("unlisted" if verdict == "drifted" else verdict)
     assert ("9.0 is newer than every release in the matrix" in later.verdict.detail) == (code is not None)
+
+
+WITH = gates.AGREE._replace(file="verl/more/agree.py")
+ONLY_WITH = Fix("gate", "a gate", "cure", {}, (gates.RUN._replace(only_with=(gates.AGREE, WITH)),), "")
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "verdict"),
+    [
+        (ONE, {}, "not-affected"),
+        (EDITED, {}, "not-affected"),
+        ("x = 1\n", {}, "not-affected"),
+        (gates.gated(ONE), {}, "applied"),
+        (ONE, {"verl/agree.py": "x = 1\n"}, "not-affected"),
+        (ONE, {"verl/agree.py": NEW}, "needed"),
+        (ONE, {"verl/more/agree.py": NEW}, "needed"),
+        (ONE, {"verl/agree.py": "def agree(:"}, "needed"),
+        (ONE, {"verl/agree.py": "agree = 1\n"}, "needed"),
+        (EDITED, {"verl/agree.py": NEW}, "drifted"),
+        ("def run(:", {}, "drifted"),
+    ],
+)
+def test_a_target_is_wrong_only_with_one_of_some_functions(
+    tmp_path: Path, one: str, other: dict[str, str], verdict: str
+) -> None:
+    where = gates.lay_out(tmp_path, {"verl/one.py": one, **other})
+    (found,) = judge([where], [ONLY_WITH], {})
+    assert found.verdict.verdict == verdict
+    assert ("it is wrong only with agree" in found.verdict.detail) == (verdict == "not-affected")
+
+
+def test_a_release_that_has_such_a_function_is_not_without_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    known = {name: one._replace(shapes={**one.shapes, WITH.place: "0" * 16}) for name, one in gates.releases().items()}
+    monkeypatch.setattr(catalog, "releases_of", lambda fix, upstream: known)
+    where = gates.lay_out(tmp_path, {"verl/one.py": ONE})
+    for version in ("1.0", "9.0"):  # a newer one may have it elsewhere
+        (found,) = judge([where._replace(version=version)], [ONLY_WITH], {})
+        assert found.verdict.verdict == "needed"
+
+
+@pytest.mark.parametrize(("more", "verdict"), [({}, "not-affected"), ({"verl/agree.py": NEW}, "needed")])
+def test_in_an_overlay_such_a_function_is_that_of_the_installation(
+    tmp_path: Path, more: dict[str, str], verdict: str
+) -> None:
+    where = gates.lay_out(tmp_path / "site", {"verl/one.py": ONE, **more})
+    (tmp_path / "one.py").write_text(gates.paused(ONE))
+    digests = (sha256(code.encode()) for code in (ONE, gates.paused(ONE)))
+    overlay = Overlay(str(tmp_path), {"verl.one": Module(str(tmp_path / "one.py"), *digests)}, "")
+    (first,) = judge([where], [ONLY_WITH], {})
+    found = overlaid(first, [overlay])
+    assert (found.overlay, found.verdict.verdict) == (str(tmp_path), verdict)
 
 
 def test_a_function_that_a_target_depends_on_and_that_cannot_be_read_is_an_error(

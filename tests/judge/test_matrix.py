@@ -72,6 +72,27 @@ def test_the_verdict_rests_on_the_function_that_a_target_depends_on(shapes: str,
 
 
 @pytest.mark.parametrize(
+    ("shapes", "verdict"),
+    [
+        ("affected wrong -", "needed"),
+        ("affected - unseen", "needed"),
+        ("affected - -", "not-affected"),
+        ("unseen - -", "not-affected"),
+        ("unseen wrong -", "drifted"),
+        ("fixed - -", "fixed-upstream"),
+        ("- - -", "not-affected"),
+    ],
+)
+def test_a_target_is_wrong_only_with_one_of_some_functions(shapes: str, verdict: str) -> None:
+    fix = made_up.fix("hang", "core", "core", "core")
+    mine, *others = fix.targets
+    fix = fix._replace(targets=(mine._replace(only_with=tuple(others)),))
+    assert fix.functions == (*fix.targets, *others)
+    release = made_up.releases([HANG._replace(targets=(mine, *others))], core={"1.0": shapes})["core"]["1.0"]
+    assert matrix.verdict(fix, "core", release, made_up.table(fix)) == verdict
+
+
+@pytest.mark.parametrize(
     ("versions", "since"),
     [
         ({"1.0": "affected", "1.1": "fixed", "1.2": "fixed"}, "1.1"),

@@ -37,6 +37,7 @@ def test_where_only_the_number_of_ranks_matters_a_large_job_is_like_a_smaller_on
         ("empty_expert_hang", Topology(dp=2, ep=2), "ranks", HUNG, LARGE._replace(ep=1), "with EP 1 every"),
         ("fsdp2_buffer_order", FEW, "ranks", DIFFERS, Topology(), "one rank broadcasts to no other"),
         ("fsdp_reduce_order", FEW, "ranks", DIFFERS, Topology(), "one rank has no other to reduce gradients with"),
+        ("gdn_out_norm_tp", Topology(tp=2), "ranks", DIFFERS, LARGE._replace(tp=1), "with TP 1 one rank has all heads"),
         ("hybrid_aux_tracker_hang", LARGE, "schedule", MISMATCH, LARGE._replace(pp=1), "with PP 1 there is one stage"),
         ("infer_metric_rank0", FEW, "ranks", HUNG, Topology(), "one process has no other to wait for"),
         ("mcore_save_barrier", FEW, "ranks", HUNG, Topology(), "one process waits for no other"),

@@ -176,6 +176,21 @@ def depending(
     return Verdict(UNLISTED if outside else DRIFTED, "depends-on-unknown", why, hint, triable=is_triable)
 
 
+def lacking(
+    found: Verdict, others: Mapping[Target, Observation], installation: Installation, releases: Mapping[str, Release]
+) -> Verdict:
+    """Return the verdict on a target that is wrong only with one of the ``others``, as they were seen.
+
+    Where none of them is there, and none is gone, nothing is left to do, whatever the target's own shape.
+    """
+    for other, seen in others.items():
+        is_there = seen.shape is not None or seen.problem is not None
+        if is_there or _absent(other, installation, seen, releases).verdict != NOT_AFFECTED:
+            return found
+    names = " or ".join(dict.fromkeys(other.function for other in others))
+    return Verdict(NOT_AFFECTED, detail=f"it is wrong only with {names}, which is not here")
+
+
 def codemod(target: Target) -> Codemod:
     """Return the rewrite of a target, from the module that is named after the fix. Does not import LibCST."""
     found: Codemod = codemods(target.fix).CODEMODS[target.function]

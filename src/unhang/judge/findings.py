@@ -21,6 +21,7 @@ from unhang.judge.decide import (
     decide,
     depending,
     gone,
+    lacking,
     on_record,
 )
 from unhang.judge.observe import Observation, Read, contents, observe, package_of, resolver
@@ -194,6 +195,9 @@ def verdict(
 ) -> Verdict:
     """Return the verdict on one target of a fix, as it was ``seen``. ``look`` observes the fix's other functions."""
     found = decided(installation, target, past, seen, look)
+    if target.only_with and seen.problem is None and found.verdict not in SETTLED:
+        others = {other: look(installation, other) for other in target.only_with}
+        return lacking(found, others, installation, catalog.releases_of(fix.id, target.upstream))
     if seen.shape is not None or seen.problem is not None:
         return found
     if target.set is not None:  # whatever the version says

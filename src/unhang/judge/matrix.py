@@ -67,6 +67,8 @@ def _of_target(target: Target, release: Release, table: ShapeTable) -> str:
         return NOT_AFFECTED
     known = _known(target, release, table)
     found = DRIFTED if known is None else BY_STATE[known.state]
+    if target.only_with and all(release.shapes.get(other.place) is None for other in target.only_with):
+        return found if found in SETTLED else NOT_AFFECTED
     return found if target.depends_on is None else beside(found, _known(target.depends_on, release, table))
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from unhang.errors import joined
 from unhang.find.overlays import Module, Overlay, module_name, read, sha256
-from unhang.judge.decide import BY_SHAPE_CHECK, DRIFTED, Past, Verdict
+from unhang.judge.decide import BY_SHAPE_CHECK, DRIFTED, NOT_AFFECTED, Past, Verdict
 from unhang.judge.findings import Finding, decided
 from unhang.judge.observe import Observation, observe_bytes
 from unhang.records import Installation
@@ -52,6 +52,8 @@ def _in_overlay(finding: Finding, overlay: Overlay, module: Module) -> Finding:
         found = finding.verdict
     elif finding.verdict.code == BY_SHAPE_CHECK and seen.shape == finding.seen.shape:
         found = finding.verdict  # RECORD confirms the original, from which the overlay has this very function
+    elif target.only_with and finding.verdict.verdict == NOT_AFFECTED:
+        found = finding.verdict  # what it goes with is in another file
     else:
         found = decided(installation, target, Past(module.rewritten, ""), seen, look)
     detail = joined(f"in the overlay {overlay.folder}", found.detail)

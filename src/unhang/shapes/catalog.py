@@ -35,6 +35,8 @@ class Target(NamedTuple):
     """Another function of the upstream: only beside a wrong shape of it is this one wrong."""
     set: str | None = None
     """The name of the targets that this one belongs to, where the fix has others in their place for other releases."""
+    only_with: tuple[Target, ...] = ()
+    """Other functions of the upstream: only in a copy that has one of them is this one wrong."""
 
     @property
     def place(self) -> str:
@@ -65,8 +67,9 @@ class Fix(NamedTuple):
 
     @property
     def functions(self) -> tuple[Target, ...]:
-        """The targets, and then the functions that these depend on: what the matrix has shapes of."""
-        return (*self.targets, *dict.fromkeys(one.depends_on for one in self.targets if one.depends_on is not None))
+        """The targets, and then the functions that these depend on or go with: what the matrix has shapes of."""
+        others = [other for one in self.targets for other in (one.depends_on, *one.only_with) if other is not None]
+        return (*self.targets, *dict.fromkeys(others))
 
 
 class Shape(NamedTuple):
@@ -135,9 +138,12 @@ def targets(fix: str, manifest: Mapping[str, Any]) -> tuple[Target, ...]:
     """Return the targets that the manifest of a fix lists."""
 
     def target(item: Mapping[str, Any]) -> Target:
-        other = item.get("depends-on")
-        depends_on = other and Target(fix, item["upstream"], other["file"], other["function"])
-        return Target(fix, item["upstream"], item["file"], item["function"], depends_on, item.get("set"))
+        def other(place: Mapping[str, str]) -> Target:
+            return Target(fix, item["upstream"], place["file"], place["function"])
+
+        depends_on = other(item["depends-on"]) if "depends-on" in item else None
+        only_with = tuple(map(other, item.get("only-with", ())))
+        return Target(fix, item["upstream"], item["file"], item["function"], depends_on, item.get("set"), only_with)
 
     return tuple(map(target, manifest["targets"]))
 
