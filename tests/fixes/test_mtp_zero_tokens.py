@@ -39,4 +39,9 @@ PROOFS = [
     # TODO: the other releases, and half patches that must fail
     Proofs("megatron-core", [Release("0.16.1", core=True)]),
 ]
-FUZZ = Fuzz(CASES, 1, "MTPLossAutoScaler|MTPLossLoggingHelper|apply|avg_group|config|get_data_parallel_group|hidden_states|mtp_layer_number|mtp_loss|mtp_loss_scale|mtp_num_layers|num_tokens|parallel_state|save_loss_to_tracker|torch|with_context_parallel", examples=40)
+FUZZ = Fuzz(
+    CASES,
+    1,
+    "MTPLossAutoScaler|MTPLossLoggingHelper|apply|avg_group|config|get_data_parallel_group|hidden_states|mtp_layer_number|mtp_loss|mtp_loss_scale|mtp_num_layers|num_tokens|parallel_state|save_loss_to_tracker|torch|with_context_parallel",
+    examples=40,
+)
