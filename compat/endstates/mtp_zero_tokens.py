@@ -227,8 +227,9 @@ class Loss(EndState):
 
     def configurations(self, function: Function) -> Iterator[Setting]:
         off_on = (False, True)
-        for *chosen, others in itertools.product(MASKS, (1, 2, 3), off_on, off_on, ((0.5, 0), (4.0, 1))):
-            yield Setting(*chosen, *others)
+        for mask, layers, training, per_token in itertools.product(MASKS, (1, 2, 3), off_on, off_on):
+            for scale, rank in ((0.5, 0), (4.0, 1)):
+                yield Setting(mask, layers, training, per_token, scale, rank)
 
     def has_feature(self, source: Source) -> bool:
         return _SCALER in words(source.function)

@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 
 from fuzz.subject import Fuzz
-from mutants.by_hand import EVERY, ByHand, Mutants, Sub
+from mutants.by_hand import ByHand, Mutants, Sub
 from proofs.others import Other, Proofs, Release, without
 from support import sources
 from support.rewrites import EveryRewrite
@@ -58,8 +58,9 @@ def test_upstreams_own_fix_is_found_in_a_shape_that_has_it() -> None:
     ("old", "new", "anchor"),
     [
         ("torch.sum(mtp_loss) / num_tokens", "torch.sum(mtp_loss)", "found 1 times, expected once: ... / num_tokens"),
-        ("loss_mask, num_tokens = roll_tensor", "loss_mask, _ = roll_tensor", "not found: ..., ... = roll_tensor"),
-        ("mtp_labels, _ = roll_tensor", "mtp_labels, other = roll_tensor", "found 2 times, expected once: ..., ..."),
+        ("loss_mask, num_tokens = roll_tensor", "loss_mask, other = roll_tensor", "not found: ..., ... = roll_tensor"),
+        ("mtp_loss = loss_mask * mtp_loss", "num_tokens = 1", "not found: num_tokens as roll_tensor returns it"),
+        ("mtp_labels, _ = roll_tensor", "loss_mask, num_tokens = roll_tensor", "found 2 times, expected once: ..., "),
     ],
 )
 def test_a_loss_that_is_divided_otherwise_is_no_anchor(old: str, new: str, anchor: str) -> None:
@@ -68,50 +69,49 @@ def test_a_loss_that_is_divided_otherwise_is_no_anchor(old: str, new: str, ancho
 
 # -- for the sessions -------------------------------------------------------------------------------------------------
 
-_NEW = "(num_tokens + (num_tokens == 0))"
-_LOG, _TRAINED = range(2)
-_divisor = partial(Sub, _NEW)
+_new = partial(Sub, "num_tokens + (num_tokens == 0)")
 BY_HAND: ByHand = {
-    "the number, in the log": _divisor("num_tokens", _LOG),
-    "the number, in training": _divisor("num_tokens", _TRAINED),
-    "the number, in both": _divisor("num_tokens", EVERY),
-    "at least one, as upstream": _divisor("num_tokens.clamp(min=1)", EVERY),
-    "at least one, in the log": _divisor("num_tokens.clamp(min=1)", _LOG),
-    "at least one, in training": _divisor("num_tokens.clamp(min=1)", _TRAINED),
-    "one more": _divisor("(num_tokens + 1)", EVERY),
-    "a little more": _divisor("(num_tokens + 1e-6)", EVERY),
-    "one, always": _divisor("1", EVERY),
-    "one, in training": _divisor("1", _TRAINED),
-    "not at all, in the log": Sub(f" / {_NEW}", "", _LOG),
-    "not at all, in training": Sub(f" / {_NEW}", "", _TRAINED),
-    "above zero": _divisor("(num_tokens + (num_tokens > 0))", EVERY),
-    "below one": _divisor("(num_tokens + (num_tokens < 1))", EVERY),
-    "up to one": _divisor("(num_tokens + (num_tokens <= 1))", EVERY),
-    "unless zero": _divisor("(num_tokens + (num_tokens != 0))", EVERY),
-    "less": _divisor("(num_tokens - (num_tokens == 0) * 0.5)", EVERY),
-    "times": _divisor("(num_tokens * (num_tokens == 0))", EVERY),
-    "the first layer alone": _divisor("(num_tokens + (num_tokens == 0) * (mtp_layer_number == 0))", EVERY),
-    "in training alone": _divisor("(num_tokens + (num_tokens == 0) * self.training)", _TRAINED),
-    "twice": _divisor(f"{_NEW} / {_NEW}", _TRAINED),
-    "the whole mask": _divisor("loss_mask.numel()", EVERY),
-    "integers": _divisor("(num_tokens.long() + (num_tokens == 0))", EVERY),
+    "as it was": _new("num_tokens"),
+    "at least one, as upstream": _new("num_tokens.clamp(min=1)"),
+    "one more": _new("num_tokens + 1"),
+    "a little more": _new("num_tokens + 1e-6"),
+    "one, always": _new("1"),
+    "above zero": _new("num_tokens + (num_tokens > 0)"),
+    "below one": _new("num_tokens + (num_tokens < 1)"),
+    "up to one": _new("num_tokens + (num_tokens <= 1)"),
+    "unless zero": _new("num_tokens + (num_tokens != 0)"),
+    "two": _new("num_tokens + 2 * (num_tokens == 1)"),
+    "less": _new("num_tokens - (num_tokens == 1)"),
+    "times": _new("num_tokens * (num_tokens == 0)"),
+    "one or zero": _new("(num_tokens == 0)"),
+    "in training alone": _new("num_tokens + (num_tokens == 0) * self.training"),
+    "in evaluation alone": _new("num_tokens + (num_tokens == 0) * (not self.training)"),
+    "with per-token loss alone": _new("num_tokens + (num_tokens == 0) * self.config.calculate_per_token_loss"),
+    "without per-token loss alone": _new("num_tokens + (num_tokens == 0) * (not self.config.calculate_per_token_loss)"),
+    "one layer alone": _new("num_tokens + (num_tokens == 0) * (self.config.mtp_num_layers == 1)"),
+    "several layers alone": _new("num_tokens + (num_tokens == 0) * (self.config.mtp_num_layers > 1)"),
+    "the whole mask": _new("loss_mask.numel()"),
+    "integers": _new("num_tokens.long() + (num_tokens == 0)"),
+    "the mask in its place": _new("loss_mask.sum()"),
+    "the mask too": Sub("num_tokens = num_tokens + (", "loss_mask = num_tokens = num_tokens + ("),
 }
-_OF_BLOCK = {name: it for name, it in BY_HAND.items() if name != "the first layer alone"}
 MUTANTS = [
-    Mutants("megatron-core", ("0.13.1",), _OF_BLOCK, function=BLOCK),
+    Mutants("megatron-core", ("0.13.1",), BY_HAND, function=BLOCK),
     Mutants("megatron-core", ("0.14.0", "0.16.1"), BY_HAND, function=MODEL),
 ]
-_DIVISOR = r"\(num_tokens \+ \(num_tokens == 0\)\)"
+_ZERO = r"\(num_tokens == 0\)"
 PROOFS = [
     Proofs(
         "megatron-core",
         [Release(version, core=version == "0.16.1") for version in (*OLD, *NEW)],
         {
-            "half: the log alone": Other(
-                without(rf"(?s)(.*){_DIVISOR}", r"\1num_tokens"), ("one-token", "one-token-training")
+            "half: in training alone": Other(without(_ZERO, "(num_tokens == 0) * self.training"), ("one-token",)),
+            "half: in evaluation alone": Other(
+                without(_ZERO, "(num_tokens == 0) * (not self.training)"), ("one-token-training", "per-token")
             ),
-            "half: training alone": Other(without(_DIVISOR, "num_tokens"), ("per-token",)),
-            "at least one, as upstream": Other(without(_DIVISOR, "num_tokens.clamp(min=1)", 0), ("fractions",)),
+            "at least one, as upstream": Other(
+                without(rf"num_tokens \+ {_ZERO}", "num_tokens.clamp(min=1)"), ("fractions",)
+            ),
         },
     )
 ]
