@@ -64,6 +64,9 @@ class Values(Tensor):
     def new_tensor(self, data: float) -> Values:
         return Values([data], self.dtype, self.device, shape=())
 
+    def long(self) -> Values:
+        return Values([int(value) for value in self.values_], "int64", self.device, shape=self.shape)
+
     def _like(self, values: Any, shape: Sequence[int]) -> Values:
         return Values([*values], self.dtype, self.device, (), shape)
 
