@@ -1,0 +1,119 @@
+"""mtp-zero-tokens: its rewrite and anchors, and what the sessions need of it."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+
+from fuzz.subject import Fuzz
+from mutants.by_hand import ByHand, Mutants, Sub
+from proofs.others import Other, Proofs, Release, without
+from support import sources
+from support.rewrites import EveryRewrite
+from unhang.codemods.base import AnchorError
+from unhang.judge import matrix
+from unhang.judge.decide import codemod
+from unhang.shapes import catalog
+
+FIX = "mtp-zero-tokens"
+BLOCK, MODEL, ALONE = (target.function for target in catalog.fix(FIX).targets)
+OLD, NEW = ("0.12.3", "0.13.1"), ("0.14.0", "0.15.3", "0.16.1")
+CASES = [
+    *sources.cases(FIX, {"megatron-core": OLD}, function=BLOCK),
+    *sources.cases(FIX, {"megatron-core": NEW}, function=MODEL),
+    *sources.cases(FIX, {}, function=ALONE),
+]
+FIXED = sources.cases(FIX, {"megatron-core": ["0.17.0", "0.19.2"]}, state="fixed", function=ALONE)
+
+
+def test_each_release_has_the_verdict_of_the_function_that_divides_there() -> None:
+    releases = catalog.releases()["megatron-core"]
+    rows = matrix.rows([catalog.fix(FIX)], {"megatron-core": releases}, catalog.shape_table())
+    now = {row.version: row.verdict for row in rows}
+    assert {now[version] for version in (*OLD, *NEW)} == {"needed"}
+    assert {now[version] for version in ("0.10.0", "0.11.0")} == {"not-affected"}
+    assert {now[version] for version in ("0.17.0", "0.18.2", "0.19.2")} == {"fixed-upstream"}
+
+
+@pytest.mark.parametrize("case", CASES)
+class TestRewrite(EveryRewrite):
+    """What the functions do is the end state's to show."""
+
+
+@pytest.mark.parametrize("case", FIXED)
+def test_upstreams_own_fix_is_no_anchor(case: sources.Case) -> None:
+    source = case.load()
+    with pytest.raises(AnchorError):
+        codemod(source.target).plan(source.function)
+
+
+def test_upstreams_own_fix_is_found_in_a_shape_that_has_it() -> None:
+    change = codemod(catalog.fix(FIX).targets[2])
+    assert change.fixed_upstream(sources.wheel(FIX, "0.17.0", function=ALONE).function)
+    assert not change.fixed_upstream(sources.wheel(FIX, "0.16.1", function=MODEL).function)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "anchor"),
+    [
+        ("torch.sum(mtp_loss) / num_tokens", "torch.sum(mtp_loss)", "found 1 times, expected once: ... / num_tokens"),
+        ("loss_mask, num_tokens = roll_tensor", "loss_mask, other = roll_tensor", "not found: ..., ... = roll_tensor"),
+        ("mtp_loss = loss_mask * mtp_loss", "num_tokens = 1", "not found: num_tokens as roll_tensor returns it"),
+        ("mtp_labels, _ = roll_tensor", "loss_mask, num_tokens = roll_tensor", "found 2 times, expected once: ..., "),
+    ],
+)
+def test_a_loss_that_is_divided_otherwise_is_no_anchor(old: str, new: str, anchor: str) -> None:
+    sources.assert_no_anchor(sources.wheel(FIX, "0.16.1", function=MODEL), old, new, anchor)
+
+
+# -- for the sessions -------------------------------------------------------------------------------------------------
+
+_new = partial(Sub, "num_tokens + (num_tokens == 0)")
+BY_HAND: ByHand = {
+    "as it was": _new("num_tokens"),
+    "at least one, as upstream": _new("num_tokens.clamp(min=1)"),
+    "one more": _new("num_tokens + 1"),
+    "a little more": _new("num_tokens + 1e-6"),
+    "one, always": _new("1"),
+    "above zero": _new("num_tokens + (num_tokens > 0)"),
+    "below one": _new("num_tokens + (num_tokens < 1)"),
+    "up to one": _new("num_tokens + (num_tokens <= 1)"),
+    "unless zero": _new("num_tokens + (num_tokens != 0)"),
+    "two": _new("num_tokens + 2 * (num_tokens == 1)"),
+    "less": _new("num_tokens - (num_tokens == 1)"),
+    "times": _new("num_tokens * (num_tokens == 0)"),
+    "one or zero": _new("(num_tokens == 0)"),
+    "in training alone": _new("num_tokens + (num_tokens == 0) * self.training"),
+    "in evaluation alone": _new("num_tokens + (num_tokens == 0) * (not self.training)"),
+    "with per-token loss alone": _new("num_tokens + (num_tokens == 0) * self.config.calculate_per_token_loss"),
+    "without per-token loss alone": _new("num_tokens + (num_tokens == 0) * (not self.config.calculate_per_token_loss)"),
+    "one layer alone": _new("num_tokens + (num_tokens == 0) * (self.config.mtp_num_layers == 1)"),
+    "several layers alone": _new("num_tokens + (num_tokens == 0) * (self.config.mtp_num_layers > 1)"),
+    "the whole mask": _new("loss_mask.numel()"),
+    "integers": _new("num_tokens.long() + (num_tokens == 0)"),
+    "the mask in its place": _new("loss_mask.sum()"),
+    "the mask too": Sub("num_tokens = num_tokens + (", "loss_mask = num_tokens = num_tokens + ("),
+}
+EQUIVALENT = {"late: num_tokens = .* <-> mtp_loss = .*": "neither statement uses what the other binds"}
+MUTANTS = [
+    Mutants("megatron-core", ("0.13.1",), BY_HAND, EQUIVALENT, function=BLOCK),
+    Mutants("megatron-core", ("0.14.0", "0.16.1"), BY_HAND, EQUIVALENT, function=MODEL),
+]
+_ZERO = r"\(num_tokens == 0\)"
+PROOFS = [
+    Proofs(
+        "megatron-core",
+        [Release(version, core=version == "0.16.1") for version in (*OLD, *NEW)],
+        {
+            "half: in training alone": Other(without(_ZERO, "(num_tokens == 0) * self.training"), ("one-token",)),
+            "half: in evaluation alone": Other(
+                without(_ZERO, "(num_tokens == 0) * (not self.training)"), ("one-token-training", "per-token")
+            ),
+            "at least one, as upstream": Other(
+                without(rf"num_tokens \+ {_ZERO}", "num_tokens.clamp(min=1)"), ("fractions",)
+            ),
+        },
+    )
+]
+FUZZ = Fuzz(CASES, 2, "num_tokens|roll_tensor|MTPLossAutoScaler", examples=40)
