@@ -1,6 +1,7 @@
 """The examples of docs/slurm.md with a stand-in for srun, those of docs/ray.md on a Ray cluster of several nodes."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -101,7 +102,7 @@ def test_slurm_patches_nodes_that_have_their_own_copies(nodes: Nodes) -> None:
     script = pages.example(DOCS / "slurm.md", "apply") + pages.example(DOCS / "slurm.md", "slurm") + "echo training"
     ran = nodes.run(script)
     assert (ran.code, ran.out.splitlines()[-1]) == (0, "training"), ran
-    assert [line[0] for line in ran.out.splitlines() if "patched 4 files" in line] == ["0", "1"]
+    assert [line[0] for line in ran.out.splitlines() if re.search(r"patched \d+ files", line)] == ["0", "1"]
 
 
 # ---- the report on the nodes

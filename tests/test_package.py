@@ -83,7 +83,7 @@ def test_each_link_of_the_readme_is_absolute_and_leads_to_a_file(distribution: m
     files = []
     for mark, link in re.findall(r"(!?)\[[^]]*\]\(([^)]*)\)", distribution.read_text("METADATA") or ""):
         kind = "raw" if mark else "blob"
-        found = re.fullmatch(rf"https://github\.com/[\w-]+/unhang/{kind}/v{unhang.__version__}/(.+)", link)
+        found = re.fullmatch(rf"https://github\.com/[\w-]+/unhang/{kind}/v{unhang.__version__}/([^#]+)(#.+)?", link)
         assert found, link
         files.append(REPOSITORY / found[1])
     assert (len(files) > 10, [file for file in files if not file.is_file()]) == (True, [])

@@ -35,6 +35,12 @@ READ = {
     "verl/utils/distributed.py": "the same",
     "verl/workers/megatron_workers.py": "the same",
     **{target.file: f"a function of {fix.id}" for fix in catalog.fixes().values() for target in fix.functions},
+    **{
+        file: "what runs instead"
+        for fix in catalog.fixes().values()
+        for row in fix.manifest.get("instead", ())
+        for file in row["files"]
+    },
 }
 # Our own data: what is known of each fix; releases.json, because one function is absent.
 DATA = {"releases.json", *(f"{fix}.json" for fix in catalog.fixes())}
