@@ -85,3 +85,12 @@ def test_of_one_process_at_two_times_the_later_dump_is_read_and_no_rank_is_lost(
 def test_a_job_long_over_is_not_read_for_a_later_one_however_many_ranks_it_had() -> None:
     job = merged([*run_of("old", range(4), 4, HOUR), *run_of("new", range(2), 4, 30 * HOUR)])
     assert [*job.ranks] == [0, 1]
+
+
+def test_a_dump_without_any_active_operation_is_of_the_same_process_as_the_whole_one() -> None:
+    whole = run_of("dumps", range(4), 4, HOUR)
+    group = Group("0", "default_pg", (0, 1, 2, 3))
+    active = [Told(f"active/rank_{n}", (Dump(Rank(n, recorded=True), (group,), 0, ""),)) for n in range(4)]
+    job = merged([*whole, *active])
+    assert [*job.ranks] == [0, 1, 2, 3]
+    assert [line for line in apart(job) if "another job" in line] == []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from support import fixes
+from support import fixes, hung_jobs
 from support.hung_jobs import HungJob, failing, issued, job, rank, without, without_frames
 from unhang.diagnose import facts, match, signature, suspects
 from unhang.diagnose.evidence import Frame, Group, Job
@@ -108,6 +108,33 @@ def test_one_tensor_parallel_pair_of_four_is_enough_where_its_own_ranks_disagree
     assert answers(job([*shown, later, later], size=8)) == {fix: "known"}
     assert answers(job([*shown, later, failed], size=8)) == {fix: "possible"}
     assert answers(job([shown[0], None, later, later], size=8)).get(fix) != "known"
+
+
+def test_the_stack_of_a_rank_that_is_done_with_the_collective_lowers_nothing() -> None:
+    """gloo ends an all-reduce of two types on some ranks. These go on, and wait in the next one."""
+    pair = Group("0", "default_pg", (0, 1))
+    inside, ahead = (hung_jobs.C10D, "swift/metrics/utils.py::MeanMetric.compute"), (hung_jobs.C10D, "job.py::step")
+    through = issued(pair, 3, "all_reduce", 2, dtype="Double", done=True)
+    late = rank(issued(pair, 3, "all_reduce", 2, at=inside), at=inside)
+    for at in ((), ahead):
+        gone_on = rank(through, issued(pair, 4, "all_reduce", 2), at=at)
+        assert answers(job([gone_on, late])) == {"mean-metric-dtype": "known"}
+    not_through = rank(through._replace(done=False), at=ahead)
+    assert answers(job([not_through, late])) == {"mean-metric-dtype": "possible"}
+
+
+def test_that_nothing_came_from_one_rank_of_four_lowers_nothing() -> None:
+    inside = (
+        hung_jobs.C10D,
+        "swift/metrics/utils.py::MeanMetric.compute",
+        "swift/pipelines/infer/infer.py::SwiftInfer._calc_metric",
+    )
+    alone = rank(at=inside, recorded=False)
+    idle = rank(at=("ray/_private/worker.py::Worker.main_loop",), recorded=False)
+    for several in ([alone, None, None, None], [alone, idle, idle, None], [alone, idle, idle, idle]):
+        assert answers(job(several))["infer-metric-rank0"] == "known"
+    gone = idle._replace(stacks=(), process="gone")
+    assert answers(job([alone, idle, idle, gone]))["infer-metric-rank0"] == "possible"
 
 
 def test_a_stack_scene_and_a_meeting_name_who_is_inside() -> None:

@@ -143,8 +143,12 @@ def _place(file: File) -> tuple[str, ...]:
 
 
 def _is_one_process(one: Dump, other: Dump) -> bool:
-    """Return whether two dumps of a rank are of one process: an entry of the one is in the other, with its time."""
-    return one.newest == other.newest or not one.marks.isdisjoint(other.marks)
+    """Return whether two dumps of a rank may be of one process: an entry of the one is in the other, with its time.
+
+    One without entries, such as that of a rank with no active operation, may be of any.
+    """
+    is_empty = min(one.newest, other.newest) <= 0
+    return is_empty or one.newest == other.newest or not one.marks.isdisjoint(other.marks)
 
 
 def _trees(run: _Run, best: _Run) -> Iterable[str]:

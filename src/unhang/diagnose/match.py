@@ -130,8 +130,11 @@ def _doubts(facts: Facts, suspects: Suspects, scene: Scene, named: Collection[st
             doubts.append(f"rank {number} failed by itself: {other[0].text}")
     if others := [one for one in facts.strangers if one.text not in named]:
         doubts.append(f"a process of unknown rank failed by itself: {others[0].text}")
-    if suspects.rule == DEVICE or (suspects.rule == SILENT and scene.meeting is None):
+    if suspects.rule == DEVICE:
         doubts += [f"rank {number} {why}" for number, why in suspects.why.items()]
+    if suspects.rule == SILENT and scene.meeting is None:  # that nothing came from a rank says nothing against a hang
+        gone = (number for number in suspects.why if number in facts.job.ranks and facts.job.ranks[number].process)
+        doubts += [f"rank {number} {suspects.why[number]}" for number in gone]
     for number in scene.rest:
         rank = facts.job.ranks[number]
         if rank.stacks and not rank.waiting and not facts.calls[number] and not whereabouts.is_idle(rank):
@@ -285,13 +288,16 @@ def _is_first(job: Job, hang: Hang, scene: Scene) -> bool | None:
 def _frames(facts: Facts, hang: Hang, scene: Scene) -> bool | None:
     """Return whether the ranks inside are in the hang's frames: all of them, where their calls differ in what they say.
 
-    It is not known of a rank whose stack is in another collective: it may have gone on, or be there instead.
+    It is not known of a rank whose stack is in another collective: it may have gone on, or be there instead. A rank
+    that is done has gone on.
     """
     if scene.meeting is None:
         return bool(scene.inside) or None
-    by_rank = {rank: _has(facts.job.ranks[rank], scene.meeting.operations[rank], hang.frames) for rank in scene.inside}
+    issued = scene.meeting.operations
+    by_rank = {rank: _has(facts.job.ranks[rank], issued[rank], hang.frames) for rank in scene.inside}
     if {"missing", "operation"}.isdisjoint(hang.differ) or {*scene.meeting.differ} & {*hang.differ} == {"dtype"}:
-        return _all(one for rank, one in by_rank.items() if one is not None or facts.calls.get(rank))
+        unsure = {rank for rank in scene.inside if facts.calls.get(rank) and not issued[rank].done}
+        return _all(one for rank, one in by_rank.items() if one is not None or rank in unsure)
     return _any(by_rank.values())
 
 

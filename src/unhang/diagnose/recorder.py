@@ -122,14 +122,18 @@ def of(raw: Mapping[str, Any], broken: str, name: str, named: int | None) -> Dum
     )
     limits = (entries[row.at].get("timeout_ms") for row in (*waiting, *last))
     patience = max((limit for limit in limits if _is_number(limit)), default=0) * 10**6
-    return Dump(found, tuple(groups.values()), _made_at(entries), broken, patience, frozenset(_marks(entries)))
+    marks = frozenset(_marks(entries, [entries[row.at] for row in waiting]))
+    return Dump(found, tuple(groups.values()), _made_at(entries), broken, patience, marks)
 
 
-def _marks(entries: list[Any]) -> Iterator[tuple[int, int]]:
-    """Yield the number and time of each entry; of many, of those whose number is a multiple of 64."""
+def _marks(entries: list[Any], waiting: list[Any]) -> Iterator[tuple[int, int]]:
+    """Yield the number and time of each entry; of many, of those whose number is a multiple of 64, and of the waiting.
+
+    A dump of the active operations has the waiting ones alone.
+    """
     first = entries[0].get("record_id") if entries and isinstance(entries[0], dict) else None
     start = -first % _MARKED if _is_number(first) else 0
-    for entry in entries if len(entries) <= _MARKED else entries[start::_MARKED]:
+    for entry in entries if len(entries) <= _MARKED else (*entries[start::_MARKED], *waiting):
         number, at = (entry.get(key) for key in ("record_id", "time_created_ns")) if isinstance(entry, dict) else (0, 0)
         if _is_number(number) and _is_number(at) and at:
             yield number, at
