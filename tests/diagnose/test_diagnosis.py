@@ -7,7 +7,7 @@ import pytest
 from support.hung_jobs import issued, job, rank, without_frames
 from unhang.diagnose import diagnosis, signature
 from unhang.diagnose.answer import Answer, Place
-from unhang.diagnose.evidence import Group, Job, Message, Operation, Trail
+from unhang.diagnose.evidence import Count, Group, Job, Message, Operation, Rank, Trail
 
 WORLD = Group("0", "default_pg", (0, 1, 2, 3))
 PIPELINE = Group("7", "PIPELINE_MODEL_PARALLEL_GROUP", (0, 1, 2, 3))
@@ -28,6 +28,13 @@ def waits(size: int = 2, number: int = 3, at: tuple[str, ...] = (STEP,)) -> Oper
 
 def past(number: int = 2) -> Operation:
     return issued(WORLD, number, "all_reduce", 2, done=True)
+
+
+def watched(*numbers: int) -> Rank:
+    """Return what a log says of a rank on which these operations timed out."""
+    count = Count(max(numbers), completed=max(numbers) - 1, device=True)
+    waiting = [waits(number=number, at=()) for number in numbers]
+    return rank(*waiting, recorded=False)._replace(counts={WORLD.name: count})
 
 
 def line(text: str) -> Message:
@@ -114,6 +121,10 @@ ANSWERS: dict[str, tuple[Job, list[tuple[str, str]]]] = {
     "stacks, two calls": (
         job([rank(at=(CALL, STEP), recorded=False), rank(at=(CALL, READ), recorded=False)]),
         [("desync", "different collectives")],
+    ),
+    "watchdogs, one ahead of three": (
+        job([watched(3, 4), *[watched(3)] * 3]),
+        [("desync", "another call than its peers")],
     ),
     "stacks, one call": (job([rank(at=(CALL, STEP), recorded=False)] * 4), [("not-enough", "the same call")]),
     "a log of one rank": (

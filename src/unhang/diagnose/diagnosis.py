@@ -143,6 +143,9 @@ def _apart(found: Facts, first: Suspects) -> list[Answer]:
     if waited and first.rule == suspects.HOST:
         waited = {*first.why}
     late = [number for number in sorted(waited) if number in job.ranks]
+    if not late and first.rule == suspects.DISAGREES:
+        places = whereabouts.merged(whereabouts.of_waiting(job))
+        return _best(*_quiet(found), Answer("desync", "", "A rank has issued another call than its peers.", places))
     if not late:
         return _quiet(found)
     places = whereabouts.merged(

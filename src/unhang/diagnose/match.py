@@ -141,8 +141,6 @@ def _doubts(facts: Facts, suspects: Suspects, scene: Scene, named: Collection[st
             doubts.append(f"rank {number} is held up {whereabouts.in_stack(rank, ()).doing}")
     if scene.inside and scene.meeting is None and not all(facts.calls.get(number) for number in scene.inside):
         doubts.append("whether these ranks wait: no stack of theirs is in a collective")
-    if scene.rest and scene.meeting is None and len(facts.unseen) > len(facts.job.ranks):
-        doubts.append(f"nothing came from {len(facts.unseen)} other ranks: one of these may hold the rest up")
     return tuple(doubts)
 
 

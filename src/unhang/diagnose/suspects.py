@@ -24,7 +24,7 @@ _STATES = {
     "gone": ": it has ended or was killed, and its peers run",
 }
 _NUMBER = re.compile(r"\d+")
-FAILED, DEVICE, SILENT, HOST = "failed", "device", "silent", "host"
+FAILED, DEVICE, SILENT, HOST, DISAGREES = "failed", "device", "silent", "host", "disagrees"
 
 
 class Suspects(NamedTuple):
@@ -376,7 +376,7 @@ RULES: Mapping[str, Callable[[Facts], dict[int, str]]] = {
     DEVICE: _behind_on_device,
     SILENT: _silent,
     HOST: _late,
-    "disagrees": _disagreeing,
+    DISAGREES: _disagreeing,
     "stack": _other_stack,
     "cycle": _in_cycle,
 }
