@@ -110,7 +110,7 @@ def test_one_tensor_parallel_pair_of_four_is_enough_where_its_own_ranks_disagree
     assert answers(job([shown[0], None, later, later], size=8)).get(fix) != "known"
 
 
-def test_the_stack_of_a_rank_that_is_done_with_the_collective_lowers_nothing() -> None:
+def test_the_stack_of_a_rank_that_has_gone_on_lowers_nothing() -> None:
     """gloo ends an all-reduce of two types on some ranks. These go on, and wait in the next one."""
     pair = Group("0", "default_pg", (0, 1))
     inside, ahead = (hung_jobs.C10D, "swift/metrics/utils.py::MeanMetric.compute"), (hung_jobs.C10D, "job.py::step")
@@ -119,6 +119,8 @@ def test_the_stack_of_a_rank_that_is_done_with_the_collective_lowers_nothing() -
     for at in ((), ahead):
         gone_on = rank(through, issued(pair, 4, "all_reduce", 2), at=at)
         assert answers(job([gone_on, late])) == {"mean-metric-dtype": "known"}
+    enqueued = rank(through._replace(done=False), issued(pair, 4, "all_reduce", 2), at=ahead)  # as NCCL's ranks do
+    assert answers(job([enqueued, late])) == {"mean-metric-dtype": "known"}
     not_through = rank(through._replace(done=False), at=ahead)
     assert answers(job([not_through, late])) == {"mean-metric-dtype": "possible"}
 

@@ -286,17 +286,22 @@ def _is_first(job: Job, hang: Hang, scene: Scene) -> bool | None:
 def _frames(facts: Facts, hang: Hang, scene: Scene) -> bool | None:
     """Return whether the ranks inside are in the hang's frames: all of them, where their calls differ in what they say.
 
-    It is not known of a rank whose stack is in another collective: it may have gone on, or be there instead. A rank
-    that is done has gone on.
+    It is not known of a rank whose stack is in another collective: it may have gone on, or be there instead.
     """
     if scene.meeting is None:
         return bool(scene.inside) or None
     issued = scene.meeting.operations
     by_rank = {rank: _has(facts.job.ranks[rank], issued[rank], hang.frames) for rank in scene.inside}
     if {"missing", "operation"}.isdisjoint(hang.differ) or {*scene.meeting.differ} & {*hang.differ} == {"dtype"}:
-        unsure = {rank for rank in scene.inside if facts.calls.get(rank) and not issued[rank].done}
+        unsure = {rank for rank in scene.inside if facts.calls.get(rank) and not _has_gone_on(facts, issued[rank])}
         return _all(one for rank, one in by_rank.items() if one is not None or rank in unsure)
     return _any(by_rank.values())
+
+
+def _has_gone_on(facts: Facts, operation: Operation) -> bool:
+    """Return whether a rank is done with an operation, or has issued a later one of its group."""
+    later = (one.sequence for one in facts.job.ranks[operation.rank].waiting if one.group.name == operation.group.name)
+    return operation.done or any((number or 0) > (operation.sequence or 0) for number in later)
 
 
 def _differ(facts: Facts, hang: Hang, scene: Scene) -> bool | None:
