@@ -27,6 +27,7 @@ COVERED_BY = {
     "src/unhang/find/overlays.py": "cli/test_overlay_command.py",
     "src/unhang/judge/overlaid.py": "cli/test_overlay_command.py",
     "src/unhang/prove/ranks/arguments.py": "prove/ranks/test_schedule.py",
+    "src/unhang/prove/ranks/around.py": "prove/fixes/test_infer_metric_rank0.py",
     "src/unhang/prove/ranks/calls.py": "prove/ranks/test_recorder.py",
     "src/unhang/prove/ranks/followed.py": "prove/ranks/test_taint.py",
     "src/unhang/prove/ranks/megatron.py": "proofs/test_proofs.py",

@@ -143,11 +143,8 @@ def _apart(found: Facts, first: Suspects) -> list[Answer]:
     if waited and first.rule == suspects.HOST:
         waited = {*first.why}
     late = [number for number in sorted(waited) if number in job.ranks]
-    if not late and first.rule == suspects.DISAGREES:
-        places = whereabouts.merged(whereabouts.of_waiting(job))
-        return _best(*_quiet(found), Answer("desync", "", "A rank has issued another call than its peers.", places))
     if not late:
-        return _quiet(found)
+        return _best(*_quiet(found), *_of_another_call(job, first))
     places = whereabouts.merged(
         [*(whereabouts.elsewhere(job.ranks[rank]) for rank in late), *whereabouts.of_waiting(job)]
     )
@@ -157,6 +154,13 @@ def _apart(found: Facts, first: Suspects) -> list[Answer]:
     summary = "Nothing disagrees: some ranks have not come to the collective in which the others wait."
     slow = Answer("slow", "", summary, places, _of_late(job, late))
     return _best(slow, *_of_stacks(found))
+
+
+def _of_another_call(job: Job, first: Suspects) -> Iterable[Answer]:
+    """Yield that a rank issued another call than its peers, if that is what makes it suspect."""
+    if first.rule == suspects.DISAGREES:
+        places = whereabouts.merged(whereabouts.of_waiting(job))
+        yield Answer("desync", "", "A rank has issued another call than its peers.", places)
 
 
 def _best(*answers: Answer) -> list[Answer]:

@@ -9,6 +9,7 @@ from unittest import mock
 import pytest
 
 from unhang.prove.fixes import infer_metric_rank0 as proof
+from unhang.prove.ranks.around import Around
 
 
 @pytest.mark.parametrize(
@@ -44,11 +45,12 @@ def test_stand_ins_lead_to_the_real_modules(tmp_path: Path, monkeypatch: pytest.
     real.write_text("from swift.models import Model\nfrom swift.utils import get_current_device\nMeanMetric = 'real'\n")
     (tmp_path / "swift" / "__init__.py").write_text("raise ImportError('never run')")
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(sys, "meta_path", [proof._Around(), *sys.meta_path])
+    around = Around("swift", proof._REAL, proof._StandIn)
+    monkeypatch.setattr(sys, "meta_path", [around, *sys.meta_path])
     with mock.patch.dict(sys.modules):
         found = proof._first(("swift.plugin.metric", "swift.metrics.utils"))
         assert found.__file__ == str(real)
         assert (found.MeanMetric, found.get_current_device()) == ("real", "cpu")
         assert isinstance(found.Model, type)
         assert sys.modules["swift.metrics"].MeanMetric == "real"
-    assert proof._Around().find_spec("swiftly") is None
+    assert around.find_spec("swiftly") is None

@@ -7,8 +7,6 @@ rows. What the modules import of verl besides are stand-ins. A release may have 
 from __future__ import annotations
 
 import importlib
-import importlib.abc
-import importlib.machinery
 import importlib.util
 import inspect
 import sys
@@ -19,6 +17,7 @@ from unittest.mock import MagicMock
 
 from ..cases import DIFFERS, PASSED, Case, Outcome, Topology
 from ..ranks import gloo, shims
+from ..ranks.around import Around
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -51,7 +50,7 @@ def caveat(case: Case) -> str:
 def prepare() -> None:
     """Import the modules that have the function, for a CPU."""
     shims.cuda_on_cpu()
-    sys.meta_path.insert(0, _Around())
+    sys.meta_path.insert(0, Around("verl", _MODULES, _StandIn))
     for module in _modules():
         module.get_device_name, module.device_name = lambda: "cpu", "cpu"
 
@@ -151,28 +150,6 @@ def _modules() -> list[Any]:
     """Return those of the modules that the release has with the function."""
     found = [importlib.import_module(name) for name in _MODULES if importlib.util.find_spec(name)]
     return [module for module in found if hasattr(module, "get_sharding_strategy")]
-
-
-class _Around(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Makes a stand-in of each module of verl that is not run for real."""
-
-    def find_spec(self, fullname: str, path: Sequence[str] | None = None, target: object = None) -> Any:
-        """Return the spec of a stand-in, in whose folder the real modules are found; None for other modules."""
-        if fullname.partition(".")[0] != "verl" or fullname in _MODULES:
-            return None
-        name = fullname.rpartition(".")[2]
-        real = importlib.machinery.PathFinder.find_spec(fullname) if path is None else None
-        folders = list(real.submodule_search_locations or ()) if real else [f"{folder}/{name}" for folder in path or ()]
-        spec = importlib.machinery.ModuleSpec(fullname, self, is_package=True)
-        spec.submodule_search_locations = folders
-        return spec
-
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
-        """Return the stand-in."""
-        return _StandIn(spec.name)
-
-    def exec_module(self, module: ModuleType) -> None:
-        """Do nothing: a stand-in makes its names when they are asked for."""
 
 
 class _StandIn(ModuleType):

@@ -7,8 +7,6 @@ score a row. Only the master has the file with the rows, as in a job of several 
 from __future__ import annotations
 
 import importlib
-import importlib.abc
-import importlib.machinery
 import importlib.util
 import logging
 import math
@@ -18,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..cases import HUNG, PASSED, Case, Outcome, Topology
 from ..ranks import gloo
+from ..ranks.around import Around
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -51,7 +50,7 @@ RULED_OUT = ("world", "one process has no other to wait for")
 
 def prepare() -> None:
     """Import the real modules among stand-ins."""
-    sys.meta_path.insert(0, _Around())
+    sys.meta_path.insert(0, Around("swift", _REAL, _StandIn))
     scorers: dict[str, dict[str, Any]] = {
         "jieba": {"cut": str.split},
         "rouge": {},
@@ -147,29 +146,6 @@ class _Smoothing:
 def _first(names: Sequence[str]) -> Any:
     """Import the first of these modules that the release has."""
     return importlib.import_module(next(name for name in names if importlib.util.find_spec(name)))
-
-
-class _Around(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Makes a stand-in of each module of ms-swift that is not run for real."""
-
-    def find_spec(self, fullname: str, path: Sequence[str] | None = None, target: object = None) -> Any:
-        """Return the spec of a stand-in, in whose folder the real modules are found; None for other modules."""
-        if fullname.partition(".")[0] != "swift" or fullname in _REAL:
-            return None
-        name = fullname.rpartition(".")[2]
-        real = importlib.machinery.PathFinder.find_spec(fullname) if path is None else None
-        spec = importlib.machinery.ModuleSpec(fullname, self, is_package=True)
-        spec.submodule_search_locations = (
-            list(real.submodule_search_locations or ()) if real else [f"{folder}/{name}" for folder in path or ()]
-        )
-        return spec
-
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
-        """Return the stand-in."""
-        return _StandIn(spec.name)
-
-    def exec_module(self, module: ModuleType) -> None:
-        """Do nothing: a stand-in makes its names when they are asked for."""
 
 
 class _StandIn(ModuleType):
