@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
-import io
 import pickle
 from typing import NoReturn
 
-_AHEAD = 1 << 17  # without a buffer to look ahead into, it reads one byte after the other
+
+class _File:
+    """A file in memory, all of which an unpickler can look ahead at: else it asks for small parts."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data, self._at = data, 0
+
+    def peek(self, _: int) -> memoryview | bytes:
+        return memoryview(self._data)[self._at :] if self._at else self._data
+
+    def read(self, size: int) -> bytes:
+        begin, self._at = self._at, min(self._at + size, len(self._data))
+        return self._data[begin : self._at]
+
+    def readline(self) -> bytes:
+        return self.read((self._data.find(b"\n", self._at) + 1 or len(self._data)) - self._at)
 
 
 class _Unpickler(pickle.Unpickler):
@@ -21,7 +35,7 @@ def loads(data: bytes) -> object:
     one can still ask for memory or time without end: call this in a process that has limits.
     """
     try:
-        return _Unpickler(io.BufferedReader(io.BytesIO(data), _AHEAD)).load()
+        return _Unpickler(_File(data)).load()
     except MemoryError:
         raise
     except Exception as error:  # on broken data it raises nearly anything

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 KINDS = (
     "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "gather", "scatter", "barrier",
@@ -87,7 +87,7 @@ class Trail(NamedTuple):
 
     first: int
     """The sequence number of the first one."""
-    digests: tuple[int, ...]
+    digests: Sequence[int]
     """Equal where kind, numbers of elements and types are equal, as far as these must be equal on all ranks. 0 if there
     is no entry of that number."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+from array import array
 from collections import Counter
 from contextlib import suppress
 from functools import lru_cache
@@ -115,7 +116,8 @@ def of(raw: Mapping[str, Any], broken: str, name: str, named: int | None) -> Dum
         waiting=records.made(waiting, done=False),
         last=records.made(last, done=True),
         trails={
-            _text(name): Trail(scan.newest[name] + 1 - len(kept), tuple(kept)) for name, kept in scan.trails.items()
+            _text(name): Trail(scan.newest[name] + 1 - len(kept), array("I", kept))
+            for name, kept in scan.trails.items()
         },
         counts=_counts(raw, groups, scan, waiting),
         recorded=not broken,
@@ -265,40 +267,40 @@ class _Scan:
         """The digests of each group's collectives up to it."""
         self.ids: dict[str, object] = {}
         """What this rank's process calls each group."""
-        titles: dict[str, tuple[bool, str, str, str]] = {}
-        digests: dict[tuple[object, ...], int] = {}
-        key: tuple[object, ...]
-        known, largest = digests.get, _LARGEST
+        titles: dict[str, tuple[bool, str, str, str, dict[tuple[Any, ...], int]]] = {}
+        key: tuple[Any, ...]
+        trails, newest = self.trails, self.newest
+        titled, before = titles.get, newest.get
         done: dict[str, int] = {}
-        trails, newest, ids = self.trails, self.newest, self.ids
-        for index, entry in enumerate(entries):
+        for index, entry in enumerate(entries):  # what is common comes first: a job has millions of entries
             try:
                 title = entry["profiling_name"]
-                gloo, kind, sizes, types = titles.get(title) or titles.setdefault(title, _titled(title))
+                gloo, kind, sizes, types, digests = titled(title) or titles.setdefault(title, (*_titled(title), {}))
                 group, p2p = entry["process_group"][0], entry["is_p2p"] is True
                 sequence = entry["p2p_seq_id" if p2p else "collective_seq_id"]
-                if group.__class__ is not str or sequence.__class__ is not int or not -largest <= sequence <= largest:
+                if sequence.__class__ is not int:
                     raise TypeError
-                if group not in ids:
-                    ids[group] = entry.get("pg_id")
                 if p2p:
+                    self._meet(group, entry, sequence)
                     self.peers.add((group, title))
                 else:
-                    elements, key = 0, (kind,)
+                    key = ()
                     if sizes:
-                        shapes = entry[sizes]
-                        elements = prod(shapes[0]) if len(shapes) == 1 else sum(map(prod, shapes))
-                        key = (kind, elements, *entry[types])
-                    if (digest := known(key)) is None:
-                        if elements > largest:
-                            raise ValueError
-                        digest = digests[key] = _digest(key)
-                    if group not in trails:
-                        trails[group] = [digest]
-                    elif sequence == newest[group] + 1:
+                        try:
+                            (shape,), (dtype,) = entry[sizes], entry[types]
+                            key = prod(shape), dtype
+                        except ValueError:  # more tensors than one, or none
+                            key = sum(map(prod, entry[sizes])), *entry[types]
+                    try:
+                        digest = digests[key]
+                    except KeyError:
+                        digest = digests[key] = _digest(kind, key)
+                    if sequence - 1 == before(group):
                         trails[group].append(digest)
                     else:
-                        trails[group] = _gone_on(trails[group], sequence - newest[group], kind, digest)
+                        self._meet(group, entry, sequence)
+                        trail = trails.get(group)
+                        trails[group] = _gone_on(trail, sequence - newest[group], kind, digest) if trail else [digest]
                     newest[group] = sequence
                 # gloo's stay `scheduled` for ever. One of NCCL's that is retired and not completed has timed out.
                 over = entry["retired"] is True if gloo else entry["state"] == "completed"
@@ -318,6 +320,20 @@ class _Scan:
             sequence = entry["p2p_seq_id" if p2p else "collective_seq_id"]
             self.done[group] = _Row(index, group, p2p, sequence, titles[entry["profiling_name"]][1])
         self.device = not any(gloo for gloo, *_ in titles.values())
+
+    def _meet(self, group: object, entry: Mapping[str, Any], sequence: int) -> None:
+        """Note what the process calls a group. Raises an error for a name or a number that torch's cannot be."""
+        if not isinstance(group, str):
+            raise TypeError
+        _check(sequence)
+        if group not in self.ids:
+            self.ids[group] = entry.get("pg_id")
+
+
+def _check(number: int = 0) -> None:
+    """Raise ValueError for a number that torch's cannot be."""
+    if not -_LARGEST <= number <= _LARGEST:
+        raise ValueError
 
 
 def _gone_on(trail: list[int], ahead: int, kind: str, digest: int) -> list[int]:
@@ -342,8 +358,10 @@ def _titled(title: str) -> tuple[bool, str, str, str]:
     return match[1] == "gloo", kind, *((f"{side}_sizes", f"{side}_dtypes") if side else ("", ""))
 
 
-def _digest(key: tuple[object, ...]) -> int:
-    return crc32(repr(key).encode()) or 1  # 0 stands for no entry
+def _digest(kind: str, key: tuple[Any, ...]) -> int:
+    """Return a number for a kind, and the number of elements and the types, if these must be equal on all ranks."""
+    _check(*key[:1])
+    return crc32(repr((kind, *key)).encode()) or 1  # 0 stands for no entry
 
 
 def _settled(scan: _Scan) -> tuple[list[_Row], list[_Row]]:
