@@ -7,7 +7,7 @@ import pytest
 from support import fixes, hung_jobs
 from support.hung_jobs import HungJob, failing, issued, job, rank, without, without_frames
 from unhang.diagnose import facts, match, signature, suspects
-from unhang.diagnose.evidence import Frame, Group, Job
+from unhang.diagnose.evidence import Frame, Group, Job, Rank
 from unhang.diagnose.signature import Place
 
 EACH = [(fix, hung) for fix, jobs in fixes.of_each("HANGS").items() for hung in jobs]
@@ -137,6 +137,14 @@ def test_that_nothing_came_from_one_rank_of_four_lowers_nothing() -> None:
         assert answers(job(several))["infer-metric-rank0"] == "known"
     gone = idle._replace(stacks=(), process="gone")
     assert answers(job([alone, idle, idle, gone]))["infer-metric-rank0"] == "possible"
+
+
+def test_a_rank_that_is_stopped_before_its_peers_collective_explains_the_hang_as_well() -> None:
+    mesh = next(hung.job for fix, hung in EACH if fix == "fsdp-dynamic-bsz" and "mesh" in hung.name)
+    absent = without(mesh, 3)
+    stopped = absent._replace(ranks={**absent.ranks, 3: Rank(3, process="stopped")})
+    assert answers(absent) == {"fsdp-dynamic-bsz": "known"}
+    assert answers(stopped) == {"fsdp-dynamic-bsz": "possible"}
 
 
 def test_a_stack_scene_and_a_meeting_name_who_is_inside() -> None:
