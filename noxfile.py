@@ -64,14 +64,14 @@ def pytest(session: nox.Session, *arguments: str, **env: str) -> None:
     session.run("python", "-m", "pytest", *arguments, *session.posargs, env={"TMPDIR": tempfile.gettempdir(), **env})
 
 
-def fetch(session: nox.Session) -> Path:
-    """Install the demo's wheels into a folder of their own, and return it."""
+def fetch(session: nox.Session, *wanted: str) -> Path:
+    """Install wheels of the upstreams into a folder of their own, and return it."""
     folder = Path(session.create_tmp()) / "site-packages"
     shutil.rmtree(folder, ignore_errors=True)
-    # megatron-core 0.17 requires Python 3.12, whatever Python this is; nothing of it is imported
+    # megatron-core 0.17 requires Python 3.12, whatever Python this is; it runs on 3.11 as well
     for_312 = ["--python-version", "3.12", "--platform", "manylinux_2_28_x86_64", "--platform", "manylinux_2_24_x86_64"]
     options = ["--quiet", "--target", str(folder), "--no-deps", "--only-binary=:all:", "--no-compile"]
-    session.run("python", "-m", "pip", "install", *options, *for_312, *DEMO)
+    session.run("python", "-m", "pip", "install", *options, *for_312, *wanted)
     return folder
 
 
@@ -79,7 +79,7 @@ def fetch(session: nox.Session) -> Path:
 def demo(session: nox.Session) -> None:
     """Fetch verl 0.7.1, megatron-core 0.17.1 and ms-swift 4.6.0 into a folder of their own, and patch them there."""
     install_wheel(session)
-    folder = fetch(session)
+    folder = fetch(session, *DEMO)
     session.run("unhang", "check", "--target", str(folder), success_codes=[1])
     session.run("unhang", "diff", "--target", str(folder), success_codes=[1])
     session.run("unhang", "apply", "--target", str(folder))
@@ -232,6 +232,20 @@ def proofs(session: nox.Session) -> None:
     env = {"UNHANG_PROOFS": os.environ.get("UNHANG_PROOFS", "all")}
     env |= {"UNHANG_PROOFS_JSON": str(out / "proofs.json")}
     pytest(session, "--dist", "loadgroup", f"--junitxml={out / 'proofs.xml'}", *PROOFS, **env)
+
+
+@nox.session(python="3.11", reuse_venv=True)
+def reports(session: nox.Session) -> None:
+    """Run the program of each report to an upstream on the newest wheels: docs/maintainers/reports.md.
+
+    And on main of the clones of `sweep` that are given. It fails where a program no longer shows its defect.
+    `-- --write-docs` writes what they print into docs/reports/.
+    """
+    install_proofs(session)
+    session.install("--quiet", "--no-deps", "--requirement", str(HERE / "tests" / "proofs" / "reports.txt"))
+    wheels = fetch(session, "--pre", *(wanted.partition("==")[0] for wanted in DEMO))
+    env = {"TMPDIR": scratch(), "PYTHONPATH": str(HERE / "tests")}
+    session.run("python", "-m", "support.reports", str(wheels), *session.posargs, env=env)
 
 
 @nox.session(venv_backend="none")
@@ -455,7 +469,7 @@ def bench(session: nox.Session) -> None:
     install_wheel(session, "bench")
     script = str(HERE / "benchmarks" / "session.py")
     # the tests share its counter of system calls
-    session.run("python", script, str(fetch(session)), *session.posargs, env={"PYTHONPATH": str(HERE / "tests")})
+    session.run("python", script, str(fetch(session, *DEMO)), *session.posargs, env={"PYTHONPATH": str(HERE / "tests")})
 
 
 @nox.session(reuse_venv=True)
