@@ -204,7 +204,7 @@ def _names(job: Job, rank: int) -> dict[str, Any]:
         ),
         "DTensor": Sharded,
         "logger": StandIn("logger"),
-        "log_gpu_memory_usage": strict("log_gpu_memory_usage", lambda head, logger=None: None),
+        "log_gpu_memory_usage": strict("log_gpu_memory_usage", lambda head, logger=None: job.did.append(head)),
         "get_device_id": lambda: _DEVICE,
         "fsdp_version": strict("fsdp_version", lambda module: job.setting.fsdp),
         "load_fsdp_model_to_gpu": strict("load_fsdp_model_to_gpu", lambda module: job.move(module, _DEVICE)),
@@ -331,6 +331,8 @@ def _configuration(setting: Setting) -> dict[str, int] | None:
 
 def _faults(setting: Setting, job: Job, sent: list[tuple[str, Weight]], config: Any) -> Iterator[str]:
     yield from job.faults
+    if any(job.did.count(step) > 1 for step in ("to cpu", f"merges on {_DEVICE}", "merges on cpu")):
+        yield "the weights are moved or merged more than once"
     wanted = _wanted(setting)
     if [name for name, _ in sent] != [name for name, _ in wanted][: 1 if setting.reads == SOME else None]:
         yield "other weights are sent"
@@ -341,10 +343,12 @@ def _faults(setting: Setting, job: Job, sent: list[tuple[str, Weight]], config: 
         if setting.qat:
             dtype = "float32" if setting.qat == "float32" else "bfloat16"
             how = f", w4a16 by 16 but ['lm_head'] on {_DEVICE} for {dtype}"
-        elif weight.dtype not in {setting.dtype, *([_SENT] if is_sharded else [])}:
-            yield "a weight is sent in another dtype"
-        elif is_sharded and weight.device != _DEVICE:
-            yield "a weight is sent from another device"
+        else:
+            if weight.dtype not in {setting.dtype, *([_SENT] if is_sharded else [])}:
+                yield "a weight is sent in another dtype"
+            device = "cpu" if setting.policy and not is_sharded else _DEVICE
+            if weight.device != device and (is_sharded or setting.is_merged):
+                yield "a weight is sent from another device"
         if not found.endswith(how):
             yield "the rollout gets weights that are not quantized"
         elif found.removesuffix(how) != value:

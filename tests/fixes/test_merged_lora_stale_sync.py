@@ -32,7 +32,7 @@ def faults(upstream: Upstream, setting: Setting) -> set[str]:
 
 
 def done(upstream: Upstream, setting: Setting) -> list[str]:
-    """Return what one rank does, from the call on."""
+    """Return what one rank does, and what it logs, from the call on."""
     return run_rank(Source(upstream.data.decode(), upstream.target.function), setting, 0)[0].did
 
 
@@ -71,7 +71,7 @@ def test_merged_weights_arrive_under_fsdp2(case: sources.Case, setting: Setting)
 @pytest.mark.parametrize("case", CASES)
 def test_nothing_is_merged_before_somebody_reads_and_the_model_is_moved_last(case: sources.Case) -> None:
     rows = done(case.load().rewritten, Setting(offload=True))
-    assert rows == [
+    assert [row for row in rows if "_fsdp_model_" not in row] == [
         "to cuda:0",
         "returns",
         "merges on cuda:0",
@@ -84,21 +84,14 @@ def test_nothing_is_merged_before_somebody_reads_and_the_model_is_moved_last(cas
     ]
 
 
-@pytest.mark.parametrize("case", CASES[: len(RELEASES)])
-@pytest.mark.parametrize(
-    "setting",
-    [
-        Setting(fsdp=1, offload=True),
-        Setting(fsdp=1, qat="none"),
-        Setting(merge=False, offload=True),
-        Setting(merge=False, synced=False),
-        Setting(peft=False, offload=True),
-    ],
-    ids=str,
-)
-def test_all_else_is_done_as_before(case: sources.Case, setting: Setting) -> None:
+@pytest.mark.parametrize("case", CASES)
+def test_all_else_is_sent_and_done_as_before(case: sources.Case) -> None:
     source = case.load()
-    assert done(source.rewritten, setting) == done(source, setting)
+    before, after = (Source(it.data.decode(), it.target.function) for it in (source, source.rewritten))
+    endstate = endstates.of(source)
+    for setting in endstate.configurations(source.function):
+        if setting.fsdp == 1 or not setting.is_merged:
+            assert endstate.observe(after, setting) == endstate.observe(before, setting), setting
 
 
 @pytest.mark.parametrize("case", [*FIXED, *sources.as_written(FIX)])
@@ -187,10 +180,6 @@ BY_HAND: ByHand = {
     "under names of LoRA": Sub("normalize_peft_param_name(self.module.state_dict())", "self.module.state_dict()"),
     "under other names": Sub("merged = convert_weight_keys(merged, ", "convert_weight_keys(merged, "),
     "without the context": Sub("with merged_lora_context(self.module, backup_adapters=True):", "if True:"),
-    "with a context for each": (
-        Sub("for key, weight in merged.items():", "for key, weight in list(merged.items()):"),
-        Sub("yield key,", "self.module.state_dict(); yield key,"),
-    ),
     "left on the device": _moved("if False:"),
     "always moved": _moved("if True:"),
     "moved early as well": Sub(" and not is_read_late", ""),
@@ -202,6 +191,9 @@ BY_HAND: ByHand = {
 }
 EQUIVALENT = {
     r"by hand: copies without detaching": "a state dict is detached",
+    r"early: peft_model = .* <-> def merged_weights.*|late: .* <-> (is_read_late = False|params = {})": (
+        "neither statement uses what the other binds"
+    ),
 }
 MUTANTS = [Mutants("verl", RELEASES, BY_HAND, EQUIVALENT)]
 PROOFS = [

@@ -29,6 +29,7 @@ CASES = (
     Case("two", _TWO, "ranks", DIFFERS, _WHERE, core=True),
     Case("two-bfloat16", _TWO, "ranks", DIFFERS, _WHERE, {"dtype": "bfloat16"}),
     Case("two-offload", _TWO, "ranks", DIFFERS, _WHERE, {"offload": True}),
+    Case("two-policy", _TWO, "ranks", DIFFERS, _WHERE, {"policy": True}),
     Case("two-quantized", _TWO, "ranks", DIFFERS, _WHERE, {"qat": True}, core=True),
     Case("one", _ONE, "ranks", DIFFERS, _WHERE),
     Case("one-bfloat16", _ONE, "ranks", DIFFERS, _WHERE, {"dtype": "bfloat16"}, core=True),
@@ -146,8 +147,10 @@ def _engine(case: Case) -> Any:
     import torch
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import (
+        CPUOffloadPolicy,
         FullStateDictConfig,
         FullyShardedDataParallel,
+        OffloadPolicy,
         ShardedStateDictConfig,
         StateDictType,
         fully_shard,
@@ -164,12 +167,13 @@ def _engine(case: Case) -> Any:
         FullyShardedDataParallel.set_state_dict_type(model, *kinds)
     else:
         _module(_UTILS).get_device_id = lambda: "cpu"
-        fully_shard((model.base_model.model if hasattr(model, "peft_config") else model).block, mesh=mesh)
-        fully_shard(model, mesh=mesh)
+        policy = CPUOffloadPolicy(pin_memory=False) if case.options.get("policy") else OffloadPolicy()
+        for part in ((model.base_model.model if hasattr(model, "peft_config") else model).block, model):
+            fully_shard(part, mesh=mesh, offload_policy=policy)
     engine = object.__new__(_module(_ENGINE).FSDPEngine)
     engine.module, engine._is_offload_param = model, case.options.get("offload", False)
     engine.model_config = SimpleNamespace(lora={"merge": case.options.get("merge", True)}, hf_config=MagicMock())
-    engine._uses_fsdp2_cpu_offload_policy = False
+    engine._uses_fsdp2_cpu_offload_policy = case.options.get("policy", False)
     engine._qat_enabled = case.options.get("qat", False)
     engine._qat_config, engine.engine_config = MagicMock(ignore_patterns=()), SimpleNamespace(mixed_precision=None)
     return engine
