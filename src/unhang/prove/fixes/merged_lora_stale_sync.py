@@ -11,13 +11,13 @@ import sys
 from collections import OrderedDict
 from copy import deepcopy
 from itertools import groupby
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 from unittest.mock import MagicMock
 
 from ..cases import DIFFERS, PASSED, Case, Outcome, Topology
 from ..ranks import gloo, shims
-from ..ranks.around import Around
+from ..ranks.around import AnyModule, Around
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -61,13 +61,17 @@ class Sync(NamedTuple):
 
 def caveat(case: Case) -> str:
     """Return what the case leaves open."""
-    return "a job with LoRA, model.lora.merge=True and the strategy fsdp2, which may not be yours"
+    return (
+        ""
+        if case.is_control
+        else "a job with LoRA, model.lora.merge=True and the strategy fsdp2, which may not be yours"
+    )
 
 
 def prepare() -> None:
     """Import the real engine for a CPU."""
     shims.cuda_on_cpu()
-    sys.meta_path.insert(0, Around("verl", (_ENGINE, _UTILS, "verl.utils.model"), _StandIn))
+    sys.meta_path.insert(0, Around("verl", (_ENGINE, _UTILS, "verl.utils.model"), AnyModule))
     _module(_ENGINE).get_device_id = lambda: "cpu"
     utils = _module(_UTILS)
     utils.get_device_name, utils.get_torch_device = lambda: "cpu", MagicMock()
@@ -200,24 +204,3 @@ class _Quantizer:
         for _, pairs in groupby(params, lambda pair: pair[0].rpartition(".")[0]):
             for name, weight in list(pairs):
                 yield name, weight.sign().to(target_device)
-
-
-class _StandIn(ModuleType):
-    """A module with every name, each a class from which others can be derived."""
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return _Class(name, (), {})
-
-
-class _Class(type):
-    """A class with every name, that can be called with anything."""
-
-    def __call__(cls, *_: Any, **__: Any) -> Any:
-        return MagicMock()
-
-    def __getattr__(cls, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return MagicMock()
