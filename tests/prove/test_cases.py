@@ -54,3 +54,19 @@ def test_the_case_of_a_users_job(
     assert (case.topology, case.harness, case.untouched) == (topology, harness, ends)
     assert not cases.ruled_out(proof, LARGE)
     assert cases.ruled_out(proof, impossible).startswith(why)
+
+
+@pytest.mark.parametrize(
+    ("fix", "topology", "harness", "ends"),
+    [
+        ("merged_lora_stale_sync", FEW, "ranks", DIFFERS),
+    ],
+)
+def test_the_case_of_a_users_job_where_one_rank_has_the_defect_too(
+    fix: str, topology: Topology, harness: str, ends: str
+) -> None:
+    proof = importlib.import_module(f"unhang.prove.fixes.{fix}")
+    case = cases.yours(proof, LARGE, "", ())
+    assert case is not None
+    assert (case.topology, case.harness, case.untouched) == (topology, harness, ends)
+    assert not any(cases.ruled_out(proof, each) for each in (LARGE, FEW, Topology()))

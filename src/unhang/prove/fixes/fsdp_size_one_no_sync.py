@@ -11,13 +11,11 @@ import importlib.util
 import inspect
 import sys
 import warnings
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
-from unittest.mock import MagicMock
 
 from ..cases import DIFFERS, PASSED, Case, Outcome, Topology
 from ..ranks import gloo, shims
-from ..ranks.around import Around
+from ..ranks.around import AnyModule, Around
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -50,7 +48,7 @@ def caveat(case: Case) -> str:
 def prepare() -> None:
     """Import the modules that have the function, for a CPU."""
     shims.cuda_on_cpu()
-    sys.meta_path.insert(0, Around("verl", _MODULES, _StandIn))
+    sys.meta_path.insert(0, Around("verl", _MODULES, AnyModule))
     for module in _modules():
         module.get_device_name, module.device_name = lambda: "cpu", "cpu"
 
@@ -150,24 +148,3 @@ def _modules() -> list[Any]:
     """Return those of the modules that the release has with the function."""
     found = [importlib.import_module(name) for name in _MODULES if importlib.util.find_spec(name)]
     return [module for module in found if hasattr(module, "get_sharding_strategy")]
-
-
-class _StandIn(ModuleType):
-    """A module with every name, each a class from which others can be derived."""
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return _Class(name, (), {})
-
-
-class _Class(type):
-    """A class with every name, that can be called with anything."""
-
-    def __call__(cls, *_: Any, **__: Any) -> Any:
-        return MagicMock()
-
-    def __getattr__(cls, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return MagicMock()

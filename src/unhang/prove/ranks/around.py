@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import importlib.abc
 import importlib.machinery
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
+from unittest.mock import MagicMock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
-    from types import ModuleType
 
 
 class Around(importlib.abc.MetaPathFinder, importlib.abc.Loader):
@@ -35,3 +36,25 @@ class Around(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         """Do nothing: a stand-in makes its names when they are asked for."""
+
+
+class AnyModule(ModuleType):
+    """A stand-in with every name, each a class from which others can be derived."""
+
+    def __getattr__(self, name: str) -> Any:
+        """Return a new class; names with two underscores are absent, as imports ask for these."""
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return _AnyClass(name, (), {})
+
+
+class _AnyClass(type):
+    """A class with every name, that can be called with anything."""
+
+    def __call__(cls, *_: Any, **__: Any) -> Any:
+        return MagicMock()
+
+    def __getattr__(cls, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return MagicMock()

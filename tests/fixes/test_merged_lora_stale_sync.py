@@ -1,0 +1,215 @@
+"""merged-lora-stale-sync: its rewrite and anchors, what upstream's own fix still gets wrong, and what sessions need."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+
+from fuzz.subject import Fuzz
+from mutants.by_hand import ByHand, Mutants, Sub
+from proofs.others import AS_WRITTEN, Other, Proofs, Release, as_written, without
+from support import endstates, sources
+from support.rewrites import EveryRewrite
+from support.sources import Source as Upstream
+from unhang.codemods.base import AnchorError
+from unhang.compat.endstates.endstate import Source
+from unhang.compat.endstates.merged_lora_stale_sync import SOME, Setting, run_rank
+from unhang.judge import matrix
+from unhang.judge.decide import codemod
+from unhang.shapes import catalog
+
+FIX = "merged-lora-stale-sync"
+RELEASES = ("0.7.1", "0.8.0")
+CASES = sources.cases(FIX, {"verl": RELEASES})
+FIXED = sources.cases(FIX, {"verl": ["0.9.0", "0.9.1"]}, state="fixed")
+BASE, PLAIN = "the rollout gets base weights", "the rollout gets weights that are not quantized"
+
+
+def faults(upstream: Upstream, setting: Setting) -> set[str]:
+    source = Source(upstream.data.decode(), upstream.target.function)
+    return {*endstates.of(upstream).observe(source, setting).faults}
+
+
+def done(upstream: Upstream, setting: Setting) -> list[str]:
+    """Return what one rank does, and what it logs, from the call on."""
+    return run_rank(Source(upstream.data.decode(), upstream.target.function), setting, 0)[0].did
+
+
+def test_each_release_that_can_merge_and_reads_too_late_needs_the_fix() -> None:
+    releases = {"verl": catalog.releases()["verl"]}
+    now = {row.version: row.verdict for row in matrix.rows([catalog.fix(FIX)], releases, catalog.shape_table())}
+    assert {now[version] for version in ("0.4.0", "0.5.0", "0.6.1", "0.7.0")} == {"not-affected"}
+    assert {now[version] for version in ("0.7.1", "0.8.0.dev0", "0.8.0")} == {"needed"}
+    assert {now[version] for version in ("0.9.0", "0.9.1")} == {"fixed-upstream"}
+
+
+@pytest.mark.parametrize("case", CASES)
+class TestRewrite(EveryRewrite):
+    """What the function does is the end state's to show."""
+
+
+@pytest.mark.parametrize("case", CASES[: len(RELEASES)])
+@pytest.mark.parametrize(
+    "setting",
+    [
+        Setting(),
+        Setting(ranks=1, dtype="bfloat16"),
+        Setting(offload=True),
+        Setting(offload=True, reads=SOME),
+        Setting(qat="bfloat16"),
+        Setting(ranks=1, dtype="bfloat16", offload=True, qat="none"),
+    ],
+    ids=str,
+)
+def test_merged_weights_arrive_under_fsdp2(case: sources.Case, setting: Setting) -> None:
+    source = case.load()
+    assert BASE in faults(source, setting)
+    assert not faults(source.rewritten, setting)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_nothing_is_merged_before_somebody_reads_and_the_model_is_moved_last(case: sources.Case) -> None:
+    rows = done(case.load().rewritten, Setting(offload=True))
+    assert [row for row in rows if "_fsdp_model_" not in row] == [
+        "to cuda:0",
+        "returns",
+        "merges on cuda:0",
+        "state_dict",
+        "gathers on cuda:0",
+        "gathers on cuda:0",
+        "puts back",
+        "to cpu",
+        "is read",
+    ]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_all_else_is_sent_and_done_as_before(case: sources.Case) -> None:
+    source = case.load()
+    before, after = (Source(it.data.decode(), it.target.function) for it in (source, source.rewritten))
+    endstate = endstates.of(source)
+    for setting in endstate.configurations(source.function):
+        if setting.fsdp == 1 or not setting.is_merged:
+            assert endstate.observe(after, setting) == endstate.observe(before, setting), setting
+
+
+@pytest.mark.parametrize("case", [*FIXED, *sources.as_written(FIX)])
+def test_upstreams_own_fix_skips_the_quantizer_and_may_alias_on_one_rank(case: sources.Case) -> None:
+    source = case.load()
+    change = codemod(source.target)
+    assert (source.known.state, change.fixed_upstream(source.function)) == ("fixed", True)
+    assert not faults(source, Setting())
+    assert faults(source, Setting(qat="none")) == {PLAIN}
+    assert faults(source, Setting(ranks=1, dtype="bfloat16")) == {BASE}
+    assert not faults(source, Setting(ranks=1))
+    with pytest.raises(AnchorError, match="not found: merged_lora_context"):
+        change.plan(source.function)
+
+
+def test_each_copy_with_the_pull_request_says_what_is_wrong_with_it() -> None:
+    shapes = catalog.shape_table().shapes.items()
+    notes = [shape.note for (fix, _, _), shape in shapes if fix == FIX and shape.note]
+    assert len(notes) == len(sources.as_written(FIX)) == 3
+    assert all("it skips the quantizer of QAT, and one rank" in note for note in notes)
+
+
+def test_the_rewrite_leaves_no_setting_wrong() -> None:
+    rows = [row for (fix, _, _), row in endstates.ROWS.items() if fix == FIX and row["cured"]]
+    assert len(rows) == len(CASES) == 4
+    assert not any(row["failed"] or row["worse"] for row in rows)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_is_affected_is_not_upstreams_own_fix(case: sources.Case) -> None:
+    assert not codemod(case.load().target).fixed_upstream(case.load().function)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "missing"),
+    [
+        ("params = normalize_peft_param_name(params)", "params = dict(params)", "normalize_peft_param_name"),
+        ("params = normalize_peft_param_name(params)", "params = normalize_peft_param_name(other)", "(params)"),
+        ("params = convert_weight_keys(params, ", "params = convert_weight_keys(other, ", "convert_weight_keys"),
+        ("params = convert_weight_keys(params, ", "params = convert_weight_keys(params, 1, ", "convert_weight_keys"),
+        ("param in params.items()", "param in sorted(params.items())", "for ... in params.items()"),
+        ("if self._is_offload_param:", "with self._is_offload_param:", "if ...: offload_fsdp_model_to_cpu"),
+        ("offload_fsdp_model_to_cpu(self.module)", "move(self.module)", "offload_fsdp_model_to_cpu"),
+        ("with merged_lora_context(self.module, backup_adapters=True):", "if True:", "merged_lora_context"),
+        ("merged_lora_context(self.module, backup_adapters=True)", "nullcontext()", "merged_lora_context"),
+    ],
+)
+def test_what_differs_is_no_anchor(old: str, new: str, missing: str) -> None:
+    with pytest.raises(AnchorError) as error:
+        codemod(sources.first(CASES).target).plan(sources.mutated(sources.first(CASES).function, old, new))
+    assert missing in str(error.value)
+
+
+# -- for the sessions -------------------------------------------------------------------------------------------------
+
+_when = partial(Sub, "fsdp_version(self.module) == 2")
+_read = partial(Sub, "merged_weights() if")
+_yielded = partial(Sub, "weight.detach().clone()")
+_moved = partial(Sub, "if self._is_offload_param:")
+_FSDP2 = "fsdp_version(self.module) == 2"
+BY_HAND: ByHand = {
+    "never": _when("False"),
+    "FSDP1 too": _when("True"),
+    "FSDP1 alone": _when("fsdp_version(self.module) == 1"),
+    "FSDP1 too, by its version": _when("fsdp_version(self.module) >= 1"),
+    "on rank 0 alone": _when(f"{_FSDP2} and torch.distributed.get_rank() == 0"),
+    "on the others alone": _when(f"{_FSDP2} and torch.distributed.get_rank() != 0"),
+    "with offloading alone": _when(f"{_FSDP2} and self._is_offload_param"),
+    "without offloading alone": _when(f"{_FSDP2} and not self._is_offload_param"),
+    "with QAT alone": _when(f"{_FSDP2} and self._qat_enabled"),
+    "without QAT alone": _when(f"{_FSDP2} and not self._qat_enabled"),
+    "after the first sync alone": _when(f"{_FSDP2} and base_sync_done"),
+    "in every job": Sub("is_read_late = False", "is_read_late = fsdp_version(self.module) == 2"),
+    "all at once": _read("list(merged_weights()) if"),
+    "all at once, by name": _read("dict(merged_weights()).items() if"),
+    "one weight less": _read("list(merged_weights())[1:] if"),
+    "upstream's early return": Sub("params = {}", "return merged_weights(), None"),
+    "weights themselves": _yielded("weight"),
+    "weights that share storage": _yielded("weight.detach()"),
+    "copies without detaching": _yielded("weight.clone()"),
+    "copies of shards alone": _yielded("weight.detach().clone() if isinstance(weight, DTensor) else weight"),
+    "copies of whole tensors alone": _yielded("weight if isinstance(weight, DTensor) else weight.detach().clone()"),
+    "on the CPU": _yielded("weight.detach().clone().cpu()"),
+    "converted already": _yielded("weight.full_tensor() if isinstance(weight, DTensor) else weight.clone()"),
+    "subtracted": Sub(", backup_adapters=True", ""),
+    "under names of LoRA": Sub("normalize_peft_param_name(self.module.state_dict())", "self.module.state_dict()"),
+    "under other names": Sub("merged = convert_weight_keys(merged, ", "convert_weight_keys(merged, "),
+    "without the context": Sub("with merged_lora_context(self.module, backup_adapters=True):", "if True:"),
+    "left on the device": _moved("if False:"),
+    "always moved": _moved("if True:"),
+    "moved early as well": Sub(" and not is_read_late", ""),
+    "moved early alone": (_moved("if False:"), Sub(" and not is_read_late", "")),
+    "moved when it is read to the end alone": Sub(
+        "finally:", "except ZeroDivisionError:\n                pass\n            else:"
+    ),
+    "no params": Sub("params = {}", "params = None"),
+}
+EQUIVALENT = {
+    r"by hand: copies without detaching": "a state dict is detached",
+    r"early: peft_model = .* <-> def merged_weights.*|late: .* <-> (is_read_late = False|params = {})": (
+        "neither statement uses what the other binds"
+    ),
+}
+MUTANTS = [Mutants("verl", RELEASES, BY_HAND, EQUIVALENT)]
+PROOFS = [
+    Proofs(
+        "verl",
+        [Release(version, core=version == "0.8.0") for version in RELEASES],
+        {
+            "half: without copies": Other(without(r"\.detach\(\)\.clone\(\)", ""), ("one-bfloat16",)),
+            "half: without the context": Other(
+                without(r"with merged_lora_context\(.*?\):", "with nullcontext():"), ("two", "one")
+            ),
+            "half: without QAT": Other(
+                without("if self._qat_enabled:", "if self._qat_enabled and not is_read_late:"), ("two-quantized",)
+            ),
+            AS_WRITTEN: Other(as_written(FIX), ("two-quantized", "one-bfloat16"), only=("0.8.0",)),
+        },
+    )
+]
+FUZZ = Fuzz(CASES, 3, "params|merged_lora_context|offload|state_dict", examples=40)
