@@ -24,12 +24,12 @@ from unhang.codemods.edit import Edit
 from unhang.shapes.shape import Function, has_docstring
 
 _LOSS = "compute_value_loss"
-_OWN = ("whole", "given")
+_OWN = ("metric", "whole", "given")
 _KEYS = ("dp_size", "batch_num_tokens", "global_batch_size")
 _MARK = "# unhang critic-microbatch-scale: "
 _READ = """\
 {mark}engines add up micro-batches, so each is to be its part of the mini-batch
-from verl.utils.metric import AggregationType, Metric
+from verl.utils import metric
 
 whole = {{"dp_size": {data}["dp_size"], "batch_num_tokens": {data}["batch_num_tokens"]}}
 whole["global_batch_size"] = {data}["global_batch_size"] if "global_batch_size" in {data}.keys() else None
@@ -61,7 +61,7 @@ class ValueLoss(Codemod):
 
         def value_loss(config, output, data):
             # unhang critic-microbatch-scale: engines add up micro-batches, so each is to be its part of the mini-batch
-            from verl.utils.metric import AggregationType, Metric
+            from verl.utils import metric
 
             whole = {"dp_size": data["dp_size"], "batch_num_tokens": data["batch_num_tokens"]}
             whole["global_batch_size"] = data["global_batch_size"] if "global_batch_size" in data.keys() else None
@@ -77,7 +77,7 @@ class ValueLoss(Codemod):
             else:
                 loss = 0.0 * found.sum()
             # unhang critic-microbatch-scale: a sum over micro-batches, as the loss is
-            return loss, {"loss": Metric(value=loss, aggregation=AggregationType.SUM)}
+            return loss, {"loss": metric.Metric(value=loss, aggregation=metric.AggregationType.SUM)}
     """
 
     def plan(self, function: Function) -> list[Edit]:
@@ -96,7 +96,10 @@ class ValueLoss(Codemod):
             span(first, first, preceded_by(_READ.format(mark=_MARK, data=data, config=config))),
             span(row, row, followed_by(_SCALE.format(mark=_MARK, loss=loss, **names))),
             replaced_by(
-                function, logged, f"Metric(value={loss}, aggregation=AggregationType.SUM)", f"{_MARK}{_LOGGED}"
+                function,
+                logged,
+                f"metric.Metric(value={loss}, aggregation=metric.AggregationType.SUM)",
+                f"{_MARK}{_LOGGED}",
             ),
         ]
 

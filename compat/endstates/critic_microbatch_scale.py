@@ -271,7 +271,7 @@ def run(source: Source, setting: Setting, rank: int, rows: Sequence[int]) -> Mic
     }
     names = {
         **metric,
-        "__builtins__": importing({"verl.utils.metric": StandIn("verl.utils.metric", **metric)}),
+        "__builtins__": importing({"verl.utils": StandIn("verl.utils", metric=StandIn("verl.utils.metric", **metric))}),
         "compute_value_loss": strict("compute_value_loss", compute_value_loss),
         "agg_loss": strict("agg_loss", agg_loss),
         **dict.fromkeys(("no_padding_2_padding", "_slice_response_from_unpad_output"), strict("padded", padded)),
