@@ -13,6 +13,7 @@ from unhang.codemods.base import (
     calls,
     expression,
     followed_by,
+    mentioned,
     once,
     operand,
     preceded_by,
@@ -25,6 +26,7 @@ from unhang.shapes.shape import Function, has_docstring
 
 _LOSS = "compute_value_loss"
 _OWN = ("metric", "whole", "given")
+_SUM = "AggregationType"
 _KEYS = ("dp_size", "batch_num_tokens", "global_batch_size")
 _MARK = "# unhang critic-microbatch-scale: "
 _READ = """\
@@ -82,9 +84,9 @@ class ValueLoss(Codemod):
 
     def plan(self, function: Function) -> list[Edit]:
         refuse_own(function, [*_OWN, *_KEYS])
-        row, call = once(_computed(function), f"..., ... = {_LOSS}(...)")
+        row, found, call = once(_computed(function), f"..., ... = {_LOSS}(...)")
         config, _, data = (one.arg for one in function.args.args[:3])
-        loss = expression(row.targets[0].elts[0])
+        loss = expression(found)
         names = {
             "predicted": operand(argument(call, "vpreds"), "vpreds=..."),
             "mask": operand(argument(call, "response_mask"), "response_mask=..."),
@@ -98,7 +100,7 @@ class ValueLoss(Codemod):
             replaced_by(
                 function,
                 logged,
-                f"metric.Metric(value={loss}, aggregation=metric.AggregationType.SUM)",
+                f"metric.Metric(value={loss}, aggregation=metric.{_SUM}.SUM)",
                 f"{_MARK}{_LOGGED}",
             ),
         ]
@@ -107,14 +109,14 @@ class ValueLoss(Codemod):
         return frozenset({"agg_loss"})
 
     def fixed_upstream(self, function: Function) -> bool:
-        _, call = once(_computed(function), f"..., ... = {_LOSS}(...)")
-        return all(argument(call, key) is not None for key in _KEYS)
+        *_, call = once(_computed(function), f"..., ... = {_LOSS}(...)")
+        return _SUM in mentioned(function) and all(argument(call, key) is not None for key in _KEYS)
 
 
-def _computed(function: Function) -> list[tuple[ast.Assign, ast.Call]]:
-    """Return where the loss of a micro-batch is computed: the statement and the call."""
+def _computed(function: Function) -> list[tuple[ast.Assign, ast.expr, ast.Call]]:
+    """Return where the loss of a micro-batch is computed: the statement, the name of the loss, the call."""
     return [
-        (row, call)
+        (row, row.targets[0].elts[0], call)
         for row in ast.walk(function)
         if isinstance(row, ast.Assign) and isinstance(row.targets[0], ast.Tuple)
         for call in calls(row, _LOSS)

@@ -68,7 +68,7 @@ class Setting(NamedTuple):
 
     def share(self, is_whole: bool) -> dict[Token, float]:
         """Return how much of each token is to be in the loss; or is, where each micro-batch is by itself."""
-        found = {}
+        found: dict[Token, float] = {}
         for rank in range(self.dp):
             counts = self.counts(rank)
             for rows in self.parts(rank):
@@ -273,7 +273,7 @@ def run(source: Source, setting: Setting, rank: int, rows: Sequence[int]) -> Mic
         **metric,
         "__builtins__": importing({"verl.utils": StandIn("verl.utils", metric=StandIn("verl.utils.metric", **metric))}),
         "compute_value_loss": strict("compute_value_loss", compute_value_loss),
-        "agg_loss": strict("agg_loss", agg_loss),
+        "agg_loss": agg_loss,
         **dict.fromkeys(("no_padding_2_padding", "_slice_response_from_unpad_output"), strict("padded", padded)),
         "masked_mean": lambda values, mask: Mean(sum(itertools.chain(*mask.rows)) + 0.25),
         "torch": StandIn("torch", distributed=StandIn("torch.distributed", get_rank=lambda group=None: rank)),
@@ -399,7 +399,7 @@ class ComputeValueLoss(EndState):
             Grid([[float((7 * row + 3 * at + by) % 5) for at in range(WIDTH)] for row in rows]) for by in (0, 1, 3)
         )
         mask = Grid([[int(at <= row) for at in range(WIDTH)] for row in rows])
-        clipped = {
+        clipped: dict[str, Callable[..., Any]] = {
             "clip_by_value": lambda x, tensor_min, tensor_max: x.with_each(tensor_min, max).with_each(tensor_max, min),
             "masked_mean": lambda values, mask, axis=None: agg_loss(values, mask, MODES[0]),
         }

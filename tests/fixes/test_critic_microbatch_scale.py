@@ -94,6 +94,19 @@ def test_upstreams_own_fix_is_no_anchor(case: sources.Case) -> None:
 
 
 @pytest.mark.parametrize(
+    ("old", "new", "count"),
+    [
+        ("dp_size=dp_size", "dp=dp_size", 1),
+        ("global_batch_size=global", "size=global", 1),
+        ("AggregationType", "Kind", 2),
+    ],
+)
+def test_half_of_upstreams_own_fix_is_not_taken_for_it(old: str, new: str, count: int) -> None:
+    half = sources.mutated(sources.first(FIXED).function, old, new, count)
+    assert not codemod(TARGET).fixed_upstream(half)
+
+
+@pytest.mark.parametrize(
     ("old", "new", "anchor"),
     [
         ("= compute_value_loss(", "= other_value_loss(", "not found: ..., ... = compute_value_loss"),
@@ -162,7 +175,11 @@ BY_HAND: ByHand = {
         Sub('data["global_batch_size"] if', 'data.select("response_mask")["global_batch_size"] if', 0),
     ),
 }
-EQUIVALENT: dict[str, str] = {}
+EQUIVALENT = {
+    r"late: (from verl\.utils|whole\[|if response_mask).* <-> (whole|vpreds|metrics).*": (
+        "neither statement uses what the other binds"
+    ),
+}
 MUTANTS = [Mutants("verl", (OLD, NEW), BY_HAND, EQUIVALENT)]
 _RATIO = r"\(agg_loss\(\*given, \*\*whole\) / agg_loss\(\*given\)\)"
 PROOFS = [
