@@ -38,7 +38,7 @@ whole["global_batch_size"] = {data}["global_batch_size"] if "global_batch_size" 
 whole["loss_scale_factor"] = getattr({config}, "loss_scale_factor", None)
 """
 _SCALE = """\
-{mark}so far it is a mean over the micro-batch, which no token makes NaN
+{mark}so far a mean over the micro-batch, and NaN where that has no token
 if {mask}.any():
     given = {mask}.float(), {mask}, {mode}
     {loss} = {loss} * (agg_loss(*given, **whole) / agg_loss(*given))
@@ -72,7 +72,7 @@ class ValueLoss(Codemod):
             found = output["values"]
             mask = data.select("mask")["mask"]
             loss, clipped = compute_value_loss(vpreds=found, response_mask=mask, loss_agg_mode=config.mode)
-            # unhang critic-microbatch-scale: so far it is a mean over the micro-batch, which no token makes NaN
+            # unhang critic-microbatch-scale: so far a mean over the micro-batch, and NaN where that has no token
             if mask.any():
                 given = mask.float(), mask, config.mode
                 loss = loss * (agg_loss(*given, **whole) / agg_loss(*given))
