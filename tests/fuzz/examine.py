@@ -21,14 +21,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from fuzz.bases import Base, Step, at_hand, dump, dump_of, finding_of, left_out, listed, mutate
-from support import environments, sources
+from support import environments, sources, wheels
 from support.sources import Source
 from unhang.cli import main as command
-from unhang.judge.decide import APPLIED, FIXED_UPSTREAM, NEEDED
+from unhang.judge.decide import APPLIED, FIXED_UPSTREAM, NEEDED, WRONG
 from unhang.judge.findings import Finding
 from unhang.records import Token
 from unhang.rewrite.plan import Plan, plan
 from unhang.shapes import catalog
+from unhang.shapes.catalog import Target
 
 REAL_FILES = 25  # one in so many of the written mutants is written to real files, and reverted
 
@@ -160,6 +161,18 @@ def _examine_written(base: Base, data: bytes, after: bytes, tally: Tally) -> Non
         tally.count(BESIDES, "written to real files and reverted")
 
 
+def _wrong(other: Target) -> bytes:
+    """Return a released file in which a function that targets depend on is wrong."""
+    shapes = catalog.shape_table().shapes
+    for version, release in catalog.releases()[other.upstream].items():
+        known = shapes.get((other.fix, other.function, release.shapes.get(other.place) or ""))
+        if known is not None and known.state == WRONG:
+            data = wheels.read(other.upstream, version, other.file)
+            assert data is not None
+            return data
+    raise LookupError(f"no release has a wrong {other.function}")
+
+
 def _examine_revert(base: Base, old: Source, new: Source) -> None:
     """Apply and revert with the command itself, in a folder of real files."""
     target, data, after = old.target, old.data, new.data
@@ -177,6 +190,10 @@ def _examine_revert(base: Base, old: Source, new: Source) -> None:
             rows = [*(f"class {owner}:" for owner in owners), f"def {name}(): pass"]
             (root / other.file).parent.mkdir(parents=True, exist_ok=True)
             (root / other.file).write_text("".join(f"{depth * ' '}{row}\n" for depth, row in enumerate(rows)))
+        if target.depends_on is not None and target.depends_on.file != target.file:
+            beside = root / target.depends_on.file
+            beside.parent.mkdir(parents=True, exist_ok=True)
+            beside.write_bytes(_wrong(target.depends_on))
         before = {file: file.read_bytes() for file in root.rglob("*") if file.is_file()}
         token = Token(old.digest, catalog.generation(), new.digest)
         command.main(["apply", "--accept", str(token), "--fix", target.fix, "--target", folder])
