@@ -38,7 +38,7 @@ if (
         or config.expert_tensor_parallel_size == config.tensor_model_parallel_size
     )
 ):
-    for own_name, param in self.named_parameters(recurse=False):
+    for own_name, param in self.named_parameters():
         if own_name.rstrip("0123456789") == "weight":
             param.tensor_model_parallel = True
 """
@@ -72,7 +72,7 @@ class Constructor(Codemod):
             if (
                 ...
             ):
-                for own_name, param in self.named_parameters(recurse=False):
+                for own_name, param in self.named_parameters():
                     if own_name.rstrip("0123456789") == "weight":
                         param.tensor_model_parallel = True
     """

@@ -30,6 +30,7 @@ class Setting(NamedTuple):
     bias: bool = False
     is_expert: bool = True
     gemms: int = 2
+    rank: int = 0
     given: bool = True
     """Whether the constructor gets its groups, if it takes them."""
 
@@ -106,6 +107,7 @@ def run(source: Source, setting: Setting) -> Layer:
     def context(*given: Any, **named: Any) -> Any:
         return nullcontext(given[1] if len(given) > 1 else None)
 
+    distributed = StandIn("torch.distributed", is_initialized=lambda: True, get_rank=lambda group=None: setting.rank)
     names: dict[str, Any] = {
         "super": lambda: StandIn("super", __init__=lambda **given: layer.make(setting, **given)),
         "_get_extra_te_kwargs": lambda config: {},
@@ -126,9 +128,7 @@ def run(source: Source, setting: Setting) -> Layer:
         "_init_gtp_remat_context": context,
         "_TE_GROUPED_LINEAR_INIT_PARAMS": {"single_grouped_weight", "single_grouped_bias"},
         "_TE_GROUPED_LINEAR_SUPPORTS_GROUPED_TENSOR": True,
-        "torch": torch(
-            is_grad_enabled=lambda: True, distributed=StandIn("torch.distributed", is_initialized=lambda: True)
-        ),
+        "torch": torch(is_grad_enabled=lambda: True, distributed=distributed),
     }
     if _HELPER in source.bound:  # upstream's own fix
         pattern = StandIn("pattern", fullmatch=_fullmatch)
@@ -236,7 +236,7 @@ class Constructor(EndState):
         for tp, ep, etp, mode in itertools.product((1, 2, 4), (1, 2, 4), (1, 2, 4), ("column", "row", None)):
             for engine, bias, is_expert in itertools.product((NEW, OLD, GROUPED), (False, True), (True, False)):
                 if etp <= tp and (is_expert or not only_experts):
-                    yield Setting(tp, ep, etp, mode, engine, bias, is_expert, 11 if bias else 2, given=not bias)
+                    yield Setting(tp, ep, etp, mode, engine, bias, is_expert, 11 if bias else 2, int(bias), not bias)
 
     def concerned(self, configuration: Setting) -> bool:
         return configuration.tp > 1 and configuration.is_split and configuration.engine != OLD

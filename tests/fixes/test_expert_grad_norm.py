@@ -83,7 +83,7 @@ def test_another_constructor_is_no_anchor(version: str, old: str, new: str, anch
 
 _MODE, _TP = 'original_parallel_mode in ("column", "row")', "config.tensor_model_parallel_size > 1"
 _EP, _ETP = "self.expert_parallel\n", "config.expert_tensor_parallel_size == config.tensor_model_parallel_size"
-_NAME, _OWN = 'own_name.rstrip("0123456789") == "weight"', "self.named_parameters(recurse=False)"
+_NAME = 'own_name.rstrip("0123456789") == "weight"'
 _SET = "param.tensor_model_parallel = True"
 BY_HAND: ByHand = {
     "with any mode": Sub(_MODE, "True"),
@@ -109,13 +109,19 @@ BY_HAND: ByHand = {
     "the first weight": Sub(_NAME, 'own_name == "weight0"'),
     "one digit": Sub(_NAME, 'own_name[:-1] == "weight"'),
     "numbered ones": Sub(_NAME, 'own_name.rstrip("0123456789") == "weight" != own_name'),
-    "of children too": Sub(_OWN, "self.named_parameters()"),
+    "of children too": Sub(_NAME, 'own_name.rpartition(".")[2].rstrip("0123456789") == "weight"'),
     "not marked": Sub(_SET, "param.tensor_model_parallel = False"),
     "marked by a number of ranks": Sub(_SET, "param.tensor_model_parallel = config.expert_tensor_parallel_size > 1"),
     "another mark": Sub(_SET, "param.allreduce = True"),
     "with a wrong dimension": Sub(_SET, f"{_SET}; param.partition_dim = -1"),
 }
-MUTANTS = [Mutants("megatron-core", ("0.12.3", "0.18.2"), BY_HAND)]
+EQUIVALENT = {
+    "early: self.explicit_expert_comm = .* <-> original_parallel_mode = .*": "it does not change the mode",
+    "early: for param in self.parameters.* <-> if .*": "neither reads what the other sets",
+    "late: if .* <-> def merge_extra_states.*": "it only defines what runs when a checkpoint is loaded",
+    "late: if .* <-> if self.explicit_expert_comm and .*": "neither reads what the other sets",
+}
+MUTANTS = [Mutants("megatron-core", ("0.12.3", "0.18.2"), BY_HAND, EQUIVALENT)]
 PROOFS = [
     Proofs(
         "megatron-core",
