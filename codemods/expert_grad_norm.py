@@ -38,9 +38,9 @@ if (
         or config.expert_tensor_parallel_size == config.tensor_model_parallel_size
     )
 ):
-    for own_name, param in self.named_parameters():
+    for own_name, own in self.named_parameters():
         if own_name.rstrip("0123456789") == "weight":
-            param.tensor_model_parallel = True
+            own.tensor_model_parallel = True
 """
 
 
@@ -72,9 +72,9 @@ class Constructor(Codemod):
             if (
                 ...
             ):
-                for own_name, param in self.named_parameters():
+                for own_name, own in self.named_parameters():
                     if own_name.rstrip("0123456789") == "weight":
-                        param.tensor_model_parallel = True
+                        own.tensor_model_parallel = True
     """
 
     def plan(self, function: Function) -> list[Edit]:

@@ -53,6 +53,11 @@ def test_muon_finds_no_dimension_of_a_split_where_it_found_none(version: str) ->
     assert b"partition_dim" not in source.rewritten.data[_start(source) : _end(source)]
 
 
+def test_a_user_is_told_where_megatron_fsdp_rules_it_out() -> None:
+    assert "below 0.18, a job without Megatron-FSDP" in catalog.fix(FIX).manifest["assumes"]
+    assert "--skip expert-grad-norm" in catalog.page(FIX)
+
+
 def _start(source: sources.Source) -> int:
     return source.rewritten.data.index(b"class TEGroupedLinear")
 
@@ -84,7 +89,7 @@ def test_another_constructor_is_no_anchor(version: str, old: str, new: str, anch
 _MODE, _TP = 'original_parallel_mode in ("column", "row")', "config.tensor_model_parallel_size > 1"
 _EP, _ETP = "self.expert_parallel\n", "config.expert_tensor_parallel_size == config.tensor_model_parallel_size"
 _NAME = 'own_name.rstrip("0123456789") == "weight"'
-_SET = "param.tensor_model_parallel = True"
+_SET = "own.tensor_model_parallel = True"
 BY_HAND: ByHand = {
     "with any mode": Sub(_MODE, "True"),
     "columns alone": Sub(_MODE, 'original_parallel_mode == "column"'),
@@ -110,10 +115,10 @@ BY_HAND: ByHand = {
     "one digit": Sub(_NAME, 'own_name[:-1] == "weight"'),
     "numbered ones": Sub(_NAME, 'own_name.rstrip("0123456789") == "weight" != own_name'),
     "of children too": Sub(_NAME, 'own_name.rpartition(".")[2].rstrip("0123456789") == "weight"'),
-    "not marked": Sub(_SET, "param.tensor_model_parallel = False"),
-    "marked by a number of ranks": Sub(_SET, "param.tensor_model_parallel = config.expert_tensor_parallel_size > 1"),
-    "another mark": Sub(_SET, "param.allreduce = True"),
-    "with a wrong dimension": Sub(_SET, f"{_SET}; param.partition_dim = -1"),
+    "not marked": Sub(_SET, "own.tensor_model_parallel = False"),
+    "marked by a number of ranks": Sub(_SET, "own.tensor_model_parallel = config.expert_tensor_parallel_size > 1"),
+    "another mark": Sub(_SET, "own.allreduce = True"),
+    "with a wrong dimension": Sub(_SET, f"{_SET}; own.partition_dim = -1"),
 }
 EQUIVALENT = {
     "early: self.explicit_expert_comm = .* <-> original_parallel_mode = .*": "it does not change the mode",
