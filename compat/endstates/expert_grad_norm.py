@@ -189,13 +189,12 @@ class Constructor(EndState):
         "bias": "bias",
         "is_expert": "is_expert",
         **dict.fromkeys(("parallel_mode", "original_parallel_mode"), "mode"),
-        **dict.fromkeys(("pg_collection", "tp_group"), "given"),
+        "pg_collection": "given",
         "self.expert_parallel": "ep",
         "self.explicit_expert_comm": "ep and etp",
-        "tp_size": "etp",
-        **dict.fromkeys(("config.tensor_model_parallel_size", "self.config.tensor_model_parallel_size"), "tp"),
-        **dict.fromkeys(("config.expert_tensor_parallel_size", "self.config.expert_tensor_parallel_size"), "etp"),
-        **dict.fromkeys(("weight", "own_name.rstrip"), "engine and gemms"),
+        "self.config.tensor_model_parallel_size": "tp",
+        **dict.fromkeys(("tp_size", "self.config.expert_tensor_parallel_size"), "etp"),
+        "weight": "engine and gemms",
     }
     held: ClassVar[dict[str, str]] = {
         **dict.fromkeys(("skip_bias_add", "get_cuda_rng_tracker"), "is about an argument for the base class alone"),
