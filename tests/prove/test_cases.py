@@ -36,6 +36,14 @@ def test_where_only_the_number_of_ranks_matters_a_large_job_is_like_a_smaller_on
         ),
         ("critic_microbatch_scale", FEW, "ranks", DIFFERS, LARGE, ""),  # one rank has micro-batches too
         ("empty_expert_hang", Topology(dp=2, ep=2), "ranks", HUNG, LARGE._replace(ep=1), "with EP 1 every"),
+        (
+            "expert_grad_norm",
+            Topology(tp=2, ep=2),
+            "ranks",
+            DIFFERS,
+            LARGE._replace(tp=1),
+            "with TP 1 no other rank has",
+        ),
         ("fsdp2_buffer_order", FEW, "ranks", DIFFERS, Topology(), "one rank broadcasts to no other"),
         ("fsdp_reduce_order", FEW, "ranks", DIFFERS, Topology(), "one rank has no other to reduce gradients with"),
         ("gdn_out_norm_tp", Topology(tp=2), "ranks", DIFFERS, LARGE._replace(tp=1), "with TP 1 one rank has all heads"),

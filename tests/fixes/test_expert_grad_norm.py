@@ -1,0 +1,149 @@
+"""expert-grad-norm: its rewrite and anchors, and what the sessions need of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from fuzz.subject import Fuzz
+from mutants.by_hand import ByHand, Mutants, Sub
+from proofs.others import Other, Proofs, Release, without
+from support import sources
+from support.rewrites import EveryRewrite
+from unhang.codemods.base import AnchorError
+from unhang.judge import matrix
+from unhang.judge.decide import codemod
+from unhang.shapes import catalog
+
+FIX = "expert-grad-norm"
+OLD, NEW = ("0.10.0", "0.12.3", "0.13.1", "0.14.0", "0.15.3", "0.16.1"), ("0.17.1", "0.18.2")
+CASES = sources.cases(FIX, {"megatron-core": [*OLD, *NEW]})
+FIXED = sources.cases(FIX, {"megatron-core": ["0.19.0", "0.19.2"]}, state="fixed")
+
+
+def test_each_release_before_upstreams_fix_needs_it() -> None:
+    releases = catalog.releases()["megatron-core"]
+    rows = matrix.rows([catalog.fix(FIX)], {"megatron-core": releases}, catalog.shape_table())
+    now = {row.version: row.verdict for row in rows}
+    assert {now[version] for version in (*OLD, *NEW)} == {"needed"}
+    assert {now[version] for version in ("0.19.0", "0.19.2")} == {"fixed-upstream"}
+
+
+@pytest.mark.parametrize("case", CASES)
+class TestRewrite(EveryRewrite):
+    """What the constructor does is the end state's to show."""
+
+
+@pytest.mark.parametrize("case", FIXED)
+def test_upstreams_own_fix_is_no_anchor_and_is_known_in_an_unlisted_shape(case: sources.Case) -> None:
+    source = case.load()
+    with pytest.raises(AnchorError, match="not found: for"):
+        codemod(source.target).plan(source.function)
+    assert codemod(source.target).fixed_upstream(source.function)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_has_the_defect_is_not_taken_for_upstreams_fix(case: sources.Case) -> None:
+    source = case.load()
+    assert not codemod(source.target).fixed_upstream(source.function)
+
+
+@pytest.mark.parametrize("version", OLD)
+def test_muon_finds_no_dimension_of_a_split_where_it_found_none(version: str) -> None:
+    source = sources.wheel(FIX, version)
+    assert b"partition_dim" not in source.rewritten.data[_start(source) : _end(source)]
+
+
+def test_a_user_is_told_where_megatron_fsdp_rules_it_out() -> None:
+    assert "below 0.18, a job without Megatron-FSDP" in catalog.fix(FIX).manifest["assumes"]
+    assert "--skip expert-grad-norm" in catalog.page(FIX)
+
+
+def _start(source: sources.Source) -> int:
+    return source.rewritten.data.index(b"class TEGroupedLinear")
+
+
+def _end(source: sources.Source) -> int:
+    return source.rewritten.data.index(b"def merge_extra_states", _start(source))
+
+
+@pytest.mark.parametrize(
+    ("version", "old", "new", "anchor"),
+    [
+        ("0.16.1", "for param in self.parameters():", "for param in self.buffers():", "not found: for ... in self.p"),
+        ("0.16.1", "parallel_mode = None", "tp_size = 1", "not found: if ...: parallel_mode = None"),
+        ("0.16.1", "tp_size = 1", "self.tensor_model_parallel = 1", "tensor_model_parallel, which is ours"),
+        (
+            "0.18.2",
+            "self.is_first_microbatch = True",
+            "mode = parallel_mode",
+            "found 2 times, expected once: ... = para",
+        ),
+    ],
+)
+def test_another_constructor_is_no_anchor(version: str, old: str, new: str, anchor: str) -> None:
+    sources.assert_no_anchor(sources.wheel(FIX, version), old, new, match=anchor)
+
+
+# -- for the sessions -------------------------------------------------------------------------------------------------
+
+_MODE, _TP = 'original_parallel_mode in ("column", "row")', "config.tensor_model_parallel_size > 1"
+_EP, _ETP = "self.expert_parallel\n", "config.expert_tensor_parallel_size == config.tensor_model_parallel_size"
+_NAME = 'own_name.rstrip("0123456789") == "weight"'
+_SET = "own.tensor_model_parallel = True"
+BY_HAND: ByHand = {
+    "with any mode": Sub(_MODE, "True"),
+    "columns alone": Sub(_MODE, 'original_parallel_mode == "column"'),
+    "rows alone": Sub(_MODE, 'original_parallel_mode == "row"'),
+    "the mode that Transformer Engine gets": Sub(_MODE, 'parallel_mode in ("column", "row")'),
+    "with no mode": Sub(_MODE, "original_parallel_mode is None"),
+    "from four TP ranks on": Sub(_TP, "config.tensor_model_parallel_size > 2"),
+    "with expert parallelism alone": Sub(f" or {_ETP}", ""),
+    "with shards alone": Sub(f"{_EP}", "False\n"),
+    "with both": Sub(_ETP, f"{_ETP} and self.expert_parallel"),
+    "with shards of fewer ranks": Sub(" == config.tensor", " <= config.tensor"),
+    "with shards": Sub(_ETP, "config.expert_tensor_parallel_size > 1"),
+    "always": Sub(_ETP, "True"),
+    "with an explicit exchange": Sub(_EP, "self.explicit_expert_comm\n"),
+    "by the size of the group": Sub(_ETP, "tp_size == config.tensor_model_parallel_size"),
+    "biases too": Sub(_NAME, 'own_name.rstrip("0123456789") in ("weight", "bias")'),
+    "biases alone": Sub(_NAME, 'own_name.rstrip("0123456789") == "bias"'),
+    "all parameters": Sub(_NAME, "True"),
+    "what begins with it": Sub(_NAME, 'own_name.startswith("weight")'),
+    "what has it inside": Sub(_NAME, '"weight" in own_name'),
+    "the only weight": Sub(_NAME, 'own_name == "weight"'),
+    "the first weight": Sub(_NAME, 'own_name == "weight0"'),
+    "one digit": Sub(_NAME, 'own_name[:-1] == "weight"'),
+    "numbered ones": Sub(_NAME, 'own_name.rstrip("0123456789") == "weight" != own_name'),
+    "of children too": Sub(_NAME, 'own_name.rpartition(".")[2].rstrip("0123456789") == "weight"'),
+    "not marked": Sub(_SET, "own.tensor_model_parallel = False"),
+    "marked by a number of ranks": Sub(_SET, "own.tensor_model_parallel = config.expert_tensor_parallel_size > 1"),
+    "another mark": Sub(_SET, "own.allreduce = True"),
+    "with a wrong dimension": Sub(_SET, f"{_SET}; own.partition_dim = -1"),
+}
+EQUIVALENT = {
+    "early: self.explicit_expert_comm = .* <-> original_parallel_mode = .*": "it does not change the mode",
+    "early: for param in self.parameters.* <-> if .*": "neither reads what the other sets",
+    "late: if .* <-> def merge_extra_states.*": "it only defines what runs when a checkpoint is loaded",
+    "late: if .* <-> if self.explicit_expert_comm and .*": "neither reads what the other sets",
+}
+MUTANTS = [Mutants("megatron-core", ("0.12.3", "0.18.2"), BY_HAND, EQUIVALENT)]
+PROOFS = [
+    Proofs(
+        "megatron-core",
+        [
+            Release(version, core=version == "0.18.2")
+            for version in ("0.12.3", "0.13.1", "0.14.0", "0.15.3", "0.16.1", *NEW)
+        ],
+        {
+            "half: with expert parallelism alone": Other(
+                without(r"or config\.expert_tensor_parallel_size == ", "or None == "), ("tp2-etp2",), "differs"
+            ),
+            "half: with shards alone": Other(without(r"self\.expert_parallel\s", "False "), ("tp2-ep2",), "differs"),
+            "half: columns alone": Other(without(r'\("column", "row"\)', '("column",)'), ("tp2-ep2",), "differs"),
+            "without its condition": Other(
+                without(r"self\.expert_parallel\s", "True "), ("tp2", "tp2-sharded"), "differs"
+            ),
+        },
+    )
+]
+FUZZ = Fuzz(CASES, 1, "parallel_mode|allreduce|parameters|expert_parallel|tensor_model_parallel", examples=40)
