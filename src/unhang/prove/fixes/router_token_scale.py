@@ -90,6 +90,9 @@ def caveat(case: Case) -> str:
 
 def prepare() -> None:
     """Import megatron-core's routers for a CPU."""
+    import torch
+
+    torch.compile = lambda function, **_: function  # it starts threads, which a fork does not have
     routers.on_cpu()
 
 
