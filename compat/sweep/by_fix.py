@@ -34,7 +34,12 @@ def facts(
     for target in fix.functions:
         if target.place not in targets.setdefault(target.upstream, []):
             targets[target.upstream].append(target.place)
-    files = {digest: row for (name, digest), row in collection.files.items() if name == fix.id}
+    left = collection.rows.keys() - {(row["fix"], row["function"], row["shape"]) for row in settled.rows}
+    files = {  # without those that have a shape which is left without a verdict: `check` parses these
+        digest: row
+        for (name, digest), row in collection.files.items()
+        if name == fix.id and not any((name, *place) in left for place in row.items())
+    }
     releases = {**before.get("releases", {})} if before.get("targets") == targets else {}
     for upstream, places in targets.items():
         by_place = {target.place: target for target in fix.functions if target.upstream == upstream}

@@ -53,7 +53,7 @@ def _fixed_as_written(row: Row, learnt: Learnt, target: Target, diff: str) -> Co
 
 def settle(collection: Collection, learnt: Learnt, decisions: Sequence[Mapping[str, str]]) -> Settled:
     """Return the rows of the matrix. ``decisions`` are those of ``sources.decisions``."""
-    decided = {(item["fix"], item["shape"]): item for item in decisions if item["state"] != DRIFTED}
+    decided = {(item["fix"], item["shape"]): item for item in decisions}
     by_key = {(target.fix, target.function): target for target in collection.targets}
     done = Settled([], {}, list(collection.problems), [], {})
     rows = sorted(collection.rows.items(), key=lambda item: item[0])
@@ -62,11 +62,12 @@ def settle(collection: Collection, learnt: Learnt, decisions: Sequence[Mapping[s
     for (key, row), state in zip(rows, states):
         fix, function, shape = key
         entry: dict[str, Any] = {"fix": fix, "function": function, "shape": shape, "state": state.state}
-        if (fix, shape) in decided:
-            entry["state"], entry["note"] = decided[fix, shape]["state"], decided[fix, shape]["why"]
+        chosen = decided.get((fix, shape))
+        if chosen is not None and chosen["state"] != DRIFTED:
+            entry["state"], entry["note"] = chosen["state"], chosen["why"]
             done.by_person.append(key)
-        elif state.state == "undecided" and not row.supported:
-            continue  # older than the floor: left out if evidence does not decide it
+        elif state.state == "undecided" and (chosen is not None or not row.supported):
+            continue  # a person leaves it drifted, or it is older than the floor
         done.states[key] = state
         if entry["state"] == "undecided":
             done.undecided.append(f"{fix} {function} {shape}, {_places(row).get('first', '')}: {state.why}")

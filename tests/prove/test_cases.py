@@ -79,3 +79,21 @@ def test_the_case_of_a_users_job_where_one_rank_has_the_defect_too(
     assert case is not None
     assert (case.topology, case.harness, case.untouched) == (topology, harness, ends)
     assert not any(cases.ruled_out(proof, each) for each in (LARGE, FEW, Topology()))
+
+
+@pytest.mark.parametrize(
+    ("topology", "few", "may_pass"),
+    [
+        (LARGE, Topology(tp=2), False),
+        (Topology(cp=8, dp=2), Topology(cp=2), False),
+        # one defect of router-token-scale needs no second rank, and not every release has it
+        (Topology(dp=8), Topology(), True),
+    ],
+)
+def test_the_case_of_a_job_that_no_size_rules_out(topology: Topology, few: Topology, may_pass: bool) -> None:
+    proof = importlib.import_module("unhang.prove.fixes.router_token_scale")
+    case = cases.yours(proof, topology, "megatron-core", ())
+    assert case is not None
+    assert (case.topology, case.harness, case.untouched) == (few, "ranks", DIFFERS)
+    assert case.options["may_pass"] is may_pass
+    assert not cases.ruled_out(proof, topology)

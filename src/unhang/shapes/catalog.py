@@ -69,7 +69,7 @@ class Fix(NamedTuple):
     def functions(self) -> tuple[Target, ...]:
         """The targets, and then the functions that these depend on or go with: what the matrix has shapes of."""
         others = [other for one in self.targets for other in (one.depends_on, *one.only_with) if other is not None]
-        return (*self.targets, *dict.fromkeys(others))
+        return tuple(dict.fromkeys((*self.targets, *others)))
 
 
 class Shape(NamedTuple):

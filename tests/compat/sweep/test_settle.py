@@ -47,3 +47,19 @@ def test_a_pull_request_that_leaves_another_defect_is_not_collected(
     collection = collected(learnt, WARMUP, AFFECTED)
     settle.as_written(collection, learnt, WARMUP, "diff", "as written")
     assert len(collection.rows) == 1
+
+
+@pytest.mark.parametrize(
+    ("state", "rows", "undecided", "by_person"),
+    [(None, 0, 1, 0), ("fixed", 1, 0, 1), ("drifted", 0, 0, 0)],
+)
+def test_a_person_decides_what_evidence_leaves_open_or_leaves_it_without_a_verdict(
+    learnt: Learnt, monkeypatch: pytest.MonkeyPatch, state: str | None, rows: int, undecided: int, by_person: int
+) -> None:
+    monkeypatch.setattr(learnt, "state", lambda *_, **__: State("undecided", None, (), "the stand-ins do not fit"))
+    collection = collected(learnt, MTP, CLEAN)
+    ((fix, _, shape),) = collection.rows
+    decisions = [{"fix": fix, "shape": shape, "state": state, "why": "read, not run"}] if state else []
+    done = settle.settle(collection, learnt, decisions)
+    assert (len(done.rows), len(done.undecided), len(done.by_person)) == (rows, undecided, by_person)
+    assert [row["note"] for row in done.rows] == ["read, not run"] * rows
