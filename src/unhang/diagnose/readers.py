@@ -22,7 +22,6 @@ MEMORY = 1 << 30
 PATIENCE_S = 60.0
 """So long a file may take; a large one takes longer, see _SLOWEST."""
 _SLOWEST = 1_000_000  # bytes in a second
-_GARBAGE = 10_000  # objects
 _LONGEST = 16 << 20  # of an answer; that for a dump of 2,000 entries has some 20,000 bytes
 # Isolated: else a `pickle.py` of the working directory, which may be where the files are, would be imported.
 _CHILD = "import sys; sys.path[:] = sys.argv[4:]; from unhang.diagnose import readers; readers.serve(*sys.argv[1:4])"
@@ -103,7 +102,7 @@ def serve(pipe: str, module: str, function: str) -> None:
     read = getattr(import_module(module), function)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # CPython itself complains of some broken pickles
     gc.disable()  # a dump makes 100,000 objects, none of them garbage
-    gc.freeze()  # then to collect what a hostile one leaves takes no time
+    gc.freeze()  # then to collect takes no time
     with Connection(int(pipe)) as line:
         while True:
             try:
@@ -117,8 +116,9 @@ def serve(pipe: str, module: str, function: str) -> None:
             except Exception as error:  # a bug of ours, at one file: the others are still read
                 answer = pickle.dumps(NoAnswer(f"this is a bug in unhang: {type(error).__name__}: {error}"))
             line.send_bytes(answer)
-            if gc.get_count()[0] > _GARBAGE:  # so many objects more than before: only a hostile file leaves circles
-                gc.collect()
+            # Only a hostile file leaves circles. But lists of free objects, kept all over the memory, scatter what the
+            # next file makes, and to walk over that takes half as long again.
+            gc.collect()
 
 
 def _cores() -> int:
