@@ -153,7 +153,8 @@ def bare(function: shape.Function) -> shape.Function:
 @cache
 def unparsed(function: shape.Function) -> str:
     """Return the function's code as ``ast.unparse`` spells it from Python 3.11 on: no parentheses around targets."""
-    return re.sub(r"(?m)^( *)\(([\w, .]+)\) = ", r"\1\2 = ", ast.unparse(function))
+    text = re.sub(r"(?m)^( *)\(([\w, .]+)\) = ", r"\1\2 = ", ast.unparse(function))
+    return re.sub(r"\bfor \(([\w, ]+)\) in ", r"for \1 in ", text)
 
 
 def mutated(function: shape.Function, old: str, new: str, count: int = 1) -> shape.Function:
