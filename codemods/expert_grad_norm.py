@@ -42,6 +42,12 @@ if (
         if own_name.rstrip("0123456789") == "weight":
             own.tensor_model_parallel = True
 """
+# what reads the mark reads these too; a later constructor sets them itself
+_SPLIT = """\
+            if not hasattr(own, "partition_dim"):
+                own.partition_dim = int({kept} == "row")
+                own.partition_stride = 1
+"""
 
 
 class Constructor(Codemod):
@@ -75,6 +81,9 @@ class Constructor(Codemod):
                 for own_name, own in self.named_parameters():
                     if own_name.rstrip("0123456789") == "weight":
                         own.tensor_model_parallel = True
+                        if not hasattr(own, "partition_dim"):
+                            own.partition_dim = int(original_parallel_mode == "row")
+                            own.partition_stride = 1
     """
 
     def plan(self, function: Function) -> list[Edit]:
@@ -87,7 +96,7 @@ class Constructor(Codemod):
             return [span(loop, loop, followed_by(_FLAG.format(kept=once(names, f"... = {_MODE}"))))]
         return [
             span(hidden, hidden, preceded_by(_SAVE.format(kept=_KEPT))),
-            span(loop, loop, followed_by(_FLAG.format(kept=_KEPT))),
+            span(loop, loop, followed_by((_FLAG + _SPLIT).format(kept=_KEPT))),
         ]
 
     def names(self, function: Function) -> frozenset[str]:

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 
 _NORM = ".self_attention.out_norm."
 _QK = "q_layernorm"
+_CONDITION = f"""(
+    "{_NORM}" in {{name}}
+    and not getattr({{param}}, "tensor_model_parallel", False)
+)"""
 _COMMENT = "# unhang gdn-out-norm-tp: all heads share it, so a rank has a part of its gradient"
 
 
@@ -43,7 +47,10 @@ class NonTensorModelParallelGrads(Codemod):
                 if param.averaged:
                     continue
                 # unhang gdn-out-norm-tp: all heads share it, so a rank has a part of its gradient
-                elif config.qk_layernorm and "q_layernorm" in name or ".self_attention.out_norm." in name:
+                elif config.qk_layernorm and "q_layernorm" in name or (
+                    ".self_attention.out_norm." in name
+                    and not getattr(param, "tensor_model_parallel", False)
+                ):
                     total.append(param)
             return total
     """
@@ -52,7 +59,11 @@ class NonTensorModelParallelGrads(Codemod):
         refuse_own(function, [_NORM])
         arms = [(node, arm) for node in ast.walk(function) if isinstance(node, ast.If) for arm in _asking(node)]
         outer, asked = once(arms, f"elif ... {_QK!r} in ...")
-        return [span(outer, outer, _or(f'"{_NORM}" in {operand(asked, f"{_QK!r} in a name")}'))]
+        name = operand(asked, f"{_QK!r} in a name")
+        loops = [it for it in ast.walk(function) if isinstance(it, ast.For) and _goes_over(name, it, outer)]
+        loop = once(loops, f"for {name}, ... in ...")
+        param = expression(loop.target).strip("()").rpartition(", ")[2]
+        return [span(outer, outer, _or(_CONDITION.format(name=name, param=param)))]
 
     def names(self, function: Function) -> frozenset[str]:
         return frozenset()
@@ -65,6 +76,12 @@ def _asking(node: ast.If) -> Iterator[ast.expr]:
         for one in ast.walk(arm.test):
             if isinstance(one, ast.Compare) and isinstance(one.ops[0], ast.In) and expression(one.left) == repr(_QK):
                 yield one.comparators[0]
+
+
+def _goes_over(name: str, loop: ast.For, node: ast.stmt) -> bool:
+    """Return whether a loop has this node inside, and takes the name and something else in each turn."""
+    names = loop.target.elts if isinstance(loop.target, ast.Tuple) else []
+    return [*map(expression, names)][:-1] == [name] and any(inner is node for inner in ast.walk(loop))
 
 
 def _or(condition: str) -> Callable[[Statements], Statements]:

@@ -180,6 +180,8 @@ def _faults(setting: Setting, layer: Layer) -> Iterator[str]:
             continue
         elif marked != (setting.is_split or not param.allreduce or not setting.is_expert):
             yield "a rank counts what another one does" if marked else "a rank does not count its weights"
+        elif marked and setting.engine == NEW and not hasattr(param, "partition_dim"):
+            yield "a marked weight does not say along which dimension it is split"
 
 
 class Constructor(EndState):

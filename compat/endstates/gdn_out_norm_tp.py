@@ -26,6 +26,7 @@ OTHERS = {
     f"{LAYER}.my_self_attention.out_norm.weight": WHOLE,
     f"{LAYER}.self_attention.my_out_norm.weight": WHOLE,
     f"{LAYER}.self_attention.norm.weight": WHOLE,
+    "decoder.layers.2.self_attention.out_norm.weight": SPLIT,
     f"{LAYER}.self_attention.in_proj.weight": SPLIT,
     f"{LAYER}.mlp.router.weight": MEAN,
 }
@@ -114,7 +115,9 @@ def param_of(setting: Setting, name: str, rank: int) -> StandIn:
     is_marked = setting.sequence_parallel and (name in setting.norms or named(setting)[name] == MARKED)
     marks = {"sequence_parallel": True} if is_marked else {}
     marks |= {"average_gradients_across_tp_domain": True} if named(setting)[name] == MEAN else {}
-    absent = {"sequence_parallel", "average_gradients_across_tp_domain"} - set(marks)
+    if not name.endswith("bias"):  # megatron-core sets it on all parameters, and other trainers on those that are split
+        marks["tensor_model_parallel"] = named(setting)[name] == SPLIT
+    absent = {"sequence_parallel", "average_gradients_across_tp_domain", "tensor_model_parallel"} - set(marks)
     main_grad = None if lacks else Grad(gradient(setting, name, rank))
     return StandIn(name, absent, requires_grad=lacks != "frozen", main_grad=main_grad, **marks)
 

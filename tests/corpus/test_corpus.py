@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Mapping
-from functools import cache
+from functools import cache, lru_cache
 from itertools import combinations
 from pathlib import Path
 
@@ -84,11 +84,9 @@ def test_a_hang_is_known_by_its_own_fix_alone_and_its_culprits_are_named(name: s
 def test_more_evidence_of_more_ranks_never_lowers_the_answer(name: str, tmp_path: Path) -> None:
     told = {(kind, number): one for kind, several in read(name, tmp_path).items() for number, one in enumerate(several)}
     pairs = [pair for pair in inputs.pairs(sorted(told)) if pair[0]]
-    found: dict[object, Diagnosis] = {}
+    of_pieces = lru_cache(maxsize=1)(lambda pieces: diagnosed(told[piece] for piece in sorted(pieces)))
     for pair in pairs if suite.everything() else random.Random(name).sample(pairs, min(_PAIRS, len(pairs))):
-        for pieces in pair:
-            found[pieces] = found.get(pieces) or diagnosed(told[piece] for piece in sorted(pieces))
-        smaller, larger = (found[pieces] for pieces in pair)
+        smaller, larger = diagnosed(told[piece] for piece in sorted(pair[0])), of_pieces(pair[1])
         best, better = smaller.answers[0], larger.answers[0]
         # what is added contradicts a fix that it is not, or shows that a rank is late of which nothing was known
         is_refuted = best.fix != packed()[1][name].fix or {*larger.suspects.why} - smaller.facts.job.ranks.keys()

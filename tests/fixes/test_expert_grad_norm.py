@@ -10,6 +10,8 @@ from proofs.others import Other, Proofs, Release, without
 from support import sources
 from support.rewrites import EveryRewrite
 from unhang.codemods.base import AnchorError
+from unhang.compat.endstates import expert_grad_norm as endstate
+from unhang.compat.endstates.endstate import Source as Whole
 from unhang.judge import matrix
 from unhang.judge.decide import codemod
 from unhang.shapes import catalog
@@ -48,22 +50,18 @@ def test_what_has_the_defect_is_not_taken_for_upstreams_fix(case: sources.Case) 
 
 
 @pytest.mark.parametrize("version", OLD)
-def test_muon_finds_no_dimension_of_a_split_where_it_found_none(version: str) -> None:
+def test_the_dimension_that_transformer_engine_set_is_kept(version: str) -> None:
     source = sources.wheel(FIX, version)
-    assert b"partition_dim" not in source.rewritten.data[_start(source) : _end(source)]
+    text = source.rewritten.data.decode()
+    for engine, split in ((endstate.NEW, 1), (endstate.OLD, 0)):
+        setting = endstate.Setting(mode="row", engine=engine)
+        layer = endstate.run(Whole(text, source.target.function), setting)
+        assert layer.params["weight0"].partition_dim == split
 
 
 def test_a_user_is_told_where_megatron_fsdp_rules_it_out() -> None:
-    assert "below 0.18, a job without Megatron-FSDP" in catalog.fix(FIX).manifest["assumes"]
+    assert "below 0.16, a job without Megatron-FSDP" in catalog.fix(FIX).manifest["assumes"]
     assert "--skip expert-grad-norm" in catalog.page(FIX)
-
-
-def _start(source: sources.Source) -> int:
-    return source.rewritten.data.index(b"class TEGroupedLinear")
-
-
-def _end(source: sources.Source) -> int:
-    return source.rewritten.data.index(b"def merge_extra_states", _start(source))
 
 
 @pytest.mark.parametrize(
@@ -90,6 +88,16 @@ _MODE, _TP = 'original_parallel_mode in ("column", "row")', "config.tensor_model
 _EP, _ETP = "self.expert_parallel\n", "config.expert_tensor_parallel_size == config.tensor_model_parallel_size"
 _NAME = 'own_name.rstrip("0123456789") == "weight"'
 _SET = "own.tensor_model_parallel = True"
+_ROW = 'int(original_parallel_mode == "row")'
+OF_OLD: ByHand = {
+    "rows as columns": Sub(_ROW, "0"),
+    "columns as rows": Sub(_ROW, "1"),
+    "the other dimension": Sub(_ROW, 'int(original_parallel_mode == "column")'),
+    "by the mode that Transformer Engine gets": Sub(_ROW, 'int(parallel_mode == "row")'),
+    "where there is a dimension": Sub('not hasattr(own, "partition_dim")', 'hasattr(own, "partition_dim")'),
+    "with another stride": Sub("own.partition_stride = 1", "own.partition_stride = 2"),
+    "without a stride": Sub("own.partition_stride = 1", "pass"),
+}
 BY_HAND: ByHand = {
     "with any mode": Sub(_MODE, "True"),
     "columns alone": Sub(_MODE, 'original_parallel_mode == "column"'),
@@ -126,7 +134,14 @@ EQUIVALENT = {
     "late: if .* <-> def merge_extra_states.*": "it only defines what runs when a checkpoint is loaded",
     "late: if .* <-> if self.explicit_expert_comm and .*": "neither reads what the other sets",
 }
-MUTANTS = [Mutants("megatron-core", ("0.12.3", "0.18.2"), BY_HAND, EQUIVALENT)]
+OF_OLD_EQUIVALENT = {
+    "late: own.tensor_model_parallel = True <-> if not hasattr.*": "neither reads what the other sets",
+    "late: own.partition_dim = .* <-> own.partition_stride = 1": "neither reads what the other sets",
+}
+MUTANTS = [
+    Mutants("megatron-core", ("0.12.3",), {**BY_HAND, **OF_OLD}, {**EQUIVALENT, **OF_OLD_EQUIVALENT}),
+    Mutants("megatron-core", ("0.18.2",), BY_HAND, EQUIVALENT),
+]
 PROOFS = [
     Proofs(
         "megatron-core",

@@ -85,8 +85,16 @@ def test_code_says_whether_there_is_a_gated_delta_net(tmp_path: Path, version: s
 
 # -- for the sessions -------------------------------------------------------------------------------------------------
 
-_IN = '".self_attention.out_norm." in name'
+_IN = """(
+                    ".self_attention.out_norm." in name
+                    and not getattr(param, "tensor_model_parallel", False)
+                )"""
+_NAMED, _WHOLE = '".self_attention.out_norm." in name', 'not getattr(param, "tensor_model_parallel", False)'
 _END = '"{}" in name'
+
+
+def _name(condition: str) -> Sub:
+    return Sub(_NAMED, condition)
 
 
 def _other(condition: str) -> Sub:
@@ -94,20 +102,20 @@ def _other(condition: str) -> Sub:
 
 
 BY_HAND = {
-    "by the end of the name": _other('name.endswith("out_norm.weight")'),
-    "the weight alone": _other('name.endswith(".self_attention.out_norm.weight")'),
-    "the bias alone": _other('name.endswith(".self_attention.out_norm.bias")'),
-    "any output norm": _other(_END.format("out_norm")),
-    "any output norm, to its dot": _other(_END.format(".out_norm.")),
-    "without the first dot": _other(_END.format("self_attention.out_norm.")),
-    "without the last dot": _other(_END.format(".self_attention.out_norm")),
-    "any attention": _other(_END.format("_attention.out_norm.")),
-    "any norm of an attention": _other(_END.format(".self_attention.")),
+    "by the end of the name": _name('name.endswith("out_norm.weight")'),
+    "the weight alone": _name('name.endswith(".self_attention.out_norm.weight")'),
+    "the bias alone": _name('name.endswith(".self_attention.out_norm.bias")'),
+    "any output norm": _name(_END.format("out_norm")),
+    "any output norm, to its dot": _name(_END.format(".out_norm.")),
+    "without the first dot": _name(_END.format("self_attention.out_norm.")),
+    "without the last dot": _name(_END.format(".self_attention.out_norm")),
+    "any attention": _name(_END.format("_attention.out_norm.")),
+    "any norm of an attention": _name(_END.format(".self_attention.")),
     "of the first layer": _other(f'{_IN} and ".1." not in name'),
     "of the decoder": _other(f'{_IN} and name.startswith("decoder")'),
     "of MTP": _other(f'{_IN} and name.startswith("mtp")'),
-    "any norm": _other(_END.format("norm")),
-    "every parameter": _other("name"),
+    "any norm": _name(_END.format("norm")),
+    "every parameter": _name("name"),
     "with norms of query and key": _other(f"config.qk_layernorm and {_IN}"),
     "without norms of query and key": _other(f"not config.qk_layernorm and {_IN}"),
     "with sequence parallelism": _other(f"config.sequence_parallel and {_IN}"),
@@ -121,7 +129,11 @@ BY_HAND = {
     "with more than TP 2": _other(f"tp_group.size() > 2 and {_IN}"),
     "on rank 0 alone": _other(f"tp_group.rank() == 0 and {_IN}"),
     "on the others alone": _other(f"tp_group.rank() and {_IN}"),
-    "not": _other('".self_attention.out_norm." not in name'),
+    "not": _other(f"not {_IN}"),
+    "split ones too": _other(_NAMED),
+    "without asking for a mark": Sub(_WHOLE, "not param.tensor_model_parallel"),
+    "by whether there is a mark": Sub(_WHOLE, 'not hasattr(param, "tensor_model_parallel")'),
+    "split ones alone": _other(f'{_NAMED} and getattr(param, "tensor_model_parallel", False)'),
     "and": Sub(f" or {_IN}:", f" and {_IN}:"),
 }
 MUTANTS = [Mutants("megatron-core", ("0.13.1", "0.19.2"), BY_HAND)]
