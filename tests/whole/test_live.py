@@ -166,5 +166,5 @@ def test_workers_of_ray_s_whose_rank_is_in_os_environ_alone(
     places = live.ray((there / "address").read_text(), None)
     found, _ = suspects(places, tmp_path / "kept", f"{there.name}_1")
     assert found.why == {1: "its process is gone: it has ended or was killed, and its peers run"}
-    (stack,) = (tmp_path / "kept").rglob("rank_0.txt")
+    (stack,) = (tmp_path / "kept").rglob(f"{there.name}_1/**/rank_0.txt")
     assert "train" in stack.read_text()
