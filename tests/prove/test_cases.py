@@ -52,6 +52,14 @@ def test_where_only_the_number_of_ranks_matters_a_large_job_is_like_a_smaller_on
         ("mcore_save_barrier", FEW, "ranks", HUNG, Topology(), "one process waits for no other"),
         ("mean_metric_dtype", FEW, "ranks", DIFFERS, Topology(), "one process has no other to disagree with"),
         ("moe_aux_tracker_hang", LARGE, "schedule", MISMATCH, LARGE._replace(pp=1), "with PP 1 there is one stage"),
+        (
+            "reduce_noncontiguous",
+            Topology(tp=2),
+            "ranks",
+            DIFFERS,
+            LARGE._replace(tp=1),
+            "with TP 1 there is nothing to sum",
+        ),
     ],
 )
 def test_the_case_of_a_users_job(

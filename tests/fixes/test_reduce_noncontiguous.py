@@ -1,0 +1,93 @@
+"""reduce-noncontiguous: its rewrite and its anchor, and what the sessions need of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from fuzz.subject import Fuzz
+from mutants.by_hand import ByHand, Mutants, Sub
+from proofs.others import Other, Proofs, Release, without
+from support import sources
+from support.rewrites import EveryRewrite
+from unhang.codemods.base import AnchorError
+from unhang.judge.decide import codemod
+
+FIX = "reduce-noncontiguous"
+CASES = sources.cases(FIX, {"megatron-core": ["0.12.3", "0.18.2"]})
+FIXED = sources.cases(FIX, {"megatron-core": ["0.19.2"]}, state="fixed")
+
+
+@pytest.mark.parametrize("case", CASES)
+class TestRewrite(EveryRewrite):
+    """What the function does is the end state's to show."""
+
+
+@pytest.mark.parametrize("case", CASES + FIXED)
+def test_upstreams_own_fix_is_told_from_the_defect_and_from_ours(case: sources.Case) -> None:
+    source = case.load()
+    change = codemod(source.target)
+    assert change.fixed_upstream(source.function) is (source.known.state == "fixed")
+    if source.known.state == "fixed":
+        with pytest.raises(AnchorError, match="not found"):
+            change.plan(source.function)
+    else:
+        assert not change.fixed_upstream(source.rewritten.function)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "missing"),
+    [
+        ("all_reduce(input_.contiguous()", "all_reduce(input_", "all_reduce"),
+        ("all_reduce(input_.contiguous()", "all_reduce(tensor=input_.contiguous()", "all_reduce"),
+        ("all_reduce(input_.contiguous()", "broadcast(input_.contiguous()", "all_reduce"),
+        ("\n    return input_", "\n    return input_.clone()", "all_reduce"),
+        ("    torch.distributed.all", "    input_ = input_ * 2\n    torch.distributed.all", "input_ as it is given"),
+    ],
+)
+def test_another_sum_is_no_anchor(old: str, new: str, missing: str) -> None:
+    sources.assert_no_anchor(sources.first(CASES), old, new, match=f"not found: .*{missing}")
+
+
+# -- for the sessions -------------------------------------------------------------------------------------------------
+
+_OURS, _SUM = "input_ = input_.contiguous()", "all_reduce(input_.contiguous()"
+BY_HAND: ByHand = {
+    "always a copy": Sub(_OURS, "input_ = input_.clone()"),
+    "a copy besides": Sub(_OURS, "input_ = input_.contiguous().clone()"),
+    "a copy that nobody has": Sub(_OURS, "input_.contiguous()"),
+    "by another name": Sub(_OURS, "output = input_.contiguous()"),
+    "of a contiguous one alone": Sub(_OURS, "input_ = input_.contiguous() if input_.is_contiguous() else input_"),
+    "of rank 0 alone": Sub(_OURS, "input_ = input_ if torch.distributed.get_rank() else input_.contiguous()"),
+    "of the others alone": Sub(_OURS, "input_ = input_.contiguous() if torch.distributed.get_rank() else input_"),
+    "a copy is summed": Sub(_SUM, "all_reduce(input_.clone()"),
+    "as upstream": Sub(_SUM, "all_reduce(input_"),
+    "as it was": Sub(_OURS, "pass"),
+    "without a name for it": (Sub(_OURS, "pass"), Sub(_SUM, "all_reduce(input_")),
+    "summed twice": Sub(_OURS, f"{_OURS}\n    torch.distributed.{_SUM}, group=group)"),
+    "in the default group": Sub(", group=", ", group=None and "),
+    "the largest": Sub(_SUM, f"{_SUM}, op='max'"),
+    "not waited for": Sub(_SUM, f"{_SUM}, async_op=True"),
+    "copied after the sum": (Sub(_OURS, "pass"), Sub("\n    return", f"\n    {_OURS}\n    return")),
+    "the sum is not returned": Sub("\n    return input_", "\n    return input_.clone()"),
+}
+EQUIVALENT = {"by hand: as upstream": "it is contiguous already"}
+MUTANTS = [Mutants("megatron-core", ("0.12.3", "0.18.2"), BY_HAND, EQUIVALENT)]
+PROOFS = [
+    Proofs(
+        "megatron-core",
+        [Release("0.18.2", core=True), *map(Release, ("0.17.1", "0.16.1", "0.15.3", "0.13.1", "0.12.3"))],
+        {
+            "half: on rank 0 alone": Other(
+                without(r"input_ = input_\.contiguous\(\)", r"\g<0> if torch.distributed.get_rank() == 0 else input_"),
+                ("tp2-transposed",),
+                "differs: the gradient is due .* rank 1 has",
+            ),
+            "always a copy": Other(
+                without(r"input_ = input_\.contiguous\(\)", "input_ = input_.clone()"),
+                ("tp2-plain",),
+                "differs: the sum of a contiguous tensor is in other memory",
+            ),
+        },
+    )
+]
+FUZZ = Fuzz(CASES, 1, "all_reduce|contiguous|distributed|group|input_|torch", examples=40)
