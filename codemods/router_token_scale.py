@@ -30,6 +30,8 @@ _ATTACH, _COUNT = "MoEAuxLossAutoScaler.apply", "get_tokens_per_expert_and_token
 _PER_TOKEN, _MASKED, _HANDED = "self.calculate_per_token_loss", "with_padding_mask", "valid_token_count"
 _WORLD = "parallel_state.get_tensor_and_context_parallel_world_size()"
 _SIZE = "self.tp_cp_group.size()"
+# before the loss, this dispatcher gathers over TP what is counted
+_GATHERING, _PARTITION = "alltoall_seq", "sequence_partition_group"
 _COMMENT = "# unhang router-token-scale: "
 _LOSS = f"""\
 {_COMMENT}every rank of the group adds a part of this loss
@@ -87,6 +89,10 @@ class Attach(Codemod):
         if not isinstance(loss, ast.BinOp) or not isinstance(loss.op, ast.Mult) or expression(loss.right) not in counts:
             raise AnchorError(f"a loss times {rows}")
         size = _WORLD if "parallel_state" in mentioned(function) else _SIZE
+        if any(isinstance(node, ast.Constant) and node.value == _GATHERING for node in ast.walk(function)):
+            given = [argument(node, _PARTITION) for node in ast.walk(function) if isinstance(node, ast.Call)]
+            group = operand(once([it for it in given if it is not None], f"{_PARTITION}=..."), f"{_PARTITION}=...")
+            size = f"(1 if {group} is None else {group}.size())"
         return [span(row, row, instead(_LOSS.format(name[0], expression(loss), size)))]
 
     def names(self, function: Function) -> frozenset[str]:

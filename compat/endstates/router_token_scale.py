@@ -22,6 +22,7 @@ _PER_TOKEN, _COUNT = "calculate_per_token_loss", "valid_token_count"
 _APPLY = "MoEAuxLossAutoScaler"
 _LOSS, _COEFF, _LAYERS = 3.5, 0.25, 8
 _NONE, _NUMBER, _TENSOR = "none", "number", "tensor"
+_GATHERING = "alltoall_seq"
 _SIZES = ((1, 1), (2, 1), (1, 2), (2, 2), (3, 2))
 """How many ranks TP and CP have."""
 
@@ -216,7 +217,7 @@ class Loss(EndState):
         for sizes, per_token, count, rows in itertools.product(_SIZES, (True, False), counts, (6, 7)):
             for mtp, is_mtp, repeated in known:
                 yield Setting(sizes, per_token, rows, count, rows - 2, mtp, is_mtp, repeated)
-            yield Setting(sizes, per_token, rows, count, rows - 2, dispatcher="alltoall_seq")
+            yield Setting(sizes, per_token, rows, count, rows - 2, dispatcher=_GATHERING)
         for trains, has_gradients, coeff in itertools.product((True, False), (True, False), (_COEFF, None, 2.0)):
             yield Setting((2, 2), True, 6, _NONE, 4, None, False, False, trains, has_gradients, coeff)
 
@@ -248,7 +249,11 @@ class LoadBalancing(Loss):
         if not configuration.coeff:
             return Outcome(frozenset({"there is a loss"} if did.attached or did.recorded else ()), seen)
         each = given[0][0] if given else 0
-        return Outcome(frozenset(faults_of(configuration, did, activation, configuration.rows, _LOSS * each)), seen)
+        is_gathered = configuration.dispatcher == _GATHERING and _GATHERING in words(
+            source.function
+        )  # what it counts, over TP
+        tokens = configuration.rows / (configuration.sizes[0] if is_gathered else 1)
+        return Outcome(frozenset(faults_of(configuration, did, activation, tokens, _LOSS * each)), seen)
 
 
 class Attach(Loss):

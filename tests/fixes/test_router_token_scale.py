@@ -222,9 +222,15 @@ _COUNTED: ByHand = {
     "without an experts' sum": Sub(_MEAN, "routing_map.shape[0] * topk"),
 }
 _WORLD = "parallel_state.get_tensor_and_context_parallel_world_size()"
+_PARTITION = "(1 if sequence_partition_group is None else sequence_partition_group.size())"
+_OF_PARTITION: ByHand = {
+    **_times(_PARTITION),
+    "with TP, whatever the dispatcher has gathered": Sub(_PARTITION, _WORLD),
+    "of CP alone": Sub(_PARTITION, "parallel_state.get_context_parallel_world_size()"),
+}
 MUTANTS = [
     Mutants(CORE, ("0.13.1",), _times(_SIZE), function=OLD),
-    Mutants(CORE, ("0.12.3",), _times(_WORLD), function=OLD),
+    Mutants(CORE, ("0.12.3",), _OF_PARTITION, function=OLD),
     Mutants(CORE, ("0.15.3",), _times(_SIZE), function=ATTACH),
     Mutants(CORE, ("0.18.2",), _ATTACHED, function=ATTACH),
     Mutants(CORE, ("0.15.3",), _times(_SIZE), function=Z),
