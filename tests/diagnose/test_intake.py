@@ -7,6 +7,7 @@ import json
 import os
 import pickle
 import struct
+from codecs import BOM_UTF8
 from pathlib import Path
 
 import pytest
@@ -74,6 +75,12 @@ def test_stacks_and_lines_join_the_dumps(tmp_path: Path) -> None:
     assert job.ranks[2].waiting[0].source == f"{tmp_path}/job.log.gz:100001"
     assert job.unranked == (f"{tmp_path}/py-spy.txt",)
     assert (job.files, job.unread) == (5, ())
+
+
+def test_a_mark_of_its_encoding_makes_a_dump_no_log(tmp_path: Path) -> None:
+    files = {"nccl_trace_rank_0": BOM_UTF8 + as_json(HUNG), "job.log": BOM_UTF8 + b"[rank1]: " + LINE % (1, 1)}
+    job = intake.read([write(tmp_path, files)], silent)
+    assert {rank: one.recorded for rank, one in job.ranks.items()} == {0: True, 1: False}
 
 
 def test_one_local_rank_of_two_nodes_is_no_rank(tmp_path: Path) -> None:

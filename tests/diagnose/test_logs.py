@@ -266,6 +266,27 @@ def test_the_time_of_an_error_is_that_of_the_line_above_its_traceback() -> None:
     assert told.messages[0].at == ((11 * 31 + 22) * 24 + 9) * 3600 + 14 * 60 + 1.12
 
 
+@pytest.mark.parametrize(
+    ("lines", "hour"),
+    [
+        (["[rank3]: 2026-11-22 09:00:00 INFO starts", "[rank3]: Traceback (most recent call last):"], 9),
+        (["[rank3]: 2026-11-22 09:00:00 INFO starts", "step 7", "[rank3]: Traceback (most recent call last):"], None),
+        (["2026-11-22 10:00:00 ERROR job: failed", "[rank3]: Traceback (most recent call last):"], 10),
+        (["[rank2]: 2026-11-22 10:00:00 ERROR job: failed", "[rank3]: Traceback (most recent call last):"], None),
+    ],
+)
+def test_a_time_that_does_not_stand_right_above_an_error_tells_nothing(lines: list[str], hour: int | None) -> None:
+    whole = [*lines, '[rank3]:   File "/a/train.py", line 12, in main', "[rank3]: ValueError: no"]
+    ((message,),) = (told.messages for told in read("\n".join(whole)).values() if told.rank == 3)
+    assert message.at == (None if hour is None else ((11 * 31 + 22) * 24 + hour) * 3600)
+
+
+def test_an_actor_that_ray_killed_for_its_memory_is_a_line_of_its_own() -> None:
+    lines = ["The actor is dead because its worker process has died. Worker exit type: NODE_OUT_OF_MEMORY Worker exit"]
+    assert [one.text for one in read(lines[0])[NOBODY].messages] == lines
+    assert NOBODY not in read(lines[0].replace("NODE_OUT_OF_MEMORY", "INTENDED_USER_EXIT"))
+
+
 def test_numbers_do_not_make_a_message_another_and_few_are_kept() -> None:
     text = "".join(f"ValueError: {number} of {word * 300}\n" for word in "abc" for number in range(1000))
     (told,) = read(text).values()

@@ -132,11 +132,22 @@ def test_that_nothing_came_from_one_rank_of_four_lowers_nothing() -> None:
         "swift/pipelines/infer/infer.py::SwiftInfer._calc_metric",
     )
     alone = rank(at=inside, recorded=False)
-    idle = rank(at=("ray/_private/worker.py::Worker.main_loop",), recorded=False)
-    for several in ([alone, None, None, None], [alone, idle, idle, None], [alone, idle, idle, idle]):
+    done = rank(at=("unhang/prove/ranks/gloo.py::_rank",), recorded=False)
+    for several in ([alone, None, None, None], [alone, done, done, None], [alone, done, done, done]):
         assert answers(job(several))["infer-metric-rank0"] == "known"
-    gone = idle._replace(stacks=(), process="gone")
-    assert answers(job([alone, idle, idle, gone]))["infer-metric-rank0"] == "possible"
+    gone = done._replace(stacks=(), process="gone")
+    assert answers(job([alone, done, done, gone]))["infer-metric-rank0"] == "possible"
+
+
+def test_an_actor_of_ray_s_that_waits_for_its_next_call_may_have_failed_in_its_last_one() -> None:
+    """Its error went to the driver, which waits for the others first."""
+    alone = rank(at=(hung_jobs.C10D, "swift/metrics/utils.py::MeanMetric.compute"), recorded=False)
+    for name in ("main_loop", "Worker.main_loop"):
+        idle = alone._replace(
+            stacks=tuple(one._replace(frames=(Frame(name, "ray/_private/worker.py", 7),)) for one in alone.stacks)
+        )
+        (found,) = matched(job([alone, idle]))
+        assert found.doubts == ("rank 1 waits for its next call: only its driver knows whether one failed",)
 
 
 def test_a_rank_that_is_stopped_before_its_peers_collective_explains_the_hang_as_well() -> None:

@@ -371,6 +371,14 @@ def test_what_is_pending_is_not_completed_and_sends_count_by_themselves() -> Non
     assert read(made).rank.counts["5"] == Count(7, -1, 6, shared=False)
 
 
+def test_a_group_in_which_nothing_is_done_yet_has_completed_none() -> None:
+    pending = entry(0, seq=1, state="scheduled")
+    assert read(dump([pending]) | {"pg_status": {"0": status(1, -1)}}).rank.counts["0"] == Count(1, -1, 0)
+    assert read(dump([pending]) | {"pg_status": {"0": status(-1, -1)}}).rank.counts["0"] == Count(1, -1, -1)
+    gloo = entry(0, "gloo:all_reduce", seq=1, state="scheduled", retired=False)
+    assert read(dump([gloo], {}) | {"pg_status": {"0": status(1, -1)}}).rank.counts["0"].completed == -1
+
+
 @pytest.mark.parametrize(
     "bad",
     [None, 5, [], {"0": None}, {"0": {"last_enqueued_collective": "9" * 5000}}, {"9" * 5000: status(1, 1)}, {"x": []}],

@@ -20,6 +20,7 @@ WATCHDOG = "[E ProcessGroupNCCL.cpp:474] [Rank 3] Watchdog caught collective ope
         ("[default3]: [rank25]: ", ("[default3]:", 3, 25)),
         ("[my-role.3]: ", ("[my-role.3]:", 3, None)),
         ("3: ", ("3:", 3, None)),
+        ("  3: ", ("3:", 3, None)),
         ("12: [default3]: ", ("12:[default3]:", 3, None)),
         ("12: [default3]: [rank99]: ", ("12:[default3]:", 3, 99)),
         ("[1,3]<stderr>: ", ("[1,3]<stderr>:", 3, None)),
@@ -118,6 +119,7 @@ def test_the_rank_that_old_torch_says_in_the_group(line: str, rank: int | None) 
         ("2026-11-22 09:15:03,5 ERROR no", 0.0),
         ("[rank3]:[E1122 09:15:03.5 ProcessGroupNCCL.cpp:685] no", 0.0),
         ("2026-11-22T09:15:03.5Z no", 0.0),
+        ("[E322 09:15:03.5 ProcessGroupNCCL.cpp:685] no", -8 * 31 * 86400.0),
         ("no time at all", None),
     ],
 )

@@ -10,6 +10,7 @@ from support.hung_jobs import issued, job, rank
 from unhang.diagnose import diagnosis, facts, logs, suspects
 from unhang.diagnose.evidence import Count, Group, Job, Message, Rank, Trail
 from unhang.diagnose.job import Told, merged
+from unhang.diagnose.recorder import Dump
 
 WORLD = Group("0", "default_pg", (0, 1, 2, 3))
 TENSOR = Group("8", "TENSOR_MODEL_PARALLEL_GROUP", (0, 1, 2, 3))
@@ -91,6 +92,11 @@ JOBS: dict[str, tuple[Job, str, list[int]]] = {
     ),
     "a device has not begun": (
         job([counted(5, 9), *[counted(5, 9)._replace(counts={"8": Count(9, 6, 5)})] * 3]),
+        "device",
+        [0],
+    ),
+    "a device has done nothing of a group": (
+        job([counted(0, 1), *[counted(1, 1)] * 3]),
         "device",
         [0],
     ),
@@ -195,6 +201,38 @@ def test_a_rank_whose_watchdog_names_an_older_collective_is_behind(behind: int, 
     """The log says nothing else."""
     whole = merged([logged(*(WATCHDOG.format(number, behind if number == 2 else 3) for number in range(4)))])
     assert suspects.of(facts.of(whole)).why == ({2: why} if why else {})
+
+
+SIGNAL = (
+    "[rank{0}]:[E1122 09:15:03.1 ProcessGroupNCCL.cpp:1834] [PG ID 0 PG GUID 0(default_pg) Rank {0}] Received a dump "
+    "signal due to a collective timeout from this rank and we will try our best to dump the debug info. "
+    "Last enqueued NCCL work: {1}, last completed NCCL work: {1}."
+)
+STUCK = (
+    "[rank{0}]:[E1122 09:15:03.1 ProcessGroupNCCL.cpp:1345] [PG ID 0 PG GUID 0(default_pg) Rank {0}] "
+    "ProcessGroupNCCL's watchdog got stuck for 480 seconds without making progress in monitoring enqueued collectives."
+)
+BARRIER = "[rank0]: RuntimeError: Rank 2 failed to pass monitoredBarrier in 30000 ms"
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        (SIGNAL.format(2, 2), "enqueued 2 of default_pg, its peers 3, and it waits in no collective: its host is late"),
+        (STUCK.format(2), "its watchdog got stuck, as where a call of CUDA's or the interpreter's lock is held"),
+    ],
+)
+def test_a_rank_whose_own_line_says_that_it_is_late(line: str, why: str) -> None:
+    whole = merged([logged(*(WATCHDOG.format(number, 3) for number in (0, 1, 3)), line)])
+    assert suspects.of(facts.of(whole)).why == {2: why}
+
+
+def test_whom_a_monitored_barrier_names_stays_named_beside_dumps_that_have_none() -> None:
+    said = {2: "rank 0 says that it has not come to a monitored barrier"}
+    log = logged(BARRIER, "[rank1]: RuntimeError: Rank 1 successfully reached monitoredBarrier, but received errors")
+    dumps = [Told(f"{number}", (Dump(DONE._replace(rank=number), (WORLD,), 0, ""),), (), number) for number in range(4)]
+    assert suspects.of(facts.of(merged([log, *dumps]))).why == said
+    assert [*suspects.of(facts.of(merged([log, Told("rank_3.log", named=3)]))).why] == [2]
 
 
 def test_a_rank_that_ctrl_c_found_elsewhere_is_late() -> None:

@@ -28,5 +28,10 @@ def test_of_many_kinds_of_rows_a_screen_shows_the_suspects_and_says_how_many_are
     assert (found.rows[0].ranks, len(found.rows), found.left_out) == ((77,), 20, 80)
 
 
+def test_a_suspect_has_a_row_apart_from_those_that_are_as_far() -> None:
+    found = folded({number: Count(9, -1, 7) for number in range(8)}, first=(3, 5))
+    assert [row.ranks for row in found.rows] == [(3, 5), (0, 1, 2, 4, 6, 7)]
+
+
 def test_where_all_is_done_there_is_no_table() -> None:
     assert folded({0: Count(3, -1, 3), 1: Count(3, -1, 3)}) == table.Table((), (), 0)

@@ -246,10 +246,10 @@ _IN_ALL = rank(
 _NO_MEMORY = rank(lines=hung_jobs.failing("torch.OutOfMemoryError: CUDA out of memory"))
 HANGS = [
     HungJob("an update", _micro_batches(_FORWARD, _CLIPS, _CLIPS)),
-    HungJob("log-probabilities", _micro_batches(_LOG_PROB, _DONE, _DONE), bare=""),
+    HungJob("log-probabilities", _micro_batches(_LOG_PROB, _DONE, _DONE), "possible", ""),
     HungJob("stacks alone", job([rank(at=(hung_jobs.C10D, *_FORWARD), recorded=False), _CLIPS_BY_STACK]), bare=""),
     HungJob("an update in a group of the mesh", job([_GATHERS, _GATHERS, _IN_ALL, _IN_ALL]), bare=None),
-    HungJob("replicas", job([_REPLICA, None, rank(at=IDLE), None]), bare=""),
+    HungJob("replicas", job([_REPLICA, None, rank(at=IDLE), None]), "possible", ""),
     HungJob(
         "an uneven data loader",
         _micro_batches(("job/train.py::step",), *[rank(issued(WORLD, 26, "all_reduce", 21))] * 2),

@@ -152,16 +152,26 @@ def _fails(text: str, *at: str) -> Job:
 _TENSOR = hung_jobs.group("8", "TENSOR_MODEL_PARALLEL_GROUP", 0, 1)
 _AT = ("megatron/training/utils.py::_broadcast", "megatron/training/utils.py::get_batch_on_this_tp_rank")
 _SOURCE = rank(issued(_TENSOR, 7, "broadcast", 1, dtype="Int", at=_AT))
+_RECEIVES = rank(issued(_TENSOR, 7, "broadcast", dtype="Long", at=_AT))
 _LATE = rank(at=("job/data.py::read",))
 _DIMENSIONS = "Tensors must have same number of dimensions: got 4 and 3"
+
+
+def _of_four(*dtypes: str) -> Job:
+    group = hung_jobs.group("9", "TENSOR_MODEL_PARALLEL_GROUP")
+    return job([rank(issued(group, 7, "broadcast", 1, dtype=one, at=_AT)) for one in dtypes])
+
+
 HANGS = [
-    HungJob("two types", job([_SOURCE, rank(issued(_TENSOR, 7, "broadcast", dtype="Long", at=_AT))])),
+    HungJob("two types", job([_SOURCE, _RECEIVES])),
     HungJob(
         "a flag of the user's",
         job([_SOURCE, rank(issued(_TENSOR, 7, "broadcast", 1, dtype="Long", at=("job/flags.py::share",)))]),
         "",
         None,
     ),
+    HungJob("two types, four ranks", _of_four("Int", "Long", "Long", "Long")),
+    HungJob("one of three that receive has another type", _of_four("Int", "Long", "Int", "Int"), "possible", None),
     HungJob("another operation", job([_SOURCE, rank(issued(_TENSOR, 7, "all_reduce", 8, 16))])),
     HungJob("overflow", _fails("RuntimeError: Storage size calculation overflowed with sizes=[1, 92]", *_AT), bare=""),
     HungJob(

@@ -26,6 +26,7 @@ _MISSING = {
     "waiting": "which ranks wait",
     "frames": "where in the source the ranks wait: py-spy, or dumps with frames",
     "differ": "what the other ranks have issued: their dumps",
+    "by_source": "what each rank of the group issued: dumps that list its members",
     "by_place": "which stage each rank is in: dumps that list the members of the groups",
     "others": "where in the source the other ranks are: py-spy, or dumps with frames",
     "outside": "where in the source the other ranks are: py-spy",

@@ -8,6 +8,7 @@ import os
 import re
 import stat
 import zlib
+from codecs import BOM_UTF8
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -95,6 +96,8 @@ def told_by(file: str) -> job.Told:
     named, why = rank_in(file), ""
     try:
         with opened(file) as stream:
+            if stream.peek(len(BOM_UTF8)).startswith(BOM_UTF8):
+                stream.read(len(BOM_UTF8))
             head = stream.peek(_HEAD)[:_HEAD]
             if census.recognizes(head):
                 return census.read(stacks.whole(stream)[0], file, named)

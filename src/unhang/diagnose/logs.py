@@ -28,7 +28,7 @@ _SPEAKERS, _MESSAGES, _OPERATIONS, _ISSUED_FRAMES = 20_000, 40, 100, 200
 _WORDS = (
     b"rror", b"xception", b"CCL", b"gloo", b"ollective", b"exitcode", b"(local_rank", b" from ", b"Process ", b"hread ",
     b"=== Rank ", b"==> ", b"most recent call", b" File ", b"KeyboardInterrupt", b"terminate called", b"ut of memory",
-    b"ut Of Memory", b" fault", b"Caught signal",
+    b"ut Of Memory", b"UT_OF_MEMORY", b" fault", b"Caught signal",
 )  # fmt: skip
 _HEAD = re.compile(rb"\n([^\r\n]{0,200}?\[rank\d{1,7}\]:)")
 
@@ -37,8 +37,8 @@ _SECTION = re.compile(r"(?:=== Rank (\d{1,7})\b.*===|==> .*?rank[_.-]?(\d{1,7})\
 _WORK = re.compile(r"Work[A-Z]CCL\(SeqNum=(\d{1,18}), OpType=(\w+)(?:, NumelIn=(\d{1,18}), NumelOut=(\d{1,18}))?")
 _GROUP = re.compile(r"\[PG (?:ID \d{1,18} PG GUID )?([^\s()\]]{1,80})(?:\(([^)]{0,200})\))? Rank \d{1,18}\]")
 _STATUS = re.compile(r"(?:detected by watchdog at work(?: sequence id)?|Timeout at NCCL work): (\d{1,18})")
-_ENQUEUED = re.compile(r"last enqueued(?: NCCL)? work: (\d{1,18})\b")
-_COMPLETED = re.compile(r"last completed(?: NCCL)? work: (\d{1,18})\b")
+_ENQUEUED = re.compile(r"[Ll]ast enqueued(?: NCCL)? work: (\d{1,18})\b")
+_COMPLETED = re.compile(r"[Ll]ast completed(?: NCCL)? work: (-1|\d{1,18})\b")
 _FINGERPRINT = re.compile(
     r"running collective: CollectiveFingerPrint\(SequenceNumber=(\d{1,18})(?:, )?OpType=(\w+)"
     r"(?:, TensorShape=\[([\d, ]{0,100})\], TensorDtypes=([\w ]{1,40}), TensorDeviceTypes=)?"  # of one tensor
@@ -49,7 +49,7 @@ _RAISES = re.compile(r"(?:[\w.]*\w(?:Error|Exception)|KeyboardInterrupt)(?:\(\w+
 _COMPLAINT = re.compile(
     r"Fatal Python error|terminate called|[Oo]ut [Oo]f [Mm]emory|OutOfMemory|CUDA error|NCCL WARN|NCCL error|oom-kill|"
     r"Connection closed by peer|Connection reset by peer|Timed out waiting|op\.preamble|monitoredBarrier|"
-    r"Segmentation fault|Bus error|Caught signal \d|bad_alloc|"
+    r"Segmentation fault|Bus error|Caught signal \d|bad_alloc|Worker exit type: NODE_OUT_OF_MEMORY|"
     r"finished? collective #|dump signal|watchdog got stuck|Heartbeat monitor timed out|slurmstepd: error"
 )
 _MILD = re.compile(r"\w*Warning:|.{0,80}\b(?:DEBUG|INFO|WARNING)\b")
@@ -103,15 +103,16 @@ class _Said:
         """Errors below a warning: its own, unless it soon says that it goes on."""
         self.is_warned = False
         self.at: float | None = None
-        """When it said the last line that has a time."""
+        """When its last traceback began, if that or the line above it says so: an older line's time tells nothing."""
 
-    def error(self, text: str, source: str) -> None:
-        """Take an error, with the traceback that ends here."""
+    def error(self, text: str, source: str, at: float | None) -> None:
+        """Take an error, its time, and the traceback that ends here."""
         frames = self.stacks.raised()
+        at = at or (self.at if frames else None)
         if frames and self.is_warned:
-            self.caught.append((text, source, frames, self.at))
+            self.caught.append((text, source, frames, at))
         else:
-            self._keep(text, source, frames, self.at)
+            self._keep(text, source, frames, at)
 
     def settle(self, *, goes_on: bool) -> None:
         """Keep the errors below a warning, unless it goes on."""
@@ -147,13 +148,13 @@ class _Said:
         group = _group(text)
         enqueued, completed = _ENQUEUED.search(text), _COMPLETED.search(text)
         if group.name and enqueued and completed:
-            self.counts[group.name] = Count(int(enqueued[1]), completed=int(completed[1]))
+            self.counts[group.name] = Count(int(enqueued[1]), completed=max(int(completed[1]), 0))
         if found := _STATUS.search(text):
             for key, known in self.waiting.items():
                 if known.sequence == int(found[1]) and not known.group.name:
                     self.waiting[key] = known._replace(group=group)
                     break
-        if (found := _COMPLETED.search(text)) and int(found[1]):
+        if (found := _COMPLETED.search(text)) and int(found[1]) > 0:
             self.completed[group.name] = Operation(stacks.NOBODY, group, int(found[1]), "", done=True, source=source)
 
     def issued(self, text: str) -> bool:
@@ -178,6 +179,7 @@ class _Log:
         self.caught: dict[Speaker, int] = {}
         """Of whom is to be known whether they go on, and within how many lines."""
         self._before = (_NOBODY, "")
+        self._before_at: float | None = None
         self._heads: set[bytes] = set()
         """Beginnings of lines that say the rank."""
         self._summary = stacks.NOBODY
@@ -196,11 +198,9 @@ class _Log:
         self._heads |= new
         return [*(word for word in _WORDS if word in piece), *new]
 
-    def dated(self, line: str) -> None:
-        """Take the time of the line before one that is taken: loggers write it above a traceback."""
-        if (at := speakers.time_in(line)) and len(self.said) < _SPEAKERS:
-            self.said[speakers.of(line)[0]].at = at
-        self._before = speakers.of(line)
+    def before(self, line: str) -> None:
+        """Take the line before one that is taken: loggers write the time above a traceback."""
+        self._before, self._before_at = speakers.of(line), speakers.time_in(line)
 
     def line(self, line: str, source: str) -> None:
         """Take one line, which within JSON may be several."""
@@ -208,7 +208,7 @@ class _Log:
         for speaker, text in speakers.each(line):
             self._settle(speaker, text)
             self._line(speaker, text, at, source)
-            self._before = speaker, text
+            self._before, self._before_at = (speaker, text), at
 
     def _settle(self, speaker: Speaker, text: str) -> None:
         """Learn from a line whether somebody goes on after an error below a warning."""
@@ -229,7 +229,6 @@ class _Log:
         if speaker not in self.said and len(self.said) >= _SPEAKERS:
             speaker = Speaker("", None, speaker.rank if len(self.said) < 2 * _SPEAKERS else None)
         said = self.said[speaker]
-        said.at = at or said.at
         said.in_group = bool(_MARGIN.match(text)) and (said.in_group or "Exception Group Traceback" in text)
         if said.in_group:
             text = _MARGIN.sub("", text, count=1)
@@ -238,6 +237,9 @@ class _Log:
         if text.startswith("Traceback ("):
             who, above = self._before
             said.is_warned = who == speaker and bool(_CAUGHT.match(above) or (said.caught and not above))
+            is_above = who in (speaker, Speaker(speaker.launcher, speaker.task, None))
+            is_chained = who == speaker and _CHAIN.match(above)
+            said.at = at or (self._before_at if is_above else None) or (said.at if is_chained else None)
         if text.startswith("#"):
             failed = self._failed.get(speaker.launcher)
             if failed and failed.issued(text):
@@ -254,11 +256,11 @@ class _Log:
             self._failed[speaker.launcher] = said
         elif found := _FINGERPRINT.search(text):
             said.wait(_of_fingerprint(found, source))
-            said.error(text, source)
+            said.error(text, source, at)
         elif "ast enqueued" in text:
             said.status(text, source)
             if "dump signal" in text:  # of a rank that did not time out itself
-                said.error(text, source)
+                said.error(text, source, at)
         elif found := _SUMMARY_RANK.match(text):
             self._summary = int(found[1])
         elif (found := _EXITCODE.match(text)) and self._summary != stacks.NOBODY:
@@ -269,7 +271,7 @@ class _Log:
         elif (
             _RAISES.match(text) or (_COMPLAINT.search(text) and not _MILD.match(text)) or (ends and _RAISED.match(text))
         ):
-            said.error(text, source)
+            said.error(text, source, at)
             if said.caught:
                 self.caught[speaker] = _SOON
         elif ends:
@@ -335,7 +337,7 @@ def _take(log: _Log, piece: bytes, words: list[bytes], name: str, number: int) -
     for at, line in enumerate(piece.split(b"\n"), number):
         for part in line.rstrip(b"\r").split(b"\r"):  # a progress bar's
             if log.open or log.caught or any(word in part for word in words):
-                log.dated(before[:_LONGEST].decode(errors="replace"))
+                log.before(before[:_LONGEST].decode(errors="replace"))
                 most = _LONGEST_JSON if part.startswith(b'{"') else _LONGEST
                 log.line(part[:most].decode(errors="replace"), f"{name}:{at}")
                 went_on = went_on or bool(log.open)

@@ -137,8 +137,11 @@ def _doubts(facts: Facts, suspects: Suspects, scene: Scene, named: Collection[st
         doubts += [f"rank {number} {suspects.why[number]}" for number in gone]
     for number in scene.rest:
         rank = facts.job.ranks[number]
-        if rank.stacks and not rank.waiting and not facts.calls[number] and not whereabouts.is_idle(rank):
-            doubts.append(f"rank {number} is held up {whereabouts.in_stack(rank, ()).doing}")
+        if rank.stacks and not rank.waiting and not facts.calls[number] and not whereabouts.is_done(rank):
+            if whereabouts.is_idle(rank):
+                doubts.append(f"rank {number} waits for its next call: only its driver knows whether one failed")
+            else:
+                doubts.append(f"rank {number} is held up {whereabouts.in_stack(rank, ()).doing}")
     if scene.inside and scene.meeting is None and not all(facts.calls.get(number) for number in scene.inside):
         doubts.append("whether these ranks wait: no stack of theirs is in a collective")
     return tuple(doubts)
@@ -227,6 +230,7 @@ def _clauses(facts: Facts, hang: Hang, scene: Scene, errors: Sequence[object]) -
         "frames": lambda: _frames(facts, hang, scene),
         "differ": lambda: _differ(facts, hang, scene),
         "by_place": lambda: _is_by_place(facts, scene),
+        "by_source": lambda: _is_by_source(scene),
         "others": lambda: _any(_here(job, scene, rank, hang.others) for rank in scene.rest),
         "outside": lambda: _none(_is_outside(job, scene, rank, hang.outside) for rank in scene.rest) or None,
         "empty": lambda: _none(_last_is_empty(job, scene, rank) for rank in scene.rest),
@@ -335,6 +339,14 @@ def _is_by_place(facts: Facts, scene: Scene) -> bool | None:
                     if sizes.setdefault(meeting.group.members.index(rank), size) != size:
                         return False
     return True
+
+
+def _is_by_source(scene: Scene) -> bool | None:
+    """Return whether the ranks that receive issued one and the same."""
+    if scene.meeting is None or not scene.meeting.group.members:
+        return None
+    receivers = (one for rank, one in scene.meeting.operations.items() if rank != scene.meeting.group.members[0])
+    return len({(one.kind, desync.elements(one), one.dtypes) for one in receivers if one.kind}) < 2
 
 
 def _agrees(meeting: Meeting) -> bool:

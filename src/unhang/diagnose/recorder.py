@@ -408,6 +408,8 @@ def _counts(raw: Mapping[str, Any], groups: dict[str, Group], scan: _Scan, waiti
         said = next((by_id[key] for key, name in names.items() if name == group), None)
         said = said if isinstance(said, dict) else {}
         enqueued, started, completed = (_count(said.get(f"last_{what}_collective")) for what in _COUNTED)
+        if scan.device and enqueued > 0 and "last_completed_collective" in said:
+            completed = max(completed, 0)  # torch says -1 of a group in which nothing is done yet
         if group in scan.done and not scan.done[group].p2p:
             completed = max(completed, scan.done[group].sequence)
         started = max(started, scan.started.get(group, -1))

@@ -51,6 +51,7 @@ class Hang(NamedTuple):
     differ: tuple[str, ...]
     difference: tuple[int, int] | None
     by_place: bool
+    by_source: bool
     others: Chain
     outside: Chain
     empty: bool
@@ -104,6 +105,7 @@ def hang(data: Mapping[str, Any], shapes: Sequence[str] = ()) -> Hang:
         tuple(data.get("differ", ())),
         _range(data.get("difference")),
         data.get("by-place", False),
+        data.get("by-source", False),
         _chain(data.get("others", ())),
         _chain(data.get("outside", ())),
         data.get("empty", False),

@@ -11,22 +11,27 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+_LINE = (
+    r"(?:\[rank\d|Traceback|[ ]{2}|[\w.]+(?:Error|Exception)|\d{4}-\d\d|\[[EWIF]\d|Process[ ]\d|Thread[ ]|Fatal[ ]P|"
+    r"terminate[ ]|During[ ]|The[ ]above|KeyboardI|OutOf|$)"
+)
+"""What follows what could as well be no prefix."""
 # What launchers put before a line.
 _PREFIX = re.compile(
     r"""
     \[(?!rank\d)[a-zA-Z_][\w.-]{0,40}?(?P<local>\d{1,7})\]:[ ]?        # torchrun: role and local rank
-    | (?P<task>\d{1,7}):(?:[ ]|$)                                       # srun --label
+    | (?:[ ]{1,6}(?=\d{1,7}:[ ]LINE))?(?P<task>\d{1,7}):(?:[ ]|$)       # srun --label, which aligns the numbers
     | \[[\w.@-]{0,80}\d,(?P<process>\d{1,7})\]<std(?:out|err)>:[ ]?    # mpirun --tag-output
     | \[(?P<prepended>\d{1,7})\][ ]                                      # mpiexec -prepend-rank
     | \((?:[\w.:<>-]{1,80}(?:\[rank=(?P<actor>\d{1,7})\])?[ ])?pid=\d{1,9}(?:,[ ]ip=[\w.:]{1,40})?\)[ ]?   # Ray
     | \[pod/[^\]]{1,200}\][ ]?                                         # kubectl logs --prefix
     | [a-z0-9.-]{1,80}-[a-z0-9]{1,12}[ ][a-z0-9][a-z0-9-]{0,40}[ ](?:\u203a[ ])?  # stern: pod, container
-        (?=\[rank\d|Traceback|[ ]{2}|[\w.]+(?:Error|Exception)|\d{4}-\d\d|\[[EWIF]\d|Process[ ]\d|Thread[ ]|Fatal[ ]P)
+        (?=LINE)
     | (?P<trimmed>\{\w+="[^{}]{0,2000}\})[ ]+                            # Loki's logcli
     | [\w.-]{1,80}[ ]{1,40}\|[ ]                                        # docker compose
     | [\w.-]{1,80}:[ ](?=\[[a-z_]{1,40}\d{1,7}\]:|\d{1,7}:[ ])         # pdsh, before another one
     | (?P<time>\d{4}-\d\d-\d\dT[\d:.,]{1,30}(?:Z|[+-]\d\d:?\d\d)[ ])  # kubectl logs --timestamps
-    """,
+    """.replace("LINE", _LINE),
     re.VERBOSE,
 )
 _RANK = re.compile(r"\[rank(\d{1,7})\]:[ ]?")
@@ -39,7 +44,7 @@ _OUTERMOST = re.compile(
     r"|[\w.]+(?:Error|Exception|Interrupt)\b"
 )
 _TIME = re.compile(
-    r"(?:\d{4}-(\d\d)-(\d\d)[T ]|[EWIF](\d\d)(\d\d) )(\d\d):(\d\d):(\d\d(?:[.,]\d{1,9})?)"  # ISO, or glog's
+    r"(?:\d{4}-(\d\d)-(\d\d)[T ]|[EWIF](\d\d?)(\d\d) )(\d\d):(\d\d):(\d\d(?:[.,]\d{1,9})?)"  # ISO, glog's, torch's
 )
 
 

@@ -24,6 +24,7 @@ _STATES = {
     "gone": ": it has ended or was killed, and its peers run",
 }
 _NUMBER = re.compile(r"\d+")
+_NOT_PASSED = re.compile(r"Ranks? ([\d, ]{1,2000}) failed to pass monitoredBarrier")
 FAILED, DEVICE, SILENT, HOST, DISAGREES = "failed", "device", "silent", "host", "disagrees"
 
 
@@ -42,7 +43,7 @@ def of(facts: Facts) -> Suspects:
     """Return the ranks to suspect first."""
     for name, rule in RULES.items() if not facts.goes_on else ():
         if why := rule(facts):
-            first = traceback(min(facts.errors[min(why)], key=_when)) if name == FAILED else ()
+            first = traceback(_first(facts.errors[min(why)])) if name == FAILED else ()
             return Suspects(name, dict(sorted(why.items())), first)
     return Suspects("", {})
 
@@ -55,17 +56,16 @@ def traceback(error: Message) -> tuple[str, ...]:
 
 def _failed(facts: Facts) -> dict[int, str]:
     """Name the ranks that raised or died first."""
-    firsts = {number: min(lines, key=_when) for number, lines in facts.errors.items()}
+    firsts = {number: _first(lines) for number, lines in facts.errors.items()}
     if not firsts:
         return {}
-    comparable = len({line.at is None for line in firsts.values()}) == 1
-    first = min(firsts.values(), key=_when)
-    files = {_place(line)[0] for line in firsts.values()}
-    is_ordered = comparable and (first.at is not None or len(files) == 1)
+    first = _first([*firsts.values()])
+    is_dated = all(line.at is not None for line in firsts.values())
+    is_ordered = is_dated or len({_place(line)[0] for line in firsts.values()}) == 1
     return {
         number: f"it failed by itself: {line.text}"
         for number, line in firsts.items()
-        if not is_ordered or (line.at is not None and line.at == first.at) or _alike(line) == _alike(first)
+        if not is_ordered or (is_dated and line.at == first.at) or _alike(line) == _alike(first)
     }
 
 
@@ -74,9 +74,11 @@ def _alike(message: Message) -> str:
     return _NUMBER.sub("#", message.text)
 
 
-def _when(message: Message) -> tuple[bool, float, str, int]:
-    """Return what orders errors: by time, or else by their lines."""
-    return message.at is not None, message.at or 0.0, *_place(message)
+def _first(messages: Sequence[Message]) -> Message:
+    """Return the first of several errors: by time, or else by their lines where one of them has none."""
+    if all(one.at is not None for one in messages):
+        return min(messages, key=lambda one: (one.at or 0.0, *_place(one)))
+    return min(messages, key=_place)
 
 
 def _place(message: Message) -> tuple[str, int]:
@@ -195,7 +197,21 @@ def _late(facts: Facts) -> dict[int, str]:
     for number in waited - found.keys():
         if facts.job.ranks[number].recorded and not _waits(facts, number):
             found[number] = f"others wait for it, and it waits in no collective{_where(facts, number)}"
-    return found or _free_by_stacks(facts)
+    return found or _said_to_be_late(facts) or _free_by_stacks(facts)
+
+
+def _said_to_be_late(facts: Facts) -> dict[int, str]:
+    """Name the ranks that lines call late, where these are the exception and wait in nothing."""
+    found: dict[int, str] = {}
+    lines = [(number, line) for number, rank in facts.job.ranks.items() for line in rank.messages]
+    for number, line in lines:
+        if passed := _NOT_PASSED.search(line.text):
+            late = map(int, _NUMBER.findall(passed[1]))
+            found.update(dict.fromkeys(late, f"rank {number} says that it has not come to a monitored barrier"))
+        if "watchdog got stuck" in line.text:
+            found[number] = "its watchdog got stuck, as where a call of CUDA's or the interpreter's lock is held"
+    found = {number: why for number, why in found.items() if number not in facts.job.ranks or not _waits(facts, number)}
+    return found if 2 * len(found) < len(desync.everybody(facts.job) | found.keys()) else {}
 
 
 def _free_by_stacks(facts: Facts) -> dict[int, str]:
@@ -217,7 +233,7 @@ def _free_by_stacks(facts: Facts) -> dict[int, str]:
 
 
 def _not_come(facts: Facts, meeting: Meeting) -> set[int]:
-    """Return the ranks that have not come to a collective, as far as their dumps or stacks tell."""
+    """Return the ranks that have not come to a collective, as far as their dumps, stacks or logs tell."""
     counts = facts.counts.get(meeting.group.name, {})
     with_stack = {
         number
@@ -231,9 +247,10 @@ def _not_come(facts: Facts, meeting: Meeting) -> set[int]:
             for number in with_stack
             if facts.calls[number] or not _may_wait(facts, number, places[facts.paths[number]])
         }
+    logged = {number for number, count in counts.items() if count.enqueued >= 0 and number not in meeting.operations}
     return {
         number
-        for number in {*meeting.absent, *with_stack}
+        for number in {*meeting.absent, *with_stack, *logged}
         if counts.get(number, Count()).enqueued < (meeting.sequence or 0)
     }
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Collection
 from typing import NamedTuple
 
@@ -14,7 +14,7 @@ _ROWS, _COLUMNS = 20, 6
 
 
 class Row(NamedTuple):
-    """Ranks that are equally far."""
+    """Ranks that are equally far; all of them are suspects, or none."""
 
     ranks: tuple[int, ...]
     cells: tuple[str, ...]
@@ -32,7 +32,7 @@ class Table(NamedTuple):
 
 
 def of(facts: Facts, first: Collection[int]) -> Table:
-    """Return the table of a job. The rows of the ranks in ``first`` come first, then the longest ones."""
+    """Return the table of a job. The ranks in ``first`` have rows of their own, which come first; then the longest."""
     counts: dict[str, dict[int, list[Count]]] = defaultdict(lambda: defaultdict(list))
     for number, rank in facts.job.ranks.items():
         for name, count in rank.counts.items():
@@ -45,12 +45,11 @@ def of(facts: Facts, first: Collection[int]) -> Table:
     }
     waiting = {label: sum("/" in cell for cell in ranks.values()) for label, ranks in cells.items()}
     groups = tuple(sorted(waiting, key=lambda label: (-waiting[label], label))[:_COLUMNS])
-    rows: dict[tuple[str, ...], list[int]] = defaultdict(list)
+    rows: dict[tuple[bool, tuple[str, ...]], list[int]] = defaultdict(list)
     for number in facts.job.ranks if groups else ():
-        rows[tuple(cells[group].get(number, "") for group in groups)].append(number)
-    weight = Counter({key: sum(number in first for number in ranks) for key, ranks in rows.items()})
-    ordered = sorted(rows.items(), key=lambda row: (-weight[row[0]], -len(row[1]), row[1]))
-    shown = tuple(Row(tuple(ranks), key) for key, ranks in ordered[:_ROWS])
+        rows[number not in first, tuple(cells[group].get(number, "") for group in groups)].append(number)
+    ordered = sorted(rows.items(), key=lambda row: (row[0][0], -len(row[1]), row[1]))
+    shown = tuple(Row(tuple(ranks), key) for (_, key), ranks in ordered[:_ROWS])
     return Table(groups, shown, sum(len(ranks) for _, ranks in ordered[_ROWS:]))
 
 

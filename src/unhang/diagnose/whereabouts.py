@@ -31,8 +31,10 @@ _HOST = frozenset({
 })  # fmt: skip
 """Modules of Python's, and of filelock's, in which a host waits."""
 _NEAR = 8
-_IDLE = (("ray/_private/worker.py", "main_loop"), ("unhang/prove/ranks/gloo.py", "_rank"))
+_IDLE = ("ray/_private/worker.py", "main_loop")
 """What waits for the next call of the job's own, where only Python's waiting stands within so many frames above it."""
+_DONE = ("unhang/prove/ranks/gloo.py", "_rank")
+"""What waits so once all has gone well: a rank of ours that fails says it."""
 _MODULES = (
     "torch/distributed/distributed_c10d.py", "torch/distributed/_functional_collectives.py",
     "torch/distributed/nn/functional.py",
@@ -49,7 +51,7 @@ _FATAL = (
     "caught signal", "exitcode",
 )  # fmt: skip
 """What no process catches and goes on after: its device does nothing more, or it is gone."""
-_OWN = (*_FATAL[:-1], "out of memory", "outofmemory", "bad_alloc", "dataloader timed out")
+_OWN = (*_FATAL[:-1], "out of memory", "outofmemory", "node_out_of_memory", "bad_alloc", "dataloader timed out")
 """What is a rank's own fault, though its watchdog may tell it."""
 _RAISED_WAITING = re.compile(
     r"(?:[\w.]*\.)?(?:Runtime|Dist\w*|System|OS|BrokenPipe|Connection\w*|Timeout|EOF|Ray\w+|Actor\w+|Signal\w*)"
@@ -191,14 +193,22 @@ def _is_call(frames: Sequence[Frame]) -> bool:
 
 
 def is_idle(rank: Rank) -> bool:
-    """Return whether a rank has done all that it was to do, and waits to be told more."""
+    """Return whether a rank waits to be told more, after a call that went well or failed."""
+    return _waits_in(rank, *_IDLE)
+
+
+def is_done(rank: Rank) -> bool:
+    """Return whether a rank has done all that it was to do."""
+    return _waits_in(rank, *_DONE)
+
+
+def _waits_in(rank: Rank, file: str, function: str) -> bool:
     return any(
-        frame.function == function
+        frame.function.rpartition(".")[2] == function
         and f"/{frame.file}".endswith(f"/{file}")
         and all(_is_of_host(above) for above in stack.frames[:at])
         for stack in rank.stacks
         for at, frame in enumerate(stack.frames[:_NEAR])
-        for file, function in _IDLE
     )
 
 
