@@ -59,6 +59,8 @@ class Layout(NamedTuple):
     world: int
     groups: Groups
     phases: Mapping[str, Step]
+    hops: Mapping[str, int] = {}
+    """Of the phases that send or receive: how far the other rank is. Who has none there leaves the phase out."""
 
 
 def issue(group: str, kind: str, *sizes: int, at: Stack = TRAIN, dtype: str = "BFloat16", waits: bool = False) -> Step:
@@ -108,9 +110,49 @@ def _moe(world: int, tp: int, pp: int, ep: int) -> Layout:
     })  # fmt: skip
 
 
+def _pipe(world: int, stages: int) -> Layout:
+    """A pipeline: all micro-batches forward, then all backward; a stage's ranks reduce with each other."""
+    hop = world // stages
+    schedule = (
+        "megatron/core/pipeline_parallel/schedules.py::forward_backward_pipelining_without_interleaving",
+        *SCHEDULE[1:],
+    )
+    phases: dict[str, Step] = {}
+    for number in range(6):
+        way = "forward" if number < 3 else "backward"
+        for name, kind, waits in (
+            ("recv", "recv", True),
+            ("step", "", True),
+            ("reduce", "", False),
+            ("send", "send", False),
+        ):
+            at = (f"megatron/core/pipeline_parallel/p2p_communication.py::{name}_{way}", *schedule)
+            one = Step(ISSUE, at, PP, kind, (512, 64), "BFloat16", waits)
+            if name == "step":
+                one = Step(SYNC, (f"model.py::{way}", *schedule))
+            elif name == "reduce":
+                one = issue(
+                    TP, "all_reduce", 4096, at=("megatron/core/tensor_parallel/mappings.py::_reduce", *schedule)
+                )
+            phases[f"{name}-{number}"] = one
+    phases["norm"] = issue(
+        ALL,
+        "all_reduce",
+        1,
+        dtype="Float",
+        at=("megatron/core/optimizer/clip_grads.py::get_grad_norm_fp32", *SCHEDULE[1:]),
+        waits=True,
+    )
+    hops = {
+        name: hop * (-1 if (name < "s") == (name[-1] < "3") else 1) for name in phases if name[:4] in ("recv", "send")
+    }
+    return Layout(world, {ALL: [range(world)], TP: parts(world, hop), PP: parts(world, stages, hop)}, phases, hops)
+
+
 LAYOUTS: Mapping[str, Layout] = {
     "ddp-8": _ddp(8), "ddp-32": _ddp(32), "fsdp-8": _fsdp(8), "fsdp-64": _fsdp(64), "moe-8": _moe(8, 1, 2, 4),
     "moe-16": _moe(16, 2, 2, 4), "moe-128": _moe(128, 4, 4, 8), "moe-1024": _moe(1024, 8, 8, 8), "ddp-256": _ddp(256),
+    "pipe-8": _pipe(8, 4), "pipe-4": _pipe(4, 2), "pipe-16": _pipe(16, 4),
 }  # fmt: skip
 BEFORE, INSTEAD, AFTER = "before", "instead", "after"
 
@@ -137,9 +179,13 @@ class Hang(NamedTuple):
 
     def body(self, rank: int) -> Iterator[Step]:
         """Yield what a rank does."""
-        phases = {**LAYOUTS[self.layout].phases, **self.more}
+        layout = LAYOUTS[self.layout]
         for number in range(self.step + 2):
-            for name, step in phases.items():
+            for name, step in {**layout.phases, **self.more}.items():
+                if hop := layout.hops.get(name):
+                    if not 0 <= rank + hop < layout.world:
+                        continue
+                    step = step._replace(peer=rank + hop)
                 steps: Iterable[Step] = (step,)
                 if name == self.phase and number == self.step and rank in self.ranks:
                     steps = {BEFORE: (*self.steps, step), INSTEAD: self.steps, AFTER: (step, *self.steps)}[self.how]
@@ -289,4 +335,15 @@ LOOKALIKES: Mapping[str, Hang] = {
     "like-metric-late": _like("a rank is late to MeanMetric.compute", "ddp-8", (3,), {"norm": issue(ALL, "all_reduce", 2, dtype="Float", at=METRIC, waits=True)}, stay("swift/trainers/mixin.py::_evalscope_eval", below=METRIC[1:])),
     "like-infer-write": _like("rank 0 alone sums a metric, the others write", "ddp-8", tuple(range(1, 8)), {"norm": issue(ALL, "all_reduce", 2, dtype="Float", at=("infer.py::sum_metric", *TRAIN), waits=True)}, stay("infer.py::write"), Style("2.6")),
 }  # fmt: skip
-HANGS: Mapping[str, Hang] = {**STRAGGLERS, **GONE, **DEVICES, **APART, **LOOKALIKES}
+PIPES: Mapping[str, Hang] = {
+    "pipe-late": Hang("a stage waits for a lock", "pipe-8", (5,), "send-1", BEFORE, stay(*_LOCK)),
+    "pipe-late-first": Hang("the first stage waits for data", "pipe-16", (2,), "step-1", BEFORE, stay(*_LOADER), _2_9),
+    "pipe-late-timed": Hang("a stage waits for a lock in its backward, and the recorder times devices", "pipe-8", (2,), "send-4", BEFORE, stay(*_LOCK), Style("2.9", timed=True)),
+    "pipe-out-of-memory": Hang("no memory in a stage", "pipe-8", (4,), "step-1", BEFORE, fail(_OOM, "model.py::forward"), _TORCHRUN),
+    "pipe-killed": Hang("the kernel killed a rank of a stage", "pipe-8", (3,), "recv-4", BEFORE, die("-9")),
+    "pipe-killed-pair": Hang("the kernel killed a rank of two stages", "pipe-4", (1,), "reduce-1", BEFORE, die("-9"), _2_5),
+    "pipe-device": Hang("a kernel that never ends, in one of a pair", "pipe-8", (4,), "reduce-1", BEFORE, (Step(STICK),), culprits=(4, 5)),
+    "pipe-device-sends": Hang("a kernel that never ends, between a send and its receive", "pipe-16", (5,), "recv-4", BEFORE, (Step(STICK),), Style("2.8", frames=False), culprits=(5, 9)),
+    "pipe-device-timed": Hang("a kernel that never ends, where the recorder times devices", "pipe-8", (3,), "reduce-4", BEFORE, (Step(STICK),), Style("2.10", timed=True)),
+}  # fmt: skip
+HANGS: Mapping[str, Hang] = {**STRAGGLERS, **GONE, **DEVICES, **APART, **LOOKALIKES, **PIPES}

@@ -120,7 +120,7 @@ def _complete(hosts: Sequence[_Host]) -> int:
     for host in hosts:
         if (work := host.next()) and min(members := host.members(work)) == host.rank:
             others = [hosts[rank].next() for rank in members]
-            if all(one is not None and _meets(one, work) for one in others):
+            if all(one and _meets(one, work) and one.step.peer in (-1, *members) for one in others):
                 for rank in members:
                     hosts[rank].done += 1
                 completed += 1
@@ -129,7 +129,7 @@ def _complete(hosts: Sequence[_Host]) -> int:
 
 def _meets(one: Work, other: Work) -> bool:
     if one.step.peer >= 0:
-        return one.step.peer >= 0 and other.step.peer >= 0
+        return one is other or {one.step.kind, other.step.kind} == {"send", "recv"}
     same = (one.group, one.number, one.step.kind) == (other.group, other.number, other.step.kind)
     alike = (prod(one.step.sizes), one.step.dtype) == (prod(other.step.sizes), other.step.dtype)
     return same and (alike or one.step.kind not in _EVEN)

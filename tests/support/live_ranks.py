@@ -14,7 +14,7 @@ from support import recorder_dumps
 # A process that has loaded "torch", as far as /proc tells. Its rank is in os.environ only, as a worker of Ray's has it.
 # It reads its pipe as NCCL's heartbeat does, and writes its dump then.
 RANK = """
-import mmap, os, select, shutil, sys
+import contextlib, mmap, os, select, shutil, sys
 library, rank, folder = sys.argv[1:]
 os.environ["RANK"] = rank
 with open(library, "rb") as file:
@@ -26,8 +26,9 @@ while True:
     ready = select.select([pipe, 0], [], [])[0]
     if 0 in ready:
         break
-    if os.read(pipe, 128):
-        shutil.copy(f"{folder}/recorded", f"{folder}/dump_{rank}")
+    with contextlib.suppress(BlockingIOError):  # who writes has opened it, and not written yet
+        if os.read(pipe, 128):
+            shutil.copy(f"{folder}/recorded", f"{folder}/dump_{rank}")
 """
 # py-spy, whose stacks of rank 5 differ from one call to the next.
 PY_SPY = f"""#!{sys.executable}

@@ -203,7 +203,7 @@ def waits_for(job: Job, found: Sequence[Meeting]) -> dict[int, set[int]]:
 
 def _ends(job: Job, operation: Operation, own: int) -> set[int]:
     """Return who is at the other end of a send or receive, and is in none that it may meet: nobody, if several may."""
-    members = {operation.peer} if operation.peer is not None else {*operation.group.members} or {*job.ranks}
+    members = {operation.peer} if operation.peer is not None else {*operation.group.members}
     ends = {
         rank
         for rank in members - {own}

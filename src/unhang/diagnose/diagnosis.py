@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from unhang.diagnose import desync, facts, match, suspects, whereabouts
 from unhang.diagnose.answer import ANSWERS, Answer, Place
+from unhang.diagnose.desync import PAIRED
 from unhang.diagnose.evidence import Job, Rank
 from unhang.diagnose.facts import Facts
 from unhang.diagnose.match import Match
@@ -143,14 +144,14 @@ def _apart(found: Facts, first: Suspects) -> list[Answer]:
     waited = {other for others in found.waits_for.values() for other in others if not found.waits_for.get(other)}
     if waited and first.rule == suspects.HOST:
         waited = {*first.why}
-    late = [number for number in sorted(waited) if number in job.ranks]
+    late = [number for number in sorted(waited) if number in job.ranks and not _may_have_come(found, number)]
     if not late:
         return _best(*_quiet(found), *_of_another_call(job, first))
     places = whereabouts.merged(
         [*(whereabouts.elsewhere(job.ranks[rank]) for rank in late), *whereabouts.of_waiting(job)]
     )
     # such as gloo's send and receive, which no dump has; or one that left out a call, and waits in a later one
-    if all(_waits_for_nobody(found, rank) if job.ranks[rank].waiting else found.calls.get(rank) for rank in late):
+    if all(_is_elsewhere(found, rank) for rank in late):
         return [Answer("desync", "", "Ranks wait in different collectives.", places)]
     summary = "Nothing disagrees: some ranks have not come to the collective in which the others wait."
     slow = Answer("slow", "", summary, places, _of_late(job, late))
@@ -166,6 +167,21 @@ def _of_another_call(job: Job, first: Suspects) -> Iterable[Answer]:
 
 def _best(*answers: Answer) -> list[Answer]:
     return [min(answers, key=lambda one: ANSWERS.index(one.answer))]
+
+
+def _is_elsewhere(found: Facts, number: int) -> bool:
+    """Return whether a rank is known to be in another call than it should: a stage may send or receive meanwhile."""
+    rank = found.job.ranks[number]
+    if rank.waiting:
+        return not any(one.kind in PAIRED for one in rank.waiting) and _waits_for_nobody(found, number)
+    return bool(found.calls.get(number)) and (rank.recorded or not whereabouts.is_paired(rank))
+
+
+def _may_have_come(found: Facts, number: int) -> bool:
+    """Return whether a rank of which no dump tells may have sent what others receive, and waits in something else."""
+    rank = found.job.ranks[number]
+    is_paired = any(one.kind in PAIRED for other in found.job.ranks.values() for one in other.waiting)
+    return is_paired and not rank.recorded and bool(rank.waiting or found.calls.get(number))
 
 
 def _waits_for_nobody(found: Facts, number: int) -> bool:
@@ -230,6 +246,9 @@ def _of_stacks(found: Facts) -> Iterable[Answer]:
         whose = "No rank" if found.job.size == len(calls) else f"None of the {len(calls)} ranks that have stacks"
         summary = "Some ranks are in no collective." if some else f"{whose} is in a collective."
         yield Answer("slow", "", summary, places, _of_late(found.job, free))
+    elif suspects.have_peers(found):
+        summary = "Ranks send and receive, as the stages of a pipeline do: whether they agree, only dumps show."
+        yield Answer("not-enough", "", summary, places, ("dumps of all ranks",))
     elif len(set(calls.values())) > 1:
         yield Answer("desync", "", "Ranks wait in different collectives.", places)
     elif len({*found.paths.values()}) > 1:

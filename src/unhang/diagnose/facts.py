@@ -101,4 +101,10 @@ def _together(job: Job) -> set[int]:
 
 def _unseen(job: Job, meetings: Iterable[Meeting]) -> set[int]:
     members = {rank for one in meetings if one.waiting for rank in one.group.members}
-    return (members or desync.everybody(job)) - job.ranks.keys()
+    peers = {
+        one.peer
+        for rank in job.ranks.values()
+        for one in rank.waiting
+        if one.kind in desync.PAIRED and one.peer is not None
+    }
+    return (members | peers or desync.everybody(job)) - job.ranks.keys()

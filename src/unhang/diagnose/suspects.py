@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from typing import NamedTuple
 
 from unhang.diagnose import desync, whereabouts
-from unhang.diagnose.desync import Meeting
-from unhang.diagnose.evidence import Count, Message
+from unhang.diagnose.desync import PAIRED, Meeting
+from unhang.diagnose.evidence import Count, Message, Operation, Rank
 from unhang.diagnose.facts import Facts
 
 _ONE_SIDED = frozenset({"broadcast", "reduce", "gather", "scatter"})
 """Collectives that some ranks are done with before others have come."""
-_FRAMES, _FEW = 12, 3
+_FRAMES, _FEW, _SHOWN = 12, 3, 8
 _STATES = {
     "stopped": ": by a signal, a debugger or the batch system; `kill -CONT` lets it go on",
     "gone": ": it has ended or was killed, and its peers run",
@@ -46,6 +46,11 @@ def of(facts: Facts) -> Suspects:
             first = traceback(_first(facts.errors[min(why)])) if name == FAILED else ()
             return Suspects(name, dict(sorted(why.items())), first)
     return Suspects("", {})
+
+
+def have_peers(facts: Facts) -> bool:
+    """Return whether some rank sends or receives by its stack: the stages of a pipeline are in different calls."""
+    return any(call and whereabouts.is_paired(facts.job.ranks[number]) for number, call in facts.calls.items())
 
 
 def traceback(error: Message) -> tuple[str, ...]:
@@ -141,7 +146,9 @@ def _not_begun(facts: Facts) -> dict[int, str]:
     for group, counts in facts.counts.items():
         begun = max((count.started for count in counts.values()), default=-1)
         for number, count in counts.items():
-            if number not in busy and count.completed < begun <= count.enqueued:
+            rank = facts.job.ranks[number]
+            is_next = rank.recorded and all(one.group.name == group for one in rank.waiting[:1])
+            if number not in busy and is_next and count.completed < begun <= count.enqueued:
                 label = _label(facts, group)
                 found[number] = f"has not begun {begun} of {label}, its peers have: its device is stuck before it"
     return found
@@ -155,12 +162,15 @@ def _silent(facts: Facts) -> dict[int, str]:
     if facts.splits or any(meeting.differ or _are_late(facts, meeting) for meeting in facts.meetings):
         return {}  # that somebody's dump was lost explains nothing then
     found: dict[int, str] = {}
+    if 2 * len(facts.unseen) >= len(desync.everybody(facts.job) | facts.unseen):
+        return {}
     for meeting in facts.meetings:
         members = set(meeting.group.members) or desync.everybody(facts.job)
-        absent = facts.unseen & members
-        if meeting.waiting and 0 < 2 * len(absent) < len(members):
-            waits = f", and {whereabouts.label(meeting.group)} waits for it"
-            found = {**{number: f"{_little(facts, number)}{waits}" for number in absent}, **found}
+        for number in facts.unseen & members if meeting.waiting else ():
+            found.setdefault(number, f"{_little(facts, number)}, and {whereabouts.label(meeting.group)} waits for it")
+    for number, others in facts.waits_for.items():
+        for other in facts.unseen & others:
+            found.setdefault(other, f"{_little(facts, other)}, and rank {number} waits for it")
     if not facts.meetings and any(facts.calls.values()) and 2 * len(facts.unseen) < len(facts.calls):
         found = {number: f"{_little(facts, number)}, and others wait in a collective" for number in facts.unseen}
     return found
@@ -266,7 +276,66 @@ def _waits(facts: Facts, number: int) -> bool:
 
 def _where(facts: Facts, number: int) -> str:
     rank = facts.job.ranks[number]
-    return f", {whereabouts.in_stack(rank, ()).doing}" if rank.stacks else ""
+    if rank.stacks:
+        return f", {whereabouts.in_stack(rank, ()).doing}"
+    is_gloo = rank.recorded and not any(count.device for count in rank.counts.values())
+    return ", or it sends or receives, of which gloo's recorder keeps nothing" if is_gloo and rank.counts else ""
+
+
+def _stuck_together(facts: Facts) -> dict[int, str]:
+    """Name the few ranks that have all come to an operation before anything else, and of which none is done with it.
+
+    The device of one of them is stuck; which one, only a recorder that times its devices tells.
+    """
+    if facts.splits or any(meeting.differ for meeting in facts.meetings):
+        return {}
+    first = {number: _first_of(rank) for number, rank in facts.job.ranks.items() if rank.recorded and rank.waiting}
+    beside = {number: _met_by(first, number) for number in first}
+    found: dict[int, str] = {}
+    for number, others in beside.items():
+        if others and all(beside.get(other) for other in others):
+            what = f"have come to {first[number][0].kind} of {whereabouts.label(first[number][0].group)}"
+            found[number] = f"it and {_ranks(others)} {what}, and none is done: the device of one of them is stuck"
+    return found if 2 * len(found) < len(desync.everybody(facts.job)) else {}
+
+
+def _ranks(numbers: Collection[int]) -> str:
+    return f"rank{'s' if len(numbers) > 1 else ''} {', '.join(map(str, sorted(numbers)[:_SHOWN]))}"
+
+
+def _first_of(rank: Rank) -> tuple[Operation, ...]:
+    """Return what a device is to do first: one operation, or the sends and receives of a batch; nothing for gloo."""
+    if not all(count.device for count in rank.counts.values()):
+        return ()
+    one = rank.waiting[0]
+    if one.kind not in PAIRED:
+        return (one,)
+    return tuple(it for it in rank.waiting if it.kind in PAIRED and _key(it) == _key(one))
+
+
+def _key(operation: Operation) -> tuple[str, int | None]:
+    return operation.group.name, operation.sequence
+
+
+def _met_by(first: Mapping[int, Sequence[Operation]], number: int) -> set[int]:
+    """Return the other ranks of what a rank is to do first, if that is what all of these are to do first."""
+    found: set[int] = set()
+    for one in first[number]:
+        is_paired = one.kind in PAIRED
+        others = {*one.group.members} - {number} if not is_paired else {one.peer} - {None}
+        for other in others:
+            its = first.get(other, ())
+            if not any(
+                (it.peer == number and it.kind != one.kind and it.group.name == one.group.name)
+                if is_paired
+                else (_key(it), it.kind) == (_key(one), one.kind)
+                for it in its
+            ):
+                return set()
+        if not others:
+            return set()
+        found |= others
+    return found
 
 
 def _disagreeing(facts: Facts) -> dict[int, str]:
@@ -305,6 +374,8 @@ def _disagreeing(facts: Facts) -> dict[int, str]:
             for number in _minority(sides, "")
         }
     calls = {number: call for number, call in facts.calls.items() if call}
+    if have_peers(facts):
+        return {}
     if not facts.meetings and len(calls) == len(facts.calls) and len(set(calls.values())) > 1:
         return _minority(_sides(calls), "is in another call than its peers")
     return {}
@@ -321,7 +392,7 @@ def _fewer(facts: Facts, meeting: Meeting) -> dict[int, str]:
 
 def _other_stack(facts: Facts) -> dict[int, str]:
     """Name the ranks whose whole stack differs from that of most, unless dumps show how they wait for each other."""
-    if _cycle_of(facts):
+    if _cycle_of(facts) or have_peers(facts):
         return {}
     stacks = facts.paths
     sides = _sides({number: tuple(place[:2] for place in path) for number, path in stacks.items()})
@@ -393,6 +464,7 @@ RULES: Mapping[str, Callable[[Facts], dict[int, str]]] = {
     DEVICE: _behind_on_device,
     SILENT: _silent,
     HOST: _late,
+    "together": _stuck_together,
     DISAGREES: _disagreeing,
     "stack": _other_stack,
     "cycle": _in_cycle,

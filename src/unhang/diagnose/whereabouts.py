@@ -25,6 +25,7 @@ _COLLECTIVES = frozenset({
 """What waits for other ranks, in the modules below. That all of torch.distributed did so would be wrong: FSDP calls the
 model, and a checkpoint writes to a disk.
 """
+_PAIRED = frozenset({"batch_isend_irecv", "irecv", "isend", "recv", "recv_object_list", "send", "send_object_list"})
 _HOST = frozenset({
     "_api.py", "_unix.py", "connection.py", "pdb.py", "popen_fork.py", "popen_spawn_posix.py", "queue.py", "queues.py",
     "selectors.py", "socket.py", "ssl.py", "subprocess.py", "synchronize.py", "threading.py",
@@ -218,6 +219,11 @@ def call(rank: Rank) -> str:
         if _is_call(stack.frames):
             return " < ".join("{} ({}:{})".format(*alike(frame)) for frame in _shown(stack.frames, ())[:1]) or "?"
     return ""
+
+
+def is_paired(rank: Rank) -> bool:
+    """Return whether a rank sends or receives by its stacks."""
+    return any(_is_collective(frame) and frame.function in _PAIRED for one in rank.stacks for frame in one.frames)
 
 
 def is_spied(rank: Rank) -> bool:
