@@ -28,6 +28,13 @@ def counted(completed: int, enqueued: int, *, group: Group = TENSOR, kind: str =
     return rank(*waiting)._replace(counts=count)
 
 
+def sends(number: int, peer: int) -> Rank:
+    """Return a rank that waits in a send to another one, or in a receive from it."""
+    kind = "send" if number < peer else "recv"
+    found = rank(issued(TENSOR, 4, kind, 2)._replace(peer=peer))
+    return found._replace(counts={TENSOR.name: Count(0, -1, 0, shared=False)})
+
+
 def line(text: str, source: str = "log:9", at: float | None = None) -> Message:
     return Message(text, source, (), at)
 
@@ -85,6 +92,18 @@ JOBS: dict[str, tuple[Job, str, list[int]]] = {
         [0],
     ),
     "a device is behind": (job([counted(5, 9), *[counted(7, 9)] * 3]), "device", [0]),
+    "a log does not tell what a device has begun": (
+        job(
+            [
+                counted(5, 9)._replace(recorded=False),
+                *[counted(5, 9)._replace(counts={"8": Count(9, 6, 5)})] * 3,
+            ]
+        ),
+        "",
+        [],
+    ),
+    "a pair has come, and is not done": (job([sends(0, 1), sends(1, 0), *[waits()] * 3]), "together", [0, 1]),
+    "a send waits for a rank of which nothing came": (job([sends(0, 1), None, *[waits()] * 3]), "silent", [1]),
     "two devices, and their peers issued more": (
         job([counted(5, 8), counted(5, 8), counted(7, 20), counted(7, 20)]),
         "device",

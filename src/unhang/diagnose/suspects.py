@@ -321,21 +321,23 @@ def _met_by(first: Mapping[int, Sequence[Operation]], number: int) -> set[int]:
     """Return the other ranks of what a rank is to do first, if that is what all of these are to do first."""
     found: set[int] = set()
     for one in first[number]:
-        is_paired = one.kind in PAIRED
-        others = {*one.group.members} - {number} if not is_paired else {one.peer} - {None}
-        for other in others:
-            its = first.get(other, ())
-            if not any(
-                (it.peer == number and it.kind != one.kind and it.group.name == one.group.name)
-                if is_paired
-                else (_key(it), it.kind) == (_key(one), one.kind)
-                for it in its
-            ):
-                return set()
-        if not others:
+        others = _others(one, number)
+        if not others or not all(any(_meets(one, it) for it in first.get(other, ())) for other in others):
             return set()
         found |= others
     return found
+
+
+def _others(operation: Operation, number: int) -> set[int]:
+    if operation.kind in PAIRED:
+        return set() if operation.peer is None else {operation.peer}
+    return {*operation.group.members} - {number}
+
+
+def _meets(one: Operation, other: Operation) -> bool:
+    if one.kind in PAIRED:
+        return (one.group.name, one.rank) == (other.group.name, other.peer) and one.kind != other.kind
+    return (_key(one), one.kind) == (_key(other), other.kind)
 
 
 def _disagreeing(facts: Facts) -> dict[int, str]:
