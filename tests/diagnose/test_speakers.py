@@ -35,6 +35,7 @@ WATCHDOG = "[E ProcessGroupNCCL.cpp:474] [Rank 3] Watchdog caught collective ope
         ("job-worker-0  | [rank7]: ", ("job-worker-0  |", None, 7)),
         ("node17: [default3]: ", ("node17:[default3]:", 3, None)),
         ("node17: 3: ", ("node17:3:", 3, None)),
+        ("worker-3: ", ("worker-3:", None, None)),
         ('2026-01-02T03:04:05Z {pod="w-0", rank="x"}     ', ('{pod="w-0", rank="x"}', None, None)),
         ("Epoch 0:  6%|## | 2/9[rank7]: ", ("", None, 7)),
     ],

@@ -30,6 +30,7 @@ _PREFIX = re.compile(
     | (?P<trimmed>\{\w+="[^{}]{0,2000}\})[ ]+                            # Loki's logcli
     | [\w.-]{1,80}[ ]{1,40}\|[ ]                                        # docker compose
     | [\w.-]{1,80}:[ ](?=\[[a-z_]{1,40}\d{1,7}\]:|\d{1,7}:[ ])         # pdsh, before another one
+    | [a-z][a-z0-9.-]{0,80}\d:[ ](?=LINE)                              # pdsh, as DeepSpeed calls it
     | (?P<time>\d{4}-\d\d-\d\dT[\d:.,]{1,30}(?:Z|[+-]\d\d:?\d\d)[ ])  # kubectl logs --timestamps
     """.replace("LINE", _LINE),
     re.VERBOSE,
