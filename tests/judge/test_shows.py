@@ -281,7 +281,8 @@ HOSTILE = {
 
 @pytest.mark.parametrize("body", HOSTILE)
 def test_code_that_misbehaves_is_not_run_and_harms_nobody(body: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shows, "EACH_S", 1)
+    if "does not return" in HOSTILE[body]:  # the others end by themselves, on a slow machine later
+        monkeypatch.setattr(shows, "EACH_S", 1)
     shown = run(MEAN, f"class MeanMetric:\n    def compute(self):\n        {body}\n        return 1\n".encode())
     assert (shown.shows, shown.after) in {("not-run", "not-run"), ("defect", "not-run")}
     assert HOSTILE[body] in shown.why
