@@ -4,10 +4,12 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 from support import recorder_dumps
 
@@ -56,26 +58,28 @@ def started(tmp_path: Path) -> Iterator[Mapping[int, int]]:
     """Start two ranks of three of a job that nobody else has, of which rank 6 is stopped; yield their pids."""
     if not Path("/proc/self/environ").exists():
         pytest.skip("no /proc")
-    library = tmp_path / "libtorch_python.so"
-    library.write_bytes(b"x")
-    entry = recorder_dumps.entry(0, state="scheduled")
-    recorded = recorder_dumps.dump([entry], {"0": ("default_pg", (5, 6, 7))})
-    (tmp_path / "recorded").write_bytes(recorder_dumps.as_json(recorded))
-    job = {
-        "MASTER_ADDR": "hung", "MASTER_PORT": "1", "WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "3", "SLURM_JOB_ID": "77",
-        "TORCH_NCCL_DEBUG_INFO_PIPE_FILE": f"{tmp_path}/pipe_", "TORCH_FR_DUMP_TEMP_FILE": f"{tmp_path}/dump_",
-    }  # fmt: skip
-    children = {}
-    for rank in (5, 6):
-        environment = {**os.environ, **job, "LOCAL_RANK": str(rank - 5)}
-        command = [sys.executable, "-c", RANK, str(library), str(rank), str(tmp_path)]
-        pipe = subprocess.PIPE
-        children[rank] = subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe)
-    for child in children.values():
-        assert child.stdout
-        assert child.stdout.readline() == b"ready\n"
-    children[6].send_signal(signal.SIGSTOP)
-    yield {rank: child.pid for rank, child in children.items()}
-    for child in children.values():
-        child.send_signal(signal.SIGCONT)
-        child.communicate()
+    # `--live` looks at all processes of this machine, and takes two such jobs at once for one
+    with FileLock(Path(tempfile.gettempdir()) / "unhang-live-ranks.lock"):
+        library = tmp_path / "libtorch_python.so"
+        library.write_bytes(b"x")
+        entry = recorder_dumps.entry(0, state="scheduled")
+        recorded = recorder_dumps.dump([entry], {"0": ("default_pg", (5, 6, 7))})
+        (tmp_path / "recorded").write_bytes(recorder_dumps.as_json(recorded))
+        job = {
+            "MASTER_ADDR": "hung", "MASTER_PORT": "1", "WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "3", "SLURM_JOB_ID": "77",
+            "TORCH_NCCL_DEBUG_INFO_PIPE_FILE": f"{tmp_path}/pipe_", "TORCH_FR_DUMP_TEMP_FILE": f"{tmp_path}/dump_",
+        }  # fmt: skip
+        children = {}
+        for rank in (5, 6):
+            environment = {**os.environ, **job, "LOCAL_RANK": str(rank - 5)}
+            command = [sys.executable, "-c", RANK, str(library), str(rank), str(tmp_path)]
+            pipe = subprocess.PIPE
+            children[rank] = subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe)
+        for child in children.values():
+            assert child.stdout
+            assert child.stdout.readline() == b"ready\n"
+        children[6].send_signal(signal.SIGSTOP)
+        yield {rank: child.pid for rank, child in children.items()}
+        for child in children.values():
+            child.send_signal(signal.SIGCONT)
+            child.communicate()
