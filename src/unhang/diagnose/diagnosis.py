@@ -38,6 +38,10 @@ _MISSING = {
     "errors": "the line in the logs with which a rank fails",
 }
 """What to look for, by the clause that is not known."""
+_OF_DEVICES = {
+    suspects.DEVICE: "Nothing disagrees: the device of some ranks has not done what that of their peers has.",
+    suspects.TOGETHER: "Nothing disagrees: some ranks have all come to an operation, and none of them is done with it.",
+}
 
 
 class Diagnosis(NamedTuple):
@@ -134,9 +138,8 @@ def _apart(found: Facts, first: Suspects) -> list[Answer]:
     if found.errors:
         places = whereabouts.merged([*starmap(whereabouts.failing, found.errors.items()), *whereabouts.of_waiting(job)])
         return [Answer("desync", "", "A rank has failed, and the others wait for it.", places)]
-    if first.rule == suspects.DEVICE:
-        behind = [*first.why]
-        summary = "Nothing disagrees: the device of some ranks has not done what that of their peers has."
+    if first.rule in _OF_DEVICES:
+        behind, summary = [*first.why], _OF_DEVICES[first.rule]
         places = whereabouts.merged(
             map(whereabouts.waits, (job.ranks[rank] for rank in behind if job.ranks[rank].waiting))
         )

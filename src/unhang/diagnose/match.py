@@ -12,7 +12,7 @@ from unhang.diagnose.desync import Meeting
 from unhang.diagnose.evidence import Frame, Group, Job, Message, Operation, Rank
 from unhang.diagnose.facts import Facts
 from unhang.diagnose.signature import Chain, Error, Hang, Signature, has_frames, may_be_in
-from unhang.diagnose.suspects import DEVICE, SILENT, Suspects
+from unhang.diagnose.suspects import DEVICE, SILENT, TOGETHER, Suspects
 
 
 class Scene(NamedTuple):
@@ -130,7 +130,7 @@ def _doubts(facts: Facts, suspects: Suspects, scene: Scene, named: Collection[st
             doubts.append(f"rank {number} failed by itself: {other[0].text}")
     if others := [one for one in facts.strangers if one.text not in named]:
         doubts.append(f"a process of unknown rank failed by itself: {others[0].text}")
-    if suspects.rule == DEVICE:
+    if suspects.rule in (DEVICE, TOGETHER):
         doubts += [f"rank {number} {why}" for number, why in suspects.why.items()]
     if suspects.rule == SILENT and scene.meeting is None:  # that nothing came from a rank says nothing against a hang
         gone = (number for number in suspects.why if number in facts.job.ranks and facts.job.ranks[number].process)

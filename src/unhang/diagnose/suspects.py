@@ -25,7 +25,7 @@ _STATES = {
 }
 _NUMBER = re.compile(r"\d+")
 _NOT_PASSED = re.compile(r"Ranks? ([\d, ]{1,2000}) failed to pass monitoredBarrier")
-FAILED, DEVICE, SILENT, HOST, DISAGREES = "failed", "device", "silent", "host", "disagrees"
+FAILED, DEVICE, SILENT, HOST, TOGETHER, DISAGREES = "failed", "device", "silent", "host", "together", "disagrees"
 
 
 class Suspects(NamedTuple):
@@ -283,7 +283,7 @@ def _where(facts: Facts, number: int) -> str:
 
 
 def _stuck_together(facts: Facts) -> dict[int, str]:
-    """Name the few ranks that have all come to an operation before anything else, and of which none is done with it.
+    """Name the ranks, at most half, that have all come to an operation before anything else, and are not done with it.
 
     The device of one of them is stuck; which one, only a recorder that times its devices tells.
     """
@@ -296,7 +296,7 @@ def _stuck_together(facts: Facts) -> dict[int, str]:
         if others and all(beside.get(other) for other in others):
             what = f"have come to {first[number][0].kind} of {whereabouts.label(first[number][0].group)}"
             found[number] = f"it and {_ranks(others)} {what}, and none is done: the device of one of them is stuck"
-    return found if 2 * len(found) < len(desync.everybody(facts.job)) else {}
+    return found if 2 * len(found) <= len(desync.everybody(facts.job)) else {}
 
 
 def _ranks(numbers: Collection[int]) -> str:
@@ -466,7 +466,7 @@ RULES: Mapping[str, Callable[[Facts], dict[int, str]]] = {
     DEVICE: _behind_on_device,
     SILENT: _silent,
     HOST: _late,
-    "together": _stuck_together,
+    TOGETHER: _stuck_together,
     DISAGREES: _disagreeing,
     "stack": _other_stack,
     "cycle": _in_cycle,
