@@ -139,6 +139,18 @@ def test_that_nothing_came_from_one_rank_of_four_lowers_nothing() -> None:
     assert answers(job([alone, done, done, gone]))["infer-metric-rank0"] == "possible"
 
 
+def test_a_stage_whose_twin_has_gone_on_with_another_size_is_not_what_all_stages_compute() -> None:
+    whole = next(hung.job for fix, hung in EACH if fix == "hybrid-aux-tracker-hang" and hung.sure == "known")
+    assert answers(whole) == {"hybrid-aux-tracker-hang": "known"}
+    first = whole.ranks[0].waiting[0]
+    count = len(first.group.members)
+    twin = hung_jobs.group("twin", first.group.description, *range(count, 2 * count))
+    for size, expected in ((first.inputs, {"hybrid-aux-tracker-hang": "known"}), (((999,),), {})):
+        done = first._replace(rank=count, group=twin, inputs=size, elements=None, done=True)
+        more = {count: Rank(count, last=(done,), recorded=True)}
+        assert answers(whole._replace(ranks={**whole.ranks, **more}, size=2 * count)) == expected
+
+
 def test_an_actor_of_ray_s_that_waits_for_its_next_call_may_have_failed_in_its_last_one() -> None:
     """Its error went to the driver, which waits for the others first."""
     alone = rank(at=(hung_jobs.C10D, "swift/metrics/utils.py::MeanMetric.compute"), recorded=False)

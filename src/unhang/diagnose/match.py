@@ -332,12 +332,14 @@ def _is_by_place(facts: Facts, scene: Scene) -> bool | None:
     if scene.meeting is None or not scene.meeting.group.members:
         return None
     sizes: dict[int, int] = {}
-    for meeting in facts.meetings:
-        if (meeting.group.description, meeting.sequence) == (scene.meeting.group.description, scene.meeting.sequence):
-            for rank, one in meeting.operations.items():
-                if rank in meeting.group.members and (size := desync.elements(one)) is not None:
-                    if sizes.setdefault(meeting.group.members.index(rank), size) != size:
-                        return False
+    place = scene.meeting.group.description, scene.meeting.sequence
+    for one in (
+        one for rank in facts.job.ranks.values() for one in (*rank.last, *rank.waiting)
+    ):  # some pipelines go on
+        members, size = one.group.members, desync.elements(one)
+        if (one.group.description, one.sequence) == place and one.rank in members and size is not None:
+            if sizes.setdefault(members.index(one.rank), size) != size:
+                return False
     return True
 
 
