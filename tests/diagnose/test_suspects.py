@@ -136,6 +136,11 @@ JOBS: dict[str, tuple[Job, str, list[int]]] = {
     "nothing came": (job([None, *[waits()] * 3]), "silent", [0]),
     "stacks: nothing came": (job([None, *STACKS]), "silent", [0]),
     "nothing came, and another is late": (job([None, DONE, waits(), waits(), waits()]), "host", [1]),
+    "nothing came, and another is late by its stack": (
+        job([None, rank(at=(READ,), recorded=False), *[waits()] * 3]),
+        "host",
+        [1],
+    ),
     "nothing came of most": (job([None, None, None, waits()]), "", []),
     "a host is late": (job([DONE, *[waits()] * 3]), "host", [0]),
     "a host is late, by its count": (job([counted(7, 7), *[counted(7, 8)] * 3]), "host", [0]),

@@ -183,9 +183,10 @@ def _little(facts: Facts, number: int) -> str:
 
 
 def _are_late(facts: Facts, meeting: Meeting) -> bool:
-    """Return whether a dump shows a rank that has not come to a collective, and that waits in nothing."""
+    """Return whether a dump or a stack shows a rank that has not come to a collective, and that waits in nothing."""
     late = _not_come(facts, meeting) if meeting.waiting else ()
-    return any(facts.job.ranks[number].recorded and not _waits(facts, number) for number in late)
+    known = {number for number in late if facts.job.ranks[number].recorded or number in facts.paths}
+    return any(not _waits(facts, number) for number in known)
 
 
 def _late(facts: Facts) -> dict[int, str]:
