@@ -9,6 +9,8 @@ from unhang.diagnose.evidence import Frame
 from unhang.shapes import catalog
 
 _NAMESPACE = "megatron/"
+_BELOW = ("/core/", "/training/")
+"""Its packages. It is none itself, so py-spy begins their paths here."""
 
 
 class Place(NamedTuple):
@@ -52,6 +54,7 @@ class Hang(NamedTuple):
     difference: tuple[int, int] | None
     by_place: bool
     by_source: bool
+    reordered: bool
     others: Chain
     outside: Chain
     empty: bool
@@ -106,6 +109,7 @@ def hang(data: Mapping[str, Any], shapes: Sequence[str] = ()) -> Hang:
         _range(data.get("difference")),
         data.get("by-place", False),
         data.get("by-source", False),
+        data.get("reordered", False),
         _chain(data.get("others", ())),
         _chain(data.get("outside", ())),
         data.get("empty", False),
@@ -135,6 +139,13 @@ def may_be_in(frames: Sequence[Frame], chain: Chain) -> bool:
         for step in chain
         for place in step
     )
+
+
+def may_be_of(frame: Frame, file: str) -> bool:
+    """Return whether a frame may be of the package that has a file, or of torch."""
+    path, package = f"/{frame.file}".replace("\\", "/"), file.partition("/")[0]
+    is_below = f"{package}/" == _NAMESPACE and path.startswith(_BELOW)
+    return is_below or f"/{package}/" in path or "/torch/" in path
 
 
 def _is_at(frame: Frame, place: Place) -> bool:
