@@ -33,6 +33,7 @@ _MISSING = {
     "others": "where in the source the other ranks are: py-spy, or dumps with frames",
     "outside": "where in the source the other ranks are: py-spy",
     "empty": "the sizes of what the other ranks issued last: their dumps",
+    "ended": "what the other ranks wait in: their dumps and stacks",
     "goes_on": "what the other ranks wait in: their dumps",
     "alternating": "which ranks of the group wait: the dumps of all of them",
     "errors": "the line in the logs with which a rank fails",

@@ -15,6 +15,8 @@ from unhang.diagnose.facts import Facts
 from unhang.diagnose.signature import Chain, Error, Hang, Signature, has_frames, may_be_in, may_be_of
 from unhang.diagnose.suspects import DEVICE, TOGETHER, Suspects
 
+_OF_ISSUED = ("elements", "dtypes", "first", "by_place", "by_source", "alternating")
+"""The clauses that stacks tell nothing of."""
 _SHIMS = "unhang/prove/"
 """What stands for torch, or for the rest of a framework, where we record hangs."""
 
@@ -63,7 +65,7 @@ def matches(facts: Facts, suspects: Suspects, signatures: Iterable[Signature]) -
             refuted = set[int]()
             for scene in _scenes(facts.job, facts.meetings, hang, failed=bool(errors)):
                 clauses = _clauses(facts, hang, scene, errors)
-                if scene.meeting and any(clauses.get(name) is False for name in ("elements", "dtypes", "first")):
+                if scene.meeting and any(clauses.get(name) is False for name in _OF_ISSUED):
                     refuted.update(scene.inside)
                 if scene.meeting is None and scene.inside and refuted.issuperset(scene.inside):
                     continue  # what they issued says more than where they are
@@ -278,6 +280,7 @@ def _clauses(facts: Facts, hang: Hang, scene: Scene, errors: Sequence[object]) -
         "outside": lambda: _every(scene, (_is_outside(job, scene, rank, hang.outside) for rank in scene.rest)) or None,
         "empty": lambda: _every(scene, (_last_is_empty(job, scene, rank) for rank in scene.rest)),
         "goes_on": lambda: _every(scene, (_goes_on(facts, rank) for rank in scene.rest)),
+        "ended": lambda: _every(scene, (_is_free(facts, rank) for rank in scene.rest)),
         "alternating": lambda: _alternates(scene),
         "errors": lambda: bool(errors) or None,
     }
@@ -478,6 +481,12 @@ def _goes_on(facts: Facts, number: int) -> bool | None:
     if rank.waiting or facts.calls.get(number):
         return True
     return False if rank.recorded or rank.stacks else None
+
+
+def _is_free(facts: Facts, number: int) -> bool | None:
+    """Return whether a rank waits in nothing; None if its files do not tell."""
+    goes_on = _goes_on(facts, number)
+    return None if goes_on is None else not goes_on
 
 
 def _is_empty(operation: Operation) -> bool:
