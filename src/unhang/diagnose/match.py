@@ -139,6 +139,9 @@ def _doubts(facts: Facts, suspects: Suspects, hang: Hang, scene: Scene, named: C
             doubts.append(f"rank {number} failed by itself: {other[0].text}")
     if others := [one for one in facts.strangers if one.text not in named]:
         doubts.append(f"a process of unknown rank failed by itself: {others[0].text}")
+    waiting = [one for rank in facts.job.ranks.values() for one in rank.waiting]
+    if hang.groups and waiting and not facts.unseen and not any(_may_be(hang, one) for one in waiting):
+        doubts.append("no rank waits in what its peers would wait in")
     if suspects.rule in (DEVICE, TOGETHER):
         doubts += [f"rank {number} {why}" for number, why in suspects.why.items()]
     group = facts.job.ranks.keys() & (scene.peers or facts.job.ranks)
@@ -509,7 +512,7 @@ def _errors(facts: Facts, hang: Hang) -> tuple[tuple[int, Message, Error], ...]:
         (number, message, error)
         for number, rank in facts.job.ranks.items()
         for message in rank.messages
-        if message not in facts.caught.get(number, ())
+        if message not in facts.caught.get(number, ()) and not whereabouts.has_caught(rank, message)
         for error in _names(hang, message)
     )
 
