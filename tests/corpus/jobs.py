@@ -47,6 +47,19 @@ LOAD: Stack = (
     "verl/utils/fsdp_utils.py::fsdp2_load_full_state_dict",
     "verl/workers/fsdp_workers.py::ActorRolloutRefWorker._build_model_optimizer",
 )
+CALC: Stack = (
+    METRIC[0],
+    *(
+        f"swift/pipelines/infer/infer.py::{name}"
+        for name in ("SwiftInfer._calc_metric", "SwiftInfer.run", "infer_main")
+    ),
+)
+SAVE: Stack = (
+    "swift/megatron/init.py::_patch_mcore_bridge.save_weights",
+    "swift/megatron/trainers/base.py::save_checkpoint",
+    "train.py::<module>",
+)
+SAFE: Stack = ("swift/utils/torch_utils.py::safe_ddp_context", "contextlib.py::__exit__", *SAVE)
 SYNC_GRADS: Stack = (
     "megatron/core/distributed/param_and_grad_buffer.py::_ParamAndGradBucketGroup.start_grad_sync",
     *SCHEDULE,
@@ -173,6 +186,8 @@ class Hang(NamedTuple):
     """Phases in place of the layout's, for all ranks."""
     step: int = 2
     """The step in which it goes wrong; the first is 0."""
+    beside: Mapping[int, Step] = {}
+    """What other ranks do instead of the phase, as they should."""
 
     def world(self) -> int:
         return LAYOUTS[self.layout].world
@@ -186,7 +201,7 @@ class Hang(NamedTuple):
                     if not 0 <= rank + hop < layout.world:
                         continue
                     step = step._replace(peer=rank + hop)
-                steps: Iterable[Step] = (step,)
+                steps: Iterable[Step] = (self.beside.get(rank, step) if name == self.phase else step,)
                 if name == self.phase and number == self.step and rank in self.ranks:
                     steps = {BEFORE: (*self.steps, step), INSTEAD: self.steps, AFTER: (step, *self.steps)}[self.how]
                 yield from steps
@@ -333,6 +348,13 @@ LOOKALIKES: Mapping[str, Hang] = {
     "like-fsdp2-late": _like("a rank loads its weights late", "fsdp-8", (7,), {"gather": issue(ALL, "broadcast", 64, dtype="Float", at=LOAD, waits=True)}, stay("safetensors/torch.py::load_file", below=LOAD[1:])),
     "like-metric-user": _like("a user's metric.py::compute in two types", "ddp-8", (0,), {"norm": issue(ALL, "all_reduce", 2, dtype="Float", at=("metric.py::compute", *TRAIN), waits=True)}, (issue(ALL, "all_reduce", 2, dtype="Double", at=("metric.py::compute", *TRAIN), waits=True),), how=INSTEAD),
     "like-metric-late": _like("a rank is late to MeanMetric.compute", "ddp-8", (3,), {"norm": issue(ALL, "all_reduce", 2, dtype="Float", at=METRIC, waits=True)}, stay("swift/trainers/mixin.py::_evalscope_eval", below=METRIC[1:])),
+    "like-fsdp2-model": _like("a rank loads another model, with other tables", "fsdp-8", (7,), {"gather": issue(ALL, "broadcast", 256, dtype="Float", at=LOAD), "like-2": issue(ALL, "broadcast", 128, dtype="Float", at=LOAD, waits=True)}, (issue(ALL, "broadcast", 64, dtype="Float", at=LOAD), issue(ALL, "broadcast", 32, dtype="Float", at=LOAD)), how=INSTEAD),
+    "like-fsdp-bsz-saves": _like("a rank saves below an update", "fsdp-8", (7,), {"gather": issue(MESH, "_all_gather_base", 4096, at=UPDATE, waits=True)}, (issue(ALL, "barrier", 1, dtype="Float", at=("checkpoint.py::save", *UPDATE[1:]), waits=True),), how=INSTEAD),
+    "like-save-killed": _like("a rank of a save is killed", "fsdp-8", (5,), {"norm": issue(ALL, "barrier", 1, dtype="Float", at=SAVE, waits=True)}, die("-9"), _TORCHRUN)._replace(beside={0: issue(ALL, "barrier", 1, dtype="Float", at=SAFE, waits=True)}),
+    "like-save-late": _like("a rank of a save writes to a disk that is stuck", "fsdp-8", (2,), {"norm": issue(ALL, "barrier", 1, dtype="Float", at=SAVE, waits=True)}, stay("safetensors/torch.py::save_file", below=SAVE))._replace(beside={0: issue(ALL, "barrier", 1, dtype="Float", at=SAFE, waits=True)}),
+    "like-mtp-call": _like("a rank is in a user's call beside the loss", "moe-16", (2,), {"like": issue(DPCP, "all_reduce", 1, dtype="Float", at=MTP, waits=True)}, (issue(ALL, "barrier", 1, dtype="Float", at=("loss.py::share", *MTP[2:]), waits=True),)),
+    "like-infer-generates": _like("rank 0 alone computes a metric, the others generate", "ddp-8", tuple(range(1, 8)), {"norm": issue(ALL, "all_reduce", 2, dtype="Float", at=CALC, waits=True)}, stay("swift/infer_engine/transformers_engine.py::infer", below=CALC[2:])),
+    "like-infer-killed": _like("rank 0 alone computes a metric, the others were killed", "ddp-8", tuple(range(1, 8)), {"norm": issue(ALL, "all_reduce", 2, dtype="Float", at=CALC, waits=True)}, die("-9"), Style("2.9")),
     "like-infer-write": _like("rank 0 alone sums a metric, the others write", "ddp-8", tuple(range(1, 8)), {"norm": issue(ALL, "all_reduce", 2, dtype="Float", at=("infer.py::sum_metric", *TRAIN), waits=True)}, stay("infer.py::write"), Style("2.6")),
 }  # fmt: skip
 PIPES: Mapping[str, Hang] = {
