@@ -17,6 +17,8 @@ from unhang.diagnose.suspects import DEVICE, TOGETHER, Suspects
 
 _OF_ISSUED = ("elements", "dtypes", "first", "by_place", "by_source", "alternating")
 """The clauses that stacks tell nothing of."""
+_LOGGER = "torch/distributed/c10d_logger.py"
+"""What stands around each of torch's collectives; in between may be a decorator's frame."""
 _SHIMS = "unhang/prove/"
 """What stands for torch, or for the rest of a framework, where we record hangs."""
 
@@ -259,6 +261,8 @@ def _has(rank: Rank, operation: Operation | None, chain: Chain) -> bool | None:
 
 def _is_issued_in(frames: Sequence[Frame], chain: Chain) -> bool:
     """Return whether the package of these functions, or torch's FSDP for them, waits by a stack."""
+    logged = [at for at, frame in enumerate(frames) if frame.file.endswith(_LOGGER)]
+    frames = frames[logged[-1] :] if logged else frames
     others = (frame for frame in frames if not whereabouts.is_torch(frame) and _SHIMS not in frame.file)
     own = next((frame for frame in frames if "/fsdp/" in frame.file), next(others, None))
     return own is not None and any(may_be_of(own, place.file) for step in chain for place in step)
