@@ -7,6 +7,7 @@ from pathlib import Path
 
 from sitemaker import fixes, matrix, reference
 from sitemaker.links import relinked, with_fixes
+from sitemaker.pictures import with_pictures
 from unhang.shapes import catalog
 
 HERE = Path(__file__).resolve().parent
@@ -30,7 +31,10 @@ def main(folder: Path) -> None:
         text = (ROOT / path).read_text(encoding="utf-8")
         written[place] = with_fixes(relinked(text, path, places), place, ids) if place.endswith(".md") else text
     written["index.md"] += (HERE / "navigation.txt").read_text(encoding="utf-8")
+    pictures = {path.name: path.read_text(encoding="utf-8") for path in docs.glob("drawings/*.svg")}
     for place, text in written.items():
+        if place.endswith(".md"):
+            text = with_pictures(text, pictures)
         target = folder / place
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(text, encoding="utf-8")

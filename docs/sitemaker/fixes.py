@@ -9,7 +9,7 @@ from unhang.compat.sweep.pages import fixes_table, signs
 from unhang.judge import matrix
 from unhang.shapes import catalog
 from unhang.shapes.catalog import Fix
-from unhang.tell import instead
+from unhang.tell import drawing, instead
 from unhang.tell.matrix_text import effect, retirement, upstreams_own
 from unhang.tell.version_ranges import panels
 
@@ -26,12 +26,13 @@ only the cause is shown, or a stand-in takes the place of what fails. [The matri
 {ids}
 ```
 """
+DRAWINGS = "../drawings/"
 PAGE = """{head}
 ```text
 unhang check --fix {id}     # is it needed here?
 unhang apply --fix {id}
 ```
-
+{drawing}
 {rest}
 
 {effect}
@@ -73,6 +74,7 @@ def page(fix: Fix, releases: matrix.Releases, table: catalog.ShapeTable) -> str:
     head, mark, rest = catalog.page(fix.id).rstrip().partition("## ")
     return PAGE.format(
         head=head,
+        drawing=f"\n![]({DRAWINGS}{fix.id}.svg)\n" if drawing.of_fix(fix) else "",
         rest=mark + rest,
         signs="\n".join(shown),
         id=fix.id,
