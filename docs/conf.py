@@ -2,9 +2,6 @@
 
 from pathlib import Path
 
-from pygments.lexers.special import TextLexer
-from sphinx.application import Sphinx
-
 from unhang import __version__
 
 project = "unhang"
@@ -30,8 +27,3 @@ html_js_files = [("matrix.js", {"defer": "defer"})]
 html_copy_source = False
 html_show_sphinx = False
 html_use_index = False  # search has more
-
-
-def setup(app: Sphinx) -> None:
-    """Show a Mermaid diagram, which GitHub draws, as its text."""
-    app.add_lexer("mermaid", TextLexer)

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from sitemaker import fixes, matrix, reference
+from sitemaker.diagram import with_diagrams
 from sitemaker.links import relinked, with_fixes
 from sitemaker.pictures import with_pictures
 from unhang.shapes import catalog
@@ -34,7 +35,7 @@ def main(folder: Path) -> None:
     pictures = {path.name: path.read_text(encoding="utf-8") for path in docs.glob("drawings/*.svg")}
     for place, text in written.items():
         if place.endswith(".md"):
-            text = with_pictures(text, pictures)
+            text = with_diagrams(with_pictures(text, pictures))
         target = folder / place
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(text, encoding="utf-8")
