@@ -31,7 +31,9 @@ def main(folder: Path) -> None:
     for path, place in files.items():
         text = (ROOT / path).read_text(encoding="utf-8")
         written[place] = with_fixes(relinked(text, path, places), place, ids) if place.endswith(".md") else text
-    written["index.md"] += (HERE / "navigation.txt").read_text(encoding="utf-8")
+    start, navigation = ((HERE / name).read_text(encoding="utf-8") for name in ("start.txt", "navigation.txt"))
+    _, mark, readme = written["index.md"].partition("## ")  # the site has a beginning of its own
+    written["index.md"] = start + mark + readme + navigation
     pictures = {path.name: path.read_text(encoding="utf-8") for path in docs.glob("drawings/*.svg")}
     for place, text in written.items():
         if place.endswith(".md"):
