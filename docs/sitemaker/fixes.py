@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 
 from sitemaker.links import with_fixes
 from unhang.compat.sweep.pages import fixes_table, signs
@@ -49,21 +50,24 @@ unhang apply --fix {id}
 {targets}
 
 ## In the matrix
-{matrix}
+{matrix}{proof}
 """
 
 
-def pages() -> dict[str, str]:
-    """Return the pages of the fixes, by their place on the site."""
+def pages(proved: Collection[str]) -> dict[str, str]:
+    """Return the pages of the fixes, by their place on the site; those in ``proved`` have a page of their proof."""
     found, releases, table = list(catalog.fixes().values()), catalog.releases(), catalog.shape_table()
     ids = [fix.id for fix in found]
     listed = with_fixes(fixes_table(found, releases, table), "fixes/index.md", ids)
     index = INDEX.format(table=listed, ids="\n".join(ids))
-    return {"fixes/index.md": index, **{f"fixes/{fix.id}.md": page(fix, releases, table) for fix in found}}
+    return {
+        "fixes/index.md": index,
+        **{f"fixes/{fix.id}.md": page(fix, releases, table, fix.id in proved) for fix in found},
+    }
 
 
-def page(fix: Fix, releases: matrix.Releases, table: catalog.ShapeTable) -> str:
-    """Return the page of one fix."""
+def page(fix: Fix, releases: matrix.Releases, table: catalog.ShapeTable, is_proved: bool) -> str:
+    """Return the page of one fix, which leads to the page of its proof if there is one."""
     shown = [line.removeprefix("  ") for line in signs(fix.manifest)]
     if files := dict.fromkeys(
         re.findall(r"([\w/]+\.py)::", str(fix.manifest.get("signature")))
@@ -75,6 +79,7 @@ def page(fix: Fix, releases: matrix.Releases, table: catalog.ShapeTable) -> str:
     return PAGE.format(
         head=head,
         drawing=f"\n![]({DRAWINGS}{fix.id}.svg)\n" if drawing.of_fix(fix) else "",
+        proof=f"\n\n[Every case of its proof](../maintainers/proofs/{fix.id}.md)." if is_proved else "",
         rest=mark + rest,
         signs="\n".join(shown),
         id=fix.id,
