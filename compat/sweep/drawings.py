@@ -43,6 +43,8 @@ def inline(picture: str) -> str:
     for part in found.iter():
         part.tag = part.tag.rpartition("}")[2]
         part.text, part.tail = (part.text or "").strip(), None
+        if part.text:  # Sphinx would put a rectangle on what was searched for
+            part.set("class", f"{part.get('class', '')} nohighlight".strip())
     found.remove(next(part for part in found if part.tag == "style"))
     return f'<div class="drawing">{tostring(found, encoding="unicode")}</div>'
 

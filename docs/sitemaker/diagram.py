@@ -101,9 +101,10 @@ def _drawn(
     widths = [sum(boxes[name].width for name in layer) + _GAP * (len(layer) - 1) for layer in layers]
     wide = max(widths)
     root = Element("svg", {"class": "unhang-drawing", "role": "img", "aria-labelledby": "diagram-title diagram-words"})
-    SubElement(root, "title", id="diagram-title").text = "Boxes, from the top, and arrows between them"
+    quiet = {"class": "nohighlight"}  # Sphinx would put a rectangle on what was searched for
+    SubElement(root, "title", quiet, id="diagram-title").text = "Boxes, from the top, and arrows between them"
     words = (f"{upper} to {lower}" for upper, lower in arrows)
-    SubElement(root, "desc", id="diagram-words").text = f"Arrows: {', '.join(words)}."
+    SubElement(root, "desc", quiet, id="diagram-words").text = f"Arrows: {', '.join(words)}."
     middle: dict[str, float] = {}
     top: dict[str, float] = {}
     bottom: dict[str, float] = {}
@@ -133,7 +134,7 @@ def _drawn(
             SubElement(root, "rect", {"class": "box", "rx": "4", **{key: f"{value:g}" for key, value in size.items()}})
             for number, line in enumerate(box.lines):
                 place = {"x": f"{middle[name]:g}", "y": f"{top[name] + 5 + _LINE * (number + 0.75):g}"}
-                kind = "middle" if number else "middle key"
+                kind = "middle nohighlight" if number else "middle key nohighlight"
                 SubElement(root, "text", {"class": kind, **place}).text = line
     root.set("viewBox", f"0 0 {wide + 2 * _EDGE:g} {y - _BETWEEN + _EDGE:g}")
     return f'<div class="drawing diagram">{tostring(root, encoding="unicode")}</div>'
