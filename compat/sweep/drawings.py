@@ -58,8 +58,10 @@ def svg(drawing: Drawing, name: str) -> str:
     SubElement(root, "style").text = f"\n{STYLE.read_text(encoding='utf-8')}"
     ground = SubElement(root, "rect", {"class": "ground"})
     bottom = _lines(root, drawing.title, 20, "title")
+    cells = [_cell(panel) for panel in drawing.panels if panel.columns > 1]
+    measure = min(cells) if cells else drawing.scale
     for panel in drawing.panels:
-        bottom = _panel(root, panel, drawing.scale, bottom + 8)
+        bottom = _panel(root, panel, measure, bottom + 8)
     bottom += 12
     for letter, told in drawing.legend:
         if letter:
@@ -79,15 +81,15 @@ def svg(drawing: Drawing, name: str) -> str:
     return tostring(root, encoding="unicode") + "\n"
 
 
-def _panel(root: Element, panel: Panel, scale: float, top: int) -> int:
-    """Draw one side below `top`; return the y below it."""
+def _panel(root: Element, panel: Panel, measure: float, top: int) -> int:
+    """Draw one side below `top`, given the width of a column, or what the longest bar is; return the y below it."""
     _text(root, _EDGE, top + 12, panel.heading, "good" if panel.is_good else "bad")
     below = _lines(root, panel.words, top + 12 + _LINE, "")
     below -= 8
     if panel.bars:
-        return _bars(root, panel, scale, below)
+        return _bars(root, panel, measure, below)
     for row in panel.rows:
-        _row(root, panel, row, below)
+        _row(root, row, measure, below)
         below += _ROW
     y = below + 5
     SubElement(root, "path", {"class": "grid", "d": f"M{_LEFT} {y}H{_RIGHT}m-5-3l5 3l-5 3"})
@@ -95,10 +97,14 @@ def _panel(root: Element, panel: Panel, scale: float, top: int) -> int:
     return y + 10
 
 
-def _row(root: Element, panel: Panel, row: Row, top: int) -> None:
-    """Draw what a rank does; what it waits in goes on to the right edge."""
+def _cell(panel: Panel) -> float:
+    """Return how wide its columns can be, beside what stands at their end."""
     room = max(_size(_said(one)) for one in panel.rows) + 8
-    cell = min(58.0, (_RIGHT - _LEFT - room) / (panel.columns - 1)) if panel.columns > 1 else 0.0
+    return min(58.0, (_RIGHT - _LEFT - room) / (panel.columns - 1))
+
+
+def _row(root: Element, row: Row, cell: float, top: int) -> None:
+    """Draw what a rank does; what it waits in goes on to the right edge."""
     middle = top + _ROW / 2
     _text(root, _EDGE, middle + 4, row.name)
     SubElement(root, "path", {"class": "grid", "d": f"M{_LEFT} {middle:g}H{_RIGHT}"})

@@ -239,9 +239,10 @@ def _end(rank: Mapping[str, Any]) -> str:
 def text(drawing: Drawing, width: int = WIDTH) -> str:
     """Return a drawing in ASCII, in lines of at most this width."""
     lines, scale = _filled(drawing.title, width), drawing.scale
+    columns = max(panel.columns for panel in drawing.panels)
     for panel in drawing.panels:
         lines += ["", *_filled(f"{panel.heading}. {panel.words}", width)]
-        lines += _text_bars(panel, scale, width) if panel.bars else _text_rows(panel, width)
+        lines += _text_bars(panel, scale, width) if panel.bars else _text_rows(panel, columns, width)
     lines += ["", *(line for part in explained(drawing) for line in _filled(part, width))]
     return "\n".join(lines)
 
@@ -258,9 +259,9 @@ def _filled(part: str, width: int) -> list[str]:
     return textwrap.wrap(part, width, subsequent_indent="   ", break_long_words=False, break_on_hyphens=False)
 
 
-def _text_rows(panel: Panel, width: int) -> Iterator[str]:
+def _text_rows(panel: Panel, columns: int, width: int) -> Iterator[str]:
     left = max(len(row.name) for row in panel.rows) + 6
-    cell = max(4, min(12, (width - left - 18) // panel.columns))
+    cell = max(4, min(12, (width - left - 18) // columns))
     for row in panel.rows:
         line = f"  {row.name}{' ..' if row.is_cut else ''}".ljust(left)
         for block in row.blocks:
