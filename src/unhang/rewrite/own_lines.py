@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import codecs
 import hashlib
-import re
-from collections.abc import Collection, Mapping
+import io
+import tokenize
+from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from unhang.shapes import shape
+from unhang.shapes import excerpt, shape
 
-_LINE = re.compile(rb"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")  # as Python counts them; no encoding of sources has other ones
 _ENDS = b"\r\n"
 UNREADABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
 """What a file raises that does not parse, or lacks a function."""
@@ -40,15 +40,26 @@ def of(data: bytes, functions: Collection[str]) -> Mapping[str, Lines]:
     Raises one of UNREADABLE if the file does not parse.
     """
     tree, rows = _parsed(data), _rows(data)
-    places = {}
-    for name in functions:
-        definitions = shape.find(tree, name)
-        if len(definitions) == 1:
-            (node,) = definitions
-            first = min(part.lineno for part in (node, *node.decorator_list)) - 1
-            end = node.end_lineno or 0
-            places[name] = Lines(first, end, b"".join(rows[first:end]).rstrip(_ENDS), node)
-    return places
+    found = {name: shape.find(tree, name) for name in functions}
+    return {name: _place(rows, nodes[0]) for name, nodes in found.items() if len(nodes) == 1}
+
+
+def expected(data: bytes, shapes: Mapping[str, str]) -> Mapping[str, Lines]:
+    """Return what `of` does for functions that a file is known to define once, each in this shape; raise what it does.
+
+    Where that is so, the file is not parsed as a whole, which costs more than all else.
+    """
+    encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
+    rows = _rows(data)
+    text = [row.decode(encoding.removesuffix("-sig")) for row in rows]
+    found = {name: excerpt.find(text, name, wanted) for name, wanted in shapes.items()}
+    places = {name: _place(rows, node) for name, node in found.items() if node is not None}
+    return places if len(places) == len(shapes) else of(data, shapes)
+
+
+def _place(rows: Sequence[bytes], node: shape.Function) -> Lines:
+    first, end = min(part.lineno for part in (node, *node.decorator_list)) - 1, node.end_lineno or 0
+    return Lines(first, end, b"".join(rows[first:end]).rstrip(_ENDS), node)
 
 
 def put_back(data: bytes, plain: bytes, functions: Collection[str]) -> bytes:
@@ -56,6 +67,11 @@ def put_back(data: bytes, plain: bytes, functions: Collection[str]) -> bytes:
     now, then = of(data, functions), of(plain, functions)
     if not now.keys() == then.keys() == set(functions):
         raise ValueError("a function is not defined exactly once")
+    return replaced(data, now, then)
+
+
+def replaced(data: bytes, now: Mapping[str, Lines], then: Mapping[str, Lines]) -> bytes:
+    """Return a file that has the functions ``now`` with the lines that they have ``then``."""
     rows = _rows(data)
     for name, place in sorted(now.items(), key=lambda item: item[1].first, reverse=True):
         last = rows[place.end - 1]
@@ -67,7 +83,7 @@ _parsed = lru_cache(maxsize=2)(shape.parse)  # who puts functions back reads the
 
 
 def _rows(data: bytes) -> list[bytes]:
-    return _LINE.findall(data, _bom(data))
+    return data[_bom(data) :].splitlines(keepends=True)  # as Python counts them; no encoding of sources has other ones
 
 
 def _bom(data: bytes) -> int:
