@@ -51,9 +51,7 @@ def test_every_byte(end: str, bom: bytes, encoding: str, now: str, wanted: str) 
 def test_the_lines_of_functions_in_known_shapes_are_found_without_the_whole_file(
     bom: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    text = MOVED.replace(
-        "(\n    size=1,\n)", "(size=1)"
-    )  # of a decorator on several lines, a look does not see the first
+    text = MOVED.replace("(\n    size=1,\n)", "(size=1)")  # on several lines, a look does not see it
     data = bom + text.replace("\n", "\r\n").encode("latin-1" if b"latin" in bom else "utf-8")
     whole = own_lines.of(data, NAMES)
     shapes = {name: shape.digest(place.function) for name, place in whole.items()}

@@ -22,7 +22,7 @@ def find(rows: Sequence[str], qualified: str, expected: str) -> shape.Function |
     """
     first, last = 0, len(rows)
     for name in qualified.split("."):
-        definition = re.compile(rf"[ \t]*(?:def|class)[ \t]+{name}\b")
+        definition = re.compile(rf"[ \t]*(?:(?:async[ \t]+)?def|class)[ \t]+{name}\b")
         found = [index for index in range(first, last) if name in rows[index] and definition.match(rows[index])]
         if len(found) != 1:
             return None
