@@ -9,10 +9,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+<<<<<<< HEAD
 from unhang.compat.sweep import drawings, sources
+=======
+from unhang import packs
+from unhang.compat.sweep import sources
+>>>>>>> main
 from unhang.errors import UnhangError
 from unhang.judge import matrix
-from unhang.records import UPSTREAMS
 from unhang.shapes import catalog
 from unhang.shapes.catalog import Fix, ShapeTable
 from unhang.tell import drawing
@@ -105,7 +109,7 @@ def of_kinds(fixes: Iterable[Fix], *kinds: str) -> list[Fix]:
 def symptoms(fixes: Sequence[Fix]) -> str:
     """Return the list of what users see, by upstream: each symptom with its fix, and where its signature shows."""
     found = []
-    for upstream in UPSTREAMS:
+    for upstream in packs.names():
         own = [fix for fix in fixes if fix.targets[0].upstream == upstream]
         found += [f"### {upstream}", *map(_symptom, own)] if own else []
     return "\n\n".join(found)

@@ -134,4 +134,13 @@ def test_bars_of_both_sides_have_one_scale() -> None:
 
 def test_a_fix_of_a_pack_needs_no_drawing(tmp_path: Path) -> None:
     fix = next(iter(catalog.fixes().values()))
-    assert drawing.of_fix(fix._replace(folder=str(tmp_path))) is None
+    fix = fix._replace(folder=str(tmp_path))
+    assert drawing.of_fix(fix) is None
+    for text in ("{", "[]", '{"title": "T", "recorded": {"untouched": 1}}'):
+        (tmp_path / "drawing.json").write_text(text)
+        assert drawing.of_fix(fix) is None
+
+
+def test_a_drawing_is_text_from_outside() -> None:
+    drawn = hung(rank(call("0", [0, 1], "\x1b[31mred"), end="alive"), rank())
+    assert "\\x1b[31mred" in drawing.text(drawn)

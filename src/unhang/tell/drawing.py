@@ -12,6 +12,7 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from unhang import gate
 from unhang.shapes.catalog import Fix
 
 DONE, WAITS, WRONG = "done", "waits", "wrong"
@@ -106,12 +107,15 @@ class Drawing(NamedTuple):
 
 
 def of_fix(fix: Fix) -> Drawing | None:
-    """Return the drawing of a fix; None if it has none. Raises ValueError or LookupError for a file that is broken."""
+    """Return the drawing of a fix; None if it has none, or one that this version cannot read."""
     path = os.path.join(fix.folder, "drawing.json")
-    if not os.path.exists(path):
+    try:
+        with open(path, encoding="utf-8") as file:
+            return read(json.load(file))
+    except FileNotFoundError:
         return None
-    with open(path, encoding="utf-8") as file:
-        return read(json.load(file))
+    except (LookupError, TypeError, ValueError, AttributeError):  # of somebody's pack: the page needs none
+        return None
 
 
 def read(content: Mapping[str, Any]) -> Drawing:
@@ -244,7 +248,7 @@ def text(drawing: Drawing, width: int = WIDTH) -> str:
         lines += ["", *_filled(f"{panel.heading}. {panel.words}", width)]
         lines += _text_bars(panel, scale, width) if panel.bars else _text_rows(panel, columns, width)
     lines += ["", *(line for part in explained(drawing) for line in _filled(part, width))]
-    return "\n".join(lines)
+    return "\n".join(map(gate.line, lines))
 
 
 def explained(drawing: Drawing) -> Iterator[str]:
