@@ -193,7 +193,8 @@ def text_report(report: Report, *, verbose: bool = False, colour: bool = False, 
     A row is one line, or, unless the ``width`` is 0, as many as it takes. With ``verbose``, or if it is required or was
     just written, a settled fix has a row too.
     """
-    head = environment_line(report.search.environment), *map(gate.line, report.header)
+    overlays = [f"overlay: {', before '.join(report.search.overlays)}"] * bool(report.search.overlays)
+    head = environment_line(report.search.environment), *map(gate.line, (*overlays, *report.header))
     lines = [terminal.wrapped(line, width) for line in head]
     words: list[str] = []
     now = {_key(finding) for finding in report.findings if _is_done(report, finding)}

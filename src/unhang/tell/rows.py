@@ -20,7 +20,6 @@ from unhang.judge.decide import (
     UNLISTED,
 )
 from unhang.judge.findings import Finding
-from unhang.judge.nearest import ADDED, CHANGED, MISSING, MOVED
 from unhang.shapes import catalog
 from unhang.suggest import Hint, Line
 from unhang.tell import terminal
@@ -57,7 +56,6 @@ ABOVE = "its row above says why"
 _LEFT, _WIDE = 30, 72  # the columns of a row's left half; and the width from which on there are two halves
 _MOST = 3  # so many lines that differ are shown
 _STATES = {"affected": ", which needs the fix", "fixed": ", which has upstream's fix", "not-affected": ", not affected"}
-_HOW = {ADDED: "added", CHANGED: "changed", MOVED: "moved into or out of another statement"}
 
 
 def is_settled(finding: Finding) -> bool:
@@ -162,8 +160,9 @@ def _drift(finding: Finding, width: int, *, colour: bool) -> list[str]:
         code = gate.line(one.text)
         if len(code) > width - len(bar) - 1:
             code = f"{code[: width - len(bar) - 4]}..."
-        is_gone = one.how == MISSING
-        what = f"a statement is missing before this one ({one.kind})" if is_gone else _HOW[one.how]
+        is_gone = one.how == "missing"  # nearest.MISSING: that module is slow to import
+        what = f"a statement is missing before this one ({one.kind})" if is_gone else one.how
+        what += " into or out of another statement" if one.how == "moved" else ""
         caret = "^" * (1 if is_gone else len(code))
         beside = f"{bar} {caret} {what}"
         below = (
@@ -190,9 +189,8 @@ def _help(hint: str, lead: str, width: int) -> list[str]:
     lines: list[str] = []
     indent = " " * len(lead)
     for part in hint.parts if isinstance(hint, Hint) else filter(None, (hint,)):
-        margin = indent if lines else lead
         if isinstance(part, Line):
-            lines.append(f"{indent}{gate.line(part)}" if lines else f"{lead}{gate.line(part)}")
+            lines += [f"{indent}{gate.line(part)}"] if lines else [lead.rstrip(), f"{indent}{gate.line(part)}"]
         else:
-            lines += terminal.folded(f"{margin}{gate.line(str(part)).strip(' ;,')}", width, indent)
+            lines += terminal.folded(f"{indent if lines else lead}{gate.line(str(part)).strip(' ;,')}", width, indent)
     return lines
