@@ -53,6 +53,11 @@ def test_each_file_that_cannot_be_replaced_is_named(
     assert stderr(capsys) == []
     console.refused(UnhangError("not-writable", "no"), found)
     assert stderr(capsys) == ["not writable here: /one/file.py", "not writable here: /three/file.py"]
+    many = [one._replace(seen=one.seen._replace(path=f"/{number}/file.py")) for one in found[:1] for number in range(9)]
+    console.refused(UnhangError("not-writable", "no"), many)
+    assert stderr(capsys)[-2:] == [
+        "not writable here: /2/file.py", "not writable here: 6 more files (-v names each)"
+    ]  # fmt: skip
 
 
 def test_warnings_are_in_the_text_and_in_json_but_on_stderr_only_for_text(capsys: pytest.CaptureFixture[str]) -> None:

@@ -190,13 +190,16 @@ def required(reasons: Sequence[str]) -> None:
 
 
 def refused(error: UnhangError, findings: Iterable[Finding]) -> None:
-    """Name each file that cannot be written; the error itself names only the first."""
+    """Name the files that cannot be written, a few or with ``-v`` all; the error itself names only the first."""
     if error.code != "not-writable":
         return
-    for path in dict.fromkeys(finding.seen.path for finding in findings if finding.verdict.verdict == NEEDED):
-        # a file is replaced, so its folder must be writable
-        if not os.access(os.path.dirname(path), os.W_OK):
-            say(f"not writable here: {path}")
+    needed = dict.fromkeys(finding.seen.path for finding in findings if finding.verdict.verdict == NEEDED)
+    # a file is replaced, so its folder must be writable
+    paths = [path for path in needed if not os.access(os.path.dirname(path), os.W_OK)]
+    most = len(paths) if terminal.settings.verbose else report.FEW
+    say_each(f"not writable here: {path}" for path in paths[:most])
+    if len(paths) > most:
+        say(f"not writable here: {count(len(paths) - most, 'more file')} (-v names each)")
 
 
 def unexpected(why: str | None) -> None:

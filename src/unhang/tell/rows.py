@@ -74,7 +74,7 @@ def row(finding: Finding, word: str, *, verbose: bool = False, colour: bool = Fa
     fix = catalog.fix(finding.target.fix)
     head = f"{MARKS[word]} {fix.id}"
     kinds = f"{', '.join(fix.kinds)} ({fix.grade})"
-    right = [*filter(None, _about(finding, word)), *_more(finding, verbose=verbose)]
+    right = [*filter(None, _about(finding, word))]
     if width < _WIDE:
         lines = terminal.folded(f"  {head}  {kinds}", width, "    ")
         lines += [line for text in right for line in terminal.folded(f"    {text}", width, "    ")]
@@ -85,6 +85,8 @@ def row(finding: Finding, word: str, *, verbose: bool = False, colour: bool = Fa
         lines = [f"  {side:<{_LEFT - 2}}{text}".rstrip() for side, text in pairs]
     if colour:
         lines[0] = terminal.painted(lines[0], head, COLOURS[word])
+    for text in _more(finding, verbose=verbose):
+        lines += terminal.folded(f"    = {text}", width, "      ")
     if _is_open(finding):
         lines += _drift(finding, width, colour=colour)
     for note in finding.notes:
