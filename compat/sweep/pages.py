@@ -9,12 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-<<<<<<< HEAD
-from unhang.compat.sweep import drawings, sources
-=======
 from unhang import packs
-from unhang.compat.sweep import sources
->>>>>>> main
+from unhang.compat.sweep import drawings, sources
 from unhang.errors import UnhangError
 from unhang.judge import matrix
 from unhang.shapes import catalog
