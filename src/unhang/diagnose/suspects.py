@@ -12,9 +12,10 @@ from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from typing import NamedTuple
 
 from unhang.diagnose import desync, whereabouts
-from unhang.diagnose.desync import PAIRED, Meeting
-from unhang.diagnose.evidence import Count, Message, Operation, Rank
+from unhang.diagnose.desync import Meeting
+from unhang.diagnose.evidence import Count, Message, Operation
 from unhang.diagnose.facts import Facts
+from unhang.diagnose.pairs import OPPOSITE, PAIRED
 
 _ONE_SIDED = frozenset({"broadcast", "reduce", "gather", "scatter"})
 """Collectives that some ranks are done with before others have come."""
@@ -286,59 +287,30 @@ def _where(facts: Facts, number: int) -> str:
 def _stuck_together(facts: Facts) -> dict[int, str]:
     """Name the ranks, at most half, that have all come to an operation before anything else, and are not done with it.
 
-    The device of one of them is stuck; which one, only a recorder that times its devices tells.
+    The device of one of them is stuck: one that has not begun it, where that is known.
     """
-    if facts.splits or any(meeting.differ for meeting in facts.meetings):
+    if facts.splits or any(meeting.differ for meeting in facts.meetings) or _mismatched(facts):
         return {}
-    first = {number: _first_of(rank) for number, rank in facts.job.ranks.items() if rank.recorded and rank.waiting}
-    beside = {number: _met_by(first, number) for number in first}
-    found: dict[int, str] = {}
-    for number, others in beside.items():
-        if others and all(beside.get(other) for other in others):
-            what = f"have come to {first[number][0].kind} of {whereabouts.label(first[number][0].group)}"
+    free = {number for root in facts.roots if len(root) == 1 for number in root & facts.heads.keys()}
+    free = {
+        number
+        for number in free
+        if len(pairs := facts.heads[number].pairs) < 2 or all(end.is_known for _, end in pairs)
+    }
+    found = {}
+    for number in free:
+        others = facts.met[number] - {number}
+        if others and others <= free:
+            one = facts.heads[number].operations[0]
+            what = f"have come to {one.kind} of {whereabouts.label(one.group)}"
             found[number] = f"it and {_ranks(others)} {what}, and none is done: the device of one of them is stuck"
+    if waiting := {number: why for number, why in found.items() if not facts.heads[number].begun}:
+        found = waiting
     return found if 2 * len(found) <= len(desync.everybody(facts.job)) else {}
 
 
 def _ranks(numbers: Collection[int]) -> str:
     return f"rank{'s' if len(numbers) > 1 else ''} {', '.join(map(str, sorted(numbers)[:_SHOWN]))}"
-
-
-def _first_of(rank: Rank) -> tuple[Operation, ...]:
-    """Return what a device is to do first: one operation, or the sends and receives of a batch; nothing for gloo."""
-    if not all(count.device for count in rank.counts.values()):
-        return ()
-    one = rank.waiting[0]
-    if one.kind not in PAIRED:
-        return (one,)
-    return tuple(it for it in rank.waiting if it.kind in PAIRED and _key(it) == _key(one))
-
-
-def _key(operation: Operation) -> tuple[str, int | None]:
-    return operation.group.name, operation.sequence
-
-
-def _met_by(first: Mapping[int, Sequence[Operation]], number: int) -> set[int]:
-    """Return the other ranks of what a rank is to do first, if that is what all of these are to do first."""
-    found: set[int] = set()
-    for one in first[number]:
-        others = _others(one, number)
-        if not others or not all(any(_meets(one, it) for it in first.get(other, ())) for other in others):
-            return set()
-        found |= others
-    return found
-
-
-def _others(operation: Operation, number: int) -> set[int]:
-    if operation.kind in PAIRED:
-        return set() if operation.peer is None else {operation.peer}
-    return {*operation.group.members} - {number}
-
-
-def _meets(one: Operation, other: Operation) -> bool:
-    if one.kind in PAIRED:
-        return (one.group.name, one.rank) == (other.group.name, other.peer) and one.kind != other.kind
-    return (_key(one), one.kind) == (_key(other), other.kind)
 
 
 def _disagreeing(facts: Facts) -> dict[int, str]:
@@ -351,11 +323,13 @@ def _disagreeing(facts: Facts) -> dict[int, str]:
             sides = _sides({n: (one.kind, desync.elements(one), one.dtypes) for n, one in issued.items()})
             where = f"collective {meeting.sequence} of {whereabouts.label(meeting.group)}"
             found.update(_minority(sides, f"disagrees on the {what} of {where}"))
+    found = found or _mismatched(facts)
     if found:
         return found
     for split in sorted(facts.splits, key=lambda one: one.sequence):
         where = f"collective {split.sequence} of {whereabouts.label(split.group)}"
         found.update(_minority(split.sides, f"issued another call than its peers as {where}"))
+    found = found or _unmatched(facts)
     if found:
         return found
     for meeting in facts.meetings:
@@ -368,14 +342,16 @@ def _disagreeing(facts: Facts) -> dict[int, str]:
             found[number] = f"{what}, which none of its peers has: it issued another call than they did"
     if found:
         return found
-    core = _cycle_of(facts)
-    places = {number: whereabouts.label(facts.job.ranks[number].waiting[0].group) for number in core}
-    sides = _sides(places)
-    if len(sides) > 1 and max(map(len, sides)) * 2 > len(core):
-        return {
-            number: f"waits in {places[number]}, while most of those that wait for it do so in another group"
-            for number in _minority(sides, "")
-        }
+    for core in _cycles(facts):
+        places = {number: whereabouts.label(facts.job.ranks[number].waiting[0].group) for number in core}
+        sides = _sides(places)
+        if len(sides) > 1 and max(map(len, sides)) * 2 > len(core):
+            for number in _minority(sides, ""):
+                found[number] = (
+                    f"waits in {places[number]}, while most of those that wait for it do so in another group"
+                )
+    if found:
+        return found
     calls = {number: call for number, call in facts.calls.items() if call}
     if have_peers(facts):
         return {}
@@ -384,9 +360,122 @@ def _disagreeing(facts: Facts) -> dict[int, str]:
     return {}
 
 
+def _mismatched(facts: Facts) -> dict[int, str]:
+    """Name the ends of sends and receives that meet in another size or type."""
+    pairs: dict[tuple[int, int], tuple[Operation, Operation]] = {}
+    for number, head in facts.heads.items():
+        for one, end in head.pairs:
+            if (other := end.operation) and end.rank in facts.met[number] and one.kind == "send":
+                if _load(one) != _load(other):
+                    pairs[number, end.rank] = one, other
+    why = {
+        pair: f"rank {pair[0]} sends {_load_text(one)}, of which rank {pair[1]} receives {_load_text(other)}"
+        for pair, (one, other) in pairs.items()
+    }
+    usual = Counter(
+        (one.group.description, _load(one))
+        for rank in facts.job.ranks.values()
+        for one in (*rank.waiting, *rank.last)
+        if one.kind in OPPOSITE
+    )
+    rarer = set()
+    for pair, ends in pairs.items():
+        times = [usual[one.group.description, _load(one)] for one in ends]
+        rarer.update(number for number, many in zip(pair, times) if many == min(times))
+    return _guilty(facts, {pair: ends[0] for pair, ends in pairs.items()}, why, rarer)
+
+
+def _unmatched(facts: Facts) -> dict[int, str]:
+    """Name the ends of sends and receives that nobody meets, among ranks that wait for each other."""
+    found: dict[int, str] = {}
+    lacking = {
+        (number, end.rank): (one, end.is_known)
+        for number, head in facts.heads.items()
+        for one, end in head.pairs
+        if not end.done and end.rank not in facts.met[number]
+    }
+    for core in _cycles(facts):
+        pairs = {pair: one for pair, one in lacking.items() if core.issuperset(pair)}
+        is_known = any(is_known for _, is_known in pairs.values())
+        pairs = {pair: one for pair, one in pairs.items() if one[1] == is_known}
+        why = {
+            pair: f"rank {pair[0]} waits in a {one.kind} for rank {pair[1]}, which has not come to it"
+            for pair, (one, _) in pairs.items()
+        }
+        strange = {pair[0] for pair, (one, _) in pairs.items() if _is_strange(facts, *pair, one.group.name)}
+        found.update(_guilty(facts, {pair: one for pair, (one, _) in pairs.items()}, why, strange, is_known=is_known))
+    return found
+
+
+def _guilty(
+    facts: Facts,
+    pairs: Mapping[tuple[int, int], Operation],
+    why: Mapping[tuple[int, int], str],
+    strange: set[int],
+    *,
+    is_known: bool = True,
+) -> dict[int, str]:
+    """Return the ends to blame for pairs that do not meet: such as did more or less than their like, or something else.
+
+    Else these are the ends of most pairs, all of them if they are as many.
+    """
+    times = Counter(number for pair in pairs for number in pair)
+    odd = {number for pair, one in pairs.items() for number in pair if _is_odd(facts, number, one)}
+    most = {number for number, many in times.items() if many == max(times.values())}
+    all_ = {*times}
+    named = next((some for some in (odd, *((most, strange) if is_known else ())) if some and some != all_), all_)
+    return {number: next(text for pair, text in why.items() if number in pair) for number in named}
+
+
+def _is_strange(facts: Facts, number: int, other: int, group: str) -> bool:
+    """Return whether another rank has sent to and received from its peers more than once, and never from this one."""
+    moves = facts.job.ranks[other].moves if other in facts.job.ranks else ()
+    times = Counter((move.kind, move.number) for move in moves if move.kind and move.group == group)
+    return bool(times) and min(times.values()) > 1 and number not in {peer for _, peer in times}
+
+
+def _is_odd(facts: Facts, number: int, stuck: Operation) -> bool:
+    """Return whether a rank has sent and received more or less often in a group than its like.
+
+    Its like are the ranks of its place in other such groups, else the others of its own.
+    """
+    groups = [one for one in facts.job.groups.values() if one.description == stuck.group.description]
+    own = next((one.members for one in groups if number in one.members), ())
+    place = own.index(number) if own else 0
+    like = [one.members[place] for one in groups if len(one.members) == len(own) and one.members != own]
+    for batch in (stuck.sequence, None):
+        often = {it: _orders(facts, it, stuck.group.description, batch) for it in (*(like or own), number)}
+        mine = often.pop(number)
+        common = [many for many in often.values() if many]
+        usual = max({*common}, key=common.count, default=None)
+        is_usual = 2 * common.count(usual) > len(common) if like else len(common) > 1 == len({*common})
+        if mine and usual and mine != usual and is_usual:
+            head = facts.heads.get(number)
+            is_behind = head is not None and head.operations[0].kind in PAIRED
+            return batch is not None or mine > usual or not is_behind
+    return False
+
+
+def _orders(facts: Facts, number: int, description: str, batch: int | None) -> int:
+    """Return how many operations a rank has issued where it sends and receives, up to a batch of them, or in all."""
+    moves = facts.job.ranks[number].moves if number in facts.job.ranks else ()
+    names = {one.name for one in facts.job.groups.values() if one.description == description}
+    return max((it.order for it in moves if it.kind and it.group in names and batch in (None, it.batch)), default=0)
+
+
+def _load(operation: Operation) -> tuple[int | None, tuple[str, ...] | None]:
+    return desync.elements(operation), operation.dtypes
+
+
+def _load_text(operation: Operation) -> str:
+    return f"{desync.elements(operation)} {', '.join(operation.dtypes or ())}"
+
+
 def _fewer(facts: Facts, meeting: Meeting) -> dict[int, str]:
     """Name the ranks that issued a call less than their peers, or one more, where all of them wait in something."""
     if not meeting.waiting or not meeting.absent or any(facts.waits_for.get(number) for number in meeting.absent):
+        return {}
+    if any(one.kind in PAIRED for number in meeting.absent for one in facts.job.ranks[number].waiting[:1]):
         return {}
     label = whereabouts.label(meeting.group)
     why = f"of {label}, it has issued more or fewer collectives than most, and waits in another one"
@@ -395,7 +484,7 @@ def _fewer(facts: Facts, meeting: Meeting) -> dict[int, str]:
 
 def _other_stack(facts: Facts) -> dict[int, str]:
     """Name the ranks whose whole stack differs from that of most, unless dumps show how they wait for each other."""
-    if _cycle_of(facts) or have_peers(facts):
+    if _cycles(facts) or have_peers(facts):
         return {}
     stacks = facts.paths
     sides = _sides({number: tuple(place[:2] for place in path) for number, path in stacks.items()})
@@ -423,18 +512,18 @@ def _in_cycle(facts: Facts) -> dict[int, str]:
     """Name all ranks that wait for each other."""
     return {
         number: f"waits in {whereabouts.label(facts.job.ranks[number].waiting[0].group)} for ranks that wait for it"
-        for number in _cycle_of(facts)
+        for core in _cycles(facts)
+        for number in core
     }
 
 
-def _cycle_of(facts: Facts) -> frozenset[int]:
-    """Return the stuck ranks but for those for which none of the others waits."""
-    core = {number for number in facts.stuck if number in facts.job.ranks and facts.job.ranks[number].waiting}
-    while True:
-        waited = {other for number in core for other in facts.waits_for.get(number, ())}
-        if core <= waited:
-            return frozenset(core)
-        core &= waited
+def _cycles(facts: Facts) -> list[frozenset[int]]:
+    """Return the ranks of each cycle that wait for each other and for nobody else."""
+    return [
+        root
+        for root in facts.roots
+        if len(root) > 1 and all(number in facts.job.ranks and facts.job.ranks[number].waiting for number in root)
+    ]
 
 
 def _sides(keys: Mapping[int, Hashable]) -> list[tuple[int, ...]]:
