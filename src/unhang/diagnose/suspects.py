@@ -420,7 +420,7 @@ def _guilty(
     Else these are the ends of most pairs, all of them if they are as many.
     """
     times = Counter(number for pair in pairs for number in pair)
-    odd = {number for pair, one in pairs.items() for number in pair if _is_odd(facts, number, one)}
+    odd = {number for pair, one in pairs.items() for number in pair if _is_odd(facts, number, one.group.description)}
     most = {number for number, many in times.items() if many == max(times.values())}
     all_ = {*times}
     named = next((some for some in (odd, *((most, strange) if is_known else ())) if some and some != all_), all_)
@@ -434,33 +434,63 @@ def _is_strange(facts: Facts, number: int, other: int, group: str) -> bool:
     return bool(times) and min(times.values()) > 1 and number not in {peer for _, peer in times}
 
 
-def _is_odd(facts: Facts, number: int, stuck: Operation) -> bool:
-    """Return whether a rank has sent and received more or less often in a group than its like.
+def _is_odd(facts: Facts, number: int, description: str) -> bool:
+    """Return whether a rank has sent and received otherwise than its like: with another rank, or more or less often.
 
-    Its like are the ranks of its place in other such groups, else the others of its own.
+    Its like are the ranks of its place in other groups of the description; else the others of its own, if it was in
+    step with all of these before.
     """
-    groups = [one for one in facts.job.groups.values() if one.description == stuck.group.description]
-    own = next((one.members for one in groups if number in one.members), ())
-    place = own.index(number) if own else 0
-    like = [one.members[place] for one in groups if len(one.members) == len(own) and one.members != own]
-    for batch in (stuck.sequence, None):
-        often = {it: _orders(facts, it, stuck.group.description, batch) for it in (*(like or own), number)}
-        mine = often.pop(number)
-        common = [many for many in often.values() if many]
-        usual = max({*common}, key=common.count, default=None)
-        is_usual = 2 * common.count(usual) > len(common) if like else len(common) > 1 == len({*common})
-        if mine and usual and mine != usual and is_usual:
-            head = facts.heads.get(number)
-            is_behind = head is not None and head.operations[0].kind in PAIRED
-            return batch is not None or mine > usual or not is_behind
-    return False
+    groups = [one.members for one in facts.job.groups.values() if one.description == description]
+    own = next((members for members in groups if number in members), ())
+    beside = [members[own.index(number)] for members in groups if len(members) == len(own) and members != own]
+    like = beside or [it for it in own if it != number]
+    mine = _batches(facts, number, own)
+    theirs = [
+        _batches(facts, it, members) for it in like for members in groups if it in members and it in facts.job.ranks
+    ]
+    common = [(batch, {one[batch] for one in theirs if batch in one}) for batch in mine]
+    common = [(batch, whats) for batch, whats in common if whats]
+    if (not beside and len(theirs) < 2) or any(len(whats) > 1 for _, whats in common):
+        return False
+    at = next((at for at, (batch, whats) in enumerate(common) if mine[batch] not in whats), None)
+    if at is not None:
+        batch, ((_, what), *_) = common[at]
+        return bool(beside) or at > 1 or (len(common) > 2 and mine[batch][1] == what)
+    head = facts.heads[number].operations[0] if number in facts.heads else None
+    if head is None or head.kind in PAIRED or not (beside or len(common) > 2):
+        return False
+    often = _before(facts, number, description, head)
+    others = {_before(facts, it, description, head) for it in like} - {0}
+    return bool(often) and len(others) == 1 and often not in others
 
 
-def _orders(facts: Facts, number: int, description: str, batch: int | None) -> int:
-    """Return how many operations a rank has issued where it sends and receives, up to a batch of them, or in all."""
-    moves = facts.job.ranks[number].moves if number in facts.job.ranks else ()
-    names = {one.name for one in facts.job.groups.values() if one.description == description}
-    return max((it.order for it in moves if it.kind and it.group in names and batch in (None, it.batch)), default=0)
+def _before(facts: Facts, number: int, description: str, collective: Operation) -> int:
+    """Return the number of the last operation in a group that a rank issued before a collective; 0 if not known."""
+    last = 0
+    for one in facts.job.ranks[number].moves if number in facts.job.ranks else ():
+        name = facts.job.groups[one.group].description if one.group in facts.job.groups else ""
+        if one.kind and name == description:
+            last = max(last, one.order)
+        elif not one.kind and (name, one.number) == (collective.group.description, collective.sequence):
+            return last
+    return 0
+
+
+def _batches(facts: Facts, number: int, members: Sequence[int]) -> dict[int, tuple[int, tuple[tuple[str, int], ...]]]:
+    """Return by number how many operations a rank had issued with each batch, and what is in that, with whom.
+
+    The other rank is told by how far it is off. Of the oldest batch, a recorder may have lost a part.
+    """
+    found: dict[int, list[tuple[str, int]]] = defaultdict(list)
+    orders = {}
+    moves = facts.job.ranks[number].moves
+    for one in moves:
+        if one.kind and one.number in members and one.group in facts.job.groups:
+            found[one.batch].append((one.kind, (members.index(one.number) - members.index(number)) % len(members)))
+            orders[one.batch] = one.order
+    if found and moves[0].group:
+        del found[min(found)]
+    return {batch: (orders[batch], tuple(sorted(whats))) for batch, whats in found.items()}
 
 
 def _load(operation: Operation) -> tuple[int | None, tuple[str, ...] | None]:
