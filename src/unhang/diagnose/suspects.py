@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from unhang.diagnose import desync, whereabouts
@@ -361,77 +361,80 @@ def _disagreeing(facts: Facts) -> dict[int, str]:
 
 
 def _mismatched(facts: Facts) -> dict[int, str]:
-    """Name the ends of sends and receives that meet in another size or type."""
+    """Name the ends of sends and receives that meet in another size or type: such as did otherwise than their like.
+
+    Else these are the ends of most such pairs, or those with the rarer size or type.
+    """
     pairs: dict[tuple[int, int], tuple[Operation, Operation]] = {}
     for number, head in facts.heads.items():
         for one, end in head.pairs:
             if (other := end.operation) and end.rank in facts.met[number] and one.kind == "send":
                 if _load(one) != _load(other):
                     pairs[number, end.rank] = one, other
-    why = {
-        pair: f"rank {pair[0]} sends {_load_text(one)}, of which rank {pair[1]} receives {_load_text(other)}"
-        for pair, (one, other) in pairs.items()
-    }
     usual = Counter(
         (one.group.description, _load(one))
         for rank in facts.job.ranks.values()
         for one in (*rank.waiting, *rank.last)
-        if one.kind in OPPOSITE
+        if pairs and one.kind in OPPOSITE
     )
-    rarer = set()
+    rarer: set[int] = set()
     for pair, ends in pairs.items():
         times = [usual[one.group.description, _load(one)] for one in ends]
         rarer.update(number for number, many in zip(pair, times) if many == min(times))
-    return _guilty(facts, {pair: ends[0] for pair, ends in pairs.items()}, why, rarer)
+    return _of_pairs(
+        {
+            pair: f"rank {pair[0]} sends {_load_text(one)}, of which rank {pair[1]} receives {_load_text(other)}"
+            for pair, (one, other) in pairs.items()
+        },
+        _odd_of(facts, {pair: one for pair, (one, _) in pairs.items()}),
+        _most_of(pairs),
+        rarer,
+    )
 
 
 def _unmatched(facts: Facts) -> dict[int, str]:
-    """Name the ends of sends and receives that nobody meets, among ranks that wait for each other."""
+    """Name the ends of sends and receives that nobody meets, among ranks that wait for each other.
+
+    These are such as did otherwise than their like, else the ends of most such pairs.
+    """
     found: dict[int, str] = {}
-    lacking = {
-        (number, end.rank): (one, end.is_known)
-        for number, head in facts.heads.items()
-        for one, end in head.pairs
-        if not end.done and end.rank not in facts.met[number]
-    }
     for core in _cycles(facts):
-        pairs = {pair: one for pair, one in lacking.items() if core.issuperset(pair)}
-        is_known = any(is_known for _, is_known in pairs.values())
-        pairs = {pair: one for pair, one in pairs.items() if one[1] == is_known}
+        ends = [
+            (number, one, end)
+            for number in core & facts.heads.keys()
+            for one, end in facts.heads[number].pairs
+            if end.rank in core and not end.done and end.rank not in facts.met[number]
+        ]
+        is_known = any(end.is_known for _, _, end in ends)
+        pairs = {(number, end.rank): one for number, one, end in ends if end.is_known == is_known}
+        # who is in another send or receive may come to it yet
+        pairs = {pair: one for pair, one in pairs.items() if not _is_paired(facts, pair[1])} or pairs
         why = {
             pair: f"rank {pair[0]} waits in a {one.kind} for rank {pair[1]}, which has not come to it"
-            for pair, (one, _) in pairs.items()
+            for pair, one in pairs.items()
         }
-        strange = {pair[0] for pair, (one, _) in pairs.items() if _is_strange(facts, *pair, one.group.name)}
-        found.update(_guilty(facts, {pair: one for pair, (one, _) in pairs.items()}, why, strange, is_known=is_known))
+        found.update(_of_pairs(why, _odd_of(facts, pairs), _most_of(pairs) if is_known else set()))
     return found
 
 
-def _guilty(
-    facts: Facts,
-    pairs: Mapping[tuple[int, int], Operation],
-    why: Mapping[tuple[int, int], str],
-    strange: set[int],
-    *,
-    is_known: bool = True,
-) -> dict[int, str]:
-    """Return the ends to blame for pairs that do not meet: such as did more or less than their like, or something else.
+def _is_paired(facts: Facts, number: int) -> bool:
+    return number in facts.heads and facts.heads[number].operations[0].kind in PAIRED
 
-    Else these are the ends of most pairs, all of them if they are as many.
-    """
-    times = Counter(number for pair in pairs for number in pair)
-    odd = {number for pair, one in pairs.items() for number in pair if _is_odd(facts, number, one.group.description)}
-    most = {number for number, many in times.items() if many == max(times.values())}
-    all_ = {*times}
-    named = next((some for some in (odd, *((most, strange) if is_known else ())) if some and some != all_), all_)
+
+def _of_pairs(why: Mapping[tuple[int, int], str], *choices: set[int]) -> dict[int, str]:
+    """Return the first choice that is some of the ends and not all; else all ends of the pairs."""
+    ends = {number for pair in why for number in pair}
+    named = next((choice for choice in choices if choice and choice != ends), ends)
     return {number: next(text for pair, text in why.items() if number in pair) for number in named}
 
 
-def _is_strange(facts: Facts, number: int, other: int, group: str) -> bool:
-    """Return whether another rank has sent to and received from its peers more than once, and never from this one."""
-    moves = facts.job.ranks[other].moves if other in facts.job.ranks else ()
-    times = Counter((move.kind, move.number) for move in moves if move.kind and move.group == group)
-    return bool(times) and min(times.values()) > 1 and number not in {peer for _, peer in times}
+def _most_of(pairs: Iterable[tuple[int, int]]) -> set[int]:
+    times = Counter(number for pair in pairs for number in pair)
+    return {number for number, many in times.items() if many == max(times.values())}
+
+
+def _odd_of(facts: Facts, pairs: Mapping[tuple[int, int], Operation]) -> set[int]:
+    return {number for pair, one in pairs.items() for number in pair if _is_odd(facts, number, one.group.description)}
 
 
 def _is_odd(facts: Facts, number: int, description: str) -> bool:
@@ -455,7 +458,7 @@ def _is_odd(facts: Facts, number: int, description: str) -> bool:
     at = next((at for at, (batch, whats) in enumerate(common) if mine[batch] not in whats), None)
     if at is not None:
         batch, ((_, what), *_) = common[at]
-        return bool(beside) or at > 1 or (len(common) > 2 and mine[batch][1] == what)
+        return bool(beside) or at > 0 or (len(common) > 2 and mine[batch][1] == what)
     head = facts.heads[number].operations[0] if number in facts.heads else None
     if head is None or head.kind in PAIRED or not (beside or len(common) > 2):
         return False
