@@ -30,6 +30,8 @@ class Facts(NamedTuple):
     """By rank with a dump of its device: what that is to do first."""
     met: Mapping[int, frozenset[int]]
     """By rank: who has come to that, and is to do it first, too."""
+    missing: Mapping[int, frozenset[int]]
+    """By rank: whom it waits for in that."""
     roots: tuple[frozenset[int], ...]
     """Ranks that wait for each other and for nobody else, each in what it is to do first; or one alone."""
     errors: Mapping[int, tuple[Message, ...]]
@@ -57,6 +59,7 @@ def of(job: Job) -> Facts:
     ends = pairs.ends(job)
     heads = pairs.heads(job, ends)
     meet = pairs.meet(job, heads)
+    missing = {number: others for number, (others, _) in meet.items()}
     waits_for = {rank: frozenset(others) for rank, others in desync.waits_for(job, meetings, ends).items()}
     calls = {number: whereabouts.call(rank) for number, rank in job.ranks.items() if rank.stacks}
     spied = {number for number in calls if whereabouts.is_spied(job.ranks[number])}
@@ -79,7 +82,8 @@ def of(job: Job) -> Facts:
         ends,
         heads,
         {number: met for number, (_, met) in meet.items()},
-        tuple(pairs.sinks({**waits_for, **{number: missing for number, (missing, _) in meet.items()}})),
+        missing,
+        tuple(pairs.sinks({**waits_for, **missing})),
         {number: lines for number, lines in failures.items() if number not in went_on},
         {number: failures[number] for number in sorted(went_on)},
         tuple(whereabouts.failures_of_strangers(job.strangers)),

@@ -15,7 +15,7 @@ from unhang.diagnose import desync, whereabouts
 from unhang.diagnose.desync import Meeting
 from unhang.diagnose.evidence import Count, Message, Operation
 from unhang.diagnose.facts import Facts
-from unhang.diagnose.pairs import OPPOSITE, PAIRED
+from unhang.diagnose.pairs import OPPOSITE, PAIRED, Head
 
 _ONE_SIDED = frozenset({"broadcast", "reduce", "gather", "scatter"})
 """Collectives that some ranks are done with before others have come."""
@@ -292,21 +292,27 @@ def _stuck_together(facts: Facts) -> dict[int, str]:
     if facts.splits or any(meeting.differ for meeting in facts.meetings) or _mismatched(facts):
         return {}
     free = {number for root in facts.roots if len(root) == 1 for number in root & facts.heads.keys()}
-    free = {
-        number
-        for number in free
-        if len(pairs := facts.heads[number].pairs) < 2 or all(end.is_known for _, end in pairs)
-    }
+    free = {number for number in free if _is_whole(facts.heads[number])}
+    waited = {other for others in facts.missing.values() for other in others}
     found = {}
     for number in free:
-        others = facts.met[number] - {number}
+        others, one = facts.met[number] - {number}, facts.heads[number].operations[0]
+        where = f"{one.kind} of {whereabouts.label(one.group)}"
         if others and others <= free:
-            one = facts.heads[number].operations[0]
-            what = f"have come to {one.kind} of {whereabouts.label(one.group)}"
-            found[number] = f"it and {_ranks(others)} {what}, and none is done: the device of one of them is stuck"
+            what = f"have come to {where}, and none is done"
+            found[number] = f"it and {_ranks(others)} {what}: the device of one of them is stuck"
+        elif not others and number in waited and (one.kind in PAIRED or len(one.group.members) == 1):
+            found[number] = f"waits in {where} for nobody, and others wait for it: its device is stuck"
     if waiting := {number: why for number, why in found.items() if not facts.heads[number].begun}:
         found = waiting
     return found if 2 * len(found) <= len(desync.everybody(facts.job)) else {}
+
+
+def _is_whole(head: Head) -> bool:
+    """Return whether it is known of all that a device is to do first who else is to do it."""
+    if head.pairs:
+        return len(head.pairs) == 1 or all(end.is_known for _, end in head.pairs)
+    return bool(head.operations[0].group.members)
 
 
 def _ranks(numbers: Collection[int]) -> str:
