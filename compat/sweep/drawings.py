@@ -64,7 +64,7 @@ def svg(drawing: Drawing, name: str) -> str:
     cells = [_cell(panel) for panel in drawing.panels if panel.columns > 1]
     measure = min(cells) if cells else drawing.scale
     for panel in drawing.panels:
-        bottom = _panel(root, panel, measure, bottom + 2)
+        bottom = _panel(root, panel, measure, bottom + (2 if panel is drawing.panels[0] else 8))
     bottom += 12
     for letter, told in drawing.legend:
         _text(root, _EDGE, bottom, letter, "key")
