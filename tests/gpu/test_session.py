@@ -1,7 +1,5 @@
 """The session without a GPU: what it runs is a stand-in, or runs on the CPU. What it judges and tells is real."""
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Iterator, Mapping

@@ -1,6 +1,7 @@
 """The whole session, on real verl with made-up tests, and what it rests on: the data, and two trees at a ref."""
 
 import json
+import shutil
 import sys
 from contextlib import nullcontext
 from pathlib import Path
@@ -110,6 +111,7 @@ def test_a_run_with_regressions_and_one_of_only_some_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     clone = cli.unpack(tmp_path / "clone", ("verl", "0.7.1"))
+    shutil.rmtree(clone / "tests")  # verl's own, of which the data lists some
     environments.write(clone, {f"ours/test_{name}.py": HEAD + source for name, source in TESTS.items()})
     commit(clone, "made up", "v0.7.1")
     monkeypatch.setattr(venvs, "ready", lambda *_: venvs.Environment(Path(sys.executable), "this Python", 0))
