@@ -243,7 +243,7 @@ def _two_groups(second: Rank | None) -> Job:
 _NEXT = (hung_jobs.C10D, "job/train.py::next_batch")
 HANGS = [
     HungJob("four ranks", job([_WAITS, _ELSEWHERE, _WAITS, _ELSEWHERE])),
-    HungJob("two ranks", job([_WAITS, _ELSEWHERE])),
+    HungJob("two ranks of four", job([_WAITS, _ELSEWHERE]), "possible"),
     HungJob("stacks alone", job([_STACK, _IDLE, _IDLE, _IDLE]), "possible", ""),
     HungJob("waits for its GPU", job([rank(at=_AT[2:], recorded=False), _IDLE]), "possible", ""),
     HungJob("one rank is late", job([_WAITS, _WAITS, _WAITS, _LATE]), "", None),
