@@ -35,8 +35,8 @@ def test_the_category_of_one_or_more_runs_and_of_what_is_disputed() -> None:
         for case in cases.split(", "):
             before, after = ([run() if it == "-" else run(a=it) for it in side.split()] for side in case.split(" > "))
             assert [line.category for line in compare.compare(before, after)] == [category], case
-    before, after = run(a="passed", b="passed", c="passed"), run(a="failed", b="failed", c="passed")
-    lines = compare.compare([before], [after], {"a": "asserts the defect", "c": "why"})
+    passed, failed = run(a="passed", b="passed", c="passed"), run(a="failed", b="failed", c="passed")
+    lines = compare.compare([passed], [failed], {"a": "asserts the defect", "c": "why"})
     assert [line.category for line in lines] == [compare.DISPUTED, compare.REGRESSION, compare.PASSED_BOTH]
 
 
