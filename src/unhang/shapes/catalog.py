@@ -7,19 +7,22 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple, TypeVar
 
+from unhang import packs
 from unhang.errors import UnhangError, closest
 from unhang.shapes.facts import Facts, read
 
 GRADES = (
     "cure: the defect is shown on the real function, and gone after the rewrite; "
-    "safeguard: only its cause is shown, or a stand-in takes the place of what fails"
+    "safeguard: only its cause is shown, or a stand-in takes the place of what fails; "
+    "unproved: from a diff alone, nothing is shown of it"
 )
+UNPROVED = "unproved"
+"""The grade of a fix from a diff alone: its result is for exactly the shapes on record."""
 """How a fix is backed, in one line."""
 _CLAUSES = ("differ", "certain", "shapes")
 """The keys of a signature whose words name clauses or shapes: no user sees them in a stack or a log."""
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
-_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
 class Target(NamedTuple):
@@ -37,6 +40,10 @@ class Target(NamedTuple):
     """The name of the targets that this one belongs to, where the fix has others in their place for other releases."""
     only_with: tuple[Target, ...] = ()
     """Other functions of the upstream: only in a copy that has one of them is this one wrong."""
+    binding: bool = False
+    """Whether it is what binds this name in its module or class, be it a function or not: see ``shapes.binding``."""
+    beside: tuple[str, str] | None = None
+    """Where a name goes that is not bound: ``after`` or ``before``, and the name beside it."""
 
     @property
     def place(self) -> str:
@@ -50,7 +57,7 @@ class Fix(NamedTuple):
     id: str
     title: str
     grade: str
-    """``cure`` or ``safeguard``: see ``GRADES``."""
+    """``cure``, ``safeguard`` or ``unproved``: see ``GRADES``."""
     manifest: Mapping[str, Any]
     """Its manifest.json, with DEP-3 fields as keys."""
     targets: tuple[Target, ...]
@@ -58,7 +65,7 @@ class Fix(NamedTuple):
     kinds: tuple[str, ...] = ()
     """What the defect does to a job: some of ``records.KINDS``."""
     changes_numbers: bool = False
-    """Whether a job that runs today will compute other numbers."""
+    """Whether a job that runs today will compute other numbers; True where nobody has said."""
 
     @property
     def what(self) -> str:
@@ -75,6 +82,8 @@ class Fix(NamedTuple):
     @property
     def effect(self) -> str:
         """What the defect does, and whether its cure changes numbers, in words."""
+        if not self.kinds:
+            return "nobody has said what it changes, numbers included"
         return ", ".join(self.kinds) + ("; changes numbers" if self.changes_numbers else "")
 
     @property
@@ -132,16 +141,15 @@ class OutlineTable(NamedTuple):
 def fixes() -> Mapping[str, Fix]:
     """Return all fixes by id, in alphabetical order."""
     found = {}
-    patches = _folder("patches")
+    patches = packs.folder("patches")
     for name in sorted(os.listdir(patches)):
         folder = os.path.join(patches, name)
-        path = os.path.join(folder, "manifest.json")
-        if not os.path.exists(path):
+        manifest = Facts(os.path.join(folder, "manifest.json"))
+        if "title" not in manifest:  # no fix, such as __pycache__
             continue
-        manifest = Facts(path)
         found[name] = Fix(
             name, manifest["title"], manifest["grade"], manifest, targets(name, manifest), folder,
-            tuple(manifest["kinds"]), manifest["changes-numbers"],
+            tuple(manifest.get("kinds", ())), manifest.get("changes-numbers", manifest["grade"] == UNPROVED),
         )  # fmt: skip
     return found
 
@@ -155,7 +163,11 @@ def targets(fix: str, manifest: Mapping[str, Any]) -> tuple[Target, ...]:
 
         depends_on = other(item["depends-on"]) if "depends-on" in item else None
         only_with = tuple(map(other, item.get("only-with", ())))
-        return Target(fix, item["upstream"], item["file"], item["function"], depends_on, item.get("set"), only_with)
+        beside = next(((how, item[how]) for how in ("after", "before") if how in item), None)
+        return Target(
+            fix, item["upstream"], item["file"], item["function"], depends_on, item.get("set"), only_with,
+            "binding" in item, beside,
+        )  # fmt: skip
 
     return tuple(map(target, manifest["targets"]))
 
@@ -178,7 +190,7 @@ def fix(name: str) -> Fix:
 @cache
 def manifest_schema() -> Any:
     """Return the schema of the manifests, which has all limits of a fix."""
-    return read(os.path.join(_folder("compat"), "schemas", "manifest.json"))
+    return read(os.path.join(packs.folder("compat"), "schemas", "manifest.json"))
 
 
 def with_words(words: Sequence[str]) -> list[Fix]:
@@ -275,13 +287,13 @@ def outlines(fix: str) -> OutlineTable:
 @cache
 def facts(fix: str) -> Facts:
     """Return what the sweep knows of a fix."""
-    return Facts(os.path.join(_folder("compat"), "data", f"{fix}.json"))
+    return Facts(os.path.join(packs.folder("compat"), "data", f"{fix}.json"))
 
 
 @cache
 def _listed() -> Facts:
     """Return the releases that all fixes have in common. Raises UnhangError ``broken-install`` if there are none."""
-    path = os.path.join(_folder("compat"), "releases.json")
+    path = os.path.join(packs.folder("compat"), "releases.json")
     if not os.path.exists(path):  # a fix may have no data yet; these always are there
         raise UnhangError("broken-install", "a file of unhang's own is missing", path=path, hint="reinstall unhang")
     return Facts(path)
@@ -318,19 +330,5 @@ def page(name: str) -> str:
 
 def generation() -> int:
     """Return the generation of the rewrites: it grows by one whenever the result for a known shape changes."""
-    number: int = read(os.path.join(_folder("compat"), "generation.json"))["generation"]
+    number: int = read(os.path.join(packs.folder("compat"), "generation.json"))["generation"]
     return number
-
-
-@cache
-def _folder(name: str) -> str:
-    """Return a sub-package's folder without importing it: next to this one in a wheel, elsewhere if editable."""
-    beside = os.path.join(_PACKAGE, name)
-    if os.path.isdir(beside):
-        return beside
-    import importlib.util
-
-    spec = importlib.util.find_spec(f"unhang.{name}")
-    if spec is None or not spec.submodule_search_locations:  # the wheel always contains all three
-        raise UnhangError("broken-install", f"unhang's own folder {name} is missing", hint="reinstall unhang")
-    return next(iter(spec.submodule_search_locations))
