@@ -146,7 +146,7 @@ def _more(finding: Finding, *, verbose: bool) -> Iterator[str]:
         yield f"in place of a link to {gate.line(finding.replaced)}"
     elif seen.link and seen.problem is None:
         yield f"a link to {gate.line(seen.link)}"
-    if not _is_open(finding) and finding.verdict.detail:
+    if finding.verdict.detail and not _is_open(finding) and (verbose or not is_settled(finding)):
         yield gate.line(finding.verdict.detail)
 
 
