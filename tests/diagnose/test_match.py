@@ -181,7 +181,7 @@ def test_a_stack_scene_and_a_meeting_name_who_is_inside() -> None:
     assert (first.scene.inside, first.scene.rest, first.is_known) == ((0, 2), (1, 3), True)
     assert first.clauses == {
         "groups": True, "operations": True, "elements": True, "dtypes": True, "frames": True, "differ": True,
-        "outside": None, "circle": True, "alternating": True, "parts": True,
+        "outside": True, "alternating": True, "parts": True,
     }  # fmt: skip
 
 

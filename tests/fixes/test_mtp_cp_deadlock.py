@@ -224,7 +224,7 @@ _AT = (
 )
 _REDUCED = issued(_DP_CP, 8, "all_reduce", 64, done=True)
 _WAITS = rank(issued(_DP_CP, 9, "all_reduce", 1, at=_AT))
-_ELSEWHERE = rank(_REDUCED, issued(WORLD, 4, "all_reduce", 1))
+_ELSEWHERE = rank(_REDUCED, issued(WORLD, 4, "all_reduce", 1, at=("job/train.py::step",)))
 _LATE = rank(at=("job/data.py::read",))
 _ASLEEP = rank(_REDUCED, at=("torch/utils/data/dataloader.py::_next_data",))
 _BEHIND, _AHEAD = {"5": Count(9, -1, 3)}, {"5": Count(9, -1, 5)}

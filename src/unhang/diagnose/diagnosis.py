@@ -34,7 +34,6 @@ _MISSING = {
     "outside": "where in the source the other ranks are: py-spy",
     "empty": "the sizes of what the other ranks issued last: their dumps",
     "goes_on": "what the other ranks wait in: their dumps",
-    "circle": "what the other ranks wait in: their dumps",
     "alternating": "which ranks of the group wait: the dumps of all of them",
     "errors": "the line in the logs with which a rank fails",
     "parts": "what each rank of the group does, and which ranks these are: dumps and stacks of all of them",

@@ -68,7 +68,7 @@ def matches(facts: Facts, suspects: Suspects, signatures: Iterable[Signature]) -
                 if scene.meeting is None and scene.inside and refuted.issuperset(scene.inside):
                     continue  # what they issued says more than where they are
                 only = any(error.only for *_, error in errors)
-                doubts = _doubts(facts, suspects, scene, named)
+                doubts = _doubts(facts, suspects, hang, scene, named)
                 if False not in clauses.values() and _speaks(hang, clauses, is_doubted=bool(doubts)):
                     ways = (names for names in hang.certain if _shown(names, clauses, only=only))
                     certain = not doubts and any(clauses["parts"] or "frames" not in names for names in ways)
@@ -129,7 +129,7 @@ def _speaks(hang: Hang, clauses: Mapping[str, bool | None], *, is_doubted: bool)
     return bool(issued) and all(issued) and (is_named or differs) and not is_doubted
 
 
-def _doubts(facts: Facts, suspects: Suspects, scene: Scene, named: Collection[str]) -> tuple[str, ...]:
+def _doubts(facts: Facts, suspects: Suspects, hang: Hang, scene: Scene, named: Collection[str]) -> tuple[str, ...]:
     """Return what speaks against any known hang: errors that it does not name, a stuck device, a rank held up."""
     doubts = []
     for number, messages in facts.errors.items():
@@ -142,6 +142,11 @@ def _doubts(facts: Facts, suspects: Suspects, scene: Scene, named: Collection[st
     group = facts.job.ranks.keys() & (scene.peers or facts.job.ranks)
     ended = ((number, facts.job.ranks[number].process) for number in sorted(group))
     doubts += [f"rank {number}: its process is {state}" for number, state in ended if state]
+    doubts += [
+        f"ranks disagree in {whereabouts.label(one.group)} as well"
+        for one in facts.meetings
+        if _is_beside(hang, scene, one)
+    ]
     for number in scene.rest:
         rank = facts.job.ranks[number]
         if rank.stacks and not rank.waiting and not facts.calls[number] and not whereabouts.is_done(rank):
@@ -152,6 +157,18 @@ def _doubts(facts: Facts, suspects: Suspects, scene: Scene, named: Collection[st
     if scene.inside and scene.meeting is None and not all(facts.calls.get(number) for number in scene.inside):
         doubts.append("whether these ranks wait: no stack of theirs is in a collective")
     return tuple(doubts)
+
+
+def _is_beside(hang: Hang, scene: Scene, meeting: Meeting) -> bool:
+    """Return whether ranks disagree in a collective as the hang does not have it: those inside too, or the others."""
+    named = {*hang.differ} - {"size" if hang.empty else ""}  # where the others are empty, those inside are alike
+    if not hang.groups or not _is_group(meeting.group, hang.groups):
+        return bool(desync.differences(meeting.operations.values()))
+    inside, rest = (
+        desync.differences(meeting.operations[rank] for rank in side if rank in meeting.operations)
+        for side in (scene.inside, scene.rest)
+    )
+    return bool(rest or inside - named)
 
 
 def _scenes(job: Job, meetings: Sequence[Meeting], hang: Hang, *, failed: bool) -> Iterable[Scene]:
@@ -261,20 +278,21 @@ def _clauses(facts: Facts, hang: Hang, scene: Scene, errors: Sequence[object]) -
         "outside": lambda: _every(scene, (_is_outside(job, scene, rank, hang.outside) for rank in scene.rest)) or None,
         "empty": lambda: _every(scene, (_last_is_empty(job, scene, rank) for rank in scene.rest)),
         "goes_on": lambda: _every(scene, (_goes_on(facts, rank) for rank in scene.rest)),
-        "circle": lambda: _in_circle(facts, scene) or None,
         "alternating": lambda: _alternates(scene),
         "errors": lambda: bool(errors) or None,
     }
     clauses = {name: test() for name, test in tests.items() if getattr(hang, name)}
-    return {**clauses, "parts": _parts(job, scene, clauses)}
+    return {**clauses, "parts": _parts(job, hang, scene, clauses)}
 
 
-def _parts(job: Job, scene: Scene, clauses: Mapping[str, bool | None]) -> bool | None:
+def _parts(job: Job, hang: Hang, scene: Scene, clauses: Mapping[str, bool | None]) -> bool | None:
     """Return whether each rank of the group is known to do its part: to wait, or what the others do.
 
     Where no file lists the ranks, those that left a dump count, as with gloo: stacks alone do not tell who is missing.
     """
-    if scene.rest and not any(clauses.get(name) for name in ("others", "outside", "empty", "circle")):
+    if scene.rest and not any(clauses.get(name) for name in ("others", "outside", "empty")):
+        return None
+    if any(_is_held(job.ranks[rank], hang.frames) for rank in scene.rest):
         return None
     if scene.peers is None:
         return any(rank.recorded for rank in job.ranks.values()) or None
@@ -334,7 +352,8 @@ def _frames(facts: Facts, hang: Hang, scene: Scene) -> bool | None:
     issued = scene.meeting.operations if scene.meeting else {}
     by_rank = {rank: _has(facts.job.ranks[rank], issued.get(rank), hang.frames) for rank in scene.inside}
     if scene.meeting is None:
-        return _every(scene, by_rank.values())
+        calls = {whereabouts.collective(facts.job.ranks[rank]) for rank in scene.inside}
+        return _every(scene, by_rank.values()) if len(calls - {""}) < 2 else None
     unsure = {rank for rank in scene.inside if facts.calls.get(rank) and not _has_gone_on(facts, issued[rank])}
     return None if any(by_rank[rank] is None for rank in unsure) else _every(scene, by_rank.values())
 
@@ -348,7 +367,7 @@ def _has_gone_on(facts: Facts, operation: Operation) -> bool:
 def _differ(facts: Facts, hang: Hang, scene: Scene) -> bool | None:
     """Return whether the ranks differ as the signature says."""
     if scene.meeting is None:
-        if any(not {*scene.inside}.isdisjoint(one.waiting) and _agrees(one) for one in facts.meetings):
+        if any(_has_come(facts.job, hang, scene, one) for one in facts.meetings):
             return False
         # that others are elsewhere shows that they issued something else only if the signature says where they are
         return bool(scene.rest and ("missing" in hang.differ or ("operation" in hang.differ and hang.others))) or None
@@ -384,7 +403,7 @@ def _is_by_source(scene: Scene) -> bool | None:
     """Return whether the source is inside, and the ranks that receive issued one and the same."""
     if scene.meeting is None or not scene.meeting.group.members:
         return None
-    if scene.meeting.group.members[0] not in scene.inside:
+    if scene.meeting.group.members[0] not in scene.inside or scene.meeting.absent:
         return False
     receivers = (one for rank, one in scene.meeting.operations.items() if rank != scene.meeting.group.members[0])
     return len({(one.kind, desync.elements(one), one.dtypes) for one in receivers if one.kind}) < 2
@@ -406,6 +425,13 @@ def _is_reordered(job: Job, hang: Hang, scene: Scene) -> bool | None:
         for rank in scene.inside
     ]
     return any(all(one <= most for one in sizes) for most in sizes) or None
+
+
+def _has_come(job: Job, hang: Hang, scene: Scene, meeting: Meeting) -> bool:
+    """Return whether those inside wait in a collective to which all have come, or one that is said to be elsewhere."""
+    issued = (meeting.operations[rank] for rank in scene.rest if rank in meeting.operations)
+    is_here = not {*scene.inside}.isdisjoint(meeting.waiting)
+    return is_here and (_agrees(meeting) or any(not _is_other(job, hang, one) for one in issued))
 
 
 def _agrees(meeting: Meeting) -> bool:
@@ -433,10 +459,10 @@ def _here(job: Job, scene: Scene, rank: int, chain: Chain) -> bool | None:
     return _any(told)
 
 
-def _in_circle(facts: Facts, scene: Scene) -> bool:
-    """Return whether all of the other ranks that have dumps wait for the ranks inside."""
-    rest = {number for number in scene.rest if scene.peers is not None or facts.job.ranks[number].recorded}
-    return bool(scene.meeting and rest) and facts.stuck.issuperset(rest)
+def _is_held(rank: Rank, chain: Chain) -> bool:
+    """Return whether a rank waits in other code that these functions call."""
+    shown = (one.frames for one in (*rank.stacks, *rank.waiting))
+    return any(has_frames(frames, chain) and not _is_issued_in(frames, chain) for frames in shown)
 
 
 def _is_outside(job: Job, scene: Scene, rank: int, chain: Chain) -> bool | None:

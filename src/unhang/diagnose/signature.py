@@ -56,7 +56,6 @@ class Hang(NamedTuple):
     outside: Chain
     empty: bool
     goes_on: bool
-    circle: bool
     alternating: bool
     errors: tuple[Error, ...]
     certain: tuple[tuple[str, ...], ...]
@@ -111,7 +110,6 @@ def hang(data: Mapping[str, Any], shapes: Sequence[str] = ()) -> Hang:
         _chain(data.get("outside", ())),
         data.get("empty", False),
         data.get("goes-on", False),
-        data.get("circle", False),
         data.get("alternating", False),
         tuple(
             Error(one["text"], _chain(one.get("frames", ())), one.get("only", False), one.get("called", False))

@@ -156,38 +156,38 @@ def _not_begun(facts: Facts) -> dict[int, str]:
 
 
 def _silent(facts: Facts) -> dict[int, str]:
-    """Name the ranks whose process is gone or stopped; else those of which nothing came, if that is the exception."""
+    """Name the ranks whose process is gone or stopped; else those of which nothing came, if nothing else explains it.
+
+    Where these are most of a large job, only a part of its files is at hand.
+    """
     processes = {number: rank.process for number, rank in facts.job.ranks.items() if rank.process}
     if processes:
         return {number: f"its process is {state}{_STATES[state]}" for number, state in processes.items()}
-    if facts.splits or any(meeting.differ or _are_late(facts, meeting) for meeting in facts.meetings):
-        return {}  # that somebody's dump was lost explains nothing then
-    found: dict[int, str] = {}
-    if 2 * len(facts.unseen) >= len(desync.everybody(facts.job) | facts.unseen):
+    is_most = 2 * len(facts.unseen) >= len(desync.everybody(facts.job) | facts.unseen)
+    if (is_most and len(facts.unseen) > _SHOWN) or _explained(facts):
         return {}
+    found: dict[int, str] = {}
     for meeting in facts.meetings:
-        members = set(meeting.group.members) or desync.everybody(facts.job)
+        members = set(meeting.group.members) or (set() if is_most else desync.everybody(facts.job))
         for number in facts.unseen & members if meeting.waiting else ():
             found.setdefault(number, f"{_little(facts, number)}, and {whereabouts.label(meeting.group)} waits for it")
     for number, others in facts.waits_for.items():
         for other in facts.unseen & others:
             found.setdefault(other, f"{_little(facts, other)}, and rank {number} waits for it")
-    if not facts.meetings and any(facts.calls.values()) and 2 * len(facts.unseen) < len(facts.calls):
+    if not facts.meetings and any(facts.calls.values()) and not is_most:
         found = {number: f"{_little(facts, number)}, and others wait in a collective" for number in facts.unseen}
     return found
+
+
+def _explained(facts: Facts) -> bool:
+    """Return whether ranks that were seen disagree or are late, so that a lost file explains nothing."""
+    return bool(facts.splits or any(meeting.differ for meeting in facts.meetings) or _cycles(facts) or _late(facts))
 
 
 def _little(facts: Facts, number: int) -> str:
     """Return what came from a rank that says neither where it waits nor why it died."""
     lines = "but lines that tell of no error and no collective"
     return f"nothing came from it {lines}" if number in facts.job.spoken else "nothing came from it"
-
-
-def _are_late(facts: Facts, meeting: Meeting) -> bool:
-    """Return whether a dump or a stack shows a rank that has not come to a collective, and that waits in nothing."""
-    late = _not_come(facts, meeting) if meeting.waiting else ()
-    known = {number for number in late if facts.job.ranks[number].recorded or number in facts.paths}
-    return any(not _waits(facts, number) for number in known)
 
 
 def _late(facts: Facts) -> dict[int, str]:
@@ -238,8 +238,11 @@ def _free_by_stacks(facts: Facts) -> dict[int, str]:
         if not call and not facts.job.ranks[number].waiting and not facts.job.ranks[number].recorded
     }
     places = Counter(free.values())
-    free = {number: path for number, path in free.items() if not _may_wait(facts, number, places[path])}
-    if not any(facts.calls.values()) or not 0 < 2 * len(free) < len(facts.calls):
+    logged = {number for number, rank in facts.job.ranks.items() if rank.waiting and not rank.recorded}
+    # where no log tells who waits, who is dead may be whom a rank waits for that is alone at its place
+    beside = _FEW if facts.unseen and not logged else 0
+    free = {number: path for number, path in free.items() if not _may_wait(facts, number, beside or places[path])}
+    if not (any(facts.calls.values()) or logged) or not 0 < 2 * len(free) < len(facts.calls.keys() | logged):
         return {}
     return {number: f"its peers are in a collective, and it is in none{_where(facts, number)}" for number in free}
 
@@ -523,7 +526,7 @@ def _fewer(facts: Facts, meeting: Meeting) -> dict[int, str]:
 
 def _other_stack(facts: Facts) -> dict[int, str]:
     """Name the ranks whose whole stack differs from that of most, unless dumps show how they wait for each other."""
-    if _cycles(facts) or have_peers(facts):
+    if _cycles(facts) or have_peers(facts) or facts.unseen:
         return {}
     stacks = facts.paths
     sides = _sides({number: tuple(place[:2] for place in path) for number, path in stacks.items()})
@@ -544,7 +547,8 @@ def _may_wait(facts: Facts, number: int, beside: int) -> bool:
     """Return whether a rank may wait for others by its stack: in a collective, or for its device beside others."""
     if facts.calls[number]:
         return True
-    return beside > 1 and not whereabouts.waits_on_host(facts.job.ranks[number])
+    rank = facts.job.ranks[number]
+    return beside > 1 and not (whereabouts.waits_on_host(rank) or whereabouts.is_busy(rank))
 
 
 def _in_cycle(facts: Facts) -> dict[int, str]:
