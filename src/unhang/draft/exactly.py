@@ -165,7 +165,8 @@ def _beside(node: ast.stmt, owner: str, before: ast.Module, after: ast.Module) -
             names = sorted(shape.names(other))
             for full in (f"{owner}.{it}" if owner else it for it in names):
                 # the first statement of the name, in both files
-                if binding.statements(before, full) and (binding.statements(after, full) or [None])[0] is other:
+                there = binding.statements(after, full)
+                if binding.statements(before, full) and there and there[0] is other:
                     return how, full.rpartition(".")[2]
             if not (binding.is_text(other) or names):
                 break  # a statement that binds nothing: on which side of it is not said
