@@ -235,6 +235,19 @@ def proofs(session: nox.Session) -> None:
 
 
 @nox.session(python="3.11", reuse_venv=True)
+def drawings(session: nox.Session) -> None:
+    """Record what the drawings of all fixes show, by their proofs: `-- FIX...`; then write the pictures.
+
+    `patches/FIX/drawing.json` says which case is drawn: docs/maintainers/proofs.md.
+    """
+    install_wheel(session, "test")
+    install_proofs(session)
+    env = {"TMPDIR": scratch(), "PYTHONPATH": str(HERE / "tests")}
+    session.run("python", "-W", "ignore", "-m", "proofs.drawn", *session.posargs, env=env)
+    pages(session)
+
+
+@nox.session(python="3.11", reuse_venv=True)
 def reports(session: nox.Session) -> None:
     """Run the program of each report to an upstream on the newest wheels: docs/maintainers/reports.md.
 
@@ -322,8 +335,9 @@ def compat(session: nox.Session) -> None:
     env = from_checkout(session)
     session.run("python", "-m", "unhang.compat.sweep.lint", *session.posargs, env=env)
     for schema in sorted((HERE / "compat" / "schemas").glob("*.json")):
-        named = "data/*.json" if schema.stem == "facts" else schema.name
-        if files := [str(file) for file in sorted((HERE / "compat").glob(named))]:  # the lint has checked the manifests
+        elsewhere = {"facts": "compat/data/*.json", "upstream": "upstreams/*.json"}
+        named = elsewhere.get(schema.stem, f"compat/{schema.name}")
+        if files := [str(file) for file in sorted(HERE.glob(named))]:  # the lint has checked the manifests
             session.run("check-jsonschema", "--schemafile", str(schema), *files)
     session.run("python", "-m", "unhang.compat.sweep.pages", "--check", env=env)
     session.run("python", "-m", "unhang.compat.sweep.verdicts", env=env)

@@ -16,7 +16,7 @@ from unhang.shapes import shape
 
 def source(text: str) -> Source:
     rows = text.split("\n")
-    return Source(shape.parse_lines(splice.lines(text), 1), rows)
+    return Source(shape.parse_lines(text, 1), rows)
 
 
 def rewritten(before: str, found: list[Replacement]) -> str:

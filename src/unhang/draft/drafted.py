@@ -167,4 +167,4 @@ def _tried(text: str, function: Function, found: Iterable[Replacement]) -> str:
     edits = [getattr(base, edit)(function, old, new) for old, new, edit in found]
     rows = splice.lines(text)
     new_rows = splice.apply(rows, edits, one_file.unit_of(rows, function))
-    return shape.digest(one_file.parsed_again(new_rows, function, len(rows)))
+    return one_file.parsed_again(new_rows, function, len(rows))[1]

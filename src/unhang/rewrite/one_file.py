@@ -92,10 +92,9 @@ def _one(data: bytes, step: Step) -> tuple[bytes, str, str]:
         raise RewriteError(target, f"the rewrite cannot be carried out: {error}") from error
     _compile(new, target)
     try:
-        result = parsed_again(new_rows, function, len(rows))
+        result, after = parsed_again(new_rows, function, len(rows))
     except (SyntaxError, ValueError, TypeError) as error:
         raise RewriteError(target, f"the result cannot be separated from the code around it: {error}") from error
-    after = shape.digest(result)
     if step.result is not None and after != step.result:
         raise RewriteError(target, f"the result has shape {after}, but {step.result} is on record")
     if not _refuses(change, result):
@@ -170,13 +169,15 @@ def _parsed(data: bytes, target: Target) -> shape.Function:
     return found[0]
 
 
-def parsed_again(rows: list[str], function: shape.Function, lines_before: int) -> shape.Function:
-    """Return the rewritten function of a file that had so many lines. Only its own are parsed, as no others changed.
+def parsed_again(rows: list[str], function: shape.Function, lines_before: int) -> tuple[shape.Function, str]:
+    """Return the rewritten function of a file that had so many lines, and its shape.
+
+    Only its own lines are parsed, as no others changed.
 
     Raises SyntaxError, ValueError or TypeError if its lines are not one function any more.
     """
     first = min(node.lineno for node in (function, *function.decorator_list))
-    return shape.parse_lines(rows[first - 1 : (function.end_lineno or 0) + len(rows) - lines_before], first)
+    return excerpt.parsed("".join(rows[first - 1 : (function.end_lineno or 0) + len(rows) - lines_before]), first)
 
 
 def _compile(data: bytes, target: Target) -> None:
