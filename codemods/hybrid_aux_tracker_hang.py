@@ -96,7 +96,7 @@ class TrainingLog(Codemod):
 
 
 def _is_setting(node: ast.expr | None) -> TypeGuard[ast.expr]:
-    """Return whether this reads ``moe_layer_freq`` of the job: ``args.it``, or ``getattr(config.model, "it", None)``."""
+    """Return whether this reads ``moe_layer_freq``: of ``args``, or as ``getattr(config.model, "it", None)``."""
     if isinstance(node, ast.Call) and expression(node.func) == "getattr" and len(node.args) > 1:
         return expression(node.args[1]) == "'moe_layer_freq'"
     return isinstance(node, ast.Attribute) and node.attr == "moe_layer_freq"

@@ -1,9 +1,9 @@
 """The real routers of a hybrid model and the real ``training_log``, on the stages of a real pipeline.
 
-That function is Megatron-LM's, or Megatron-Bridge's, whose other modules are then stand-ins. The routers of each stage with MoE layers route random tokens, and so record their losses. Then every stage logs. The
-rest of the model is left out, and so is what ``training_log`` logs at its interval, such as the time of a step. The
-arguments of the job are stand-ins. gloo aborts an all-reduce of two sizes, or waits. What NCCL does with one, a CPU
-cannot show.
+That function is Megatron-LM's, or Megatron-Bridge's, whose other modules are then stand-ins. The routers of each stage
+with MoE layers route random tokens, and so record their losses. Then every stage logs. The rest of the model is left
+out, and so is what ``training_log`` logs at its interval, such as the time of a step. The arguments of the job are
+stand-ins. gloo aborts an all-reduce of two sizes, or waits. What NCCL does with one, a CPU cannot show.
 """
 
 from __future__ import annotations
