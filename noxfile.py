@@ -322,8 +322,9 @@ def compat(session: nox.Session) -> None:
     env = from_checkout(session)
     session.run("python", "-m", "unhang.compat.sweep.lint", *session.posargs, env=env)
     for schema in sorted((HERE / "compat" / "schemas").glob("*.json")):
-        named = "data/*.json" if schema.stem == "facts" else schema.name
-        if files := [str(file) for file in sorted((HERE / "compat").glob(named))]:  # the lint has checked the manifests
+        elsewhere = {"facts": "compat/data/*.json", "upstream": "upstreams/*.json"}
+        named = elsewhere.get(schema.stem, f"compat/{schema.name}")
+        if files := [str(file) for file in sorted(HERE.glob(named))]:  # the lint has checked the manifests
             session.run("check-jsonschema", "--schemafile", str(schema), *files)
     session.run("python", "-m", "unhang.compat.sweep.pages", "--check", env=env)
     session.run("python", "-m", "unhang.compat.sweep.verdicts", env=env)

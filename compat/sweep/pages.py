@@ -8,10 +8,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from unhang import packs
 from unhang.compat.sweep import sources
 from unhang.errors import UnhangError
 from unhang.judge import matrix
-from unhang.records import UPSTREAMS
 from unhang.shapes import catalog
 from unhang.shapes.catalog import Fix, ShapeTable
 from unhang.tell.matrix_text import needed_by
@@ -89,7 +89,7 @@ def of_kinds(fixes: Iterable[Fix], *kinds: str) -> list[Fix]:
 def symptoms(fixes: Sequence[Fix]) -> str:
     """Return the list of what users see, by upstream: each symptom with its fix, and where its signature shows."""
     found = []
-    for upstream in UPSTREAMS:
+    for upstream in packs.names():
         own = [fix for fix in fixes if fix.targets[0].upstream == upstream]
         found += [f"### {upstream}", *map(_symptom, own)] if own else []
     return "\n\n".join(found)

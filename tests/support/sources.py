@@ -234,7 +234,7 @@ def _load(case: Case) -> Source:
         assert data is not None, f"{project} {case.key} has no {case.target.file}"
         return Source(case.target, data)
     if case.kind == "tree":
-        prefix = upstreams.load()["upstreams"]["megatron-core"]["tree-tags"]
+        prefix = upstreams.projects()["megatron-core"]["tree-tags"]
         data = _show(case.target, f"refs/tags/{prefix}{case.key}", case.target.file)
         if data is None:
             pytest.fail(f"{wheels.clone(case.target.upstream)} has no {prefix}{case.key}", pytrace=False)

@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 from support import cli, environments
+from unhang import packs
 from unhang.cli.main import main
 from unhang.errors import UnhangError
 from unhang.judge.decide import Verdict
 from unhang.judge.findings import Finding
 from unhang.judge.observe import Observation
-from unhang.records import UPSTREAMS, Environment, Installation, Request, Search
+from unhang.records import Environment, Installation, Request, Search
 from unhang.shapes import catalog
 from unhang.shapes.catalog import Target
 from unhang.survey.verdicts import survey
@@ -47,7 +48,7 @@ def digest(
     *,
     source: Path | None = None,
     python: Path | None = None,
-    upstreams: tuple[str, ...] = UPSTREAMS,
+    upstreams: tuple[str, ...] = packs.names(),
 ) -> str:
     """Return the digest that ``check`` prints, without a process of its own."""
     named = [str(path) if path else None for path in (python, target, source)]

@@ -7,11 +7,11 @@ import os
 import sys
 from collections.abc import Sequence
 
-from unhang import __version__
+from unhang import __version__, packs
 from unhang.cli.help import PAGES, TOP, Page
 from unhang.draft.kinds import HARNESSES
 from unhang.errors import closest
-from unhang.records import KINDS, UPSTREAMS
+from unhang.records import KINDS
 from unhang.tell.terminal import columns
 
 TYPE_CHECKING = False  # `typing` is slow to import
@@ -111,7 +111,7 @@ class _Parser(argparse.ArgumentParser):
         """Exit because of an argument that the command does not take, and say which option may be meant."""
         instead = ""
         if "--upstream" in self._option_string_actions:
-            near = closest(word, UPSTREAMS)
+            near = closest(word, packs.names())
             instead = _meant(near and f"--upstream {near}")
         if "--source" in self._option_string_actions and os.path.isdir(word):
             instead = "; for a folder write --source (a checkout), --target (a site-packages) or --python (a venv)"
@@ -374,8 +374,8 @@ def _selection(parser: argparse.ArgumentParser) -> None:
         help=f"only fixes of what does this to a job, perhaps among others (repeatable): {', '.join(KINDS)}",
     )  # fmt: skip
     group.add_argument(
-        "--upstream", metavar="NAME", action="append", default=[], choices=UPSTREAMS,
-        help=f"only this upstream (repeatable): {', '.join(UPSTREAMS)}",
+        "--upstream", metavar="NAME", action="append", default=[], choices=packs.names(),
+        help=f"only this upstream (repeatable): {', '.join(packs.names())}",
     )  # fmt: skip
 
 

@@ -6,9 +6,9 @@ import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
-from unhang import suggest
+from unhang import packs, suggest
 from unhang.errors import UnhangError, closest
-from unhang.records import KINDS, UPSTREAMS, Request, Token
+from unhang.records import KINDS, Request, Token
 from unhang.shapes import catalog
 from unhang.suggest import Command, Hint
 from unhang.tell import console
@@ -41,7 +41,7 @@ def selection(given: Mapping[str, Any]) -> Request:
     """
     fix, skip, required = (tuple(_fix(name) for name in given.get(option, ())) for option in ("fix", "skip", "require"))
     kinds = _known("unknown-kind", given, "kind", KINDS)
-    upstreams = _known("unknown-upstream", given, "upstream", UPSTREAMS)
+    upstreams = _known("unknown-upstream", given, "upstream", packs.names())
     named = set(fix or catalog.fixes()).difference(skip)
     of_kinds = {name for name in named if not kinds or {*kinds}.intersection(catalog.fix(name).kinds)}
     # a required fix is judged, whatever else was named
@@ -52,7 +52,7 @@ def selection(given: Mapping[str, Any]) -> Request:
     return Request(
         fixes=tuple(name for name in catalog.fixes() if name in chosen),
         required=required,
-        upstreams=upstreams or UPSTREAMS,
+        upstreams=upstreams or packs.names(),
         accepted=tuple(dict.fromkeys(_token(text) for text in given.get("accept", ()))),
         chosen=tuple((f"--{name}", value) for name in _CHOOSING for value in given.get(name, ())),
     )

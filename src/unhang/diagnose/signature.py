@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from unhang import packs
 from unhang.diagnose.evidence import Frame
 from unhang.shapes import catalog
-
-_NAMESPACE = "megatron/"
 
 
 class Place(NamedTuple):
@@ -140,12 +139,12 @@ def may_be_in(frames: Sequence[Frame], chain: Chain) -> bool:
 def _is_at(frame: Frame, place: Place) -> bool:
     """Return whether a frame is of that function, in that package: a user's module may have the same name.
 
-    Where a folder is no package of its own, as `megatron`, py-spy begins a path below it.
+    Where a folder is no package of its own, py-spy begins a path below it.
     """
     if not _is_called(frame, place):
         return False
     file = frame.file.replace("\\", "/")
-    return f"/{file}".endswith(f"/{place.file}") or file == place.file.removeprefix(_NAMESPACE)
+    return f"/{file}".endswith(f"/{place.file}") or file == packs.below_namespace(place.file)
 
 
 def _is_called(frame: Frame, place: Place) -> bool:

@@ -9,14 +9,13 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import NamedTuple
 
+from unhang import packs
 from unhang.find import metadata
 from unhang.records import Installation
 from unhang.shapes.catalog import ShapeTable, Target
 
 # Far larger than any module of an upstream: such a file is something else, and not worth the memory.
 TOO_LARGE = 16 * 1024 * 1024
-# How many folders below the import path a package is, where that is not one: megatron/core.
-_DEPTH = {"megatron-core": 2, "megatron-lm": 2}
 
 
 class Observation(NamedTuple):
@@ -145,7 +144,7 @@ def _extension(path: str) -> str:
 
 def _folder(installation: Installation, file: str) -> str:
     """Return where the package's folder is by name; it may be a link, and the package be elsewhere."""
-    return os.path.join(installation.root, *file.split("/")[: _DEPTH.get(installation.upstream, 1)])
+    return os.path.join(installation.root, *file.split("/")[: _depth(installation.upstream)])
 
 
 def _is_strange(installation: Installation, content: str, status: os.stat_result) -> bool:
@@ -199,11 +198,17 @@ def file_of(installation: Installation, file: str) -> str:
     return os.path.join(installation.package_dir, *below_package(installation.upstream, file))
 
 
+def _depth(upstream: str) -> int:
+    """Return how many folders below the import path an upstream's package is: 2 for ``a/b``."""
+    found = packs.upstreams().get(upstream)
+    return len(found.parts) if found else 1
+
+
 def below_package(upstream: str, file: str) -> list[str]:
     """Return the parts of an upstream's file below its package's folder."""
-    return file.split("/")[_DEPTH.get(upstream, 1) :]
+    return file.split("/")[_depth(upstream) :]
 
 
 def package_of(target: Target) -> list[str]:
     """Return the parts of the path from the import path to the folder of the package that contains a target."""
-    return target.file.split("/")[: _DEPTH.get(target.upstream, 1)]
+    return target.file.split("/")[: _depth(target.upstream)]

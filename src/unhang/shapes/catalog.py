@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple, TypeVar
 
+from unhang import packs
 from unhang.errors import UnhangError, closest
 from unhang.shapes.facts import Facts, read
 
@@ -19,7 +20,6 @@ _CLAUSES = ("differ", "certain", "shapes")
 """The keys of a signature whose words name clauses or shapes: no user sees them in a stack or a log."""
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
-_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
 class Target(NamedTuple):
@@ -120,13 +120,12 @@ class OutlineTable(NamedTuple):
 def fixes() -> Mapping[str, Fix]:
     """Return all fixes by id, in alphabetical order."""
     found = {}
-    patches = _folder("patches")
+    patches = packs.folder("patches")
     for name in sorted(os.listdir(patches)):
         folder = os.path.join(patches, name)
-        path = os.path.join(folder, "manifest.json")
-        if not os.path.exists(path):
+        manifest = Facts(os.path.join(folder, "manifest.json"))
+        if "title" not in manifest:  # no fix, such as __pycache__
             continue
-        manifest = Facts(path)
         found[name] = Fix(
             name, manifest["title"], manifest["grade"], manifest, targets(name, manifest), folder,
             tuple(manifest["kinds"]), manifest["changes-numbers"],
@@ -166,7 +165,7 @@ def fix(name: str) -> Fix:
 @cache
 def manifest_schema() -> Any:
     """Return the schema of the manifests, which has all limits of a fix."""
-    return read(os.path.join(_folder("compat"), "schemas", "manifest.json"))
+    return read(os.path.join(packs.folder("compat"), "schemas", "manifest.json"))
 
 
 def with_words(words: Sequence[str]) -> list[Fix]:
@@ -263,13 +262,13 @@ def outlines(fix: str) -> OutlineTable:
 @cache
 def facts(fix: str) -> Facts:
     """Return what the sweep knows of a fix."""
-    return Facts(os.path.join(_folder("compat"), "data", f"{fix}.json"))
+    return Facts(os.path.join(packs.folder("compat"), "data", f"{fix}.json"))
 
 
 @cache
 def _listed() -> Facts:
     """Return the releases that all fixes have in common. Raises UnhangError ``broken-install`` if there are none."""
-    path = os.path.join(_folder("compat"), "releases.json")
+    path = os.path.join(packs.folder("compat"), "releases.json")
     if not os.path.exists(path):  # a fix may have no data yet; these always are there
         raise UnhangError("broken-install", "a file of unhang's own is missing", path=path, hint="reinstall unhang")
     return Facts(path)
@@ -306,19 +305,5 @@ def page(name: str) -> str:
 
 def generation() -> int:
     """Return the generation of the rewrites: it grows by one whenever the result for a known shape changes."""
-    number: int = read(os.path.join(_folder("compat"), "generation.json"))["generation"]
+    number: int = read(os.path.join(packs.folder("compat"), "generation.json"))["generation"]
     return number
-
-
-@cache
-def _folder(name: str) -> str:
-    """Return a sub-package's folder without importing it: next to this one in a wheel, elsewhere if editable."""
-    beside = os.path.join(_PACKAGE, name)
-    if os.path.isdir(beside):
-        return beside
-    import importlib.util
-
-    spec = importlib.util.find_spec(f"unhang.{name}")
-    if spec is None or not spec.submodule_search_locations:  # the wheel always contains all three
-        raise UnhangError("broken-install", f"unhang's own folder {name} is missing", hint="reinstall unhang")
-    return next(iter(spec.submodule_search_locations))

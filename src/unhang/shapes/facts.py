@@ -46,7 +46,7 @@ class Facts(Mapping[str, Any]):
         try:
             with open(self.path, "rb", buffering=0) as file:
                 return file.readall().decode()
-        except FileNotFoundError:  # a fix that was never swept
+        except (FileNotFoundError, NotADirectoryError):  # a fix that was never swept
             return "{}"
 
 

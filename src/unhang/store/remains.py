@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import NamedTuple
 
+from unhang import packs
 from unhang.find import metadata
-from unhang.find.locate import UPSTREAMS
 from unhang.judge.observe import below_package
 from unhang.rewrite import own_lines
 from unhang.rewrite.own_lines import UNREADABLE
@@ -140,9 +140,8 @@ def _is_recorded(entry: Entry) -> bool:
 
 def _release(entry: Entry) -> tuple[str | None, str | None]:
     """Return the version that the entry's package states now, and the RECORD that lists it."""
-    for upstream, module, distribution in UPSTREAMS:
-        if upstream == entry.upstream:
-            above = [os.pardir] * len(below_package(upstream, entry.fixes[0].file))
-            version = metadata.version(module, os.path.normpath(os.path.join(entry.path, *above)))
-            return version, metadata.record(entry.root, module, distribution, version)
-    return None, None
+    upstream = packs.upstreams().get(entry.upstream)
+    if upstream is None:
+        return None, None
+    above = [os.pardir] * len(below_package(upstream.name, entry.fixes[0].file))
+    return metadata.release(upstream, entry.root, os.path.normpath(os.path.join(entry.path, *above)))

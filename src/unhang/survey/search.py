@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from unhang import packs
 from unhang.errors import UnhangError
 from unhang.find import environment, locate
 from unhang.records import Request, Search
@@ -79,7 +80,7 @@ def _copy_below(search: Search, request: Request) -> str:
 
     from unhang.find import below
 
-    modules = [module for upstream, module, _ in locate.UPSTREAMS if upstream in request.upstreams]
+    modules = [upstream.module for upstream in packs.upstreams().values() if upstream.name in request.upstreams]
     copies = list(islice(below.roots(search.environment.prefix, modules), 3))
     if not copies:
         return ""
