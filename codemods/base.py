@@ -205,22 +205,22 @@ def _beginning(function: Function, anchor: str, new: str) -> ast.stmt:
     return block[at]
 
 
-def places(function: Function, old: Sequence[str], new: Sequence[str]) -> list[list[ast.stmt]]:
+def places(function: ast.AST, old: Sequence[str], new: Sequence[str]) -> list[list[ast.stmt]]:
     """Return the consecutive statements of a block that have these shapes, ``old``, but not those inside of ``new``.
 
     So statements that were replaced are not found again.
     """
-    done = _runs(function, new)
+    done = _runs(function, new) if new else []
     return [run for run in _runs(function, old) if not any(_is_inside(run, other) for other in done)]
 
 
-def _runs(function: Function, shapes: Sequence[str]) -> list[list[ast.stmt]]:
+def _runs(function: ast.AST, shapes: Sequence[str]) -> list[list[ast.stmt]]:
     lists = _blocks(function)
     runs = [block[at : at + len(shapes)] for block in lists for at in range(len(block) - len(shapes) + 1)]
     return [run for run in runs if _are(run, shapes)]
 
 
-def _blocks(function: Function) -> list[list[ast.stmt]]:
+def _blocks(function: ast.AST) -> list[list[ast.stmt]]:
     """Return each block of a function, its own first."""
     blocks = [getattr(node, field, None) for node in ast.walk(function) for field in ("body", "orelse", "finalbody")]
     return [block for block in blocks if isinstance(block, list)]

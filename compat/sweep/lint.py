@@ -109,8 +109,8 @@ def verify(data: Data, sample: Sequence[Mapping[str, Any]]) -> Iterator[Problem]
         learnt = Learnt(cache)
         with index.client(fetch.CONNECTIONS) as client, progress.shown() as step:
             projects = {pin["project"] for pin in sample}
-            mine = {name: entry for name, entry in data.upstreams.items() if name in projects}
-            offered = index.all_offers(client, mine, sample)
+            listed = {name: entry for name, entry in data.upstreams.items() if name in projects}
+            offered = index.all_offers(client, listed, sample)
             pins.hold_against(sample, offered)
             wanted = {(pin["project"], pin["version"]) for pin in sample}
             mine = [offer for offer in offered if (offer.project, offer.version) in wanted]

@@ -77,7 +77,7 @@ class Request(NamedTuple):
     required: tuple[str, ...] = ()
     """The ids of the fixes that must be in place, or not needed."""
     upstreams: tuple[str, ...] = ()
-    """The names of the upstreams to look at."""
+    """The names of the upstreams to look at; empty for all."""
     allow_none: bool = False
     """Whether finding no upstream at all is fine."""
     accepted: tuple[Token, ...] = ()
@@ -91,6 +91,10 @@ class Request(NamedTuple):
     repeats them."""
     writer: tuple[str, ...] = ("apply",)
     """The command that brings the fixes into place, with its own arguments: ``overlay DIR``, ``wheel REQ -o DIR``."""
+
+    def is_about(self, upstream: str) -> bool:
+        """Return whether the upstream of this name is one to look at."""
+        return not self.upstreams or upstream in self.upstreams
 
 
 class Environment(NamedTuple):

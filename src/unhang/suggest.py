@@ -91,7 +91,7 @@ def undo(request: Request, done: Collection[tuple[str, str, str]], known: Iterab
     fixes, upstreams = ({key[part] for key in done} for part in (2, 1))
     narrower = _only(request, upstreams, fixes)
     for wanted in (request, narrower):
-        if {key for key in known if key[1] in wanted.upstreams and key[2] in wanted.fixes} == set(done):
+        if {key for key in known if wanted.is_about(key[1]) and key[2] in wanted.fixes} == set(done):
             return [command("revert", wanted)]
     groups: dict[tuple[str, str], set[str]] = {}
     for root, upstream, fix in done:

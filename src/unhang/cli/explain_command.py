@@ -52,9 +52,11 @@ def explain(fix: Fix) -> None:
     rows, droppable = matrix.rows([fix], releases, table), matrix.droppable(fix, releases, table)
     width = terminal.width(sys.stdout)
     wide = width or matrix_text.WIDTH
-    text = f"{catalog.page(fix.id).rstrip()}\n\n## What the rewrite assumes\n{fix.manifest['assumes']}"
+    text = catalog.page(fix.id).rstrip()
+    if assumes := fix.manifest.get("assumes"):
+        text += f"\n\n## What the rewrite assumes\n{assumes}"
     page = terminal.refilled(text, width)
     beside = [terminal.refilled(section, wide) for section in (matrix_text.effect(fix), instead.section(fix))]
     run = "`unhang diff --unknown --run` shows what an edited copy of these functions does, as it is and rewritten."
-    edited = terminal.refilled(run, wide)
+    edited = "" if fix.grade == catalog.UNPROVED else terminal.refilled(run, wide)
     print(*filter(None, (page, *beside, matrix_text.section(fix, rows, droppable, wide), edited)), sep="\n\n")

@@ -66,7 +66,7 @@ def run(options: argparse.Namespace) -> int:
         fix,
         skeleton.title(upstream, of, limits["title"]["maxLength"]),
         of,
-        f"https://github.com/{upstreams.load()['upstreams'][upstream]['repository']}",
+        f"https://github.com/{upstreams.projects()[upstream]['repository']}",
         source.version,
         datetime.date.today().isoformat(),
         options.harness,

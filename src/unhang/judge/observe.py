@@ -62,7 +62,7 @@ def observe(installation: Installation, target: Target, table: ShapeTable, read:
     found = (read or contents)(installation, target.file)
     if found.data is None or found.problem is not None:
         return found
-    seen = observe_bytes(found.path, found.data, target.function, table.of_files(target.fix))
+    seen = observe_target(found.path, found.data, target, table)
     return seen._replace(real=found.real, link=found.link)
 
 
@@ -154,6 +154,12 @@ def _is_strange(installation: Installation, content: str, status: os.stat_result
     return not content.startswith(os.path.join(root, "")) and status.st_uid not in ours
 
 
+def observe_target(path: str, data: bytes, target: Target, table: ShapeTable) -> Observation:
+    """Return what a file with these bytes contains of a target. Reads nothing."""
+    files = table.of_files(target.fix)
+    return _binding(path, data, target, files) if target.binding else observe_bytes(path, data, target.function, files)
+
+
 def observe_bytes(path: str, data: bytes, function: str, files: Mapping[str, Mapping[str, str | None]]) -> Observation:
     """Return what a file with these bytes contains. Reads nothing.
 
@@ -171,10 +177,32 @@ def observe_bytes(path: str, data: bytes, function: str, files: Mapping[str, Map
     try:
         return _parsed(path, data, sha256, function)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        # ValueError: NUL bytes; RecursionError and MemoryError: nested too deeply
-        where = f"line {error.lineno}: " if isinstance(error, SyntaxError) and error.lineno else ""
-        message = error.msg if isinstance(error, SyntaxError) else str(error)
-        return Observation(path, data, sha256, problem="does-not-parse", detail=f"{where}{message}")
+        return _broken(path, data, sha256, error)
+
+
+def _binding(path: str, data: bytes, target: Target, files: Mapping[str, Mapping[str, str | None]]) -> Observation:
+    sha256 = hashlib.sha256(data).hexdigest()
+    recorded = files.get(sha256, {})
+    if target.function in recorded:
+        return Observation(path, data, sha256, recorded[target.function], on_record=True)
+
+    from unhang.shapes import binding, rebound, shape
+
+    try:
+        tree = shape.parse(data)
+        found, is_one = binding.of(tree, target), len(shape.find(tree, target.function)) == 1
+        again = rebound.lines(tree, data, target.function) if is_one else ()
+        return Observation(path, data, sha256, found, names=shape.bound_names(tree), rebound=again)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        return _broken(path, data, sha256, error)
+
+
+def _broken(path: str, data: bytes, sha256: str, error: Exception) -> Observation:
+    """Return what is said of a file that does not parse."""
+    # ValueError: NUL bytes; RecursionError and MemoryError: nested too deeply
+    where = f"line {error.lineno}: " if isinstance(error, SyntaxError) and error.lineno else ""
+    message = error.msg if isinstance(error, SyntaxError) else str(error)
+    return Observation(path, data, sha256, problem="does-not-parse", detail=f"{where}{message}")
 
 
 def _parsed(path: str, data: bytes, sha256: str, function: str) -> Observation:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 import io
 import tokenize
 import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from unhang.errors import UnhangError
-from unhang.judge.decide import codemod
-from unhang.shapes import excerpt, shape
+from unhang.judge.decide import codemod, exact
+from unhang.shapes import binding, excerpt, shape
 from unhang.shapes.catalog import Target
 
 if TYPE_CHECKING:
@@ -69,6 +71,8 @@ def _one(data: bytes, step: Step) -> tuple[bytes, str, str]:
     from unhang.codemods.base import AnchorError
 
     target = step.target
+    if target.binding:
+        return _exactly(data, step)
     change = codemod(target)
     encoding, text = _decoded(data, target)
     rows = splice.lines(text)
@@ -98,6 +102,48 @@ def _one(data: bytes, step: Step) -> tuple[bytes, str, str]:
     return new, before, after
 
 
+def _exactly(data: bytes, step: Step) -> tuple[bytes, str, str]:
+    """Return as ``_one`` for a binding, whose edits are lines for lines."""
+    from unhang.codemods import splice
+    from unhang.codemods.base import AnchorError
+
+    target, change = step.target, exact(step.target)
+    encoding, text = _decoded(data, target)
+    rows = splice.lines(text)
+    tree = _tree(data, target)
+    before = binding.of(tree, target)
+    missing = sorted(change.uses - shape.bound_names(tree))
+    if before is None or missing:
+        where = f"there is no place for {target.function}"
+        raise RewriteError(target, f"the file does not define or import {', '.join(missing)}" if missing else where)
+    try:
+        edits = change.plan(tree, target, rows)
+    except AnchorError as error:
+        raise RewriteError(target, f"the diff's lines are missing or not unique ({error})") from error
+    newline = next((row[len(row.rstrip("\r\n")) :] for row in rows), "") or "\n"
+    for first, last, lines in reversed(edits):
+        if last == len(rows) and rows[-1] == rows[-1].rstrip("\r\n"):
+            rows[-1] += newline
+        rows[first - 1 : last] = [f"{line}{newline}" for line in lines]
+    new = "".join(rows).encode(encoding)
+    _compile(new, target)
+    again = _tree(new, target)
+    after = binding.of(again, target)
+    if after is None or (step.result is not None and after != step.result):
+        raise RewriteError(target, f"the result has shape {after}, but {step.result} is on record")
+    with suppress(AnchorError):
+        change.plan(again, target, rows)
+        raise RewriteError(target, "a second pass would change the result again")
+    return new, before, after
+
+
+def _tree(data: bytes, target: Target) -> ast.Module:
+    try:
+        return shape.parse(data)
+    except (SyntaxError, ValueError, RecursionError) as error:
+        raise RewriteError(target, f"the file does not parse: {error}") from error
+
+
 def _refuses(change: Codemod, function: shape.Function) -> bool:
     """Return whether the codemod finds nothing to do in its own output."""
     from unhang.codemods.base import AnchorError
@@ -111,10 +157,7 @@ def _refuses(change: Codemod, function: shape.Function) -> bool:
 
 def _parsed(data: bytes, target: Target) -> shape.Function:
     """Return the function. Raises RewriteError unless the file defines it once, and binds the names needed."""
-    try:
-        tree = shape.parse(data)
-    except (SyntaxError, ValueError, RecursionError) as error:
-        raise RewriteError(target, f"the file does not parse: {error}") from error
+    tree = _tree(data, target)
     found = shape.find(tree, target.function)
     if len(found) != 1:
         raise RewriteError(target, f"{target.function} is defined {len(found)} times")

@@ -13,8 +13,11 @@ from unhang.shapes.facts import Facts, read
 
 GRADES = (
     "cure: the defect is shown on the real function, and gone after the rewrite; "
-    "safeguard: only its cause is shown, or a stand-in takes the place of what fails"
+    "safeguard: only its cause is shown, or a stand-in takes the place of what fails; "
+    "unproved: from a diff alone, nothing is shown of it"
 )
+UNPROVED = "unproved"
+"""The grade of a fix from a diff alone: its result is for exactly the shapes on record."""
 """How a fix is backed, in one line."""
 _CLAUSES = ("differ", "certain", "shapes")
 """The keys of a signature whose words name clauses or shapes: no user sees them in a stack or a log."""
@@ -37,6 +40,10 @@ class Target(NamedTuple):
     """The name of the targets that this one belongs to, where the fix has others in their place for other releases."""
     only_with: tuple[Target, ...] = ()
     """Other functions of the upstream: only in a copy that has one of them is this one wrong."""
+    binding: bool = False
+    """Whether it is what binds this name in its module or class, be it a function or not: see ``shapes.binding``."""
+    beside: tuple[str, str] | None = None
+    """Where a name goes that is not bound: ``after`` or ``before``, and the name beside it."""
 
     @property
     def place(self) -> str:
@@ -50,7 +57,7 @@ class Fix(NamedTuple):
     id: str
     title: str
     grade: str
-    """``cure`` or ``safeguard``: see ``GRADES``."""
+    """``cure``, ``safeguard`` or ``unproved``: see ``GRADES``."""
     manifest: Mapping[str, Any]
     """Its manifest.json, with DEP-3 fields as keys."""
     targets: tuple[Target, ...]
@@ -58,11 +65,13 @@ class Fix(NamedTuple):
     kinds: tuple[str, ...] = ()
     """What the defect does to a job: some of ``records.KINDS``."""
     changes_numbers: bool = False
-    """Whether a job that runs today will compute other numbers."""
+    """Whether a job that runs today will compute other numbers; True where nobody has said."""
 
     @property
     def effect(self) -> str:
         """What the defect does, and whether its cure changes numbers, in words."""
+        if not self.kinds:
+            return "nobody has said what it changes, numbers included"
         return ", ".join(self.kinds) + ("; changes numbers" if self.changes_numbers else "")
 
     @property
@@ -128,7 +137,7 @@ def fixes() -> Mapping[str, Fix]:
             continue
         found[name] = Fix(
             name, manifest["title"], manifest["grade"], manifest, targets(name, manifest), folder,
-            tuple(manifest["kinds"]), manifest["changes-numbers"],
+            tuple(manifest.get("kinds", ())), manifest.get("changes-numbers", manifest["grade"] == UNPROVED),
         )  # fmt: skip
     return found
 
@@ -142,7 +151,11 @@ def targets(fix: str, manifest: Mapping[str, Any]) -> tuple[Target, ...]:
 
         depends_on = other(item["depends-on"]) if "depends-on" in item else None
         only_with = tuple(map(other, item.get("only-with", ())))
-        return Target(fix, item["upstream"], item["file"], item["function"], depends_on, item.get("set"), only_with)
+        beside = next(((how, item[how]) for how in ("after", "before") if how in item), None)
+        return Target(
+            fix, item["upstream"], item["file"], item["function"], depends_on, item.get("set"), only_with,
+            "binding" in item, beside,
+        )  # fmt: skip
 
     return tuple(map(target, manifest["targets"]))
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from typing import Any
 
+from unhang import packs
 from unhang.errors import UnhangError
 
 _CURE = (
@@ -44,8 +45,7 @@ class Facts(Mapping[str, Any]):
     @cached_property
     def _text(self) -> str:
         try:
-            with open(self.path, "rb", buffering=0) as file:
-                return file.readall().decode()
+            return packs.read(self.path).decode()
         except (FileNotFoundError, NotADirectoryError):  # a fix that was never swept
             return "{}"
 

@@ -136,7 +136,7 @@ def plan_revert(search: Search, root: str, found: Receipt, request: Request, *, 
     for entry in found.files:
         _check_known(entry)
         one = _FileRevert(entry)
-        if entry.upstream in request.upstreams:
+        if request.is_about(entry.upstream):
             _check_place(search, entry)
             one = _plan_file(look(entry), request, force)
         planned.append(one)

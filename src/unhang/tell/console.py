@@ -99,8 +99,10 @@ def overlay(folder: str, modules: Sequence[str], planned: Plan, written: bool) -
 
 def _patch_all(files: Iterable[FilePlan]) -> None:
     done = {step.target.fix for file in files for step in file.steps}
-    if any(catalog.fix(name).manifest["collectives"] for name in done):
+    if any(catalog.fix(name).manifest.get("collectives", True) for name in done):
         note(report.PATCH_ALL)
+    if unproved := report.unproved(done):
+        note(unproved)
     if changing := report.changing(done):
         note(report.numbers(changing))
 

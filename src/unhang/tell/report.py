@@ -94,6 +94,12 @@ def about(fix: str) -> dict[str, Any]:
     return {"grade": known.grade, "kinds": list(known.kinds), "changes_numbers": known.changes_numbers}
 
 
+def unproved(fixes: Iterable[str]) -> str:
+    """Return a sentence on those of these fixes that are from a diff alone; empty if none is."""
+    names = ", ".join(sorted(name for name in fixes if catalog.fix(name).grade == catalog.UNPROVED))
+    return names and f"unproved, from a diff alone, and nothing is shown of what it does: {names}"
+
+
 def changing(fixes: Collection[str]) -> list[str]:
     """Return those of these fixes that change numbers, sorted."""
     return sorted(name for name in fixes if catalog.fix(name).changes_numbers)
@@ -259,7 +265,7 @@ def result(finding: Finding, changed: frozenset[str] | None = None) -> dict[str,
         "nearest": verdict.nearest.document() if verdict.nearest is not None else None,
         "overlay": finding.overlay,
         "accepted": finding.accepted and finding.settled,
-        "assumes": catalog.fix(target.fix).manifest["assumes"] if finding.result or finding.accepted else None,
+        "assumes": catalog.fix(target.fix).manifest.get("assumes") if finding.result or finding.accepted else None,
     }
     if link := finding.seen.link or finding.replaced:
         row["link"] = link
