@@ -20,7 +20,12 @@ from nightly_plan import CHECK, PRE_RELEASE, RADAR, REPOSITORY, SWEEP, TESTS, UP
 from packaging.version import InvalidVersion, Version
 
 _MEGATRON = "megatron-core"
-_CLONES = {_MEGATRON: "UNHANG_MEGATRON_CLONE", "verl": "UNHANG_VERL_CLONE", "ms-swift": "UNHANG_SWIFT_CLONE"}
+_CLONES = {
+    _MEGATRON: "UNHANG_MEGATRON_CLONE",
+    "verl": "UNHANG_VERL_CLONE",
+    "ms-swift": "UNHANG_SWIFT_CLONE",
+    "megatron-bridge": "UNHANG_BRIDGE_CLONE",
+}
 _LIMIT_S = 100 * 60  # less than the workflow's limit, so that a job that runs too long is reported with its log
 
 

@@ -20,17 +20,18 @@ from typing import NamedTuple
 import pytest
 
 import unhang
+from unhang import packs
 from unhang.find.environment import choose
 from unhang.find.locate import search
 from unhang.records import Search
 
-MODULES = {"megatron-core": "megatron.core", "megatron-lm": "megatron.training", "verl": "verl", "ms-swift": "swift"}
+MODULES = {one.name: one.module for one in packs.upstreams().values()}
 # Prints where `import` finds each module. It does import them, so it is only for stand-ins.
 TRUTH = """
 import importlib, json, sys
 if sys.path[0] == "": del sys.path[0]
 found = {}
-for name in ["megatron.core", "megatron.training", "verl", "swift"]:
+for name in ["megatron.core", "megatron.training", "megatron.bridge", "verl", "swift"]:
     try: found[name] = getattr(importlib.import_module(name), "__file__", None)
     except ImportError: found[name] = None
 print(json.dumps(found))
