@@ -57,6 +57,24 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     return options
 
 
+def named_packs(words: Sequence[str]) -> tuple[list[str], bool] | None:
+    """Return the values of ``--pack`` in a command line, and whether ``--no-packs`` is; None if it asks for help only.
+
+    The packs must be known before the options are parsed: they may bring upstreams, which are values of an option.
+    """
+    if not {*words}.isdisjoint(("-h", "--help", "--version")) or not {*words} & PAGES.keys():
+        return None
+    named, rest = [], iter(words)
+    for word in rest:
+        if word == "--":
+            break
+        if word == "--pack":
+            named.append(next(rest, ""))
+        elif word.startswith("--pack="):
+            named.append(word.partition("=")[2])
+    return [name for name in named if name], "--no-packs" in words
+
+
 def whole() -> argparse.ArgumentParser:
     """Return the parser of all commands with all their options, for shell completion."""
     return _parsers(*PAGES)[0]
@@ -333,7 +351,12 @@ _OPTIONS = {
 
 
 def _common(parser: argparse.ArgumentParser) -> None:
-    """Add the options of every command: how much it says, and in which colours."""
+    """Add the options of every command: whose fixes, how much it says, and in which colours."""
+    group = parser.add_argument_group("whose fixes, besides unhang's own")
+    group.add_argument("--pack", metavar="DIR", action="append", default=[], help="those of this pack (repeatable)")
+    group.add_argument(
+        "--no-packs", action="store_true", help="leave out the packs of UNHANG_PACKS, and those installed beside unhang"
+    )
     group = parser.add_argument_group("how much to say")
     loudness = group.add_mutually_exclusive_group()
     loudness.add_argument(

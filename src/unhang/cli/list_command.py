@@ -35,7 +35,7 @@ def show(fixes: Iterable[Fix]) -> None:
     for fix in fixes:
         needed = needed_by(matrix.rows([fix], catalog.releases(), catalog.shape_table()), fix)
         rows = (
-            f"{fix.id:<24}  {fix.title}",
+            f"{fix.id:<24}  {fix.title}" + (f" ({fix.pack})" if fix.pack.folder else ""),
             f"  {fix.grade:<22}  {fix.effect}; affects {needed or 'no release on record'}",
         )
         print("\n".join(line for row in rows for line in terminal.folded(row, width, indent)))

@@ -160,7 +160,9 @@ def _entry(file: FilePlan, root: str) -> Entry:
 
 
 def _fixed(step: Rewritten) -> Fixed:
-    fixed = Fixed(step.target.fix, step.target.file, step.target.function, step.before, step.after, step.listed)
+    target, pack = step.target, catalog.pack_of(step.target.fix)
+    fixed = Fixed(target.fix, target.file, target.function, step.before, step.after, step.listed)
+    fixed = fixed._replace(pack=str(pack) if pack.folder else None)
     if step.listed:
         return fixed
     date = time.strftime("%Y-%m-%d", time.gmtime())

@@ -8,7 +8,7 @@ import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from unhang import __version__, gate
+from unhang import __version__, gate, packs
 from unhang.errors import UnhangError
 from unhang.judge.decide import (
     ACCEPTED,
@@ -76,6 +76,7 @@ def json_report(report: Report) -> str:
     document = {
         "schema": 1,
         "unhang": __version__,
+        **_packs(),
         "environment": report.search.environment._asdict(),
         "digest": digest(report.findings),
         **({} if report.expected is None else {"expected_digest": report.expected}),
@@ -88,10 +89,22 @@ def json_report(report: Report) -> str:
     return gate.document(document)
 
 
+def _packs() -> dict[str, Any]:
+    """Return what JSON has of the packs in effect: nothing where there is only ours."""
+    return {"packs": [pack._asdict() for pack in packs.others()]} if packs.others() else {}
+
+
+def packs_line() -> str:
+    """Return the line that names the packs in effect besides ours; empty if there is none."""
+    others = (f"{pack} ({pack.folder})" for pack in packs.others())
+    return f"packs: {', '.join(others)}" if packs.others() else ""
+
+
 def about(fix: str) -> dict[str, Any]:
     """Return what JSON has of a fix, wherever it names one: its grade, its kinds, whether it changes numbers."""
     known = catalog.fix(fix)
-    return {"grade": known.grade, "kinds": list(known.kinds), "changes_numbers": known.changes_numbers}
+    of = {"pack": str(known.pack)} if known.pack.folder else {}
+    return {**of, "grade": known.grade, "kinds": list(known.kinds), "changes_numbers": known.changes_numbers}
 
 
 def unproved(fixes: Iterable[str]) -> str:
@@ -130,6 +143,7 @@ def json_diff(search: Search, diff: bytes, functions: Sequence[Mapping[str, Any]
     document = {
         "schema": 1,
         "unhang": __version__,
+        **_packs(),
         "environment": search.environment._asdict(),
         "interrupted": interrupted,
         "warnings": list(search.warnings),
@@ -200,7 +214,8 @@ def text_report(report: Report, *, colour: bool, width: int = 0) -> str:
 
     An entry is one line, or wrapped at the ``width``, unless that is 0.
     """
-    lines = [terminal.wrapped(environment_line(report.search.environment), width), ""]
+    heads = filter(None, (packs_line(), environment_line(report.search.environment)))
+    lines = [*(terminal.wrapped(gate.line(head), width) for head in heads), ""]
     for installation, group in by_installation(report.findings):
         version, commit = installation.version or "(no version)", report.commits.get(installation.root)
         head = "  ".join(filter(None, (f"{installation.upstream} {version}", installation.root, commit)))
@@ -233,6 +248,7 @@ def github_report(report: Report) -> str:
             lines.append(gate.command(kind, text, file=path, title=title))
             lines += [gate.command("warning", note, file=path, title=title) for note in finding.notes]
     lines += [gate.command("warning", warning, title="unhang") for warning in report.search.warnings]
+    lines += [gate.command("notice", line, title="unhang packs")] if (line := packs_line()) else []
     numbers_line = numbers_to_come(report.findings, report.request)
     lines += [gate.command("notice", numbers_line, title="unhang numbers")] if numbers_line else []
     other = differs(report.expected, report.findings)
