@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 _MOE = (".count('E')", "Symbols.MOE")
 """What a number of MoE layers is counted by."""
 _ARMS = "if a hybrid model: layers = the number of MoE layers; else: layers = args.num_layers"
+_LONGEST = 80
 _TRACKERS = ("track_moe_metrics", "get_moe_metrics_tracker().report")
 _CALL = f"{' or '.join(_TRACKERS)}(num_layers=layers, moe_layer_freq=args.moe_layer_freq, ...)"
 _COMMENTS = (
@@ -81,7 +82,7 @@ class TrainingLog(Codemod):
             raise AnchorError(_CALL)
         every = expression(frequency).replace("moe_layer_freq", "num_layers")
         arms = once(_arms(function, layers.id, every), _ARMS)
-        listed = f"[1] * {layers.id} if {expression(arms.test)} else {expression(frequency)}"
+        listed = _fitting(f"[1] * {layers.id}", f"if {expression(arms.test)}", f"else {expression(frequency)}")
         size = replaced_by(function, layers, every, _COMMENTS[0])
         count = replaced_by(function, frequency, listed, _COMMENTS[1])
         return [size._replace(change=lambda nodes: count.change(size.change(nodes)))]
@@ -93,6 +94,14 @@ class TrainingLog(Codemod):
     def fixed_upstream(self, function: Function) -> bool:
         sized = [node for node in ast.walk(function) if isinstance(node, ast.Assign) and expression(node) in _FIXED]
         return len(sized) == 1 and len(_tracking(function, _FIXED[expression(sized[0])])) == 1
+
+
+def _fitting(*parts: str) -> str:
+    """Return an expression on one line; where that would be too long, on as many as it has parts."""
+    line = " ".join(parts)
+    if len(line) <= _LONGEST:
+        return line
+    return "\n".join(("(", *(f"{' ' * 8}{part}" for part in parts), f"{' ' * 4})"))  # below the statement, as upstream's
 
 
 def _is_setting(node: ast.expr | None) -> TypeGuard[ast.expr]:

@@ -48,7 +48,8 @@ def run(job: Job, nox: Sequence[str], narrow: Sequence[str]) -> Result:
         with tempfile.TemporaryDirectory() as folder:
             tree = _clone(job.subject, ref, Path(folder) / "tree")
             if job.what == CHECK:
-                ran = _unhang("check", "--source", str(tree), "--output-format", "json")
+                source = tree / UPSTREAMS[job.subject].get("folder", "")
+                ran = _unhang("check", "--source", str(source), "--output-format", "json")
                 return judge.by_verdicts(ran, f"branch {ref}", _newest())
             if not (tree / "megatron").exists():  # some proofs need Megatron-LM too
                 shutil.move(_clone(_MEGATRON, "main", Path(folder) / "other") / "megatron", tree)

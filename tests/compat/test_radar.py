@@ -20,10 +20,7 @@ KNOWN = shape.digest(shape.find(shape.parse(CLEAN.encode()), FUNCTION)[0])
 @pytest.fixture
 def fake(served: FakeIndex, monkeypatch: pytest.MonkeyPatch) -> FakeIndex:
     """An index and a matrix that have the same releases: one of each upstream, and a verl that needs a fix."""
-    releases = {
-        project: {version: Release(version, False, {})}
-        for project, version in NEWEST.items()
-    }
+    releases = {project: {version: Release(version, False, {})} for project, version in NEWEST.items()}
     releases["verl"]["0.7.1"] = Release("0.7.1", False, {f"{ENGINE}::{FUNCTION}": "hung"})
     known = {KNOWN: Shape("fixed", None, (), ""), "hung": Shape("affected", "cured", (), "")}
     table = ShapeTable({("mtp-cp-deadlock", FUNCTION, digest): shape for digest, shape in known.items()}, {})

@@ -155,6 +155,12 @@ def swift(root: Path, version: str = "4.6.0") -> Path:
     return write(root, {"swift/__init__.py": "", "swift/version.py": text, **folders})
 
 
+def bridge(root: Path, version: str = "0.6.2") -> Path:
+    """Write a stand-in for Megatron-Bridge, beside what else is in the namespace package."""
+    files = {f"megatron/bridge/{name}": "" for name in ("__init__.py", "training/__init__.py")}
+    return write(root, {**files, "megatron/bridge/package_info.py": package_info(version)})
+
+
 def project(root: Path, name: str, version: str, where: str = ".") -> Path:
     """Add a pyproject.toml with which setuptools builds all packages of a tree, namespace packages included."""
     text = f"""\
