@@ -235,6 +235,19 @@ def proofs(session: nox.Session) -> None:
 
 
 @nox.session(python="3.11", reuse_venv=True)
+def drawings(session: nox.Session) -> None:
+    """Record what the drawings of all fixes show, by their proofs: `-- FIX...`; then write the pictures.
+
+    `patches/FIX/drawing.json` says which case is drawn: docs/maintainers/proofs.md.
+    """
+    install_wheel(session, "test")
+    install_proofs(session)
+    env = {"TMPDIR": scratch(), "PYTHONPATH": str(HERE / "tests")}
+    session.run("python", "-W", "ignore", "-m", "proofs.drawn", *session.posargs, env=env)
+    pages(session)
+
+
+@nox.session(python="3.11", reuse_venv=True)
 def reports(session: nox.Session) -> None:
     """Run the program of each report to an upstream on the newest wheels: docs/maintainers/reports.md.
 

@@ -61,6 +61,7 @@ def test_the_wheel_has_one_import_name_and_all_its_data(distribution: metadata.D
         "compat/schemas/manifest.json",
         "compat/data/mtp-cp-deadlock.json",
         "compat/releases.json",
+        "patches/mtp-cp-deadlock/drawing.json",
         "upstreams/verl.json",
         "patches/mtp-cp-deadlock/page.md",
         "tell/picture.css",

@@ -10,7 +10,7 @@ from unhang.cli.error_codes import codes
 from unhang.errors import UnhangError, closest
 from unhang.judge import matrix
 from unhang.shapes import catalog
-from unhang.tell import console, instead, matrix_text, terminal
+from unhang.tell import console, drawing, instead, matrix_text, terminal
 
 if TYPE_CHECKING:
     import argparse
@@ -47,7 +47,7 @@ def error_page(name: str) -> str:
 
 
 def explain(fix: Fix) -> None:
-    """Print the page of a fix, and what the matrix has."""
+    """Print the page of a fix, its drawing, and what the matrix has."""
     releases, table = catalog.releases(), catalog.shape_table()
     rows, droppable = matrix.rows([fix], releases, table), matrix.droppable(fix, releases, table)
     width = terminal.width(sys.stdout)
@@ -56,6 +56,10 @@ def explain(fix: Fix) -> None:
     if assumes := fix.manifest.get("assumes"):
         text += f"\n\n## What the rewrite assumes\n{assumes}"
     page = terminal.refilled(text, width)
+    if shown := drawing.of_fix(fix):  # after the symptom
+        drawn = f"What its proof recorded\n{drawing.text(shown, min(wide, drawing.WIDTH))}"
+        head, *rest = page.split("\n\n## ")
+        page = "\n\n## ".join((head, *rest[:1], drawn, *rest[1:]))
     beside = [terminal.refilled(section, wide) for section in (matrix_text.effect(fix), instead.section(fix))]
     run = "`unhang diff --unknown --run` shows what an edited copy of these functions does, as it is and rewritten."
     edited = "" if fix.grade == catalog.UNPROVED else terminal.refilled(run, wide)

@@ -11,7 +11,7 @@ from unhang import __version__, gate
 from unhang.deliver.wheel import Wheel
 from unhang.deliver.wheel_output import Output, WheelPlan
 from unhang.errors import UnhangError
-from unhang.tell import report, terminal
+from unhang.tell import report, rows, terminal
 
 
 class Result(NamedTuple):
@@ -31,7 +31,7 @@ def text(result: Result, *, colour: bool = False, width: int = 0) -> str:
     """Return the lines for people: the wheel, an entry for each target, and whether it was written."""
     lines = [gate.line(result.wheel.file)]
     for item in result.plan.findings:
-        lines += report.entry(item, item.verdict.verdict, colour=colour, width=width)
+        lines += rows.row(item, item.verdict.verdict, colour=colour, width=width)
     if result.output is None:
         end = f"  not written: {_why_not_written(result)}"
     else:
