@@ -8,9 +8,9 @@ import keyword
 import os
 import shutil
 import subprocess
-import sys
 import tokenize
 import zipfile
+from contextlib import suppress
 from pathlib import Path
 
 from support import environments
@@ -73,11 +73,9 @@ def drifted(text: str, row: int) -> str:
     """
     rows = text.splitlines(keepends=True)
     line = rows[row - 1]
-    tokens = []
-    try:
-        tokens += tokenize.generate_tokens(io.StringIO(line.strip() + "\n").readline)
-    except tokenize.TokenError:
-        pass  # the line goes on
+    tokens: list[tokenize.TokenInfo] = []
+    with suppress(tokenize.TokenError):  # the statement goes on in the next line
+        tokens.extend(tokenize.generate_tokens(io.StringIO(line.strip() + "\n").readline))
     indent = len(line) - len(line.lstrip())
     for wanted in (tokenize.NAME, tokenize.STRING):
         found = [it for it in tokens if it.type == wanted and not keyword.iskeyword(it.string)]
@@ -97,6 +95,3 @@ def first_change(before: str, after: str) -> int:
         if how == "insert":
             return next(number + 1 for number in range(first - 1, -1, -1) if old[number].strip())
     raise ValueError("nothing changes")
-
-
-PYTHON = sys.executable
