@@ -68,8 +68,8 @@ def page_of(fix: Fix, width: int) -> str:
     page = terminal.refilled(text, width)
     if shown := drawing.of_fix(fix):  # after the symptom
         drawn = f"What its proof recorded\n{drawing.text(shown, min(wide, drawing.WIDTH))}"
-        head, *rest = page.split("\n\n## ")
-        page = "\n\n## ".join((head, *rest[:1], drawn, *rest[1:]))
+        head, *sections = page.split("\n\n## ")
+        page = "\n\n## ".join((head, *sections[:1], drawn, *sections[1:]))
     beside = [terminal.refilled(section, wide) for section in (matrix_text.effect(fix), instead.section(fix))]
     run = "`unhang diff --unknown --run` shows what an edited copy of these functions does, as it is and rewritten."
     edited = "" if fix.grade == catalog.UNPROVED else terminal.refilled(run, wide)

@@ -114,7 +114,8 @@ def _use(options: argparse.Namespace, stage: str) -> None:
 def _parted(fix: str, release: Release, result: Result) -> tuple[list[Bound], list[str], list[str]]:
     """Return the edits of all files, the hunks that are left, and those that change no code."""
     bound: list[Bound] = []
-    left, ignored = list(result.left), []
+    left: list[str] = list(result.left)
+    ignored: list[str] = []
     for patched in result.files:
         upstream = releases.of_file(release.project, patched.file)
         if not patched.file.startswith("/".join([*packs.upstreams()[upstream].parts, ""])):
