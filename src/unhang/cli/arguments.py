@@ -94,6 +94,7 @@ def named_packs(words: Sequence[str]) -> tuple[list[str], bool] | None:
     if not {*words}.isdisjoint(("-h", "--help", "--version")) or not {*words} & PAGES.keys():
         return None
     named, rest = [], iter(words)
+    begins = next((word for word in words if word in PAGES), "") == "new"
     for word in rest:
         if word == "--":
             break
@@ -101,7 +102,8 @@ def named_packs(words: Sequence[str]) -> tuple[list[str], bool] | None:
             named.append(next(rest, ""))
         elif word.startswith("--pack="):
             named.append(word.partition("=")[2])
-    return [name for name in named if name], "--no-packs" in words
+    named = [name for name in named if name and not (begins and not os.path.isfile(os.path.join(name, "pack.json")))]
+    return named, "--no-packs" in words
 
 
 def whole() -> argparse.ArgumentParser:
@@ -386,6 +388,9 @@ def _new(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o", "--output", metavar="DIR", default=".", help="a checkout of unhang (default: this folder)"
     )
+    group = parser.add_argument_group("with --pack DIR: an unproved fix of that pack, begun where there is none")
+    group.add_argument("--import-name", metavar="NAME", help="the package of an upstream that no pack has yet")
+    _place(parser)
 
 
 _OPTIONS = {

@@ -17,6 +17,7 @@ from unhang.shapes.catalog import Target
 
 if TYPE_CHECKING:
     from unhang.codemods.base import Codemod
+    from unhang.codemods.exact import Exact
 
 
 class Step(NamedTuple):
@@ -72,7 +73,7 @@ def _one(data: bytes, step: Step) -> tuple[bytes, str, str]:
 
     target = step.target
     if target.binding:
-        return _exactly(data, step)
+        return exactly(data, target, exact(target), step.result)
     change = codemod(target)
     encoding, text = _decoded(data, target)
     rows = splice.lines(text)
@@ -101,12 +102,14 @@ def _one(data: bytes, step: Step) -> tuple[bytes, str, str]:
     return new, before, after
 
 
-def _exactly(data: bytes, step: Step) -> tuple[bytes, str, str]:
-    """Return as ``_one`` for a binding, whose edits are lines for lines."""
+def exactly(data: bytes, target: Target, change: Exact, result: str | None = None) -> tuple[bytes, str, str]:
+    """Return a file after the edits of a binding, and its shape before and after, which ``result`` gives if known.
+
+    Raises RewriteError as ``rewrite`` does.
+    """
     from unhang.codemods import splice
     from unhang.codemods.base import AnchorError
 
-    target, change = step.target, exact(step.target)
     encoding, text = _decoded(data, target)
     rows = splice.lines(text)
     tree = _tree(data, target)
@@ -128,8 +131,8 @@ def _exactly(data: bytes, step: Step) -> tuple[bytes, str, str]:
     _compile(new, target)
     again = _tree(new, target)
     after = binding.of(again, target)
-    if after is None or (step.result is not None and after != step.result):
-        raise RewriteError(target, f"the result has shape {after}, but {step.result} is on record")
+    if after is None or (result is not None and after != result):
+        raise RewriteError(target, f"the result has shape {after}, but {result} is on record")
     with suppress(AnchorError):
         change.plan(again, target, rows)
         raise RewriteError(target, "a second pass would change the result again")
