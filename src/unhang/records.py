@@ -109,6 +109,19 @@ class Environment(NamedTuple):
     ``--target`` or ``--source``."""
 
 
+class Pack(NamedTuple):
+    """A folder of fixes, and perhaps of upstreams."""
+
+    name: str
+    version: str
+    folder: str
+    """Its real folder; empty for the pack of unhang itself."""
+
+    def __str__(self) -> str:
+        """Return name and version, as reports and receipts have them."""
+        return f"{self.name} {self.version}"
+
+
 class Upstream(NamedTuple):
     """A project whose files are rewritten: what its file in ``upstreams/`` says."""
 

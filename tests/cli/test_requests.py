@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from support import cli
-from unhang import packs
 from unhang.cli.arguments import parse
 from unhang.cli.requests import fill_in, request, selection
 from unhang.errors import UnhangError
@@ -20,7 +19,7 @@ def of(*arguments: str) -> Request:
 
 
 def test_without_options_it_is_about_all_fixes_and_upstreams() -> None:
-    assert of() == Request(fixes=ALL, upstreams=packs.names())
+    assert of() == Request(fixes=ALL)
 
 
 def test_the_places_are_as_given() -> None:

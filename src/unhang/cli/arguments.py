@@ -86,6 +86,26 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     return options
 
 
+def named_packs(words: Sequence[str]) -> tuple[list[str], bool] | None:
+    """Return the values of ``--pack`` in a command line, and whether ``--no-packs`` is; None if it asks for help only.
+
+    The packs must be known before the options are parsed: they may bring upstreams, which are values of an option.
+    """
+    if not {*words}.isdisjoint(("-h", "--help", "--version")) or not {*words} & PAGES.keys():
+        return None
+    named, rest = [], iter(words)
+    begins = next((word for word in words if word in PAGES), "") == "new"
+    for word in rest:
+        if word == "--":
+            break
+        if word == "--pack":
+            named.append(next(rest, ""))
+        elif word.startswith("--pack="):
+            named.append(word.partition("=")[2])
+    named = [name for name in named if name and not (begins and not os.path.isfile(os.path.join(name, "pack.json")))]
+    return named, "--no-packs" in words
+
+
 def whole() -> argparse.ArgumentParser:
     """Return the parser of all commands with all their options, for shell completion."""
     return _parsers(*PAGES)[0]
@@ -369,6 +389,9 @@ def _new(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o", "--output", metavar="DIR", default=".", help="a checkout of unhang (default: this folder)"
     )
+    group = parser.add_argument_group("with --pack DIR: an unproved fix of that pack, begun where there is none")
+    group.add_argument("--import-name", metavar="NAME", help="the package of an upstream that no pack has yet")
+    _place(parser)
 
 
 _OPTIONS = {
@@ -389,7 +412,12 @@ _OPTIONS = {
 
 
 def _common(parser: argparse.ArgumentParser) -> None:
-    """Add the options of every command: how much it says, and in which colours."""
+    """Add the options of every command: whose fixes, how much it says, and in which colours."""
+    group = parser.add_argument_group("whose fixes, besides unhang's own")
+    group.add_argument("--pack", metavar="DIR", action="append", default=[], help="those of this pack (repeatable)")
+    group.add_argument(
+        "--no-packs", action="store_true", help="leave out the packs of UNHANG_PACKS, and those installed beside unhang"
+    )
     group = parser.add_argument_group("how much to say")
     loudness = group.add_mutually_exclusive_group()
     loudness.add_argument(

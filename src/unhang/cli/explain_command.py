@@ -11,7 +11,7 @@ from unhang.cli.error_codes import codes, words
 from unhang.errors import UnhangError, closest
 from unhang.judge import matrix
 from unhang.shapes import catalog
-from unhang.tell import console, instead, matrix_text, terminal
+from unhang.tell import console, drawing, instead, matrix_text, terminal
 
 if TYPE_CHECKING:
     import argparse
@@ -56,7 +56,7 @@ def error_page(name: str) -> str:
 
 
 def page_of(fix: Fix, width: int) -> str:
-    """Return the page of a fix, and what the matrix has, as text of this width; 0 is that of the page itself."""
+    """Return the page of a fix, its drawing, and what the matrix has, of this width; 0 is that of the page itself."""
     releases, table = catalog.releases(), catalog.shape_table()
     rows, droppable = matrix.rows([fix], releases, table), matrix.droppable(fix, releases, table)
     wide = width or matrix_text.WIDTH
@@ -66,6 +66,10 @@ def page_of(fix: Fix, width: int) -> str:
     if assumes := fix.manifest.get("assumes"):
         text += f"\n\n## What the rewrite assumes\n{assumes}"
     page = terminal.refilled(text, width)
+    if shown := drawing.of_fix(fix):  # after the symptom
+        drawn = f"What its proof recorded\n{drawing.text(shown, min(wide, drawing.WIDTH))}"
+        head, *sections = page.split("\n\n## ")
+        page = "\n\n## ".join((head, *sections[:1], drawn, *sections[1:]))
     beside = [terminal.refilled(section, wide) for section in (matrix_text.effect(fix), instead.section(fix))]
     run = "`unhang diff --unknown --run` shows what an edited copy of these functions does, as it is and rewritten."
     edited = "" if fix.grade == catalog.UNPROVED else terminal.refilled(run, wide)

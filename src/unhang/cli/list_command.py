@@ -41,7 +41,7 @@ def show(fixes: Iterable[Fix], output_format: str) -> None:
     indent = " " * (4 if 0 < width < terminal.NARROW else 26)
     for fix in fixes:
         lines = (
-            f"{fix.id:<24}  {fix.title}",
+            f"{fix.id:<24}  {fix.title}" + (f" ({fix.pack})" if fix.pack.folder else ""),
             f"  {fix.grade:<22}  {fix.effect}; affects {_needed(fix) or 'no release on record'}",
         )
         print("\n".join(line for text in lines for line in terminal.folded(text, width, indent)))

@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from unhang import packs
 from unhang.cli.ending import Ending, clause
 from unhang.cli.requests import selection
 from unhang.deliver import download, wheel, wheel_output, wheel_report, work
@@ -54,7 +55,7 @@ def run(options: argparse.Namespace) -> int:
             step(f"planning {it.wheel.file}")
             todo = _plan(it.wheel, wanted, temporary)
             if todo is None and not it.requirement.startswith("-r "):  # such a file lists the dependencies too
-                message = f"{it.wheel.file} has none of {', '.join(wanted.upstreams)}"
+                message = f"{it.wheel.file} has none of {', '.join(wanted.upstreams or packs.names())}"
                 raise UnhangError("no-upstream", message, hint="`unhang list` shows which releases the fixes affect")
             planned.append((it, todo or WheelPlan((), {}, ())))
         try:

@@ -69,7 +69,7 @@ def apply(
             left.append(f"{name}: {'the diff removes it' if changed.is_removed_file else what}")
             continue
         ((path, before, after, changes, unfit),) = tried
-        if path != changed.path:
+        if not f"/{changed.path}".endswith(f"/{path}"):
             left.append(f"{name}: in {release} it is {gate.line(path)}; see whether that is the same code")
         files.append(Patched(path, before, after, changes, changed.path))
         for hunk in unfit:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
+from unhang import packs
 from unhang.errors import joined
 from unhang.judge.observe import Observation
 from unhang.records import Installation, Token, paired
@@ -216,7 +217,7 @@ def codemods(fix: str) -> Any:
     """Return the module of a fix's rewrites. Does not import LibCST."""
     import importlib
 
-    return importlib.import_module(f"unhang.codemods.{fix.replace('-', '_')}")
+    return importlib.import_module(packs.module(catalog.pack_of(fix), "codemods", fix))
 
 
 def _affected(target: Target, known: Shape, seen: Observation, past: Past | None) -> Verdict:

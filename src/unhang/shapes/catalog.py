@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple, TypeVar
 
-from unhang import packs
+from unhang import gate, packs
 from unhang.errors import UnhangError, closest
-from unhang.shapes.facts import Facts, read
+from unhang.records import Pack
+from unhang.shapes.facts import Facts, Whole, read
 
 GRADES = (
     "cure: the defect is shown on the real function, and gone after the rewrite; "
@@ -66,6 +67,8 @@ class Fix(NamedTuple):
     """What the defect does to a job: some of ``records.KINDS``."""
     changes_numbers: bool = False
     """Whether a job that runs today will compute other numbers; True where nobody has said."""
+    pack: Pack = packs.OURS
+    """Where it comes from."""
 
     @property
     def what(self) -> str:
@@ -137,21 +140,57 @@ class OutlineTable(NamedTuple):
     """By function and shape: the outline's name, and where upstream had it last (empty if it never had it)."""
 
 
-@cache
+@packs.remembered
 def fixes() -> Mapping[str, Fix]:
-    """Return all fixes by id, in alphabetical order."""
-    found = {}
-    patches = packs.folder("patches")
-    for name in sorted(os.listdir(patches)):
+    """Return the fixes of all packs by id, in alphabetical order.
+
+    Raises UnhangError ``bad-pack``, and ``fix-twice`` where two packs have a fix of one id.
+    """
+    found: dict[str, Fix] = {}
+    for pack in packs.in_effect():
+        for fix in _fixes(pack):
+            if other := found.get(fix.id):
+                raise UnhangError(
+                    "fix-twice",
+                    f"{other.pack} and {pack} both have a fix {fix.id}",
+                    path=fix.folder,
+                    hint="take one of the packs alone, or give the fix another id",
+                )
+            found[fix.id] = fix
+    return found if len(packs.in_effect()) == 1 else dict(sorted(found.items()))
+
+
+def _fixes(pack: Pack) -> Iterator[Fix]:
+    """Yield the fixes of a pack. Raises UnhangError ``bad-pack`` for one of another that is not as it must be."""
+    patches = packs.part(pack, "patches")
+    for name in sorted(os.listdir(patches)) if os.path.isdir(patches) else ():
         folder = os.path.join(patches, name)
-        manifest = Facts(os.path.join(folder, "manifest.json"))
+        path = os.path.join(folder, "manifest.json")
+        manifest: Mapping[str, Any] = Facts(path)
+        if pack.folder and os.path.isfile(path):
+            manifest = packs.checked_file(path, "manifest")
         if "title" not in manifest:  # no fix, such as __pycache__
             continue
-        found[name] = Fix(
-            name, manifest["title"], manifest["grade"], manifest, targets(name, manifest), folder,
-            tuple(manifest.get("kinds", ())), manifest.get("changes-numbers", manifest["grade"] == UNPROVED),
+        mine = targets(name, manifest)
+        if pack.folder:
+            _check(name, manifest, mine, path)
+        yield Fix(
+            name, manifest["title"], manifest["grade"], manifest, mine, folder,
+            tuple(manifest.get("kinds", ())), manifest.get("changes-numbers", manifest["grade"] == UNPROVED), pack,
         )  # fmt: skip
-    return found
+
+
+def _check(name: str, manifest: Mapping[str, Any], targets: Sequence[Target], path: str) -> None:
+    """Raise UnhangError ``bad-pack`` for a fix of a pack under another id, or of files outside of its upstreams."""
+    if manifest["id"] != name:
+        raise packs.bad(path, f"the fix is {manifest['id']}, and its folder {name}")
+    for target in (one for mine in targets for one in (mine, *mine.only_with, *filter(None, [mine.depends_on]))):
+        upstream = packs.upstreams().get(target.upstream)
+        if upstream is None:
+            raise packs.bad(path, f"{target.upstream} is an upstream of no pack in effect")
+        parts = target.file.split("/")
+        if parts[: len(upstream.parts)] != upstream.parts or not all(parts) or {"", ".", ".."} & {*parts}:
+            raise packs.bad(path, f"{target.file} is not below {'/'.join(upstream.parts)}, {upstream.name}'s package")
 
 
 def targets(fix: str, manifest: Mapping[str, Any]) -> tuple[Target, ...]:
@@ -187,7 +226,7 @@ def fix(name: str) -> Fix:
     return known[name]
 
 
-@cache
+@packs.remembered
 def manifest_schema() -> Any:
     """Return the schema of the manifests, which has all limits of a fix."""
     return read(os.path.join(packs.folder("compat"), "schemas", "manifest.json"))
@@ -222,7 +261,7 @@ def _strings(value: Any) -> Iterator[str]:
             yield from _strings(item)
 
 
-@cache
+@packs.remembered
 def shape_table() -> ShapeTable:
     """Return the shapes and the file digests on record, each read when it is asked for."""
     return ShapeTable(
@@ -240,7 +279,7 @@ def _shape(entry: Mapping[str, Any] | None) -> Shape | None:
     return Shape(entry["state"], entry.get("result"), tuple(entry.get("names", ())), entry.get("note", ""))
 
 
-@cache
+@packs.remembered
 def releases() -> Mapping[str, Mapping[str, Release]]:
     """Return the releases in the matrix, by upstream and version, with the functions of all fixes."""
     shapes: dict[str, dict[str, str | None]] = {}
@@ -249,30 +288,35 @@ def releases() -> Mapping[str, Mapping[str, Release]]:
         for name, row in document.get("releases", {}).items():
             shapes.setdefault(name, {}).update(zip(document["targets"][name.partition(" ")[0]], row))
     found: dict[str, dict[str, Release]] = {}
-    for name, row in _listed().whole["releases"].items():
+    listed = _listed().whole["releases"]
+    for name in dict.fromkeys((*listed, *shapes)):  # ours, and then those that only a pack has
+        row = listed.get(name, ())
         upstream, version = name.split(" ")
         found.setdefault(upstream, {})[version] = Release(version, "yanked" in row, shapes.get(name, {}))
     return found
 
 
-@cache
+@packs.remembered
 def releases_of(fix: str, upstream: str) -> Mapping[str, Release]:
     """Return an upstream's releases by version, with a fix's functions, each read when it is asked for."""
+    is_ours = not pack_of(fix).folder  # of a pack's fix, only what was read for it is on record
 
     @cache
     def release(version: str) -> Release | None:
         listed, row = (file.get(f"{upstream} {version}") for file in (_listed(), facts(fix)))
-        if listed is None:
+        if (is_ours and listed is None) or (not is_ours and row is None):
             return None
-        return Release(version, "yanked" in listed, dict(zip(facts(fix)["targets"][upstream], row)) if row else {})
+        yanked = "yanked" in (listed or ())
+        return Release(version, yanked, dict(zip(facts(fix)["targets"][upstream], row)) if row else {})
 
     def versions() -> Iterable[str]:
-        return (name.partition(" ")[2] for name in _listed().whole["releases"] if name.startswith(f"{upstream} "))
+        names = _listed().whole["releases"] if is_ours else facts(fix).whole.get("releases", ())
+        return (name.partition(" ")[2] for name in names if name.startswith(f"{upstream} "))
 
     return _Entries(release, versions)
 
 
-@cache
+@packs.remembered
 def outlines(fix: str) -> OutlineTable:
     """Return the outlines on record of a fix. They are read only if a shape is unknown."""
     whole = facts(fix).whole
@@ -284,13 +328,23 @@ def outlines(fix: str) -> OutlineTable:
     return OutlineTable(whole.get("kinds", {}), whole.get("blocks", {}), rows)
 
 
-@cache
-def facts(fix: str) -> Facts:
-    """Return what the sweep knows of a fix."""
-    return Facts(os.path.join(packs.folder("compat"), "data", f"{fix}.json"))
+@packs.remembered
+def facts(fix: str) -> Facts | Whole:
+    """Return what the sweep knows of a fix. Raises UnhangError ``bad-pack``."""
+    pack = pack_of(fix)
+    path = os.path.join(packs.part(pack, "compat"), "data", f"{fix}.json")
+    if not pack.folder:
+        return Facts(path)
+    return Whole(path, packs.checked_file(path, "facts") if os.path.isfile(path) else {})
 
 
-@cache
+def pack_of(fix: str) -> Pack:
+    """Return the pack of a fix; ours if no pack has it."""
+    known = fixes() if packs.others() else {}
+    return known[fix].pack if fix in known else packs.OURS
+
+
+@packs.remembered
 def _listed() -> Facts:
     """Return the releases that all fixes have in common. Raises UnhangError ``broken-install`` if there are none."""
     path = os.path.join(packs.folder("compat"), "releases.json")
@@ -324,8 +378,10 @@ class _Entries(Mapping[_Key, _Value]):
 
 def page(name: str) -> str:
     """Return the text that ``unhang explain`` prints. Raises UnhangError ``unknown-fix``."""
-    with open(os.path.join(fix(name).folder, "page.md"), encoding="utf-8") as file:
-        return file.read()
+    found = fix(name)
+    with open(os.path.join(found.folder, "page.md"), encoding="utf-8", errors="replace") as file:
+        text = file.read()
+    return "\n".join(map(gate.line, text.split("\n"))) if found.pack.folder else text
 
 
 def generation() -> int:

@@ -50,6 +50,24 @@ class Facts(Mapping[str, Any]):
             return "{}"
 
 
+class Whole(Mapping[str, Any]):
+    """A document that was read and checked whole, with the keys of its top level, and of the objects there."""
+
+    def __init__(self, path: str, document: Mapping[str, Any]) -> None:
+        self.path, self.whole = path, document
+        inner = (value for value in document.values() if isinstance(value, dict))
+        self._entries = {key: value for one in inner for key, value in one.items()} | {**document}
+
+    def __getitem__(self, key: str) -> Any:
+        return self._entries[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.whole)
+
+    def __len__(self) -> int:
+        return len(self.whole)
+
+
 _DECODER = json.JSONDecoder()
 
 

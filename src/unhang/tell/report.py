@@ -8,7 +8,7 @@ import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from unhang import __version__, gate
+from unhang import __version__, gate, packs
 from unhang.errors import UnhangError
 from unhang.judge.decide import ACCEPTED, APPLIED, NEEDED, URGENCY
 from unhang.judge.findings import Finding
@@ -52,8 +52,6 @@ class Report(NamedTuple):
     """Whether the command takes fixes back."""
     dry_run: bool = False
     """Whether nothing was written: ``changed`` has the files that would have been."""
-    header: Sequence[str] = ()
-    """What else to say at the top of the text, a line each."""
 
 
 def json_report(report: Report) -> str:
@@ -61,6 +59,7 @@ def json_report(report: Report) -> str:
     document = {
         "schema": 1,
         "unhang": __version__,
+        **_packs(),
         "environment": report.search.environment._asdict(),
         "digest": digest(report.findings),
         **({} if report.expected is None else {"expected_digest": report.expected}),
@@ -73,10 +72,22 @@ def json_report(report: Report) -> str:
     return gate.document(document)
 
 
+def _packs() -> dict[str, Any]:
+    """Return what JSON has of the packs in effect: nothing where there is only ours."""
+    return {"packs": [pack._asdict() for pack in packs.others()]} if packs.others() else {}
+
+
+def packs_line() -> str:
+    """Return the line that names the packs in effect besides ours; empty if there is none."""
+    others = (f"{pack} ({pack.folder})" for pack in packs.others())
+    return f"packs: {', '.join(others)}" if packs.others() else ""
+
+
 def about(fix: str) -> dict[str, Any]:
     """Return what JSON has of a fix, wherever it names one: its grade, its kinds, whether it changes numbers."""
     known = catalog.fix(fix)
-    return {"grade": known.grade, "kinds": list(known.kinds), "changes_numbers": known.changes_numbers}
+    of = {"pack": str(known.pack)} if known.pack.folder else {}
+    return {**of, "grade": known.grade, "kinds": list(known.kinds), "changes_numbers": known.changes_numbers}
 
 
 def unproved(fixes: Iterable[str]) -> str:
@@ -128,6 +139,7 @@ def json_diff(search: Search, diff: bytes, functions: Sequence[Mapping[str, Any]
     document = {
         "schema": 1,
         "unhang": __version__,
+        **_packs(),
         "environment": search.environment._asdict(),
         "interrupted": interrupted,
         "warnings": list(search.warnings),
@@ -200,8 +212,8 @@ def text_report(report: Report, *, verbose: bool = False, colour: bool = False, 
     just written, a settled fix has a row too.
     """
     overlays = [f"overlay: {', before '.join(report.search.overlays)}"] * bool(report.search.overlays)
-    head = environment_line(report.search.environment), *map(gate.line, (*overlays, *report.header))
-    lines = [terminal.wrapped(line, width) for line in head]
+    head = packs_line(), environment_line(report.search.environment), *overlays
+    lines = [terminal.wrapped(gate.line(line), width) for line in head if line]
     words: list[str] = []
     now = {_key(finding) for finding in report.findings if _is_done(report, finding)}
     for installation, group in by_installation(report.findings):
@@ -252,6 +264,7 @@ def github_report(report: Report) -> str:
             lines.append(gate.command(kind, text, file=path, title=title))
             lines += [gate.command("warning", note, file=path, title=title) for note in finding.notes]
     lines += [gate.command("warning", warning, title="unhang") for warning in report.search.warnings]
+    lines += [gate.command("notice", line, title="unhang packs")] if (line := packs_line()) else []
     numbers_line = numbers_to_come(report.findings, report.request)
     lines += [gate.command("notice", numbers_line, title="unhang numbers")] if numbers_line else []
     other = differs(report.expected, report.findings)
