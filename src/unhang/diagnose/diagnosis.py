@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 from unhang.diagnose import desync, facts, match, suspects, whereabouts
 from unhang.diagnose.answer import ANSWERS, Answer, Place
-from unhang.diagnose.desync import PAIRED
 from unhang.diagnose.evidence import Job, Rank
 from unhang.diagnose.facts import Facts
 from unhang.diagnose.match import Match
+from unhang.diagnose.pairs import PAIRED
 from unhang.diagnose.signature import Signature
 from unhang.diagnose.suspects import Suspects
 

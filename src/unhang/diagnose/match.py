@@ -471,7 +471,7 @@ def _here(job: Job, scene: Scene, rank: int, chain: Chain) -> bool | None:
 
 def _is_held(rank: Rank, chain: Chain) -> bool:
     """Return whether a rank waits in other code that these functions call."""
-    shown = (one.frames for one in (*rank.stacks, *rank.waiting))
+    shown = [*(one.frames for one in rank.stacks), *(one.frames for one in rank.waiting)]
     return any(has_frames(frames, chain) and not _is_issued_in(frames, chain) for frames in shown)
 
 

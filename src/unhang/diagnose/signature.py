@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from unhang import packs
 from unhang.diagnose.evidence import Frame
 from unhang.shapes import catalog
-
-_NAMESPACE = "megatron/"
-_BELOW = ("/core/", "/training/")
-"""Its packages. It is none itself, so py-spy begins their paths here."""
 
 
 class Place(NamedTuple):
@@ -144,19 +141,21 @@ def may_be_in(frames: Sequence[Frame], chain: Chain) -> bool:
 def may_be_of(frame: Frame, file: str) -> bool:
     """Return whether a frame may be of the package that has a file, or of torch."""
     path, package = f"/{frame.file}".replace("\\", "/"), file.partition("/")[0]
-    is_below = f"{package}/" == _NAMESPACE and path.startswith(_BELOW)
+    # py-spy begins a path below a namespace package
+    portions = (one.module.rpartition(".")[2] for one in packs.upstreams().values() if one.above == package)
+    is_below = path.startswith(tuple(f"/{name}/" for name in portions))
     return is_below or f"/{package}/" in path or "/torch/" in path
 
 
 def _is_at(frame: Frame, place: Place) -> bool:
     """Return whether a frame is of that function, in that package: a user's module may have the same name.
 
-    Where a folder is no package of its own, as `megatron`, py-spy begins a path below it.
+    Where a folder is no package of its own, py-spy begins a path below it.
     """
     if not _is_called(frame, place):
         return False
     file = frame.file.replace("\\", "/")
-    return f"/{file}".endswith(f"/{place.file}") or file == place.file.removeprefix(_NAMESPACE)
+    return f"/{file}".endswith(f"/{place.file}") or file == packs.below_namespace(place.file)
 
 
 def _is_called(frame: Frame, place: Place) -> bool:
