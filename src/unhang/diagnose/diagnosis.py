@@ -144,6 +144,8 @@ def _apart(found: Facts, first: Suspects) -> list[Answer]:
             map(whereabouts.waits, (job.ranks[rank] for rank in behind if job.ranks[rank].waiting))
         )
         return [Answer("slow", "", summary, places, _of_late(job, behind))]
+    if first.rule == suspects.DISAGREES:
+        return _best(*_quiet(found), *_of_another_call(job, first))
     waited = {other for others in found.waits_for.values() for other in others if not found.waits_for.get(other)}
     if waited and first.rule == suspects.HOST:
         waited = {*first.why}

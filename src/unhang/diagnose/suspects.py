@@ -375,12 +375,18 @@ def _mismatched(facts: Facts) -> dict[int, str]:
 
     Else these are the ends of most such pairs, or those with the rarer size or type.
     """
-    pairs: dict[tuple[int, int], tuple[Operation, Operation]] = {}
-    for number, head in facts.heads.items():
-        for one, end in head.pairs:
-            if (other := end.operation) and end.rank in facts.met[number] and one.kind == "send":
-                if _load(one) != _load(other):
-                    pairs[number, end.rank] = one, other
+    pairs = {
+        (number, end.rank): (one, end.operation)
+        for number, head in facts.heads.items()
+        for one, end in head.pairs
+        if one.kind == "send" and end.operation and end.rank in facts.met[number]
+        if _load(one) != _load(end.operation)
+    }
+    why = {
+        pair: f"in {whereabouts.label(one.group)}, rank {pair[0]} sends {_load(one)}, and rank {pair[1]} receives "
+        f"{_load(other)}"
+        for pair, (one, other) in pairs.items()
+    }
     usual = Counter(
         (one.group.description, _load(one))
         for rank in facts.job.ranks.values()
@@ -391,15 +397,7 @@ def _mismatched(facts: Facts) -> dict[int, str]:
     for pair, ends in pairs.items():
         times = [usual[one.group.description, _load(one)] for one in ends]
         rarer.update(number for number, many in zip(pair, times) if many == min(times))
-    return _of_pairs(
-        {
-            pair: f"rank {pair[0]} sends {_load_text(one)}, of which rank {pair[1]} receives {_load_text(other)}"
-            for pair, (one, other) in pairs.items()
-        },
-        {*_unlike(facts, pairs, pairs)},
-        _most_of(pairs),
-        rarer,
-    )
+    return _of_pairs(why, _unlike(facts, {pair: one for pair, (one, _) in pairs.items()}), _most_of(pairs), rarer)
 
 
 def _unmatched(facts: Facts) -> dict[int, str]:
@@ -414,37 +412,41 @@ def _unmatched(facts: Facts) -> dict[int, str]:
         if not end.done and end.rank not in facts.met[number]
     }
     why = {
-        (number, other): f"rank {number} waits in a {one.kind} for rank {other}, which has not come to it"
-        for (number, other), (one, _) in lacking.items()
+        pair: f"in {whereabouts.label(one.group)}, rank {pair[0]} waits in a {one.kind} for rank {pair[1]}, which is "
+        "elsewhere"
+        for pair, (one, _) in lacking.items()
     }
     # who is in another send or receive may come to it yet
-    past = {pair for pair in lacking if pair[1] in facts.heads and not facts.heads[pair[1]].pairs}
-    if odd := {number for number, many in _unlike(facts, past, lacking).items() if many > 1}:
-        return _of_pairs({pair: why[pair] for pair in past if odd.intersection(pair)}, odd)
+    past = {pair: lacking[pair][0] for pair in lacking if pair[1] in facts.heads and not facts.heads[pair[1]].pairs}
+    if odd := {number: many for number, many in _unlike(facts, past).items() if many > 1}:
+        return _of_pairs({pair: why[pair] for pair in past if not odd.keys().isdisjoint(pair)}, odd)
     found: dict[int, str] = {}
     for core in _cycles(facts):
-        within = {pair for pair in lacking if core.issuperset(pair)}
-        known = {pair for pair in within if lacking[pair][1].is_known}
-        pairs = (known or within) & past or known or within
-        odd = {*_unlike(facts, pairs, lacking)}
-        found.update(_of_pairs({pair: why[pair] for pair in pairs}, odd, _most_of(pairs) if known else set()))
+        within = {pair: one for pair, (one, _) in lacking.items() if core.issuperset(pair)}
+        known = {pair: one for pair, one in within.items() if lacking[pair][1].is_known}
+        pairs = known or within
+        pairs = {pair: one for pair, one in pairs.items() if pair in past} or pairs
+        most = _most_of(pairs) if known else set()
+        found.update(_of_pairs({pair: why[pair] for pair in pairs}, _unlike(facts, pairs), most))
     return found
 
 
-def _unlike(
-    facts: Facts, pairs: Iterable[tuple[int, int]], operations: Mapping[tuple[int, int], tuple[Operation, object]]
-) -> dict[int, int]:
+def _unlike(facts: Facts, pairs: Mapping[tuple[int, int], Operation]) -> dict[int, int]:
     """Return the ends that did otherwise than their like, and how many these are."""
-    groups = {number: operations[pair][0].group.description for pair in pairs for number in pair}
-    found = {number: likes.unlike(facts.job, facts.heads, number, name) for number, name in groups.items()}
+    names = {number: one.group.description for pair, one in pairs.items() for number in pair}
+    found = {number: likes.unlike(facts.job, facts.heads, number, name) for number, name in names.items()}
     return {number: many for number, many in found.items() if many}
 
 
-def _of_pairs(why: Mapping[tuple[int, int], str], *choices: set[int]) -> dict[int, str]:
-    """Return the first choice that is some of the ends and not all; else all ends of the pairs."""
+def _of_pairs(why: Mapping[tuple[int, int], str], odd: Mapping[int, int], *choices: set[int]) -> dict[int, str]:
+    """Return the ends that are odd, or the next choice that is some of the ends and not all; else all of them."""
     ends = {number for pair in why for number in pair}
-    named = next((choice for choice in choices if choice and choice != ends), ends)
-    return {number: next(text for pair, text in why.items() if number in pair) for number in named}
+    named = next((choice for choice in ({*odd}, *choices) if choice and choice != ends), ends)
+    return {
+        number: (f"sent and received otherwise than {odd[number]} ranks of its like: " if number in odd else "")
+        + next(text for pair, text in why.items() if number in pair)
+        for number in named
+    }
 
 
 def _most_of(pairs: Iterable[tuple[int, int]]) -> set[int]:
@@ -452,12 +454,8 @@ def _most_of(pairs: Iterable[tuple[int, int]]) -> set[int]:
     return {number for number, many in times.items() if many == max(times.values())}
 
 
-def _load(operation: Operation) -> tuple[int | None, tuple[str, ...] | None]:
-    return desync.elements(operation), operation.dtypes
-
-
-def _load_text(operation: Operation) -> str:
-    return f"{desync.elements(operation)} {', '.join(operation.dtypes or ())}"
+def _load(operation: Operation) -> str:
+    return f"{desync.elements(operation)} {', '.join(operation.dtypes or ())}".rstrip()
 
 
 def _fewer(facts: Facts, meeting: Meeting) -> dict[int, str]:
