@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from unhang.diagnose.evidence import Job, Operation
 from unhang.diagnose.pairs import PAIRED, Head
@@ -34,32 +34,38 @@ def unlike(job: Job, heads: Mapping[int, Head], number: int, description: str) -
             shared = sum(sum(at in one for one in theirs) >= _SEVERAL for at in mine)
             if shared < _IN_STEP or is_other:
                 continue
-        if first is not None or _is_ahead(job, heads, number, like, description):
+        if first is not None:
             return len(theirs)
-        return 0
+        many = _apart(job, heads, number, like, description)
+        return many if like is beside or many >= _SEVERAL else 0
     return 0
 
 
-def _is_ahead(job: Job, heads: Mapping[int, Head], number: int, like: Mapping[int, object], description: str) -> bool:
-    """Return whether a rank has come to a collective after more or fewer sends and receives than its like."""
+def _apart(job: Job, heads: Mapping[int, Head], number: int, like: Collection[int], description: str) -> int:
+    """Return how many of its like did more or fewer sends and receives before a collective to which a rank has come.
+
+    It is 0 where one did as many.
+    """
     head = heads[number].operations[0] if number in heads else None
     if head is None or head.kind in PAIRED:
-        return False
-    mine = _before(job, number, description, head)
-    theirs = {_before(job, it, description, head) for it in like} - {0}
-    return bool(mine) and len(theirs) == 1 and mine not in theirs
+        return 0
+    mine, has_come = _before(job, number, description, head)
+    theirs = [_before(job, it, description, head) for it in like]
+    if not mine or not has_come or (mine, True) in theirs:
+        return 0
+    return sum(often > mine or (bool(often) and came) for often, came in theirs)
 
 
-def _before(job: Job, number: int, description: str, collective: Operation) -> int:
-    """Return the number of the last operation in a group that a rank issued before a collective; 0 if not known."""
+def _before(job: Job, number: int, description: str, collective: Operation) -> tuple[int, bool]:
+    """Return the number of a rank's last operation in a group before a collective, and whether it has come to that."""
     last = 0
     for one in job.ranks[number].moves if number in job.ranks else ():
         name = job.groups[one.group].description if one.group in job.groups else ""
         if one.kind and name == description:
             last = max(last, one.order)
         elif not one.kind and (name, one.number) == (collective.group.description, collective.sequence):
-            return last
-    return 0
+            return last, True
+    return last, False
 
 
 def _batches(job: Job, number: int, members: Sequence[int]) -> dict[int, Batch]:
