@@ -24,7 +24,7 @@ HERE = Path(__file__).parent
 PYTHONS = ["3.10", "3.11", "3.12", "3.13"]
 GROUPS = nox.project.load_toml(HERE / "pyproject.toml")
 PROOFS = ["tests/prove", "tests/cli/test_prove_command.py", "tests/proofs", "tests/hangs"]
-PROOFS += ["tests/upstream/test_runner.py", "tests/gpu", "tests/whole/test_live.py"]  # these need torch
+PROOFS += ["tests/upstream/test_runner.py", "tests/whole/test_live.py"]  # these need torch
 IMAGES = ["tests/whole/test_image.py", "tests/whole/test_apptainer.py"]
 DEMO = ["verl==0.7.1", "megatron-core==0.17.1", "ms-swift==4.6.0"]
 
@@ -235,6 +235,19 @@ def proofs(session: nox.Session) -> None:
 
 
 @nox.session(python="3.11", reuse_venv=True)
+def drawings(session: nox.Session) -> None:
+    """Record what the drawings of all fixes show, by their proofs: `-- FIX...`; then write the pictures.
+
+    `patches/FIX/drawing.json` says which case is drawn: docs/maintainers/proofs.md.
+    """
+    install_wheel(session, "test")
+    install_proofs(session)
+    env = {"TMPDIR": scratch(), "PYTHONPATH": str(HERE / "tests")}
+    session.run("python", "-W", "ignore", "-m", "proofs.drawn", *session.posargs, env=env)
+    pages(session)
+
+
+@nox.session(python="3.11", reuse_venv=True)
 def reports(session: nox.Session) -> None:
     """Run the program of each report to an upstream on the newest wheels: docs/maintainers/reports.md.
 
@@ -322,8 +335,9 @@ def compat(session: nox.Session) -> None:
     env = from_checkout(session)
     session.run("python", "-m", "unhang.compat.sweep.lint", *session.posargs, env=env)
     for schema in sorted((HERE / "compat" / "schemas").glob("*.json")):
-        named = "data/*.json" if schema.stem == "facts" else schema.name
-        if files := [str(file) for file in sorted((HERE / "compat").glob(named))]:  # the lint has checked the manifests
+        elsewhere = {"facts": "compat/data/*.json", "upstream": "upstreams/*.json"}
+        named = elsewhere.get(schema.stem, f"compat/{schema.name}")
+        if files := [str(file) for file in sorted(HERE.glob(named))]:  # the lint has checked the manifests
             session.run("check-jsonschema", "--schemafile", str(schema), *files)
     session.run("python", "-m", "unhang.compat.sweep.pages", "--check", env=env)
     session.run("python", "-m", "unhang.compat.sweep.verdicts", env=env)

@@ -152,7 +152,11 @@ def seen_once(tree: Path, site: Path) -> list[str]:
     }
     wrong = []
     for tool, names in seen.items():
-        folders = [site] if tool == "coverage" else [tree / name for name in ("src", "codemods", "compat", "patches")]
+        folders = (
+            [site]
+            if tool == "coverage"
+            else [tree / name for name in ("src", "codemods", "compat", "patches", "upstreams")]
+        )
         ours = {path for folder in folders for path in folder.rglob("*.py")}
         files = Counter(path for name in names if (path := (tree / name).resolve()) in ours)
         wrong += [f"{tool} reads {path} {count} times" for path, count in files.items() if count > 1]

@@ -49,7 +49,7 @@ def thirty(pristine: Path, folder: Path) -> Path:
     """
     site, path = copied(pristine, folder / "site"), folder / "path"
     shutil.copytree(Path(unhang.__file__).parent, path / "unhang", ignore=shutil.ignore_patterns("__pycache__"))
-    for name in "codemods", "patches", "compat":  # an editable install has these elsewhere
+    for name in "codemods", "patches", "compat", "upstreams":  # an editable install has these elsewhere
         (found,) = {*importlib.import_module(f"unhang.{name}").__path__}
         shutil.copytree(found, path / "unhang" / name, ignore=shutil.ignore_patterns("__pycache__"), dirs_exist_ok=True)
     models = list(catalog.fixes().values())

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from packaging.utils import parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
+from unhang.compat import upstreams
 from unhang.errors import UnhangError
 
 if TYPE_CHECKING:
@@ -41,8 +42,8 @@ class Wheel(NamedTuple):
 
     files: Mapping[str, bytes | None]
     """Each file's bytes by path; None if the wheel has no such file."""
-    training: bool
-    """Whether the wheel carries Megatron-LM's ``megatron/training`` too."""
+    held: Sequence[str]
+    """The upstreams of other projects that the wheel carries too."""
 
 
 @contextmanager
@@ -99,15 +100,15 @@ def offers(index: PyPISimple, project: str, floor: str, pinned: Mapping[str, str
     return [_offer(project, str(version), by_version[version], pinned) for version in sorted(by_version)]
 
 
-def all_offers(index: PyPISimple, upstreams: Mapping[str, Any], pins: Iterable[Mapping[str, Any]] = ()) -> list[Offer]:
-    """Return the offers of these projects of upstreams.json, above their floors. Raises UnhangError ``index-failed``.
+def all_offers(index: PyPISimple, projects: Mapping[str, Any], pins: Iterable[Mapping[str, Any]] = ()) -> list[Offer]:
+    """Return the offers of these projects, above their floors. Raises UnhangError ``index-failed``.
 
     ``pins`` are rows of wheels.json.
     """
-    pinned: dict[str, dict[str, str]] = {project: {} for project in upstreams}
+    pinned: dict[str, dict[str, str]] = {project: {} for project in projects}
     for pin in pins:
         pinned.setdefault(pin["project"], {})[pin["version"]] = pin["file"]
-    found = (offers(index, project, entry["floor"], pinned[project]) for project, entry in upstreams.items())
+    found = (offers(index, project, entry["floor"], pinned[project]) for project, entry in projects.items())
     return [offer for offered in found for offer in offered]
 
 
@@ -146,8 +147,8 @@ def read_wheel(path: str, files: Iterable[str]) -> Wheel:
     try:
         with zipfile.ZipFile(path) as wheel:
             names = set(wheel.namelist())
-            training = any(name.startswith("megatron/training/") for name in names)
-            return Wheel({name: wheel.read(name) if name in names else None for name in files}, training)
+            found = {name: wheel.read(name) if name in names else None for name in files}
+            return Wheel(found, upstreams.held(names))
     except (zipfile.BadZipFile, OSError) as error:
         raise UnhangError("fetch-failed", f"{os.path.basename(path)} cannot be read: {error}") from error
 

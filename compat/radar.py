@@ -57,7 +57,7 @@ def against_index(fixes: Sequence[Fix], names: Sequence[str], output_format: str
     wanted = {target.upstream for target in targets}
     projects = {
         project: entry
-        for project, entry in upstreams.load()["upstreams"].items()
+        for project, entry in upstreams.projects().items()
         if not wanted.isdisjoint(upstreams.of_project(project))
     }
     releases = catalog.releases()
@@ -92,7 +92,7 @@ def compare(offered: Sequence[Offer], projects: Sequence[str], known: Releases) 
 
 def judged(offer: Offer, wheel: Wheel, targets: Iterable[Target]) -> Iterator[Finding]:
     """Yield what each target of the wheel's upstreams is in a release. Pure."""
-    held = upstreams.of_project(offer.project, wheel.training)
+    held = upstreams.of_project(offer.project, wheel.held)
     for target in targets:
         if target.upstream in held:
             shape, verdict, detail = _verdict(target, offer.version, wheel.files[target.file])

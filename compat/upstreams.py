@@ -1,21 +1,36 @@
-"""The upstreams as projects on the package index: ``compat/upstreams.json``."""
+"""The upstreams as projects: on the package index, and as repositories."""
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
+from collections.abc import Collection, Mapping
 from typing import Any
 
-
-def load() -> Any:
-    """Return the whole document; ``compat/schemas/upstreams.json`` describes it."""
-    return json.loads(Path(__file__).with_name("upstreams.json").read_bytes())
+from unhang import packs
 
 
-def of_project(project: str, training: bool = True) -> list[str]:
-    """Return the upstreams that a project's wheel or clone holds.
+def projects() -> Mapping[str, Mapping[str, Any]]:
+    """Return what is known of each upstream that is a project of its own, by name."""
+    return {one.name: one.about for one in packs.upstreams().values() if one.within is None and "floor" in one.about}
 
-    megatron-core's repository holds Megatron-LM too, and so do its wheels from 0.17 on; ``training`` is False for a
-    wheel that does not.
+
+def of_project(project: str, held: Collection[str] | None = None) -> list[str]:
+    """Return the upstreams that a project's clone holds, or one of its wheels.
+
+    A project may hold other upstreams than its own; ``held`` are the names of those that a wheel has, for not every
+    release has all of them.
     """
-    return [project, "megatron-lm"] if project == "megatron-core" and training else [project]
+    others = (one.name for one in packs.upstreams().values() if one.within == project)
+    return [project, *(name for name in others if held is None or name in held)]
+
+
+def held(files: Collection[str]) -> list[str]:
+    """Return the upstreams that are in others' wheels and have one of these files."""
+    starts = {one.name: "/".join([*one.parts, ""]) for one in packs.upstreams().values() if one.within is not None}
+    return [name for name, start in starts.items() if any(file.startswith(start) for file in files)]
+
+
+def of_file(project: str, file: str) -> str:
+    """Return the upstream of a file in a project's wheel: that whose package it is in, else the project's own."""
+    known = packs.upstreams()
+    names = (name for name in of_project(project) if file.startswith("/".join([*known[name].parts, ""])))
+    return next(names, project)

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 import pytest
 
 import support.checkout  # noqa: F401 - makes unhang.compat.sweep importable
-from unhang.find import locate
+from unhang import packs
 from unhang.tell import terminal
 
 pytest.register_assert_rewrite("support.rewrites", "support.sources", "support.wheels", "support.environments")
 
-UPSTREAMS = {module.partition(".")[0] for _, module, _ in locate.UPSTREAMS}
+UPSTREAMS = {module.partition(".")[0] for module in packs.modules()}
 LEFT_OUT = "slow, left out by --quick: `nox -s tests-all` runs these too"
 
 

@@ -11,7 +11,9 @@ ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 UPSTREAM = ROOT / "docs" / "maintainers" / "upstream.md"  # names files of the upstreams too
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
-_PATH = re.compile(r"(?<![\w/.-])(?:benchmarks|codemods|compat|docs|patches|src|tests)/[\w./-]+\.(?:json|md|py|svg)\b")
+_PATH = re.compile(
+    r"(?<![\w/.-])(?:benchmarks|codemods|compat|docs|patches|src|tests|upstreams)/[\w./-]+\.(?:json|md|py|svg)\b"
+)
 
 
 def headings(page: Path) -> set[str]:

@@ -29,7 +29,7 @@ class Pull(NamedTuple):
 
 def pulls() -> list[Pull]:
     """Return the pull requests in the manifests of all fixes, one for each function that they change."""
-    known = upstreams.load()["upstreams"]
+    known = upstreams.projects()
     return [
         Pull(target, project, row["ref"], row["note"])
         for fix in catalog.fixes().values()

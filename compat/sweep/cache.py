@@ -7,7 +7,7 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,8 +19,8 @@ class CachedWheel(NamedTuple):
 
     files: Mapping[str, Content | None]
     """Each target file by path; None if the wheel has no such file."""
-    training: bool
-    """Whether the wheel carries Megatron-LM's ``megatron/training`` too."""
+    held: Sequence[str]
+    """The upstreams of other projects that the wheel carries too."""
 
 
 def default_folder() -> Path:
@@ -41,7 +41,7 @@ class Cache:
     def wheel(self, sha256: str, paths: Iterable[str]) -> CachedWheel | None:
         """Return these files of a cached wheel; None if the cache lacks one of them or is damaged."""
         listing = self.read(f"wheels/{sha256}.json")
-        if not isinstance(listing, dict) or not set(paths) <= set(listing.get("files", ())):
+        if not isinstance(listing, dict) or "held" not in listing or not set(paths) <= set(listing.get("files", ())):
             return None
         files = {}
         for path in paths:
@@ -49,7 +49,7 @@ class Cache:
             files[path] = None if digest is None else self.content(digest)
             if digest is not None and files[path] is None:
                 return None
-        return CachedWheel(files, listing["training"])
+        return CachedWheel(files, listing["held"])
 
     def keep_wheel(self, sha256: str, wheel: CachedWheel) -> None:
         """Write a wheel's files, beside those cached before.
@@ -62,7 +62,7 @@ class Cache:
         before = self.read(f"wheels/{sha256}.json")
         files = dict(before["files"]) if isinstance(before, dict) else {}
         files |= {path: None if found is None else found.sha256 for path, found in wheel.files.items()}
-        self.write(f"wheels/{sha256}.json", {"files": files, "training": wheel.training})
+        self.write(f"wheels/{sha256}.json", {"files": files, "held": wheel.held})
 
     def content(self, sha256: str) -> Content | None:
         """Return a content by its digest; None if it is not cached or is damaged."""

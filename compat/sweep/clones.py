@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from packaging.version import InvalidVersion, Version
 
+from unhang.compat import upstreams
 from unhang.compat.sweep.sources import Content, Release, content
 from unhang.errors import UnhangError
 
@@ -19,11 +20,6 @@ if TYPE_CHECKING:
     from git import Repo
 
 NEWEST = "to read what the clones have now, and review it: --newest"
-VARIABLES = {
-    "megatron-core": "UNHANG_MEGATRON_CLONE",
-    "verl": "UNHANG_VERL_CLONE",
-    "ms-swift": "UNHANG_SWIFT_CLONE",
-}
 
 
 class Clone(NamedTuple):
@@ -53,6 +49,11 @@ class Seen(NamedTuple):
     last: str
     supported: bool
     """Whether the first commit has the floor version or a later one."""
+
+
+def variables() -> Mapping[str, str]:
+    """Return the environment variables that name the clones, by upstream."""
+    return {name: entry["clone"] for name, entry in upstreams.projects().items() if "clone" in entry}
 
 
 def open_clone(where: str, cache: Path, refs: Sequence[str] = ()) -> Repo:
@@ -176,6 +177,11 @@ class Reader:
             git.fetch("origin", *options, istream=names)
 
 
+def in_tree(entry: Mapping[str, Any], path: str) -> str:
+    """Return where an upstream's repository has a file; ``path`` is as on the import path."""
+    return f"{entry['folder']}/{path}" if "folder" in entry else path
+
+
 def introduced(clone: Clone, paths: Sequence[str]) -> list[tuple[tuple[str, str], str, str]]:
     """Return commit (day, name), path and blob of every content of these files that a commit brought."""
     options = ("--full-history", "--format=C %H %cs", "--raw", "--no-abbrev", "--no-renames", "-m")
@@ -185,28 +191,32 @@ def introduced(clone: Clone, paths: Sequence[str]) -> list[tuple[tuple[str, str]
 def history(clone: Clone, entry: Mapping[str, Any], paths: Sequence[str]) -> tuple[list[Seen], int]:
     """Return every content of these files in a clone, oldest first, and how many commits changed one.
 
-    ``entry`` is the upstream's entry in upstreams.json.
+    ``entry`` is what the upstream's file in upstreams/ says.
     """
-    touched = introduced(clone, [*paths, entry["version-file"]])
+    wanted = {in_tree(entry, path): path for path in paths}
+    states = in_tree(entry, entry["version"]["file"])
+    touched = introduced(clone, [*wanted, states])
     reader = Reader(clone.repo)
     reader.prefetch({blob for _, _, blob in touched})
     places: dict[tuple[str, str], set[tuple[str, str]]] = {}
     for commit, path, blob in touched:
-        if path in paths:
-            places.setdefault((path, blob), set()).add(commit)
+        if path in wanted:
+            places.setdefault((wanted[path], blob), set()).add(commit)
     seen = []
     for (path, blob), commits in sorted(places.items(), key=lambda item: (min(item[1]), item[0])):
         found = reader.content(blob)
         if found is not None:
             (day, first), (last_day, last) = min(commits), max(commits)
-            version = _version(reader.content(f"{first}:{entry['version-file']}"))
+            version = _version(reader.content(f"{first}:{states}"))
             supported = version >= Version(entry["floor"])
             seen.append(Seen(path, found, f"{day} {first[:9]}", f"{last_day} {last[:9]}", supported))
     return seen, len(set().union(*places.values()))
 
 
-def trees(clone: Clone, entry: Mapping[str, Any], paths: Sequence[str], published: Iterable[str]) -> Iterator[Release]:
-    """Yield the tagged releases of Megatron-LM, from the floor on, that exist only as source trees.
+def trees(
+    clone: Clone, upstream: str, entry: Mapping[str, Any], paths: Sequence[str], published: Iterable[str]
+) -> Iterator[Release]:
+    """Yield an upstream's tagged releases, from the floor on, that exist only as source trees.
 
     ``published`` are the versions that a wheel carries.
     """
@@ -220,8 +230,8 @@ def trees(clone: Clone, entry: Mapping[str, Any], paths: Sequence[str], publishe
         except InvalidVersion:
             continue
         if version >= Version(entry["floor"]) and version not in in_wheels:
-            files = {path: reader.content(f"{commit}:{path}") for path in paths}
-            yield Release("megatron-lm", str(version), False, files)
+            files = {path: reader.content(f"{commit}:{in_tree(entry, path)}") for path in paths}
+            yield Release(upstream, str(version), False, files)
 
 
 def tips(clone: Clone, entry: Mapping[str, Any], paths: Sequence[str]) -> Iterator[tuple[str, Content]]:
@@ -229,7 +239,7 @@ def tips(clone: Clone, entry: Mapping[str, Any], paths: Sequence[str]) -> Iterat
     reader = Reader(clone.repo)
     for branch in entry["tips"]:
         for path in paths:
-            found = reader.content(f"{clone.commit(f'refs/heads/{branch}')}:{path}")
+            found = reader.content(f"{clone.commit(f'refs/heads/{branch}')}:{in_tree(entry, path)}")
             if found is not None:
                 yield path, found
 

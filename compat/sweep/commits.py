@@ -10,14 +10,13 @@ from typing import Any, NamedTuple
 
 from packaging.version import InvalidVersion, Version
 
+from unhang import packs
 from unhang.compat import upstreams
 from unhang.compat.sweep import gather
-from unhang.compat.sweep.clones import Clone, Reader, introduced, looked_up
+from unhang.compat.sweep.clones import Clone, Reader, in_tree, introduced, looked_up
 from unhang.compat.sweep.sources import Content
-from unhang.find import locate, metadata
+from unhang.find import metadata
 from unhang.shapes.catalog import Target
-
-_MODULES = {upstream: module for upstream, module, _ in locate.UPSTREAMS}
 
 
 class Tree(NamedTuple):
@@ -58,26 +57,28 @@ def of_upstream(project: str, clone: Clone) -> History:
     """Return the history of an upstream in its clone."""
     mine = upstreams.of_project(project)
     paths = sorted({target.file for target in gather.targets() if target.upstream in mine})
-    return read(clone, project, upstreams.load()["upstreams"][project], paths)
+    return read(clone, project, upstreams.projects()[project], paths)
 
 
 def read(clone: Clone, project: str, entry: Mapping[str, Any], paths: Iterable[str]) -> History:
-    """Return the history of an upstream. ``entry`` is its entry in upstreams.json, ``paths`` are its targets' files.
+    """Return the history of an upstream. ``entry`` is its file in upstreams/, ``paths`` are its targets' files.
 
     A pre-release of the floor counts: it is no older to ``unhang check`` either.
     """
-    names = [entry["version-file"], *paths]
+    names = [entry["version"]["file"], *paths]
+    places = [in_tree(entry, name) for name in names]
     reader = Reader(clone.repo)
-    reader.prefetch({blob for _, _, blob in introduced(clone, names)})
+    reader.prefetch({blob for _, _, blob in introduced(clone, places)})
     commits = clone.repo.git.rev_list(*clone.refs.values()).split()
-    blobs = iter(looked_up(clone.repo, "%(objectname)", (f"{commit}:{name}" for commit in commits for name in names)))
+    objects = (f"{commit}:{place}" for commit in commits for place in places)
+    blobs = iter(looked_up(clone.repo, "%(objectname)", objects))
     alike: dict[tuple[str, ...], list[str]] = {}
     for commit, *row in zip(commits, *[blobs] * len(names)):
         alike.setdefault(tuple("" if blob.endswith(" missing") else blob for blob in row), []).append(commit)
     floor, trees, older = Version(entry["floor"]), [], 0
     for ids, same in alike.items():
         found = {name: reader.content(blob) if blob else None for name, blob in zip(names, ids)}
-        version = _version(project, entry["version-file"], found.pop(entry["version-file"]))
+        version = _version(project, entry["version"]["file"], found.pop(entry["version"]["file"]))
         if version is None or Version(Version(version).base_version) < floor:
             older += len(same)
         else:
@@ -101,7 +102,7 @@ def _version(project: str, path: str, found: Content | None) -> str | None:
     """Return the version that a tree with this version file has, as ``unhang`` reads it; None if it states none."""
     if found is None:
         return None
-    module = _MODULES[project]
+    module = packs.upstreams()[project].module
     with tempfile.TemporaryDirectory(prefix="unhang-") as root:
         file = Path(root, path)
         file.parent.mkdir(parents=True)

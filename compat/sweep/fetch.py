@@ -73,14 +73,14 @@ def _fetched(client: PyPISimple, offer: Offer, wanted: Wanted, cache: Cache, whe
         else:
             path = os.path.join(folder, offer.file)
             index.download(client, offer, path)
-        files, training = index.read_wheel(path, _paths(offer, wanted))
-    wheel = CachedWheel({name: None if data is None else content(data) for name, data in files.items()}, training)
+        files, held = index.read_wheel(path, _paths(offer, wanted))
+    wheel = CachedWheel({name: None if data is None else content(data) for name, data in files.items()}, held)
     cache.keep_wheel(offer.sha256, wheel)
     return wheel
 
 
 def _releases(offer: Offer, wheel: CachedWheel, wanted: Wanted) -> Iterator[Release]:
-    for upstream in upstreams.of_project(offer.project, wheel.training):
+    for upstream in upstreams.of_project(offer.project, wheel.held):
         files = {path: wheel.files[path] for path in wanted.get(upstream, ())}
         yield Release(upstream, offer.version, offer.yanked, files)
 

@@ -36,7 +36,7 @@ def targets(fixes: Iterable[str] = ()) -> list[Target]:
 def projects(targets: Iterable[Target]) -> list[str]:
     """Return the upstreams on the index, and as clones, that have these targets."""
     wanted = {target.upstream for target in targets}
-    return [name for name in upstreams.load()["upstreams"] if wanted & {*upstreams.of_project(name)}]
+    return [name for name in upstreams.projects() if wanted & {*upstreams.of_project(name)}]
 
 
 def wanted(targets: Iterable[Target]) -> dict[str, list[str]]:
@@ -56,7 +56,7 @@ def offers(
     ``on_record``: leave out releases without a pin, and upstreams without a target. Raises UnhangError ``pin-changed``
     or ``pin-gone`` if the index contradicts a pin, else as ``index.all_offers`` does.
     """
-    mine = upstreams.load()["upstreams"]
+    mine = upstreams.projects()
     if on_record:
         mine = {name: mine[name] for name in projects(targets)}
         pinned = [pin for pin in pinned if pin["project"] in mine]
@@ -91,11 +91,11 @@ def open_clones(
 
     A pull request that is not frozen yet is read as it is now. Raises UnhangError ``no-git`` or ``clone-failed``.
     """
-    lists, commits, opened = upstreams.load(), frozen.read(compat), {}
+    mine, commits, opened = upstreams.projects(), frozen.read(compat), {}
     for name, place in where.items():
         pulls = list(dict.fromkeys(pull.ref for pull in as_written.pulls() if pull.project == name))
         repo = clones.open_clone(place, cache.folder, pulls)
-        entry = lists["upstreams"][name]
+        entry = mine[name]
         if newest:
             opened[name] = clones.newest(repo, entry, pulls)
             continue
@@ -115,13 +115,14 @@ def history(collection: Collection, opened: Mapping[str, Clone], step: Step = si
         if project not in projects(collection.targets):
             continue
         step(f"reading the history of {project}")
-        entry = upstreams.load()["upstreams"][project]
+        entry = upstreams.projects()[project]
         mine = wanted(item for item in collection.targets if item.upstream in upstreams.of_project(project))
         paths = [path for found in mine.values() for path in found]
         if "tree-tags" in entry:
-            published = list(collection.releases.get("megatron-lm", ()))
-            for release in clones.trees(clone, entry, mine.get("megatron-lm", ()), published):
-                collection.release(release)
+            for upstream in upstreams.of_project(project)[1:]:
+                published = list(collection.releases.get(upstream, ()))
+                for release in clones.trees(clone, upstream, entry, mine.get(upstream, ()), published):
+                    collection.release(release)
         seen, changed = clones.history(clone, entry, paths)
         commits += changed
         for line in collection.history(seen):
@@ -145,11 +146,11 @@ def clone_places(arguments: Iterable[str]) -> dict[str, str]:
 
     Raises UnhangError ``usage``.
     """
-    found = {name: os.environ[variable] for name, variable in clones.VARIABLES.items() if os.environ.get(variable)}
+    found = {name: os.environ[variable] for name, variable in clones.variables().items() if os.environ.get(variable)}
     for argument in arguments:
         name, _, where = argument.partition("=")
-        if name not in clones.VARIABLES or not where:
-            names = ", ".join(clones.VARIABLES)
+        if name not in clones.variables() or not where:
+            names = ", ".join(clones.variables())
             raise UnhangError("usage", f"--clone {argument}: not UPSTREAM=PATH_OR_URL", hint=f"upstreams: {names}")
         found[name] = where
     return found

@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from unhang import packs
 from unhang.compat import index, upstreams
 from unhang.compat.index import Offer
 from unhang.compat.sweep import by_fix, clones, fetch, frozen, gather, matrix_files, pins, sources
@@ -110,7 +111,7 @@ def _run(options: argparse.Namespace, step: Step) -> int:
 
 def _require(places: Mapping[str, str], projects: Sequence[str]) -> None:
     """Raise UnhangError ``no-clone`` unless there is a clone of each of these upstreams."""
-    entries = upstreams.load()["upstreams"]
+    entries = upstreams.projects()
     missing = [entries[name]["repository"] for name in projects if name not in places]
     if missing:
         raise UnhangError(
@@ -138,9 +139,10 @@ def _report(collection: Collection, settled: Settled, offered: Sequence[Offer], 
         print(f"undecided: {line}", file=sys.stderr)
     if settled.undecided:
         print("  mend the end state or the codemod, or decide in the manifest", file=sys.stderr)
-    nightlies = sum(offer.project == "megatron-core" and ".dev" in offer.version for offer in offered)
+    nightlies = sum(".dev" in offer.version for offer in offered)
     print(f"{len(offered)} releases, {nightlies} of them nightlies, {sum(offer.yanked for offer in offered)} yanked")
-    print(f"{len(collection.releases.get('megatron-lm', ()))} releases of Megatron-LM, as source trees or in wheels")
+    for upstream in (one.name for one in packs.upstreams().values() if one.within is not None):
+        print(f"{len(collection.releases.get(upstream, ()))} releases of {upstream}, as source trees or in wheels")
     print(f"{commits} commits, {len(set().union(*collection.contents.values()))} distinct files")
     counts = Counter((row["fix"], row["function"]) for row in settled.rows)
     for (fix, function), files in sorted(collection.contents.items()):
@@ -160,7 +162,7 @@ def _parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="UPSTREAM=PATH_OR_URL",
-        help=f"a clone of an upstream (default: {', '.join(clones.VARIABLES.values())})",
+        help=f"a clone of an upstream (default: {', '.join(clones.variables().values())})",
     )
     parser.add_argument(
         "--newest", action="store_true", help="read what the clones have now, and freeze it in swept.json"

@@ -80,8 +80,10 @@ def read(compat: Path, patches: Sequence[str]) -> tuple[Data, list[Problem]]:
 
     manifests = {os.path.basename(folder): load(Path(folder, "manifest.json")) for folder in patches}
     by_fix = {path.stem: load(path) for path in sorted((compat / "data").glob("*.json"))}
-    common = (load(compat / f"{name}.json")[name] for name in ("releases", "wheels", "upstreams"))
-    return Data(manifests, by_fix, *common), problems
+    releases, wheels = (load(compat / f"{name}.json")[name] for name in ("releases", "wheels"))
+    listed = {path.stem: load(path) for path in sorted((compat.parent / "upstreams").glob("*.json"))}
+    projects = {name: entry for name, entry in listed.items() if "within" not in entry}
+    return Data(manifests, by_fix, releases, wheels, projects), problems
 
 
 def lint(data: Data) -> list[Problem]:
@@ -107,8 +109,8 @@ def verify(data: Data, sample: Sequence[Mapping[str, Any]]) -> Iterator[Problem]
         learnt = Learnt(cache)
         with index.client(fetch.CONNECTIONS) as client, progress.shown() as step:
             projects = {pin["project"] for pin in sample}
-            upstreams = {name: entry for name, entry in data.upstreams.items() if name in projects}
-            offered = index.all_offers(client, upstreams, sample)
+            listed = {name: entry for name, entry in data.upstreams.items() if name in projects}
+            offered = index.all_offers(client, listed, sample)
             pins.hold_against(sample, offered)
             wanted = {(pin["project"], pin["version"]) for pin in sample}
             mine = [offer for offer in offered if (offer.project, offer.version) in wanted]

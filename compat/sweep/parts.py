@@ -16,6 +16,7 @@ from typing import Any
 from unhang.compat.endstates import sandbox
 from unhang.compat.sweep.rules import Problem
 from unhang.shapes import facts
+from unhang.shapes.catalog import UNPROVED
 
 SECTIONS = ("Symptom", "Cause", "What unhang changes", "Evidence", "Cost", "What it does NOT cure", "Links")
 """The sections that every page has."""
@@ -38,6 +39,8 @@ def names(checkout: Path) -> list[str]:
 def problems(checkout: Path, name: str) -> Iterator[Problem]:
     """Yield what is missing or wrong in the parts of the fix with this id."""
     manifest = yield from _manifest(checkout, name)
+    if manifest.get("grade") == UNPROVED:
+        yield Problem(f"patches/{name}/manifest.json", "grade", "an unproved fix is for a pack of one's own")
     targets = manifest.get("targets", ())
     functions = sorted({target["function"] for target in targets})
     judged = {*functions, *(target["depends-on"]["function"] for target in targets if "depends-on" in target)}

@@ -55,16 +55,16 @@ def dangling(data: Data) -> Iterator[Problem]:
             if (row["file"], row["function"]) not in places:
                 yield Problem(_manifest(fix), row["ref"], "changes no target of the fix; correct it")
         for upstream in sorted({target["upstream"] for target in manifest["targets"]} - known):
-            yield Problem(_manifest(fix), upstream, "is not an upstream in compat/upstreams.json")
+            yield Problem(_manifest(fix), upstream, "has no file in upstreams/")
     for upstream in sorted({name.split()[0] for name in data.releases} - known):
-        yield Problem(RELEASES, upstream, "is not an upstream in compat/upstreams.json")
+        yield Problem(RELEASES, upstream, "has no file in upstreams/")
 
 
 def versions(data: Data) -> Iterator[Problem]:
     """Yield versions that do not parse."""
     for name, entry in data.upstreams.items():
         if _version(entry["floor"]) is None:
-            yield Problem("compat/upstreams.json", f"{name} floor", f"{entry['floor']!r} is no version")
+            yield Problem(f"upstreams/{name}.json", "floor", f"{entry['floor']!r} is no version")
     for name in data.releases:
         if _version(name.partition(" ")[2]) is None:
             yield Problem(RELEASES, name, "is no PEP 440 version")

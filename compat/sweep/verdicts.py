@@ -66,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     cache = Cache(default_folder())
     try:
         places = gather.clone_places(options.clone)
-        for project, variable in clones.VARIABLES.items():
+        for project, variable in clones.variables().items():
             if project not in places:
                 print(f"{project}: history not judged, for no clone is given ({variable})")
                 continue
@@ -87,7 +87,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except UnhangError as error:
         print(report.text_error(error), file=sys.stderr)
         return 2
-    if len(places) == len(clones.VARIABLES):
+    if len(places) == len(clones.variables()):
         for fix, shape in sorted(reasons.keys() - used):
             print(f"patches/{fix}/manifest.json: {shape}: no commit is drifted for this reason; delete it")
             problems += 1

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 STATE = ".unhang"
 """The name of the folder, in each root that is written, that holds the receipt, the journal and the lock."""
-UPSTREAMS = ("megatron-core", "megatron-lm", "verl", "ms-swift")
 KINDS = ("hang", "abort", "wrong-values")
 """What a defect does to a job."""
 
@@ -77,7 +76,8 @@ class Request(NamedTuple):
     """The ids of the fixes to look at, the required ones included."""
     required: tuple[str, ...] = ()
     """The ids of the fixes that must be in place, or not needed."""
-    upstreams: tuple[str, ...] = UPSTREAMS
+    upstreams: tuple[str, ...] = ()
+    """The names of the upstreams to look at; empty for all."""
     allow_none: bool = False
     """Whether finding no upstream at all is fine."""
     accepted: tuple[Token, ...] = ()
@@ -92,6 +92,10 @@ class Request(NamedTuple):
     writer: tuple[str, ...] = ("apply",)
     """The command that brings the fixes into place, with its own arguments: ``overlay DIR``, ``wheel REQ -o DIR``."""
 
+    def is_about(self, upstream: str) -> bool:
+        """Return whether the upstream of this name is one to look at."""
+        return not self.upstreams or upstream in self.upstreams
+
 
 class Environment(NamedTuple):
     """The Python environment, or the folder, that was searched."""
@@ -105,11 +109,56 @@ class Environment(NamedTuple):
     ``--target`` or ``--source``."""
 
 
+class Pack(NamedTuple):
+    """A folder of fixes, and perhaps of upstreams."""
+
+    name: str
+    version: str
+    folder: str
+    """Its real folder; empty for the pack of unhang itself."""
+
+    def __str__(self) -> str:
+        """Return name and version, as reports and receipts have them."""
+        return f"{self.name} {self.version}"
+
+
+class Upstream(NamedTuple):
+    """A project whose files are rewritten: what its file in ``upstreams/`` says."""
+
+    name: str
+    module: str
+    """Its import name. What is above it, if it has a dot, is a namespace package."""
+    distribution: str
+    marks: tuple[str, ...]
+    """What its package's folder has, and a namesake's has not."""
+    version: Mapping[str, Any]
+    """Where its source states its version: ``file``, below the folder on the import path, and ``names``."""
+    within: str | None
+    """The upstream whose repository and wheels hold this one too."""
+    about: Mapping[str, Any]
+    """All of its file."""
+
+    @property
+    def above(self) -> str:
+        """The namespace package that holds it; empty if none does."""
+        return self.module.rpartition(".")[0]
+
+    @property
+    def parts(self) -> list[str]:
+        """The names of the folders that lead to its package."""
+        return self.module.split(".")
+
+    @property
+    def dist_info(self) -> str:
+        """What the name of its .dist-info folder begins with."""
+        return self.distribution.replace("-", "_")
+
+
 class Installation(NamedTuple):
     """One copy of an upstream that the environment's ``import`` would use."""
 
     upstream: str
-    """``megatron-core``, ``megatron-lm``, ``verl`` or ``ms-swift``."""
+    """Its name, as that of ``Upstream``."""
     version: str | None
     """Parsed from the source, never imported; None where the source does not state it."""
     root: str

@@ -9,7 +9,7 @@ from support import cli
 from unhang.cli.arguments import parse
 from unhang.cli.requests import fill_in, request, selection
 from unhang.errors import UnhangError
-from unhang.records import UPSTREAMS, Request, Token
+from unhang.records import Request, Token
 
 ALL = cli.FOUR
 
@@ -19,7 +19,7 @@ def of(*arguments: str) -> Request:
 
 
 def test_without_options_it_is_about_all_fixes_and_upstreams() -> None:
-    assert of() == Request(fixes=ALL, upstreams=UPSTREAMS)
+    assert of() == Request(fixes=ALL)
 
 
 def test_the_places_are_as_given() -> None:

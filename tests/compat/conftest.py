@@ -24,11 +24,11 @@ def served(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeIndex]:
 @pytest.fixture
 def fake(served: FakeIndex, monkeypatch: pytest.MonkeyPatch) -> FakeIndex:
     """An index with one release of each upstream; the sweep sees no real list and no clone."""
-    monkeypatch.setattr(upstreams, "load", lambda: {"upstreams": UPSTREAMS})
+    monkeypatch.setattr(upstreams, "projects", lambda: UPSTREAMS)
     monkeypatch.setattr(as_written, "pulls", list)
     rows: list[dict[str, str]] = []
     monkeypatch.setattr(sources, "decisions", lambda: rows)
-    for variable in (*clones.VARIABLES.values(), "UNHANG_WHEELS"):
+    for variable in (*clones.variables().values(), "UNHANG_WHEELS"):
         monkeypatch.delenv(variable, raising=False)
     served.add("megatron-core", "0.17.0", {PARALLEL: AFFECTED})
     served.add("verl", "0.7.0", {ENGINE: CLEAN})

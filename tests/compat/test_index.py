@@ -89,9 +89,9 @@ def test_a_download_that_breaks_off_is_tried_again(served: FakeIndex, tmp_path: 
 def test_the_files_of_a_wheel(tmp_path: Path) -> None:
     path = tmp_path / "a.whl"
     path.write_bytes(fake_index.wheel({"a.py": "a", "megatron/training/b.py": "b"}))
-    assert index.read_wheel(str(path), ["a.py", "c.py"]) == ({"a.py": b"a", "c.py": None}, True)
+    assert index.read_wheel(str(path), ["a.py", "c.py"]) == ({"a.py": b"a", "c.py": None}, ["megatron-lm"])
     path.write_bytes(fake_index.wheel({"megatron/core/training/b.py": "b"}))
-    assert index.read_wheel(str(path), []) == ({}, False)
+    assert index.read_wheel(str(path), []) == ({}, [])
     path.write_bytes(b"no zip")
     with pytest.raises(UnhangError, match=r"a\.whl cannot be read") as caught:
         index.read_wheel(str(path), [])

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from support import environments as make
+from unhang import packs
 from unhang.find import answers
 
 MODULES = [(make.tree, "megatron.core"), (make.tree, "megatron.training"), (make.verl, "verl"), (make.swift, "swift")]
@@ -17,7 +18,7 @@ def test_a_package_without_one_of_its_marks_is_a_namesake(
 ) -> None:
     package = answers.folder(str(write(tmp_path)), module)
     assert answers.is_installed(module, answers.in_folder(str(tmp_path), module))
-    for mark in answers.MARKS[module]:
+    for mark in packs.modules()[module].marks:
         path = Path(package, mark)
         path.rename(tmp_path / "away")
         assert not answers.is_framework(module, package), mark

@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
-from unhang.find import answers, below
+from unhang import packs
+from unhang.find import below
 
 
 def vendor(root: Path, module: str = "megatron.core") -> Path:
     """Lay out what a copy of this module is known by; return its root."""
-    for mark in answers.MARKS[module]:
+    for mark in packs.modules()[module].marks:
         path = root.joinpath(*module.split("."), mark)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
@@ -19,7 +20,7 @@ def vendor(root: Path, module: str = "megatron.core") -> Path:
 
 
 def found(top: Path, *modules: str) -> list[str]:
-    return [str(Path(root).relative_to(top)) for root in below.roots(str(top), modules or [*answers.MARKS])]
+    return [str(Path(root).relative_to(top)) for root in below.roots(str(top), modules or [*packs.modules()])]
 
 
 def test_what_is_vendored_is_found_the_highest_first(tmp_path: Path) -> None:

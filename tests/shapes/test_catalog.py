@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from unhang import packs
 from unhang.errors import UnhangError
 from unhang.shapes import catalog
 from unhang.shapes.catalog import Release, Shape, Target
@@ -40,7 +41,7 @@ def forget() -> None:
         catalog.outlines,
         catalog.facts,
         catalog._listed,
-        catalog._folder,
+        packs.folder,
     ):
         cached.cache_clear()
 
@@ -57,7 +58,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (tmp_path / "compat/generation.json").write_text('{"generation": 7}')
     (tmp_path / "compat/data/gate.json").write_text(json.dumps(GATE))
     (tmp_path / "compat/releases.json").write_text(json.dumps({"releases": RELEASES}))
-    monkeypatch.setattr(catalog, "_PACKAGE", str(tmp_path))
+    monkeypatch.setattr(packs, "_HERE", str(tmp_path))
     forget()
     yield tmp_path
     forget()
@@ -185,10 +186,10 @@ def test_a_missing_folder_is_found_elsewhere_or_is_a_broken_install(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shutil.rmtree(folder / "patches")
-    catalog._folder.cache_clear()
+    packs.folder.cache_clear()
     assert len(catalog.fixes()) >= 4, "as in an editable install, by the import system"
     shutil.rmtree(folder / "compat")
-    catalog._folder.cache_clear()
+    packs.folder.cache_clear()
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(UnhangError) as caught:
         catalog.generation()

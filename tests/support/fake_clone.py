@@ -1,4 +1,4 @@
-"""A made-up repository of an upstream, and the entries of upstreams.json that go with it."""
+"""A made-up repository of an upstream, and the data of upstreams that goes with it."""
 
 import os
 import subprocess
@@ -8,17 +8,18 @@ from typing import Any
 from support.fake_index import CLEAN, ENGINE, UNCLEAR
 
 _REFS = ["refs/heads/main", "refs/heads/dev", "refs/tags/v*"]
-_COMMON = {"version-file": "version", "refs": _REFS}
+_COMMON = {"version": {"file": "version"}, "refs": _REFS}
 UPSTREAMS: dict[str, Any] = {
     "megatron-core": {
         "floor": "0.10",
         "tips": ["main", "dev"],
         "tree-tags": "core_v",
         "repository": "a/core",
+        "clone": "UNHANG_MEGATRON_CLONE",
         **_COMMON,
     },
-    "verl": {"floor": "0.4", "tips": ["main"], "repository": "a/verl", **_COMMON},
-    "ms-swift": {"floor": "3.0", "tips": ["main"], "repository": "a/swift", **_COMMON},
+    "verl": {"floor": "0.4", "tips": ["main"], "repository": "a/verl", "clone": "UNHANG_VERL_CLONE", **_COMMON},
+    "ms-swift": {"floor": "3.0", "tips": ["main"], "repository": "a/swift", "clone": "UNHANG_SWIFT_CLONE", **_COMMON},
 }
 BROKEN = "def broken(:\n    def forward_backward_batch"
 

@@ -10,7 +10,7 @@ from unhang.compat.sweep import clones
 from unhang.compat.sweep.clones import Clone
 
 VERSION = "verl/version/version"
-ENTRY: dict[str, Any] = {**UPSTREAMS["verl"], "floor": "1.0", "version-file": VERSION, "refs": ["refs/heads/main"]}
+ENTRY: dict[str, Any] = {**UPSTREAMS["verl"], "floor": "1.0", "version": {"file": VERSION}, "refs": ["refs/heads/main"]}
 LACKS = "x = 1\n"
 EDITED = ONE.replace("return x", "return x + 1")
 

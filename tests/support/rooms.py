@@ -22,7 +22,7 @@ LEVELS = (
     ("cli",),
     ("fleet",),
 )
-SHARED = ("__init__", "errors", "gate", "records", "local_version", "suggest")
+SHARED = ("__init__", "checked", "entry_points", "errors", "gate", "packs", "records", "local_version", "suggest")
 """The modules at the top of the tool that every room may import."""
 
 
@@ -43,7 +43,7 @@ def modules() -> dict[str, Path]:
     found = {}
     for path in sorted(TOOL.rglob("*.py")):
         found[_name(path)] = path
-    for pattern in ("codemods/**/*.py", "patches/*.py", "compat/*.py"):  # rglob follows no links
+    for pattern in ("codemods/**/*.py", "patches/*.py", "compat/*.py", "upstreams/*.py"):  # rglob follows no links
         for path in sorted(ROOT.glob(pattern)):
             found[_name(TOOL / path.relative_to(ROOT))] = path
     return found

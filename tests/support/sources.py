@@ -26,7 +26,7 @@ from unhang.rewrite.one_file import Step, rewrite
 from unhang.shapes import catalog, shape
 from unhang.shapes.catalog import Shape, Target
 
-WIDTHS = {"megatron-core": 100, "megatron-lm": 100, "verl": 120, "ms-swift": 120}
+WIDTHS = {"megatron-core": 100, "megatron-lm": 100, "verl": 120, "ms-swift": 120, "megatron-bridge": 120}
 _ROWS: list[dict[str, Any]] = [
     {"fix": fix, **dict(zip(("function", "shape"), key.split())), **entry}
     for fix in catalog.fixes()
@@ -234,7 +234,7 @@ def _load(case: Case) -> Source:
         assert data is not None, f"{project} {case.key} has no {case.target.file}"
         return Source(case.target, data)
     if case.kind == "tree":
-        prefix = upstreams.load()["upstreams"]["megatron-core"]["tree-tags"]
+        prefix = upstreams.projects()["megatron-core"]["tree-tags"]
         data = _show(case.target, f"refs/tags/{prefix}{case.key}", case.target.file)
         if data is None:
             pytest.fail(f"{wheels.clone(case.target.upstream)} has no {prefix}{case.key}", pytrace=False)

@@ -208,7 +208,17 @@ def test_the_image_of_unhang_has_no_more_than_unhang(builder: Builder, alone: st
 def test_what_git_ignores_stays_out_of_the_build(builder: Builder, context: Path, alone: str, tmp_path: Path) -> None:
     images.must_build(builder, write(tmp_path, "COPY . /src"), context / "unhang", "context")
     seen = builder.in_image("context", "ls", "-A", "/src", "/src/src/unhang").out.split()
-    assert {"pyproject.toml", "setup.py", "README.md", "LICENSE", "src", "codemods", "compat", "patches"} <= set(seen)
+    assert {
+        "pyproject.toml",
+        "setup.py",
+        "README.md",
+        "LICENSE",
+        "src",
+        "codemods",
+        "compat",
+        "patches",
+        "upstreams",
+    } <= set(seen)
     assert not {".nox", ".git", "tests", "docs", "__pycache__"} & set(seen)
 
 

@@ -132,7 +132,7 @@ def test_a_release_with_every_function_in_its_place_needs_no_list_of_releases(tm
 )
 def test_the_work_does_not_grow_with_the_environment(option: str, tmp_path: Path) -> None:
     env = make.make_env(tmp_path / "env")
-    for name in ("codemods", "compat", "patches"):  # an editable install has these elsewhere
+    for name in ("codemods", "compat", "patches", "upstreams"):  # an editable install has these elsewhere
         folder = importlib.import_module(f"unhang.{name}").__path__[0]
         shutil.copytree(folder, env.site / "unhang" / name, dirs_exist_ok=True)
     cli.unpack(env.site, *RELEASES)

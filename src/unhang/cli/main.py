@@ -11,7 +11,8 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 
-from unhang.cli.arguments import parse
+from unhang import packs
+from unhang.cli.arguments import named_packs, parse
 from unhang.errors import STDOUT, UnhangError, described, joined
 from unhang.tell.terminal import Settings, settings
 
@@ -75,6 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     options = None
     try:
+        wrong = _use_packs(sys.argv[1:] if arguments is None else arguments)
         try:
             options = parse(arguments)
         except SystemExit as end:  # argparse's: `--help`, `--version`, wrong usage
@@ -82,6 +84,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         else:
             for name in "color", "quiet", "verbose":
                 setattr(settings, name, getattr(options, name, getattr(Settings, name)))
+            if wrong is not None:
+                raise wrong
+            _tell_packs(options.command)
             if "skip" in options:  # a command that chooses fixes
                 from unhang.cli.requests import fill_in
 
@@ -102,6 +107,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if told is not error:
             told.hint = joined("nothing was changed", told.hint)
         return _fail(told, options)
+
+
+def _use_packs(words: Sequence[str]) -> UnhangError | None:
+    """Let the packs that these arguments name be in effect; return what is wrong with them, to be told in its turn."""
+    named = named_packs(words)
+    if named is None:
+        return None
+    folders, alone = named
+    if "new" in words:  # which begins a pack where there is none
+        folders = [folder for folder in folders if os.path.exists(os.path.join(folder, "pack.json"))]
+    try:
+        packs.use(folders, alone, os.environ)
+    except UnhangError as error:
+        return error
+    return None
+
+
+def _tell_packs(command: str) -> None:
+    """Say which packs are in effect, if not only ours, above what a command prints that has no report to say it."""
+    if packs.others() and command not in ("check", "apply", "revert", "overlay"):
+        from unhang.tell import console, report
+
+        console.note(report.packs_line())
 
 
 def _command(name: str) -> Callable[[argparse.Namespace], int]:

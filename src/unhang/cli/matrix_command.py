@@ -6,10 +6,10 @@ import argparse
 import sys
 from collections.abc import Sequence
 
+from unhang import packs
 from unhang.cli.requests import selection
 from unhang.errors import UnhangError
 from unhang.judge import matrix
-from unhang.records import UPSTREAMS
 from unhang.shapes import catalog
 from unhang.shapes.catalog import Fix
 from unhang.tell import console, matrix_text, terminal, version_ranges
@@ -23,7 +23,9 @@ def run(options: argparse.Namespace) -> int:
     fixes = [catalog.fix(name) for name in selection(vars(options)).fixes]
     if options.against_index:
         return _against_index(options, fixes)
-    releases = {name: found for name, found in catalog.releases().items() if name in (options.upstream or UPSTREAMS)}
+    releases = {
+        name: found for name, found in catalog.releases().items() if name in (options.upstream or packs.names())
+    }
     rows = matrix.rows(fixes, releases, catalog.shape_table())
     if options.release is not None:
         rows = matrix.matching(rows, options.release)
@@ -47,4 +49,4 @@ def _against_index(options: argparse.Namespace, fixes: Sequence[Fix]) -> int:
         raise UnhangError("bad-option", "--against-index draws no picture and takes no --version", hint=hint)
     from unhang.compat import radar  # here: `matrix` itself needs none of what that imports
 
-    return radar.against_index(fixes, options.upstream or UPSTREAMS, options.output_format)
+    return radar.against_index(fixes, options.upstream or packs.names(), options.output_format)

@@ -13,6 +13,7 @@ from typing import Any
 
 from packaging.utils import canonicalize_name
 
+from unhang import packs
 from unhang.compat import upstreams
 from unhang.deliver import archive, download, wheel
 from unhang.deliver.wheel import Wheel
@@ -21,7 +22,6 @@ from unhang.draft.modules import Rewrite
 from unhang.draft.origin import Commit
 from unhang.draft.skeleton import Draft
 from unhang.errors import UnhangError
-from unhang.records import UPSTREAMS
 from unhang.shapes import catalog
 from unhang.tell import console, progress
 
@@ -37,7 +37,14 @@ def run(options: argparse.Namespace) -> int:
     """
     fix, limits = options.fix_id, catalog.manifest_schema()["properties"]
     _refuse_id(fix, limits["id"])
+    if options.pack:
+        from unhang.cli import pack_new
+
+        commit = origin.commit(*options.from_commit) if options.from_commit else None
+        text = commit.diff if commit else _read(options.from_patch)
+        return pack_new.run(options, text, commit.head if commit else text)
     _refuse_existing(options.output, skeleton.paths(fix))
+    patch.check()  # before anything is downloaded
     commit = origin.commit(*options.from_commit) if options.from_commit else None
     text = commit.diff if commit else _read(options.from_patch)
     of = origin.of(commit.head if commit else text)
@@ -45,13 +52,13 @@ def run(options: argparse.Namespace) -> int:
         step(f"reading {options.release}")
         source = _release(options.release, folder)
         upstream = canonicalize_name(source.distribution)
-        if upstream not in UPSTREAMS:
-            raise UnhangError("no-upstream", f"{source.file} is none of {', '.join(UPSTREAMS)}")
+        if upstream not in packs.upstreams():
+            raise UnhangError("no-upstream", f"{source.file} is none of {', '.join(packs.names())}")
         release = f"{upstream} {source.version}"
         result = patch.apply(text, lambda path: _places(source, path), release, _is_inside(commit))
     try:
         parts = [
-            drafted.drafted(fix, _upstream_of(upstream, it.file), it, commit.read(it.diffed) if commit else None)
+            drafted.drafted(fix, upstreams.of_file(upstream, it.file), it, commit.read(it.diffed) if commit else None)
             for it in result.files
         ]
     except RecursionError as error:
@@ -66,7 +73,7 @@ def run(options: argparse.Namespace) -> int:
         fix,
         skeleton.title(upstream, of, limits["title"]["maxLength"]),
         of,
-        f"https://github.com/{upstreams.load()['upstreams'][upstream]['repository']}",
+        f"https://github.com/{upstreams.projects()[upstream]['repository']}",
         source.version,
         datetime.date.today().isoformat(),
         options.harness,
@@ -128,11 +135,6 @@ def _is_inside(commit: Commit | None) -> Callable[[str, Iterable[int]], bool]:
         return base is None or drafted.is_inside(base, numbers)
 
     return is_inside
-
-
-def _upstream_of(upstream: str, path: str) -> str:
-    """Return the upstream of a file: the wheels of megatron-core hold Megatron-LM's ``megatron/training`` too."""
-    return "megatron-lm" if upstream == "megatron-core" and not path.startswith("megatron/core/") else upstream
 
 
 def _refuse_existing(folder: str, names: Iterable[str]) -> None:

@@ -6,9 +6,9 @@ import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
-from unhang import suggest
+from unhang import packs, suggest
 from unhang.errors import UnhangError, closest
-from unhang.records import KINDS, UPSTREAMS, Request, Token
+from unhang.records import KINDS, Request, Token
 from unhang.shapes import catalog
 from unhang.suggest import Command, Hint
 from unhang.tell import console
@@ -40,9 +40,10 @@ def selection(given: Mapping[str, Any]) -> Request:
     UnhangError ``unknown-fix``, also if no fix is of the kinds; ``unknown-kind``, ``unknown-upstream``, ``bad-token``.
     """
     fix, skip, required = (tuple(_fix(name) for name in given.get(option, ())) for option in ("fix", "skip", "require"))
+    gone = tuple(given.get("gone", ()))
     kinds = _known("unknown-kind", given, "kind", KINDS)
-    upstreams = _known("unknown-upstream", given, "upstream", UPSTREAMS)
-    named = set(fix or catalog.fixes()).difference(skip)
+    upstreams = _known("unknown-upstream", given, "upstream", packs.names())
+    named = set(fix or (() if gone else catalog.fixes())).difference(skip)
     of_kinds = {name for name in named if not kinds or {*kinds}.intersection(catalog.fix(name).kinds)}
     # a required fix is judged, whatever else was named
     chosen = of_kinds.union(required)
@@ -52,9 +53,12 @@ def selection(given: Mapping[str, Any]) -> Request:
     return Request(
         fixes=tuple(name for name in catalog.fixes() if name in chosen),
         required=required,
-        upstreams=upstreams or UPSTREAMS,
+        upstreams=upstreams,
         accepted=tuple(dict.fromkeys(_token(text) for text in given.get("accept", ()))),
-        chosen=tuple((f"--{name}", value) for name in _CHOOSING for value in given.get(name, ())),
+        chosen=(
+            *((f"--{name}", value) for name in _CHOOSING for value in given.get(name, ())),
+            *(("--fix", name) for name in gone),
+        ),
     )
 
 

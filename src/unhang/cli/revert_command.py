@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from unhang.cli.ending import Ending, clause, look_again
 from unhang.cli.requests import request
 from unhang.find.bytecode import caches
+from unhang.shapes import catalog
 from unhang.store import revert as store
 from unhang.store.roots import journal_left, tidy
 from unhang.survey.search import find, nothing_found
@@ -24,8 +25,12 @@ if TYPE_CHECKING:
 
 def run(options: argparse.Namespace) -> int:
     """Run ``unhang revert``: return 0 if the original bytes are back; 1 if an edit prevents it, or without receipt."""
+    known = catalog.fixes()
+    options.fix, options.gone = ([name for name in options.fix if (name in known) is there] for there in (True, False))
     wanted = request(options)
     search = find(wanted)
+    for name in {*options.gone} - store.listed(search):
+        catalog.fix(name)  # raises: no pack has it, and no receipt either
     if not search.installations and not wanted.allow_none and not store.has_state(search):
         raise nothing_found(search, wanted)
     recovered = tidy(search.roots, caches(search))

@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from unhang import packs
 from unhang.cli.ending import Ending, clause
 from unhang.cli.requests import selection
 from unhang.deliver import download, wheel, wheel_output, wheel_report, work
@@ -54,7 +55,7 @@ def run(options: argparse.Namespace) -> int:
             step(f"planning {it.wheel.file}")
             todo = _plan(it.wheel, wanted, temporary)
             if todo is None and not it.requirement.startswith("-r "):  # such a file lists the dependencies too
-                message = f"{it.wheel.file} has none of {', '.join(wanted.upstreams)}"
+                message = f"{it.wheel.file} has none of {', '.join(wanted.upstreams or packs.names())}"
                 raise UnhangError("no-upstream", message, hint="`unhang list` shows which releases the fixes affect")
             planned.append((it, todo or WheelPlan((), {}, ())))
         try:
@@ -85,11 +86,16 @@ def _end(
             print(wheel_report.document(results, unmet, failed))
         else:
             colour, width = console.colour(), terminal.width(sys.stdout)
-            print(*(wheel_report.text(result, colour=colour, width=width) for result in results), sep="\n")
+            verbose = terminal.settings.verbose
+            texts = (wheel_report.text(it, verbose=verbose, colour=colour, width=width) for it in results)
+            print(*texts, sep="\n\n")
     with ending:
         if os.path.lexists(temporary):
             console.say(f"note: the temporary folder {temporary} could not be removed")
         console.say_each(f"warning: {sentence}" for sentence in accept.unused(wanted.accepted, after))
+        if paths := [os.path.relpath(result.output.path) for result in results if result.output]:
+            console.note("next, on every node, then start the job again:")
+            console.note(f"  {line('pip', 'install', *paths)}")
         console.blocked(blocked)
         if failed:
             console.error(failed)

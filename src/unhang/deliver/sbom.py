@@ -77,12 +77,12 @@ def _ancestor(wheel: Wheel) -> dict[str, Any]:
 
 def _patch(fix: Fix) -> dict[str, Any]:
     manifest = fix.manifest
-    texts = " ".join(manifest[key] or "" for key in ("bug", "origin", "forwarded"))
+    texts = " ".join(manifest.get(key) or "" for key in ("bug", "origin", "forwarded"))
     issue = {
         "type": "defect",
         "id": fix.id,
         "name": fix.title,
-        "description": f"{manifest['symptom']} {manifest['cause']}",
+        "description": f"{manifest.get('symptom', fix.title)} {manifest.get('cause', f'({fix.grade})')}",
         "source": {"name": "unhang"},
         "references": list(dict.fromkeys(re.findall(r"https://[^\s,;)]+", texts))),
     }

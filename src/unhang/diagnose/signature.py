@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from unhang import packs
 from unhang.diagnose.evidence import Frame
 from unhang.shapes import catalog
-
-_NAMESPACE = "megatron/"
 
 
 class Place(NamedTuple):
@@ -52,11 +51,11 @@ class Hang(NamedTuple):
     difference: tuple[int, int] | None
     by_place: bool
     by_source: bool
+    reordered: bool
     others: Chain
     outside: Chain
     empty: bool
     goes_on: bool
-    circle: bool
     alternating: bool
     errors: tuple[Error, ...]
     certain: tuple[tuple[str, ...], ...]
@@ -106,11 +105,11 @@ def hang(data: Mapping[str, Any], shapes: Sequence[str] = ()) -> Hang:
         _range(data.get("difference")),
         data.get("by-place", False),
         data.get("by-source", False),
+        data.get("reordered", False),
         _chain(data.get("others", ())),
         _chain(data.get("outside", ())),
         data.get("empty", False),
         data.get("goes-on", False),
-        data.get("circle", False),
         data.get("alternating", False),
         tuple(
             Error(one["text"], _chain(one.get("frames", ())), one.get("only", False), one.get("called", False))
@@ -137,15 +136,24 @@ def may_be_in(frames: Sequence[Frame], chain: Chain) -> bool:
     )
 
 
+def may_be_of(frame: Frame, file: str) -> bool:
+    """Return whether a frame may be of the package that has a file, or of torch."""
+    path, package = f"/{frame.file}".replace("\\", "/"), file.partition("/")[0]
+    # py-spy begins a path below a namespace package
+    portions = (one.module.rpartition(".")[2] for one in packs.upstreams().values() if one.above == package)
+    is_below = path.startswith(tuple(f"/{name}/" for name in portions))
+    return is_below or f"/{package}/" in path or "/torch/" in path
+
+
 def _is_at(frame: Frame, place: Place) -> bool:
     """Return whether a frame is of that function, in that package: a user's module may have the same name.
 
-    Where a folder is no package of its own, as `megatron`, py-spy begins a path below it.
+    Where a folder is no package of its own, py-spy begins a path below it.
     """
     if not _is_called(frame, place):
         return False
     file = frame.file.replace("\\", "/")
-    return f"/{file}".endswith(f"/{place.file}") or file == place.file.removeprefix(_NAMESPACE)
+    return f"/{file}".endswith(f"/{place.file}") or file == packs.below_namespace(place.file)
 
 
 def _is_called(frame: Frame, place: Place) -> bool:

@@ -5,24 +5,26 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from unhang import packs
+from unhang.find import probe
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
     Found = dict[str, Any]  # see `probe.look`
 
-# What every release since the matrix's floors has, and a namesake (OpenStack's swift, a user's own folder) has not.
-MARKS = {
-    "megatron.core": ("__init__.py",),
-    "megatron.training": ("__init__.py",),
-    "verl": ("__init__.py", "protocol.py", "version/version"),
-    "swift": ("__init__.py", "version.py", "tuners", "trainers"),
-}
-
-
 _SPEC: Found = {"origin": {str, None}, "folders": [str]}
-FORM: Found = {name: {**_SPEC, "others": [_SPEC]} for name in ("megatron", *MARKS)}
-"""The form of what `probe.look` returns, for `environment.ask`."""
+
+
+def form() -> Found:
+    """Return the form of what `probe.look` returns for the upstreams, for `environment.ask`."""
+    return {name: {**_SPEC, "others": [_SPEC]} for name in names()}
+
+
+def names() -> list[str]:
+    """Return what is looked for: the upstreams' import names and those of their namespaces, the highest first."""
+    return probe.with_those_above([*packs.modules()])
 
 
 def in_folder(root: str, module: str) -> Found:
@@ -49,14 +51,14 @@ def place(found: Found) -> str | None:
 
 def is_framework(module: str, package: str) -> bool:
     """Return whether a package is the upstream's, and not a namesake."""
-    return all(os.path.exists(os.path.join(package, mark)) for mark in MARKS[module])
+    return all(os.path.exists(os.path.join(package, mark)) for mark in packs.modules()[module].marks)
 
 
 def closed_to_us(module: str, found: Mapping[str, Found]) -> str | None:
     """Return a path that we may not look at, if it may be the package's: then nobody can tell what is there."""
     above, _, name = module.rpartition(".")
     folders = [os.path.join(folder, name) for folder in found[above]["folders"]] if above else found[module]["folders"]
-    paths = [os.path.join(folder, mark) for folder in folders for mark in MARKS[module]]
+    paths = [os.path.join(folder, mark) for folder in folders for mark in packs.modules()[module].marks]
     return next(filter(_is_refused, paths), None)
 
 

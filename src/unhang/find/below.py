@@ -13,7 +13,7 @@ _SKIPPED = ("node_modules", "__pycache__")
 
 
 def roots(top: str, modules: Collection[str]) -> Iterator[str]:
-    """Yield the folders below ``top`` that have one of these modules of ``answers.MARKS``, the highest ones first.
+    """Yield the folders below ``top`` that have one of these upstreams' packages, the highest ones first.
 
     No link is followed, and nothing is looked for in hidden folders, in environments, or below a folder that is found.
     """

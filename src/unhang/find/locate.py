@@ -6,7 +6,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from unhang import gate
+from unhang import gate, packs
 from unhang.errors import UnhangError
 from unhang.find import answers, metadata, notices, own_path, probe
 from unhang.find.environment import ask
@@ -17,16 +17,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from unhang.find.answers import Found
-
-# upstream, import name, the name its .dist-info folder begins with
-UPSTREAMS = (
-    ("megatron-core", "megatron.core", "megatron_core"),
-    ("megatron-lm", "megatron.training", "megatron_core"),
-    ("verl", "verl", "verl"),
-    ("ms-swift", "swift", "ms_swift"),
-)
-
-_FORM = (answers.FORM, [str], [str], ({str, None}, str), [(str, str)])  # of what the code in `_probe` answers
+    from unhang.records import Upstream
 
 
 def search(environment: Environment, *, script: str | None = None, cwd: str, beside: Sequence[str] = ()) -> Search:
@@ -49,7 +40,7 @@ def _searched(environment: Environment, script: str | None, cwd: str, beside: Se
     metadata.read.cache_clear()
     script_folder = _script_folder(script, cwd)
     if environment.found_by in ("--target", "--source"):
-        found = {module: answers.in_folder(environment.prefix, module) for module in ("megatron", *answers.MARKS)}
+        found = {module: answers.in_folder(environment.prefix, module) for module in answers.names()}
         installed = _installed(found, [environment.prefix])
         warnings = (*notices.unusable(found), *notices.has_an_interpreter(environment))
         packages = {name: answers.folder(environment.prefix, name) for name in beside}
@@ -89,16 +80,16 @@ def _roots(installed: dict[str, Installation], path: Iterable[str]) -> tuple[str
 def _installed(found: dict[str, Found], sources: Iterable[str]) -> dict[str, Installation]:
     """Return the installation of each import name; ``sources`` are the folders put on the path by hand."""
     return {
-        module: _installation(upstream, module, distribution, found[module], sources)
-        for upstream, module, distribution in UPSTREAMS
+        module: _installation(upstream, found[module], sources)
+        for module, upstream in packs.modules().items()
         if answers.is_installed(module, found[module])
     }
 
 
 def _closed(found: dict[str, Found], installed: Collection[str]) -> tuple[tuple[str, str], ...]:
     """Return, for each upstream that nobody can tell from a namesake, a path that we may not look at."""
-    paths = ((upstream, module) for upstream, module, _ in UPSTREAMS if module not in installed)
-    return tuple((upstream, path) for upstream, module in paths if (path := answers.closed_to_us(module, found)))
+    missing = [upstream for upstream in packs.upstreams().values() if upstream.module not in installed]
+    return tuple((one.name, path) for one in missing if (path := answers.closed_to_us(one.module, found)))
 
 
 def _script_folder(script: str | None, cwd: str) -> str:
@@ -120,16 +111,19 @@ def _probe(
     if environment.python is None or _is_own(environment):
         try:
             path, not_run = probe.job_path(script_folder, own_path.started_with)
-            return probe.look(path), path, not_run, probe.bytecode(), probe.packages(beside, path)
+            return probe.look([*packs.modules()], path), path, not_run, probe.bytecode(), probe.packages(beside, path)
         except Exception as error:  # whatever someone else's finder raises, `import` would raise too
             message = f"the import system fails: {type(error).__name__}: {error}"
             hint = "the same import fails in a job; repair the environment, or give --target DIR or --source DIR"
             raise UnhangError("broken-interpreter", message, path=environment.python, hint=hint) from error
     code = (
         "path, not_run = job_path(sys.argv[1])\n"
-        "answer = look(path), path, not_run, bytecode(), list(packages(sys.argv[2:], path).items())"
+        "found, beside = look(sys.argv[2].split(), path), list(packages(sys.argv[3:], path).items())\n"
+        "answer = found, path, not_run, bytecode(), beside"
     )
-    answer = ask_probe(environment.python, code, script_folder, *beside, cwd=cwd, form=_FORM)
+    form = answers.form(), [str], [str], ({str, None}, str), [(str, str)]
+    names = " ".join(packs.modules())
+    answer = ask_probe(environment.python, code, script_folder, names, *beside, cwd=cwd, form=form)
     found, path, not_run, bytecode, packages = answer
     return found, path, not_run, bytecode, dict(packages)
 
@@ -146,9 +140,10 @@ def _is_own(environment: Environment) -> bool:
     return theirs == (os.path.realpath(sys.executable), os.path.realpath(sys.prefix))
 
 
-def _installation(upstream: str, module: str, distribution: str, found: Found, sources: Iterable[str]) -> Installation:
-    folder = root = os.path.dirname(found["origin"])
-    for _ in module.split("."):
+def _installation(upstream: Upstream, found: Found, sources: Iterable[str]) -> Installation:
+    module, folder = upstream.module, os.path.dirname(found["origin"])
+    root = folder
+    for _ in upstream.parts:
         root = os.path.dirname(root)
     real = os.path.realpath(folder)
     real_root = os.path.realpath(root)
@@ -156,8 +151,7 @@ def _installation(upstream: str, module: str, distribution: str, found: Found, s
     if is_linked:
         above = real.removesuffix(answers.folder(os.sep, module))
         real_root = above if above != real else os.path.dirname(real)
-    version = metadata.version(module, folder)
-    record = None if is_linked else metadata.record(root, module, distribution, version)
+    version, record = metadata.release(upstream, root, folder, is_linked)
     if record:
         kind = "wheel"
     elif root in sources or os.path.basename(root) in ("site-packages", "dist-packages"):
@@ -165,4 +159,5 @@ def _installation(upstream: str, module: str, distribution: str, found: Found, s
     else:
         kind = "editable"  # only a .pth file or a finder can have led here
     package_dir = real if is_linked else folder
-    return Installation(upstream, version, root, real_root, package_dir, kind, record, answers.hidden(module, found))
+    hidden = answers.hidden(module, found)
+    return Installation(upstream.name, version, root, real_root, package_dir, kind, record, hidden)

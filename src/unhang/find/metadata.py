@@ -6,8 +6,15 @@ import math
 import os
 import re
 from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from unhang import packs
+
+if TYPE_CHECKING:
+    from unhang.records import Upstream
 
 _OF_A_VERSION = set("0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.+!-_")
+_CHAINED = re.compile(r"^(?:[A-Za-z_]\w*\s*=(?!=)\s*)+")  # of `__version__ = version = "1.0"`
 _LONGEST_VERSION = 100
 _TOO_LONG = 64 * 1024 * 1024  # characters; a RECORD of 60,000 files has six million
 
@@ -18,6 +25,19 @@ def version(module: str, folder: str) -> str | None:
     return found if found and is_version(found) else None
 
 
+def release(upstream: Upstream, root: str, folder: str, is_linked: bool = False) -> tuple[str | None, str | None]:
+    """Return the version of an upstream whose package is ``folder``, and the RECORD in ``root`` that lists it, if any.
+
+    A package that is a link (``is_linked``) is in no RECORD.
+    """
+    found = version(upstream.module, folder)
+    listing = None if is_linked else record(root, upstream.module, upstream.dist_info, found)
+    if listing is not None and not upstream.version:
+        named = _named(listing)
+        found = named if is_version(named) else None
+    return found, listing
+
+
 def is_version(text: str) -> bool:
     """Return whether a text can be a version. What else a checkout states is not shown, or looked up, as one."""
     return len(text) <= _LONGEST_VERSION and set(text) <= _OF_A_VERSION
@@ -25,13 +45,19 @@ def is_version(text: str) -> bool:
 
 def stated(module: str, folder: str) -> str | None:
     """Return the version that the source of a package in ``folder`` states, as it stands; None where there is none."""
-    if module == "verl":
-        return read(os.path.join(folder, "version", "version")).strip() or None
-    if module == "swift":
-        return _constants(os.path.join(folder, "version.py")).get("__version__")
-    core = _constants(os.path.join(os.path.dirname(folder), "core", "package_info.py"))
-    numbers = [core.get(name, "") for name in ("MAJOR", "MINOR", "PATCH")]
-    return ".".join(numbers) + core.get("PRE_RELEASE", "") if all(map(str.isdigit, numbers)) else None
+    upstream = packs.modules()[module]
+    if "file" not in upstream.version:
+        return None
+    there = os.path.relpath(upstream.version["file"], os.path.join(*upstream.parts))
+    path = os.path.normpath(os.path.join(folder, there))
+    if "names" not in upstream.version:
+        return read(path).strip() or None
+    found = _constants(path)
+    first, *others = (found.get(name, "") for name in upstream.version["names"])
+    if not others:
+        return first or None
+    numbers, after = [first, *others[:-1]], others[-1]
+    return ".".join(numbers) + after if all(map(str.isdigit, numbers)) else None
 
 
 def record(root: str, module: str, distribution: str, version: str | None) -> str | None:
@@ -59,11 +85,15 @@ def is_of(record: str, version: str | None) -> bool:
     """Return whether a RECORD is that of this version, by the name of its .dist-info folder."""
     from packaging.version import InvalidVersion, Version  # few runs ask
 
-    named = os.path.basename(os.path.dirname(record)).removesuffix(".dist-info").rpartition("-")[2]
     try:
-        return version is not None and Version(named) == Version(version)
+        return version is not None and Version(_named(record)) == Version(version)
     except InvalidVersion:
         return False
+
+
+def _named(record: str) -> str:
+    """Return the version in the name of a RECORD's .dist-info folder."""
+    return os.path.basename(os.path.dirname(record)).removesuffix(".dist-info").rpartition("-")[2]
 
 
 def confirms(record: str, file: str, data: bytes) -> bool:
@@ -118,7 +148,7 @@ def _constants(path: str) -> dict[str, str]:
     constants = {}
     for line in read(path).splitlines():
         name, _, value = line.partition("=")
-        value = value.partition("#")[0].strip()
+        value = _CHAINED.sub("", value.partition("#")[0].strip())
         if value[:1] in ("'", '"') and value[-1:] == value[:1]:
             value = value[1:-1]
         elif not value.isdigit():

@@ -6,7 +6,8 @@ import errno
 import os
 from typing import TYPE_CHECKING
 
-from unhang.find import answers, metadata, probe
+from unhang import packs
+from unhang.find import answers, metadata
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
@@ -14,44 +15,49 @@ if TYPE_CHECKING:
     from unhang.find.answers import Found
     from unhang.records import Environment, Installation
 
-_FRAMEWORKS = {"verl": "the verl framework", "swift": "ms-swift"}
-
 
 def unusable(found: dict[str, Found]) -> Iterator[str]:
     """Yield a sentence for each name that leads to something other than a package that can be rewritten."""
-    for module in answers.MARKS:
+    for module in packs.modules():
         if answers.is_installed(module, found[module]):
             continue
         if closed := answers.closed_to_us(module, found):
             yield f"this user may not read {closed}: whether {module} is there is not known"
         else:
             yield from _about(module, found)
-    megatron = found["megatron"]
-    where = answers.place(megatron)
-    if where is not None and all(answers.place(found[module]) is None for module in probe.BELOW_MEGATRON):
-        yield f"`import megatron` finds {where}, which has neither megatron.core nor megatron.training"
-    init = metadata.read(megatron["origin"]) if answers.is_regular(megatron) else ""
-    if "extend_path" in init or "declare_namespace" in init:
-        yield f"{megatron['origin']} changes its search path at run time, which unhang does not: check --source DIR"
+    portions: dict[str, list[str]] = {}
+    for upstream in packs.upstreams().values():
+        if upstream.above:
+            portions.setdefault(upstream.above, []).append(upstream.module)
+    for name, modules in portions.items():
+        origin, where = found[name]["origin"], answers.place(found[name])
+        if where is not None and all(answers.place(found[module]) is None for module in modules):
+            *others, last = modules
+            has = f"has neither {', '.join(others)} nor {last}" if others else f"has no {last}"
+            yield f"`import {name}` finds {where}, which {has}"
+        init = metadata.read(origin) if answers.is_regular(found[name]) else ""
+        if "extend_path" in init or "declare_namespace" in init:
+            yield f"{origin} changes its search path at run time, which unhang does not: check --source DIR"
 
 
 def _about(module: str, found: dict[str, Found]) -> Iterator[str]:
-    where = answers.place(found[module])
+    upstream, where = packs.modules()[module], answers.place(found[module])
     copies = ", ".join(answers.hidden(module, found[module]))
     hides = f"; it hides {copies}" if copies else ""
     if where is None:
         if copies:
-            megatron = found["megatron"]
-            yield f"`import {module}` fails: {megatron['origin'] or answers.place(megatron)} hides {copies}"
+            above = found[upstream.above or module]
+            yield f"`import {module}` fails: {above['origin'] or answers.place(above)} hides {copies}"
     elif answers.is_regular(found[module]) and not os.path.exists(where):
         yield f"`import {module}` finds {where}, inside an archive, which unhang does not rewrite{hides}"
-    elif module in _FRAMEWORKS and answers.is_framework(module, nested := answers.folder(where, module)):
+    elif not upstream.above and answers.is_framework(module, nested := answers.folder(where, module)):
         yield f"`import {module}` finds {where}, a checkout, whose package is {nested}{hides}"
-    elif dangling := [mark for mark in answers.MARKS[module] if _dangles(os.path.join(where, mark))]:
+    elif dangling := [mark for mark in upstream.marks if _dangles(os.path.join(where, mark))]:
         gone = os.path.realpath(os.path.join(where, dangling[0]))
         yield f"`import {module}` finds {where}, with links that lead nowhere, such as to {gone}: reinstall it{hides}"
-    elif module in _FRAMEWORKS:
-        yield f"`import {module}` finds {where}, which is not {_FRAMEWORKS[module]}{hides}"
+    elif not upstream.above:
+        framework = f"the {upstream.name} framework" if upstream.name == module else upstream.name
+        yield f"`import {module}` finds {where}, which is not {framework}{hides}"
     else:
         yield f"`import {module}` finds {where}, which is not a package{hides}"
 
@@ -65,7 +71,7 @@ def unread(path: Iterable[str], installed: Collection[str]) -> Iterator[str]:
 
     Raises PermissionError if nothing was.
     """
-    for folder in path if len(installed) < len(answers.MARKS) else ():
+    for folder in path if len(installed) < len(packs.modules()) else ():
         if answers.is_closed(folder):
             if not installed:
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), folder)
@@ -92,7 +98,7 @@ def odd_versions(installed: dict[str, Installation]) -> Iterator[str]:
 def strays(installed: dict[str, Installation], cwd: str) -> Iterator[str]:
     """Yield a sentence for each package in the working directory: a job started there may import it first."""
     reported = set()
-    for module in answers.MARKS:
+    for module in packs.modules():
         package = answers.folder(cwd, module)
         if not answers.is_framework(module, package):
             continue

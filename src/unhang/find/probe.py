@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from typing import Any
 
-TOP_LEVEL = ("megatron", "verl", "swift")
-BELOW_MEGATRON = ("megatron.core", "megatron.training")
 _CODE = ("import ", "import\t")  # a line of a .pth file that begins so is run
 _HARMLESS = "distutils-precedence.pth"  # comes with setuptools, and leads nowhere
 
@@ -57,23 +55,33 @@ def bytecode() -> tuple[str | None, str]:
     return os.path.abspath(prefix) if prefix else None, sys.implementation.cache_tag or ""
 
 
-def look(path: list[str]) -> dict[str, dict[str, Any]]:
-    """Return what ``import`` would find for each upstream's name with ``path`` as ``sys.path``.
+def look(modules: Sequence[str], path: list[str]) -> dict[str, dict[str, Any]]:
+    """Return what ``import`` would find for each of these modules, and for what is above them.
 
-    Each answer is ``{"origin": its file or None, "folders": where its submodules are, "others": [the same for each
-    other copy]}``. An exception of a finder is raised, as by ``import``.
+    ``path`` is taken as ``sys.path``. Each answer is ``{"origin": its file or None, "folders": where its submodules
+    are, "others": [the same for each other copy]}``. An exception of a finder is raised, as by ``import``.
     """
     saved = sys.path[:]
     sys.path[:] = path  # custom finders read it there
     try:
-        found = {name: _look(name, None, path) for name in TOP_LEVEL}
-        megatron = found["megatron"]
-        every_portion = [*megatron["folders"], *(folder for other in megatron["others"] for folder in other["folders"])]
-        for name in BELOW_MEGATRON:
-            found[name] = _look(name, megatron["folders"], every_portion)
+        found: dict[str, dict[str, Any]] = {}
+        for name in with_those_above(modules):
+            above = found.get(name.rpartition(".")[0])
+            if above is None:
+                found[name] = _look(name, None, path)
+            else:
+                portions = [*above["folders"], *(folder for other in above["others"] for folder in other["folders"])]
+                found[name] = _look(name, above["folders"], portions)
         return found
     finally:
         sys.path[:] = saved
+
+
+def with_those_above(modules: Sequence[str]) -> list[str]:
+    """Return these modules and the packages above them, the highest first."""
+    parts = [module.split(".") for module in modules]
+    names = (".".join(one[:depth]) for depth in range(1, max(map(len, parts), default=0) + 1) for one in parts)
+    return list(dict.fromkeys(names))
 
 
 def packages(names: Sequence[str], path: list[str]) -> dict[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
+from unhang import packs
 from unhang.errors import joined
 from unhang.judge.observe import Observation
 from unhang.records import Installation, Token, paired
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from unhang.codemods.base import Codemod
+    from unhang.codemods.exact import Exact
     from unhang.judge.nearest import Nearest
     from unhang.shapes.shape import Function
 
@@ -32,6 +34,8 @@ BY_SHAPE_CHECK = "by-shape-check"
 satisfied by it."""
 STALE = "stale-bytecode"
 """The code of a function whose source is as it should be, while an import runs bytecode of other code."""
+HALF = "half-applied"
+"""The code of what is missing of an unproved fix, where the rest of it is in place."""
 OURS = "ours"
 """The state of a shape that our rewrite gives, and upstream never had."""
 BY_STATE = {
@@ -65,6 +69,11 @@ class Verdict(NamedTuple):
     binds the names that it uses."""
     as_is: bool = False
     """Whether the shape is unknown, and a short check finds upstream's own fix: a person may accept it as it is."""
+
+    @property
+    def reason(self) -> str:
+        """The detail without the sentence on the closest known shape, for a reader who sees the lines that differ."""
+        return self.detail if self.nearest is None else self.detail.replace(f"; {self.nearest.sentence()}", "")
 
 
 class Past(NamedTuple):
@@ -197,11 +206,18 @@ def codemod(target: Target) -> Codemod:
     return found
 
 
+def exact(target: Target) -> Exact:
+    """Return the edits of a target that is a binding. Names that two files have are told apart by the file."""
+    every = codemods(target.fix).CODEMODS
+    found: Exact = every[target.place] if target.place in every else every[target.function]
+    return found
+
+
 def codemods(fix: str) -> Any:
     """Return the module of a fix's rewrites. Does not import LibCST."""
     import importlib
 
-    return importlib.import_module(f"unhang.codemods.{fix.replace('-', '_')}")
+    return importlib.import_module(packs.module(catalog.pack_of(fix), "codemods", fix))
 
 
 def _affected(target: Target, known: Shape, seen: Observation, past: Past | None) -> Verdict:
@@ -261,6 +277,10 @@ def _absent(target: Target, installation: Installation, seen: Observation, relea
     unless the file binds the name to something else.
     """
     what = "the file does not exist" if seen.data is None else "the file does not define the function"
+    if target.binding:
+        beside = f" {' '.join(target.beside)}" if target.beside else ""
+        missing = "the file does not exist" if seen.data is None else f"the file has no place for it{beside}"
+        return gone(target, missing)
     release, place = on_record(installation, releases), target.place
     if release is not None and release.shapes.get(place) is not None:
         return gone(target, f"{what}, but release {release.version} has it")
@@ -280,6 +300,13 @@ def gone(target: Target, why: str) -> Verdict:
     return Verdict(DRIFTED, "function-gone", why, hint)
 
 
+def half(target: Target, there: Target) -> Verdict:
+    """Return the verdict on what is missing of an unproved fix, of which another target is in place."""
+    what = f"{there.function} in {there.file} is as the fix leaves it, and this is not"
+    hint = Hint(_undo(target.fix), ", or reinstall the package, then run ", Command("apply"))
+    return Verdict(DRIFTED, HALF, f"the fix is half in place: {what}", hint)
+
+
 def _unknown(
     target: Target, installation: Installation, seen: Observation, table: ShapeTable, releases: Mapping[str, Release]
 ) -> Verdict:
@@ -287,9 +314,12 @@ def _unknown(
     from unhang.shapes import shape as shapes  # it imports ast, which a known shape does not need
 
     assert seen.data is not None
-    (function,) = shapes.find(shapes.parse(seen.data), target.function)
     outside = _outside(installation, releases)
-    tried, hint = _tried(codemod(target), function, target.fix, seen)
+    if target.binding:
+        tried, hint = _tried_exactly(target, seen)
+    else:
+        (function,) = shapes.find(shapes.parse(seen.data), target.function)
+        tried, hint = _tried(codemod(target), function, target.fix, seen)
     triable, as_is = tried == _MATCHING, tried == _SEEMS_FIXED
     # The nearest shape never softens the verdict: an edit far from the rewrite can still change what the rewrite does.
     close = near(target, seen.data, table, releases)
@@ -306,7 +336,10 @@ def near(target: Target, data: bytes, table: ShapeTable, releases: Mapping[str, 
     from unhang.judge.nearest import nearest  # these import ast and difflib
     from unhang.shapes import shape as shapes
 
-    (function,) = shapes.find(shapes.parse(data), target.function)
+    found = shapes.find(shapes.parse(data), target.function)
+    if len(found) != 1:  # a binding that is no function, or several statements
+        return None
+    (function,) = found
     return nearest(target, function, data, table, catalog.outlines(target.fix), releases)
 
 
@@ -344,7 +377,7 @@ def edited(verdict: Verdict, fix: str, version: str) -> Verdict:
 
 
 def _look(fix: str) -> Hint:
-    return Hint("to see what a rewrite would do, with --run by running it, and its token: ", _diff(fix))
+    return Hint("to see what a rewrite would do, and its token (--run also tries it): ", _diff(fix))
 
 
 def _diff(fix: str, *more: str) -> Command:
@@ -381,6 +414,22 @@ def _tried(rewrite: Codemod, function: Function, fix: str, seen: Observation) ->
     if missing:
         return f"{_MATCHING}, but the file does not define or import {', '.join(missing)}", _by_hand(fix)
     return _MATCHING, _look(fix)
+
+
+def _tried_exactly(target: Target, seen: Observation) -> tuple[str, str]:
+    """Return as ``_tried`` for a binding, whose edits are those of a diff: nothing tells upstream's own fix."""
+    from unhang.codemods.base import AnchorError
+    from unhang.shapes import shape as shapes
+
+    rewrite, data = exact(target), seen.data or b""
+    try:
+        rewrite.plan(shapes.parse(data), target, data.decode("utf-8", "replace").splitlines())
+    except AnchorError as error:
+        return f"the diff's lines are missing or not unique ({error})", _by_hand(target.fix)
+    missing = [] if seen.names is None else sorted(rewrite.uses - seen.names)
+    if missing:
+        return f"{_MATCHING}, but the file does not define or import {', '.join(missing)}", _by_hand(target.fix)
+    return _MATCHING, _look(target.fix)
 
 
 def _is_marked(function: Function, fix: str, data: bytes) -> bool:

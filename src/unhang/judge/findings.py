@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache, partial
 from typing import NamedTuple
@@ -21,6 +21,7 @@ from unhang.judge.decide import (
     decide,
     depending,
     gone,
+    half,
     lacking,
     on_record,
 )
@@ -157,6 +158,7 @@ def judge(
         for target in fix.targets
         if target.upstream == installation.upstream
     ]
+    found = _whole(found, {fix.id for fix in fixes if fix.grade == catalog.UNPROVED})
     used = {finding.target.fix for finding in found if finding.verdict.verdict in _REWRITTEN}
     read = {finding.seen.path: finding.seen.data for finding in found}
     notes = {fix.id: elsewhere.notes(fix, installations, script, read) for fix in fixes if fix.id in used}
@@ -173,6 +175,22 @@ def judge(
         else finding
         for finding in found
     ]
+
+
+def _whole(findings: Sequence[Finding], unproved: Collection[str]) -> list[Finding]:
+    """Return the findings; of an unproved fix that is in place in part, what is missing is no shape on record."""
+    ours: dict[tuple[Installation, str], list[Finding]] = {}
+    for finding in findings:
+        if finding.target.fix in unproved and finding.verdict.verdict == APPLIED:
+            ours.setdefault((finding.installation, finding.target.fix), []).append(finding)
+
+    def whole(finding: Finding) -> Finding:
+        there = ours.get((finding.installation, finding.target.fix))
+        if there is None or finding.verdict.verdict != NEEDED:
+            return finding
+        return finding._replace(verdict=half(finding.target, there[0].target))
+
+    return [whole(finding) for finding in findings]
 
 
 def _finding(installation: Installation, fix: Fix, target: Target, past: PastTable, look: Look) -> Finding:

@@ -9,14 +9,13 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import NamedTuple
 
+from unhang import packs
 from unhang.find import metadata
 from unhang.records import Installation
 from unhang.shapes.catalog import ShapeTable, Target
 
 # Far larger than any module of an upstream: such a file is something else, and not worth the memory.
 TOO_LARGE = 16 * 1024 * 1024
-# How many folders below the import path a package is, where that is not one: megatron/core.
-_DEPTH = {"megatron-core": 2, "megatron-lm": 2}
 
 
 class Observation(NamedTuple):
@@ -63,7 +62,7 @@ def observe(installation: Installation, target: Target, table: ShapeTable, read:
     found = (read or contents)(installation, target.file)
     if found.data is None or found.problem is not None:
         return found
-    seen = observe_bytes(found.path, found.data, target.function, table.of_files(target.fix))
+    seen = observe_target(found.path, found.data, target, table)
     return seen._replace(real=found.real, link=found.link)
 
 
@@ -145,7 +144,7 @@ def _extension(path: str) -> str:
 
 def _folder(installation: Installation, file: str) -> str:
     """Return where the package's folder is by name; it may be a link, and the package be elsewhere."""
-    return os.path.join(installation.root, *file.split("/")[: _DEPTH.get(installation.upstream, 1)])
+    return os.path.join(installation.root, *file.split("/")[: _depth(installation.upstream)])
 
 
 def _is_strange(installation: Installation, content: str, status: os.stat_result) -> bool:
@@ -153,6 +152,12 @@ def _is_strange(installation: Installation, content: str, status: os.stat_result
     root = os.path.realpath(installation.root)
     ours = (0, os.geteuid(), os.stat(root).st_uid)
     return not content.startswith(os.path.join(root, "")) and status.st_uid not in ours
+
+
+def observe_target(path: str, data: bytes, target: Target, table: ShapeTable) -> Observation:
+    """Return what a file with these bytes contains of a target. Reads nothing."""
+    files = table.of_files(target.fix)
+    return _binding(path, data, target, files) if target.binding else observe_bytes(path, data, target.function, files)
 
 
 def observe_bytes(path: str, data: bytes, function: str, files: Mapping[str, Mapping[str, str | None]]) -> Observation:
@@ -172,10 +177,32 @@ def observe_bytes(path: str, data: bytes, function: str, files: Mapping[str, Map
     try:
         return _parsed(path, data, sha256, function)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        # ValueError: NUL bytes; RecursionError and MemoryError: nested too deeply
-        where = f"line {error.lineno}: " if isinstance(error, SyntaxError) and error.lineno else ""
-        message = error.msg if isinstance(error, SyntaxError) else str(error)
-        return Observation(path, data, sha256, problem="does-not-parse", detail=f"{where}{message}")
+        return _broken(path, data, sha256, error)
+
+
+def _binding(path: str, data: bytes, target: Target, files: Mapping[str, Mapping[str, str | None]]) -> Observation:
+    sha256 = hashlib.sha256(data).hexdigest()
+    recorded = files.get(sha256, {})
+    if target.function in recorded:
+        return Observation(path, data, sha256, recorded[target.function], on_record=True)
+
+    from unhang.shapes import binding, rebound, shape
+
+    try:
+        tree = shape.parse(data)
+        found, is_one = binding.of(tree, target), len(shape.find(tree, target.function)) == 1
+        again = rebound.lines(tree, data, target.function) if is_one else ()
+        return Observation(path, data, sha256, found, names=shape.bound_names(tree), rebound=again)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        return _broken(path, data, sha256, error)
+
+
+def _broken(path: str, data: bytes, sha256: str, error: Exception) -> Observation:
+    """Return what is said of a file that does not parse."""
+    # ValueError: NUL bytes; RecursionError and MemoryError: nested too deeply
+    where = f"line {error.lineno}: " if isinstance(error, SyntaxError) and error.lineno else ""
+    message = error.msg if isinstance(error, SyntaxError) else str(error)
+    return Observation(path, data, sha256, problem="does-not-parse", detail=f"{where}{message}")
 
 
 def _parsed(path: str, data: bytes, sha256: str, function: str) -> Observation:
@@ -199,11 +226,17 @@ def file_of(installation: Installation, file: str) -> str:
     return os.path.join(installation.package_dir, *below_package(installation.upstream, file))
 
 
+def _depth(upstream: str) -> int:
+    """Return how many folders below the import path an upstream's package is: 2 for ``a/b``."""
+    found = packs.upstreams().get(upstream)
+    return len(found.parts) if found else 1
+
+
 def below_package(upstream: str, file: str) -> list[str]:
     """Return the parts of an upstream's file below its package's folder."""
-    return file.split("/")[_DEPTH.get(upstream, 1) :]
+    return file.split("/")[_depth(upstream) :]
 
 
 def package_of(target: Target) -> list[str]:
     """Return the parts of the path from the import path to the folder of the package that contains a target."""
-    return target.file.split("/")[: _DEPTH.get(target.upstream, 1)]
+    return target.file.split("/")[: _depth(target.upstream)]

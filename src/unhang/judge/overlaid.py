@@ -9,7 +9,7 @@ from unhang.errors import joined
 from unhang.find.overlays import Module, Overlay, module_name, read, sha256
 from unhang.judge.decide import BY_SHAPE_CHECK, DRIFTED, NOT_AFFECTED, Past, Verdict
 from unhang.judge.findings import Finding, decided
-from unhang.judge.observe import Observation, observe_bytes
+from unhang.judge.observe import Observation, observe_target
 from unhang.records import Installation
 from unhang.shapes import catalog
 from unhang.shapes.catalog import Target
@@ -42,7 +42,7 @@ def _in_overlay(finding: Finding, overlay: Overlay, module: Module) -> Finding:
     if data is None or sha256(data) != module.rewritten:
         return _outdated(finding, overlay, module.path, "the import fails: this module of the overlay was changed")
     table, target, installation = catalog.shape_table(), finding.target, finding.installation
-    seen = observe_bytes(module.path, data, target.function, table.of_files(target.fix))
+    seen = observe_target(module.path, data, target, table)
 
     def look(_: Installation, __: Target) -> Observation:
         assert finding.depends is not None

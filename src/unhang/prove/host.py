@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from unhang import packs
 from unhang.errors import UnhangError
 from unhang.prove import answers
 from unhang.prove.cases import Case, Outcome
@@ -64,6 +65,7 @@ def ask(
         begun = os.path.join(folder, "begun")
         question = {
             "fix": fix,
+            "packs": packs.folders("prove"),
             "path": list(path),
             "variants": {
                 name: (_lay_out(os.path.join(folder, name), files), list(wanted))
@@ -123,7 +125,7 @@ def _begun(path: str, places: Mapping[str, str], total: int) -> str:
     with open(path, encoding="utf-8") as file:
         lines = file.read().splitlines()
     variant, _, case = lines[-1].partition(" ") if lines else ("", "", "")
-    return f"{variant} source, case {case}: {places.get(case, '')}, run {len(lines)} of {total}"
+    return f"case {case}, {variant}, {len(lines)} of {total}: {places.get(case, '')}"
 
 
 def _lay_out(folder: str, files: Mapping[str, bytes]) -> dict[str, str]:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import ast
 import io
 import tokenize
 import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from unhang.errors import UnhangError
-from unhang.judge.decide import codemod
-from unhang.shapes import excerpt, shape
+from unhang.judge.decide import codemod, exact
+from unhang.shapes import binding, excerpt, shape
 from unhang.shapes.catalog import Target
 
 if TYPE_CHECKING:
     from unhang.codemods.base import Codemod
+    from unhang.codemods.exact import Exact
 
 
 class Step(NamedTuple):
@@ -69,6 +72,8 @@ def _one(data: bytes, step: Step) -> tuple[bytes, str, str]:
     from unhang.codemods.base import AnchorError
 
     target = step.target
+    if target.binding:
+        return exactly(data, target, exact(target), step.result)
     change = codemod(target)
     encoding, text = _decoded(data, target)
     rows = splice.lines(text)
@@ -87,15 +92,58 @@ def _one(data: bytes, step: Step) -> tuple[bytes, str, str]:
         raise RewriteError(target, f"the rewrite cannot be carried out: {error}") from error
     _compile(new, target)
     try:
-        result = parsed_again(new_rows, function, len(rows))
+        result, after = parsed_again(new_rows, function, len(rows))
     except (SyntaxError, ValueError, TypeError) as error:
         raise RewriteError(target, f"the result cannot be separated from the code around it: {error}") from error
-    after = shape.digest(result)
     if step.result is not None and after != step.result:
         raise RewriteError(target, f"the result has shape {after}, but {step.result} is on record")
     if not _refuses(change, result):
         raise RewriteError(target, "a second pass would change the result again")
     return new, before, after
+
+
+def exactly(data: bytes, target: Target, change: Exact, result: str | None = None) -> tuple[bytes, str, str]:
+    """Return a file after the edits of a binding, and its shape before and after, which ``result`` gives if known.
+
+    Raises RewriteError as ``rewrite`` does.
+    """
+    from unhang.codemods import splice
+    from unhang.codemods.base import AnchorError
+
+    encoding, text = _decoded(data, target)
+    rows = splice.lines(text)
+    tree = _tree(data, target)
+    before = binding.of(tree, target)
+    missing = sorted(change.uses - shape.bound_names(tree))
+    if before is None or missing:
+        where = f"there is no place for {target.function}"
+        raise RewriteError(target, f"the file does not define or import {', '.join(missing)}" if missing else where)
+    try:
+        edits = change.plan(tree, target, rows)
+    except AnchorError as error:
+        raise RewriteError(target, f"the diff's lines are missing or not unique ({error})") from error
+    newline = next((row[len(row.rstrip("\r\n")) :] for row in rows), "") or "\n"
+    for first, last, lines in reversed(edits):
+        if last == len(rows) and rows[-1] == rows[-1].rstrip("\r\n"):
+            rows[-1] += newline
+        rows[first - 1 : last] = [f"{line}{newline}" for line in lines]
+    new = "".join(rows).encode(encoding)
+    _compile(new, target)
+    again = _tree(new, target)
+    after = binding.of(again, target)
+    if after is None or (result is not None and after != result):
+        raise RewriteError(target, f"the result has shape {after}, but {result} is on record")
+    with suppress(AnchorError):
+        change.plan(again, target, rows)
+        raise RewriteError(target, "a second pass would change the result again")
+    return new, before, after
+
+
+def _tree(data: bytes, target: Target) -> ast.Module:
+    try:
+        return shape.parse(data)
+    except (SyntaxError, ValueError, RecursionError) as error:
+        raise RewriteError(target, f"the file does not parse: {error}") from error
 
 
 def _refuses(change: Codemod, function: shape.Function) -> bool:
@@ -111,10 +159,7 @@ def _refuses(change: Codemod, function: shape.Function) -> bool:
 
 def _parsed(data: bytes, target: Target) -> shape.Function:
     """Return the function. Raises RewriteError unless the file defines it once, and binds the names needed."""
-    try:
-        tree = shape.parse(data)
-    except (SyntaxError, ValueError, RecursionError) as error:
-        raise RewriteError(target, f"the file does not parse: {error}") from error
+    tree = _tree(data, target)
     found = shape.find(tree, target.function)
     if len(found) != 1:
         raise RewriteError(target, f"{target.function} is defined {len(found)} times")
@@ -124,13 +169,15 @@ def _parsed(data: bytes, target: Target) -> shape.Function:
     return found[0]
 
 
-def parsed_again(rows: list[str], function: shape.Function, lines_before: int) -> shape.Function:
-    """Return the rewritten function of a file that had so many lines. Only its own are parsed, as no others changed.
+def parsed_again(rows: list[str], function: shape.Function, lines_before: int) -> tuple[shape.Function, str]:
+    """Return the rewritten function of a file that had so many lines, and its shape.
+
+    Only its own lines are parsed, as no others changed.
 
     Raises SyntaxError, ValueError or TypeError if its lines are not one function any more.
     """
     first = min(node.lineno for node in (function, *function.decorator_list))
-    return shape.parse_lines(rows[first - 1 : (function.end_lineno or 0) + len(rows) - lines_before], first)
+    return excerpt.parsed("".join(rows[first - 1 : (function.end_lineno or 0) + len(rows) - lines_before]), first)
 
 
 def _compile(data: bytes, target: Target) -> None:

@@ -1,18 +1,23 @@
-"""The lines of single functions in a file: named by a digest, and put back, with every other byte as it is."""
+"""The lines of single functions and other statements in a file: named by a digest, and put back, to the byte."""
 
 from __future__ import annotations
 
+import ast
 import codecs
 import hashlib
+import io
 import re
-from collections.abc import Collection, Mapping
+import tokenize
+from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from unhang.shapes import shape
+from unhang.shapes import binding, excerpt, shape
 
-_LINE = re.compile(rb"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")  # as Python counts them; no encoding of sources has other ones
 _ENDS = b"\r\n"
+_MARK = b"# unhang "
+_ADDED = re.compile(rb"[ \t]*# unhang [\w-]+: added (after|before) ")
+"""The comment above what a fix adds: see ``codemods.exact``."""
 UNREADABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
 """What a file raises that does not parse, or lacks a function."""
 
@@ -26,7 +31,7 @@ class Lines(NamedTuple):
     """The index after the last one."""
     text: bytes
     """Without the end of the last line: what follows the function may come or go."""
-    function: shape.Function
+    function: ast.stmt
 
     @property
     def digest(self) -> str:
@@ -34,40 +39,81 @@ class Lines(NamedTuple):
         return hashlib.sha256(self.text).hexdigest()
 
 
-def of(data: bytes, functions: Collection[str]) -> Mapping[str, Lines]:
-    """Return the lines of those functions that a file defines exactly once.
+def of(data: bytes, names: Collection[str]) -> Mapping[str, Lines]:
+    """Return the lines of those functions, imports, assignments or classes that a file has exactly once.
 
     Raises one of UNREADABLE if the file does not parse.
     """
     tree, rows = _parsed(data), _rows(data)
-    places = {}
-    for name in functions:
-        definitions = shape.find(tree, name)
-        if len(definitions) == 1:
-            (node,) = definitions
-            first = min(part.lineno for part in (node, *node.decorator_list)) - 1
-            end = node.end_lineno or 0
-            places[name] = Lines(first, end, b"".join(rows[first:end]).rstrip(_ENDS), node)
-    return places
+    found = {name: shape.find(tree, name) or binding.statements(tree, name) or () for name in names}
+    return {name: _place(rows, nodes[0], name) for name, nodes in found.items() if len(nodes) == 1}
 
 
-def put_back(data: bytes, plain: bytes, functions: Collection[str]) -> bytes:
-    """Return a file with these functions as `plain` has them. Raises ValueError if either lacks one, and as `of`."""
-    now, then = of(data, functions), of(plain, functions)
-    if not now.keys() == then.keys() == set(functions):
+def expected(data: bytes, shapes: Mapping[str, str]) -> Mapping[str, Lines]:
+    """Return what `of` does for functions that a file is known to define once, each in this shape; raise what it does.
+
+    Where that is so, the file is not parsed as a whole, which costs more than all else.
+    """
+    encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
+    rows = _rows(data)
+    text = [row.decode(encoding.removesuffix("-sig")) for row in rows]
+    found = {name: excerpt.find(text, name, wanted) for name, wanted in shapes.items()}
+    places = {name: _place(rows, node, name) for name, node in found.items() if node is not None}
+    return places if len(places) == len(shapes) else of(data, shapes)
+
+
+def _place(rows: Sequence[bytes], node: ast.stmt, name: str) -> Lines:
+    first = min(part.lineno for part in (node, *getattr(node, "decorator_list", ()))) - 1
+    end = node.end_lineno or 0
+    while first and rows[first - 1].lstrip().startswith(_MARK):
+        first -= 1
+    only = binding.reduced(node, name.rpartition(".")[2])
+    return Lines(first, end, b"".join(rows[first:end]).rstrip(_ENDS), only)
+
+
+def put_back(data: bytes, plain: bytes, names: Collection[str]) -> bytes:
+    """Return a file with these functions, or other statements, as `plain` has them: without those that it lacks.
+
+    Raises ValueError if the file lacks one, or if `plain` has it in several places, and as `of`.
+    """
+    now, then = of(data, names), of(plain, names)
+    ours = (name for name, place in now.items() if _ADDED.match(place.text))
+    added = {name for name in ours if name not in then and not binding.statements(_parsed(plain), name)}
+    if not (now.keys() == set(names) == then.keys() | added):
         raise ValueError("a function is not defined exactly once")
+    return replaced(data, now, then)
+
+
+def replaced(data: bytes, now: Mapping[str, Lines], then: Mapping[str, Lines]) -> bytes:
+    """Return a file that has the functions ``now`` with the lines that they have ``then``, if it has them then."""
     rows = _rows(data)
     for name, place in sorted(now.items(), key=lambda item: item[1].first, reverse=True):
-        last = rows[place.end - 1]
-        rows[place.first : place.end] = [then[name].text + last[len(last.rstrip(_ENDS)) :]]
+        if name not in then:
+            first, end = _with_space(rows, place)
+            del rows[first:end]
+        else:
+            last = rows[place.end - 1]
+            rows[place.first : place.end] = [then[name].text + last[len(last.rstrip(_ENDS)) :]]
     return data[: _bom(data)] + b"".join(rows)
+
+
+def _with_space(rows: Sequence[bytes], place: Lines) -> tuple[int, int]:
+    """Return the lines of a statement that we added, with the blank ones that set it apart from its neighbour."""
+    first, end = place.first, place.end
+    if b" after " in rows[first]:
+        while first and not rows[first - 1].strip():
+            first -= 1
+    else:
+        while end < len(rows) and not rows[end].strip():
+            end += 1
+    return first, end
 
 
 _parsed = lru_cache(maxsize=2)(shape.parse)  # who puts functions back reads the same two files before or after
 
 
 def _rows(data: bytes) -> list[bytes]:
-    return _LINE.findall(data, _bom(data))
+    return data[_bom(data) :].splitlines(keepends=True)  # as Python counts them; no encoding of sources has other ones
 
 
 def _bom(data: bytes) -> int:

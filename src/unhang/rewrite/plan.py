@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from unhang.errors import UnhangError
 from unhang.judge.decide import NEEDED
 from unhang.judge.findings import Finding
 from unhang.records import Installation
+from unhang.shapes import catalog
 from unhang.shapes.catalog import Target
 
 
@@ -90,6 +92,7 @@ def plan(findings: Sequence[Finding], originals: Mapping[str, Original], held: I
     fixes that are blocked from the start.
     """
     blocked = {(item.installation, item.fix): item for item in held}
+    _refuse_collisions(findings)
     for finding in findings:
         if not finding.settled and not is_to_rewrite(finding) and finding.source is None:
             _block(blocked, finding, finding.verdict.detail, finding.verdict.hint)
@@ -115,6 +118,37 @@ def plan(findings: Sequence[Finding], originals: Mapping[str, Original], held: I
         first = failures[0].finding
         hint = f"compare the function with `unhang explain {first.target.fix}`, or reinstall the package"
         _block(blocked, first, failures[0].reason, hint)
+
+
+def _refuse_collisions(findings: Iterable[Finding]) -> None:
+    """Raise UnhangError ``fixes-collide`` where fixes of two packs would rewrite one statement of a file."""
+    for path, group in _by_path(filter(is_to_rewrite, findings)).items():
+        if len({catalog.pack_of(finding.target.fix) for finding in group}) > 1:
+            lines: dict[int, str] = {}
+            for fix in dict.fromkeys(finding.target.fix for finding in group):
+                for number in _changed([finding for finding in group if finding.target.fix == fix]):
+                    other = lines.setdefault(number, fix)
+                    if other != fix:
+                        both = " and ".join(f"{name} ({catalog.pack_of(name)})" for name in (other, fix))
+                        raise UnhangError(
+                            "fixes-collide",
+                            f"{both} rewrite one statement, at line {number}",
+                            path=path,
+                            hint=f"leave one out: --skip {other}, or --skip {fix}",
+                        )
+
+
+def _changed(group: Sequence[Finding]) -> Iterable[int]:
+    """Return the lines of a file that one fix alone changes, or inserts something above."""
+    done = _planned("", group, None)
+    if isinstance(done, _Failure):  # it is blocked, for that reason
+        return ()
+    from difflib import SequenceMatcher  # few runs have fixes of two packs for one file
+
+    before, after = done.before.splitlines(), done.after.splitlines()
+    rows = SequenceMatcher(None, before, after, autojunk=False).get_opcodes()
+    changed = ((first, end) for word, first, end, _, _ in rows if word != "equal")
+    return [line for first, end in changed for line in range(first + 1, max(end, first + 1) + 1)]
 
 
 def _planned(path: str, group: Sequence[Finding], original: Original | None) -> FilePlan | _Failure:

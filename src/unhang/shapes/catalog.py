@@ -7,19 +7,23 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple, TypeVar
 
+from unhang import gate, packs
 from unhang.errors import UnhangError, closest
-from unhang.shapes.facts import Facts, read
+from unhang.records import Pack
+from unhang.shapes.facts import Facts, Whole, read
 
 GRADES = (
     "cure: the defect is shown on the real function, and gone after the rewrite; "
-    "safeguard: only its cause is shown, or a stand-in takes the place of what fails"
+    "safeguard: only its cause is shown, or a stand-in takes the place of what fails; "
+    "unproved: from a diff alone, nothing is shown of it"
 )
+UNPROVED = "unproved"
+"""The grade of a fix from a diff alone: its result is for exactly the shapes on record."""
 """How a fix is backed, in one line."""
 _CLAUSES = ("differ", "certain", "shapes")
 """The keys of a signature whose words name clauses or shapes: no user sees them in a stack or a log."""
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
-_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
 class Target(NamedTuple):
@@ -37,6 +41,10 @@ class Target(NamedTuple):
     """The name of the targets that this one belongs to, where the fix has others in their place for other releases."""
     only_with: tuple[Target, ...] = ()
     """Other functions of the upstream: only in a copy that has one of them is this one wrong."""
+    binding: bool = False
+    """Whether it is what binds this name in its module or class, be it a function or not: see ``shapes.binding``."""
+    beside: tuple[str, str] | None = None
+    """Where a name goes that is not bound: ``after`` or ``before``, and the name beside it."""
 
     @property
     def place(self) -> str:
@@ -50,7 +58,7 @@ class Fix(NamedTuple):
     id: str
     title: str
     grade: str
-    """``cure`` or ``safeguard``: see ``GRADES``."""
+    """``cure``, ``safeguard`` or ``unproved``: see ``GRADES``."""
     manifest: Mapping[str, Any]
     """Its manifest.json, with DEP-3 fields as keys."""
     targets: tuple[Target, ...]
@@ -58,11 +66,27 @@ class Fix(NamedTuple):
     kinds: tuple[str, ...] = ()
     """What the defect does to a job: some of ``records.KINDS``."""
     changes_numbers: bool = False
-    """Whether a job that runs today will compute other numbers."""
+    """Whether a job that runs today will compute other numbers; True where nobody has said."""
+    pack: Pack = packs.OURS
+    """Where it comes from."""
+
+    @property
+    def what(self) -> str:
+        """What is wrong, as its title says it; without the upstream's name, where that begins the title."""
+        name, colon, rest = self.title.partition(": ")
+        return rest if colon and name.lower() in {target.upstream for target in self.targets} else self.title
+
+    @property
+    def when(self) -> str:
+        """What a job must be set to, or do, for the defect to strike: ``only with ...``; empty if that is not known."""
+        found: str = self.manifest.get("when", "")
+        return found
 
     @property
     def effect(self) -> str:
         """What the defect does, and whether its cure changes numbers, in words."""
+        if not self.kinds:
+            return "nobody has said what it changes, numbers included"
         return ", ".join(self.kinds) + ("; changes numbers" if self.changes_numbers else "")
 
     @property
@@ -116,22 +140,57 @@ class OutlineTable(NamedTuple):
     """By function and shape: the outline's name, and where upstream had it last (empty if it never had it)."""
 
 
-@cache
+@packs.remembered
 def fixes() -> Mapping[str, Fix]:
-    """Return all fixes by id, in alphabetical order."""
-    found = {}
-    patches = _folder("patches")
-    for name in sorted(os.listdir(patches)):
+    """Return the fixes of all packs by id, in alphabetical order.
+
+    Raises UnhangError ``bad-pack``, and ``fix-twice`` where two packs have a fix of one id.
+    """
+    found: dict[str, Fix] = {}
+    for pack in packs.in_effect():
+        for fix in _fixes(pack):
+            if other := found.get(fix.id):
+                raise UnhangError(
+                    "fix-twice",
+                    f"{other.pack} and {pack} both have a fix {fix.id}",
+                    path=fix.folder,
+                    hint="take one of the packs alone, or give the fix another id",
+                )
+            found[fix.id] = fix
+    return found if len(packs.in_effect()) == 1 else dict(sorted(found.items()))
+
+
+def _fixes(pack: Pack) -> Iterator[Fix]:
+    """Yield the fixes of a pack. Raises UnhangError ``bad-pack`` for one of another that is not as it must be."""
+    patches = packs.part(pack, "patches")
+    for name in sorted(os.listdir(patches)) if os.path.isdir(patches) else ():
         folder = os.path.join(patches, name)
         path = os.path.join(folder, "manifest.json")
-        if not os.path.exists(path):
+        manifest: Mapping[str, Any] = Facts(path)
+        if pack.folder and os.path.isfile(path):
+            manifest = packs.checked_file(path, "manifest")
+        if "title" not in manifest:  # no fix, such as __pycache__
             continue
-        manifest = Facts(path)
-        found[name] = Fix(
-            name, manifest["title"], manifest["grade"], manifest, targets(name, manifest), folder,
-            tuple(manifest["kinds"]), manifest["changes-numbers"],
+        mine = targets(name, manifest)
+        if pack.folder:
+            _check(name, manifest, mine, path)
+        yield Fix(
+            name, manifest["title"], manifest["grade"], manifest, mine, folder,
+            tuple(manifest.get("kinds", ())), manifest.get("changes-numbers", manifest["grade"] == UNPROVED), pack,
         )  # fmt: skip
-    return found
+
+
+def _check(name: str, manifest: Mapping[str, Any], targets: Sequence[Target], path: str) -> None:
+    """Raise UnhangError ``bad-pack`` for a fix of a pack under another id, or of files outside of its upstreams."""
+    if manifest["id"] != name:
+        raise packs.bad(path, f"the fix is {manifest['id']}, and its folder {name}")
+    for target in (one for mine in targets for one in (mine, *mine.only_with, *filter(None, [mine.depends_on]))):
+        upstream = packs.upstreams().get(target.upstream)
+        if upstream is None:
+            raise packs.bad(path, f"{target.upstream} is an upstream of no pack in effect")
+        parts = target.file.split("/")
+        if parts[: len(upstream.parts)] != upstream.parts or not all(parts) or {"", ".", ".."} & {*parts}:
+            raise packs.bad(path, f"{target.file} is not below {'/'.join(upstream.parts)}, {upstream.name}'s package")
 
 
 def targets(fix: str, manifest: Mapping[str, Any]) -> tuple[Target, ...]:
@@ -143,7 +202,11 @@ def targets(fix: str, manifest: Mapping[str, Any]) -> tuple[Target, ...]:
 
         depends_on = other(item["depends-on"]) if "depends-on" in item else None
         only_with = tuple(map(other, item.get("only-with", ())))
-        return Target(fix, item["upstream"], item["file"], item["function"], depends_on, item.get("set"), only_with)
+        beside = next(((how, item[how]) for how in ("after", "before") if how in item), None)
+        return Target(
+            fix, item["upstream"], item["file"], item["function"], depends_on, item.get("set"), only_with,
+            "binding" in item, beside,
+        )  # fmt: skip
 
     return tuple(map(target, manifest["targets"]))
 
@@ -163,10 +226,10 @@ def fix(name: str) -> Fix:
     return known[name]
 
 
-@cache
+@packs.remembered
 def manifest_schema() -> Any:
     """Return the schema of the manifests, which has all limits of a fix."""
-    return read(os.path.join(_folder("compat"), "schemas", "manifest.json"))
+    return read(os.path.join(packs.folder("compat"), "schemas", "manifest.json"))
 
 
 def with_words(words: Sequence[str]) -> list[Fix]:
@@ -198,7 +261,7 @@ def _strings(value: Any) -> Iterator[str]:
             yield from _strings(item)
 
 
-@cache
+@packs.remembered
 def shape_table() -> ShapeTable:
     """Return the shapes and the file digests on record, each read when it is asked for."""
     return ShapeTable(
@@ -216,7 +279,7 @@ def _shape(entry: Mapping[str, Any] | None) -> Shape | None:
     return Shape(entry["state"], entry.get("result"), tuple(entry.get("names", ())), entry.get("note", ""))
 
 
-@cache
+@packs.remembered
 def releases() -> Mapping[str, Mapping[str, Release]]:
     """Return the releases in the matrix, by upstream and version, with the functions of all fixes."""
     shapes: dict[str, dict[str, str | None]] = {}
@@ -225,30 +288,35 @@ def releases() -> Mapping[str, Mapping[str, Release]]:
         for name, row in document.get("releases", {}).items():
             shapes.setdefault(name, {}).update(zip(document["targets"][name.partition(" ")[0]], row))
     found: dict[str, dict[str, Release]] = {}
-    for name, row in _listed().whole["releases"].items():
+    listed = _listed().whole["releases"]
+    for name in dict.fromkeys((*listed, *shapes)):  # ours, and then those that only a pack has
+        row = listed.get(name, ())
         upstream, version = name.split(" ")
         found.setdefault(upstream, {})[version] = Release(version, "yanked" in row, shapes.get(name, {}))
     return found
 
 
-@cache
+@packs.remembered
 def releases_of(fix: str, upstream: str) -> Mapping[str, Release]:
     """Return an upstream's releases by version, with a fix's functions, each read when it is asked for."""
+    is_ours = not pack_of(fix).folder  # of a pack's fix, only what was read for it is on record
 
     @cache
     def release(version: str) -> Release | None:
         listed, row = (file.get(f"{upstream} {version}") for file in (_listed(), facts(fix)))
-        if listed is None:
+        if (is_ours and listed is None) or (not is_ours and row is None):
             return None
-        return Release(version, "yanked" in listed, dict(zip(facts(fix)["targets"][upstream], row)) if row else {})
+        yanked = "yanked" in (listed or ())
+        return Release(version, yanked, dict(zip(facts(fix)["targets"][upstream], row)) if row else {})
 
     def versions() -> Iterable[str]:
-        return (name.partition(" ")[2] for name in _listed().whole["releases"] if name.startswith(f"{upstream} "))
+        names = _listed().whole["releases"] if is_ours else facts(fix).whole.get("releases", ())
+        return (name.partition(" ")[2] for name in names if name.startswith(f"{upstream} "))
 
     return _Entries(release, versions)
 
 
-@cache
+@packs.remembered
 def outlines(fix: str) -> OutlineTable:
     """Return the outlines on record of a fix. They are read only if a shape is unknown."""
     whole = facts(fix).whole
@@ -260,16 +328,26 @@ def outlines(fix: str) -> OutlineTable:
     return OutlineTable(whole.get("kinds", {}), whole.get("blocks", {}), rows)
 
 
-@cache
-def facts(fix: str) -> Facts:
-    """Return what the sweep knows of a fix."""
-    return Facts(os.path.join(_folder("compat"), "data", f"{fix}.json"))
+@packs.remembered
+def facts(fix: str) -> Facts | Whole:
+    """Return what the sweep knows of a fix. Raises UnhangError ``bad-pack``."""
+    pack = pack_of(fix)
+    path = os.path.join(packs.part(pack, "compat"), "data", f"{fix}.json")
+    if not pack.folder:
+        return Facts(path)
+    return Whole(path, packs.checked_file(path, "facts") if os.path.isfile(path) else {})
 
 
-@cache
+def pack_of(fix: str) -> Pack:
+    """Return the pack of a fix; ours if no pack has it."""
+    known = fixes() if packs.others() else {}
+    return known[fix].pack if fix in known else packs.OURS
+
+
+@packs.remembered
 def _listed() -> Facts:
     """Return the releases that all fixes have in common. Raises UnhangError ``broken-install`` if there are none."""
-    path = os.path.join(_folder("compat"), "releases.json")
+    path = os.path.join(packs.folder("compat"), "releases.json")
     if not os.path.exists(path):  # a fix may have no data yet; these always are there
         raise UnhangError("broken-install", "a file of unhang's own is missing", path=path, hint="reinstall unhang")
     return Facts(path)
@@ -300,25 +378,13 @@ class _Entries(Mapping[_Key, _Value]):
 
 def page(name: str) -> str:
     """Return the text that ``unhang explain`` prints. Raises UnhangError ``unknown-fix``."""
-    with open(os.path.join(fix(name).folder, "page.md"), encoding="utf-8") as file:
-        return file.read()
+    found = fix(name)
+    with open(os.path.join(found.folder, "page.md"), encoding="utf-8", errors="replace") as file:
+        text = file.read()
+    return "\n".join(map(gate.line, text.split("\n"))) if found.pack.folder else text
 
 
 def generation() -> int:
     """Return the generation of the rewrites: it grows by one whenever the result for a known shape changes."""
-    number: int = read(os.path.join(_folder("compat"), "generation.json"))["generation"]
+    number: int = read(os.path.join(packs.folder("compat"), "generation.json"))["generation"]
     return number
-
-
-@cache
-def _folder(name: str) -> str:
-    """Return a sub-package's folder without importing it: next to this one in a wheel, elsewhere if editable."""
-    beside = os.path.join(_PACKAGE, name)
-    if os.path.isdir(beside):
-        return beside
-    import importlib.util
-
-    spec = importlib.util.find_spec(f"unhang.{name}")
-    if spec is None or not spec.submodule_search_locations:  # the wheel always contains all three
-        raise UnhangError("broken-install", f"unhang's own folder {name} is missing", hint="reinstall unhang")
-    return next(iter(spec.submodule_search_locations))

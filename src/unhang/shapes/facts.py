@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from typing import Any
 
+from unhang import packs
 from unhang.errors import UnhangError
 
 _CURE = (
@@ -44,10 +45,27 @@ class Facts(Mapping[str, Any]):
     @cached_property
     def _text(self) -> str:
         try:
-            with open(self.path, "rb", buffering=0) as file:
-                return file.readall().decode()
-        except FileNotFoundError:  # a fix that was never swept
+            return packs.read(self.path).decode()
+        except (FileNotFoundError, NotADirectoryError):  # a fix that was never swept
             return "{}"
+
+
+class Whole(Mapping[str, Any]):
+    """A document that was read and checked whole, with the keys of its top level, and of the objects there."""
+
+    def __init__(self, path: str, document: Mapping[str, Any]) -> None:
+        self.path, self.whole = path, document
+        inner = (value for value in document.values() if isinstance(value, dict))
+        self._entries = {key: value for one in inner for key, value in one.items()} | {**document}
+
+    def __getitem__(self, key: str) -> Any:
+        return self._entries[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.whole)
+
+    def __len__(self) -> int:
+        return len(self.whole)
 
 
 _DECODER = json.JSONDecoder()

@@ -44,6 +44,8 @@ class Fixed(NamedTuple):
     """The shape of the function that it depends on, if that one was not listed."""
     seen_right: bool | None = None
     """True if the token said that the rewrite was seen right."""
+    pack: str | None = None
+    """The pack of the fix, and its version; None for unhang's own."""
 
 
 class Entry(NamedTuple):
@@ -235,6 +237,10 @@ def _fixed(value: Any) -> Fixed:
     texts = {name: field(value, name, str) for name in Fixed._fields[:5]}
     lines = untrusted.digest(value, "lines") if "lines" in value else None
     fixed = Fixed(**texts, verified=field(value, "verified", bool), lines=lines)
+    if "pack" in value:
+        fixed = fixed._replace(pack=field(value, "pack", str))
+        if not re.fullmatch(r"[a-z0-9-]{1,40} [a-z0-9.+]{1,60}", fixed.pack or "", re.A):
+            raise ValueError(f"{fixed.pack!r} is no pack")
     if fixed.verified:
         return fixed
     generation, date = field(value, "generation", int), field(value, "date", str)

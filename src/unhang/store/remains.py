@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import NamedTuple
 
+from unhang import packs
 from unhang.find import metadata
-from unhang.find.locate import UPSTREAMS
 from unhang.judge.observe import below_package
 from unhang.rewrite import own_lines
 from unhang.rewrite.own_lines import UNREADABLE
@@ -99,11 +99,13 @@ def put_back(entry: Entry, now: bytes, plain: bytes, fixes: Iterable[Fixed]) -> 
 
 def signed(entry: Entry, plain: bytes, after: bytes) -> Entry:
     """Return the entry with the digests of its functions' lines; without, if putting these back is not all of it."""
-    functions = {fixed.function for fixed in entry.fixes}
+    before = {fixed.function: fixed.before for fixed in reversed(entry.fixes)}  # that of the first of several
     lines: dict[str, str] = {}
     with suppress(*UNREADABLE):
-        if own_lines.put_back(after, plain, functions) == plain:
-            lines = {name: place.digest for name, place in own_lines.of(after, functions).items()}
+        now = own_lines.expected(after, {fixed.function: fixed.after for fixed in entry.fixes})
+        then = own_lines.expected(plain, before)
+        if now.keys() == before.keys() and own_lines.replaced(after, now, then) == plain:
+            lines = {name: place.digest for name, place in now.items()}
     return entry._replace(fixes=tuple(fixed._replace(lines=lines.get(fixed.function)) for fixed in entry.fixes))
 
 
@@ -140,9 +142,8 @@ def _is_recorded(entry: Entry) -> bool:
 
 def _release(entry: Entry) -> tuple[str | None, str | None]:
     """Return the version that the entry's package states now, and the RECORD that lists it."""
-    for upstream, module, distribution in UPSTREAMS:
-        if upstream == entry.upstream:
-            above = [os.pardir] * len(below_package(upstream, entry.fixes[0].file))
-            version = metadata.version(module, os.path.normpath(os.path.join(entry.path, *above)))
-            return version, metadata.record(entry.root, module, distribution, version)
-    return None, None
+    upstream = packs.upstreams().get(entry.upstream)
+    if upstream is None:
+        return None, None
+    above = [os.pardir] * len(below_package(upstream.name, entry.fixes[0].file))
+    return metadata.release(upstream, entry.root, os.path.normpath(os.path.join(entry.path, *above)))

@@ -13,7 +13,7 @@ from unhang.find.bytecode import caches
 from unhang.judge.observe import below_package, placed
 from unhang.records import Request, Search
 from unhang.shapes import catalog
-from unhang.store import disk, links, pristine, receipt, state, write
+from unhang.store import disk, links, pristine, receipt, state, untrusted, write
 from unhang.store.receipt import Entry, Fixed, Receipt, sha256
 from unhang.store.remains import Remains, look, put_back, signed
 from unhang.store.roots import locked
@@ -109,6 +109,12 @@ def forget(search: Search) -> tuple[str, ...]:
     return tuple(notes)
 
 
+def listed(search: Search) -> set[str]:
+    """Return the fixes that the receipts list. Raises UnhangError as ``receipt.load``."""
+    receipts = map(receipt.load, map(state.folder, search.roots))
+    return {fixed.fix for found in receipts if found for entry in found.files for fixed in entry.fixes}
+
+
 def _void(search: Search, root: str) -> Revert | None:
     """Return the plan that drops the void entries of a root's receipt; None if there are none.
 
@@ -136,7 +142,7 @@ def plan_revert(search: Search, root: str, found: Receipt, request: Request, *, 
     for entry in found.files:
         _check_known(entry)
         one = _FileRevert(entry)
-        if entry.upstream in request.upstreams:
+        if request.is_about(entry.upstream):
             _check_place(search, entry)
             one = _plan_file(look(entry), request, force)
         planned.append(one)
@@ -150,6 +156,12 @@ def plan_revert(search: Search, root: str, found: Receipt, request: Request, *, 
         for entry, _, _ in files
         if entry.relative in back and not links.fits(entry.path, back[entry.relative], after)
     ]
+    names = {
+        f"{fixed.fix} ({fixed.pack})": None
+        for entry, _, _ in files for fixed in entry.fixes if is_gone(fixed) and _is_chosen(fixed, request)
+    }  # fmt: skip
+    if names:
+        lost.append(f"also of packs that are not in effect: {', '.join(names)}")
     return Revert(
         root=root,
         files=files,
@@ -165,7 +177,7 @@ def _plan_file(remains: Remains, request: Request, force: bool) -> _FileRevert:
     entry, now = remains.entry, remains.now
     if remains.void:
         return _FileRevert(None, note=remains.void)
-    kept = tuple(fixed for fixed in entry.fixes if fixed.fix not in request.fixes)
+    kept = tuple(fixed for fixed in entry.fixes if not _is_chosen(fixed, request))
     if len(kept) == len(entry.fixes):
         return _FileRevert(entry)
     edited = [fixed.function for fixed in remains.edited if fixed not in kept]
@@ -188,6 +200,18 @@ def _plan_file(remains: Remains, request: Request, force: bool) -> _FileRevert:
         return _FileRevert(remaining, (entry, now, after), note=note, copy=(copy, now))
     stays = None if remains.whole else f"{entry.path} was edited elsewhere since it was patched: that edit stays"
     return _FileRevert(remaining, (entry, now, after), note=stays)
+
+
+def _is_chosen(fixed: Fixed, request: Request) -> bool:
+    """Return whether a request is about a row of a receipt: where it names no fixes, also about those of gone packs."""
+    is_narrow = any(option in ("--fix", "--kind") for option, _ in request.chosen)
+    is_named = ("--fix", fixed.fix) in request.chosen
+    return fixed.fix in request.fixes or (is_gone(fixed) and (is_named or not is_narrow))
+
+
+def is_gone(fixed: Fixed) -> bool:
+    """Return whether a fix is one of a pack that is not in effect."""
+    return fixed.pack is not None and fixed.fix not in catalog.fixes()
 
 
 def _refusal(remains: Remains, edited: Sequence[str], request: Request) -> tuple[str, str]:
@@ -230,6 +254,10 @@ def _without(original: bytes, entry: Entry, kept: tuple[Fixed, ...]) -> bytes:
 
     steps = []
     for fixed in kept:
+        if is_gone(fixed):
+            message = f"{fixed.fix} cannot be kept: its pack, {fixed.pack}, is not in effect"
+            hint = Hint("name the pack with --pack, or revert all fixes of this file: run ", Command("revert"))
+            raise UnhangError("cannot-keep", message, path=entry.path, hint=hint)
         targets = {(target.file, target.function): target for target in catalog.fix(fixed.fix).targets}
         steps.append(Step(targets[fixed.file, fixed.function], fixed.after))
     try:
@@ -252,7 +280,10 @@ def _check_known(entry: Entry) -> None:
     """Raise UnhangError for an entry with a fix that this unhang does not know."""
     targets = {(target.fix, target.upstream, target.file) for fix in catalog.fixes().values() for target in fix.targets}
     for fixed in entry.fixes:
-        if (fixed.fix, entry.upstream, fixed.file) not in targets:
+        if is_gone(fixed):  # its place is checked as that of any other
+            if not untrusted.is_plain(fixed.file) or not fixed.file.endswith(".py"):
+                raise _bad(entry, f"the receipt names {fixed.file}, which is no file of a package", _HINT)
+        elif (fixed.fix, entry.upstream, fixed.file) not in targets:
             what = f"{fixed.fix} in {entry.upstream}'s {fixed.file}"
             hint = f"use the unhang that wrote it, if it is newer than this one; otherwise {_HINT}"
             raise _bad(entry, f"the receipt names {what}, which this unhang does not know", hint)

@@ -50,7 +50,8 @@ def _original(entry: Entry) -> Original | None:
     from unhang.store import pristine, remains  # nor the transaction and its lock, which this loads
 
     known = {(target.fix, target.file, target.function) for fix in catalog.fixes().values() for target in fix.targets}
-    if not known >= {(fixed.fix, fixed.file, fixed.function) for fixed in entry.fixes}:
+    ours = (fixed for fixed in entry.fixes if fixed.pack is None)  # a pack may be gone
+    if not known >= {(fixed.fix, fixed.file, fixed.function) for fixed in ours}:
         raise UnhangError(
             "bad-receipt", f"the receipt names a fix of {entry.path} that this unhang does not know",
             path=folder(entry.root), hint="use the unhang that wrote it, or reinstall what was patched",

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from unhang.errors import joined
 from unhang.judge.decide import ACCEPTED, APPLIED, DRIFTED, Verdict, by_a_person
 from unhang.judge.findings import Finding
-from unhang.judge.observe import Observation, observe_bytes
+from unhang.judge.observe import Observation, observe_target
 from unhang.rewrite.plan import FilePlan
 from unhang.shapes import catalog
 from unhang.shapes.catalog import Target
@@ -47,5 +47,5 @@ def _after(seen: Observation, target: Target, rewritten: Mapping[str, FilePlan])
     file = rewritten.get(seen.place)
     if file is None or seen.data != file.before:  # what is `outside` was not read
         return seen
-    files = catalog.shape_table().of_files(target.fix)
-    return observe_bytes(seen.path, file.after, target.function, files)._replace(real=seen.real, link=seen.link)
+    again = observe_target(seen.path, file.after, target, catalog.shape_table())
+    return again._replace(real=seen.real, link=seen.link)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from unhang import packs
 from unhang.errors import UnhangError
 from unhang.find import environment, locate
 from unhang.records import Request, Search
@@ -21,10 +22,10 @@ def find(request: Request) -> Search:
     fixes = [catalog.fix(name) for name in request.fixes]
     search = locate.search(place, script=request.script, cwd=cwd, beside=sorted(catalog.packages(fixes)))
     for upstream, path in search.closed:
-        if upstream in request.upstreams:
+        if request.is_about(upstream):
             hint = "run this as a user who can read it, or choose others with --upstream"
             raise UnhangError("unreadable", f"whether this is {upstream} cannot be seen", path=path, hint=hint)
-    inside = tuple(copy for copy in search.installations if copy.upstream in request.upstreams)
+    inside = tuple(copy for copy in search.installations if request.is_about(copy.upstream))
     return _with_overlays(search._replace(installations=inside), request, cwd)
 
 
@@ -39,7 +40,7 @@ def find_some(request: Request) -> Search:
 def nothing_found(search: Search, request: Request) -> UnhangError:
     """Return the error ``no-upstream``."""
     where = search.environment.python or search.environment.prefix
-    names = ", ".join(request.upstreams)
+    names = ", ".join(request.upstreams or packs.names())
     warned = "".join(f"; {warning}" for warning in search.warnings)
     return UnhangError(
         "no-upstream",
@@ -79,7 +80,7 @@ def _copy_below(search: Search, request: Request) -> str:
 
     from unhang.find import below
 
-    modules = [module for upstream, module, _ in locate.UPSTREAMS if upstream in request.upstreams]
+    modules = [upstream.module for upstream in packs.upstreams().values() if request.is_about(upstream.name)]
     copies = list(islice(below.roots(search.environment.prefix, modules), 3))
     if not copies:
         return ""

@@ -10,8 +10,9 @@ from unhang import gate
 from unhang.judge.decide import FIXED_UPSTREAM, NEEDED
 from unhang.judge.matrix import Releases, Row, droppable, is_nightly
 from unhang.shapes import catalog
-from unhang.shapes.catalog import Fix, ShapeTable
-from unhang.tell.report import COLOURS, NUMBERS
+from unhang.shapes.catalog import GRADES, UNPROVED, Fix, ShapeTable
+from unhang.tell.report import NUMBERS
+from unhang.tell.rows import COLOURS
 from unhang.tell.version_ranges import Panel, Range, named, narrowed, panels
 
 WIDTH = 80
@@ -50,6 +51,10 @@ def markdown_table(folded: Sequence[Panel]) -> str:
 
 def effect(fix: Fix) -> str:
     """Return the section of ``unhang explain`` about what the defect, and its cure, do to a job."""
+    if fix.grade == UNPROVED:
+        return (
+            f"## What it does to a job\n{fix.effect.capitalize()}. It is unproved: {GRADES.partition('unproved: ')[2]}."
+        )
     numbers = f"changes numbers: {NUMBERS}" if fix.changes_numbers else "changes no numbers of a job that runs today"
     return f"## What it does to a job\nThe defect: {', '.join(fix.kinds)}. The rewrite {numbers}."
 

@@ -17,7 +17,7 @@ def history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> History:
     """An empty history; the made-up fixes are the ones that unhang knows."""
     gates.install(monkeypatch)
     monkeypatch.setattr(catalog, "fixes", lambda: {fix.id: fix for fix in (GATE, PAUSE)})
-    monkeypatch.setattr(upstreams, "load", lambda: {"upstreams": {"verl": histories.ENTRY}})
-    for variable in clones.VARIABLES.values():
+    monkeypatch.setattr(upstreams, "projects", lambda: {"verl": histories.ENTRY})
+    for variable in clones.variables().values():
         monkeypatch.delenv(variable, raising=False)
     return History(tmp_path / "verl")

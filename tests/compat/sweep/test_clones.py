@@ -61,7 +61,7 @@ def test_trees_are_the_tagged_releases_that_no_wheel_has(tmp_path: Path) -> None
         git(origin, "tag", *(["-am", "a tag object"] if tag == "core_v0.16.0" else []), tag)
     entry = {**UPSTREAMS["megatron-core"], "refs": ["refs/tags/*"]}
     clone = clones.newest(clones.open_clone(str(origin), tmp_path), entry, ())
-    found = {item.version: item for item in clones.trees(clone, entry, [ENGINE, BATCH], ["0.17.0"])}
+    found = {item.version: item for item in clones.trees(clone, "megatron-lm", entry, [ENGINE, BATCH], ["0.17.0"])}
     assert sorted(found) == ["0.16.0", "0.16.0rc1"]
     release = found["0.16.0"]
     assert (release.upstream, release.files[BATCH]) == ("megatron-lm", None)

@@ -22,11 +22,11 @@ def test_the_files_of_the_targets_are_wanted_once() -> None:
 
 
 def test_a_clone_is_named_by_an_argument_before_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for variable in clones.VARIABLES.values():
+    for variable in clones.variables().values():
         monkeypatch.delenv(variable, raising=False)
     assert gather.clone_places([]) == {}
-    monkeypatch.setenv(clones.VARIABLES["verl"], "/environment")
-    monkeypatch.setenv(clones.VARIABLES["ms-swift"], "/swift")
+    monkeypatch.setenv(clones.variables()["verl"], "/environment")
+    monkeypatch.setenv(clones.variables()["ms-swift"], "/swift")
     assert gather.clone_places(["verl=/argument"]) == {"verl": "/argument", "ms-swift": "/swift"}
 
 
@@ -39,7 +39,7 @@ def test_a_pull_request_as_written_is_collected(tmp_path: Path, monkeypatch: pyt
     git(origin, "update-ref", "refs/pull/7/head", "pull")
     git(origin, "checkout", "-q", "main")
     (mtp,) = (target for target in gather.targets() if target.fix == "mtp-cp-deadlock")
-    monkeypatch.setattr(upstreams, "load", lambda: {"upstreams": UPSTREAMS})
+    monkeypatch.setattr(upstreams, "projects", lambda: UPSTREAMS)
     pull = as_written.Pull(mtp, "verl", "refs/pull/7/head", "as written")
     monkeypatch.setattr(as_written, "pulls", lambda: [pull])
     cache = Cache(tmp_path / "cache")

@@ -36,6 +36,7 @@ PLAIN = {
     "unhang.compat.index",
     "unhang.compat.upstreams",
     "unhang.errors",
+    "unhang.packs",
     "unhang.records",
     "unhang.suggest",
 }

@@ -47,10 +47,10 @@ BROKEN: dict[str, tuple[Callable[[Any], object], str]] = {
         lambda data: data.manifests[MTP]["as-written"][0].update(function="f"),
         "changes no target of the fix",
     ),
-    "release of no upstream": (lambda data: data.releases.update({"sglang 1.0": {}}), "is not an upstream"),
+    "release of no upstream": (lambda data: data.releases.update({"sglang 1.0": {}}), "has no file in upstreams/"),
     "upstream of no name": (
         lambda data: data.manifests[MTP]["targets"][0].update(upstream="sglang"),
-        "sglang: is not an upstream",
+        "sglang: has no file in upstreams/",
     ),
     "folder and id": (lambda data: data.manifests[MTP].update(id="mtp"), "is mtp, but the folder is mtp-cp-deadlock"),
     "bad floor": (lambda data: data.upstreams["verl"].update(floor="low"), "'low' is no version"),

@@ -30,7 +30,7 @@ def run(history: History, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
         code = verdicts.main(["--compat", str(tmp_path), "--clone", f"verl={history.folder}"])
         return code, capsys.readouterr().out.splitlines()
 
-    monkeypatch.setattr(clones, "VARIABLES", {"verl": "UNHANG_VERL_CLONE"})
+    monkeypatch.setattr(clones, "variables", lambda: {"verl": "UNHANG_VERL_CLONE"})
     return judged
 
 
@@ -97,10 +97,10 @@ def test_a_function_that_moved_is_judged_once_where_it_is(history: History, run:
 
 
 def test_a_clone_that_is_not_given_is_named(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
-    for variable in clones.VARIABLES.values():
+    for variable in clones.variables().values():
         monkeypatch.delenv(variable, raising=False)
     assert verdicts.main([]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == len(clones.VARIABLES)
+    assert len(lines) == len(clones.variables())
     assert "verl: history not judged, for no clone is given (UNHANG_VERL_CLONE)" in lines
     assert verdicts.main(["--clone", "verl"]) == 2

@@ -1,0 +1,122 @@
+"""Bindings: the statements of a module or a class that bind a name, be they imports, assignments or definitions.
+
+A function that is defined once is a binding whose shape is that of the function. A name that its module or class does
+not bind has a shape as well, so that a fix can add it.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+from collections.abc import Sequence
+
+from unhang.shapes import shape
+from unhang.shapes.catalog import Target
+
+
+def statements(tree: ast.Module, qualified: str) -> list[ast.stmt] | None:
+    """Return the statements that bind ``NAME`` or ``Class.NAME``, in order, also those under ``if`` and the like.
+
+    None if the class is not there exactly once: then nothing can be said of what it binds.
+    """
+    body, name = scope(tree, qualified), qualified.rpartition(".")[2]
+    return None if body is None else [node for node in shape.statements(body) if name in shape.names(node)]
+
+
+def scope(tree: ast.Module, qualified: str) -> list[ast.stmt] | None:
+    """Return the body of the module, or of the class that a qualified name begins with; None as ``statements``."""
+    body = tree.body
+    for owner in qualified.split(".")[:-1]:
+        found = [it for it in shape.statements(body) if isinstance(it, ast.ClassDef) and it.name == owner]
+        if len(found) != 1:
+            return None
+        body = found[0].body
+    return body
+
+
+def of(tree: ast.Module, target: Target) -> str | None:
+    """Return the shape of a target's binding in the module.
+
+    None if its class is not there, or, where nothing binds the name, what it goes beside: then it has no place.
+    """
+    found = statements(tree, target.function)
+    if found is None:
+        return None
+    if found:
+        return digest(found, target.function.rpartition(".")[2])
+    return absent(target) if target.beside is None or place(tree, target) is not None else None
+
+
+def digest(found: Sequence[ast.stmt], name: str) -> str:
+    """Return the shape of statements that bind a name: of an import, the part that binds it counts alone."""
+    if len(found) == 1:
+        return shape.digest(reduced(found[0], name))
+    return shape.digest(ast.Module([reduced(node, name) for node in found], []))
+
+
+def absent(target: Target) -> str:
+    """Return the shape of a target whose name is not bound."""
+    return hashlib.sha256(f"absent {target.place}".encode()).hexdigest()[:16]
+
+
+def place(tree: ast.Module, target: Target) -> tuple[list[ast.stmt], int] | None:
+    """Return the block that a target's new statements go into, and the index there; None if that is not one place.
+
+    They go right after or before the first statement that binds their neighbour. What documents that (a string after
+    an attribute) belongs to it.
+    """
+    owner, _, _ = target.function.rpartition(".")
+    how, neighbour = target.beside or ("", "")
+    body = scope(tree, target.function)
+    found = statements(tree, f"{owner}.{neighbour}" if owner else neighbour)
+    if body is None or not found:
+        return None
+    for block in blocks(body):
+        if any(node is found[0] for node in block):
+            at = next(index for index, node in enumerate(block) if node is found[0])
+            return block, documented(block, at) if how == "after" else at
+    return None  # pragma: no cover - `statements` walks the same blocks
+
+
+def documented(block: Sequence[ast.stmt], at: int) -> int:
+    """Return the index after a statement of a block and the strings that document it."""
+    at += 1
+    while at < len(block) and is_text(block[at]):
+        at += 1
+    return at
+
+
+def is_text(node: ast.stmt) -> bool:
+    """Return whether a statement is nothing but a string."""
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+
+
+def blocks(body: list[ast.stmt]) -> list[list[ast.stmt]]:
+    """Return a body and the blocks of its statements, without those of definitions."""
+    found = [body]
+    for node in shape.statements(body):
+        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            arms = (node, *getattr(node, "handlers", ()), *getattr(node, "cases", ()))
+            lists = (getattr(arm, field, None) for arm in arms for field in ("body", "orelse", "finalbody"))
+            found += [it for it in lists if isinstance(it, list) and it]
+    return found
+
+
+def reduced(node: ast.stmt, name: str) -> ast.stmt:
+    """Return an import with the names alone that bind ``name``; any other statement as it is."""
+    if not isinstance(node, (ast.Import, ast.ImportFrom)):
+        return node
+    names = [it for it in node.names if name in shape.names(_with(node, [it]))]
+    return node if len(names) == len(node.names) else ast.copy_location(_with(node, names), node)
+
+
+def rest(node: ast.stmt, name: str) -> ast.stmt | None:
+    """Return an import without the names that bind ``name``; None if nothing is left, or if it is none."""
+    if not isinstance(node, (ast.Import, ast.ImportFrom)):
+        return None
+    names = [it for it in node.names if name not in shape.names(_with(node, [it]))]
+    return _with(node, names) if names else None
+
+
+def _with(node: ast.Import | ast.ImportFrom, names: list[ast.alias]) -> ast.Import | ast.ImportFrom:
+    return ast.ImportFrom(node.module, names, node.level) if isinstance(node, ast.ImportFrom) else ast.Import(names)

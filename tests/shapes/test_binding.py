@@ -1,0 +1,121 @@
+"""What binds a name: its statements, their shape, and the place of a name that nothing binds yet."""
+
+import ast
+
+import pytest
+
+from unhang.shapes import binding, shape
+from unhang.shapes.catalog import Target
+
+CODE = """\
+import os, sys as system
+from a import (
+    one,
+    two,  # why
+)
+try:
+    import fast
+except ImportError:
+    fast = None
+LIMIT: int = 3
+if LIMIT:
+    @overload
+    def run(x): ...
+    def run(x): return x
+class Loop:
+    size = 1
+    '''How many.'''
+    def stop(self): return self
+"""
+
+
+def target(name: str, how: str = "", beside: str = "") -> Target:
+    return Target("f", "verl", "verl/a.py", name, binding=True, beside=(how, beside) if how else None)
+
+
+def of(code: str, name: str, how: str = "", beside: str = "") -> str | None:
+    return binding.of(shape.parse(code.encode()), target(name, how, beside))
+
+
+@pytest.mark.parametrize(
+    ("name", "lines"),
+    [
+        ("os", [1]),
+        ("system", [1]),
+        ("sys", []),
+        ("two", [2]),
+        ("fast", [7, 9]),
+        ("LIMIT", [10]),
+        ("run", [13, 14]),
+        ("Loop", [15]),
+        ("Loop.size", [16]),
+        ("Loop.stop", [18]),
+        ("Loop.x", []),
+        ("x", []),
+    ],
+)
+def test_the_statements_that_bind_a_name(name: str, lines: list[int]) -> None:
+    found = binding.statements(ast.parse(CODE), name)
+    assert found is not None
+    assert [node.lineno for node in found] == lines
+
+
+def test_no_class_and_two_classes_have_nothing_to_say() -> None:
+    assert of(CODE, "Gone.x") is None
+    assert of(CODE + "class Loop: pass\n", "Loop.size") is None
+
+
+def test_a_function_that_is_defined_once_has_the_shape_of_the_function() -> None:
+    (stop,) = shape.find(ast.parse(CODE), "Loop.stop")
+    assert of(CODE, "Loop.stop") == shape.digest(stop)
+    assert of(CODE + "Loop.stop = 1\n", "Loop.stop") == shape.digest(stop)
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [
+        ("run", "return x", "return x + 1"),
+        ("run", "@overload\n    ", ""),
+        ("fast", "fast = None", "fast = os"),
+        ("two", "from a", "from b"),
+        ("LIMIT", "int = 3", "int = 4"),
+        ("LIMIT", ": int", ""),
+        ("Loop.size", "size = 1", "size = 2"),
+        ("Loop", "class Loop", "class Loop(Base)"),
+        ("x", "import os", "import x, os"),
+    ],
+)
+def test_a_change_of_what_binds_it_changes_the_shape(name: str, old: str, new: str) -> None:
+    assert of(CODE, name) != of(CODE.replace(old, new), name)
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [
+        ("two", "    one,\n", "    other,\n"),
+        ("two", "  # why", ""),
+        ("os", ", sys as system", ""),
+        ("run", "LIMIT: int = 3", "LIMIT = 4"),
+        ("Loop.size", "'''How many.'''", ""),
+    ],
+)
+def test_what_else_changes_does_not(name: str, old: str, new: str) -> None:
+    assert of(CODE, name) == of(CODE.replace(old, new), name) is not None
+
+
+def test_a_name_that_is_not_bound_has_a_shape_where_it_has_a_place() -> None:
+    assert of(CODE, "x") == of("", "x") != of(CODE, "y")
+    assert of(CODE, "x", "after", "LIMIT") == of(CODE, "x")
+    assert of(CODE, "x", "after", "gone") is None
+    assert of(CODE, "x", "after", "fast") is None, "bound twice"
+    assert of(CODE, "Loop.x", "after", "size") == of(CODE, "Loop.x")
+    assert of(CODE, "Loop.x", "after", "LIMIT") is None
+
+
+def test_its_place_is_after_what_documents_its_neighbour() -> None:
+    tree = ast.parse(CODE)
+    block, at = binding.place(tree, target("Loop.x", "after", "size")) or ([], 0)
+    assert [type(node).__name__ for node in block[:at]] == ["Assign", "Expr"]
+    assert binding.place(tree, target("Loop.x", "before", "size")) == (block, 0)
+    inner, at = binding.place(ast.parse("if a:\n    b = 1\n    c = 2\n"), target("x", "before", "c")) or ([], 0)
+    assert (len(inner), at) == (2, 1)
