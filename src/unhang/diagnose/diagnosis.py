@@ -146,8 +146,6 @@ def _apart(found: Facts, first: Suspects) -> list[Answer]:
             map(whereabouts.waits, (job.ranks[rank] for rank in behind if job.ranks[rank].waiting))
         )
         return [Answer("slow", "", summary, places, _of_late(job, behind))]
-    if first.rule == suspects.DISAGREES:
-        return _best(*_quiet(found), *_of_another_call(job, first))
     waited = {other for others in found.waits_for.values() for other in others if not found.waits_for.get(other)}
     if waited and first.rule == suspects.HOST:
         waited = {*first.why}
@@ -162,7 +160,7 @@ def _apart(found: Facts, first: Suspects) -> list[Answer]:
         return [Answer("desync", "", "Ranks wait in different collectives.", places)]
     summary = "Nothing disagrees: some ranks have not come to the collective in which the others wait."
     slow = Answer("slow", "", summary, places, _of_late(job, late))
-    return _best(slow, *_of_stacks(found))
+    return _best(slow, *_of_stacks(found), *_of_another_call(job, first))
 
 
 def _of_another_call(job: Job, first: Suspects) -> Iterable[Answer]:
