@@ -63,8 +63,9 @@ def _before(job: Job, number: int, description: str, collective: Operation) -> t
         name = job.groups[one.group].description if one.group in job.groups else ""
         if one.kind and name == description:
             last = max(last, one.order)
-        elif not one.kind and (name, one.number) == (collective.group.description, collective.sequence):
-            return last, True
+        elif not one.kind and name == collective.group.description and one.number >= (collective.sequence or 0):
+            is_known = one.number == collective.sequence  # else its record begins later
+            return (last, True) if is_known else (0, False)
     return last, False
 
 
