@@ -161,7 +161,7 @@ def _apart(found: Facts, first: Suspects) -> list[Answer]:
         return [Answer("desync", "", "Ranks wait in different collectives.", places)]
     summary = "Nothing disagrees: some ranks have not come to the collective in which the others wait."
     slow = Answer("slow", "", summary, places, _of_late(job, late))
-    return _best(slow, *_of_stacks(found))
+    return _best(slow, *_of_stacks(found), *_of_another_call(job, first))
 
 
 def _of_another_call(job: Job, first: Suspects) -> Iterable[Answer]:
