@@ -133,9 +133,9 @@ def after(lines: Sequence[Line], request: Request) -> list[str]:
     unknown = sorted({line.fix for line in lines if line.answer == UNKNOWN and line.verdict == NEEDED} - {*shown})
     parts = []
     if cures or unknown:
-        why = ["the installed source has the defect"] * bool(cures)
-        why += [f"{', '.join(unknown)}: needed, though not shown here"] * bool(unknown)
-        parts += [f"{'; '.join(why)}; next, on every node:", f"  {_apply([*cures, *unknown], request)}"]
+        defect = "the installed source has the defect" if cures else ""
+        left = f"{', '.join(unknown)}: needed, though not shown here" if unknown else ""
+        parts += [joined(defect, left, "next, on every node:"), f"  {_apply([*cures, *unknown], request)}"]
     if guards:
         why = f"{', '.join(guards)}: a safeguard, of which only the cause was shown, and not that your job hangs"
         parts += [f"{why}; to guard against it:", f"  {_apply(guards, request)}"]
