@@ -24,7 +24,7 @@ HERE = Path(__file__).parent
 PYTHONS = ["3.10", "3.11", "3.12", "3.13"]
 GROUPS = nox.project.load_toml(HERE / "pyproject.toml")
 PROOFS = ["tests/prove", "tests/cli/test_prove_command.py", "tests/proofs", "tests/hangs"]
-PROOFS += ["tests/upstream/test_runner.py", "tests/gpu", "tests/whole/test_live.py"]  # these need torch
+PROOFS += ["tests/upstream/test_runner.py", "tests/whole/test_live.py"]  # these need torch
 IMAGES = ["tests/whole/test_image.py", "tests/whole/test_apptainer.py"]
 DEMO = ["verl==0.7.1", "megatron-core==0.17.1", "ms-swift==4.6.0"]
 
@@ -232,6 +232,19 @@ def proofs(session: nox.Session) -> None:
     env = {"UNHANG_PROOFS": os.environ.get("UNHANG_PROOFS", "all")}
     env |= {"UNHANG_PROOFS_JSON": str(out / "proofs.json")}
     pytest(session, "--dist", "loadgroup", f"--junitxml={out / 'proofs.xml'}", *PROOFS, **env)
+
+
+@nox.session(python="3.11", reuse_venv=True)
+def drawings(session: nox.Session) -> None:
+    """Record what the drawings of all fixes show, by their proofs: `-- FIX...`; then write the pictures.
+
+    `patches/FIX/drawing.json` says which case is drawn: docs/maintainers/proofs.md.
+    """
+    install_wheel(session, "test")
+    install_proofs(session)
+    env = {"TMPDIR": scratch(), "PYTHONPATH": str(HERE / "tests")}
+    session.run("python", "-W", "ignore", "-m", "proofs.drawn", *session.posargs, env=env)
+    pages(session)
 
 
 @nox.session(python="3.11", reuse_venv=True)

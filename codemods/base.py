@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, TypeVar
 
 from unhang.codemods.edit import Edit
@@ -108,7 +108,7 @@ def mentioned(*nodes: ast.AST) -> set[str]:
     """Return every identifier and every string in these nodes."""
     found: set[str] = set()
     for node in nodes:
-        for inner in ast.walk(node):
+        for inner in _inside(node):
             for field in _spelled(inner._fields):
                 value = getattr(inner, field, None)
                 if isinstance(value, str):
@@ -116,6 +116,11 @@ def mentioned(*nodes: ast.AST) -> set[str]:
                 elif isinstance(value, list):  # of global and nonlocal; the names of an import are nodes
                     found |= {item for item in value if isinstance(item, str)}
     return found
+
+
+@lru_cache(maxsize=32)  # several anchors are looked for in one function
+def _inside(node: ast.AST) -> list[ast.AST]:
+    return list(ast.walk(node))
 
 
 @cache
@@ -237,8 +242,15 @@ def span(first: ast.stmt, last: ast.stmt, change: Callable[[Statements], Stateme
 
 def calls(within: ast.AST, function: str) -> list[ast.Call]:
     """Return the calls of a function, spelled as ``torch.tensor`` or ``permute``, in the order of their lines."""
-    found = [node for node in ast.walk(within) if isinstance(node, ast.Call) and expression(node.func) == function]
+    last = function.rpartition(".")[2]  # a look at this name is cheaper than to spell each function
+    named = (it for it in _inside(within) if isinstance(it, ast.Call) and _last_name(it.func) in (last, None))
+    found = [node for node in named if expression(node.func) == function]
     return sorted(found, key=lambda node: (node.lineno, node.col_offset))
+
+
+def _last_name(node: ast.expr) -> str | None:
+    """Return the name that an expression ends with; None if it ends with something else."""
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else None
 
 
 def argument(call: ast.Call, name: str) -> ast.expr | None:
@@ -293,13 +305,13 @@ def changing(
 
     Raises AnchorError if that statement is an ``elif``.
     """
-    rows = [it for it in ast.walk(function) if isinstance(it, ast.stmt) and _covers(it, node)]
+    rows = [it for it in _inside(function) if isinstance(it, ast.stmt) and _covers(it, node)]
     # ast.walk goes from the outside in
     statement = next(it for it in reversed(rows) if any(one is node for one in ast.walk(it)))
     if any(it.orelse == [statement] and it.col_offset == statement.col_offset for it in rows if isinstance(it, ast.If)):
         raise AnchorError(f"{expression(node)} in a statement that is no elif")
     code = ast.dump(node)
-    same = [it for it in ast.walk(statement) if isinstance(it, ast.expr) and ast.dump(it) == code]
+    same = [it for it in ast.walk(statement) if type(it) is type(node) and ast.dump(it) == code]
     same.sort(key=lambda it: (it.lineno, it.col_offset))
     place = next(number for number, it in enumerate(same) if it is node), len(same)
 

@@ -18,7 +18,8 @@ from unhang.shapes import binding, shape
 from unhang.shapes.catalog import Target
 from unhang.shapes.outline import header
 
-REPLACED, BEFORE, AFTER, HEADER, IMPORT, ADDED = "replaced", "before", "after", "header", "import", "added"
+REPLACED, BEFORE, AFTER, HEADER = "replaced", "before", "after", "header"
+IMPORT, ADDED, WRAPPED = "import", "added", "wrapped"
 
 
 class Swap(NamedTuple):
@@ -27,7 +28,8 @@ class Swap(NamedTuple):
     how: str
     """``replaced``: statements, by others. ``before``, ``after``: statements that are added beside the one that begins
     as ``old``. ``header``: all of a definition above its body. ``import``: the part of an import that binds the name.
-    ``added``: the whole binding, where the name was not bound."""
+    ``added``: the whole binding, where the name was not bound. ``wrapped``: the only statement that binds the name, by
+    one that has it inside."""
     old: str
     new: str
 
@@ -83,10 +85,12 @@ def _lines(swap: Swap, tree: ast.Module, nodes: list[ast.stmt], target: Target, 
         node = once(found, swap.old.strip().partition("\n")[0])
         first, last = above(node), header_end(node, rows)
         return [Lines(first, last, (*_indented(mark, margin(rows, first)), *_indented(swap.new, margin(rows, first))))]
-    if swap.how == REPLACED:
+    if swap.how in (REPLACED, WRAPPED):
         run = once(places(whole, _digests(swap.old), _digests(swap.new)), swap.old.strip().partition("\n")[0])
         first, last = above(run[0]), end(run[-1])
         _refuse_shared(run, rows)
+        if swap.how == WRAPPED and len(nodes) > 1:
+            raise AnchorError("one statement")
         note = mark if swap.new else f"# unhang {target.fix}: without {target.function}"
         return [Lines(first, last, (*_indented(note, margin(rows, first)), *_indented(swap.new, margin(rows, first))))]
     return [_beside(swap, whole, mark, rows)]

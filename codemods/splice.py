@@ -6,7 +6,7 @@ LibCST sees only the statements that an edit spans, never the file. ``unhang che
 from __future__ import annotations
 
 import ast
-import re
+import io
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, cast
 
@@ -16,8 +16,6 @@ from unhang.shapes.shape import unannotated
 
 if TYPE_CHECKING:
     from unhang.codemods.edit import Edit, Statements
-
-_LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
 
 
 class SpanError(Exception):
@@ -43,7 +41,7 @@ def apply(rows: Sequence[str], edits: Sequence[Edit], unit: str) -> list[str]:
 
 def lines(text: str) -> list[str]:
     """Split a text into lines as Python counts them, with their line ends; str.splitlines splits at more characters."""
-    return _LINE.findall(text)
+    return list(io.StringIO(text, newline=""))
 
 
 def _end(row: str) -> str:
@@ -138,6 +136,13 @@ def changed(
     return done.with_changes(leading_lines=lines_)
 
 
+_KINDS: dict[str, type[object]] = {
+    "Attribute": cst.Attribute,
+    "Call": cst.Call,
+    "Name": cst.Name,
+    "Subscript": cst.Subscript,
+}
+"""LibCST's class for Python's of the same meaning: to spell all other nodes as well would take most of the time."""
 _NAMES = ("attr", "keyword", "name", "target")
 
 
@@ -147,13 +152,14 @@ class _Changes(cst.CSTTransformer):
     def __init__(self, code: str, number: int, change: Callable[[cst.BaseExpression], cst.BaseExpression]) -> None:
         super().__init__()
         self.code, self.number, self.change, self.found = code, number, change, 0
+        self.kind: type[object] = _KINDS.get(code.partition("(")[0], cst.BaseExpression)
         self.chosen: cst.CSTNode | None = None
         self.names: set[cst.CSTNode] = set()
 
     def on_visit(self, node: cst.CSTNode) -> bool:
         # Python has no expression there: the name of an attribute, a keyword or a definition, a name that is assigned
         self.names.update(one for field in _NAMES if isinstance(one := getattr(node, field, None), cst.CSTNode))
-        if isinstance(node, cst.BaseExpression) and node not in self.names and _dump(node) == self.code:
+        if isinstance(node, self.kind) and node not in self.names and _dump(node) == self.code:
             self.chosen = node if self.found == self.number else self.chosen
             self.found += 1
         return True
@@ -166,7 +172,7 @@ class _Changes(cst.CSTTransformer):
         return new if new.lpar else new.with_changes(lpar=old.lpar, rpar=old.rpar)
 
 
-def _dump(node: cst.BaseExpression) -> str:
+def _dump(node: cst.CSTNode) -> str:
     try:
         tree = ast.parse(f"({cst.Module([]).code_for_node(node)}\n)", mode="eval")
     except SyntaxError:  # such as a part of an f-string

@@ -2,9 +2,6 @@
 
 from pathlib import Path
 
-from pygments.lexers.special import TextLexer
-from sphinx.application import Sphinx
-
 from unhang import __version__
 
 project = "unhang"
@@ -22,16 +19,11 @@ highlight_language = "none"  # an indented block is a command line or its output
 html_theme = "furo"
 html_title = "unhang"
 html_baseurl = "https://OWNER.github.io/unhang/"
-html_static_path = ["static"]
-html_css_files = ["site.css", "access.css"]
+html_static_path = ["static", "../compat/sweep/drawings.css"]
+html_css_files = ["drawings.css", "site.css", "access.css"]
 html_search_scorer = str(Path(__file__).with_name("static") / "scorer.js")  # Sphinx looks in the working directory
 templates_path = ["templates"]
-html_js_files = [("matrix.js", {"defer": "defer"})]
+html_js_files = [(name, {"defer": "defer"}) for name in ("copy.js", "matrix.js")]
 html_copy_source = False
 html_show_sphinx = False
 html_use_index = False  # search has more
-
-
-def setup(app: Sphinx) -> None:
-    """Show a Mermaid diagram, which GitHub draws, as its text."""
-    app.add_lexer("mermaid", TextLexer)

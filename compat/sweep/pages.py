@@ -1,19 +1,22 @@
-"""Writes README.md's table of fixes, the lists of symptoms, the picture: ``python -m unhang.compat.sweep.pages``."""
+"""Writes README.md's table of fixes, the lists of symptoms, the pictures: ``python -m unhang.compat.sweep.pages``."""
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from unhang import packs
-from unhang.compat.sweep import sources
+from unhang.compat.sweep import drawings, sources
 from unhang.errors import UnhangError
 from unhang.judge import matrix
 from unhang.shapes import catalog
 from unhang.shapes.catalog import Fix, ShapeTable
+from unhang.tell import drawing
+from unhang.tell.drawing import Drawing
 from unhang.tell.matrix_text import needed_by
 from unhang.tell.picture import picture
 from unhang.tell.report import text_error
@@ -39,6 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.check:
             print(f"{path} is stale: run nox -s pages", file=sys.stderr)
         else:
+            path.parent.mkdir(exist_ok=True)
             path.write_text(text, encoding="utf-8", newline="\n")
             print(f"wrote {path}", file=sys.stderr)
     return 1 if options.check and found else 0
@@ -51,18 +55,30 @@ def stale(root: Path) -> dict[Path, str]:
     """
     fixes, releases, table = list(catalog.fixes().values()), catalog.releases(), catalog.shape_table()
     docs = root / "docs"
-    readme, drawing = root / "README.md", docs / "matrix.svg"
+    readme, releases_drawn = root / "README.md", docs / "matrix.svg"
     hangs, numbers = docs / "my-job-hangs.md", docs / "my-numbers-are-wrong.md"
+    drawn = {docs / f"drawings/{name}.svg": drawings.svg(one, name) for name, one in every_drawing(fixes, docs).items()}
     before = {
-        path: path.read_text(encoding="utf-8") if path.exists() else "" for path in (readme, hangs, numbers, drawing)
+        path: path.read_text(encoding="utf-8") if path.exists() else ""
+        for path in (readme, hangs, numbers, releases_drawn, *drawn)
     }
     after = {
         readme: with_text(readme.name, before[readme], fixes_table(fixes, releases, table)),
         hangs: with_text(hangs.name, before[hangs], symptoms(of_kinds(fixes, "hang", "abort"))),
         numbers: with_text(numbers.name, before[numbers], symptoms(of_kinds(fixes, "wrong-values"))),
-        drawing: picture(matrix.rows(fixes, releases, table), fixes),
+        releases_drawn: picture(matrix.rows(fixes, releases, table), fixes),
+        **drawn,
     }
     return {path: text for path, text in after.items() if text != before[path]}
+
+
+def every_drawing(fixes: Iterable[Fix], docs: Path) -> dict[str, Drawing]:
+    """Return the drawings of the fixes that have one, and those of docs/drawings/*.json, by name."""
+    found = {fix.id: drawing.of_fix(fix) for fix in fixes}
+    general = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(docs.glob("drawings/*.json"))}
+    return {name: one for name, one in found.items() if one} | {
+        name: drawing.read(content) for name, content in general.items()
+    }
 
 
 def fixes_table(fixes: Sequence[Fix], releases: matrix.Releases, table: ShapeTable) -> str:
@@ -97,7 +113,9 @@ def symptoms(fixes: Sequence[Fix]) -> str:
 
 def _symptom(fix: Fix) -> str:
     text = fix.manifest["symptom"].replace("*", r"\*")
-    return "\n".join([f"- {text} `unhang explain {fix.id}`", *signs(fix.manifest)])
+    shown = drawing.of_fix(fix)
+    picture = ["", f"  ![{drawings.short(shown)}](drawings/{fix.id}.svg)"] if shown else []
+    return "\n".join([f"- {text} `unhang explain {fix.id}`", *signs(fix.manifest), *picture])
 
 
 def signs(manifest: Mapping[str, Any]) -> list[str]:

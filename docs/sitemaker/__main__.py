@@ -6,7 +6,9 @@ import sys
 from pathlib import Path
 
 from sitemaker import fixes, matrix, reference
+from sitemaker.diagram import with_diagrams
 from sitemaker.links import relinked, with_fixes
+from sitemaker.pictures import with_pictures
 from unhang.shapes import catalog
 
 HERE = Path(__file__).resolve().parent
@@ -17,6 +19,16 @@ MOVED = {
 }
 """The pages outside of docs/, and their places on the site."""
 
+PROOFS = """
+```{toctree}
+:hidden:
+:glob:
+
+proofs/*
+```
+"""
+"""What the page of the proofs needs for Sphinx to know the pages below it."""
+
 
 def main(folder: Path) -> None:
     """Write all pages into a folder. Raises OSError, and UnhangError if the data of the fixes cannot be read."""
@@ -25,12 +37,19 @@ def main(folder: Path) -> None:
     files = MOVED | {path.relative_to(ROOT).as_posix(): path.relative_to(docs).as_posix() for path in own}
     ids = list(catalog.fixes())
     places = files | {f"patches/{name}/page.md": f"fixes/{name}.md" for name in ids}
-    written = {**fixes.pages(), **matrix.pages(), **reference.pages(ROOT / "compat" / "schemas")}
+    proved = [path.stem for path in docs.glob("maintainers/proofs/*.md")]
+    written = {**fixes.pages(proved), **matrix.pages(), **reference.pages(ROOT / "compat" / "schemas")}
     for path, place in files.items():
         text = (ROOT / path).read_text(encoding="utf-8")
         written[place] = with_fixes(relinked(text, path, places), place, ids) if place.endswith(".md") else text
-    written["index.md"] += (HERE / "navigation.txt").read_text(encoding="utf-8")
+    start, navigation = ((HERE / name).read_text(encoding="utf-8") for name in ("start.txt", "navigation.txt"))
+    _, mark, readme = written["index.md"].partition("## ")  # the site has a beginning of its own
+    written["index.md"] = start + mark + readme + navigation
+    written["maintainers/proofs.md"] += PROOFS
+    pictures = {path.name: path.read_text(encoding="utf-8") for path in docs.glob("drawings/*.svg")}
     for place, text in written.items():
+        if place.endswith(".md"):
+            text = with_diagrams(with_pictures(text, pictures))
         target = folder / place
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(text, encoding="utf-8")

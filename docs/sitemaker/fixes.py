@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 
 from sitemaker.links import with_fixes
 from unhang.compat.sweep.pages import fixes_table, signs
 from unhang.judge import matrix
 from unhang.shapes import catalog
 from unhang.shapes.catalog import Fix
-from unhang.tell import instead
+from unhang.tell import drawing, instead
 from unhang.tell.matrix_text import effect, retirement, upstreams_own
 from unhang.tell.version_ranges import panels
 
@@ -26,12 +27,13 @@ only the cause is shown, or a stand-in takes the place of what fails. [The matri
 {ids}
 ```
 """
+DRAWINGS = "../drawings/"
 PAGE = """{head}
 ```text
 unhang check --fix {id}     # is it needed here?
 unhang apply --fix {id}
 ```
-
+{drawing}
 {rest}
 
 {effect}
@@ -48,21 +50,24 @@ unhang apply --fix {id}
 {targets}
 
 ## In the matrix
-{matrix}
+{matrix}{proof}
 """
 
 
-def pages() -> dict[str, str]:
-    """Return the pages of the fixes, by their place on the site."""
+def pages(proved: Collection[str]) -> dict[str, str]:
+    """Return the pages of the fixes, by their place on the site; those in ``proved`` have a page of their proof."""
     found, releases, table = list(catalog.fixes().values()), catalog.releases(), catalog.shape_table()
     ids = [fix.id for fix in found]
     listed = with_fixes(fixes_table(found, releases, table), "fixes/index.md", ids)
     index = INDEX.format(table=listed, ids="\n".join(ids))
-    return {"fixes/index.md": index, **{f"fixes/{fix.id}.md": page(fix, releases, table) for fix in found}}
+    return {
+        "fixes/index.md": index,
+        **{f"fixes/{fix.id}.md": page(fix, releases, table, fix.id in proved) for fix in found},
+    }
 
 
-def page(fix: Fix, releases: matrix.Releases, table: catalog.ShapeTable) -> str:
-    """Return the page of one fix."""
+def page(fix: Fix, releases: matrix.Releases, table: catalog.ShapeTable, is_proved: bool) -> str:
+    """Return the page of one fix, which leads to the page of its proof if there is one."""
     shown = [line.removeprefix("  ") for line in signs(fix.manifest)]
     if files := dict.fromkeys(
         re.findall(r"([\w/]+\.py)::", str(fix.manifest.get("signature")))
@@ -73,6 +78,8 @@ def page(fix: Fix, releases: matrix.Releases, table: catalog.ShapeTable) -> str:
     head, mark, rest = catalog.page(fix.id).rstrip().partition("## ")
     return PAGE.format(
         head=head,
+        drawing=f"\n![]({DRAWINGS}{fix.id}.svg)\n" if drawing.of_fix(fix) else "",
+        proof=f"\n\n[Every case of its proof](../maintainers/proofs/{fix.id}.md)." if is_proved else "",
         rest=mark + rest,
         signs="\n".join(shown),
         id=fix.id,

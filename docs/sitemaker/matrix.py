@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import groupby
 
+from unhang.gate import html
 from unhang.judge import matrix
-from unhang.judge.decide import FIXED_UPSTREAM, NEEDED
+from unhang.judge.decide import FIXED_UPSTREAM, NEEDED, NOT_AFFECTED
 from unhang.shapes import catalog
+from unhang.shapes.catalog import Fix
 from unhang.tell.version_ranges import Panel, Range, panels
 
 PAGE = """# The matrix
@@ -15,9 +17,17 @@ PAGE = """# The matrix
 What an untouched copy of each release needs. `unhang matrix` prints the same, and `unhang check` judges the code that
 is really installed. A fix that a row does not name has nothing to do there: the release does not have the defect.
 
+<div class="wide-picture">
+
 ![Which release needs which fix: upstream releases across, fixes down, a sign and a colour for each verdict](matrix.svg)
 
-## Every release
+</div>
+
+## By fix
+
+{by_fix}
+
+## By release
 
 <form id="filter" role="search" hidden>
 <label>Search <input type="search" placeholder="verl 0.7.1" autocomplete="off"></label>
@@ -41,11 +51,26 @@ def pages() -> dict[str, str]:
     fixes = list(catalog.fixes().values())
     found = panels(matrix.rows(fixes, catalog.releases(), catalog.shape_table()), fixes)
     text = PAGE.format(
+        by_fix=f'<div class="by-fix">{"".join(map(_of_fix, fixes))}</div>',
         upstreams="".join(f"<option>{panel.upstream}</option>" for panel in found),
         fixes="".join(f"<option>{fix.id}</option>" for fix in fixes),
         rows="\n".join(row for panel in found for row in reversed(list(_rows(panel)))),
     )
     return {"matrix.md": text}
+
+
+def _of_fix(fix: Fix) -> str:
+    """Return a fix with the ranges of releases that have one verdict each, as HTML."""
+    rows = matrix.rows([fix], catalog.releases(), catalog.shape_table())
+    ranges = [(panel.upstream, item) for panel in panels(rows, [fix]) for item in panel.ranges]
+    items = (
+        f'<li class="{item.verdicts[0]}">{html("; ".join([f"{upstream} {item.label}", *item.notes]))}: '
+        f"{item.verdicts[0]}</li>"
+        for upstream, item in ranges
+        if item.verdicts[0] != NOT_AFFECTED
+    )
+    head = f'<h3><a href="fixes/{fix.id}.html">{fix.id}</a></h3><p>{html(fix.title)}</p>'
+    return f"{head}<ul>{''.join(items)}</ul>"
 
 
 def _rows(panel: Panel) -> Iterator[str]:

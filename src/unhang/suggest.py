@@ -20,15 +20,20 @@ class Command(NamedTuple):
     options: tuple[str, ...] = ()
 
 
+class Line(str):
+    """A command line that can be pasted, in a hint that has its options."""
+
+
 class Hint(str):
     """What to do next: text and commands, in order. As a string, the commands are as they would be without options."""
 
     parts: tuple[str | Command, ...]
+    """Texts, each command as a ``Line`` once the hint is ``complete``."""
 
     def __new__(cls, *parts: str | Command) -> Hint:
         """Make a hint of texts, commands and other hints."""
         flat = [part for given in parts for part in (given.parts if isinstance(given, Hint) else (given,))]
-        hint = super().__new__(cls, _rendered(flat, Request()))
+        hint = super().__new__(cls, _rendered(_completed(flat, Request())))
         hint.parts = tuple(flat)
         return hint
 
@@ -59,21 +64,33 @@ def line(*words: str) -> str:
 
 
 def complete(hint: str, request: Request) -> str:
-    """Return the text of a hint, with the request's options in its commands."""
-    return _rendered(hint.parts, request) if isinstance(hint, Hint) else hint
+    """Return a hint with the request's options in its commands, as a ``Hint`` whose commands are lines."""
+    return Hint(*_completed(hint.parts, request)) if isinstance(hint, Hint) else hint
 
 
-def _rendered(parts: Sequence[str | Command], request: Request) -> str:
+def first_line(hint: str) -> str:
+    """Return the first command of a complete hint; empty if it has none."""
+    return next((part for part in hint.parts if isinstance(part, Line)), "") if isinstance(hint, Hint) else ""
+
+
+def _rendered(parts: Sequence[str]) -> str:
     """Return a hint's text. A command in a sentence is in backticks, one that is all of the hint is not."""
     quote = "`" if len(parts) > 1 else ""
-    return "".join(part if isinstance(part, str) else _suggested(part, request, quote) for part in parts)
+    return "".join(f"{quote}{part}{quote}" if isinstance(part, Line) else part for part in parts)
 
 
-def _suggested(part: Command, request: Request, quote: str) -> str:
-    if request.writer[0] == "wheel" and part.name == "diff":  # the user has to make that folder: it cannot be pasted
-        words = ("unhang", part.name, *part.options, "--target", "DIR")
-        return f"unpack the wheel into a folder DIR, then {line(*words)}"
-    return f"{quote}{command(part.name, request, *part.options)}{quote}"
+def _completed(parts: Sequence[str | Command], request: Request) -> list[str]:
+    """Return the parts with each command as a line."""
+    texts: list[str] = []
+    for part in parts:
+        if isinstance(part, str):
+            texts.append(part)
+        elif request.writer[0] == "wheel" and part.name == "diff":  # the user has to make that folder
+            words = ("unhang", part.name, *part.options, "--target", "DIR")
+            texts.append(f"unpack the wheel into a folder DIR, then {line(*words)}")
+        else:
+            texts.append(Line(command(part.name, request, *part.options)))
+    return texts
 
 
 def hinted(error: UnhangError, request: Request) -> UnhangError:

@@ -67,7 +67,7 @@ def show(browser: Browser, address: str) -> Iterator[Callable[..., Page]]:
     def open_page(path: str, *, theme: str = "light", width: int = 1280, javascript: bool = True) -> Page:
         context = browser.new_context(
             color_scheme="dark" if theme == "dark" else "light", viewport={"width": width, "height": 800},
-            java_script_enabled=javascript, reduced_motion="reduce",
+            java_script_enabled=javascript, reduced_motion="reduce", permissions=["clipboard-read", "clipboard-write"],
         )  # fmt: skip
         contexts.append(context)
         page = context.new_page()

@@ -3,23 +3,39 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+from urllib.parse import quote
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import ElementHandle, Page, expect
 
 PATCHES = Path(__file__).parents[2] / "patches"
+FIXES = sorted(path.parent.name for path in PATCHES.glob("*/manifest.json"))
 FOCUSED = "document.activeElement"
 ROWS = "table.matrix tbody tr"
 
 
+def manifest(fix: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((PATCHES / fix / "manifest.json").read_text(encoding="utf-8"))
+    return found
+
+
 def frames(fix: str) -> list[str]:
     """Return the functions that a hung job shows in its stacks, by the manifest of a fix."""
-    hangs = json.loads((PATCHES / fix / "manifest.json").read_text(encoding="utf-8"))["signature"]["hangs"]
+    hangs = manifest(fix).get("signature", {}).get("hangs", ())
     places = {place for hang in hangs for group in hang.get("frames", []) for place in group}
     return sorted({place.rpartition("::")[2] for place in places})
+
+
+def errors(fix: str) -> list[str]:
+    """Return the texts of errors that a job's log shows, by the manifest of a fix."""
+    about = manifest(fix)
+    texts = {error["text"] for hang in about.get("signature", {}).get("hangs", ()) for error in hang.get("errors", ())}
+    return sorted(texts.union(re.findall('"(.*?)"', about["symptom"] + about.get("no-hang", ""))))
 
 
 def results(page: Page) -> list[str]:
@@ -45,10 +61,80 @@ def focused(page: Page) -> ElementHandle:
     return element
 
 
-@pytest.mark.parametrize("fix", sorted(path.parent.name for path in PATCHES.glob("*/manifest.json")))
+@pytest.mark.parametrize("fix", FIXES)
 def test_search_finds_the_fix_by_a_stack_frame(fix: str, show: Callable[..., Page]) -> None:
     for function in frames(fix):
         assert f"fixes/{fix}.html" in results(show(f"search.html?q={function}")), function
+
+
+@pytest.mark.parametrize("fix", FIXES)
+def test_search_finds_the_fix_by_its_id_and_by_an_error(fix: str, show: Callable[..., Page]) -> None:
+    for words in (fix, *errors(fix)):
+        assert f"fixes/{fix}.html" in results(show(f"search.html?q={quote(words)}")), words
+
+
+@pytest.mark.parametrize("door", ["My job hangs", "My numbers are wrong", "I build images"])
+def test_a_door_and_a_button_lead_to_a_command(door: str, show: Callable[..., Page]) -> None:
+    page = show("index.html")
+    page.get_by_label("Where to begin").get_by_role("link", name=door).click()
+    page.wait_for_load_state()
+    box = page.locator("div.highlight").first
+    box.get_by_role("button", name="Copy").click()
+    expect(box.get_by_role("button")).to_have_text("Copied")
+    copied = page.evaluate("navigator.clipboard.readText()")
+    assert "unhang" in copied
+    assert copied == box.locator("pre").inner_text().rstrip("\n")
+
+
+def test_a_box_of_code_scrolls_and_the_page_does_not(show: Callable[..., Page]) -> None:
+    page = show("reference/commands.html", width=390)
+    wide = [
+        box for box in page.locator("div.highlight pre").all() if box.evaluate("it => it.scrollWidth > it.clientWidth")
+    ]
+    assert wide
+    assert {box.evaluate("it => getComputedStyle(it).overflowX") for box in wide} == {"auto"}
+    assert all(box.get_attribute("tabindex") == "0" for box in wide), "the keyboard scrolls it"
+
+
+@pytest.mark.parametrize("fix", FIXES)
+def test_the_drawing_of_a_fix_can_be_read_on_a_phone(fix: str, show: Callable[..., Page]) -> None:
+    page = show(f"fixes/{fix}.html", width=390)
+    picture = page.locator("svg.unhang-drawing")
+    expect(picture).to_have_count(1)
+    expect(picture).to_have_attribute("role", "img")
+    sizes = picture.evaluate("it => [...it.querySelectorAll('text')].map(text => text.getBoundingClientRect().height)")
+    assert min(sizes) >= 10, "small print"
+    inside = "it => [...it.querySelectorAll('text')].every(text => text.getBBox().x + text.getBBox().width <= 360)"
+    assert picture.evaluate(inside)
+
+
+def test_a_drawing_follows_the_button_of_the_theme(show: Callable[..., Page]) -> None:
+    page = show("fixes/mtp-cp-deadlock.html", theme="light")
+    ink = "getComputedStyle(document.querySelector('svg.unhang-drawing .title')).fill"
+    seen = {}
+    for _ in range(3):
+        tab(page, "button.theme-toggle")
+        page.keyboard.press("Enter")
+        seen[page.evaluate("document.body.dataset.theme")] = page.evaluate(ink)
+    assert seen["light"] == seen["auto"] != seen["dark"]
+
+
+def test_the_diagram_of_the_architecture_is_drawn(show: Callable[..., Page]) -> None:
+    page = show("architecture.html", javascript=False)
+    expect(page.locator("svg.unhang-drawing rect.box")).not_to_have_count(0)
+    assert "flowchart" not in page.locator("[role=main]").inner_text()
+
+
+def test_the_matrix_is_not_shrunk_on_a_phone(show: Callable[..., Page]) -> None:
+    page = show("matrix.html", width=390)
+    expect(page.locator("img[src*='matrix.svg']")).to_be_hidden()
+    for fix in FIXES:
+        expect(page.locator(".by-fix h3", has_text=fix)).to_be_visible()
+    small = "it => [...it].filter(one => parseFloat(getComputedStyle(one).fontSize) < 13).length"
+    assert page.locator(f"{ROWS}, .by-fix li").evaluate_all(small) == 0
+    row = page.locator(ROWS).filter(has_text="verl 0.7.1").first
+    expect(row.locator("td").nth(2)).to_be_hidden()  # nothing is fixed upstream there
+    assert "needs" in row.locator("td").nth(1).evaluate("it => getComputedStyle(it, '::before').content")
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

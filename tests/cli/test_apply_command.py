@@ -47,9 +47,16 @@ def test_a_required_fix_that_is_blocked_is_the_last_line(site: Path) -> None:
     assert ran.code == 1
     last = ran.err.splitlines()[-1]
     assert last.startswith("required fix not in place: mtp-cp-deadlock is drifted on verl 0.7.1")
-    assert "anchor is missing" in last
-    assert "do: " in last
-    assert "blocked: mtp-cp-deadlock (cure) on verl 0.7.1" in ran.err
+    why = [line for line in (ran.out + ran.err).splitlines() if "anchor is missing" in line]
+    assert [line.split()[:2] for line in why] == [["drifted", "mtp-cp-deadlock"]], "told once"
+    assert last.endswith(
+        f"its row above says why; do: unhang diff --target {site} --unknown --run --fix mtp-cp-deadlock"
+    )
+    assert f"blocked: mtp-cp-deadlock (cure) on verl 0.7.1 in {site}: its row above says why\n" in ran.err
+    ran = cli.called("apply", "--target", site, "--require", "mtp-cp-deadlock", "--output-format", "json")
+    assert [line.partition(":")[0] for line in ran.err.splitlines() if "anchor is missing" in line] == [
+        "blocked", "required fix not in place"
+    ], "no row says it"  # fmt: skip
     assert "4 needed" not in cli.called("check", "--target", site).out, "the other fixes went in"
     assert cli.called("check", "--target", site, "--require", "expert-dp-warmup", "--skip", "mtp-cp-deadlock").code == 0
 
@@ -71,6 +78,8 @@ def test_a_fix_that_changes_collectives_asks_to_patch_every_node(site: Path) -> 
     assert "Patch every node" not in quiet.err
     loud = cli.called("apply", "--target", site)
     assert "Patch every node of a job, or none" in loud.err
+    assert quiet.err.splitlines()[-1].startswith("next: start the job again")
+    assert loud.err.splitlines()[-1].startswith("next: the same on every other node, then start the job again")
 
 
 @pytest.mark.parametrize(
@@ -101,8 +110,11 @@ def test_a_dry_run_has_the_report_and_the_exit_code_of_apply_and_writes_nothing(
     assert document.json == {**real.json, "dry_run": True}
     files = len({(row["upstream"], row["file"]) for row in real.json["results"] if row["changed"]})
     assert f"would patch {files} file{'' if files == 1 else 's'}; nothing was written\n" in dry.err
-    assert dry.out.count("(would change)") == sum(row["changed"] for row in real.json["results"])
-    assert [line for line in dry.err.splitlines() if line.startswith(("blocked", "required"))] == [
+    changed = {(row["upstream"], row["fix"]) for row in real.json["results"] if row["changed"]}
+    assert dry.out.count("  would apply  ") == len(changed)
+    assert "  applied  " not in dry.out
+    assert (f"next, on every node:\n  unhang apply --target {site}" in dry.err) is bool(changed)
+    assert [line for line in document.err.splitlines() if line.startswith(("blocked", "required"))] == [
         line for line in real.err.splitlines() if line.startswith(("blocked", "required"))
     ]
 
@@ -128,6 +140,6 @@ def test_quiet_leaves_out_notes_and_verbose_says_where_it_looked(site: Path) -> 
     verbose = cli.called("check", "--target", site, "-v")
     assert verbose.err.splitlines() == [f"searched: {site}", f"receipt: {site}/.unhang/receipt.json"]
     quiet = cli.called("revert", "--target", site, "-q")
-    assert (quiet.err, quiet.out.count("reverted"), quiet.out.count("needed")) == ("", 5, 0)
+    assert (quiet.err, quiet.out.count("  reverted  "), quiet.out.count("needed")) == ("", 5, 0)
     blocked = cli.called("apply", "--target", site, "-q", "--upstream", "verl", "--require", "empty-expert-hang")
     assert blocked.err.startswith("required fix not in place: empty-expert-hang")

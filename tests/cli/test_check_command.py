@@ -23,8 +23,15 @@ def test_the_json_document_has_the_documented_form(pristine: Path) -> None:
     assert {result["location"] for result in document["results"]} == {str(pristine)}
 
 
-def test_every_fix_on_every_installation_has_one_line(pristine: Path) -> None:
+def test_what_wants_something_has_one_line_and_with_verbose_every_fix_on_every_installation(pristine: Path) -> None:
     lines = cli.called("check", "--target", pristine).out.splitlines()
+    rows = [line.split() for line in lines if line.startswith("  ")][:-1]  # the last one is the next command
+    assert sorted(row[1] for row in rows if row[0] == "needed") == [
+        "empty-expert-hang", "expert-dp-warmup", "expert-dp-warmup", "mtp-cp-deadlock", "sft-packed-seq-broadcast"
+    ]  # fmt: skip
+    assert [" ".join(row) for row in rows if row[0] != "needed"] == ["1 settled: 1 not-affected (-v shows each)"]
+    assert ".py" not in "".join(lines[1:]), "file and function are for -v"
+    lines = cli.called("check", "--target", pristine, "-v").out.splitlines()[:-1]
     shown = [line.split()[1] for line in lines if line.startswith("  ")]
     targets = {(fix.id, target.upstream) for fix in catalog.fixes().values() for target in fix.targets}
     assert sorted(shown) == sorted(fix for fix, _ in targets)
@@ -38,8 +45,8 @@ def test_every_fix_on_every_installation_has_one_line(pristine: Path) -> None:
 def test_one_line_says_which_needed_fixes_change_numbers_and_names_the_command_for_the_others(pristine: Path) -> None:
     sft = "sft-packed-seq-broadcast"
     where = ("check", "--target", pristine)
-    blank, numbers, summary = cli.called(*where).out.splitlines()[-3:]
-    assert (blank, summary[:8]) == ("", "5 needed")
+    blank, numbers, summary, command = cli.called(*where).out.splitlines()[-4:]
+    assert (blank, summary[:8], command) == ("", "5 needed", f"  unhang apply --target {pristine}")
     assert numbers.startswith(f"changes numbers: {sft}; curves of a resumed job are not comparable before and after, ")
     assert "stays so until a restart from a good checkpoint; the other fixes alone: " in numbers
     assert numbers.endswith(f"unhang apply --target {pristine} --skip {sft}")
@@ -59,8 +66,8 @@ def test_one_line_says_which_needed_fixes_change_numbers_and_names_the_command_f
 
 def test_a_kind_narrows_it_and_is_in_the_command_that_comes_next(pristine: Path) -> None:
     ran = cli.called("check", "--target", pristine, "--kind", "wrong-values")
-    assert {line.split()[1] for line in ran.out.splitlines() if line.startswith("  ")} == {"sft-packed-seq-broadcast"}
-    assert ran.out.endswith(f"run: unhang apply --target {pristine} --kind wrong-values\n")
+    assert {line.split()[1] for line in ran.out.splitlines() if "  cure  " in line} == {"sft-packed-seq-broadcast"}
+    assert ran.out.endswith(f"next, on every node:\n  unhang apply --target {pristine} --kind wrong-values\n")
 
 
 def test_a_fix_without_a_target_here_is_nothing_to_judge(pristine: Path) -> None:

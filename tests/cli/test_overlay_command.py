@@ -244,8 +244,8 @@ def test_the_first_of_two_overlays_is_judged_and_digests_equal_those_of_apply(si
         env = {"PYTHONPATH": ":".join(map(str, [*folders, site]))}
         ran = cli.unhang("check", "--python", sys.executable, "--upstream", "megatron-core", *FIX, env=env)
         assert (ran.code, job(LOOK, *folders, site).code) == (code, code)
-        assert f"in the overlay {folders[0]}" in ran.out
-    assert "run: unhang overlay " + str(second) in ran.out
+        assert ran.out.splitlines()[1] == f"overlay: {folders[0]}, before {folders[1]}"
+    assert f"\n  unhang overlay {second}" in ran.out
     words = [*FIX, "--target", str(site), "--output-format", "json"]
     overlaid = cli.called("overlay", "--check", first, *words).json["digest"]
     cli.called("apply", *words)

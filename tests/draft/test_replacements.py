@@ -16,7 +16,7 @@ from unhang.shapes import shape
 
 def source(text: str) -> Source:
     rows = text.split("\n")
-    return Source(shape.parse_lines(splice.lines(text), 1), rows)
+    return Source(shape.parse_lines(text, 1), rows)
 
 
 def rewritten(before: str, found: list[Replacement]) -> str:
@@ -100,10 +100,13 @@ def test_a_signature_is_no_statement(after: str) -> None:
         replacements(source(BASE), source(after))
 
 
-def test_a_block_that_occurs_twice_cannot_be_told_from_the_other() -> None:
+def test_a_block_that_occurs_twice_is_told_from_the_other_by_what_is_around_it() -> None:
     before = "def f(a):\n    if a:\n        go()\n    else:\n        go()\n"
+    (found,) = replacements(source(before), source(before.replace("go", "run", 1)))
+    assert (found.old, found.new) == ("if a:\n    go()\nelse:\n    go()\n", "if a:\n    run()\nelse:\n    go()\n")
+    twice = before + before.partition("\n")[2]
     with pytest.raises(AnchorError):
-        replacements(source(before), source(before.replace("go", "run", 1)))
+        replacements(source(twice), source(twice.replace("go", "run", 1)))
 
 
 def test_the_globals_are_those_that_only_the_module_can_bind() -> None:

@@ -7,7 +7,8 @@ import os
 import shutil
 import subprocess
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from io import BytesIO
@@ -80,11 +81,15 @@ class Proof:
         """
         if self.is_tree:
             return list(self.release.cases)
+        return [case for case in self.every_case() if case.core or (everything() and self.release.core)]
+
+    def every_case(self) -> list[Case]:
+        """Return the cases of a release that has no source tree, wanted or not."""
         every = getattr(module(self.fix), "CASES_BY_UPSTREAM", {}).get(self.upstream, module(self.fix).CASES)
         return [
             case._replace(**dict(zip(("untouched", "at"), self.release.otherwise.get(case.name, ()))))
             for case in every
-            if (case.core or (everything() and self.release.core)) and case.name not in self.release.lacking
+            if case.name not in self.release.lacking
         ]
 
 
@@ -124,14 +129,7 @@ def answer(proof: Proof) -> host.Answer:
 def run(proof: Proof, cases: Sequence[Case], **options: Any) -> host.Answer:
     """Run cases of a proof on its variants, with these options of ``host.ask``."""
     interpreter = interpreters.with_torch()
-    releases = [(_PROJECTS.get(proof.upstream, proof.upstream), proof.version), *proof.release.beside]
-    with tidy.folder("unhang-tree-") as (folder, _):
-        roots = [_checked_out(proof, folder)] if proof.is_tree else [unpacked(*release) for release in releases]
-        places = [environment.for_target(str(root)) for root in roots]
-        found = [one for place in places for one in locate.search(place, cwd="/").installations]
-        projects = {proof.upstream, *(project for project, _ in releases)}
-        found = [one for one in found if one.upstream in projects]
-        pairs = sources(proof.fix, proof.upstream, found)
+    with both_sides(proof) as (roots, pairs):
         every = [case.name for case in cases]
         variants: dict[str, tuple[Mapping[str, bytes], Sequence[str]]] = {
             host.UNTOUCHED: ({path: before for path, (before, _) in pairs.items()}, every),
@@ -142,8 +140,20 @@ def run(proof: Proof, cases: Sequence[Case], **options: Any) -> host.Answer:
             if not fails or (name == AS_WRITTEN and unreadable(proof.fix)):
                 continue
             variants[name] = {path: other.change(path, *pair) for path, pair in pairs.items()}, fails
-        roots_found = list(dict.fromkeys(one.root for one in found))
-        return host.ask(interpreter, proof.fix, roots_found, variants, cases, **options)
+        return host.ask(interpreter, proof.fix, roots, variants, cases, **options)
+
+
+@contextmanager
+def both_sides(proof: Proof) -> Iterator[tuple[list[str], dict[str, tuple[bytes, bytes]]]]:
+    """Give the folders of a proof's upstreams, and the files of its fix, untouched and patched, by their path there."""
+    releases = [(_PROJECTS.get(proof.upstream, proof.upstream), proof.version), *proof.release.beside]
+    with tidy.folder("unhang-tree-") as (folder, _):
+        roots = [_checked_out(proof, folder)] if proof.is_tree else [unpacked(*release) for release in releases]
+        places = [environment.for_target(str(root)) for root in roots]
+        found = [one for place in places for one in locate.search(place, cwd="/").installations]
+        projects = {proof.upstream, *(project for project, _ in releases)}
+        found = [one for one in found if one.upstream in projects]
+        yield list(dict.fromkeys(one.root for one in found)), sources(proof.fix, proof.upstream, found)
 
 
 def sources(fix: str, upstream: str, installations: Sequence[Installation]) -> dict[str, tuple[bytes, bytes]]:

@@ -5,6 +5,7 @@ import codecs
 import pytest
 
 from unhang.rewrite import own_lines
+from unhang.shapes import shape
 
 PLAIN = """\
 import os
@@ -44,6 +45,20 @@ def test_every_byte(end: str, bom: bytes, encoding: str, now: str, wanted: str) 
     again = [{name: place.digest for name, place in own_lines.of(encoded(t), NAMES).items()} for t in (PLAIN, wanted)]
     assert again[0] == again[1]
     assert again[0].keys() == set(NAMES)
+
+
+@pytest.mark.parametrize("bom", [b"", codecs.BOM_UTF8, b"# coding: latin-1\n"])
+def test_the_lines_of_functions_in_known_shapes_are_found_without_the_whole_file(
+    bom: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = MOVED.replace("(\n    size=1,\n)", "(size=1)")  # on several lines, a look does not see it
+    data = bom + text.replace("\n", "\r\n").encode("latin-1" if b"latin" in bom else "utf-8")
+    whole = own_lines.of(data, NAMES)
+    shapes = {name: shape.digest(place.function) for name, place in whole.items()}
+    assert own_lines.expected(data, {**shapes, "f": "another"})["f"].digest == whole["f"].digest
+    monkeypatch.setattr(own_lines, "of", None)
+    found = own_lines.expected(data, shapes)
+    assert [place[:3] for place in found.values()] == [place[:3] for place in whole.values()]
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,10 @@ class Owner:
 
 def run():
     return 2
+
+class Late:
+    async def run(self):
+        return 3
 """
 # By indentation alone, these seem to end too early, to be two, or to have no line of their own.
 MISLEADING = {
@@ -38,9 +42,13 @@ MISLEADING = {
 }
 
 
-@pytest.mark.parametrize("qualified", ["run", "Owner.run", "Other.run"])
+@pytest.mark.parametrize("qualified", ["run", "Owner.run", "Other.run", "Late.run"])
 def test_the_nodes_are_those_of_the_whole_file_if_the_shape_is(qualified: str) -> None:
-    text = PLAIN if "." in qualified else PLAIN.replace("    def run", "    def go")
+    text = (
+        PLAIN
+        if "." in qualified
+        else PLAIN.replace("    def run", "    def go").replace("async def run", "async def go")
+    )
     (whole,) = shape.find(shape.parse(text.encode()), qualified)
     found = excerpt.find(splice.lines(text), qualified, shape.digest(whole))
     assert found is not None

@@ -243,7 +243,7 @@ def test_upstreams_warnings_are_not_shown(recwarn: pytest.WarningsRecorder) -> N
 @pytest.mark.parametrize(("first", "indentation"), [(1, ""), (7, ""), (2, "    "), (7, "\t")])
 def test_the_lines_of_a_function_are_parsed_with_their_numbers(first: int, indentation: str) -> None:
     rows = [f"{indentation}{row}\n" for row in ("@cached", "def f(a):", f"{indentation or ' '}return a")]
-    function = parse_lines(rows, first)
+    function = parse_lines("".join(rows), first)
     assert (function.name, function.lineno, function.end_lineno) == ("f", first + 1, first + 2)
     assert function.decorator_list[0].lineno == first
 
@@ -251,9 +251,9 @@ def test_the_lines_of_a_function_are_parsed_with_their_numbers(first: int, inden
 @pytest.mark.parametrize("code", ["class f: pass\n", "f = 1\n", "  f = 1\n"])
 def test_lines_that_are_not_a_function_are_refused(code: str) -> None:
     with pytest.raises(TypeError, match="line 9 is not a function definition"):
-        parse_lines([code], 9)
+        parse_lines(code, 9)
     with pytest.raises(ValueError, match="too many values"):
-        parse_lines(["def f(): pass\n", "def g(): pass\n"], 3)
+        parse_lines("def f(): pass\ndef g(): pass\n", 3)
 
 
 # -- finding a function -----------------------------------------------------------------------------------------------

@@ -38,7 +38,7 @@ def examples(change: type[Codemod]) -> list[Example]:
 
 def function_of(code: str) -> shape.Function:
     """Return the only function that this code defines."""
-    return shape.parse_lines(splice.lines(code), 1)
+    return shape.parse_lines(code, 1)
 
 
 def rewritten(change: Codemod, code: str) -> str:

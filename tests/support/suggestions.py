@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 # In backticks, in brackets at the end of an annotation, a whole hint, or to the end of the line that announces one.
 _SUGGESTED = re.compile(
-    r"`(unhang [^`]*)`|\((unhang [^`]*?)\)$|^(unhang .*)$|(?:run|do|to undo): (unhang .*)$", re.MULTILINE
+    r"`(unhang [^`]*)`|\((unhang [^`]*?)\)$|^ *(unhang .*)$|(?:run|do|to undo): (unhang .*)$", re.MULTILINE
 )
 
 

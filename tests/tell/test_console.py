@@ -15,6 +15,7 @@ from unhang.rewrite.plan import Blocked, FilePlan, Plan
 from unhang.shapes import catalog
 from unhang.store.receipt import Receipt
 from unhang.store.revert import Revert
+from unhang.suggest import Hint, Line
 from unhang.survey.apply import Applied
 from unhang.tell import console
 from unhang.tell.report import Report
@@ -52,6 +53,11 @@ def test_each_file_that_cannot_be_replaced_is_named(
     assert stderr(capsys) == []
     console.refused(UnhangError("not-writable", "no"), found)
     assert stderr(capsys) == ["not writable here: /one/file.py", "not writable here: /three/file.py"]
+    many = [one._replace(seen=one.seen._replace(path=f"/{number}/file.py")) for one in found[:1] for number in range(9)]
+    console.refused(UnhangError("not-writable", "no"), many)
+    assert stderr(capsys)[-2:] == [
+        "not writable here: /2/file.py", "not writable here: 6 more files (-v names each)"
+    ]  # fmt: skip
 
 
 def test_warnings_are_in_the_text_and_in_json_but_on_stderr_only_for_text(capsys: pytest.CaptureFixture[str]) -> None:
@@ -66,9 +72,10 @@ def test_warnings_are_in_the_text_and_in_json_but_on_stderr_only_for_text(capsys
 def test_the_next_command_and_the_undo_repeat_what_was_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
     request = Request(script="ml/it.py", chosen=(("--skip", FIX.id),))
     console.applied(request, done(1), ())
-    assert stderr(capsys) == [f"patched 1 file; to undo: unhang revert --script ml/it.py --skip {FIX.id}"]
+    undo = f"patched 1 file; to undo: unhang revert --script ml/it.py --skip {FIX.id}"
+    assert stderr(capsys) == [undo, "next: start the job again: what runs now has the old code"]
     assert console.summary([finding("needed")], request).endswith(
-        f"; run: unhang apply --script ml/it.py --skip {FIX.id}"
+        f"; next, on every node:\n  unhang apply --script ml/it.py --skip {FIX.id}"
     )
 
 
@@ -82,7 +89,9 @@ def test_the_summary_counts_each_fix_once_for_each_installation() -> None:
     other = VERL._replace(root="/other")
     summary = console.summary([finding("needed"), finding("needed"), finding("needed", other)], Request())
     assert summary.startswith("2 needed (digest ")
-    assert console.summary([finding("drifted")], Request()).endswith("); see the hints above")
+    assert console.summary([finding("drifted")], Request()).endswith("); see the help above")
+    triable = finding("drifted")._replace(result="a shape")
+    assert console.summary([triable], Request()).endswith("); next:\n  unhang diff --unknown")
     assert console.summary([finding("applied")], Request()).startswith("nothing left to do (digest ")
     noted = finding("applied")._replace(elsewhere=("job.py:1 WHY",))
     assert console.summary([noted], Request()).startswith("nothing left to do, but read the notes above (digest ")
@@ -93,6 +102,10 @@ def test_a_required_fix_that_is_not_in_place_has_a_sentence_with_the_reason() ->
     assert console.unmet([FIX.id], [finding("applied")]) == []
     assert console.unmet([FIX.id], [finding("drifted", detail="an anchor is missing")]) == [
         "mtp-cp-deadlock is drifted on verl 0.7.1 in /site: an anchor is missing; do: see its page"
+    ]
+    seen = finding("drifted", detail="an anchor is missing", hint=Hint("its token: ", Line("unhang diff --unknown")))
+    assert console.unmet([FIX.id], [seen], shown={"an anchor is missing"}) == [
+        "mtp-cp-deadlock is drifted on verl 0.7.1 in /site: its row above says why; do: unhang diff --unknown"
     ]
     assert console.unmet([FIX.id], [finding("drifted")._replace(accepted=True)]) == []
     unsure = finding("fixed-upstream", detail="a short check finds it")

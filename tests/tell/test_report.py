@@ -38,9 +38,9 @@ def finding(verdict: str, file: str = "core/a.py", *, data: bytes | None = b"", 
     return Finding(COPY, HANG._replace(file=file), seen, Verdict(verdict, None, "", hint))
 
 
-def text(*findings: Finding, interrupted: bool = False) -> list[str]:
+def text(*findings: Finding, interrupted: bool = False, verbose: bool = False) -> list[str]:
     what = Report(Search(HERE, (COPY,), ()), Request(), findings, None, interrupted, {"/job": "git 1a2b3c4d5"})
-    return report.text_report(what, colour=False).splitlines()
+    return report.text_report(what, verbose=verbose).splitlines()
 
 
 def digest(
@@ -83,7 +83,7 @@ def test_the_text_names_the_environment_the_copy_and_what_it_hides() -> None:
 
 def test_a_fix_with_two_targets_has_one_line_the_one_with_most_to_do() -> None:
     def shown(*findings: Finding) -> list[str]:
-        return [line.split()[3] for line in text(*findings)[4:]]
+        return [line.rpartition("  ")[0].rpartition("  ")[2] for line in text(*findings, verbose=True)[4:]]
 
     assert shown(finding("applied", "core/a.py"), finding("needed", "core/b.py")) == ["core/b.py"]
     assert shown(finding("needed", "core/a.py"), finding("applied", "core/b.py")) == ["core/a.py"]
@@ -94,23 +94,37 @@ def test_a_fix_with_two_targets_has_one_line_the_one_with_most_to_do() -> None:
     assert shown(gone, finding("not-affected", "core/b.py")) == ["core/b.py"]
 
 
-def test_a_hint_is_shown_only_for_a_shape_that_nobody_has_verified() -> None:
+def test_help_is_shown_only_for_a_shape_that_nobody_has_verified() -> None:
     for verdict in "needed", "applied", "not-affected":
-        assert "hint" not in text(finding(verdict, hint="reinstall"))[-1]
+        assert "help" not in text(finding(verdict, hint="reinstall"))[-1]
     for verdict in "drifted", "unlisted":
-        assert text(finding(verdict, hint="reinstall"))[-1].strip() == "hint: reinstall"
+        assert text(finding(verdict, hint="reinstall"))[-1].endswith("  help: reinstall")
+
+
+def test_what_is_settled_is_a_number_unless_it_is_required_or_asked_for() -> None:
+    found = finding("applied"), finding("needed")._replace(target=HANG._replace(fix=OTHER.id))
+    (folded,) = (line for line in text(*found) if "settled" in line)
+    assert folded == "  1 settled: 1 applied (-v shows each)"
+    assert [line.split()[0] for line in text(*found, verbose=True)[4:]] == ["applied", "needed"]
+    required = Report(Search(HERE, (COPY,), ()), Request(required=(FIX.id,)), found, None, False)
+    assert [line.split()[0] for line in report.text_report(required).splitlines()[4:]] == ["applied", "needed"]
+    accepted = finding("drifted")._replace(accepted=True)
+    assert "settled" in text(accepted)[-1]
+    by_token = accepted._replace(verdict=accepted.verdict._replace(code="accepted"))
+    assert text(by_token)[-1].split()[0] == "accepted", "not a drift that nobody has looked at"
 
 
 def test_a_note_is_shown_whatever_the_verdict() -> None:
     for verdict in "needed", "applied", "fixed-upstream", "drifted":
         noted = finding(verdict)._replace(elsewhere=("job.py:1 WHY",))
-        assert [line.strip() for line in text(noted)[5:]] == ["note: job.py:1 WHY"]
+        (line,) = text(noted)[4:]
+        assert line.endswith("  note: job.py:1 WHY")
         assert report.result(noted)["notes"] == ["job.py:1 WHY"]
         what = Report(Search(HERE, (COPY,), ()), Request(), (noted,), None, False)
         place = f"file=/job/core/a.py,title=unhang {FIX.id} ({FIX.grade})"
         assert report.github_report(what).splitlines()[1:] == [f"::warning {place}::job.py:1 WHY"]
         shown = text(finding(verdict, "core/b.py"), noted)
-        assert "core/a.py" in shown[4], "of two targets with one verdict, the one with a note"
+        assert "note: " in shown[4], "of two targets with one verdict, the one with a note"
 
 
 def test_what_revert_took_back_is_reverted_and_its_verdict_in_json_as_before() -> None:
@@ -120,9 +134,10 @@ def test_what_revert_took_back_is_reverted_and_its_verdict_in_json_as_before() -
     )
     changed = frozenset(found.seen.path for found in (taken, kept))
     what = Report(Search(HERE, (COPY,), ()), Request(), (taken, kept), changed, False, reverts=True)
-    shown = report.text_report(what, colour=False).splitlines()[-2:]
-    assert [line.split()[:3] for line in shown] == [["reverted", FIX.id, FIX.grade], ["applied", OTHER.id, OTHER.grade]]
-    assert "changed now" not in shown[0]
+    *_, row, settled, blank, counts = report.text_report(what).splitlines()
+    assert row.split()[:3] == ["reverted", FIX.id, FIX.grade]
+    assert (settled.strip(), blank) == ("1 settled: 1 applied (-v shows each)", "")
+    assert counts.startswith("1 reverted, 1 applied (digest ")
     title = f"title=unhang {FIX.id} ({FIX.grade})"
     assert report.github_report(what).splitlines()[0] == f"::notice file=/job/core/a.py,{title}::reverted"
     results = json.loads(report.json_report(what))["results"]

@@ -46,7 +46,6 @@ def test_wrapped_text_fits_loses_nothing_and_keeps_words_and_commands_whole(widt
 def test_without_a_width_or_with_enough_of_it_text_stays_as_it_is() -> None:
     for width in 0, 200:
         assert terminal.wrapped(DRIFTED, width) == DRIFTED
-        assert terminal.flow("one  ", ["two", "", "three"], width, "    ") == ["one    two  three"]
 
 
 def test_a_page_is_wrapped_at_another_width() -> None:
@@ -58,11 +57,10 @@ def test_a_page_is_wrapped_at_another_width() -> None:
     assert terminal.refilled(page, 8) == narrow
 
 
-def test_each_part_is_beside_the_one_before_if_it_fits_there_as_a_whole() -> None:
-    parts = ["two two", "three", "four four four four"]
-    lines = terminal.flow("one  ", parts, 20, "    ")
-    assert lines == ["one    two two", "    three", "    four four four", "    four"]
-    assert terminal.flow("one  ", parts, 21, "    ")[0] == "one    two two  three"
+def test_a_line_that_is_a_command_stays_one_line() -> None:
+    command = "  unhang apply --target site --fix a --fix b"
+    assert terminal.wrapped(f"next:\n{command}", 20) == f"next:\n{command}"
+    assert len(terminal.wrapped(command.replace("unhang", "then"), 20).splitlines()) > 1
 
 
 @pytest.mark.parametrize(

@@ -128,7 +128,8 @@ def test_a_wrapper_and_a_backend_that_is_not_recognised_are_notes(site: Path, tm
     for command in "apply", "check":
         ran = cli.called(command, *where)
         assert ran.code == 0
-        assert [line.strip() for line in ran.out.splitlines() if "note: " in line] == [f"note: {n}" for n in noted()]
+        (row,) = (line for line in ran.out.splitlines() if fix in line and "note: " in line)
+        assert [text for text in row.split("  ") if text.startswith("note: ")] == [f"note: {n}" for n in noted()]
     assert "nothing left to do, but read the notes above" in ran.out
     lines = cli.called("check", *where, "--output-format", "github").out.splitlines()
     assert [line.partition("::")[2].split("::", 1)[1] for line in lines[1:]] == noted()

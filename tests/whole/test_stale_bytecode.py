@@ -59,8 +59,8 @@ def test_the_job_runs_the_old_code_and_every_command_says_so(site: Path, stale: 
         f"the source is applied, but `import` runs stale bytecode, compiled from other code and never checked: {stale}"
         in checked.out
     )
-    assert f"hint: unhang apply --target {site}" in checked.out
-    assert f"; run: unhang apply --target {site}" in checked.out.splitlines()[-1]
+    assert f"help: unhang apply --target {site}" in checked.out
+    assert checked.out.splitlines()[-1].startswith(f"  unhang apply --target {site}")
     required = cli.called("check", "--target", site, "--require", FIX[1])
     assert (required.code, "required fix not in place: expert-dp-warmup is drifted" in required.err) == (1, True)
     sarif = cli.called("check", "--target", site, *FIX, "--output-format", "sarif").json["runs"][0]["results"]

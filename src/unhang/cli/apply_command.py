@@ -19,7 +19,7 @@ from unhang.tell.report import Report
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from unhang.records import Request
     from unhang.survey.apply import Applied
@@ -57,13 +57,13 @@ def _dry_run(seen: Survey, wanted: Request, options: argparse.Namespace) -> int:
         raise UnhangError("interrupted", "an earlier run was killed halfway", path=seen.environment.prefix, hint=hint)
     done = application.rehearse(seen, wanted)
     after = with_rewrites(seen.findings, (*done.files, *done.cleared), "")
-    unmet = console.unmet(wanted.required, after, done.plan.blocked)
     changed = _changed(done)
     what = Report(seen.search, wanted, after, changed, False, failed=done.failed, dry_run=True)
-    console.results(options.output_format, what)
-    console.would_apply(done.files)
+    shown = console.results(options.output_format, what)
     console.would_clear(done.cleared)
-    _not_in_place(done, unmet)
+    console.would_apply(done.files, wanted)
+    unmet = console.unmet(wanted.required, after, done.plan.blocked, shown)
+    _not_in_place(done, unmet, shown)
     return 1 if done.plan.blocked or done.failed or unmet else 0
 
 
@@ -73,7 +73,7 @@ def _end(seen: Survey, done: Applied, wanted: Request, output_format: str) -> in
     ending = Ending(rid if done.cleared and not done.files else clause(len(done.files), "file", "patched"))
     interrupted = journal_left(done.left)
     code = 1 if done.plan.blocked or done.failed or interrupted else 0
-    unmet = [f"{fix} could not be judged" for fix in wanted.required]
+    unmet, shown = [f"{fix} could not be judged" for fix in wanted.required], frozenset[str]()
     with ending:
         console.say_each(done.recovered)
         if done.files or done.cleared:
@@ -82,11 +82,12 @@ def _end(seen: Survey, done: Applied, wanted: Request, output_format: str) -> in
     with ending:
         changed = _changed(done)
         what = Report(seen.search, wanted, seen.findings, changed, interrupted, failed=done.failed)
-        console.results(output_format, what)
+        shown = console.results(output_format, what)
+        unmet = console.unmet(wanted.required, seen.findings, done.plan.blocked, shown)
     with ending:
         console.applied(wanted, done, seen.receipts)
         console.left(done.left)
-        _not_in_place(done, unmet)
+        _not_in_place(done, unmet, shown)
     return 1 if unmet else code
 
 
@@ -95,8 +96,8 @@ def _changed(done: Applied) -> frozenset[str]:
     return frozenset((*(file.path for file in done.files), *(path for file in done.cleared for path in file.bytecode)))
 
 
-def _not_in_place(done: Applied, unmet: Sequence[str]) -> None:
-    """Name what is not in place, and why."""
-    console.blocked(done.plan.blocked)
+def _not_in_place(done: Applied, unmet: Sequence[str], shown: Collection[str]) -> None:
+    """Name what is not in place, and why, unless that was shown."""
+    console.blocked(done.plan.blocked, shown)
     console.failed(done.failed)
     console.required(unmet)

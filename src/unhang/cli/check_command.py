@@ -26,12 +26,12 @@ def check(options: argparse.Namespace, wanted: Request) -> int:
     if seen.search.overlays:  # then what brings the fixes into place is the first one
         wanted = wanted._replace(writer=("overlay", seen.search.overlays[0]))
     what = Report(seen.search, wanted, seen.findings, None, seen.interrupted, expected=options.expect_digest)
-    console.results(options.output_format, what)
-    unmet = console.unmet(wanted.required, seen.findings)
+    shown = console.results(options.output_format, what)
+    unmet = console.unmet(wanted.required, seen.findings, shown=shown)
     other = report.differs(options.expect_digest, seen.findings)
     left = [finding for finding in seen.findings if not finding.settled]
     if options.output_format == "text":
-        lines = report.numbers_to_come(seen.findings, wanted), console.summary(seen.findings, wanted)
+        lines = report.numbers_marked(seen.findings, wanted), *console.summary(seen.findings, wanted).split("\n")
         console.show("", *filter(None, lines))
     console.required(unmet)
     console.unexpected(other)

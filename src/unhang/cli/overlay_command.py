@@ -39,16 +39,16 @@ def run(options: argparse.Namespace) -> int:
     folder = os.path.abspath(options.folder)
     written = overlay_folder.write(folder, composed)
     written |= overlay_folder.clear(folder, composed, seen.search)
-    ending = Ending("the overlay is in place")
+    ending, shown = Ending("the overlay is in place"), frozenset[str]()
     with ending:
         if written:
             overlay_folder.compile_hook(folder, seen.environment.python or sys.executable)
     with ending:
-        console.results(options.output_format, Report(seen.search, wanted, after, None, False))
+        shown = console.results(options.output_format, Report(seen.search, wanted, after, None, False))
     with ending:
         console.overlay(folder, composed.modules, plan, written)
         if written:
             console.say_each(f"note: {path} could not be removed" for path in overlay_folder.left(folder, composed))
-        console.blocked(plan.blocked)
-        console.required(unmet)
+        console.blocked(plan.blocked, shown)
+        console.required(console.unmet(wanted.required, after, plan.blocked, shown))
     return 1 if plan.blocked or unmet else 0

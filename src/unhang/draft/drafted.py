@@ -48,8 +48,8 @@ def drafted(fix: str, upstream: str, patched: Patched, upstreams_own: str | None
         place = f"{patched.file}, {name}"
         try:
             found = replacements(old, new)
-            uses = used_globals(new.function, found)
-            result = _tried(patched.before, old.function, found)
+            uses = used_globals(after[name], found)
+            result = _tried(patched.before, before[name], found)
         except HeaderError:
             left.append(f"{place}: the diff changes its signature or a decorator, which no codemod edits")
             continue
@@ -63,13 +63,13 @@ def drafted(fix: str, upstream: str, patched: Patched, upstreams_own: str | None
         imports = {name: line for name in missing if (line := _import(name, patched.after, upstreams_own or ""))}
         if imports:
             found = [_importing(item, imports) for item in found]
-            result = _tried(patched.before, old.function, found)
+            result = _tried(patched.before, before[name], found)
             uses = [name for name in uses if name not in imports]
         if unbound := [name for name in missing if name not in imports]:
             left.append(f"{place}: it uses {', '.join(unbound)}, which the file does not define or import")
         target = Target(fix, upstream, patched.file, name)
         own = shape.digest(theirs[name]) if name in theirs else ""
-        taken = reads.of([old.function, new.function])
+        taken = reads.of([before[name], after[name]])
         rewrites.append(Rewrite(target, shape.digest(old.function), result, own, tuple(found), tuple(uses), taken))
     return Drafted(tuple(rewrites), tuple(left))
 
@@ -167,4 +167,4 @@ def _tried(text: str, function: Function, found: Iterable[Replacement]) -> str:
     edits = [getattr(base, edit)(function, old, new) for old, new, edit in found]
     rows = splice.lines(text)
     new_rows = splice.apply(rows, edits, one_file.unit_of(rows, function))
-    return shape.digest(one_file.parsed_again(new_rows, function, len(rows)))
+    return one_file.parsed_again(new_rows, function, len(rows))[1]

@@ -69,7 +69,7 @@ def apply(
             left.append(f"{name}: {'the diff removes it' if changed.is_removed_file else what}")
             continue
         ((path, before, after, changes, unfit),) = tried
-        if path != changed.path:
+        if not f"/{changed.path}".endswith(f"/{path}"):
             left.append(f"{name}: in {release} it is {gate.line(path)}; see whether that is the same code")
         files.append(Patched(path, before, after, changes, changed.path))
         for hunk in unfit:
@@ -85,12 +85,19 @@ def apply(
     return Result(tuple(files), tuple(left))
 
 
-def _parsed(text: str) -> Sequence[PatchedFile]:
+def check() -> None:
+    """Raise UnhangError ``no-unidiff`` unless a diff can be read."""
     try:
-        from unidiff.errors import UnidiffParseError
-        from unidiff.patch import PatchSet
+        import unidiff  # noqa: F401 - only whether it is there
     except ImportError as error:
         raise UnhangError("no-unidiff", "reading a diff needs unidiff", hint="pip install 'unhang[new]'") from error
+
+
+def _parsed(text: str) -> Sequence[PatchedFile]:
+    check()
+    from unidiff.errors import UnidiffParseError
+    from unidiff.patch import PatchSet
+
     try:
         found: Sequence[PatchedFile] = PatchSet(text)
     except (UnidiffParseError, ValueError) as error:  # ValueError: a line number of thousands of digits

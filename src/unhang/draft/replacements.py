@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from copy import copy
 from typing import NamedTuple
 
+from unhang.codemods import exact
 from unhang.codemods.base import AnchorError, bound, places
 from unhang.shapes.outline import header
 from unhang.shapes.shape import Function, digest, has_docstring
@@ -32,7 +33,7 @@ class Replacement(NamedTuple):
 class Source(NamedTuple):
     """A function, and the lines of the file that it is in."""
 
-    function: Function
+    function: Function | ast.Module
     rows: Sequence[str]
 
 
@@ -65,10 +66,14 @@ def replacements(before: Source, after: Source) -> list[Replacement]:
     """
     if digest(header(before.function)) != digest(header(after.function)):
         raise HeaderError
-    changes = _changed(before.function, _body(before.function), _body(after.function))
+    return between(before, body(before.function), after, body(after.function))
+
+
+def between(before: Source, block: Block, after: Source, new_block: Block) -> list[Replacement]:
+    """Return the replacements that turn a block of the function as it was into another one; all else is the same."""
     return [
-        Replacement(_beginning(old[0]) if edit != INSTEAD else _text(before, old), _text(after, new), edit)
-        for old, new, edit in changes
+        Replacement(_beginning(old[0]) if edit != INSTEAD else text(before, old), text(after, new), edit)
+        for old, new, edit in _changed(before.function, block, new_block)
     ]
 
 
@@ -80,7 +85,7 @@ def used_globals(function: Function, replaced: Sequence[Replacement]) -> list[st
     return sorted(used - bound(*function.body) - arguments - set(dir(builtins)))
 
 
-def _changed(function: Function, before: Block, after: Block) -> Iterator[tuple[Block, Block, str]]:
+def _changed(function: Function | ast.Module, before: Block, after: Block) -> Iterator[tuple[Block, Block, str]]:
     """Yield each run of statements of a block, or of the blocks nested in it, with what becomes of it."""
     segments = list(_segments(before, after))
     at = 0
@@ -101,11 +106,18 @@ def _changed(function: Function, before: Block, after: Block) -> Iterator[tuple[
             neighbour, edit = _beside(function, before, segments, at) or (None, INSTEAD)
             yield old if neighbour is None else [neighbour], new, edit
         elif item.change == "inside":
-            for inner, new_inner in zip(_arms(old[0]), _arms(new[0])):
-                yield from _changed(function, inner, new_inner)
+            arms = zip(_arms(old[0]), _arms(new[0]))
+            try:
+                yield from [it for inner, new_inner in arms for it in _changed(function, inner, new_inner)]
+            except AnchorError:
+                if not _occurs_once(function, old, new):
+                    raise
+                yield old, new, INSTEAD
 
 
-def _beside(function: Function, before: Block, segments: Sequence[_Segment], at: int) -> tuple[ast.stmt, str] | None:
+def _beside(
+    function: Function | ast.Module, before: Block, segments: Sequence[_Segment], at: int
+) -> tuple[ast.stmt, str] | None:
     """Return beside which statement a segment is added, and how; None if it is no addition, or if none will do.
 
     The statement stays as it is, begins like no other, and has nothing else added beside it.
@@ -175,7 +187,7 @@ def _arms(node: ast.stmt) -> list[Block]:
     orelse: Block = getattr(node, "orelse", [])
     chained = _is_elif(node, orelse)
     clauses = [*getattr(node, "handlers", []), *getattr(node, "cases", [])]
-    blocks = [_body(node), *(clause.body for clause in clauses)]
+    blocks = [body(node), *(clause.body for clause in clauses)]
     return [*blocks, *(_arms(orelse[0]) if chained else [orelse]), getattr(node, "finalbody", [])]
 
 
@@ -190,32 +202,29 @@ def _is_elif(node: ast.stmt, orelse: Block) -> bool:
     return len(orelse) == 1 and isinstance(orelse[0], ast.If) and orelse[0].col_offset == node.col_offset
 
 
-def _occurs_once(function: Function, old: Block, new: Block) -> bool:
+def _occurs_once(function: Function | ast.Module, old: Block, new: Block) -> bool:
     shapes, new_shapes = ([digest(node) for node in block] for block in (old, new))
     return bool(old and new) and len(places(function, shapes, new_shapes)) == 1
 
 
-def _body(node: ast.stmt) -> Block:
+def body(node: ast.stmt | ast.Module) -> Block:
     """Return the body of a statement without its docstring, which is none of a codemod's statements."""
-    body: Block = getattr(node, "body", [])
-    return body[1:] if has_docstring(node) else body
+    found: Block = getattr(node, "body", [])
+    return found[1:] if has_docstring(node) else found
 
 
-def _text(source: Source, block: Block) -> str:
+def text(source: Source, block: Block) -> str:
     """Return the source of consecutive statements, from the margin on, with the comments between them."""
     if not block:
         return ""
-    first, last = block[0].lineno, block[-1].end_lineno or block[-1].lineno
-    margin = block[0].col_offset  # in bytes, but what is before it is white space
-    inside = {
-        line
-        for node in block
-        for inner in ast.walk(node)
-        if isinstance(inner, (ast.Constant, ast.JoinedStr)) and isinstance(getattr(inner, "value", ""), str)
-        for line in range(inner.lineno + 1, (inner.end_lineno or 0) + 1)
-    }
-    rows = (
-        row if number in inside else row[margin:] if not row[:margin].strip() else row.lstrip()
-        for number, row in enumerate(source.rows[first - 1 : last], first)
+    return lines(source, exact.above(block[0]), exact.end(block[-1]), block[0].col_offset)
+
+
+def lines(source: Source, first: int, last: int, margin: int) -> str:
+    """Return lines of the source without their margin; those that begin inside of a string stay as they are."""
+    rows = source.rows[first - 1 : last]
+    inside = exact.inner_lines("".join(f"{row}\n" for row in rows))
+    return "".join(
+        f"{row if number in inside else row[margin:] if not row[:margin].strip() else row.lstrip()}\n"
+        for number, row in enumerate(rows, 1)
     )
-    return "".join(f"{row}\n" for row in rows)

@@ -73,6 +73,7 @@ def _manifest(draft: Draft) -> str:
         "$schema": "../../compat/schemas/manifest.json",
         "id": draft.fix,
         "title": draft.title,
+        "when": "TODO: only with what, as a user sets it.",
         "grade": "safeguard",
         "kinds": ["wrong-values" if draft.kind == VALUES else "hang"],
         "changes-numbers": draft.kind == VALUES,

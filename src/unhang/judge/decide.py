@@ -70,6 +70,11 @@ class Verdict(NamedTuple):
     as_is: bool = False
     """Whether the shape is unknown, and a short check finds upstream's own fix: a person may accept it as it is."""
 
+    @property
+    def reason(self) -> str:
+        """The detail without the sentence on the closest known shape, for a reader who sees the lines that differ."""
+        return self.detail if self.nearest is None else self.detail.replace(f"; {self.nearest.sentence()}", "")
+
 
 class Past(NamedTuple):
     """What the receipt says of a target's file: what an earlier run did to it."""
@@ -372,7 +377,7 @@ def edited(verdict: Verdict, fix: str, version: str) -> Verdict:
 
 
 def _look(fix: str) -> Hint:
-    return Hint("to see what a rewrite would do, with --run by running it, and its token: ", _diff(fix))
+    return Hint("to see what a rewrite would do, and its token (--run also tries it): ", _diff(fix))
 
 
 def _diff(fix: str, *more: str) -> Command:

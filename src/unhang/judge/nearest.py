@@ -50,7 +50,7 @@ class Nearest(NamedTuple):
         counted = "1 statement differs," if many == 1 else f"{many} statements differ, first"
         return (
             f"closest known shape: {self.shape} ({self.state}; {self.where}), {counted} at line {first.line}: "
-            f"{_described(first)}"
+            f"{described(first)}"
         )
 
     def document(self) -> dict[str, Any]:
@@ -188,7 +188,8 @@ def _quoted(difference: Difference, lines: Sequence[bytes]) -> Difference:
     return difference._replace(line=line, text=text if len(text) <= _WIDTH else text[: _WIDTH - 3] + "...")
 
 
-def _described(difference: Difference) -> str:
+def described(difference: Difference) -> str:
+    """Return what a difference is, with its line of the file."""
     if difference.how == MISSING:
         return f"a statement of kind {difference.kind} is missing near `{difference.text}`"
     was = {ADDED: "was added", CHANGED: "was changed", MOVED: "was moved into or out of another statement"}

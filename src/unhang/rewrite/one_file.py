@@ -17,6 +17,7 @@ from unhang.shapes.catalog import Target
 
 if TYPE_CHECKING:
     from unhang.codemods.base import Codemod
+    from unhang.codemods.exact import Exact
 
 
 class Step(NamedTuple):
@@ -72,7 +73,7 @@ def _one(data: bytes, step: Step) -> tuple[bytes, str, str]:
 
     target = step.target
     if target.binding:
-        return _exactly(data, step)
+        return exactly(data, target, exact(target), step.result)
     change = codemod(target)
     encoding, text = _decoded(data, target)
     rows = splice.lines(text)
@@ -91,10 +92,9 @@ def _one(data: bytes, step: Step) -> tuple[bytes, str, str]:
         raise RewriteError(target, f"the rewrite cannot be carried out: {error}") from error
     _compile(new, target)
     try:
-        result = parsed_again(new_rows, function, len(rows))
+        result, after = parsed_again(new_rows, function, len(rows))
     except (SyntaxError, ValueError, TypeError) as error:
         raise RewriteError(target, f"the result cannot be separated from the code around it: {error}") from error
-    after = shape.digest(result)
     if step.result is not None and after != step.result:
         raise RewriteError(target, f"the result has shape {after}, but {step.result} is on record")
     if not _refuses(change, result):
@@ -102,12 +102,14 @@ def _one(data: bytes, step: Step) -> tuple[bytes, str, str]:
     return new, before, after
 
 
-def _exactly(data: bytes, step: Step) -> tuple[bytes, str, str]:
-    """Return as ``_one`` for a binding, whose edits are lines for lines."""
+def exactly(data: bytes, target: Target, change: Exact, result: str | None = None) -> tuple[bytes, str, str]:
+    """Return a file after the edits of a binding, and its shape before and after, which ``result`` gives if known.
+
+    Raises RewriteError as ``rewrite`` does.
+    """
     from unhang.codemods import splice
     from unhang.codemods.base import AnchorError
 
-    target, change = step.target, exact(step.target)
     encoding, text = _decoded(data, target)
     rows = splice.lines(text)
     tree = _tree(data, target)
@@ -129,8 +131,8 @@ def _exactly(data: bytes, step: Step) -> tuple[bytes, str, str]:
     _compile(new, target)
     again = _tree(new, target)
     after = binding.of(again, target)
-    if after is None or (step.result is not None and after != step.result):
-        raise RewriteError(target, f"the result has shape {after}, but {step.result} is on record")
+    if after is None or (result is not None and after != result):
+        raise RewriteError(target, f"the result has shape {after}, but {result} is on record")
     with suppress(AnchorError):
         change.plan(again, target, rows)
         raise RewriteError(target, "a second pass would change the result again")
@@ -167,13 +169,15 @@ def _parsed(data: bytes, target: Target) -> shape.Function:
     return found[0]
 
 
-def parsed_again(rows: list[str], function: shape.Function, lines_before: int) -> shape.Function:
-    """Return the rewritten function of a file that had so many lines. Only its own are parsed, as no others changed.
+def parsed_again(rows: list[str], function: shape.Function, lines_before: int) -> tuple[shape.Function, str]:
+    """Return the rewritten function of a file that had so many lines, and its shape.
+
+    Only its own lines are parsed, as no others changed.
 
     Raises SyntaxError, ValueError or TypeError if its lines are not one function any more.
     """
     first = min(node.lineno for node in (function, *function.decorator_list))
-    return shape.parse_lines(rows[first - 1 : (function.end_lineno or 0) + len(rows) - lines_before], first)
+    return excerpt.parsed("".join(rows[first - 1 : (function.end_lineno or 0) + len(rows) - lines_before]), first)
 
 
 def _compile(data: bytes, target: Target) -> None:

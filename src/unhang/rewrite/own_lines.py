@@ -5,14 +5,15 @@ from __future__ import annotations
 import ast
 import codecs
 import hashlib
+import io
 import re
+import tokenize
 from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from unhang.shapes import binding, shape
+from unhang.shapes import binding, excerpt, shape
 
-_LINE = re.compile(rb"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")  # as Python counts them; no encoding of sources has other ones
 _ENDS = b"\r\n"
 _MARK = b"# unhang "
 _ADDED = re.compile(rb"[ \t]*# unhang [\w-]+: added (after|before) ")
@@ -44,18 +45,30 @@ def of(data: bytes, names: Collection[str]) -> Mapping[str, Lines]:
     Raises one of UNREADABLE if the file does not parse.
     """
     tree, rows = _parsed(data), _rows(data)
-    places = {}
-    for name in names:
-        nodes: Sequence[ast.stmt] = shape.find(tree, name) or binding.statements(tree, name) or ()
-        if len(nodes) == 1:
-            (node,) = nodes
-            first = min(part.lineno for part in (node, *getattr(node, "decorator_list", ()))) - 1
-            end = node.end_lineno or 0
-            while first and rows[first - 1].lstrip().startswith(_MARK):
-                first -= 1
-            only = binding.reduced(node, name.rpartition(".")[2])
-            places[name] = Lines(first, end, b"".join(rows[first:end]).rstrip(_ENDS), only)
-    return places
+    found = {name: shape.find(tree, name) or binding.statements(tree, name) or () for name in names}
+    return {name: _place(rows, nodes[0], name) for name, nodes in found.items() if len(nodes) == 1}
+
+
+def expected(data: bytes, shapes: Mapping[str, str]) -> Mapping[str, Lines]:
+    """Return what `of` does for functions that a file is known to define once, each in this shape; raise what it does.
+
+    Where that is so, the file is not parsed as a whole, which costs more than all else.
+    """
+    encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
+    rows = _rows(data)
+    text = [row.decode(encoding.removesuffix("-sig")) for row in rows]
+    found = {name: excerpt.find(text, name, wanted) for name, wanted in shapes.items()}
+    places = {name: _place(rows, node, name) for name, node in found.items() if node is not None}
+    return places if len(places) == len(shapes) else of(data, shapes)
+
+
+def _place(rows: Sequence[bytes], node: ast.stmt, name: str) -> Lines:
+    first = min(part.lineno for part in (node, *getattr(node, "decorator_list", ()))) - 1
+    end = node.end_lineno or 0
+    while first and rows[first - 1].lstrip().startswith(_MARK):
+        first -= 1
+    only = binding.reduced(node, name.rpartition(".")[2])
+    return Lines(first, end, b"".join(rows[first:end]).rstrip(_ENDS), only)
 
 
 def put_back(data: bytes, plain: bytes, names: Collection[str]) -> bytes:
@@ -68,9 +81,14 @@ def put_back(data: bytes, plain: bytes, names: Collection[str]) -> bytes:
     added = {name for name in ours if name not in then and not binding.statements(_parsed(plain), name)}
     if not (now.keys() == set(names) == then.keys() | added):
         raise ValueError("a function is not defined exactly once")
+    return replaced(data, now, then)
+
+
+def replaced(data: bytes, now: Mapping[str, Lines], then: Mapping[str, Lines]) -> bytes:
+    """Return a file that has the functions ``now`` with the lines that they have ``then``, if it has them then."""
     rows = _rows(data)
     for name, place in sorted(now.items(), key=lambda item: item[1].first, reverse=True):
-        if name in added:
+        if name not in then:
             first, end = _with_space(rows, place)
             del rows[first:end]
         else:
@@ -95,7 +113,7 @@ _parsed = lru_cache(maxsize=2)(shape.parse)  # who puts functions back reads the
 
 
 def _rows(data: bytes) -> list[bytes]:
-    return _LINE.findall(data, _bom(data))
+    return data[_bom(data) :].splitlines(keepends=True)  # as Python counts them; no encoding of sources has other ones
 
 
 def _bom(data: bytes) -> int:

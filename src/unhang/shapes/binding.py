@@ -62,14 +62,14 @@ def absent(target: Target) -> str:
 def place(tree: ast.Module, target: Target) -> tuple[list[ast.stmt], int] | None:
     """Return the block that a target's new statements go into, and the index there; None if that is not one place.
 
-    They go right after or before the only statement that binds their neighbour. What documents that (a string after
+    They go right after or before the first statement that binds their neighbour. What documents that (a string after
     an attribute) belongs to it.
     """
     owner, _, _ = target.function.rpartition(".")
     how, neighbour = target.beside or ("", "")
     body = scope(tree, target.function)
     found = statements(tree, f"{owner}.{neighbour}" if owner else neighbour)
-    if body is None or found is None or len(found) != 1:
+    if body is None or not found:
         return None
     for block in blocks(body):
         if any(node is found[0] for node in block):

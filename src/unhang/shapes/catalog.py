@@ -71,6 +71,18 @@ class Fix(NamedTuple):
     """Where it comes from."""
 
     @property
+    def what(self) -> str:
+        """What is wrong, as its title says it; without the upstream's name, where that begins the title."""
+        name, colon, rest = self.title.partition(": ")
+        return rest if colon and name.lower() in {target.upstream for target in self.targets} else self.title
+
+    @property
+    def when(self) -> str:
+        """What a job must be set to, or do, for the defect to strike: ``only with ...``; empty if that is not known."""
+        found: str = self.manifest.get("when", "")
+        return found
+
+    @property
     def effect(self) -> str:
         """What the defect does, and whether its cure changes numbers, in words."""
         if not self.kinds:

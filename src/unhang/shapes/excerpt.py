@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 
 from unhang.shapes import shape
 
@@ -21,8 +22,8 @@ def find(rows: Sequence[str], qualified: str, expected: str) -> shape.Function |
     """
     first, last = 0, len(rows)
     for name in qualified.split("."):
-        definition = re.compile(rf"[ \t]*(?:def|class)[ \t]+{name}\b")
-        found = [index for index in range(first, last) if definition.match(rows[index])]
+        definition = re.compile(rf"[ \t]*(?:(?:async[ \t]+)?def|class)[ \t]+{name}\b")
+        found = [index for index in range(first, last) if name in rows[index] and definition.match(rows[index])]
         if len(found) != 1:
             return None
         first = found[0]
@@ -30,10 +31,17 @@ def find(rows: Sequence[str], qualified: str, expected: str) -> shape.Function |
     while first and rows[first - 1].lstrip().startswith("@"):
         first -= 1
     try:
-        function = shape.parse_lines(rows[first:last], first + 1)
+        function, its_shape = parsed("".join(rows[first:last]), first + 1)
     except (SyntaxError, ValueError, TypeError, RecursionError):
         return None
-    return function if shape.digest(function) == expected else None
+    return function if its_shape == expected else None
+
+
+@lru_cache(maxsize=128)  # what is rewritten is looked at again when its lines are signed
+def parsed(text: str, first: int) -> tuple[shape.Function, str]:
+    """Return the function that these lines of a file define, and its shape. Raises what `shape.parse_lines` does."""
+    function = shape.parse_lines(text, first)
+    return function, shape.digest(function)
 
 
 def _end(rows: Sequence[str], first: int, last: int) -> int:

@@ -31,17 +31,17 @@ def parse(data: bytes) -> ast.Module:
         return ast.parse(data)
 
 
-def parse_lines(rows: Sequence[str], first: int) -> Function:
+def parse_lines(text: str, first: int) -> Function:
     """Return the function that these lines of a file define, whatever their indentation. ``first`` is its first line.
 
     Raises TypeError if they are anything else, and the errors of ``parse``.
     """
-    if rows and rows[0][:1] in (" ", "\t"):
-        (found,) = parse(("\n" * (first - 2) + "if _:\n" + "".join(rows)).encode()).body
+    if text[:1] in (" ", "\t"):
+        (found,) = parse(("\n" * (first - 2) + "if _:\n" + text).encode()).body
         if isinstance(found, ast.If):
             (found,) = found.body
     else:
-        (found,) = parse(("\n" * (first - 1) + "".join(rows)).encode()).body
+        (found,) = parse(("\n" * (first - 1) + text).encode()).body
     if not isinstance(found, (ast.FunctionDef, ast.AsyncFunctionDef)):
         raise TypeError(f"line {first} is not a function definition")
     return found

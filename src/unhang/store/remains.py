@@ -99,11 +99,13 @@ def put_back(entry: Entry, now: bytes, plain: bytes, fixes: Iterable[Fixed]) -> 
 
 def signed(entry: Entry, plain: bytes, after: bytes) -> Entry:
     """Return the entry with the digests of its functions' lines; without, if putting these back is not all of it."""
-    functions = {fixed.function for fixed in entry.fixes}
+    before = {fixed.function: fixed.before for fixed in reversed(entry.fixes)}  # that of the first of several
     lines: dict[str, str] = {}
     with suppress(*UNREADABLE):
-        if own_lines.put_back(after, plain, functions) == plain:
-            lines = {name: place.digest for name, place in own_lines.of(after, functions).items()}
+        now = own_lines.expected(after, {fixed.function: fixed.after for fixed in entry.fixes})
+        then = own_lines.expected(plain, before)
+        if now.keys() == before.keys() and own_lines.replaced(after, now, then) == plain:
+            lines = {name: place.digest for name, place in now.items()}
     return entry._replace(fixes=tuple(fixed._replace(lines=lines.get(fixed.function)) for fixed in entry.fixes))
 
 

@@ -102,17 +102,20 @@ def record_changes(
         return record in before  # else uninstalled since: nothing lists the file any more
 
     gone = list(stale)
+    new: dict[str, dict[str, bytes]] = {}
     for entry, data, original in files:
         if entry.record is None or not is_there(entry.record):
             continue
-        now = after[entry.record]
         name = entry.relative.replace(os.sep, "/")
         if original is None:
-            now = dist_info.update(now, {name: data})
-            after[entry.record] = now if MARK in data else dist_info.quoted(now, name)
+            new.setdefault(entry.record, {})[name] = data
         else:
-            after[entry.record] = dist_info.restore(now, name, original)
+            after[entry.record] = dist_info.restore(after[entry.record], name, original)
         gone += ((entry.record, path) for path in cached(entry.path))
+    for record, rows in new.items():
+        after[record] = dist_info.update(after[record], rows)
+        for name in (name for name, data in rows.items() if MARK not in data):
+            after[record] = dist_info.quoted(after[record], name)
     for record, path in gone:
         if is_there(record):
             path = os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))

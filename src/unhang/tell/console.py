@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -17,6 +17,7 @@ from unhang.shapes import catalog
 from unhang.store import state
 from unhang.tell import report, terminal
 from unhang.tell.report import Report
+from unhang.tell.rows import ABOVE, counted
 
 if TYPE_CHECKING:
     from unhang.errors import UnhangError
@@ -29,8 +30,9 @@ if TYPE_CHECKING:
 NOTHING = "nothing was changed"
 
 
-def results(output_format: str, what: Report) -> None:
-    """Print a report as ``text``, ``json``, ``github`` or ``sarif``."""
+def results(output_format: str, what: Report) -> frozenset[str]:
+    """Print a report as ``text``, ``json``, ``github`` or ``sarif``. Return the reasons that people have read in it."""
+    shown: frozenset[str] = frozenset()
     if output_format == "json":
         print(report.json_report(what))
     elif output_format == "github":
@@ -41,20 +43,23 @@ def results(output_format: str, what: Report) -> None:
         print(sarif.document(what, os.getcwd()))
     else:
         what = what._replace(commits=commits(what.search.installations))
-        print(report.text_report(what, colour=colour(), width=terminal.width(sys.stdout)))
+        width = terminal.width(sys.stdout)
+        print(report.text_report(what, verbose=terminal.settings.verbose, colour=colour(), width=width))
         warnings(what.search)
+        shown = report.reasons_shown(what)
     searched(what.search)
+    return shown
 
 
 def applied(request: Request, done: Applied, receipts: Iterable[Receipt]) -> None:
-    """Print what ``apply`` did, how to undo it, and that a job must be patched on all of its nodes.
+    """Print what ``apply`` did, how to undo it, and what is next: the other nodes, and the job.
 
     ``receipts`` are those that it left.
     """
     for path in (path for file in done.cleared for path in file.bytecode):
         note(f"deleted stale bytecode: {path}")
     if not done.files and done.cleared:
-        _patch_all(done.cleared)
+        _next(done.cleared)
         return
     if not done.files:
         note(NOTHING + ("" if done.plan.blocked else ": the end state was there already"))
@@ -72,13 +77,15 @@ def applied(request: Request, done: Applied, receipts: Iterable[Receipt]) -> Non
     }
     undo = " && ".join(suggest.undo(request, wrote, listed))
     note(f"patched {count(len(done.files), 'file')}; to undo: {undo}")
-    _patch_all(done.files)
+    _next(done.files)
 
 
-def would_apply(files: Sequence[FilePlan]) -> None:
-    """Print what ``apply`` would do to these files, and that a job must be patched on all of its nodes."""
+def would_apply(files: Sequence[FilePlan], request: Request) -> None:
+    """Print what ``apply`` would do to these files, what that means for a job, and the command that does it."""
     note(f"would patch {count(len(files), 'file')}; nothing was written")
-    _patch_all(files)
+    _consequences(files)
+    if files:
+        note(f"next, on every node:\n  {suggest.command('apply', request)}")
 
 
 def would_clear(files: Iterable[FilePlan]) -> None:
@@ -93,18 +100,27 @@ def overlay(folder: str, modules: Sequence[str], planned: Plan, written: bool) -
     note(f"overlay of {count(len(modules), 'module')} in {folder}: {done}")
     if modules:
         variable = f"PYTHONPATH={suggest.line(folder)}"
-        note(f"start the job, on every node, with {variable} (before what PYTHONPATH holds already)")
-        _patch_all(planned.files)
+        _consequences(planned.files)
+        note(f"next: start the job, on every node, with {variable} (before what PYTHONPATH holds already)")
 
 
-def _patch_all(files: Iterable[FilePlan]) -> None:
+def _consequences(files: Iterable[FilePlan]) -> bool:
+    """Print what these rewrites mean for a job; return whether a job must be patched on all of its nodes at once."""
     done = {step.target.fix for file in files for step in file.steps}
-    if any(catalog.fix(name).manifest.get("collectives", True) for name in done):
+    is_collective = any(catalog.fix(name).manifest.get("collectives", True) for name in done)
+    if is_collective:
         note(report.PATCH_ALL)
     if unproved := report.unproved(done):
         note(unproved)
     if changing := report.changing(done):
-        note(report.numbers(changing))
+        note(report.numbers(changing if len(changing) <= report.FEW else [f"{len(changing)} of these fixes"]))
+    return is_collective
+
+
+def _next(files: Iterable[FilePlan]) -> None:
+    """Print what these rewrites mean for a job, and what to do now."""
+    nodes = "the same on every other node, then " if _consequences(files) else ""
+    note(f"next: {nodes}start the job again: what runs now has the old code")
 
 
 def reverted(planned: Revert) -> None:
@@ -157,13 +173,14 @@ def without_receipt(findings: Iterable[Finding], environment: Environment) -> No
         say(f"  hint: {advice}")
 
 
-def blocked(items: Sequence[Blocked]) -> None:
-    """Name each fix that could not go in, and why."""
+def blocked(items: Sequence[Blocked], shown: Collection[str] = ()) -> None:
+    """Name each fix that could not go in, and why; ``shown`` are the reasons that the reader has seen."""
     for item in items:
         place = item.installation
+        why = f"{item.target.file} {item.target.function}: {item.reason}; do: {item.hint}"
         say(
             f"blocked: {item.fix} ({catalog.fix(item.fix).grade}) on {place.upstream} {place.version} in {place.root}: "
-            f"{item.target.file} {item.target.function}: {item.reason}; do: {item.hint}"
+            f"{ABOVE if item.reason in shown else why}"
         )
 
 
@@ -175,13 +192,16 @@ def required(reasons: Sequence[str]) -> None:
 
 
 def refused(error: UnhangError, findings: Iterable[Finding]) -> None:
-    """Name each file that cannot be written; the error itself names only the first."""
+    """Name the files that cannot be written, a few or with ``-v`` all; the error itself names only the first."""
     if error.code != "not-writable":
         return
-    for path in dict.fromkeys(finding.seen.path for finding in findings if finding.verdict.verdict == NEEDED):
-        # a file is replaced, so its folder must be writable
-        if not os.access(os.path.dirname(path), os.W_OK):
-            say(f"not writable here: {path}")
+    needed = dict.fromkeys(finding.seen.path for finding in findings if finding.verdict.verdict == NEEDED)
+    # a file is replaced, so its folder must be writable
+    paths = [path for path in needed if not os.access(os.path.dirname(path), os.W_OK)]
+    most = len(paths) if terminal.settings.verbose else report.FEW
+    say_each(f"not writable here: {path}" for path in paths[:most])
+    if len(paths) > most:
+        say(f"not writable here: {count(len(paths) - most, 'more file')} (-v names each)")
 
 
 def unexpected(why: str | None) -> None:
@@ -220,7 +240,7 @@ def note(line: str) -> None:
 def say(*lines: str) -> None:
     """Print lines for people on stderr, apart from the data on stdout; wrapped on a terminal."""
     with suppress(OSError, ValueError):  # stderr is full or closed: the exit code still tells
-        text = "\n".join(map(gate.line, lines))
+        text = "\n".join(map(gate.line, "\n".join(lines).split("\n")))
         print(terminal.wrapped(text, terminal.width(sys.stderr)), file=sys.stderr, flush=True)
 
 
@@ -239,10 +259,12 @@ def count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
-def unmet(required: Sequence[str], findings: Sequence[Finding], items: Sequence[Blocked] = ()) -> list[str]:
+def unmet(
+    required: Sequence[str], findings: Sequence[Finding], items: Sequence[Blocked] = (), shown: Collection[str] = ()
+) -> list[str]:
     """Return a sentence for each required fix that is not in place: why, and what to do.
 
-    ``required`` are the ids, ``items`` what ``apply`` blocked.
+    ``required`` are the ids, ``items`` what ``apply`` blocked; ``shown`` are the reasons that the reader has seen.
     """
     sentences = []
     why_blocked = {(item.installation, item.fix): item for item in items}
@@ -256,6 +278,8 @@ def unmet(required: Sequence[str], findings: Sequence[Finding], items: Sequence[
                 place, verdict = finding.installation, finding.verdict
                 item = why_blocked.get((place, fix.id))
                 why, hint = (item.reason, item.hint) if item else (verdict.detail, verdict.hint)
+                if why in shown:
+                    why, hint = ABOVE, suggest.first_line(hint) or hint
                 sentences.append(
                     f"{fix.id} is {verdict.verdict} on {place.upstream} {place.version} in {place.root}"
                     f"{': ' if why else ''}{why}; do: {hint}"
@@ -264,19 +288,18 @@ def unmet(required: Sequence[str], findings: Sequence[Finding], items: Sequence[
 
 
 def summary(findings: Sequence[Finding], request: Request) -> str:
-    """Return one line: what is left to do, and the next command."""
+    """Return what is left to do in one line, and the next command in a line of its own."""
     if not findings:
         return "nothing to judge: no installation here has a target of these fixes"
-    todo: dict[str, set[tuple[object, str]]] = {}
-    for finding in findings:
-        if not finding.settled:
-            todo.setdefault(finding.verdict.verdict, set()).add((finding.installation, finding.target.fix))
+    left = [finding for finding in findings if not finding.settled]
+    todo = {(finding.installation, finding.target.fix, finding.verdict.verdict) for finding in left}
     digest = f"(digest {report.digest(findings)})"
     if not todo:
         but = ", but read the notes above" if any(finding.notes for finding in findings) else ""
         return f"nothing left to do{but} {digest}"
-    counts = ", ".join(f"{len(places)} {verdict}" for verdict, places in sorted(todo.items()))
-    left = [finding for finding in findings if not finding.settled]
-    is_for_apply = "needed" in todo or any(finding.overlay or finding.source for finding in left)
-    next_ = f"run: {suggest.command('apply', request)}" if is_for_apply else "see the hints above"
-    return f"{counts} {digest}; {next_}"
+    counts = counted((verdict for _, _, verdict in todo), terminal.width(sys.stdout))
+    if any(it.verdict.verdict == NEEDED or it.overlay or it.source or it.to_write for it in left):
+        return f"{counts} {digest}; next, on every node:\n  {suggest.command('apply', request)}"
+    if any(finding.result for finding in left):
+        return f"{counts} {digest}; next:\n  {suggest.command('diff', request, '--unknown')}"
+    return f"{counts} {digest}; see the help above"

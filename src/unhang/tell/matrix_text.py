@@ -11,7 +11,8 @@ from unhang.judge.decide import FIXED_UPSTREAM, NEEDED
 from unhang.judge.matrix import Releases, Row, droppable, is_nightly
 from unhang.shapes import catalog
 from unhang.shapes.catalog import GRADES, UNPROVED, Fix, ShapeTable
-from unhang.tell.report import COLOURS, NUMBERS
+from unhang.tell.report import NUMBERS
+from unhang.tell.rows import COLOURS
 from unhang.tell.version_ranges import Panel, Range, named, narrowed, panels
 
 WIDTH = 80

@@ -10,34 +10,15 @@ from typing import Any, NamedTuple
 
 from unhang import __version__, gate, packs
 from unhang.errors import UnhangError
-from unhang.judge.decide import (
-    ACCEPTED,
-    APPLIED,
-    DRIFTED,
-    FIXED_UPSTREAM,
-    NEEDED,
-    NOT_AFFECTED,
-    UNLISTED,
-    URGENCY,
-)
+from unhang.judge.decide import ACCEPTED, APPLIED, NEEDED, URGENCY
 from unhang.judge.findings import Finding
 from unhang.judge.observe import Observation
 from unhang.records import Environment, Request, Search
 from unhang.shapes import catalog
 from unhang.suggest import Command, Hint, command, complete
 from unhang.tell import terminal
+from unhang.tell.rows import REVERTED, WOULD_APPLY, counted, folded_away, is_settled, row
 
-REVERTED = "reverted"
-"""What the text says of a function that `revert` took back, in place of its verdict."""
-COLOURS = {
-    NEEDED: "33",
-    APPLIED: "32",
-    FIXED_UPSTREAM: "32",
-    DRIFTED: "31",
-    UNLISTED: "31",
-    NOT_AFFECTED: "2",
-    REVERTED: "36",
-}
 PATCH_ALL = (
     "Patch every node of a job, or none: the rewrites change which collectives a rank issues, and a job whose nodes "
     "are only partly patched can hang."
@@ -47,6 +28,8 @@ NUMBERS = (
     "good checkpoint"
 )
 """What a fix that changes numbers means for a job."""
+FEW = 3
+"""So many fixes are named in a sentence that follows their rows."""
 
 
 class Report(NamedTuple):
@@ -118,7 +101,7 @@ def changing(fixes: Collection[str]) -> list[str]:
     return sorted(name for name in fixes if catalog.fix(name).changes_numbers)
 
 
-def numbers(changing: Iterable[str]) -> str:
+def numbers(changing: Sequence[str]) -> str:
     """Return a sentence: that these fixes change numbers, and what that means."""
     return f"changes numbers: {', '.join(changing)}; {NUMBERS}"
 
@@ -128,14 +111,27 @@ def numbers_to_come(findings: Iterable[Finding], request: Request) -> str:
 
     If it would bring in others too, the line ends with the command for these alone.
     """
-    to_come = {it.target.fix for it in findings if it.verdict.verdict == NEEDED or it.to_write or it.source}
-    names = changing(to_come)
+    names, skips = _to_come(findings, request)
     if not names:
         return ""
+    return f"{numbers(names)}; the other fixes alone: {command('apply', request, *skips)}" if skips else numbers(names)
+
+
+def numbers_marked(findings: Iterable[Finding], request: Request) -> str:
+    """Return the same for a reader who sees the rows: without a list of many names, or a command with them."""
+    names, skips = _to_come(findings, request)
+    if len(names) <= FEW:
+        return numbers_to_come(findings, request)
+    return f"changes numbers: {len(names)} of these fixes; {NUMBERS}{'; --skip ID leaves one out' if skips else ''}"
+
+
+def _to_come(findings: Iterable[Finding], request: Request) -> tuple[list[str], list[str]]:
+    """Return the fixes to come that change numbers, and the options that leave out these alone, if others are left."""
+    to_come = {it.target.fix for it in findings if it.verdict.verdict == NEEDED or it.to_write or it.source}
+    names = changing(to_come)
     if len(names) == len(to_come) or {*names}.intersection(request.required):  # a required fix cannot be skipped
-        return numbers(names)
-    skips = (word for name in names for word in ("--skip", name))
-    return f"{numbers(names)}; the other fixes alone: {command('apply', request, *skips)}"
+        return names, []
+    return names, [word for name in names for word in ("--skip", name)]
 
 
 def json_diff(search: Search, diff: bytes, functions: Sequence[Mapping[str, Any]], *, interrupted: bool = False) -> str:
@@ -209,22 +205,36 @@ def differs(expected: str | None, findings: Iterable[Finding]) -> str | None:
     return f"the code has digest {found}, not {expected} as expected: this node would not run what that one runs"
 
 
-def text_report(report: Report, *, colour: bool, width: int = 0) -> str:
-    """Return the text for people: one entry for each fix on each installation, always.
+def text_report(report: Report, *, verbose: bool = False, colour: bool = False, width: int = 0) -> str:
+    """Return the text for people: a row for each fix that wants something, and how many are settled.
 
-    An entry is one line, or wrapped at the ``width``, unless that is 0.
+    A row is one line, or, unless the ``width`` is 0, as many as it takes. With ``verbose``, or if it is required or was
+    just written, a settled fix has a row too.
     """
-    heads = filter(None, (packs_line(), environment_line(report.search.environment)))
-    lines = [*(terminal.wrapped(gate.line(head), width) for head in heads), ""]
+    overlays = [f"overlay: {', before '.join(report.search.overlays)}"] * bool(report.search.overlays)
+    head = packs_line(), environment_line(report.search.environment), *overlays
+    lines = [terminal.wrapped(gate.line(line), width) for line in head if line]
+    words: list[str] = []
+    now = {_key(finding) for finding in report.findings if _is_done(report, finding)}
     for installation, group in by_installation(report.findings):
         version, commit = installation.version or "(no version)", report.commits.get(installation.root)
-        head = "  ".join(filter(None, (f"{installation.upstream} {version}", installation.root, commit)))
+        title = "  ".join(filter(None, (f"{installation.upstream} {version}", installation.root, commit)))
         below = [f"  shadows {other}" for other in installation.shadowed]
         if not installation.package_dir.startswith(os.path.join(installation.root, "")):
             below.insert(0, f"  a link to {installation.package_dir}")
-        lines += [terminal.wrapped(gate.line(line), width) for line in (head, *below)]
+        lines += ["", *(terminal.wrapped(gate.line(line), width) for line in (title, *below))]
+        settled = []
         for finding in group:
-            lines += entry(finding, _word(report, finding), _changed(report, finding), colour=colour, width=width)
+            word = _word(report, finding, is_now=_key(finding) in now)
+            words.append(word)
+            is_asked = verbose or finding.target.fix in report.request.required
+            if is_asked or word == REVERTED or _key(finding) in now or not is_settled(finding):
+                lines += row(finding, word, verbose=verbose, colour=colour, width=width)
+            else:
+                settled.append(finding)
+        lines += filter(None, [terminal.wrapped(folded_away(settled), width)])
+    if report.changed is not None:
+        lines += ["", terminal.wrapped(f"{counted(words, width)} (digest {digest(report.findings)})", width)]
     if report.interrupted:
         why = Hint(
             "interrupted: a run did not get to its end; ", Command("apply"), " or ", Command("revert"), " settles it"
@@ -233,13 +243,19 @@ def text_report(report: Report, *, colour: bool, width: int = 0) -> str:
     return "\n".join(lines)
 
 
+def reasons_shown(report: Report) -> frozenset[str]:
+    """Return the reasons that the rows of the text report have, which what follows need not repeat."""
+    rows = (finding for _, group in by_installation(report.findings) for finding in group)
+    return frozenset(finding.verdict.detail for finding in rows if not finding.settled and finding.verdict.detail)
+
+
 def github_report(report: Report) -> str:
     """Return a workflow command for each line of the text report: an error if something is left to do, or a notice."""
     lines = []
     for _, group in by_installation(report.findings):
         for finding in group:
             verdict = finding.verdict
-            word = _word(report, finding)
+            word = _word(report, finding, is_now=_is_done(report, finding))
             kind = "notice" if finding.settled or word == REVERTED else "error"
             text = ": ".join(filter(None, (word, verdict.detail)))
             text += f" ({verdict.hint})" if verdict.hint and word != REVERTED else ""
@@ -288,37 +304,28 @@ def result(finding: Finding, changed: frozenset[str] | None = None) -> dict[str,
     return row if changed is None else {**row, "changed": _is_changed(finding, changed)}
 
 
-def entry(finding: Finding, word: str, changed: str = "", *, colour: bool, width: int) -> list[str]:
-    """Return the lines about one finding: a word, such as its verdict, the fix and its grade, where it is, and why."""
-    target, verdict = finding.target, finding.verdict
-    indent = "    " if 0 < width < terminal.NARROW else " " * 18
-    parts = f"{target.file}  {target.function}", changed, gate.line(_link(finding)), gate.line(verdict.detail)
-    lines = terminal.flow(f"  {word:<14}  {target.fix:<24}  {catalog.fix(target.fix).grade:<9}", parts, width, indent)
-    if verdict.hint and verdict.verdict in (DRIFTED, UNLISTED):
-        lines += terminal.folded(f"{indent}hint: {gate.line(verdict.hint)}", width, indent)
-    for note in finding.notes:
-        lines += terminal.folded(f"{indent}note: {gate.line(note)}", width, indent)
-    return [terminal.painted(lines[0], word, COLOURS[word]), *lines[1:]] if colour else lines
+def _word(report: Report, finding: Finding, *, is_now: bool) -> str:
+    """Return the verdict, or what was done: the verdict of what was taken back is as it was before."""
+    verdict, is_in_place = finding.verdict.verdict, _is_in_place(finding)
+    if report.reverts:
+        is_back = not finding.settled and not is_in_place and _is_changed(finding, report.changed)
+        return REVERTED if is_back else verdict
+    if report.dry_run and is_now:
+        return WOULD_APPLY
+    return ACCEPTED if finding.verdict.code == ACCEPTED and finding.settled else verdict
 
 
-def _link(finding: Finding) -> str:
-    """Return what to say of a link that the file is, or was before it was rewritten."""
-    if finding.replaced:
-        return f"in place of a link to {finding.replaced}"
-    return f"a link to {finding.seen.link}" if finding.seen.link and finding.seen.problem is None else ""
+def _is_in_place(finding: Finding) -> bool:
+    return finding.verdict.verdict == APPLIED or finding.verdict.code == ACCEPTED
 
 
-def _word(report: Report, finding: Finding) -> str:
-    """Return the verdict, or ``reverted`` for what was taken back; the verdict of that is as it was before."""
-    verdict, code = finding.verdict.verdict, finding.verdict.code
-    is_in_place = verdict == APPLIED or code == ACCEPTED
-    return REVERTED if report.reverts and not is_in_place and _is_changed(finding, report.changed) else verdict
+def _is_done(report: Report, finding: Finding) -> bool:
+    """Return whether the run has brought, or would bring, a function into place."""
+    return not report.reverts and _is_in_place(finding) and _is_changed(finding, report.changed)
 
 
-def _changed(report: Report, finding: Finding) -> str:
-    if report.reverts or not _is_changed(finding, report.changed):
-        return ""
-    return "(would change)" if report.dry_run else "(changed now)"
+def _key(finding: Finding) -> tuple[object, str]:
+    return finding.installation, finding.target.fix
 
 
 def by_installation(findings: Iterable[Finding]) -> Iterable[tuple[Any, list[Finding]]]:

@@ -8,7 +8,6 @@ import os
 
 TYPE_CHECKING = False  # `typing` is slow to import
 if TYPE_CHECKING:
-    from collections.abc import Iterable
     from typing import TextIO
 
 NARROW = 60
@@ -86,18 +85,6 @@ def refilled(page: str, width: int) -> str:
     return "\n".join(part for it in blocks[1:] for part in folded(it, width, "  " if it.startswith("- ") else ""))
 
 
-def flow(first: str, rest: Iterable[str], width: int, indent: str) -> list[str]:
-    """Return the lines of a text in parts: each beside the one before if it fits, else on a line of its own."""
-    lines = folded(first, width, indent)
-    for part in filter(None, rest):
-        beside = f"{lines[-1]}  {part}"
-        if width and len(beside) > width:
-            lines += folded(indent + part, width, indent)
-        else:
-            lines[-1] = beside
-    return [line.rstrip() for line in lines]
-
-
 def folded(line: str, width: int, indent: str) -> list[str]:
     """Return a line as lines of this width, or less; what follows the first is indented.
 
@@ -108,6 +95,8 @@ def folded(line: str, width: int, indent: str) -> list[str]:
     import re
     import textwrap  # here: most runs need neither
 
+    if re.match(rf"\s+{_PROGRAM}", line):  # all of it is a command
+        return [line]
     whole = re.sub(_COMMAND, lambda command: command[0].replace(" ", "\0"), line.lstrip())
     lines = textwrap.wrap(
         whole, width, initial_indent=_margin(line), subsequent_indent=indent, break_long_words=False,

@@ -17,7 +17,7 @@ NAMES = ("README.md", "docs/my-job-hangs.md", "docs/my-numbers-are-wrong.md", "d
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
     """The pages, to change."""
-    (tmp_path / "docs").mkdir()
+    shutil.copytree(REPOSITORY / "docs/drawings", tmp_path / "docs/drawings")
     for name in NAMES:
         shutil.copy(REPOSITORY / name, tmp_path / name)
     return tmp_path

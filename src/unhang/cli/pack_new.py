@@ -1,0 +1,165 @@
+"""``unhang new ID --pack DIR``: a fix of a pack from a diff alone; the pack and upstream too, where there is none."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Mapping
+
+from packaging.utils import canonicalize_name
+
+from unhang import gate, packs
+from unhang.codemods.exact import Exact
+from unhang.draft import exactly, facts, origin, pack_texts, patch, releases, skeleton
+from unhang.draft.exactly import Bound
+from unhang.draft.patch import Patched, Result
+from unhang.draft.releases import Release
+from unhang.errors import UnhangError
+from unhang.records import Request
+from unhang.shapes import catalog
+from unhang.shapes.catalog import Target
+from unhang.tell import console, progress
+
+
+def run(options: argparse.Namespace, text: str, head: str) -> int:
+    """Write the fix into the pack; return 0, or 1 if a change of the diff is left to a person.
+
+    ``text`` is the diff, ``head`` what says where it is from. Raises UnhangError as ``new_command.run``, and
+    ``no-upstream``; nothing is written then.
+    """
+    fix, folder = options.fix_id, options.pack[-1]
+    with tempfile.TemporaryDirectory(prefix="unhang-") as work, progress.shown() as step:
+        stage = os.path.join(work, "pack")
+        made = _staged(options, folder, stage)
+        _use(options, stage)
+        step(f"reading {options.release}")
+        asked = Request(options.python, options.target, options.source, options.script, upstreams=packs.names())
+        wheels = os.path.join(work, "wheels")
+        os.mkdir(wheels)
+        release = releases.named(options.release, wheels, asked)
+        shown = f"{release.project} {release.version}"
+        result = patch.apply(text, lambda path: releases.places(release, path), shown, lambda path, numbers: True)
+        bound, left, ignored = _parted(fix, release, result)
+        if not bound:
+            why = "; ".join(left or ignored) or "it binds no name in another way"
+            raise UnhangError("nothing-to-rewrite", f"the diff has nothing for a fix: {why}")
+        edits = {it.target: it.codemod for it in bound}
+        found = facts.tried(edits, release.read)
+        data = facts.document(list(edits))
+        facts.record(data, edits, found, release.version)
+        of = origin.of(head)
+        title = skeleton.title(release.project, of, catalog.manifest_schema()["properties"]["title"]["maxLength"])
+        notice = "; ".join(dict.fromkeys(filter(None, (origin.notice(it.before) for it in result.files))))
+        made |= {
+            f"patches/{fix}/manifest.json": pack_texts.manifest(fix, title, of, notice, list(edits)),
+            f"patches/{fix}/page.md": pack_texts.page(fix, title, of, shown),
+            f"codemods/{fix.replace('-', '_')}.py": pack_texts.codemod(fix, bound),
+            f"compat/data/{fix}.json": pack_texts.document(data),
+        }
+        _write(stage, made)
+        _use(options, stage)
+        _checked(fix, edits, release, found)
+    _refuse_existing(folder, made)
+    _write(folder, made)
+    for name in made:
+        console.show(f"wrote {os.path.join(folder, *name.split('/'))}")
+    console.show(f"from {gate.line(release.where)}")
+    for it in bound:
+        console.show(pack_texts.told(it))
+    console.say_each(f"ignored: {line}: comments, docstrings or blank lines alone" for line in ignored)
+    console.say_each(f"left to you: {line}" for line in left)
+    console.note(
+        f"note: {fix} is unproved: it is for exactly the shapes of {shown}. `unhang sweep --pack {folder} --releases "
+        f"...` reads other releases; `unhang check --pack {folder}` says where it is needed"
+    )
+    return 1 if left else 0
+
+
+def _staged(options: argparse.Namespace, folder: str, stage: str) -> dict[str, str]:
+    """Copy the pack into ``stage``; return the files that it and the upstream begin with, by path, where missing."""
+    made: dict[str, str] = {}
+    if os.path.isfile(os.path.join(folder, "pack.json")):
+        shutil.copytree(folder, stage, ignore=shutil.ignore_patterns(".git", "__pycache__"))
+    else:
+        if os.path.isdir(folder) and os.listdir(folder):
+            hint = "name a new or empty folder, or one that has pack.json"
+            raise UnhangError("no-pack", "there is no pack in this folder, and it is not empty", path=folder, hint=hint)
+        name = re.sub("[^a-z0-9]+", "-", os.path.basename(os.path.realpath(folder)).lower()).strip("-")
+        made["pack.json"] = pack_texts.pack(name if name[:1].isalpha() else f"pack-{name}".strip("-"))
+    _write(stage, made)
+    _use(options, stage)
+    name = _distribution(options.release)
+    if releases.project(name) not in packs.upstreams():
+        plain = canonicalize_name(name)
+        module = options.import_name or plain.replace("-", "_")
+        made[f"upstreams/{plain}.json"] = pack_texts.upstream(name, module)
+        _write(stage, {f"upstreams/{plain}.json": made[f"upstreams/{plain}.json"]})
+    return made
+
+
+def _distribution(requirement: str) -> str:
+    if requirement.endswith(".whl"):
+        return os.path.basename(requirement).partition("-")[0].replace("_", "-")
+    return requirement.partition("==")[0].strip()
+
+
+def _use(options: argparse.Namespace, stage: str) -> None:
+    """Let the staged pack be in effect in the place of the one that it becomes."""
+    packs.use([*options.pack[:-1], stage], options.no_packs, os.environ)
+
+
+def _parted(fix: str, release: Release, result: Result) -> tuple[list[Bound], list[str], list[str]]:
+    """Return the edits of all files, the hunks that are left, and those that change no code."""
+    bound: list[Bound] = []
+    left: list[str] = list(result.left)
+    ignored: list[str] = []
+    for patched in result.files:
+        upstream = releases.of_file(release.project, patched.file)
+        if not patched.file.startswith("/".join([*packs.upstreams()[upstream].parts, ""])):
+            left.append(f"{patched.file}: it is in the package of no upstream")
+            continue
+        part = _part(fix, upstream, patched)
+        taken = {(it.target.function, it.before): it.after for it in bound}
+        for it in part.bound:
+            if taken.get((it.target.function, it.before), it.after) != it.after:
+                left.append(f"{patched.file}, {it.target.function}: another file has it too, and changes otherwise")
+            else:
+                bound.append(it)
+        left += [f"{place}: {why}" for place, why in part.left.items()]
+        ignored += part.ignored
+    return bound, left, ignored
+
+
+def _part(fix: str, upstream: str, patched: Patched) -> exactly.Part:
+    try:
+        return exactly.part(fix, upstream, patched)
+    except RecursionError as error:
+        hint = "leave that change out of the diff"
+        raise UnhangError("bad-patch", "a function is nested too deeply for a codemod", hint=hint) from error
+
+
+def _checked(fix: str, edits: Mapping[Target, Exact], release: Release, found: facts.Tried) -> None:
+    """Raise UnhangError ``bad-patch`` unless the fix, as it was written, does what was tried."""
+    from unhang.judge.decide import exact
+
+    written = {target: exact(target) for target in catalog.fix(fix).targets}
+    if found.misfits or [*written] != [*edits] or facts.tried(written, release.read) != found:
+        names = ", ".join(f"{it.function}: {why}" for it, why in found.misfits.items())
+        raise UnhangError("bad-patch", f"the edits of the diff do not work together: {names}")
+
+
+def _refuse_existing(folder: str, names: Mapping[str, str]) -> None:
+    there = [path for name in names if os.path.lexists(path := os.path.join(folder, *name.split("/")))]
+    if there:
+        raise UnhangError("fix-exists", "this file is there already", path=there[0], hint="move it away")
+
+
+def _write(folder: str, files: Mapping[str, str]) -> None:
+    for name, text in files.items():
+        path = os.path.join(folder, *name.split("/"))
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "w", encoding="utf-8", errors="surrogateescape", newline="\n") as file:
+            file.write(text)

@@ -1,0 +1,115 @@
+"""What is on record of a fix from a diff: its edits tried on releases. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from unhang.codemods.exact import Exact
+from unhang.rewrite import one_file
+from unhang.rewrite.one_file import RewriteError
+from unhang.shapes import binding, shape
+from unhang.shapes.catalog import Target
+
+Edits = Mapping[Target, Exact]
+
+
+class Tried(NamedTuple):
+    """The edits of a fix, tried on one release."""
+
+    shapes: Mapping[Target, tuple[str, str]]
+    """The shape of each target before and after."""
+    files: Mapping[str, Mapping[str, str]]
+    """By the sha256 of each file before and after, the shapes of its targets."""
+    misfits: Mapping[Target, str]
+    """Where they do not fit, and why."""
+    in_place: bool = False
+    """Whether the release has every name bound as the edits would bind it."""
+
+
+def tried(edits: Edits, read: Callable[[str], bytes | None], results: Mapping[Target, str] = {}) -> Tried:
+    """Return what the edits do to the files of a release. ``results`` are the shapes that they gave elsewhere."""
+    shapes: dict[Target, tuple[str, str]] = {}
+    files: dict[str, dict[str, str]] = {}
+    misfits: dict[Target, str] = {}
+    there = 0
+    for file in dict.fromkeys(target.file for target in edits):
+        mine = {target: change for target, change in edits.items() if target.file == file}
+        data = read(file)
+        if data is None:
+            misfits.update(dict.fromkeys(mine, "it does not have this file"))
+            continue
+        before, done = data, {}
+        for target, change in mine.items():
+            try:
+                data, was, now = one_file.exactly(data, target, change)
+                done[target] = was, now
+            except RewriteError as error:
+                misfits[target] = str(error)
+                there += _shape(before, target) == results.get(target, "")
+        shapes.update(done)
+        if done.keys() == mine.keys():
+            for index, content in enumerate((before, data)):
+                row = files.setdefault(hashlib.sha256(content).hexdigest(), {})
+                row.update({target.function: pair[index] for target, pair in done.items()})
+    return Tried(shapes, files, misfits, there == len(edits))
+
+
+def _shape(data: bytes, target: Target) -> str | None:
+    try:
+        return binding.of(shape.parse(data), target)
+    except (SyntaxError, ValueError, RecursionError):
+        return None
+
+
+def document(targets: Sequence[Target]) -> dict[str, Any]:
+    """Return what is on record of a fix that no release was read for."""
+    by_upstream: dict[str, list[str]] = {}
+    for target in targets:
+        by_upstream.setdefault(target.upstream, []).append(target.place)
+    empty: dict[str, Any] = {"pulls": {}, "files": {}, "shapes": {}, "releases": {}, "blocks": {}, "kinds": {}}
+    return {"schema": 1, "targets": by_upstream, **empty}
+
+
+def record(known: dict[str, Any], edits: Edits, found: Tried, version: str) -> None:
+    """Add to what is on record that the edits fit this release, or that it has them."""
+    order = version_key(version)
+    for target, change in edits.items():
+        release = f"{target.upstream} {version}"
+        was, now = found.shapes[target]
+        entry = known["shapes"].setdefault(
+            f"{target.function} {was}", {"state": "affected", "result": now, "names": sorted(change.uses)}
+        )
+        entry.setdefault("first", release)
+        entry.setdefault("last", release)
+        first, last = (entry[key].partition(" ")[2] for key in ("first", "last"))
+        entry["first"] = release if order < version_key(first) else entry["first"]
+        entry["last"] = release if order > version_key(last) else entry["last"]
+        known["shapes"].setdefault(f"{target.function} {now}", {"state": "ours"})
+    known["files"].update(found.files)
+    for upstream, row in known["targets"].items():
+        by_place = {target.place: pair[0] for target, pair in found.shapes.items() if target.upstream == upstream}
+        if by_place:
+            known["releases"][f"{upstream} {version}"] = [by_place.get(it) for it in row]
+
+
+def record_fixed(known: dict[str, Any], results: Mapping[Target, str], version: str) -> None:
+    """Add to what is on record that a release binds every name as the edits would."""
+    for target, now in results.items():
+        release = f"{target.upstream} {version}"
+        entry = known["shapes"][f"{target.function} {now}"]
+        entry.update(state="fixed", first=entry.get("first", release), last=release)
+    for upstream, row in known["targets"].items():
+        by_place = {target.place: now for target, now in results.items() if target.upstream == upstream}
+        known["releases"][f"{upstream} {version}"] = [by_place.get(it) for it in row]
+
+
+def version_key(text: str) -> Any:
+    """Return a key by which versions are ordered; what is none, such as a tag of another kind, comes first."""
+    from packaging.version import InvalidVersion, Version
+
+    try:
+        return (1, Version(text))
+    except InvalidVersion:
+        return (0, text)

@@ -1,0 +1,108 @@
+"""The files of a fix from a diff alone, and of the pack that it begins. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from unhang import __version__, gate
+from unhang.codemods.exact import ADDED, HEADER
+from unhang.draft.exactly import Bound
+from unhang.draft.origin import Origin
+from unhang.gate import literal
+from unhang.shapes.catalog import UNPROVED, Target
+
+_HEAD = '''"""{fix}: the edits of a diff, as they are. Each is found by its statements, and fits exactly once."""
+
+from unhang.codemods.exact import Exact, Swap
+
+CODEMODS = {{
+{table}}}
+'''
+
+
+def pack(name: str) -> str:
+    """Return the text of the pack.json of a pack that begins, made for this version of unhang."""
+    major, minor = __version__.split(".")[:2]
+    minor = minor.rstrip("abcdefghijklmnopqrstuvwxyz")
+    requires = f">={major}.{minor},<{major}.{int(minor) + 1}" if major == "0" else f">={major},<{int(major) + 1}"
+    return document({"schema": 1, "name": name, "version": "0.1", "requires-unhang": requires})
+
+
+def upstream(distribution: str, module: str) -> str:
+    """Return the text of an upstream's file; the name of its .dist-info folder states the version."""
+    about = {"import-name": module, "distribution": distribution, "marks": ["__init__.py"], "version": {}}
+    return document({"schema": 1, **about})
+
+
+def document(content: Any) -> str:
+    """Return a file of JSON, as people review it."""
+    return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+
+
+def manifest(fix: str, title: str, origin: Origin, notice: str, targets: Sequence[Target]) -> str:
+    """Return the manifest: what a diff says, and nothing that nobody has shown."""
+    content = {
+        "id": fix,
+        "title": title,
+        "grade": UNPROVED,
+        "origin": f"other, {origin.revision or 'a diff'}",
+        "licence": f"{notice or 'That of the upstream'}; the diff's lines are their authors'.",
+        "targets": [_target(it) for it in targets],
+    }
+    return document(content)
+
+
+def _target(target: Target) -> dict[str, Any]:
+    beside = dict([target.beside]) if target.beside else {}
+    place = {"upstream": target.upstream, "file": target.file, "function": target.function}
+    return {**place, "binding": True, **beside}
+
+
+def page(fix: str, title: str, origin: Origin, release: str) -> str:
+    """Return the page that ``unhang explain`` prints."""
+    names = gate.markdown(", ".join(origin.authors))
+    by = f", by {names}" if names else ""
+    return (
+        f"# {fix}\n\n{gate.markdown(title)}\n\nGrade: unproved. A diff{by}, made for {gate.markdown(release)}: its "
+        "edits are made in exactly the shapes on\nrecord, and nothing is shown of what they do.\n"
+    )
+
+
+def codemod(fix: str, bound: Sequence[Bound]) -> str:
+    """Return the module of the edits. Text of the diff is in it as literals alone."""
+    names = Counter(it.target.function for it in bound)
+    table = "".join(_row(it, is_alone=names[it.target.function] == 1) for it in bound)
+    return _HEAD.format(fix=fix, table=table)
+
+
+def _row(bound: Bound, *, is_alone: bool) -> str:
+    target = bound.target
+    key = target.function if is_alone else target.place
+    swaps = "".join(
+        f"        Swap(\n            {literal(how)},\n{_text(old, 'in the release' if old else '')}"
+        f"{_text(new, 'in the diff')}        ),\n"
+        for how, old, new in bound.swaps
+    )
+    uses = f"        uses=[{', '.join(map(literal, bound.uses))}],\n" if bound.uses else ""
+    return f"    {literal(key)}: Exact(\n{swaps}{uses}    ),\n"
+
+
+def _text(text: str, comment: str) -> str:
+    """Return a text as literals, one for each line."""
+    margin = " " * 12
+    head = f"{margin}# {comment}\n" if comment else ""
+    rows = text.splitlines(keepends=True) or [""]
+    last = len(rows) - 1
+    return head + "".join(f"{margin}{literal(row)}{',' if at == last else ''}\n" for at, row in enumerate(rows))
+
+
+def told(bound: Bound) -> str:
+    """Return what a fix does to one name, in one line."""
+    kinds = {ADDED: "added", HEADER: "header"}
+    how = ", ".join(dict.fromkeys(kinds.get(swap.how, "changed") for swap in bound.swaps))
+    target = bound.target
+    return f"{target.upstream}  {target.file}  {target.function}  {bound.before} -> {bound.after}  {how}"
+

@@ -1,0 +1,204 @@
+"""The rows of a report for people: what is wrong, when it strikes, and of a drift the lines that differ. Pure."""
+
+from __future__ import annotations
+
+import textwrap
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import zip_longest
+
+from unhang import gate
+from unhang.errors import joined
+from unhang.judge.decide import (
+    ACCEPTED,
+    APPLIED,
+    BY_SHAPE_CHECK,
+    DRIFTED,
+    FIXED_UPSTREAM,
+    NEEDED,
+    NOT_AFFECTED,
+    UNLISTED,
+)
+from unhang.judge.findings import Finding
+from unhang.shapes import catalog
+from unhang.suggest import Hint, Line
+from unhang.tell import terminal
+
+WOULD_APPLY = "would apply"
+"""What the text says of a function that a dry run would rewrite, in place of its verdict."""
+REVERTED = "reverted"
+"""What the text says of a function that `revert` took back, in place of its verdict."""
+MARKS = {
+    DRIFTED: "x",
+    UNLISTED: "?",
+    NEEDED: "!",
+    WOULD_APPLY: "+",
+    REVERTED: "<",
+    APPLIED: "+",
+    ACCEPTED: "+",
+    FIXED_UPSTREAM: "=",
+    NOT_AFFECTED: "-",
+}
+"""The sign of each word at the start of a row; the word with the most to do first."""
+COLOURS = {
+    NEEDED: "33",
+    APPLIED: "32",
+    WOULD_APPLY: "36",
+    ACCEPTED: "32",
+    FIXED_UPSTREAM: "32",
+    DRIFTED: "31",
+    UNLISTED: "31",
+    NOT_AFFECTED: "2",
+    REVERTED: "36",
+}
+ABOVE = "its row above says why"
+"""What stands for the reason where the report has shown it."""
+_LEFT, _WIDE = 30, 72  # the columns of a row's left half; and the width from which on there are two halves
+_MOST = 3  # so many lines that differ are shown
+_STATES = {"affected": ", which needs the fix", "fixed": ", which has upstream's fix", "not-affected": ", not affected"}
+
+
+def is_settled(finding: Finding) -> bool:
+    """Return whether a report may count a finding instead of showing it: nothing is left to do, or to know."""
+    is_sure = finding.verdict.code not in (BY_SHAPE_CHECK, ACCEPTED)
+    return finding.settled and is_sure and not finding.notes
+
+
+def row(finding: Finding, word: str, *, verbose: bool = False, colour: bool = False, width: int = 0) -> list[str]:
+    """Return the row of a finding: a line, or, at a terminal's ``width``, two columns, and a drift as rustc shows one.
+
+    ``word`` is its verdict, or what was done. With ``verbose`` the row names the file and the function.
+    """
+    if not width:
+        return [_line(finding, word, verbose=verbose, colour=colour)]
+    fix = catalog.fix(finding.target.fix)
+    head = f"{MARKS[word]} {fix.id}"
+    kinds = " ".join(filter(None, (", ".join(fix.kinds), f"({fix.grade})")))
+    right = [*filter(None, _about(finding, word))]
+    if width < _WIDE:
+        lines = terminal.folded(f"  {head}  {kinds}", width, "    ")
+        lines += [line for text in right for line in terminal.folded(f"    {text}", width, "    ")]
+    else:
+        texts = [line for text in right for line in terminal.folded(text, width - _LEFT, "")]
+        sides = [head, *(f"  {line}" for line in textwrap.wrap(kinds, _LEFT - 6, break_on_hyphens=False))]
+        pairs = zip_longest(sides, texts, fillvalue="")
+        lines = [f"  {side:<{_LEFT - 2}}{text}".rstrip() for side, text in pairs]
+    if colour:
+        lines[0] = terminal.painted(lines[0], head, COLOURS[word])
+    for text in _more(finding, verbose=verbose):
+        lines += terminal.folded(f"    = {text}", width, "      ")
+    if _is_open(finding):
+        lines += _drift(finding, width, colour=colour)
+    for note in finding.notes:
+        lines += terminal.folded(f"    = note: {gate.line(note)}", width, "      ")
+    return lines
+
+
+def counted(words: Iterable[str], width: int = 0) -> str:
+    """Return how many rows have each word: ``1 drifted, 17 needed``; at a terminal's ``width``, with their marks."""
+    counts = Counter(words)
+    return ", ".join(
+        f"{f'{mark} ' if width else ''}{counts[word]} {word}" for word, mark in MARKS.items() if counts[word]
+    )
+
+
+def folded_away(findings: Sequence[Finding]) -> str:
+    """Return one line that counts settled findings, by verdict; empty for none."""
+    words = counted(finding.verdict.verdict for finding in findings)
+    return f"  {len(findings)} settled: {words} (-v shows each)" if findings else ""
+
+
+def _line(finding: Finding, word: str, *, verbose: bool, colour: bool) -> str:
+    """Return the row as one line, for a log: fields with two spaces between them."""
+    fix, verdict = catalog.fix(finding.target.fix), finding.verdict
+    parts = [
+        f"{word:<14}",
+        f"{fix.id:<24}",
+        f"{fix.grade:<9}",
+        f"{', '.join(fix.kinds) or '-':<12}",
+        *_about(finding, word),
+    ]
+    parts += _more(finding, verbose=verbose)
+    if _is_open(finding):
+        first = verdict.nearest.differs[0] if verdict.nearest else None
+        parts.append(f"{finding.seen.path}{f':{first.line}' if first else ''}")
+        parts += [verdict.detail, f"help: {verdict.hint}" if verdict.hint else ""]
+    parts += [f"note: {note}" for note in finding.notes]
+    line = "  ".join(["", *(gate.line(part) for part in parts if part)])
+    return terminal.painted(line, word, COLOURS[word]) if colour else line
+
+
+def _about(finding: Finding, word: str) -> list[str]:
+    """Return what is wrong, and when it strikes, where something is to do; and whether the cure changes numbers."""
+    fix = catalog.fix(finding.target.fix)
+    numbers = "changes numbers" if fix.changes_numbers and word in (NEEDED, WOULD_APPLY, APPLIED) else ""
+    if word not in (NEEDED, DRIFTED, UNLISTED, WOULD_APPLY):
+        return [joined(fix.what, numbers)]
+    return [fix.what, joined(fix.when, numbers)]
+
+
+def _more(finding: Finding, *, verbose: bool) -> Iterator[str]:
+    """Yield what else a row says: where it is, of a link, and details, unless the lines of a drift have them."""
+    target, seen = finding.target, finding.seen
+    if verbose:
+        yield f"{target.file}  {target.function}"
+    if finding.replaced:
+        yield f"in place of a link to {gate.line(finding.replaced)}"
+    elif seen.link and seen.problem is None:
+        yield f"a link to {gate.line(seen.link)}"
+    if finding.verdict.detail and not _is_open(finding) and (verbose or not is_settled(finding)):
+        yield gate.line(finding.verdict.detail)
+
+
+def _is_open(finding: Finding) -> bool:
+    """Return whether nobody knows what to do with a function."""
+    return finding.verdict.verdict in (DRIFTED, UNLISTED) and not finding.settled
+
+
+def _drift(finding: Finding, width: int, *, colour: bool) -> list[str]:
+    """Return where a function differs from the closest known one, why that matters, and what to do."""
+    verdict, seen = finding.verdict, finding.seen
+    differs = verdict.nearest.differs[:_MOST] if verdict.nearest else ()
+    gutter = max((len(str(one.line)) for one in differs), default=1)
+    bar = f"    {'':<{gutter}} |"
+    place = f"{seen.path}:{differs[0].line}" if differs else seen.path
+    lines = [f"    {'':<{gutter}}--> {gate.line(place)}"]
+    lines += [bar] * bool(differs)
+    for one in differs:
+        code = gate.line(one.text)
+        if len(code) > width - len(bar) - 1:
+            code = f"{code[: width - len(bar) - 4]}..."
+        is_gone = one.how == "missing"  # nearest.MISSING: that module is slow to import
+        what = f"a statement is missing before this one ({one.kind})" if is_gone else one.how
+        what += " into or out of another statement" if one.how == "moved" else ""
+        caret = "^" * (1 if is_gone else len(code))
+        beside = f"{bar} {caret} {what}"
+        below = (
+            [beside]
+            if len(beside) <= width
+            else [f"{bar} {caret}", *terminal.folded(f"{bar} {what}", width, f"{bar} ")]
+        )
+        lines.append(f"    {one.line:<{gutter}} | {code}")
+        lines += [terminal.painted(below[0], caret, "31") if colour else below[0], *below[1:]]
+    if verdict.nearest is not None and (rest := len(verdict.nearest.differs) - len(differs)):
+        lines.append(f"{bar} and {rest} more")
+    indent = f"    {'':<{gutter}}   "
+    texts = [f"{finding.target.function}: {verdict.reason}"]
+    if verdict.nearest is not None:
+        known = verdict.nearest
+        texts.append(f"closest known: {known.where}{_STATES.get(known.state, '')}")
+    for text in texts:
+        lines += terminal.folded(f"    {'':<{gutter}} = {gate.line(text)}", width, indent)
+    return lines + _help(verdict.hint, f"    {'':<{gutter}} = help: ", width)
+
+
+def _help(hint: str, lead: str, width: int) -> list[str]:
+    """Return what to do, with each command on a line of its own."""
+    lines: list[str] = []
+    indent = " " * len(lead)
+    for part in hint.parts if isinstance(hint, Hint) else filter(None, (hint,)):
+        if isinstance(part, Line):
+            lines += [f"{indent}{gate.line(part)}"] if lines else [lead.rstrip(), f"{indent}{gate.line(part)}"]
+        else:
+            lines += terminal.folded(f"{indent if lines else lead}{gate.line(str(part)).strip(' ;,')}", width, indent)
+    return lines

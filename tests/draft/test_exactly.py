@@ -1,0 +1,173 @@
+"""What a diff does to a file, name by name: each edit gives what the diff has, or is left with a reason."""
+
+import ast
+import difflib
+
+import pytest
+
+from unhang.draft import exactly, patch
+from unhang.errors import UnhangError
+from unhang.rewrite import one_file
+from unhang.shapes import binding, shape
+
+FILE = "verl/one.py"
+PLAIN = """\
+import os
+from typing import Any, List
+
+try:
+    import fast
+except ImportError:
+    fast = None
+
+LIMIT = 3
+register("one")
+
+
+class Loop(Base):
+    '''A loop.'''
+
+    size: int = 1
+
+    @property
+    def first(self):
+        # of x
+        return self.x
+
+    def last(self, a, b):
+        if a:
+            return b
+        return a
+
+
+if fast:
+
+    class Fast:
+        def go(self):
+            return 1
+else:
+    Fast = None
+
+
+@overload
+def run(x): ...
+def run(x):
+    return x
+"""
+
+
+def parted(before: str, after: str) -> tuple[exactly.Part, str]:
+    """Return what becomes of the changes, and the file after the edits."""
+    rows = difflib.unified_diff(
+        before.splitlines(keepends=True), after.splitlines(keepends=True), f"a/{FILE}", f"b/{FILE}"
+    )
+    result = patch.apply("".join(rows), lambda path: [(path, before)], "verl 1.0")
+    (file,) = result.files
+    part, data = exactly.part("my-fix", "verl", file), before.encode()
+    for one in part.bound:
+        data, was, now = one_file.exactly(data, one.target, one.codemod)
+        assert (was, now) == (one.before, one.after)
+    return part, data.decode()
+
+
+def replaced(*pairs: tuple[str, str]) -> str:
+    text = PLAIN
+    for old, new in pairs:
+        assert text.count(old) == 1, old
+        text = text.replace(old, new)
+    return text
+
+
+CHANGES = {
+    "a constant": ["LIMIT = 3", "LIMIT = 4"],
+    "an annotation": ["LIMIT = 3", "LIMIT: int = 3"],
+    "an import that is added": ["import os\n", "import os\nimport sys\n"],
+    "one more name of an import": ["Any, List", "Any, Dict, List"],
+    "one name less": ["Any, List", "Any"],
+    "an import from elsewhere": ["from typing import Any, List", "from collections.abc import Any, List"],
+    "an import that falls back now": ["import os\n", "try:\n    import os\nexcept ImportError:\n    os = None\n"],
+    "an import that is tried": ["LIMIT = 3\n", "LIMIT = 3\ntry:\n    import new\nexcept ImportError:\n    new = 1\n"],
+    "what is bound if not": ["fast = None", "fast = False"],
+    "an attribute": ["size: int = 1\n", "size: int = 1\n    '''How many.'''\n    shape: tuple = ()\n"],
+    "a first attribute": ["    size: int = 1\n", "    a: int = 0\n    b: int = 0\n    size: int = 1\n"],
+    "a decorator": ["@property\n", "@cached\n    @property\n"],
+    "a signature": ["def last(self, a, b):", "def last(\n        self,\n        a,\n        b=1,  # why\n    ):"],
+    "a coroutine": ["def last(", "async def last("],
+    "a signature and body": [" b):\n        if a:\n            return b", " c):\n        if a:\n            return c"],
+    "two methods that are added": ["    def last", "    def x(self): pass\n\n    def y(self): pass\n\n    def last"],
+    "a method that goes": ["    @property\n    def first(self):\n        # of x\n        return self.x\n", ""],
+    "a class that is added": ["@overload", "class New:\n    x = '''\ntext'''\n\n\n@overload"],
+    "a class with another base": ["class Loop(Base):", "class Loop(Base, Other):"],
+    "a class under a condition": ["return 1\n", "return 2\n\n        def stop(self):\n            pass\n"],
+    "a function among overloads": ["    return x\n", "    return x + 1\n"],
+    "one more overload": ["def run(x): ...\n", "def run(x): ...\n@overload\ndef run(x, y): ...\n"],
+    "a function before a class": ["    class Fast:", "    def help():\n        pass\n\n    class Fast:"],
+    "a nested function": ["return self.x\n", "def inner():\n            return self.x\n        return inner()\n"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+@pytest.mark.parametrize("unit", ["    ", "\t"], ids=["spaces", "tabs"])
+def test_each_change_of_what_a_name_is_bound_to(change: list[str], unit: str) -> None:
+    before, after = PLAIN.replace("    ", unit), replaced((change[0], change[1])).replace("    ", unit)
+    part, result = parted(before, after)
+    assert not part.left
+    assert not part.ignored
+    assert part.bound
+    for tree in (ast.parse(after), ast.parse(result)):
+        for one in part.bound:
+            name = one.target.function.rpartition(".")[2]
+            nodes = binding.statements(tree, one.target.function)
+            assert one.after == (binding.digest(nodes, name) if nodes else binding.absent(one.target))
+
+
+def test_all_of_them_at_once_bind_each_name_as_the_diff_does() -> None:
+    alone = ("an import that falls back now", "a signature and body", "a coroutine", "an annotation", "one name less")
+    other = ("one more name of an import", "what is bound if not", "a first attribute", "a function before a class")
+    pairs = [(old, new) for name, (old, new) in CHANGES.items() if name not in (*alone, *other, "a method that goes")]
+    pairs = [pair for pair in pairs if pair[0] not in ("import os\n", "LIMIT = 3\n")]
+    after = replaced(*pairs)
+    part, result = parted(PLAIN, after)
+    assert not part.left
+    names = shape.bound_names(ast.parse(after))
+    for name in names:
+        there, here = (binding.statements(ast.parse(code), name) or [] for code in (after, result))
+        assert binding.digest(there, name) == binding.digest(here, name), name
+
+
+def test_a_name_goes_where_the_diff_has_it() -> None:
+    part, result = parted(PLAIN, replaced(("LIMIT = 3\n", "LIMIT = 3\nA = 1\nB = A\n")))
+    assert result.index("LIMIT") < result.index("A = 1") < result.index("B = A") < result.index("register")
+    assert [it.target.beside for it in part.bound] == [("after", "LIMIT")] * 2
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (('register("one")', 'register("two")'), 'it changes code that binds no name: register("one")'),
+        (("if fast:", "if fast and LIMIT:"), "it changes code that binds no name: if fast:"),
+        (('register("one")\n', 'register("one")\nB = 1\nregister(B)\n'), "B: not found: a name beside which B"),
+    ],
+)
+def test_what_binds_no_name_is_left(change: tuple[str, str], why: str) -> None:
+    part, _ = parted(PLAIN, replaced(change))
+    ((place, reason),) = part.left.items()
+    assert place.startswith(f"{FILE}, hunk @@ -")
+    assert reason.startswith(why)
+
+
+def test_comments_and_docstrings_are_ignored_and_said() -> None:
+    part, result = parted(PLAIN, replaced(("# of x", "# of y"), ("'''A loop.'''", "'''A\n    loop.'''")))
+    assert (part.bound, part.left, result) == ((), {}, PLAIN)
+    assert len(part.ignored) == 1
+    assert part.ignored[0].startswith(f"{FILE}, hunk @@ -")
+
+
+def test_what_the_text_uses_and_the_file_binds() -> None:
+    part, _ = parted(PLAIN, replaced(("return x\n", "return os.path(LIMIT, x, len, new)\n")))
+    assert [it.uses for it in part.bound] == [("LIMIT", "os")]
+
+
+def test_a_file_that_does_not_parse_afterwards() -> None:
+    with pytest.raises(UnhangError, match="does not parse"):
+        parted(PLAIN, replaced(("LIMIT = 3", "LIMIT = (")))
