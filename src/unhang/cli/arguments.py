@@ -90,6 +90,7 @@ def named_packs(words: Sequence[str]) -> tuple[list[str], bool] | None:
     """Return the values of ``--pack`` in a command line, and whether ``--no-packs`` is; None if it asks for help only.
 
     The packs must be known before the options are parsed: they may bring upstreams, which are values of an option.
+    ``new`` begins a pack where there is none.
     """
     if not {*words}.isdisjoint(("-h", "--help", "--version")) or not {*words} & PAGES.keys():
         return None
