@@ -17,6 +17,7 @@ from unhang.find.locate import search
 # What helps a person, and what proofs of fixes share, may name upstreams.
 EXAMPLES = {
     "unhang.cli.arguments",
+    "unhang.cli.new_command",
     "unhang.draft.releases",
     "unhang.cli.wheel_command",
     "unhang.diagnose.capture",
