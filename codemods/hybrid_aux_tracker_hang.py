@@ -1,21 +1,26 @@
-"""Megatron-LM: log the MoE losses of a hybrid model with entries as long as those of its routers.
+"""Megatron-LM, Megatron-Bridge: log the MoE losses of a hybrid model with entries as long as those of its routers.
 
 https://github.com/NVIDIA/Megatron-LM/pull/6748 (it adds an argument to megatron-core, which releases do not have)
+https://github.com/NVIDIA-NeMo/Megatron-Bridge/pull/4592 (open; the same two arguments, and more that is not needed)
 """
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from unhang.codemods.base import AnchorError, Codemod, argument, assigned, calls, expression, once, replaced_by
 from unhang.codemods.edit import Edit
 from unhang.shapes.shape import Function
 
+if TYPE_CHECKING:
+    from typing import TypeGuard
+
 _MOE = (".count('E')", "Symbols.MOE")
 """What a number of MoE layers is counted by."""
 _ARMS = "if a hybrid model: layers = the number of MoE layers; else: layers = args.num_layers"
+_LONGEST = 80
 _TRACKERS = ("track_moe_metrics", "get_moe_metrics_tracker().report")
 _CALL = f"{' or '.join(_TRACKERS)}(num_layers=layers, moe_layer_freq=args.moe_layer_freq, ...)"
 _COMMENTS = (
@@ -73,14 +78,12 @@ class TrainingLog(Codemod):
     def plan(self, function: Function) -> list[Edit]:
         call = once([call for tracker in _TRACKERS for call in calls(function, tracker)], _CALL)
         layers, frequency = argument(call, "num_layers"), argument(call, "moe_layer_freq")
-        if not isinstance(layers, ast.Name) or not isinstance(frequency, ast.Attribute):
+        if not isinstance(layers, ast.Name) or not _is_setting(frequency):
             raise AnchorError(_CALL)
-        args, _, setting = expression(frequency).rpartition(".")
-        if setting != "moe_layer_freq":
-            raise AnchorError(_CALL)
-        arms = once(_arms(function, layers.id, f"{args}.num_layers"), _ARMS)
-        listed = f"[1] * {layers.id} if {expression(arms.test)} else {expression(frequency)}"
-        size = replaced_by(function, layers, f"{args}.num_layers", _COMMENTS[0])
+        every = expression(frequency).replace("moe_layer_freq", "num_layers")
+        arms = once(_arms(function, layers.id, every), _ARMS)
+        listed = _fitting(f"[1] * {layers.id}", f"if {expression(arms.test)}", f"else {expression(frequency)}")
+        size = replaced_by(function, layers, every, _COMMENTS[0])
         count = replaced_by(function, frequency, listed, _COMMENTS[1])
         return [size._replace(change=lambda nodes: count.change(size.change(nodes)))]
 
@@ -91,6 +94,22 @@ class TrainingLog(Codemod):
     def fixed_upstream(self, function: Function) -> bool:
         sized = [node for node in ast.walk(function) if isinstance(node, ast.Assign) and expression(node) in _FIXED]
         return len(sized) == 1 and len(_tracking(function, _FIXED[expression(sized[0])])) == 1
+
+
+def _fitting(*parts: str) -> str:
+    """Return an expression on one line; where that would be too long, on as many as it has parts."""
+    line = " ".join(parts)
+    if len(line) <= _LONGEST:
+        return line
+    # below the statement, as upstream's
+    return "\n".join(("(", *(f"{' ' * 8}{part}" for part in parts), f"{' ' * 4})"))
+
+
+def _is_setting(node: ast.expr | None) -> TypeGuard[ast.expr]:
+    """Return whether this reads ``moe_layer_freq``: of ``args``, or as ``getattr(config.model, "it", None)``."""
+    if isinstance(node, ast.Call) and expression(node.func) == "getattr" and len(node.args) > 1:
+        return expression(node.args[1]) == "'moe_layer_freq'"
+    return isinstance(node, ast.Attribute) and node.attr == "moe_layer_freq"
 
 
 def _arms(function: Function, name: str, every: str) -> list[ast.If]:

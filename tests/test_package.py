@@ -57,8 +57,12 @@ def test_the_wheel_has_one_import_name_and_all_its_data(distribution: metadata.D
         "py.typed",
         "cli/error_codes.md",
         "cli/help.md",
+        "cli/words.md",
         "draft/templates/tests.txt",
+        "compat/schemas/facts.json",
         "compat/schemas/manifest.json",
+        "compat/schemas/pack.json",
+        "compat/schemas/upstream.json",
         "compat/data/mtp-cp-deadlock.json",
         "compat/releases.json",
         "patches/mtp-cp-deadlock/drawing.json",
@@ -68,7 +72,7 @@ def test_the_wheel_has_one_import_name_and_all_its_data(distribution: metadata.D
     ):
         assert f"unhang/{name}" in files
     assert "unhang/compat/endstates/mtp_cp_deadlock.py" in files
-    for name in ("compat/sweep/", "compat/schemas/facts", "compat/wheels.json", "compat/swept.json"):
+    for name in ("compat/sweep/", "compat/schemas/wheels", "compat/wheels.json", "compat/swept.json"):
         assert not [file for file in files if file.startswith(f"unhang/{name}")], "only a checkout has it"
     assert distribution.metadata["License-Expression"] == "Apache-2.0"
     assert [(script.name, script.value) for script in distribution.entry_points] == [("unhang", "unhang.__main__:run")]

@@ -20,7 +20,12 @@ from nightly_plan import CHECK, PRE_RELEASE, RADAR, REPOSITORY, SWEEP, TESTS, UP
 from packaging.version import InvalidVersion, Version
 
 _MEGATRON = "megatron-core"
-_CLONES = {_MEGATRON: "UNHANG_MEGATRON_CLONE", "verl": "UNHANG_VERL_CLONE", "ms-swift": "UNHANG_SWIFT_CLONE"}
+_CLONES = {
+    _MEGATRON: "UNHANG_MEGATRON_CLONE",
+    "verl": "UNHANG_VERL_CLONE",
+    "ms-swift": "UNHANG_SWIFT_CLONE",
+    "megatron-bridge": "UNHANG_BRIDGE_CLONE",
+}
 _LIMIT_S = 100 * 60  # less than the workflow's limit, so that a job that runs too long is reported with its log
 
 
@@ -43,7 +48,8 @@ def run(job: Job, nox: Sequence[str], narrow: Sequence[str]) -> Result:
         with tempfile.TemporaryDirectory() as folder:
             tree = _clone(job.subject, ref, Path(folder) / "tree")
             if job.what == CHECK:
-                ran = _unhang("check", "--source", str(tree), "--output-format", "json")
+                source = tree / UPSTREAMS[job.subject].get("folder", "")
+                ran = _unhang("check", "--source", str(source), "--output-format", "json")
                 return judge.by_verdicts(ran, f"branch {ref}", _newest())
             if not (tree / "megatron").exists():  # some proofs need Megatron-LM too
                 shutil.move(_clone(_MEGATRON, "main", Path(folder) / "other") / "megatron", tree)

@@ -23,6 +23,7 @@ from unhang.shapes.shape import Function
 MICRO_BATCHES = 4
 LISTED = [0, 1, 1, 0, 1, 1, 0, 1, 0, 1, 0, 0]
 TRACKERS = {"track_moe_metrics", "get_moe_metrics_tracker"}
+CALLERS = ("iteration", "writer", "wandb_writer", "mlflow_logger", "comet_logger", "total_loss_dict", "pg_collection")
 LAYER_ARGUMENTS = ("num_layers", "num_moe_layers", "moe_layer_freq", "mtp_num_layers")
 
 
@@ -89,10 +90,11 @@ def run(source: Source, setting: Setting) -> tuple[list[Call], Any]:
         return allocation if name.endswith("hybrid_layer_allocation") else builtins.__import__(name, *context)
 
     kinds = [loss for loss in setting.losses if loss != "z_loss"]
-    args = StandIn(
+    args = StandIn(  # Megatron-Bridge has them in config.model, with another name for the experts
         "args",
         ("log_moe_overload_factor",),
         num_experts=setting.experts,
+        num_moe_experts=setting.experts,
         num_layers=setting.layers,
         moe_layer_freq=LISTED[: setting.layers] if setting.frequency == "list" else setting.frequency,
         moe_router_load_balancing_type=kinds if len(kinds) > 1 else kinds[0],
@@ -106,8 +108,11 @@ def run(source: Source, setting: Setting) -> tuple[list[Call], Any]:
     )
     stand_ins: dict[str, Any] = {
         "__builtins__": {**vars(builtins), "__import__": imported},
-        **dict.fromkeys(("iteration", "writer", "wandb_writer", "total_loss_dict", "pg_collection"), "of the caller"),
+        **dict.fromkeys(CALLERS, "of the caller"),
         "args": args,
+        "config": StandIn("config", model=args),
+        "num_moe_experts": setting.experts,
+        "_build_moe_metric_writer": lambda writer, *loggers: f"{writer}, and more",
         "num_microbatches": None,
         "get_num_microbatches": lambda: MICRO_BATCHES,
         "is_hybrid_model": lambda args: args.is_hybrid_model,
@@ -123,9 +128,12 @@ class TrainingLog(EndState):
     """The end state of training_log."""
 
     varied: ClassVar[dict[str, str]] = {
-        "args.num_experts": "experts",
-        **dict.fromkeys(("args.moe_router_load_balancing_type", "args.moe_z_loss_coeff"), "losses"),
-        **dict.fromkeys(("args.is_hybrid_model", "is_hybrid_model"), "model"),
+        **dict.fromkeys(("args.num_experts", "config.model.num_moe_experts", "num_moe_experts"), "experts"),
+        **dict.fromkeys(("args.moe_router_load_balancing_type", "moe_router_load_balancing_type"), "losses"),
+        **dict.fromkeys(("args.moe_z_loss_coeff", "config.model.moe_z_loss_coeff"), "losses"),
+        "config.model.moe_router_load_balancing_type": "losses",
+        **dict.fromkeys(("args.is_hybrid_model", "is_hybrid_model", "config.model.is_hybrid_model"), "model"),
+        "config.model": "model",  # getattr(config.model, "is_hybrid_model", False)
         **dict.fromkeys(("parsed_pattern.main_pattern", "parsed_hybrid_pattern.main_pattern"), "model"),
         **dict.fromkeys(("parsed_pattern.mtp_pattern", "mtp_moe_layers_per_depth"), "mtp"),
         **dict.fromkeys(("args.mtp_num_layers", "parsed_pattern.mtp_num_depths"), "depths"),
@@ -134,7 +142,7 @@ class TrainingLog(EndState):
     }
     held: ClassVar[dict[str, str]] = {
         **dict.fromkeys(("args", "isinstance", "int", "list"), "name no setting"),
-        "getattr": "of args.log_moe_overload_factor, which adds a text and is never set",
+        "getattr": "of args.log_moe_overload_factor, which adds a text and is never set; of what config.model has",
         **dict.fromkeys(("num_microbatches", "get_num_microbatches"), "the number is the same for all models"),
     }
     without: ClassVar[dict[str, Any]] = {"model": "EEE", "mtp": "", "depths": None, "frequency": 1}

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterable
 from functools import cache
 
 import unhang.compat
@@ -21,6 +22,8 @@ import sys
 sys.path[:] = {path!r}
 import unhang.compat
 unhang.compat.__path__ = {compat!r}  # the wheel lacks the end states
+import unhang.compat.endstates
+unhang.compat.endstates.__path__ = {endstates!r}  # those of packs, too
 from unhang.compat.endstates import sandbox
 sandbox.child()
 """
@@ -28,6 +31,12 @@ sandbox.child()
 
 class SandboxError(Exception):
     """The child process did not answer."""
+
+
+def look_in(folders: Iterable[str]) -> None:
+    """Let the end states of these folders of packs be found, too."""
+    package = sys.modules[__package__ or ""]
+    package.__path__ = list(dict.fromkeys([*package.__path__, *folders]))
 
 
 def end_state(fix: str, function: str) -> EndState | None:
@@ -43,9 +52,13 @@ def end_state(fix: str, function: str) -> EndState | None:
     return found
 
 
+def _places() -> list[str]:
+    return list(sys.modules[__package__ or ""].__path__)
+
+
 def run(fix: str, before: Source, after: Source | None, as_written: bool = False) -> Row:
     """Compare a function with its rewrite in a child process. Raises SandboxError."""
-    code = _CHILD.format(path=sys.path, compat=list(unhang.compat.__path__))
+    code = _CHILD.format(path=sys.path, compat=list(unhang.compat.__path__), endstates=_places())
     command = [*without_network(), sys.executable, "-I", "-B", "-c", code]
     given = json.dumps({"fix": fix, "before": before, "after": after, "as_written": as_written})
     with tempfile.TemporaryDirectory(prefix="unhang-") as folder:

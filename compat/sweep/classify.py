@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+from unhang import packs
 from unhang.compat.endstates import sandbox
 from unhang.compat.endstates.compare import Row
 from unhang.compat.endstates.endstate import Source
@@ -44,6 +45,7 @@ def classify(data: bytes, target: Target, as_written: bool = False, run: Run = s
     A function that targets depend on is ``wrong`` if it fails somewhere, and ``right`` if nowhere. A target is run
     beside a wrong one.
     """
+    sandbox.look_in(packs.folders("compat", "endstates"))
     endstate = sandbox.end_state(target.fix, target.function)
     if endstate is None:
         module = f"compat/endstates/{target.fix.replace('-', '_')}.py"

@@ -177,6 +177,11 @@ class Reader:
             git.fetch("origin", *options, istream=names)
 
 
+def in_tree(entry: Mapping[str, Any], path: str) -> str:
+    """Return where an upstream's repository has a file; ``path`` is as on the import path."""
+    return f"{entry['folder']}/{path}" if "folder" in entry else path
+
+
 def introduced(clone: Clone, paths: Sequence[str]) -> list[tuple[tuple[str, str], str, str]]:
     """Return commit (day, name), path and blob of every content of these files that a commit brought."""
     options = ("--full-history", "--format=C %H %cs", "--raw", "--no-abbrev", "--no-renames", "-m")
@@ -188,19 +193,21 @@ def history(clone: Clone, entry: Mapping[str, Any], paths: Sequence[str]) -> tup
 
     ``entry`` is what the upstream's file in upstreams/ says.
     """
-    touched = introduced(clone, [*paths, entry["version"]["file"]])
+    wanted = {in_tree(entry, path): path for path in paths}
+    states = in_tree(entry, entry["version"]["file"])
+    touched = introduced(clone, [*wanted, states])
     reader = Reader(clone.repo)
     reader.prefetch({blob for _, _, blob in touched})
     places: dict[tuple[str, str], set[tuple[str, str]]] = {}
     for commit, path, blob in touched:
-        if path in paths:
-            places.setdefault((path, blob), set()).add(commit)
+        if path in wanted:
+            places.setdefault((wanted[path], blob), set()).add(commit)
     seen = []
     for (path, blob), commits in sorted(places.items(), key=lambda item: (min(item[1]), item[0])):
         found = reader.content(blob)
         if found is not None:
             (day, first), (last_day, last) = min(commits), max(commits)
-            version = _version(reader.content(f"{first}:{entry['version']['file']}"))
+            version = _version(reader.content(f"{first}:{states}"))
             supported = version >= Version(entry["floor"])
             seen.append(Seen(path, found, f"{day} {first[:9]}", f"{last_day} {last[:9]}", supported))
     return seen, len(set().union(*places.values()))
@@ -223,7 +230,7 @@ def trees(
         except InvalidVersion:
             continue
         if version >= Version(entry["floor"]) and version not in in_wheels:
-            files = {path: reader.content(f"{commit}:{path}") for path in paths}
+            files = {path: reader.content(f"{commit}:{in_tree(entry, path)}") for path in paths}
             yield Release(upstream, str(version), False, files)
 
 
@@ -232,7 +239,7 @@ def tips(clone: Clone, entry: Mapping[str, Any], paths: Sequence[str]) -> Iterat
     reader = Reader(clone.repo)
     for branch in entry["tips"]:
         for path in paths:
-            found = reader.content(f"{clone.commit(f'refs/heads/{branch}')}:{path}")
+            found = reader.content(f"{clone.commit(f'refs/heads/{branch}')}:{in_tree(entry, path)}")
             if found is not None:
                 yield path, found
 

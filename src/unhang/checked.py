@@ -153,11 +153,11 @@ def _compiled(pattern: str) -> re.Pattern[str]:
     return re.compile(re.sub(r"(?<!\\)\$$", r"\\Z", pattern))
 
 
-def _count(low: bool, *types: type) -> Any:
+def _count(low: bool, kind: type[str] | type[list[Any]] | type[dict[str, Any]]) -> Any:
     """Return the check of how many characters, items or keys there are."""
 
     def check(value: Any, limit: int, _: Any, where: str) -> Iterator[str]:
-        if isinstance(value, types) and (len(value) < limit if low else len(value) > limit):
+        if isinstance(value, kind) and (len(value) < limit if low else len(value) > limit):
             yield f"{where}: {'shorter' if low else 'longer'} than {limit}"
 
     return check

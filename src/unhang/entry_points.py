@@ -94,7 +94,7 @@ def _kept_in(environ: Mapping[str, str], sites: Sequence[str]) -> str:
 
 
 def _kept(path: str, times: Mapping[str, int]) -> list[str] | None:
-    """Return what is kept of folders with these times; None if there is nothing, or another user may have written it."""
+    """Return what is kept of folders with these times; None if nothing is, or others may have written it."""
     import json
 
     try:

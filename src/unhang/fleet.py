@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from unhang import packs
 from unhang.cli import requests
 from unhang.errors import UnhangError
 from unhang.records import Request
@@ -50,7 +51,8 @@ def require_agreement(
     ``unhang check`` mean, which prints the same digest with them: ``require`` are the fixes that must be in place, or
     not needed, on each node; ``accept`` are the tokens of accepted rewrites; the others narrow what is looked at.
     ``UNHANG_REQUIRE``,
-    ``UNHANG_SKIP`` and ``UNHANG_ACCEPT`` of this process stand for their options if these are empty. ``nodes``: ids
+    ``UNHANG_SKIP`` and ``UNHANG_ACCEPT`` of this process stand for their options if these are empty. Packs are those of
+    ``UNHANG_PACKS``, and those installed beside unhang, on each node. ``nodes``: ids
     (``NodeID`` of ``ray.nodes()``) of the nodes to ask, if some have no part in the training. ``timeout_s``: seconds to
     wait.
 
@@ -60,6 +62,7 @@ def require_agreement(
     """
     words = {"require": require, "fix": fix, "skip": skip, "kind": kind, "upstream": upstream, "accept": accept}
     given = {name: [value] if isinstance(value, str) else list(value) for name, value in words.items()}
+    packs.use((), False, os.environ)
     requests.fill_in(given, os.environ)
     requests.selection(given)  # refuses an unknown name before any node is asked
     ray = _started_ray()
@@ -105,6 +108,7 @@ def look(given: Mapping[str, Sequence[str]]) -> Seen | str:
     """
     importlib.invalidate_caches()  # Ray reuses workers, and the installed packages may have changed
     try:
+        packs.use((), False, os.environ)  # those of this node
         return _seen(requests.selection(given))
     except UnhangError as error:
         return error.message + (f" ({error.path})" if error.path else "")

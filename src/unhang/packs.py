@@ -76,7 +76,7 @@ def use(named: Sequence[str], alone: bool, environ: Mapping[str, str]) -> None:
                 hint="name one of them alone: --no-packs --pack DIR",
             )
         by_name[pack.name] = pack
-    if found != _effective:
+    if len(found) > 1 or found != _effective:  # the files of a pack may have changed
         for function in _remembered:
             function.cache_clear()
     _effective, _words = found, (*(("--no-packs",) if alone else ()), *given)
@@ -127,6 +127,12 @@ def _schema(name: str) -> Any:
 def part(pack: Pack, name: str) -> str:
     """Return the folder of a part of a pack, which may not be there: ``patches``, ``compat``. Raises as ``folder``."""
     return os.path.join(pack.folder, name) if pack.folder else folder(name)
+
+
+def folders(*names: str) -> list[str]:
+    """Return the folders of a part of the packs but ours, as far as they are there."""
+    places = (os.path.join(pack.folder, *names) for pack in others())
+    return [place for place in places if os.path.isdir(place)]
 
 
 def module(pack: Pack, room: str, fix: str) -> str:
@@ -252,7 +258,7 @@ def _of_environment(environ: Mapping[str, str]) -> list[str]:
 
 
 def _is_in(version: str, specifier: str) -> bool:
-    """Return whether a version's numbers are in a range like ``>=0.1,<0.3``; what follows its numbers counts for none."""
+    """Return whether a version is in a range like ``>=0.1,<0.3``, by its numbers alone."""
     mine = _numbers(version)
 
     def holds(clause: str) -> bool:

@@ -12,6 +12,7 @@ from unhang.cli.main import main
 from unhang.shapes import catalog, shape
 from unhang.shapes.catalog import Release, Shape, ShapeTable
 
+NEWEST = {"megatron-core": "0.19.2", "verl": "0.9.1", "ms-swift": "4.6.0", "megatron-bridge": "0.6.2"}
 FUNCTION = "MegatronEngine.forward_backward_batch"
 KNOWN = shape.digest(shape.find(shape.parse(CLEAN.encode()), FUNCTION)[0])
 
@@ -19,10 +20,7 @@ KNOWN = shape.digest(shape.find(shape.parse(CLEAN.encode()), FUNCTION)[0])
 @pytest.fixture
 def fake(served: FakeIndex, monkeypatch: pytest.MonkeyPatch) -> FakeIndex:
     """An index and a matrix that have the same releases: one of each upstream, and a verl that needs a fix."""
-    releases = {
-        project: {version: Release(version, False, {})}
-        for project, version in (("megatron-core", "0.19.2"), ("verl", "0.9.1"), ("ms-swift", "4.6.0"))
-    }
+    releases = {project: {version: Release(version, False, {})} for project, version in NEWEST.items()}
     releases["verl"]["0.7.1"] = Release("0.7.1", False, {f"{ENGINE}::{FUNCTION}": "hung"})
     known = {KNOWN: Shape("fixed", None, (), ""), "hung": Shape("affected", "cured", (), "")}
     table = ShapeTable({("mtp-cp-deadlock", FUNCTION, digest): shape for digest, shape in known.items()}, {})
@@ -52,7 +50,7 @@ def test_a_new_release_with_a_known_shape_has_its_verdict(fake: FakeIndex, capsy
     code, document = look(capsys)
     assert code == 1
     assert document["unlisted"] == ["verl 0.10.0"]
-    assert document["newest"] == {"megatron-core": "0.19.2", "verl": "0.10.0", "ms-swift": "4.6.0"}
+    assert document["newest"] == {**NEWEST, "verl": "0.10.0"}
     (finding,) = (item for item in document["findings"] if item["fix"] == "mtp-cp-deadlock")
     assert [finding[key] for key in ("verdict", "detail", "shape")] == ["fixed-upstream", "a known shape", KNOWN]
     assert fake.asked == [name]
@@ -110,7 +108,7 @@ def test_what_is_gone_or_yanked_since_is_named(fake: FakeIndex, capsys: pytest.C
         fake.withdraw(name)
     fake.add("verl", "0.9.1", yanked=True)
     code, document = look(capsys)
-    gone = ["megatron-core 0.19.2", "verl 0.7.1", "ms-swift 4.6.0"]
+    gone = ["megatron-core 0.19.2", "verl 0.7.1", "ms-swift 4.6.0", "megatron-bridge 0.6.2"]
     assert (code, document["gone"], document["yanked"]) == (0, gone, ["verl 0.9.1"])
     assert main(["matrix", "--against-index"]) == 0
     text = capsys.readouterr().out

@@ -20,6 +20,8 @@ def files(name: str) -> list[Path]:
         return sorted(REPOSITORY.glob("patches/*/manifest.json"))
     if name == "facts":
         return sorted(COMPAT.glob("data/*.json"))
+    if name == "pack":
+        return []  # ours is the package itself
     if name == "upstream":
         return sorted(REPOSITORY.glob("upstreams/*.json"))
     return [COMPAT / f"{name}.json"]
@@ -53,7 +55,7 @@ def test_a_schema_refuses_unknown_keys_and_its_committed_files_satisfy_it(path: 
     assert schema["description"]
     assert all(item["additionalProperties"] is False for item in every_object(schema))
     assert "$ref" not in path.read_text()
-    assert files(path.stem)
+    assert bool(files(path.stem)) == (path.stem != "pack")
     for file in files(path.stem):
         assert errors(path.stem, json.loads(file.read_bytes())) == []
 

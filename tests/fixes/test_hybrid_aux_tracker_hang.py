@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from fuzz.subject import Fuzz
@@ -15,7 +17,8 @@ from unhang.judge.decide import codemod
 from unhang.prove.fixes import hybrid_aux_tracker_hang as proof
 
 FIX = "hybrid-aux-tracker-hang"
-CASES = sources.cases(FIX, {"megatron-lm": ["0.17.1", "0.18.2", "0.19.2"]}, {"megatron-lm": ["0.16.1"]})
+RELEASES = {"megatron-lm": ["0.17.1", "0.18.2", "0.19.2"], "megatron-bridge": ["0.3.1", "0.4.2", "0.5.1", "0.6.2"]}
+CASES = sources.cases(FIX, RELEASES, {"megatron-lm": ["0.16.1"]})
 FIXED = sources.cases(FIX, {}, state="fixed")
 NOT_AFFECTED = sources.cases(FIX, {}, state="not-affected")
 
@@ -44,10 +47,10 @@ def test_a_function_that_differs_is_not_taken_for_upstreams_own_fix(old: str, ne
 
 
 # the file is long, and has had many shapes
-ONLY_IN_HISTORY = [pytest.param(*case.values, id=case.id, marks=pytest.mark.slow) for case in CASES[4:]]
+ONLY_IN_HISTORY = [pytest.param(*case.values, id=case.id, marks=pytest.mark.slow) for case in CASES[8:]]
 
 
-@pytest.mark.parametrize("case", [*CASES[:4], *ONLY_IN_HISTORY])
+@pytest.mark.parametrize("case", [*CASES[:8], *ONLY_IN_HISTORY])
 class TestRewrite(EveryRewrite):
     pass
 
@@ -105,7 +108,28 @@ BY_HAND: ByHand = {
 EQUIVALENT = {
     r"by hand: list \[layers\] if .*": "the tracker takes the sum",
 }
-MUTANTS = [Mutants("megatron-lm", ("0.17.1", "0.19.2"), BY_HAND, EQUIVALENT)]
+
+
+def _of_bridge(read: str, is_hybrid: str) -> ByHand:
+    """Return the mutants of a number or a list, as Megatron-Bridge reads its settings."""
+
+    def spelled(text: str) -> str:
+        return re.sub(r"args\.(\w+)", lambda name: read.format(name[1]), text.replace(_HYBRID, is_hybrid))
+
+    return {
+        name: tuple(Sub(spelled(sub.old), spelled(sub.new)) for sub in subs)
+        for name, subs in BY_HAND.items()
+        if not isinstance(subs, Sub)
+    }
+
+
+_PLAIN = _of_bridge("config.model.{}", "config.model.is_hybrid_model")
+_BY_NAME = _of_bridge("getattr(config.model, '{}', None)", "getattr(config.model, 'is_hybrid_model', False)")
+MUTANTS = [
+    Mutants("megatron-lm", ("0.17.1", "0.19.2"), BY_HAND, EQUIVALENT),
+    Mutants("megatron-bridge", ("0.3.1",), _PLAIN, EQUIVALENT),
+    Mutants("megatron-bridge", ("0.6.2",), _BY_NAME, EQUIVALENT),
+]
 _HALVES = {
     "half: the size alone": Other(
         without(r"\[1\] \* layers if .* else ", ""), ("pp3-experts-on-all-stages", "pp3"), "differs: "
@@ -114,9 +138,25 @@ _HALVES = {
 }
 # in 0.16 MTP layers need moe-aux-tracker-hang too
 _WITHOUT_MTP = tuple(case for case in proof.CASES if "mtp" not in case.options)
+_ALONE = (r"num_layers=(getattr\(config\.model, 'num_layers', None\)|config\.model\.num_layers)", "num_layers=layers")
 PROOFS = [
     Proofs("megatron-lm", [Release("0.17.1", core=True), Release("0.18.2"), Release("0.19.2")], _HALVES),
     Proofs("megatron-lm", [Release("core_v0.16.1", cases=_WITHOUT_MTP)], _HALVES),
+    Proofs(
+        "megatron-bridge",
+        [
+            Release("0.6.2", beside=(("megatron-core", "0.19.2"),), core=True),
+            Release("0.5.1", beside=(("megatron-core", "0.17.1"),)),
+            Release("0.3.1", beside=(("megatron-core", "0.16.1"),)),
+        ],
+        {
+            name: half._replace(change=without(*edit))
+            for (name, half), edit in zip(
+                _HALVES.items(),
+                ((r"\(\s*\[1\] \* layers\s+if .*\s+else (.*)\s+\)|\[1\] \* layers if .* else ", r"\1"), _ALONE),
+            )
+        },
+    ),
 ]
 FUZZ = Fuzz(CASES, 3, r"num_layers|moe_layer_freq|hybrid|layers", examples=40, every=4)
 

@@ -12,6 +12,7 @@ from unhang.shapes import catalog, shape
 from unhang.shapes.catalog import OutlineTable, Release, Shape, ShapeTable, Target
 from unhang.shapes.outline import outline
 
+READ = {"verl": ["0.7.1", "0.9.1"], "ms-swift": ["4.6.0"], "megatron-bridge": ["0.3.1", "0.6.2"]}
 TARGET = Target("made-up", "verl", "verl/x.py", "f")
 KNOWN = """\
 def f(x):
@@ -149,7 +150,7 @@ def test_a_real_function_with_one_more_statement_is_nearest_to_itself() -> None:
     seen = 0
     for target in (target for fix in catalog.fixes().values() for target in fix.targets):
         project = "megatron-core" if target.upstream == "megatron-lm" else target.upstream
-        for version in {"verl": ["0.7.1", "0.9.1"], "ms-swift": ["4.6.0"]}.get(project, ["0.14.0", "0.17.1", "0.19.2"]):
+        for version in READ.get(project, ["0.14.0", "0.17.1", "0.19.2"]):
             data = wheels.read(project, version, target.file)
             found = shape.find(shape.parse(data), target.function) if data is not None else []
             if not found:

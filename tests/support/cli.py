@@ -38,6 +38,7 @@ _NEUTRAL = (
     "UNHANG_REQUIRE",
     "UNHANG_SKIP",
     "UNHANG_ACCEPT",
+    "UNHANG_PACKS",
 )
 
 FOUR = ("empty-expert-hang", "expert-dp-warmup", "mtp-cp-deadlock", "sft-packed-seq-broadcast")

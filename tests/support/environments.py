@@ -20,17 +20,18 @@ from typing import NamedTuple
 import pytest
 
 import unhang
+from unhang import packs
 from unhang.find.environment import choose
 from unhang.find.locate import search
 from unhang.records import Search
 
-MODULES = {"megatron-core": "megatron.core", "megatron-lm": "megatron.training", "verl": "verl", "ms-swift": "swift"}
+MODULES = {one.name: one.module for one in packs.upstreams().values()}
 # Prints where `import` finds each module. It does import them, so it is only for stand-ins.
 TRUTH = """
 import importlib, json, sys
 if sys.path[0] == "": del sys.path[0]
 found = {}
-for name in ["megatron.core", "megatron.training", "verl", "swift"]:
+for name in ["megatron.core", "megatron.training", "megatron.bridge", "verl", "swift"]:
     try: found[name] = getattr(importlib.import_module(name), "__file__", None)
     except ImportError: found[name] = None
 print(json.dumps(found))
@@ -152,6 +153,12 @@ def swift(root: Path, version: str = "4.6.0") -> Path:
     text = f"# Make sure\n__version__ = '{version}'\n__release_datetime__ = '2026-01-01 12:00:00'\n"
     folders = {f"swift/{name}/__init__.py": "" for name in ("tuners", "trainers")}
     return write(root, {"swift/__init__.py": "", "swift/version.py": text, **folders})
+
+
+def bridge(root: Path, version: str = "0.6.2") -> Path:
+    """Write a stand-in for Megatron-Bridge, beside what else is in the namespace package."""
+    files = {f"megatron/bridge/{name}": "" for name in ("__init__.py", "training/__init__.py")}
+    return write(root, {**files, "megatron/bridge/package_info.py": package_info(version)})
 
 
 def project(root: Path, name: str, version: str, where: str = ".") -> Path:

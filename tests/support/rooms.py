@@ -22,7 +22,7 @@ LEVELS = (
     ("cli",),
     ("fleet",),
 )
-SHARED = ("__init__", "errors", "gate", "packs", "records", "local_version", "suggest")
+SHARED = ("__init__", "checked", "entry_points", "errors", "gate", "packs", "records", "local_version", "suggest")
 """The modules at the top of the tool that every room may import."""
 
 

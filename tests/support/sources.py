@@ -26,7 +26,7 @@ from unhang.rewrite.one_file import Step, rewrite
 from unhang.shapes import catalog, shape
 from unhang.shapes.catalog import Shape, Target
 
-WIDTHS = {"megatron-core": 100, "megatron-lm": 100, "verl": 120, "ms-swift": 120}
+WIDTHS = {"megatron-core": 100, "megatron-lm": 100, "verl": 120, "ms-swift": 120, "megatron-bridge": 120}
 _ROWS: list[dict[str, Any]] = [
     {"fix": fix, **dict(zip(("function", "shape"), key.split())), **entry}
     for fix in catalog.fixes()

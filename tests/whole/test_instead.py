@@ -15,10 +15,6 @@ REAL: dict[str, dict[str, Any]] = {
         "file": "areal-1.0.4-py3-none-any.whl", "version": "1.0.4", "python": "3.12",
         "sha256": "7d7cfab10d9ec0990d9263290a9472366827783b9ad5fce22f56a1add416bdd9",
     },
-    "megatron-bridge": {
-        "file": "megatron_bridge-0.6.2-py3-none-any.whl", "version": "0.6.2", "python": "3.12",
-        "sha256": "bcb7274ab9327167c345aa24b96b95790ce5090df1945d883bdc41065d5649e2",
-    },
     "roll": {
         "file": "roll-0.13.4-py3-none-any.whl", "version": "0.13.4", "python": "3.12",
         "sha256": "91475e63613652e9d892125b237e083f69c99812b7b9255c2ab5883ca84c84cf",
@@ -36,5 +32,4 @@ def test_real_packages_are_noted_and_a_namesake_is_not(tmp_path: Path, capsys: p
     notes = {(row["fix"], row["verdict"], note.split(" (")[0]) for row in found for note in row["notes"]}
     assert notes == {
         ("fsdp2-buffer-order", "fixed-upstream", "AReaL has a copy of fsdp2_load_full_state_dict with the same defect"),
-        ("hybrid-aux-tracker-hang", "needed", "Megatron-Bridge has a training_log of its own with the same defect"),
     }

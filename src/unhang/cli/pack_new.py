@@ -1,4 +1,4 @@
-"""``unhang new ID --pack DIR``: a fix of a pack from a diff alone; pack and upstream begin where there is none."""
+"""``unhang new ID --pack DIR``: a fix of a pack from a diff alone; the pack and upstream too, where there is none."""
 
 from __future__ import annotations
 
@@ -127,7 +127,8 @@ def _use(options: argparse.Namespace, stage: str) -> None:
 def _parted(fix: str, release: Release, result: Result) -> tuple[list[Bound], list[str], list[str]]:
     """Return the edits of all files, the hunks that are left, and those that change no code."""
     bound: list[Bound] = []
-    left, ignored = list(result.left), list[str]()
+    left: list[str] = list(result.left)
+    ignored: list[str] = []
     for patched in result.files:
         upstream = releases.of_file(release.project, patched.file)
         if not patched.file.startswith("/".join([*packs.upstreams()[upstream].parts, ""])):

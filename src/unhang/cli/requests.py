@@ -51,7 +51,7 @@ def selection(given: Mapping[str, Any]) -> Request:
         are = "; ".join(f"{name}: {', '.join(catalog.fix(name).kinds)}" for name in sorted(named))
         raise UnhangError("unknown-fix", f"none of the named fixes is of kind {' or '.join(kinds)}", hint=are)
     return Request(
-        fixes=(*(name for name in catalog.fixes() if name in chosen), *gone),
+        fixes=tuple(name for name in catalog.fixes() if name in chosen),
         required=required,
         upstreams=upstreams,
         accepted=tuple(dict.fromkeys(_token(text) for text in given.get("accept", ()))),

@@ -14,6 +14,7 @@ from contextlib import suppress
 from importlib.util import decode_source, find_spec
 from typing import NamedTuple
 
+from unhang import packs
 from unhang.judge.decide import near
 from unhang.judge.findings import Finding
 from unhang.judge.nearest import ADDED, CHANGED, MISSING, MOVED, Nearest
@@ -29,6 +30,8 @@ import sys
 sys.path[:] = {path!r}
 import unhang.compat
 unhang.compat.__path__ = {compat!r}
+import unhang.compat.endstates
+unhang.compat.endstates.__path__ += {endstates!r}
 from unhang.compat.endstates import cage
 cage.child({answers})
 """
@@ -129,6 +132,7 @@ def _answer(question: bytes, nonce: str) -> Shown:
         code = _CHILD.format(
             path=[path for path in sys.path if path],
             compat=[*((spec and spec.submodule_search_locations) or ())],
+            endstates=packs.folders("compat", "endstates"),
             answers=answers.fileno(),
         )
         environment = {"HOME": home, "TMPDIR": home, "PATH": os.defpath, "LC_ALL": "C.UTF-8"}

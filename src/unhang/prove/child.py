@@ -64,6 +64,7 @@ def answer(question: Mapping[str, Any]) -> dict[str, Any]:
         import torch
     except ImportError as error:
         return {"problem": f"no torch here: {error}", "pip": importlib.util.find_spec("pip") is not None}
+    importlib.import_module(".fixes", __package__).__path__ += question["packs"]
     proof = importlib.import_module(f".fixes.{question['fix'].replace('-', '_')}", __package__)
     for name in (*getattr(proof, "WARM", ()), *_WARM):
         try:

@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from unhang import packs
 from unhang.errors import UnhangError
 from unhang.prove import answers
 from unhang.prove.cases import Case, Outcome
@@ -64,6 +65,7 @@ def ask(
         begun = os.path.join(folder, "begun")
         question = {
             "fix": fix,
+            "packs": packs.folders("prove"),
             "path": list(path),
             "variants": {
                 name: (_lay_out(os.path.join(folder, name), files), list(wanted))

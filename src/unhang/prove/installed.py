@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from unhang import packs
 from unhang.errors import UnhangError, joined
 from unhang.find import environment, locate
 from unhang.judge.decide import DRIFTED, UNLISTED, URGENCY
@@ -217,5 +218,7 @@ def _grouped(findings: Iterable[Finding]) -> list[list[Finding]]:
 
 def _proof(fix: str) -> Any:
     """Return the module of a proof, which imports no torch; None where there is none."""
+    room: Any = importlib.import_module("unhang.prove.fixes")
+    room.__path__ = list(dict.fromkeys([*room.__path__, *packs.folders("prove")]))
     name = f"unhang.prove.fixes.{fix.replace('-', '_')}"
     return importlib.import_module(name) if importlib.util.find_spec(name) else None

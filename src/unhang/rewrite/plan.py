@@ -11,7 +11,6 @@ from unhang.judge.findings import Finding
 from unhang.records import Installation
 from unhang.shapes import catalog
 from unhang.shapes.catalog import Target
-from unhang.suggest import Command, Hint
 
 
 class Rewritten(NamedTuple):
@@ -135,9 +134,8 @@ def _refuse_collisions(findings: Iterable[Finding]) -> None:
                             "fixes-collide",
                             f"{both} rewrite one statement, at line {number}",
                             path=path,
-                            hint=Hint("choose one: ", Command("apply", ("--skip", other)), " or ",
-                                      Command("apply", ("--skip", fix))),
-                        )  # fmt: skip
+                            hint=f"leave one out: --skip {other}, or --skip {fix}",
+                        )
 
 
 def _changed(group: Sequence[Finding]) -> Iterable[int]:

@@ -156,6 +156,12 @@ def plan_revert(search: Search, root: str, found: Receipt, request: Request, *, 
         for entry, _, _ in files
         if entry.relative in back and not links.fits(entry.path, back[entry.relative], after)
     ]
+    names = {
+        f"{fixed.fix} ({fixed.pack})": None
+        for entry, _, _ in files for fixed in entry.fixes if is_gone(fixed) and _is_chosen(fixed, request)
+    }  # fmt: skip
+    if names:
+        lost.append(f"also of packs that are not in effect: {', '.join(names)}")
     return Revert(
         root=root,
         files=files,
@@ -199,7 +205,8 @@ def _plan_file(remains: Remains, request: Request, force: bool) -> _FileRevert:
 def _is_chosen(fixed: Fixed, request: Request) -> bool:
     """Return whether a request is about a row of a receipt: where it names no fixes, also about those of gone packs."""
     is_narrow = any(option in ("--fix", "--kind") for option, _ in request.chosen)
-    return fixed.fix in request.fixes or (is_gone(fixed) and not is_narrow)
+    is_named = ("--fix", fixed.fix) in request.chosen
+    return fixed.fix in request.fixes or (is_gone(fixed) and (is_named or not is_narrow))
 
 
 def is_gone(fixed: Fixed) -> bool:

@@ -1,27 +1,31 @@
-"""Megatron-LM: the real routers of a hybrid model and the real ``training_log``, on the stages of a real pipeline.
+"""The real routers of a hybrid model and the real ``training_log``, on the stages of a real pipeline.
 
-The routers of each stage with MoE layers route random tokens, and so record their losses. Then every stage logs. The
-rest of the model is left out, and so is what ``training_log`` logs at its interval, such as the time of a step. The
-arguments of the job are stand-ins. gloo aborts an all-reduce of two sizes, or waits. What NCCL does with one, a CPU
-cannot show.
+That function is Megatron-LM's, or Megatron-Bridge's, whose other modules are then stand-ins. The routers of each stage
+with MoE layers route random tokens, and so record their losses. Then every stage logs. The rest of the model is left
+out, and so is what ``training_log`` logs at its interval, such as the time of a step. The arguments of the job are
+stand-ins. gloo aborts an all-reduce of two sizes, or waits. What NCCL does with one, a CPU cannot show.
 """
 
 from __future__ import annotations
 
 import importlib
+import os
+import sys
 import typing
-from types import SimpleNamespace
+from importlib.machinery import PathFinder
+from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
+from unittest.mock import MagicMock
 
 from ..cases import CRASHED, MISMATCH, PASSED, Case, Outcome, Topology
-from ..ranks import routers
+from ..ranks import routers, sites
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 WARM = ("transformers",)
-BESIDE = {"megatron-lm": ("megatron-core",)}
-_TRAINING = "megatron.training.training"
+BESIDE = {"megatron-lm": ("megatron-core",), "megatron-bridge": ("megatron-core",)}
+_TRAINING, _BRIDGE = "megatron.training.training", "megatron.bridge.training.utils.train_utils"
 _REDUCE = "transformer/moe/moe_"  # the file of the all-reduce: moe_utils.py, or from 0.18 on moe_logging.py
 _PP3, _MANY = Topology(pp=3), Topology(tp=2, pp=4, cp=2, dp=2)
 _EVERYWHERE, _NOT_HYBRID = {"pattern": "ME*EEMEM"}, {"pattern": ""}
@@ -47,13 +51,50 @@ def caveat(case: Case) -> str:
 
 
 def prepare() -> None:
-    """Import Megatron-LM's training loop for a CPU."""
+    """Import the module of ``training_log`` for a CPU."""
     import typing_extensions
 
     if not hasattr(typing, "override"):  # before Python 3.12, which upstream requires
         typing.override = typing_extensions.override  # type: ignore[attr-defined]
     routers.on_cpu()
-    importlib.import_module(_TRAINING)
+    if _module() == _BRIDGE:
+        _stand_in_for_the_rest()
+    importlib.import_module(_module())
+
+
+def _module() -> str:
+    """Return the name of the module of ``training_log``: of the upstream that the variant has files of."""
+    path = f"{_BRIDGE.replace('.', os.sep)}.py"
+    return _BRIDGE if any(os.path.exists(os.path.join(root, path)) for root in sites.ROOTS) else _TRAINING
+
+
+def _stand_in_for_the_rest() -> None:
+    """Put stand-ins in the place of what Megatron-Bridge's module imports of its own: all models, with their needs."""
+    import megatron
+
+    (root,) = PathFinder.find_spec("megatron.bridge", megatron.__path__).submodule_search_locations  # type: ignore[union-attr, misc]
+    for name in ("", ".utils", ".training", ".training.utils"):
+        sys.modules[f"megatron.bridge{name}"] = _StandIn(f"megatron.bridge{name}", f"{root}{name.replace('.', os.sep)}")
+    needs = ("mlflow_utils", "pg_utils", "theoretical_memory_utils", "flop_utils")
+    for name in (
+        "utils.common_utils",
+        *(f"training.{name}" for name in ("config", "forward_step_func_types", "state")),
+        *(f"training.utils.{name}" for name in needs),
+    ):
+        sys.modules[f"megatron.bridge.{name}"] = _StandIn(name, "")
+
+
+class _StandIn(ModuleType):
+    """A module with every name, in whose folder the real modules are found."""
+
+    def __init__(self, name: str, path: str) -> None:
+        super().__init__(name)
+        self.__path__ = [path]
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return MagicMock(name=name)
 
 
 class Seen(NamedTuple):
@@ -79,39 +120,60 @@ class _Arguments(SimpleNamespace):
 
 
 def _steps(case: Case) -> list[Seen]:
-    training: Any = importlib.import_module(_TRAINING)
+    log: Any = importlib.import_module(_module())
     layers = routers.make(_experts(case), case.options.get("mtp"))
     logged: dict[str, Any] = {}
     writer = SimpleNamespace(add_scalar=lambda name, value, _: logged.update({name: value}))
-    training.get_args = lambda: _arguments(case)
-    training.get_tensorboard_writer = lambda: writer
-    training.get_num_microbatches = lambda: routers.MICRO_BATCHES
-    for name in ("get_timers", "get_wandb_writer", "get_one_logger", "get_energy_monitor"):
-        setattr(training, name, lambda: None)
+    log.get_num_microbatches = lambda: routers.MICRO_BATCHES
+    job = _of_bridge if _module() == _BRIDGE else _of_megatron_lm
     seen = []
     for step in range(routers.STEPS):
         recorded = routers.train(layers)
-        training.training_log(
+        log.training_log(
             loss_dict={},
             total_loss_dict={},
             learning_rate=1.0,
-            iteration=step + 1,
             loss_scale=1.0,
             report_memory_flag=False,
             skipped_iter=0,
             grad_norm=None,
             params_norm=None,
             num_zeros_in_grad=None,
-            max_attention_logit=None,
+            **job(log, _arguments(case), writer, step + 1),
         )
         seen.append(Seen(recorded, routers.logged(logged)))
     return seen
+
+
+def _of_megatron_lm(log: Any, args: _Arguments, writer: Any, iteration: int) -> dict[str, Any]:
+    """Give Megatron-LM's module what it takes of a job; return the arguments that only its function has."""
+    log.get_args = lambda: args
+    log.get_tensorboard_writer = lambda: writer
+    for name in ("get_timers", "get_wandb_writer", "get_one_logger", "get_energy_monitor"):
+        setattr(log, name, lambda: None)
+    return {"iteration": iteration, "max_attention_logit": None}
+
+
+def _of_bridge(log: Any, args: _Arguments, writer: Any, iteration: int) -> dict[str, Any]:
+    """Do the same for Megatron-Bridge's."""
+    from megatron.core.process_groups_config import ProcessGroupCollection
+
+    log.get_pg_collection = lambda _: ProcessGroupCollection.use_mpu_process_groups()
+    off = dict.fromkeys(("timers", "wandb_logger", "mlflow_logger", "comet_logger", "energy_monitor"))
+    return {
+        "config": _Arguments(model=args, logger=args, train=_Arguments()),
+        "global_state": _Arguments(train_state=_Arguments(step=iteration), tensorboard_logger=writer, **off),
+        "decoupled_learning_rate": None,
+        "history_wct": [],
+        "model": [],
+    }
 
 
 def _arguments(case: Case) -> _Arguments:
     pattern, mtp = _pattern(case), case.options.get("mtp")
     return _Arguments(
         num_experts=routers.EXPERTS,
+        num_moe_experts=routers.EXPERTS,
         num_layers=_LAYERS,
         mtp_num_layers=mtp,
         moe_layer_freq=1 if pattern else [*map(int, _experts(case))],

@@ -1,0 +1,125 @@
+"""The packs that are installed beside unhang: found without an import, read once, and kept for their folder's time."""
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from support import cli, packed
+from unhang import entry_points
+from unhang.entry_points import folders, modules
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An environment's site-packages with one pack."""
+    found = tmp_path / "env" / "lib" / "site-packages"
+    found.mkdir(parents=True)
+    packed.distribution(found, packed.pack(tmp_path / "acme"))
+    monkeypatch.setattr(entry_points, "_sites", lambda: [str(found)])
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    settled(found)
+    return found
+
+
+def settled(folder: Path) -> None:
+    """Let a folder have changed some time ago."""
+    then = time.time() - 60
+    os.utime(folder, (then, then))
+
+
+def environ(tmp_path: Path) -> dict[str, str]:
+    return {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+
+
+def kept(tmp_path: Path) -> list[Path]:
+    return list((tmp_path / "cache").rglob("packs-*.json"))
+
+
+def test_which_modules_an_entry_points_file_names() -> None:
+    text = (
+        "[console_scripts]\na = b:c\n[unhang.packs]\n# d = e\none = acme.pack\n two=other [x]\nbad = ../x\n[z]\nq = r\n"
+    )
+    assert modules(text) == ["acme.pack", "other"]
+    assert modules("one = acme\n") == []
+
+
+def test_it_is_read_once_and_again_when_the_folder_changes(
+    site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    where = environ(tmp_path)
+    assert folders(where) == [str(site / "acme_pack")]
+    (file,) = kept(tmp_path)
+    monkeypatch.setattr(entry_points, "_in_site", lambda site: iter(["/read again"]))
+    assert folders(where) == [str(site / "acme_pack")]
+    (site / "new").mkdir()
+    assert folders(where) == ["/read again"]
+    assert json.loads(file.read_text())["packs"] == [str(site / "acme_pack")], "it may still be changing"
+    settled(site)
+    assert folders(where) == ["/read again"]
+    assert json.loads(file.read_text())["packs"] == ["/read again"]
+
+
+def test_what_others_may_write_is_not_believed(site: Path, tmp_path: Path) -> None:
+    where = environ(tmp_path)
+    folders(where)
+    (file,) = kept(tmp_path)
+    forged = file.read_text().replace("acme_pack", "forged")
+    file.write_text(forged)
+    assert folders(where) == [str(site / "forged")], "ours, and believed"
+    file.chmod(0o666)
+    assert folders(where) == [str(site / "acme_pack")]
+    for text in ("[]", "{", "[" * 10**5, '{"times": {}, "packs": ["/x"]}'):
+        file.write_text(text)
+        file.chmod(0o600)
+        assert folders(where) == [str(site / "acme_pack")]
+    file.unlink()
+    (tmp_path / "other.json").write_text(forged)
+    file.symlink_to(tmp_path / "other.json")
+    assert folders(where) == [str(site / "acme_pack")]
+
+
+def test_nothing_is_kept_where_no_bytecode_is_wanted_or_nothing_can_be(
+    site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    assert folders({"XDG_CACHE_HOME": str(tmp_path / "file")}) == [str(site / "acme_pack")]
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    assert folders(environ(tmp_path)) == [str(site / "acme_pack")]
+    assert kept(tmp_path) == []
+
+
+def test_only_this_environment_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = tmp_path / "elsewhere" / "site-packages"
+    other.mkdir(parents=True)
+    monkeypatch.setattr(sys, "path", [str(other), str(tmp_path), *sys.path])
+    sites = entry_points._sites()
+    assert str(other) not in sites
+    assert all(
+        site.startswith((sys.prefix, sys.base_prefix, str(Path(entry_points.__file__).parents[1]))) for site in sites
+    )
+
+
+def test_check_looks_no_packs_up_in_the_folders_again(tmp_path: Path) -> None:
+    """It opens what was kept, and no entry_points.txt."""
+    code = (
+        "import sys; opened = []\n"
+        "sys.addaudithook(lambda event, args: opened.append(args[0]) if event in ('open', 'os.listdir') else None)\n"
+        "from unhang.cli.main import main\n"
+        f"main(['check', '--allow-none', '--target', {str(tmp_path)!r}])\n"
+        "print(); print(*[name for name in map(str, opened) if 'entry_points.txt' in name or 'dist-info' in name])"
+    )
+    home = tmp_path / "home"
+    env = {"XDG_CACHE_HOME": str(home), "PYTHONDONTWRITEBYTECODE": ""}
+    cli.python("-c", code, env=env)
+    if not kept_in(home):
+        pytest.skip("this environment changed a moment ago, or cannot be kept")
+    ran = cli.python("-c", code, env=env)
+    assert ran.out.splitlines()[-1:] == [""], ran
+
+
+def kept_in(home: Path) -> list[Path]:
+    return list(home.rglob("packs-*.json"))

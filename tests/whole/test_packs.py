@@ -1,0 +1,228 @@
+"""Packs as users have them: named, installed, wrong, gone."""
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support import cli, packed
+from support.packed import ID, MODEL
+from unhang import packs
+
+FILE = "verl/workers/utils/losses.py"
+
+
+@pytest.fixture(autouse=True)
+def ours_alone() -> Iterator[None]:
+    yield
+    packs.use((), True, {})
+
+
+@pytest.fixture
+def acme(tmp_path: Path) -> Path:
+    return packed.pack(tmp_path / "packs" / "acme")
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Path:
+    return cli.unpack_targets(tmp_path / "site", ("verl", "0.7.1"))
+
+
+def run(command: str, *arguments: str | os.PathLike[str], env: dict[str, str] | None = None) -> cli.Ran:
+    return cli.called_with_all(command, *arguments, env=env)
+
+
+def code_of(ran: cli.Ran) -> str:
+    """Return the code of the error with which a command ended."""
+    assert ran.code == 2, ran
+    return ran.err.partition("error[")[2].partition("]")[0]
+
+
+def test_every_command_knows_its_fixes(acme: Path, site: Path, tmp_path: Path) -> None:
+    of, here = ("--pack", acme), ("--target", site, "--fix", ID)
+    checked = run("check", *here, *of)
+    assert (checked.code, checked.out.splitlines()[0]) == (1, f"packs: acme 1.2 ({acme})")
+    assert f"run: unhang apply --target {site} --pack {acme} --fix {ID}" in checked.out
+    document = run("check", *here, *of, "--output-format", "json").json
+    assert document["packs"] == [{"name": "acme", "version": "1.2", "folder": str(acme)}]
+    assert [(it["fix"], it["pack"], it["verdict"]) for it in document["results"]] == [(ID, "acme 1.2", "needed")]
+    assert f"# unhang {ID}:" in run("diff", *here, *of).out
+    listed = run("list", *of).out.splitlines()
+    assert next(line for line in listed if line.startswith(ID)).endswith("(acme 1.2)")
+    assert "(unhang" not in "".join(listed)
+    assert run("explain", ID, *of).out.startswith(f"# {MODEL}")
+    assert ID in run("matrix", "--fix", ID, *of).out
+    assert run("overlay", tmp_path / "overlay", *here, *of).code == 0
+    assert run("overlay", tmp_path / "overlay", "--check", *here, *of).code == 0
+    report = run("check", *here, *of, "--output-format", "github").out
+    assert "title=unhang packs::packs%3A acme 1.2" in report or "title=unhang packs::packs: acme 1.2" in report
+    for command, *arguments in (["check", *here], ["explain", ID], ["matrix", "--fix", ID]):
+        assert code_of(run(command, *arguments)) == "unknown-fix", "without the pack"
+
+
+def test_a_receipt_names_the_pack_and_revert_needs_it_no_more(acme: Path, site: Path) -> None:
+    before = (site / FILE).read_bytes()
+    ran = run("apply", "--target", site, "--fix", ID, "--pack", acme)
+    assert (ran.code, f"--pack {acme}" in ran.err.partition("to undo: ")[2]) == (0, True)
+    (fixed,) = json.loads((site / ".unhang" / "receipt.json").read_text())["files"][0]["fixes"]
+    assert (fixed["fix"], fixed["pack"]) == (ID, "acme 1.2")
+    shutil.rmtree(acme)
+    assert code_of(run("check", "--target", site, "--pack", acme)) == "no-pack"
+    assert run("check", "--target", site, "--fix", MODEL).code in (0, 1)
+    assert code_of(run("revert", "--target", site, "--fix", "no-such-fix")) == "unknown-fix"
+    assert run("revert", "--target", site, "--fix", MODEL).code == 0
+    assert (site / FILE).read_bytes() != before, "it was not asked to"
+    ran = run("revert", "--target", site)
+    assert ((site / FILE).read_bytes(), (site / ".unhang").exists()) == (before, False)
+    assert f"also of packs that are not in effect: {ID} (acme 1.2)" in ran.err
+
+
+def test_a_fix_of_a_gone_pack_is_reverted_by_its_name(acme: Path, site: Path) -> None:
+    before = (site / FILE).read_bytes()
+    assert run("apply", "--target", site, "--fix", ID, "--fix", "mtp-cp-deadlock", "--pack", acme).code == 0
+    assert run("revert", "--target", site, "--fix", ID).code == 0
+    assert (site / FILE).read_bytes() == before
+    assert "mtp-cp-deadlock" in (site / ".unhang" / "receipt.json").read_text()
+
+
+def test_nothing_that_lies_about_is_loaded(acme: Path, site: Path) -> None:
+    shutil.copytree(acme, site, dirs_exist_ok=True)
+    packed.distribution(site, acme)
+    for arguments in ("--target", site), ("--source", site):
+        ran = cli.installed("check", *arguments, cwd=site, env={"PYTHONPATH": str(site)})
+        assert (ran.code, ID in ran.out + ran.err) == (1, False), ran
+
+
+def test_the_environment_may_name_packs_by_whole_paths(acme: Path, site: Path, tmp_path: Path) -> None:
+    other = packed.pack(tmp_path / "other", "other-scale", name="other")
+    both = {"UNHANG_PACKS": f"{acme}{os.pathsep}{os.pathsep}{other}"}
+    ran = run("check", "--target", site, env=both)
+    assert ran.out.splitlines()[0] == f"packs: acme 1.2 ({acme}), other 1.2 ({other})"
+    assert f"--pack {acme} --pack {other}" in ran.out
+    ran = run("check", "--target", site, "--no-packs", env=both)
+    assert ran.out.startswith("environment: ")
+    assert f"unhang apply --target {site} --no-packs" in ran.out
+    ran = run("check", "--target", site, "--no-packs", "--pack", other, env=both)
+    assert ran.out.splitlines()[0] == f"packs: other 1.2 ({other})"
+    for relative in (".", "packs/acme"):
+        assert code_of(run("check", "--target", site, env={"UNHANG_PACKS": relative})) == "no-pack"
+
+
+def test_two_of_a_kind_are_an_error_by_name(acme: Path, site: Path, tmp_path: Path) -> None:
+    before = (site / FILE).read_bytes()
+    here, of = ("--target", site), ("--pack", acme)
+    twice = packed.pack(tmp_path / "twice", name="twice")
+    ran = run("apply", *here, *of, "--pack", twice)
+    assert (code_of(ran), "acme 1.2 and twice 1.2 both have a fix acme-scale" in ran.err) == ("fix-twice", True)
+    assert code_of(run("list", *of, "--pack", packed.pack(tmp_path / "name", "another"))) == "pack-twice"
+    for command in (("apply",), ("overlay", tmp_path / "out"), ("diff",)):
+        ran = run(*command, *here, *of)  # type: ignore[arg-type]
+        assert code_of(ran) == "fixes-collide", command
+        assert f"{ID} (acme 1.2) and {MODEL} (unhang" in ran.err
+        assert f"leave one out: --skip {ID}, or --skip {MODEL}" in ran.err
+    assert ((site / FILE).read_bytes(), (tmp_path / "out").exists()) == (before, False)
+    assert run("apply", *here, *of, "--skip", MODEL).code == 0
+
+
+def test_two_upstreams_of_one_name_are_an_error(acme: Path, site: Path) -> None:
+    (acme / "upstreams").mkdir()
+    ours = json.loads((Path(packs.folder("upstreams")) / "verl.json").read_text())
+    (acme / "upstreams" / "verl.json").write_text(json.dumps(ours))
+    assert run("check", "--target", site, "--pack", acme).code == 1, "the same may be there twice"
+    (acme / "upstreams" / "verl.json").write_text(json.dumps({**ours, "floor": "0.5"}))
+    assert code_of(run("check", "--target", site, "--pack", acme)) == "upstream-twice"
+
+
+def test_an_upstream_of_a_pack_is_found_and_judged(acme: Path, site: Path) -> None:
+    (site / "verl").rename(site / "other")
+    ours = json.loads((Path(packs.folder("upstreams")) / "verl.json").read_text())
+    (acme / "upstreams").mkdir()
+    theirs = {**ours, "import-name": "other", "version": {"file": "other/version/version"}}
+    (acme / "upstreams" / "other.json").write_text(json.dumps(theirs))
+    packed.change(
+        acme, ID, targets=[{"upstream": "other", "file": "other/workers/utils/losses.py", "function": "value_loss"}]
+    )
+    data = (acme / "compat" / "data" / f"{ID}.json").read_text()
+    (acme / "compat" / "data" / f"{ID}.json").write_text(data.replace("verl", "other"))
+    found = run("check", "--target", site, "--pack", acme, "--upstream", "other", "--output-format", "json").json
+    assert [(it["fix"], it["verdict"]) for it in found["results"]] == [(ID, "needed")]
+    assert run("apply", "--target", site, "--pack", acme, "--upstream", "other").code == 0
+    assert run("check", "--target", site, "--pack", acme).code == 0
+
+
+def test_a_pack_for_another_unhang_is_told(acme: Path, tmp_path: Path) -> None:
+    about = json.loads((acme / "pack.json").read_text())
+    for wanted, code in ((">=99", 2), (">=0.1,<0.2", 0), ("<0.1", 2), ("!=0.1.0", 2), ("==0.1", 0)):
+        (acme / "pack.json").write_text(json.dumps({**about, "requires-unhang": wanted}))
+        ran = run("list", "--pack", acme)
+        assert (ran.code, f"acme 1.2 is made for unhang {wanted}" in ran.err) == (code, code == 2), wanted
+
+
+OUTSIDE = ["/etc/passwd.py", "verl/../../x.py", "../x.py", "verl//x.py", "swift/x.py", "verl.py", "verl/./x.py"]
+
+
+@pytest.mark.parametrize("file", OUTSIDE)
+def test_a_pack_names_no_file_outside_of_its_upstreams(file: str, acme: Path, site: Path) -> None:
+    packed.retarget(acme, file)
+    ran = run("apply", "--target", site, "--pack", acme)
+    assert (code_of(ran), "nothing was changed" in ran.err or not (site / ".unhang").exists()) == ("bad-pack", True)
+
+
+def test_a_link_in_a_target_leads_no_write_out_of_it(acme: Path, site: Path, tmp_path: Path) -> None:
+    outside = tmp_path / "outside.py"
+    (site / FILE).rename(outside)
+    before = outside.read_bytes()
+    (site / FILE).symlink_to(outside)
+    run("apply", "--target", site, "--pack", acme, "--fix", ID)
+    assert outside.read_bytes() == before
+    (site / "verl/workers").rename(tmp_path / "workers")
+    (site / "verl/workers").symlink_to(tmp_path / "workers")
+    (tmp_path / "workers/utils/losses.py").unlink()
+    shutil.copy(outside, tmp_path / "workers/utils/losses.py")
+    run("apply", "--target", site, "--pack", acme, "--fix", ID)
+    assert (tmp_path / "workers/utils/losses.py").read_bytes() == before
+
+
+WRONG = {
+    "no JSON": lambda text: text[:-5],
+    "a key twice": lambda text: text.replace('"id":', '"id": "x", "id":'),
+    "an unknown key": lambda text: text.replace('"id":', '"it": 1, "id":'),
+    "another id": lambda text: text.replace(f'"{ID}"', '"another"'),
+    "an escape sequence": lambda text: text.replace('"title": "', '"title": "\\u001b[31m'),
+    "a line of a runner": lambda text: text.replace('"title": "', '"title": "::error::'),
+    "text the wrong way round": lambda text: text.replace('"title": "', '"title": "\\u202e'),
+    "a long title": lambda text: text.replace('"title": "', '"title": "' + "x" * 99),
+    "another upstream": lambda text: text.replace('"verl"', '"nowhere"'),
+    "nested deeply": lambda text: "[" * 100_000,
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_a_manifest_that_is_not_as_it_must_be_is_refused_by_name(what: str, acme: Path, site: Path) -> None:
+    path = acme / "patches" / ID / "manifest.json"
+    wrong = WRONG[what](path.read_text())
+    assert wrong != path.read_text()
+    path.write_text(wrong)
+    ran = run("check", "--target", site, "--pack", acme)
+    assert (code_of(ran), str(path) in ran.err) == ("bad-pack", True), ran.err
+    assert not {"\x1b", "\u202e"} & {*ran.err}
+    assert "\n::error::" not in ran.err
+
+
+def test_the_facts_of_a_pack_are_checked_too(acme: Path, site: Path) -> None:
+    path = acme / "compat" / "data" / f"{ID}.json"
+    path.write_text(path.read_text().replace('"affected"', '"needed"'))
+    assert code_of(run("check", "--target", site, "--pack", acme)) == "bad-pack"
+    path.unlink()
+    (found,) = run("check", "--target", site, "--pack", acme, "--fix", ID, "--output-format", "json").json["results"]
+    assert found["verdict"] in ("drifted", "unlisted"), "nothing is on record"
+
+
+def test_the_page_of_a_pack_does_nothing_on_a_terminal(acme: Path) -> None:
+    (acme / "patches" / ID / "page.md").write_text("# A\n\x1b]0;title\x07\n::error::x\n")
+    out = run("explain", ID, "--pack", acme).out
+    assert "\\x1b]0;title\\x07" in out
+    assert "\n::error" not in out
