@@ -12,7 +12,7 @@ from unhang.cli.requests import selection
 from unhang.shapes import catalog
 
 PLACES = ("--python", "--target", "--source", "--script")
-COMMON = "-h --help -q --quiet -v --verbose --color"
+COMMON = "-h --help -q --pack --no-packs --quiet -v --verbose --color"
 PLACE = "--python --target --source --script --allow-none"
 CHOICE = "--fix --skip --kind --upstream"
 COMMANDS = (
