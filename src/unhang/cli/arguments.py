@@ -392,6 +392,21 @@ def _new(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("with --pack DIR: an unproved fix of that pack, begun where there is none")
     group.add_argument("--import-name", metavar="NAME", help="the package of an upstream that no pack has yet")
     _place(parser)
+    parser.set_defaults(allow_none=True)
+
+
+def _sweep(parser: argparse.ArgumentParser) -> None:
+    _fix(parser)
+    parser.add_argument(
+        "--releases", metavar="REQ", nargs="+", action="extend", default=[],
+        help="these releases: verl==0.7.1, from the environment if it has that, else from the index; paths of wheels",
+    )  # fmt: skip
+    parser.add_argument(
+        "--from-clone", nargs=2, metavar=("CLONE", "TAGS"), action="append", default=[],
+        help="the tags of a clone that match a pattern, such as 'v0.*', or one commit (repeatable)",
+    )  # fmt: skip
+    _place(parser)
+    parser.set_defaults(allow_none=True)
 
 
 _OPTIONS = {
@@ -407,6 +422,7 @@ _OPTIONS = {
     "explain": _explain,
     "matrix": _matrix,
     "new": _new,
+    "sweep": _sweep,
     "completion": _completion,
 }
 

@@ -131,7 +131,11 @@ def _line(finding: Finding, word: str, *, verbose: bool, colour: bool) -> str:
 def _about(finding: Finding, word: str) -> list[str]:
     """Return what is wrong, and when it strikes, where something is to do; and whether the cure changes numbers."""
     fix = catalog.fix(finding.target.fix)
-    numbers = "changes numbers" if fix.changes_numbers and word in (NEEDED, WOULD_APPLY, APPLIED) else ""
+    numbers = (
+        "changes numbers"
+        if fix.changes_numbers and fix.grade != catalog.UNPROVED and word in (NEEDED, WOULD_APPLY, APPLIED)
+        else ""
+    )
     if word not in (NEEDED, DRIFTED, UNLISTED, WOULD_APPLY):
         return [joined(fix.what, numbers)]
     return [fix.what, joined(fix.when, numbers)]
