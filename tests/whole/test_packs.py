@@ -1,5 +1,6 @@
 """Packs as users have them: named, installed, wrong, gone."""
 
+import difflib
 import json
 import os
 import shutil
@@ -128,6 +129,28 @@ def test_two_of_a_kind_are_an_error_by_name(acme: Path, site: Path, tmp_path: Pa
         assert f"leave one out: --skip {ID}, or --skip {MODEL}" in ran.err
     assert ((site / FILE).read_bytes(), (tmp_path / "out").exists()) == (before, False)
     assert run("apply", *here, *of, "--skip", MODEL).code == 0
+
+
+def test_of_two_fixes_for_one_function_the_second_waits(site: Path, tmp_path: Path) -> None:
+    """They do not touch one statement, but nobody has seen both together."""
+    before = (site / FILE).read_text().splitlines(keepends=True)
+    after = [line.replace("metrics = {}", "metrics = dict()") for line in before]
+    diff = tmp_path / "change.diff"
+    diff.write_text("".join(difflib.unified_diff(before, after, f"a/{FILE}", f"b/{FILE}")))
+    mine = tmp_path / "mine"
+    begun = run("new", "my-loss", "--pack", mine, "--upstream", "verl==0.7.1", "--from-patch", diff, "--target", site)
+    assert begun.code == 0, begun
+    here = ("--target", site, "--pack", mine, "--fix", "my-loss")
+    ran = run("apply", *here, "--fix", MODEL)
+    assert (ran.code, ran.err.count("blocked: ")) == (1, 1)
+    assert (
+        f"my-loss value_loss: {MODEL} rewrites this function too, and no result of both is on record"
+        in ran.err.replace(f"my-loss (unproved) on verl 0.7.1 in {site}: {FILE}", "my-loss")
+    )
+    assert "metrics = dict()" not in (site / FILE).read_text()
+    assert run("revert", "--target", site).code == 0
+    assert run("apply", *here).code == 0
+    assert (site / FILE).read_text().count("metrics = dict()") == after.count("    metrics = dict()\n")
 
 
 def test_two_upstreams_of_one_name_are_an_error(acme: Path, site: Path) -> None:
