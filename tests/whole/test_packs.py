@@ -143,10 +143,7 @@ def test_of_two_fixes_for_one_function_the_second_waits(site: Path, tmp_path: Pa
     here = ("--target", site, "--pack", mine, "--fix", "my-loss")
     ran = run("apply", *here, "--fix", MODEL)
     assert (ran.code, ran.err.count("blocked: ")) == (1, 1)
-    assert (
-        f"my-loss value_loss: {MODEL} rewrites this function too, and no result of both is on record"
-        in ran.err.replace(f"my-loss (unproved) on verl 0.7.1 in {site}: {FILE}", "my-loss")
-    )
+    assert f"value_loss: {MODEL} rewrites this function too, and no result of both is on record" in ran.err
     assert "metrics = dict()" not in (site / FILE).read_text()
     assert run("revert", "--target", site).code == 0
     assert run("apply", *here).code == 0
