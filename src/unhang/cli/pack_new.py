@@ -7,16 +7,17 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from packaging.utils import canonicalize_name
 
-from unhang import gate, packs
+from unhang import gate, packs, parameters
 from unhang.codemods.exact import Exact
-from unhang.draft import exactly, facts, origin, pack_texts, patch, releases, skeleton
+from unhang.deliver import releases
+from unhang.deliver.releases import Release
+from unhang.draft import exactly, facts, origin, pack_texts, patch, skeleton
 from unhang.draft.exactly import Bound
 from unhang.draft.patch import Patched, Result
-from unhang.draft.releases import Release
 from unhang.errors import UnhangError
 from unhang.records import Request
 from unhang.shapes import catalog
@@ -41,20 +42,23 @@ def run(options: argparse.Namespace, text: str, head: str) -> int:
         os.mkdir(wheels)
         release = releases.named(options.release, wheels, asked)
         shown = f"{release.project} {release.version}"
-        result = patch.apply(text, lambda path: releases.places(release, path), shown, lambda path, numbers: True)
+        result = patch.apply(text, lambda path: _places(release, path), shown, lambda path, numbers: True)
         bound, left, ignored = _parted(fix, release, result)
         if not bound:
             why = "; ".join(left or ignored) or "it binds no name in another way"
             raise UnhangError("nothing-to-rewrite", f"the diff has nothing for a fix: {why}")
+        values = parameters.of(it.partition("=")[0] for it in options.set)
+        bound = _with_parameters(bound, values)
         edits = {it.target: it.codemod for it in bound}
         found = facts.tried(edits, release.read)
         data = facts.document(list(edits))
         facts.record(data, edits, found, release.version)
         of = origin.of(head)
+        of = of._replace(title=of.title or f"the diff {os.path.basename(options.from_patch or 'of a commit')}")
         title = skeleton.title(release.project, of, catalog.manifest_schema()["properties"]["title"]["maxLength"])
         notice = "; ".join(dict.fromkeys(filter(None, (origin.notice(it.before) for it in result.files))))
         made |= {
-            f"patches/{fix}/manifest.json": pack_texts.manifest(fix, title, of, notice, list(edits)),
+            f"patches/{fix}/manifest.json": pack_texts.manifest(fix, title, of, notice, list(edits), values),
             f"patches/{fix}/page.md": pack_texts.page(fix, title, of, shown),
             f"codemods/{fix.replace('-', '_')}.py": pack_texts.codemod(fix, bound),
             f"compat/data/{fix}.json": pack_texts.document(data),
@@ -76,6 +80,17 @@ def run(options: argparse.Namespace, text: str, head: str) -> int:
         f"...` reads other releases; `unhang check --pack {folder}` says where it is needed"
     )
     return 1 if left else 0
+
+
+def _places(release: Release, path: str) -> list[tuple[str, str]]:
+    """Return as ``releases.places``. Raises UnhangError ``patch-does-not-fit`` for an edited copy of the release."""
+    found = releases.places(release, path)
+    for file, _ in found:
+        if release.edited(file):
+            hint = "reinstall the package, or name another environment, or the path of a wheel"
+            why = f"{file} was edited since it was installed"
+            raise UnhangError("patch-does-not-fit", why, path=release.where, hint=hint)
+    return found
 
 
 def _staged(options: argparse.Namespace, folder: str, stage: str) -> dict[str, str]:
@@ -107,7 +122,8 @@ def _distribution(requirement: str) -> str:
 
 
 def _use(options: argparse.Namespace, stage: str) -> None:
-    """Let the staged pack be in effect in the place of the one that it becomes."""
+    """Let the staged pack, as it is now, be in effect in the place of the one that it becomes."""
+    packs.use([], True, {})
     packs.use([*options.pack[:-1], stage], options.no_packs, os.environ)
 
 
@@ -131,6 +147,22 @@ def _parted(fix: str, release: Release, result: Result) -> tuple[list[Bound], li
         left += [f"{place}: {why}" for place, why in part.left.items()]
         ignored += part.ignored
     return bound, left, ignored
+
+
+def _with_parameters(bound: Sequence[Bound], values: Mapping[str, str]) -> list[Bound]:
+    """Return the edits with names in the place of these values. Raises UnhangError ``bad-option`` if one has none."""
+    texts = [swap.new for it in bound for swap in it.swaps]
+    for name, value in values.items():
+        if not any(value in text for text in texts):
+            hint = "give the value as the diff has it"
+            raise UnhangError("bad-option", f"no text that the diff adds has {value!r}, for {name}", hint=hint)
+    return [
+        it._replace(
+            target=it.target._replace(parameters=tuple(values)),
+            swaps=tuple(swap._replace(new=parameters.named(swap.new, values)) for swap in it.swaps),
+        )
+        for it in bound
+    ]
 
 
 def _part(fix: str, upstream: str, patched: Patched) -> exactly.Part:
