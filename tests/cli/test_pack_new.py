@@ -149,6 +149,31 @@ def test_a_second_fix_of_the_pack(site: Path, tmp_path: Path) -> None:
     assert 'print("w")' in text
 
 
+def test_two_fixes_may_add_one_import(site: Path, tmp_path: Path) -> None:
+    new(tmp_path, "--target", site)
+    (tmp_path / "b.patch").write_text(
+        widgets.diff(ENGINE.replace("import os", "import os\nimport sys").replace('"widgets"', "sys.argv"))
+    )
+    words = ("--upstream", "widgets==1.0", "--from-patch", tmp_path / "b.patch", "--target", site)
+    assert cli.called_with_all("new", "their-fix", "--pack", tmp_path / "our-pack", *words).code == 0
+    before = cli.tree(site)
+    for first in ("my-fix", "their-fix"):
+        second = "their-fix" if first == "my-fix" else "my-fix"
+        assert ran("apply", tmp_path, "--target", site, "--fix", first).code == 0
+        assert ran("apply", tmp_path, "--target", site).code == 0
+        assert (site / FILE).read_text().count("import sys") == 1
+        assert ran("check", tmp_path, "--target", site).code == 0
+        assert ran("revert", tmp_path, "--target", site, "--fix", first).code == 0
+        assert (site / FILE).read_text().count("import sys") == 1
+        checked = ran("check", tmp_path, "--target", site, "--output-format", "json").json["results"]
+        assert {(row["fix"], row["verdict"]) for row in checked} == {(first, "needed"), (second, "applied")}
+        assert ran("revert", tmp_path, "--target", site).code == 0
+        assert cli.tree(site) == before
+    assert ran("apply", tmp_path, "--target", site).code == 0
+    assert ran("revert", tmp_path, "--target", site).code == 0
+    assert cli.tree(site) == before
+
+
 def test_a_sweep_records_where_the_edits_fit(site: Path, tmp_path: Path) -> None:
     new(tmp_path, "--target", site)
     moved = ENGINE.replace("# runs\n", "log(job)\n        # runs\n").replace("LIMIT = 3", "OTHER = 1\nLIMIT = 3")
