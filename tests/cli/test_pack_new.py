@@ -122,12 +122,14 @@ def test_what_it_cannot_express_is_named(site: Path, tmp_path: Path) -> None:
     more = (
         "--- a/csrc/a.cu\n+++ b/csrc/a.cu\n@@ -1 +1 @@\n-a\n+b\n",
         "--- /dev/null\n+++ b/widgets/new.py\n@@ -0,0 +1 @@\n+a = 1\n",
+        "--- a/tests/test_a.py\n+++ b/tests/test_a.py\n@@ -1 +1 @@\n-a\n+b\n",
     )
     diff = widgets.diff(f"{PATCHED}register(main)\n")
     begun = new(tmp_path, "--target", site, diff=diff + "".join(more))
     assert begun.code == 1, begun.err
     for what in ("csrc/a.cu", "widgets/new.py: the diff adds it", "binds no name: register(main)"):
         assert what in begun.err
+    assert "ignored: tests/test_a.py: no code of a release" in begun.err
 
 
 def test_a_second_fix_of_the_pack(site: Path, tmp_path: Path) -> None:
