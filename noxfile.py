@@ -24,7 +24,7 @@ HERE = Path(__file__).parent
 PYTHONS = ["3.10", "3.11", "3.12", "3.13"]
 GROUPS = nox.project.load_toml(HERE / "pyproject.toml")
 PROOFS = ["tests/prove", "tests/cli/test_prove_command.py", "tests/proofs", "tests/hangs"]
-PROOFS += ["tests/upstream/test_runner.py", "tests/gpu", "tests/whole/test_live.py"]  # these need torch
+PROOFS += ["tests/upstream/test_runner.py", "tests/whole/test_live.py"]  # these need torch
 IMAGES = ["tests/whole/test_image.py", "tests/whole/test_apptainer.py"]
 DEMO = ["verl==0.7.1", "megatron-core==0.17.1", "ms-swift==4.6.0"]
 

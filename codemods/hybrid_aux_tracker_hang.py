@@ -101,7 +101,8 @@ def _fitting(*parts: str) -> str:
     line = " ".join(parts)
     if len(line) <= _LONGEST:
         return line
-    return "\n".join(("(", *(f"{' ' * 8}{part}" for part in parts), f"{' ' * 4})"))  # below the statement, as upstream's
+    # below the statement, as upstream's
+    return "\n".join(("(", *(f"{' ' * 8}{part}" for part in parts), f"{' ' * 4})"))
 
 
 def _is_setting(node: ast.expr | None) -> TypeGuard[ast.expr]:

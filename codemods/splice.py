@@ -136,7 +136,12 @@ def changed(
     return done.with_changes(leading_lines=lines_)
 
 
-_KINDS = {"Attribute": cst.Attribute, "Call": cst.Call, "Name": cst.Name, "Subscript": cst.Subscript}
+_KINDS: dict[str, type[object]] = {
+    "Attribute": cst.Attribute,
+    "Call": cst.Call,
+    "Name": cst.Name,
+    "Subscript": cst.Subscript,
+}
 """LibCST's class for Python's of the same meaning: to spell all other nodes as well would take most of the time."""
 _NAMES = ("attr", "keyword", "name", "target")
 
@@ -147,7 +152,7 @@ class _Changes(cst.CSTTransformer):
     def __init__(self, code: str, number: int, change: Callable[[cst.BaseExpression], cst.BaseExpression]) -> None:
         super().__init__()
         self.code, self.number, self.change, self.found = code, number, change, 0
-        self.kind: type[cst.BaseExpression] = _KINDS.get(code.partition("(")[0], cst.BaseExpression)
+        self.kind: type[object] = _KINDS.get(code.partition("(")[0], cst.BaseExpression)
         self.chosen: cst.CSTNode | None = None
         self.names: set[cst.CSTNode] = set()
 
@@ -167,7 +172,7 @@ class _Changes(cst.CSTTransformer):
         return new if new.lpar else new.with_changes(lpar=old.lpar, rpar=old.rpar)
 
 
-def _dump(node: cst.BaseExpression) -> str:
+def _dump(node: cst.CSTNode) -> str:
     try:
         tree = ast.parse(f"({cst.Module([]).code_for_node(node)}\n)", mode="eval")
     except SyntaxError:  # such as a part of an f-string

@@ -57,6 +57,7 @@ def test_the_wheel_has_one_import_name_and_all_its_data(distribution: metadata.D
         "py.typed",
         "cli/error_codes.md",
         "cli/help.md",
+        "cli/words.md",
         "draft/templates/tests.txt",
         "compat/schemas/facts.json",
         "compat/schemas/manifest.json",

@@ -18,6 +18,7 @@ from unhang.find.locate import search
 EXAMPLES = {
     "unhang.cli.arguments",
     "unhang.cli.new_command",
+    "unhang.draft.releases",
     "unhang.cli.wheel_command",
     "unhang.diagnose.capture",
 }

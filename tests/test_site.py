@@ -4,11 +4,14 @@ import argparse
 import json
 import re
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
 from sitemaker import __main__ as sitemaker
+from sitemaker.diagram import with_diagrams
 from sitemaker.links import BLOB, relinked, with_fixes
+from sitemaker.pictures import with_pictures
 from unhang.cli.arguments import whole
 from unhang.cli.error_codes import codes
 from unhang.judge.matrix import is_nightly
@@ -52,6 +55,60 @@ def test_the_command_that_explains_a_fix_links_to_its_page() -> None:
     text = "run `unhang explain one`\n| `one` | two |\n`one` alone, `unhang explain other`"
     linked = "run [`unhang explain one`](../fixes/one.md)\n| [`one`](../fixes/one.md) | two |"
     assert with_fixes(text, "deep/page.md", ["one"]) == f"{linked}\n`one` alone, `unhang explain other`"
+
+
+CHART = """flowchart TD
+    a["a<br>1. first"]
+    b["b"]
+    c["c"]
+    a --> b
+    a --> c
+    b --> c
+"""
+
+
+def test_a_flowchart_is_drawn_from_the_top_with_its_words() -> None:
+    page = with_diagrams(f"before\n```mermaid\n{CHART}```\nafter\n")
+    before, picture, after = page.splitlines()
+    root = ElementTree.fromstring(picture)
+    boxes = [rect for rect in root.iter("rect") if rect.get("class") == "box"]
+    texts = [text.text for text in root.iter("text")]
+    assert (before, after, texts) == ("before", "after", ["a", "1. first", "b", "c"])
+    tops = [float(box.get("y", "")) for box in boxes]
+    assert tops == sorted(set(tops)), "each stands below all that point to it"
+    assert len(list(root.iter("path"))) == 4, "the arrow from a to c passes the layer of b"
+    assert "a to b, a to c, b to c" in "".join(root.itertext())
+
+
+@pytest.mark.parametrize("line", ["    c --> a", "    a --> gone", "    subgraph x", '    a -->|"no"| b'])
+def test_a_flowchart_of_anything_else_is_refused(line: str) -> None:
+    with pytest.raises(ValueError, match=r"more than boxes|in a circle"):
+        with_diagrams(f"```mermaid\n{CHART}{line}\n```\n")
+
+
+def test_a_drawing_is_part_of_the_page_and_another_picture_is_not() -> None:
+    text = "![a](drawings/one.svg) ![b](../drawings/one.svg) ![c](matrix.svg) ![d](drawings/gone.svg)"
+    svg = '<svg xmlns="http://www.w3.org/2000/svg"><style>x</style><text>T</text></svg>'
+    shown = '<div class="drawing"><svg><text class="nohighlight">T</text></svg></div>'
+    assert with_pictures(text, {"one.svg": svg}) == f"{shown} {shown} ![c](matrix.svg) ![d](drawings/gone.svg)"
+
+
+def test_the_start_page_has_three_doors_and_the_readme_below(source: Path) -> None:
+    page = (source / "index.md").read_text()
+    doors = re.findall(r'<a href="([\w-]+)\.html"><strong>', page)
+    assert doors == ["my-job-hangs", "my-numbers-are-wrong", "docker"]
+    for door in doors:
+        assert re.search(r"^(    |RUN )unhang ", (source / f"{door}.md").read_text(), re.MULTILINE), "a command"
+    assert (page.count("# unhang\n"), page.count("## The fixes\n")) == (1, 1)
+    assert page.count('<svg class="unhang-drawing"') == 1
+
+
+def test_each_fix_has_its_drawing_on_its_page_and_a_page_of_its_proof(source: Path) -> None:
+    for fix in catalog.fixes():
+        page = (source / "fixes" / f"{fix}.md").read_text()
+        assert page.count(f'aria-labelledby="{fix}-title {fix}-words"') == 1
+        assert f"(../maintainers/proofs/{fix}.md)" in page
+        assert (source / "maintainers" / "proofs" / f"{fix}.md").exists()
 
 
 def test_each_fix_has_a_page_with_its_functions_and_stack_frames(source: Path) -> None:

@@ -26,7 +26,8 @@ def short(drawing: Drawing) -> str:
 def words(drawing: Drawing) -> str:
     """Return what a drawing shows, for who cannot see it."""
     parts = [f"{panel.heading}. {panel.words} {_spoken(panel)}." for panel in drawing.panels]
-    return " ".join([*parts, *(f"{part.rstrip('.')}." for part in explained(drawing))])
+    about = [f"The number: {drawing.number}."] if drawing.number else []
+    return " ".join([*about, *parts, *(f"{part.rstrip('.')}." for part in explained(drawing))])
 
 
 def _spoken(panel: Panel) -> str:
@@ -58,15 +59,16 @@ def svg(drawing: Drawing, name: str) -> str:
     SubElement(root, "style").text = f"\n{STYLE.read_text(encoding='utf-8')}"
     ground = SubElement(root, "rect", {"class": "ground"})
     bottom = _lines(root, drawing.title, 20, "title")
+    if drawing.number:
+        bottom = _lines(root, f"The number: {drawing.number}", bottom, "dim")
     cells = [_cell(panel) for panel in drawing.panels if panel.columns > 1]
     measure = min(cells) if cells else drawing.scale
     for panel in drawing.panels:
-        bottom = _panel(root, panel, measure, bottom + 8)
+        bottom = _panel(root, panel, measure, bottom + (2 if panel is drawing.panels[0] else 8))
     bottom += 12
     for letter, told in drawing.legend:
-        if letter:
-            _text(root, _EDGE, bottom, letter, "key")
-        bottom = _lines(root, told, bottom, "", _EDGE + (18 if letter else 0))
+        _text(root, _EDGE, bottom, letter, "key")
+        bottom = _lines(root, told, bottom, "", _EDGE + 18)
     for number, group in enumerate(drawing.groups):
         _rect(root, _EDGE, bottom - 10, 11, 11, f"done g{number % _COLOURS}")
         bottom = _lines(root, group, bottom, "", _EDGE + 18)

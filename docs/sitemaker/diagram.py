@@ -137,4 +137,4 @@ def _drawn(
                 kind = "middle nohighlight" if number else "middle key nohighlight"
                 SubElement(root, "text", {"class": kind, **place}).text = line
     root.set("viewBox", f"0 0 {wide + 2 * _EDGE:g} {y - _BETWEEN + _EDGE:g}")
-    return f'<div class="drawing diagram">{tostring(root, encoding="unicode")}</div>'
+    return f'<div class="drawing diagram" tabindex="0">{tostring(root, encoding="unicode")}</div>'

@@ -12,7 +12,7 @@ from unhang.cli.requests import selection
 from unhang.shapes import catalog
 
 PLACES = ("--python", "--target", "--source", "--script")
-COMMON = "-h --help -q --quiet -v --verbose --color"
+COMMON = "-h --help -q --pack --no-packs --quiet -v --verbose --color"
 PLACE = "--python --target --source --script --allow-none"
 CHOICE = "--fix --skip --kind --upstream"
 COMMANDS = (
@@ -53,8 +53,14 @@ def test_help_and_an_unknown_command_name_all_commands(capsys: pytest.CaptureFix
     code, out, err = stopped(capsys, "frobnicate")
     assert (code, out) == (2, "")
     assert all(command in err for command in ("frobnicate", *COMMANDS))
+
+
+def test_without_a_command_it_shows_the_five_that_matter(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = stopped(capsys)
-    assert (code, out, "COMMAND" in err) == (2, "", True)
+    shown = [line.split()[1] for line in err.splitlines() if line.startswith("  unhang ")]
+    assert (code, out, shown) == (2, "", ["check", "apply", "revert", "diagnose", "explain"])
+    assert max(map(len, err.splitlines())) <= 80
+    assert "`unhang --help` lists all commands" in err
 
 
 @pytest.mark.parametrize(
@@ -72,8 +78,8 @@ def test_help_and_an_unknown_command_name_all_commands(capsys: pytest.CaptureFix
          "--output-format"),
         ("diagnose", "--capture --live --slurm --ray --kubectl -n --job --keep --html --python --target --source "
          "--script --output-format"),
-        ("list", ""),
-        ("explain", ""),
+        ("list", "--output-format"),
+        ("explain", "--output-format"),
         ("matrix", f"{CHOICE} --version --output-format --against-index"),
         ("new", "--upstream --from-patch --from-commit --kind -o --output"),
         ("completion", ""),
@@ -143,7 +149,21 @@ def test_help_fits_the_width(width: int, monkeypatch: pytest.MonkeyPatch, capsys
         # a near name is suggested, a far one is not
         ("chek", "argument COMMAND: invalid choice: 'chek'; did you mean check? (choose from check, apply, "),
         ("chek --fix x", "invalid choice: 'chek'"),
-        ("install", "invalid choice: 'install' (choose from"),
+        ("frobnicate", "invalid choice: 'frobnicate' (choose from"),
+        # what other tools call it
+        ("install", "invalid choice: 'install'; did you mean apply? (choose from"),
+        ("undo", "did you mean revert?"),
+        ("version", "did you mean --version?"),
+        ("apply -n", "unrecognized option '-n'; did you mean --dry-run?"),
+        ("list -n", "unrecognized option '-n'\n"),
+        ("check --venv x", "unrecognized option '--venv'; did you mean --python?"),
+        ("check --json", "unrecognized option '--json'; did you mean --output-format json?"),
+        ("check -f json", "unrecognized option '-f'; did you mean --output-format json?"),
+        ("check --format sarif", "did you mean --output-format sarif?"),
+        ("check -f yaml", "unrecognized option '-f'\n"),
+        ("completion bash --json", "unrecognized option '--json'\n"),
+        ("apply mtp-cp-deadlock", "unexpected argument 'mtp-cp-deadlock'; did you mean --fix mtp-cp-deadlock?"),
+        ("apply mtp-cp-deadlok", "unexpected argument 'mtp-cp-deadlok'; did you mean --fix mtp-cp-deadlock?"),
         ("check --output-format yaml", "invalid choice: 'yaml' (choose from text, json, github, sarif)"),
         ("check --output-format jsn", "invalid choice: 'jsn'; did you mean json? (choose from"),
         ("list --color alway", "invalid choice: 'alway'; did you mean always? (choose from"),
@@ -155,7 +175,7 @@ def test_help_fits_the_width(width: int, monkeypatch: pytest.MonkeyPatch, capsys
         ("check --req=mtp-cp-deadlock", "unrecognized option '--req'; did you mean --require?"),
         ("wheel --outpt out verl==0.7.1", "unrecognized option '--outpt'; did you mean --output?"),
         ("apply --dryrun", "did you mean --dry-run?"),
-        ("list --output-format json", "unrecognized option '--output-format'\n"),
+        ("completion zsh --output-format json", "unrecognized option '--output-format'\n"),
         ("list --frobnicate", "unrecognized option '--frobnicate'\n"),
         ("check -x", "unrecognized option '-x'\n"),
         ("check -qx", "x'\n"),

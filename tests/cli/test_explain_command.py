@@ -1,12 +1,20 @@
 """`unhang explain NAME`: the page of a fix, and what the matrix says about it; an error's cause and cure."""
 
+import re
+import shlex
+
 import pytest
 
-from support import cli, ptys
-from unhang.cli.error_codes import codes
+from support import checkout, cli, ptys
+from unhang.cli.arguments import parse
+from unhang.cli.error_codes import codes, words
+from unhang.diagnose.answer import ANSWERS
+from unhang.judge.decide import URGENCY
+from unhang.records import KINDS
 from unhang.shapes import catalog
 
 DRAWN = "\n\n## What its proof recorded\n"
+DOCS = checkout.REPOSITORY / "docs" / "json.md"
 
 
 @pytest.mark.parametrize("fix", cli.FOUR)
@@ -63,7 +71,44 @@ def test_an_error_code_has_its_cause_and_cure() -> None:
     assert max(map(len, shown.splitlines())) <= 50
 
 
-@pytest.mark.parametrize(("typed", "meant"), [("mtp-cp-deadlok", "mtp-cp-deadlock"), ("not-writeable", "not-writable")])
+@pytest.mark.parametrize("word", [*URGENCY, *KINDS, *re.findall(r"([\w-]+): ", catalog.GRADES), *ANSWERS])
+def test_a_word_of_a_report_is_explained(word: str) -> None:
+    ran = cli.called("explain", word.capitalize())
+    assert (ran.code, ran.out.split("\n\n")[0]) == (0, f"# {word}")
+    assert ran.out.split() == f"# {word} {words()[word]}".split()
+    assert max(map(len, ran.out.splitlines())) <= 80
+
+
+def test_each_code_of_a_verdict_is_explained_and_each_command_of_a_word_is_one() -> None:
+    (table,) = re.findall(r"\n\| code \| meaning \|\n\|---\|---\|\n((?:\|.*\n)+)", DOCS.read_text(encoding="utf-8"))
+    documented = set(re.findall(r"`([a-z-]+)`", " ".join(row.split("|")[1] for row in table.splitlines())))
+    assert len(documented) > 12
+    assert documented <= {*words(), *codes()}
+    assert list(words()) == sorted(words())
+    for text in words().values():
+        for command in re.findall(r"`unhang ([a-z]+ [^`]*)`", text):
+            parse(shlex.split(re.sub(r"\b(ID|WORD|DIR|TOKEN)\b", "x", command).replace("DIGEST", "0" * 16)))
+
+
+def test_json_has_the_page_and_for_a_fix_what_a_program_wants_of_it() -> None:
+    document = cli.called("explain", "mtp-cp-deadlock", "--output-format", "json").json
+    assert (document["schema"], document["kind"], document["name"]) == (1, "fix", "mtp-cp-deadlock")
+    assert document["page"].rstrip() == cli.called("explain", "mtp-cp-deadlock").out.rstrip()
+    assert document["when"] == "only with MTP and context parallelism over 1"
+    (row,) = cli.called("list", "reduce_loss", "--output-format", "json").json["fixes"]
+    assert row == {"fix": "mtp-cp-deadlock", **{key: document[key] for key in row if key != "fix"}}
+    for name, kind in ("drifted", "word"), ("no-locks", "error"):
+        found = cli.called("explain", name, "--output-format", "json").json
+        assert (found["kind"], found["name"], found["page"].splitlines()[0]) == (kind, name, f"# {name}")
+    several = cli.called("explain", "MoE", "--output-format", "json")
+    assert [fix["fix"] for fix in several.json["fixes"]] == ["empty-expert-hang", "expert-dp-warmup"]
+    assert several.err == ""
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [("mtp-cp-deadlok", "mtp-cp-deadlock"), ("not-writeable", "not-writable"), ("drifte", "drifted")],
+)
 def test_a_mistyped_name_is_an_error_that_names_the_nearest(typed: str, meant: str) -> None:
     ran = cli.called("explain", typed)
     assert (ran.code, ran.out) == (2, "")
@@ -72,7 +117,10 @@ def test_a_mistyped_name_is_an_error_that_names_the_nearest(typed: str, meant: s
 
 def test_the_last_section_is_about_the_matrix() -> None:
     text = cli.called("explain", "mtp-cp-deadlock").out
-    page, _, section = text.partition("\n\n## In the matrix\n")
+    page, _, section = text.replace("It strikes only with MTP and context parallelism over 1.\n\n", "").partition(
+        "\n\n## In the matrix\n"
+    )
+    assert text.index("It strikes only with MTP") < text.index("## Symptom")
     head, _, rest = page.partition(DRAWN)
     page = f"{head}\n\n## {rest.partition('## ')[2]}"
     assumes = "## What the rewrite assumes\nany backend and device; megatron-core's parallel state, as `mpu`"

@@ -16,6 +16,7 @@ from support.fake_clone import git
 from unhang.cli.main import main
 from unhang.codemods.base import Codemod
 from unhang.compat.sweep import parts
+from unhang.deliver import download
 from unhang.draft import modules as drafts
 from unhang.draft import skeleton
 from unhang.rewrite import one_file
@@ -268,6 +269,9 @@ def test_without_unidiff_it_says_what_to_install(
     err = capsys.readouterr().err
     assert "error[no-unidiff]" in err
     assert "pip install 'unhang[new]'" in err
+    monkeypatch.setattr(download, "fetch", lambda *_: pytest.fail("nothing is downloaded for nothing"))
+    assert main(["new", "my-fix", "--upstream", "verl==0.7.1", "--from-patch", str(tmp_path / "my.diff")]) == 2
+    assert "error[no-unidiff]" in capsys.readouterr().err
 
 
 PULLS = [

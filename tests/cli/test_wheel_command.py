@@ -107,7 +107,14 @@ def test_a_run_that_takes_long_says_what_it_does(
         monkeypatch.setattr(progress, "FIRST_S", 0.0)
         monkeypatch.setattr(progress, "_LOG_S", 0.001)
         assert main([*words, *quiet]) == 0
-        assert ("planning verl-0.7.1-py3-none-any.whl\n" in capsys.readouterr().err) is (not quiet)
+        err = capsys.readouterr().err
+        assert ("planning verl-0.7.1-py3-none-any.whl\n" in err) is (not quiet)
+        install = err.splitlines()[-1:]  # the end of it can be pasted
+        assert bool(install) is (not quiet)
+        for line in install:
+            program, verb, path = line.split()
+            assert (program, verb, path.endswith(f"verl-0.7.1{OURS}-py3-none-any.whl")) == ("pip", "install", True)
+            assert (Path.cwd() / path).is_file()
 
 
 # ---- installed

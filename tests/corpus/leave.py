@@ -14,12 +14,12 @@ SITE = "/opt/venv/lib/python3.11/site-packages/"
 _TYPES = {
     "all_reduce": "ALLREDUCE", "_all_gather_base": "_ALLGATHER_BASE", "_reduce_scatter_base": "_REDUCE_SCATTER_BASE",
     "all_to_all": "ALLTOALL_BASE", "broadcast": "BROADCAST", "send": "SEND", "recv": "RECV", "barrier": "BARRIER",
+    "coalesced": "COALESCED",
 }  # fmt: skip
 _CALLS = {
     "_all_gather_base": "all_gather_into_tensor", "_reduce_scatter_base": "reduce_scatter_tensor",
-    "all_to_all": "all_to_all_single",
+    "all_to_all": "all_to_all_single", "coalesced": "batch_isend_irecv",
 }  # fmt: skip
-_KEPT = 12
 PREFIXES: Mapping[str, str] = {
     "": "",
     "torchrun": "[default{rank}]:",
@@ -43,6 +43,8 @@ class Style(NamedTuple):
     prefix: str = ""
     at: int = 9
     """The hour."""
+    kept: int = 12
+    """So many entries of each rank."""
 
 
 def torch(kind: str) -> Stack:
@@ -56,16 +58,29 @@ def dump(rank: int, end: End, groups: Groups, style: Style) -> bytes | None:
     if end.last is None or end.last.do in (FAIL, DIE):
         return None
     own = {work.group: (work.step.group, _members(groups, work.step.group, rank)) for work in end.works}
-    entries = [_entry(at, work, rank, own, end, style) for at, work in enumerate(end.works)]
+    entries = [one for at, work in enumerate(end.works) for one in _entries(at, work, rank, own, end, style)]
+    entries = [{**one, "record_id": number} for number, one in enumerate(entries)]
     raw = recorder_dumps.dump(
         entries, own or {"0": ("default_pg", _members(groups, "default_pg", rank))}, style.version
     )
-    raw["entries"] = [one for one in raw["entries"] if not style.active or one["state"] != "completed"][-_KEPT:]
+    raw["entries"] = [one for one in raw["entries"] if not style.active or one["state"] != "completed"][-style.kept :]
     if not style.status:
         del raw["pg_status"]
     if style.as_json:
         return recorder_dumps.as_json({"entries": [], **raw})
     return recorder_dumps.as_pickle(raw)
+
+
+def _entries(
+    at: int, work: Work, rank: int, own: Mapping[str, Any], end: End, style: Style
+) -> Iterator[dict[str, Any]]:
+    """Yield the entry of an operation; of a batch, those of its members, whose state torch leaves as it is, first."""
+    for number, step in enumerate(work.step.batch):
+        order = work.order - len(work.step.batch) + number + 1
+        one = work._replace(step=step._replace(at=work.step.at), order=order)
+        never = end._replace(done=-1)
+        yield _entry(at, one, rank, own, never, style)
+    yield _entry(at, work, rank, own, end, style)
 
 
 def _entry(at: int, work: Work, rank: int, own: Mapping[str, Any], end: End, style: Style) -> dict[str, Any]:
@@ -79,8 +94,9 @@ def _entry(at: int, work: Work, rank: int, own: Mapping[str, Any], end: End, sty
         (name, SITE + file if _is_installed(file) else f"/job/{file}", 40) for file, name in map(_split, _whole(step))
     ]
     made = recorder_dumps.entry(
-        at, title, group=(work.group, step.group), seq=work.number, state=state, sizes=[list(step.sizes)],
-        dtypes=[step.dtype], p2p=step.peer >= 0, frames=frames if style.frames else None,
+        at, title, group=(work.group, step.group), seq=work.number, state=state, op=work.order,
+        sizes=[] if step.batch else [list(step.sizes)], dtypes=[] if step.batch else [step.dtype],
+        p2p=bool(step.pairs), frames=frames if style.frames else None,
     )  # fmt: skip
     shift = 3600 * 10**9 * style.at
     return {**made, **{key: value + shift for key, value in made.items() if key.endswith("_ns") and value}}
@@ -141,7 +157,7 @@ def log(rank: int, end: End, groups: Groups, style: Style) -> Iterator[str]:
             "milliseconds before timing out."
         )
         enqueued = max(work.number for work in end.works if work.group == waits.group)
-        if waits.step.peer < 0:
+        if not waits.step.pairs:
             yield (
                 f"{where} failure detected by watchdog at work sequence id: {waits.number} PG status: "
                 f"last enqueued work: {enqueued}, last completed work: {waits.number - 1}"

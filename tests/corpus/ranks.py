@@ -35,6 +35,13 @@ class Step(NamedTuple):
     after: int = 0
     """Of STICK: the device goes on for so many operations, of which nobody is told, and stands still then."""
     idle: bool = True
+    batch: tuple[Step, ...] = ()
+    """The sends and receives that begin at once."""
+
+    @property
+    def pairs(self) -> tuple[Step, ...]:
+        """The operations between two ranks that it has; none of a collective."""
+        return self.batch or ((self,) if self.peer >= 0 else ())
 
 
 class Work(NamedTuple):
@@ -45,6 +52,8 @@ class Work(NamedTuple):
     """The name of the group."""
     number: int
     """Its number in the group: of collectives, or of operations between two ranks."""
+    order: int
+    """How many operations the rank has issued in the group with it; those of a batch count each."""
 
 
 class End(NamedTuple):
@@ -80,6 +89,8 @@ def play(world: int, groups: Groups, body: Callable[[int], Iterable[Step]]) -> t
 class _Host:
     def __init__(self, rank: int, steps: Iterator[Step], places: Mapping[tuple[str, int], tuple[str, tuple[int, ...]]]):
         self.rank, self.works, self.done = rank, list[Work](), 0
+        self.met = set[int]()
+        """Which members of the batch at hand have met their other ends."""
         self.told = self.until = 1 << 60
         self.last: Step | None = None
         self._steps, self._places, self._counts, self._over = steps, places, defaultdict[str, int](int), False
@@ -99,8 +110,9 @@ class _Host:
             else:
                 if step.do == ISSUE:
                     name = self._places[step.group, self.rank][0]
-                    self._counts[key := f"{name}{step.peer >= 0}"] += 1
-                    self.works.append(Work(step, name, self._counts[key]))
+                    self._counts[key := f"{name}{bool(step.pairs)}"] += 1
+                    self._counts[name] += len(step.batch) or 1
+                    self.works.append(Work(step, name, self._counts[key], self._counts[name]))
                 if step.waits or step.do == SYNC:
                     self.last = step
         return taken
@@ -111,25 +123,50 @@ class _Host:
         return None if gone or self.done == min(len(self.works), self.until) else self.works[self.done]
 
     def members(self, work: Work) -> Sequence[int]:
-        return (self.rank, work.step.peer) if work.step.peer >= 0 else self._places[work.step.group, self.rank][1]
+        return self._places[work.step.group, self.rank][1]
+
+    def complete(self) -> None:
+        """Be done with what the device runs."""
+        self.done += 1
+        self.met.clear()
+
+    def meet(self, other: _Host) -> int:
+        """Let what the device runs meet what that of another rank runs; return how many pairs that were."""
+        mine, theirs, before = self.next(), other.next(), len(self.met)
+        for at, one in enumerate(mine.step.pairs if mine and theirs and mine.group == theirs.group else ()):
+            for there, it in enumerate(theirs.step.pairs if at not in self.met and theirs else ()):
+                is_free = there not in other.met and (other is not self or at != there)
+                if is_free and (one.peer, it.peer) == (other.rank, self.rank) and one.kind != it.kind:
+                    if (one.sizes, one.dtype) == (it.sizes, it.dtype):
+                        self.met.add(at)
+                        other.met.add(there)
+                    break
+        return len(self.met) - before
 
 
 def _complete(hosts: Sequence[_Host]) -> int:
     """Complete what all of its ranks have begun alike; return how many operations that were."""
     completed = 0
     for host in hosts:
-        if (work := host.next()) and min(members := host.members(work)) == host.rank:
-            others = [hosts[rank].next() for rank in members]
-            if all(one and _meets(one, work) and one.step.peer in (-1, *members) for one in others):
-                for rank in members:
-                    hosts[rank].done += 1
-                completed += 1
+        if (work := host.next()) is None:
+            continue
+        if work.step.pairs:
+            completed += sum(host.meet(hosts[rank]) for rank in {one.peer for one in work.step.pairs})
+            continue
+        members = host.members(work)
+        others = [hosts[rank].next() for rank in members]
+        if min(members) == host.rank and all(one and _meets(one, work) for one in others):
+            for rank in members:
+                hosts[rank].complete()
+            completed += 1
+    for host in hosts:
+        if (work := host.next()) and work.step.pairs and len(host.met) == len(work.step.pairs):
+            host.complete()
+            completed += 1
     return completed
 
 
 def _meets(one: Work, other: Work) -> bool:
-    if one.step.peer >= 0:
-        return one is other or {one.step.kind, other.step.kind} == {"send", "recv"}
     same = (one.group, one.number, one.step.kind) == (other.group, other.number, other.step.kind)
     alike = (prod(one.step.sizes), one.step.dtype) == (prod(other.step.sizes), other.step.dtype)
     return same and (alike or one.step.kind not in _EVEN)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from support.hung_jobs import issued, job, rank
-from unhang.diagnose import desync
+from unhang.diagnose import desync, pairs
 from unhang.diagnose.evidence import Group, Job, Operation, Rank, Trail
 
 WORLD = Group("0", "default_pg", (0, 1, 2, 3))
@@ -89,7 +89,7 @@ def test_histories_differ_where_the_operations_are_gone() -> None:
 
 def graph(ranks: list[Rank]) -> tuple[dict[int, set[int]], set[int]]:
     whole = job(ranks)
-    edges = desync.waits_for(whole, desync.meetings(whole))
+    edges = desync.waits_for(whole, desync.meetings(whole), pairs.ends(whole))
     return edges, set(desync.circle(edges))
 
 

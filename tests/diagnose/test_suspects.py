@@ -141,7 +141,7 @@ JOBS: dict[str, tuple[Job, str, list[int]]] = {
         "host",
         [1],
     ),
-    "nothing came of most": (job([None, None, None, waits()]), "", []),
+    "nothing came of most": (job([None, None, None, waits()]), "silent", [0, 1, 2]),
     "a host is late": (job([DONE, *[waits()] * 3]), "host", [0]),
     "a host is late, by its count": (job([counted(7, 7), *[counted(7, 8)] * 3]), "host", [0]),
     "it waits in another collective": (job([waits(group=TENSOR, number=9), *[waits()] * 3]), "disagrees", [0]),

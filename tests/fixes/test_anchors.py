@@ -6,6 +6,7 @@ import ast
 import re
 from copy import deepcopy
 from functools import cache
+from textwrap import indent
 
 import pytest
 
@@ -13,6 +14,7 @@ from support import endstates, fixes, sources
 from support.sources import Case, Source
 from unhang.compat.endstates.endstate import Source as Whole
 from unhang.rewrite.one_file import Step, rewrite
+from unhang.shapes import shape
 from unhang.shapes.shape import Function
 
 # What an edit gives is compared with what is known of the function in a wheel, one of each target.
@@ -106,19 +108,42 @@ def file_of(case: Case, function: Function) -> str:
     return b"".join(before).decode() + lines + b"".join(after).decode()
 
 
-def rewritten(case: Case, function: Function) -> str:
-    """Return the release's file with a function as the rewrite makes it, which is unchanged by a second pass."""
-    return rewrite(file_of(case, function).encode(), [Step(case.target, None)]).data.decode()
+def alone(case: Case, function: Function) -> str:
+    """Return a file that binds what the release's does, and defines nothing but the function."""
+    owner, _, _ = case.target.function.rpartition(".")
+    code = ast.unparse(function)
+    return names_of(case) + (f"class {owner}:\n{indent(code, '    ')}" if owner else code)
+
+
+@cache
+def names_of(case: Case) -> str:
+    names = shape.bound_names(shape.parse(case.load().data)) - {case.target.function.partition(".")[0]}
+    return "".join(f"{name} = 0\n" for name in sorted(names))
+
+
+def rewritten(case: Case, file: str) -> str:
+    """Return a file as the rewrite makes it, which is unchanged by a second pass."""
+    return rewrite(file.encode(), [Step(case.target, None)]).data.decode()
+
+
+@cache
+def plain_of(case: Case) -> Function:
+    return changed_by(case, function_of(case))
+
+
+def changed_by(case: Case, function: Function) -> Function:
+    """Return what the rewrite makes of a function."""
+    return sources.bare(Source(case.target, rewritten(case, alone(case, function)).encode()).function)
 
 
 def result(case: Case, function: Function) -> str:
-    return ast.unparse(sources.bare(Source(case.target, rewritten(case, function).encode()).function))
+    return ast.unparse(changed_by(case, function))
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_prints_annotations_a_decorator_and_another_device_leave_the_anchors(case: Case) -> None:
     function = function_of(case)
-    plain = result(case, function)
+    plain = ast.unparse(plain_of(case))
     assert result(case, printing(function)).replace(f"{ast.unparse(PRINT[0])}\n", "") != plain
     is_annotated = ": object" in ast.unparse(annotated(function))
     assert (result(case, annotated(function)).count("object") > plain.count("object")) == is_annotated
@@ -137,23 +162,20 @@ def test_a_renamed_local_is_renamed_in_the_rewrite_too(case: Case) -> None:
 def test_so_is_each_alone_that_the_rewrite_names(case: Case) -> None:
     function = function_of(case)
     before = set(ast.unparse(function).splitlines())
-    changed = " ".join(line for line in result(case, function).splitlines() if line not in before)
+    changed = " ".join(line for line in ast.unparse(plain_of(case)).splitlines() if line not in before)
     for name in locals_of(function):
         if re.search(rf"\b{name}\b", changed):
             assert_renamed(case, [name])
 
 
 def assert_renamed(case: Case, names: list[str]) -> None:
-    function = function_of(case)
-    plain = sources.bare(Source(case.target, rewritten(case, function).encode()).function)
-    assert result(case, renamed(function, *names)) == ast.unparse(renamed(plain, *names)), names
+    assert result(case, renamed(function_of(case), *names)) == ast.unparse(renamed(plain_of(case), *names)), names
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_the_rewrite_of_an_edited_function_does_what_that_of_the_release_does(case: Case) -> None:
     """With prints and annotations everywhere, the end state is that on record."""
-    changed = printing(annotated(function_of(case)))
-    after = Whole(rewritten(case, changed), case.target.function)
-    found = endstates.row(case.load(), after, file_of(case, changed))
+    changed = file_of(case, printing(annotated(function_of(case))))
+    found = endstates.row(case.load(), Whole(rewritten(case, changed), case.target.function), changed)
     assert found == endstates.row_of(case.load())

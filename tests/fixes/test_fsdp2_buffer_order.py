@@ -9,10 +9,11 @@ import pytest
 from fuzz.subject import Fuzz
 from mutants.by_hand import Mutants, Sub
 from proofs.others import Other, Proofs, Release, without
-from support import sources
+from support import hung_jobs, sources
 from support.hung_jobs import C10D, WORLD, HungJob, issued, job, rank, sizes
 from support.rewrites import EveryRewrite
 from unhang.codemods.base import AnchorError
+from unhang.diagnose.evidence import Job
 from unhang.judge.decide import codemod
 
 FIX = "fsdp2-buffer-order"
@@ -139,8 +140,25 @@ PROOFS = [
 FUZZ = Fuzz(CASES, 2, r"named_buffers|broadcast|sorted", examples=60)
 
 _LOAD = ("verl/utils/fsdp_utils.py::fsdp2_load_full_state_dict",)
+
+
+def _tables(*ranks: tuple[int, ...]) -> Job:
+    """Return a job whose ranks broadcast tables of these sizes, one after the other."""
+    return job(
+        [rank(*[issued(WORLD, 300 + at, "broadcast", size, at=_LOAD) for at, size in enumerate(one)]) for one in ranks]
+    )
+
+
 HANGS = [
-    HungJob("two sizes", sizes(WORLD, "broadcast", _LOAD, 256, 128, 128, 256, number=300)),
+    HungJob("two orders", _tables((256, 128), (128, 256), (128,), (256, 128))),
+    HungJob("the first table alone", sizes(WORLD, "broadcast", _LOAD, 256, 128, 128, 256, number=300), "possible"),
+    HungJob("another model on one rank", _tables(*[(256, 128)] * 3, (64, 32)), "possible"),
+    HungJob("one more table on one rank", _tables(*[(256, 128)] * 3, (64, 256)), "possible"),
+    HungJob(
+        "two orders, and one rank not heard of",
+        hung_jobs.without(_tables(*[(256, 128), (128, 256)] * 2), 3),
+        "possible",
+    ),
     HungJob(
         "one stack is elsewhere",
         job(

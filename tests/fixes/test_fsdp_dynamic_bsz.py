@@ -223,7 +223,7 @@ PROOFS = [
 FUZZ = Fuzz(CASES, 2, "prepare_dynamic_batch|max_token_len|dp_group|use_dynamic_bsz", examples=40)
 
 
-def _micro_batches(at: tuple[str, ...], *others: Rank) -> Job:
+def _micro_batches(at: tuple[str, ...], *others: Rank | None) -> Job:
     inside = rank(issued(WORLD, 26, "all_gather", 130, at=at))
     return job([inside] * (4 - len(others)) + [*others])
 
@@ -244,12 +244,23 @@ _IN_ALL = rank(
     at=(hung_jobs.C10D, *_CLIP),
 )
 _NO_MEMORY = rank(lines=hung_jobs.failing("torch.OutOfMemoryError: CUDA out of memory"))
+_INSIDE_BY_STACK = rank(at=(hung_jobs.C10D, *_FORWARD), recorded=False)
+
+
+def _one_saves(below: tuple[str, ...]) -> Job:
+    saves = rank(at=(hung_jobs.C10D, "job/checkpoint.py::save_checkpoint", *below), recorded=False)
+    return job([_INSIDE_BY_STACK, _INSIDE_BY_STACK, _CLIPS_BY_STACK, saves])
+
+
 HANGS = [
     HungJob("an update", _micro_batches(_FORWARD, _CLIPS, _CLIPS)),
     HungJob("log-probabilities", _micro_batches(_LOG_PROB, _DONE, _DONE), "possible", ""),
     HungJob("stacks alone", job([rank(at=(hung_jobs.C10D, *_FORWARD), recorded=False), _CLIPS_BY_STACK]), bare=""),
     HungJob("an update in a group of the mesh", job([_GATHERS, _GATHERS, _IN_ALL, _IN_ALL]), bare=None),
     HungJob("replicas", job([_REPLICA, None, rank(at=IDLE), None]), "possible", ""),
+    HungJob("one rank saves below the same call", _one_saves(_FORWARD[1:]), "", None),
+    HungJob("one rank saves at the end of it", _one_saves(_CLIP), "", None),
+    HungJob("one rank is not heard of", _micro_batches(_FORWARD, _CLIPS, None), "possible", None),
     HungJob(
         "an uneven data loader",
         _micro_batches(("job/train.py::step",), *[rank(issued(WORLD, 26, "all_reduce", 21))] * 2),

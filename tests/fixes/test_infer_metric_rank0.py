@@ -177,7 +177,12 @@ _AT = (
     "swift/metrics/utils.py::MeanMetric.compute",
     "swift/pipelines/infer/infer.py::SwiftInfer._calc_metric",
 )
+_ALONE, _STACK = rank(issued(WORLD, 5, "all_reduce", 2, at=_AT)), rank(at=_AT, recorded=False)
+_DONE = rank(at=("unhang/prove/ranks/gloo.py::_rank",), recorded=False)
+_LATE = rank(at=("swift/infer_engine/transformers_engine.py::infer", "swift/pipelines/infer/infer.py::SwiftInfer.run"))
 HANGS = [
-    HungJob("dumps", job([rank(issued(WORLD, 5, "all_reduce", 2, at=_AT)), rank(), rank(), rank()])),
-    HungJob("a stack of rank 0", job([rank(at=_AT, recorded=False), None, None, None]), bare=""),
+    HungJob("dumps: the others have ended, were killed or are late", job([_ALONE, rank(), None, rank()]), "possible"),
+    HungJob("the others have ended", job([_ALONE, _DONE, _DONE, _DONE]), bare=""),
+    HungJob("stacks", job([_STACK, _DONE, _DONE, _DONE]), bare=""),
+    HungJob("one generates yet", job([_ALONE, _LATE, _DONE, _DONE]), "possible", None),
 ]

@@ -7,7 +7,7 @@ import pytest
 from fuzz.subject import Fuzz
 from mutants.by_hand import Mutants, Sub
 from proofs.others import Other, Proofs, Release, without
-from support import sources
+from support import hung_jobs, sources
 from support.hung_jobs import WORLD, HungJob, issued, job, rank
 from support.rewrites import EveryRewrite
 from unhang.codemods.base import AnchorError
@@ -89,9 +89,18 @@ _CONTEXT = "swift/utils/torch_utils.py::safe_ddp_context"
 _AT = (_C10D, _CONTEXT, "contextlib.py::__exit__", "swift/megatron/init.py::_patch_mcore_bridge.save_weights")
 _TRAINS = rank(issued(WORLD, 6, "all_reduce", 2, at=("megatron/core/optimizer/clip_grads.py::get_grad_norm_fp32",)))
 _WAITS = rank(issued(WORLD, 6, "barrier", 1, at=_AT))
+_GATHERS = rank(issued(WORLD, 6, "all_gather", 8, at=("mcore_bridge/bridge.py::save_weights", _AT[3])))
+_SAVES, _PAST = (rank(at=at, recorded=False) for at in (_AT, (hung_jobs.C10D, "job/train.py::step")))
+_BELOW = rank(at=(_C10D, "mcore_bridge/bridge.py::save_weights", _AT[3]), recorded=False)
 HANGS = [  # without frames, it is any barrier of any job
-    HungJob("dumps", job([_WAITS, rank(), rank(), rank()]), bare=""),
+    HungJob("dumps: the others are late", job([_WAITS, rank(), rank(), rank()]), "", ""),
     HungJob("the others reduce", job([_WAITS, _TRAINS, _TRAINS, _TRAINS]), bare=""),
-    HungJob("a stack of rank 0", job([rank(at=_AT, recorded=False), None, None, None]), bare=""),
+    HungJob("stacks", job([_SAVES, *[_PAST] * 3]), bare=""),
+    HungJob("a stack of rank 0", job([_SAVES, None, None, None]), "possible", ""),
+    HungJob("one is not heard of", job([_SAVES, _PAST, None]), "possible", ""),
+    HungJob("one is gone", job([_SAVES, _PAST, rank(recorded=False)._replace(process="gone")]), "possible", ""),
+    HungJob("stacks: the others are in the save", job([_SAVES, *[_BELOW] * 2]), "possible", ""),
+    HungJob("one is in the save, the other not heard of", job([_SAVES, _BELOW, None]), "possible", ""),
+    HungJob("dumps: one is in the save", job([_WAITS, _GATHERS, _TRAINS]), "possible", ""),
     HungJob("a loader elsewhere", job([rank(issued(WORLD, 6, "barrier", 1, at=_AT[:3])), rank(), rank()]), "", ""),
 ]

@@ -224,7 +224,7 @@ _AT = (
 )
 _REDUCED = issued(_DP_CP, 8, "all_reduce", 64, done=True)
 _WAITS = rank(issued(_DP_CP, 9, "all_reduce", 1, at=_AT))
-_ELSEWHERE = rank(_REDUCED, issued(WORLD, 4, "all_reduce", 1))
+_ELSEWHERE = rank(_REDUCED, issued(WORLD, 4, "all_reduce", 1, at=("job/train.py::step",)))
 _LATE = rank(at=("job/data.py::read",))
 _ASLEEP = rank(_REDUCED, at=("torch/utils/data/dataloader.py::_next_data",))
 _BEHIND, _AHEAD = {"5": Count(9, -1, 3)}, {"5": Count(9, -1, 5)}
@@ -243,7 +243,7 @@ def _two_groups(second: Rank | None) -> Job:
 _NEXT = (hung_jobs.C10D, "job/train.py::next_batch")
 HANGS = [
     HungJob("four ranks", job([_WAITS, _ELSEWHERE, _WAITS, _ELSEWHERE])),
-    HungJob("two ranks", job([_WAITS, _ELSEWHERE])),
+    HungJob("two ranks of four", job([_WAITS, _ELSEWHERE]), "possible"),
     HungJob("stacks alone", job([_STACK, _IDLE, _IDLE, _IDLE]), "possible", ""),
     HungJob("waits for its GPU", job([rank(at=_AT[2:], recorded=False), _IDLE]), "possible", ""),
     HungJob("one rank is late", job([_WAITS, _WAITS, _WAITS, _LATE]), "", None),

@@ -172,7 +172,8 @@ HANGS = [
     ),
     HungJob("two types, four ranks", _of_four("Int", "Long", "Long", "Long")),
     HungJob("one of three that receive has another type", _of_four("Int", "Long", "Int", "Int"), "possible", None),
-    HungJob("another operation", job([_SOURCE, rank(issued(_TENSOR, 7, "all_reduce", 8, 16))])),
+    HungJob("another operation", job([_SOURCE, rank(issued(_TENSOR, 7, "all_reduce", 8, 16, at=("model.py::f",)))])),
+    HungJob("the source is elsewhere", job([rank(issued(_TENSOR, 7, "all_reduce", 8, 16)), _RECEIVES]), "", None),
     HungJob("overflow", _fails("RuntimeError: Storage size calculation overflowed with sizes=[1, 92]", *_AT), bare=""),
     HungJob(
         "dimensions", _fails("RuntimeError: Tensors must have same number of dimensions: got 4 and 3"), "possible", ""

@@ -74,17 +74,14 @@ def of_fix(fix: str, lines: Sequence[Line], left_out: Sequence[Mapping[str, str]
     pairs, variants = _parts(lines)
     found = catalog.fixes().get(fix)
     shown = drawing.of_fix(found) if found else None
-    parts = [
-        f"# The proof of {fix}",
-        f"<!-- {START.removeprefix('<!-- proofs: ').removesuffix(' -->')}; do not edit -->",
-    ]
+    parts = [f"# The proof of {fix}", "<!-- written by tests/proofs/page.py; do not edit -->"]
     parts += ["\n".join(_summary(proofs, pairs, variants))]
     if shown:
         words = " ".join(panel.words for panel in shown.panels)
         parts += [f"What one case shows: {words} {shown.note}".rstrip()]
         parts += [f"![{drawings.short(shown)}](../../drawings/{fix}.svg)"]
-    head = ("release", "cases", "of them controls", "untouched", "patched", "variants", "seconds", "wrong")
-    parts += ["## Releases", pages.table(head, [_release(name, same) for name, same in proofs.items()])]
+    columns = "release,cases,of them controls,untouched,patched,variants,seconds,wrong".split(",")
+    parts += ["## Releases", pages.table(columns, [_release(name, same) for name, same in proofs.items()])]
     if left_out:
         rows = [(_release_of(item["proof"]), f"`{item['name']}`", item["why"]) for item in left_out]
         parts += ["Left out, because the release cannot have the case:"]
@@ -92,8 +89,8 @@ def of_fix(fix: str, lines: Sequence[Line], left_out: Sequence[Mapping[str, str]
     parts += ["## Every case", pages.table(("release", "job", "untouched", "patched", "wrong"), map(_pair, pairs))]
     if variants:
         parts += ["## Variants", "Half patches, and pull requests as written. Each must fail:"]
-        head = ("release", "variant", "case", "outcome", "wrong")
-        parts += [pages.table(head, [row for line in variants for row in _variant(line)])]
+        columns = ["release", "variant", "case", "outcome", "wrong"]
+        parts += [pages.table(columns, [row for line in variants for row in _variant(line)])]
     return "\n\n".join(parts) + "\n"
 
 

@@ -114,11 +114,6 @@ def test_what_is_settled_is_a_number_unless_it_is_required_or_asked_for() -> Non
     assert text(by_token)[-1].split()[0] == "accepted", "not a drift that nobody has looked at"
 
 
-def test_header_lines_follow_the_environment() -> None:
-    what = Report(Search(HERE, (COPY,), ()), Request(), (finding("needed"),), None, False, header=("one", "two\x1b"))
-    assert report.text_report(what).splitlines()[:4] == [text(finding("needed"))[0], "one", "two\\x1b", ""]
-
-
 def test_a_note_is_shown_whatever_the_verdict() -> None:
     for verdict in "needed", "applied", "fixed-upstream", "drifted":
         noted = finding(verdict)._replace(elsewhere=("job.py:1 WHY",))

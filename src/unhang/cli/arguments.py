@@ -12,7 +12,7 @@ from unhang.cli.help import PAGES, TOP, Page
 from unhang.draft.kinds import HARNESSES
 from unhang.errors import closest
 from unhang.records import KINDS
-from unhang.tell.terminal import columns
+from unhang.tell.terminal import columns, folded
 
 TYPE_CHECKING = False  # `typing` is slow to import
 if TYPE_CHECKING:
@@ -21,6 +21,33 @@ if TYPE_CHECKING:
 SHELLS = ("bash", "fish", "tcsh", "zsh")
 _MORE = {"wheel": "requirements", "diagnose": "paths", "list": "words"}
 """The commands that take several arguments, by the name of these."""
+_IN_SHORT = {
+    "check": "what this environment needs; changes nothing",
+    "apply": "bring every needed fix into place",
+    "revert": "take them back, to the byte",
+    "diagnose": "a hung job's dumps, stacks and logs: which bug it is",
+    "explain": "a fix, an error or a word of the output",
+}
+"""The commands that matter to somebody who does not know any."""
+_OTHERS = {
+    **dict.fromkeys(("status", "scan", "doctor", "audit", "verify"), "check"),
+    **dict.fromkeys(("install", "patch", "fix", "up", "update"), "apply"),
+    **dict.fromkeys(("undo", "rollback", "restore", "uninstall", "unapply", "reset"), "revert"),
+    **dict.fromkeys(("show", "info", "describe", "why"), "explain"),
+    **dict.fromkeys(("debug", "hang", "inspect", "analyze"), "diagnose"),
+    **dict.fromkeys(("fixes", "ls", "search"), "list"),
+    **dict.fromkeys(("releases", "versions", "compat"), "matrix"),
+    **dict.fromkeys(("help", "-help", "-?"), "--help"),
+    "version": "--version",
+    "-n": "--dry-run",
+    "--dryrun": "--dry-run",
+    "--env": "--python",
+    "--venv": "--python",
+    "--path": "--target",
+    "--only": "--fix",
+    "--exclude": "--skip",
+}
+"""What other tools call a command or an option, and its name here."""
 _SIZES = {
     "tp": "tensor parallel",
     "pp": "pipeline parallel",
@@ -39,6 +66,8 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     ``command`` is the command's name.
     """
     words = sys.argv[1:] if arguments is None else list(arguments)
+    if not words:
+        _welcome()
     at = next((number for number, word in enumerate(words) if not word.startswith("-")), len(words))
     command = "".join(words[at : at + 1])
     parser, parsers = _parsers(command)
@@ -61,6 +90,7 @@ def named_packs(words: Sequence[str]) -> tuple[list[str], bool] | None:
     """Return the values of ``--pack`` in a command line, and whether ``--no-packs`` is; None if it asks for help only.
 
     The packs must be known before the options are parsed: they may bring upstreams, which are values of an option.
+    ``new`` begins a pack where there is none.
     """
     if not {*words}.isdisjoint(("-h", "--help", "--version")) or not {*words} & PAGES.keys():
         return None
@@ -118,14 +148,23 @@ class _Parser(argparse.ArgumentParser):
     def refuse_unknown(self, words: Sequence[str], otherwise: str = "") -> None:
         """Exit if one of these words is an unknown option: argparse may name another mistake first."""
         known = self._option_string_actions
-        for word in words:
+        for at, word in enumerate(words):
             name = word.partition("=")[0]
             if word == "--":
                 return
             if len(word) == 1 or not word.startswith("-") or " " in word or word[1].isdigit():
                 continue  # a value, as argparse reads it
             if name not in known and (name.startswith("--") or name[:2] not in known):  # -oDIR is -o DIR
-                self.error(f"unrecognized option {name!r}{_meant(closest(name, known)) or otherwise}")
+                near = self._format_meant(name, words[at + 1 :]) or _OTHERS.get(name, "")
+                near = near if near.partition(" ")[0] in known else closest(name, known)
+                self.error(f"unrecognized option {name!r}{_meant(near) or otherwise}")
+
+    def _format_meant(self, name: str, following: Sequence[str]) -> str:
+        """Return the output format that another tool's option means, such as `--json` or `-f json`; else nothing."""
+        action = self._option_string_actions.get("--output-format")
+        words = (name.lstrip("-"), *following[:1]) if name in ("-f", "-o", "--format", "--output") else (name[2:],)
+        found = [word for word in words if action is not None and word in (action.choices or ())]
+        return f"--output-format {found[0]}" if found else ""
 
     def refuse_argument(self, word: str) -> NoReturn:
         """Exit because of an argument that the command does not take, and say which option may be meant."""
@@ -133,6 +172,11 @@ class _Parser(argparse.ArgumentParser):
         if "--upstream" in self._option_string_actions:
             near = closest(word, packs.names())
             instead = _meant(near and f"--upstream {near}")
+        if "--fix" in self._option_string_actions and not instead:
+            from unhang.shapes import catalog  # only an error needs it
+
+            near = closest(word, catalog.fixes())
+            instead = _meant(near and f"--fix {near}")
         if "--source" in self._option_string_actions and os.path.isdir(word):
             instead = "; for a folder write --source (a checkout), --target (a site-packages) or --python (a venv)"
         self.error(f"unexpected argument {word!r}{instead}")
@@ -140,7 +184,8 @@ class _Parser(argparse.ArgumentParser):
     def _check_value(self, action: argparse.Action, value: object) -> None:
         if action.choices is not None and value not in action.choices:
             choices = [str(choice) for choice in action.choices]
-            meant = _meant(closest(str(value), choices))
+            near = _OTHERS.get(str(value), "") if action.dest == "command" else ""
+            meant = _meant(near or closest(str(value), choices))
             raise argparse.ArgumentError(action, f"invalid choice: {value!r}{meant} (choose from {', '.join(choices)})")
 
 
@@ -158,6 +203,14 @@ def _parsers(*commands: str) -> tuple[_Parser, dict[str, _Parser]]:
         _OPTIONS[name](made[name])
         _common(made[name])
     return parser, made
+
+
+def _welcome() -> NoReturn:
+    """Say what the commands are that matter, and exit with 2, as without a command nothing was done."""
+    lines = [f"  unhang {name:<10}{_IN_SHORT[name]}" for name in _IN_SHORT]
+    more = "`unhang --help` lists all commands, and `unhang COMMAND --help` has examples."
+    print("\n".join([*folded(TOP.description, columns(2) or 80, ""), "", *lines, "", more]), file=sys.stderr)
+    sys.exit(2)
 
 
 def _meant(name: str) -> str:
@@ -292,10 +345,13 @@ def _diagnose(parser: argparse.ArgumentParser) -> None:
 
 def _list(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("words", metavar="WORD", nargs="*", help="only fixes whose symptom or stacks have these words")
+    _output(parser, "text", "json")
 
 
 def _explain(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", metavar="NAME", help="a fix, a word of its symptom or stacks, or an error code")
+    what = "a fix, a word of its symptom or stacks, an error code, or a word of a report"
+    parser.add_argument("name", metavar="NAME", help=what)
+    _output(parser, "text", "json")
 
 
 def _matrix(parser: argparse.ArgumentParser) -> None:
@@ -339,9 +395,24 @@ def _new(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o", "--output", metavar="DIR", default=".", help="a checkout of unhang (default: this folder)"
     )
-    group = parser.add_argument_group("with --pack DIR: an unproved fix of that pack, which is begun if it is not there")
+    group = parser.add_argument_group("with --pack DIR: an unproved fix of that pack, begun where there is none")
     group.add_argument("--import-name", metavar="NAME", help="the package of an upstream that no pack has yet")
     _place(parser)
+    parser.set_defaults(allow_none=True)
+
+
+def _sweep(parser: argparse.ArgumentParser) -> None:
+    _fix(parser)
+    parser.add_argument(
+        "--releases", metavar="REQ", nargs="+", action="extend", default=[],
+        help="these releases: verl==0.7.1, from the environment if it has that, else from the index; paths of wheels",
+    )  # fmt: skip
+    parser.add_argument(
+        "--from-clone", nargs=2, metavar=("CLONE", "TAGS"), action="append", default=[],
+        help="the tags of a clone that match a pattern, such as 'v0.*', or one commit (repeatable)",
+    )  # fmt: skip
+    _place(parser)
+    parser.set_defaults(allow_none=True)
 
 
 _OPTIONS = {
@@ -358,6 +429,7 @@ _OPTIONS = {
     "matrix": _matrix,
     "new": _new,
     "pack": _pack,
+    "sweep": _sweep,
     "completion": _completion,
 }
 

@@ -1,4 +1,4 @@
-"""The cause and the cure of each error code, from ``error_codes.md``: what ``unhang explain CODE`` prints."""
+"""What ``unhang explain`` prints of an error code (``error_codes.md``), and of a report's word (``words.md``)."""
 
 from __future__ import annotations
 
@@ -17,10 +17,22 @@ class Explained(NamedTuple):
 @cache
 def codes() -> dict[str, Explained]:
     """Return what there is to say of each code, in alphabetical order. Raises OSError."""
-    with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "error_codes.md"), encoding="utf-8") as file:
-        _, *sections = file.read().split("\n## ")
     found = {}
-    for code, _, text in (section.partition("\n\n") for section in sections):
-        cause, _, cure = " ".join(text.split()).partition(" **Cure.** ")
+    for code, text in _sections("error_codes.md"):
+        cause, _, cure = text.partition(" **Cure.** ")
         found[code] = Explained(cause, cure)
     return found
+
+
+@cache
+def words() -> dict[str, str]:
+    """Return what there is to say of each word of a report, in alphabetical order, as Markdown. Raises OSError."""
+    return dict(_sections("words.md"))
+
+
+def _sections(name: str) -> list[tuple[str, str]]:
+    """Return the heading and the text of each section of a file beside this module."""
+    with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), name), encoding="utf-8") as file:
+        _, *sections = file.read().split("\n## ")
+    parts = (section.partition("\n\n") for section in sections)
+    return [(heading, " ".join(text.split())) for heading, _, text in parts]

@@ -1,12 +1,13 @@
-"""``unhang explain NAME``: the page of a fix and its rows of the matrix, or the cause and the cure of an error."""
+"""``unhang explain NAME``: a fix and its rows of the matrix, the cause and cure of an error, or a word of a report."""
 
 from __future__ import annotations
 
 import sys
 from typing import TYPE_CHECKING
 
+from unhang import __version__, gate
 from unhang.cli import list_command
-from unhang.cli.error_codes import codes
+from unhang.cli.error_codes import codes, words
 from unhang.errors import UnhangError, closest
 from unhang.judge import matrix
 from unhang.shapes import catalog
@@ -19,24 +20,32 @@ if TYPE_CHECKING:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run ``unhang explain``: print the page of a fix, by its id or words of its symptom, or of an error code.
+    """Run ``unhang explain``: print the page of a fix, by its id or words of its symptom, of an error code or a word.
 
     Of several with the words, print the list. Raises UnhangError ``unknown-fix``.
     """
     name, fixes = options.name, catalog.fixes()
-    if name in codes():
-        print(terminal.refilled(error_page(name), terminal.width(sys.stdout) or matrix_text.WIDTH))
+    is_json = options.output_format == "json"
+    width = terminal.width(sys.stdout)
+    word = name.lower()
+    if name not in fixes and (word in codes() or word in words()):
+        page = error_page(word) if word in codes() else f"# {word}\n\n{words()[word]}"
+        kind = "error" if word in codes() else "word"
+        print(_document(kind, word, page) if is_json else terminal.refilled(page, width or matrix_text.WIDTH))
         return 0
     found = [fixes[name]] if name in fixes else catalog.with_words(name.split())
-    if len(found) > 1:
-        list_command.show(found)
-        console.note(f"{len(found)} fixes have {name!r} in their symptom; `unhang explain ID` prints the page of one")
-        return 0
     if not found:
-        near = closest(name, [*fixes, *codes()])
+        near = closest(name, [*fixes, *codes(), *words()])
         hint = f"{f'did you mean {near}? ' if near else ''}`unhang list` shows all fixes"
-        raise UnhangError("unknown-fix", f"there is no fix and no error code {name!r}", hint=hint)
-    explain(found[0])
+        raise UnhangError("unknown-fix", f"there is no fix, error code or word {name!r}", hint=hint)
+    if len(found) > 1:
+        list_command.show(found, options.output_format)
+        if not is_json:
+            console.note(
+                f"{len(found)} fixes have {name!r} in their symptom; `unhang explain ID` prints the page of one"
+            )
+        return 0
+    print(_document("fix", found[0].id, page_of(found[0], 0)) if is_json else page_of(found[0], width))
     return 0
 
 
@@ -46,21 +55,29 @@ def error_page(name: str) -> str:
     return f"# {name}\n\n## Cause\n\n{cause}\n\n## Cure\n\n{cure}"
 
 
-def explain(fix: Fix) -> None:
-    """Print the page of a fix, its drawing, and what the matrix has."""
+def page_of(fix: Fix, width: int) -> str:
+    """Return the page of a fix, its drawing, and what the matrix has, of this width; 0 is that of the page itself."""
     releases, table = catalog.releases(), catalog.shape_table()
     rows, droppable = matrix.rows([fix], releases, table), matrix.droppable(fix, releases, table)
-    width = terminal.width(sys.stdout)
     wide = width or matrix_text.WIDTH
-    text = catalog.page(fix.id).rstrip()
+    when = "\n".join(terminal.folded(f"It strikes {fix.when}.", wide, "")) if fix.when else ""
+    head, mark, rest = catalog.page(fix.id).rstrip().partition("\n## Symptom\n")
+    text = f"{head}\n{when}\n{mark}{rest}" if when and mark else f"{head}{mark}{rest}"
     if assumes := fix.manifest.get("assumes"):
         text += f"\n\n## What the rewrite assumes\n{assumes}"
     page = terminal.refilled(text, width)
     if shown := drawing.of_fix(fix):  # after the symptom
         drawn = f"What its proof recorded\n{drawing.text(shown, min(wide, drawing.WIDTH))}"
-        head, *rest = page.split("\n\n## ")
-        page = "\n\n## ".join((head, *rest[:1], drawn, *rest[1:]))
+        head, *sections = page.split("\n\n## ")
+        page = "\n\n## ".join((head, *sections[:1], drawn, *sections[1:]))
     beside = [terminal.refilled(section, wide) for section in (matrix_text.effect(fix), instead.section(fix))]
     run = "`unhang diff --unknown --run` shows what an edited copy of these functions does, as it is and rewritten."
     edited = "" if fix.grade == catalog.UNPROVED else terminal.refilled(run, wide)
-    print(*filter(None, (page, *beside, matrix_text.section(fix, rows, droppable, wide), edited)), sep="\n\n")
+    parts = (page, *beside, matrix_text.section(fix, rows, droppable, wide), edited)
+    return "\n\n".join(filter(None, parts))
+
+
+def _document(kind: str, name: str, page: str) -> str:
+    """Return the JSON of a page: of a ``fix``, an ``error`` or a ``word``."""
+    about = list_command.document(catalog.fix(name)) if kind == "fix" else {}
+    return gate.document({"schema": 1, "unhang": __version__, "kind": kind, "name": name, **about, "page": page})

@@ -114,11 +114,8 @@ def _use_packs(words: Sequence[str]) -> UnhangError | None:
     named = named_packs(words)
     if named is None:
         return None
-    folders, alone = named
-    if "new" in words:  # which begins a pack where there is none
-        folders = [folder for folder in folders if os.path.exists(os.path.join(folder, "pack.json"))]
     try:
-        packs.use(folders, alone, os.environ)
+        packs.use(*named, os.environ)
     except UnhangError as error:
         return error
     return None

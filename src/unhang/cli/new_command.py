@@ -44,6 +44,7 @@ def run(options: argparse.Namespace) -> int:
         text = commit.diff if commit else _read(options.from_patch)
         return pack_new.run(options, text, commit.head if commit else text)
     _refuse_existing(options.output, skeleton.paths(fix))
+    patch.check()  # before anything is downloaded
     commit = origin.commit(*options.from_commit) if options.from_commit else None
     text = commit.diff if commit else _read(options.from_patch)
     of = origin.of(commit.head if commit else text)

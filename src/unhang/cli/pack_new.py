@@ -1,4 +1,4 @@
-"""``unhang new ID --pack DIR``: a fix of a pack from a diff alone, and the pack and the upstream where there is none."""
+"""``unhang new ID --pack DIR``: a fix of a pack from a diff alone; the pack and upstream too, where there is none."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from packaging.utils import canonicalize_name
 
@@ -41,7 +41,7 @@ def run(options: argparse.Namespace, text: str, head: str) -> int:
         os.mkdir(wheels)
         release = releases.named(options.release, wheels, asked)
         shown = f"{release.project} {release.version}"
-        result = patch.apply(text, lambda path: releases.places(release, path), shown, lambda path, numbers: True)
+        result = patch.apply(text, lambda path: _places(release, path), shown, lambda path, numbers: True)
         bound, left, ignored = _parted(fix, release, result)
         if not bound:
             why = "; ".join(left or ignored) or "it binds no name in another way"
@@ -51,6 +51,7 @@ def run(options: argparse.Namespace, text: str, head: str) -> int:
         data = facts.document(list(edits))
         facts.record(data, edits, found, release.version)
         of = origin.of(head)
+        of = of._replace(title=of.title or f"the diff {os.path.basename(options.from_patch or 'of a commit')}")
         title = skeleton.title(release.project, of, catalog.manifest_schema()["properties"]["title"]["maxLength"])
         notice = "; ".join(dict.fromkeys(filter(None, (origin.notice(it.before) for it in result.files))))
         made |= {
@@ -76,6 +77,17 @@ def run(options: argparse.Namespace, text: str, head: str) -> int:
         f"...` reads other releases; `unhang check --pack {folder}` says where it is needed"
     )
     return 1 if left else 0
+
+
+def _places(release: Release, path: str) -> list[tuple[str, str]]:
+    """Return as ``releases.places``. Raises UnhangError ``patch-does-not-fit`` for an edited copy of the release."""
+    found = releases.places(release, path)
+    for file, _ in found:
+        if release.edited(file):
+            hint = "reinstall the package, or name another environment, or the path of a wheel"
+            why = f"{file} was edited since it was installed"
+            raise UnhangError("patch-does-not-fit", why, path=release.where, hint=hint)
+    return found
 
 
 def _staged(options: argparse.Namespace, folder: str, stage: str) -> dict[str, str]:
@@ -107,14 +119,16 @@ def _distribution(requirement: str) -> str:
 
 
 def _use(options: argparse.Namespace, stage: str) -> None:
-    """Let the staged pack be in effect in the place of the one that it becomes."""
+    """Let the staged pack, as it is now, be in effect in the place of the one that it becomes."""
+    packs.use([], True, {})
     packs.use([*options.pack[:-1], stage], options.no_packs, os.environ)
 
 
 def _parted(fix: str, release: Release, result: Result) -> tuple[list[Bound], list[str], list[str]]:
     """Return the edits of all files, the hunks that are left, and those that change no code."""
     bound: list[Bound] = []
-    left, ignored = list(result.left), []
+    left: list[str] = list(result.left)
+    ignored: list[str] = []
     for patched in result.files:
         upstream = releases.of_file(release.project, patched.file)
         if not patched.file.startswith("/".join([*packs.upstreams()[upstream].parts, ""])):

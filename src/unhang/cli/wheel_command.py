@@ -86,11 +86,16 @@ def _end(
             print(wheel_report.document(results, unmet, failed))
         else:
             colour, width = console.colour(), terminal.width(sys.stdout)
-            print(*(wheel_report.text(result, colour=colour, width=width) for result in results), sep="\n")
+            verbose = terminal.settings.verbose
+            texts = (wheel_report.text(it, verbose=verbose, colour=colour, width=width) for it in results)
+            print(*texts, sep="\n\n")
     with ending:
         if os.path.lexists(temporary):
             console.say(f"note: the temporary folder {temporary} could not be removed")
         console.say_each(f"warning: {sentence}" for sentence in accept.unused(wanted.accepted, after))
+        if paths := [os.path.relpath(result.output.path) for result in results if result.output]:
+            console.note("next, on every node, then start the job again:")
+            console.note(f"  {line('pip', 'install', *paths)}")
         console.blocked(blocked)
         if failed:
             console.error(failed)

@@ -11,6 +11,7 @@ from unhang import __version__, gate
 from unhang.deliver.wheel import Wheel
 from unhang.deliver.wheel_output import Output, WheelPlan
 from unhang.errors import UnhangError
+from unhang.judge.decide import APPLIED
 from unhang.tell import report, rows, terminal
 
 
@@ -27,11 +28,16 @@ class Result(NamedTuple):
     """None if nothing in it was rewritten."""
 
 
-def text(result: Result, *, colour: bool = False, width: int = 0) -> str:
-    """Return the lines for people: the wheel, an entry for each target, and whether it was written."""
-    lines = [gate.line(result.wheel.file)]
-    for item in result.plan.findings:
-        lines += rows.row(item, item.verdict.verdict, colour=colour, width=width)
+def text(result: Result, *, verbose: bool = False, colour: bool = False, width: int = 0) -> str:
+    """Return the text for people: the wheel, a row for each fix that is in it or missing, and what was written."""
+    lines, folded = [gate.line(result.wheel.file)], []
+    for _, group in report.by_installation(result.plan.findings):
+        for item in group:
+            if verbose or item.verdict.verdict == APPLIED or not rows.is_settled(item):
+                lines += rows.row(item, item.verdict.verdict, verbose=verbose, colour=colour, width=width)
+            else:
+                folded.append(item)
+    lines += filter(None, [rows.folded_away(folded)])
     if result.output is None:
         end = f"  not written: {_why_not_written(result)}"
     else:

@@ -8,9 +8,8 @@ from math import prod
 from typing import NamedTuple
 
 from unhang.diagnose.evidence import Group, Job, Operation, Trail
+from unhang.diagnose.pairs import PAIRED, Ends
 
-PAIRED = frozenset({"send", "recv", "coalesced"})
-"""Operations between two ranks, which have no number that all ranks of a group agree on."""
 _LARGEST = 1 << 17
 _EVEN = frozenset({"all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce"})
 """Collectives whose inputs have one number of elements and one type on all ranks."""
@@ -188,35 +187,35 @@ def _first_difference(one: Trail, other: Trail) -> int | None:
     return next((start + at for at, (a, b) in enumerate(zip(ours, theirs)) if a != b and a and b), None)
 
 
-def waits_for(job: Job, found: Sequence[Meeting]) -> dict[int, set[int]]:
-    """Return whom each rank waits for, as far as that is known."""
+def waits_for(job: Job, found: Sequence[Meeting], ends: Ends) -> dict[int, set[int]]:
+    """Return whom each rank waits for, as far as that is known, given the other ends of its sends and receives."""
     edges: dict[int, set[int]] = defaultdict(set)
     for meeting in found:
         for number in meeting.waiting:
             edges[number].update(meeting.absent)
     for number, rank in job.ranks.items():
-        for one in rank.waiting:
-            if one.kind in PAIRED:
-                edges[number].update(_ends(job, one, number))
+        for one, end in zip(rank.waiting, ends[number]):
+            if end:
+                edges[number].update([end.rank] if end.lacks else ())
+            elif one.kind in PAIRED:
+                edges[number].update(_alone(job, one, number) if one.peer is None else ())
     return edges
 
 
-def _ends(job: Job, operation: Operation, own: int) -> set[int]:
-    """Return who is at the other end of a send or receive, and is in none that it may meet: nobody, if several may."""
-    members = {operation.peer} if operation.peer is not None else {*operation.group.members}
+def _alone(job: Job, operation: Operation, own: int) -> set[int]:
+    """Return who is at the other end of a send or receive of which no peer is known: nobody, if several may be."""
     ends = {
         rank
-        for rank in members - {own}
+        for rank in {*operation.group.members} - {own}
         if rank not in job.ranks
         or not any(
             one.kind in PAIRED
             and (one.kind != operation.kind or one.kind == "coalesced")
             and one.group.name == operation.group.name
-            and one.peer in {None, operation.rank}
             for one in job.ranks[rank].waiting
         )
     }
-    return ends if operation.peer is not None or len(ends) == 1 else set()
+    return ends if len(ends) == 1 else set()
 
 
 def circle(edges: Mapping[int, Collection[int]]) -> frozenset[int]:

@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 from unhang.diagnose import desync, facts, match, suspects, whereabouts
 from unhang.diagnose.answer import ANSWERS, Answer, Place
-from unhang.diagnose.desync import PAIRED
 from unhang.diagnose.evidence import Job, Rank
 from unhang.diagnose.facts import Facts
 from unhang.diagnose.match import Match
+from unhang.diagnose.pairs import PAIRED
 from unhang.diagnose.signature import Signature
 from unhang.diagnose.suspects import Suspects
 
@@ -29,13 +29,14 @@ _MISSING = {
     "differ": "what the other ranks have issued: their dumps",
     "by_source": "what each rank of the group issued: dumps that list its members",
     "by_place": "which stage each rank is in: dumps that list the members of the groups",
+    "reordered": "the sizes that come next: dumps of all operations",
     "others": "where in the source the other ranks are: py-spy, or dumps with frames",
     "outside": "where in the source the other ranks are: py-spy",
     "empty": "the sizes of what the other ranks issued last: their dumps",
     "goes_on": "what the other ranks wait in: their dumps",
-    "circle": "what the other ranks wait in: their dumps",
     "alternating": "which ranks of the group wait: the dumps of all of them",
     "errors": "the line in the logs with which a rank fails",
+    "parts": "what each rank of the group does, and which ranks these are: dumps and stacks of all of them",
 }
 """What to look for, by the clause that is not known."""
 _OF_DEVICES = {
@@ -99,7 +100,8 @@ def _lacks(one: Match) -> tuple[str, ...]:
     """Return what would make it known, in the way that lacks least; else what the evidence leaves open."""
     if not one.hang.certain:
         return (*one.doubts, one.hang.open)
-    unknown = [[name for name in names if not one.clauses[name]] for names in one.hang.certain]
+    ways = [(*names, "parts") if "frames" in names else names for names in one.hang.certain]
+    unknown = [[name for name in names if not one.clauses[name]] for names in ways]
     lacks = [_MISSING[name] for name in min(unknown, key=len)]
     return (*one.doubts, *lacks) if one.doubts or lacks else ("a line that no other defect prints, or the stacks",)
 

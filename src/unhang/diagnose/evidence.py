@@ -57,6 +57,8 @@ class Operation(NamedTuple):
     """The file, and the line or entry in it."""
     peer: int | None = None
     """Of send and recv: the global rank at the other end."""
+    begun: bool = False
+    """Whether the device is in it; False also where torch does not time devices."""
 
 
 class Stack(NamedTuple):
@@ -92,6 +94,22 @@ class Trail(NamedTuple):
     is no entry of that number."""
 
 
+class Move(NamedTuple):
+    """One operation of a rank, as far as its place among those of others is concerned."""
+
+    group: str
+    """The group's name."""
+    kind: str
+    """`send` or `recv`; empty of a collective."""
+    number: int
+    """The global rank at the other end; of a collective, its number."""
+    done: bool
+    batch: int = 0
+    """Its number among the sends and receives in its group: those of a batch have one."""
+    order: int = 0
+    """Its number among all operations in its group."""
+
+
 class Count(NamedTuple):
     """How far one rank is in one group: numbers of collectives. -1 is what no file says."""
 
@@ -123,6 +141,8 @@ class Rank(NamedTuple):
     """By the group's name."""
     recorded: bool = False
     """Whether there is a whole dump of it: only then `waiting` says all, and `trails` end where the rank is."""
+    moves: Sequence[Move] = ()
+    """Its newest operations in order, if it sends or receives."""
     process: str = ""
     """`stopped` or `gone`, where that was seen of its process."""
 

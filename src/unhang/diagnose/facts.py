@@ -6,9 +6,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from unhang.diagnose import desync, whereabouts
+from unhang.diagnose import desync, pairs, whereabouts
 from unhang.diagnose.desync import Meeting, Split
 from unhang.diagnose.evidence import Count, Job, Message
+from unhang.diagnose.pairs import Ends, Head
 
 
 class Facts(NamedTuple):
@@ -24,6 +25,15 @@ class Facts(NamedTuple):
     """Whom each rank waits for."""
     stuck: frozenset[int]
     """Ranks that wait for each other, or for ranks that do."""
+    ends: Ends
+    heads: Mapping[int, Head]
+    """By rank with a dump of its device: what that is to do first."""
+    met: Mapping[int, frozenset[int]]
+    """By rank: who has come to that, and is to do it first, too."""
+    missing: Mapping[int, frozenset[int]]
+    """By rank: whom it waits for in that."""
+    roots: tuple[frozenset[int], ...]
+    """Ranks that wait for each other and for nobody else, each in what it is to do first; or one alone."""
     errors: Mapping[int, tuple[Message, ...]]
     """What each rank failed with by itself, where nothing shows that it went on."""
     caught: Mapping[int, tuple[Message, ...]]
@@ -46,7 +56,11 @@ def of(job: Job) -> Facts:
     """Return the facts of a job."""
     job = desync.settled(job)
     meetings = desync.meetings(job)
-    waits_for = {rank: frozenset(others) for rank, others in desync.waits_for(job, meetings).items()}
+    ends = pairs.ends(job)
+    heads = pairs.heads(job, ends)
+    meet = pairs.meet(job, heads)
+    missing = {number: others for number, (others, _) in meet.items()}
+    waits_for = {rank: frozenset(others) for rank, others in desync.waits_for(job, meetings, ends).items()}
     calls = {number: whereabouts.call(rank) for number, rank in job.ranks.items() if rank.stacks}
     spied = {number for number in calls if whereabouts.is_spied(job.ranks[number])}
     unseen = frozenset(_unseen(job, meetings))
@@ -65,6 +79,11 @@ def of(job: Job) -> Facts:
         desync.splits(job),
         waits_for,
         desync.circle(waits_for),
+        ends,
+        heads,
+        {number: met for number, (_, met) in meet.items()},
+        missing,
+        tuple(pairs.sinks({**waits_for, **missing})),
         {number: lines for number, lines in failures.items() if number not in went_on},
         {number: failures[number] for number in sorted(went_on)},
         tuple(whereabouts.failures_of_strangers(job.strangers)),
@@ -81,7 +100,7 @@ def _counts(job: Job) -> dict[str, dict[int, Count]]:
     for number, rank in job.ranks.items():
         for group, count in rank.counts.items():
             counts[group][number] = count
-    paired = {one.group.name for rank in job.ranks.values() for one in rank.waiting if one.kind in desync.PAIRED}
+    paired = {one.group.name for rank in job.ranks.values() for one in rank.waiting if one.kind in pairs.PAIRED}
     return {
         group: ranks
         for group, ranks in counts.items()
@@ -95,7 +114,7 @@ def _together(job: Job) -> set[int]:
     places = {
         (one.group.description or one.group.name, one.sequence, one.kind) for ones in waiting.values() for one in ones
     }
-    is_one = len(places) == 1 and all(name and kind not in desync.PAIRED for name, _, kind in places)
+    is_one = len(places) == 1 and all(name and kind not in pairs.PAIRED for name, _, kind in places)
     return {*waiting} if is_one and len(waiting) > 1 else set()
 
 
@@ -105,6 +124,6 @@ def _unseen(job: Job, meetings: Iterable[Meeting]) -> set[int]:
         one.peer
         for rank in job.ranks.values()
         for one in rank.waiting
-        if one.kind in desync.PAIRED and one.peer is not None
+        if one.kind in pairs.PAIRED and one.peer is not None
     }
     return (members | peers or desync.everybody(job)) - job.ranks.keys()

@@ -153,7 +153,11 @@ def _grouped(rank: Rank, groups: Mapping[str, Group]) -> Rank:
         return {groups[name].name if name in groups else name: one for name, one in by_name.items()}
 
     trails, counts = renamed(rank.trails), renamed(rank.counts)
-    return rank._replace(waiting=grouped(rank.waiting), last=grouped(rank.last), trails=trails, counts=counts)
+    names = {name: group.name for name, group in groups.items() if group.name != name}
+    moves = tuple(one._replace(group=names.get(one.group, one.group)) for one in rank.moves) if names else rank.moves
+    return rank._replace(
+        waiting=grouped(rank.waiting), last=grouped(rank.last), trails=trails, counts=counts, moves=moves
+    )
 
 
 def _numbered(part: Rank, number: int) -> Rank:

@@ -10,8 +10,8 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from unhang.diagnose import speakers, stacks
-from unhang.diagnose.desync import PAIRED
 from unhang.diagnose.evidence import Count, Frame, Group, Message, Operation, Rank, Stack
+from unhang.diagnose.pairs import PAIRED
 from unhang.diagnose.speakers import Speaker
 
 if TYPE_CHECKING:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import NamedTuple
@@ -11,8 +12,11 @@ from unhang.diagnose import desync, whereabouts
 from unhang.diagnose.desync import Meeting
 from unhang.diagnose.evidence import Frame, Group, Job, Message, Operation, Rank
 from unhang.diagnose.facts import Facts
-from unhang.diagnose.signature import Chain, Error, Hang, Signature, has_frames, may_be_in
-from unhang.diagnose.suspects import DEVICE, SILENT, TOGETHER, Suspects
+from unhang.diagnose.signature import Chain, Error, Hang, Signature, has_frames, may_be_in, may_be_of
+from unhang.diagnose.suspects import DEVICE, TOGETHER, Suspects
+
+_SHIMS = "unhang/prove/"
+"""What stands for torch, or for the rest of a framework, where we record hangs."""
 
 
 class Scene(NamedTuple):
@@ -24,6 +28,8 @@ class Scene(NamedTuple):
     """The collective; None if only stacks tell of it."""
     rest: tuple[int, ...]
     """The ranks that issued another operation, are past it, or have not come to it."""
+    peers: frozenset[int] | None
+    """All ranks that have a part in it, also those of which nothing came; None if no file says which these are."""
 
 
 class Match(NamedTuple):
@@ -49,7 +55,7 @@ def matches(facts: Facts, suspects: Suspects, signatures: Iterable[Signature]) -
     """
     found = []
     for signature in signatures:
-        by_hang = [_errors(facts.job, hang) for hang in signature.hangs]
+        by_hang = [_errors(facts, hang) for hang in signature.hangs]
         named = {message.text for errors in by_hang for _, message, _ in errors}
         named |= {one.text for one in facts.strangers for hang in signature.hangs if _names(hang, one)}
         for hang, errors in zip(signature.hangs, by_hang):
@@ -62,9 +68,10 @@ def matches(facts: Facts, suspects: Suspects, signatures: Iterable[Signature]) -
                 if scene.meeting is None and scene.inside and refuted.issuperset(scene.inside):
                     continue  # what they issued says more than where they are
                 only = any(error.only for *_, error in errors)
-                doubts = _doubts(facts, suspects, scene, named)
+                doubts = _doubts(facts, suspects, hang, scene, named)
                 if False not in clauses.values() and _speaks(hang, clauses, is_doubted=bool(doubts)):
-                    certain = not doubts and any(_shown(names, clauses, only=only) for names in hang.certain)
+                    ways = (names for names in hang.certain if _shown(names, clauses, only=only))
+                    certain = not doubts and any(clauses["parts"] or "frames" not in names for names in ways)
                     found.append(Match(signature.fix, hang, scene, clauses, lines, doubts, certain))
     return tuple(sorted(found, key=_order))
 
@@ -122,7 +129,7 @@ def _speaks(hang: Hang, clauses: Mapping[str, bool | None], *, is_doubted: bool)
     return bool(issued) and all(issued) and (is_named or differs) and not is_doubted
 
 
-def _doubts(facts: Facts, suspects: Suspects, scene: Scene, named: Collection[str]) -> tuple[str, ...]:
+def _doubts(facts: Facts, suspects: Suspects, hang: Hang, scene: Scene, named: Collection[str]) -> tuple[str, ...]:
     """Return what speaks against any known hang: errors that it does not name, a stuck device, a rank held up."""
     doubts = []
     for number, messages in facts.errors.items():
@@ -132,9 +139,14 @@ def _doubts(facts: Facts, suspects: Suspects, scene: Scene, named: Collection[st
         doubts.append(f"a process of unknown rank failed by itself: {others[0].text}")
     if suspects.rule in (DEVICE, TOGETHER):
         doubts += [f"rank {number} {why}" for number, why in suspects.why.items()]
-    if suspects.rule == SILENT and scene.meeting is None:  # that nothing came from a rank says nothing against a hang
-        gone = (number for number in suspects.why if number in facts.job.ranks and facts.job.ranks[number].process)
-        doubts += [f"rank {number} {suspects.why[number]}" for number in gone]
+    group = facts.job.ranks.keys() & (scene.peers or facts.job.ranks)
+    ended = ((number, facts.job.ranks[number].process) for number in sorted(group))
+    doubts += [f"rank {number}: its process is {state}" for number, state in ended if state]
+    doubts += [
+        f"ranks disagree in {whereabouts.label(one.group)} as well"
+        for one in facts.meetings
+        if _is_beside(hang, scene, one)
+    ]
     for number in scene.rest:
         rank = facts.job.ranks[number]
         if rank.stacks and not rank.waiting and not facts.calls[number] and not whereabouts.is_done(rank):
@@ -147,6 +159,18 @@ def _doubts(facts: Facts, suspects: Suspects, scene: Scene, named: Collection[st
     return tuple(doubts)
 
 
+def _is_beside(hang: Hang, scene: Scene, meeting: Meeting) -> bool:
+    """Return whether ranks disagree in a collective as the hang does not have it: those inside too, or the others."""
+    named = {*hang.differ} - {"size" if hang.empty else ""}  # where the others are empty, those inside are alike
+    if not hang.groups or not _is_group(meeting.group, hang.groups):
+        return bool(desync.differences(meeting.operations.values()))
+    inside, rest = (
+        desync.differences(meeting.operations[rank] for rank in side if rank in meeting.operations)
+        for side in (scene.inside, scene.rest)
+    )
+    return bool(rest or inside - named)
+
+
 def _scenes(job: Job, meetings: Sequence[Meeting], hang: Hang, *, failed: bool) -> Iterable[Scene]:
     """Yield where the hang may be: in a collective, in its frames, and in the lines of the logs alone."""
     for meeting in meetings if hang.groups or hang.operations else ():
@@ -155,26 +179,32 @@ def _scenes(job: Job, meetings: Sequence[Meeting], hang: Hang, *, failed: bool) 
     inside = [
         number
         for number, rank in job.ranks.items()
-        if hang.frames and _has(rank, None, hang.frames)
+        if hang.frames and any(has_frames(stack.frames, hang.frames) for stack in rank.stacks)
         if not (hang.others and _has(rank, None, hang.others))
         if not (rank.recorded and rank.waiting and (hang.groups or hang.operations))
         or any(_may_be(hang, one) for one in rank.waiting)
     ]
     if inside:
-        rest = [number for number in _beside(job, hang, inside) if job.ranks[number].stacks and number not in inside]
-        yield Scene(tuple(inside), None, tuple(rest))
+        peers = _beside(job, hang, inside)
+        around = job.ranks if peers is None else sorted(peers & job.ranks.keys())
+        rest = [number for number in around if job.ranks[number].stacks and number not in inside]
+        yield Scene(tuple(inside), None, tuple(rest), peers)
     if failed:
-        yield Scene((), None, ())
+        yield Scene((), None, (), None)
 
 
-def _beside(job: Job, hang: Hang, inside: Collection[int]) -> Iterable[int]:
-    """Return the ranks of the groups in which ranks may wait; all, where no dump lists the members of such groups."""
+def _beside(job: Job, hang: Hang, inside: Collection[int]) -> frozenset[int] | None:
+    """Return the ranks of the groups in which ranks may wait; all, where no dump lists the members of such groups.
+
+    None if no file says how many these are.
+    """
     waiting = [one.group.name for number in inside for one in job.ranks[number].waiting if _may_be(hang, one)]
     named = [one for one in job.groups.values() if hang.groups and _is_group(one, hang.groups)]
     groups = [job.groups[name] for name in waiting if name in job.groups] or named
     own = [one.members for one in groups if not set(inside).isdisjoint(one.members)]
-    is_listed = any(one.members for one in groups)
-    return {number for one in own for number in one} & job.ranks.keys() if is_listed else job.ranks
+    if any(one.members for one in groups):
+        return frozenset(number for one in own for number in one)
+    return frozenset(desync.everybody(job)) if job.size else None
 
 
 def _of_meeting(job: Job, hang: Hang, meeting: Meeting) -> Scene | None:
@@ -193,7 +223,9 @@ def _of_meeting(job: Job, hang: Hang, meeting: Meeting) -> Scene | None:
             if number in meeting.group.members or (meeting.group.description == "default_pg")
             if not any(may_be_in(stack.frames, hang.frames) for stack in rank.stacks)
         )
-    return Scene(inside, meeting, tuple(sorted({*rest, *meeting.absent})))
+    is_of_all = meeting.group.description == "default_pg" and job.size
+    peers = frozenset(meeting.group.members or (desync.everybody(job) if is_of_all else ())) or None
+    return Scene(inside, meeting, tuple(sorted({*rest, *meeting.absent})), peers)
 
 
 def _is_other(job: Job, hang: Hang, operation: Operation) -> bool:
@@ -208,13 +240,23 @@ def _is_other(job: Job, hang: Hang, operation: Operation) -> bool:
 def _has(rank: Rank, operation: Operation | None, chain: Chain) -> bool | None:
     """Return whether a rank is in these frames, by its operation, else by its stacks; None if neither tells.
 
-    A rank whose stack is elsewhere may have issued the operation before, and gone on.
+    A rank whose stack is elsewhere may have issued the operation before, and gone on. Of one in other code that these
+    functions call, such as a user's, it is not known what it waits for.
     """
+    shown = [stack.frames for stack in rank.stacks]
     if operation is not None and operation.frames:
-        return has_frames(operation.frames, chain)
-    if any(has_frames(stack.frames, chain) for stack in rank.stacks):
-        return True
-    return False if rank.stacks and operation is None else None
+        shown = [operation.frames]
+    there = [frames for frames in shown if has_frames(frames, chain)]
+    if there:
+        return any(_is_issued_in(frames, chain) for frames in there) or None
+    return False if shown and (operation is None or operation.frames) else None
+
+
+def _is_issued_in(frames: Sequence[Frame], chain: Chain) -> bool:
+    """Return whether the package of these functions, or torch's FSDP for them, waits by a stack."""
+    others = (frame for frame in frames if not whereabouts.is_torch(frame) and _SHIMS not in frame.file)
+    own = next((frame for frame in frames if "/fsdp/" in frame.file), next(others, None))
+    return own is not None and any(may_be_of(own, place.file) for step in chain for place in step)
 
 
 def _clauses(facts: Facts, hang: Hang, scene: Scene, errors: Sequence[object]) -> dict[str, bool | None]:
@@ -231,15 +273,30 @@ def _clauses(facts: Facts, hang: Hang, scene: Scene, errors: Sequence[object]) -
         "differ": lambda: _differ(facts, hang, scene),
         "by_place": lambda: _is_by_place(facts, scene),
         "by_source": lambda: _is_by_source(scene),
-        "others": lambda: _any(_here(job, scene, rank, hang.others) for rank in scene.rest),
-        "outside": lambda: _none(_is_outside(job, scene, rank, hang.outside) for rank in scene.rest) or None,
-        "empty": lambda: _none(_last_is_empty(job, scene, rank) for rank in scene.rest),
-        "goes_on": lambda: _all(_goes_on(facts, rank) for rank in scene.meeting.absent) if scene.meeting else None,
-        "circle": lambda: _in_circle(facts, scene) or None,
+        "reordered": lambda: _is_reordered(job, hang, scene),
+        "others": lambda: _every(scene, (_here(job, scene, rank, hang.others) for rank in scene.rest)),
+        "outside": lambda: _every(scene, (_is_outside(job, scene, rank, hang.outside) for rank in scene.rest)) or None,
+        "empty": lambda: _every(scene, (_last_is_empty(job, scene, rank) for rank in scene.rest)),
+        "goes_on": lambda: _every(scene, (_goes_on(facts, rank) for rank in scene.rest)),
         "alternating": lambda: _alternates(scene),
         "errors": lambda: bool(errors) or None,
     }
-    return {name: test() for name, test in tests.items() if getattr(hang, name)}
+    clauses = {name: test() for name, test in tests.items() if getattr(hang, name)}
+    return {**clauses, "parts": _parts(job, hang, scene, clauses)}
+
+
+def _parts(job: Job, hang: Hang, scene: Scene, clauses: Mapping[str, bool | None]) -> bool | None:
+    """Return whether each rank of the group is known to do its part: to wait, or what the others do.
+
+    Where no file lists the ranks, those that left a dump count, as with gloo: stacks alone do not tell who is missing.
+    """
+    if scene.rest and not any(clauses.get(name) for name in ("others", "outside", "empty")):
+        return None
+    if any(_is_held(job.ranks[rank], hang.frames) for rank in scene.rest):
+        return None
+    if scene.peers is None:
+        return any(rank.recorded for rank in job.ranks.values()) or None
+    return scene.peers <= {*scene.inside, *scene.rest} or None
 
 
 def _each(scene: Scene, test: Callable[[Operation], bool | None]) -> bool | None:
@@ -251,10 +308,10 @@ def _all(values: Iterable[bool | None]) -> bool | None:
     return False if False in found else None if None in found or not found else True
 
 
-def _none(values: Iterable[bool | None]) -> bool | None:
-    """Return whether some are true and none is false: of a rank that is not known, nothing follows."""
+def _every(scene: Scene, values: Iterable[bool | None]) -> bool | None:
+    """Return whether it is true of all ranks; where no file lists these, nothing is asked of one that is not known."""
     found = set(values)
-    return False if False in found else True if True in found else None
+    return _all(found if scene.peers is not None else found - {None})
 
 
 def _any(values: Iterable[bool | None]) -> bool | None:
@@ -288,18 +345,17 @@ def _is_first(job: Job, hang: Hang, scene: Scene) -> bool | None:
 
 
 def _frames(facts: Facts, hang: Hang, scene: Scene) -> bool | None:
-    """Return whether the ranks inside are in the hang's frames: all of them, where their calls differ in what they say.
+    """Return whether the ranks inside are in the hang's frames.
 
     It is not known of a rank whose stack is in another collective: it may have gone on, or be there instead.
     """
+    issued = scene.meeting.operations if scene.meeting else {}
+    by_rank = {rank: _has(facts.job.ranks[rank], issued.get(rank), hang.frames) for rank in scene.inside}
     if scene.meeting is None:
-        return bool(scene.inside) or None
-    issued = scene.meeting.operations
-    by_rank = {rank: _has(facts.job.ranks[rank], issued[rank], hang.frames) for rank in scene.inside}
-    if {"missing", "operation"}.isdisjoint(hang.differ) or {*scene.meeting.differ} & {*hang.differ} == {"dtype"}:
-        unsure = {rank for rank in scene.inside if facts.calls.get(rank) and not _has_gone_on(facts, issued[rank])}
-        return _all(one for rank, one in by_rank.items() if one is not None or rank in unsure)
-    return _any(by_rank.values())
+        calls = {whereabouts.collective(facts.job.ranks[rank]) for rank in scene.inside}
+        return _every(scene, by_rank.values()) if len(calls - {""}) < 2 else None
+    unsure = {rank for rank in scene.inside if facts.calls.get(rank) and not _has_gone_on(facts, issued[rank])}
+    return None if any(by_rank[rank] is None for rank in unsure) else _every(scene, by_rank.values())
 
 
 def _has_gone_on(facts: Facts, operation: Operation) -> bool:
@@ -311,7 +367,7 @@ def _has_gone_on(facts: Facts, operation: Operation) -> bool:
 def _differ(facts: Facts, hang: Hang, scene: Scene) -> bool | None:
     """Return whether the ranks differ as the signature says."""
     if scene.meeting is None:
-        if any(not {*scene.inside}.isdisjoint(one.waiting) and _agrees(one) for one in facts.meetings):
+        if any(_has_come(facts.job, hang, scene, one) for one in facts.meetings):
             return False
         # that others are elsewhere shows that they issued something else only if the signature says where they are
         return bool(scene.rest and ("missing" in hang.differ or ("operation" in hang.differ and hang.others))) or None
@@ -323,7 +379,7 @@ def _differ(facts: Facts, hang: Hang, scene: Scene) -> bool | None:
         return None if meeting.is_open and not seen else False
     if hang.difference and "size" in seen:
         sizes = [size for one in meeting.operations.values() if (size := desync.elements(one)) is not None]
-        return _within(max(sizes) - min(sizes), hang.difference)
+        return len({*sizes}) == 2 and _within(max(sizes) - min(sizes), hang.difference)
     return True
 
 
@@ -344,11 +400,38 @@ def _is_by_place(facts: Facts, scene: Scene) -> bool | None:
 
 
 def _is_by_source(scene: Scene) -> bool | None:
-    """Return whether the ranks that receive issued one and the same."""
+    """Return whether the source is inside, and the ranks that receive issued one and the same."""
     if scene.meeting is None or not scene.meeting.group.members:
         return None
+    if scene.meeting.group.members[0] not in scene.inside or scene.meeting.absent:
+        return False
     receivers = (one for rank, one in scene.meeting.operations.items() if rank != scene.meeting.group.members[0])
     return len({(one.kind, desync.elements(one), one.dtypes) for one in receivers if one.kind}) < 2
+
+
+def _is_reordered(job: Job, hang: Hang, scene: Scene) -> bool | None:
+    """Return whether one rank's dump has, from there on, all sizes that the others have: they are the same in another
+    order. Of the first size alone, that is not known.
+    """
+    if scene.meeting is None:
+        return None
+    name, number = scene.meeting.group.name, scene.meeting.sequence or 0
+    sizes = [
+        Counter(
+            desync.elements(one)
+            for one in (*job.ranks[rank].last, *job.ranks[rank].waiting)
+            if one.group.name == name and (one.sequence or 0) >= number and _has(job.ranks[rank], one, hang.frames)
+        )
+        for rank in scene.inside
+    ]
+    return any(all(one <= most for one in sizes) for most in sizes) or None
+
+
+def _has_come(job: Job, hang: Hang, scene: Scene, meeting: Meeting) -> bool:
+    """Return whether those inside wait in a collective to which all have come, or one that is said to be elsewhere."""
+    issued = (meeting.operations[rank] for rank in scene.rest if rank in meeting.operations)
+    is_here = not {*scene.inside}.isdisjoint(meeting.waiting)
+    return is_here and (_agrees(meeting) or any(not _is_other(job, hang, one) for one in issued))
 
 
 def _agrees(meeting: Meeting) -> bool:
@@ -376,18 +459,17 @@ def _here(job: Job, scene: Scene, rank: int, chain: Chain) -> bool | None:
     return _any(told)
 
 
-def _in_circle(facts: Facts, scene: Scene) -> bool:
-    """Return whether all of the other ranks that have dumps wait for the ranks inside."""
-    rest = {number for number in scene.rest if facts.job.ranks[number].recorded}
-    return bool(scene.meeting and rest) and facts.stuck.issuperset(rest)
+def _is_held(rank: Rank, chain: Chain) -> bool:
+    """Return whether a rank waits in other code that these functions call."""
+    shown = [*(one.frames for one in rank.stacks), *(one.frames for one in rank.waiting)]
+    return any(has_frames(frames, chain) and not _is_issued_in(frames, chain) for frames in shown)
 
 
 def _is_outside(job: Job, scene: Scene, rank: int, chain: Chain) -> bool | None:
     """Return whether another rank is surely in none of these functions: a path may be cut to the module's name."""
-    told = _here(job, scene, rank, chain)
-    if told or any(may_be_in(stack.frames, chain) for stack in job.ranks[rank].stacks):
-        return False
-    return None if told is None else True
+    one, issued = job.ranks[rank], scene.meeting.operations.get(rank) if scene.meeting else None
+    shown = [it.frames for it in (*one.stacks, *([issued] if issued else one.waiting)) if it.frames]
+    return not any(may_be_in(frames, chain) for frames in shown) if shown else None
 
 
 def _goes_on(facts: Facts, number: int) -> bool | None:
@@ -412,12 +494,13 @@ def _last_is_empty(job: Job, scene: Scene, rank: int) -> bool | None:
     return None if newest is None or newest.inputs is None else _is_empty(newest)
 
 
-def _errors(job: Job, hang: Hang) -> tuple[tuple[int, Message, Error], ...]:
-    """Return the lines that the hang names, with their ranks."""
+def _errors(facts: Facts, hang: Hang) -> tuple[tuple[int, Message, Error], ...]:
+    """Return the lines that the hang names, with their ranks; a rank that went on after one did not fail with it."""
     return tuple(
         (number, message, error)
-        for number, rank in job.ranks.items()
+        for number, rank in facts.job.ranks.items()
         for message in rank.messages
+        if message not in facts.caught.get(number, ())
         for error in _names(hang, message)
     )
 

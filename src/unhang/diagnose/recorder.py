@@ -19,14 +19,15 @@ from zlib import crc32
 
 from unhang import gate
 from unhang.diagnose import data_pickle
-from unhang.diagnose.evidence import Count, Frame, Group, Operation, Rank, Trail
+from unhang.diagnose.evidence import Count, Frame, Group, Move, Operation, Rank, Trail
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping
     from typing import TypeGuard
 
 KEPT = 16
-"""So many operations of each group are kept that are not done: the oldest ones."""
+"""So many operations of each group are kept that are not done: the oldest ones, and all of the batch of the last."""
+_WIDEST_BATCH, _MOVES = 1 << 10, 1 << 8
 _COUNTED = ("enqueued", "started", "completed")
 _LONGEST_NUMBER = 18
 _MARKED = 64
@@ -109,7 +110,7 @@ def of(raw: Mapping[str, Any], broken: str, name: str, named: int | None) -> Dum
     if scan.unread:
         broken = broken or f"{scan.unread} of its {len(entries)} entries cannot be read"
     rank = _rank(scan, groups, named)
-    waiting, last = _settled(scan)
+    waiting, last, undone = _settled(scan)
     records = _Records(entries, groups, rank, name)
     found = Rank(
         rank,
@@ -120,6 +121,7 @@ def of(raw: Mapping[str, Any], broken: str, name: str, named: int | None) -> Dum
             for name, kept in scan.trails.items()
         },
         counts=_counts(raw, groups, scan, waiting),
+        moves=tuple(_moves(entries, groups, undone)) if scan.peers else (),
         recorded=not broken,
     )
     limits = (entries[row.at].get("timeout_ms") for row in (*waiting, *last))
@@ -239,6 +241,8 @@ class _Row(NamedTuple):
     p2p: bool
     sequence: int
     kind: str
+    begun: bool = False
+    """Whether a device is in it: torch tells it where it times them."""
 
     @property
     def batch(self) -> tuple[str, bool, int]:
@@ -258,7 +262,7 @@ class _Scan:
         self.done: dict[str, _Row] = {}
         """The newest one of each group that its own state calls done."""
         self.started: dict[str, int] = {}
-        """The newest collective of each group that a device is in: torch tells it where it times them."""
+        """The newest collective of each group that a device is in."""
         self.peers: set[tuple[str, str]] = set()
         """Each group, and each title in it that names two ranks."""
         self.newest: dict[str, int] = {}
@@ -304,14 +308,17 @@ class _Scan:
                     newest[group] = sequence
                 # gloo's stay `scheduled` for ever. One of NCCL's that is retired and not completed has timed out.
                 over = entry["retired"] is True if gloo else entry["state"] == "completed"
-                if kind == "coalesced":
-                    self.closing.append((_Row(index, group, p2p, sequence, kind), over))
-                elif over:
+                if kind != "coalesced" and over:
                     done[group] = index
+                    continue
+                begun = entry["state"] == "started"
+                row = _Row(index, group, p2p, sequence, kind, begun)
+                if kind == "coalesced":
+                    self.closing.append((row, over))
                 else:
-                    self.open.append(_Row(index, group, p2p, sequence, kind))
-                    if not p2p and entry["state"] == "started":
-                        self.started[group] = max(sequence, self.started.get(group, 0))
+                    self.open.append(row)
+                if begun and not p2p:
+                    self.started[group] = max(sequence, self.started.get(group, 0))
             except (LookupError, TypeError, ValueError, AttributeError, OverflowError):
                 self.unread += 1
         for group, index in done.items():
@@ -364,30 +371,48 @@ def _digest(kind: str, key: tuple[Any, ...]) -> int:
     return crc32(repr((kind, *key)).encode()) or 1  # 0 stands for no entry
 
 
-def _settled(scan: _Scan) -> tuple[list[_Row], list[_Row]]:
-    """Return the entries that are not done, the oldest of each group, and the newest one of each group that is done.
+def _settled(scan: _Scan) -> tuple[list[_Row], list[_Row], set[int]]:
+    """Return the oldest entries of each group that are not done, its newest one that is, and where all undone are.
 
     The state of a member of a batch is never updated: it has that of the entry that closes the batch, which is left
     out. A dump of the active entries only has no closing entries of batches that are done, so members without one are
     done too: https://github.com/pytorch/pytorch/issues/137969.
     """
-    closing = {row.batch: done for row, done in scan.closing}
+    closing = {row.batch: (done, row.begun) for row, done in scan.closing}
     members = Counter(row.batch for row in scan.open)
     batched = {batch[:2] for batch, number in members.items() if batch[1] and (number > 1 or batch in closing)}
     settled = [(row, done) for row, done in scan.closing if row.batch not in members]
     for row in scan.open:
         unclosed = members[row.batch] > 1 or row.batch[:2] in batched
-        settled.append((row, closing.get(row.batch, unclosed)))
+        over, begun = closing.get(row.batch, (unclosed, row.begun))
+        settled.append((row._replace(begun=begun), over))
     last = dict(scan.done)
     kept: Counter[str] = Counter()
+    ends: dict[str, tuple[str, bool, int]] = {}
     waiting: list[_Row] = []
     for row, done in sorted(settled):
         if done:
             last[row.group] = max(row, last.get(row.group, row))
-        elif kept[row.group] < KEPT:
+        elif kept[row.group] < KEPT or (row.p2p and row.batch == ends[row.group] and kept[row.group] < _WIDEST_BATCH):
             kept[row.group] += 1
+            ends[row.group] = row.batch
             waiting.append(row)
-    return waiting, sorted(last.values())
+    return waiting, sorted(last.values()), {row.at for row, done in settled if not done}
+
+
+def _moves(entries: list[Any], groups: dict[str, Group], undone: Collection[int]) -> Iterator[Move]:
+    """Yield the newest operations in order. That the record begins with them stands there as a collective of nobody."""
+    start = max(len(entries) - _MOVES, 0)
+    if not start and entries[0].get("record_id") == 0:
+        yield Move("", "", 0, done=True)
+    for at in range(start, len(entries)):
+        with suppress(LookupError, TypeError, ValueError, AttributeError):
+            entry = entries[at]
+            name, title, done = entry["process_group"][0], entry["profiling_name"], at not in undone
+            if entry["is_p2p"] is not True:
+                yield Move(name, "", entry["collective_seq_id"], done)
+            elif (peer := _end(groups.get(name), title, 4)) is not None:
+                yield Move(name, _titled(title)[1], peer, done, entry["p2p_seq_id"], entry.get("op_id", 0))
 
 
 # --- how far the rank is
@@ -529,6 +554,7 @@ class _Records:
             tuple(map(self._frame, frames[:_MOST_FRAMES])) if isinstance(frames, list) else (),
             f"{self._name}: entry {_text(entry.get('record_id', row.at))}",
             _end(group, entry["profiling_name"], 4),
+            row.begun,
         )
 
     def _frame(self, value: object) -> Frame:

@@ -51,11 +51,11 @@ class Hang(NamedTuple):
     difference: tuple[int, int] | None
     by_place: bool
     by_source: bool
+    reordered: bool
     others: Chain
     outside: Chain
     empty: bool
     goes_on: bool
-    circle: bool
     alternating: bool
     errors: tuple[Error, ...]
     certain: tuple[tuple[str, ...], ...]
@@ -105,11 +105,11 @@ def hang(data: Mapping[str, Any], shapes: Sequence[str] = ()) -> Hang:
         _range(data.get("difference")),
         data.get("by-place", False),
         data.get("by-source", False),
+        data.get("reordered", False),
         _chain(data.get("others", ())),
         _chain(data.get("outside", ())),
         data.get("empty", False),
         data.get("goes-on", False),
-        data.get("circle", False),
         data.get("alternating", False),
         tuple(
             Error(one["text"], _chain(one.get("frames", ())), one.get("only", False), one.get("called", False))
@@ -134,6 +134,15 @@ def may_be_in(frames: Sequence[Frame], chain: Chain) -> bool:
         for step in chain
         for place in step
     )
+
+
+def may_be_of(frame: Frame, file: str) -> bool:
+    """Return whether a frame may be of the package that has a file, or of torch."""
+    path, package = f"/{frame.file}".replace("\\", "/"), file.partition("/")[0]
+    # py-spy begins a path below a namespace package
+    portions = (one.module.rpartition(".")[2] for one in packs.upstreams().values() if one.above == package)
+    is_below = path.startswith(tuple(f"/{name}/" for name in portions))
+    return is_below or f"/{package}/" in path or "/torch/" in path
 
 
 def _is_at(frame: Frame, place: Place) -> bool:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from unhang.diagnose import desync, whereabouts
-from unhang.diagnose.desync import PAIRED, Meeting
-from unhang.diagnose.evidence import Count, Message, Operation, Rank
+from unhang.diagnose.desync import Meeting
+from unhang.diagnose.evidence import Count, Message, Operation
 from unhang.diagnose.facts import Facts
+from unhang.diagnose.pairs import OPPOSITE, PAIRED, Head
 
 _ONE_SIDED = frozenset({"broadcast", "reduce", "gather", "scatter"})
 """Collectives that some ranks are done with before others have come."""
@@ -155,38 +156,38 @@ def _not_begun(facts: Facts) -> dict[int, str]:
 
 
 def _silent(facts: Facts) -> dict[int, str]:
-    """Name the ranks whose process is gone or stopped; else those of which nothing came, if that is the exception."""
+    """Name the ranks whose process is gone or stopped; else those of which nothing came, if nothing else explains it.
+
+    Where these are most of a large job, only a part of its files is at hand.
+    """
     processes = {number: rank.process for number, rank in facts.job.ranks.items() if rank.process}
     if processes:
         return {number: f"its process is {state}{_STATES[state]}" for number, state in processes.items()}
-    if facts.splits or any(meeting.differ or _are_late(facts, meeting) for meeting in facts.meetings):
-        return {}  # that somebody's dump was lost explains nothing then
-    found: dict[int, str] = {}
-    if 2 * len(facts.unseen) >= len(desync.everybody(facts.job) | facts.unseen):
+    is_most = 2 * len(facts.unseen) >= len(desync.everybody(facts.job) | facts.unseen)
+    if (is_most and len(facts.unseen) > _SHOWN) or _explained(facts):
         return {}
+    found: dict[int, str] = {}
     for meeting in facts.meetings:
-        members = set(meeting.group.members) or desync.everybody(facts.job)
+        members = set(meeting.group.members) or (set() if is_most else desync.everybody(facts.job))
         for number in facts.unseen & members if meeting.waiting else ():
             found.setdefault(number, f"{_little(facts, number)}, and {whereabouts.label(meeting.group)} waits for it")
     for number, others in facts.waits_for.items():
         for other in facts.unseen & others:
             found.setdefault(other, f"{_little(facts, other)}, and rank {number} waits for it")
-    if not facts.meetings and any(facts.calls.values()) and 2 * len(facts.unseen) < len(facts.calls):
+    if not facts.meetings and any(facts.calls.values()) and not is_most:
         found = {number: f"{_little(facts, number)}, and others wait in a collective" for number in facts.unseen}
     return found
+
+
+def _explained(facts: Facts) -> bool:
+    """Return whether ranks that were seen disagree or are late, so that a lost file explains nothing."""
+    return bool(facts.splits or any(meeting.differ for meeting in facts.meetings) or _cycles(facts) or _late(facts))
 
 
 def _little(facts: Facts, number: int) -> str:
     """Return what came from a rank that says neither where it waits nor why it died."""
     lines = "but lines that tell of no error and no collective"
     return f"nothing came from it {lines}" if number in facts.job.spoken else "nothing came from it"
-
-
-def _are_late(facts: Facts, meeting: Meeting) -> bool:
-    """Return whether a dump or a stack shows a rank that has not come to a collective, and that waits in nothing."""
-    late = _not_come(facts, meeting) if meeting.waiting else ()
-    known = {number for number in late if facts.job.ranks[number].recorded or number in facts.paths}
-    return any(not _waits(facts, number) for number in known)
 
 
 def _late(facts: Facts) -> dict[int, str]:
@@ -237,8 +238,11 @@ def _free_by_stacks(facts: Facts) -> dict[int, str]:
         if not call and not facts.job.ranks[number].waiting and not facts.job.ranks[number].recorded
     }
     places = Counter(free.values())
-    free = {number: path for number, path in free.items() if not _may_wait(facts, number, places[path])}
-    if not any(facts.calls.values()) or not 0 < 2 * len(free) < len(facts.calls):
+    logged = {number for number, rank in facts.job.ranks.items() if rank.waiting and not rank.recorded}
+    # where no log tells who waits, who is dead may be whom a rank waits for that is alone at its place
+    beside = _FEW if facts.unseen and not logged else 0
+    free = {number: path for number, path in free.items() if not _may_wait(facts, number, beside or places[path])}
+    if not (any(facts.calls.values()) or logged) or not 0 < 2 * len(free) < len(facts.calls.keys() | logged):
         return {}
     return {number: f"its peers are in a collective, and it is in none{_where(facts, number)}" for number in free}
 
@@ -286,59 +290,36 @@ def _where(facts: Facts, number: int) -> str:
 def _stuck_together(facts: Facts) -> dict[int, str]:
     """Name the ranks, at most half, that have all come to an operation before anything else, and are not done with it.
 
-    The device of one of them is stuck; which one, only a recorder that times its devices tells.
+    The device of one of them is stuck: one that has not begun it, where that is known.
     """
-    if facts.splits or any(meeting.differ for meeting in facts.meetings):
+    if facts.splits or any(meeting.differ for meeting in facts.meetings) or _mismatched(facts):
         return {}
-    first = {number: _first_of(rank) for number, rank in facts.job.ranks.items() if rank.recorded and rank.waiting}
-    beside = {number: _met_by(first, number) for number in first}
-    found: dict[int, str] = {}
-    for number, others in beside.items():
-        if others and all(beside.get(other) for other in others):
-            what = f"have come to {first[number][0].kind} of {whereabouts.label(first[number][0].group)}"
-            found[number] = f"it and {_ranks(others)} {what}, and none is done: the device of one of them is stuck"
+    free = {number for root in facts.roots if len(root) == 1 for number in root & facts.heads.keys()}
+    free = {number for number in free if _is_whole(facts.heads[number])}
+    waited = {other for others in facts.missing.values() for other in others}
+    found = {}
+    for number in free:
+        others, one = facts.met[number] - {number}, facts.heads[number].operations[0]
+        where = f"{one.kind} of {whereabouts.label(one.group)}"
+        if others and others <= free:
+            what = f"have come to {where}, and none is done"
+            found[number] = f"it and {_ranks(others)} {what}: the device of one of them is stuck"
+        elif not others and number in waited and (one.kind in PAIRED or len(one.group.members) == 1):
+            found[number] = f"waits in {where} for nobody, and others wait for it: its device is stuck"
+    if waiting := {number: why for number, why in found.items() if not facts.heads[number].begun}:
+        found = waiting
     return found if 2 * len(found) <= len(desync.everybody(facts.job)) else {}
+
+
+def _is_whole(head: Head) -> bool:
+    """Return whether it is known of all that a device is to do first who else is to do it."""
+    if head.pairs:
+        return len(head.pairs) == 1 or all(end.is_known for _, end in head.pairs)
+    return bool(head.operations[0].group.members)
 
 
 def _ranks(numbers: Collection[int]) -> str:
     return f"rank{'s' if len(numbers) > 1 else ''} {', '.join(map(str, sorted(numbers)[:_SHOWN]))}"
-
-
-def _first_of(rank: Rank) -> tuple[Operation, ...]:
-    """Return what a device is to do first: one operation, or the sends and receives of a batch; nothing for gloo."""
-    if not all(count.device for count in rank.counts.values()):
-        return ()
-    one = rank.waiting[0]
-    if one.kind not in PAIRED:
-        return (one,)
-    return tuple(it for it in rank.waiting if it.kind in PAIRED and _key(it) == _key(one))
-
-
-def _key(operation: Operation) -> tuple[str, int | None]:
-    return operation.group.name, operation.sequence
-
-
-def _met_by(first: Mapping[int, Sequence[Operation]], number: int) -> set[int]:
-    """Return the other ranks of what a rank is to do first, if that is what all of these are to do first."""
-    found: set[int] = set()
-    for one in first[number]:
-        others = _others(one, number)
-        if not others or not all(any(_meets(one, it) for it in first.get(other, ())) for other in others):
-            return set()
-        found |= others
-    return found
-
-
-def _others(operation: Operation, number: int) -> set[int]:
-    if operation.kind in PAIRED:
-        return set() if operation.peer is None else {operation.peer}
-    return {*operation.group.members} - {number}
-
-
-def _meets(one: Operation, other: Operation) -> bool:
-    if one.kind in PAIRED:
-        return (one.group.name, one.rank) == (other.group.name, other.peer) and one.kind != other.kind
-    return (_key(one), one.kind) == (_key(other), other.kind)
 
 
 def _disagreeing(facts: Facts) -> dict[int, str]:
@@ -351,11 +332,13 @@ def _disagreeing(facts: Facts) -> dict[int, str]:
             sides = _sides({n: (one.kind, desync.elements(one), one.dtypes) for n, one in issued.items()})
             where = f"collective {meeting.sequence} of {whereabouts.label(meeting.group)}"
             found.update(_minority(sides, f"disagrees on the {what} of {where}"))
+    found = found or _mismatched(facts)
     if found:
         return found
     for split in sorted(facts.splits, key=lambda one: one.sequence):
         where = f"collective {split.sequence} of {whereabouts.label(split.group)}"
         found.update(_minority(split.sides, f"issued another call than its peers as {where}"))
+    found = found or _unmatched(facts)
     if found:
         return found
     for meeting in facts.meetings:
@@ -368,14 +351,16 @@ def _disagreeing(facts: Facts) -> dict[int, str]:
             found[number] = f"{what}, which none of its peers has: it issued another call than they did"
     if found:
         return found
-    core = _cycle_of(facts)
-    places = {number: whereabouts.label(facts.job.ranks[number].waiting[0].group) for number in core}
-    sides = _sides(places)
-    if len(sides) > 1 and max(map(len, sides)) * 2 > len(core):
-        return {
-            number: f"waits in {places[number]}, while most of those that wait for it do so in another group"
-            for number in _minority(sides, "")
-        }
+    for core in _cycles(facts):
+        places = {number: whereabouts.label(facts.job.ranks[number].waiting[0].group) for number in core}
+        sides = _sides(places)
+        if len(sides) > 1 and max(map(len, sides)) * 2 > len(core):
+            for number in _minority(sides, ""):
+                found[number] = (
+                    f"waits in {places[number]}, while most of those that wait for it do so in another group"
+                )
+    if found:
+        return found
     calls = {number: call for number, call in facts.calls.items() if call}
     if have_peers(facts):
         return {}
@@ -384,9 +369,155 @@ def _disagreeing(facts: Facts) -> dict[int, str]:
     return {}
 
 
+def _mismatched(facts: Facts) -> dict[int, str]:
+    """Name the ends of sends and receives that meet in another size or type: such as did otherwise than their like.
+
+    Else these are the ends of most such pairs, or those with the rarer size or type.
+    """
+    pairs: dict[tuple[int, int], tuple[Operation, Operation]] = {}
+    for number, head in facts.heads.items():
+        for one, end in head.pairs:
+            if (other := end.operation) and end.rank in facts.met[number] and one.kind == "send":
+                if _load(one) != _load(other):
+                    pairs[number, end.rank] = one, other
+    usual = Counter(
+        (one.group.description, _load(one))
+        for rank in facts.job.ranks.values()
+        for one in (*rank.waiting, *rank.last)
+        if pairs and one.kind in OPPOSITE
+    )
+    rarer: set[int] = set()
+    for pair, ends in pairs.items():
+        times = [usual[one.group.description, _load(one)] for one in ends]
+        rarer.update(number for number, many in zip(pair, times) if many == min(times))
+    return _of_pairs(
+        {
+            pair: f"rank {pair[0]} sends {_load_text(one)}, of which rank {pair[1]} receives {_load_text(other)}"
+            for pair, (one, other) in pairs.items()
+        },
+        _odd_of(facts, {pair: one for pair, (one, _) in pairs.items()}),
+        _most_of(pairs),
+        rarer,
+    )
+
+
+def _unmatched(facts: Facts) -> dict[int, str]:
+    """Name the ends of sends and receives that nobody meets, among ranks that wait for each other.
+
+    These are such as did otherwise than their like, else the ends of most such pairs.
+    """
+    found: dict[int, str] = {}
+    for core in _cycles(facts):
+        ends = [
+            (number, one, end)
+            for number in core & facts.heads.keys()
+            for one, end in facts.heads[number].pairs
+            if end.rank in core and not end.done and end.rank not in facts.met[number]
+        ]
+        is_known = any(end.is_known for _, _, end in ends)
+        pairs = {(number, end.rank): one for number, one, end in ends if end.is_known == is_known}
+        # who is in another send or receive may come to it yet
+        pairs = {pair: one for pair, one in pairs.items() if not _is_paired(facts, pair[1])} or pairs
+        why = {
+            pair: f"rank {pair[0]} waits in a {one.kind} for rank {pair[1]}, which has not come to it"
+            for pair, one in pairs.items()
+        }
+        found.update(_of_pairs(why, _odd_of(facts, pairs), _most_of(pairs) if is_known else set()))
+    return found
+
+
+def _is_paired(facts: Facts, number: int) -> bool:
+    return number in facts.heads and facts.heads[number].operations[0].kind in PAIRED
+
+
+def _of_pairs(why: Mapping[tuple[int, int], str], *choices: set[int]) -> dict[int, str]:
+    """Return the first choice that is some of the ends and not all; else all ends of the pairs."""
+    ends = {number for pair in why for number in pair}
+    named = next((choice for choice in choices if choice and choice != ends), ends)
+    return {number: next(text for pair, text in why.items() if number in pair) for number in named}
+
+
+def _most_of(pairs: Iterable[tuple[int, int]]) -> set[int]:
+    times = Counter(number for pair in pairs for number in pair)
+    return {number for number, many in times.items() if many == max(times.values())}
+
+
+def _odd_of(facts: Facts, pairs: Mapping[tuple[int, int], Operation]) -> set[int]:
+    return {number for pair, one in pairs.items() for number in pair if _is_odd(facts, number, one.group.description)}
+
+
+def _is_odd(facts: Facts, number: int, description: str) -> bool:
+    """Return whether a rank has sent and received otherwise than its like: with another rank, or more or less often.
+
+    Its like are the ranks of its place in other groups of the description; else the others of its own, if it was in
+    step with all of these before.
+    """
+    groups = [one.members for one in facts.job.groups.values() if one.description == description]
+    own = next((members for members in groups if number in members), ())
+    beside = [members[own.index(number)] for members in groups if len(members) == len(own) and members != own]
+    like = beside or [it for it in own if it != number]
+    mine = _batches(facts, number, own)
+    theirs = [
+        _batches(facts, it, members) for it in like for members in groups if it in members and it in facts.job.ranks
+    ]
+    common = [(batch, {one[batch] for one in theirs if batch in one}) for batch in mine]
+    common = [(batch, whats) for batch, whats in common if whats]
+    if (not beside and len(theirs) < 2) or any(len(whats) > 1 for _, whats in common):
+        return False
+    at = next((at for at, (batch, whats) in enumerate(common) if mine[batch] not in whats), None)
+    if at is not None:
+        batch, ((_, what), *_) = common[at]
+        return bool(beside) or at > 0 or (len(common) > 2 and mine[batch][1] == what)
+    head = facts.heads[number].operations[0] if number in facts.heads else None
+    if head is None or head.kind in PAIRED or not (beside or len(common) > 2):
+        return False
+    often = _before(facts, number, description, head)
+    others = {_before(facts, it, description, head) for it in like} - {0}
+    return bool(often) and len(others) == 1 and often not in others
+
+
+def _before(facts: Facts, number: int, description: str, collective: Operation) -> int:
+    """Return the number of the last operation in a group that a rank issued before a collective; 0 if not known."""
+    last = 0
+    for one in facts.job.ranks[number].moves if number in facts.job.ranks else ():
+        name = facts.job.groups[one.group].description if one.group in facts.job.groups else ""
+        if one.kind and name == description:
+            last = max(last, one.order)
+        elif not one.kind and (name, one.number) == (collective.group.description, collective.sequence):
+            return last
+    return 0
+
+
+def _batches(facts: Facts, number: int, members: Sequence[int]) -> dict[int, tuple[int, tuple[tuple[str, int], ...]]]:
+    """Return by number how many operations a rank had issued with each batch, and what is in that, with whom.
+
+    The other rank is told by how far it is off. Of the oldest batch, a recorder may have lost a part.
+    """
+    found: dict[int, list[tuple[str, int]]] = defaultdict(list)
+    orders = {}
+    moves = facts.job.ranks[number].moves
+    for one in moves:
+        if one.kind and one.number in members and one.group in facts.job.groups:
+            found[one.batch].append((one.kind, (members.index(one.number) - members.index(number)) % len(members)))
+            orders[one.batch] = one.order
+    if found and moves[0].group:
+        del found[min(found)]
+    return {batch: (orders[batch], tuple(sorted(whats))) for batch, whats in found.items()}
+
+
+def _load(operation: Operation) -> tuple[int | None, tuple[str, ...] | None]:
+    return desync.elements(operation), operation.dtypes
+
+
+def _load_text(operation: Operation) -> str:
+    return f"{desync.elements(operation)} {', '.join(operation.dtypes or ())}"
+
+
 def _fewer(facts: Facts, meeting: Meeting) -> dict[int, str]:
     """Name the ranks that issued a call less than their peers, or one more, where all of them wait in something."""
     if not meeting.waiting or not meeting.absent or any(facts.waits_for.get(number) for number in meeting.absent):
+        return {}
+    if any(one.kind in PAIRED for number in meeting.absent for one in facts.job.ranks[number].waiting[:1]):
         return {}
     label = whereabouts.label(meeting.group)
     why = f"of {label}, it has issued more or fewer collectives than most, and waits in another one"
@@ -395,7 +526,7 @@ def _fewer(facts: Facts, meeting: Meeting) -> dict[int, str]:
 
 def _other_stack(facts: Facts) -> dict[int, str]:
     """Name the ranks whose whole stack differs from that of most, unless dumps show how they wait for each other."""
-    if _cycle_of(facts) or have_peers(facts):
+    if _cycles(facts) or have_peers(facts) or facts.unseen:
         return {}
     stacks = facts.paths
     sides = _sides({number: tuple(place[:2] for place in path) for number, path in stacks.items()})
@@ -416,25 +547,26 @@ def _may_wait(facts: Facts, number: int, beside: int) -> bool:
     """Return whether a rank may wait for others by its stack: in a collective, or for its device beside others."""
     if facts.calls[number]:
         return True
-    return beside > 1 and not whereabouts.waits_on_host(facts.job.ranks[number])
+    rank = facts.job.ranks[number]
+    return beside > 1 and not (whereabouts.waits_on_host(rank) or whereabouts.is_busy(rank))
 
 
 def _in_cycle(facts: Facts) -> dict[int, str]:
     """Name all ranks that wait for each other."""
     return {
         number: f"waits in {whereabouts.label(facts.job.ranks[number].waiting[0].group)} for ranks that wait for it"
-        for number in _cycle_of(facts)
+        for core in _cycles(facts)
+        for number in core
     }
 
 
-def _cycle_of(facts: Facts) -> frozenset[int]:
-    """Return the stuck ranks but for those for which none of the others waits."""
-    core = {number for number in facts.stuck if number in facts.job.ranks and facts.job.ranks[number].waiting}
-    while True:
-        waited = {other for number in core for other in facts.waits_for.get(number, ())}
-        if core <= waited:
-            return frozenset(core)
-        core &= waited
+def _cycles(facts: Facts) -> list[frozenset[int]]:
+    """Return the ranks of each cycle that wait for each other and for nobody else."""
+    return [
+        root
+        for root in facts.roots
+        if len(root) > 1 and all(number in facts.job.ranks and facts.job.ranks[number].waiting for number in root)
+    ]
 
 
 def _sides(keys: Mapping[int, Hashable]) -> list[tuple[int, ...]]:

@@ -221,6 +221,11 @@ def call(rank: Rank) -> str:
     return ""
 
 
+def collective(rank: Rank) -> str:
+    """Return the function of torch in which a rank waits for others by its stacks; empty if it is in none."""
+    return next((frame.function for one in rank.stacks for frame in one.frames if _is_collective(frame)), "")
+
+
 def is_paired(rank: Rank) -> bool:
     """Return whether a rank sends or receives by its stacks."""
     return any(_is_collective(frame) and frame.function in _PAIRED for one in rank.stacks for frame in one.frames)

@@ -105,4 +105,3 @@ def told(bound: Bound) -> str:
     how = ", ".join(dict.fromkeys(kinds.get(swap.how, "changed") for swap in bound.swaps))
     target = bound.target
     return f"{target.upstream}  {target.file}  {target.function}  {bound.before} -> {bound.after}  {how}"
-

@@ -85,12 +85,19 @@ def apply(
     return Result(tuple(files), tuple(left))
 
 
-def _parsed(text: str) -> Sequence[PatchedFile]:
+def check() -> None:
+    """Raise UnhangError ``no-unidiff`` unless a diff can be read."""
     try:
-        from unidiff.errors import UnidiffParseError
-        from unidiff.patch import PatchSet
+        import unidiff  # noqa: F401 - only whether it is there
     except ImportError as error:
         raise UnhangError("no-unidiff", "reading a diff needs unidiff", hint="pip install 'unhang[new]'") from error
+
+
+def _parsed(text: str) -> Sequence[PatchedFile]:
+    check()
+    from unidiff.errors import UnidiffParseError
+    from unidiff.patch import PatchSet
+
     try:
         found: Sequence[PatchedFile] = PatchSet(text)
     except (UnidiffParseError, ValueError) as error:  # ValueError: a line number of thousands of digits

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 from unhang import gate, packs
 from unhang.errors import UnhangError, closest
 from unhang.records import Pack
-from unhang.shapes.facts import Facts, Whole, read
+from unhang.shapes.facts import Checked, Facts, read
 
 GRADES = (
     "cure: the defect is shown on the real function, and gone after the rewrite; "
@@ -329,13 +329,11 @@ def outlines(fix: str) -> OutlineTable:
 
 
 @packs.remembered
-def facts(fix: str) -> Facts | Whole:
+def facts(fix: str) -> Facts:
     """Return what the sweep knows of a fix. Raises UnhangError ``bad-pack``."""
     pack = pack_of(fix)
     path = os.path.join(packs.part(pack, "compat"), "data", f"{fix}.json")
-    if not pack.folder:
-        return Facts(path)
-    return Whole(path, packs.checked_file(path, "facts") if os.path.isfile(path) else {})
+    return Checked(path) if pack.folder else Facts(path)
 
 
 def pack_of(fix: str) -> Pack:

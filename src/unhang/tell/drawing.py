@@ -92,13 +92,15 @@ class Drawing(NamedTuple):
     title: str
     panels: tuple[Panel, ...]
     legend: tuple[tuple[str, str], ...]
-    """What each letter is; of bars, what the numbers are, after an empty one."""
+    """What each letter is."""
     groups: tuple[str, ...]
     """The ranks of each group, and its name."""
     note: str
     """What the recording does not show; may be empty."""
     source: str
     """What was recorded."""
+    number: str = ""
+    """What the bars are."""
 
     @property
     def scale(self) -> float:
@@ -134,8 +136,7 @@ def read(content: Mapping[str, Any]) -> Drawing:
             Panel(name, "wrong" if index == 0 else "right", index > 0, words[key], bars=bar)
             for index, (name, (key, _), bar) in enumerate(zip(names, sides, bars))
         ]
-        legend: tuple[tuple[str, str], ...] = (("", content["bars"]["of"]),)
-        return Drawing(content["title"], tuple(panels), legend, (), content["note"], source)
+        return Drawing(content["title"], tuple(panels), (), (), content["note"], source, content["bars"]["of"])
     letters: dict[str, str] = {}
     groups: dict[str, int] = {}
     panels = [
@@ -244,6 +245,7 @@ def text(drawing: Drawing, width: int = WIDTH) -> str:
     """Return a drawing in ASCII, in lines of at most this width."""
     lines, scale = _filled(drawing.title, width), drawing.scale
     columns = max(panel.columns for panel in drawing.panels)
+    lines += _filled(f"The number: {drawing.number}", width) if drawing.number else []
     for panel in drawing.panels:
         lines += ["", *_filled(f"{panel.heading}. {panel.words}", width)]
         lines += _text_bars(panel, scale, width) if panel.bars else _text_rows(panel, columns, width)
@@ -252,8 +254,8 @@ def text(drawing: Drawing, width: int = WIDTH) -> str:
 
 
 def explained(drawing: Drawing) -> Iterator[str]:
-    """Yield what the letters, groups and bars of a drawing are, what it leaves open, and where it comes from."""
-    yield from (f"{letter}  {told}" if letter else told for letter, told in drawing.legend)
+    """Yield what the letters and groups of a drawing are, what it leaves open, and where it comes from."""
+    yield from (f"{letter}  {told}" for letter, told in drawing.legend)
     if drawing.groups:
         yield f"groups: {'; '.join(drawing.groups)}"
     yield from filter(None, (drawing.note, drawing.source and f"recorded: {drawing.source}"))

@@ -52,8 +52,6 @@ class Report(NamedTuple):
     """Whether the command takes fixes back."""
     dry_run: bool = False
     """Whether nothing was written: ``changed`` has the files that would have been."""
-    header: Sequence[str] = ()
-    """What else to say at the top of the text, a line each."""
 
 
 def json_report(report: Report) -> str:
@@ -95,12 +93,13 @@ def about(fix: str) -> dict[str, Any]:
 def unproved(fixes: Iterable[str]) -> str:
     """Return a sentence on those of these fixes that are from a diff alone; empty if none is."""
     names = ", ".join(sorted(name for name in fixes if catalog.fix(name).grade == catalog.UNPROVED))
-    return names and f"unproved, from a diff alone, and nothing is shown of what it does: {names}"
+    return names and f"unproved, from a diff alone, and nothing is shown of what it does, to numbers or else: {names}"
 
 
 def changing(fixes: Collection[str]) -> list[str]:
     """Return those of these fixes that change numbers, sorted."""
-    return sorted(name for name in fixes if catalog.fix(name).changes_numbers)
+    known = map(catalog.fix, fixes)
+    return sorted(it.id for it in known if it.changes_numbers and it.grade != catalog.UNPROVED)
 
 
 def numbers(changing: Sequence[str]) -> str:
@@ -214,8 +213,8 @@ def text_report(report: Report, *, verbose: bool = False, colour: bool = False, 
     just written, a settled fix has a row too.
     """
     overlays = [f"overlay: {', before '.join(report.search.overlays)}"] * bool(report.search.overlays)
-    heads = filter(None, (packs_line(), environment_line(report.search.environment), *overlays, *report.header))
-    lines = [terminal.wrapped(line, width) for line in map(gate.line, heads)]
+    head = packs_line(), environment_line(report.search.environment), *overlays
+    lines = [terminal.wrapped(gate.line(line), width) for line in head if line]
     words: list[str] = []
     now = {_key(finding) for finding in report.findings if _is_done(report, finding)}
     for installation, group in by_installation(report.findings):

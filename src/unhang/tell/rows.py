@@ -73,7 +73,7 @@ def row(finding: Finding, word: str, *, verbose: bool = False, colour: bool = Fa
         return [_line(finding, word, verbose=verbose, colour=colour)]
     fix = catalog.fix(finding.target.fix)
     head = f"{MARKS[word]} {fix.id}"
-    kinds = f"{', '.join(fix.kinds)} ({fix.grade})"
+    kinds = " ".join(filter(None, (", ".join(fix.kinds), f"({fix.grade})")))
     right = [*filter(None, _about(finding, word))]
     if width < _WIDE:
         lines = terminal.folded(f"  {head}  {kinds}", width, "    ")
@@ -111,7 +111,13 @@ def folded_away(findings: Sequence[Finding]) -> str:
 def _line(finding: Finding, word: str, *, verbose: bool, colour: bool) -> str:
     """Return the row as one line, for a log: fields with two spaces between them."""
     fix, verdict = catalog.fix(finding.target.fix), finding.verdict
-    parts = [f"{word:<14}", f"{fix.id:<24}", f"{fix.grade:<9}", f"{', '.join(fix.kinds):<12}", *_about(finding, word)]
+    parts = [
+        f"{word:<14}",
+        f"{fix.id:<24}",
+        f"{fix.grade:<9}",
+        f"{', '.join(fix.kinds) or '-':<12}",
+        *_about(finding, word),
+    ]
     parts += _more(finding, verbose=verbose)
     if _is_open(finding):
         first = verdict.nearest.differs[0] if verdict.nearest else None
@@ -125,7 +131,11 @@ def _line(finding: Finding, word: str, *, verbose: bool, colour: bool) -> str:
 def _about(finding: Finding, word: str) -> list[str]:
     """Return what is wrong, and when it strikes, where something is to do; and whether the cure changes numbers."""
     fix = catalog.fix(finding.target.fix)
-    numbers = "changes numbers" if fix.changes_numbers and word in (NEEDED, WOULD_APPLY, APPLIED) else ""
+    numbers = (
+        "changes numbers"
+        if fix.changes_numbers and fix.grade != catalog.UNPROVED and word in (NEEDED, WOULD_APPLY, APPLIED)
+        else ""
+    )
     if word not in (NEEDED, DRIFTED, UNLISTED, WOULD_APPLY):
         return [joined(fix.what, numbers)]
     return [fix.what, joined(fix.when, numbers)]
@@ -140,7 +150,7 @@ def _more(finding: Finding, *, verbose: bool) -> Iterator[str]:
         yield f"in place of a link to {gate.line(finding.replaced)}"
     elif seen.link and seen.problem is None:
         yield f"a link to {gate.line(seen.link)}"
-    if not _is_open(finding) and finding.verdict.detail:
+    if finding.verdict.detail and not _is_open(finding) and (verbose or not is_settled(finding)):
         yield gate.line(finding.verdict.detail)
 
 
