@@ -193,6 +193,38 @@ def test_a_folder_that_is_no_pack_is_left_alone(site: Path, tmp_path: Path) -> N
     assert ran("sweep", tmp_path).code == 2
 
 
+def test_a_value_of_the_environment_is_a_parameter(site: Path, tmp_path: Path) -> None:
+    diff = widgets.diff(ENGINE.replace('print("widgets")', 'exec("/opt/a/python", "-m")'))
+    begun = new(tmp_path, "--target", site, "--set", "PYTHON=/opt/a/python", diff=diff)
+    assert begun.code == 0, begun.err
+    assert '"${PYTHON}"' in (tmp_path / "our-pack" / "codemods" / "my_fix.py").read_text().replace("\\", "")
+    assert "/opt/a" not in (tmp_path / "our-pack" / "codemods" / "my_fix.py").read_text()
+    before = cli.tree(site)
+    blocked = ran("apply", tmp_path, "--target", site)
+    assert blocked.code == 1
+    assert "--set PYTHON=VALUE" in blocked.out + blocked.err
+    assert cli.tree(site) == before
+    mine = ("--set", 'PYTHON=/home/it\'s "mine"/python')
+    needed = ran("check", tmp_path, "--target", site, *mine)
+    assert needed.code == 1
+    assert ran("apply", tmp_path, "--target", site, *mine).code == 0
+    assert """exec("/home/it\\'s \\"mine\\"/python", "-m")""" in (site / FILE).read_text()
+    (receipt,) = json.loads((site / ".unhang" / "receipt.json").read_text())["files"]
+    assert receipt["fixes"][0]["values"] == 'PYTHON=/home/it\'s "mine"/python'
+    digests = []
+    for value, code in (mine, 0), (("--set", "PYTHON=/other"), 1), ((), 1):
+        found = ran("check", tmp_path, "--target", site, "--output-format", "json", *value)
+        assert found.code == code
+        digests.append(found.json["digest"])
+    assert digests[0] == digests[1], "it is of the code, which has the value"
+    again = ran("apply", tmp_path, "--target", site, *mine)
+    assert (again.code, "nothing was changed" in again.err) == (0, True)
+    assert ran("revert", tmp_path, "--target", site).code == 0
+    assert cli.tree(site) == before
+    for wrong in "python=1", "PYTHON", "PYTHON=":
+        assert ran("check", tmp_path, "--target", site, "--set", wrong).code == 2
+
+
 def test_crlf_stays(tmp_path: Path) -> None:
     site = widgets.site(tmp_path, "1.0", ENGINE.replace("\n", "\r\n"))
     begun = new(tmp_path, "--target", site, diff=DIFF.replace("\n", "\r\n"))

@@ -441,6 +441,9 @@ def _common(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--no-packs", action="store_true", help="leave out the packs of UNHANG_PACKS, and those installed beside unhang"
     )
+    group.add_argument(
+        "--set", metavar="NAME=VALUE", action="append", default=[], help="the value of a fix's parameter (repeatable)"
+    )
     group = parser.add_argument_group("how much to say")
     loudness = group.add_mutually_exclusive_group()
     loudness.add_argument(

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 
-from unhang import packs
+from unhang import packs, parameters
 from unhang.cli.arguments import named_packs, parse
 from unhang.errors import STDOUT, UnhangError, described, joined
 from unhang.tell.terminal import Settings, settings
@@ -86,6 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 setattr(settings, name, getattr(options, name, getattr(Settings, name)))
             if wrong is not None:
                 raise wrong
+            parameters.use(options.set, os.environ)
             _tell_packs(options.command)
             if "skip" in options:  # a command that chooses fixes
                 from unhang.cli.requests import fill_in

@@ -7,11 +7,11 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from packaging.utils import canonicalize_name
 
-from unhang import gate, packs
+from unhang import gate, packs, parameters
 from unhang.codemods.exact import Exact
 from unhang.draft import exactly, facts, origin, pack_texts, patch, releases, skeleton
 from unhang.draft.exactly import Bound
@@ -46,6 +46,8 @@ def run(options: argparse.Namespace, text: str, head: str) -> int:
         if not bound:
             why = "; ".join(left or ignored) or "it binds no name in another way"
             raise UnhangError("nothing-to-rewrite", f"the diff has nothing for a fix: {why}")
+        values = parameters.of(it.partition("=")[0] for it in options.set)
+        bound = _with_parameters(bound, values)
         edits = {it.target: it.codemod for it in bound}
         found = facts.tried(edits, release.read)
         data = facts.document(list(edits))
@@ -55,7 +57,7 @@ def run(options: argparse.Namespace, text: str, head: str) -> int:
         title = skeleton.title(release.project, of, catalog.manifest_schema()["properties"]["title"]["maxLength"])
         notice = "; ".join(dict.fromkeys(filter(None, (origin.notice(it.before) for it in result.files))))
         made |= {
-            f"patches/{fix}/manifest.json": pack_texts.manifest(fix, title, of, notice, list(edits)),
+            f"patches/{fix}/manifest.json": pack_texts.manifest(fix, title, of, notice, list(edits), values),
             f"patches/{fix}/page.md": pack_texts.page(fix, title, of, shown),
             f"codemods/{fix.replace('-', '_')}.py": pack_texts.codemod(fix, bound),
             f"compat/data/{fix}.json": pack_texts.document(data),
@@ -144,6 +146,22 @@ def _parted(fix: str, release: Release, result: Result) -> tuple[list[Bound], li
         left += [f"{place}: {why}" for place, why in part.left.items()]
         ignored += part.ignored
     return bound, left, ignored
+
+
+def _with_parameters(bound: Sequence[Bound], values: Mapping[str, str]) -> list[Bound]:
+    """Return the edits with names in the place of these values. Raises UnhangError ``bad-option`` if one has none."""
+    texts = [swap.new for it in bound for swap in it.swaps]
+    for name, value in values.items():
+        if not any(value in text for text in texts):
+            hint = "give the value as the diff has it"
+            raise UnhangError("bad-option", f"no text that the diff adds has {value!r}, for {name}", hint=hint)
+    return [
+        it._replace(
+            target=it.target._replace(parameters=tuple(values)),
+            swaps=tuple(swap._replace(new=parameters.named(swap.new, values)) for swap in it.swaps),
+        )
+        for it in bound
+    ]
 
 
 def _part(fix: str, upstream: str, patched: Patched) -> exactly.Part:

@@ -52,7 +52,8 @@ def tried(edits: Edits, read: Callable[[str], bytes | None], results: Mapping[Ta
                     there[target] = shape_ or ""
         shapes.update(done)
         if done.keys() == mine.keys():
-            for index, content in enumerate((before, data)):
+            written = [] if any(it.parameters for it in mine) else [data]  # its bytes depend on the values
+            for index, content in enumerate((before, *written)):
                 row = files.setdefault(hashlib.sha256(content).hexdigest(), {})
                 row.update({target.function: pair[index] for target, pair in done.items()})
     return Tried(shapes, files, misfits, there if there.keys() == edits.keys() else {})

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
+from unhang import parameters
 from unhang.errors import UnhangError
 from unhang.judge.decide import codemod, exact
 from unhang.shapes import binding, excerpt, shape
@@ -130,12 +131,12 @@ def exactly(data: bytes, target: Target, change: Exact, result: str | None = Non
     new = "".join(rows).encode(encoding)
     _compile(new, target)
     again = _tree(new, target)
-    after = binding.of(again, target)
-    if after is None or (result is not None and after != result):
-        raise RewriteError(target, f"the result has shape {after}, but {result} is on record")
     with suppress(AnchorError):
         change.plan(again, target, rows)
         raise RewriteError(target, "a second pass would change the result again")
+    after = binding.of(again, target, parameters.of(target.parameters))
+    if after is None or (result is not None and after != result):
+        raise RewriteError(target, f"the result has shape {after}, but {result} is on record")
     return new, before, after
 
 

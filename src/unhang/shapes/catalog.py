@@ -45,6 +45,8 @@ class Target(NamedTuple):
     """Whether it is what binds this name in its module or class, be it a function or not: see ``shapes.binding``."""
     beside: tuple[str, str] | None = None
     """Where a name goes that is not bound: ``after`` or ``before``, and the name beside it."""
+    parameters: tuple[str, ...] = ()
+    """The names of the values that its edits take from the user."""
 
     @property
     def place(self) -> str:
@@ -205,7 +207,7 @@ def targets(fix: str, manifest: Mapping[str, Any]) -> tuple[Target, ...]:
         beside = next(((how, item[how]) for how in ("after", "before") if how in item), None)
         return Target(
             fix, item["upstream"], item["file"], item["function"], depends_on, item.get("set"), only_with,
-            "binding" in item, beside,
+            "binding" in item, beside, tuple(manifest.get("parameters", ())),
         )  # fmt: skip
 
     return tuple(map(target, manifest["targets"]))
