@@ -26,7 +26,7 @@ def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ("line", "expected"),
     [
         ("unhang ch", "check"),
-        ("unhang ", "check apply diff revert overlay wheel prove diagnose list explain matrix new completion"),
+        ("unhang ", "check apply diff revert overlay wheel prove diagnose list explain matrix new sweep completion"),
         ("unhang apply --dr", "--dry-run"),
         ("unhang check --req", "--require"),
         ("unhang check --require m", "mtp-cp-deadlock"),
@@ -34,7 +34,7 @@ def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("unhang explain sft", "sft-packed-seq-broadcast"),
         ("unhang explain not-w", "not-writable"),
         ("unhang wheel --kind ", "hang abort wrong-values"),
-        ("unhang matrix --upstream mega", "megatron-core megatron-lm"),
+        ("unhang matrix --upstream mega", "megatron-bridge megatron-core megatron-lm"),
         ("unhang check --color ", "auto always never"),
         ("unhang check --target /us", "/usr"),
         ("unhang completion z", "zsh"),

@@ -13,10 +13,11 @@ from packaging.utils import canonicalize_name
 
 from unhang import gate, packs, parameters
 from unhang.codemods.exact import Exact
-from unhang.draft import exactly, facts, origin, pack_texts, patch, releases, skeleton
+from unhang.deliver import releases
+from unhang.deliver.releases import Release
+from unhang.draft import exactly, facts, origin, pack_texts, patch, skeleton
 from unhang.draft.exactly import Bound
 from unhang.draft.patch import Patched, Result
-from unhang.draft.releases import Release
 from unhang.errors import UnhangError
 from unhang.records import Request
 from unhang.shapes import catalog

@@ -10,9 +10,10 @@ import tempfile
 from collections.abc import Iterator, Mapping
 
 from unhang import gate, packs
-from unhang.draft import facts, pack_texts, releases
+from unhang.deliver import releases
+from unhang.deliver.releases import Release
+from unhang.draft import facts, pack_texts
 from unhang.draft.facts import Edits, Tried
-from unhang.draft.releases import Release
 from unhang.errors import UnhangError
 from unhang.records import Pack, Request
 from unhang.shapes import catalog

@@ -97,7 +97,7 @@ def _patch(fix: Fix) -> dict[str, Any]:
         "id": fix.id,
         "name": fix.title,
         "description": f"{manifest.get('symptom', fix.title)} {manifest.get('cause', f'({fix.grade})')}",
-        "source": {"name": "unhang"},
+        "source": {"name": fix.pack.name},
         "references": list(dict.fromkeys(re.findall(r"https://[^\s,;)]+", texts))),
     }
     is_backport = manifest["origin"].startswith("backport,")

@@ -49,7 +49,7 @@ def named(requirement: str, folder: str, request: Request) -> Release:
         return of_wheel(wheel.load(requirement))
     name, _, version = requirement.partition("==")
     if not version:
-        hint = "name one release, as in `--upstream verl==0.7.1`, or the path of a wheel"
+        hint = "name one release as NAME==VERSION, or by the path of a wheel"
         raise UnhangError("bad-option", f"{requirement!r} does not say which release", hint=hint)
     there = (it for it in installed(request) if it.project == project(name) and wheel.is_version(it.version, version))
     if (found := next(there, None)) is not None:
