@@ -1,6 +1,7 @@
 """`unhang new --pack` and `unhang sweep --pack`: from a diff to a fix that fails loudly where it does not fit."""
 
 import json
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -53,7 +54,7 @@ def test_a_diff_becomes_a_gate(site: Path, tmp_path: Path) -> None:
     assert {(row["verdict"], row["grade"]) for row in needed.json["results"]} == {("needed", "unproved")}
     applied = ran("apply", tmp_path, "--target", site)
     assert applied.code == 0, applied.err
-    assert "unproved, from a diff alone" in applied.err
+    assert "unproved: my-fix, from a diff alone; nothing is shown of what it does" in applied.err
     text = (site / FILE).read_text()
     assert text.count("# unhang my-fix") == 7
     kept = [row for row in text.splitlines() if not row.lstrip().startswith("#") and row.strip()]
@@ -191,6 +192,32 @@ def test_a_folder_that_is_no_pack_is_left_alone(site: Path, tmp_path: Path) -> N
     assert "no-pack" in refused.err
     assert [path.name for path in (tmp_path / "our-pack").iterdir()] == ["mine"]
     assert ran("sweep", tmp_path).code == 2
+
+
+def test_an_edited_copy_can_be_looked_at_and_accepted(site: Path, tmp_path: Path) -> None:
+    new(tmp_path, "--target", site)
+    (site / FILE).write_text(ENGINE.replace("# runs", "log(job)"))
+    before = cli.tree(site)
+    shown = ran("diff", tmp_path, "--target", site, "--unknown", "--run")
+    assert shown.code == 1, shown.err
+    assert "+        return job.go(LIMIT, sys.argv, again)" in shown.out
+    assert "my-fix: the rewrite assumes: what the diff does; it is unproved" in shown.out
+    (token,) = {word for word in shown.out.split() if re.fullmatch("[0-9a-f]{16}-[0-9]+-[0-9a-f]{16}", word)}
+    assert ran("apply", tmp_path, "--target", site, "--accept", token).code == 0
+    assert ran("check", tmp_path, "--target", site, "--accept", token).code == 0
+    assert ran("revert", tmp_path, "--target", site).code == 0
+    assert cli.tree(site) == before
+
+
+def test_the_lines_of_a_fix_are_taken_back_beside_an_edit(site: Path, tmp_path: Path) -> None:
+    diff = widgets.diff(PATCHED.replace("Any, Dict, List", "Any, List").replace("Dict[str, Any]", "dict"))
+    new(tmp_path, "--target", site, diff=diff)
+    assert ran("apply", tmp_path, "--target", site).code == 0
+    text = (site / FILE).read_text()
+    (site / FILE).write_text(text.replace("def main", "MINE = 1\n\n\ndef main"))
+    assert ran("check", tmp_path, "--target", site).code == 0
+    assert ran("revert", tmp_path, "--target", site).code == 0
+    assert (site / FILE).read_text() == ENGINE.replace("def main", "MINE = 1\n\n\ndef main")
 
 
 def test_a_value_of_the_environment_is_a_parameter(site: Path, tmp_path: Path) -> None:
