@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import difflib
 import io
 import keyword
@@ -89,7 +90,8 @@ def diff(before: dict[str, str], after: dict[str, str]) -> str:
 def drifted(before: str, after: str) -> str:
     """Return a file as a release may have changed it: one name is another one, in a line that a patch takes away.
 
-    Where it takes none away, it is the line above which it adds some. Where such a line has no name, a string changes.
+    Where it takes none away, it is the nearest one above what it adds. Where such a line has no name, a string changes.
+    What changes is code: no comment, and no docstring.
     """
     old, new = before.splitlines(), after.splitlines()
     changes = difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes()
@@ -98,18 +100,31 @@ def drifted(before: str, after: str) -> str:
     rows = before.splitlines(keepends=True)
     for wanted in (tokenize.NAME, tokenize.STRING):
         for row in (*taken, *above):
-            if changed := _renamed(rows[row], wanted):
-                return "".join((*rows[:row], changed, *rows[row + 1 :]))
+            changed = "".join((*rows[:row], _renamed(rows[row], wanted), *rows[row + 1 :]))
+            if _code(changed) not in ("", _code(before)):
+                return changed
     raise ValueError("no line can change")
 
 
+def _code(text: str) -> str:
+    """Return what of a file is code, in a form to compare; empty if it does not parse."""
+    try:
+        tree = ast.parse(text)
+    except SyntaxError:
+        return ""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            node.value = ast.Constant(None)  # a docstring, or a text that does nothing
+    return ast.dump(tree)
+
+
 def _renamed(line: str, kind: int) -> str:
-    """Return a line with its last name, or its last string, changed; empty if it has none."""
+    """Return a line with its last name, or its last string, changed; the same line if it has none."""
     tokens: list[tokenize.TokenInfo] = []
     with suppress(tokenize.TokenError):  # the statement goes on in the next line
         tokens.extend(tokenize.generate_tokens(io.StringIO(line.strip() + "\n").readline))
     found = [it for it in tokens if it.type == kind and not keyword.iskeyword(it.string)]
     if not found:
-        return ""
+        return line
     end = len(line) - len(line.lstrip()) + found[-1].end[1] - (kind == tokenize.STRING)
     return f"{line[:end]}_{line[end:]}"

@@ -1,5 +1,6 @@
-"""The wheel of a pack: its parts in a package, and an entry point of the group ``unhang.packs``. The same pack gives the
-same bytes.
+"""The wheel of a pack: its parts in a package, and an entry point of the group ``unhang.packs``.
+
+The same pack gives the same bytes.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """accelerate: no sample twice where there are fewer samples than processes.
 
-https://github.com/huggingface/accelerate/pull/4052 (it also moves the padding to the device, which this leaves as it is)
+https://github.com/huggingface/accelerate/pull/4052 (it also moves the padding to the device)
 """
 
 from __future__ import annotations

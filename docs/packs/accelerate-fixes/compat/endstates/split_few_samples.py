@@ -108,7 +108,7 @@ class _Tensor(type):
         return type(value) is Rows
 
 
-class _TENSOR(metaclass=_Tensor):  # noqa: N801 - the function sees it as torch.Tensor
+class _TENSOR(metaclass=_Tensor):
     pass
 
 
