@@ -85,7 +85,7 @@ def test_without_a_command_it_shows_the_five_that_matter(capsys: pytest.CaptureF
         ("new", "--upstream --from-patch --from-commit --kind -o --output --import-name --python --target --source "
          "--script"),
         ("sweep", "--fix --releases --from-clone --python --target --source --script"),
-        ("completion", ""),
+        ("completion", "--line"),
     ],
 )  # fmt: skip
 def test_the_help_of_a_command_has_all_its_options(

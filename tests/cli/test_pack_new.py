@@ -122,12 +122,14 @@ def test_what_it_cannot_express_is_named(site: Path, tmp_path: Path) -> None:
     more = (
         "--- a/csrc/a.cu\n+++ b/csrc/a.cu\n@@ -1 +1 @@\n-a\n+b\n",
         "--- /dev/null\n+++ b/widgets/new.py\n@@ -0,0 +1 @@\n+a = 1\n",
+        "--- a/tests/test_a.py\n+++ b/tests/test_a.py\n@@ -1 +1 @@\n-a\n+b\n",
     )
     diff = widgets.diff(f"{PATCHED}register(main)\n")
     begun = new(tmp_path, "--target", site, diff=diff + "".join(more))
     assert begun.code == 1, begun.err
     for what in ("csrc/a.cu", "widgets/new.py: the diff adds it", "binds no name: register(main)"):
         assert what in begun.err
+    assert "ignored: tests/test_a.py: no code of a release" in begun.err
 
 
 def test_a_second_fix_of_the_pack(site: Path, tmp_path: Path) -> None:
@@ -147,6 +149,31 @@ def test_a_second_fix_of_the_pack(site: Path, tmp_path: Path) -> None:
     text = (site / FILE).read_text()
     assert "my-fix" not in text
     assert 'print("w")' in text
+
+
+def test_two_fixes_may_add_one_import(site: Path, tmp_path: Path) -> None:
+    new(tmp_path, "--target", site)
+    (tmp_path / "b.patch").write_text(
+        widgets.diff(ENGINE.replace("import os", "import os\nimport sys").replace('"widgets"', "sys.argv"))
+    )
+    words = ("--upstream", "widgets==1.0", "--from-patch", tmp_path / "b.patch", "--target", site)
+    assert cli.called_with_all("new", "their-fix", "--pack", tmp_path / "our-pack", *words).code == 0
+    before = cli.tree(site)
+    for first in ("my-fix", "their-fix"):
+        second = "their-fix" if first == "my-fix" else "my-fix"
+        assert ran("apply", tmp_path, "--target", site, "--fix", first).code == 0
+        assert ran("apply", tmp_path, "--target", site).code == 0
+        assert (site / FILE).read_text().count("import sys") == 1
+        assert ran("check", tmp_path, "--target", site).code == 0
+        assert ran("revert", tmp_path, "--target", site, "--fix", first).code == 0
+        assert (site / FILE).read_text().count("import sys") == 1
+        checked = ran("check", tmp_path, "--target", site, "--output-format", "json").json["results"]
+        assert {(row["fix"], row["verdict"]) for row in checked} == {(first, "needed"), (second, "applied")}
+        assert ran("revert", tmp_path, "--target", site).code == 0
+        assert cli.tree(site) == before
+    assert ran("apply", tmp_path, "--target", site).code == 0
+    assert ran("revert", tmp_path, "--target", site).code == 0
+    assert cli.tree(site) == before
 
 
 def test_a_sweep_records_where_the_edits_fit(site: Path, tmp_path: Path) -> None:

@@ -7,8 +7,8 @@ import posix
 import subprocess
 import sys
 import zipfile
-from collections.abc import Mapping
-from contextlib import ExitStack, redirect_stderr, redirect_stdout
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any, NamedTuple
@@ -84,9 +84,16 @@ def called(*arguments: str | os.PathLike[str], env: Mapping[str, str] | None = N
 
     What only a process shows, as what is imported, is for ``unhang``.
     """
+    with four_fixes():
+        return called_with_all(*arguments, env=env)
+
+
+@contextmanager
+def four_fixes() -> Iterator[None]:
+    """Let this process, and those that it forks, know four fixes."""
     four = {name: catalog.fix(name) for name in FOUR}
     with patch.object(catalog, "fixes", lambda: four):
-        return called_with_all(*arguments, env=env)
+        yield
 
 
 def called_with_all(*arguments: str | os.PathLike[str], env: Mapping[str, str] | None = None) -> Ran:

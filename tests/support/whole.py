@@ -1,5 +1,7 @@
 """Whole runs of `unhang` on an environment, each in a forked child that can be killed at any operation on the disk.
 
+Each run writes files of three packages for four fixes: more of them would add operations, and no kind of these.
+
 To `unhang` the child looks like the environment's own interpreter (`sys.prefix` is the folder, and the folder's `site`
 is on `sys.path`). So a run is as in an image's build, but does not have to start an interpreter.
 """
@@ -24,6 +26,7 @@ import unhang.rewrite.one_file
 from support import cli
 from support.transactions import Blow, status, strike
 from unhang.cli.main import main
+from unhang.shapes import catalog
 from unhang.store import state
 
 RELEASES = (("verl", "0.7.1"), ("megatron-core", "0.17.1"), ("ms-swift", "4.6.0"))
@@ -103,7 +106,7 @@ def start(prefix: Path, *arguments: str, blow: Blow | None = None, at: int = -1,
             with open(os.devnull) as nothing:
                 os.dup2(nothing.fileno(), 0)
             said, operations = io.StringIO(), strike(at, blow, pause)
-            with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+            with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said), cli.four_fixes():
                 _pretend(prefix)
                 try:
                     code = main([*arguments])
@@ -158,7 +161,8 @@ class Stage(NamedTuple):
 
 def stage(home: Path) -> Stage:
     """Return a stage below `home`."""
-    site = cli.unpack_targets(home / "pristine" / "site", *RELEASES)
+    with cli.four_fixes():
+        site = cli.unpack_targets(home / "pristine" / "site", *RELEASES)
     for name, mode in COMPILED.items():
         py_compile.compile(str(site / name), doraise=True, invalidation_mode=mode)
     (site / ENGINE).rename(home / "shared.py")
@@ -166,7 +170,8 @@ def stage(home: Path) -> Stage:
     # In this process, so that every child finds all modules imported and all rewrites done.
     warm_up = str(shutil.copytree(home / "pristine", home / "now", symlinks=True) / "site")
     said = io.StringIO()
-    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+    catalog.releases()  # it is kept for the process, and so for tests that need all fixes
+    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said), cli.four_fixes():
         assert [main([command, "--target", warm_up]) for command in ("check", "apply", "revert")] == [1, 0, 0]
     made = Stage(home, tree(home / "pristine"), {})
     ran = run(made.fresh(applied=False), "apply")

@@ -9,7 +9,6 @@ import random
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -153,7 +152,7 @@ def test_killed_again_while_recovering(stage: Stage, tell: list[str], every: int
 def test_thirty_two_processes_apply_at_once(stage: Stage, tell: list[str]) -> None:
     site = stage.fresh(applied=False) / "site"
     before, began = cli.tree(site), time.monotonic()
-    command = [sys.executable, "-m", "unhang", "apply", "--target", str(site)]
+    command = [*cli.COMMAND, "apply", "--target", str(site)]
     nothing, pipe = subprocess.DEVNULL, subprocess.PIPE
     many = [subprocess.Popen(command, cwd="/", stdout=nothing, stderr=pipe) for _ in range(32)]
     said = [one.communicate(timeout=600)[1].decode() for one in many]
@@ -161,7 +160,7 @@ def test_thirty_two_processes_apply_at_once(stage: Stage, tell: list[str]) -> No
     patched = sum(stage.applied[name] != data for name, data in stage.pristine.items() if name.endswith(".py"))
     ours = sum(f"patched {patched} files" in text for text in said)
     assert ours == 1, "one process patches, the others find it done, but they said:\n" + "\n".join({*said})
-    check = cli.installed("check", "--target", site, "--output-format", "json")
+    check = cli.unhang("check", "--target", site, "--output-format", "json")
     found = {result["verdict"] for result in check.json["results"]}
     assert check.code == 0
     assert {"applied"} <= found <= {"applied", "fixed-upstream", "not-affected"}
@@ -204,8 +203,10 @@ def test_killed_at_random_while_others_work(stage: Stage, tell: list[str]) -> No
 
 def traced(site: Path, command: str, *options: str) -> subprocess.CompletedProcess[bytes]:
     """Run a real process under strace."""
-    strace = ["strace", "-f", "-qq", "-o", os.devnull, *options, sys.executable, "-m", "unhang"]
-    return subprocess.run([*strace, command, "--target", str(site)], capture_output=True, check=False, cwd="/")
+    strace = ["strace", "-f", "-qq", "-o", os.devnull, *options]
+    return subprocess.run(
+        [*strace, *cli.COMMAND, command, "--target", str(site)], capture_output=True, check=False, cwd="/"
+    )
 
 
 @pytest.mark.slow
@@ -230,7 +231,7 @@ def test_killed_at_a_system_call(stage: Stage, tell: list[str]) -> None:
         killed += 1
         now = whole.tree(site)
         assert all(now[name] in (pristine[name], applied[name]) for name in pristine), f"torn at {call} {at}"
-        assert cli.installed("apply", "--target", site).code == 0
+        assert cli.unhang("apply", "--target", site).code == 0
         assert whole.tree(site) == applied, f"{call} {at}"
     assert killed >= 4
     tell.append(f"killed by strace at {killed} system calls: no mix")
