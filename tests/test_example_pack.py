@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tried import trees
-from tried.originals import Upstream
 
 from support import cli, examples
 from support.checkout import REPOSITORY
+from tried import trees
+from tried.originals import Upstream
 from unhang import packs
 from unhang.codemods.base import AnchorError
 

@@ -75,7 +75,7 @@ def _file(number: int, text: str, root: Path, version: str, folder: Path) -> Fil
     diff.write_text(text, encoding="utf-8")
     command = ["new", f"{_FIX}-{number}", "--pack", str(folder / f"pack-{number}"), "--source", str(root)]
     ran = steps.unhang(*command, "--upstream", f"megatron-core=={version}", "--from-patch", str(diff))
-    left = {}
+    left: dict[str, str] = {}
     for line in re.findall(r"^left to you: (.+)$", ran.text, re.M):
         header = next((it for it in headers if it in line), "")
         left.setdefault(header or line, line.partition(f"{header}: ")[2] if header else line)

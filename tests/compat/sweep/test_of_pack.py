@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tried import trees
-from tried.originals import Upstream
 
 from support.checkout import REPOSITORY
+from tried import trees
+from tried.originals import Upstream
 from unhang import packs
 from unhang.compat.sweep import of_pack
 
