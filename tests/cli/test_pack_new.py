@@ -132,6 +132,23 @@ def test_what_it_cannot_express_is_named(site: Path, tmp_path: Path) -> None:
     assert "ignored: tests/test_a.py: no code of a release" in begun.err
 
 
+def test_texts_of_a_diff_do_nothing(site: Path, tmp_path: Path) -> None:
+    head = "Subject: [PATCH] \x1b[31m ::error::a \u202e ##[b]\n\n"
+    diff = widgets.diff(ENGINE.replace('"widgets"', "\"''' + \\x1b {exec} ${A}\""))
+    begun = new(tmp_path, "--target", site, diff=head + diff)
+    assert begun.code == 0, begun.err
+    for ran_ in (
+        begun,
+        ran("list", tmp_path),
+        ran("explain", tmp_path, "my-fix"),
+        ran("check", tmp_path, "--target", site),
+    ):
+        assert not {"\x1b", "\u202e"} & {*ran_.out, *ran_.err}
+        assert " ::error::" not in ran_.out + ran_.err
+    assert ran("apply", tmp_path, "--target", site).code == 0
+    assert """print("\'\'\' + \\x1b {exec} ${A}")""" in (site / FILE).read_text()
+
+
 def test_a_second_fix_of_the_pack(site: Path, tmp_path: Path) -> None:
     new(tmp_path, "--target", site)
     again = new(tmp_path, "--target", site)

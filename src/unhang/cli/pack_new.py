@@ -58,7 +58,8 @@ def run(options: argparse.Namespace, text: str, head: str) -> int:
         facts.record(data, edits, found, release.version)
         of = origin.of(head)
         of = of._replace(title=of.title or f"the diff {os.path.basename(options.from_patch or 'of a commit')}")
-        title = skeleton.title(release.project, of, catalog.manifest_schema()["properties"]["title"]["maxLength"])
+        longest = catalog.manifest_schema()["properties"]["title"]["maxLength"]
+        title = gate.line(skeleton.title(release.project, of, longest))[:longest]
         notice = "; ".join(dict.fromkeys(filter(None, (origin.notice(it.before) for it in result.files))))
         made |= {
             f"patches/{fix}/manifest.json": pack_texts.manifest(fix, title, of, notice, list(edits), values),
@@ -139,6 +140,9 @@ def _parted(fix: str, release: Release, result: Result) -> tuple[list[Bound], li
         upstream = releases.of_file(release.project, patched.file)
         if not patched.file.startswith("/".join([*packs.upstreams()[upstream].parts, ""])):
             left.append(f"{patched.file}: it is in the package of no upstream")
+            continue
+        if not re.fullmatch(r"[\w/]+\.py", patched.file):
+            left.append(f"{gate.line(patched.file)}: its name is none of a module")
             continue
         part = _part(fix, upstream, patched)
         taken = {(it.target.function, it.before): it.after for it in bound}
