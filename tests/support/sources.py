@@ -47,7 +47,7 @@ class Source(NamedTuple):
 
     @property
     def digest(self) -> str:
-        return shape.digest(self.function)
+        return _digest(self.function)
 
     @property
     def known(self) -> Shape:
@@ -188,9 +188,15 @@ def same_result(source: Source) -> list[Shape]:
     ]
 
 
+@cache
+def _digest(function: shape.Function) -> str:
+    return shape.digest(function)
+
+
 def forget() -> None:
     """Drop what is cached for each function: the fuzz runs tens of thousands of them."""
     unparsed.cache_clear()
+    _digest.cache_clear()
     parsed.cache_clear()
 
 
