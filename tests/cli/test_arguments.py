@@ -82,7 +82,7 @@ def test_without_a_command_it_shows_the_five_that_matter(capsys: pytest.CaptureF
         ("explain", "--output-format"),
         ("matrix", f"{CHOICE} --version --output-format --against-index"),
         ("new", "--upstream --from-patch --from-commit --kind -o --output"),
-        ("completion", ""),
+        ("completion", "--line"),
     ],
 )  # fmt: skip
 def test_the_help_of_a_command_has_all_its_options(

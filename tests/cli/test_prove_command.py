@@ -68,7 +68,8 @@ def test_the_text_ends_with_the_next_command(
     monkeypatch.setattr(installed, "prove", proved)
     assert main(["prove", "--target", str(site), "--python", sys.executable, *FIX, "--cp", "2", "--dp", "3"]) == 1
     run = f"unhang apply --target {site} --fix mtp-cp-deadlock"
-    assert capsys.readouterr().out.endswith(f"the installed source has the defect; run: {run}\n")
+    last = f"the installed source has the defect; next, on every node:\n  {run}\n"
+    assert capsys.readouterr().out.endswith(last)
     ((job),) = jobs
     assert (job.python, job.topology and job.topology.text()) == (sys.executable, "CP 2 x DP 3 (6 ranks)")
     assert {finding.target.fix for finding in job.findings} == {FIX[1]}

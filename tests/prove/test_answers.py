@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -85,37 +86,56 @@ def test_the_document_has_the_sizes_and_both_outcomes() -> None:
     assert json.loads(answers.document(report(LINE)))["results"][0]["untouched"] is None
 
 
-def test_the_text_shows_both_sides_and_the_next_command() -> None:
+def test_a_log_has_both_sides_in_one_line_and_the_next_command() -> None:
     line = answers.judged(LINE, DEFECT, STUCK, FINE)
-    shown = answers.text(report(line), colour=False)
-    assert f"untouched (installed) hung (1.5 s): in {REDUCE}\n" in shown
-    assert "patched passed (0.2 s): all is well\n" in shown
+    shown = answers.text(report(line))
+    (row,) = (text for text in shown.splitlines() if "mtp-cp-deadlock" in text and text.startswith("  proven"))
+    assert f"  untouched (installed) hung (1.5 s): in {REDUCE}  patched passed (0.2 s): all is well" in row
     assert "run in /bin/python: Python 3.12.0, torch 2.0, CPU only" in shown
     assert shown.endswith(
-        "\n1 proven; the installed source has the defect; run: unhang apply --target 'a site' --upstream verl "
-        "--fix mtp-cp-deadlock"
+        "\nshown: mtp-cp-deadlock: 1 of 1 case fail untouched, and none does patched; not shown: NCCL, a GPU, your own "
+        "model and data\nthe installed source has the defect; next, on every node:\n  unhang apply --target 'a site' "
+        "--upstream verl --fix mtp-cp-deadlock"
     )
     assert "\x1b" not in shown
     shown = answers.text(report(line._replace(verdict="applied")), colour=True)
     assert "patched (installed) passed" in shown
     assert "\x1b[32mproven" in shown
-    assert shown.endswith("\n1 proven")
+    assert shown.endswith("your own model and data"), "it is applied: nothing is next"
 
 
-def test_the_summary_tells_a_cure_from_a_safeguard() -> None:
+@pytest.mark.parametrize("width", [60, 80, 140])
+def test_a_terminal_has_a_table_of_the_cases_and_what_was_seen_in_one(width: int) -> None:
+    waits = Outcome(HUNG, f"rank 0 waits in all_reduce at {'a' * 40}.py:1 in {REDUCE}; rank 1 done", 31.5)
+    long = DEFECT._replace(name="schedule-one-micro-batch", topology=Topology(2, 4, 2, 2))
+    proven = [answers.judged(LINE, case, waits, FINE) for case in (DEFECT, long)]
+    fails = answers.judged(LINE._replace(fix="sft-packed-seq-broadcast"), DEFECT._replace(name="bad"), STUCK, STUCK)
+    shown = report(LINE)._replace(lines=[*proven, answers.judged(LINE, CONTROL, FINE, FINE), fails])
+    text = answers.text(shown, width=width)
+    lines = text.splitlines()
+    assert [line for line in lines if len(line) > width and not re.match(r" *(\S+|unhang .*)$", line)] == []
+    at = next(number for number, line in enumerate(lines) if line.split()[:1] == ["case"])
+    table = [line.split() for line in lines[at + 1 : at + 4]]
+    assert [row[0] for row in table] == ["yours", "schedule-one-micro-batch", "yours"]
+    assert table[0][-6:] == ["hung", "31.5", "s", "passed", "0.2", "s"]
+    assert ("TP 2 x PP 4" in lines[at + 2]) is (width == 140)
+    assert text.count("waits in all_reduce") == 1, "of the first; --verbose has the others"
+    assert "FAIL PATCHED: please report it" in text.replace("\n ", "")
+    assert answers.text(shown, width=width, verbose=True).count("waits in all_reduce") == 2
+
+
+def test_the_end_tells_a_cure_from_a_safeguard() -> None:
     """A safeguard's proof shows the cause, or stand-ins: it is no reason to say that the installed source hangs."""
     cure = answers.judged(LINE._replace(grade="cure"), DEFECT, STUCK, FINE)
     guard = cure._replace(fix="empty-expert-hang", grade="safeguard")
-    asked, what = Request(python="/bin/python"), "unhang apply --python /bin/python --fix"
-    told = (
-        "empty-expert-hang: a safeguard, of which only the cause was shown, and not that your job hangs; "
-        f"to guard against it: {what} empty-expert-hang"
-    )
-    assert answers.summary([guard], asked) == f"1 proven; {told}"
-    assert answers.summary([cure, guard], asked) == (
-        f"2 proven; the installed source has the defect; run: {what} mtp-cp-deadlock; {told}"
-    )
-    assert "needed (safeguard)  yours" in answers.text(report(guard), colour=False)
+    asked, what = Request(python="/bin/python"), "  unhang apply --python /bin/python --fix"
+    why = "empty-expert-hang: a safeguard, of which only the cause was shown, and not that your job hangs"
+    told = [f"{why}; to guard against it:", f"{what} empty-expert-hang"]
+    assert answers.after([guard], asked) == told
+    assert answers.summary([guard]).startswith("shown: of empty-expert-hang: 1 of 1 case show the cause, and none")
+    first = "the installed source has the defect; next, on every node:"
+    assert answers.after([cure, guard], asked) == [first, f"{what} mtp-cp-deadlock", *told]
+    assert "needed (safeguard)  yours" in answers.text(report(guard))
     row = json.loads(answers.document(report(guard)))["results"][0]
     assert [row[key] for key in ("grade", "kinds", "changes_numbers")] == ["safeguard", ["hang", "abort"], False]
 
@@ -123,17 +143,19 @@ def test_the_summary_tells_a_cure_from_a_safeguard() -> None:
 def test_what_is_needed_and_unknown_stays_in_the_command() -> None:
     proven = answers.judged(LINE, DEFECT, STUCK, FINE)
     other = LINE._replace(fix="another-fix")
-    run = "run: unhang apply --target 'a site' --upstream verl"
-    text = answers.summary([proven, other], ASKED)
-    assert text == (
-        "1 proven, 1 unknown; the installed source has the defect; another-fix: needed, though not shown here; "
-        f"{run} --fix mtp-cp-deadlock --fix another-fix"
+    run = "  unhang apply --target 'a site' --upstream verl"
+    why, command = answers.after([proven, other], ASKED)
+    assert why == (
+        "the installed source has the defect; another-fix: needed, though not shown here; next, on every node:"
     )
-    assert answers.summary([other], ASKED).endswith(f"needed, though not shown here; {run} --fix another-fix")
+    assert command == f"{run} --fix mtp-cp-deadlock --fix another-fix"
+    assert answers.summary([proven, other]).endswith("; not shown: another-fix, NCCL, a GPU, your own model and data")
+    assert answers.after([other], ASKED)[-1] == f"{run} --fix another-fix"
+    assert answers.summary([other]) == "shown: 1 unknown; not shown: another-fix"
     for verdict in "drifted", "applied", "unlisted":
-        assert answers.summary([other._replace(verdict=verdict)], ASKED) == "1 unknown", "apply would not write it"
+        assert answers.after([other._replace(verdict=verdict)], ASKED) == [], "apply would not write it"
     both = [proven, proven._replace(answer="unknown")]
-    assert answers.summary(both, ASKED).endswith(f"has the defect; {run} --fix mtp-cp-deadlock"), "and only once"
+    assert answers.after(both, ASKED)[-1] == f"{run} --fix mtp-cp-deadlock", "and only once"
 
 
 def test_all_missing_modules_are_in_one_command() -> None:
@@ -146,5 +168,5 @@ def test_all_missing_modules_are_in_one_command() -> None:
     assert answers.missing(shown._replace(pip=False)).endswith(
         "run: uv pip install --python '/an env/bin/python' peft ray PyYAML"
     )
-    assert answers.text(shown, colour=False).splitlines()[-1] == answers.missing(shown)
+    assert answers.text(shown).splitlines()[-1] == answers.missing(shown)
     assert answers.missing(report(LINE._replace(patched=NOT_RUN))) == ""

@@ -38,7 +38,7 @@ def test_it_says_which_case_begins_on_which_source(monkeypatch: pytest.MonkeyPat
         for number, variant in enumerate(("patched", "untouched"), 1):  # the child adds a line for each case
             with open(json.loads(question)["begun"], "a") as file:
                 file.write(f"{variant} any\n")
-            assert said[-1]() == f"mtp-cp-deadlock: {variant} source, case any: CP 2 (2 ranks), run {number} of 3"
+            assert said[-1]() == f"mtp-cp-deadlock: case any, {variant}, {number} of 3: CP 2 (2 ranks)"
         raise KeyboardInterrupt
 
     monkeypatch.setattr(host, "_run", run)

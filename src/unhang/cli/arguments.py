@@ -365,6 +365,7 @@ def _matrix(parser: argparse.ArgumentParser) -> None:
 
 def _completion(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("shell", metavar="SHELL", choices=SHELLS, help=", ".join(SHELLS))
+    parser.add_argument("--line", metavar="TEXT", help="print what may follow this line, as the script asks")
 
 
 def _new(parser: argparse.ArgumentParser) -> None:

@@ -65,16 +65,22 @@ def page_of(fix: Fix, width: int) -> str:
     text = f"{head}\n{when}\n{mark}{rest}" if when and mark else f"{head}{mark}{rest}"
     if assumes := fix.manifest.get("assumes"):
         text += f"\n\n## What the rewrite assumes\n{assumes}"
-    page = terminal.refilled(text, width)
-    if shown := drawing.of_fix(fix):  # after the symptom
-        drawn = f"What its proof recorded\n{drawing.text(shown, min(wide, drawing.WIDTH))}"
-        head, *sections = page.split("\n\n## ")
-        page = "\n\n## ".join((head, *sections[:1], drawn, *sections[1:]))
+    page = _with_drawing(terminal.refilled(text, width), fix, wide)
     beside = [terminal.refilled(section, wide) for section in (matrix_text.effect(fix), instead.section(fix))]
     run = "`unhang diff --unknown --run` shows what an edited copy of these functions does, as it is and rewritten."
     edited = "" if fix.grade == catalog.UNPROVED else terminal.refilled(run, wide)
     parts = (page, *beside, matrix_text.section(fix, rows, droppable, wide), edited)
     return "\n\n".join(filter(None, parts))
+
+
+def _with_drawing(page: str, fix: Fix, width: int) -> str:
+    """Return a page with the drawing of the fix, if it has one, after its first section: the symptom."""
+    shown = drawing.of_fix(fix)
+    if not shown:
+        return page
+    drawn = f"What its proof recorded\n{drawing.text(shown, min(width, drawing.WIDTH))}"
+    head, *sections = page.split("\n\n## ")
+    return "\n\n## ".join((head, *sections[:1], drawn, *sections[1:]))
 
 
 def _document(kind: str, name: str, page: str) -> str:

@@ -50,7 +50,8 @@ def run(options: argparse.Namespace) -> int:
     if options.output_format == "json":
         print(answers.document(shown))
     else:
-        print(answers.text(shown, colour=console.colour(), width=terminal.width(sys.stdout)))
+        width, verbose = terminal.width(sys.stdout), terminal.settings.verbose
+        print(answers.text(shown, colour=console.colour(), width=width, verbose=verbose))
         console.warnings(seen.search)
     console.searched(seen.search)
     return answers.exit_code(proved.lines)

@@ -1,10 +1,10 @@
 """The proofs: each hang shown on the untouched source, and gone on the patched source, on a plain CPU.
 
-``host``, ``sides``, ``installed``, ``topology`` and ``answers`` run in unhang's own interpreter: they plan the
-rewrites, start the target's interpreter, and report its answers. Every other module runs in the target's interpreter,
-which has torch but perhaps no unhang and no LibCST. These modules import the standard library, torch and the upstreams
-(the last two inside functions, so that the cases of a proof can be read without them), and each other by relative
-imports.
+``host``, ``sides``, ``installed``, ``topology``, ``answers`` and ``table`` run in unhang's own interpreter: they plan
+the rewrites, start the target's interpreter, and report its answers. Every other module runs in the target's
+interpreter, which has torch but perhaps no unhang and no LibCST. These modules import the standard library, torch and
+the upstreams (the last two inside functions, so that the cases of a proof can be read without them), and each other by
+relative imports.
 
 To add a proof, add one module named after the fix to ``fixes``, with ``CASES``, ``prepare()`` and ``run(case,
 deadline_s)`` (see ``cases``). ``mtp_cp_deadlock`` is a short example. No other file changes. A proof may also have:

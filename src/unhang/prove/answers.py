@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
 from typing import Any, NamedTuple
 
 from unhang import __version__, gate, suggest
 from unhang.errors import joined
 from unhang.judge.decide import APPLIED, NEEDED
-from unhang.prove import cases
+from unhang.prove import cases, table
 from unhang.prove.cases import ABSENT, BROKEN, PASSED, Case, Outcome, Topology
 from unhang.records import Environment, Request
+from unhang.shapes import catalog
 from unhang.tell import report, terminal
 
 PROVEN, UNAFFECTED, PATCHED_PASSES = "proven", "unaffected", "patched-passes"
@@ -99,27 +101,51 @@ def exit_code(lines: Sequence[Line]) -> int:
     return 2 if any(line.answer == UNKNOWN for line in lines) else 0
 
 
-def summary(lines: Sequence[Line], request: Request) -> str:
-    """Return one line: the number of each answer, and the next command."""
-    counts = Counter(line.answer for line in lines)
-    counted = ", ".join(f"{number} {answer}" for answer, number in counts.items()) or "nothing to judge"
+def summary(lines: Sequence[Line]) -> str:
+    """Return one line: what was shown, and what was not."""
+    if not lines:
+        return "nothing to judge"
+    ran = [line for line in lines if line.case]
+    shown = []
+    for lead, is_one, end in (
+        ("", lambda it: it.answer == PROVEN and it.grade != SAFEGUARD, "fail untouched, and none does patched"),
+        ("of ", lambda it: it.answer == PROVEN and it.grade == SAFEGUARD, "show the cause, and none does patched"),
+        ("", lambda it: it.answer == PATCHED_PASSES, "pass patched (the untouched source is not there)"),
+        ("", lambda it: it.answer == FAILED, "FAIL PATCHED: please report it"),
+    ):
+        if mine := list(filter(is_one, lines)):
+            of = [line for line in ran if line.fix in {it.fix for it in mine}]
+            shown.append(f"{lead}{_names(mine)} {len(mine)} of {len(of)} case{'' if len(of) == 1 else 's'} {end}")
+    fine = [line for line in lines if line.answer == UNAFFECTED]
+    if fine and not shown:
+        shown.append(f"{_names(fine)} {len(fine)} case{'' if len(fine) == 1 else 's'} pass, untouched and patched")
+    unknown = [line for line in lines if line.answer == UNKNOWN]
+    left = [_names(unknown)[:-1]] * bool(unknown) + ["NCCL, a GPU, your own model and data"] * bool(ran)
+    shown = shown or [", ".join(f"{number} {answer}" for answer, number in Counter(it.answer for it in lines).items())]
+    return "; ".join([f"shown: {', '.join(shown)}", *([f"not shown: {', '.join(left)}"] if left else [])])
+
+
+def after(lines: Sequence[Line], request: Request) -> list[str]:
+    """Return what is next, line by line: each command is a line of its own."""
     shown = {line.fix: line.grade for line in lines if line.would_fail}
     cures = [fix for fix, grade in shown.items() if grade != SAFEGUARD]
     guards = [fix for fix, grade in shown.items() if grade == SAFEGUARD]
-    unknown = {line.fix for line in lines if line.answer == UNKNOWN and line.verdict == NEEDED} - {*shown}
-    parts = [counted]
-    if cures:
-        parts.append("the installed source has the defect")
-    if unknown:
-        parts.append(f"{', '.join(sorted(unknown))}: needed, though not shown here")
+    unknown = sorted({line.fix for line in lines if line.answer == UNKNOWN and line.verdict == NEEDED} - {*shown})
+    parts = []
     if cures or unknown:
-        parts[-1] += f"; run: {_apply([*cures, *sorted(unknown)], request)}"
+        why = ["the installed source has the defect"] * bool(cures)
+        why += [f"{', '.join(unknown)}: needed, though not shown here"] * bool(unknown)
+        parts += [f"{'; '.join(why)}; next, on every node:", f"  {_apply([*cures, *unknown], request)}"]
     if guards:
-        parts.append(
-            f"{', '.join(guards)}: a safeguard, of which only the cause was shown, and not that your job hangs; "
-            f"to guard against it: {_apply(guards, request)}"
-        )
-    return "; ".join(parts)
+        why = f"{', '.join(guards)}: a safeguard, of which only the cause was shown, and not that your job hangs"
+        parts += [f"{why}; to guard against it:", f"  {_apply(guards, request)}"]
+    return parts
+
+
+def _names(lines: Iterable[Line]) -> str:
+    """Return the fixes of these lines, or how many there are, with a colon."""
+    names = list(dict.fromkeys(line.fix for line in lines))
+    return f"{', '.join(names) if len(names) <= report.FEW else f'{len(names)} fixes'}:"
 
 
 def missing(shown: Report) -> str:
@@ -142,23 +168,27 @@ def _apply(fixes: Sequence[str], request: Request) -> str:
     return suggest.command("apply", request, *(word for fix in fixes for word in ("--fix", fix)))
 
 
-def text(shown: Report, *, colour: bool, width: int = 0) -> str:
-    """Return the answers as text, wrapped at the width, unless that is 0."""
+def text(shown: Report, *, colour: bool = False, width: int = 0, verbose: bool = False) -> str:
+    """Return the answers as text: a line for each, or, at a terminal's width, a table for each fix.
+
+    Below the table is what was seen in one case that shows the defect, and in each that is no success; with
+    ``verbose`` in all of them.
+    """
     head = [report.environment_line(shown.environment)]
     if shown.versions:
         python, torch = shown.versions["python"], shown.versions["torch"]
         head.append(f"run in {shown.python}: Python {python}, torch {torch}, CPU only")
     lines = [terminal.wrapped("\n".join(map(gate.line, head)), width)]
-    place = None
-    for line in shown.lines:
-        if place != (line.upstream, line.location):
-            place = line.upstream, line.location
-            name = f"{line.upstream} {line.version or '(version unknown)'}  {line.location}"
-            lines += ["", terminal.wrapped(gate.line(name), width)]
-        paragraph = terminal.wrapped("\n".join(map(gate.line, _paragraph(line))), width)
-        lines.append(terminal.painted(paragraph, line.answer, COLOURS[line.answer]) if colour else paragraph)
-    ending = [text for text in (summary(shown.lines, shown.request), missing(shown)) if text]
-    return "\n".join([*lines, "", *(terminal.wrapped(gate.line(text), width) for text in ending)])
+    places = groupby(shown.lines, key=lambda line: (line.upstream, line.version, line.location))
+    for (upstream, version, location), group in places:
+        lines += ["", terminal.wrapped(gate.line(f"{upstream} {version or '(version unknown)'}  {location}"), width)]
+        if not width:
+            lines += [_row(line, colour=colour) for line in group]
+            continue
+        for fix, rows in groupby(group, key=lambda it: it.fix):
+            lines += table.drawn(catalog.fix(fix), list(rows), width, verbose=verbose, colour=colour)
+    ending = [summary(shown.lines), *after(shown.lines, shown.request), missing(shown)]
+    return "\n".join([*lines, "", *(terminal.wrapped(gate.line(text), width) for text in ending if text)])
 
 
 def document(shown: Report) -> str:
@@ -182,17 +212,19 @@ def _result(line: Line) -> dict[str, Any]:
     return {**line._asdict(), **outcomes, **report.about(line.fix)}
 
 
-def _paragraph(line: Line) -> list[str]:
-    about = f"  {line.case}: {line.topology}" if line.case else ""
+def _row(line: Line, *, colour: bool) -> str:
+    """Return an answer as one line, for a log: fields with two spaces between them."""
     grade = f" ({SAFEGUARD})" if line.grade == SAFEGUARD else ""
-    rows = [f"  {line.answer:<16}  {line.fix:<24}  {line.verdict}{grade}{about}"]
+    parts = [f"{line.answer:<16}", f"{line.fix:<24}", f"{line.verdict}{grade}"]
+    parts += [f"{line.case}: {line.topology}"] * bool(line.case)
     installed = {NEEDED: "untouched", APPLIED: "patched"}.get(line.verdict)
     for name, outcome in ("untouched", line.untouched), ("patched", line.patched):
         if outcome is not None:
             here = " (installed)" if name == installed else ""
             detail = "" if outcome.status == BROKEN else f": {outcome.detail}"
-            rows.append(f"      {name}{here} {outcome.status} ({outcome.seconds:.1f} s){detail}")
-    return [*rows, *([f"      {line.detail}"] if line.detail else [])]
+            parts.append(f"{name}{here} {outcome.status} ({outcome.seconds:.1f} s){detail}")
+    text = "  ".join(["", *(gate.line(part) for part in (*parts, line.detail) if part)])
+    return terminal.painted(text, line.answer, COLOURS[line.answer]) if colour else text
 
 
 def _last(broken: Outcome) -> str:

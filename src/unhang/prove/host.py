@@ -125,7 +125,7 @@ def _begun(path: str, places: Mapping[str, str], total: int) -> str:
     with open(path, encoding="utf-8") as file:
         lines = file.read().splitlines()
     variant, _, case = lines[-1].partition(" ") if lines else ("", "", "")
-    return f"{variant} source, case {case}: {places.get(case, '')}, run {len(lines)} of {total}"
+    return f"case {case}, {variant}, {len(lines)} of {total}: {places.get(case, '')}"
 
 
 def _lay_out(folder: str, files: Mapping[str, bytes]) -> dict[str, str]:
