@@ -82,7 +82,7 @@ def every_drawing(fixes: Iterable[Fix], docs: Path) -> dict[str, Drawing]:
 
 
 def fixes_table(fixes: Sequence[Fix], releases: matrix.Releases, table: ShapeTable) -> str:
-    """Return the README's table: each fix, what is wrong, what that does, who needs it, and where upstream has fixed it."""
+    """Return the README's table: each fix, what is wrong, what that does, and which releases need it."""
     rows = matrix.rows(fixes, releases, table)
     lines = [
         "| fix | grade | kinds | changes numbers | what is wrong | needed by | fixed upstream in |",

@@ -112,7 +112,7 @@ def summary(lines: Sequence[Line]) -> str:
         (
             "of ",
             lambda it: it.answer == PROVEN and it.grade == SAFEGUARD,
-            "showed the cause untouched, and none patched",
+            "showed the cause untouched, not patched",
         ),
         ("", lambda it: it.answer == PATCHED_PASSES, "passed patched (the untouched source is not there)"),
         ("", lambda it: it.answer == FAILED, "FAILED PATCHED: please report it"),
