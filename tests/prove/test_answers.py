@@ -132,7 +132,7 @@ def test_the_end_tells_a_cure_from_a_safeguard() -> None:
     why = "empty-expert-hang: a safeguard, of which only the cause was shown, and not that your job hangs"
     told = [f"{why}; to guard against it:", f"{what} empty-expert-hang"]
     assert answers.after([guard], asked) == told
-    assert answers.summary([guard]).startswith("shown: of empty-expert-hang: 1 of 1 case showed the cause untouched, not")
+    assert answers.summary([guard]).startswith("shown: of empty-expert-hang: 1 of 1 case showed the cause untouched")
     first = "the installed source has the defect; next, on every node:"
     assert answers.after([cure, guard], asked) == [first, f"{what} mtp-cp-deadlock", *told]
     assert "needed (safeguard)  yours" in answers.text(report(guard))
