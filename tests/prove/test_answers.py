@@ -95,8 +95,8 @@ def test_a_log_has_both_sides_in_one_line_and_the_next_command() -> None:
     assert "run in /bin/python: Python 3.12.0, torch 2.0, CPU only" in shown
     assert shown.endswith(
         "\nshown: mtp-cp-deadlock: 1 of 1 cases fail untouched, and none does patched; not shown: NCCL, a GPU, your "
-        "own model and data\nthe installed source has the defect; next, on every node:\n  unhang apply --target 'a site' "
-        "--upstream verl --fix mtp-cp-deadlock"
+        "own model and data\nthe installed source has the defect; next, on every node:\n  unhang apply --target "
+        "'a site' --upstream verl --fix mtp-cp-deadlock"
     )
     assert "\x1b" not in shown
     shown = answers.text(report(line._replace(verdict="applied")), colour=True)
