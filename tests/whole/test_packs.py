@@ -45,7 +45,7 @@ def test_every_command_knows_its_fixes(acme: Path, site: Path, tmp_path: Path) -
     of, here = ("--pack", acme), ("--target", site, "--fix", ID)
     checked = run("check", *here, *of)
     assert (checked.code, checked.out.splitlines()[0]) == (1, f"packs: acme 1.2 ({acme})")
-    assert f"run: unhang apply --target {site} --pack {acme} --fix {ID}" in checked.out
+    assert f"\n  unhang apply --target {site} --pack {acme} --fix {ID}" in checked.out
     document = run("check", *here, *of, "--output-format", "json").json
     assert document["packs"] == [{"name": "acme", "version": "1.2", "folder": str(acme)}]
     assert [(it["fix"], it["pack"], it["verdict"]) for it in document["results"]] == [(ID, "acme 1.2", "needed")]
