@@ -100,12 +100,12 @@ def load(folder: str) -> Pack:
     return pack
 
 
-def checked_file(path: str, schema: str) -> Any:
-    """Return the document in a pack's file, which has this schema. Raises UnhangError ``bad-pack``."""
+def checked_file(path: str, named: str) -> Any:
+    """Return the document in a pack's file, which has the schema of this name. Raises UnhangError ``bad-pack``."""
     from unhang import checked  # most runs have our pack alone
 
     try:
-        return checked.parsed(read(path), _schema(schema))
+        return checked.parsed(read(path), schema(named))
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else str(error)
         raise bad(path, str(why)) from error
@@ -117,8 +117,17 @@ def bad(path: str, why: str) -> UnhangError:
     return UnhangError("bad-pack", f"this file of a pack is not as it must be: {why}", path=path, hint=hint)
 
 
+def check(path: str, value: Any, schema: Any) -> None:
+    """Raise UnhangError ``bad-pack`` unless a value in a pack's file has this schema."""
+    from unhang import checked
+
+    if why := checked.wrong(value, schema):
+        raise bad(path, why)
+
+
 @cache
-def _schema(name: str) -> Any:
+def schema(name: str) -> Any:
+    """Return a schema of ours."""
     import json
 
     return json.loads(read(os.path.join(folder("compat"), "schemas", f"{name}.json")))
@@ -144,6 +153,9 @@ def module(pack: Pack, room: str, fix: str) -> str:
     if not pack.folder:
         return f"unhang.{room}.{name}"
     package = f"unhang_pack_{pack.name.replace('-', '_')}"
+    if getattr(sys.modules.get(package), "__path__", [pack.folder]) != [pack.folder]:  # of another folder, before
+        for known in [known for known in sys.modules if known == package or known.startswith(f"{package}.")]:
+            del sys.modules[known]
     if package not in sys.modules:
         from types import ModuleType
 

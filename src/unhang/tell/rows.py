@@ -134,8 +134,9 @@ def _line(finding: Finding, word: str, *, verbose: bool, colour: bool) -> str:
 
 def _about(fix: Fix, word: str) -> tuple[str, str, str]:
     """Return what is wrong; when it strikes, where something is to do; and whether the cure changes numbers."""
-    numbers = "changes numbers" if fix.changes_numbers and word in (NEEDED, WOULD_APPLY, APPLIED) else ""
-    return fix.what, fix.when if word in (NEEDED, DRIFTED, UNLISTED, WOULD_APPLY) else "", numbers
+    changes = fix.changes_numbers and fix.grade != catalog.UNPROVED and word in (NEEDED, WOULD_APPLY, APPLIED)
+    when = fix.when if word in (NEEDED, DRIFTED, UNLISTED, WOULD_APPLY) else ""
+    return fix.what, when, "changes numbers" if changes else ""
 
 
 def _joined(what: str, when: str, numbers: str) -> list[str]:
