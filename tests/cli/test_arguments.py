@@ -82,15 +82,10 @@ def test_without_a_command_it_shows_the_five_that_matter(capsys: pytest.CaptureF
         ("list", "--output-format"),
         ("explain", "--output-format"),
         ("matrix", f"{CHOICE} --version --output-format --against-index"),
-<<<<<<< HEAD
         ("new", "--upstream --from-patch --from-commit --kind -o --output --import-name --python --target --source "
          "--script"),
         ("sweep", "--fix --releases --from-clone --python --target --source --script"),
-        ("completion", ""),
-=======
-        ("new", "--upstream --from-patch --from-commit --kind -o --output"),
         ("completion", "--line"),
->>>>>>> main
     ],
 )  # fmt: skip
 def test_the_help_of_a_command_has_all_its_options(

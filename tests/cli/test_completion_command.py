@@ -27,7 +27,7 @@ def printed(shell: str) -> str:
 
 LINES = [
     ("unhang ch", "check"),
-    ("unhang ", "check apply diff revert overlay wheel prove diagnose list explain matrix new completion"),
+    ("unhang ", "check apply diff revert overlay wheel prove diagnose list explain matrix new sweep completion"),
     ("unhang apply --dr", "--dry-run"),
     ("unhang check --req", "--require"),
     ("unhang check --require mtp-cp", "mtp-cp-deadlock"),
@@ -56,28 +56,7 @@ def test_a_fix_may_follow_each_option_that_takes_one() -> None:
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
-<<<<<<< HEAD
-@pytest.mark.parametrize(
-    ("line", "expected"),
-    [
-        ("unhang ch", "check"),
-        ("unhang ", "check apply diff revert overlay wheel prove diagnose list explain matrix new sweep completion"),
-        ("unhang apply --dr", "--dry-run"),
-        ("unhang check --req", "--require"),
-        ("unhang check --require m", "mtp-cp-deadlock"),
-        ("unhang check --fix ", " ".join(cli.FOUR)),
-        ("unhang explain sft", "sft-packed-seq-broadcast"),
-        ("unhang explain not-w", "not-writable"),
-        ("unhang wheel --kind ", "hang abort wrong-values"),
-        ("unhang matrix --upstream mega", "megatron-bridge megatron-core megatron-lm"),
-        ("unhang check --color ", "auto always never"),
-        ("unhang check --target /us", "/usr"),
-        ("unhang completion z", "zsh"),
-    ],
-)
-=======
 @pytest.mark.parametrize(("line", "expected"), [LINES[0], LINES[4], LINES[8]])
->>>>>>> main
 def test_bash_completes(line: str, expected: str, script: Path) -> None:
     *before, last = line.split(" ")
     words = " ".join(f"'{word}'" for word in [*before, last])
