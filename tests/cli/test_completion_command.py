@@ -35,7 +35,7 @@ LINES = [
     ("unhang explain not-w", "not-writable"),
     ("unhang explain drif", "drifted"),
     ("unhang wheel --kind ", "hang abort wrong-values"),
-    ("unhang matrix --upstream mega", "megatron-core megatron-lm"),
+    ("unhang matrix --upstream mega", "megatron-bridge megatron-core megatron-lm"),
     ("unhang check --color ", "auto always never"),
     ("unhang check -q --output-format s", "sarif"),
     ("unhang completion z", "zsh"),
