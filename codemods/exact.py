@@ -60,6 +60,11 @@ class Exact:
         swaps = (it._replace(new=parameters.filled(it.new, values)) for it in self.swaps)
         return Exact(*swaps, uses=tuple(self.uses))
 
+    @property
+    def imports(self) -> bool:
+        """Whether they only import a name."""
+        return all(it.how in (ADDED, IMPORT) and it.new.startswith(("import ", "from ")) for it in self.swaps)
+
     def plan(self, tree: ast.Module, target: Target, rows: Sequence[str]) -> list[Lines]:
         """Return what changes in a file, in line order. ``rows`` are its lines, with or without their ends.
 

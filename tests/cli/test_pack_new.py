@@ -1,6 +1,7 @@
 """`unhang new --pack` and `unhang sweep --pack`: from a diff to a fix that fails loudly where it does not fit."""
 
 import json
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -53,7 +54,7 @@ def test_a_diff_becomes_a_gate(site: Path, tmp_path: Path) -> None:
     assert {(row["verdict"], row["grade"]) for row in needed.json["results"]} == {("needed", "unproved")}
     applied = ran("apply", tmp_path, "--target", site)
     assert applied.code == 0, applied.err
-    assert "unproved, from a diff alone" in applied.err
+    assert "unproved: my-fix, from a diff alone; nothing is shown of what it does" in applied.err
     text = (site / FILE).read_text()
     assert text.count("# unhang my-fix") == 7
     kept = [row for row in text.splitlines() if not row.lstrip().startswith("#") and row.strip()]
@@ -121,12 +122,31 @@ def test_what_it_cannot_express_is_named(site: Path, tmp_path: Path) -> None:
     more = (
         "--- a/csrc/a.cu\n+++ b/csrc/a.cu\n@@ -1 +1 @@\n-a\n+b\n",
         "--- /dev/null\n+++ b/widgets/new.py\n@@ -0,0 +1 @@\n+a = 1\n",
+        "--- a/tests/test_a.py\n+++ b/tests/test_a.py\n@@ -1 +1 @@\n-a\n+b\n",
     )
     diff = widgets.diff(f"{PATCHED}register(main)\n")
     begun = new(tmp_path, "--target", site, diff=diff + "".join(more))
     assert begun.code == 1, begun.err
     for what in ("csrc/a.cu", "widgets/new.py: the diff adds it", "binds no name: register(main)"):
         assert what in begun.err
+    assert "ignored: tests/test_a.py: no code of a release" in begun.err
+
+
+def test_texts_of_a_diff_do_nothing(site: Path, tmp_path: Path) -> None:
+    head = "Subject: [PATCH] \x1b[31m ::error::a \u202e ##[b]\n\n"
+    diff = widgets.diff(ENGINE.replace('"widgets"', "\"''' + \\x1b {exec} ${A}\""))
+    begun = new(tmp_path, "--target", site, diff=head + diff)
+    assert begun.code == 0, begun.err
+    for ran_ in (
+        begun,
+        ran("list", tmp_path),
+        ran("explain", tmp_path, "my-fix"),
+        ran("check", tmp_path, "--target", site),
+    ):
+        assert not {"\x1b", "\u202e"} & {*ran_.out, *ran_.err}
+        assert " ::error::" not in ran_.out + ran_.err
+    assert ran("apply", tmp_path, "--target", site).code == 0
+    assert """print("\'\'\' + \\x1b {exec} ${A}")""" in (site / FILE).read_text()
 
 
 def test_a_second_fix_of_the_pack(site: Path, tmp_path: Path) -> None:
@@ -146,6 +166,31 @@ def test_a_second_fix_of_the_pack(site: Path, tmp_path: Path) -> None:
     text = (site / FILE).read_text()
     assert "my-fix" not in text
     assert 'print("w")' in text
+
+
+def test_two_fixes_may_add_one_import(site: Path, tmp_path: Path) -> None:
+    new(tmp_path, "--target", site)
+    (tmp_path / "b.patch").write_text(
+        widgets.diff(ENGINE.replace("import os", "import os\nimport sys").replace('"widgets"', "sys.argv"))
+    )
+    words = ("--upstream", "widgets==1.0", "--from-patch", tmp_path / "b.patch", "--target", site)
+    assert cli.called_with_all("new", "their-fix", "--pack", tmp_path / "our-pack", *words).code == 0
+    before = cli.tree(site)
+    for first in ("my-fix", "their-fix"):
+        second = "their-fix" if first == "my-fix" else "my-fix"
+        assert ran("apply", tmp_path, "--target", site, "--fix", first).code == 0
+        assert ran("apply", tmp_path, "--target", site).code == 0
+        assert (site / FILE).read_text().count("import sys") == 1
+        assert ran("check", tmp_path, "--target", site).code == 0
+        assert ran("revert", tmp_path, "--target", site, "--fix", first).code == 0
+        assert (site / FILE).read_text().count("import sys") == 1
+        checked = ran("check", tmp_path, "--target", site, "--output-format", "json").json["results"]
+        assert {(row["fix"], row["verdict"]) for row in checked} == {(first, "needed"), (second, "applied")}
+        assert ran("revert", tmp_path, "--target", site).code == 0
+        assert cli.tree(site) == before
+    assert ran("apply", tmp_path, "--target", site).code == 0
+    assert ran("revert", tmp_path, "--target", site).code == 0
+    assert cli.tree(site) == before
 
 
 def test_a_sweep_records_where_the_edits_fit(site: Path, tmp_path: Path) -> None:
@@ -191,6 +236,32 @@ def test_a_folder_that_is_no_pack_is_left_alone(site: Path, tmp_path: Path) -> N
     assert "no-pack" in refused.err
     assert [path.name for path in (tmp_path / "our-pack").iterdir()] == ["mine"]
     assert ran("sweep", tmp_path).code == 2
+
+
+def test_an_edited_copy_can_be_looked_at_and_accepted(site: Path, tmp_path: Path) -> None:
+    new(tmp_path, "--target", site)
+    (site / FILE).write_text(ENGINE.replace("# runs", "log(job)"))
+    before = cli.tree(site)
+    shown = ran("diff", tmp_path, "--target", site, "--unknown", "--run")
+    assert shown.code == 1, shown.err
+    assert "+        return job.go(LIMIT, sys.argv, again)" in shown.out
+    assert "my-fix: the rewrite assumes: what the diff does; it is unproved" in shown.out
+    (token,) = {word for word in shown.out.split() if re.fullmatch("[0-9a-f]{16}-[0-9]+-[0-9a-f]{16}", word)}
+    assert ran("apply", tmp_path, "--target", site, "--accept", token).code == 0
+    assert ran("check", tmp_path, "--target", site, "--accept", token).code == 0
+    assert ran("revert", tmp_path, "--target", site).code == 0
+    assert cli.tree(site) == before
+
+
+def test_the_lines_of_a_fix_are_taken_back_beside_an_edit(site: Path, tmp_path: Path) -> None:
+    diff = widgets.diff(PATCHED.replace("Any, Dict, List", "Any, List").replace("Dict[str, Any]", "dict"))
+    new(tmp_path, "--target", site, diff=diff)
+    assert ran("apply", tmp_path, "--target", site).code == 0
+    text = (site / FILE).read_text()
+    (site / FILE).write_text(text.replace("def main", "MINE = 1\n\n\ndef main"))
+    assert ran("check", tmp_path, "--target", site).code == 0
+    assert ran("revert", tmp_path, "--target", site).code == 0
+    assert (site / FILE).read_text() == ENGINE.replace("def main", "MINE = 1\n\n\ndef main")
 
 
 def test_a_value_of_the_environment_is_a_parameter(site: Path, tmp_path: Path) -> None:

@@ -63,8 +63,8 @@ Subject: [PATCH] Let an engine stop
 
 def diff(after: str, before: str = ENGINE) -> str:
     """The diff between two states of the file, as in a repository that has its packages in a folder."""
-    rows = (it.splitlines(keepends=True) for it in (before, after))
-    return "".join(difflib.unified_diff(*rows, f"a/src/{FILE}", f"b/src/{FILE}"))
+    old, new = (it.splitlines(keepends=True) for it in (before, after))
+    return "".join(difflib.unified_diff(old, new, f"a/src/{FILE}", f"b/src/{FILE}"))
 
 
 DIFF = HEAD + diff(PATCHED)

@@ -24,6 +24,9 @@ from unhang.shapes import catalog
 from unhang.shapes.catalog import Target
 from unhang.tell import console, progress
 
+_ASIDE = {".github", "benchmarks", "doc", "docs", "examples", "test", "tests"}
+"""Folders of a repository with nothing that runs where a release is installed."""
+
 
 def run(options: argparse.Namespace, text: str, head: str) -> int:
     """Write the fix into the pack; return 0, or 1 if a change of the diff is left to a person.
@@ -55,7 +58,8 @@ def run(options: argparse.Namespace, text: str, head: str) -> int:
         facts.record(data, edits, found, release.version)
         of = origin.of(head)
         of = of._replace(title=of.title or f"the diff {os.path.basename(options.from_patch or 'of a commit')}")
-        title = skeleton.title(release.project, of, catalog.manifest_schema()["properties"]["title"]["maxLength"])
+        longest = catalog.manifest_schema()["properties"]["title"]["maxLength"]
+        title = gate.line(skeleton.title(release.project, of, longest))[:longest]
         notice = "; ".join(dict.fromkeys(filter(None, (origin.notice(it.before) for it in result.files))))
         made |= {
             f"patches/{fix}/manifest.json": pack_texts.manifest(fix, title, of, notice, list(edits), values),
@@ -73,7 +77,7 @@ def run(options: argparse.Namespace, text: str, head: str) -> int:
     console.show(f"from {gate.line(release.where)}")
     for it in bound:
         console.show(pack_texts.told(it))
-    console.say_each(f"ignored: {line}: comments, docstrings or blank lines alone" for line in ignored)
+    console.say_each(f"ignored: {line}" for line in ignored)
     console.say_each(f"left to you: {line}" for line in left)
     console.note(
         f"note: {fix} is unproved: it is for exactly the shapes of {shown}. `unhang sweep --pack {folder} --releases "
@@ -130,12 +134,15 @@ def _use(options: argparse.Namespace, stage: str) -> None:
 def _parted(fix: str, release: Release, result: Result) -> tuple[list[Bound], list[str], list[str]]:
     """Return the edits of all files, the hunks that are left, and those that change no code."""
     bound: list[Bound] = []
-    left: list[str] = list(result.left)
-    ignored: list[str] = []
+    left = [line for line in result.left if not _is_aside(line.partition(": ")[0])]
+    ignored = [f"{line.partition(': ')[0]}: no code of a release" for line in result.left if line not in left]
     for patched in result.files:
         upstream = releases.of_file(release.project, patched.file)
         if not patched.file.startswith("/".join([*packs.upstreams()[upstream].parts, ""])):
             left.append(f"{patched.file}: it is in the package of no upstream")
+            continue
+        if not re.fullmatch(r"[\w/]+\.py", patched.file):
+            left.append(f"{gate.line(patched.file)}: its name is none of a module")
             continue
         part = _part(fix, upstream, patched)
         taken = {(it.target.function, it.before): it.after for it in bound}
@@ -145,8 +152,14 @@ def _parted(fix: str, release: Release, result: Result) -> tuple[list[Bound], li
             else:
                 bound.append(it)
         left += [f"{place}: {why}" for place, why in part.left.items()]
-        ignored += part.ignored
+        ignored += (f"{place}: comments, docstrings or blank lines alone" for place in part.ignored)
     return bound, left, ignored
+
+
+def _is_aside(path: str) -> bool:
+    """Return whether a file that the release lacks is only beside its code: tests, documents, examples."""
+    *folders, name = path.split("/")
+    return not {*folders}.isdisjoint(_ASIDE) or name.endswith((".md", ".rst"))
 
 
 def _with_parameters(bound: Sequence[Bound], values: Mapping[str, str]) -> list[Bound]:

@@ -42,14 +42,15 @@ def tried(edits: Edits, read: Callable[[str], bytes | None], results: Mapping[Ta
             continue
         before, done = data, {}
         for target, change in mine.items():
+            here = _shape(before, target)
+            if here is not None and here in results.get(target, ()):
+                there[target], done[target] = here, (here, here)
+                continue
             try:
                 data, was, now = one_file.exactly(data, target, change)
                 done[target] = was, now
             except RewriteError as error:
                 misfits[target] = str(error)
-                shape_ = _shape(before, target)
-                if shape_ in results.get(target, ()):
-                    there[target] = shape_ or ""
         shapes.update(done)
         if done.keys() == mine.keys():
             written = [] if any(it.parameters for it in mine) else [data]  # its bytes depend on the values
@@ -81,6 +82,8 @@ def record(known: dict[str, Any], edits: Edits, found: Tried, version: str) -> N
     for target, change in edits.items():
         release = f"{target.upstream} {version}"
         was, now = found.shapes[target]
+        if was == now:  # it is as the edits leave it
+            continue
         entry = known["shapes"].setdefault(
             f"{target.function} {was}", {"state": "affected", "result": now, "names": sorted(change.uses)}
         )

@@ -48,10 +48,10 @@ def manifest(
     """Return the manifest: what a diff says, and nothing that nobody has shown. ``values`` become parameters."""
     content: dict[str, Any] = {
         "id": fix,
-        "title": title,
+        "title": gate.line(title),
         "grade": UNPROVED,
         "origin": f"other, {origin.revision or 'a diff'}",
-        "licence": f"{notice or 'That of the upstream'}; the diff's lines are their authors'.",
+        "licence": f"{gate.line(notice) or 'That of the upstream'}; the diff's lines are their authors'.",
         "targets": [_target(it) for it in targets],
     }
     if values:

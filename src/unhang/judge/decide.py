@@ -338,7 +338,7 @@ def _unknown(
     triable, as_is = tried == _MATCHING, tried == _SEEMS_FIXED
     # The nearest shape never softens the verdict: an edit far from the rewrite can still change what the rewrite does.
     close = near(target, seen.data, table, releases)
-    closest = "no known shape is close to it" if close is None else close.sentence()
+    closest = close.sentence() if close else "" if target.binding else "no known shape is close to it"
     unverified = "a shape nobody has verified"
     if outside is None:
         return Verdict(DRIFTED, "unknown-shape", joined(unverified, tried, closest), hint, close, triable, as_is)

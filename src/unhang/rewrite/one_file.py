@@ -106,6 +106,8 @@ def _one(data: bytes, step: Step) -> tuple[bytes, str, str]:
 def exactly(data: bytes, target: Target, change: Exact, result: str | None = None) -> tuple[bytes, str, str]:
     """Return a file after the edits of a binding, and its shape before and after, which ``result`` gives if known.
 
+    A binding that has this shape already stays as it is: another fix may have imported the same name.
+
     Raises RewriteError as ``rewrite`` does.
     """
     from unhang.codemods import splice
@@ -114,6 +116,8 @@ def exactly(data: bytes, target: Target, change: Exact, result: str | None = Non
     encoding, text = _decoded(data, target)
     rows = splice.lines(text)
     tree = _tree(data, target)
+    if result is not None and binding.of(_tree(data, target), target, parameters.of(target.parameters)) == result:
+        return data, result, result
     before = binding.of(tree, target)
     missing = sorted(change.uses - shape.bound_names(tree))
     if before is None or missing:

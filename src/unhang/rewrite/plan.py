@@ -163,7 +163,8 @@ def _planned(path: str, group: Sequence[Finding], original: Original | None) -> 
     steps = []
     for finding in group:
         if known := finding.known:
-            steps.append(Step(finding.target, known.result, finding.seen.shape if finding.seen.on_record else None))
+            result = finding.seen.shape if finding.rewritten else known.result
+            steps.append(Step(finding.target, result, finding.seen.shape if finding.seen.on_record else None))
         else:
             steps.append(Step(finding.target, finding.result or None))
     try:

@@ -93,7 +93,7 @@ def about(fix: str) -> dict[str, Any]:
 def unproved(fixes: Iterable[str]) -> str:
     """Return a sentence on those of these fixes that are from a diff alone; empty if none is."""
     names = ", ".join(sorted(name for name in fixes if catalog.fix(name).grade == catalog.UNPROVED))
-    return names and f"unproved, from a diff alone, and nothing is shown of what it does, to numbers or else: {names}"
+    return names and f"unproved: {names}, from a diff alone; nothing is shown of what it does: patch all nodes alike"
 
 
 def changing(fixes: Collection[str]) -> list[str]:
