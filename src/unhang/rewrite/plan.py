@@ -170,7 +170,11 @@ def _planned(path: str, group: Sequence[Finding], original: Original | None) -> 
     try:
         done = rewrite(now, steps)
     except RewriteError as error:
-        return _Failure(next((finding for finding in group if finding.target == error.target), first), str(error))
+        failed = next((finding for finding in group if finding.target == error.target), first)
+        place = failed.target.function, failed.target.fix
+        others = [it.target.fix for it in group if it.target.function == place[0] and it.target.fix != place[1]]
+        beside = f"{' and '.join(others)} rewrites this function too, and no result of both is on record: "
+        return _Failure(failed, f"{beside if others else ''}{error}")
     rewritten = (
         Rewritten(
             finding.target, *shapes, bool(finding.known) and finding.beside is None, finding.beside, finding.seen_right
