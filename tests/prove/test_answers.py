@@ -10,10 +10,11 @@ import pytest
 from unhang import __version__
 from unhang.prove import answers
 from unhang.prove.cases import ABSENT, BROKEN, DIFFERS, HUNG, PASSED, Case, Outcome, Topology
+from unhang.prove.line import Line
 from unhang.records import Environment, Request
 
 REDUCE = "reduce_loss_in_tracker"
-LINE = answers.Line("verl", "0.7.1", "/", "mtp-cp-deadlock", "needed", "unknown", "")
+LINE = Line("verl", "0.7.1", "/", "mtp-cp-deadlock", "needed", "unknown", "")
 DEFECT = Case("yours", Topology(cp=2), "ranks", HUNG, REDUCE)
 CONTROL = Case("yours", Topology(dp=2), "ranks", PASSED)
 EITHER = DEFECT._replace(options={"may_pass": True})
@@ -24,7 +25,7 @@ NOT_RUN = Outcome(BROKEN, "a traceback\nValueError: 7")
 ASKED = Request(python="/bin/python", target="a site", chosen=(("--skip", "expert-dp-warmup"), ("--upstream", "verl")))
 
 
-def report(line: answers.Line, topology: Topology | None = None) -> answers.Report:
+def report(line: Line, topology: Topology | None = None) -> answers.Report:
     place = Environment(None, "/site", "--target")
     return answers.Report(
         place, "/bin/python", {"python": "3.12.0", "torch": "2.0"}, topology, [line], ["a warning"], ASKED
@@ -81,7 +82,7 @@ def test_the_document_has_the_sizes_and_both_outcomes() -> None:
         "topology": {**sizes, "world_size": 2},
         "warnings": ["a warning"],
     }
-    assert list(result) == [*answers.Line._fields, "kinds", "changes_numbers"]
+    assert list(result) == [*Line._fields, "kinds", "changes_numbers"]
     assert result["untouched"] == {"status": HUNG, "detail": f"in {REDUCE}", "seconds": 1.5}
     assert json.loads(answers.document(report(LINE)))["results"][0]["untouched"] is None
 
