@@ -186,7 +186,8 @@ def _plan_file(remains: Remains, request: Request, force: bool) -> _FileRevert:
     plain = pristine.read(entry)
     after = _without(plain, entry, kept)
     remaining = entry._replace(patched=sha256(after), fixes=kept) if kept else None
-    ours = [fixed for fixed in remains.intact if fixed not in kept]
+    shared = {fixed.function for fixed in kept}  # two fixes may have added one import
+    ours = [fixed for fixed in remains.intact if fixed not in kept and fixed.function not in shared]
     if remains.whole or edited:
         remaining = remaining and signed(remaining, plain, after)
     elif ours:

@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from support.checkout import REPOSITORY
 from unhang.compat.endstates import mtp_cp_deadlock as endstates
 from unhang.compat.sweep import lint, parts, sources
 
-pytest.importorskip("jsonschema")
+pytestmark = pytest.mark.skipif(not find_spec("jsonschema"), reason="no jsonschema")  # its import takes a second
 FIX = "mtp-cp-deadlock"
 FILES = {
     "manifest": f"patches/{FIX}/manifest.json",
@@ -55,6 +56,13 @@ def changed(**keys: Any) -> Callable[[Path], object]:
     return change
 
 
+def unproved(checkout: Path) -> None:
+    """Make it a fix from a diff alone, as a pack may have it."""
+    place = {"upstream": "verl", "file": "verl/a.py", "function": "f", "binding": True}
+    words = {"id": FIX, "title": "a diff", "grade": "unproved", "origin": "other, a diff", "licence": "Apache-2.0"}
+    (checkout / FILES["manifest"]).write_text(json.dumps({**words, "targets": [place]}))
+
+
 BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
     "a manifest that is no JSON": (edited("manifest", "{", ""), "manifest.json: mtp-cp-deadlock: is no JSON: "),
     "an unknown key": (changed(affect={}), "manifest.json: manifest: Additional properties are not allowed"),
@@ -66,6 +74,11 @@ BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
     "a kind that does not exist": (
         changed(kinds=["crash"]),
         "manifest.json: kinds[0]: 'crash' is not one of ['hang', ",
+    ),
+    "nothing that is shown": (unproved, "manifest.json: grade: an unproved fix is for a pack of one's own"),
+    "a cure without a cause": (
+        edited("manifest", '"cause"', '"note"'),
+        "manifest.json: manifest: 'cause' is a required property",
     ),
     "no kind": (changed(kinds=[]), "manifest.json: kinds: [] should be non-empty (What the defect does to a job"),
     "numbers in words": (changed(**{"changes-numbers": "no"}), "manifest['changes-numbers']: 'no' is not of type"),
