@@ -512,7 +512,7 @@ def _require(parser: argparse.ArgumentParser) -> None:
 def _accept(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--accept", metavar="TOKEN", action="append", default=[],
-        help="accept this rewrite of an unknown shape, by the token that `unhang diff --unknown` prints (repeatable)",
+        help="accept the rewrite that has this token, as `unhang diff` prints it for an unknown shape (repeatable)",
     )  # fmt: skip
 
 
