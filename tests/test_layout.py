@@ -30,6 +30,8 @@ COVERED_BY = {
     "src/unhang/errors.py": "cli/test_bad_input.py",
     "src/unhang/find/overlays.py": "cli/test_overlay_command.py",
     "src/unhang/judge/overlaid.py": "cli/test_overlay_command.py",
+    "src/unhang/prove/line.py": "prove/test_answers.py",
+    "src/unhang/prove/table.py": "prove/test_answers.py",
     "src/unhang/parameters.py": "cli/test_pack_new.py",
     "src/unhang/prove/ranks/arguments.py": "prove/ranks/test_schedule.py",
     "src/unhang/prove/ranks/around.py": "prove/fixes/test_infer_metric_rank0.py",

@@ -10,7 +10,6 @@ import pytest
 from support.checkout import COMPAT, REPOSITORY
 from unhang.shapes import catalog
 
-jsonschema = pytest.importorskip("jsonschema")
 SCHEMAS = sorted((COMPAT / "schemas").glob("*.json"))
 
 
@@ -28,6 +27,7 @@ def files(name: str) -> list[Path]:
 
 
 def errors(name: str, document: Any) -> list[str]:
+    jsonschema = pytest.importorskip("jsonschema")  # here, as it takes a second, and each process loads this module
     schema = json.loads((COMPAT / "schemas" / f"{name}.json").read_bytes())
     jsonschema.Draft202012Validator.check_schema(schema)
     return [error.message for error in jsonschema.Draft202012Validator(schema).iter_errors(document)]

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import pytest
 
 from support import endstates
-from support.sources import WIDTHS, Case, Source, around, dump, rewritten
+from support.sources import WIDTHS, Case, Source, around, dump, parsed, rewritten
 from unhang.codemods.base import AnchorError
 from unhang.judge.decide import codemod
 from unhang.shapes import shape
@@ -31,7 +31,7 @@ class EveryRewrite:
         compile(new.data, source.target.file, "exec", dont_inherit=True)
         assert new.digest == source.known.result
         used = _names(new.function) - _names(source.function)
-        assert used & shape.bound_names(ast.parse(source.data)) <= change.names(source.function)
+        assert used & shape.bound_names(parsed(source.data)) <= change.names(source.function)
         with pytest.raises(AnchorError):  # it refuses its own output
             change.plan(new.function)
 
@@ -103,10 +103,11 @@ def _text(lines: Sequence[bytes]) -> list[str]:
 
 def _dump_without(source: Source) -> str:
     """Return a dump of the whole file's AST, without the body of the function."""
-    tree = ast.parse(source.data)
-    (function,) = shape.find(tree, source.target.function)
-    function.body = []
-    return ast.dump(tree)
+    function = source.function
+    body, function.body = function.body, []
+    text = ast.dump(parsed(source.data))
+    function.body = body
+    return text
 
 
 def _tabs(data: bytes) -> bytes:

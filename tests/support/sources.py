@@ -47,7 +47,7 @@ class Source(NamedTuple):
 
     @property
     def digest(self) -> str:
-        return shape.digest(self.function)
+        return _digest(self.function)
 
     @property
     def known(self) -> Shape:
@@ -56,7 +56,7 @@ class Source(NamedTuple):
 
     @property
     def rewritten(self) -> Source:
-        return Source(self.target, rewritten(self.target, self.data, self.known.result))
+        return Source(self.target, rewritten(self.target, self.data, self.known.result, self.digest))
 
 
 class Case(NamedTuple):
@@ -134,7 +134,7 @@ def as_written(fix: str) -> list[Any]:
 
 def function_in(data: bytes, target: Target) -> shape.Function:
     """Return the target's function in a file, which must define it once."""
-    (function,) = shape.find(_parsed(data), target.function)
+    (function,) = shape.find(parsed(data), target.function)
     return function
 
 
@@ -188,10 +188,16 @@ def same_result(source: Source) -> list[Shape]:
     ]
 
 
+@cache
+def _digest(function: shape.Function) -> str:
+    return shape.digest(function)
+
+
 def forget() -> None:
     """Drop what is cached for each function: the fuzz runs tens of thousands of them."""
     unparsed.cache_clear()
-    _parsed.cache_clear()
+    _digest.cache_clear()
+    parsed.cache_clear()
 
 
 def _is_pull(row: Mapping[str, Any]) -> bool:
@@ -249,7 +255,7 @@ def _load(case: Case) -> Source:
         return wheel(row["fix"], revision, upstream, row["function"])
     for target in _targets(row):
         data = _show(target, revision, target.file)
-        functions = shape.find(_parsed(data), target.function) if data else []
+        functions = shape.find(parsed(data), target.function) if data else []
         if data and [shape.digest(function) for function in functions] == [case.key]:
             return Source(target, data)
     pytest.fail(f"no file of commit {row['first']} has the shape {case.key}", pytrace=False)
@@ -299,7 +305,7 @@ def _pulls(fix: str) -> Mapping[str, Source]:
             data = as_written_change.applied(diff, base.data)
             # the diff may apply to a source that it does not fit: the result does not parse
             with contextlib.suppress(SyntaxError):
-                if data is not None and len(shape.find(_parsed(data), base.target.function)) == 1:
+                if data is not None and len(shape.find(parsed(data), base.target.function)) == 1:
                     source = Source(base.target, data)
                     found.setdefault(source.digest, source)
     return found
@@ -317,13 +323,13 @@ def _bases(row: Mapping[str, Any]) -> list[Source]:
 
 
 @cache
-def _parsed(data: bytes) -> ast.Module:
+def parsed(data: bytes) -> ast.Module:
     return ast.parse(data)
 
 
 @cache
-def rewritten(target: Target, data: bytes, result: str | None) -> bytes:
-    return rewrite(data, [Step(target, result)]).data
+def rewritten(target: Target, data: bytes, result: str | None, known: str | None = None) -> bytes:
+    return rewrite(data, [Step(target, result, known)]).data
 
 
 def around(source: Source) -> tuple[list[bytes], list[bytes], list[bytes]]:

