@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     _Value = TypeVar("_Value")
 
 OURS = Pack("unhang", __version__, "")
+_PREFIX = "unhang_pack_"
+"""How the names of the modules of packs begin."""
 _HERE = os.path.dirname(os.path.abspath(__file__))
 _effective: tuple[Pack, ...] = (OURS,)
 _words: tuple[str, ...] = ()
@@ -79,6 +81,8 @@ def use(named: Sequence[str], alone: bool, environ: Mapping[str, str]) -> None:
     if len(found) > 1 or found != _effective:  # the files of a pack may have changed
         for function in _remembered:
             function.cache_clear()
+        for name in [name for name in sys.modules if name.startswith(_PREFIX)]:
+            del sys.modules[name]
     _effective, _words = found, (*(("--no-packs",) if alone else ()), *given)
 
 
@@ -152,7 +156,7 @@ def module(pack: Pack, room: str, fix: str) -> str:
     name = fix.replace("-", "_")
     if not pack.folder:
         return f"unhang.{room}.{name}"
-    package = f"unhang_pack_{pack.name.replace('-', '_')}"
+    package = f"{_PREFIX}{pack.name.replace('-', '_')}"
     if getattr(sys.modules.get(package), "__path__", [pack.folder]) != [pack.folder]:  # of another folder, before
         for known in [known for known in sys.modules if known == package or known.startswith(f"{package}.")]:
             del sys.modules[known]

@@ -92,10 +92,10 @@ def summary(lines: Sequence[Line]) -> str:
     ):
         if mine := list(filter(is_one, lines)):
             of = [line for line in ran if line.fix in {it.fix for it in mine}]
-            shown.append(f"{lead}{_names(mine)} {len(mine)} of {len(of)} case{'' if len(of) == 1 else 's'} {end}")
+            shown.append(f"{lead}{_names(mine)} {len(mine)} of {len(of)} cases {end}")
     fine = [line for line in lines if line.answer == UNAFFECTED]
     if fine and not shown:
-        shown.append(f"{_names(fine)} {len(fine)} case{'' if len(fine) == 1 else 's'} pass, untouched and patched")
+        shown.append(f"{_names(fine)} no defect in {len(fine)} case{'' if len(fine) == 1 else 's'}")
     unknown = [line for line in lines if line.answer == UNKNOWN]
     left = [_names(unknown)[:-1]] * bool(unknown) + ["NCCL, a GPU, your own model and data"] * bool(ran)
     shown = shown or [", ".join(f"{number} {answer}" for answer, number in Counter(it.answer for it in lines).items())]
