@@ -261,6 +261,17 @@ def reports(session: nox.Session) -> None:
     session.run("python", "-m", "support.reports", str(wheels), *session.posargs, env=env)
 
 
+@nox.session(reuse_venv=True)
+def tried(session: nox.Session) -> None:
+    """Try patches of NeMo-RL and slime as packs: docs/maintainers/packs-tried.md, which `-- --write-docs` writes.
+
+    UNHANG_NEMO_RL_CLONE, UNHANG_SLIME_CLONE and UNHANG_MEGATRON_CLONE name clones; it says which are missing. It
+    fetches wheels of other projects, some 600 MB, into the cache of the tests.
+    """
+    install_wheel(session, "test")
+    session.run("python", "-m", "tried", *session.posargs, env={"PYTHONPATH": str(HERE / "tests"), "TMPDIR": scratch()})
+
+
 @nox.session(venv_backend="none")
 def gpu(session: nox.Session) -> None:
     """Show what one NVIDIA GPU shows, with the torch of `python3`: docs/maintainers/gpu.md. Without a GPU, exit with 2.

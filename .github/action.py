@@ -41,7 +41,8 @@ def where(inputs: Mapping[str, str], environ: Mapping[str, str]) -> list[str]:
     if len(named) > 1:
         raise WrongInputError(f"only one of {', '.join(_PLACES)} can be given, not {' and '.join(dict(named))}")
     place, value = named[0] if named else ("python", _job_python(environ))
-    return [f"--{place}={value}", *(word for name in _CHOOSING for word in _repeated(name, inputs[name]))]
+    choosing = (word for name in _CHOOSING for word in _repeated(name, inputs[name]))
+    return [f"--{place}={value}", *_repeated("pack", inputs["packs"]), *choosing]
 
 
 def _job_python(environ: Mapping[str, str]) -> str:
@@ -149,7 +150,7 @@ def _without_commands() -> Iterator[None]:
 
 def main(environ: Mapping[str, str] = os.environ) -> int:
     """Run the action; return the command's exit code, or 2 for wrong input."""
-    names = (*_PLACES, *_CHOOSING, "command", "require", "expect_digest", "version")
+    names = (*_PLACES, *_CHOOSING, "packs", "command", "require", "expect_digest", "version")
     inputs = {name: environ.get(f"INPUT_{name.upper()}", "").strip() for name in names}
     try:
         arguments = command_line(inputs, environ)

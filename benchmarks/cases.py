@@ -45,7 +45,7 @@ class Case(NamedTuple):
     """The PYTHONPATH with another unhang; empty for the installed one."""
 
 
-def processes(small: Path, large: Path, thirty: Path, diff: Path) -> dict[str, Case]:
+def processes(small: Path, large: Path, thirty: Path, packed: Path, diff: Path) -> dict[str, Case]:
     """Return the processes by name. All of them work on the same files; those with thirty fixes on more of them."""
     unhang = [str(Path(sys.executable).with_name("unhang"))]
     files = rewritten(small)
@@ -58,8 +58,8 @@ def processes(small: Path, large: Path, thirty: Path, diff: Path) -> dict[str, C
     def python(code: str) -> Case:
         return Case([sys.executable, "-c", code], small)
 
-    def check(folder: Path, path: str = "") -> Case:
-        return Case([*unhang, "check", "--target", str(folder)], folder, codes=(1,), path=path)
+    def check(folder: Path, path: str = "", *options: str) -> Case:
+        return Case([*unhang, "check", "--target", str(folder), *options], folder, codes=(1,), path=path)
 
     def apply(folder: Path, path: str = "") -> Case:
         def revert() -> None:
@@ -78,6 +78,8 @@ def processes(small: Path, large: Path, thirty: Path, diff: Path) -> dict[str, C
         "unhang check": check(small),
         "unhang check, crowded": check(large),
         "unhang check, thirty fixes": check(thirty / "site", str(thirty / "path")),
+        "unhang check, beside no pack": check(packed / "site"),
+        "unhang check, a pack of thirty": check(packed / "site", "", "--pack", str(packed / "pack")),
         "unhang diff": Case([*unhang, "diff", "--target", str(small)], small, codes=(1,)),
         "unhang apply": apply(small),
         "unhang apply, crowded": apply(large),
@@ -175,19 +177,19 @@ def main() -> None:
     """Time one group: `warm`, `processor` (the same processes by processor time), `cold` or `functions`."""
 
     def pass_on(command: list[str], options: argparse.Namespace) -> None:
-        for name in "group", "small", "large", "thirty", "diff":
+        for name in "group", "small", "large", "thirty", "packed", "diff":
             command += [f"--{name}", getattr(options, name)]
 
     runner = pyperf.Runner(add_cmdline_args=pass_on)
     runner.argparser.add_argument("--group", required=True, choices=("warm", "processor", "cold", "functions"))
-    for name in "small", "large", "thirty", "diff":
+    for name in "small", "large", "thirty", "packed", "diff":
         runner.argparser.add_argument(f"--{name}", required=True)
     options = runner.parse_args()
     small = Path(options.small)
     if options.group == "functions":
         bench_functions(runner, small)
         return
-    cases = processes(small, Path(options.large), Path(options.thirty), Path(options.diff))
+    cases = processes(small, Path(options.large), Path(options.thirty), Path(options.packed), Path(options.diff))
     environment = warm_environment()
     clock = processor if options.group == "processor" else time.perf_counter
     with tempfile.TemporaryDirectory(prefix="unhang-no-bytecode-") as nothing:

@@ -77,6 +77,7 @@ class Measured(NamedTuple):
             self._goal("unhang check", "import importlib.metadata", 1, aim=0.6),
             self._goal("unhang check, thirty fixes", "import importlib.metadata", 1),
             self._goal("unhang check, crowded", "unhang check", 1.15),
+            self._goal("unhang check, a pack of thirty", "unhang check, beside no pack", 1.5),
             *self._calls_goal(),
             self._each("unhang diff", self.changed, 0.2),
             self._each("unhang apply", self.changed, aim=0.1),

@@ -1,8 +1,9 @@
-"""Lay out the measured environments: the releases alone, among 400 other distributions, and with thirty fixes."""
+"""Lay out the measured environments: the releases alone, among 400 others, with thirty fixes, with a pack of thirty."""
 
 from __future__ import annotations
 
 import importlib
+import json
 import shutil
 import subprocess
 import sys
@@ -56,6 +57,27 @@ def thirty(pristine: Path, folder: Path) -> Path:
     for number in range(THIRTY - len(models)):
         _copy(models[number % len(models)], f"made-up-{number:02}", path / "unhang", site)
     subprocess.run([sys.executable, "-m", "compileall", "-q", path], check=True)
+    return folder
+
+
+def packed(pristine: Path, folder: Path) -> Path:
+    """Lay out in ``folder`` a pack of thirty fixes, and the releases with files for all of these; return ``folder``.
+
+    ``site`` has the releases, ``pack`` is the pack. Its fixes are copies of ours.
+    """
+    site, pack = copied(pristine, folder / "site"), folder / "pack"
+    for name in "codemods", "patches", "compat":
+        (found,) = {*importlib.import_module(f"unhang.{name}").__path__}
+        shutil.copytree(found, pack / name, ignore=shutil.ignore_patterns("__pycache__"))
+    models = list(catalog.fixes().values())
+    for number in range(THIRTY):
+        _copy(models[number % len(models)], f"made-up-{number:02}", pack, site)
+    for model in models:
+        shutil.rmtree(pack / "patches" / model.id)
+    for path in pack.glob("patches/*/manifest.json"):
+        path.write_text(json.dumps({**json.loads(path.read_bytes()), "id": path.parent.name}), encoding="utf-8")
+    about = {"schema": 1, "name": "made-up", "version": "1", "requires-unhang": ">=0"}
+    (pack / "pack.json").write_text(json.dumps(about), encoding="utf-8")
     return folder
 
 

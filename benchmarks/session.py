@@ -19,7 +19,7 @@ from cases import findings_in, may_drop_caches, processes, rewritten, warm_envir
 from chart import render as chart
 from document import Measured, render, tables
 from imports import breakdown
-from layout import copied, crowded, thirty
+from layout import copied, crowded, packed, thirty
 
 from support.work import STRACE, Work, beyond, count
 
@@ -52,11 +52,12 @@ def main() -> None:
 def measure(pristine: Path, folder: Path, *, quick: bool) -> Measured:
     """Return all figures of one run."""
     small, large = copied(pristine, folder / "small"), crowded(pristine, folder / "large")
-    more = thirty(pristine, folder / "thirty")
+    more, pack = thirty(pristine, folder / "thirty"), packed(pristine, folder / "packed")
     diff = folder / "unhang.diff"
     diff.write_bytes(subprocess.run([UNHANG, "diff", "--target", small], stdout=subprocess.PIPE, check=False).stdout)
     _prove_equal_edits(copied(pristine, folder / "tool"), folder)
-    places = ["--small", str(small), "--large", str(large), "--thirty", str(more), "--diff", str(diff)]
+    places = ["--small", str(small), "--large", str(large), "--thirty", str(more)]
+    places += ["--packed", str(pack), "--diff", str(diff)]
     rounds = QUICK if quick else FULL
     warm = _pyperf("warm", folder, rounds, [*places, *WARM])
     processor = _pyperf("processor", folder, rounds, [*places, *WARM])
@@ -81,7 +82,7 @@ def _pyperf(group: str, folder: Path, rounds: int, options: list[str]) -> dict[s
 
 def _prove_equal_edits(site: Path, folder: Path) -> None:
     """Check that LibCST's own tool makes the same edits as unhang. Otherwise the comparison means nothing."""
-    case = processes(site, site, site, folder / "unhang.diff")["libcst.tool codemod"]
+    case = processes(site, site, site, site, folder / "unhang.diff")["libcst.tool codemod"]
     subprocess.run(case.command, cwd=site, env=warm_environment(), check=True, capture_output=True)
     subprocess.run([UNHANG, "check", "--target", site], check=True, capture_output=True)
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 import ast
 import io
 import tokenize
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
+from unhang import parameters
 from unhang.codemods.base import AnchorError, once, places
 from unhang.shapes import binding, shape
 from unhang.shapes.catalog import Target
@@ -53,6 +54,16 @@ class Exact:
         self.swaps = swaps
         self.uses = frozenset(uses)
         """The global names that the new text uses, and its file must bind."""
+
+    def filled(self, values: Mapping[str, str]) -> Exact:
+        """Return the same edits with the values of parameters in their new text."""
+        swaps = (it._replace(new=parameters.filled(it.new, values)) for it in self.swaps)
+        return Exact(*swaps, uses=tuple(self.uses))
+
+    @property
+    def imports(self) -> bool:
+        """Whether they only import a name."""
+        return all(it.how in (ADDED, IMPORT) and it.new.startswith(("import ", "from ")) for it in self.swaps)
 
     def plan(self, tree: ast.Module, target: Target, rows: Sequence[str]) -> list[Lines]:
         """Return what changes in a file, in line order. ``rows`` are its lines, with or without their ends.

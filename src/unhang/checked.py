@@ -33,10 +33,14 @@ def parsed(data: bytes, schema: Any) -> Any:
         document = json.loads(data, object_pairs_hook=_once, parse_constant=_refuse)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
-    found = next(problems(document, schema), None) or next(_texts(document), None)
-    if found:
-        raise ValueError(found)
+    if why := wrong(document, schema):
+        raise ValueError(why)
     return document
+
+
+def wrong(value: Any, schema: Any) -> str:
+    """Return the first thing that is wrong with a value or its texts; empty if nothing is."""
+    return next(problems(value, schema), "") or next(_texts(value), "")
 
 
 def problems(value: Any, schema: Any, where: str = "") -> Iterator[str]:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     _Value = TypeVar("_Value")
 
 OURS = Pack("unhang", __version__, "")
+_PREFIX = "unhang_pack_"
+"""How the names of the modules of packs begin."""
 _HERE = os.path.dirname(os.path.abspath(__file__))
 _effective: tuple[Pack, ...] = (OURS,)
 _words: tuple[str, ...] = ()
@@ -79,6 +81,8 @@ def use(named: Sequence[str], alone: bool, environ: Mapping[str, str]) -> None:
     if len(found) > 1 or found != _effective:  # the files of a pack may have changed
         for function in _remembered:
             function.cache_clear()
+        for name in [name for name in sys.modules if name.startswith(_PREFIX)]:
+            del sys.modules[name]
     _effective, _words = found, (*(("--no-packs",) if alone else ()), *given)
 
 
@@ -100,12 +104,12 @@ def load(folder: str) -> Pack:
     return pack
 
 
-def checked_file(path: str, schema: str) -> Any:
-    """Return the document in a pack's file, which has this schema. Raises UnhangError ``bad-pack``."""
+def checked_file(path: str, named: str) -> Any:
+    """Return the document in a pack's file, which has the schema of this name. Raises UnhangError ``bad-pack``."""
     from unhang import checked  # most runs have our pack alone
 
     try:
-        return checked.parsed(read(path), _schema(schema))
+        return checked.parsed(read(path), schema(named))
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else str(error)
         raise bad(path, str(why)) from error
@@ -117,8 +121,17 @@ def bad(path: str, why: str) -> UnhangError:
     return UnhangError("bad-pack", f"this file of a pack is not as it must be: {why}", path=path, hint=hint)
 
 
+def check(path: str, value: Any, schema: Any) -> None:
+    """Raise UnhangError ``bad-pack`` unless a value in a pack's file has this schema."""
+    from unhang import checked
+
+    if why := checked.wrong(value, schema):
+        raise bad(path, why)
+
+
 @cache
-def _schema(name: str) -> Any:
+def schema(name: str) -> Any:
+    """Return a schema of ours."""
     import json
 
     return json.loads(read(os.path.join(folder("compat"), "schemas", f"{name}.json")))
@@ -143,7 +156,10 @@ def module(pack: Pack, room: str, fix: str) -> str:
     name = fix.replace("-", "_")
     if not pack.folder:
         return f"unhang.{room}.{name}"
-    package = f"unhang_pack_{pack.name.replace('-', '_')}"
+    package = f"{_PREFIX}{pack.name.replace('-', '_')}"
+    if getattr(sys.modules.get(package), "__path__", [pack.folder]) != [pack.folder]:  # of another folder, before
+        for known in [known for known in sys.modules if known == package or known.startswith(f"{package}.")]:
+            del sys.modules[known]
     if package not in sys.modules:
         from types import ModuleType
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from unhang import packs
+from unhang import packs, parameters
 from unhang.records import Request
 
 if TYPE_CHECKING:
@@ -53,7 +53,14 @@ def command(name: str, request: Request, *more: str) -> str:
     else:
         words = [*(request.writer if name == "apply" else [name]), *_place(request)]
     chosen = _chosen(name, request, "--fix" in more)
-    return line("unhang", *words, *packs.words(), *(word for pair in chosen for word in _option(*pair)), *more)
+    return line(
+        "unhang",
+        *words,
+        *packs.words(),
+        *parameters.words(),
+        *(word for pair in chosen for word in _option(*pair)),
+        *more,
+    )
 
 
 def line(*words: str) -> str:

@@ -12,7 +12,7 @@ from unhang.cli.requests import selection
 from unhang.shapes import catalog
 
 PLACES = ("--python", "--target", "--source", "--script")
-COMMON = "-h --help -q --quiet -v --verbose --color"
+COMMON = "-h --help -q --pack --no-packs --set --quiet -v --verbose --color"
 PLACE = "--python --target --source --script --allow-none"
 CHOICE = "--fix --skip --kind --upstream"
 COMMANDS = (
@@ -28,6 +28,8 @@ COMMANDS = (
     "explain",
     "matrix",
     "new",
+    "pack",
+    "sweep",
     "completion",
 )
 
@@ -81,7 +83,10 @@ def test_without_a_command_it_shows_the_five_that_matter(capsys: pytest.CaptureF
         ("list", "--output-format"),
         ("explain", "--output-format"),
         ("matrix", f"{CHOICE} --version --output-format --against-index"),
-        ("new", "--upstream --from-patch --from-commit --kind -o --output"),
+        ("new", "--upstream --from-patch --from-commit --kind -o --output --import-name --python --target --source "
+         "--script"),
+        ("pack", "-o --output"),
+        ("sweep", "--fix --releases --from-clone --python --target --source --script"),
         ("completion", "--line"),
     ],
 )  # fmt: skip

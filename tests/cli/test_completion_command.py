@@ -27,7 +27,7 @@ def printed(shell: str) -> str:
 
 LINES = [
     ("unhang ch", "check"),
-    ("unhang ", "check apply diff revert overlay wheel prove diagnose list explain matrix new completion"),
+    ("unhang ", "check apply diff revert overlay wheel prove diagnose list explain matrix new pack sweep completion"),
     ("unhang apply --dr", "--dry-run"),
     ("unhang check --req", "--require"),
     ("unhang check --require mtp-cp", "mtp-cp-deadlock"),
@@ -35,7 +35,7 @@ LINES = [
     ("unhang explain not-w", "not-writable"),
     ("unhang explain drif", "drifted"),
     ("unhang wheel --kind ", "hang abort wrong-values"),
-    ("unhang matrix --upstream mega", "megatron-core megatron-lm"),
+    ("unhang matrix --upstream mega", "megatron-bridge megatron-core megatron-lm"),
     ("unhang check --color ", "auto always never"),
     ("unhang check -q --output-format s", "sarif"),
     ("unhang completion z", "zsh"),

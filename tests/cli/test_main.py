@@ -49,7 +49,7 @@ def test_on_a_terminal_every_line_fits_and_nothing_is_lost(
 
 @pytest.mark.parametrize(
     ("environment", "longest", "coloured"),
-    [({"COLUMNS": "120"}, 92, True), ({"COLUMNS": "120", "TERM": "dumb"}, 92, False), ({}, 76, True)],
+    [({"COLUMNS": "120"}, 116, True), ({"COLUMNS": "120", "TERM": "dumb"}, 116, False), ({}, 74, True)],
 )
 def test_a_terminal_may_be_told_its_width_and_be_dumb(
     environment: dict[str, str], longest: int, coloured: bool, pristine: Path
@@ -59,7 +59,7 @@ def test_a_terminal_may_be_told_its_width_and_be_dumb(
     )
     assert ("\x1b[" in text) is coloured
     lines = re.sub(r"\x1b\[\d*m", "", text).splitlines()
-    assert max(len(line) for line in lines if "--sft" in line) == longest
+    assert max(len(line) for line in lines if "changes numbers: " in line) == longest
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ import pytest
 from support import cli, interpreters
 from unhang.cli.main import main
 from unhang.prove import installed
-from unhang.prove.answers import Line
 from unhang.prove.cases import DIFFERS, HUNG, PASSED, Outcome
+from unhang.prove.line import Line
 
 VERL, CORE = ("verl", "0.7.1"), ("megatron-core", "0.16.1")
 FIX = ("--fix", "mtp-cp-deadlock")

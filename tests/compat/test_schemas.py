@@ -64,6 +64,7 @@ def affected(document: Any) -> Any:
     return next(row for row in document["shapes"].values() if row["state"] == "affected")
 
 
+PACK = {"schema": 1, "name": "a", "version": "1.0", "requires-unhang": ">=0.1,<1"}
 # The schema, what is done to a copy of its file, and a part of the message.
 BROKEN: dict[str, tuple[str, Callable[[Any], object], str]] = {
     "unknown key of a file": ("releases", lambda it: it.update(more=2), "'more' was unexpected"),
@@ -80,6 +81,9 @@ BROKEN: dict[str, tuple[str, Callable[[Any], object], str]] = {
     "bad digest of a shape": ("facts", lambda it: it["shapes"].update({"f 12": {"state": "ours"}}), "'f 12' does not"),
     "bad digest of a file": ("facts", lambda it: it["files"].update({"ab": {"f": None}}), "'ab' does not match"),
     "missing key of a pin": ("wheels", lambda it: it["wheels"]["verl"][0].pop("sha256"), "'sha256' is a required"),
+    "a pack for any unhang": ("pack", lambda it: it.pop("requires-unhang"), "'requires-unhang' is a required"),
+    "a name with a space": ("pack", lambda it: it.update(name="a b"), "'a b' does not match"),
+    "a range in words": ("pack", lambda it: it.update({"requires-unhang": "~=1"}), "'~=1' does not match"),
     "no marks": ("upstream", lambda it: it.pop("marks"), "'marks' is a required"),
     "a path that leads out": ("upstream", lambda it: it["version"].update(file="a/../../b"), "does not match"),
     "a mark from the root": ("upstream", lambda it: it.update(marks=["/etc"]), "'/etc' does not match"),
@@ -112,7 +116,7 @@ BROKEN: dict[str, tuple[str, Callable[[Any], object], str]] = {
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_broken_file_is_refused(name: str) -> None:
     schema, change, message = BROKEN[name]
-    documents = (json.loads(path.read_bytes()) for path in files(schema))
+    documents = (json.loads(path.read_bytes()) for path in files(schema)) if schema != "pack" else iter([{**PACK}])
     document = next(found for found in documents if schema != "manifest" or {"decisions", "as-written"} <= {*found})
     change(document)
     assert [error for error in errors(schema, document) if message in error], errors(schema, document)[:3]

@@ -11,7 +11,7 @@ from corpus.ranks import DIE, END, FAIL, ISSUE, STAY, STICK, SYNC, Groups, Stack
 
 DP, TP, PP = "DATA_PARALLEL_GROUP", "TENSOR_MODEL_PARALLEL_GROUP", "PIPELINE_MODEL_PARALLEL_GROUP"
 DPCP, EP, ETP = "DATA_PARALLEL_GROUP_WITH_CP", "EXPERT_MODEL_PARALLEL_GROUP", "EXPERT_TENSOR_AND_MODEL_PARALLEL_GROUP"
-EDP, ALL, MESH = "EXPERT_DATA_PARALLEL_GROUP", "default_pg", "mesh_fsdp"
+EDP, ALL, MESH, CP = "EXPERT_DATA_PARALLEL_GROUP", "default_pg", "mesh_fsdp", "CONTEXT_PARALLEL_GROUP"
 TRAIN: Stack = ("train.py::train_step", "train.py::train", "train.py::main", "train.py::<module>")
 MOE = "megatron/core/transformer/moe/"
 SCHEDULE: Stack = (
@@ -47,6 +47,19 @@ LOAD: Stack = (
     "verl/utils/fsdp_utils.py::fsdp2_load_full_state_dict",
     "verl/workers/fsdp_workers.py::ActorRolloutRefWorker._build_model_optimizer",
 )
+CALC: Stack = (
+    METRIC[0],
+    *(
+        f"swift/pipelines/infer/infer.py::{name}"
+        for name in ("SwiftInfer._calc_metric", "SwiftInfer.run", "infer_main")
+    ),
+)
+SAVE: Stack = (
+    "swift/megatron/init.py::_patch_mcore_bridge.save_weights",
+    "swift/megatron/trainers/base.py::save_checkpoint",
+    "train.py::<module>",
+)
+SAFE: Stack = ("swift/utils/torch_utils.py::safe_ddp_context", "contextlib.py::__exit__", *SAVE)
 SYNC_GRADS: Stack = (
     "megatron/core/distributed/param_and_grad_buffer.py::_ParamAndGradBucketGroup.start_grad_sync",
     *SCHEDULE,
@@ -149,10 +162,33 @@ def _pipe(world: int, stages: int) -> Layout:
     return Layout(world, {ALL: [range(world)], TP: parts(world, hop), PP: parts(world, stages, hop)}, phases, hops)
 
 
+def _ring(world: int, size: int) -> Layout:
+    """Context parallelism: each rank sends its keys to the next one and receives those of the one before, in batches."""
+    phases: dict[str, Step] = {}
+    for number in range(2 * (size - 1)):
+        way = "forward" if number < size - 1 else "backward"
+        phases[f"round-{number}"] = exchange(
+            way, ("send", 1), ("recv", -1), size=(512, 64 if way == "forward" else 128)
+        )
+        phases[f"step-{number}"] = Step(SYNC, (f"ring.py::{way}", *TRAIN))
+    phases["grads"] = issue(DP, "_reduce_scatter_base", 4096, dtype="Float", at=("optim.py::reduce", *TRAIN))
+    phases["norm"] = issue(ALL, "all_reduce", 1, dtype="Float", at=("optim.py::clip", *TRAIN), waits=True)
+    groups: Groups = {ALL: [range(world)], CP: parts(world, size), DP: parts(world, world // size, size)}
+    return Layout(world, groups, phases)
+
+
+def exchange(way: str, *ends: tuple[str, int], size: tuple[int, ...] = (512, 64), dtype: str = "BFloat16") -> Step:
+    """Return a batch of sends and receives; how far off the other rank is stands in place of its number."""
+    at = (f"ring.py::exchange_{way}", *TRAIN)
+    batch = tuple(Step(ISSUE, at, CP, kind, size, dtype, peer=peer) for kind, peer in ends)
+    return Step(ISSUE, at, CP, "coalesced", (0,), "", waits=True, batch=batch)
+
+
 LAYOUTS: Mapping[str, Layout] = {
     "ddp-8": _ddp(8), "ddp-32": _ddp(32), "fsdp-8": _fsdp(8), "fsdp-64": _fsdp(64), "moe-8": _moe(8, 1, 2, 4),
     "moe-16": _moe(16, 2, 2, 4), "moe-128": _moe(128, 4, 4, 8), "moe-1024": _moe(1024, 8, 8, 8), "ddp-256": _ddp(256),
     "pipe-8": _pipe(8, 4), "pipe-4": _pipe(4, 2), "pipe-16": _pipe(16, 4),
+    "ring-8": _ring(8, 4), "ring-16": _ring(16, 8), "ring-6": _ring(6, 3),
 }  # fmt: skip
 BEFORE, INSTEAD, AFTER = "before", "instead", "after"
 
@@ -173,6 +209,8 @@ class Hang(NamedTuple):
     """Phases in place of the layout's, for all ranks."""
     step: int = 2
     """The step in which it goes wrong; the first is 0."""
+    beside: Mapping[int, Step] = {}
+    """What other ranks do instead of the phase, as they should."""
 
     def world(self) -> int:
         return LAYOUTS[self.layout].world
@@ -186,10 +224,16 @@ class Hang(NamedTuple):
                     if not 0 <= rank + hop < layout.world:
                         continue
                     step = step._replace(peer=rank + hop)
-                steps: Iterable[Step] = (step,)
+                steps: Iterable[Step] = (self.beside.get(rank, step) if name == self.phase else step,)
                 if name == self.phase and number == self.step and rank in self.ranks:
                     steps = {BEFORE: (*self.steps, step), INSTEAD: self.steps, AFTER: (step, *self.steps)}[self.how]
-                yield from steps
+                yield from (one._replace(batch=tuple(_to(rank, it, layout) for it in one.batch)) for one in steps)
+
+
+def _to(rank: int, step: Step, layout: Layout) -> Step:
+    """Return a member of a batch with the number of the other rank, which is so far off in the group."""
+    own = next(part for part in layout.groups[step.group] if rank in part)
+    return step._replace(peer=own[(own.index(rank) + step.peer) % len(own)])
 
 
 def stay(*at: str, idle: bool = True, below: Stack = TRAIN) -> tuple[Step, ...]:
@@ -333,6 +377,13 @@ LOOKALIKES: Mapping[str, Hang] = {
     "like-fsdp2-late": _like("a rank loads its weights late", "fsdp-8", (7,), {"gather": issue(ALL, "broadcast", 64, dtype="Float", at=LOAD, waits=True)}, stay("safetensors/torch.py::load_file", below=LOAD[1:])),
     "like-metric-user": _like("a user's metric.py::compute in two types", "ddp-8", (0,), {"norm": issue(ALL, "all_reduce", 2, dtype="Float", at=("metric.py::compute", *TRAIN), waits=True)}, (issue(ALL, "all_reduce", 2, dtype="Double", at=("metric.py::compute", *TRAIN), waits=True),), how=INSTEAD),
     "like-metric-late": _like("a rank is late to MeanMetric.compute", "ddp-8", (3,), {"norm": issue(ALL, "all_reduce", 2, dtype="Float", at=METRIC, waits=True)}, stay("swift/trainers/mixin.py::_evalscope_eval", below=METRIC[1:])),
+    "like-fsdp2-model": _like("a rank loads another model, with other tables", "fsdp-8", (7,), {"gather": issue(ALL, "broadcast", 256, dtype="Float", at=LOAD), "like-2": issue(ALL, "broadcast", 128, dtype="Float", at=LOAD, waits=True)}, (issue(ALL, "broadcast", 64, dtype="Float", at=LOAD), issue(ALL, "broadcast", 32, dtype="Float", at=LOAD)), how=INSTEAD),
+    "like-fsdp-bsz-saves": _like("a rank saves below an update", "fsdp-8", (7,), {"gather": issue(MESH, "_all_gather_base", 4096, at=UPDATE, waits=True)}, (issue(ALL, "barrier", 1, dtype="Float", at=("checkpoint.py::save", *UPDATE[1:]), waits=True),), how=INSTEAD),
+    "like-save-killed": _like("a rank of a save is killed", "fsdp-8", (5,), {"norm": issue(ALL, "barrier", 1, dtype="Float", at=SAVE, waits=True)}, die("-9"), _TORCHRUN)._replace(beside={0: issue(ALL, "barrier", 1, dtype="Float", at=SAFE, waits=True)}),
+    "like-save-late": _like("a rank of a save writes to a disk that is stuck", "fsdp-8", (2,), {"norm": issue(ALL, "barrier", 1, dtype="Float", at=SAVE, waits=True)}, stay("safetensors/torch.py::save_file", below=SAVE))._replace(beside={0: issue(ALL, "barrier", 1, dtype="Float", at=SAFE, waits=True)}),
+    "like-mtp-call": _like("a rank is in a user's call beside the loss", "moe-16", (2,), {"like": issue(DPCP, "all_reduce", 1, dtype="Float", at=MTP, waits=True)}, (issue(ALL, "barrier", 1, dtype="Float", at=("loss.py::share", *MTP[2:]), waits=True),)),
+    "like-infer-generates": _like("rank 0 alone computes a metric, the others generate", "ddp-8", tuple(range(1, 8)), {"norm": issue(ALL, "all_reduce", 2, dtype="Float", at=CALC, waits=True)}, stay("swift/infer_engine/transformers_engine.py::infer", below=CALC[2:])),
+    "like-infer-killed": _like("rank 0 alone computes a metric, the others were killed", "ddp-8", tuple(range(1, 8)), {"norm": issue(ALL, "all_reduce", 2, dtype="Float", at=CALC, waits=True)}, die("-9"), Style("2.9")),
     "like-infer-write": _like("rank 0 alone sums a metric, the others write", "ddp-8", tuple(range(1, 8)), {"norm": issue(ALL, "all_reduce", 2, dtype="Float", at=("infer.py::sum_metric", *TRAIN), waits=True)}, stay("infer.py::write"), Style("2.6")),
 }  # fmt: skip
 PIPES: Mapping[str, Hang] = {
@@ -346,4 +397,18 @@ PIPES: Mapping[str, Hang] = {
     "pipe-device-sends": Hang("a kernel that never ends, between a send and its receive", "pipe-16", (5,), "recv-4", BEFORE, (Step(STICK),), Style("2.8", frames=False), culprits=(5, 9)),
     "pipe-device-timed": Hang("a kernel that never ends, where the recorder times devices", "pipe-8", (3,), "reduce-4", BEFORE, (Step(STICK),), Style("2.10", timed=True)),
 }  # fmt: skip
-HANGS: Mapping[str, Hang] = {**STRAGGLERS, **GONE, **DEVICES, **APART, **LOOKALIKES, **PIPES}
+_WIDE = Style("2.8", kept=60)
+RINGS: Mapping[str, Hang] = {
+    "ring-left-out": Hang("a rank leaves out a round of a ring", "ring-8", (2,), "round-1", INSTEAD, (), _WIDE),
+    "ring-left-out-16": Hang("a rank leaves out the last round of a ring", "ring-16", (13,), "round-13", INSTEAD, (), Style("2.9", frames=False, kept=40)),
+    "ring-left-out-send": Hang("a rank leaves a send out of its batch", "ring-8", (5,), "round-4", INSTEAD, (exchange("backward", ("recv", -1), size=(512, 128)),), _WIDE),
+    "ring-wrong-peer": Hang("a rank sends to the wrong one", "ring-16", (3,), "round-2", INSTEAD, (exchange("forward", ("send", 2), ("recv", -1)),), Style("2.10", kept=80)),
+    "ring-another-size": Hang("a rank sends more than the next one receives", "ring-8", (1,), "round-0", INSTEAD, (exchange("forward", ("send", 1), ("recv", -1), size=(512, 65)),), _WIDE),
+    "ring-another-type": Hang("a rank receives another type than is sent", "ring-16", (8,), "round-9", INSTEAD, (exchange("backward", ("send", 1), ("recv", -1), size=(512, 128), dtype="Float"),), Style("2.5", status=False, kept=60)),
+    "ring-late": Hang("a rank of a ring waits for a lock", "ring-6", (4,), "step-1", BEFORE, stay(*_LOCK), _WIDE),
+    "ring-killed": Hang("the kernel killed a rank of a ring", "ring-8", (6,), "round-2", BEFORE, die("-9"), _SRUN),
+    "ring-device": Hang("a kernel that never ends, in a ring", "ring-8", (2,), "round-2", BEFORE, (Step(STICK),), _WIDE),
+    "ring-device-timed": Hang("a kernel that never ends, in a ring whose devices are timed", "ring-6", (1,), "round-1", BEFORE, (Step(STICK),), Style("2.10", timed=True, kept=60)),
+    "pipe-left-out": Hang("a stage leaves out a receive", "pipe-16", (6,), "recv-1", INSTEAD, (), Style("2.7", kept=60)),
+}  # fmt: skip
+HANGS: Mapping[str, Hang] = {**STRAGGLERS, **GONE, **DEVICES, **APART, **LOOKALIKES, **PIPES, **RINGS}

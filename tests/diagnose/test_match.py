@@ -145,6 +145,65 @@ def test_each_rank_of_the_job_must_show_its_part() -> None:
     assert answers(job([alone, done])._replace(size=None))[fix] == "possible"  # of how many ranks?
 
 
+def test_it_is_the_framework_s_own_code_that_must_wait() -> None:
+    """A decorator of torch's is no code of a user's; a hook is, and so is a rank's own call below the same function."""
+    group = Group("0", "default_pg", (0, 1))
+    at = "swift/metrics/utils.py::MeanMetric.compute"
+    logger = "torch/distributed/c10d_logger.py::wrapper"
+    for between, wanted in (
+        ((hung_jobs.C10D, logger), "known"),
+        ((hung_jobs.C10D, "typing_extensions.py::wrapper", logger), "known"),
+        (("unhang/prove/ranks/shims.py::averaging",), "known"),
+        ((hung_jobs.C10D, logger, "job/hooks.py::reduce"), "possible"),
+    ):
+        several = [
+            rank(issued(group, 3, "all_reduce", 2, dtype=dtype, at=(*between, at))) for dtype in ("Float", "Double")
+        ]
+        assert answers(job(several)).get("mean-metric-dtype") == wanted
+
+
+def test_what_ranks_disagree_on_beside_a_hang_leaves_it_possible() -> None:
+    tensor = hung_jobs.group("8", "TENSOR_MODEL_PARALLEL_GROUP", 1, 3)
+    odd = {rank: issued(tensor, 4, "all_reduce", size)._replace(rank=rank) for rank, size in ((1, 64), (3, 65))}
+    ranks = {
+        number: one._replace(waiting=(*one.waiting, odd[number])) if number in odd else one
+        for number, one in MTP.ranks.items()
+    }
+    assert answers(MTP._replace(ranks=ranks)) == {"mtp-cp-deadlock": "possible"}
+    even = {
+        number: one._replace(waiting=(*MTP.ranks[number].waiting, odd[1]._replace(rank=number)))
+        for number, one in ranks.items()
+        if number in odd
+    }
+    assert answers(MTP._replace(ranks={**ranks, **even})) == {"mtp-cp-deadlock": "known"}
+
+
+def test_a_rank_in_the_same_collective_is_not_elsewhere() -> None:
+    """By its stack it is in a user's function; by its dump, it has come to what the others wait in."""
+    wait = MTP.ranks[0]
+    inside = rank(
+        *wait.waiting,
+        at=[f"{frame.file.partition('site-packages/')[2]}::{frame.function}" for frame in wait.waiting[0].frames],
+    )
+    mine = rank(wait.waiting[0]._replace(frames=()), at=("job/loss.py::share",))
+    past = MTP.ranks[1]
+    assert answers(job([inside, past, inside, past])) == {"mtp-cp-deadlock": "known"}
+    assert answers(job([inside, mine, inside, past])).get("mtp-cp-deadlock") != "known"
+
+
+def test_an_error_that_was_caught_is_none() -> None:
+    at = "megatron/core/transformer/moe/token_dispatcher.py::MoEAllGatherTokenDispatcher.combine_postprocess"
+    lines = failing("RuntimeError: shape '[-1, 512]' is invalid for input of size 0", at, "job/train.py::step")
+    fix = "allgather-empty-expert"
+    whole = job([rank(at=("job/data.py::read", "job/train.py::step"), lines=lines, recorded=False)])
+    failed = whole.ranks[0]._replace(stacks=())
+    gone_on = whole.ranks[0]._replace(stacks=tuple(one._replace(idle=True) for one in whole.ranks[0].stacks))
+    for one, wanted in ((failed, "known"), (whole.ranks[0], "known"), (gone_on, None)):
+        assert answers(whole._replace(ranks={0: one})).get(fix) == wanted
+    other = rank(issued(hung_jobs.WORLD, 3, "barrier"))
+    assert answers(job([rank(lines=lines), other, other, other])) == {fix: "possible"}
+
+
 def test_a_stage_whose_twin_has_gone_on_with_another_size_is_not_what_all_stages_compute() -> None:
     whole = next(hung.job for fix, hung in EACH if fix == "hybrid-aux-tracker-hang" and hung.sure == "known")
     assert answers(whole) == {"hybrid-aux-tracker-hang": "known"}

@@ -95,6 +95,19 @@ def test_members_of_a_batch_have_the_state_of_its_end(
     assert found.trails == {}, "sends and receives differ from rank to rank"
 
 
+def test_a_batch_is_kept_whole_and_its_end_tells_whether_it_has_begun() -> None:
+    """The moves have each operation in order, and that the record begins with them."""
+    titles = [SEND, RECEIVE] * 12
+    found = read(
+        dump([entry(0, seq=1), *batch(1, 1, [SEND], "completed"), *batch(10, 2, titles, "started")], WORLD)
+    ).rank
+    assert len(found.waiting) == len(titles)
+    assert all(one.begun for one in found.waiting)
+    assert [move[:5] for move in found.moves[:4]] == [
+        ("", "", 0, True, 0), ("0", "", 1, True, 0), ("5", "send", 3, True, 1), ("5", "send", 3, False, 2),
+    ]  # fmt: skip
+
+
 def test_each_group_keeps_its_oldest_ones() -> None:
     entries = [entry(n, state="scheduled", seq=n // 2 + 1, group=[("0", ""), ("5", "")][n % 2]) for n in range(200)]
     found = read(dump(entries, WORLD)).rank

@@ -291,6 +291,26 @@ def test_a_rank_that_printed_lines_is_not_one_from_which_nothing_came() -> None:
     assert merged([said, Told("rank_4.log", named=4)]).spoken == {0, 4}
 
 
+@pytest.mark.parametrize("group", ["0(default_pg)", "8(TENSOR_MODEL_PARALLEL_GROUP)", "8"])
+@pytest.mark.parametrize("place", [READ, STEP])
+def test_a_rank_that_is_late_by_its_stack_comes_before_one_of_which_nothing_came(group: str, place: str) -> None:
+    """Logs tell of the collective, and not who is in its group."""
+    said = logged(*(WATCHDOG.format(number, 3).replace("0(default_pg)", group) for number in (0, 2, 4)))
+    late = Told("stack_3", parts=(rank(at=(place,), recorded=False),), named=3)
+    assert [*suspects.of(facts.of(merged([said, late]))).why] == [3]
+
+
+def test_by_stacks_alone_nobody_is_named_who_may_wait_for_a_rank_of_which_nothing_came() -> None:
+    seen = [rank(at=(STEP,), recorded=False), None, *STACKS]
+    assert [*suspects.of(facts.of(job(seen))).why] == [1]
+    assert [*suspects.of(facts.of(job([rank(at=(READ,), recorded=False), None, *STACKS]))).why] == [0]
+
+
+def test_of_a_large_job_of_which_most_is_missing_nobody_is_named() -> None:
+    world = Group("0", "default_pg", tuple(range(32)))
+    assert not suspects.of(facts.of(job([waits(group=world)] * 8, 32))).why
+
+
 def test_an_error_comes_with_its_traceback() -> None:
     whole = job([rank(lines=[line("ValueError: no")._replace(frames=STACKS[0].stacks[0].frames)], recorded=False)])
     assert suspects.of(facts.of(whole)).traceback == (

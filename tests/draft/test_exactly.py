@@ -156,6 +156,18 @@ def test_what_binds_no_name_is_left(change: tuple[str, str], why: str) -> None:
     assert reason.startswith(why)
 
 
+def test_what_uses_a_name_that_is_left_is_left_too() -> None:
+    added = ('register("one")\n', 'register("one")\nB = os.sep\nB = register(B)\n')
+    part, result = parted(PLAIN, replaced(added, ("            return b\n", "            return B\n")))
+    assert (part.bound, result) == ((), PLAIN)
+    assert sorted(part.left.values()) == ["B: not found: B in one place", "Loop.last: it uses B, which is left"]
+
+
+def test_what_uses_a_name_that_the_fix_binds_stays() -> None:
+    part, _ = parted(PLAIN, replaced(("LIMIT = 3\n", "LIMIT = 3\nA = 1\n"), ("return b\n", "return A\n")))
+    assert {it.target.function for it in part.bound} == {"A", "Loop.last"}
+
+
 def test_comments_and_docstrings_are_ignored_and_said() -> None:
     part, result = parted(PLAIN, replaced(("# of x", "# of y"), ("'''A loop.'''", "'''A\n    loop.'''")))
     assert (part.bound, part.left, result) == ((), {}, PLAIN)

@@ -114,7 +114,7 @@ def test_the_globals_are_those_that_only_the_module_can_bind() -> None:
         "    return x", "    y = [mpu.rank(i) for i in range(x)]\n    return torch.sum(y, key=lambda k: k)"
     )
     found = replacements(source(BASE), source(after))
-    assert used_globals(source(after).function, found) == ["mpu", "torch"]
+    assert used_globals(shape.parse_lines(after, 1), found) == ["mpu", "torch"]
 
 
 def _indented(dice: random.Random, depth: int) -> list[str]:

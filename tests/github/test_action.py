@@ -18,7 +18,7 @@ REPOSITORY = Path(__file__).parents[2]
 ENGINE = "verl/workers/engine/megatron/transformer_impl.py"
 INPUTS = (
     "command", "python", "target", "source", "fix", "skip", "kind", "upstream", "require", "accept",
-    "expect_digest", "version",
+    "packs", "expect_digest", "version",
 )  # fmt: skip
 
 
@@ -195,10 +195,10 @@ def test_wrong_inputs_are_reported_before_anything_is_installed(
 
 def test_inputs_become_arguments_and_never_shell_code() -> None:
     inputs = {**dict.fromkeys(INPUTS, ""), "command": "check", "target": "a b; rm -rf /", "fix": "x y", "require": "z"}
-    inputs |= {"accept": "1-2-3", "kind": "hang abort"}
+    inputs |= {"accept": "1-2-3", "kind": "hang abort", "packs": "/a /b"}
     assert action.command_line(inputs, {}) == [
-        "check", "--target=a b; rm -rf /", "--fix=x", "--fix=y", "--kind=hang", "--kind=abort", "--accept=1-2-3",
-        "--require=z",
+        "check", "--target=a b; rm -rf /", "--pack=/a", "--pack=/b", "--fix=x", "--fix=y", "--kind=hang",
+        "--kind=abort", "--accept=1-2-3", "--require=z",
     ]  # fmt: skip
     job = {"PATH": os.path.dirname(sys.executable), "GITHUB_WORKSPACE": "/workspace"}
     found = action.where(dict.fromkeys(INPUTS, ""), job)

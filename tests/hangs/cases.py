@@ -53,7 +53,8 @@ _OPEN = {
     *(("allgather-empty-expert", f"refuses-{size}") for size in _DP),
     *(("fsdp-dynamic-bsz", f"{method}-{size}") for method in ("log-prob", "values") for size in _DP),
     ("fsdp-dynamic-bsz", "hybrid-4"),
-    ("mtp-cp-deadlock", "8"),
+    *(("infer-metric-rank0", f"{metric}-{size}") for metric in ("acc", "rouge") for size in _DP),
+    *(("mtp-cp-deadlock", f"{size}") for size in _CP),
 }
 """Jobs whose other ranks wait in no collective: why, their dumps do not say, but logs or stacks do."""
 

@@ -73,7 +73,8 @@ def test_a_hang_is_known_from_its_own_dumps(fix: str, case: Case, base: Path, tm
     found = answers(hung(fix, base)[case.name], tmp_path)
     wrong = {name: one for name, one in best(found).items() if one not in cases.right(fix, case.name, name)}
     assert not wrong
-    assert {one.fix for several in found.values() for one in several if one.answer == "known"} == {fix}
+    known = {one.fix for several in found.values() for one in several if one.answer == "known"}
+    assert known == {fix} or (not known and inputs.ALL not in found)  # dumps alone may leave it open
     assert {one.fix for name in inputs.of(inputs.WHOLE) & found.keys() for one in found[name]} <= {fix, ""}
 
 

@@ -58,14 +58,24 @@ def test_no_file_and_no_python(tmp_path: Path) -> None:
     assert set(verdicts(tmp_path, "def (\n").values()) == {("drifted", "does-not-parse")}
 
 
-def test_half_in_place_is_no_state_to_go_on_from(tmp_path: Path) -> None:
-    code = PLAIN.replace("LIMIT = 3", "LIMIT = 4")
+@pytest.mark.parametrize("mark", ["", "# unhang exact: unproved\n"])
+def test_half_in_place_is_no_state_to_go_on_from(mark: str, tmp_path: Path) -> None:
+    code = PLAIN.replace("LIMIT = 3", f"{mark}LIMIT = 4")
     now = verdicts(tmp_path, code)
     assert now.pop("LIMIT") == ("applied", None)
     assert set(now.values()) == {("drifted", "half-applied")}
     one = found(tmp_path, code)["run"]
     assert "LIMIT in verl/one.py is as the fix leaves it" in one.verdict.detail
     assert [it.fix for it in plan(list(found(tmp_path, code).values()), {}).blocked] == ["exact"]
+
+
+def test_what_somebody_else_has_imported_is_a_part_of_what_is_needed(tmp_path: Path) -> None:
+    code = PLAIN.replace("import os", "import sys\nimport os")
+    assert set(verdicts(tmp_path, code).values()) == {("needed", None)}
+    done = plan(list(found(tmp_path, code).values()), {})
+    (file,) = done.files
+    assert file.after.decode().count("import sys") == 1
+    assert [step.before == step.after for step in file.steps].count(True) == 1
 
 
 def test_an_edit_elsewhere_is_no_drift(tmp_path: Path) -> None:

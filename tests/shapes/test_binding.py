@@ -119,3 +119,15 @@ def test_its_place_is_after_what_documents_its_neighbour() -> None:
     assert binding.place(tree, target("Loop.x", "before", "size")) == (block, 0)
     inner, at = binding.place(ast.parse("if a:\n    b = 1\n    c = 2\n"), target("x", "before", "c")) or ([], 0)
     assert (len(inner), at) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("code", "digest"),
+    [
+        ("try:\n    import x\nexcept E:\n    x=f'{1:>{w}}'\n", "da56a6325a291217"),
+        ("from a import y, x\n", "0a772922f261f04f"),
+        ("def x(): pass\nx = w(x)\n", "4524f5aa2c89f932"),
+    ],
+)
+def test_shapes_are_equal_on_every_python(code: str, digest: str) -> None:
+    assert of(code, "x") == digest

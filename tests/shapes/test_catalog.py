@@ -68,7 +68,17 @@ def test_a_fix_is_a_folder_with_a_manifest(folder: Path) -> None:
     assert list(catalog.fixes()) == ["another", "gate"]
     gate = catalog.fix("gate")
     targets = (Target("gate", "verl", "verl/one.py", "run"),)
-    assert gate == ("gate", "A gate", "cure", MANIFEST, targets, str(folder / "patches/gate"), ("hang", "abort"), True)
+    assert gate == (
+        "gate",
+        "A gate",
+        "cure",
+        MANIFEST,
+        targets,
+        str(folder / "patches/gate"),
+        ("hang", "abort"),
+        True,
+        packs.OURS,
+    )
     assert catalog.page("gate") == "# The page \u00e9\n"
     assert catalog.generation() == 7
 

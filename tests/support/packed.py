@@ -11,20 +11,21 @@ MODEL, ID = "critic-microbatch-scale", "acme-scale"
 """The fix of ours that is copied, for verl 0.7.1, and the id of the copy."""
 
 
-def pack(folder: Path, fix: str = ID, model: str = MODEL, **about: Any) -> Path:
-    """Write a pack whose one fix is a copy of one of ours; return its folder. ``about`` changes its pack.json."""
-    ours, theirs = (name.replace("-", "_") for name in (model, fix))
+def pack(folder: Path, *fixes: str, model: str = MODEL, **about: Any) -> Path:
+    """Write a pack whose fixes are copies of one of ours; return its folder. ``about`` changes its pack.json."""
     for name in ("codemods", "compat/data", "compat/endstates", "prove"):
         (folder / name).mkdir(parents=True)
-    shutil.copytree(REPOSITORY / "patches" / model, folder / "patches" / fix)
-    change(folder, fix, id=fix)
-    for name, copies in (
-        (f"codemods/{ours}.py", f"codemods/{theirs}.py"),
-        (f"compat/endstates/{ours}.py", f"compat/endstates/{theirs}.py"),
-        (f"src/unhang/prove/fixes/{ours}.py", f"prove/{theirs}.py"),
-    ):
-        (folder / copies).write_text((REPOSITORY / name).read_text().replace(model, fix))
-    shutil.copy(COMPAT / "data" / f"{model}.json", folder / "compat" / "data" / f"{fix}.json")
+    for fix in fixes or (ID,):
+        ours, theirs = (name.replace("-", "_") for name in (model, fix))
+        shutil.copytree(REPOSITORY / "patches" / model, folder / "patches" / fix)
+        change(folder, fix, id=fix)
+        for source, copies in (
+            (f"codemods/{ours}.py", f"codemods/{theirs}.py"),
+            (f"compat/endstates/{ours}.py", f"compat/endstates/{theirs}.py"),
+            (f"src/unhang/prove/fixes/{ours}.py", f"prove/{theirs}.py"),
+        ):
+            (folder / copies).write_text((REPOSITORY / source).read_text().replace(model, fix))
+        shutil.copy(COMPAT / "data" / f"{model}.json", folder / "compat" / "data" / f"{fix}.json")
     document = {"schema": 1, "name": "acme", "version": "1.2", "requires-unhang": ">=0.1"}
     (folder / "pack.json").write_text(json.dumps({**document, **about}))
     return folder

@@ -22,7 +22,10 @@ LEVELS = (
     ("cli",),
     ("fleet",),
 )
-SHARED = ("__init__", "checked", "entry_points", "errors", "gate", "packs", "records", "local_version", "suggest")
+SHARED = (
+    "__init__", "checked", "entry_points", "errors", "gate", "local_version", "packs", "parameters", "records",
+    "suggest",
+)  # fmt: skip
 """The modules at the top of the tool that every room may import."""
 
 

@@ -17,6 +17,6 @@ if __name__ == "__main__":
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     try:
-        eval(call, vars(module) | {"logging": logging})
+        eval(call, vars(module) | {"logging": logging, "root": root})
     except Exception as error:
         sys.exit(f"raises {type(error).__name__}: {error}")

@@ -29,13 +29,10 @@ class Original(NamedTuple):
     upstream: Upstream
     call: str
     """How it is applied: ``git apply``, or a call in its module."""
+    fix: str
+    """The id of the fix that it becomes."""
     values: Mapping[str, str] = {}
     """What it takes of the environment: names, and the values given here."""
-
-    @property
-    def fix(self) -> str:
-        """The id of the fix that it becomes."""
-        return self.name.lower().strip("_").replace("_", "-").removeprefix("patch-")
 
 
 _PATCHES = f"{VLLM}/patches.py"
@@ -43,39 +40,43 @@ _COMPAT = f"{SGLANG}/utils/patches.py"
 _VLLM = Upstream("vllm", "0.25.1", "vllm")
 _SGLANG = Upstream("sglang", "0.5.12.post1", "sglang")
 _MEGATRON = Upstream("megatron-core", "0.19.2", "megatron.core")
+_TRITON = "apply_transformer_engine_patch"
 _EXECUTABLE = "/opt/ray/bin/python"
 NEMO_RL = [
     Original(
-        "_patch_vllm_init_workers_ray", _PATCHES, _VLLM,
-        f"_patch_vllm_init_workers_ray({_EXECUTABLE!r}, None)", {"PY_EXECUTABLE": _EXECUTABLE},
+        "_patch_vllm_init_workers_ray", _PATCHES, _VLLM, f"_patch_vllm_init_workers_ray({_EXECUTABLE!r}, None)",
+        "ray-py-executable", {"PY_EXECUTABLE": _EXECUTABLE},
     ),
     *(
-        Original(name, _PATCHES, _VLLM, f"{name}({_LOG})")
-        for name in (
-            "_patch_vllm_llama_eagle3_own_lm_head",
-            "_patch_vllm_tool_parser_namespace_tool",
-            "_patch_vllm_ray_executor_v2_tcpstore_port",
-            "_patch_vllm_shm_broadcast_bind_retry",
-            "_patch_vllm_radio_layerscale_loader",
-        )
+        Original(name, _PATCHES, _VLLM, f"{name}({_LOG})", fix)
+        for name, fix in {
+            "_patch_vllm_llama_eagle3_own_lm_head": "eagle3-own-lm-head",
+            "_patch_vllm_tool_parser_namespace_tool": "namespace-tool",
+            "_patch_vllm_ray_executor_v2_tcpstore_port": "tcpstore-port",
+            "_patch_vllm_shm_broadcast_bind_retry": "bind-retry",
+            "_patch_vllm_radio_layerscale_loader": "radio-layerscale",
+        }.items()
     ),
     Original(
         "vllm-0.23.0-layerwise-reload-composed-loader",
         "docker/dynamo/patches/vllm-0.23.0-layerwise-reload-composed-loader.patch",
-        Upstream("vllm", "0.23.0", "vllm"), GIT,
+        Upstream("vllm", "0.23.0", "vllm"), GIT, "layerwise-reload",
     ),
     *(
-        Original(name, _COMPAT, upstream, f"{name}()")
-        for name, upstream in (
-            ("_patch_sglang_safe_unpickler", _SGLANG),
-            ("_patch_sglang_custom_all_reduce_v2_tms_cudagraph", _SGLANG),
-            ("_patch_megatron_dynamic_context_hook_mode", _MEGATRON),
-            ("_patch_megatron_training_hook_mode", _MEGATRON),
+        Original(name, _COMPAT, upstream, f"{name}()", fix)
+        for name, upstream, fix in (
+            ("_patch_sglang_safe_unpickler", _SGLANG, "safe-unpickler"),
+            ("_patch_sglang_custom_all_reduce_v2_tms_cudagraph", _SGLANG, "all-reduce-tms"),
+            ("_patch_megatron_dynamic_context_hook_mode", _MEGATRON, "hook-mode-context"),
+            ("_patch_megatron_training_hook_mode", _MEGATRON, "hook-mode-training"),
         )
     ),
-    Original(
-        "apply_transformer_engine_patch", "nemo_rl/models/policy/workers/patches.py",
-        Upstream("transformer-engine", "2.14.1", "transformer_engine"), "apply_transformer_engine_patch()",
+    *(
+        Original(_TRITON, "nemo_rl/models/policy/workers/patches.py", release, f"{_TRITON}()", fix)
+        for release, fix in (
+            (Upstream("transformer-engine", "2.8.0", "transformer_engine"), "triton-int-dtype"),
+            (Upstream("transformer-engine", "2.14.1", "transformer_engine"), "triton-int-dtype-2"),
+        )
     ),
 ]  # fmt: skip
 """Those of NeMo-RL that change a file of an upstream on the index."""

@@ -69,28 +69,38 @@ def apply_theirs(original: Original, source: Path, root: Path) -> Ran:
 
 
 def tried(original: Original, source: Path, pristine: Path, pack: Path, work: Path) -> Tried:
-    """Try a patch on a release's tree, which stays as it is. The fix is begun in the pack; ``work`` is a new folder."""
+    """Try a patch on a release's tree, which is then as before. The fix is begun in the pack; ``work`` is a new folder.
+
+    What the patch changes is found out on the whole tree, and all else is tried on copies of what that needs.
+    """
     before = trees.contents(pristine)
-    patched = trees.copied(pristine, work / "theirs")
-    first = apply_theirs(original, source, patched)
-    after = trees.contents(patched)
+    first = apply_theirs(original, source, pristine)
+    after = trees.contents(pristine)
+    trees.write(pristine, before)
     diff = trees.diff(before, after)
     if not diff:
-        raise ValueError(f"{original.name} changes nothing: {first.text}")
+        nothing = Seen(first.code, "untouched", said(first))
+        return Tried(original, 0, Ran(0, "the patch changes nothing here"), (), (), {}, {APPLIED: nothing})
+    changed = [path for path in after if before.get(path) != after[path]]
+    pristine = trees.reduced(pristine, changed, work / "pristine")
+    kept = trees.contents(pristine)
+    before, after = ({path: text for path, text in it.items() if path in kept} for it in (before, after))
+    patched = trees.copied(pristine, work / "theirs")
+    apply_theirs(original, source, patched)
     (work / "change.diff").write_text(diff, encoding="utf-8", errors="surrogateescape")
     again = apply_theirs(original, source, patched)
     theirs = {
-        APPLIED: Seen(first.code, "as the patch", _said(first)),
-        REVERTED: Seen(again.code, _state(trees.contents(patched), before, after), _said(again)),
+        APPLIED: Seen(first.code, "as the patch", said(first)),
+        REVERTED: Seen(again.code, _state(trees.contents(patched), before, after), said(again)),
     }
     drifted = trees.copied(pristine, work / "drifted")
     moved = dict(before)
-    for path in sorted(path for path in after if before.get(path) != after[path]):
-        moved[path] = trees.drifted(before[path], trees.first_change(before[path], after[path]))
-        (drifted / path).write_text(moved[path], encoding="utf-8", errors="surrogateescape", newline="")
+    for path in changed:
+        moved[path] = trees.drifted(before[path], after[path])
+    trees.write(drifted, moved)
     theirs_drifted = trees.copied(drifted, work / "theirs-drifted")
     ran = apply_theirs(original, source, theirs_drifted)
-    theirs[DRIFTED] = Seen(ran.code, _state(trees.contents(theirs_drifted), moved, after), _said(ran))
+    theirs[DRIFTED] = Seen(ran.code, _state(trees.contents(theirs_drifted), moved, after), said(ran))
     new, targets, left, ours = _ours(original, before, after, moved, pristine, drifted, pack, work)
     count = sum(line[:1] in "+-" and line[:3] not in ("+++", "---") for line in diff.splitlines())
     return Tried(original, count, new, targets, left, ours, theirs)
@@ -112,19 +122,20 @@ def _ours(
     command += [word for name, value in original.values.items() for word in ("--set", f"{name}={value}")]
     new = unhang(*command)
     left = [line.removeprefix("left to you: ") for line in new.text.splitlines() if line.startswith("left to you: ")]
-    if new.code == 2:
+    path = pack / "patches" / fix / "manifest.json"
+    if not path.exists():
         return new, [], left, {}
-    manifest = json.loads((pack / "patches" / fix / "manifest.json").read_text(encoding="utf-8"))
+    manifest = json.loads(path.read_text(encoding="utf-8"))
     targets = [f"{it['file']} {it['function']}" for it in manifest["targets"]]
     own = trees.copied(pristine, work / "ours")
     common = ["--pack", str(pack), "--fix", fix, "--target"]
     values = [word for name, value in original.values.items() for word in ("--set", f"{name}={value}")]
     applied = unhang("apply", *common, str(own), *values, "--require", fix)
-    seen = {APPLIED: Seen(applied.code, _state(trees.contents(own), before, after), _said(applied))}
+    seen = {APPLIED: Seen(applied.code, _state(trees.contents(own), before, after), said(applied))}
     back = unhang("revert", *common, str(own))
-    seen[REVERTED] = Seen(back.code, _state(trees.contents(own), before, after), _said(back))
+    seen[REVERTED] = Seen(back.code, _state(trees.contents(own), before, after), said(back))
     refused = unhang("apply", *common, str(drifted), *values, "--require", fix)
-    seen[DRIFTED] = Seen(refused.code, _state(trees.contents(drifted), moved, after), _said(refused))
+    seen[DRIFTED] = Seen(refused.code, _state(trees.contents(drifted), moved, after), said(refused))
     return new, targets, left, seen
 
 
@@ -148,8 +159,8 @@ def _code(text: str) -> str:
         return text
 
 
-def _said(ran: Ran) -> str:
-    """Return the line that says most: an error or a warning, else the last one."""
-    lines = [line for line in ran.text.splitlines() if line.strip()]
+def said(ran: Ran) -> str:
+    """Return the line that says most, without the folders of this run: an error or a warning, else the last one."""
+    lines = [re.sub(r"/\S*/unhang-tried-\w+/", "", line) for line in ran.text.splitlines() if line.strip()]
     telling = [line for line in lines if re.search(r"(?i)error|warning|drifted|not in place|raises|could not", line)]
     return (telling or lines or [""])[-1].strip()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import difflib
 import io
 import keyword
@@ -10,6 +11,7 @@ import shutil
 import subprocess
 import tokenize
 import zipfile
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -48,6 +50,25 @@ def copied(tree: Path, folder: Path) -> Path:
     return Path(shutil.copytree(tree, folder))
 
 
+def reduced(tree: Path, files: Iterable[str], folder: Path) -> Path:
+    """Return a copy of a tree that has the records, these files, and of the packages what is at their top."""
+    tops = [path.relative_to(tree).as_posix() for path in (*tree.glob("*/*.py"), *tree.glob("megatron/*/*.py"))]
+    records = [path.relative_to(tree).as_posix() for path in tree.glob("*.dist-info/*") if path.is_file()]
+    for name in {*tops, *records, *files}:
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(tree / name, path)
+    return folder
+
+
+def write(root: Path, texts: Mapping[str, str]) -> None:
+    """Give files of a tree these texts, where they have others."""
+    for name, text in texts.items():
+        data = text.encode("utf-8", "surrogateescape")
+        if (root / name).read_bytes() != data:
+            (root / name).write_bytes(data)
+
+
 def contents(root: Path) -> dict[str, str]:
     """Return the text of each Python file of a tree, by its path in it."""
     return {
@@ -66,32 +87,44 @@ def diff(before: dict[str, str], after: dict[str, str]) -> str:
     return "".join(rows)
 
 
-def drifted(text: str, row: int) -> str:
-    """Return a file with one name of this line changed, or a string where it has no name, as a release may do.
+def drifted(before: str, after: str) -> str:
+    """Return a file as a release may have changed it: one name is another one, in a line that a patch takes away.
 
-    The file still parses, or parsed before neither. ``row`` is counted from 1.
+    Where it takes none away, it is the nearest one above what it adds. Where such a line has no name, a string changes.
+    What changes is code: no comment, and no docstring.
     """
-    rows = text.splitlines(keepends=True)
-    line = rows[row - 1]
+    old, new = before.splitlines(), after.splitlines()
+    changes = difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes()
+    taken = [row for how, first, last, _, _ in changes if how in ("replace", "delete") for row in range(first, last)]
+    above = [row for how, first, *_ in changes if how == "insert" for row in range(first - 1, -1, -1)]
+    rows = before.splitlines(keepends=True)
+    for wanted in (tokenize.NAME, tokenize.STRING):
+        for row in (*taken, *above):
+            changed = "".join((*rows[:row], _renamed(rows[row], wanted), *rows[row + 1 :]))
+            if code(changed) not in ("", code(before)):
+                return changed
+    raise ValueError("no line can change")
+
+
+def code(text: str) -> str:
+    """Return what of a file is code, without docstrings, in a form to compare; empty if it does not parse."""
+    try:
+        tree = ast.parse(text)
+    except SyntaxError:
+        return ""
+    for node in ast.walk(tree):
+        if isinstance(body := getattr(node, "body", None), list):
+            body[:] = [it for it in body if not (isinstance(it, ast.Expr) and isinstance(it.value, ast.Constant))]
+    return ast.dump(tree)
+
+
+def _renamed(line: str, kind: int) -> str:
+    """Return a line with its last name, or its last string, changed; the same line if it has none."""
     tokens: list[tokenize.TokenInfo] = []
     with suppress(tokenize.TokenError):  # the statement goes on in the next line
         tokens.extend(tokenize.generate_tokens(io.StringIO(line.strip() + "\n").readline))
-    indent = len(line) - len(line.lstrip())
-    for wanted in (tokenize.NAME, tokenize.STRING):
-        found = [it for it in tokens if it.type == wanted and not keyword.iskeyword(it.string)]
-        if found:
-            end = indent + found[-1].end[1] - (wanted == tokenize.STRING)
-            rows[row - 1] = f"{line[:end]}_{line[end:]}"
-            return "".join(rows)
-    raise ValueError(f"nothing to change in line {row}")
-
-
-def first_change(before: str, after: str) -> int:
-    """Return the number of the first line that a patch takes away, or above which it adds one; from 1."""
-    old, new = before.splitlines(), after.splitlines()
-    for how, first, last, _, _ in difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
-        if how in ("replace", "delete"):
-            return next(number + 1 for number in range(first, last) if old[number].strip())
-        if how == "insert":
-            return next(number + 1 for number in range(first - 1, -1, -1) if old[number].strip())
-    raise ValueError("nothing changes")
+    found = [it for it in tokens if it.type == kind and not keyword.iskeyword(it.string)]
+    if not found:
+        return line
+    end = len(line) - len(line.lstrip()) + found[-1].end[1] - (kind == tokenize.STRING)
+    return f"{line[:end]}_{line[end:]}"

@@ -1,18 +1,22 @@
 """Packs as users have them: named, installed, wrong, gone."""
 
+import difflib
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from support import cli, packed
+from support import environments as make
 from support.packed import ID, MODEL
 from unhang import packs
 
 FILE = "verl/workers/utils/losses.py"
+MAIN = "import sys; from unhang.cli.main import main; main(sys.argv[1:])"
+"""The command, whose exit code is not of interest."""
 
 
 @pytest.fixture(autouse=True)
@@ -45,7 +49,7 @@ def test_every_command_knows_its_fixes(acme: Path, site: Path, tmp_path: Path) -
     of, here = ("--pack", acme), ("--target", site, "--fix", ID)
     checked = run("check", *here, *of)
     assert (checked.code, checked.out.splitlines()[0]) == (1, f"packs: acme 1.2 ({acme})")
-    assert f"run: unhang apply --target {site} --pack {acme} --fix {ID}" in checked.out
+    assert f"unhang apply --target {site} --pack {acme} --fix {ID}" in checked.out
     document = run("check", *here, *of, "--output-format", "json").json
     assert document["packs"] == [{"name": "acme", "version": "1.2", "folder": str(acme)}]
     assert [(it["fix"], it["pack"], it["verdict"]) for it in document["results"]] == [(ID, "acme 1.2", "needed")]
@@ -59,7 +63,7 @@ def test_every_command_knows_its_fixes(acme: Path, site: Path, tmp_path: Path) -
     assert run("overlay", tmp_path / "overlay", "--check", *here, *of).code == 0
     report = run("check", *here, *of, "--output-format", "github").out
     assert "title=unhang packs::packs%3A acme 1.2" in report or "title=unhang packs::packs: acme 1.2" in report
-    for command, *arguments in (["check", *here], ["explain", ID], ["matrix", "--fix", ID]):
+    for command, arguments in ("check", here), ("explain", (ID,)), ("matrix", ("--fix", ID)):
         assert code_of(run(command, *arguments)) == "unknown-fix", "without the pack"
 
 
@@ -86,6 +90,23 @@ def test_a_fix_of_a_gone_pack_is_reverted_by_its_name(acme: Path, site: Path) ->
     assert run("revert", "--target", site, "--fix", ID).code == 0
     assert (site / FILE).read_bytes() == before
     assert "mtp-cp-deadlock" in (site / ".unhang" / "receipt.json").read_text()
+
+
+def test_fixes_of_two_packs_share_a_file(tmp_path: Path) -> None:
+    file = "megatron/core/transformer/moe/moe_utils.py"
+    site = cli.unpack_targets(tmp_path / "site", ("megatron-core", "0.16.1"))
+    before, here = (site / file).read_bytes(), ("--target", site)
+    acme, ours = packed.pack(tmp_path / "acme", "acme-x", model="moe-aux-tracker-hang"), "router-token-scale"
+    assert run("apply", *here, "--fix", "acme-x", "--pack", acme).code == 0
+    assert run("apply", *here, "--fix", ours).code == 0, "whose file has a rewrite of a pack that is not in effect"
+    assert run("check", *here, "--fix", ours, "--fix", "acme-x", "--pack", acme).code == 0
+    ran = run("revert", *here, "--fix", ours)
+    assert code_of(ran) == "cannot-keep"
+    assert f"`unhang revert --target {site} --fix acme-x --fix {ours}`" in ran.err
+    assert run("revert", *here, "--fix", ours, "--pack", acme).code == 0
+    assert b"# unhang acme-x: " in (site / file).read_bytes()
+    assert run("revert", *here).code == 0
+    assert (site / file).read_bytes() == before
 
 
 def test_nothing_that_lies_about_is_loaded(acme: Path, site: Path) -> None:
@@ -119,12 +140,31 @@ def test_two_of_a_kind_are_an_error_by_name(acme: Path, site: Path, tmp_path: Pa
     assert (code_of(ran), "acme 1.2 and twice 1.2 both have a fix acme-scale" in ran.err) == ("fix-twice", True)
     assert code_of(run("list", *of, "--pack", packed.pack(tmp_path / "name", "another"))) == "pack-twice"
     for command in (("apply",), ("overlay", tmp_path / "out"), ("diff",)):
-        ran = run(*command, *here, *of)  # type: ignore[arg-type]
+        ran = run(*command, *here, *of)
         assert code_of(ran) == "fixes-collide", command
         assert f"{ID} (acme 1.2) and {MODEL} (unhang" in ran.err
         assert f"leave one out: --skip {ID}, or --skip {MODEL}" in ran.err
     assert ((site / FILE).read_bytes(), (tmp_path / "out").exists()) == (before, False)
     assert run("apply", *here, *of, "--skip", MODEL).code == 0
+
+
+def test_of_two_fixes_for_one_function_the_second_waits(site: Path, tmp_path: Path) -> None:
+    """They do not touch one statement, but nobody has seen both together."""
+    before = (site / FILE).read_text().splitlines(keepends=True)
+    after = [line.replace("metrics = {}", "metrics = dict()") for line in before]
+    diff = tmp_path / "change.diff"
+    diff.write_text("".join(difflib.unified_diff(before, after, f"a/{FILE}", f"b/{FILE}")))
+    mine = tmp_path / "mine"
+    begun = run("new", "my-loss", "--pack", mine, "--upstream", "verl==0.7.1", "--from-patch", diff, "--target", site)
+    assert begun.code == 0, begun
+    here = ("--target", site, "--pack", mine, "--fix", "my-loss")
+    ran = run("apply", *here, "--fix", MODEL)
+    assert (ran.code, ran.err.count("blocked: ")) == (1, 1)
+    assert f"value_loss: {MODEL} rewrites this function too, and no result of both is on record" in ran.err
+    assert "metrics = dict()" not in (site / FILE).read_text()
+    assert run("revert", "--target", site).code == 0
+    assert run("apply", *here).code == 0
+    assert (site / FILE).read_text().count("metrics = dict()") == after.count("    metrics = dict()\n")
 
 
 def test_two_upstreams_of_one_name_are_an_error(acme: Path, site: Path) -> None:
@@ -186,7 +226,7 @@ def test_a_link_in_a_target_leads_no_write_out_of_it(acme: Path, site: Path, tmp
     assert (tmp_path / "workers/utils/losses.py").read_bytes() == before
 
 
-WRONG = {
+WRONG: dict[str, Callable[[str], str]] = {
     "no JSON": lambda text: text[:-5],
     "a key twice": lambda text: text.replace('"id":', '"id": "x", "id":'),
     "an unknown key": lambda text: text.replace('"id":', '"it": 1, "id":'),
@@ -226,3 +266,16 @@ def test_the_page_of_a_pack_does_nothing_on_a_terminal(acme: Path) -> None:
     out = run("explain", ID, "--pack", acme).out
     assert "\\x1b]0;title\\x07" in out
     assert "\n::error" not in out
+
+
+def test_a_pack_installed_beside_unhang_counts(acme: Path, site: Path, tmp_path: Path) -> None:
+    env = make.make_env(tmp_path / "env")
+    for name in ("codemods", "compat", "patches", "upstreams"):  # an editable install has these elsewhere
+        shutil.copytree(packs.folder(name), env.site / "unhang" / name, dirs_exist_ok=True)
+    packed.distribution(env.site, acme)
+    check = ("-c", MAIN, "check", "--target", str(site))
+    first, *_ = env.run(*check).splitlines()
+    assert first == f"packs: acme 1.2 ({env.site / 'acme_pack'})"
+    assert "packs: " not in env.run(*check, "--no-packs")
+    shutil.rmtree(env.site / "acme_pack-1.2.dist-info")
+    assert "packs: " not in env.run(*check)

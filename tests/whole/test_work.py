@@ -8,14 +8,16 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable
+import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 import unhang
-from support import cli, work
+from support import cli, packed, work
 from support import environments as make
+from unhang import packs
 from unhang.shapes import catalog
 
 pytestmark = pytest.mark.skipif(work.STRACE is None, reason="no strace on this machine: no system call is counted")
@@ -42,8 +44,9 @@ READ = {
         for file in row["files"]
     },
 }
-# Our own data: what is known of each fix; releases.json, because one function is absent.
-DATA = {"releases.json", *(f"{fix}.json" for fix in catalog.fixes())}
+UPSTREAMS = [f"{name}.json" for name in packs.names()]
+# Our own data: what each upstream is, what is known of each fix; releases.json, because one function is absent.
+DATA = {"releases.json", *UPSTREAMS, *(f"{fix}.json" for fix in catalog.fixes())}
 # System calls that name a path: the search for modules along sys.path, then each part of the path of a file and of its
 # package (for links), and a few for each file. Measured on Python 3.10 to 3.13: 713 to 897, depending on where they are
 # installed. More is a regression.
@@ -75,15 +78,20 @@ def _below(did: work.Work, folder: Path) -> list[str]:
 
 
 def _data(did: work.Work) -> list[str]:
-    return [os.path.basename(path) for path in did.opened if path.endswith(".json")]
+    """Return the JSON files that were opened, but the one that has what is installed beside unhang."""
+    names = [os.path.basename(path) for path in did.opened if path.endswith(".json")]
+    assert sum(name.startswith("packs-") for name in names) <= 1
+    return [name for name in names if not name.startswith("packs-")]
 
 
-def _crowd(folder: Path, numbers: Iterable[int]) -> None:
+def _crowd(folder: Path, numbers: Sequence[int]) -> None:
     for index in numbers:
         (folder / f"other{index}-1.0.dist-info").mkdir()
         (folder / f"other{index}-1.0.dist-info" / "RECORD").touch()
         (folder / f"other{index}").mkdir()
         (folder / f"other{index}" / "__init__.py").touch()
+    then = time.time() - 1000  # what is installed beside unhang is read again while a folder may still be changing
+    os.utime(folder, (then + max(numbers), then + max(numbers)))
 
 
 def test_only_what_is_needed_is_opened_and_each_file_once(tmp_path: Path) -> None:
@@ -119,7 +127,19 @@ def test_only_what_is_needed_is_opened_and_each_file_once(tmp_path: Path) -> Non
 def test_a_release_with_every_function_in_its_place_needs_no_list_of_releases(tmp_path: Path) -> None:
     site = cli.unpack(tmp_path, RELEASES[1])
     mine = {f"{fix.id}.json" for fix in catalog.fixes().values() if any(it.upstream == "verl" for it in fix.functions)}
-    assert {*_data(_check("--target", site))} == {"manifest.json", *mine}, "and no data of another upstream's fix"
+    assert {*_data(_check("--target", site))} == {"manifest.json", *UPSTREAMS, *mine}, (
+        "and no data of another upstream's fix"
+    )
+
+
+def test_a_pack_of_thirty_fixes_asks_at_most_half_as_much_again(tmp_path: Path) -> None:
+    site = cli.unpack_targets(tmp_path / "site", *RELEASES)
+    acme = packed.pack(tmp_path / "acme", *(f"acme-{number:02}" for number in range(30)))
+    alone, more = (_check("--target", site, *options) for options in ((), ("--pack", acme)))
+    new = {"pack.json", "facts.json", *(f"acme-{number:02}.json" for number in range(30))}
+    assert {*_data(more)} - {*_data(alone)} == new, "the second is the schema of the others"
+    assert more.calls <= 1.5 * alone.calls
+    assert not [path for path in more.opened if path.startswith(str(acme / "codemods"))], "no code of it is loaded"
 
 
 @pytest.mark.parametrize(

@@ -90,6 +90,7 @@ def named_packs(words: Sequence[str]) -> tuple[list[str], bool] | None:
     """Return the values of ``--pack`` in a command line, and whether ``--no-packs`` is; None if it asks for help only.
 
     The packs must be known before the options are parsed: they may bring upstreams, which are values of an option.
+    ``new`` begins a pack where there is none.
     """
     if not {*words}.isdisjoint(("-h", "--help", "--version")) or not {*words} & PAGES.keys():
         return None
@@ -368,6 +369,12 @@ def _completion(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--line", metavar="TEXT", help="print what may follow this line, as the script asks")
 
 
+def _pack(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("action", metavar="build", choices=("build",), help="write the wheel of a pack")
+    parser.add_argument("folder", metavar="DIR", help="the folder that has pack.json")
+    parser.add_argument("-o", "--output", metavar="DIR", default=".", help="where to write it (default: this folder)")
+
+
 def _new(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("fix_id", metavar="ID", help="the id of the new fix, such as mtp-cp-deadlock")
     parser.add_argument(
@@ -392,6 +399,21 @@ def _new(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("with --pack DIR: an unproved fix of that pack, begun where there is none")
     group.add_argument("--import-name", metavar="NAME", help="the package of an upstream that no pack has yet")
     _place(parser)
+    parser.set_defaults(allow_none=True)
+
+
+def _sweep(parser: argparse.ArgumentParser) -> None:
+    _fix(parser)
+    parser.add_argument(
+        "--releases", metavar="REQ", nargs="+", action="extend", default=[],
+        help="these releases: verl==0.7.1, from the environment if it has that, else from the index; paths of wheels",
+    )  # fmt: skip
+    parser.add_argument(
+        "--from-clone", nargs=2, metavar=("CLONE", "TAGS"), action="append", default=[],
+        help="the tags of a clone that match a pattern, such as 'v0.*', or one commit (repeatable)",
+    )  # fmt: skip
+    _place(parser)
+    parser.set_defaults(allow_none=True)
 
 
 _OPTIONS = {
@@ -407,6 +429,8 @@ _OPTIONS = {
     "explain": _explain,
     "matrix": _matrix,
     "new": _new,
+    "pack": _pack,
+    "sweep": _sweep,
     "completion": _completion,
 }
 
@@ -417,6 +441,9 @@ def _common(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--pack", metavar="DIR", action="append", default=[], help="those of this pack (repeatable)")
     group.add_argument(
         "--no-packs", action="store_true", help="leave out the packs of UNHANG_PACKS, and those installed beside unhang"
+    )
+    group.add_argument(
+        "--set", metavar="NAME=VALUE", action="append", default=[], help="the value of a fix's parameter (repeatable)"
     )
     group = parser.add_argument_group("how much to say")
     loudness = group.add_mutually_exclusive_group()

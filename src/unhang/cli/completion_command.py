@@ -55,18 +55,17 @@ def _next(typed: list[str], *, is_option: bool) -> Iterable[str]:
     parser: argparse.ArgumentParser = whole()
     (commands,) = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
     if not typed:
-        return parser._option_string_actions if is_option else commands.choices
+        return [*(parser._option_string_actions if is_option else commands.choices)]
     if typed[0] not in commands.choices:
         return ()
-    options = commands.choices[typed[0]]._option_string_actions
+    command: argparse.ArgumentParser = commands.choices[typed[0]]
+    options: dict[str, argparse.Action] = command._option_string_actions
     given = options.get(typed[-1])
     if given is not None and given.nargs != 0:
         return _values(given)
     if is_option:
         return options
-    return [
-        word for action in commands.choices[typed[0]]._actions if not action.option_strings for word in _values(action)
-    ]
+    return [word for action in command._actions if not action.option_strings for word in _values(action)]
 
 
 def _values(action: argparse.Action) -> Iterable[str]:

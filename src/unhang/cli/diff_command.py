@@ -160,12 +160,14 @@ def _notes(functions: Sequence[Unknown], wanted: Request) -> tuple[dict[str, lis
         target, other = finding.target, finding.target.depends_on
         fix, detail = target.fix, finding.verdict.detail
         saw = [f"{fix}: {shown.sentence(target.function)}"] if shown else []
+        known = catalog.fix(fix)
+        assumes = known.manifest.get("assumes", f"what the diff does; it is {known.grade}")
         if file is not None:
             also = f", beside this shape of {other.function} in {other.file}" if other and finding.beside else ""
             notes.setdefault(file.path, []).extend(
                 (
                     f"{fix}: {target.function}: {detail}",
-                    f"{fix}: the rewrite assumes: {catalog.fix(fix).manifest['assumes']}",
+                    f"{fix}: the rewrite assumes: {assumes}",
                     *saw,
                     f"{fix}: nobody has verified this shape of {target.function}{also}; "
                     f"to accept what follows: {token}",

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 
-from unhang import packs
+from unhang import packs, parameters
 from unhang.cli.arguments import named_packs, parse
 from unhang.errors import STDOUT, UnhangError, described, joined
 from unhang.tell.terminal import Settings, settings
@@ -86,6 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 setattr(settings, name, getattr(options, name, getattr(Settings, name)))
             if wrong is not None:
                 raise wrong
+            parameters.use(options.set, os.environ)
             _tell_packs(options.command)
             if "skip" in options:  # a command that chooses fixes
                 from unhang.cli.requests import fill_in
@@ -114,11 +115,8 @@ def _use_packs(words: Sequence[str]) -> UnhangError | None:
     named = named_packs(words)
     if named is None:
         return None
-    folders, alone = named
-    if "new" in words:  # which begins a pack where there is none
-        folders = [folder for folder in folders if os.path.exists(os.path.join(folder, "pack.json"))]
     try:
-        packs.use(folders, alone, os.environ)
+        packs.use(*named, os.environ)
     except UnhangError as error:
         return error
     return None

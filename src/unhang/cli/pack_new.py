@@ -7,21 +7,25 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from packaging.utils import canonicalize_name
 
-from unhang import gate, packs
+from unhang import gate, packs, parameters
 from unhang.codemods.exact import Exact
-from unhang.draft import exactly, facts, origin, pack_texts, patch, releases, skeleton
+from unhang.deliver import releases
+from unhang.deliver.releases import Release
+from unhang.draft import exactly, facts, origin, pack_texts, patch, skeleton
 from unhang.draft.exactly import Bound
 from unhang.draft.patch import Patched, Result
-from unhang.draft.releases import Release
 from unhang.errors import UnhangError
 from unhang.records import Request
 from unhang.shapes import catalog
 from unhang.shapes.catalog import Target
 from unhang.tell import console, progress
+
+_ASIDE = {".github", "benchmarks", "doc", "docs", "examples", "test", "tests"}
+"""Folders of a repository with nothing that runs where a release is installed."""
 
 
 def run(options: argparse.Namespace, text: str, head: str) -> int:
@@ -41,20 +45,24 @@ def run(options: argparse.Namespace, text: str, head: str) -> int:
         os.mkdir(wheels)
         release = releases.named(options.release, wheels, asked)
         shown = f"{release.project} {release.version}"
-        result = patch.apply(text, lambda path: releases.places(release, path), shown, lambda path, numbers: True)
+        result = patch.apply(text, lambda path: _places(release, path), shown, lambda path, numbers: True)
         bound, left, ignored = _parted(fix, release, result)
         if not bound:
             why = "; ".join(left or ignored) or "it binds no name in another way"
             raise UnhangError("nothing-to-rewrite", f"the diff has nothing for a fix: {why}")
+        values = parameters.of(it.partition("=")[0] for it in options.set)
+        bound = _with_parameters(bound, values)
         edits = {it.target: it.codemod for it in bound}
         found = facts.tried(edits, release.read)
         data = facts.document(list(edits))
         facts.record(data, edits, found, release.version)
         of = origin.of(head)
-        title = skeleton.title(release.project, of, catalog.manifest_schema()["properties"]["title"]["maxLength"])
+        of = of._replace(title=of.title or f"the diff {os.path.basename(options.from_patch or 'of a commit')}")
+        longest = catalog.manifest_schema()["properties"]["title"]["maxLength"]
+        title = gate.line(skeleton.title(release.project, of, longest))[:longest]
         notice = "; ".join(dict.fromkeys(filter(None, (origin.notice(it.before) for it in result.files))))
         made |= {
-            f"patches/{fix}/manifest.json": pack_texts.manifest(fix, title, of, notice, list(edits)),
+            f"patches/{fix}/manifest.json": pack_texts.manifest(fix, title, of, notice, list(edits), values),
             f"patches/{fix}/page.md": pack_texts.page(fix, title, of, shown),
             f"codemods/{fix.replace('-', '_')}.py": pack_texts.codemod(fix, bound),
             f"compat/data/{fix}.json": pack_texts.document(data),
@@ -69,13 +77,24 @@ def run(options: argparse.Namespace, text: str, head: str) -> int:
     console.show(f"from {gate.line(release.where)}")
     for it in bound:
         console.show(pack_texts.told(it))
-    console.say_each(f"ignored: {line}: comments, docstrings or blank lines alone" for line in ignored)
+    console.say_each(f"ignored: {line}" for line in ignored)
     console.say_each(f"left to you: {line}" for line in left)
     console.note(
         f"note: {fix} is unproved: it is for exactly the shapes of {shown}. `unhang sweep --pack {folder} --releases "
         f"...` reads other releases; `unhang check --pack {folder}` says where it is needed"
     )
     return 1 if left else 0
+
+
+def _places(release: Release, path: str) -> list[tuple[str, str]]:
+    """Return as ``releases.places``. Raises UnhangError ``patch-does-not-fit`` for an edited copy of the release."""
+    found = releases.places(release, path)
+    for file, _ in found:
+        if release.edited(file):
+            hint = "reinstall the package, or name another environment, or the path of a wheel"
+            why = f"{file} was edited since it was installed"
+            raise UnhangError("patch-does-not-fit", why, path=release.where, hint=hint)
+    return found
 
 
 def _staged(options: argparse.Namespace, folder: str, stage: str) -> dict[str, str]:
@@ -107,19 +126,23 @@ def _distribution(requirement: str) -> str:
 
 
 def _use(options: argparse.Namespace, stage: str) -> None:
-    """Let the staged pack be in effect in the place of the one that it becomes."""
+    """Let the staged pack, as it is now, be in effect in the place of the one that it becomes."""
+    packs.use([], True, {})
     packs.use([*options.pack[:-1], stage], options.no_packs, os.environ)
 
 
 def _parted(fix: str, release: Release, result: Result) -> tuple[list[Bound], list[str], list[str]]:
     """Return the edits of all files, the hunks that are left, and those that change no code."""
     bound: list[Bound] = []
-    left: list[str] = list(result.left)
-    ignored: list[str] = []
+    left = [line for line in result.left if not _is_aside(line.partition(": ")[0])]
+    ignored = [f"{line.partition(': ')[0]}: no code of a release" for line in result.left if line not in left]
     for patched in result.files:
         upstream = releases.of_file(release.project, patched.file)
         if not patched.file.startswith("/".join([*packs.upstreams()[upstream].parts, ""])):
             left.append(f"{patched.file}: it is in the package of no upstream")
+            continue
+        if not re.fullmatch(r"[\w/]+\.py", patched.file):
+            left.append(f"{gate.line(patched.file)}: its name is none of a module")
             continue
         part = _part(fix, upstream, patched)
         taken = {(it.target.function, it.before): it.after for it in bound}
@@ -129,8 +152,30 @@ def _parted(fix: str, release: Release, result: Result) -> tuple[list[Bound], li
             else:
                 bound.append(it)
         left += [f"{place}: {why}" for place, why in part.left.items()]
-        ignored += part.ignored
+        ignored += (f"{place}: comments, docstrings or blank lines alone" for place in part.ignored)
     return bound, left, ignored
+
+
+def _is_aside(path: str) -> bool:
+    """Return whether a file that the release lacks is only beside its code: tests, documents, examples."""
+    *folders, name = path.split("/")
+    return not {*folders}.isdisjoint(_ASIDE) or name.endswith((".md", ".rst"))
+
+
+def _with_parameters(bound: Sequence[Bound], values: Mapping[str, str]) -> list[Bound]:
+    """Return the edits with names in the place of these values. Raises UnhangError ``bad-option`` if one has none."""
+    texts = [swap.new for it in bound for swap in it.swaps]
+    for name, value in values.items():
+        if not any(value in text for text in texts):
+            hint = "give the value as the diff has it"
+            raise UnhangError("bad-option", f"no text that the diff adds has {value!r}, for {name}", hint=hint)
+    return [
+        it._replace(
+            target=it.target._replace(parameters=tuple(values)),
+            swaps=tuple(swap._replace(new=parameters.named(swap.new, values)) for swap in it.swaps),
+        )
+        for it in bound
+    ]
 
 
 def _part(fix: str, upstream: str, patched: Patched) -> exactly.Part:

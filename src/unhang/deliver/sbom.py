@@ -1,4 +1,4 @@
-"""The SBOM of a rewritten wheel (PEP 770): a CycloneDX document of what it was made from, and what each fix resolves.
+"""The SBOM of a rewritten wheel, or of a pack's (PEP 770): a CycloneDX document of what each fix resolves.
 
 It has no serial number and no time, so that the same wheel gives the same bytes.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
@@ -41,6 +41,20 @@ def document(wheel: Wheel, file: str, version: str, files: Mapping[str, FilePlan
         "patches": [_patch(catalog.fix(name)) for name in sorted({step.target.fix for _, step in steps})],
         "notes": "Functions that were rewritten, and the fix that did it:\n" + "\n".join(notes),
     }
+    return _dumped({**_component(wheel.distribution, version, file), "pedigree": pedigree})
+
+
+def of_pack(project: str, file: str, about: Mapping[str, Any], fixes: Sequence[Fix]) -> bytes:
+    """Return the SBOM of the wheel ``file`` of a pack: the licence of its files, and what its fixes resolve.
+
+    ``about`` is the pack's pack.json.
+    """
+    licence = {"licenses": [{"expression": about["licence"]}]} if "licence" in about else {}
+    pedigree = {"patches": [_patch(fix) for fix in sorted(fixes, key=lambda fix: fix.id)]}
+    return _dumped({**_component(project, about["version"], file), **licence, "pedigree": pedigree})
+
+
+def _dumped(component: Mapping[str, Any]) -> bytes:
     content = {
         "$schema": "http://cyclonedx.org/schema/bom-1.6.schema.json",
         "bomFormat": "CycloneDX",
@@ -48,7 +62,7 @@ def document(wheel: Wheel, file: str, version: str, files: Mapping[str, FilePlan
         "version": 1,
         "metadata": {
             "tools": {"components": [{"type": "application", "name": "unhang", "version": __version__}]},
-            "component": {**_component(wheel.distribution, version, file), "pedigree": pedigree},
+            "component": component,
         },
     }
     return (json.dumps(content, indent=1) + "\n").encode()
@@ -83,7 +97,7 @@ def _patch(fix: Fix) -> dict[str, Any]:
         "id": fix.id,
         "name": fix.title,
         "description": f"{manifest.get('symptom', fix.title)} {manifest.get('cause', f'({fix.grade})')}",
-        "source": {"name": "unhang"},
+        "source": {"name": fix.pack.name},
         "references": list(dict.fromkeys(re.findall(r"https://[^\s,;)]+", texts))),
     }
     is_backport = manifest["origin"].startswith("backport,")

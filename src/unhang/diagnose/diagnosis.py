@@ -33,6 +33,7 @@ _MISSING = {
     "others": "where in the source the other ranks are: py-spy, or dumps with frames",
     "outside": "where in the source the other ranks are: py-spy",
     "empty": "the sizes of what the other ranks issued last: their dumps",
+    "ended": "what the other ranks wait in: their dumps and stacks",
     "goes_on": "what the other ranks wait in: their dumps",
     "alternating": "which ranks of the group wait: the dumps of all of them",
     "errors": "the line in the logs with which a rank fails",
@@ -160,7 +161,7 @@ def _apart(found: Facts, first: Suspects) -> list[Answer]:
         return [Answer("desync", "", "Ranks wait in different collectives.", places)]
     summary = "Nothing disagrees: some ranks have not come to the collective in which the others wait."
     slow = Answer("slow", "", summary, places, _of_late(job, late))
-    return _best(slow, *_of_stacks(found))
+    return _best(slow, *_of_stacks(found), *_of_another_call(job, first))
 
 
 def _of_another_call(job: Job, first: Suspects) -> Iterable[Answer]:

@@ -15,6 +15,10 @@ from unhang.diagnose.facts import Facts
 from unhang.diagnose.signature import Chain, Error, Hang, Signature, has_frames, may_be_in, may_be_of
 from unhang.diagnose.suspects import DEVICE, TOGETHER, Suspects
 
+_OF_ISSUED = ("elements", "dtypes", "first", "by_place", "by_source", "alternating")
+"""The clauses that stacks tell nothing of."""
+_LOGGER = "torch/distributed/c10d_logger.py"
+"""What stands around each of torch's collectives; in between may be a decorator's frame."""
 _SHIMS = "unhang/prove/"
 """What stands for torch, or for the rest of a framework, where we record hangs."""
 
@@ -63,7 +67,7 @@ def matches(facts: Facts, suspects: Suspects, signatures: Iterable[Signature]) -
             refuted = set[int]()
             for scene in _scenes(facts.job, facts.meetings, hang, failed=bool(errors)):
                 clauses = _clauses(facts, hang, scene, errors)
-                if scene.meeting and any(clauses.get(name) is False for name in ("elements", "dtypes", "first")):
+                if scene.meeting and any(clauses.get(name) is False for name in _OF_ISSUED):
                     refuted.update(scene.inside)
                 if scene.meeting is None and scene.inside and refuted.issuperset(scene.inside):
                     continue  # what they issued says more than where they are
@@ -137,6 +141,9 @@ def _doubts(facts: Facts, suspects: Suspects, hang: Hang, scene: Scene, named: C
             doubts.append(f"rank {number} failed by itself: {other[0].text}")
     if others := [one for one in facts.strangers if one.text not in named]:
         doubts.append(f"a process of unknown rank failed by itself: {others[0].text}")
+    waiting = [one for rank in facts.job.ranks.values() for one in rank.waiting]
+    if hang.groups and waiting and not facts.unseen and not any(_may_be(hang, one) for one in waiting):
+        doubts.append("no rank waits in what its peers would wait in")
     if suspects.rule in (DEVICE, TOGETHER):
         doubts += [f"rank {number} {why}" for number, why in suspects.why.items()]
     group = facts.job.ranks.keys() & (scene.peers or facts.job.ranks)
@@ -254,6 +261,8 @@ def _has(rank: Rank, operation: Operation | None, chain: Chain) -> bool | None:
 
 def _is_issued_in(frames: Sequence[Frame], chain: Chain) -> bool:
     """Return whether the package of these functions, or torch's FSDP for them, waits by a stack."""
+    logged = [at for at, frame in enumerate(frames) if frame.file.endswith(_LOGGER)]
+    frames = frames[logged[-1] :] if logged else frames
     others = (frame for frame in frames if not whereabouts.is_torch(frame) and _SHIMS not in frame.file)
     own = next((frame for frame in frames if "/fsdp/" in frame.file), next(others, None))
     return own is not None and any(may_be_of(own, place.file) for step in chain for place in step)
@@ -278,6 +287,7 @@ def _clauses(facts: Facts, hang: Hang, scene: Scene, errors: Sequence[object]) -
         "outside": lambda: _every(scene, (_is_outside(job, scene, rank, hang.outside) for rank in scene.rest)) or None,
         "empty": lambda: _every(scene, (_last_is_empty(job, scene, rank) for rank in scene.rest)),
         "goes_on": lambda: _every(scene, (_goes_on(facts, rank) for rank in scene.rest)),
+        "ended": lambda: _every(scene, (_is_free(facts, rank) for rank in scene.rest)),
         "alternating": lambda: _alternates(scene),
         "errors": lambda: bool(errors) or None,
     }
@@ -480,6 +490,12 @@ def _goes_on(facts: Facts, number: int) -> bool | None:
     return False if rank.recorded or rank.stacks else None
 
 
+def _is_free(facts: Facts, number: int) -> bool | None:
+    """Return whether a rank waits in nothing; None if its files do not tell."""
+    goes_on = _goes_on(facts, number)
+    return None if goes_on is None else not goes_on
+
+
 def _is_empty(operation: Operation) -> bool:
     return any(0 in sizes for sizes in (*(operation.inputs or ()), *(operation.outputs or ())))
 
@@ -500,7 +516,7 @@ def _errors(facts: Facts, hang: Hang) -> tuple[tuple[int, Message, Error], ...]:
         (number, message, error)
         for number, rank in facts.job.ranks.items()
         for message in rank.messages
-        if message not in facts.caught.get(number, ())
+        if message not in facts.caught.get(number, ()) and not whereabouts.has_caught(rank, message)
         for error in _names(hang, message)
     )
 

@@ -56,6 +56,7 @@ class Hang(NamedTuple):
     outside: Chain
     empty: bool
     goes_on: bool
+    ended: bool
     alternating: bool
     errors: tuple[Error, ...]
     certain: tuple[tuple[str, ...], ...]
@@ -110,6 +111,7 @@ def hang(data: Mapping[str, Any], shapes: Sequence[str] = ()) -> Hang:
         _chain(data.get("outside", ())),
         data.get("empty", False),
         data.get("goes-on", False),
+        data.get("ended", False),
         data.get("alternating", False),
         tuple(
             Error(one["text"], _chain(one.get("frames", ())), one.get("only", False), one.get("called", False))

@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from unhang.diagnose import desync, whereabouts
+from unhang.diagnose import desync, likes, whereabouts
 from unhang.diagnose.desync import Meeting
 from unhang.diagnose.evidence import Count, Message, Operation
 from unhang.diagnose.facts import Facts
@@ -181,7 +181,8 @@ def _silent(facts: Facts) -> dict[int, str]:
 
 def _explained(facts: Facts) -> bool:
     """Return whether ranks that were seen disagree or are late, so that a lost file explains nothing."""
-    return bool(facts.splits or any(meeting.differ for meeting in facts.meetings) or _cycles(facts) or _late(facts))
+    is_apart = facts.splits or any(meeting.differ for meeting in facts.meetings) or _mismatched(facts)
+    return bool(is_apart or _unmatched(facts) or _cycles(facts) or _stuck_together(facts) or _late(facts))
 
 
 def _little(facts: Facts, number: int) -> str:
@@ -374,12 +375,18 @@ def _mismatched(facts: Facts) -> dict[int, str]:
 
     Else these are the ends of most such pairs, or those with the rarer size or type.
     """
-    pairs: dict[tuple[int, int], tuple[Operation, Operation]] = {}
-    for number, head in facts.heads.items():
-        for one, end in head.pairs:
-            if (other := end.operation) and end.rank in facts.met[number] and one.kind == "send":
-                if _load(one) != _load(other):
-                    pairs[number, end.rank] = one, other
+    pairs = {
+        (number, end.rank): (one, end.operation)
+        for number, head in facts.heads.items()
+        for one, end in head.pairs
+        if one.kind == "send" and end.operation and end.rank in facts.met[number]
+        if _load(one) != _load(end.operation)
+    }
+    why = {
+        pair: f"in {whereabouts.label(one.group)}, rank {pair[0]} sends {_load(one)}, and rank {pair[1]} receives "
+        f"{_load(other)}"
+        for pair, (one, other) in pairs.items()
+    }
     usual = Counter(
         (one.group.description, _load(one))
         for rank in facts.job.ranks.values()
@@ -390,51 +397,56 @@ def _mismatched(facts: Facts) -> dict[int, str]:
     for pair, ends in pairs.items():
         times = [usual[one.group.description, _load(one)] for one in ends]
         rarer.update(number for number, many in zip(pair, times) if many == min(times))
-    return _of_pairs(
-        {
-            pair: f"rank {pair[0]} sends {_load_text(one)}, of which rank {pair[1]} receives {_load_text(other)}"
-            for pair, (one, other) in pairs.items()
-        },
-        _odd_of(facts, {pair: one for pair, (one, _) in pairs.items()}),
-        _most_of(pairs),
-        rarer,
-    )
+    return _of_pairs(why, _unlike(facts, {pair: one for pair, (one, _) in pairs.items()}), _most_of(pairs), rarer)
 
 
 def _unmatched(facts: Facts) -> dict[int, str]:
-    """Name the ends of sends and receives that nobody meets, among ranks that wait for each other.
+    """Name the ends of sends and receives that nobody meets: such as did otherwise than their like.
 
-    These are such as did otherwise than their like, else the ends of most such pairs.
+    Else these are the ends of most such pairs, among ranks that wait for each other.
     """
+    lacking = {
+        (number, end.rank): (one, end)
+        for number, head in facts.heads.items()
+        for one, end in head.pairs
+        if not end.done and end.rank not in facts.met[number]
+    }
+    why = {
+        pair: f"in {whereabouts.label(one.group)}, rank {pair[0]} waits in a {one.kind} for rank {pair[1]}, which is "
+        "elsewhere"
+        for pair, (one, _) in lacking.items()
+    }
+    # who is in another send or receive may come to it yet
+    past = {pair: lacking[pair][0] for pair in lacking if pair[1] in facts.heads and not facts.heads[pair[1]].pairs}
+    if odd := {number: many for number, many in _unlike(facts, past).items() if many > 1}:
+        return _of_pairs({pair: why[pair] for pair in past if not odd.keys().isdisjoint(pair)}, odd)
     found: dict[int, str] = {}
     for core in _cycles(facts):
-        ends = [
-            (number, one, end)
-            for number in core & facts.heads.keys()
-            for one, end in facts.heads[number].pairs
-            if end.rank in core and not end.done and end.rank not in facts.met[number]
-        ]
-        is_known = any(end.is_known for _, _, end in ends)
-        pairs = {(number, end.rank): one for number, one, end in ends if end.is_known == is_known}
-        # who is in another send or receive may come to it yet
-        pairs = {pair: one for pair, one in pairs.items() if not _is_paired(facts, pair[1])} or pairs
-        why = {
-            pair: f"rank {pair[0]} waits in a {one.kind} for rank {pair[1]}, which has not come to it"
-            for pair, one in pairs.items()
-        }
-        found.update(_of_pairs(why, _odd_of(facts, pairs), _most_of(pairs) if is_known else set()))
+        within = {pair: one for pair, (one, _) in lacking.items() if core.issuperset(pair)}
+        known = {pair: one for pair, one in within.items() if lacking[pair][1].is_known}
+        pairs = known or within
+        pairs = {pair: one for pair, one in pairs.items() if pair in past} or pairs
+        most = _most_of(pairs) if known else set()
+        found.update(_of_pairs({pair: why[pair] for pair in pairs}, _unlike(facts, pairs), most))
     return found
 
 
-def _is_paired(facts: Facts, number: int) -> bool:
-    return number in facts.heads and facts.heads[number].operations[0].kind in PAIRED
+def _unlike(facts: Facts, pairs: Mapping[tuple[int, int], Operation]) -> dict[int, int]:
+    """Return the ends that did otherwise than their like, and how many these are."""
+    names = {number: one.group.description for pair, one in pairs.items() for number in pair}
+    found = {number: likes.unlike(facts.job, facts.heads, number, name) for number, name in names.items()}
+    return {number: many for number, many in found.items() if many}
 
 
-def _of_pairs(why: Mapping[tuple[int, int], str], *choices: set[int]) -> dict[int, str]:
-    """Return the first choice that is some of the ends and not all; else all ends of the pairs."""
+def _of_pairs(why: Mapping[tuple[int, int], str], odd: Mapping[int, int], *choices: set[int]) -> dict[int, str]:
+    """Return the ends that are odd, or the next choice that is some of the ends and not all; else all of them."""
     ends = {number for pair in why for number in pair}
-    named = next((choice for choice in choices if choice and choice != ends), ends)
-    return {number: next(text for pair, text in why.items() if number in pair) for number in named}
+    named = next((choice for choice in ({*odd}, *choices) if choice and choice != ends), ends)
+    return {
+        number: (f"sent and received otherwise than {odd[number]} ranks of its like: " if number in odd else "")
+        + next(text for pair, text in why.items() if number in pair)
+        for number in named
+    }
 
 
 def _most_of(pairs: Iterable[tuple[int, int]]) -> set[int]:
@@ -442,75 +454,8 @@ def _most_of(pairs: Iterable[tuple[int, int]]) -> set[int]:
     return {number for number, many in times.items() if many == max(times.values())}
 
 
-def _odd_of(facts: Facts, pairs: Mapping[tuple[int, int], Operation]) -> set[int]:
-    return {number for pair, one in pairs.items() for number in pair if _is_odd(facts, number, one.group.description)}
-
-
-def _is_odd(facts: Facts, number: int, description: str) -> bool:
-    """Return whether a rank has sent and received otherwise than its like: with another rank, or more or less often.
-
-    Its like are the ranks of its place in other groups of the description; else the others of its own, if it was in
-    step with all of these before.
-    """
-    groups = [one.members for one in facts.job.groups.values() if one.description == description]
-    own = next((members for members in groups if number in members), ())
-    beside = [members[own.index(number)] for members in groups if len(members) == len(own) and members != own]
-    like = beside or [it for it in own if it != number]
-    mine = _batches(facts, number, own)
-    theirs = [
-        _batches(facts, it, members) for it in like for members in groups if it in members and it in facts.job.ranks
-    ]
-    common = [(batch, {one[batch] for one in theirs if batch in one}) for batch in mine]
-    common = [(batch, whats) for batch, whats in common if whats]
-    if (not beside and len(theirs) < 2) or any(len(whats) > 1 for _, whats in common):
-        return False
-    at = next((at for at, (batch, whats) in enumerate(common) if mine[batch] not in whats), None)
-    if at is not None:
-        batch, ((_, what), *_) = common[at]
-        return bool(beside) or at > 0 or (len(common) > 2 and mine[batch][1] == what)
-    head = facts.heads[number].operations[0] if number in facts.heads else None
-    if head is None or head.kind in PAIRED or not (beside or len(common) > 2):
-        return False
-    often = _before(facts, number, description, head)
-    others = {_before(facts, it, description, head) for it in like} - {0}
-    return bool(often) and len(others) == 1 and often not in others
-
-
-def _before(facts: Facts, number: int, description: str, collective: Operation) -> int:
-    """Return the number of the last operation in a group that a rank issued before a collective; 0 if not known."""
-    last = 0
-    for one in facts.job.ranks[number].moves if number in facts.job.ranks else ():
-        name = facts.job.groups[one.group].description if one.group in facts.job.groups else ""
-        if one.kind and name == description:
-            last = max(last, one.order)
-        elif not one.kind and (name, one.number) == (collective.group.description, collective.sequence):
-            return last
-    return 0
-
-
-def _batches(facts: Facts, number: int, members: Sequence[int]) -> dict[int, tuple[int, tuple[tuple[str, int], ...]]]:
-    """Return by number how many operations a rank had issued with each batch, and what is in that, with whom.
-
-    The other rank is told by how far it is off. Of the oldest batch, a recorder may have lost a part.
-    """
-    found: dict[int, list[tuple[str, int]]] = defaultdict(list)
-    orders = {}
-    moves = facts.job.ranks[number].moves
-    for one in moves:
-        if one.kind and one.number in members and one.group in facts.job.groups:
-            found[one.batch].append((one.kind, (members.index(one.number) - members.index(number)) % len(members)))
-            orders[one.batch] = one.order
-    if found and moves[0].group:
-        del found[min(found)]
-    return {batch: (orders[batch], tuple(sorted(whats))) for batch, whats in found.items()}
-
-
-def _load(operation: Operation) -> tuple[int | None, tuple[str, ...] | None]:
-    return desync.elements(operation), operation.dtypes
-
-
-def _load_text(operation: Operation) -> str:
-    return f"{desync.elements(operation)} {', '.join(operation.dtypes or ())}"
+def _load(operation: Operation) -> str:
+    return f"{desync.elements(operation)} {', '.join(operation.dtypes or ())}".rstrip()
 
 
 def _fewer(facts: Facts, meeting: Meeting) -> dict[int, str]:

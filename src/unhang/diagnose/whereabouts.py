@@ -10,6 +10,7 @@ from unhang.diagnose.answer import Place
 from unhang.diagnose.evidence import Frame, Group, Job, Message, Operation, Rank, Stack
 from unhang.diagnose.signature import Chain, has_frames
 from unhang.diagnose.stacks import MAIN, NOBODY
+from unhang.tell import console
 
 _SHOWN = 2
 """So many ranks of a place are shown with their lines."""
@@ -247,6 +248,13 @@ def path_to(rank: Rank) -> tuple[tuple[str, str, int], ...]:
     return tuple(alike(frame) for frame in stack.frames if not is_torch(frame))
 
 
+def has_caught(rank: Rank, message: Message) -> bool:
+    """Return whether a rank goes on in a function out of which an error came, by its stacks: so it was caught there."""
+    raised = {alike(frame)[:2] for frame in message.frames if frame.function != "<module>"}
+    running = {alike(frame)[:2] for stack in rank.stacks if stack.idle is not None for frame in stack.frames}
+    return not (is_idle(rank) or is_done(rank)) and not raised.isdisjoint(running)
+
+
 def waits_on_host(rank: Rank) -> bool:
     """Return whether a rank's main thread waits for what no device does: a lock, a queue, a process, a file."""
     stack = next((one for one in rank.stacks if one.thread == MAIN), rank.stacks[0])
@@ -267,7 +275,7 @@ def _named(operation: Operation) -> str:
         more = ", ..." if len(operation.inputs) > 2 else ""
         size = f", {sizes}{more} {operation.dtypes[0] if operation.dtypes else ''}"
     else:
-        size = f", {operation.elements} elements" if operation.elements else ""
+        size = f", {console.count(operation.elements, 'element')}" if operation.elements else ""
     return f"{operation.kind}{number}{group}{size}".rstrip()
 
 

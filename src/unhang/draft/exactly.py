@@ -92,9 +92,20 @@ def part(fix: str, upstream: str, patched: Patched) -> Part:
         owner = name.rpartition(".")[0]
         if owner and name not in why and _in_order(after.tree, name) != _in_order(result, name):
             why[name] = f"its place in {owner}"  # the order of attributes may be that of arguments
-    kept = tuple(it for it in found if it.target.function not in why)
+    kept = _that_stand_alone([it for it in found if it.target.function not in why], why, before)
     left, ignored = _accounted(patched, before, after, wanted, why)
     return Part(kept, left, ignored)
+
+
+def _that_stand_alone(found: Sequence[Bound], why: dict[str, str], before: _File) -> tuple[Bound, ...]:
+    """Return the edits that use no name which only a part that is left would bind; ``why`` gets the others."""
+    kept, known = list(found), shape.bound_names(before.tree)
+    while True:
+        missing = {name for name in why if name not in known}
+        if not (alone := {it.target.function: used for it in kept if (used := sorted(_loaded(it.swaps) & missing))}):
+            return tuple(kept)
+        why.update({name: f"it uses {', '.join(used)}, which is left" for name, used in alone.items()})
+        kept = [it for it in kept if it.target.function not in alone]
 
 
 def _in_order(tree: ast.Module, name: str) -> list[str]:
@@ -271,14 +282,21 @@ def _header(file: _File, node: ast.stmt) -> str:
 
 
 def _uses(swaps: Iterable[Swap], before: _File, after: _File, name: str) -> tuple[str, ...]:
+    inner = [it for node in binding.statements(after.tree, name) or () for it in getattr(node, "body", ())]
+    arguments = {it.arg for node in inner for it in ast.walk(node) if isinstance(it, ast.arg)}
+    return tuple(
+        sorted((_loaded(swaps) - bound(*inner) - arguments - set(dir(builtins))) & shape.bound_names(before.tree))
+    )
+
+
+def _loaded(swaps: Iterable[Swap]) -> set[str]:
+    """Return the names that the new text of edits reads."""
     loaded: set[str] = set()
     for swap in swaps:
         text = f"{swap.new.rstrip()}\n    ...\n" if swap.how == HEADER else swap.new
         nodes = (node for it in ast.parse(text).body for node in ast.walk(it))
         loaded |= {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
-    inner = [it for node in binding.statements(after.tree, name) or () for it in getattr(node, "body", ())]
-    arguments = {it.arg for node in inner for it in ast.walk(node) if isinstance(it, ast.arg)}
-    return tuple(sorted((loaded - bound(*inner) - arguments - set(dir(builtins))) & shape.bound_names(before.tree)))
+    return loaded
 
 
 def _accounted(

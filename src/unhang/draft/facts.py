@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from unhang.codemods.exact import Exact
@@ -24,16 +24,16 @@ class Tried(NamedTuple):
     """By the sha256 of each file before and after, the shapes of its targets."""
     misfits: Mapping[Target, str]
     """Where they do not fit, and why."""
-    in_place: bool = False
-    """Whether the release has every name bound as the edits would bind it."""
+    in_place: Mapping[Target, str] = {}
+    """The shapes of the targets, if the release has every name bound as the edits have bound it elsewhere."""
 
 
-def tried(edits: Edits, read: Callable[[str], bytes | None], results: Mapping[Target, str] = {}) -> Tried:
+def tried(edits: Edits, read: Callable[[str], bytes | None], results: Mapping[Target, Collection[str]] = {}) -> Tried:
     """Return what the edits do to the files of a release. ``results`` are the shapes that they gave elsewhere."""
     shapes: dict[Target, tuple[str, str]] = {}
     files: dict[str, dict[str, str]] = {}
     misfits: dict[Target, str] = {}
-    there = 0
+    there: dict[Target, str] = {}
     for file in dict.fromkeys(target.file for target in edits):
         mine = {target: change for target, change in edits.items() if target.file == file}
         data = read(file)
@@ -42,18 +42,22 @@ def tried(edits: Edits, read: Callable[[str], bytes | None], results: Mapping[Ta
             continue
         before, done = data, {}
         for target, change in mine.items():
+            here = _shape(before, target)
+            if here is not None and here in results.get(target, ()):
+                there[target], done[target] = here, (here, here)
+                continue
             try:
                 data, was, now = one_file.exactly(data, target, change)
                 done[target] = was, now
             except RewriteError as error:
                 misfits[target] = str(error)
-                there += _shape(before, target) == results.get(target, "")
         shapes.update(done)
         if done.keys() == mine.keys():
-            for index, content in enumerate((before, data)):
+            written = [] if any(it.parameters for it in mine) else [data]  # its bytes depend on the values
+            for index, content in enumerate((before, *written)):
                 row = files.setdefault(hashlib.sha256(content).hexdigest(), {})
                 row.update({target.function: pair[index] for target, pair in done.items()})
-    return Tried(shapes, files, misfits, there == len(edits))
+    return Tried(shapes, files, misfits, there if there.keys() == edits.keys() else {})
 
 
 def _shape(data: bytes, target: Target) -> str | None:
@@ -78,6 +82,8 @@ def record(known: dict[str, Any], edits: Edits, found: Tried, version: str) -> N
     for target, change in edits.items():
         release = f"{target.upstream} {version}"
         was, now = found.shapes[target]
+        if was == now:  # it is as the edits leave it
+            continue
         entry = known["shapes"].setdefault(
             f"{target.function} {was}", {"state": "affected", "result": now, "names": sorted(change.uses)}
         )
@@ -94,14 +100,14 @@ def record(known: dict[str, Any], edits: Edits, found: Tried, version: str) -> N
             known["releases"][f"{upstream} {version}"] = [by_place.get(it) for it in row]
 
 
-def record_fixed(known: dict[str, Any], results: Mapping[Target, str], version: str) -> None:
+def record_fixed(known: dict[str, Any], shapes: Mapping[Target, str], version: str) -> None:
     """Add to what is on record that a release binds every name as the edits would."""
-    for target, now in results.items():
+    for target, now in shapes.items():
         release = f"{target.upstream} {version}"
         entry = known["shapes"][f"{target.function} {now}"]
         entry.update(state="fixed", first=entry.get("first", release), last=release)
     for upstream, row in known["targets"].items():
-        by_place = {target.place: now for target, now in results.items() if target.upstream == upstream}
+        by_place = {target.place: now for target, now in shapes.items() if target.upstream == upstream}
         known["releases"][f"{upstream} {version}"] = [by_place.get(it) for it in row]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from unhang import __version__, gate
@@ -42,16 +42,20 @@ def document(content: Any) -> str:
     return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
 
 
-def manifest(fix: str, title: str, origin: Origin, notice: str, targets: Sequence[Target]) -> str:
-    """Return the manifest: what a diff says, and nothing that nobody has shown."""
-    content = {
+def manifest(
+    fix: str, title: str, origin: Origin, notice: str, targets: Sequence[Target], values: Mapping[str, str]
+) -> str:
+    """Return the manifest: what a diff says, and nothing that nobody has shown. ``values`` become parameters."""
+    content: dict[str, Any] = {
         "id": fix,
-        "title": title,
+        "title": gate.line(title),
         "grade": UNPROVED,
         "origin": f"other, {origin.revision or 'a diff'}",
-        "licence": f"{notice or 'That of the upstream'}; the diff's lines are their authors'.",
+        "licence": f"{gate.line(notice) or 'That of the upstream'}; the diff's lines are their authors'.",
         "targets": [_target(it) for it in targets],
     }
+    if values:
+        content["parameters"] = {name: f"in the diff it is {gate.line(value)}" for name, value in values.items()}
     return document(content)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-from unhang import packs
+from unhang import packs, parameters
 from unhang.errors import joined
 from unhang.judge.observe import Observation
 from unhang.records import Installation, Token, paired
@@ -34,6 +34,8 @@ BY_SHAPE_CHECK = "by-shape-check"
 satisfied by it."""
 STALE = "stale-bytecode"
 """The code of a function whose source is as it should be, while an import runs bytecode of other code."""
+NO_VALUE = "no-value"
+"""The code of a fix whose parameter has no value."""
 HALF = "half-applied"
 """The code of what is missing of an unproved fix, where the rest of it is in place."""
 OURS = "ours"
@@ -113,6 +115,8 @@ def decide(
     if seen.shape is None:
         return _absent(target, installation, seen, releases)
     known = table.shapes.get((target.fix, target.function, seen.shape))
+    if (lacks := _lacking_values(target)) and (known is None or known.state == "affected"):
+        return Verdict(DRIFTED, NO_VALUE, *lacks)
     if known is None and past is not None and past.accepted is not None and past.after == seen.shape:
         return _accepted(target.fix, *past.accepted)
     if known is None:
@@ -126,6 +130,17 @@ def decide(
     if known.state == OURS and not seen.on_record and (past is None or past.patched != seen.sha256):
         edited = "edited since: the rest of the file matches no release"
     return Verdict(BY_STATE[known.state], detail=joined(known.note, edited))
+
+
+def _lacking_values(target: Target) -> tuple[str, Hint] | None:
+    """Return what is said of a fix some of whose parameters have no value, and what to do; None if all have one."""
+    missing = [name for name in target.parameters if name not in parameters.of(target.parameters)]
+    if not missing:
+        return None
+    told = catalog.fix(target.fix).manifest["parameters"]
+    words = tuple(word for name in missing for word in ("--set", f"{name}=VALUE"))
+    why = f"it takes a value from you: {'; '.join(f'{name}, {told[name]}' for name in missing)}"
+    return why, Hint("give it, here and in `check`: ", Command("apply", words), f" (or in {parameters.VARIABLE})")
 
 
 def beside(verdict: str, other: Shape | None) -> str:
@@ -210,7 +225,7 @@ def exact(target: Target) -> Exact:
     """Return the edits of a target that is a binding. Names that two files have are told apart by the file."""
     every = codemods(target.fix).CODEMODS
     found: Exact = every[target.place] if target.place in every else every[target.function]
-    return found
+    return found.filled(parameters.of(target.parameters)) if target.parameters else found
 
 
 def codemods(fix: str) -> Any:
@@ -323,7 +338,7 @@ def _unknown(
     triable, as_is = tried == _MATCHING, tried == _SEEMS_FIXED
     # The nearest shape never softens the verdict: an edit far from the rewrite can still change what the rewrite does.
     close = near(target, seen.data, table, releases)
-    closest = "no known shape is close to it" if close is None else close.sentence()
+    closest = close.sentence() if close else "" if target.binding else "no known shape is close to it"
     unverified = "a shape nobody has verified"
     if outside is None:
         return Verdict(DRIFTED, "unknown-shape", joined(unverified, tried, closest), hint, close, triable, as_is)

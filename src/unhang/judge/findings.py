@@ -20,6 +20,7 @@ from unhang.judge.decide import (
     Verdict,
     decide,
     depending,
+    exact,
     gone,
     half,
     lacking,
@@ -178,19 +179,30 @@ def judge(
 
 
 def _whole(findings: Sequence[Finding], unproved: Collection[str]) -> list[Finding]:
-    """Return the findings; of an unproved fix that is in place in part, what is missing is no shape on record."""
-    ours: dict[tuple[Installation, str], list[Finding]] = {}
+    """Return the findings; of an unproved fix that is in place in part, what is missing is no shape on record.
+
+    Where that part is imports alone, without a mark of the fix, upstream or another fix has made them: then they are
+    a part of what is needed, of which nothing is left to write.
+    """
+    groups: dict[tuple[Installation, str], list[Finding]] = {}
     for finding in findings:
-        if finding.target.fix in unproved and finding.verdict.verdict == APPLIED:
-            ours.setdefault((finding.installation, finding.target.fix), []).append(finding)
-
-    def whole(finding: Finding) -> Finding:
-        there = ours.get((finding.installation, finding.target.fix))
-        if there is None or finding.verdict.verdict != NEEDED:
-            return finding
-        return finding._replace(verdict=half(finding.target, there[0].target))
-
-    return [whole(finding) for finding in findings]
+        if finding.target.fix in unproved:
+            groups.setdefault((finding.installation, finding.target.fix), []).append(finding)
+    changed: dict[tuple[Installation, Target], Verdict] = {}
+    for (place, fix), group in groups.items():
+        there, missing = ([it for it in group if it.verdict.verdict == word] for word in (APPLIED, NEEDED))
+        if there and missing:
+            mark = f"# unhang {fix}:".encode()
+            marked = [it for it in there if mark in (it.seen.data or b"") or not exact(it.target).imports]
+            changed.update(
+                {(place, it.target): half(it.target, marked[0].target) for it in missing}
+                if marked
+                else {(place, it.target): missing[0].verdict for it in there}
+            )
+    return [
+        finding._replace(verdict=changed.get((finding.installation, finding.target), finding.verdict))
+        for finding in findings
+    ]
 
 
 def _finding(installation: Installation, fix: Fix, target: Target, past: PastTable, look: Look) -> Finding:

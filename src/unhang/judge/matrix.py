@@ -11,7 +11,7 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
 from unhang.errors import UnhangError
-from unhang.judge.decide import BY_STATE, DRIFTED, NEEDED, NOT_AFFECTED, SETTLED, URGENCY, beside
+from unhang.judge.decide import BY_STATE, DRIFTED, NEEDED, NOT_AFFECTED, SETTLED, UNLISTED, URGENCY, beside
 from unhang.shapes.catalog import Fix, Release, Shape, ShapeTable, Target
 
 Releases = Mapping[str, Mapping[str, Release]]
@@ -58,7 +58,12 @@ def verdict(fix: Fix, upstream: str, release: Release, table: ShapeTable) -> str
 
     A shape that is not on record is ``drifted``, as it would be in an environment: nobody has verified it.
     """
-    found = [_of_target(target, release, table) for target in fix.targets if target.upstream == upstream]
+    found = [
+        # of a pack's fix, not every release of the matrix was read
+        UNLISTED if fix.pack.folder and target.place not in release.shapes else _of_target(target, release, table)
+        for target in fix.targets
+        if target.upstream == upstream
+    ]
     return min(found, key=URGENCY.index, default=NOT_AFFECTED)
 
 

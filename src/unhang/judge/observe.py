@@ -186,11 +186,13 @@ def _binding(path: str, data: bytes, target: Target, files: Mapping[str, Mapping
     if target.function in recorded:
         return Observation(path, data, sha256, recorded[target.function], on_record=True)
 
+    from unhang import parameters
     from unhang.shapes import binding, rebound, shape
 
     try:
         tree = shape.parse(data)
-        found, is_one = binding.of(tree, target), len(shape.find(tree, target.function)) == 1
+        values = parameters.of(target.parameters)
+        is_one, found = len(shape.find(tree, target.function)) == 1, binding.of(tree, target, values)
         again = rebound.lines(tree, data, target.function) if is_one else ()
         return Observation(path, data, sha256, found, names=shape.bound_names(tree), rebound=again)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:

@@ -1,7 +1,7 @@
 """The proofs: each hang shown on the untouched source, and gone on the patched source, on a plain CPU.
 
-``host``, ``sides``, ``installed``, ``topology``, ``answers`` and ``table`` run in unhang's own interpreter: they plan
-the rewrites, start the target's interpreter, and report its answers. Every other module runs in the target's
+``host``, ``sides``, ``installed``, ``topology``, ``answers``, ``line`` and ``table`` run in unhang's own interpreter:
+they plan the rewrites, start the target's interpreter, and report its answers. Every other module runs in the target's
 interpreter, which has torch but perhaps no unhang and no LibCST. These modules import the standard library, torch and
 the upstreams (the last two inside functions, so that the cases of a proof can be read without them), and each other by
 relative imports.

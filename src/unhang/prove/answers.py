@@ -12,46 +12,23 @@ from unhang.errors import joined
 from unhang.judge.decide import APPLIED, NEEDED
 from unhang.prove import cases, table
 from unhang.prove.cases import ABSENT, BROKEN, PASSED, Case, Outcome, Topology
+from unhang.prove.line import (
+    FAILED,
+    NOTHING,
+    PATCHED_PASSES,
+    PROVEN,
+    SAFEGUARD,
+    UNAFFECTED,
+    UNKNOWN,
+    Line,
+)
 from unhang.records import Environment, Request
 from unhang.shapes import catalog
 from unhang.tell import report, terminal
 
-PROVEN, UNAFFECTED, PATCHED_PASSES = "proven", "unaffected", "patched-passes"
-SAFEGUARD = "safeguard"
-NOTHING, UNKNOWN, FAILED = "nothing-to-prove", "unknown", "failed"
 _DISTRIBUTIONS = {"yaml": "PyYAML", "hydra": "hydra-core", "PIL": "pillow", "_distutils_hack": "setuptools"}
 """The distributions that have another name than their module, of what the upstreams import."""
 COLOURS = {PROVEN: "32", UNAFFECTED: "2", PATCHED_PASSES: "32", NOTHING: "2", UNKNOWN: "33", FAILED: "31"}
-
-
-class Line(NamedTuple):
-    """The answer for one fix on one installation, for one case."""
-
-    upstream: str
-    version: str | None
-    location: str
-    fix: str
-    verdict: str
-    """The verdict of ``check``."""
-    answer: str
-    """``proven`` (untouched it hangs, crashes or differs; patched it does not), ``unaffected`` (both pass),
-    ``patched-passes`` (the untouched source is missing), ``nothing-to-prove``, ``unknown`` (it cannot be shown here),
-    or ``failed`` (the patched source does not pass)."""
-    detail: str
-    """The reason, where the outcomes do not show it, and remarks."""
-    case: str = ""
-    topology: str = ""
-    untouched: Outcome | None = None
-    patched: Outcome | None = None
-    seconds: float = 0.0
-    """Of both sides."""
-    grade: str = ""
-    """The fix's. The proof of a ``safeguard`` shows only the cause, or stand-ins take the place of what fails."""
-
-    @property
-    def would_fail(self) -> bool:
-        """Whether the installed source is untouched and does not pass."""
-        return self.answer == PROVEN and self.verdict != APPLIED
 
 
 class Report(NamedTuple):
@@ -108,17 +85,21 @@ def summary(lines: Sequence[Line]) -> str:
     ran = [line for line in lines if line.case]
     shown = []
     for lead, is_one, end in (
-        ("", lambda it: it.answer == PROVEN and it.grade != SAFEGUARD, "fail untouched, and none does patched"),
-        ("of ", lambda it: it.answer == PROVEN and it.grade == SAFEGUARD, "show the cause, and none does patched"),
-        ("", lambda it: it.answer == PATCHED_PASSES, "pass patched (the untouched source is not there)"),
-        ("", lambda it: it.answer == FAILED, "FAIL PATCHED: please report it"),
+        ("", lambda it: it.answer == PROVEN and it.grade != SAFEGUARD, "failed untouched and passed patched"),
+        (
+            "of ",
+            lambda it: it.answer == PROVEN and it.grade == SAFEGUARD,
+            "showed the cause untouched, not patched",
+        ),
+        ("", lambda it: it.answer == PATCHED_PASSES, "passed patched (the untouched source is not there)"),
+        ("", lambda it: it.answer == FAILED, "FAILED PATCHED: please report it"),
     ):
         if mine := list(filter(is_one, lines)):
             of = [line for line in ran if line.fix in {it.fix for it in mine}]
-            shown.append(f"{lead}{_names(mine)} {len(mine)} of {len(of)} case{'' if len(of) == 1 else 's'} {end}")
+            shown.append(f"{lead}{_names(mine)} {len(mine)} of {len(of)} cases {end}")
     fine = [line for line in lines if line.answer == UNAFFECTED]
     if fine and not shown:
-        shown.append(f"{_names(fine)} {len(fine)} case{'' if len(fine) == 1 else 's'} pass, untouched and patched")
+        shown.append(f"{_names(fine)} no defect in {len(fine)} case{'' if len(fine) == 1 else 's'}")
     unknown = [line for line in lines if line.answer == UNKNOWN]
     left = [_names(unknown)[:-1]] * bool(unknown) + ["NCCL, a GPU, your own model and data"] * bool(ran)
     shown = shown or [", ".join(f"{number} {answer}" for answer, number in Counter(it.answer for it in lines).items())]
@@ -133,9 +114,9 @@ def after(lines: Sequence[Line], request: Request) -> list[str]:
     unknown = sorted({line.fix for line in lines if line.answer == UNKNOWN and line.verdict == NEEDED} - {*shown})
     parts = []
     if cures or unknown:
-        why = ["the installed source has the defect"] * bool(cures)
-        why += [f"{', '.join(unknown)}: needed, though not shown here"] * bool(unknown)
-        parts += [f"{'; '.join(why)}; next, on every node:", f"  {_apply([*cures, *unknown], request)}"]
+        defect = "the installed source has the defect" if cures else ""
+        left = f"{', '.join(unknown)}: needed, though not shown here" if unknown else ""
+        parts += [joined(defect, left, "next, on every node:"), f"  {_apply([*cures, *unknown], request)}"]
     if guards:
         why = f"{', '.join(guards)}: a safeguard, of which only the cause was shown, and not that your job hangs"
         parts += [f"{why}; to guard against it:", f"  {_apply(guards, request)}"]

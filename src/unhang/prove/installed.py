@@ -14,8 +14,8 @@ from unhang.find import environment, locate
 from unhang.judge.decide import DRIFTED, UNLISTED, URGENCY
 from unhang.judge.findings import Finding
 from unhang.prove import answers, cases, host
-from unhang.prove.answers import NOTHING, UNKNOWN, Line
 from unhang.prove.cases import Case, Topology
+from unhang.prove.line import NOTHING, UNKNOWN, Line
 from unhang.prove.sides import Sides, sides
 from unhang.records import Environment, Installation
 from unhang.rewrite.plan import Original

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from unhang import gate
 from unhang.prove.cases import BROKEN, PASSED, Outcome
+from unhang.prove.line import NOTHING, PATCHED_PASSES, PROVEN, UNAFFECTED, Line
+from unhang.shapes.catalog import Fix
 from unhang.tell import terminal
 
-if TYPE_CHECKING:
-    from unhang.prove.answers import Line
-    from unhang.shapes.catalog import Fix
-
-_DEFECT, _FINE = "proven", ("unaffected", "patched-passes", "nothing-to-prove")
+_FINE = (UNAFFECTED, PATCHED_PASSES, NOTHING)
 
 
 def drawn(fix: Fix, lines: Sequence[Line], width: int, *, verbose: bool = False, colour: bool = False) -> list[str]:
@@ -25,9 +22,9 @@ def drawn(fix: Fix, lines: Sequence[Line], width: int, *, verbose: bool = False,
             drawn += terminal.folded(f"    {line.answer}: {gate.line(line.detail)}", width, "      ")
     if ran:
         drawn += _table(ran, width, colour=colour)
-    first = next((line for line in ran if line.answer == _DEFECT), None)
+    first = next((line for line in ran if line.answer == PROVEN), None)
     for line in ran:
-        if verbose or line is first or line.answer not in (_DEFECT, *_FINE):
+        if verbose or line is first or line.answer not in (PROVEN, *_FINE):
             drawn += _seen(line, width)
     return drawn
 

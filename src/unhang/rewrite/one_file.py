@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
+from unhang import parameters
 from unhang.errors import UnhangError
 from unhang.judge.decide import codemod, exact
 from unhang.shapes import binding, excerpt, shape
@@ -105,6 +106,8 @@ def _one(data: bytes, step: Step) -> tuple[bytes, str, str]:
 def exactly(data: bytes, target: Target, change: Exact, result: str | None = None) -> tuple[bytes, str, str]:
     """Return a file after the edits of a binding, and its shape before and after, which ``result`` gives if known.
 
+    A binding that has this shape already stays as it is: another fix may have imported the same name.
+
     Raises RewriteError as ``rewrite`` does.
     """
     from unhang.codemods import splice
@@ -113,6 +116,8 @@ def exactly(data: bytes, target: Target, change: Exact, result: str | None = Non
     encoding, text = _decoded(data, target)
     rows = splice.lines(text)
     tree = _tree(data, target)
+    if result is not None and binding.of(_tree(data, target), target, parameters.of(target.parameters)) == result:
+        return data, result, result
     before = binding.of(tree, target)
     missing = sorted(change.uses - shape.bound_names(tree))
     if before is None or missing:
@@ -130,12 +135,12 @@ def exactly(data: bytes, target: Target, change: Exact, result: str | None = Non
     new = "".join(rows).encode(encoding)
     _compile(new, target)
     again = _tree(new, target)
-    after = binding.of(again, target)
-    if after is None or (result is not None and after != result):
-        raise RewriteError(target, f"the result has shape {after}, but {result} is on record")
     with suppress(AnchorError):
         change.plan(again, target, rows)
         raise RewriteError(target, "a second pass would change the result again")
+    after = binding.of(again, target, parameters.of(target.parameters))
+    if after is None or (result is not None and after != result):
+        raise RewriteError(target, f"the result has shape {after}, but {result} is on record")
     return new, before, after
 
 

@@ -163,13 +163,18 @@ def _planned(path: str, group: Sequence[Finding], original: Original | None) -> 
     steps = []
     for finding in group:
         if known := finding.known:
-            steps.append(Step(finding.target, known.result, finding.seen.shape if finding.seen.on_record else None))
+            result = finding.seen.shape if finding.rewritten else known.result
+            steps.append(Step(finding.target, result, finding.seen.shape if finding.seen.on_record else None))
         else:
             steps.append(Step(finding.target, finding.result or None))
     try:
         done = rewrite(now, steps)
     except RewriteError as error:
-        return _Failure(next((finding for finding in group if finding.target == error.target), first), str(error))
+        failed = next((finding for finding in group if finding.target == error.target), first)
+        place = failed.target.function, failed.target.fix
+        others = [it.target.fix for it in group if it.target.function == place[0] and it.target.fix != place[1]]
+        beside = f"{' and '.join(others)} rewrites this function too, and no result of both is on record: "
+        return _Failure(failed, f"{beside if others else ''}{error}")
     rewritten = (
         Rewritten(
             finding.target, *shapes, bool(finding.known) and finding.beside is None, finding.beside, finding.seen_right

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import ast
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from unhang import parameters
 from unhang.shapes import shape
 from unhang.shapes.catalog import Target
 
@@ -34,14 +35,17 @@ def scope(tree: ast.Module, qualified: str) -> list[ast.stmt] | None:
     return body
 
 
-def of(tree: ast.Module, target: Target) -> str | None:
-    """Return the shape of a target's binding in the module.
+def of(tree: ast.Module, target: Target, values: Mapping[str, str] = {}) -> str | None:
+    """Return the shape of a target's binding in the module; what has the ``values`` of parameters has their names.
 
     None if its class is not there, or, where nothing binds the name, what it goes beside: then it has no place.
     """
     found = statements(tree, target.function)
     if found is None:
         return None
+    for node in (it for root in found if values for it in ast.walk(root)):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            node.value = parameters.named(node.value, values)
     if found:
         return digest(found, target.function.rpartition(".")[2])
     return absent(target) if target.beside is None or place(tree, target) is not None else None

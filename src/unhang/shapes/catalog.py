@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 from unhang import gate, packs
 from unhang.errors import UnhangError, closest
 from unhang.records import Pack
-from unhang.shapes.facts import Facts, Whole, read
+from unhang.shapes.facts import Checked, Facts, read
 
 GRADES = (
     "cure: the defect is shown on the real function, and gone after the rewrite; "
@@ -45,6 +45,8 @@ class Target(NamedTuple):
     """Whether it is what binds this name in its module or class, be it a function or not: see ``shapes.binding``."""
     beside: tuple[str, str] | None = None
     """Where a name goes that is not bound: ``after`` or ``before``, and the name beside it."""
+    parameters: tuple[str, ...] = ()
+    """The names of the values that its edits take from the user."""
 
     @property
     def place(self) -> str:
@@ -74,7 +76,8 @@ class Fix(NamedTuple):
     def what(self) -> str:
         """What is wrong, as its title says it; without the upstream's name, where that begins the title."""
         name, colon, rest = self.title.partition(": ")
-        return rest if colon and name.lower() in {target.upstream for target in self.targets} else self.title
+        upstreams = tuple({target.upstream for target in self.targets})
+        return rest if colon and name.lower().startswith(upstreams) else self.title
 
     @property
     def when(self) -> str:
@@ -205,7 +208,7 @@ def targets(fix: str, manifest: Mapping[str, Any]) -> tuple[Target, ...]:
         beside = next(((how, item[how]) for how in ("after", "before") if how in item), None)
         return Target(
             fix, item["upstream"], item["file"], item["function"], depends_on, item.get("set"), only_with,
-            "binding" in item, beside,
+            "binding" in item, beside, tuple(manifest.get("parameters", ())),
         )  # fmt: skip
 
     return tuple(map(target, manifest["targets"]))
@@ -329,13 +332,11 @@ def outlines(fix: str) -> OutlineTable:
 
 
 @packs.remembered
-def facts(fix: str) -> Facts | Whole:
+def facts(fix: str) -> Facts:
     """Return what the sweep knows of a fix. Raises UnhangError ``bad-pack``."""
     pack = pack_of(fix)
     path = os.path.join(packs.part(pack, "compat"), "data", f"{fix}.json")
-    if not pack.folder:
-        return Facts(path)
-    return Whole(path, packs.checked_file(path, "facts") if os.path.isfile(path) else {})
+    return Checked(path) if pack.folder else Facts(path)
 
 
 def pack_of(fix: str) -> Pack:

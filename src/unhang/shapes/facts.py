@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from typing import Any
@@ -50,22 +51,36 @@ class Facts(Mapping[str, Any]):
             return "{}"
 
 
-class Whole(Mapping[str, Any]):
-    """A document that was read and checked whole, with the keys of its top level, and of the objects there."""
-
-    def __init__(self, path: str, document: Mapping[str, Any]) -> None:
-        self.path, self.whole = path, document
-        inner = (value for value in document.values() if isinstance(value, dict))
-        self._entries = {key: value for one in inner for key, value in one.items()} | {**document}
+class Checked(Facts):
+    """The facts of a fix of a pack: what is read of them is as the schema wants it, or UnhangError ``bad-pack``."""
 
     def __getitem__(self, key: str) -> Any:
-        return self._entries[key]
+        value = super().__getitem__(key)
+        packs.check(self.path, value, _part(packs.schema("facts")["properties"], key))
+        return value
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.whole)
+    @cached_property
+    def whole(self) -> Any:
+        """The document."""
+        return packs.checked_file(self.path, "facts") if os.path.exists(self.path) else {}
 
-    def __len__(self) -> int:
-        return len(self.whole)
+    @cached_property
+    def _text(self) -> str:
+        try:
+            text = packs.read(self.path).decode()
+        except (FileNotFoundError, UnicodeDecodeError):
+            return json.dumps(self.whole)
+        # an entry is looked for as `json.dumps` writes it: a file that is written in another way is read whole
+        return text if '"schema": 1' in text else json.dumps(self.whole)
+
+
+def _part(properties: Any, key: str) -> Any:
+    """Return the schema of an entry of a fix's facts: of the file's top level, or of the releases, files or shapes."""
+    if key in properties:
+        return properties[key]
+    digest = key.partition(" ")[2]
+    is_shape = len(digest) == 16 and not {*digest} - {*"0123456789abcdef"}
+    return properties["shapes" if is_shape else "releases" if digest else "files"]["additionalProperties"]
 
 
 _DECODER = json.JSONDecoder()

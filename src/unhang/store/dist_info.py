@@ -31,6 +31,13 @@ def update(record: bytes, changed: Mapping[str, bytes]) -> bytes:
     return b"".join(pieces)
 
 
+def listing(files: Mapping[str, bytes], own: str) -> bytes:
+    """Return the RECORD of a new wheel with these files; ``own`` is its own path, whose row has no hash."""
+    blank = hashlib.sha256().hexdigest()  # `update` fills in no row without a hash
+    rows = b"".join(_encode(f"{path},sha256={blank},0\n") for path in files)
+    return update(rows, files) + _encode(f"{own},,\n")
+
+
 def without(record: bytes, paths: Iterable[str]) -> bytes:
     """Return the RECORD without the rows of these files."""
     gone = set(map(_encode, paths))

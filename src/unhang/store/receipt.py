@@ -46,6 +46,8 @@ class Fixed(NamedTuple):
     """True if the token said that the rewrite was seen right."""
     pack: str | None = None
     """The pack of the fix, and its version; None for unhang's own."""
+    values: str | None = None
+    """The values of its parameters, ``NAME=VALUE`` one a line; None if it has none."""
 
 
 class Entry(NamedTuple):
@@ -241,6 +243,10 @@ def _fixed(value: Any) -> Fixed:
         fixed = fixed._replace(pack=field(value, "pack", str))
         if not re.fullmatch(r"[a-z0-9-]{1,40} [a-z0-9.+]{1,60}", fixed.pack or "", re.A):
             raise ValueError(f"{fixed.pack!r} is no pack")
+    if "values" in value:
+        fixed = fixed._replace(values=field(value, "values", str))
+        if not all(map(str.isprintable, (fixed.values or "").split("\n"))):
+            raise ValueError("'values' has no values of parameters")
     if fixed.verified:
         return fixed
     generation, date = field(value, "generation", int), field(value, "date", str)

@@ -186,7 +186,8 @@ def _plan_file(remains: Remains, request: Request, force: bool) -> _FileRevert:
     plain = pristine.read(entry)
     after = _without(plain, entry, kept)
     remaining = entry._replace(patched=sha256(after), fixes=kept) if kept else None
-    ours = [fixed for fixed in remains.intact if fixed not in kept]
+    shared = {fixed.function for fixed in kept}  # two fixes may have added one import
+    ours = [fixed for fixed in remains.intact if fixed not in kept and fixed.function not in shared]
     if remains.whole or edited:
         remaining = remaining and signed(remaining, plain, after)
     elif ours:
@@ -252,19 +253,19 @@ def _without(original: bytes, entry: Entry, kept: tuple[Fixed, ...]) -> bytes:
         return original
     from unhang.rewrite.one_file import RewriteError, Step, rewrite
 
+    names = dict.fromkeys(fixed.fix for fixed in entry.fixes)
+    whole = Command("revert", tuple(word for name in names for word in ("--fix", name)))
     steps = []
     for fixed in kept:
         if is_gone(fixed):
             message = f"{fixed.fix} cannot be kept: its pack, {fixed.pack}, is not in effect"
-            hint = Hint("name the pack with --pack, or revert all fixes of this file: run ", Command("revert"))
+            hint = Hint("name the pack with --pack; or revert all fixes of this file: run ", whole)
             raise UnhangError("cannot-keep", message, path=entry.path, hint=hint)
         targets = {(target.file, target.function): target for target in catalog.fix(fixed.fix).targets}
         steps.append(Step(targets[fixed.file, fixed.function], fixed.after))
     try:
         return rewrite(original, steps).data
     except RewriteError as error:
-        names = dict.fromkeys(fixed.fix for fixed in entry.fixes)
-        whole = Command("revert", tuple(word for name in names for word in ("--fix", name)))
         hint = Hint("revert all fixes of this file: run ", whole, ", then apply the ones to keep")
         message = f"{error.target.fix} cannot be kept: {error}"
         raise UnhangError("cannot-keep", message, path=entry.path, hint=hint) from error

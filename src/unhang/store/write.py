@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
+from unhang import parameters
 from unhang.errors import UnhangError
 from unhang.find.bytecode import cached, caches
 from unhang.judge.decide import MARK
@@ -165,7 +166,8 @@ def _entry(file: FilePlan, root: str) -> Entry:
 def _fixed(step: Rewritten) -> Fixed:
     target, pack = step.target, catalog.pack_of(step.target.fix)
     fixed = Fixed(target.fix, target.file, target.function, step.before, step.after, step.listed)
-    fixed = fixed._replace(pack=str(pack) if pack.folder else None)
+    values = "\n".join(f"{name}={value}" for name, value in parameters.of(target.parameters).items())
+    fixed = fixed._replace(pack=str(pack) if pack.folder else None, values=values or None)
     if step.listed:
         return fixed
     date = time.strftime("%Y-%m-%d", time.gmtime())

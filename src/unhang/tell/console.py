@@ -107,7 +107,7 @@ def overlay(folder: str, modules: Sequence[str], planned: Plan, written: bool) -
 def _consequences(files: Iterable[FilePlan]) -> bool:
     """Print what these rewrites mean for a job; return whether a job must be patched on all of its nodes at once."""
     done = {step.target.fix for file in files for step in file.steps}
-    is_collective = any(catalog.fix(name).manifest.get("collectives", True) for name in done)
+    is_collective = any(catalog.fix(name).manifest.get("collectives") for name in done)
     if is_collective:
         note(report.PATCH_ALL)
     if unproved := report.unproved(done):

@@ -93,12 +93,13 @@ def about(fix: str) -> dict[str, Any]:
 def unproved(fixes: Iterable[str]) -> str:
     """Return a sentence on those of these fixes that are from a diff alone; empty if none is."""
     names = ", ".join(sorted(name for name in fixes if catalog.fix(name).grade == catalog.UNPROVED))
-    return names and f"unproved, from a diff alone, and nothing is shown of what it does: {names}"
+    return names and f"unproved: {names}, from a diff alone; nothing is shown of what it does: patch all nodes alike"
 
 
 def changing(fixes: Collection[str]) -> list[str]:
     """Return those of these fixes that change numbers, sorted."""
-    return sorted(name for name in fixes if catalog.fix(name).changes_numbers)
+    known = map(catalog.fix, fixes)
+    return sorted(it.id for it in known if it.changes_numbers and it.grade != catalog.UNPROVED)
 
 
 def numbers(changing: Sequence[str]) -> str:

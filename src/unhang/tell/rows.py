@@ -21,6 +21,7 @@ from unhang.judge.decide import (
 )
 from unhang.judge.findings import Finding
 from unhang.shapes import catalog
+from unhang.shapes.catalog import Fix
 from unhang.suggest import Hint, Line
 from unhang.tell import terminal
 
@@ -74,13 +75,16 @@ def row(finding: Finding, word: str, *, verbose: bool = False, colour: bool = Fa
     fix = catalog.fix(finding.target.fix)
     head = f"{MARKS[word]} {fix.id}"
     kinds = " ".join(filter(None, (", ".join(fix.kinds), f"({fix.grade})")))
-    right = [*filter(None, _about(finding, word))]
+    what, when, numbers = _about(fix, word)
     if width < _WIDE:
         lines = terminal.folded(f"  {head}  {kinds}", width, "    ")
-        lines += [line for text in right for line in terminal.folded(f"    {text}", width, "    ")]
+        for text in _joined(what, when, numbers):
+            lines += terminal.folded(f"    {text}", width, "    ")
     else:
-        texts = [line for text in right for line in terminal.folded(text, width - _LEFT, "")]
         sides = [head, *(f"  {line}" for line in textwrap.wrap(kinds, _LEFT - 6, break_on_hyphens=False))]
+        sides += [f"  {numbers}"] * bool(numbers and when)
+        right = filter(None, (what, when)) if when else _joined(what, when, numbers)
+        texts = [line for text in right for line in terminal.folded(text, width - _LEFT, "")]
         pairs = zip_longest(sides, texts, fillvalue="")
         lines = [f"  {side:<{_LEFT - 2}}{text}".rstrip() for side, text in pairs]
     if colour:
@@ -116,7 +120,7 @@ def _line(finding: Finding, word: str, *, verbose: bool, colour: bool) -> str:
         f"{fix.id:<24}",
         f"{fix.grade:<9}",
         f"{', '.join(fix.kinds) or '-':<12}",
-        *_about(finding, word),
+        *_joined(*_about(fix, word)),
     ]
     parts += _more(finding, verbose=verbose)
     if _is_open(finding):
@@ -128,13 +132,15 @@ def _line(finding: Finding, word: str, *, verbose: bool, colour: bool) -> str:
     return terminal.painted(line, word, COLOURS[word]) if colour else line
 
 
-def _about(finding: Finding, word: str) -> list[str]:
-    """Return what is wrong, and when it strikes, where something is to do; and whether the cure changes numbers."""
-    fix = catalog.fix(finding.target.fix)
-    numbers = "changes numbers" if fix.changes_numbers and word in (NEEDED, WOULD_APPLY, APPLIED) else ""
-    if word not in (NEEDED, DRIFTED, UNLISTED, WOULD_APPLY):
-        return [joined(fix.what, numbers)]
-    return [fix.what, joined(fix.when, numbers)]
+def _about(fix: Fix, word: str) -> tuple[str, str, str]:
+    """Return what is wrong; when it strikes, where something is to do; and whether the cure changes numbers."""
+    changes = fix.changes_numbers and fix.grade != catalog.UNPROVED and word in (NEEDED, WOULD_APPLY, APPLIED)
+    when = fix.when if word in (NEEDED, DRIFTED, UNLISTED, WOULD_APPLY) else ""
+    return fix.what, when, "changes numbers" if changes else ""
+
+
+def _joined(what: str, when: str, numbers: str) -> list[str]:
+    return [what, joined(when, numbers)] if when else [joined(what, numbers)]
 
 
 def _more(finding: Finding, *, verbose: bool) -> Iterator[str]:

@@ -55,12 +55,12 @@ def document(what: Report, folder: str) -> str:
 
 def _rule(name: str) -> dict[str, Any]:
     fix: Fix = catalog.fix(name)
-    page = catalog.page(name)
+    page, about = catalog.page(name), filter(None, map(fix.manifest.get, ("symptom", "cause")))
     return {
         "id": fix.id,
-        "shortDescription": {"text": fix.title},
-        "fullDescription": {"text": f"{fix.manifest['symptom']} {fix.manifest['cause']}"},
-        "help": {"text": page, "markdown": page},
+        "shortDescription": {"text": gate.sarif(fix.title)},
+        "fullDescription": {"text": gate.sarif(" ".join(about) or fix.title)},
+        "help": {"text": page, "markdown": gate.markdown(page) if fix.pack.folder else page},
         "defaultConfiguration": {"level": "error"},
         "properties": {
             "tags": ["correctness", fix.grade, *fix.kinds, *(["changes-numbers"] if fix.changes_numbers else [])],

@@ -56,6 +56,13 @@ def changed(**keys: Any) -> Callable[[Path], object]:
     return change
 
 
+def unproved(checkout: Path) -> None:
+    """Make it a fix from a diff alone, as a pack may have it."""
+    place = {"upstream": "verl", "file": "verl/a.py", "function": "f", "binding": True}
+    words = {"id": FIX, "title": "a diff", "grade": "unproved", "origin": "other, a diff", "licence": "Apache-2.0"}
+    (checkout / FILES["manifest"]).write_text(json.dumps({**words, "targets": [place]}))
+
+
 BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
     "a manifest that is no JSON": (edited("manifest", "{", ""), "manifest.json: mtp-cp-deadlock: is no JSON: "),
     "an unknown key": (changed(affect={}), "manifest.json: manifest: Additional properties are not allowed"),
@@ -67,6 +74,11 @@ BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
     "a kind that does not exist": (
         changed(kinds=["crash"]),
         "manifest.json: kinds[0]: 'crash' is not one of ['hang', ",
+    ),
+    "nothing that is shown": (unproved, "manifest.json: grade: an unproved fix is for a pack of one's own"),
+    "a cure without a cause": (
+        edited("manifest", '"cause"', '"note"'),
+        "manifest.json: manifest: 'cause' is a required property",
     ),
     "no kind": (changed(kinds=[]), "manifest.json: kinds: [] should be non-empty (What the defect does to a job"),
     "numbers in words": (changed(**{"changes-numbers": "no"}), "manifest['changes-numbers']: 'no' is not of type"),

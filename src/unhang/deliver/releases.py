@@ -30,6 +30,8 @@ class Release(NamedTuple):
     """Its files, as paths below the folder on the import path."""
     read: Callable[[str], bytes | None]
     """A file's bytes; None if it has none of this path."""
+    edited: Callable[[str], bool] = lambda _: False
+    """Whether a file is known not to be as it was installed."""
 
     def text(self, file: str) -> str | None:
         """Return a file's text with the line ends ``\\n``; None if it has none."""
@@ -47,7 +49,7 @@ def named(requirement: str, folder: str, request: Request) -> Release:
         return of_wheel(wheel.load(requirement))
     name, _, version = requirement.partition("==")
     if not version:
-        hint = "name one release, as in `--upstream verl==0.7.1`, or the path of a wheel"
+        hint = "name one release as NAME==VERSION, or by the path of a wheel"
         raise UnhangError("bad-option", f"{requirement!r} does not say which release", hint=hint)
     there = (it for it in installed(request) if it.project == project(name) and wheel.is_version(it.version, version))
     if (found := next(there, None)) is not None:
@@ -111,15 +113,11 @@ def _installed(name: str, copies: Sequence[Installation]) -> Release:
                 inner = os.path.relpath(folder, place.package_dir).replace(os.sep, "/")
                 yield from ("/".join(filter(None, (above, inner.strip("."), it))) for it in names)
 
-    return Release(name, copies[0].version or "", copies[0].root, files, read)
+    def edited(file: str) -> bool:
+        place, data = places.get(of_file(name, file)), read(file)
+        return bool(place and place.record and data is not None and not metadata.confirms(place.record, file, data))
 
-
-def edited(request: Request, release: Release, file: str) -> bool:
-    """Return whether the RECORD of an installed copy has another hash for this file than the file itself."""
-    for place in search.find(request).installations:
-        if place.root == release.where and place.record and of_file(release.project, file) == place.upstream:
-            return not metadata.confirms(place.record, file, release.read(file) or b"")
-    return False
+    return Release(name, copies[0].version or "", copies[0].root, files, read, edited)
 
 
 def of_clone(clone: str, revision: str, upstream: Upstream) -> Release:

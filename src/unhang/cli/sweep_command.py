@@ -1,0 +1,130 @@
+"""``unhang sweep --pack DIR``: in which other releases the edits of a pack's unproved fixes fit, and what they give."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping
+
+from unhang import gate, packs
+from unhang.deliver import releases
+from unhang.deliver.releases import Release
+from unhang.draft import facts, pack_texts
+from unhang.draft.facts import Edits, Tried
+from unhang.errors import UnhangError
+from unhang.records import Pack, Request
+from unhang.shapes import catalog
+from unhang.shapes.catalog import Fix, Target
+from unhang.tell import console, progress
+
+
+def run(options: argparse.Namespace) -> int:
+    """Record the shapes of the releases; return 0, or 1 if the edits of a fix do not fit one of them.
+
+    Raises UnhangError ``bad-option``, ``no-commit``, ``no-upstream``, and as ``releases.named``; what was recorded
+    before it stays.
+    """
+    folder = os.path.realpath(options.pack[-1]) if options.pack else ""
+    pack = next((it for it in packs.others() if it.folder == folder), None)
+    if pack is None:
+        raise UnhangError("bad-option", "a sweep writes to a pack", hint="name its folder: --pack DIR")
+    fixes = [it for it in catalog.fixes().values() if it.pack == pack and it.grade == catalog.UNPROVED]
+    if options.fix:
+        wanted = {catalog.fix(name).id for name in options.fix}
+        fixes = [it for it in fixes if it.id in wanted]
+    if not fixes:
+        raise UnhangError("bad-option", f"{pack} has no unproved fix to sweep", hint="`unhang list` shows its fixes")
+    fits = True
+    with tempfile.TemporaryDirectory(prefix="unhang-") as work, progress.shown() as step:
+        for release in _releases(options, fixes, work):
+            step(f"reading {release.project} {release.version}")
+            for fix in fixes:
+                if any(packs.upstreams()[it.upstream].name in _held(release) for it in fix.targets):
+                    fits = _swept(pack, fix, release) and fits
+    return 0 if fits else 1
+
+
+def _held(release: Release) -> set[str]:
+    """Return the upstreams that a release may have."""
+    return {it.name for it in packs.upstreams().values() if release.project in (it.name, it.within)}
+
+
+def _releases(options: argparse.Namespace, fixes: list[Fix], work: str) -> Iterator[Release]:
+    request = Request(options.python, options.target, options.source, options.script, upstreams=packs.names())
+    for number, requirement in enumerate(options.releases):
+        folder = os.path.join(work, str(number))
+        os.mkdir(folder)
+        yield releases.named(requirement, folder, request)
+    for clone, pattern in options.from_clone:
+        for tag in _tags(clone, pattern):
+            for name in dict.fromkeys(releases.project(it.upstream) for fix in fixes for it in fix.targets):
+                found = releases.of_clone(clone, tag, packs.upstreams()[name])
+                version = re.search(r"\d+(\.\d+)+\S*$", tag)
+                yield found._replace(version=version[0] if version else tag)
+    if options.python or options.target or options.source or not (options.releases or options.from_clone):
+        yield from releases.installed(request)
+
+
+def _tags(clone: str, pattern: str) -> list[str]:
+    try:
+        done = subprocess.run(
+            ["git", "-C", clone, "tag", "--list", "--sort=version:refname", pattern],
+            stdin=subprocess.DEVNULL, capture_output=True, check=True,
+        )  # fmt: skip
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise UnhangError("no-commit", "this is no clone whose tags can be listed", path=clone) from error
+    return done.stdout.decode("utf-8", "replace").split() or [pattern]
+
+
+def _swept(pack: Pack, fix: Fix, release: Release) -> bool:
+    """Record what a fix does to a release; return whether it fits, or is there already."""
+    from unhang.judge.decide import exact
+
+    edits: Edits = {target: exact(target) for target in fix.targets}
+    known = dict(catalog.facts(fix.id).whole) or facts.document(list(edits))
+    found = facts.tried(edits, release.read, _results(fix, known))
+    shown = gate.line(f"{fix.id}: {release.project} {release.version} ({release.where})")
+    if edited := [file for file in dict.fromkeys(it.file for it in edits) if release.edited(file)]:
+        console.say(f"{shown}: not recorded, for it was edited since it was installed: {', '.join(edited)}")
+        return False
+    if found.in_place and known["releases"].get(f"{fix.targets[0].upstream} {release.version}"):
+        console.say(f"{shown}: every edit is in place, in a copy of a release that is on record: nothing is recorded")
+    elif found.in_place:
+        facts.record_fixed(known, found.in_place, release.version)
+        console.show(f"{shown}: upstream has every edit")
+    elif found.misfits:
+        console.say_each(_misfits(shown, found))
+        return False
+    else:
+        new = _news(known, found)
+        facts.record(known, edits, found, release.version)
+        console.show(f"{shown}: fits, {console.count(new, 'new shape')}")
+    _write(os.path.join(pack.folder, "compat", "data", f"{fix.id}.json"), pack_texts.document(known))
+    catalog.facts.cache_clear()
+    return True
+
+
+def _results(fix: Fix, known: Mapping[str, Mapping[str, Mapping[str, str]]]) -> dict[Target, set[str]]:
+    """Return the shapes that the edits give each target."""
+    rows = [(key.partition(" ")[0], row) for key, row in known["shapes"].items() if "result" in row]
+    return {target: {row["result"] for name, row in rows if name == target.function} for target in fix.targets}
+
+
+def _news(known: Mapping[str, Mapping[str, object]], found: Tried) -> int:
+    return sum(f"{target.function} {was}" not in known["shapes"] for target, (was, _) in found.shapes.items())
+
+
+def _misfits(shown: str, found: Tried) -> Iterator[str]:
+    yield f"{shown}: does not fit, and nothing of it is recorded"
+    for target, why in found.misfits.items():
+        yield gate.line(f"  {target.file}  {target.function}: {why}")
+
+
+def _write(path: str, text: str) -> None:
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(f"{path}.new", "w", encoding="utf-8") as file:
+        file.write(text)
+    os.replace(f"{path}.new", path)

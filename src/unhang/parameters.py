@@ -1,0 +1,53 @@
+"""The values that a user gives for the parameters of fixes: what a diff has of the environment that it was made in."""
+
+from __future__ import annotations
+
+import re
+
+from unhang.errors import UnhangError
+
+TYPE_CHECKING = False  # `typing` is slow to import
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+VARIABLE = "UNHANG_SET"
+_given: dict[str, str] = {}
+
+
+def use(words: Iterable[str], environ: Mapping[str, str]) -> None:
+    """Let these values hold, each ``NAME=VALUE``; and those of ``UNHANG_SET``, one a line, that the words lack.
+
+    Raises UnhangError ``bad-option``.
+    """
+    _given.clear()
+    for word in [*(it for it in environ.get(VARIABLE, "").split("\n") if it), *words]:
+        name, _, value = word.partition("=")
+        if not re.fullmatch("[A-Z][A-Z0-9_]*", name) or not value or not value.isprintable():
+            hint = "write it as `--set PYTHON=/opt/venv/bin/python`"
+            raise UnhangError("bad-option", f"{word!r} gives no parameter a value", hint=hint)
+        _given[name] = value
+
+
+def of(names: Iterable[str]) -> dict[str, str]:
+    """Return the values of these parameters that are given."""
+    return {name: _given[name] for name in names if name in _given}
+
+
+def words() -> tuple[str, ...]:
+    """Return the options that give the values, for commands that are suggested."""
+    return tuple(word for name, value in _given.items() for word in ("--set", f"{name}={value}"))
+
+
+def filled(text: str, values: Mapping[str, str]) -> str:
+    """Return a text of Python with each ``${NAME}``, which is inside of a string, replaced by its value."""
+    for name, value in values.items():
+        escaped = value.replace("\\", "\\\\").replace('"', '\\"').replace("'", "\\'")
+        text = text.replace(f"${{{name}}}", escaped)
+    return text
+
+
+def named(text: str, values: Mapping[str, str]) -> str:
+    """Return a text with each value replaced by the name of its parameter, as ``${NAME}``."""
+    for name, value in sorted(values.items(), key=lambda item: -len(item[1])):
+        text = text.replace(value, f"${{{name}}}")
+    return text

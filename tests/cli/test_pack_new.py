@@ -1,0 +1,305 @@
+"""`unhang new --pack` and `unhang sweep --pack`: from a diff to a fix that fails loudly where it does not fit."""
+
+import json
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support import cli, widgets
+from support.widgets import DIFF, ENGINE, FILE, PATCHED
+
+
+@pytest.fixture(autouse=True)
+def _four_fixes() -> None:
+    """These tests are about fixes of other packs, beside all of ours."""
+
+
+@pytest.fixture(autouse=True)
+def _no_packs() -> Iterator[None]:
+    with widgets.no_packs_after():
+        yield
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Path:
+    return widgets.site(tmp_path)
+
+
+def new(folder: Path, *more: Path | str, diff: str = DIFF, release: Path | str = "widgets==1.0") -> cli.Ran:
+    (folder / "my.patch").write_text(diff, newline="")
+    words = ("--pack", folder / "our-pack", "--upstream", release, "--from-patch", folder / "my.patch", *more)
+    return cli.called_with_all("new", "my-fix", *words)
+
+
+def ran(command: str, folder: Path, *more: Path | str) -> cli.Ran:
+    return cli.called_with_all(command, "--pack", folder / "our-pack", *more)
+
+
+def test_a_diff_becomes_a_gate(site: Path, tmp_path: Path) -> None:
+    begun = new(tmp_path, "--target", site)
+    assert begun.code == 0, begun.err
+    pack = tmp_path / "our-pack"
+    assert sorted(str(path.relative_to(pack)) for path in pack.rglob("*") if path.is_file()) == [
+        "codemods/my_fix.py", "compat/data/my-fix.json", "pack.json", "patches/my-fix/manifest.json",
+        "patches/my-fix/page.md", "upstreams/widgets.json",
+    ]  # fmt: skip
+    assert f"from {site}" in begun.out
+    assert "my-fix is unproved: it is for exactly the shapes of widgets 1.0" in begun.err
+    before = cli.tree(site)
+    needed = ran("check", tmp_path, "--target", site, "--output-format", "json")
+    assert needed.code == 1
+    assert {(row["verdict"], row["grade"]) for row in needed.json["results"]} == {("needed", "unproved")}
+    applied = ran("apply", tmp_path, "--target", site)
+    assert applied.code == 0, applied.err
+    assert "unproved: my-fix, from a diff alone; nothing is shown of what it does" in applied.err
+    text = (site / FILE).read_text()
+    assert text.count("# unhang my-fix") == 7
+    kept = [row for row in text.splitlines() if not row.lstrip().startswith("#") and row.strip()]
+    wanted = [row for row in PATCHED.splitlines() if not row.lstrip().startswith("#") and row.strip()]
+    wanted = [row.replace("Any, Dict, List", "Any, List") for row in wanted]
+    assert sorted(kept) == sorted([*wanted, "from typing import Dict"])
+    compile(text, FILE, "exec")
+    assert ran("check", tmp_path, "--target", site).code == 0
+    assert ran("apply", tmp_path, "--target", site).code == 0
+    assert ran("revert", tmp_path, "--target", site).code == 0
+    assert cli.tree(site) == before
+
+
+def test_it_is_unproved_everywhere(site: Path, tmp_path: Path) -> None:
+    new(tmp_path, "--target", site)
+    for command in ("list", "matrix"):
+        assert "unproved" in ran(command, tmp_path, *(("--fix", "my-fix") if command == "matrix" else ())).out
+    page = ran("explain", tmp_path, "my-fix").out
+    assert "Grade: unproved." in page
+    assert "nothing is shown of it" in " ".join(page.split())
+    assert "unproved" in ran("check", tmp_path, "--target", site).out
+
+
+@pytest.mark.parametrize(
+    ("old", "new_text", "why"),
+    [
+        ("LIMIT = 3", "LIMIT = 7", "unknown-shape"),
+        ("return job.go(LIMIT)", "return job.go(1)", "unknown-shape"),
+        ("LIMIT = 3", "LIMIT = 4", "half-applied"),
+        ("class Engine", "class Other", "function-gone"),
+        (None, None, "function-gone"),
+    ],
+)
+def test_what_does_not_fit_fails_loudly(old: str | None, new_text: str, why: str, site: Path, tmp_path: Path) -> None:
+    new(tmp_path, "--target", site)
+    if old is None:
+        (site / FILE).unlink()
+    else:
+        (site / FILE).write_text(ENGINE.replace(old, new_text))
+    before = cli.tree(site)
+    for command in ("check", "apply"):
+        found = ran(command, tmp_path, "--target", site)
+        assert found.code == 1
+        assert "drifted" in found.out
+    codes = {row["code"] for row in ran("check", tmp_path, "--target", site, "--output-format", "json").json["results"]}
+    assert why in codes
+    assert cli.tree(site) == before
+    assert ran("apply", tmp_path, "--target", site, "--require", "my-fix").code == 1
+
+
+def test_the_release_is_a_wheel_or_that_of_the_environment(site: Path, tmp_path: Path) -> None:
+    path = widgets.wheel(tmp_path / "other", "2.0")
+    begun = new(tmp_path, release=path)
+    assert begun.code == 0, begun.err
+    assert "from widgets-2.0-py3-none-any.whl" in begun.out
+    shutil.rmtree(tmp_path / "our-pack")
+    (site / FILE).write_text(ENGINE.replace("# runs", "# mine"))
+    refused = new(tmp_path, "--target", site)
+    assert refused.code == 2
+    assert "was edited since it was installed" in refused.err
+    assert not (tmp_path / "our-pack").exists()
+
+
+def test_what_it_cannot_express_is_named(site: Path, tmp_path: Path) -> None:
+    more = (
+        "--- a/csrc/a.cu\n+++ b/csrc/a.cu\n@@ -1 +1 @@\n-a\n+b\n",
+        "--- /dev/null\n+++ b/widgets/new.py\n@@ -0,0 +1 @@\n+a = 1\n",
+        "--- a/tests/test_a.py\n+++ b/tests/test_a.py\n@@ -1 +1 @@\n-a\n+b\n",
+    )
+    diff = widgets.diff(f"{PATCHED}register(main)\n")
+    begun = new(tmp_path, "--target", site, diff=diff + "".join(more))
+    assert begun.code == 1, begun.err
+    for what in ("csrc/a.cu", "widgets/new.py: the diff adds it", "binds no name: register(main)"):
+        assert what in begun.err
+    assert "ignored: tests/test_a.py: no code of a release" in begun.err
+
+
+def test_texts_of_a_diff_do_nothing(site: Path, tmp_path: Path) -> None:
+    head = "Subject: [PATCH] \x1b[31m ::error::a \u202e ##[b]\n\n"
+    diff = widgets.diff(ENGINE.replace('"widgets"', "\"''' + \\x1b {exec} ${A}\""))
+    begun = new(tmp_path, "--target", site, diff=head + diff)
+    assert begun.code == 0, begun.err
+    for ran_ in (
+        begun,
+        ran("list", tmp_path),
+        ran("explain", tmp_path, "my-fix"),
+        ran("check", tmp_path, "--target", site),
+    ):
+        assert not {"\x1b", "\u202e"} & {*ran_.out, *ran_.err}
+        assert " ::error::" not in ran_.out + ran_.err
+    assert ran("apply", tmp_path, "--target", site).code == 0
+    assert """print("\'\'\' + \\x1b {exec} ${A}")""" in (site / FILE).read_text()
+
+
+def test_a_second_fix_of_the_pack(site: Path, tmp_path: Path) -> None:
+    new(tmp_path, "--target", site)
+    again = new(tmp_path, "--target", site)
+    assert again.code == 2
+    assert "fix-exists" in again.err
+    (tmp_path / "b.patch").write_text(widgets.diff(ENGINE.replace('"widgets"', '"w"')))
+    words = ("--upstream", "widgets==1.0", "--from-patch", tmp_path / "b.patch", "--target", site)
+    other = cli.called_with_all("new", "their-fix", "--pack", tmp_path / "our-pack", *words)
+    assert other.code == 0, other.err
+    assert ran("apply", tmp_path, "--target", site).code == 0
+    assert {"# unhang my-fix: unproved", "# unhang their-fix: unproved"} <= {
+        row.strip() for row in (site / FILE).read_text().splitlines()
+    }
+    assert ran("revert", tmp_path, "--target", site, "--fix", "my-fix").code == 0
+    text = (site / FILE).read_text()
+    assert "my-fix" not in text
+    assert 'print("w")' in text
+
+
+def test_two_fixes_may_add_one_import(site: Path, tmp_path: Path) -> None:
+    new(tmp_path, "--target", site)
+    (tmp_path / "b.patch").write_text(
+        widgets.diff(ENGINE.replace("import os", "import os\nimport sys").replace('"widgets"', "sys.argv"))
+    )
+    words = ("--upstream", "widgets==1.0", "--from-patch", tmp_path / "b.patch", "--target", site)
+    assert cli.called_with_all("new", "their-fix", "--pack", tmp_path / "our-pack", *words).code == 0
+    before = cli.tree(site)
+    for first in ("my-fix", "their-fix"):
+        second = "their-fix" if first == "my-fix" else "my-fix"
+        assert ran("apply", tmp_path, "--target", site, "--fix", first).code == 0
+        assert ran("apply", tmp_path, "--target", site).code == 0
+        assert (site / FILE).read_text().count("import sys") == 1
+        assert ran("check", tmp_path, "--target", site).code == 0
+        assert ran("revert", tmp_path, "--target", site, "--fix", first).code == 0
+        assert (site / FILE).read_text().count("import sys") == 1
+        checked = ran("check", tmp_path, "--target", site, "--output-format", "json").json["results"]
+        assert {(row["fix"], row["verdict"]) for row in checked} == {(first, "needed"), (second, "applied")}
+        assert ran("revert", tmp_path, "--target", site).code == 0
+        assert cli.tree(site) == before
+    assert ran("apply", tmp_path, "--target", site).code == 0
+    assert ran("revert", tmp_path, "--target", site).code == 0
+    assert cli.tree(site) == before
+
+
+def test_a_sweep_records_where_the_edits_fit(site: Path, tmp_path: Path) -> None:
+    new(tmp_path, "--target", site)
+    moved = ENGINE.replace("# runs\n", "log(job)\n        # runs\n").replace("LIMIT = 3", "OTHER = 1\nLIMIT = 3")
+    paths = [
+        widgets.wheel(tmp_path / "w", "1.1", moved),
+        widgets.wheel(tmp_path / "w", "1.2", PATCHED),
+        widgets.wheel(tmp_path / "w", "1.3", ENGINE.replace("LIMIT = 3", "LIMIT = 5")),
+    ]
+    swept = ran("sweep", tmp_path, "--releases", *paths)
+    assert swept.code == 1
+    assert "my-fix: widgets 1.1 (widgets-1.1-py3-none-any.whl): fits, 1 new shape" in swept.out
+    assert "widgets 1.2 (widgets-1.2-py3-none-any.whl): upstream has every edit" in swept.out
+    assert "widgets 1.3 (widgets-1.3-py3-none-any.whl): does not fit, and nothing of it is recorded" in swept.err
+    assert f"{FILE}  LIMIT: the diff's lines are missing" in swept.err
+    for version, engine, verdict in ("1.1", moved, "needed"), ("1.2", PATCHED, "fixed-upstream"):
+        there = widgets.site(tmp_path / version, version, engine)
+        found = ran("check", tmp_path, "--target", there, "--output-format", "json").json["results"]
+        assert {row["verdict"] for row in found} == {verdict}, version
+    assert ran("check", tmp_path, "--target", site).code == 1
+    assert ran("apply", tmp_path, "--target", site).code == 0
+    assert ran("check", tmp_path, "--target", site).code == 0
+    table = ran("matrix", tmp_path, "--fix", "my-fix").out
+    assert "1.0 to 1.1" in table
+
+
+def test_a_sweep_of_a_patched_copy_records_nothing(site: Path, tmp_path: Path) -> None:
+    new(tmp_path, "--target", site)
+    data = tmp_path / "our-pack" / "compat" / "data" / "my-fix.json"
+    before = json.loads(data.read_text())
+    assert ran("apply", tmp_path, "--target", site).code == 0
+    swept = ran("sweep", tmp_path, "--target", site)
+    assert "nothing is recorded" in swept.err or "not recorded" in swept.err
+    assert json.loads(data.read_text()) == before
+
+
+def test_a_folder_that_is_no_pack_is_left_alone(site: Path, tmp_path: Path) -> None:
+    (tmp_path / "our-pack").mkdir()
+    (tmp_path / "our-pack" / "mine").touch()
+    refused = new(tmp_path, "--target", site)
+    assert refused.code == 2
+    assert "no-pack" in refused.err
+    assert [path.name for path in (tmp_path / "our-pack").iterdir()] == ["mine"]
+    assert ran("sweep", tmp_path).code == 2
+
+
+def test_an_edited_copy_can_be_looked_at_and_accepted(site: Path, tmp_path: Path) -> None:
+    new(tmp_path, "--target", site)
+    (site / FILE).write_text(ENGINE.replace("# runs", "log(job)"))
+    before = cli.tree(site)
+    shown = ran("diff", tmp_path, "--target", site, "--unknown", "--run")
+    assert shown.code == 1, shown.err
+    assert "+        return job.go(LIMIT, sys.argv, again)" in shown.out
+    assert "my-fix: the rewrite assumes: what the diff does; it is unproved" in shown.out
+    (token,) = {word for word in shown.out.split() if re.fullmatch("[0-9a-f]{16}-[0-9]+-[0-9a-f]{16}", word)}
+    assert ran("apply", tmp_path, "--target", site, "--accept", token).code == 0
+    assert ran("check", tmp_path, "--target", site, "--accept", token).code == 0
+    assert ran("revert", tmp_path, "--target", site).code == 0
+    assert cli.tree(site) == before
+
+
+def test_the_lines_of_a_fix_are_taken_back_beside_an_edit(site: Path, tmp_path: Path) -> None:
+    diff = widgets.diff(PATCHED.replace("Any, Dict, List", "Any, List").replace("Dict[str, Any]", "dict"))
+    new(tmp_path, "--target", site, diff=diff)
+    assert ran("apply", tmp_path, "--target", site).code == 0
+    text = (site / FILE).read_text()
+    (site / FILE).write_text(text.replace("def main", "MINE = 1\n\n\ndef main"))
+    assert ran("check", tmp_path, "--target", site).code == 0
+    assert ran("revert", tmp_path, "--target", site).code == 0
+    assert (site / FILE).read_text() == ENGINE.replace("def main", "MINE = 1\n\n\ndef main")
+
+
+def test_a_value_of_the_environment_is_a_parameter(site: Path, tmp_path: Path) -> None:
+    diff = widgets.diff(ENGINE.replace('print("widgets")', 'exec("/opt/a/python", "-m")'))
+    begun = new(tmp_path, "--target", site, "--set", "PYTHON=/opt/a/python", diff=diff)
+    assert begun.code == 0, begun.err
+    assert '"${PYTHON}"' in (tmp_path / "our-pack" / "codemods" / "my_fix.py").read_text().replace("\\", "")
+    assert "/opt/a" not in (tmp_path / "our-pack" / "codemods" / "my_fix.py").read_text()
+    before = cli.tree(site)
+    blocked = ran("apply", tmp_path, "--target", site)
+    assert blocked.code == 1
+    assert "--set PYTHON=VALUE" in blocked.out + blocked.err
+    assert cli.tree(site) == before
+    mine = ("--set", 'PYTHON=/home/it\'s "mine"/python')
+    needed = ran("check", tmp_path, "--target", site, *mine)
+    assert needed.code == 1
+    assert ran("apply", tmp_path, "--target", site, *mine).code == 0
+    assert """exec("/home/it\\'s \\"mine\\"/python", "-m")""" in (site / FILE).read_text()
+    (receipt,) = json.loads((site / ".unhang" / "receipt.json").read_text())["files"]
+    assert receipt["fixes"][0]["values"] == 'PYTHON=/home/it\'s "mine"/python'
+    digests = []
+    for value, code in (mine, 0), (("--set", "PYTHON=/other"), 1), ((), 1):
+        found = ran("check", tmp_path, "--target", site, "--output-format", "json", *value)
+        assert found.code == code
+        digests.append(found.json["digest"])
+    assert digests[0] == digests[1], "it is of the code, which has the value"
+    again = ran("apply", tmp_path, "--target", site, *mine)
+    assert (again.code, "nothing was changed" in again.err) == (0, True)
+    assert ran("revert", tmp_path, "--target", site).code == 0
+    assert cli.tree(site) == before
+    for wrong in "python=1", "PYTHON", "PYTHON=":
+        assert ran("check", tmp_path, "--target", site, "--set", wrong).code == 2
+
+
+def test_crlf_stays(tmp_path: Path) -> None:
+    site = widgets.site(tmp_path, "1.0", ENGINE.replace("\n", "\r\n"))
+    begun = new(tmp_path, "--target", site, diff=DIFF.replace("\n", "\r\n"))
+    assert begun.code == 0, begun.err
+    assert ran("apply", tmp_path, "--target", site).code == 0
+    data = (site / FILE).read_bytes()
+    assert data.count(b"\n") == data.count(b"\r\n") > 20

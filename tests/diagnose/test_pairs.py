@@ -1,0 +1,109 @@
+"""Sends and receives: which meet, whom a rank waits for first, and who did otherwise than its like."""
+
+from __future__ import annotations
+
+import pytest
+
+from support.hung_jobs import issued, job, rank
+from unhang.diagnose import facts, likes, pairs, suspects
+from unhang.diagnose.evidence import Group, Move, Operation, Rank
+
+RING = Group("8", "CONTEXT_PARALLEL_GROUP", (0, 1, 2, 3))
+BEGIN = Move("", "", 0, done=True)
+
+
+def end(kind: str, peer: int, size: int = 4, batch: int = 3, *, begun: bool = False) -> Operation:
+    return issued(RING, batch, kind, size)._replace(peer=peer, begun=begun)
+
+
+def ring(number: int, *batches: int, sizes: int = 4, waits: bool = True) -> Rank:
+    """Return a rank of a ring that sends to the next and receives from the one before, the last batch not done."""
+    after, before = (number + 1) % 4, (number - 1) % 4
+    moves = [BEGIN]
+    for batch in batches:
+        done = batch < batches[-1] or not waits
+        moves.append(Move("8", "send", after, done, batch, 2 * batch - 1))
+        moves.append(Move("8", "recv", before, done, batch, 2 * batch))
+    last = [end("send", after, sizes, batches[-1]), end("recv", before, sizes, batches[-1])] if waits else []
+    return rank(*last)._replace(moves=tuple(moves))
+
+
+def test_the_kth_send_meets_the_kth_receive() -> None:
+    whole = job([rank(end("send", 1), end("send", 1, 5)), rank(end("recv", 0), end("recv", 2)), rank(), None])
+    first, second = pairs.ends(whole)[0]
+    assert first is not None
+    assert second is not None
+    assert (first.operation, first.lacks) == (whole.ranks[1].waiting[0], False)
+    assert (second.operation, second.lacks) == (None, True)
+    assert [one and one.lacks for one in pairs.ends(whole)[1]] == [False, True]
+
+
+def test_what_the_other_rank_has_done_lacks_nowhere() -> None:
+    """In a ring without the third rank, whose batch is older, the fourth has done what the first waits in."""
+    whole = job([ring(0, 1, 2), ring(1, 1, 2), ring(2, 1, 2), ring(3, 1, 2, 3)])
+    sent, received = pairs.ends(whole)[0]
+    assert sent is not None
+    assert received is not None
+    assert (sent.operation, received.done) == (whole.ranks[1].waiting[1], True)
+    assert pairs.heads(whole, pairs.ends(whole))[0].begun
+
+
+def test_without_a_common_past_nothing_is_known_of_what_is_done() -> None:
+    whole = job([ring(0, 7)._replace(moves=()), ring(1, 7)])
+    assert [one and one.is_known for one in pairs.ends(whole)[0]] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("edges", "found"),
+    [
+        ({0: {1}, 1: set()}, [{1}]),
+        ({0: {1}, 1: {2}, 2: {1}}, [{1, 2}]),
+        ({0: {1}, 1: {0, 2}, 2: {3}}, [{3}]),
+        ({0: {1}, 2: {3}, 3: {2}}, [{1}, {2, 3}]),
+    ],
+)
+def test_whom_all_others_wait_for(edges: dict[int, set[int]], found: list[set[int]]) -> None:
+    assert sorted(map(sorted, pairs.sinks(edges))) == sorted(map(sorted, found))
+
+
+def test_a_collective_waits_for_nobody_who_is_past_it() -> None:
+    whole = job([rank(issued(RING, 4, "broadcast", 2)), *[rank(issued(RING, 3, "broadcast", 2))] * 3])
+    own = pairs.heads(whole, pairs.ends(whole))
+    assert {number: (set(missing), set(met)) for number, (missing, met) in pairs.meet(whole, own).items()} == {
+        0: ({1, 2, 3}, {0}),
+        **{number: (set(), {1, 2, 3}) for number in (1, 2, 3)},
+    }
+
+
+def test_the_end_with_another_size_than_most_is_named() -> None:
+    found = suspects.of(facts.of(job([ring(0, 1, 2), ring(1, 1, 2, sizes=9), ring(2, 1, 2), ring(3, 1, 2)])))
+    assert (found.rule, [*found.why]) == ("disagrees", [1])
+    assert found.why[1] == "in CONTEXT_PARALLEL_GROUP, rank 0 sends 4 Float, and rank 1 receives 9 Float"
+
+
+def test_two_ends_that_differ_are_both_named_where_nothing_tells_them_apart() -> None:
+    found = suspects.of(facts.of(job([rank(end("send", 1, 4)), rank(end("recv", 0, 5)), rank(), rank()])))
+    assert (found.rule, [*found.why]) == ("disagrees", [0, 1])
+
+
+def test_of_ranks_that_have_come_the_one_is_stuck_that_has_not_begun() -> None:
+    others = [rank(issued(RING, 9, "all_reduce", 2))] * 2
+    two = [rank(end("send", 1, begun=True)), rank(end("recv", 0))]
+    found = suspects.of(facts.of(job([*two, *others])))
+    assert (found.rule, [*found.why]) == ("together", [1])
+
+
+def test_a_rank_that_left_out_a_batch_is_not_like_the_others() -> None:
+    """It has come to the collective after fewer of them."""
+    gone_on = issued(RING, 1, "all_reduce", 2)
+    here = ring(2, 1, 2, 3, waits=False)
+    rest = [ring(number, 1, 2, 3, 4) for number in (0, 1, 3)]
+    left_out = here._replace(waiting=(gone_on,), moves=(*here.moves, Move("8", "", 1, done=False)))
+    others = [
+        one._replace(waiting=(gone_on,), moves=(*one.moves, Move("8", "", 1, done=False))) if number == 0 else one
+        for number, one in enumerate(rest)
+    ]
+    whole = job([others[0], others[1], left_out, others[2]])
+    own = pairs.heads(whole, pairs.ends(whole))
+    assert [likes.unlike(whole, own, number, RING.description) for number in range(4)] == [0, 0, 3, 0]
+    assert [*suspects.of(facts.of(whole)).why] == [2]
