@@ -92,6 +92,23 @@ def test_a_fix_of_a_gone_pack_is_reverted_by_its_name(acme: Path, site: Path) ->
     assert "mtp-cp-deadlock" in (site / ".unhang" / "receipt.json").read_text()
 
 
+def test_fixes_of_two_packs_share_a_file(tmp_path: Path) -> None:
+    file = "megatron/core/transformer/moe/moe_utils.py"
+    site = cli.unpack_targets(tmp_path / "site", ("megatron-core", "0.16.1"))
+    before, here = (site / file).read_bytes(), ("--target", site)
+    acme, ours = packed.pack(tmp_path / "acme", "acme-x", model="moe-aux-tracker-hang"), "router-token-scale"
+    assert run("apply", *here, "--fix", "acme-x", "--pack", acme).code == 0
+    assert run("apply", *here, "--fix", ours).code == 0, "whose file has a rewrite of a pack that is not in effect"
+    assert run("check", *here, "--fix", ours, "--fix", "acme-x", "--pack", acme).code == 0
+    ran = run("revert", *here, "--fix", ours)
+    assert code_of(ran) == "cannot-keep"
+    assert f"`unhang revert --target {site} --fix acme-x --fix {ours}`" in ran.err
+    assert run("revert", *here, "--fix", ours, "--pack", acme).code == 0
+    assert b"# unhang acme-x: " in (site / file).read_bytes()
+    assert run("revert", *here).code == 0
+    assert (site / file).read_bytes() == before
+
+
 def test_nothing_that_lies_about_is_loaded(acme: Path, site: Path) -> None:
     shutil.copytree(acme, site, dirs_exist_ok=True)
     packed.distribution(site, acme)

@@ -194,7 +194,7 @@ def _waits_for_nobody(found: Facts, number: int) -> bool:
     """Return whether all ranks for which a rank that waits may do so are known not to be late."""
     job = found.job
     members = [{*one.group.members} or desync.everybody(job) for one in job.ranks[number].waiting]
-    known = {rank for rank, one in job.ranks.items() if one.recorded or one.waiting}
+    known = {rank for rank, one in job.ranks.items() if one.recorded or one.waiting or found.calls.get(rank)}
     return all(map(known.issuperset, members))
 
 
@@ -229,7 +229,7 @@ def _of_waiting(found: Facts) -> Iterable[Answer]:
     places = whereabouts.of_waiting(job)
     unseen = sorted(found.unseen)
     if places and unseen:
-        summary = "Ranks wait for others of which there is no dump."
+        summary = "Ranks wait for others that left no dump."
         lacks = (f"dumps and stacks of rank {', '.join(map(str, unseen[:8]))}{', ...' if len(unseen) > 8 else ''}",)
         yield Answer("not-enough", "", summary, places, lacks)
     elif places:
