@@ -95,8 +95,8 @@ EDITS: Mapping[Target, Exact] = {
     target("Loop.first"): Exact(
         Swap(HEADER, "@property\ndef first(self, x):\n", "@cached\nasync def first(self, x, *, y=1):\n")
     ),
-    target("Loop.last", "after", "first"): Exact(Swap(ADDED, "", "def last(self):\n    return '''\n  as it is'''\n")),
-    target("start", "before", "run"): Exact(Swap(ADDED, "", "def start():\n    pass\n")),
+    target("Loop.last", "after", "first"): Exact(Swap(ADDED, "", "\ndef last(self):\n    return '''\n  as it is'''\n")),
+    target("start", "before", "run"): Exact(Swap(ADDED, "", "def start():\n    pass\n\n\n")),
     target("run"): Exact(Swap(REPLACED, "return x\n", "return x + 1\n"), uses=["LIMIT"]),
 }
 FIX = Fix("exact", "a diff", "unproved", {}, tuple(EDITS), "", (), True)

@@ -65,8 +65,10 @@ def expected(data: bytes, shapes: Mapping[str, str]) -> Mapping[str, Lines]:
 def _place(rows: Sequence[bytes], node: ast.stmt, name: str) -> Lines:
     first = min(part.lineno for part in (node, *getattr(node, "decorator_list", ()))) - 1
     end = node.end_lineno or 0
-    while first and rows[first - 1].lstrip().startswith(_MARK):
-        first -= 1
+    above = first
+    while above and rows[above - 1].lstrip().startswith(b"#"):  # the comments that a fix brings are below its mark
+        above -= 1
+        first = above if rows[above].lstrip().startswith(_MARK) else first
     only = binding.reduced(node, name.rpartition(".")[2])
     return Lines(first, end, b"".join(rows[first:end]).rstrip(_ENDS), only)
 
