@@ -61,6 +61,15 @@ def test_a_page_for_users_is_short(page: Path) -> None:
     assert len(lines) <= MOST or page.name in REFERENCE
 
 
+def test_the_readme_has_the_doors_of_the_site() -> None:
+    head = (ROOT / "README.md").read_text(encoding="utf-8").partition("\n## ")[0]
+    start = (ROOT / "docs/sitemaker/start.txt").read_text(encoding="utf-8")
+    doors = re.findall(r'<a href="([\w-]+)\.html"><strong>(.*?)</strong>', start)
+    assert [
+        (page, title) for title, page in re.findall(r"^- \*\*\[(.*?)\]\(docs/([\w-]+)\.md\)", head, re.MULTILINE)
+    ] == doors
+
+
 def test_each_page_is_in_the_navigation() -> None:
     listed = (ROOT / "docs/sitemaker/navigation.txt").read_text(encoding="utf-8").splitlines()
     assert {page.stem for page in (ROOT / "docs").glob("*.md")} <= {*listed}

@@ -13,7 +13,7 @@ import pytest
 
 from support.live_ranks import PY_SPY, program
 from unhang.cli import arguments
-from unhang.diagnose import capture, collector, logs
+from unhang.diagnose import capture, collector, intake, logs
 from unhang.errors import UnhangError
 
 
@@ -23,13 +23,15 @@ def test_the_stacks_of_this_nodes_ranks(
     program(tmp_path / "bin", "py-spy", PY_SPY)
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     ours = {pid: rank for rank, pid in started.items()}
-    taken = {}
-    for file in capture.take(tmp_path / "out"):  # other jobs may run on this machine
+    out, taken = tmp_path / "out", {}
+    for file in capture.take(out):  # other jobs may run on this machine
         (rank,) = logs.read(io.BytesIO(file.read_bytes()), file.name)
         pid = int(rank.stacks[0].frames[0].function.removeprefix("load") or 0)
         if pid in ours:
             taken[ours[pid]] = file.name
+            beside = [intake.told_by(str(other)).size for other in file.parent.glob("on-*.json")]
     assert taken == {5: "rank_5.txt", 6: "rank_6.txt"}
+    assert beside == [8]
 
 
 def test_why_no_stacks_are_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, started: Mapping[int, int]) -> None:

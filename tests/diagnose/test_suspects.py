@@ -158,7 +158,7 @@ JOBS: dict[str, tuple[Job, str, list[int]]] = {
         job(
             [
                 rank(issued(TENSOR, 7, "all_reduce", 2)),
-                *[rank(issued(TENSOR, 7, "all_reduce", 2), issued(WORLD, 3, "all_reduce", 2))] * 3,
+                *[rank(issued(WORLD, 3, "all_reduce", 2), issued(TENSOR, 7, "all_reduce", 2))] * 3,
             ]
         ),
         "disagrees",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
 from unhang.diagnose import collector
@@ -69,28 +70,38 @@ def before_the_next_run() -> tuple[str, ...]:
 
 
 def take(folder: Path) -> tuple[Path, ...]:
-    """Write py-spy's stacks of each rank on this node into a folder, and return the files.
+    """Write py-spy's stacks of each rank on this node into a folder, and return these files.
 
-    They are called ``rank_3.txt``, and are in a folder for each job if there are several. A rank that ends meanwhile is
-    left out. Raises UnhangError ``no-py-spy``, ``no-ranks``, or ``py-spy-failed`` where it gave nothing of any rank,
-    and OSError if the folder cannot be written.
+    They are called ``rank_3.txt``, and are in a folder for each job if there are several. Beside them is a file of the
+    node's own that says of how many ranks the job is. A rank that ends meanwhile is left out. Raises UnhangError
+    ``no-py-spy``, ``no-ranks``, or ``py-spy-failed`` where it gave nothing of any rank, and OSError if the folder
+    cannot be written.
     """
     py_spy = collector.py_spy()
     if py_spy is None:
         raise UnhangError("no-py-spy", "py-spy is not on PATH", hint="do: pip install py-spy")
-    found = collector.ranks(tuple(collector.processes()))
+    processes = tuple(collector.processes())
+    found = collector.ranks(processes)
     if not found:
         raise UnhangError("no-ranks", "no process on this node has loaded torch and has a rank in its environment")
-    several = len({one.world for one in found}) > 1
+    worlds = sorted({one.world for one in found})
     written, wrong = [], ""
-    for one in found:
-        stacks, why = collector.dump(py_spy, one.pid)
-        if stacks:
-            file = folder / (one.world if several else "") / f"rank_{one.rank}.txt"
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_bytes(stacks)
-            written.append(file)
-        wrong = wrong or why
+    for world in worlds:
+        here = [one for one in found if one.world == world]
+        into = folder / (world if len(worlds) > 1 else "")
+        taken = []
+        for one in here:
+            stacks, why = collector.dump(py_spy, one.pid)
+            if stacks:
+                into.mkdir(parents=True, exist_ok=True)
+                taken.append(into / f"rank_{one.rank}.txt")
+                taken[-1].write_bytes(stacks)
+            wrong = wrong or why
+        if taken:
+            state = {one.pid: collector.state_of(one.pid) for one in here}
+            notes = collector.census(here, {one.pid: one for one in processes}, state, ())
+            (into / f"on-{collector.name_of(socket.gethostname())}.json").write_bytes(notes)
+        written += taken
     if not written:
         hint = "it needs root, or the capability SYS_PTRACE" if "ermission" in wrong else None
         raise UnhangError("py-spy-failed", f"py-spy took no stacks: {wrong}", hint=hint)

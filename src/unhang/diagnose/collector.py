@@ -30,7 +30,7 @@ from http.client import HTTPConnection, HTTPException
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
 APART_S = 30.0
 """So far apart are the two stacks of a rank."""
@@ -284,7 +284,7 @@ def dump(program: str, pid: int, until: float = float("inf")) -> tuple[bytes, st
     return b"", why
 
 
-def _state(pid: int) -> str:
+def state_of(pid: int) -> str:
     """Return whether a process runs: `running`, `stopped` or `gone`."""
     try:
         state = _status(pid)[0]
@@ -480,6 +480,20 @@ def _gone(found: Collection[Found], by_pid: Mapping[int, Process]) -> Iterator[F
                     yield Found(other, 0, world)
 
 
+def census(
+    here: Collection[Found], by_pid: Mapping[int, Process], state: Mapping[int, str], notes: Sequence[str]
+) -> bytes:
+    """Return what is known of the ranks of one job on this node: who is there, in which state, and of how many.
+
+    ``state`` is by pid.
+    """
+    rows = [{"rank": one.rank, "pid": one.pid, "state": state[one.pid]} for one in here]
+    rows += [{"rank": one.rank, "state": "gone"} for one in _gone(here, by_pid)]
+    size = max(number(by_pid[one.pid], _RANKS[_rank(by_pid[one.pid])[0]]) for one in here)
+    table = {"unhang-live": 1, "node": socket.gethostname(), "size": size, "ranks": rows, "notes": [*notes]}
+    return json.dumps(table).encode()
+
+
 def main(apart: float, job: str = "", slurm: str = "") -> None:
     """Take what the ranks of this node are at, and send it; of a job and of a Slurm job, if they are named."""
     began = time.monotonic()
@@ -496,7 +510,7 @@ def main(apart: float, job: str = "", slurm: str = "") -> None:
     ]
     if everyone and not found:
         notes.append(f"there is no job {job}; there is {', '.join(sorted({one.world for one in everyone}))}")
-    state = {one.pid: _state(one.pid) for one in found}
+    state = {one.pid: state_of(one.pid) for one in found}
     program = py_spy(found[0].pid) if found else None
     if found and program is None:
         notes.append("no stacks: py-spy is not on PATH, nor in the ranks' environment; do: pip install py-spy")
@@ -505,7 +519,7 @@ def main(apart: float, job: str = "", slurm: str = "") -> None:
     def take(what: str) -> None:
         _say("step", f"taking stacks of {len(found)} ranks, for the {what} time")
         sys.stdout.flush()
-        alive = [one.pid for one in found if program and _state(one.pid) != "gone"]
+        alive = [one.pid for one in found if program and state_of(one.pid) != "gone"]
         until = time.monotonic() + _STACKS_S
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             for pid, (stacks, why) in zip(alive, pool.map(lambda pid: dump(program or "", pid, until), alive)):
@@ -535,13 +549,9 @@ def main(apart: float, job: str = "", slurm: str = "") -> None:
         for one in here:
             if taken.get(one.pid):
                 _send(f"{world}/stacks/rank_{one.rank}.txt", taken[one.pid])
-            now = _state(one.pid)
+            now = state_of(one.pid)
             state[one.pid] = "running" if now == "stopped" != state[one.pid] else now
-        rows = [{"rank": one.rank, "pid": one.pid, "state": state[one.pid]} for one in here]
-        rows += [{"rank": one.rank, "state": "gone"} for one in _gone(here, by_pid)]
-        size = max(number(by_pid[one.pid], _RANKS[_rank(by_pid[one.pid])[0]]) for one in here)
-        table = {"unhang-live": 1, "node": socket.gethostname(), "size": size, "ranks": rows, "notes": notes[:100]}
-        _send(f"{world}/ranks.json", json.dumps(table).encode())
+        _send(f"{world}/ranks.json", census(here, by_pid, state, notes[:100]))
     for note in () if found else notes[:20]:
         _say("note", note)
     _say("done")
@@ -566,7 +576,7 @@ def _dumps(
 ) -> None:
     """Ask the ranks for their dumps, and send what there is."""
     before = {one: _stamp(_written(one, by_pid[one.pid]))[0] for one in found}
-    running = [one for one in found if _state(one.pid) == "running"]
+    running = [one for one in found if state_of(one.pid) == "running"]
     asked = {one: by_pid[one.pid] for one in running if _pipe(one, by_pid[one.pid])}
     if asked:
         _say("step", f"waiting for the dumps of {len(asked)} ranks")

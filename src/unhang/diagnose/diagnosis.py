@@ -194,7 +194,7 @@ def _waits_for_nobody(found: Facts, number: int) -> bool:
     """Return whether all ranks for which a rank that waits may do so are known not to be late."""
     job = found.job
     members = [{*one.group.members} or desync.everybody(job) for one in job.ranks[number].waiting]
-    known = {rank for rank, one in job.ranks.items() if one.recorded or one.waiting}
+    known = {rank for rank, one in job.ranks.items() if one.recorded or one.waiting or found.calls.get(rank)}
     return all(map(known.issuperset, members))
 
 

@@ -27,6 +27,10 @@ _NO_RANK = re.compile(
 _LOG = re.compile(r"\.(log|out|err)(\.\d+)?$|std(out|err)", re.IGNORECASE)
 _ATTEMPT = re.compile(r"(?s)(.*/)attempt_(\d{1,7})/")
 """torchrun's folder of each start of the ranks."""
+_WORLD = re.compile(
+    rb"using world size: (\d{1,7}),|world_size: (\d{1,7}), local_world_size: |global_world_sizes=\[(\d{1,7})\b"
+)
+"""Where Megatron, ms-swift and torchrun say of how many ranks a job is, as it begins."""
 _ENDINGS = re.compile(r"(\.(gz|json|pkl|pickle|txt|log|out|err|dump))+$", re.IGNORECASE)
 
 
@@ -93,7 +97,7 @@ def _within(folder: str, wrong: list[job.Told]) -> Iterator[str]:
 def told_by(file: str) -> job.Told:
     """Return what a file says. This runs in a process of its own."""
     parts: list[Rank] = []
-    named, why = rank_in(file), ""
+    named, size, why = rank_in(file), None, ""
     try:
         with opened(file) as stream:
             if stream.peek(len(BOM_UTF8)).startswith(BOM_UTF8):
@@ -107,11 +111,12 @@ def told_by(file: str) -> job.Told:
                 return job.Told(file, (dump,), named=named, why=dump.broken or str(cut or ""))
             is_loki = speakers.recognizes(head)
             named = None if _is_of_process(file, named, head) else named
+            size = int(found[found.lastindex or 1]) if (found := _WORLD.search(head)) else None
             text = BytesIO(speakers.of_loki(stacks.whole(stream)[0])) if is_loki else stream
             parts.extend((stacks if stacks.recognizes(head) else logs).read(text, file))
     except (ValueError, EOFError, OSError, zlib.error, RecursionError) as error:
         why = (error.strerror if isinstance(error, OSError) else "") or str(error) or type(error).__name__
-    return job.Told(file, parts=tuple(parts), named=_unless_shared(file, named, parts), why=why)
+    return job.Told(file, parts=tuple(parts), named=_unless_shared(file, named, parts), why=why, size=size or None)
 
 
 @contextmanager

@@ -459,10 +459,10 @@ def _load(operation: Operation) -> str:
 
 
 def _fewer(facts: Facts, meeting: Meeting) -> dict[int, str]:
-    """Name the ranks that issued a call less than their peers, or one more, where all of them wait in something."""
-    if not meeting.waiting or not meeting.absent or any(facts.waits_for.get(number) for number in meeting.absent):
-        return {}
-    if any(one.kind in PAIRED for number in meeting.absent for one in facts.job.ranks[number].waiting[:1]):
+    """Name the ranks that came to a collective or did not, whichever are fewer, where those that did not wait by their
+    stacks alone: such as in a receive of gloo's, which no dump has.
+    """
+    if not meeting.waiting or not meeting.absent or any(facts.job.ranks[number].waiting for number in meeting.absent):
         return {}
     label = whereabouts.label(meeting.group)
     why = f"of {label}, it has issued more or fewer collectives than most, and waits in another one"

@@ -283,7 +283,7 @@ def _check_known(entry: Entry) -> None:
     for fixed in entry.fixes:
         if is_gone(fixed):  # its place is checked as that of any other
             if not untrusted.is_plain(fixed.file) or not fixed.file.endswith(".py"):
-                raise _bad(entry, f"the receipt names {fixed.file}, which is no file of a package", _HINT)
+                raise _bad(entry, f"the receipt names {fixed.file}, which is not a file of a package", _HINT)
         elif (fixed.fix, entry.upstream, fixed.file) not in targets:
             what = f"{fixed.fix} in {entry.upstream}'s {fixed.file}"
             hint = f"use the unhang that wrote it, if it is newer than this one; otherwise {_HINT}"
