@@ -368,7 +368,7 @@ def _disagreeing(facts: Facts) -> dict[int, str]:
     for core in _cycles(facts):
         places = {number: whereabouts.label(facts.job.ranks[number].waiting[0].group) for number in core}
         if (crossing := _crossing(facts, core)) is not None:
-            found[crossing] = f"waits in {places[crossing]}, and whoever waits for another there waits for it in the end"
+            found[crossing] = f"waits in {places[crossing]}, and all who wait for another there wait for it in the end"
             continue
         sides = _sides(places)
         if len(sides) > 1 and max(map(len, sides)) * 2 > len(core):
