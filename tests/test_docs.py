@@ -10,6 +10,9 @@ from support import screenshot
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 UPSTREAM = ROOT / "docs" / "maintainers" / "upstream.md"  # names files of the upstreams too
+REFERENCE = {"architecture.md", "json.md", "performance.md", "promises.md"}  # to look up, not to read
+MOST = 120
+_GENERATED = re.compile(r"<!-- matrix: generated.*?<!-- matrix: end -->", re.DOTALL)
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _PATH = re.compile(
     r"(?<![\w/.-])(?:benchmarks|codemods|compat|docs|patches|src|tests|upstreams)/[\w./-]+\.(?:json|md|py|svg)\b"
@@ -50,6 +53,26 @@ def test_a_broken_link_is_found(tmp_path: Path) -> None:
 def test_every_path_exists(page: Path) -> None:
     paths = _PATH.findall(page.read_text(encoding="utf-8"))
     assert [path for path in paths if not (ROOT / path).exists()] == []
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.name)
+def test_a_page_for_users_is_short(page: Path) -> None:
+    lines = _GENERATED.sub("", page.read_text(encoding="utf-8")).splitlines()
+    assert len(lines) <= MOST or page.name in REFERENCE
+
+
+def test_the_readme_has_the_doors_of_the_site() -> None:
+    head = (ROOT / "README.md").read_text(encoding="utf-8").partition("\n## ")[0]
+    start = (ROOT / "docs/sitemaker/start.txt").read_text(encoding="utf-8")
+    doors = re.findall(r'<a href="([\w-]+)\.html"><strong>(.*?)</strong>', start)
+    assert [
+        (page, title) for title, page in re.findall(r"^- \*\*\[(.*?)\]\(docs/([\w-]+)\.md\)", head, re.MULTILINE)
+    ] == doors
+
+
+def test_each_page_is_in_the_navigation() -> None:
+    listed = (ROOT / "docs/sitemaker/navigation.txt").read_text(encoding="utf-8").splitlines()
+    assert {page.stem for page in (ROOT / "docs").glob("*.md")} <= {*listed}
 
 
 def test_the_screenshot_shows_what_the_commands_print() -> None:

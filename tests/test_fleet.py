@@ -273,7 +273,7 @@ def test_a_ray_node_that_cannot_answer_is_named(ray_cluster: RayCluster) -> None
     message = ray_cluster.differ("patched", "without unhang", "without verl")
     unhang, verl = (ray_cluster.ids[name][:8] for name in ("without unhang", "without verl"))
     assert f"(node {unhang}): no answer: ModuleNotFoundError: No module named 'unhang'" in message
-    assert f"(node {verl}): none of megatron-core, megatron-lm, verl, ms-swift" in message
+    assert f"(node {verl}): none of megatron-core, megatron-lm, verl, ms-swift, megatron-bridge" in message
     assert "no answer within 0 s" in ray_cluster.differ("patched", "bare", timeout_s=0)
 
 

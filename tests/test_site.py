@@ -17,6 +17,7 @@ from unhang.cli.error_codes import codes
 from unhang.judge.matrix import is_nightly
 from unhang.shapes import catalog
 
+ROOT = Path(__file__).parent.parent
 PLACES = {"README.md": "index.md", "docs/ci.md": "ci.md", "docs/deep/one.md": "deep/one.md", "docs/a.svg": "a.svg"}
 
 
@@ -101,6 +102,12 @@ def test_the_start_page_has_three_doors_and_the_readme_below(source: Path) -> No
         assert re.search(r"^(    |RUN )unhang ", (source / f"{door}.md").read_text(), re.MULTILINE), "a command"
     assert (page.count("# unhang\n"), page.count("## The fixes\n")) == (1, 1)
     assert page.count('<svg class="unhang-drawing"') == 1
+
+
+def test_the_example_pack_is_no_page(source: Path) -> None:
+    assert (ROOT / "docs/packs/accelerate-fixes/patches").is_dir()
+    assert not (source / "packs").exists()
+    assert (source / "packs.md").exists()
 
 
 def test_each_fix_has_its_drawing_on_its_page_and_a_page_of_its_proof(source: Path) -> None:

@@ -82,10 +82,10 @@ def every_drawing(fixes: Iterable[Fix], docs: Path) -> dict[str, Drawing]:
 
 
 def fixes_table(fixes: Sequence[Fix], releases: matrix.Releases, table: ShapeTable) -> str:
-    """Return the README's table: each fix, what is wrong, what that does, who needs it, and what release lacks it."""
+    """Return the README's table: each fix, what is wrong, what that does, and which releases need it."""
     rows = matrix.rows(fixes, releases, table)
     lines = [
-        "| fix | grade | kinds | changes numbers | what is wrong | needed by | gone upstream |",
+        "| fix | grade | kinds | changes numbers | what is wrong | needed by | fixed upstream in |",
         "|---|---|---|---|---|---|---|",
     ]
     for fix in fixes:
@@ -93,7 +93,7 @@ def fixes_table(fixes: Sequence[Fix], releases: matrix.Releases, table: ShapeTab
         fixed = ", ".join(f"{upstream} {version}" for upstream, version in since.items() if version is not None)
         numbers = "yes" if fix.changes_numbers else "no"
         cells = f"`{fix.id}`", fix.grade, ", ".join(fix.kinds), numbers, fix.title, needed_by(rows, fix) or "none"
-        lines.append(f"| {' | '.join(cells)} | {fixed or 'no'} |")
+        lines.append(f"| {' | '.join(cells)} | {fixed or 'not yet'} |")
     return "\n".join(lines).replace("*", r"\*")
 
 

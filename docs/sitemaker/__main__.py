@@ -33,7 +33,8 @@ proofs/*
 def main(folder: Path) -> None:
     """Write all pages into a folder. Raises OSError, and UnhangError if the data of the fixes cannot be read."""
     docs = ROOT / "docs"
-    own = [*docs.rglob("*.md"), *docs.rglob("*.svg")]
+    found = [*docs.rglob("*.md"), *docs.rglob("*.svg")]
+    own = [path for path in found if docs / "packs" not in path.parents]  # an example pack, which is no page
     files = MOVED | {path.relative_to(ROOT).as_posix(): path.relative_to(docs).as_posix() for path in own}
     ids = list(catalog.fixes())
     places = files | {f"patches/{name}/page.md": f"fixes/{name}.md" for name in ids}

@@ -67,7 +67,7 @@ def _once(items: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _refuse(word: str) -> None:
-    raise ValueError(f"{word} is no number of JSON")
+    raise ValueError(f"{word} is not a number of JSON")
 
 
 def _texts(value: Any) -> Iterator[str]:

@@ -6,7 +6,9 @@ makes one count, only ``--pack``, ``UNHANG_PACKS``, and what is installed beside
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 import sys
 from functools import cache
 
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
     _Value = TypeVar("_Value")
 
 OURS = Pack("unhang", __version__, "")
+_PREFIX = "unhang_pack_"
+"""How the names of the modules of packs begin."""
 _HERE = os.path.dirname(os.path.abspath(__file__))
 _effective: tuple[Pack, ...] = (OURS,)
 _words: tuple[str, ...] = ()
@@ -79,6 +83,8 @@ def use(named: Sequence[str], alone: bool, environ: Mapping[str, str]) -> None:
     if len(found) > 1 or found != _effective:  # the files of a pack may have changed
         for function in _remembered:
             function.cache_clear()
+        for name in [name for name in sys.modules if name.startswith(_PREFIX)]:
+            del sys.modules[name]
     _effective, _words = found, (*(("--no-packs",) if alone else ()), *given)
 
 
@@ -152,7 +158,7 @@ def module(pack: Pack, room: str, fix: str) -> str:
     name = fix.replace("-", "_")
     if not pack.folder:
         return f"unhang.{room}.{name}"
-    package = f"unhang_pack_{pack.name.replace('-', '_')}"
+    package = f"{_PREFIX}{pack.name.replace('-', '_')}"
     if getattr(sys.modules.get(package), "__path__", [pack.folder]) != [pack.folder]:  # of another folder, before
         for known in [known for known in sys.modules if known == package or known.startswith(f"{package}.")]:
             del sys.modules[known]
@@ -220,10 +226,16 @@ def below_namespace(file: str) -> str:
 
 
 def read(path: str) -> bytes:
-    """Return a file's bytes, with half of the system calls that an opened file needs. Raises OSError."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    """Return a file's bytes, with half of the system calls that an opened file needs. Raises OSError.
+
+    What is no file, such as a pipe that nobody writes to, is an error, and is not waited for.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NONBLOCK", 0))
     try:
-        size = os.fstat(descriptor).st_size
+        about = os.fstat(descriptor)
+        if not stat.S_ISREG(about.st_mode):
+            raise OSError(errno.EINVAL, "it is no file", path)
+        size = about.st_size
         data = os.read(descriptor, size)
         while len(data) < size and (more := os.read(descriptor, size - len(data))):
             data += more

@@ -108,6 +108,11 @@ class Environment(NamedTuple):
     """What chose it: ``--python``, ``$VIRTUAL_ENV``, ``$CONDA_PREFIX``, ``.venv``, ``own interpreter``,
     ``--target`` or ``--source``."""
 
+    @property
+    def choice(self) -> str:
+        """What chose it, in words."""
+        return "the Python that runs unhang" if self.found_by == "own interpreter" else f"found by {self.found_by}"
+
 
 class Pack(NamedTuple):
     """A folder of fixes, and perhaps of upstreams."""

@@ -28,6 +28,7 @@ COMMANDS = (
     "explain",
     "matrix",
     "new",
+    "pack",
     "sweep",
     "completion",
 )
@@ -84,6 +85,7 @@ def test_without_a_command_it_shows_the_five_that_matter(capsys: pytest.CaptureF
         ("matrix", f"{CHOICE} --version --output-format --against-index"),
         ("new", "--upstream --from-patch --from-commit --kind -o --output --import-name --python --target --source "
          "--script"),
+        ("pack", "-o --output"),
         ("sweep", "--fix --releases --from-clone --python --target --source --script"),
         ("completion", "--line"),
     ],

@@ -49,7 +49,8 @@ def test_no_upstream_found(tmp_path: Path) -> None:
     for command in ("check", "apply", "diff", "revert"):
         ran = cli.called(command, "--target", tmp_path)
         assert ran.code == 2
-        start = "error[no-upstream]: none of megatron-core, megatron-lm, verl, ms-swift is installed in"
+        names = "megatron-core, megatron-lm, verl, ms-swift, megatron-bridge"
+        start = f"error[no-upstream]: none of {names} is installed in"
         assert ran.err.startswith(start)
         assert "is not ms-swift" in ran.err
         assert "is not the verl framework" in ran.err

@@ -27,7 +27,7 @@ def printed(shell: str) -> str:
 
 LINES = [
     ("unhang ch", "check"),
-    ("unhang ", "check apply diff revert overlay wheel prove diagnose list explain matrix new sweep completion"),
+    ("unhang ", "check apply diff revert overlay wheel prove diagnose list explain matrix new pack sweep completion"),
     ("unhang apply --dr", "--dry-run"),
     ("unhang check --req", "--require"),
     ("unhang check --require mtp-cp", "mtp-cp-deadlock"),

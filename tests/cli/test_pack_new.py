@@ -54,7 +54,7 @@ def test_a_diff_becomes_a_gate(site: Path, tmp_path: Path) -> None:
     assert {(row["verdict"], row["grade"]) for row in needed.json["results"]} == {("needed", "unproved")}
     applied = ran("apply", tmp_path, "--target", site)
     assert applied.code == 0, applied.err
-    assert "unproved: my-fix, from a diff alone; nothing is shown of what it does" in applied.err
+    assert "unproved: my-fix, from a diff alone; nobody has shown what it does" in applied.err
     text = (site / FILE).read_text()
     assert text.count("# unhang my-fix") == 7
     kept = [row for row in text.splitlines() if not row.lstrip().startswith("#") and row.strip()]
@@ -74,7 +74,7 @@ def test_it_is_unproved_everywhere(site: Path, tmp_path: Path) -> None:
         assert "unproved" in ran(command, tmp_path, *(("--fix", "my-fix") if command == "matrix" else ())).out
     page = ran("explain", tmp_path, "my-fix").out
     assert "Grade: unproved." in page
-    assert "nothing is shown of it" in " ".join(page.split())
+    assert "nobody has shown what it does" in " ".join(page.split())
     assert "unproved" in ran("check", tmp_path, "--target", site).out
 
 

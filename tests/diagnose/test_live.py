@@ -104,7 +104,7 @@ def test_a_job_of_slurm_s_is_diagnosed(hung: Path, tmp_path: Path, capsys: pytes
     assert answer["job"]["size"] == 3, "by the dump's own group"
     assert answer["job"]["ranks"] == [5, 6, 7]
     assert "not every node has answered (1 have): 1: sh: python3: not found" in notes
-    assert "a file has not come whole: rank_7" in notes
+    assert "a file arrived incomplete: rank_7" in notes
     names = {file.relative_to(kept).as_posix() for file in Path(kept).rglob("*") if file.is_file()}
     assert names == {
         "hung_1/0/dumps/rank_5", "hung_1/0/ranks.json", "hung_1/0/stacks/rank_5.txt", "hung_1/0/stacks/rank_6.txt",
@@ -168,7 +168,7 @@ RANKS = json.dumps({"unhang-live": 1, "size": 2, "ranks": [{"rank": 0, "state": 
         (sent("w/dumps/rank_1", b"x", checksum=1), "a file came damaged: rank_1"),
         ("@unhang begin w/dumps/rank_1\n@unhang data %%%\n", "a file came damaged: rank_1"),
         (sent("w/dumps/rank_1", bytes(1 << 21)), "a file is too large: rank_1"),
-        ("@unhang begin w/dumps/rank_1\n", "a file has not come whole: rank_1"),
+        ("@unhang begin w/dumps/rank_1\n", "a file arrived incomplete: rank_1"),
         ("@unhang note \x1b[2J\n", "\\x1b[2J"),
         ("no protocol at all\n", "not every node has answered (0 have): no protocol at all"),
     ],
@@ -206,7 +206,7 @@ def test_a_node_that_does_not_answer_is_given_up(tmp_path: Path, monkeypatch: py
     (tmp_path / "sent").write_text(sent("w/ranks.json", RANKS) + "@unhang done\n")
     places = [live.Place("n", ("cat", str(tmp_path / "sent"))), live.Place("m", ("sleep", "600"))]
     live.collect(places, tmp_path / "out", progress.silent)
-    assert "m: not all has come within 0 s" in json.loads((tmp_path / "out/w/nodes.json").read_text())["notes"]
+    assert "m: not everything arrived within 0 s" in json.loads((tmp_path / "out/w/nodes.json").read_text())["notes"]
 
 
 def test_ctrl_c_ends_what_runs(tmp_path: Path) -> None:
@@ -224,9 +224,9 @@ def test_ctrl_c_ends_what_runs(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
-        (["--slurm", "--x"], "no-nodes", "this is no number of a job: --x"),
+        (["--slurm", "--x"], "no-nodes", "not the number of a job: --x"),
         (["--slurm", "77"], "no-nodes", "Slurm's job 77 has no nodes that could be asked: it is PENDING"),
-        (["--kubectl", "-n x"], "no-nodes", "this is no selector of pods: -n x"),
+        (["--kubectl", "-n x"], "no-nodes", "not a selector of pods: -n x"),
         (["--kubectl", "a=b -A"], "no-nodes", "kubectl is not on PATH"),
     ],
 )

@@ -26,6 +26,7 @@ def one(*operations: Operation, **more: object) -> Rank:
         (issued(WORLD, 3, "broadcast"), "broadcast 3 of default_pg, [] Float"),
         (WAITS._replace(inputs=((2,), (3, 4), (5,))), "all_reduce 12 of default_pg, [2], [3, 4], ... Float"),
         (WAITS._replace(inputs=None, elements=9), "all_reduce 12 of default_pg, 9 elements"),
+        (WAITS._replace(inputs=None, elements=1), "all_reduce 12 of default_pg, 1 element"),
         (WAITS._replace(kind="barrier", inputs=(), elements=0), "barrier 12 of default_pg"),
         (WAITS._replace(group=UNNAMED, sequence=None), "all_reduce, [2] Float"),
         (WAITS._replace(group=Group("7", "")), "all_reduce 12 of group 7, [2] Float"),

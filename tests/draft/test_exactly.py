@@ -183,3 +183,144 @@ def test_what_the_text_uses_and_the_file_binds() -> None:
 def test_a_file_that_does_not_parse_afterwards() -> None:
     with pytest.raises(UnhangError, match="does not parse"):
         parted(PLAIN, replaced(("LIMIT = 3", "LIMIT = (")))
+
+
+def unmarked(text: str) -> str:
+    return "".join(row for row in text.splitlines(keepends=True) if not row.lstrip().startswith("# unhang "))
+
+
+WORDS = """\
+import os
+
+LIMIT = 3
+
+
+class Loop(Base):
+    '''A loop.'''
+
+    size: int = 1
+    '''How many.'''
+
+    def first(self):
+        '''Return x.
+
+        Or not.
+        '''
+        # of x
+        a = self.x
+
+        # the end
+        return a
+
+    def last(self, a):
+        '''Return a.'''
+        if a:
+            # why
+            return a
+        # none
+        log(1)
+        return None
+
+
+def run(x):
+    # one
+    log(x)
+    # two
+    y = x
+    # three
+    return y
+"""
+WORDED = """\
+import os
+
+# How far.
+# Not further.
+LIMIT = 4
+
+
+def begin():
+    '''Begin.'''
+    # here
+
+
+class Loop(Base):
+    '''A loop.'''
+
+    size: int = 1
+    '''How many.'''
+
+    shape: int = 2
+    '''How long.'''
+    more: int = 3
+
+    def first(self):
+        '''Return x.
+
+        Always.
+        '''
+        # of x and y
+        a = self.y
+
+        # now
+        log(a)
+
+        # the end
+        return a
+
+    # a comment above
+    def between(self):
+        '''Between.'''
+
+    def last(self, a, *, b=1):
+        '''Return a, or b.'''
+        if a:
+            # return a
+            # was here
+            return b
+
+        # log(1)
+        # return None
+
+
+def run(x):
+    # one, two
+
+    log(x)
+    # two
+    y = x
+    # three
+    return y + 1  # four
+"""
+
+
+def test_an_edit_brings_its_comments_docstrings_and_blank_lines() -> None:
+    part, result = parted(WORDS, WORDED)
+    assert not part.left
+    assert unmarked(result) == WORDED
+    assert result.count("# unhang my-fix: ") >= len(part.bound)
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_all_lines_are_as_in_the_diff(change: list[str]) -> None:
+    after = replaced((change[0], change[1]))
+    result = unmarked(parted(PLAIN, after)[1])
+    for whole, alone in ALONE.items():
+        result = result.replace(alone, whole) if whole in after else result
+    assert result == after
+
+
+ALONE = {
+    "from typing import Any, Dict, List\n": "from typing import Any, List\nfrom typing import Dict\n",
+    "from collections.abc import Any, List\n": "from collections.abc import List\nfrom collections.abc import Any\n",
+}
+"""Each name of an import is a target, for another release may import others in the same statement."""
+
+
+def test_comments_that_a_release_has_otherwise_stay() -> None:
+    part, _ = parted(WORDS, WORDED)
+    data = WORDS.replace("# one\n", "# mine\n").replace("'''Return a.'''", "'''Mine.'''").encode()
+    for one in part.bound:
+        data, _, now = one_file.exactly(data, one.target, one.codemod)
+        assert now == one.after
+    wanted = WORDED.replace("# one, two\n\n", "# mine\n").replace("'''Return a, or b.'''", "'''Mine.'''")
+    assert unmarked(data.decode()) == wanted

@@ -59,7 +59,7 @@ def test_any_edit_of_a_file_comes_out_whole_also_some_lines_off(seed: int) -> No
     ("text", "code", "message"),
     [
         ("no diff\n", "bad-patch", "no unified diff in it"),
-        ("--- a/x.py\n+++ b/x.py\n@@ -1,2 +1,2 @@\n a\n-b\n", "bad-patch", "this is no unified diff: "),
+        ("--- a/x.py\n+++ b/x.py\n@@ -1,2 +1,2 @@\n a\n-b\n", "bad-patch", "this is not a unified diff: "),
         (diff("a\nb\n", "a\nc\n"), "patch-does-not-fit", "a/x.py, hunk @@ -1,2 +1,2 @@"),
     ],
 )
@@ -74,8 +74,8 @@ def test_other_files_are_named() -> None:
     text = diff(BEFORE, AFTER) + diff("a\n", "b\n", "tests/t.py") + diff("a\n", "b\n", "setup.cfg")
     text += "--- /dev/null\n+++ b/a/new.py\n@@ -0,0 +1 @@\n+x\n--- a/a/old.py\n+++ /dev/null\n@@ -1 +0,0 @@\n-x\n"
     assert apply(text, a_x=BEFORE, setup_cfg="a\n").left == (
-        "tests/t.py: it is no Python file of verl 1.0",
-        "setup.cfg: it is no Python file of verl 1.0",
+        "tests/t.py: it is not a Python file of verl 1.0",
+        "setup.cfg: it is not a Python file of verl 1.0",
         "a/new.py: the diff adds it",
         "a/old.py: the diff removes it",
     )
@@ -87,7 +87,7 @@ def test_a_file_that_moved_is_the_only_one_with_the_lines() -> None:
     assert [(file.file, file.after) for file in result.files] == [("c/x.py", AFTER)]
     assert result.left == ("a/x.py: in verl 1.0 it is c/x.py; see whether that is the same code",)
     for unclear in [places[0], places[0]], [places[1], places[1]]:
-        left = "a/x.py: it is no Python file of verl 1.0"
+        left = "a/x.py: it is not a Python file of verl 1.0"
         assert patch.apply(diff(BEFORE, AFTER), lambda path, it=unclear: it, "verl 1.0") == ((), (left,))  # type: ignore[misc]
 
 

@@ -36,6 +36,7 @@ def refusal(python: str | None, cwd: Path, **environ: str) -> UnhangError:
 
 def test_without_options_and_variables_it_is_our_own(tmp_path: Path) -> None:
     chosen = choose(None, str(tmp_path), {"VIRTUAL_ENV": "", "PATH": "/nowhere"})
+    assert chosen.choice == "the Python that runs unhang"
     assert chosen == (sys.executable, sys.prefix, "own interpreter")
 
 

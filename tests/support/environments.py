@@ -172,7 +172,7 @@ def project(root: Path, name: str, version: str, where: str = ".") -> Path:
         version = "{version}"
         [tool.setuptools.packages.find]
         where = ["{where}"]
-        include = ["megatron.core*", "megatron.training*", "verl*", "swift*"]
+        include = ["megatron.bridge*", "megatron.core*", "megatron.training*", "verl*", "swift*"]
         [tool.setuptools.package-data]
         "verl.version" = ["version"]
         """

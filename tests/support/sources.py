@@ -172,6 +172,20 @@ def assert_no_anchor(source: Source, old: str, new: str, match: str, count: int 
         codemod(source.target).plan(mutated(source.function, old, new, count))
 
 
+def assert_told_apart(source: Source, refusal: str) -> None:
+    """Assert that upstream's own fix is found where it is and nowhere else, not even in our rewrite.
+
+    The codemod must refuse what lacks the defect, and its message must begin with ``not found: `` and this.
+    """
+    change, state = codemod(source.target), source.known.state
+    assert change.fixed_upstream(source.function) is (state == "fixed")
+    if state == "affected":
+        assert not change.fixed_upstream(source.rewritten.function)
+    else:
+        with pytest.raises(AnchorError, match=f"^not found: {refusal}"):
+            change.plan(source.function)
+
+
 def dump(node: object) -> object:
     """Return a dump of a node, of each node of a list, or another value itself."""
     if isinstance(node, list):

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from support import environments
 from support.pages import table
-from tried import steps
+from tried import steps, trees
 from tried.clones import commit, shown
 from tried.page import why
 
@@ -40,11 +40,14 @@ def slime(slime_clone: str, megatron_clone: str, folder: Path) -> str:
     (at,) = _COMMIT.findall(shown(slime_clone, f"HEAD:{DOCKERFILE}").decode())
     root, version = _tree(megatron_clone, at, patch, folder / "megatron")
     found = [_file(number, text, root, version, folder) for number, text in enumerate(_parts(patch))]
+    alike = _as_one(patch, root, version, folder)
     hunks, fit = sum(it.hunks for it in found), sum(it.fit for it in found)
     whole = sum(it.fit == it.hunks for it in found)
     head = (
         f"`{PATCH}` of slime at {commit(slime_clone, 'HEAD')}, on Megatron-LM's commit `{at[:9]}` ({version} by its "
-        f"package_info.py): **{fit} of {hunks} hunks** are in a fix, and {whole} of {len(found)} files as a whole."
+        f"package_info.py): **{fit} of {hunks} hunks** are in a fix, and {whole} of {len(found)} files as a whole. "
+        f"Begun as one fix from the whole patch, and applied to that tree with `unhang apply`, it gives {alike} of "
+        f"{len(found)} files as `git apply` does, but for comments and docstrings."
     )
     rows = [(f"`{it.name}`", f"{it.fit} of {it.hunks}", _why(it)) for it in found]
     return f"{head}\n\n{table(('file', 'hunks in a fix', 'what is left, and why'), rows)}"
@@ -81,6 +84,21 @@ def _file(number: int, text: str, root: Path, version: str, folder: Path) -> Fil
         left.setdefault(header or line, line.partition(f"{header}: ")[2] if header else line)
     begun = (folder / f"pack-{number}" / "pack.json").exists()
     return File(name, len(headers), left, "" if begun else steps.said(ran))
+
+
+def _as_one(patch: str, root: Path, version: str, folder: Path) -> int:
+    """Return how many files the whole patch gives, as one fix, as git gives them. Both work on copies."""
+    git, ours, diff, pack = folder / "git", folder / "ours", folder / "slime.diff", folder / "pack-slime"
+    diff.write_text(patch, encoding="utf-8")
+    for copy in (git, ours):
+        trees.copied(root, copy)
+    steps.run("git", "apply", str(diff), cwd=git)
+    command = ["--pack", str(pack), "--source", str(ours)]
+    steps.unhang("new", _FIX, *command, "--upstream", f"megatron-core=={version}", "--from-patch", str(diff))
+    steps.unhang("apply", *command, "--fix", _FIX)
+    wanted, got = trees.contents(git), trees.contents(ours)
+    names = re.findall(r"^--- a/(.+)$", patch, re.M)
+    return sum(trees.code(wanted[name]) == trees.code(got[name]) for name in names)
 
 
 def _why(file: File) -> str:

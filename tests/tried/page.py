@@ -9,6 +9,8 @@ from support.pages import table
 from tried.originals import AT_RUN_TIME
 from tried.steps import APPLIED, DRIFTED, REVERTED, Seen, Tried
 
+_WAYS = ("theirs", "ours")
+
 
 def tried(found: Sequence[Tried], commit: str) -> str:
     """Return two tables: what became of each patch, and what each way does in the three cases."""
@@ -23,11 +25,17 @@ def tried(found: Sequence[Tried], commit: str) -> str:
         for case in (APPLIED, DRIFTED, REVERTED)
         if case in one.ours or case in one.theirs
     ]
+    theirs, ours = ([way[DRIFTED] for one in found if DRIFTED in (way := getattr(one, name))] for name in _WAYS)
+    quiet = [seen for seen in theirs if seen.code == 0]
     return "\n\n".join(
         (
             f"NeMo-RL at {commit}: of {len(found)} tries, **{whole} became a fix as a whole**, {part} in part.",
             table(("patch", "release", "lines", "became a fix"), rows),
             table(("patch", "case", "unhang apply, or revert", "the original"), cases),
+            f"Where the place had changed, {len(quiet)} of {len(theirs)} originals ended with 0, and "
+            f"{sum(seen.files != 'untouched' for seen in quiet)} of these wrote all the same. `unhang apply --require "
+            f"ID` ended with 1, and wrote nothing, in {sum(seen[:2] == (1, 'untouched') for seen in ours)} of "
+            f"{len(ours)} tries.",
         )
     )
 

@@ -101,20 +101,20 @@ def drifted(before: str, after: str) -> str:
     for wanted in (tokenize.NAME, tokenize.STRING):
         for row in (*taken, *above):
             changed = "".join((*rows[:row], _renamed(rows[row], wanted), *rows[row + 1 :]))
-            if _code(changed) not in ("", _code(before)):
+            if code(changed) not in ("", code(before)):
                 return changed
     raise ValueError("no line can change")
 
 
-def _code(text: str) -> str:
-    """Return what of a file is code, in a form to compare; empty if it does not parse."""
+def code(text: str) -> str:
+    """Return what of a file is code, without docstrings, in a form to compare; empty if it does not parse."""
     try:
         tree = ast.parse(text)
     except SyntaxError:
         return ""
     for node in ast.walk(tree):
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
-            node.value = ast.Constant(None)  # a docstring, or a text that does nothing
+        if isinstance(body := getattr(node, "body", None), list):
+            body[:] = [it for it in body if not (isinstance(it, ast.Expr) and isinstance(it.value, ast.Constant))]
     return ast.dump(tree)
 
 

@@ -1,4 +1,4 @@
-"""The lines of docs/docker.md that label an image, run with a stand-in for docker."""
+"""The lines of docs/labels.md that label an image, run with a stand-in for docker."""
 
 import json
 import os
@@ -31,7 +31,7 @@ def test_the_labels_have_the_digest_and_the_fixes_in_place(tmp_path: Path) -> No
     path = os.pathsep.join([str(tmp_path), os.path.dirname(sys.executable), os.environ["PATH"]])
 
     def bash(name: str) -> subprocess.CompletedProcess[str]:
-        command = ["bash", "-e", "-o", "pipefail", "-c", pages.example(REPOSITORY / "docs" / "docker.md", name)]
+        command = ["bash", "-e", "-o", "pipefail", "-c", pages.example(REPOSITORY / "docs" / "labels.md", name)]
         env = {**cli.environ(), "PATH": path}
         return subprocess.run(command, cwd=tmp_path, env=env, check=True, capture_output=True, text=True)
 

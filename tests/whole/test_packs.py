@@ -92,6 +92,23 @@ def test_a_fix_of_a_gone_pack_is_reverted_by_its_name(acme: Path, site: Path) ->
     assert "mtp-cp-deadlock" in (site / ".unhang" / "receipt.json").read_text()
 
 
+def test_fixes_of_two_packs_share_a_file(tmp_path: Path) -> None:
+    file = "megatron/core/transformer/moe/moe_utils.py"
+    site = cli.unpack_targets(tmp_path / "site", ("megatron-core", "0.16.1"))
+    before, here = (site / file).read_bytes(), ("--target", site)
+    acme, ours = packed.pack(tmp_path / "acme", "acme-x", model="moe-aux-tracker-hang"), "router-token-scale"
+    assert run("apply", *here, "--fix", "acme-x", "--pack", acme).code == 0
+    assert run("apply", *here, "--fix", ours).code == 0, "whose file has a rewrite of a pack that is not in effect"
+    assert run("check", *here, "--fix", ours, "--fix", "acme-x", "--pack", acme).code == 0
+    ran = run("revert", *here, "--fix", ours)
+    assert code_of(ran) == "cannot-keep"
+    assert f"`unhang revert --target {site} --fix acme-x --fix {ours}`" in ran.err
+    assert run("revert", *here, "--fix", ours, "--pack", acme).code == 0
+    assert b"# unhang acme-x: " in (site / file).read_bytes()
+    assert run("revert", *here).code == 0
+    assert (site / file).read_bytes() == before
+
+
 def test_nothing_that_lies_about_is_loaded(acme: Path, site: Path) -> None:
     shutil.copytree(acme, site, dirs_exist_ok=True)
     packed.distribution(site, acme)
@@ -233,6 +250,35 @@ def test_a_manifest_that_is_not_as_it_must_be_is_refused_by_name(what: str, acme
     assert (code_of(ran), str(path) in ran.err) == ("bad-pack", True), ran.err
     assert not {"\x1b", "\u202e"} & {*ran.err}
     assert "\n::error::" not in ran.err
+
+
+LOST: dict[str, Callable[[Path], object]] = {
+    "nothing": lambda path: None,
+    "a folder": Path.mkdir,
+    "a pipe that nobody writes to": os.mkfifo,
+    "a device": lambda path: path.symlink_to("/dev/zero"),
+    "a link to itself": lambda path: path.symlink_to(path),
+}
+
+
+@pytest.mark.parametrize("what", LOST)
+def test_a_fix_without_its_manifest_is_not_left_out_in_silence(what: str, acme: Path, site: Path) -> None:
+    path = acme / "patches" / ID / "manifest.json"
+    path.unlink()
+    LOST[what](path)
+    ran = run("check", "--target", site, "--pack", acme)
+    assert (code_of(ran), str(path) in ran.err) == ("bad-pack", True), ran.err
+
+
+@pytest.mark.parametrize("text", [None, "raise ValueError('\x1b[31m')", "raise SystemExit(0)", "1 +"])
+def test_a_codemod_that_cannot_be_imported_is_the_packs_error(text: str | None, acme: Path, site: Path) -> None:
+    path = acme / "codemods" / f"{ID.replace('-', '_')}.py"
+    path.unlink()
+    if text is not None:
+        path.write_text(text)
+    ran = run("apply", "--target", site, "--pack", acme, "--fix", ID)
+    assert (code_of(ran), str(path) in ran.err) == ("bad-pack", True), ran.err
+    assert "\x1b" not in ran.err
 
 
 def test_the_facts_of_a_pack_are_checked_too(acme: Path, site: Path) -> None:

@@ -462,7 +462,7 @@ def _common(parser: argparse.ArgumentParser) -> None:
 def _environment(parser: argparse.ArgumentParser) -> None:
     """Add the options of the commands that work on an environment: where to look, and at what."""
     group = _place(parser)
-    group.add_argument("--allow-none", action="store_true", help="finding no upstream at all is not an error")
+    group.add_argument("--allow-none", action="store_true", help="do not fail if there is no upstream at all")
     _selection(parser)
 
 
@@ -482,7 +482,7 @@ def _selection(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--skip", metavar="ID", action="append", default=[], help="all fixes but this (repeatable)")
     group.add_argument(
         "--kind", metavar="KIND", action="append", default=[], choices=KINDS,
-        help=f"only fixes of what does this to a job, perhaps among others (repeatable): {', '.join(KINDS)}",
+        help=f"only fixes whose defect does this to a job (repeatable): {', '.join(KINDS)}",
     )  # fmt: skip
     group.add_argument(
         "--upstream", metavar="NAME", action="append", default=[], choices=packs.names(),
@@ -512,7 +512,7 @@ def _require(parser: argparse.ArgumentParser) -> None:
 def _accept(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--accept", metavar="TOKEN", action="append", default=[],
-        help="this rewrite of an unknown shape, whose token the diff of unknown shapes has, is accepted (repeatable)",
+        help="accept the rewrite that has this token, as `unhang diff` prints it for an unknown shape (repeatable)",
     )  # fmt: skip
 
 

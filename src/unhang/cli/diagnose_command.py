@@ -90,7 +90,7 @@ def _largest(places: Sequence[live.Place], folder: Path, options: argparse.Names
     with progress.shown() as step:
         first, *others = live.collect(places, folder, step)
     if others:
-        console.note(f"this is the job {first.folder.name}, with most ranks: {first.ranks}")
+        console.note(f"this is the job {first.folder.name}, the one with most ranks: {first.ranks}")
     for one in others:
         more = f"--job {one.folder.name}" if options.keep is None else f"unhang diagnose {one.folder}"
         console.note(f"left out another job, with {console.count(one.ranks, 'rank')}; for that: {more}")

@@ -88,7 +88,7 @@ def run(options: argparse.Namespace) -> int:
 def _refuse_id(fix: str, limits: Mapping[str, Any]) -> None:
     """Raise UnhangError unless this can be the id of a new fix."""
     if not re.fullmatch(limits["pattern"], fix) or keyword.iskeyword(fix):
-        raise UnhangError("bad-option", f"{fix!r} is no id of a fix", hint="write it like `mtp-cp-deadlock`")
+        raise UnhangError("bad-option", f"{fix!r} is not an id of a fix", hint="write it like `mtp-cp-deadlock`")
     if len(fix) > limits["maxLength"]:
         message = f"{fix!r} has {len(fix)} characters, and an id at most {limits['maxLength']}"
         raise UnhangError("bad-option", message, hint="choose a shorter one")

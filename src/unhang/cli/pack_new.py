@@ -142,7 +142,7 @@ def _parted(fix: str, release: Release, result: Result) -> tuple[list[Bound], li
             left.append(f"{patched.file}: it is in the package of no upstream")
             continue
         if not re.fullmatch(r"[\w/]+\.py", patched.file):
-            left.append(f"{gate.line(patched.file)}: its name is none of a module")
+            left.append(f"{gate.line(patched.file)}: its name is not that of a module")
             continue
         part = _part(fix, upstream, patched)
         taken = {(it.target.function, it.before): it.after for it in bound}

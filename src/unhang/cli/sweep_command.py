@@ -75,7 +75,7 @@ def _tags(clone: str, pattern: str) -> list[str]:
             stdin=subprocess.DEVNULL, capture_output=True, check=True,
         )  # fmt: skip
     except (OSError, subprocess.CalledProcessError) as error:
-        raise UnhangError("no-commit", "this is no clone whose tags can be listed", path=clone) from error
+        raise UnhangError("no-commit", "this is not a clone whose tags can be listed", path=clone) from error
     return done.stdout.decode("utf-8", "replace").split() or [pattern]
 
 

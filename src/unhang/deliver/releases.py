@@ -125,7 +125,7 @@ def of_clone(clone: str, revision: str, upstream: Upstream) -> Release:
     try:
         sha = _git(clone, "rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}").decode().strip()
     except (OSError, subprocess.CalledProcessError) as error:
-        raise UnhangError("no-commit", f"{revision} is no commit of this clone", path=clone) from error
+        raise UnhangError("no-commit", f"{revision} is not a commit of this clone", path=clone) from error
     every = _git(clone, "ls-tree", "-r", "-z", "--name-only", sha).decode("utf-8", "surrogateescape").split("\0")
     start = "/".join(upstream.parts)
     above = next((it[: -len(f"{start}/__init__.py")] for it in every if it.endswith(f"{start}/__init__.py")), "")

@@ -536,7 +536,7 @@ def main(apart: float, job: str = "", slurm: str = "") -> None:
         _dumps(found, by_pid, everything, program)
     except _LateError:
         sys.stdout.write("\n")
-        notes.append(f"not all dumps have come within {_DUMPS_S} s")
+        notes.append(f"not all dumps arrived within {_DUMPS_S} s")
     _end_in(began + apart + _LONGEST_S - time.monotonic())
     while found and (left := began + apart - time.monotonic()) > 0:
         _say("step", f"taking the stacks again in {left:.0f} s")

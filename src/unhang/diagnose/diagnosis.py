@@ -229,7 +229,7 @@ def _of_waiting(found: Facts) -> Iterable[Answer]:
     places = whereabouts.of_waiting(job)
     unseen = sorted(found.unseen)
     if places and unseen:
-        summary = "Ranks wait for others of which there is no dump."
+        summary = "Ranks wait for others that left no dump."
         lacks = (f"dumps and stacks of rank {', '.join(map(str, unseen[:8]))}{', ...' if len(unseen) > 8 else ''}",)
         yield Answer("not-enough", "", summary, places, lacks)
     elif places:

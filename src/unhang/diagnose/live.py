@@ -80,13 +80,13 @@ def here(named: str = "") -> list[Place]:
 def slurm(job: str, named: str = "") -> list[Place]:
     """Return the nodes of a Slurm job. Raises UnhangError ``no-nodes``."""
     if not re.fullmatch(r"\w[\w+]*", job):
-        raise UnhangError("no-nodes", f"this is no number of a job: {job}")
+        raise UnhangError("no-nodes", f"not the number of a job: {job}")
     said = _said(["squeue", "--noheader", "--jobs", job, "--format", "%A %D %T"])
     rows = [row.split() for row in said.splitlines() if row.strip()]
     running = [row for row in rows if len(row) == 3 and row[0].isdecimal() and row[1].isdecimal()]
     running = [row for row in running if row[2] in {"RUNNING", "COMPLETING", "SUSPENDED", "STOPPED"}]
     if len(running) != 1:
-        what = f"it is {rows[0][2]}" if len(rows) == 1 and len(rows[0]) == 3 else f"squeue tells of {len(rows)} jobs"
+        what = f"it is {rows[0][2]}" if len(rows) == 1 and len(rows[0]) == 3 else f"squeue lists {len(rows)} jobs"
         raise UnhangError("no-nodes", f"Slurm's job {job} has no nodes that could be asked: {what}")
     number, nodes, _ = running[0]
     command = (
@@ -106,13 +106,13 @@ def kubectl(selector: str, named: str = "") -> list[Place]:
     except ValueError:
         label, options = "", []
     if not label or label.startswith("-"):
-        raise UnhangError("no-nodes", f"this is no selector of pods: {selector}")
+        raise UnhangError("no-nodes", f"not a selector of pods: {selector}")
     options, every, container = _options(options)
     said = _said(["kubectl", *options, *every, "get", "pods", "--selector", label, "--output", "json"])
     try:
         pods = [_pod(item) for item in json.loads(said)["items"]]
     except (ValueError, LookupError, TypeError, AttributeError):
-        raise UnhangError("no-nodes", "kubectl's answer is not understood: no list of pods") from None
+        raise UnhangError("no-nodes", "kubectl's answer is not a list of pods") from None
     if not pods:
         raise UnhangError("no-nodes", f"kubectl knows no pod of {label}", hint="add its options, as in 'job=x -n team'")
     places = []
@@ -317,7 +317,7 @@ class _Inbox:
             for node in nodes.values():
                 node.close()
         if late:
-            self.note(place.name, f"not all has come within {APART_S + _LIMIT_S:.0f} s")
+            self.note(place.name, f"not everything arrived within {APART_S + _LIMIT_S:.0f} s")
         elif finished < max(place.nodes, 1) and place.command[0] != "echo":
             self.note(place.name, f"not every node has answered ({finished} have): {said or 'it said nothing'}")
 
@@ -379,7 +379,7 @@ class _Node:
     def close(self) -> None:
         """Forget a file that has not come whole."""
         if self._file is not None:
-            self._refuse("a file has not come whole")
+            self._refuse("a file arrived incomplete")
 
     def _begin(self, name: str) -> None:
         found = _NAME.fullmatch(name)

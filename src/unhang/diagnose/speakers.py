@@ -87,7 +87,7 @@ def of_loki(data: bytes) -> bytes:
         )
         return "\n".join(wrapped).encode()
     except (LookupError, TypeError, RecursionError, OverflowError, OSError):
-        raise ValueError("it is no answer of Loki's") from None
+        raise ValueError("it is not an answer of Loki's") from None
 
 
 def _iso(at: int) -> str:

@@ -10,6 +10,7 @@ from unhang.diagnose.answer import Place
 from unhang.diagnose.evidence import Frame, Group, Job, Message, Operation, Rank, Stack
 from unhang.diagnose.signature import Chain, has_frames
 from unhang.diagnose.stacks import MAIN, NOBODY
+from unhang.tell import console
 
 _SHOWN = 2
 """So many ranks of a place are shown with their lines."""
@@ -274,7 +275,7 @@ def _named(operation: Operation) -> str:
         more = ", ..." if len(operation.inputs) > 2 else ""
         size = f", {sizes}{more} {operation.dtypes[0] if operation.dtypes else ''}"
     else:
-        size = f", {operation.elements} elements" if operation.elements else ""
+        size = f", {console.count(operation.elements, 'element')}" if operation.elements else ""
     return f"{operation.kind}{number}{group}{size}".rstrip()
 
 

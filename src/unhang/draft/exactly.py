@@ -8,13 +8,14 @@ from __future__ import annotations
 import ast
 import builtins
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 from unhang import gate
 from unhang.codemods import exact
 from unhang.codemods.base import AnchorError, bound
 from unhang.codemods.exact import ADDED, AFTER, BEFORE, HEADER, IMPORT, REPLACED, WRAPPED, Exact, Swap
-from unhang.draft import replacements
+from unhang.draft import around, replacements
 from unhang.draft.patch import Change, Patched
 from unhang.draft.replacements import INSTEAD, Source
 from unhang.errors import UnhangError
@@ -65,9 +66,13 @@ class _File(NamedTuple):
         return Source(ast.Module(list(nodes), []), self.rows)
 
 
+def _file(text: str) -> _File:
+    return _File(_parsed(text), text.split("\n"))
+
+
 def part(fix: str, upstream: str, patched: Patched) -> Part:
     """Return what becomes of a file's changes. Raises UnhangError ``bad-patch`` if it does not parse."""
-    before, after = (_File(_parsed(text), text.split("\n")) for text in (patched.before, patched.after))
+    before, after = _file(patched.before), _file(patched.after)
     why: dict[str, str] = {}
     found: list[Bound] = []
     names = list(_differing(before.tree, after.tree, ""))
@@ -79,7 +84,7 @@ def part(fix: str, upstream: str, patched: Patched) -> Part:
             if swaps is None:  # the statements of another name bind it, too
                 continue
             one = Bound(target, "", "", swaps, _uses(swaps, before, after, name))
-            data, old, new = one_file.exactly(data, target, one.codemod)
+            one, (data, old, new) = _edited(data, one, after)
         except (AnchorError, RewriteError) as error:
             why[name] = str(error)
             continue
@@ -95,6 +100,18 @@ def part(fix: str, upstream: str, patched: Patched) -> Part:
     kept = _that_stand_alone([it for it in found if it.target.function not in why], why, before)
     left, ignored = _accounted(patched, before, after, wanted, why)
     return Part(kept, left, ignored)
+
+
+def _edited(data: bytes, one: Bound, after: _File) -> tuple[Bound, tuple[bytes, str, str]]:
+    """Return the edits of a name with what is around them in the diff, if it fits, and what they give."""
+    plain = one_file.exactly(data, one.target, one.codemod)
+    text = data.decode("utf-8", "surrogateescape")
+    swaps = around.widened(one.swaps, _file(text).source(_parsed(text).body), one.target, after.source(after.tree.body))
+    with suppress(RewriteError):
+        wide = one._replace(swaps=swaps)
+        if (found := one_file.exactly(data, one.target, wide.codemod))[1:] == plain[1:]:
+            return wide, found
+    return one, plain
 
 
 def _that_stand_alone(found: Sequence[Bound], why: dict[str, str], before: _File) -> tuple[Bound, ...]:

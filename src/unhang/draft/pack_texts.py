@@ -71,7 +71,7 @@ def page(fix: str, title: str, origin: Origin, release: str) -> str:
     by = f", by {names}" if names else ""
     return (
         f"# {fix}\n\n{gate.markdown(title)}\n\nGrade: unproved. A diff{by}, made for {gate.markdown(release)}: its "
-        "edits are made in exactly the shapes on\nrecord, and nothing is shown of what they do.\n"
+        "edits are made in exactly the shapes on\nrecord, and nobody has shown what they do.\n"
     )
 
 

@@ -65,7 +65,7 @@ def apply(
         if len(tried) > 1:
             tried = [it for it in tried if not any(is_inside(changed.path, _numbers(hunk)) for hunk in it[-1])]
         if len(tried) != 1 or not name.endswith(".py"):
-            what = "the diff adds it" if changed.is_added_file else f"it is no Python file of {release}"
+            what = "the diff adds it" if changed.is_added_file else f"it is not a Python file of {release}"
             left.append(f"{name}: {'the diff removes it' if changed.is_removed_file else what}")
             continue
         ((path, before, after, changes, unfit),) = tried
@@ -101,7 +101,7 @@ def _parsed(text: str) -> Sequence[PatchedFile]:
     try:
         found: Sequence[PatchedFile] = PatchSet(text)
     except (UnidiffParseError, ValueError) as error:  # ValueError: a line number of thousands of digits
-        raise UnhangError("bad-patch", f"this is no unified diff: {error}", hint="`git diff` writes one") from error
+        raise UnhangError("bad-patch", f"this is not a unified diff: {error}", hint="`git diff` writes one") from error
     if not any(len(file) for file in found):
         raise UnhangError("bad-patch", "this file has no unified diff in it", hint="`git diff` writes one")
     return found

@@ -85,17 +85,21 @@ def summary(lines: Sequence[Line]) -> str:
     ran = [line for line in lines if line.case]
     shown = []
     for lead, is_one, end in (
-        ("", lambda it: it.answer == PROVEN and it.grade != SAFEGUARD, "fail untouched, and none does patched"),
-        ("of ", lambda it: it.answer == PROVEN and it.grade == SAFEGUARD, "show the cause, and none does patched"),
-        ("", lambda it: it.answer == PATCHED_PASSES, "pass patched (the untouched source is not there)"),
-        ("", lambda it: it.answer == FAILED, "FAIL PATCHED: please report it"),
+        ("", lambda it: it.answer == PROVEN and it.grade != SAFEGUARD, "failed untouched and passed patched"),
+        (
+            "of ",
+            lambda it: it.answer == PROVEN and it.grade == SAFEGUARD,
+            "showed the cause untouched, not patched",
+        ),
+        ("", lambda it: it.answer == PATCHED_PASSES, "passed patched (the untouched source is not there)"),
+        ("", lambda it: it.answer == FAILED, "FAILED PATCHED: please report it"),
     ):
         if mine := list(filter(is_one, lines)):
             of = [line for line in ran if line.fix in {it.fix for it in mine}]
-            shown.append(f"{lead}{_names(mine)} {len(mine)} of {len(of)} case{'' if len(of) == 1 else 's'} {end}")
+            shown.append(f"{lead}{_names(mine)} {len(mine)} of {len(of)} cases {end}")
     fine = [line for line in lines if line.answer == UNAFFECTED]
     if fine and not shown:
-        shown.append(f"{_names(fine)} {len(fine)} case{'' if len(fine) == 1 else 's'} pass, untouched and patched")
+        shown.append(f"{_names(fine)} no defect in {len(fine)} case{'' if len(fine) == 1 else 's'}")
     unknown = [line for line in lines if line.answer == UNKNOWN]
     left = [_names(unknown)[:-1]] * bool(unknown) + ["NCCL, a GPU, your own model and data"] * bool(ran)
     shown = shown or [", ".join(f"{number} {answer}" for answer, number in Counter(it.answer for it in lines).items())]

@@ -15,7 +15,7 @@ from unhang.shapes.facts import Checked, Facts, read
 GRADES = (
     "cure: the defect is shown on the real function, and gone after the rewrite; "
     "safeguard: only its cause is shown, or a stand-in takes the place of what fails; "
-    "unproved: from a diff alone, nothing is shown of it"
+    "unproved: from a diff alone, nobody has shown what it does"
 )
 UNPROVED = "unproved"
 """The grade of a fix from a diff alone: its result is for exactly the shapes on record."""
@@ -170,7 +170,7 @@ def _fixes(pack: Pack) -> Iterator[Fix]:
         folder = os.path.join(patches, name)
         path = os.path.join(folder, "manifest.json")
         manifest: Mapping[str, Any] = Facts(path)
-        if pack.folder and os.path.isfile(path):
+        if pack.folder and name[0] not in "._" and os.path.isdir(folder):  # a lost manifest is told
             manifest = packs.checked_file(path, "manifest")
         if "title" not in manifest:  # no fix, such as __pycache__
             continue

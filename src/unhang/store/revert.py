@@ -253,19 +253,19 @@ def _without(original: bytes, entry: Entry, kept: tuple[Fixed, ...]) -> bytes:
         return original
     from unhang.rewrite.one_file import RewriteError, Step, rewrite
 
+    names = dict.fromkeys(fixed.fix for fixed in entry.fixes)
+    whole = Command("revert", tuple(word for name in names for word in ("--fix", name)))
     steps = []
     for fixed in kept:
         if is_gone(fixed):
             message = f"{fixed.fix} cannot be kept: its pack, {fixed.pack}, is not in effect"
-            hint = Hint("name the pack with --pack, or revert all fixes of this file: run ", Command("revert"))
+            hint = Hint("name the pack with --pack; or revert all fixes of this file: run ", whole)
             raise UnhangError("cannot-keep", message, path=entry.path, hint=hint)
         targets = {(target.file, target.function): target for target in catalog.fix(fixed.fix).targets}
         steps.append(Step(targets[fixed.file, fixed.function], fixed.after))
     try:
         return rewrite(original, steps).data
     except RewriteError as error:
-        names = dict.fromkeys(fixed.fix for fixed in entry.fixes)
-        whole = Command("revert", tuple(word for name in names for word in ("--fix", name)))
         hint = Hint("revert all fixes of this file: run ", whole, ", then apply the ones to keep")
         message = f"{error.target.fix} cannot be kept: {error}"
         raise UnhangError("cannot-keep", message, path=entry.path, hint=hint) from error
@@ -283,7 +283,7 @@ def _check_known(entry: Entry) -> None:
     for fixed in entry.fixes:
         if is_gone(fixed):  # its place is checked as that of any other
             if not untrusted.is_plain(fixed.file) or not fixed.file.endswith(".py"):
-                raise _bad(entry, f"the receipt names {fixed.file}, which is no file of a package", _HINT)
+                raise _bad(entry, f"the receipt names {fixed.file}, which is not a file of a package", _HINT)
         elif (fixed.fix, entry.upstream, fixed.file) not in targets:
             what = f"{fixed.fix} in {entry.upstream}'s {fixed.file}"
             hint = f"use the unhang that wrote it, if it is newer than this one; otherwise {_HINT}"

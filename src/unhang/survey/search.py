@@ -44,7 +44,7 @@ def nothing_found(search: Search, request: Request) -> UnhangError:
     warned = "".join(f"; {warning}" for warning in search.warnings)
     return UnhangError(
         "no-upstream",
-        f"none of {names} is installed in {where} (found by {search.environment.found_by}){warned}",
+        f"none of {names} is installed in {where} ({search.environment.choice}){warned}",
         path=search.environment.prefix,
         hint=_copy_below(search, request)
         or "name the environment with --python PY, a site-packages folder with --target DIR, a checkout with "

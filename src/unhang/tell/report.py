@@ -93,7 +93,7 @@ def about(fix: str) -> dict[str, Any]:
 def unproved(fixes: Iterable[str]) -> str:
     """Return a sentence on those of these fixes that are from a diff alone; empty if none is."""
     names = ", ".join(sorted(name for name in fixes if catalog.fix(name).grade == catalog.UNPROVED))
-    return names and f"unproved: {names}, from a diff alone; nothing is shown of what it does: patch all nodes alike"
+    return names and f"unproved: {names}, from a diff alone; nobody has shown what it does: patch all nodes alike"
 
 
 def changing(fixes: Collection[str]) -> list[str]:
@@ -275,7 +275,7 @@ def github_report(report: Report) -> str:
 
 def environment_line(environment: Environment) -> str:
     """Return the line that names the environment, and what chose it."""
-    return gate.line(f"environment: {environment.python or environment.prefix} (found by {environment.found_by})")
+    return gate.line(f"environment: {environment.python or environment.prefix} ({environment.choice})")
 
 
 def result(finding: Finding, changed: frozenset[str] | None = None) -> dict[str, Any]:

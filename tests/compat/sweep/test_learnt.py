@@ -37,6 +37,7 @@ PLAIN = {
     "unhang.compat.upstreams",
     "unhang.entry_points",
     "unhang.errors",
+    "unhang.parameters",
     "unhang.gate",
     "unhang.packs",
     "unhang.records",

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 from unittest import mock
 
 import pytest
 
 from unhang.prove.fixes import infer_metric_rank0 as proof
-from unhang.prove.ranks.around import Around
+from unhang.prove.ranks.around import Around, Filled
 
 
 @pytest.mark.parametrize(
@@ -45,7 +46,7 @@ def test_stand_ins_lead_to_the_real_modules(tmp_path: Path, monkeypatch: pytest.
     real.write_text("from swift.models import Model\nfrom swift.utils import get_current_device\nMeanMetric = 'real'\n")
     (tmp_path / "swift" / "__init__.py").write_text("raise ImportError('never run')")
     monkeypatch.syspath_prepend(tmp_path)
-    around = Around("swift", proof._REAL, proof._StandIn)
+    around = Around("swift", proof._REAL, partial(Filled, make=proof._named))
     monkeypatch.setattr(sys, "meta_path", [around, *sys.meta_path])
     with mock.patch.dict(sys.modules):
         found = proof._first(("swift.plugin.metric", "swift.metrics.utils"))

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import importlib
 import sys
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
-from unittest.mock import MagicMock
 
 from ..cases import DIFFERS, PASSED, Case, Outcome, Topology
 from ..ranks import gloo
-from ..ranks.around import Around
+from ..ranks.around import Around, Filled
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -70,7 +69,7 @@ def caveat(case: Case) -> str:
 
 def prepare() -> None:
     """Import the real modules among stand-ins."""
-    sys.meta_path.insert(0, Around("verl", _REAL, _StandIn))
+    sys.meta_path.insert(0, Around("verl", _REAL, Filled))
     importlib.import_module(_LOSSES)
 
 
@@ -235,12 +234,3 @@ def _rows(case: Case, rank: int) -> Rows:
         mask[5] = 0
     features = torch.randn(_ROWS, _RESPONSE, _WIDTH)
     return Rows(features, torch.randn(_ROWS, _RESPONSE), torch.randn(_ROWS, _RESPONSE), answers, mask)
-
-
-class _StandIn(ModuleType):
-    """A module with every name."""
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return MagicMock()

@@ -14,11 +14,13 @@ import importlib
 import inspect
 import logging
 import sys
-from types import ModuleType, SimpleNamespace
+from functools import partial
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..cases import DIFFERS, FEW, PASSED, Case, Outcome, Topology
 from ..ranks import gloo, megatron, schedule, shims
+from ..ranks.around import Around, Filled
 from ..ranks.communicators import Use, Watch
 from ..ranks.operations import Operation, ranges
 
@@ -60,10 +62,6 @@ BESIDE = {"ms-swift": ("megatron-core",)}
 _ORDER = "tp-cp-ep-dp-pp"  # Megatron's default
 _SERVED = frozenset({"nccl", "hccl", "mccl"})
 _SWIFT = "swift.megatron.utils.megatron_lm_utils"
-_AROUND_SWIFT = (
-    *("swift", "swift.utils", "swift.megatron", "swift.megatron.utils"),
-    *("swift.megatron.utils.patcher", "swift.megatron.utils.megatron_fsdp_checkpoint"),
-)
 
 
 class Seen(NamedTuple):
@@ -280,24 +278,14 @@ def _swift(topology: Topology) -> None:
 
 def _swift_module() -> Any:
     if _SWIFT not in sys.modules:
-        for name in _AROUND_SWIFT:
-            sys.modules[name] = _StandIn(name)
-        sys.modules.setdefault("mcore_bridge", _StandIn("mcore_bridge"))  # it may be missing
+        for package in ("swift", "mcore_bridge"):  # the latter may be missing
+            sys.meta_path.insert(0, Around(package, {_SWIFT}, partial(Filled, make=_named)))
     return importlib.import_module(_SWIFT)
 
 
-class _StandIn(ModuleType):
-    """A module with every name, each a function that does nothing."""
+def _named(name: str) -> Any:
+    """Return what has this name in a stand-in: a function that does nothing, unless its result matters."""
+    import torch
 
-    def __init__(self, name: str) -> None:
-        import torch
-
-        super().__init__(name)
-        self.__path__: list[str] = []
-        self.get_logger = lambda *_, **__: logging.getLogger("swift")
-        self.get_current_device = lambda: torch.cuda.current_device()
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return lambda *_, **__: None
+    plain = {"get_logger": lambda *_, **__: logging.getLogger("swift"), "get_current_device": torch.cuda.current_device}
+    return plain.get(name, lambda *_, **__: None)

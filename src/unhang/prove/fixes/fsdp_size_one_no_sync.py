@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..cases import DIFFERS, PASSED, Case, Outcome, Topology
 from ..ranks import gloo, shims
-from ..ranks.around import AnyModule, Around
+from ..ranks.around import Around, any_module
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -48,7 +48,7 @@ def caveat(case: Case) -> str:
 def prepare() -> None:
     """Import the modules that have the function, for a CPU."""
     shims.cuda_on_cpu()
-    sys.meta_path.insert(0, Around("verl", _MODULES, AnyModule))
+    sys.meta_path.insert(0, Around("verl", _MODULES, any_module))
     for module in _modules():
         module.get_device_name, module.device_name = lambda: "cpu", "cpu"
 

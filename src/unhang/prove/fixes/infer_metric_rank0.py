@@ -11,12 +11,13 @@ import importlib.util
 import logging
 import math
 import sys
+from functools import partial
 from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from ..cases import HUNG, PASSED, Case, Outcome, Topology
 from ..ranks import gloo
-from ..ranks.around import Around
+from ..ranks.around import Around, Filled
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -50,7 +51,7 @@ RULED_OUT = ("world", "one process has no other to wait for")
 
 def prepare() -> None:
     """Import the real modules among stand-ins."""
-    sys.meta_path.insert(0, Around("swift", _REAL, _StandIn))
+    sys.meta_path.insert(0, Around("swift", _REAL, partial(Filled, make=_named)))
     scorers: dict[str, dict[str, Any]] = {
         "jieba": {"cut": str.split},
         "rouge": {},
@@ -148,15 +149,11 @@ def _first(names: Sequence[str]) -> Any:
     return importlib.import_module(next(name for name in names if importlib.util.find_spec(name)))
 
 
-class _StandIn(ModuleType):
-    """A module with every name: the real thing, where it is run for real, else an empty class."""
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        if name == "is_master":
-            return importlib.import_module(_MASTER).is_master
-        if name in ("MeanMetric", "compute_rouge_bleu"):
-            return getattr(_first(_MEAN if name == "MeanMetric" else _METRIC), name)
-        plain = {"get_logger": lambda *_, **__: logging.getLogger("swift"), "get_current_device": lambda: "cpu"}
-        return plain.get(name) or type(name, (), {})
+def _named(name: str) -> Any:
+    """Return what has this name in a stand-in: the real thing, where it is run for real, else an empty class."""
+    if name == "is_master":
+        return importlib.import_module(_MASTER).is_master
+    if name in ("MeanMetric", "compute_rouge_bleu"):
+        return getattr(_first(_MEAN if name == "MeanMetric" else _METRIC), name)
+    plain = {"get_logger": lambda *_, **__: logging.getLogger("swift"), "get_current_device": lambda: "cpu"}
+    return plain.get(name) or type(name, (), {})

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import importlib
 import sys
-from importlib.machinery import PathFinder
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
 
 from ..cases import DIFFERS, HUNG, PASSED, Case, Outcome, Topology
 from ..ranks import gloo, tidy
+from ..ranks.around import Around, Filled
 
 WARM = ("torch", "transformers.dynamic_module_utils", "transformers.trainer", "datasets", "peft", "accelerate")
 _WHERE = "in safe_ddp_context"
@@ -26,6 +26,7 @@ CASES = (
     Case("two-own-model", _TWO, "ranks", PASSED, options={"remote": True, "own": True}, core=True),
     Case("one", Topology(), "ranks", PASSED, options={"remote": True}),
 )
+_REAL = {f"swift.{name}" for name in ("utils.env", "utils.torch_utils", "model.patcher", "megatron.init")}
 YOURS = Case("yours", Topology(), "ranks", HUNG, _WHERE, {"remote": True})
 RULED_OUT = ("world", "one process waits for no other")
 
@@ -37,13 +38,10 @@ def caveat(case: Case) -> str:
 
 def prepare() -> None:
     """Import the real modules among stand-ins."""
-    (root,) = PathFinder.find_spec("swift").submodule_search_locations  # type: ignore[union-attr, misc]
-    for name in ("", ".utils", ".model", ".megatron", ".utils.logger", ".model.model_meta"):
-        sys.modules[f"swift{name}"] = _StandIn(f"swift{name}", f"{root}{name.replace('.', '/')}")
-    for name in ("modelscope", "modelscope.hub", "modelscope.hub.utils", "modelscope.hub.utils.utils", "mcore_bridge"):
-        sys.modules[name] = _StandIn(name, "")
+    for package in ("swift", "modelscope", "mcore_bridge"):
+        sys.meta_path.insert(0, Around(package, _REAL, Filled))
     for name in ("env", "torch_utils"):
-        vars(sys.modules["swift.utils"]).update(vars(_real(f"utils.{name}")))
+        vars(_real("utils")).update(vars(_real(f"utils.{name}")))
     _real("model.patcher")
     _real("megatron.init").require_version = lambda *_: None
 
@@ -80,7 +78,7 @@ def _saved(case: Case) -> tuple[float, bool, int]:
 
     own = {"get_hf_meta_model": lambda _: MagicMock(_auto_class=None)} if case.options.get("own") else {}
     bridge_class = type("GPTBridge", (), {"save_weights": lambda *_, **__: None, **own})
-    vars(sys.modules["mcore_bridge"]).update(GPTBridge=bridge_class, __version__="1.0.2")
+    vars(importlib.import_module("mcore_bridge")).update(GPTBridge=bridge_class, __version__="1.0.2")
     module.get_model_processor = load
     module._patch_mcore_bridge()
     bridge: Any = bridge_class()
@@ -94,16 +92,3 @@ def _saved(case: Case) -> tuple[float, bool, int]:
 
 def _real(name: str) -> Any:
     return importlib.import_module(f"swift.{name}")
-
-
-class _StandIn(ModuleType):
-    """A module with every name, in whose folder the real modules are found."""
-
-    def __init__(self, name: str, path: str) -> None:
-        super().__init__(name)
-        self.__path__ = [path]
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return MagicMock(name=name)

@@ -17,7 +17,7 @@ from unittest.mock import MagicMock
 
 from ..cases import DIFFERS, PASSED, Case, Outcome, Topology
 from ..ranks import gloo, shims
-from ..ranks.around import AnyModule, Around
+from ..ranks.around import Around, any_module
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -71,7 +71,7 @@ def caveat(case: Case) -> str:
 def prepare() -> None:
     """Import the real engine for a CPU."""
     shims.cuda_on_cpu()
-    sys.meta_path.insert(0, Around("verl", (_ENGINE, _UTILS, "verl.utils.model"), AnyModule))
+    sys.meta_path.insert(0, Around("verl", (_ENGINE, _UTILS, "verl.utils.model"), any_module))
     _module(_ENGINE).get_device_id = lambda: "cpu"
     utils = _module(_UTILS)
     utils.get_device_name, utils.get_torch_device = lambda: "cpu", MagicMock()

@@ -38,14 +38,24 @@ class Around(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         """Do nothing: a stand-in makes its names when they are asked for."""
 
 
-class AnyModule(ModuleType):
-    """A stand-in with every name, each a class from which others can be derived."""
+class Filled(ModuleType):
+    """A stand-in with every name."""
+
+    def __init__(self, name: str, make: Callable[[str], Any] = lambda _: MagicMock()) -> None:
+        """Take the module's name, and what makes each of those in it."""
+        super().__init__(name)
+        self._make = make
 
     def __getattr__(self, name: str) -> Any:
-        """Return a new class; names with two underscores are absent, as imports ask for these."""
+        """Return what is made; names with two underscores are absent, as imports ask for these."""
         if name.startswith("__"):
             raise AttributeError(name)
-        return _AnyClass(name, (), {})
+        return self._make(name)
+
+
+def any_module(name: str) -> ModuleType:
+    """Return a stand-in with every name, each a class from which others can be derived."""
+    return Filled(name, lambda inner: _AnyClass(inner, (), {}))
 
 
 class _AnyClass(type):

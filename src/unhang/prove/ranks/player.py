@@ -226,7 +226,8 @@ def disagreement(slot: Mapping[int, Operation]) -> str:
         for sender, (sent, _), wanted in zip(first.ranks, both, wanted_of):
             if sent != wanted:
                 receiver = next(place for place, pair in enumerate(zip(sent, wanted)) if pair[0] != pair[1])
-                sends = f"rank {sender} sends {sent[receiver]} elements to rank {first.ranks[receiver]}"
+                elements = f"{sent[receiver]} element{'' if sent[receiver] == 1 else 's'}"
+                sends = f"rank {sender} sends {elements} to rank {first.ranks[receiver]}"
                 return f"{sends}, which expects {wanted[receiver]}"
     return ""
 
