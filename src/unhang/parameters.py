@@ -40,10 +40,12 @@ def words() -> tuple[str, ...]:
 
 def filled(text: str, values: Mapping[str, str]) -> str:
     """Return a text of Python with each ``${NAME}``, which is inside of a string, replaced by its value."""
-    for name, value in values.items():
-        escaped = value.replace("\\", "\\\\").replace('"', '\\"').replace("'", "\\'")
-        text = text.replace(f"${{{name}}}", escaped)
-    return text
+
+    def escaped(found: re.Match[str]) -> str:
+        value = values.get(found[1])
+        return found[0] if value is None else value.replace("\\", "\\\\").replace('"', '\\"').replace("'", "\\'")
+
+    return re.sub(r"\$\{([A-Z][A-Z0-9_]*)\}", escaped, text)  # at once: a value may have the name of another
 
 
 def named(text: str, values: Mapping[str, str]) -> str:

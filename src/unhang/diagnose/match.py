@@ -306,7 +306,15 @@ def _parts(job: Job, hang: Hang, scene: Scene, clauses: Mapping[str, bool | None
         return None
     if scene.peers is None:
         return any(rank.recorded for rank in job.ranks.values()) or None
-    return scene.peers <= {*scene.inside, *scene.rest} or None
+    return scene.peers <= {*scene.inside, *scene.rest, *_past(job, scene)} or None
+
+
+def _past(job: Job, scene: Scene) -> list[int]:
+    """Return the ranks that have come to the collective as well, of which their dumps tell no more than that."""
+    if scene.meeting is None:
+        return []
+    name, number = scene.meeting.group.name, scene.meeting.sequence or 0
+    return [it for it, rank in job.ranks.items() if name in rank.counts and rank.counts[name].enqueued >= number > 0]
 
 
 def _each(scene: Scene, test: Callable[[Operation], bool | None]) -> bool | None:

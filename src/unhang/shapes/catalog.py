@@ -170,7 +170,7 @@ def _fixes(pack: Pack) -> Iterator[Fix]:
         folder = os.path.join(patches, name)
         path = os.path.join(folder, "manifest.json")
         manifest: Mapping[str, Any] = Facts(path)
-        if pack.folder and os.path.isfile(path):
+        if pack.folder and name[0] not in "._" and os.path.isdir(folder):  # a lost manifest is told
             manifest = packs.checked_file(path, "manifest")
         if "title" not in manifest:  # no fix, such as __pycache__
             continue
