@@ -58,9 +58,9 @@ def of(tree: ast.Module, target: Target, values: Mapping[str, str] = {}) -> str 
     found = statements(tree, target.function)
     if found is None:
         return None
-    for node in (it for root in found if values for it in ast.walk(root)):
+    for node in (it for root in found if target.parameters for it in ast.walk(root)):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            node.value = parameters.named(node.value, values)
+            node.value = parameters.named(node.value, values, target.parameters)
     if found:
         return digest(found, target.function.rpartition(".")[2])
     return absent(target) if target.beside is None or place(tree, target) is not None else None
