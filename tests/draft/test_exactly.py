@@ -20,6 +20,9 @@ try:
 except ImportError:
     fast = None
 
+if fast is None:
+    os.mode = 1
+    os.path.mode = 1
 LIMIT = 3
 register("one")
 
@@ -102,6 +105,8 @@ CHANGES = {
     "a function among overloads": ["    return x\n", "    return x + 1\n"],
     "one more overload": ["def run(x): ...\n", "def run(x): ...\n@overload\ndef run(x, y): ...\n"],
     "a function before a class": ["    class Fast:", "    def help():\n        pass\n\n    class Fast:"],
+    "an attribute of another module": ["os.mode = 1", "# why\n    os.mode = 2"],
+    "an attribute with more dots": ["os.path.mode = 1", "os.path.mode: int = 2"],
     "a nested function": ["return self.x\n", "def inner():\n            return self.x\n        return inner()\n"],
 }  # fmt: skip
 
@@ -145,6 +150,14 @@ def test_a_name_goes_where_the_diff_has_it() -> None:
     ("change", "why"),
     [
         (('register("one")', 'register("two")'), 'it changes code that binds no name: register("one")'),
+        (
+            ("    os.mode = 1\n", "    os.mode = 1\n    Loop.size = 2\n"),
+            "it changes code that binds no name: Loop.size = 2",
+        ),
+        (
+            ("    os.mode = 1\n", "    os.mode = 1\n    os.other = 2\n"),
+            "os.other: not found: a name beside which os.other",
+        ),
         (("if fast:", "if fast and LIMIT:"), "it changes code that binds no name: if fast:"),
         (('register("one")\n', 'register("one")\nB = 1\nregister(B)\n'), "B: not found: a name beside which B"),
     ],

@@ -270,6 +270,11 @@ def test_a_fix_without_its_manifest_is_not_left_out_in_silence(what: str, acme: 
     assert (code_of(ran), str(path) in ran.err) == ("bad-pack", True), ran.err
 
 
+def test_a_fix_whose_folder_is_lost_is_not_left_out_in_silence(acme: Path, site: Path) -> None:
+    shutil.rmtree(acme / "patches")
+    assert code_of(run("check", "--target", site, "--pack", acme)) == "bad-pack"
+
+
 @pytest.mark.parametrize("text", [None, "raise ValueError('\x1b[31m')", "raise SystemExit(0)", "1 +"])
 def test_a_codemod_that_cannot_be_imported_is_the_packs_error(text: str | None, acme: Path, site: Path) -> None:
     path = acme / "codemods" / f"{ID.replace('-', '_')}.py"

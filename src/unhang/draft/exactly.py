@@ -139,6 +139,8 @@ def _differing(before: ast.Module, after: ast.Module, prefix: str) -> Iterator[s
     """Yield the names of a scope that the two files bind in different ways; of a class, those that it binds."""
     scopes = [binding.scope(tree, f"{prefix}x") or [] for tree in (before, after)]
     names = dict.fromkeys(it for body in scopes for node in shape.statements(body) for it in sorted(shape.names(node)))
+    for tree in (before, after) if not prefix else ():
+        names |= dict.fromkeys(it for node in shape.statements(tree.body) for it in _attributes(tree, node))
     for name in names:
         full = f"{prefix}{name}"
         old, new = binding.statements(before, full) or [], binding.statements(after, full) or []
@@ -148,6 +150,11 @@ def _differing(before: ast.Module, after: ast.Module, prefix: str) -> Iterator[s
             yield from _differing(before, after, f"{full}.")
         else:
             yield full
+
+
+def _attributes(tree: ast.Module, node: ast.stmt) -> list[str]:
+    """Return the attributes that a statement sets, but for those of a class of the file."""
+    return sorted(it for it in binding.attributes(node) if binding.scope(tree, it) is None)
 
 
 def _are_one_class(old: Sequence[ast.stmt], new: Sequence[ast.stmt]) -> bool:
@@ -349,7 +356,7 @@ def _accounted(
 def _binding_lines(tree: ast.Module) -> Iterator[int]:
     """Yield the lines of all statements that bind a name: whatever they bind was compared."""
     for node in shape.statements(tree.body):
-        if shape.names(node):
+        if shape.names(node) or _attributes(tree, node):
             yield from range(exact.above(node), exact.end(node) + 1)
 
 
