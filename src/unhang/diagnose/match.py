@@ -412,7 +412,8 @@ def _is_of_script(job: Job, hang: Hang, scene: Scene) -> bool | None:
     files = {
         frame.file.rpartition("/")[2]
         for rank in scene.inside
-        for one in (*job.ranks[rank].stacks, *job.ranks[rank].waiting)
+        for shown in (job.ranks[rank].stacks, job.ranks[rank].waiting)
+        for one in shown
         for frame in one.frames
     }
     return None if files.isdisjoint(hang.scripts) else False
