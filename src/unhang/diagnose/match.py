@@ -409,12 +409,13 @@ def _has_stepped(job: Job, hang: Hang, scene: Scene) -> bool | None:
 
 def _is_of_script(job: Job, hang: Hang, scene: Scene) -> bool | None:
     """Return False if a rank inside runs a script of models that have another defect, and not this one."""
-    files = {
-        frame.file.rpartition("/")[2]
-        for rank in scene.inside
-        for one in (*job.ranks[rank].stacks, *job.ranks[rank].waiting)
-        for frame in one.frames
-    }
+    ranks = [job.ranks[number] for number in scene.inside]
+    shown = [
+        frames
+        for rank in ranks
+        for frames in (*(one.frames for one in rank.stacks), *(one.frames for one in rank.waiting))
+    ]
+    files = {frame.file.rpartition("/")[2] for frames in shown for frame in frames}
     return None if files.isdisjoint(hang.scripts) else False
 
 
