@@ -440,7 +440,9 @@ def _frames(facts: Facts, hang: Hang, scene: Scene) -> bool | None:
 def _logged(job: Job, scene: Scene) -> set[int]:
     """Return the ranks inside of which a log alone tells what they wait in: it does not say where that was issued."""
     issued = scene.meeting.operations if scene.meeting else {}
-    return {rank for rank in scene.inside if rank in issued and not issued[rank].frames and not job.ranks[rank].recorded}
+    return {
+        rank for rank in scene.inside if rank in issued and not issued[rank].frames and not job.ranks[rank].recorded
+    }
 
 
 def _has_gone_on(facts: Facts, operation: Operation) -> bool:
