@@ -36,7 +36,6 @@ COVERED_BY = {
     "src/unhang/prove/line.py": "prove/test_answers.py",
     "src/unhang/prove/table.py": "prove/test_answers.py",
     "src/unhang/diagnose/likes.py": "diagnose/test_pairs.py",
-    "src/unhang/parameters.py": "cli/test_pack_new.py",
     "src/unhang/prove/ranks/arguments.py": "prove/ranks/test_schedule.py",
     "src/unhang/prove/ranks/around.py": "prove/fixes/test_infer_metric_rank0.py",
     "src/unhang/prove/ranks/calls.py": "prove/ranks/test_recorder.py",
