@@ -138,8 +138,8 @@ def _beside(swap: Swap, whole: ast.Module, mark: str, rows: Sequence[str]) -> li
     space, note = margin(rows, above(block[at])), mark if new.digests else ""
     first = above(block[at]) if swap.how == BEFORE else end(block[at]) + 1
     known = old.lead if swap.how == BEFORE else old.trail
-    added = _inserted(swap.how, known, new, first, note, rows, space)
-    return [added] if added.rows or added.last >= added.first else []
+    lines = _inserted(swap.how, known, new, first, note, rows, space)
+    return [lines] if lines.rows or lines.last >= lines.first else []
 
 
 def _inserted(

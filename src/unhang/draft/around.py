@@ -119,13 +119,9 @@ def without_code(rows: Sequence[str]) -> set[int]:
     text = "\n".join(rows)
     inside = exact.inner_lines(text)
     tree = shape.parse(text.encode("utf-8", "surrogateescape"))
-    nodes = [node for node in ast.walk(tree) if isinstance(node, ast.stmt) and _is_text(node)]
+    nodes = [node for node in ast.walk(tree) if isinstance(node, ast.stmt) and binding.is_text(node)]
     plain = {at for at, row in enumerate(rows, 1) if at not in inside and (not row.strip() or row.lstrip()[0] == "#")}
     return plain | {line for node in nodes for line in range(node.lineno, exact.end(node) + 1)}
-
-
-def _is_text(node: ast.AST) -> bool:
-    return isinstance(node, ast.stmt) and binding.is_text(node)
 
 
 def _code(rows: Sequence[_Row]) -> list[_Code]:

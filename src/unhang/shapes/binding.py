@@ -21,11 +21,15 @@ def statements(tree: ast.Module, qualified: str) -> list[ast.stmt] | None:
     """Return the statements that bind ``NAME`` or ``Class.NAME``, in order, also those under ``if`` and the like.
 
     ``NAME.ATTRIBUTE`` of what is no class is bound by the module's assignments to it. None if there is neither one such
-    class nor an assignment: then nothing can be said of what is bound.
+    class nor such a name: then nothing can be said of what is bound.
     """
     body, name = scope(tree, qualified), qualified.rpartition(".")[2]
     if body is None:
-        return [node for node in shape.statements(tree.body) if qualified in attributes(node)] or None
+        first = qualified.partition(".")[0]
+        owners = [node for node in shape.statements(tree.body) if first in shape.names(node)]
+        if not owners or any(isinstance(node, ast.ClassDef) for node in owners):
+            return None
+        return [node for node in shape.statements(tree.body) if qualified in attributes(node)]
     return [node for node in shape.statements(body) if name in shape.names(node)]
 
 
@@ -63,6 +67,8 @@ def of(tree: ast.Module, target: Target, values: Mapping[str, str] = {}) -> str 
             node.value = parameters.named(node.value, values, target.parameters)
     if found:
         return digest(found, target.function.rpartition(".")[2])
+    if scope(tree, target.function) is None:  # a class that is gone must not look like an attribute that was taken out
+        return hashlib.sha256(f"unset {target.place}".encode()).hexdigest()[:16]
     return absent(target) if target.beside is None or place(tree, target) is not None else None
 
 
