@@ -345,7 +345,8 @@ def _parts(job: Job, hang: Hang, scene: Scene, clauses: Mapping[str, bool | None
     if scene.peers is None:
         of_all = scene.meeting is None or scene.meeting.group.description == "default_pg"
         is_whole = not of_all or job.ranks.keys() <= {*scene.inside, *scene.rest, *_past(job, scene)}
-        return (is_whole and any(rank.recorded for rank in job.ranks.values())) or None
+        is_whole = is_whole and job.ranks.keys() == {*range(len(job.ranks))}
+        return (is_whole and all(rank.recorded for rank in job.ranks.values())) or None
     if hang.by_place and scene.meeting and scene.meeting.group.members:
         alike = (one.members for one in job.groups.values() if one.description == scene.meeting.group.description)
         return {number for own in alike for number in own} <= _sized(job, scene.meeting) or None
