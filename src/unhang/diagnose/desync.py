@@ -73,7 +73,7 @@ def sides(operations: Iterable[Operation]) -> list[tuple[int, ...]]:
     for key, rank in sorted(told, key=lambda one: one[0].count(None)):
         alike = [it for it in found if all(a is None or b is None or a == b for a, b in zip(key, it))]
         if len(alike) < 2:
-            found.setdefault(*(alike or [key]), []).append(rank)
+            found.setdefault((alike or [key])[0], []).append(rank)
     return [tuple(sorted(side)) for side in found.values()]
 
 
