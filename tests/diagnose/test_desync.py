@@ -124,3 +124,12 @@ def test_what_gloo_tells_late_is_done() -> None:
     whole = job([rank(waits(number=2), waits(number=4), past(number=3), waits(PAIR, number=1))] * 2)
     settled = desync.settled(whole)
     assert [(one.group, one.sequence) for one in settled.ranks[0].waiting] == [(WORLD, 4), (PAIR, 1)]
+
+
+def test_what_a_source_does_not_say_of_an_operation_may_be_anything() -> None:
+    told = [issued(WORLD, 3, "all_reduce", 2, dtype=dtype)._replace(rank=at) for at, dtype in enumerate(("Float",) * 2)]
+    logged = issued(WORLD, 3, "all_reduce")._replace(rank=2, inputs=None, dtypes=None, elements=2)
+    assert desync.sides([*told, logged]) == [(0, 1, 2)]
+    double = told[0]._replace(rank=3, dtypes=("Double",))
+    assert desync.sides([*told, logged, double]) == [(0, 1), (3,)]  # it may be on both
+    assert desync.sides([*told, logged._replace(elements=9)]) == [(0, 1), (2,)]

@@ -201,6 +201,32 @@ def test_a_rule_names_the_root(name: str) -> None:
     assert (found.rule, [*found.why]) == (rule, ranks)
 
 
+def _sent(completed: int) -> Rank:
+    """Return a rank that is so far in broadcasts, of which its dump still has all."""
+    return counted(completed, 3, group=WORLD, kind="broadcast")._replace(trails={"0": Trail(1, (7, 7, 7))})
+
+
+def test_a_receiver_behind_its_fellows_is_stuck_and_one_behind_the_source_is_not() -> None:
+    assert [*suspects.of(facts.of(job([_sent(2), _sent(2), _sent(1), _sent(2)]))).why] == [2]
+    assert suspects.of(facts.of(job([_sent(2), *[_sent(1)] * 3]))).rule != suspects.DEVICE
+
+
+EVEN, ODD, PAIRS = Group("20", "EP", (0, 2)), Group("21", "EP", (1, 3)), Group("11", "TP", (2, 3))
+AT_BARRIER = rank(issued(WORLD, 1, "barrier", 1))
+AT_EVEN, AT_ODD = (rank(issued(one, 3, "all_to_all", 4)) for one in (EVEN, ODD))
+BEFORE_ODD = rank(issued(PAIRS, 2, "all_reduce", 4), *(issued(ODD, at, "all_to_all", 4) for at in (3, 4)))
+
+
+def test_a_rank_that_has_issued_a_later_operation_is_not_past_an_older_one() -> None:
+    found = facts.of(job([AT_EVEN, AT_ODD, None, BEFORE_ODD]))
+    assert found.missing == {0: {2}, 1: {3}, 3: {2}}
+    assert [*suspects.of(found).why] == [2]
+
+
+def test_of_a_cycle_through_one_rank_that_one_is_named() -> None:
+    assert [*suspects.of(facts.of(job([AT_EVEN, AT_ODD, AT_BARRIER, BEFORE_ODD]))).why] == [2]
+
+
 def test_where_halves_disagree_the_reason_says_so() -> None:
     whole, _, _ = JOBS["halves"]
     assert {*suspects.of(facts.of(whole)).why.values()} == {
