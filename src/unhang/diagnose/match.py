@@ -273,7 +273,7 @@ def _is_other(job: Job, hang: Hang, operation: Operation) -> bool:
     """Return whether a rank issued something else than the ranks that hang, where that makes them hang."""
     if hang.others and _has(job.ranks[operation.rank], operation, hang.others):
         return True
-    if "operation" in hang.differ and operation.kind not in hang.operations:
+    if "operation" in hang.differ and operation.kind and operation.kind not in hang.operations:
         return True
     return hang.empty and operation.done and _is_empty(operation)
 
@@ -340,8 +340,12 @@ def _parts(job: Job, hang: Hang, scene: Scene, clauses: Mapping[str, bool | None
         return None
     if any(_is_held(job.ranks[rank], hang.frames) for rank in scene.rest):
         return None
+    if any(_has(job.ranks[rank], None, hang.frames) is not True for rank in _logged(job, scene)):
+        return None
     if scene.peers is None:
-        return any(rank.recorded for rank in job.ranks.values()) or None
+        of_all = scene.meeting is None or scene.meeting.group.description == "default_pg"
+        is_whole = not of_all or job.ranks.keys() <= {*scene.inside, *scene.rest, *_past(job, scene)}
+        return (is_whole and any(rank.recorded for rank in job.ranks.values())) or None
     if hang.by_place and scene.meeting and scene.meeting.group.members:
         alike = (one.members for one in job.groups.values() if one.description == scene.meeting.group.description)
         return {number for own in alike for number in own} <= _sized(job, scene.meeting) or None
@@ -430,13 +434,26 @@ def _frames(facts: Facts, hang: Hang, scene: Scene) -> bool | None:
         calls = {whereabouts.collective(facts.job.ranks[rank]) for rank in scene.inside}
         return _every(scene, by_rank.values()) if len(calls - {""}) < 2 else None
     unsure = {rank for rank in scene.inside if facts.calls.get(rank) and not _has_gone_on(facts, issued[rank])}
-    return None if any(by_rank[rank] is None for rank in unsure) else _every(scene, by_rank.values())
+    if any(by_rank[rank] is None for rank in unsure):
+        return None
+    logged = _logged(facts.job, scene)
+    return _every(scene, (value for rank, value in by_rank.items() if value is not None or rank not in logged))
+
+
+def _logged(job: Job, scene: Scene) -> set[int]:
+    """Return the ranks inside of which a log alone tells what they wait in: it does not say where that was issued."""
+    issued = scene.meeting.operations if scene.meeting else {}
+    return {
+        rank for rank in scene.inside if rank in issued and not issued[rank].frames and not job.ranks[rank].recorded
+    }
 
 
 def _has_gone_on(facts: Facts, operation: Operation) -> bool:
     """Return whether a rank is done with an operation, or has issued a later one of its group."""
-    later = (one.sequence for one in facts.job.ranks[operation.rank].waiting if one.group.name == operation.group.name)
-    return operation.done or any((number or 0) > (operation.sequence or 0) for number in later)
+    rank, name = facts.job.ranks[operation.rank], operation.group.name
+    later = [one.sequence or 0 for one in rank.waiting if one.group.name == name]
+    newest = max([*later, *(count.enqueued for group, count in rank.counts.items() if group == name)], default=0)
+    return operation.done or newest > (operation.sequence or 0)
 
 
 def _differ(facts: Facts, hang: Hang, scene: Scene) -> bool | None:
@@ -496,7 +513,7 @@ def _is_by_source(job: Job, scene: Scene) -> bool | None:
     if source in issued and max(issued.values()) > issued[source]:
         return False
     receivers = (one for rank, one in scene.meeting.operations.items() if rank != source)
-    return len({(one.kind, desync.elements(one), one.dtypes) for one in receivers if one.kind}) < 2
+    return len(desync.sides(one for one in receivers if one.kind)) < 2
 
 
 def _is_reordered(job: Job, hang: Hang, scene: Scene) -> bool | None:
