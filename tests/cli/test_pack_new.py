@@ -314,3 +314,14 @@ def test_a_value_that_a_shell_did_not_fill_is_not_taken_for_another_one(site: Pa
     assert ran("apply", tmp_path, "--target", site, "--set", "PY=${PY}").code == 0
     assert ran("check", tmp_path, "--target", site, "--set", "PY=/opt/a/python").code == 1
     assert ran("check", tmp_path, "--target", site).code == 1
+
+
+def test_what_a_fix_takes_out_is_not_in_place_where_it_has_another_name(site: Path, tmp_path: Path) -> None:
+    assert new(tmp_path, "--target", site, diff=widgets.diff(ENGINE.replace("LIMIT = 3\n", "# gone\n"))).code == 0
+    assert ran("apply", tmp_path, "--target", site).code == 0
+    assert ran("check", tmp_path, "--target", site).code == 0
+    assert ran("revert", tmp_path, "--target", site).code == 0
+    (site / FILE).write_text(ENGINE.replace("LIMIT = 3", "LIMIT_ = 3"))
+    before = cli.tree(site)
+    assert ran("apply", tmp_path, "--target", site, "--require", "my-fix").code == 1
+    assert cli.tree(site) == before

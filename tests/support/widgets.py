@@ -105,6 +105,6 @@ def no_packs_after() -> Iterator[None]:
     try:
         yield
     finally:
-        packs.use([], True, {})
+        packs.use([], False, {})  # `True` would stay in suggested commands
         for name in [name for name in sys.modules if name.startswith("unhang_pack_")]:
             del sys.modules[name]

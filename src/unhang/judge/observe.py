@@ -194,9 +194,17 @@ def _binding(path: str, data: bytes, target: Target, files: Mapping[str, Mapping
         values = parameters.of(target.parameters)
         is_one, found = len(shape.find(tree, target.function)) == 1, binding.of(tree, target, values)
         again = rebound.lines(tree, data, target.function) if is_one else ()
+        if target.beside is None and not binding.statements(tree, target.function) and not _took_out(target, data):
+            found = None  # it may be there under another name
         return Observation(path, data, sha256, found, names=shape.bound_names(tree), rebound=again)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         return _broken(path, data, sha256, error)
+
+
+def _took_out(target: Target, data: bytes) -> bool:
+    """Return whether a file has the comment of a fix that took a statement out: see ``codemods.exact``."""
+    names = dict.fromkeys((target.function, target.function.rpartition(".")[2]))
+    return any(f"# unhang {target.fix}: without {name}".encode() in data for name in names)
 
 
 def _broken(path: str, data: bytes, sha256: str, error: Exception) -> Observation:
