@@ -97,19 +97,32 @@ def _lines(swap: Swap, tree: ast.Module, nodes: list[ast.stmt], target: Target, 
         first, last = above(node), header_end(node, rows)
         return [Lines(first, last, (*_indented(mark, margin(rows, first)), *_indented(swap.new, margin(rows, first))))]
     if swap.how in (REPLACED, WRAPPED):
-        run = once(places(whole, _digests(swap.old), _digests(swap.new)), swap.old.strip().partition("\n")[0])
+        old, new = _text(swap.old), _text(swap.new)
+        run = once(places(whole, old.digests, new.digests), old.core[0])
         first, last = above(run[0]), end(run[-1])
         _refuse_shared(run, rows)
         if swap.how == WRAPPED and len(nodes) > 1:
             raise AnchorError("one statement")
-        note = mark if swap.new else f"# unhang {target.fix}: without {target.function}"
-        return [Lines(first, last, (*_indented(note, margin(rows, first)), *_indented(swap.new, margin(rows, first))))]
-    return [_beside(swap, whole, mark, rows)]
+        note = mark if new.digests else f"# unhang {target.fix}: without {target.function}"
+        return [_around(old, new, first, last, note, rows, margin(rows, first))]
+    return _beside(swap, whole, mark, rows)
 
 
-def _beside(swap: Swap, whole: ast.Module, mark: str, rows: Sequence[str]) -> Lines:
-    (template,) = ast.parse(swap.old).body
-    wanted, line, new = _digest(header(template)), swap.old.partition("\n")[0], _digests(swap.new)
+def _around(old: _Text, new: _Text, first: int, last: int, note: str, rows: Sequence[str], space: str) -> Lines:
+    """Replace lines; the comments above and below them, too, where they are those of the release."""
+    lead, trail = (_at(part, space) for part in (old.lead, old.trail))
+    above_it, below = _plain(rows[max(first - 1 - len(lead), 0) : first - 1]), _plain(rows[last : last + len(trail)])
+    text = list(new.core)
+    if lead == above_it:
+        first, text = first - len(lead), [*new.lead, *text]
+    if trail == below:
+        last, text = last + len(trail), [*text, *new.trail]
+    return Lines(first, last, _marked(note, _at(text, space), space))
+
+
+def _beside(swap: Swap, whole: ast.Module, mark: str, rows: Sequence[str]) -> list[Lines]:
+    old, new = _text(swap.old), _text(swap.new)
+    wanted, line = _digest(header(ast.parse(swap.old).body[old.at])), old.core[0]
     lists = [it for node in ast.walk(whole) for field in _FIELDS if isinstance(it := getattr(node, field, None), list)]
     found = [
         (block, at)
@@ -118,13 +131,26 @@ def _beside(swap: Swap, whole: ast.Module, mark: str, rows: Sequence[str]) -> Li
         if isinstance(node, ast.stmt) and _digest(header(node)) == wanted
     ]
     block, at = once(found, line)
-    there = block[at - len(new) : at] if swap.how == BEFORE else block[at + 1 : at + 1 + len(new)]
-    if list(map(_digest, there)) == new:
+    there = block[at - len(new.digests) : at] if swap.how == BEFORE else block[at + 1 : at + 1 + len(new.digests)]
+    if new.digests and list(map(_digest, there)) == new.digests:
         raise AnchorError(f"{line} without what is added")
     _refuse_shared([block[at]], rows)
-    first = _commented(above(block[at]), rows) if swap.how == BEFORE else end(block[at]) + 1
-    space = margin(rows, above(block[at]))
-    return Lines(first, first - 1, (*_indented(mark, space), *_indented(swap.new, space)))
+    space, note = margin(rows, above(block[at])), mark if new.digests else ""
+    first = above(block[at]) if swap.how == BEFORE else end(block[at]) + 1
+    known = old.lead if swap.how == BEFORE else old.trail
+    lines = _inserted(swap.how, known, new, first, note, rows, space)
+    return [lines] if lines.rows or lines.last >= lines.first else []
+
+
+def _inserted(
+    how: str, known: Sequence[str], new: _Text, first: int, note: str, rows: Sequence[str], space: str
+) -> Lines:
+    """Add lines before or from line ``first`` on, in the place of the comments that are ``known`` there."""
+    known, text = _at(known, space), [*new.lead, *new.core, *new.trail]
+    start = first - len(known) if how == BEFORE else first
+    if start < 1 or _plain(rows[start - 1 : start - 1 + len(known)]) != known:
+        start, text, known = _commented(first, rows) if how == BEFORE else first, new.core, []
+    return Lines(start, start + len(known) - 1, _marked(note, _at(text, space), space))
 
 
 def _added(swap: Swap, tree: ast.Module, nodes: list[ast.stmt], target: Target, rows: Sequence[str]) -> Lines:
@@ -136,14 +162,9 @@ def _added(swap: Swap, tree: ast.Module, nodes: list[ast.stmt], target: Target, 
     beside = block[at - 1] if how == AFTER else block[at]
     _refuse_shared([beside], rows)
     space = margin(rows, above(beside))
-    owner = block[at - 1] if how == AFTER and not binding.is_text(block[at - 1]) else beside
-    is_apart = isinstance(owner, _DEFINITIONS) or any(isinstance(it, _DEFINITIONS) for it in ast.parse(swap.new).body)
-    blank = ("",) * ((1 if space else 2) if is_apart else 0)
-    new = (*_indented(f"# unhang {target.fix}: added {how} {neighbour}", space), *_indented(swap.new, space))
-    if how == AFTER:
-        return Lines(end(beside) + 1, end(beside), (*blank, *new))
-    first = _commented(above(beside), rows)
-    return Lines(first, first - 1, (*new, *blank))
+    first = end(beside) + 1 if how == AFTER else above(beside)
+    note = f"# unhang {target.fix}: added {how} {neighbour}"
+    return _inserted(how, swap.old.split("\n")[:-1], _text(swap.new), first, note, rows, space)
 
 
 def _import(swap: Swap, nodes: list[ast.stmt], target: Target, rows: Sequence[str]) -> Lines:
@@ -163,6 +184,44 @@ def _import(swap: Swap, nodes: list[ast.stmt], target: Target, rows: Sequence[st
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _FIELDS = ("body", "orelse", "finalbody")
 _digest = shape.digest
+
+
+class _Text(NamedTuple):
+    """The lines of an edit's text: its statements, and what is above and below them."""
+
+    lead: list[str]
+    """Comments, blank lines and docstrings."""
+    core: list[str]
+    trail: list[str]
+    digests: list[str]
+    """The shapes of the statements; none where there is nothing but a docstring."""
+    at: int
+    """The index of the first one."""
+
+
+def _text(text: str) -> _Text:
+    rows, nodes = text.split("\n")[:-1], ast.parse(text).body
+    code = [at for at, node in enumerate(nodes) if not binding.is_text(node)]
+    if not code:
+        return _Text(rows, [], [], [], 0)
+    first, last = above(nodes[code[0]]) - 1, end(nodes[code[-1]])
+    found = [_digest(node) for node in nodes[code[0] : code[-1] + 1]]
+    return _Text(rows[:first], rows[first:last], rows[last:], found, code[0])
+
+
+def _at(rows: Sequence[str], space: str) -> list[str]:
+    """Return lines at another margin."""
+    return _indented("".join(f"{row}\n" for row in rows), space)
+
+
+def _plain(rows: Sequence[str]) -> list[str]:
+    return [row.rstrip("\r\n") for row in rows]
+
+
+def _marked(note: str, rows: Sequence[str], space: str) -> tuple[str, ...]:
+    """Return lines with a comment of ours above the first that is not blank."""
+    at = next((at for at, row in enumerate(rows) if row.strip()), len(rows))
+    return (*rows[:at], *([f"{space}{note}"] if note else []), *rows[at:])
 
 
 def _digests(text: str) -> list[str]:

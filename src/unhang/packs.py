@@ -6,7 +6,9 @@ makes one count, only ``--pack``, ``UNHANG_PACKS``, and what is installed beside
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 import sys
 from functools import cache
 
@@ -224,10 +226,16 @@ def below_namespace(file: str) -> str:
 
 
 def read(path: str) -> bytes:
-    """Return a file's bytes, with half of the system calls that an opened file needs. Raises OSError."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    """Return a file's bytes, with half of the system calls that an opened file needs. Raises OSError.
+
+    What is no file, such as a pipe that nobody writes to, is an error, and is not waited for.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NONBLOCK", 0))
     try:
-        size = os.fstat(descriptor).st_size
+        about = os.fstat(descriptor)
+        if not stat.S_ISREG(about.st_mode):
+            raise OSError(errno.EINVAL, "it is no file", path)
+        size = about.st_size
         data = os.read(descriptor, size)
         while len(data) < size and (more := os.read(descriptor, size - len(data))):
             data += more

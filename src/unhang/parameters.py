@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from contextlib import contextmanager
 
 from unhang.errors import UnhangError
 
 TYPE_CHECKING = False  # `typing` is slow to import
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
 VARIABLE = "UNHANG_SET"
 _given: dict[str, str] = {}
@@ -33,6 +34,18 @@ def of(names: Iterable[str]) -> dict[str, str]:
     return {name: _given[name] for name in names if name in _given}
 
 
+@contextmanager
+def stood_in(names: Iterable[str]) -> Iterator[None]:
+    """Let parameters that no value is given for have one that is in no file."""
+    mine = {name: f"/unhang/{name.lower()}" for name in names if name not in _given}
+    _given.update(mine)
+    try:
+        yield
+    finally:
+        for name in mine:
+            del _given[name]
+
+
 def words() -> tuple[str, ...]:
     """Return the options that give the values, for commands that are suggested."""
     return tuple(word for name, value in _given.items() for word in ("--set", f"{name}={value}"))
@@ -40,14 +53,22 @@ def words() -> tuple[str, ...]:
 
 def filled(text: str, values: Mapping[str, str]) -> str:
     """Return a text of Python with each ``${NAME}``, which is inside of a string, replaced by its value."""
-    for name, value in values.items():
-        escaped = value.replace("\\", "\\\\").replace('"', '\\"').replace("'", "\\'")
-        text = text.replace(f"${{{name}}}", escaped)
-    return text
+
+    def escaped(found: re.Match[str]) -> str:
+        value = values.get(found[1])
+        return found[0] if value is None else value.replace("\\", "\\\\").replace('"', '\\"').replace("'", "\\'")
+
+    return re.sub(r"\$\{([A-Z][A-Z0-9_]*)\}", escaped, text)  # at once: a value may have the name of another
 
 
-def named(text: str, values: Mapping[str, str]) -> str:
-    """Return a text with each value replaced by the name of its parameter, as ``${NAME}``."""
-    for name, value in sorted(values.items(), key=lambda item: -len(item[1])):
-        text = text.replace(value, f"${{{name}}}")
-    return text
+def named(text: str, values: Mapping[str, str], names: Iterable[str] = ()) -> str:
+    """Return a text with each value replaced by the name of its parameter, as ``${NAME}``.
+
+    What the text itself has of ``names`` in this form becomes ``$${NAME}``: it stands for no value.
+    """
+    by_value = {value: f"${{{name}}}" for name, value in sorted(values.items(), reverse=True)}
+    written = {f"${{{name}}}": f"$${{{name}}}" for name in names} | by_value
+    if not written:
+        return text
+    pattern = "|".join(map(re.escape, sorted(written, key=lambda it: (it not in by_value, -len(it)))))
+    return re.sub(pattern, lambda found: written[found[0]], text)  # at once, as `filled`

@@ -130,6 +130,9 @@ def test_what_it_cannot_express_is_named(site: Path, tmp_path: Path) -> None:
     for what in ("csrc/a.cu", "widgets/new.py: the diff adds it", "binds no name: register(main)"):
         assert what in begun.err
     assert "ignored: tests/test_a.py: no code of a release" in begun.err
+    page = ran("explain", tmp_path, "my-fix").out
+    assert "Not in this fix" in page
+    assert "widgets&#47;new.py" in page or "widgets/new" in page, page[:900]
 
 
 def test_texts_of_a_diff_do_nothing(site: Path, tmp_path: Path) -> None:
@@ -303,3 +306,11 @@ def test_crlf_stays(tmp_path: Path) -> None:
     assert ran("apply", tmp_path, "--target", site).code == 0
     data = (site / FILE).read_bytes()
     assert data.count(b"\n") == data.count(b"\r\n") > 20
+
+
+def test_a_value_that_a_shell_did_not_fill_is_not_taken_for_another_one(site: Path, tmp_path: Path) -> None:
+    diff = widgets.diff(ENGINE.replace('"widgets"', '"/opt/a/python"'))
+    assert new(tmp_path, "--target", site, "--set", "PY=/opt/a/python", diff=diff).code == 0
+    assert ran("apply", tmp_path, "--target", site, "--set", "PY=${PY}").code == 0
+    assert ran("check", tmp_path, "--target", site, "--set", "PY=/opt/a/python").code == 1
+    assert ran("check", tmp_path, "--target", site).code == 1

@@ -56,6 +56,8 @@ def main(folder: str = "") -> int:
             if folder
             else {path: data for path, data in old_files.items() if path.startswith(f"{name}/")}
         )
+        path, data = _census(foreign.JOBS[name.removeprefix("real-")].world if not known.fix else 4)
+        files[f"{name}/{path}"] = data
     write(files, truths)
     return 0
 
@@ -109,8 +111,16 @@ def played(hang: jobs.Hang) -> Iterator[tuple[str, bytes]]:
             shared += said
         elif said:
             yield f"logs/rank_{rank}.log", said.encode()
+    if not style.prefix and any(end.last and end.last.do not in (ranks.FAIL, ranks.DIE) for end in ends):
+        yield _census(len(ends))
     if shared := shared + leave.exits(ends):
         yield "logs/job.log", shared.encode()
+
+
+def _census(size: int) -> tuple[str, bytes]:
+    """Return what ``--capture`` writes beside stacks: of how many ranks the job is."""
+    told = {"unhang-live": 1, "node": "n1", "size": size, "ranks": [], "notes": []}
+    return f"{STACKS}/on-n1.json", json.dumps(told).encode()
 
 
 def _recorded(folder: Path) -> Iterator[tuple[str, Truth]]:

@@ -239,8 +239,8 @@ def test_a_stack_scene_and_a_meeting_name_who_is_inside() -> None:
     first = matched(MTP)[0]
     assert (first.scene.inside, first.scene.rest, first.is_known) == ((0, 2), (1, 3), True)
     assert first.clauses == {
-        "groups": True, "operations": True, "elements": True, "dtypes": True, "frames": True, "differ": True,
-        "outside": True, "alternating": True, "parts": True,
+        "groups": True, "operations": True, "elements": True, "dtypes": True, "first": None, "frames": True,
+        "differ": True, "outside": True, "alternating": True, "parts": True,
     }  # fmt: skip
 
 
@@ -258,3 +258,23 @@ def test_a_stack_scene_and_a_meeting_name_who_is_inside() -> None:
 )
 def test_a_frame_is_of_a_function_of_that_package(function: str, file: str, wanted: bool) -> None:
     assert signature.has_frames([Frame(function, file, 1)], ((Place("a/b.py", "C.f"),),)) is wanted
+
+
+def test_a_rank_that_is_late_and_has_no_part_in_a_hang_leaves_it_possible() -> None:
+    """Its peers in another group may wait for it, and all others for these."""
+    first = max(MTP.ranks) + 1
+    groups = {
+        name: one._replace(members=(*one.members, first)) if one.description == "default_pg" else one
+        for name, one in MTP.groups.items()
+    }
+    own = Group("late", "TENSOR_MODEL_PARALLEL_GROUP", (first, first + 1))
+    waits = issued(own, 1, "all_reduce", 4)
+    late = {
+        first: rank(at=hung_jobs.IDLE)._replace(rank=first),
+        first + 1: rank(waits._replace(rank=first + 1))._replace(rank=first + 1),
+    }
+    beside = Job({**MTP.ranks, **late}, {**groups, "late": own}, first + 2, MTP.files)
+    found = matched(beside)[0]
+    assert (found.fix, found.is_known) == ("mtp-cp-deadlock", False)
+    assert [one for one in found.doubts if one.startswith(f"rank {first} ")]
+    assert matched(MTP)[0].is_known

@@ -81,7 +81,7 @@ def test_an_answer_of_loki_s_server_is_its_lines_in_the_order_of_time() -> None:
         ("w-0", "b"),
         ("w-1", "b"),
     ]
-    with pytest.raises(ValueError, match="no answer"):
+    with pytest.raises(ValueError, match="not an answer"):
         speakers.of_loki(b'{"data": {"result": [{"stream": 1, "values": 2}]}}')
 
 

@@ -20,6 +20,9 @@ try:
 except ImportError:
     fast = None
 
+if fast is None:
+    os.mode = 1
+    os.path.mode = 1
 LIMIT = 3
 register("one")
 
@@ -102,6 +105,9 @@ CHANGES = {
     "a function among overloads": ["    return x\n", "    return x + 1\n"],
     "one more overload": ["def run(x): ...\n", "def run(x): ...\n@overload\ndef run(x, y): ...\n"],
     "a function before a class": ["    class Fast:", "    def help():\n        pass\n\n    class Fast:"],
+    "an attribute of another module": ["os.mode = 1", "# why\n    os.mode = 2"],
+    "an attribute with more dots": ["os.path.mode = 1", "os.path.mode: int = 2"],
+    "an attribute that is set no more": ["os.mode = 1", "# os.mode = 1"],
     "a nested function": ["return self.x\n", "def inner():\n            return self.x\n        return inner()\n"],
 }  # fmt: skip
 
@@ -118,11 +124,19 @@ def test_each_change_of_what_a_name_is_bound_to(change: list[str], unit: str) ->
         for one in part.bound:
             name = one.target.function.rpartition(".")[2]
             nodes = binding.statements(tree, one.target.function)
-            assert one.after == (binding.digest(nodes, name) if nodes else binding.absent(one.target))
+            wanted = binding.digest(nodes, name) if nodes else binding.of(ast.parse(after), one.target)
+            assert one.after == wanted
 
 
 def test_all_of_them_at_once_bind_each_name_as_the_diff_does() -> None:
-    alone = ("an import that falls back now", "a signature and body", "a coroutine", "an annotation", "one name less")
+    alone = (
+        "an import that falls back now",
+        "a signature and body",
+        "a coroutine",
+        "an annotation",
+        "one name less",
+        "an attribute that is set no more",
+    )
     other = ("one more name of an import", "what is bound if not", "a first attribute", "a function before a class")
     pairs = [(old, new) for name, (old, new) in CHANGES.items() if name not in (*alone, *other, "a method that goes")]
     pairs = [pair for pair in pairs if pair[0] not in ("import os\n", "LIMIT = 3\n")]
@@ -145,6 +159,14 @@ def test_a_name_goes_where_the_diff_has_it() -> None:
     ("change", "why"),
     [
         (('register("one")', 'register("two")'), 'it changes code that binds no name: register("one")'),
+        (
+            ("    os.mode = 1\n", "    os.mode = 1\n    Loop.size = 2\n"),
+            "it changes code that binds no name: Loop.size = 2",
+        ),
+        (
+            ("    os.mode = 1\n", "    os.mode = 1\n    os.other = 2\n"),
+            "os.other: not found: a name beside which os.other",
+        ),
         (("if fast:", "if fast and LIMIT:"), "it changes code that binds no name: if fast:"),
         (('register("one")\n', 'register("one")\nB = 1\nregister(B)\n'), "B: not found: a name beside which B"),
     ],
@@ -183,3 +205,144 @@ def test_what_the_text_uses_and_the_file_binds() -> None:
 def test_a_file_that_does_not_parse_afterwards() -> None:
     with pytest.raises(UnhangError, match="does not parse"):
         parted(PLAIN, replaced(("LIMIT = 3", "LIMIT = (")))
+
+
+def unmarked(text: str) -> str:
+    return "".join(row for row in text.splitlines(keepends=True) if not row.lstrip().startswith("# unhang "))
+
+
+WORDS = """\
+import os
+
+LIMIT = 3
+
+
+class Loop(Base):
+    '''A loop.'''
+
+    size: int = 1
+    '''How many.'''
+
+    def first(self):
+        '''Return x.
+
+        Or not.
+        '''
+        # of x
+        a = self.x
+
+        # the end
+        return a
+
+    def last(self, a):
+        '''Return a.'''
+        if a:
+            # why
+            return a
+        # none
+        log(1)
+        return None
+
+
+def run(x):
+    # one
+    log(x)
+    # two
+    y = x
+    # three
+    return y
+"""
+WORDED = """\
+import os
+
+# How far.
+# Not further.
+LIMIT = 4
+
+
+def begin():
+    '''Begin.'''
+    # here
+
+
+class Loop(Base):
+    '''A loop.'''
+
+    size: int = 1
+    '''How many.'''
+
+    shape: int = 2
+    '''How long.'''
+    more: int = 3
+
+    def first(self):
+        '''Return x.
+
+        Always.
+        '''
+        # of x and y
+        a = self.y
+
+        # now
+        log(a)
+
+        # the end
+        return a
+
+    # a comment above
+    def between(self):
+        '''Between.'''
+
+    def last(self, a, *, b=1):
+        '''Return a, or b.'''
+        if a:
+            # return a
+            # was here
+            return b
+
+        # log(1)
+        # return None
+
+
+def run(x):
+    # one, two
+
+    log(x)
+    # two
+    y = x
+    # three
+    return y + 1  # four
+"""
+
+
+def test_an_edit_brings_its_comments_docstrings_and_blank_lines() -> None:
+    part, result = parted(WORDS, WORDED)
+    assert not part.left
+    assert unmarked(result) == WORDED
+    assert result.count("# unhang my-fix: ") >= len(part.bound)
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_all_lines_are_as_in_the_diff(change: list[str]) -> None:
+    after = replaced((change[0], change[1]))
+    result = unmarked(parted(PLAIN, after)[1])
+    for whole, alone in ALONE.items():
+        result = result.replace(alone, whole) if whole in after else result
+    assert result == after
+
+
+ALONE = {
+    "from typing import Any, Dict, List\n": "from typing import Any, List\nfrom typing import Dict\n",
+    "from collections.abc import Any, List\n": "from collections.abc import List\nfrom collections.abc import Any\n",
+}
+"""Each name of an import is a target, for another release may import others in the same statement."""
+
+
+def test_comments_that_a_release_has_otherwise_stay() -> None:
+    part, _ = parted(WORDS, WORDED)
+    data = WORDS.replace("# one\n", "# mine\n").replace("'''Return a.'''", "'''Mine.'''").encode()
+    for one in part.bound:
+        data, _, now = one_file.exactly(data, one.target, one.codemod)
+        assert now == one.after
+    wanted = WORDED.replace("# one, two\n\n", "# mine\n").replace("'''Return a, or b.'''", "'''Mine.'''")
+    assert unmarked(data.decode()) == wanted

@@ -231,6 +231,9 @@ def _micro_batches(at: tuple[str, ...], *others: Rank | None) -> Job:
 _ACTOR = "verl/workers/actor/dp_actor.py::DataParallelPPOActor."
 _FORWARD = (_ACTOR + "_forward_micro_batch", _ACTOR + "update_policy")
 _CLIP = (_ACTOR + "_optimizer_step", _ACTOR + "update_policy")
+_CRITIC = "verl/workers/critic/dp_critic.py::DataParallelPPOCritic."
+_OF_CRITIC = (_CRITIC + "_forward_micro_batch", _CRITIC + "update_critic")
+_CRITIC_CLIPS = rank(issued(WORLD, 26, "all_reduce", 21, at=(_CRITIC + "_optimizer_step", _CRITIC + "update_critic")))
 _LOG_PROB = (_ACTOR + "_forward_micro_batch", _ACTOR + "compute_log_prob")
 _DONE = rank(issued(WORLD, 25, "all_reduce", 1, done=True), at=IDLE)
 _MESH = hung_jobs.group("12", "mesh_fsdp")
@@ -254,6 +257,8 @@ def _one_saves(below: tuple[str, ...]) -> Job:
 
 HANGS = [
     HungJob("an update", _micro_batches(_FORWARD, _CLIPS, _CLIPS)),
+    HungJob("an update of the critic", _micro_batches(_OF_CRITIC, _CRITIC_CLIPS, _CRITIC_CLIPS)),
+    HungJob("the critic beside the actor", _micro_batches(_FORWARD, _CRITIC_CLIPS, _CRITIC_CLIPS), "", None),
     HungJob("log-probabilities", _micro_batches(_LOG_PROB, _DONE, _DONE), "possible", ""),
     HungJob("stacks alone", job([rank(at=(hung_jobs.C10D, *_FORWARD), recorded=False), _CLIPS_BY_STACK]), bare=""),
     HungJob("an update in a group of the mesh", job([_GATHERS, _GATHERS, _IN_ALL, _IN_ALL]), bare=None),

@@ -184,7 +184,8 @@ HANGS = [
     HungJob("one rank of a stage alone has another size", _stages(61, 62, 62, 62), "", None),
     HungJob("the stages of two pipelines differ the other way", _stages(61, 62, 62, 61), "", None),
     HungJob("one MTP layer", sizes(_PIPELINE, "all_reduce", _AT, 61, 62, 62, 62)),
-    HungJob("two MTP layers", sizes(_PIPELINE, "all_reduce", _AT, 8, 10, 10, 10, number=4)),
+    HungJob("two MTP layers", sizes(_PIPELINE, "all_reduce", _AT, 8, 10, 10, 10)),
+    HungJob("not the first one", sizes(_PIPELINE, "all_reduce", _AT, 8, 10, 10, 10, number=4), "possible", None),
     HungJob(
         "they agreed in the step before",
         job(

@@ -15,6 +15,8 @@ PLAIN = """\
 import os
 from typing import Any, List
 
+# how
+# far
 LIMIT = 3
 if os.name:
     KEEP = 1
@@ -41,7 +43,9 @@ from collections.abc import Any
 # unhang exact: added after Any
 import sys
 
+# how
 # unhang exact: unproved
+# near
 LIMIT = 4
 if os.name:
     KEEP = 1
@@ -52,6 +56,7 @@ class Loop:
     '''How many.'''
     # unhang exact: added after size
     shape: tuple = ()
+    '''How long.'''
 
     # unhang exact: unproved
     @cached
@@ -65,6 +70,7 @@ class Loop:
 
 
 # unhang exact: added before run
+# to begin
 def start():
     pass
 
@@ -88,15 +94,15 @@ def shape_of(code: str, one: Target) -> str:
 
 
 EDITS: Mapping[Target, Exact] = {
-    target("LIMIT"): Exact(Swap(REPLACED, "LIMIT = 3\n", "LIMIT = 4\n")),
+    target("LIMIT"): Exact(Swap(REPLACED, "# far\nLIMIT = 3\n", "# near\nLIMIT = 4\n")),
     target("Any"): Exact(Swap(IMPORT, "from typing import Any\n", "from collections.abc import Any\n")),
     target("sys", "after", "Any"): Exact(Swap(ADDED, "", "import sys\n")),
-    target("Loop.shape", "after", "size"): Exact(Swap(ADDED, "", "shape: tuple = ()\n")),
+    target("Loop.shape", "after", "size"): Exact(Swap(ADDED, "", "shape: tuple = ()\n'''How long.'''\n")),
     target("Loop.first"): Exact(
         Swap(HEADER, "@property\ndef first(self, x):\n", "@cached\nasync def first(self, x, *, y=1):\n")
     ),
-    target("Loop.last", "after", "first"): Exact(Swap(ADDED, "", "def last(self):\n    return '''\n  as it is'''\n")),
-    target("start", "before", "run"): Exact(Swap(ADDED, "", "def start():\n    pass\n")),
+    target("Loop.last", "after", "first"): Exact(Swap(ADDED, "", "\ndef last(self):\n    return '''\n  as it is'''\n")),
+    target("start", "before", "run"): Exact(Swap(ADDED, "", "# to begin\ndef start():\n    pass\n\n\n")),
     target("run"): Exact(Swap(REPLACED, "return x\n", "return x + 1\n"), uses=["LIMIT"]),
 }
 FIX = Fix("exact", "a diff", "unproved", {}, tuple(EDITS), "", (), True)

@@ -47,7 +47,7 @@ def slime(slime_clone: str, megatron_clone: str, folder: Path) -> str:
         f"`{PATCH}` of slime at {commit(slime_clone, 'HEAD')}, on Megatron-LM's commit `{at[:9]}` ({version} by its "
         f"package_info.py): **{fit} of {hunks} hunks** are in a fix, and {whole} of {len(found)} files as a whole. "
         f"Begun as one fix from the whole patch, and applied to that tree with `unhang apply`, it gives {alike} of "
-        f"{len(found)} files as `git apply` does, but for comments and docstrings."
+        f"{len(found)} files as `git apply` does, byte for byte, but for its own comments."
     )
     rows = [(f"`{it.name}`", f"{it.fit} of {it.hunks}", _why(it)) for it in found]
     return f"{head}\n\n{table(('file', 'hunks in a fix', 'what is left, and why'), rows)}"
@@ -98,7 +98,7 @@ def _as_one(patch: str, root: Path, version: str, folder: Path) -> int:
     steps.unhang("apply", *command, "--fix", _FIX)
     wanted, got = trees.contents(git), trees.contents(ours)
     names = re.findall(r"^--- a/(.+)$", patch, re.M)
-    return sum(trees.code(wanted[name]) == trees.code(got[name]) for name in names)
+    return sum(wanted[name] == re.sub(r"^ *# unhang .*\n", "", got[name], flags=re.M) for name in names)
 
 
 def _why(file: File) -> str:

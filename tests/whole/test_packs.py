@@ -252,6 +252,40 @@ def test_a_manifest_that_is_not_as_it_must_be_is_refused_by_name(what: str, acme
     assert "\n::error::" not in ran.err
 
 
+LOST: dict[str, Callable[[Path], object]] = {
+    "nothing": lambda path: None,
+    "a folder": Path.mkdir,
+    "a pipe that nobody writes to": os.mkfifo,
+    "a device": lambda path: path.symlink_to("/dev/zero"),
+    "a link to itself": lambda path: path.symlink_to(path),
+}
+
+
+@pytest.mark.parametrize("what", LOST)
+def test_a_fix_without_its_manifest_is_not_left_out_in_silence(what: str, acme: Path, site: Path) -> None:
+    path = acme / "patches" / ID / "manifest.json"
+    path.unlink()
+    LOST[what](path)
+    ran = run("check", "--target", site, "--pack", acme)
+    assert (code_of(ran), str(path) in ran.err) == ("bad-pack", True), ran.err
+
+
+def test_a_fix_whose_folder_is_lost_is_not_left_out_in_silence(acme: Path, site: Path) -> None:
+    shutil.rmtree(acme / "patches")
+    assert code_of(run("check", "--target", site, "--pack", acme)) == "bad-pack"
+
+
+@pytest.mark.parametrize("text", [None, "raise ValueError('\x1b[31m')", "raise SystemExit(0)", "1 +"])
+def test_a_codemod_that_cannot_be_imported_is_the_packs_error(text: str | None, acme: Path, site: Path) -> None:
+    path = acme / "codemods" / f"{ID.replace('-', '_')}.py"
+    path.unlink()
+    if text is not None:
+        path.write_text(text)
+    ran = run("apply", "--target", site, "--pack", acme, "--fix", ID)
+    assert (code_of(ran), str(path) in ran.err) == ("bad-pack", True), ran.err
+    assert "\x1b" not in ran.err
+
+
 def test_the_facts_of_a_pack_are_checked_too(acme: Path, site: Path) -> None:
     path = acme / "compat" / "data" / f"{ID}.json"
     path.write_text(path.read_text().replace('"affected"', '"needed"'))

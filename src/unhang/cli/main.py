@@ -141,7 +141,8 @@ def _fail(error: UnhangError, options: argparse.Namespace | None) -> int:
     from unhang.tell import console, report
 
     if options is not None:
-        error = hinted(error, options)
+        with suppress(OSError, UnhangError):  # what went wrong may go wrong again, as the fixes are read for the hint
+            error = hinted(error, options)
     if getattr(options, "output_format", "text") == "json":
         with suppress(OSError, ValueError):  # it may be stdout that failed
             print(report.json_error(error), flush=True)

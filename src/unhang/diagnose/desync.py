@@ -63,6 +63,20 @@ def differences(operations: Iterable[Operation]) -> frozenset[str]:
     return frozenset(name for name, values in (("size", sizes), ("dtype", dtypes)) if len(values) > 1)
 
 
+def sides(operations: Iterable[Operation]) -> list[tuple[int, ...]]:
+    """Return the ranks that issued one call, size and type, for each of these.
+
+    What a source does not say may be anything: a rank that may be on several sides is on none.
+    """
+    found: dict[tuple[object, ...], list[int]] = {}
+    told = [((one.kind or None, elements(one), one.dtypes or None), one.rank) for one in operations]
+    for key, rank in sorted(told, key=lambda one: one[0].count(None)):
+        alike = [it for it in found if all(a is None or b is None or a == b for a, b in zip(key, it))]
+        if len(alike) < 2:
+            found.setdefault(alike[0] if alike else key, []).append(rank)
+    return [tuple(sorted(side)) for side in found.values()]
+
+
 def settled(job: Job) -> Job:
     """Return a job without the operations that are done since a later one of the group is: gloo tells it late."""
     ranks = {}

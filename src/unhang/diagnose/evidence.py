@@ -145,6 +145,8 @@ class Rank(NamedTuple):
     """Its newest operations in order, if it sends or receives."""
     process: str = ""
     """`stopped` or `gone`, where that was seen of its process."""
+    is_mixed: bool = False
+    """Whether its dump and its log say different things of one collective, so that they are of two runs."""
 
 
 class Unread(NamedTuple):

@@ -13,7 +13,7 @@ from unhang.diagnose.desync import Meeting
 from unhang.diagnose.evidence import Frame, Group, Job, Message, Operation, Rank
 from unhang.diagnose.facts import Facts
 from unhang.diagnose.signature import Chain, Error, Hang, Signature, has_frames, may_be_in, may_be_of
-from unhang.diagnose.suspects import DEVICE, TOGETHER, Suspects
+from unhang.diagnose.suspects import DEVICE, HOST, TOGETHER, Suspects
 
 _OF_ISSUED = ("elements", "dtypes", "first", "by_place", "by_source", "alternating")
 """The clauses that stacks tell nothing of."""
@@ -77,7 +77,17 @@ def matches(facts: Facts, suspects: Suspects, signatures: Iterable[Signature]) -
                     ways = (names for names in hang.certain if _shown(names, clauses, only=only))
                     certain = not doubts and any(clauses["parts"] or "frames" not in names for names in ways)
                     found.append(Match(signature.fix, hang, scene, clauses, lines, doubts, certain))
-    return tuple(sorted(found, key=_order))
+    return tuple(sorted((_beside_late(facts, suspects, one, found) for one in found), key=_order))
+
+
+def _beside_late(facts: Facts, suspects: Suspects, match: Match, found: Iterable[Match]) -> Match:
+    """Return a match, in doubt where a rank is late that has no part in any of its fix: the hang may begin there."""
+    own = {rank for one in found if one.fix == match.fix for rank in (*one.scene.inside, *one.scene.rest)}
+    late = {number: why for number, why in suspects.why.items() if number not in own and suspects.rule == HOST}
+    if not late or not own:
+        return match
+    doubts = tuple(f"rank {number} {why}" for number, why in late.items() if number in facts.job.ranks)
+    return match._replace(doubts=(*match.doubts, *doubts), is_known=match.is_known and not doubts)
 
 
 def not_excluded(facts: Facts, signatures: Iterable[Signature]) -> tuple[Signature, ...]:
@@ -141,6 +151,17 @@ def _doubts(facts: Facts, suspects: Suspects, hang: Hang, scene: Scene, named: C
             doubts.append(f"rank {number} failed by itself: {other[0].text}")
     if others := [one for one in facts.strangers if one.text not in named]:
         doubts.append(f"a process of unknown rank failed by itself: {others[0].text}")
+    doubts += [
+        f"rank {number} failed, and went on: {one.text}"
+        for number, messages in facts.caught.items()
+        for one in messages
+        if one.text not in named and may_be_in(one.frames, (*hang.frames, *hang.others))
+    ]
+    doubts += [
+        f"rank {number} has a dump and a log of two times" for number, rank in facts.job.ranks.items() if rank.is_mixed
+    ]
+    if len({*hang.differ} & {"size", "dtype"}) and len(_ways(facts.job, hang, scene)) > 1:
+        doubts.append("these ranks came to the function by different calls")
     waiting = [one for rank in facts.job.ranks.values() for one in rank.waiting]
     if hang.groups and waiting and not facts.unseen and not any(_may_be(hang, one) for one in waiting):
         doubts.append("no rank waits in what its peers would wait in")
@@ -164,6 +185,19 @@ def _doubts(facts: Facts, suspects: Suspects, hang: Hang, scene: Scene, named: C
     if scene.inside and scene.meeting is None and not all(facts.calls.get(number) for number in scene.inside):
         doubts.append("whether these ranks wait: no stack of theirs is in a collective")
     return tuple(doubts)
+
+
+def _ways(job: Job, hang: Hang, scene: Scene) -> set[tuple[tuple[str, str], ...]]:
+    """Return the calls by which ranks are known to have come to the hang's function."""
+    found = set()
+    for rank in scene.inside:
+        for one in job.ranks[rank].stacks:
+            if one.idle is not None and has_frames(one.frames, hang.frames):
+                path = [whereabouts.alike(frame)[:2] for frame in one.frames if not whereabouts.is_torch(frame)]
+                first = next(at for at, frame in enumerate(one.frames) if may_be_in([frame], hang.frames))
+                skipped = sum(not whereabouts.is_torch(frame) for frame in one.frames[:first])
+                found.add(tuple(path[skipped:]))
+    return found
 
 
 def _is_beside(hang: Hang, scene: Scene, meeting: Meeting) -> bool:
@@ -239,7 +273,7 @@ def _is_other(job: Job, hang: Hang, operation: Operation) -> bool:
     """Return whether a rank issued something else than the ranks that hang, where that makes them hang."""
     if hang.others and _has(job.ranks[operation.rank], operation, hang.others):
         return True
-    if "operation" in hang.differ and operation.kind not in hang.operations:
+    if "operation" in hang.differ and operation.kind and operation.kind not in hang.operations:
         return True
     return hang.empty and operation.done and _is_empty(operation)
 
@@ -277,11 +311,13 @@ def _clauses(facts: Facts, hang: Hang, scene: Scene, errors: Sequence[object]) -
         "elements": lambda: _each(scene, lambda one: _within(desync.elements(one), hang.elements)),
         "dtypes": lambda: _each(scene, lambda one: {*one.dtypes} <= {*hang.dtypes} if one.dtypes else None),
         "first": lambda: _is_first(job, hang, scene),
+        "step": lambda: _has_stepped(job, hang, scene),
+        "scripts": lambda: _is_of_script(job, hang, scene),
         "waiting": lambda: _waiting(scene) == hang.waiting if scene.inside else None,
         "frames": lambda: _frames(facts, hang, scene),
         "differ": lambda: _differ(facts, hang, scene),
         "by_place": lambda: _is_by_place(facts, scene),
-        "by_source": lambda: _is_by_source(scene),
+        "by_source": lambda: _is_by_source(job, scene),
         "reordered": lambda: _is_reordered(job, hang, scene),
         "others": lambda: _every(scene, (_here(job, scene, rank, hang.others) for rank in scene.rest)),
         "outside": lambda: _every(scene, (_is_outside(job, scene, rank, hang.outside) for rank in scene.rest)) or None,
@@ -304,9 +340,24 @@ def _parts(job: Job, hang: Hang, scene: Scene, clauses: Mapping[str, bool | None
         return None
     if any(_is_held(job.ranks[rank], hang.frames) for rank in scene.rest):
         return None
+    if any(_has(job.ranks[rank], None, hang.frames) is not True for rank in _logged(job, scene)):
+        return None
     if scene.peers is None:
-        return any(rank.recorded for rank in job.ranks.values()) or None
-    return scene.peers <= {*scene.inside, *scene.rest} or None
+        of_all = scene.meeting is None or scene.meeting.group.description == "default_pg"
+        is_whole = not of_all or job.ranks.keys() <= {*scene.inside, *scene.rest, *_past(job, scene)}
+        return (is_whole and any(rank.recorded for rank in job.ranks.values())) or None
+    if hang.by_place and scene.meeting and scene.meeting.group.members:
+        alike = (one.members for one in job.groups.values() if one.description == scene.meeting.group.description)
+        return {number for own in alike for number in own} <= _sized(job, scene.meeting) or None
+    return scene.peers <= {*scene.inside, *scene.rest, *_past(job, scene)} or None
+
+
+def _past(job: Job, scene: Scene) -> list[int]:
+    """Return the ranks that have come to the collective as well, of which their dumps tell no more than that."""
+    if scene.meeting is None:
+        return []
+    name, number = scene.meeting.group.name, scene.meeting.sequence or 0
+    return [it for it, rank in job.ranks.items() if name in rank.counts and rank.counts[name].enqueued >= number > 0]
 
 
 def _each(scene: Scene, test: Callable[[Operation], bool | None]) -> bool | None:
@@ -354,6 +405,24 @@ def _is_first(job: Job, hang: Hang, scene: Scene) -> bool | None:
     return number == 1 or None
 
 
+def _has_stepped(job: Job, hang: Hang, scene: Scene) -> bool | None:
+    """Return False if a rank inside is done with a step, in the first of which the defect shows."""
+    done = (one for rank in scene.inside for one in job.ranks[rank].last)
+    return False if any(has_frames(one.frames, hang.step) for one in done) else None
+
+
+def _is_of_script(job: Job, hang: Hang, scene: Scene) -> bool | None:
+    """Return False if a rank inside runs a script of models that have another defect, and not this one."""
+    files = {
+        frame.file.rpartition("/")[2]
+        for rank in scene.inside
+        for shown in (job.ranks[rank].stacks, job.ranks[rank].waiting)
+        for one in shown
+        for frame in one.frames
+    }
+    return None if files.isdisjoint(hang.scripts) else False
+
+
 def _frames(facts: Facts, hang: Hang, scene: Scene) -> bool | None:
     """Return whether the ranks inside are in the hang's frames.
 
@@ -365,13 +434,26 @@ def _frames(facts: Facts, hang: Hang, scene: Scene) -> bool | None:
         calls = {whereabouts.collective(facts.job.ranks[rank]) for rank in scene.inside}
         return _every(scene, by_rank.values()) if len(calls - {""}) < 2 else None
     unsure = {rank for rank in scene.inside if facts.calls.get(rank) and not _has_gone_on(facts, issued[rank])}
-    return None if any(by_rank[rank] is None for rank in unsure) else _every(scene, by_rank.values())
+    if any(by_rank[rank] is None for rank in unsure):
+        return None
+    logged = _logged(facts.job, scene)
+    return _every(scene, (value for rank, value in by_rank.items() if value is not None or rank not in logged))
+
+
+def _logged(job: Job, scene: Scene) -> set[int]:
+    """Return the ranks inside of which a log alone tells what they wait in: it does not say where that was issued."""
+    issued = scene.meeting.operations if scene.meeting else {}
+    return {
+        rank for rank in scene.inside if rank in issued and not issued[rank].frames and not job.ranks[rank].recorded
+    }
 
 
 def _has_gone_on(facts: Facts, operation: Operation) -> bool:
     """Return whether a rank is done with an operation, or has issued a later one of its group."""
-    later = (one.sequence for one in facts.job.ranks[operation.rank].waiting if one.group.name == operation.group.name)
-    return operation.done or any((number or 0) > (operation.sequence or 0) for number in later)
+    rank, name = facts.job.ranks[operation.rank], operation.group.name
+    later = [one.sequence or 0 for one in rank.waiting if one.group.name == name]
+    newest = max([*later, *(count.enqueued for group, count in rank.counts.items() if group == name)], default=0)
+    return operation.done or newest > (operation.sequence or 0)
 
 
 def _differ(facts: Facts, hang: Hang, scene: Scene) -> bool | None:
@@ -393,6 +475,17 @@ def _differ(facts: Facts, hang: Hang, scene: Scene) -> bool | None:
     return True
 
 
+def _sized(job: Job, meeting: Meeting) -> set[int]:
+    """Return the ranks of which it is known how much they issue as this collective, in any group of its description."""
+    place = meeting.group.description, meeting.sequence
+    return {
+        number
+        for number, rank in job.ranks.items()
+        for one in (*rank.last, *rank.waiting)
+        if (one.group.description, one.sequence) == place and desync.elements(one) is not None
+    }
+
+
 def _is_by_place(facts: Facts, scene: Scene) -> bool | None:
     """Return whether ranks of one place in their groups issued one size: what a stage computes, all pipelines do."""
     if scene.meeting is None or not scene.meeting.group.members:
@@ -409,14 +502,18 @@ def _is_by_place(facts: Facts, scene: Scene) -> bool | None:
     return True
 
 
-def _is_by_source(scene: Scene) -> bool | None:
-    """Return whether the source is inside, and the ranks that receive issued one and the same."""
+def _is_by_source(job: Job, scene: Scene) -> bool | None:
+    """Return whether the source is inside, and the ranks that receive issued one and the same, and no more than it."""
     if scene.meeting is None or not scene.meeting.group.members:
         return None
     if scene.meeting.group.members[0] not in scene.inside or scene.meeting.absent:
         return False
-    receivers = (one for rank, one in scene.meeting.operations.items() if rank != scene.meeting.group.members[0])
-    return len({(one.kind, desync.elements(one), one.dtypes) for one in receivers if one.kind}) < 2
+    source, name = scene.meeting.group.members[0], scene.meeting.group.name
+    issued = {rank: job.ranks[rank].counts[name].enqueued for rank in scene.inside if name in job.ranks[rank].counts}
+    if source in issued and max(issued.values()) > issued[source]:
+        return False
+    receivers = (one for rank, one in scene.meeting.operations.items() if rank != source)
+    return len(desync.sides(one for one in receivers if one.kind)) < 2
 
 
 def _is_reordered(job: Job, hang: Hang, scene: Scene) -> bool | None:
@@ -426,14 +523,15 @@ def _is_reordered(job: Job, hang: Hang, scene: Scene) -> bool | None:
     if scene.meeting is None:
         return None
     name, number = scene.meeting.group.name, scene.meeting.sequence or 0
-    sizes = [
-        Counter(
-            desync.elements(one)
-            for one in (*job.ranks[rank].last, *job.ranks[rank].waiting)
-            if one.group.name == name and (one.sequence or 0) >= number and _has(job.ranks[rank], one, hang.frames)
-        )
-        for rank in scene.inside
-    ]
+    sizes, ended = [], []
+    for rank in map(job.ranks.__getitem__, scene.inside):
+        own = [one for one in (*rank.last, *rank.waiting) if one.group.name == name and (one.sequence or 0) >= number]
+        of_hang = [one for one in own if _has(rank, one, hang.frames)]
+        sizes.append(Counter(map(desync.elements, of_hang)))
+        if of_hang and len(of_hang) < len(own) and own.index(of_hang[-1]) == len(of_hang) - 1:  # it has gone on
+            ended.append(sizes[-1])
+    if any(one != ended[0] for one in ended) or any(not one <= whole for one in sizes for whole in ended[:1]):
+        return False
     return any(all(one <= most for one in sizes) for most in sizes) or None
 
 
@@ -458,7 +556,10 @@ def _alternates(scene: Scene) -> bool | None:
     ends = (*scene.inside[1:], float("inf"))
     if all(any(rank < other < end for other in scene.rest) for rank, end in zip(scene.inside, ends)):
         return True if len(scene.inside) > 1 else None
-    return False if scene.meeting.group.members and not scene.meeting.is_open else None
+    members = scene.meeting.group.members
+    if any(not any(rank < other < end for other in members) for rank, end in zip(scene.inside, ends)):
+        return False if members else None
+    return False if members and not scene.meeting.is_open else None
 
 
 def _here(job: Job, scene: Scene, rank: int, chain: Chain) -> bool | None:

@@ -155,13 +155,12 @@ def meet(job: Job, own: Mapping[int, Head]) -> dict[int, tuple[frozenset[int], f
 
 
 def _is_past(rank: Rank, collective: Operation) -> bool:
-    """Return whether a rank has done a collective that others have not: its last one in the group shows it."""
-    return any(
-        one.group.name == collective.group.name
-        and one.kind not in PAIRED
-        and (one.sequence or 0) + one.done > (collective.sequence or 0)
-        for one in (*rank.last, *rank.waiting)
-    )
+    """Return whether a rank has done a collective that others have not: it is in a later one of the group, or done."""
+    own = [one for one in (*rank.last, *rank.waiting) if one.group.name == collective.group.name]
+    ends = [(one.sequence or 0) + one.done for one in own if one.kind not in PAIRED]
+    # one that it has issued as well is not done, whatever it has issued since
+    is_due = any(not one.done and one.sequence == collective.sequence for one in own if one.kind not in PAIRED)
+    return not is_due and max(ends, default=0) > (collective.sequence or 0)
 
 
 def _place(head: Head) -> object:

@@ -45,6 +45,8 @@ class Hang(NamedTuple):
     elements: tuple[int, int] | None
     dtypes: tuple[str, ...]
     first: bool
+    step: Chain
+    scripts: tuple[str, ...]
     waiting: tuple[int, ...]
     frames: Chain
     differ: tuple[str, ...]
@@ -100,6 +102,8 @@ def hang(data: Mapping[str, Any], shapes: Sequence[str] = ()) -> Hang:
         _range(data.get("elements")),
         tuple(data.get("dtypes", ())),
         data.get("first", False),
+        _chain(data.get("step", ())),
+        tuple(data.get("scripts", ())),
         tuple(data.get("waiting", ())),
         _chain(data.get("frames", ())),
         tuple(data.get("differ", ())),

@@ -115,10 +115,24 @@ def _behind_on_device(facts: Facts) -> dict[int, str]:
                 for one in facts.job.ranks[number].waiting
                 if one.group.name == group and one.sequence == following
             }
-            if apart.get(group, ahead + 1) > following and not kinds & _ONE_SIDED:
+            is_stuck = not kinds & _ONE_SIDED or (kinds == {"broadcast"} and _lacks_what_came(facts, group, number))
+            if apart.get(group, ahead + 1) > following and is_stuck:
                 why = f"completed {count.completed} of {_label(facts, group)}, its peers {ahead}: its device is stuck"
                 found[number] = max(found.get(number, (0, "")), (ahead - count.completed, why))
     return {number: why for number, (_, why) in found.items()} or _not_begun(facts)
+
+
+def _lacks_what_came(facts: Facts, group: str, number: int) -> bool:
+    """Return whether a rank is not done with a broadcast that it is to do first, though a receiver or all others are.
+
+    The source, which nothing names, may be done before anybody has come; so one other rank tells nothing.
+    """
+    rank, following = facts.job.ranks[number], facts.counts[group][number].completed + 1
+    done = [other for other, count in facts.counts[group].items() if count.completed >= following]
+    trails = (facts.job.ranks[other].trails.get(group) for other in (number, *done))
+    is_alike = all(trail and trail.first <= following < trail.first + len(trail.digests) for trail in trails)
+    is_next = rank.recorded and all(one.group.name == group for one in rank.waiting[:1])
+    return is_next and is_alike and len(done) >= min(2, len(facts.job.groups[group].members) - 1)
 
 
 def _ahead_alone(facts: Facts, group: str) -> int | None:
@@ -327,10 +341,9 @@ def _disagreeing(facts: Facts) -> dict[int, str]:
     """Name the ranks that issued another call, or in another group, order, size or type than most."""
     found: dict[int, str] = {}
     for meeting in facts.meetings:
-        issued = {number: one for number, one in meeting.operations.items() if one.kind}
         if meeting.differ:
             what = " and ".join(sorted({"operation": "call"}.get(name, name) for name in meeting.differ))
-            sides = _sides({n: (one.kind, desync.elements(one), one.dtypes) for n, one in issued.items()})
+            sides = desync.sides(one for one in meeting.operations.values() if one.kind)
             where = f"collective {meeting.sequence} of {whereabouts.label(meeting.group)}"
             found.update(_minority(sides, f"disagrees on the {what} of {where}"))
     found = found or _mismatched(facts)
@@ -354,6 +367,9 @@ def _disagreeing(facts: Facts) -> dict[int, str]:
         return found
     for core in _cycles(facts):
         places = {number: whereabouts.label(facts.job.ranks[number].waiting[0].group) for number in core}
+        if (crossing := _crossing(facts, core)) is not None:
+            found[crossing] = f"waits in {places[crossing]}, and all who wait for another there wait for it in the end"
+            continue
         sides = _sides(places)
         if len(sides) > 1 and max(map(len, sides)) * 2 > len(core):
             for number in _minority(sides, ""):
@@ -513,6 +529,19 @@ def _cycles(facts: Facts) -> list[frozenset[int]]:
         for root in facts.roots
         if len(root) > 1 and all(number in facts.job.ranks and facts.job.ranks[number].waiting for number in root)
     ]
+
+
+def _crossing(facts: Facts, core: frozenset[int]) -> int | None:
+    """Return the only rank without which nobody in a cycle would wait for each other, if there is one."""
+    ahead = {**facts.waits_for, **facts.missing}
+    edges = {number: core & ahead[number] for number in core}
+    one, path = min(core), dict[int, None]()
+    while one not in path:
+        path[one] = None
+        one = min(edges[one])
+    ring = [*path][[*path].index(one) :]
+    found = [one for one in ring if not desync.circle({it: to - {one} for it, to in edges.items() if it != one})]
+    return found[0] if len(found) == 1 else None
 
 
 def _sides(keys: Mapping[int, Hashable]) -> list[tuple[int, ...]]:

@@ -7,17 +7,16 @@ from __future__ import annotations
 
 import ast
 import builtins
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
-from unhang import gate
 from unhang.codemods import exact
 from unhang.codemods.base import AnchorError, bound
 from unhang.codemods.exact import ADDED, AFTER, BEFORE, HEADER, IMPORT, REPLACED, WRAPPED, Exact, Swap
-from unhang.draft import replacements
-from unhang.draft.patch import Change, Patched
+from unhang.draft import around, left_over, places, replacements
+from unhang.draft.patch import Patched
 from unhang.draft.replacements import INSTEAD, Source
-from unhang.errors import UnhangError
 from unhang.rewrite import one_file
 from unhang.rewrite.one_file import RewriteError
 from unhang.shapes import binding, shape
@@ -55,19 +54,9 @@ class Part(NamedTuple):
     """The hunks that change nothing but comments, docstrings and blank lines."""
 
 
-class _File(NamedTuple):
-    """A file, before or after the diff."""
-
-    tree: ast.Module
-    rows: Sequence[str]
-
-    def source(self, nodes: Sequence[ast.stmt]) -> Source:
-        return Source(ast.Module(list(nodes), []), self.rows)
-
-
 def part(fix: str, upstream: str, patched: Patched) -> Part:
     """Return what becomes of a file's changes. Raises UnhangError ``bad-patch`` if it does not parse."""
-    before, after = (_File(_parsed(text), text.split("\n")) for text in (patched.before, patched.after))
+    before, after = places.file_of(patched.before), places.file_of(patched.after)
     why: dict[str, str] = {}
     found: list[Bound] = []
     names = list(_differing(before.tree, after.tree, ""))
@@ -79,12 +68,12 @@ def part(fix: str, upstream: str, patched: Patched) -> Part:
             if swaps is None:  # the statements of another name bind it, too
                 continue
             one = Bound(target, "", "", swaps, _uses(swaps, before, after, name))
-            data, old, new = one_file.exactly(data, target, one.codemod)
+            one, (data, old, new) = _edited(data, one, after)
         except (AnchorError, RewriteError) as error:
             why[name] = str(error)
             continue
         found.append(one._replace(before=old, after=new))
-    result = _parsed(data.decode("utf-8", "surrogateescape"))
+    result = places.parsed(data.decode("utf-8", "surrogateescape"))
     for name in wanted:
         there, here = (binding.statements(tree, name) for tree in (after.tree, result))
         if name not in why and _digest(there, name) != _digest(here, name):
@@ -93,11 +82,25 @@ def part(fix: str, upstream: str, patched: Patched) -> Part:
         if owner and name not in why and _in_order(after.tree, name) != _in_order(result, name):
             why[name] = f"its place in {owner}"  # the order of attributes may be that of arguments
     kept = _that_stand_alone([it for it in found if it.target.function not in why], why, before)
-    left, ignored = _accounted(patched, before, after, wanted, why)
+    left, ignored = left_over.accounted(patched, before, after, wanted, why)
     return Part(kept, left, ignored)
 
 
-def _that_stand_alone(found: Sequence[Bound], why: dict[str, str], before: _File) -> tuple[Bound, ...]:
+def _edited(data: bytes, one: Bound, after: places.File) -> tuple[Bound, tuple[bytes, str, str]]:
+    """Return the edits of a name with what is around them in the diff, if it fits, and what they give."""
+    plain = one_file.exactly(data, one.target, one.codemod)
+    text = data.decode("utf-8", "surrogateescape")
+    swaps = around.widened(
+        one.swaps, places.file_of(text).source(places.parsed(text).body), one.target, after.source(after.tree.body)
+    )
+    with suppress(RewriteError):
+        wide = one._replace(swaps=swaps)
+        if (found := one_file.exactly(data, one.target, wide.codemod))[1:] == plain[1:]:
+            return wide, found
+    return one, plain
+
+
+def _that_stand_alone(found: Sequence[Bound], why: dict[str, str], before: places.File) -> tuple[Bound, ...]:
     """Return the edits that use no name which only a part that is left would bind; ``why`` gets the others."""
     kept, known = list(found), shape.bound_names(before.tree)
     while True:
@@ -122,6 +125,8 @@ def _differing(before: ast.Module, after: ast.Module, prefix: str) -> Iterator[s
     """Yield the names of a scope that the two files bind in different ways; of a class, those that it binds."""
     scopes = [binding.scope(tree, f"{prefix}x") or [] for tree in (before, after)]
     names = dict.fromkeys(it for body in scopes for node in shape.statements(body) for it in sorted(shape.names(node)))
+    for tree in (before, after) if not prefix else ():
+        names |= dict.fromkeys(it for node in shape.statements(tree.body) for it in places.attributes(tree, node))
     for name in names:
         full = f"{prefix}{name}"
         old, new = binding.statements(before, full) or [], binding.statements(after, full) or []
@@ -156,56 +161,16 @@ def _order(tree: ast.Module, target: Target) -> tuple[bool, int]:
     return False, -nodes[0].lineno if target.beside[0] == AFTER else nodes[0].lineno
 
 
-def _target(fix: str, upstream: str, file: str, name: str, before: _File, after: _File) -> Target:
+def _target(fix: str, upstream: str, file: str, name: str, before: places.File, after: places.File) -> Target:
     beside = None
     if not binding.statements(before.tree, name):
         nodes = binding.statements(after.tree, name) or []
         owner = name.rpartition(".")[0]
-        beside = _beside(nodes[0], owner, before.tree, after.tree) if nodes else None
+        beside = places.beside(nodes[0], owner, before.tree, after.tree) if nodes else None
     return Target(fix, upstream, file, name, binding=True, beside=beside)
 
 
-def _beside(node: ast.stmt, owner: str, before: ast.Module, after: ast.Module) -> tuple[str, str] | None:
-    """Return beside which name a new statement goes: the nearest of its block that the file as it was binds once."""
-    body = binding.scope(after, f"{owner}.x" if owner else "x") or []
-    block, at = _outermost(body, node, before, owner)
-    if block == [node]:  # an import of old and new names
-        return next(((AFTER, it) for it in sorted(shape.names(node)) if binding.statements(before, it)), None)
-    for how, others in (AFTER, reversed(block[:at])), (BEFORE, block[at + 1 :]):
-        for other in others:
-            names = sorted(shape.names(other))
-            for full in (f"{owner}.{it}" if owner else it for it in names):
-                # the first statement of the name, in both files
-                there = binding.statements(after, full)
-                if binding.statements(before, full) and there and there[0] is other:
-                    return how, full.rpartition(".")[2]
-            if not (binding.is_text(other) or names):
-                break  # a statement that binds nothing: on which side of it is not said
-    return None
-
-
-def _outermost(
-    body: list[ast.stmt], node: ast.stmt, before: ast.Module, owner: str, mine: Collection[str] = ()
-) -> tuple[list[ast.stmt], int]:
-    """Return the block and the index of the new statement that holds another one: itself, or an ``if`` around it.
-
-    It binds no name that the file as it was has, unless it is one of ``mine``.
-    """
-    for block in binding.blocks(body):
-        for at, it in enumerate(block):
-            inner = [it, *shape.statements([it])]
-            if any(one is node for one in inner) and not _has_old(inner, before, owner, mine):
-                return block, at
-    return [node], 0
-
-
-def _has_old(nodes: Iterable[ast.stmt], before: ast.Module, owner: str, mine: Collection[str]) -> bool:
-    """Return whether one of these statements binds a name that the file as it was has."""
-    names = {name for node in nodes for name in shape.names(node)}.difference(mine)
-    return any(binding.statements(before, f"{owner}.{name}" if owner else name) for name in names)
-
-
-def _swaps(name: str, target: Target, before: _File, after: _File) -> tuple[Swap, ...] | None:
+def _swaps(name: str, target: Target, before: places.File, after: places.File) -> tuple[Swap, ...] | None:
     """Return the edits of one name; None if those of another one are enough. Raises AnchorError if there are none."""
     short, owner = name.rpartition(".")[2], name.rpartition(".")[0]
     old, new = (binding.statements(file.tree, name) or [] for file in (before, after))
@@ -213,7 +178,7 @@ def _swaps(name: str, target: Target, before: _File, after: _File) -> tuple[Swap
         if target.beside is None:
             raise AnchorError(f"a name beside which {name} could go")
         body = binding.scope(after.tree, name) or []
-        block, at = _outermost(body, new[0], before.tree, owner)
+        block, at = places.outermost(body, new[0], before.tree, owner)
         inner = [block[at], *shape.statements([block[at]])]
         if any(not any(it is one for it in inner) for one in new):
             raise AnchorError(f"{name} in one place")
@@ -226,12 +191,12 @@ def _swaps(name: str, target: Target, before: _File, after: _File) -> tuple[Swap
         lines = [f"{ast.unparse(binding.reduced(nodes[0], short))}\n" if nodes else "" for nodes in (old, new)]
         return (Swap(IMPORT, *lines),)
     if not new:
-        if len(old) > 1 or shape.names(old[0]) != {short}:
+        if len(old) > 1 or shape.names(old[0]) | binding.attributes(old[0]) not in ({short}, {name}):
             raise AnchorError(f"{name} alone in one statement")
         return (Swap(REPLACED, replacements.text(before.source(old), old), ""),)
     if len(old) == 1 < len(new):
         mine = sorted(shape.names(old[0]))
-        block, at = _outermost(binding.scope(after.tree, name) or [], new[0], before.tree, owner, mine)
+        block, at = places.outermost(binding.scope(after.tree, name) or [], new[0], before.tree, owner, mine)
         inner = [block[at], *shape.statements([block[at]])]
         if len(inner) > 1 and all(any(it is one for it in inner) for one in new):  # it is in an `if` or a `try` now
             texts = replacements.text(before.source(old), old), replacements.text(after.source(new), [block[at]])
@@ -239,7 +204,7 @@ def _swaps(name: str, target: Target, before: _File, after: _File) -> tuple[Swap
     return tuple(_changed(old, new, before, after))
 
 
-def _changed(old: list[ast.stmt], new: list[ast.stmt], before: _File, after: _File) -> Iterator[Swap]:
+def _changed(old: list[ast.stmt], new: list[ast.stmt], before: places.File, after: places.File) -> Iterator[Swap]:
     """Yield the edits of statements that stay: a definition's header, and what changes in its body."""
     one, other = before.source(old), after.source(new)
     if len(old) == len(new) == 1 and isinstance(old[0], _DEFINITIONS) and isinstance(new[0], _DEFINITIONS):
@@ -264,7 +229,7 @@ def _changed(old: list[ast.stmt], new: list[ast.stmt], before: _File, after: _Fi
         yield from (Swap(_HOW[edit], text, there) for text, there, edit in found)
 
 
-def _are_together(nodes: Sequence[ast.stmt], file: _File) -> bool:
+def _are_together(nodes: Sequence[ast.stmt], file: places.File) -> bool:
     """Return whether nothing else is between these statements."""
     for block in (it for node in ast.walk(file.tree) for it in vars(node).values() if isinstance(it, list)):
         if nodes[0] in block:
@@ -276,12 +241,12 @@ def _are_together(nodes: Sequence[ast.stmt], file: _File) -> bool:
 _HOW = {INSTEAD: REPLACED, replacements.BEFORE: BEFORE, replacements.AFTER: AFTER}
 
 
-def _header(file: _File, node: ast.stmt) -> str:
+def _header(file: places.File, node: ast.stmt) -> str:
     last = exact.header_end(node, file.rows)
     return replacements.lines(Source(ast.Module([node], []), file.rows), exact.above(node), last, node.col_offset)
 
 
-def _uses(swaps: Iterable[Swap], before: _File, after: _File, name: str) -> tuple[str, ...]:
+def _uses(swaps: Iterable[Swap], before: places.File, after: places.File, name: str) -> tuple[str, ...]:
     inner = [it for node in binding.statements(after.tree, name) or () for it in getattr(node, "body", ())]
     arguments = {it.arg for node in inner for it in ast.walk(node) if isinstance(it, ast.arg)}
     return tuple(
@@ -297,84 +262,3 @@ def _loaded(swaps: Iterable[Swap]) -> set[str]:
         nodes = (node for it in ast.parse(text).body for node in ast.walk(it))
         loaded |= {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
     return loaded
-
-
-def _accounted(
-    patched: Patched, before: _File, after: _File, names: Iterable[str], why: Mapping[str, str]
-) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Return the hunks that are left, each with the reason, and those that change no code."""
-    covered = [{*_binding_lines(file.tree)} for file in (before, after)]
-    reasons: list[dict[int, str]] = [{}, {}]
-    for name in names:
-        for side, file in enumerate((before, after)):
-            for node in _whole(name, file, before.tree):
-                lines = range(exact.above(node), exact.end(node) + 1)
-                if name in why:
-                    reasons[side].update(dict.fromkeys(lines, f"{name}: {why[name]}"))
-                else:
-                    covered[side].update(lines)
-    left: dict[str, str] = {}
-    ignored: dict[str, None] = {}
-    for change in patched.changes:
-        place = f"{patched.file}, hunk {change.hunk}"
-        for reason in _reasons(change, (before, after), covered, reasons):
-            left.setdefault(place, reason)
-        if not any(_code(file, numbers) for file, numbers in zip((before, after), (change.removed, change.added))):
-            ignored[place] = None
-    coded = {
-        f"{patched.file}, hunk {change.hunk}"
-        for change in patched.changes
-        if any(_code(file, numbers) for file, numbers in zip((before, after), (change.removed, change.added)))
-    }
-    return left, tuple(it for it in ignored if it not in coded)
-
-
-def _binding_lines(tree: ast.Module) -> Iterator[int]:
-    """Yield the lines of all statements that bind a name: whatever they bind was compared."""
-    for node in shape.statements(tree.body):
-        if shape.names(node):
-            yield from range(exact.above(node), exact.end(node) + 1)
-
-
-def _whole(name: str, file: _File, before: ast.Module) -> list[ast.stmt]:
-    """Return the statements that bind a name in a file, each with what is new around it."""
-    nodes = binding.statements(file.tree, name) or []
-    owner = name.rpartition(".")[0]
-    if nodes:
-        old = binding.statements(before, name) or () if file.tree is not before else ()
-        mine = [it for node in old for it in shape.names(node)]
-        block, at = _outermost(binding.scope(file.tree, name) or [], nodes[0], before, owner, mine)
-        return [block[at], *nodes]
-    return nodes
-
-
-def _reasons(
-    change: Change, files: Iterable[_File], covered: Sequence[set[int]], reasons: Sequence[Mapping[int, str]]
-) -> Iterator[str]:
-    for file, numbers, inside, why in zip(files, (change.removed, change.added), covered, reasons):
-        for number in _code(file, numbers):
-            if number in why:
-                yield why[number]
-            elif number not in inside:
-                yield f"it changes code that binds no name: {gate.line(file.rows[number - 1].strip())[:60]}"
-
-
-def _code(file: _File, numbers: Iterable[int]) -> list[int]:
-    """Return those of these lines that are neither blank, nor a comment, nor a docstring."""
-    text = _text_lines(file)
-    rows = ((number, file.rows[number - 1].strip()) for number in numbers)
-    return [number for number, row in rows if row and not row.startswith("#") and number not in text]
-
-
-def _text_lines(file: _File) -> set[int]:
-    strings = (node for node in ast.walk(file.tree) if isinstance(node, ast.stmt) and binding.is_text(node))
-    return {line for node in strings for line in range(node.lineno, exact.end(node) + 1)}
-
-
-def _parsed(text: str) -> ast.Module:
-    try:
-        return shape.parse(text.encode("utf-8", "surrogateescape"))
-    except (SyntaxError, ValueError, RecursionError) as error:
-        raise UnhangError(
-            "bad-patch", f"a file does not parse: {error}", hint="see whether the diff is whole"
-        ) from error

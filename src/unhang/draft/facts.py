@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from unhang import parameters
 from unhang.codemods.exact import Exact
 from unhang.rewrite import one_file
 from unhang.rewrite.one_file import RewriteError
@@ -30,6 +31,12 @@ class Tried(NamedTuple):
 
 def tried(edits: Edits, read: Callable[[str], bytes | None], results: Mapping[Target, Collection[str]] = {}) -> Tried:
     """Return what the edits do to the files of a release. ``results`` are the shapes that they gave elsewhere."""
+    with parameters.stood_in(name for target in edits for name in target.parameters):
+        filled = {target: change.filled(parameters.of(target.parameters)) for target, change in edits.items()}
+        return _tried(filled, read, results)
+
+
+def _tried(edits: Edits, read: Callable[[str], bytes | None], results: Mapping[Target, Collection[str]]) -> Tried:
     shapes: dict[Target, tuple[str, str]] = {}
     files: dict[str, dict[str, str]] = {}
     misfits: dict[Target, str] = {}

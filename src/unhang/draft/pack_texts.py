@@ -65,13 +65,16 @@ def _target(target: Target) -> dict[str, Any]:
     return {**place, "binding": True, **beside}
 
 
-def page(fix: str, title: str, origin: Origin, release: str) -> str:
-    """Return the page that ``unhang explain`` prints."""
+def page(fix: str, title: str, origin: Origin, release: str, left: Sequence[str]) -> str:
+    """Return the page that ``unhang explain`` prints. It names what of the diff is ``left`` to a person."""
+    rest = "".join(f"* {gate.markdown(gate.line(line))}\n" for line in left)
+    rest = f"\n**Not in this fix**, though the diff has it:\n\n{rest}" if left else ""
     names = gate.markdown(", ".join(origin.authors))
     by = f", by {names}" if names else ""
     return (
         f"# {fix}\n\n{gate.markdown(title)}\n\nGrade: unproved. A diff{by}, made for {gate.markdown(release)}: its "
         "edits are made in exactly the shapes on\nrecord, and nobody has shown what they do.\n"
+        f"{rest}"
     )
 
 

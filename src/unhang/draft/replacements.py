@@ -72,7 +72,7 @@ def replacements(before: Source, after: Source) -> list[Replacement]:
 def between(before: Source, block: Block, after: Source, new_block: Block) -> list[Replacement]:
     """Return the replacements that turn a block of the function as it was into another one; all else is the same."""
     return [
-        Replacement(_beginning(old[0]) if edit != INSTEAD else text(before, old), text(after, new), edit)
+        Replacement(beginning(old[0]) if edit != INSTEAD else text(before, old), text(after, new), edit)
         for old, new, edit in _changed(before.function, block, new_block)
     ]
 
@@ -124,26 +124,31 @@ def _beside(
     """
     if segments[at].first != segments[at].last:
         return None
-    heads = [digest(header(node)) for node in ast.walk(function) if isinstance(node, ast.stmt)]
     for number, edit in (at + 1, BEFORE), (at - 1, AFTER):
         is_free = edit == BEFORE or at < 2 or segments[at - 2].first != segments[at - 2].last
         if 0 <= number < len(segments) and segments[number].change == "none" and is_free:
             node = before[segments[number].first]
-            if heads.count(digest(header(node))) == 1 and _begins_so(node):
+            if is_alone(node, function):
                 return node, edit
     return None
+
+
+def is_alone(node: ast.stmt, function: Function | ast.Module) -> bool:
+    """Return whether a statement begins like no other, and a template can say how."""
+    heads = [digest(header(it)) for it in ast.walk(function) if isinstance(it, ast.stmt)]
+    return heads.count(digest(header(node))) == 1 and _begins_so(node)
 
 
 def _begins_so(node: ast.stmt) -> bool:
     """Return whether a template can say how a statement begins: not so for a ``match``, which has no body."""
     try:
-        (again,) = ast.parse(_beginning(node)).body
+        (again,) = ast.parse(beginning(node)).body
     except SyntaxError:
         return False
     return digest(header(again)) == digest(header(node))
 
 
-def _beginning(node: ast.stmt) -> str:
+def beginning(node: ast.stmt) -> str:
     """Return how a statement begins, with ``...`` for its body."""
     short, rest = copy(header(node)), [ast.Expr(ast.Constant(...))]
     for field in "body", "finalbody" if isinstance(node, ast.Try) else "body":

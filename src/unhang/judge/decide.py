@@ -229,10 +229,17 @@ def exact(target: Target) -> Exact:
 
 
 def codemods(fix: str) -> Any:
-    """Return the module of a fix's rewrites. Does not import LibCST."""
+    """Return the module of a fix's rewrites. Does not import LibCST. Raises UnhangError ``bad-pack`` for another's."""
     import importlib
 
-    return importlib.import_module(packs.module(catalog.pack_of(fix), "codemods", fix))
+    pack = catalog.pack_of(fix)
+    try:
+        return importlib.import_module(packs.module(pack, "codemods", fix))
+    except (Exception, SystemExit) as error:
+        if not pack.folder:
+            raise
+        path = f"{packs.part(pack, 'codemods')}/{fix.replace('-', '_')}.py"
+        raise packs.bad(path, f"it cannot be imported: {type(error).__name__}: {error}") from error
 
 
 def _affected(target: Target, known: Shape, seen: Observation, past: Past | None) -> Verdict:

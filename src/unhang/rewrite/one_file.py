@@ -118,7 +118,7 @@ def exactly(data: bytes, target: Target, change: Exact, result: str | None = Non
     tree = _tree(data, target)
     if result is not None and binding.of(_tree(data, target), target, parameters.of(target.parameters)) == result:
         return data, result, result
-    before = binding.of(tree, target)
+    before = binding.of(_tree(data, target) if target.parameters else tree, target)
     missing = sorted(change.uses - shape.bound_names(tree))
     if before is None or missing:
         where = f"there is no place for {target.function}"

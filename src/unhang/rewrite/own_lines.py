@@ -65,8 +65,10 @@ def expected(data: bytes, shapes: Mapping[str, str]) -> Mapping[str, Lines]:
 def _place(rows: Sequence[bytes], node: ast.stmt, name: str) -> Lines:
     first = min(part.lineno for part in (node, *getattr(node, "decorator_list", ()))) - 1
     end = node.end_lineno or 0
-    while first and rows[first - 1].lstrip().startswith(_MARK):
-        first -= 1
+    above = first
+    while above and rows[above - 1].lstrip().startswith(b"#"):  # the comments that a fix brings are below its mark
+        above -= 1
+        first = above if rows[above].lstrip().startswith(_MARK) else first
     only = binding.reduced(node, name.rpartition(".")[2])
     return Lines(first, end, b"".join(rows[first:end]).rstrip(_ENDS), only)
 
@@ -81,7 +83,33 @@ def put_back(data: bytes, plain: bytes, names: Collection[str]) -> bytes:
     added = {name for name in ours if name not in then and not binding.statements(_parsed(plain), name)}
     if not (now.keys() == set(names) == then.keys() | added):
         raise ValueError("a function is not defined exactly once")
-    return replaced(data, now, then)
+    now = {name: _documented(data, place, name) if name in added else place for name, place in now.items()}
+    return replaced(data, now, {name: _with_comments(data, now[name], plain, it) for name, it in then.items()})
+
+
+def _documented(data: bytes, place: Lines, name: str) -> Lines:
+    """Return a statement's lines with the strings after it that document it."""
+    for block in binding.blocks(binding.scope(_parsed(data), name) or []):
+        for at, node in enumerate(block):
+            if node.end_lineno == place.end:
+                return place._replace(end=block[binding.documented(block, at) - 1].end_lineno or place.end)
+    return place
+
+
+def _with_comments(data: bytes, now: Lines, plain: bytes, then: Lines) -> Lines:
+    """Return lines with the comments above them in whose place an edit has brought others."""
+    rows, first = _rows(plain), then.first
+    if now.text.lstrip().startswith(_MARK):
+        above = _commented(rows, first), now.first - _commented(_rows(data), now.first)
+        first = min(first, above[0] + above[1])
+    return then._replace(first=first, text=b"".join(rows[first : then.end]).rstrip(_ENDS))
+
+
+def _commented(rows: Sequence[bytes], first: int) -> int:
+    """Return the index of the first comment of those right above a line."""
+    while first and rows[first - 1].lstrip().startswith(b"#"):
+        first -= 1
+    return first
 
 
 def replaced(data: bytes, now: Mapping[str, Lines], then: Mapping[str, Lines]) -> bytes:

@@ -1,5 +1,7 @@
 """Bindings: the statements of a module or a class that bind a name, be they imports, assignments or definitions.
 
+So is an attribute of a module's name, such as ``library.mode``, where the module assigns to it.
+
 A function that is defined once is a binding whose shape is that of the function. A name that its module or class does
 not bind has a shape as well, so that a fix can add it.
 """
@@ -18,10 +20,27 @@ from unhang.shapes.catalog import Target
 def statements(tree: ast.Module, qualified: str) -> list[ast.stmt] | None:
     """Return the statements that bind ``NAME`` or ``Class.NAME``, in order, also those under ``if`` and the like.
 
-    None if the class is not there exactly once: then nothing can be said of what it binds.
+    ``NAME.ATTRIBUTE`` of what is no class is bound by the module's assignments to it. None if there is neither one such
+    class nor such a name: then nothing can be said of what is bound.
     """
     body, name = scope(tree, qualified), qualified.rpartition(".")[2]
-    return None if body is None else [node for node in shape.statements(body) if name in shape.names(node)]
+    if body is None:
+        first = qualified.partition(".")[0]
+        owners = [node for node in shape.statements(tree.body) if first in shape.names(node)]
+        if not owners or any(isinstance(node, ast.ClassDef) for node in owners):
+            return None
+        return [node for node in shape.statements(tree.body) if qualified in attributes(node)]
+    return [node for node in shape.statements(body) if name in shape.names(node)]
+
+
+def attributes(node: ast.stmt) -> set[str]:
+    """Return the attributes that an assignment sets, each with its dots."""
+    places = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+    return {ast.unparse(it) for it in places if isinstance(it, ast.Attribute) and _is_dotted(it)}
+
+
+def _is_dotted(node: ast.expr) -> bool:
+    return isinstance(node, ast.Name) or (isinstance(node, ast.Attribute) and _is_dotted(node.value))
 
 
 def scope(tree: ast.Module, qualified: str) -> list[ast.stmt] | None:
@@ -43,11 +62,13 @@ def of(tree: ast.Module, target: Target, values: Mapping[str, str] = {}) -> str 
     found = statements(tree, target.function)
     if found is None:
         return None
-    for node in (it for root in found if values for it in ast.walk(root)):
+    for node in (it for root in found if target.parameters for it in ast.walk(root)):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            node.value = parameters.named(node.value, values)
+            node.value = parameters.named(node.value, values, target.parameters)
     if found:
         return digest(found, target.function.rpartition(".")[2])
+    if scope(tree, target.function) is None:  # a class that is gone must not look like an attribute that was taken out
+        return hashlib.sha256(f"unset {target.place}".encode()).hexdigest()[:16]
     return absent(target) if target.beside is None or place(tree, target) is not None else None
 
 

@@ -165,12 +165,14 @@ def fixes() -> Mapping[str, Fix]:
 
 def _fixes(pack: Pack) -> Iterator[Fix]:
     """Yield the fixes of a pack. Raises UnhangError ``bad-pack`` for one of another that is not as it must be."""
+    if pack.folder:
+        _refuse_lost(pack)
     patches = packs.part(pack, "patches")
     for name in sorted(os.listdir(patches)) if os.path.isdir(patches) else ():
         folder = os.path.join(patches, name)
         path = os.path.join(folder, "manifest.json")
         manifest: Mapping[str, Any] = Facts(path)
-        if pack.folder and os.path.isfile(path):
+        if pack.folder and name[0] not in "._" and os.path.isdir(folder):  # a lost manifest is told
             manifest = packs.checked_file(path, "manifest")
         if "title" not in manifest:  # no fix, such as __pycache__
             continue
@@ -181,6 +183,15 @@ def _fixes(pack: Pack) -> Iterator[Fix]:
             name, manifest["title"], manifest["grade"], manifest, mine, folder,
             tuple(manifest.get("kinds", ())), manifest.get("changes-numbers", manifest["grade"] == UNPROVED), pack,
         )  # fmt: skip
+
+
+def _refuse_lost(pack: Pack) -> None:
+    """Raise UnhangError ``bad-pack`` where a pack has what is on record of a fix, and not the fix."""
+    data = os.path.join(pack.folder, "compat", "data")
+    for name in sorted(os.listdir(data)) if os.path.isdir(data) else ():
+        folder = os.path.join(pack.folder, "patches", name.removesuffix(".json"))
+        if name.endswith(".json") and name[0] not in "._" and not os.path.isdir(folder):
+            raise packs.bad(os.path.join(data, name), "there is no such fix in patches")
 
 
 def _check(name: str, manifest: Mapping[str, Any], targets: Sequence[Target], path: str) -> None:

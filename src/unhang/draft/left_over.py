@@ -1,0 +1,78 @@
+"""Which hunks of a file are left to a person, and which change no code. Pure."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from unhang import gate
+from unhang.codemods import exact
+from unhang.draft import around, places
+from unhang.draft.patch import Change, Patched
+from unhang.shapes import binding, shape
+
+
+def accounted(
+    patched: Patched, before: places.File, after: places.File, names: Iterable[str], why: Mapping[str, str]
+) -> tuple[dict[str, str], tuple[str, ...]]:
+    """Return the hunks that are left, each with the reason, and those that change no code."""
+    covered = [{*_binding_lines(file.tree)} for file in (before, after)]
+    reasons: list[dict[int, str]] = [{}, {}]
+    for name in names:
+        for side, file in enumerate((before, after)):
+            for node in _whole(name, file, before.tree):
+                lines = range(exact.above(node), exact.end(node) + 1)
+                if name in why:
+                    reasons[side].update(dict.fromkeys(lines, f"{name}: {why[name]}"))
+                else:
+                    covered[side].update(lines)
+    left: dict[str, str] = {}
+    ignored: dict[str, None] = {}
+    for change in patched.changes:
+        place = f"{patched.file}, hunk {change.hunk}"
+        for reason in _reasons(change, (before, after), covered, reasons):
+            left.setdefault(place, reason)
+        if not any(_code(file, numbers) for file, numbers in zip((before, after), (change.removed, change.added))):
+            ignored[place] = None
+    coded = {
+        f"{patched.file}, hunk {change.hunk}"
+        for change in patched.changes
+        if any(_code(file, numbers) for file, numbers in zip((before, after), (change.removed, change.added)))
+    }
+    return left, tuple(it for it in ignored if it not in coded)
+
+
+def _binding_lines(tree: ast.Module) -> Iterator[int]:
+    """Yield the lines of all statements that bind a name: whatever they bind was compared."""
+    for node in shape.statements(tree.body):
+        if shape.names(node) or places.attributes(tree, node):
+            yield from range(exact.above(node), exact.end(node) + 1)
+
+
+def _whole(name: str, file: places.File, before: ast.Module) -> list[ast.stmt]:
+    """Return the statements that bind a name in a file, each with what is new around it."""
+    nodes = binding.statements(file.tree, name) or []
+    owner = name.rpartition(".")[0]
+    if nodes:
+        old = binding.statements(before, name) or () if file.tree is not before else ()
+        mine = [it for node in old for it in shape.names(node)]
+        block, at = places.outermost(binding.scope(file.tree, name) or [], nodes[0], before, owner, mine)
+        return [block[at], *nodes]
+    return nodes
+
+
+def _reasons(
+    change: Change, files: Iterable[places.File], covered: Sequence[set[int]], reasons: Sequence[Mapping[int, str]]
+) -> Iterator[str]:
+    for file, numbers, inside, why in zip(files, (change.removed, change.added), covered, reasons):
+        for number in _code(file, numbers):
+            if number in why:
+                yield why[number]
+            elif number not in inside:
+                yield f"it changes code that binds no name: {gate.line(file.rows[number - 1].strip())[:60]}"
+
+
+def _code(file: places.File, numbers: Iterable[int]) -> list[int]:
+    """Return those of these lines that are neither blank, nor a comment, nor a docstring."""
+    bare = around.without_code(file.rows)
+    return [number for number in numbers if number not in bare]
