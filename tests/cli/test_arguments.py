@@ -143,7 +143,7 @@ def test_wrong_usage_is_folded_at_a_terminal(
     code, _, err = stopped(capsys, "frobnicate")
     assert code == 2
     assert max(map(len, err.splitlines())) <= 60
-    assert "invalid choice: 'frobnicate'\n  (choose from" in err
+    assert "invalid choice:\n  'frobnicate' (choose from" in err
 
 
 @pytest.mark.parametrize(
