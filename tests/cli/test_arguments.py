@@ -136,6 +136,16 @@ def test_help_fits_the_width(width: int, monkeypatch: pytest.MonkeyPatch, capsys
     assert width - 20 < longest < width
 
 
+def test_wrong_usage_is_folded_at_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("unhang.cli.arguments.width", lambda _: 60)
+    code, _, err = stopped(capsys, "frobnicate")
+    assert code == 2
+    assert max(map(len, err.splitlines())) <= 60
+    assert "invalid choice:\n  'frobnicate' (choose from" in err
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

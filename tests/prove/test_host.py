@@ -91,3 +91,12 @@ def test_a_killed_run_leaves_no_process_and_no_folder(tmp_path: Path) -> None:
         assert run.stdout is not None
         assert run.stdout.read() == b""  # so has what removes the folder
     assert os.listdir(scratch) == []
+
+
+def test_the_progress_names_no_case_before_the_first_has_begun(tmp_path: Path) -> None:
+    begun = tmp_path / "begun"
+    assert host._begun(str(begun), {}, 2) == "imports torch and the upstream"
+    begun.touch()
+    assert host._begun(str(begun), {}, 2) == "imports torch and the upstream"
+    begun.write_text("patched cp2\n")
+    assert host._begun(str(begun), {"cp2": "CP 2"}, 2) == "case cp2, patched, 1 of 2: CP 2"

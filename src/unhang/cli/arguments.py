@@ -12,7 +12,7 @@ from unhang.cli.help import PAGES, TOP, Page
 from unhang.draft.kinds import HARNESSES
 from unhang.errors import closest
 from unhang.records import KINDS
-from unhang.tell.terminal import columns, folded
+from unhang.tell.terminal import columns, folded, width
 
 TYPE_CHECKING = False  # `typing` is slow to import
 if TYPE_CHECKING:
@@ -142,8 +142,9 @@ class _Parser(argparse.ArgumentParser):
         """Exit with 2. argparse would print up to ten lines of usage above the message."""
         from unhang import gate  # here: `--help` should be fast
 
-        hint = f"  hint: `{self.prog} --help` shows the options, and examples\n"
-        self.exit(2, gate.line(f"{self.prog}: error: {message}") + f"\n{hint}")
+        hint = f"  hint: `{self.prog} --help` shows the options, and examples"
+        lines = gate.line(f"{self.prog}: error: {message}"), hint
+        self.exit(2, "".join(f"{part}\n" for line in lines for part in folded(line, width(sys.stderr), "  ")))
 
     def refuse_unknown(self, words: Sequence[str], otherwise: str = "") -> None:
         """Exit if one of these words is an unknown option: argparse may name another mistake first."""

@@ -514,8 +514,9 @@ def _may_wait(facts: Facts, number: int, beside: int) -> bool:
 
 def _in_cycle(facts: Facts) -> dict[int, str]:
     """Name all ranks that wait for each other."""
+    why = "ranks it waits for wait for it"
     return {
-        number: f"waits in {whereabouts.label(facts.job.ranks[number].waiting[0].group)} for ranks that wait for it"
+        number: f"deadlocked in {whereabouts.label(facts.job.ranks[number].waiting[0].group)}: {why}"
         for core in _cycles(facts)
         for number in core
     }

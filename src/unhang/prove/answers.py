@@ -96,7 +96,8 @@ def summary(lines: Sequence[Line]) -> str:
     ):
         if mine := list(filter(is_one, lines)):
             of = [line for line in ran if line.fix in {it.fix for it in mine}]
-            shown.append(f"{lead}{_names(mine)} {len(mine)} of {len(of)} cases {end}")
+            number = f"{len(mine)} of {len(of)} cases" if len(of) > 1 else "its one case"
+            shown.append(f"{lead}{_names(mine)} {number} {end}")
     fine = [line for line in lines if line.answer == UNAFFECTED]
     if fine and not shown:
         shown.append(f"{_names(fine)} no defect in {len(fine)} case{'' if len(fine) == 1 else 's'}")

@@ -120,11 +120,13 @@ def _run(
 
 def _begun(path: str, places: Mapping[str, str], total: int) -> str:
     """Return which case runs, from the file that gets a line for each one that begins."""
-    if not os.path.exists(path):
+    lines = []
+    if os.path.exists(path):
+        with open(path, encoding="utf-8") as file:
+            lines = file.read().splitlines()
+    if not lines:  # the file is there before its first line
         return "imports torch and the upstream"
-    with open(path, encoding="utf-8") as file:
-        lines = file.read().splitlines()
-    variant, _, case = lines[-1].partition(" ") if lines else ("", "", "")
+    variant, _, case = lines[-1].partition(" ")
     return f"case {case}, {variant}, {len(lines)} of {total}: {places.get(case, '')}"
 
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import zip_longest
 
 from unhang import gate
 from unhang.errors import joined
@@ -54,7 +52,7 @@ COLOURS = {
 }
 ABOVE = "its row above says why"
 """What stands for the reason where the report has shown it."""
-_LEFT, _WIDE = 30, 72  # the columns of a row's left half; and the width from which on there are two halves
+_LEFT, _WIDE = 26, 72  # the columns of a mark and a fix; and the width from which on what is wrong begins in one
 _MOST = 3  # so many lines that differ are shown
 _STATES = {"affected": ", which needs the fix", "fixed": ", which has upstream's fix", "not-affected": ", not affected"}
 
@@ -66,7 +64,7 @@ def is_settled(finding: Finding) -> bool:
 
 
 def row(finding: Finding, word: str, *, verbose: bool = False, colour: bool = False, width: int = 0) -> list[str]:
-    """Return the row of a finding: a line, or, at a terminal's ``width``, two columns, and a drift as rustc shows one.
+    """Return the row of a finding: a line, or, at a terminal's ``width``, a paragraph, and a drift as rustc shows one.
 
     ``word`` is its verdict, or what was done. With ``verbose`` the row names the file and the function.
     """
@@ -76,17 +74,9 @@ def row(finding: Finding, word: str, *, verbose: bool = False, colour: bool = Fa
     head = f"{MARKS[word]} {fix.id}"
     kinds = " ".join(filter(None, (", ".join(fix.kinds), f"({fix.grade})")))
     what, when, numbers = _about(fix, word)
-    if width < _WIDE:
-        lines = terminal.folded(f"  {head}  {kinds}", width, "    ")
-        for text in _joined(what, when, numbers):
-            lines += terminal.folded(f"    {text}", width, "    ")
-    else:
-        sides = [head, *(f"  {line}" for line in textwrap.wrap(kinds, _LEFT - 6, break_on_hyphens=False))]
-        sides += [f"  {numbers}"] * bool(numbers and when)
-        right = filter(None, (what, when)) if when else _joined(what, when, numbers)
-        texts = [line for text in right for line in terminal.folded(text, width - _LEFT, "")]
-        pairs = zip_longest(sides, texts, fillvalue="")
-        lines = [f"  {side:<{_LEFT - 2}}{text}".rstrip() for side, text in pairs]
+    about = "; ".join(filter(None, (what, kinds, when, numbers)))
+    lead = f"{head:<{_LEFT}}  " if width >= _WIDE else f"{head}: "
+    lines = terminal.folded(f"  {lead}{about}", width, "    ")
     if colour:
         lines[0] = terminal.painted(lines[0], head, COLOURS[word])
     for text in _more(finding, verbose=verbose):
