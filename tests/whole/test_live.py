@@ -99,7 +99,7 @@ def pids(folder: Path) -> list[int]:
 
 def settled(pid: int) -> bool:
     """Return whether a process is where its job lets it hang."""
-    if collector._state(pid) != "running":
+    if collector.state_of(pid) != "running":
         return True
     return bool(re.search(rb"[ .](all_reduce|load|stay|train) \(", collector.dump(collector.py_spy() or "", pid)[0]))
 
