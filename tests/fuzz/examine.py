@@ -178,8 +178,9 @@ def _examine_revert(base: Base, old: Source, new: Source) -> None:
     target, data, after = old.target, old.data, new.data
     with tempfile.TemporaryDirectory(prefix="unhang-fuzz-") as folder, _no_output():
         root = Path(folder)
-        if target.upstream in ("verl", "ms-swift"):
-            {"verl": environments.verl, "ms-swift": environments.swift}[target.upstream](root)
+        own = {"verl": environments.verl, "ms-swift": environments.swift, "megatron-bridge": environments.bridge}
+        if target.upstream in own:
+            own[target.upstream](root)
         else:  # a development tree, so that no file of a release is missing
             environments.tree(root, "0.17.0rc9")
         path = root / target.file
