@@ -70,7 +70,7 @@ def test_every_word_of_the_schemas_is_known() -> None:
     ("text", "why"),
     [
         ('{"a": 1, "a": 2}', "the key 'a' is there twice"),
-        ('{"a": NaN}', "NaN is no number"),
+        ('{"a": NaN}', "NaN is not a number of JSON"),
         ('["\\u001b[2J"]', "not printable"),
         ('["a\\n::error::b"]', "not printable"),
         ('["::error::b"]', "a command of a CI runner"),
