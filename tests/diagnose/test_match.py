@@ -52,7 +52,7 @@ def test_each_hang_of_a_signature_is_that_of_a_job(whole: signature.Signature) -
     assert [hang.summary for hang in whole.hangs if hang not in met] == []
 
 
-def test_where_no_dump_lists_the_members_a_missing_file_rules_nothing_out() -> None:
+def test_where_no_dump_lists_the_members_all_of_the_job_must_have_left_one() -> None:
     group = MTP.ranks[0].waiting[0].group._replace(members=())
     ranks = {
         number: one._replace(
@@ -61,8 +61,10 @@ def test_where_no_dump_lists_the_members_a_missing_file_rules_nothing_out() -> N
         )
         for number, one in MTP.ranks.items()
     }
-    unlisted = MTP._replace(ranks=ranks, groups={}, size=None)
+    unlisted = MTP._replace(ranks=ranks, groups={}, size=len(ranks))
     assert answers(unlisted) == {"mtp-cp-deadlock": "known"}
+    assert answers(unlisted._replace(size=None)) == {"mtp-cp-deadlock": "possible"}
+    assert answers(unlisted._replace(size=len(ranks) + 1)) == {"mtp-cp-deadlock": "possible"}
     assert answers(without_frames(without(unlisted, 3))) == {"mtp-cp-deadlock": "possible"}
 
 

@@ -14,6 +14,7 @@ from unhang.diagnose import intake
 from unhang.diagnose.job import Told
 
 WHOLE, PART, OTHER = "all that the recorder has", "a part of it", "stacks and logs"
+UNSIZED = "all that gloo's recorder has: it lists no ranks, so that one may be missing"
 ALL = "dumps, py-spy and stderr, zipped"
 _Made = Callable[[Path, Path], None]
 
@@ -69,7 +70,8 @@ def launched(out: Path, folder: Path) -> None:
     lines = []
     while any(logs.values()):
         lines += [f"[rank{rank}]: {left.pop(0)}\n" for rank, left in sorted(logs.items()) if left]
-    (folder / "job.log").write_text("starting 1 job\n" + "".join(lines))
+    size = f"using world size: {len(derived.ranks(out))}, data-parallel size: 1\n"  # as Megatron prints it
+    (folder / "job.log").write_text(size + "".join(lines))
 
 
 def _watchdog(out: Path, folder: Path) -> None:
@@ -86,7 +88,7 @@ def _zipped(out: Path, folder: Path) -> None:
 
 
 INPUTS: Mapping[str, tuple[str, _Made]] = {
-    "gloo": (WHOLE, _copy("recorder")),
+    "gloo": (UNSIZED, _copy("recorder")),
     "gloo, no frames": (PART, _copy("recorder-no-frames")),
     "gloo, JSON": (PART, _copy("recorder-json")),
     "gloo, a quarter missing": (PART, _copy("recorder", lost=True)),

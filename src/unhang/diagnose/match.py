@@ -334,7 +334,8 @@ def _clauses(facts: Facts, hang: Hang, scene: Scene, errors: Sequence[object]) -
 def _parts(job: Job, hang: Hang, scene: Scene, clauses: Mapping[str, bool | None]) -> bool | None:
     """Return whether each rank of the group is known to do its part: to wait, or what the others do.
 
-    Where no file lists the ranks, those that left a dump count, as with gloo: stacks alone do not tell who is missing.
+    Where no file lists the ranks of the group, as with gloo, each of the job must have left a dump. One may be missing
+    where no file says how many these are.
     """
     if scene.rest and not any(clauses.get(name) for name in ("others", "outside", "empty")):
         return None
@@ -343,10 +344,8 @@ def _parts(job: Job, hang: Hang, scene: Scene, clauses: Mapping[str, bool | None
     if any(_has(job.ranks[rank], None, hang.frames) is not True for rank in _logged(job, scene)):
         return None
     if scene.peers is None:
-        of_all = scene.meeting is None or scene.meeting.group.description == "default_pg"
-        is_whole = not of_all or job.ranks.keys() <= {*scene.inside, *scene.rest, *_past(job, scene)}
-        is_whole = is_whole and job.ranks.keys() == {*range(len(job.ranks))}
-        return (is_whole and all(rank.recorded for rank in job.ranks.values())) or None
+        every = map(job.ranks.get, desync.everybody(job))
+        return bool(job.size and all(rank and rank.recorded for rank in every)) or None
     if hang.by_place and scene.meeting and scene.meeting.group.members:
         alike = (one.members for one in job.groups.values() if one.description == scene.meeting.group.description)
         return {number for own in alike for number in own} <= _sized(job, scene.meeting) or None
