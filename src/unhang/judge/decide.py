@@ -399,7 +399,7 @@ def edited(verdict: Verdict, fix: str, version: str) -> Verdict:
 
 
 def _look(fix: str) -> Hint:
-    return Hint("to see what a rewrite would do, and its token (--run also tries it): ", _diff(fix))
+    return Hint("to see the rewrite and its token (--run tries it too): ", _diff(fix))
 
 
 def _diff(fix: str, *more: str) -> Command:
