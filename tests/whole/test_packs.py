@@ -275,6 +275,19 @@ def test_a_fix_whose_folder_is_lost_is_not_left_out_in_silence(acme: Path, site:
     assert code_of(run("check", "--target", site, "--pack", acme)) == "bad-pack"
 
 
+@pytest.mark.parametrize("named", ["--pack", "UNHANG_PACKS"])
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_pack_without_a_fix_is_no_gate_that_passes(is_there: bool, named: str, acme: Path, site: Path) -> None:
+    shutil.rmtree(acme / "patches")
+    shutil.rmtree(acme / "compat")
+    if is_there:
+        (acme / "patches" / "__pycache__").mkdir(parents=True)
+    words, env = (("--pack", acme), None) if named == "--pack" else ((), {"UNHANG_PACKS": str(acme)})
+    for command in ("check", "apply"):
+        ran = run(command, "--target", site, *words, env=env)
+        assert (code_of(ran), "there is no fix of acme 1.2" in ran.err) == ("bad-pack", True), ran.err
+
+
 @pytest.mark.parametrize("text", [None, "raise ValueError('\x1b[31m')", "raise SystemExit(0)", "1 +"])
 def test_a_codemod_that_cannot_be_imported_is_the_packs_error(text: str | None, acme: Path, site: Path) -> None:
     path = acme / "codemods" / f"{ID.replace('-', '_')}.py"
@@ -311,5 +324,9 @@ def test_a_pack_installed_beside_unhang_counts(acme: Path, site: Path, tmp_path:
     first, *_ = env.run(*check).splitlines()
     assert first == f"packs: acme 1.2 ({env.site / 'acme_pack'})"
     assert "packs: " not in env.run(*check, "--no-packs")
+    shutil.rmtree(env.site / "acme_pack")
+    assert "packs: " not in env.run(*check, "--no-packs")
+    gone = env.run("-c", MAIN.replace("main(", "sys.stderr = sys.stdout; main(", 1), *check[2:])
+    assert "error[no-pack]: there is no pack in this folder" in gone
     shutil.rmtree(env.site / "acme_pack-1.2.dist-info")
     assert "packs: " not in env.run(*check)
