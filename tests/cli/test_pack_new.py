@@ -135,6 +135,35 @@ def test_what_it_cannot_express_is_named(site: Path, tmp_path: Path) -> None:
     assert "widgets&#47;new.py" in page or "widgets/new" in page, page[:900]
 
 
+def test_a_fix_that_has_its_diff_in_part_is_never_applied(site: Path, tmp_path: Path) -> None:
+    """Not while nobody has said that the rest is done; and who has the pack is told what that is."""
+    added = "--- /dev/null\n+++ b/widgets/new.py\n@@ -0,0 +1 @@\n+a = 1\n"
+    assert new(tmp_path, "--target", site, diff=DIFF + added).code == 1
+    before, here, left = cli.tree(site), ("--target", site), "widgets/new.py: the diff adds it"
+    path = tmp_path / "our-pack" / "patches" / "my-fix" / "manifest.json"
+    for command in ("check", "apply", "overlay"):
+        words = (tmp_path / "out",) if command == "overlay" else ()
+        found = ran(command, tmp_path, *words, *here, "--fix", "my-fix")
+        assert (found.code, cli.tree(site) == before) == (1, True), command
+        assert f"the fix has its diff in part, and nothing of it is written; left to you: {left}" in found.out
+        assert f"take it out of `left` in {path}" in found.out
+        assert "next, on every node" not in found.out
+    rows = ran("check", tmp_path, *here, "--output-format", "json").json["results"]
+    assert {(row["verdict"], row["code"], *row["left"]) for row in rows} == {("drifted", "incomplete", left)}
+    built = cli.called_with_all("pack", "build", tmp_path / "our-pack", "-o", tmp_path / "dist")
+    assert (built.code, "error[bad-pack]" in built.err, left in built.err) == (2, True, True)
+    manifest = json.loads(path.read_text())
+    path.write_text(json.dumps({key: manifest[key] for key in manifest if key != "left"}))
+    assert ran("apply", tmp_path, *here).code == 0
+    rows = ran("check", tmp_path, *here, "--output-format", "json").json["results"]
+    assert {("left" in row, row["verdict"]) for row in rows} == {(False, "applied")}
+    path.write_text(json.dumps(manifest))
+    found = ran("check", tmp_path, *here)
+    assert (found.code, "in part, and this is in place; left to you:" in found.out) == (1, True), "as any other day"
+    assert ran("revert", tmp_path, *here).code == 0
+    assert cli.tree(site) == before
+
+
 def test_texts_of_a_diff_do_nothing(site: Path, tmp_path: Path) -> None:
     head = "Subject: [PATCH] \x1b[31m ::error::a \u202e ##[b]\n\n"
     diff = widgets.diff(ENGINE.replace('"widgets"', "\"''' + \\x1b {exec} ${A}\""))

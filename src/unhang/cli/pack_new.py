@@ -62,7 +62,7 @@ def run(options: argparse.Namespace, text: str, head: str) -> int:
         title = gate.line(skeleton.title(release.project, of, longest))[:longest]
         notice = "; ".join(dict.fromkeys(filter(None, (origin.notice(it.before) for it in result.files))))
         made |= {
-            f"patches/{fix}/manifest.json": pack_texts.manifest(fix, title, of, notice, list(edits), values),
+            f"patches/{fix}/manifest.json": pack_texts.manifest(fix, title, of, notice, list(edits), values, left),
             f"patches/{fix}/page.md": pack_texts.page(fix, title, of, shown, left),
             f"codemods/{fix.replace('-', '_')}.py": pack_texts.codemod(fix, bound),
             f"compat/data/{fix}.json": pack_texts.document(data),

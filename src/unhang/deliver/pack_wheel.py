@@ -96,6 +96,9 @@ def _check(fix: Fix, files: Mapping[str, bytes]) -> None:
         raise packs.bad(os.path.join(folder, f"{module}.py"), "it is missing")
     if "TODO" in fix.title:
         raise packs.bad(os.path.join(folder, f"patches/{fix.id}/manifest.json"), "its title begins with TODO: write it")
+    if fix.left:
+        why = f"the diff has more than the fix: {'; '.join(fix.left)}; do that otherwise, and take it out of `left`"
+        raise packs.bad(os.path.join(folder, f"patches/{fix.id}/manifest.json"), why)
     try:
         for target in fix.targets:
             exact(target) if target.binding else codemods(fix.id).CODEMODS[target.function]

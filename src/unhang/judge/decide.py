@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -10,7 +11,7 @@ from unhang.errors import joined
 from unhang.judge.observe import Observation
 from unhang.records import Installation, Token, paired
 from unhang.shapes import catalog
-from unhang.shapes.catalog import Release, Shape, ShapeTable, Target
+from unhang.shapes.catalog import Fix, Release, Shape, ShapeTable, Target
 from unhang.suggest import Command, Hint
 
 if TYPE_CHECKING:
@@ -38,6 +39,8 @@ NO_VALUE = "no-value"
 """The code of a fix whose parameter has no value."""
 HALF = "half-applied"
 """The code of what is missing of an unproved fix, where the rest of it is in place."""
+INCOMPLETE = "incomplete"
+"""The code of a fix that has its diff in part alone."""
 OURS = "ours"
 """The state of a shape that our rewrite gives, and upstream never had."""
 BY_STATE = {
@@ -327,6 +330,17 @@ def half(target: Target, there: Target) -> Verdict:
     what = f"{there.function} in {there.file} is as the fix leaves it, and this is not"
     hint = Hint(_undo(target.fix), ", or reinstall the package, then run ", Command("apply"))
     return Verdict(DRIFTED, HALF, f"the fix is half in place: {what}", hint)
+
+
+def incomplete(fix: Fix, found: str) -> Verdict:
+    """Return the verdict on a target of a fix that has its diff in part alone, in place of ``found``.
+
+    A fix goes in whole or not at all, and what else is to be done nobody can judge: so it is never ``applied``.
+    """
+    manifest = os.path.join(fix.folder, "manifest.json")
+    here = "this is in place" if found == APPLIED else "nothing of it is written"
+    detail = f"the fix has its diff in part, and {here}; left to you: {'; '.join(fix.left)}"
+    return Verdict(DRIFTED, INCOMPLETE, detail, f"do what is left in another way, then take it out of `left` in {manifest}")
 
 
 def _unknown(

@@ -300,6 +300,8 @@ def result(finding: Finding, changed: frozenset[str] | None = None) -> dict[str,
         "accepted": finding.accepted and finding.settled,
         "assumes": catalog.fix(target.fix).manifest.get("assumes") if finding.result or finding.accepted else None,
     }
+    if left := catalog.fix(target.fix).left:
+        row["left"] = list(left)
     if link := finding.seen.link or finding.replaced:
         row["link"] = link
     return row if changed is None else {**row, "changed": _is_changed(finding, changed)}
