@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 OURS = Pack("unhang", __version__, "")
 _PREFIX = "unhang_pack_"
 """How the names of the modules of packs begin."""
-_WITHOUT = "leave it out: no --pack that names it, or --no-packs for one that UNHANG_PACKS names or that is installed"
+_WITHOUT = "leave it out: drop its --pack, or pass --no-packs"
 _HERE = os.path.dirname(os.path.abspath(__file__))
 _effective: tuple[Pack, ...] = (OURS,)
 _words: tuple[str, ...] = ()

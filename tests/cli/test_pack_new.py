@@ -345,6 +345,38 @@ def test_a_value_that_a_shell_did_not_fill_is_not_taken_for_another_one(site: Pa
     assert ran("check", tmp_path, "--target", site).code == 1
 
 
+def test_a_value_that_the_function_has_itself_is_refused_with_the_cause(site: Path, tmp_path: Path) -> None:
+    shutil.rmtree(site)
+    old, added = (ENGINE.replace('"widgets"', f'{text}"mean of it"') for text in ("", '"/opt/a/python", '))
+    site, diff = widgets.site(tmp_path, engine=old), widgets.diff(added, old)
+    assert new(tmp_path, "--target", site, "--set", "PY=/opt/a/python", diff=diff).code == 0
+    before = cli.tree(site)
+    for command in ("check", "apply"):
+        found = ran(command, tmp_path, "--target", site, "--set", "PY=mean")
+        assert (found.code, "the value 'mean', for PY, is in the function's own texts" in found.out) == (1, True), found
+        assert "next, on every node" not in found.out
+    assert cli.tree(site) == before
+    assert ran("apply", tmp_path, "--target", site, "--set", "PY=/mean").code == 0
+    assert ran("check", tmp_path, "--target", site, "--set", "PY=/mean").code == 0
+
+
+def test_a_value_twice_and_a_name_that_no_fix_has_are_refused(
+    site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    diff = widgets.diff(ENGINE.replace('"widgets"', '"/opt/a/python"'))
+    assert new(tmp_path, "--target", site, "--set", "PY=/opt/a/python", diff=diff).code == 0
+    twice = ran("check", tmp_path, "--target", site, "--set", "PY=/a", "--set", "PY=/b")
+    assert (twice.code, "PY has two values: '/a', '/b'" in twice.err) == (2, True), twice
+    assert ran("check", tmp_path, "--target", site, "--set", "PY=/a", "--set", "PY=/a").code == 1
+    unknown = ran("check", tmp_path, "--target", site, "--set", "PYY=/a")
+    assert (unknown.code, "no fix in effect has a parameter PYY" in unknown.err) == (2, True), unknown
+    assert "known: PY\n" in unknown.err
+    monkeypatch.setenv("UNHANG_SET", "PY=/a\nOF_ANOTHER_PACK=/b")
+    found = ran("check", tmp_path, "--target", site)
+    assert (found.code, "--set PY=/a" in found.out, "OF_ANOTHER" in found.out) == (1, True, False), found
+    assert "--set PY=/c" in ran("check", tmp_path, "--target", site, "--set", "PY=/c").out, "an option wins"
+
+
 def test_what_a_fix_takes_out_is_not_in_place_where_it_has_another_name(site: Path, tmp_path: Path) -> None:
     assert new(tmp_path, "--target", site, diff=widgets.diff(ENGINE.replace("LIMIT = 3\n", "# gone\n"))).code == 0
     assert ran("apply", tmp_path, "--target", site).code == 0

@@ -118,8 +118,9 @@ def decide(
     if seen.shape is None:
         return _absent(target, installation, seen, releases)
     known = table.shapes.get((target.fix, target.function, seen.shape))
-    if (lacks := _lacking_values(target)) and (known is None or known.state == "affected"):
-        return Verdict(DRIFTED, NO_VALUE, *lacks)
+    if target.parameters and (known is None or known.state == "affected"):
+        if lacks := _lacking_values(target) or _common_values(target, seen, table):
+            return Verdict(DRIFTED, NO_VALUE, *lacks)
     if known is None and past is not None and past.accepted is not None and past.after == seen.shape:
         return _accepted(target.fix, *past.accepted)
     if known is None:
@@ -144,6 +145,22 @@ def _lacking_values(target: Target) -> tuple[str, Hint] | None:
     words = tuple(word for name in missing for word in ("--set", f"{name}=VALUE"))
     why = f"it takes a value from you: {'; '.join(f'{name}, {told[name]}' for name in missing)}"
     return why, Hint("give it, here and in `check`: ", Command("apply", words), f" (or in {parameters.VARIABLE})")
+
+
+def _common_values(target: Target, seen: Observation, table: ShapeTable) -> tuple[str, str] | None:
+    """Return what is said of values that are also texts of a function that needs the fix; None if none is."""
+    from unhang.shapes import binding, shape  # few fixes have parameters
+
+    def digest(values: Mapping[str, str]) -> str | None:
+        return binding.of(shape.parse(seen.data or b""), target, values)
+
+    plain, values = digest({}), parameters.of(target.parameters)
+    known = table.shapes.get((target.fix, target.function, plain or ""))
+    if known is None or known.state != "affected":
+        return None
+    found = [f"{value!r}, for {name}" for name, value in values.items() if digest({name: value}) != plain]
+    why = f"the value {' and '.join(found)}, is in the function's own texts: nobody could tell it from the fix's"
+    return (why, "give one that is not, such as a whole path") if found else None
 
 
 def beside(verdict: str, other: Shape | None) -> str:
