@@ -135,6 +135,41 @@ def test_what_it_cannot_express_is_named(site: Path, tmp_path: Path) -> None:
     assert "widgets&#47;new.py" in page or "widgets/new" in page, page[:900]
 
 
+def test_a_codemod_that_was_edited_is_refused_until_it_is_swept_again(site: Path, tmp_path: Path) -> None:
+    assert new(tmp_path, "--target", site).code == 0
+    here, pack, before = ("--target", site), tmp_path / "our-pack", cli.tree(site)
+    path, build = pack / "codemods" / "my_fix.py", ("pack", "build", pack, "-o", tmp_path / "dist")
+    text = path.read_text()
+    path.write_text(text.replace("\n            ", "\n      ").replace("CODEMODS", "# mine\nCODEMODS"))
+    manifest = pack / "patches" / "my-fix" / "manifest.json"
+    manifest.write_text(manifest.read_text().replace("TODO", "It is done"))
+    assert ran("check", tmp_path, *here).code == 1, "only its layout"
+    path.write_text(text.replace("LIMIT = 4", "LIMIT = 5"))
+    for found in (ran("check", tmp_path, *here), ran("apply", tmp_path, *here), cli.called_with_all(*build)):
+        assert (found.code, f"in: {path}\n" in found.err, "it was edited since" in found.err) == (2, True, True), found
+    assert cli.tree(site) == before
+    swept = ran("sweep", tmp_path, *here)
+    assert (swept.code, "its codemod was edited: what is on record of it begins anew" in swept.err) == (0, True), swept
+    assert cli.called_with_all(*build).code == 0
+    assert ran("apply", tmp_path, *here).code == 0
+    assert "LIMIT = 5" in (site / FILE).read_text()
+    path.write_text(text)
+    assert ran("revert", tmp_path, *here).code == 0
+    assert cli.tree(site) == before, "it does not ask the codemod"
+
+
+@pytest.mark.parametrize("wrong", ["Swap('no-such', '', '')", "Swap('added', 1, '')", "('added', '', '')", "7"])
+def test_a_wrong_edit_is_the_packs_error(wrong: str, site: Path, tmp_path: Path) -> None:
+    assert new(tmp_path, "--target", site).code == 0
+    pack = tmp_path / "our-pack"
+    path, data = pack / "codemods" / "my_fix.py", pack / "compat" / "data" / "my-fix.json"
+    path.write_text(re.sub(r"Exact\(", f"Exact({wrong}, ", path.read_text(), count=1))
+    known = json.loads(data.read_text())
+    data.write_text(json.dumps({key: known[key] for key in known if key != "codemod"}))
+    found = ran("apply", tmp_path, "--target", site)
+    assert (found.code, "error[bad-pack]" in found.err, f"in: {path}\n" in found.err) == (2, True, True), found
+
+
 def test_a_fix_that_has_its_diff_in_part_is_never_applied(site: Path, tmp_path: Path) -> None:
     """Not while nobody has said that the rest is done; and who has the pack is told what that is."""
     added = "--- /dev/null\n+++ b/widgets/new.py\n@@ -0,0 +1 @@\n+a = 1\n"

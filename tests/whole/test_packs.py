@@ -288,7 +288,9 @@ def test_a_pack_without_a_fix_is_no_gate_that_passes(is_there: bool, named: str,
         assert (code_of(ran), "there is no fix of acme 1.2" in ran.err) == ("bad-pack", True), ran.err
 
 
-@pytest.mark.parametrize("text", [None, "raise ValueError('\x1b[31m')", "raise SystemExit(0)", "1 +"])
+@pytest.mark.parametrize(
+    "text", [None, "raise ValueError('\x1b[31m')", "raise SystemExit(0)", "1 +", "", "CODEMODS = []", "CODEMODS = None"]
+)
 def test_a_codemod_that_cannot_be_imported_is_the_packs_error(text: str | None, acme: Path, site: Path) -> None:
     path = acme / "codemods" / f"{ID.replace('-', '_')}.py"
     path.unlink()
@@ -297,6 +299,8 @@ def test_a_codemod_that_cannot_be_imported_is_the_packs_error(text: str | None, 
     ran = run("apply", "--target", site, "--pack", acme, "--fix", ID)
     assert (code_of(ran), str(path) in ran.err) == ("bad-pack", True), ran.err
     assert "\x1b" not in ran.err
+    if text in (None, "1 +"):
+        assert code_of(run("check", "--target", site, "--pack", acme, "--fix", ID)) == "bad-pack", "as far as it looks"
 
 
 def test_the_facts_of_a_pack_are_checked_too(acme: Path, site: Path) -> None:

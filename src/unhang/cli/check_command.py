@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from unhang.cli.requests import request
+from unhang.judge import recorded
+from unhang.judge.decide import NEEDED
 from unhang.survey.verdicts import survey
 from unhang.tell import console, report
 from unhang.tell.report import Report
@@ -25,6 +27,7 @@ def check(options: argparse.Namespace, wanted: Request) -> int:
     seen = survey(wanted)
     if seen.search.overlays:  # then what brings the fixes into place is the first one
         wanted = wanted._replace(writer=("overlay", seen.search.overlays[0]))
+    recorded.refuse_edited(it.target.fix for it in seen.findings if it.verdict.verdict == NEEDED)
     what = Report(seen.search, wanted, seen.findings, None, seen.interrupted, expected=options.expect_digest)
     shown = console.results(options.output_format, what)
     unmet = console.unmet(wanted.required, seen.findings, shown=shown)

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from unhang import packs, parameters
-from unhang.errors import joined
+from unhang.errors import UnhangError, joined
+from unhang.judge import recorded
 from unhang.judge.observe import Observation
 from unhang.records import Installation, Token, paired
 from unhang.shapes import catalog
@@ -15,12 +16,14 @@ from unhang.shapes.catalog import Fix, Release, Shape, ShapeTable, Target
 from unhang.suggest import Command, Hint
 
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, TypeVar
 
     from unhang.codemods.base import Codemod
     from unhang.codemods.exact import Exact
     from unhang.judge.nearest import Nearest
     from unhang.shapes.shape import Function
+
+    _Entry = TypeVar("_Entry")
 
 NEEDED, APPLIED, FIXED_UPSTREAM = "needed", "applied", "fixed-upstream"
 NOT_AFFECTED, DRIFTED, UNLISTED = "not-affected", "drifted", "unlisted"
@@ -237,29 +240,47 @@ def lacking(
 
 def codemod(target: Target) -> Codemod:
     """Return the rewrite of a target, from the module that is named after the fix. Does not import LibCST."""
-    found: Codemod = codemods(target.fix).CODEMODS[target.function]
-    return found
+    from unhang.codemods.base import Codemod
+
+    return _entry(target, Codemod)
 
 
 def exact(target: Target) -> Exact:
     """Return the edits of a target that is a binding. Names that two files have are told apart by the file."""
-    every = codemods(target.fix).CODEMODS
-    found: Exact = every[target.place] if target.place in every else every[target.function]
+    from unhang.codemods.exact import Exact
+
+    found = _entry(target, Exact)
     return found.filled(parameters.of(target.parameters)) if target.parameters else found
+
+
+def _entry(target: Target, kind: type[_Entry]) -> _Entry:
+    """Return what the module of a fix has for a target, which is of this kind."""
+    module = codemods(target.fix)
+    try:
+        every = module.CODEMODS
+        found = every[target.place] if target.place in every else every[target.function]
+        if not isinstance(found, kind):
+            raise TypeError(f"{target.function} has no {kind.__name__}")
+    except (AttributeError, LookupError, TypeError) as error:
+        raise _of_codemod(target.fix, error) from error
+    return found
+
+
+def _of_codemod(fix: str, error: BaseException) -> BaseException:
+    """Return the error to raise for one in a fix's codemod: ``bad-pack`` for another's, and ours as it is."""
+    if not catalog.pack_of(fix).folder or isinstance(error, UnhangError):
+        return error
+    return packs.bad(recorded.path(fix), f"it cannot be used: {type(error).__name__}: {error}")
 
 
 def codemods(fix: str) -> Any:
     """Return the module of a fix's rewrites. Does not import LibCST. Raises UnhangError ``bad-pack`` for another's."""
     import importlib
 
-    pack = catalog.pack_of(fix)
     try:
-        return importlib.import_module(packs.module(pack, "codemods", fix))
+        return importlib.import_module(packs.module(catalog.pack_of(fix), "codemods", fix))
     except (Exception, SystemExit) as error:
-        if not pack.folder:
-            raise
-        path = f"{packs.part(pack, 'codemods')}/{fix.replace('-', '_')}.py"
-        raise packs.bad(path, f"it cannot be imported: {type(error).__name__}: {error}") from error
+        raise _of_codemod(fix, error) from error
 
 
 def _affected(target: Target, known: Shape, seen: Observation, past: Past | None) -> Verdict:
@@ -357,7 +378,9 @@ def incomplete(fix: Fix, found: str) -> Verdict:
     manifest = os.path.join(fix.folder, "manifest.json")
     here = "this is in place" if found == APPLIED else "nothing of it is written"
     detail = f"the fix has its diff in part, and {here}; left to you: {'; '.join(fix.left)}"
-    return Verdict(DRIFTED, INCOMPLETE, detail, f"do what is left in another way, then take it out of `left` in {manifest}")
+    return Verdict(
+        DRIFTED, INCOMPLETE, detail, f"do what is left in another way, then take it out of `left` in {manifest}"
+    )
 
 
 def _unknown(
@@ -368,11 +391,14 @@ def _unknown(
 
     assert seen.data is not None
     outside = _outside(installation, releases)
-    if target.binding:
-        tried, hint = _tried_exactly(target, seen)
-    else:
-        (function,) = shapes.find(shapes.parse(seen.data), target.function)
-        tried, hint = _tried(codemod(target), function, target.fix, seen)
+    try:
+        if target.binding:
+            tried, hint = _tried_exactly(target, seen)
+        else:
+            (function,) = shapes.find(shapes.parse(seen.data), target.function)
+            tried, hint = _tried(codemod(target), function, target.fix, seen)
+    except Exception as error:
+        raise _of_codemod(target.fix, error) from error
     triable, as_is = tried == _MATCHING, tried == _SEEMS_FIXED
     # The nearest shape never softens the verdict: an edit far from the rewrite can still change what the rewrite does.
     close = near(target, seen.data, table, releases)

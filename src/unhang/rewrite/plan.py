@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from unhang.errors import UnhangError
+from unhang.judge import recorded
 from unhang.judge.decide import NEEDED
 from unhang.judge.findings import Finding
 from unhang.records import Installation
@@ -92,6 +93,7 @@ def plan(findings: Sequence[Finding], originals: Mapping[str, Original], held: I
     fixes that are blocked from the start.
     """
     blocked = {(item.installation, item.fix): item for item in held}
+    recorded.refuse_edited(finding.target.fix for finding in findings if is_to_rewrite(finding))
     _refuse_collisions(findings)
     for finding in findings:
         if not finding.settled and not is_to_rewrite(finding) and finding.source is None:
