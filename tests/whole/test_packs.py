@@ -143,9 +143,31 @@ def test_two_of_a_kind_are_an_error_by_name(acme: Path, site: Path, tmp_path: Pa
         ran = run(*command, *here, *of)
         assert code_of(ran) == "fixes-collide", command
         assert f"{ID} (acme 1.2) and {MODEL} (unhang" in ran.err
-        assert f"leave one out: --skip {ID}, or --skip {MODEL}" in ran.err
+        for name in (ID, MODEL):
+            assert f"unhang apply --target {site} --pack {acme} --skip {name}`" in ran.err
     assert ((site / FILE).read_bytes(), (tmp_path / "out").exists()) == (before, False)
+    ran = run("check", *here, *of)
+    assert (ran.code, "next, on every node" in ran.out) == (1, False)
+    assert f"{ID} (acme 1.2) and {MODEL} (unhang 0.1.0) rewrite one statement, at line" in ran.out
+    assert f"in each later `check` too: `unhang apply --target {site} --pack {acme} --skip {ID}`" in ran.out
+    assert "next, on every node" in run("check", *here, *of, "--skip", MODEL).out
     assert run("apply", *here, *of, "--skip", MODEL).code == 0
+
+
+def test_what_is_added_beside_a_rewritten_statement_rewrites_none(site: Path, tmp_path: Path) -> None:
+    before, here = (site / FILE).read_text(), ("--target", site, "--fix", MODEL)
+    row = '    vpreds = _slice_response_from_unpad_output(model_output["values"], data)'
+    assert before.count(row) == 1, "ours adds something above it"
+    after = before.replace(row, f"    mine = 1\n{row}")
+    (tmp_path / "my.diff").write_text(
+        "".join(difflib.unified_diff(before.splitlines(True), after.splitlines(True), f"a/{FILE}", f"b/{FILE}"))
+    )
+    begun = ("--pack", tmp_path / "mine", "--upstream", "verl==0.7.1", "--from-patch", tmp_path / "my.diff")
+    assert run("new", "my-loss", *begun, "--target", site).code == 0
+    ran = run("check", *here, "--fix", "my-loss", "--pack", tmp_path / "mine")
+    assert (ran.code, "change one place, at line" in ran.out, "rewrite one statement" in ran.out) == (1, True, False), (
+        ran
+    )
 
 
 def test_of_two_fixes_for_one_function_the_second_waits(site: Path, tmp_path: Path) -> None:
