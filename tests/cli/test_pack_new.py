@@ -363,6 +363,28 @@ def test_a_value_of_the_environment_is_a_parameter(site: Path, tmp_path: Path) -
         assert ran("check", tmp_path, "--target", site, "--set", wrong).code == 2
 
 
+def test_an_import_that_a_person_added_is_completed_and_stays_when_that_is_reverted(site: Path, tmp_path: Path) -> None:
+    text = ENGINE.replace("import os\n", "import os\nimport sys\n").replace("go(LIMIT)", "go(sys.argv)")
+    assert new(tmp_path, "--target", site, diff=widgets.diff(text)).code == 0
+    (site / FILE).write_text(ENGINE.replace("import os\n", "import os\nimport sys\n"))
+    before = cli.tree(site)
+    assert ran("apply", tmp_path, "--target", site).code == 0
+    reverted = ran("revert", tmp_path, "--target", site)
+    assert (reverted.code, "no receipt has its original bytes" in reverted.err) == (0, False), reverted
+    assert cli.tree(site) == before
+    assert ran("check", tmp_path, "--target", site).code == 1, "needed, as before"
+
+
+def test_a_revert_without_the_pack_says_what_it_does(site: Path, tmp_path: Path) -> None:
+    assert new(tmp_path, "--target", site).code == 0
+    before = cli.tree(site)
+    assert ran("apply", tmp_path, "--target", site).code == 0
+    reverted = cli.called_with_all("revert", "--target", site)
+    assert (reverted.code, cli.tree(site) == before) == (0, True), reverted
+    assert "reverted, also of packs that are not in effect: my-fix (our-pack 0.1)" in reverted.err
+    assert reverted.out.splitlines()[-1].startswith("nothing to judge")
+
+
 def test_crlf_stays(tmp_path: Path) -> None:
     site = widgets.site(tmp_path, "1.0", ENGINE.replace("\n", "\r\n"))
     begun = new(tmp_path, "--target", site, diff=DIFF.replace("\n", "\r\n"))

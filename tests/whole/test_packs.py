@@ -74,7 +74,9 @@ def test_a_receipt_names_the_pack_and_revert_needs_it_no_more(acme: Path, site: 
     (fixed,) = json.loads((site / ".unhang" / "receipt.json").read_text())["files"][0]["fixes"]
     assert (fixed["fix"], fixed["pack"]) == (ID, "acme 1.2")
     shutil.rmtree(acme)
-    assert code_of(run("check", "--target", site, "--pack", acme)) == "no-pack"
+    for command in ("check", "revert"):
+        ran = run(command, "--target", site, "--pack", acme)
+        assert (code_of(ran), "`unhang revert` works without it" in ran.err) == ("no-pack", True)
     assert run("check", "--target", site, "--fix", MODEL).code in (0, 1)
     assert code_of(run("revert", "--target", site, "--fix", "no-such-fix")) == "unknown-fix"
     assert run("revert", "--target", site, "--fix", MODEL).code == 0
@@ -290,6 +292,18 @@ def test_a_fix_without_its_manifest_is_not_left_out_in_silence(what: str, acme: 
     LOST[what](path)
     ran = run("check", "--target", site, "--pack", acme)
     assert (code_of(ran), str(path) in ran.err) == ("bad-pack", True), ran.err
+
+
+@pytest.mark.parametrize("what", LOST)
+def test_facts_that_are_no_file_are_the_packs_error(what: str, acme: Path, site: Path) -> None:
+    path = acme / "compat" / "data" / f"{ID}.json"
+    path.unlink()
+    LOST[what](path)
+    ran = run("check", "--target", site, "--pack", acme)
+    if what == "nothing":
+        assert (ran.code, "drifted" in ran.out) == (1, True), "nothing is on record"
+    else:
+        assert (code_of(ran), str(path) in ran.err) == ("bad-pack", True), ran.err
 
 
 def test_a_fix_whose_folder_is_lost_is_not_left_out_in_silence(acme: Path, site: Path) -> None:

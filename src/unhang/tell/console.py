@@ -293,7 +293,7 @@ def summary(findings: Sequence[Finding], request: Request, collides: UnhangError
     ``collides`` is the error with which ``apply`` would refuse.
     """
     if not findings:
-        return "nothing to judge: no installation here has a target of these fixes"
+        return report.NONE
     left = [finding for finding in findings if not finding.settled]
     todo = {(finding.installation, finding.target.fix, finding.verdict.verdict) for finding in left}
     digest = f"(digest {report.digest(findings)})"
