@@ -171,9 +171,6 @@ def module(pack: Pack, room: str, fix: str) -> str:
     if not pack.folder:
         return f"unhang.{room}.{name}"
     package = f"{_PREFIX}{pack.name.replace('-', '_')}"
-    if getattr(sys.modules.get(package), "__path__", [pack.folder]) != [pack.folder]:  # of another folder, before
-        for known in [known for known in sys.modules if known == package or known.startswith(f"{package}.")]:
-            del sys.modules[known]
     if package not in sys.modules:
         from types import ModuleType
 
