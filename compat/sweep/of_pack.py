@@ -40,7 +40,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(pack: str, targets: Sequence[Target], paths: Sequence[str]) -> int:
     known, undecided = facts.document(targets), 0
-    known["codemod"] = recorded.digest(recorded.path(targets[0].fix))
+    module = recorded.path(targets[0].fix)
+    known["codemod"] = recorded.digests(packs.read(module), module)
     releases = sorted((wheel.load(path) for path in paths), key=lambda it: facts.version_key(it.version))
     for release in releases:
         members = release.installed()
