@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from unhang.diagnose import desync, pairs, whereabouts
 from unhang.diagnose.desync import Meeting, Split
-from unhang.diagnose.evidence import Count, Job, Message
+from unhang.diagnose.evidence import Count, Job, Message, Operation
 from unhang.diagnose.pairs import Ends, Head
 
 
@@ -19,6 +19,8 @@ class Facts(NamedTuple):
     """Without the operations that a later one shows to be done."""
     counts: Mapping[str, Mapping[int, Count]]
     """By group and rank, for the groups whose ranks count alike."""
+    waiting: tuple[Operation, ...]
+    """In what ranks wait: one operation of each kind and size, in groups of each description."""
     meetings: tuple[Meeting, ...]
     splits: tuple[Split, ...]
     waits_for: Mapping[int, frozenset[int]]
@@ -75,6 +77,7 @@ def of(job: Job) -> Facts:
     return Facts(
         job,
         _counts(job),
+        _waiting(job),
         meetings,
         desync.splits(job),
         waits_for,
@@ -106,6 +109,15 @@ def _counts(job: Job) -> dict[str, dict[int, Count]]:
         for group, ranks in counts.items()
         if group not in paired and all(count.shared for count in ranks.values())
     }
+
+
+def _waiting(job: Job) -> tuple[Operation, ...]:
+    """Return some of the operations in which ranks wait, since a thousand ranks wait in much the same."""
+    alike = {}
+    for rank in job.ranks.values():
+        for one in rank.waiting:
+            alike.setdefault((one.group.description or one.group.name, one.kind, desync.elements(one)), one)
+    return tuple(alike.values())
 
 
 def _together(job: Job) -> set[int]:
