@@ -177,6 +177,8 @@ def _silent(facts: Facts) -> dict[int, str]:
     processes = {number: rank.process for number, rank in facts.job.ranks.items() if rank.process}
     if processes:
         return {number: f"its process is {state}{_STATES[state]}" for number, state in processes.items()}
+    if not facts.unseen:
+        return {}
     is_most = 2 * len(facts.unseen) >= len(desync.everybody(facts.job) | facts.unseen)
     if (is_most and len(facts.unseen) > _SHOWN) or _explained(facts):
         return {}
@@ -450,8 +452,7 @@ def _unmatched(facts: Facts) -> dict[int, str]:
 def _unlike(facts: Facts, pairs: Mapping[tuple[int, int], Operation]) -> dict[int, int]:
     """Return the ends that did otherwise than their like, and how many these are."""
     names = {number: one.group.description for pair, one in pairs.items() for number in pair}
-    found = {number: likes.unlike(facts.job, facts.heads, number, name) for number, name in names.items()}
-    return {number: many for number, many in found.items() if many}
+    return likes.unlike(facts.job, facts.heads, names)
 
 
 def _of_pairs(why: Mapping[tuple[int, int], str], odd: Mapping[int, int], *choices: set[int]) -> dict[int, str]:
