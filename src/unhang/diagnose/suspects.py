@@ -455,13 +455,13 @@ def _unlike(facts: Facts, pairs: Mapping[tuple[int, int], Operation]) -> dict[in
     return likes.unlike(facts.job, facts.heads, names)
 
 
-def _of_pairs(why: Mapping[tuple[int, int], str], odd: Mapping[int, int], *choices: set[int]) -> dict[int, str]:
+def _of_pairs(why: dict[tuple[int, int], str], odd: Mapping[int, int], *choices: set[int]) -> dict[int, str]:
     """Return the ends that are odd, or the next choice that is some of the ends and not all; else all of them."""
-    ends = {number for pair in why for number in pair}
-    named = next((choice for choice in ({*odd}, *choices) if choice and choice != ends), ends)
+    ends = {number: why[pair] for pair in reversed(why) for number in pair}
+    named = next((choice for choice in ({*odd}, *choices) if choice and choice != ends.keys()), ends.keys())
     return {
         number: (f"sent and received otherwise than {odd[number]} ranks of its like: " if number in odd else "")
-        + next(text for pair, text in why.items() if number in pair)
+        + ends[number]
         for number in named
     }
 
