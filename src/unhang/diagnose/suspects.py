@@ -247,7 +247,7 @@ def _free_by_stacks(facts: Facts) -> dict[int, str]:
     """Name the ranks that are in no collective by their stacks, which is all there is of them, where others are in one.
 
     A host that waits for its device is in no collective either: several of these are at one place, which is no function
-    that waits for something else.
+    that waits for something else. One that waits for its next call waits for its driver, and so for the others.
     """
     free = {
         number: whereabouts.path_to(facts.job.ranks[number])
@@ -258,7 +258,11 @@ def _free_by_stacks(facts: Facts) -> dict[int, str]:
     logged = {number for number, rank in facts.job.ranks.items() if rank.waiting and not rank.recorded}
     # where no log tells who waits, who is dead may be whom a rank waits for that is alone at its place
     beside = _FEW if facts.unseen and not logged else 0
-    free = {number: path for number, path in free.items() if not _may_wait(facts, number, beside or places[path])}
+    free = {
+        number: path
+        for number, path in free.items()
+        if not (_may_wait(facts, number, beside or places[path]) or whereabouts.is_idle(facts.job.ranks[number]))
+    }
     if not (any(facts.calls.values()) or logged) or not 0 < 2 * len(free) < len(facts.calls.keys() | logged):
         return {}
     return {number: f"its peers are in a collective, and it is in none{_where(facts, number)}" for number in free}
@@ -501,7 +505,8 @@ def _other_stack(facts: Facts) -> dict[int, str]:
     return {
         number: f"its stack differs from that of its peers{_where(facts, number)}"
         for number in _minority(sides, "")
-        if not facts.job.ranks[number].waiting and not (is_mixed and _may_wait(facts, number, places[stacks[number]]))
+        if not facts.job.ranks[number].waiting and not whereabouts.is_idle(facts.job.ranks[number])
+        if not (is_mixed and _may_wait(facts, number, places[stacks[number]]))
     }
 
 
