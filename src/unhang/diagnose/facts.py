@@ -36,6 +36,8 @@ class Facts(NamedTuple):
     """By rank: whom it waits for in that."""
     roots: tuple[frozenset[int], ...]
     """Ranks that wait for each other and for nobody else, each in what it is to do first; or one alone."""
+    cycles: tuple[frozenset[int], ...]
+    """Those of these that are several, all of which wait in something."""
     errors: Mapping[int, tuple[Message, ...]]
     """What each rank failed with by itself, where nothing shows that it went on."""
     caught: Mapping[int, tuple[Message, ...]]
@@ -67,6 +69,8 @@ def of(job: Job) -> Facts:
     spied = {number for number in calls if whereabouts.is_spied(job.ranks[number])}
     unseen = frozenset(_unseen(job, meetings))
     moving = bool(job.ranks) and all(whereabouts.moved(rank) and not rank.process for rank in job.ranks.values())
+    roots = tuple(pairs.sinks({**waits_for, **missing}))
+    waits = {number for number, rank in job.ranks.items() if rank.waiting}
     failures = {number: lines for number, rank in job.ranks.items() if (lines := tuple(whereabouts.failures(rank)))}
     together = _together(job)
     went_on = {
@@ -86,7 +90,8 @@ def of(job: Job) -> Facts:
         heads,
         {number: met for number, (_, met) in meet.items()},
         missing,
-        tuple(pairs.sinks({**waits_for, **missing})),
+        roots,
+        tuple(root for root in roots if len(root) > 1 and root <= waits),
         {number: lines for number, lines in failures.items() if number not in went_on},
         {number: failures[number] for number in sorted(went_on)},
         tuple(whereabouts.failures_of_strangers(job.strangers)),
@@ -113,7 +118,7 @@ def _counts(job: Job) -> dict[str, dict[int, Count]]:
 
 def _waiting(job: Job) -> tuple[Operation, ...]:
     """Return some of the operations in which ranks wait, since a thousand ranks wait in much the same."""
-    alike = {}
+    alike: dict[object, Operation] = {}
     for rank in job.ranks.values():
         for one in rank.waiting:
             alike.setdefault((one.group.description or one.group.name, one.kind, desync.elements(one)), one)

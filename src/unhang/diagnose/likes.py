@@ -1,17 +1,106 @@
-"""Which ranks have sent and received otherwise than their like: with another rank, or more or less often."""
+"""Sends and receives that do not meet, and which ends did otherwise than their like."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 
+from unhang.diagnose import desync, whereabouts
 from unhang.diagnose.evidence import Job, Operation
-from unhang.diagnose.pairs import PAIRED, Head
+from unhang.diagnose.facts import Facts
+from unhang.diagnose.pairs import OPPOSITE, PAIRED, Head
 
 _IN_STEP, _SEVERAL = 3, 2
 """So many batches alike, of so many other ranks, show that the ranks of a group are in step."""
 Batch = tuple[int, tuple[tuple[str, int], ...]]
 """How many operations a rank had issued with a batch, and what is in that: how far off the other ranks are."""
+
+
+def mismatched(facts: Facts) -> dict[int, str]:
+    """Name the ends of sends and receives that meet in another size or type: such as did otherwise than their like.
+
+    Else these are the ends of most such pairs, or those with the rarer size or type.
+    """
+    pairs = {
+        (number, end.rank): (one, end.operation)
+        for number, head in facts.heads.items()
+        for one, end in head.pairs
+        if one.kind == "send" and end.operation and end.rank in facts.met[number]
+        if _load(one) != _load(end.operation)
+    }
+    why = {
+        pair: f"in {whereabouts.label(one.group)}, rank {pair[0]} sends {_load(one)}, and rank {pair[1]} receives "
+        f"{_load(other)}"
+        for pair, (one, other) in pairs.items()
+    }
+    usual = Counter(
+        (one.group.description, _load(one))
+        for rank in facts.job.ranks.values()
+        for one in (*rank.waiting, *rank.last)
+        if pairs and one.kind in OPPOSITE
+    )
+    rarer: set[int] = set()
+    for pair, ends in pairs.items():
+        times = [usual[one.group.description, _load(one)] for one in ends]
+        rarer.update(number for number, many in zip(pair, times) if many == min(times))
+    return _of_pairs(why, _odd(facts, {pair: one for pair, (one, _) in pairs.items()}), _most_of(pairs), rarer)
+
+
+def unmatched(facts: Facts) -> dict[int, str]:
+    """Name the ends of sends and receives that nobody meets: such as did otherwise than their like.
+
+    Else these are the ends of most such pairs, among ranks that wait for each other.
+    """
+    lacking = {
+        (number, end.rank): (one, end)
+        for number, head in facts.heads.items()
+        for one, end in head.pairs
+        if not end.done and end.rank not in facts.met[number]
+    }
+    why = {
+        pair: f"in {whereabouts.label(one.group)}, rank {pair[0]} waits in a {one.kind} for rank {pair[1]}, which is "
+        "elsewhere"
+        for pair, (one, _) in lacking.items()
+    }
+    # who is in another send or receive may come to it yet
+    past = {pair: lacking[pair][0] for pair in lacking if pair[1] in facts.heads and not facts.heads[pair[1]].pairs}
+    if odd := {number: many for number, many in _odd(facts, past).items() if many > 1}:
+        return _of_pairs({pair: why[pair] for pair in past if not odd.keys().isdisjoint(pair)}, odd)
+    found: dict[int, str] = {}
+    for core in facts.cycles:
+        within = {pair: one for pair, (one, _) in lacking.items() if core.issuperset(pair)}
+        known = {pair: one for pair, one in within.items() if lacking[pair][1].is_known}
+        pairs = known or within
+        pairs = {pair: one for pair, one in pairs.items() if pair in past} or pairs
+        most = _most_of(pairs) if known else set()
+        found.update(_of_pairs({pair: why[pair] for pair in pairs}, _odd(facts, pairs), most))
+    return found
+
+
+def _odd(facts: Facts, pairs: Mapping[tuple[int, int], Operation]) -> dict[int, int]:
+    """Return the ends that did otherwise than their like, and how many these are."""
+    names = {number: one.group.description for pair, one in pairs.items() for number in pair}
+    return unlike(facts.job, facts.heads, names)
+
+
+def _of_pairs(why: dict[tuple[int, int], str], odd: Mapping[int, int], *choices: set[int]) -> dict[int, str]:
+    """Return the ends that are odd, or the next choice that is some of the ends and not all; else all of them."""
+    ends = {number: why[pair] for pair in reversed(why) for number in pair}
+    named = next((choice for choice in ({*odd}, *choices) if choice and choice != ends.keys()), ends.keys())
+    return {
+        number: (f"sent and received otherwise than {odd[number]} ranks of its like: " if number in odd else "")
+        + ends[number]
+        for number in named
+    }
+
+
+def _most_of(pairs: Iterable[tuple[int, int]]) -> set[int]:
+    times = Counter(number for pair in pairs for number in pair)
+    return {number for number, many in times.items() if many == max(times.values())}
+
+
+def _load(operation: Operation) -> str:
+    return f"{desync.elements(operation)} {', '.join(operation.dtypes or ())}".rstrip()
 
 
 def unlike(job: Job, heads: Mapping[int, Head], names: Mapping[int, str]) -> dict[int, int]:
