@@ -156,7 +156,7 @@ def _of_stage(case: Case, stage: int, is_held: bool) -> list[_Issued]:
     return issued
 
 
-def _entries(case: Case, issued: Sequence[_Issued], groups: Mapping[str, str]) -> list[Mapping[str, object]]:
+def _entries(case: Case, issued: Sequence[_Issued], groups: Mapping[str, str]) -> Sequence[Mapping[str, object]]:
     """Return the newest entries."""
     counts: Counter[str] = Counter()
     made = []
