@@ -36,11 +36,11 @@ It needs py-spy on each node (`pip install py-spy`), and in a container the capa
     unhang diagnose --live --keep DIR/live --ray auto             # in the job's own environment
     unhang diagnose --live --keep DIR/live --kubectl training.kubeflow.org/job-name=JOB
 
-Where these reach no other node, run this on each, which writes the stacks of its ranks into DIR/unhang-stacks:
+If these do not reach the other nodes, run this on each. It writes the stacks of its ranks into DIR/unhang-stacks:
 
     cd DIR && unhang diagnose --capture
 
-Where only py-spy is at hand: `py-spy dump --pid PID > DIR/unhang-stacks/rank_R.txt` for each rank R.
+If there is only py-spy: `py-spy dump --pid PID > DIR/unhang-stacks/rank_R.txt` for each rank R.
 
 Then: unhang diagnose DIR"""
 
