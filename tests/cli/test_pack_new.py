@@ -3,7 +3,6 @@
 import json
 import re
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,12 +14,6 @@ from support.widgets import DIFF, ENGINE, FILE, PATCHED
 @pytest.fixture(autouse=True)
 def _four_fixes() -> None:
     """These tests are about fixes of other packs, beside all of ours."""
-
-
-@pytest.fixture(autouse=True)
-def _no_packs() -> Iterator[None]:
-    with widgets.no_packs_after():
-        yield
 
 
 @pytest.fixture
