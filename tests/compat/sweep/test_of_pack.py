@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,16 +9,9 @@ import pytest
 from support.checkout import REPOSITORY
 from tried import trees
 from tried.originals import Upstream
-from unhang import packs
 from unhang.compat.sweep import of_pack
 
 PACK, FIX = REPOSITORY / "docs" / "packs" / "accelerate-fixes", "split-few-samples"
-
-
-@pytest.fixture(autouse=True)
-def _ours_after() -> Iterator[None]:
-    yield
-    packs.use([], True, {})
 
 
 @pytest.mark.slow
