@@ -39,7 +39,8 @@ NEXT = {
         "and it does not move"
     ),
     "not-enough": (
-        "to capture more, run: unhang diagnose --live while the job hangs; for the next one, unhang diagnose --capture"
+        "next: collect more with `unhang diagnose --live` while the job hangs; `unhang diagnose --capture` says what "
+        "to set before the next job"
     ),
 }
 """What to do about an answer without a fix."""
@@ -90,9 +91,9 @@ def warnings(job: Job) -> list[str]:
         files.setdefault(f"{'read in part: ' if item.partly else ''}{item.why}", []).append(item.file)
     if job.unranked:
         counted = (
-            "its processes count as ranks, in their order. " if job.ranks and job.files == len(job.unranked) else ""
+            "Its processes count as ranks, in their order. " if job.ranks and job.files == len(job.unranked) else ""
         )
-        files[f"of which rank is it? {counted}Put that into its name, as in rank3.txt"] = list(job.unranked)
+        files[f"it does not say its rank. {counted}Put the rank into its name, as in rank3.txt"] = list(job.unranked)
     lines = []
     for why, alike in files.items():
         lines += [f"{file}: {why}" for file in alike[:_MOST]]

@@ -277,7 +277,7 @@ def _free_by_stacks(facts: Facts) -> dict[int, str]:
     }
     if not (any(facts.calls.values()) or logged) or not 0 < 2 * len(free) < len(facts.calls.keys() | logged):
         return {}
-    return {number: f"its peers are in a collective, and it is in none{_where(facts, number)}" for number in free}
+    return {number: f"its peers are in a collective, and it is not{_where(facts, number)}" for number in free}
 
 
 def _not_come(facts: Facts, meeting: Meeting) -> set[int]:
