@@ -100,7 +100,7 @@ def test_each_answer_is_followed_by_who_does_what_the_lines_that_say_so_and_the_
         "    ranks 1-2, 4: elsewhere",
         "  more about it: unhang explain mtp-cp-deadlock",
         "  needed on verl 0.7.1 in /site; run: unhang apply --target /site --fix mtp-cp-deadlock",
-        "  on every node, then start the job again",
+        "  then start the job again",
         "",
         "possible: mtp-cp-deadlock (cure)",
         "  verl: multi-token-prediction loss hangs with context parallelism",

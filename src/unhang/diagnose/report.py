@@ -253,11 +253,11 @@ def _next(answer: Answer, report: Report) -> Iterable[str]:
     none = f"there is no {standing.upstreams(answer.fix)} here: " if report.environment is not None else ""
     if answer.answer != "known":
         if not stands:
-            yield f"{none}whether the job's code has the defect, `unhang check` says in its environment"
+            yield f"{none}run `unhang check` in the job's environment to see whether its code has the defect"
         return
     if not stands:
         yield f"{none}in the environment of the job, on every node, run: {_cure(answer.fix, report)}"
-    yield f"{'' if stands else 'in the environment of the job, '}on every node, then start the job again"
+    yield "then start the job again"
 
 
 def _after(answer: str, facts: Facts) -> str:
