@@ -22,6 +22,7 @@ from unhang.errors import UnhangError
 from unhang.records import Request
 from unhang.shapes import catalog
 from unhang.shapes.catalog import Target
+from unhang.suggest import command, line
 from unhang.tell import console, progress
 
 _ASIDE = {".github", "benchmarks", "doc", "docs", "examples", "test", "tests"}
@@ -49,7 +50,7 @@ def run(options: argparse.Namespace, text: str, head: str) -> int:
         bound, left, ignored = _parted(fix, release, result)
         if not bound:
             why = "; ".join(left or ignored) or "it binds no name in another way"
-            raise UnhangError("nothing-to-rewrite", f"the diff has nothing for a fix: {why}")
+            raise UnhangError("nothing-to-rewrite", f"the diff has nothing for a fix: {why}", path=release.where)
         values = parameters.of(it.partition("=")[0] for it in options.set)
         bound = _with_parameters(bound, values)
         edits = {it.target: it.codemod for it in bound}
@@ -77,11 +78,13 @@ def run(options: argparse.Namespace, text: str, head: str) -> int:
     console.show(f"from {gate.line(release.where)}")
     for it in bound:
         console.show(pack_texts.told(it))
-    console.say_each(f"ignored: {line}" for line in ignored)
-    console.say_each(f"left to you: {line}" for line in left)
+    console.say_each(f"ignored: {it}" for it in ignored)
+    console.say_each(f"left to you: {it}" for it in left)
+    packs.use(options.pack, options.no_packs, os.environ)  # for the commands that are suggested
+    sweep = line("unhang", "sweep", *packs.words(), "--releases", f"{release.project}=={release.version}")
     console.note(
-        f"note: {fix} is unproved: it is for exactly the shapes of {shown}. `unhang sweep --pack {folder} --releases "
-        f"...` reads other releases; `unhang check --pack {folder}` says where it is needed"
+        f"note: {fix} is unproved: it is for exactly the shapes of {shown}. `{command('check', asked)}` says whether "
+        f"it is needed. To read other releases, name them in the place of this one: `{sweep}`"
     )
     return 1 if left else 0
 
@@ -134,8 +137,8 @@ def _use(options: argparse.Namespace, stage: str) -> None:
 def _parted(fix: str, release: Release, result: Result) -> tuple[list[Bound], list[str], list[str]]:
     """Return the edits of all files, the hunks that are left, and those that change no code."""
     bound: list[Bound] = []
-    left = [line for line in result.left if not _is_aside(line.partition(": ")[0])]
-    ignored = [f"{line.partition(': ')[0]}: no code of a release" for line in result.left if line not in left]
+    left = [it for it in result.left if not _is_aside(it.partition(": ")[0])]
+    ignored = [f"{it.partition(': ')[0]}: no code of a release" for it in result.left if it not in left]
     for patched in result.files:
         upstream = releases.of_file(release.project, patched.file)
         if not patched.file.startswith("/".join([*packs.upstreams()[upstream].parts, ""])):
@@ -193,7 +196,10 @@ def _checked(fix: str, edits: Mapping[Target, Exact], release: Release, found: f
     written = {target: exact(target) for target in catalog.fix(fix).targets}
     if found.misfits or [*written] != [*edits] or facts.tried(written, release.read) != found:
         names = ", ".join(f"{it.function}: {why}" for it, why in found.misfits.items())
-        raise UnhangError("bad-patch", f"the edits of the diff do not work together: {names}")
+        why = (
+            names or f"read again from their file, those of {', '.join(it.function for it in edits)} do something else"
+        )
+        raise UnhangError("bad-patch", f"the edits of the diff do not work together: {why}")
 
 
 def _refuse_existing(folder: str, names: Mapping[str, str]) -> None:
