@@ -1,6 +1,7 @@
 """The example pack of docs/packs.md: its codemod, and what it does to a real release."""
 
 import importlib
+import json
 import shutil
 import zipfile
 from collections.abc import Iterator
@@ -45,6 +46,32 @@ def test_a_function_that_differs_is_no_anchor(codemod: Any, old: str) -> None:
     (example,) = examples.examples(type(codemod))
     with pytest.raises(AnchorError, match="apply_padding"):
         codemod.plan(examples.function_of(example.before.replace(old, "other")))
+
+
+@pytest.mark.slow
+def test_a_sweep_records_what_its_end_state_shows(tmp_path: Path) -> None:
+    copy = tmp_path / "accelerate-fixes"
+    shutil.copytree(PACK, copy)
+    path = copy / "compat" / "data" / f"{FIX}.json"
+    path.unlink()
+    wheels = [trees.wheel(Upstream("accelerate", version, "accelerate")) for version in ("1.14.0", "1.13.0")]
+    swept = cli.called_with_all("sweep", "--pack", copy, "--releases", *wheels)
+    assert swept.code == 0, swept.err
+    for version, state in ("1.13.0", "affected"), ("1.14.0", "fixed"):
+        where = f"accelerate {version} (accelerate-{version}-py3-none-any.whl)"
+        assert f"{where}: PartialState.split_between_processes is {state}\n" in swept.out
+    found, listed = (json.loads(it.read_text()) for it in (path, PACK / "compat" / "data" / path.name))
+    assert found["releases"].items() <= listed["releases"].items()
+    assert found["files"].items() <= listed["files"].items()
+    for name, entry in found["shapes"].items():
+        for key in "state", "result", "names":
+            assert entry.get(key) == listed["shapes"][name].get(key)
+    zipfile.ZipFile(wheels[1]).extractall(tmp_path / "site")
+    assert cli.called_with_all("apply", "--pack", copy, "--target", tmp_path / "site").code == 0
+    before = path.read_bytes()
+    again = cli.called_with_all("sweep", "--pack", copy, "--target", tmp_path / "site")
+    assert (again.code, path.read_bytes()) == (1, before)
+    assert "not recorded" in again.err
 
 
 @pytest.mark.slow
