@@ -130,6 +130,7 @@ def _run(fix: Fix, release: Release, known: dict[str, Any], shown: str) -> bool:
     from unhang.judge.classify import classify
 
     states: dict[Target, tuple[str, State]] = {}
+    files: dict[str, dict[str, str]] = {}
     for target in fix.targets:
         data = release.read(target.file) or b""
         if b"# unhang " in data:
@@ -143,11 +144,12 @@ def _run(fix: Fix, release: Release, known: dict[str, Any], shown: str) -> bool:
             console.say(gate.line(f"{shown}: not recorded: {target.file}: {error}"))
             return False
         if target in states:
-            known["files"].setdefault(hashlib.sha256(data).hexdigest(), {})[target.function] = states[target][0]
+            files.setdefault(hashlib.sha256(data).hexdigest(), {})[target.function] = states[target][0]
     unclear = {target.function: state.why for target, (_, state) in states.items() if state.state == "undecided"}
     console.say_each(gate.line(f"{shown}: undecided, not recorded: {name}: {why}") for name, why in unclear.items())
     if unclear:
         return False
+    known["files"].update(files)
     facts.record_states(known, states, release.version)
     told = ", ".join(f"{it.function} is {state.state}" for it, (_, state) in states.items())
     console.show(f"{shown}: {told or 'it does not have the function'}")
