@@ -90,8 +90,14 @@ def _tags(clone: str, pattern: str) -> list[str]:
 
 def _swept(fix: Fix, release: Release) -> bool:
     """Record what a fix finds in a release; return whether it fits, or is there already."""
+    from unhang.judge import recorded
+
     shown = gate.line(f"{fix.id}: {release.project} {release.version} ({release.where})")
-    known = dict(catalog.facts(fix.id).whole) or facts.document(fix.targets)
+    now, known = recorded.digest(recorded.path(fix.id)), dict(catalog.facts(fix.id).whole)
+    if known.get("codemod", now) != now:
+        console.say(f"{fix.id}: its codemod was edited: what is on record of it begins anew")
+        known = {}
+    known = (known or facts.document(fix.targets)) | {"codemod": now}
     if edited := [file for file in dict.fromkeys(it.file for it in fix.targets) if release.edited(file)]:
         console.say(f"{shown}: not recorded, for it was edited since it was installed: {', '.join(edited)}")
         return False
