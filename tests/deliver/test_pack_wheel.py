@@ -86,7 +86,7 @@ def remove(name: str) -> Callable[[Path], object]:
         (remove(PAGE), "it is missing"),
         (remove(CODEMOD), "it is missing"),
         (lambda folder: (folder / CODEMOD).write_text("CODEMODS = {}\n"), "KeyError"),
-        (lambda folder: (folder / CODEMOD).write_text("1 +\n"), "it does not parse"),
+        (lambda folder: (folder / CODEMOD).write_text("1 +\n"), "SyntaxError"),
         (lambda folder: (folder / CODEMOD).write_text(""), "AttributeError"),
         (lambda folder: (folder / CODEMOD).write_text("CODEMODS = 7\n"), "TypeError"),
         (lambda folder: (folder / CODEMOD).write_text("CODEMODS = {'value_loss': 1}\n"), "has no Codemod"),

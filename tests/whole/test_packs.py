@@ -335,7 +335,7 @@ def test_a_codemod_that_cannot_be_imported_is_the_packs_error(text: str | None, 
     ran = run("apply", "--target", site, "--pack", acme, "--fix", ID)
     assert (code_of(ran), str(path) in ran.err) == ("bad-pack", True), ran.err
     assert "\x1b" not in ran.err
-    if text in (None, "1 +"):
+    if text is None:
         assert code_of(run("check", "--target", site, "--pack", acme, "--fix", ID)) == "bad-pack", "as far as it looks"
 
 

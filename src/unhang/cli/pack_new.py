@@ -19,8 +19,9 @@ from unhang.draft import exactly, facts, origin, pack_texts, patch, skeleton
 from unhang.draft.exactly import Bound
 from unhang.draft.patch import Patched, Result
 from unhang.errors import UnhangError
+from unhang.judge import recorded
 from unhang.records import Request
-from unhang.shapes import catalog, shape
+from unhang.shapes import catalog
 from unhang.shapes.catalog import Target
 from unhang.suggest import command, line
 from unhang.tell import console, progress
@@ -56,7 +57,7 @@ def run(options: argparse.Namespace, text: str, head: str) -> int:
         edits = {it.target: it.codemod for it in bound}
         found = facts.tried(edits, release.read)
         text_of = pack_texts.codemod(fix, bound)
-        data = facts.document(list(edits)) | {"codemod": shape.digest(shape.parse(text_of.encode()))}
+        data = facts.document(list(edits)) | {"codemod": recorded.digests(text_of.encode(), fix)}
         facts.record(data, edits, found, release.version)
         of = origin.of(head)
         of = of._replace(title=of.title or f"the diff {os.path.basename(options.from_patch or 'of a commit')}")

@@ -93,11 +93,11 @@ def _swept(fix: Fix, release: Release) -> bool:
     from unhang.judge import recorded
 
     shown = gate.line(f"{fix.id}: {release.project} {release.version} ({release.where})")
-    now, known = recorded.digest(recorded.path(fix.id)), dict(catalog.facts(fix.id).whole)
-    if known.get("codemod", now) != now:
+    path, known = recorded.path(fix.id), dict(catalog.facts(fix.id).whole)
+    if recorded.is_edited(path, known.get("codemod")):
         console.say(f"{fix.id}: its codemod was edited: what is on record of it begins anew")
         known = {}
-    known = (known or facts.document(fix.targets)) | {"codemod": now}
+    known = (known or facts.document(fix.targets)) | {"codemod": recorded.digests(packs.read(path), path)}
     if edited := [file for file in dict.fromkeys(it.file for it in fix.targets) if release.edited(file)]:
         console.say(f"{shown}: not recorded, for it was edited since it was installed: {', '.join(edited)}")
         return False
