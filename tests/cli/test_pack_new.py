@@ -424,6 +424,19 @@ def test_a_value_that_its_string_cannot_hold_is_refused(site: Path, tmp_path: Pa
     assert cli.tree(site) == before
 
 
+def test_a_value_that_is_code_is_no_parameter(site: Path, tmp_path: Path) -> None:
+    refused = new(tmp_path, "--target", site, "--set", "N=42", diff=widgets.diff(ENGINE.replace("= 3", "= 42")))
+    assert refused.code == 2
+    assert "with another value for N it is no Python" in refused.err
+    assert "inside of strings alone" in refused.err
+    assert not (tmp_path / "our-pack").exists()
+
+
+def test_a_package_of_another_name_than_its_project(tmp_path: Path) -> None:
+    refused = new(tmp_path, "--import-name", "gadgets", release=widgets.wheel(tmp_path))
+    assert (refused.code, "name it: `--import-name yaml`" in refused.err) == (2, True)
+
+
 def test_edits_that_do_not_work_together_have_a_reason(
     site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

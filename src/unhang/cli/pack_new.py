@@ -29,6 +29,9 @@ from unhang.tell import console, progress
 _ASIDE = {".github", "benchmarks", "doc", "docs", "examples", "test", "tests"}
 """Folders of a repository with nothing that runs where a release is installed."""
 
+_IN_NO_PACKAGE = "it is in the package of no upstream"
+_IMPORT_NAME = "if the package is not called like its project, name it: `--import-name yaml`"
+
 
 def run(options: argparse.Namespace, text: str, head: str) -> int:
     """Write the fix into the pack; return 0, or 1 if a change of the diff is left to a person.
@@ -51,7 +54,9 @@ def run(options: argparse.Namespace, text: str, head: str) -> int:
         bound, left, ignored = _parted(fix, release, result)
         if not bound:
             why = "; ".join(left or ignored) or "it binds no name in another way"
-            raise UnhangError("nothing-to-rewrite", f"the diff has nothing for a fix: {why}", path=release.where)
+            hint = _IMPORT_NAME if any(it.endswith(_IN_NO_PACKAGE) for it in left) else None
+            why = f"the diff has nothing for a fix: {why}"
+            raise UnhangError("nothing-to-rewrite", why, path=release.where, hint=hint)
         values = parameters.of(it.partition("=")[0] for it in options.set)
         bound = _with_parameters(bound, values)
         edits = {it.target: it.codemod for it in bound}
@@ -144,7 +149,7 @@ def _parted(fix: str, release: Release, result: Result) -> tuple[list[Bound], li
     for patched in result.files:
         upstream = releases.of_file(release.project, patched.file)
         if not patched.file.startswith("/".join([*packs.upstreams()[upstream].parts, ""])):
-            left.append(f"{patched.file}: it is in the package of no upstream")
+            left.append(f"{patched.file}: {_IN_NO_PACKAGE}")
             continue
         if not re.fullmatch(r"[\w/]+\.py", patched.file):
             left.append(f"{gate.line(patched.file)}: its name is not that of a module")
@@ -195,12 +200,17 @@ def _checked(fix: str, edits: Mapping[Target, Exact], release: Release, found: f
     """Raise UnhangError ``bad-patch`` unless the fix, as it was written, does what was tried."""
     from unhang.judge.decide import exact
 
-    written = {target: exact(target) for target in catalog.fix(fix).targets}
-    if found.misfits or [*written] != [*edits] or facts.tried(written, release.read) != found:
-        names = ", ".join(f"{it.function}: {why}" for it, why in found.misfits.items())
-        why = (
-            names or f"read again from their file, those of {', '.join(it.function for it in edits)} do something else"
-        )
+    names = {name for it in edits for name in it.parameters}
+    with parameters.stood_in(names):  # whatever their values are, they must not be in the shapes
+        written = {target: exact(target) for target in catalog.fix(fix).targets}
+        again = facts.tried(written, release.read)
+    if names and again.misfits and not found.misfits:
+        hint = "give a value that the diff has inside of strings alone"
+        raise UnhangError("bad-patch", f"with another value for {', '.join(sorted(names))} it is no Python", hint=hint)
+    if found.misfits or [*written] != [*edits] or again != found:
+        why = ", ".join(f"{it.function}: {why}" for it, why in found.misfits.items())
+        names = {it.function for it in edits}
+        why = why or f"read again from their file, those of {', '.join(sorted(names))} do something else"
         raise UnhangError("bad-patch", f"the edits of the diff do not work together: {why}")
 
 

@@ -34,7 +34,8 @@ class Tried(NamedTuple):
 
 def tried(edits: Edits, read: Callable[[str], bytes | None], results: Mapping[Target, Collection[str]] = {}) -> Tried:
     """Return what the edits do to the files of a release. ``results`` are the shapes that they gave elsewhere."""
-    with parameters.stood_in(name for target in edits for name in target.parameters):
+    names = {name for target in edits for name in target.parameters}
+    with parameters.stood_in(names.difference(parameters.of(names))):
         filled = {target: change.filled(parameters.of(target.parameters)) for target, change in edits.items()}
         return _tried(filled, read, results)
 
