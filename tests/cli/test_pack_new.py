@@ -207,6 +207,10 @@ def test_a_wrong_edit_is_the_packs_error(wrong: str, site: Path, tmp_path: Path)
     data.write_text(json.dumps({key: known[key] for key in known if key != "codemod"}))
     found = ran("apply", tmp_path, "--target", site)
     assert (found.code, "error[bad-pack]" in found.err, f"in: {path}\n" in found.err) == (2, True, True), found
+    manifest = pack / "patches" / "my-fix" / "manifest.json"
+    manifest.write_text(manifest.read_text().replace("TODO", "It is done"))
+    built = cli.called_with_all("pack", "build", pack, "-o", tmp_path / "dist")
+    assert (built.code, "it does not say which codemod gave its results" in built.err) == (2, True), built
 
 
 def test_a_fix_that_has_its_diff_in_part_is_never_applied(site: Path, tmp_path: Path) -> None:
@@ -224,6 +228,9 @@ def test_a_fix_that_has_its_diff_in_part_is_never_applied(site: Path, tmp_path: 
         assert "next, on every node" not in found.out
     rows = ran("check", tmp_path, *here, "--output-format", "json").json["results"]
     assert {(row["verdict"], row["code"], *row["left"]) for row in rows} == {("drifted", "incomplete", left)}
+    assert "it has its diff in part" in ran("list", tmp_path).out
+    listed = ran("list", tmp_path, "--output-format", "json").json["fixes"]
+    assert [row["left"] for row in listed if "left" in row] == [[left]]
     built = cli.called_with_all("pack", "build", tmp_path / "our-pack", "-o", tmp_path / "dist")
     assert (built.code, "error[bad-pack]" in built.err, left in built.err) == (2, True, True)
     manifest = json.loads(path.read_text())
