@@ -8,7 +8,6 @@ import shutil
 import time
 import venv
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +22,6 @@ from unhang.codemods.base import AnchorError
 
 PACK, FIX = REPOSITORY / "docs" / "packs" / "accelerate-fixes", "split-few-samples"
 FILE = "accelerate/state.py"
-
-
-@pytest.fixture(autouse=True)
-def _ours_after() -> Iterator[None]:
-    yield
-    packs.use([], True, {})
 
 
 @pytest.fixture

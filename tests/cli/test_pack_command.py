@@ -3,24 +3,16 @@
 import json
 import shutil
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from support import cli, packed
-from unhang import packs
 
 
 @pytest.fixture(autouse=True)
 def _four_fixes() -> None:
     """These tests are about a pack's fix, beside all of ours."""
-
-
-@pytest.fixture(autouse=True)
-def _ours_after() -> Iterator[None]:
-    yield
-    packs.use([], True, {})
 
 
 def test_it_writes_the_wheel_and_says_so(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ import shlex
 import shutil
 import sys
 import venv
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,12 +17,6 @@ from support.widgets import DIFF, ENGINE, FILE, PATCHED
 @pytest.fixture(autouse=True)
 def _four_fixes() -> None:
     """These tests are about fixes of other packs, beside all of ours."""
-
-
-@pytest.fixture(autouse=True)
-def _no_packs() -> Iterator[None]:
-    with widgets.no_packs_after():
-        yield
 
 
 @pytest.fixture
