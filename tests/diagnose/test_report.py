@@ -83,7 +83,7 @@ def test_an_error_after_which_a_rank_went_on_is_told_and_makes_it_no_suspect() -
     ranks = {n: Rank(n, (Operation(n, group, 3, "all_reduce"),), recorded=True) for n in (0, 1)}
     ranks[1] = ranks[1]._replace(messages=(Message("ValueError: retried", "log:9"),))
     found = report.text(made(job=Job(ranks, {"0": group}, 2, 2)), colour=False).splitlines()
-    assert found[:2] == [NOBODY, "rank 1: it said an error, and went on to wait: ValueError: retried (log:9)"]
+    assert found[:2] == [NOBODY, "rank 1: it logged an error, and went on to wait: ValueError: retried (log:9)"]
 
 
 def test_each_answer_is_followed_by_who_does_what_the_lines_that_say_so_and_the_command() -> None:
