@@ -171,7 +171,9 @@ def _suspects(found: Diagnosis) -> list[str]:
         lines.append(f"and {count(sum(map(len, left)), 'more rank')}, which --output-format json names")
     lines += [f"  {gate.line(line)}" for line in suspects.traceback]
     for rank, (caught, *_) in list(found.facts.caught.items())[:_MOST]:
-        lines.append(f"rank {rank}: it logged an error, and went on to wait: {gate.line(caught.text)} ({caught.source})")
+        lines.append(
+            f"rank {rank}: it logged an error, and went on to wait: {gate.line(caught.text)} ({caught.source})"
+        )
     if found.facts.strangers:
         first, *rest = found.facts.strangers
         more = f" (and {count(len(rest), 'more error')})" if rest else ""
