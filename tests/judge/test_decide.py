@@ -18,7 +18,7 @@ from unhang.shapes.outline import outline
 SHAPE = gates.shape_of(ONE)
 EDITED = ONE.replace("return x", "return x + 1")
 EXPLAIN, DAY = "`unhang explain gate`", "accepted by a person on 2026-11-22"
-LOOK = "to see the rewrite, and the token that accepts it (--run also tries it): `unhang diff --unknown --fix gate`"
+LOOK = "to see the rewrite and its token (--run tries it too): `unhang diff --unknown --fix gate`"
 
 
 @pytest.fixture(autouse=True)

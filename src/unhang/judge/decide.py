@@ -466,7 +466,7 @@ def _look(fix: str) -> Hint:
     if _is_unproved(fix):
         record = "if a release was shipped so, `unhang sweep` records it in the pack; "
         return Hint(f"{record}to see what the edits would do, and their token: ", _diff(fix))
-    return Hint("to see the rewrite, and the token that accepts it (--run also tries it): ", _diff(fix))
+    return Hint("to see the rewrite and its token (--run tries it too): ", _diff(fix))
 
 
 def _diff(fix: str, *more: str) -> Command:
