@@ -271,7 +271,7 @@ class _Scan:
         """The digests of each group's collectives up to it."""
         self.ids: dict[str, object] = {}
         """What this rank's process calls each group."""
-        titles: dict[str, tuple[bool, str, str, str, dict[tuple[Any, ...], int]]] = {}
+        titles: dict[str, tuple[bool, str, str, str, dict[object, int]]] = {}
         key: tuple[Any, ...]
         trails, newest = self.trails, self.newest
         titled, before = titles.get, newest.get
@@ -285,8 +285,10 @@ class _Scan:
                 if sequence.__class__ is not int:
                     raise TypeError
                 if p2p:
-                    self._meet(group, entry, sequence)
-                    self.peers.add((group, title))
+                    if group not in digests or not -_LARGEST <= sequence <= _LARGEST:
+                        self._meet(group, entry, sequence)
+                        self.peers.add((group, title))
+                        digests[group] = 0  # this title is met
                 else:
                     key = ()
                     if sizes:
