@@ -3,7 +3,6 @@
 import importlib
 import shutil
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +16,6 @@ from unhang import packs
 from unhang.codemods.base import AnchorError
 
 PACK, FIX = REPOSITORY / "docs" / "packs" / "accelerate-fixes", "split-few-samples"
-
-
-@pytest.fixture(autouse=True)
-def _ours_after() -> Iterator[None]:
-    yield
-    packs.use([], True, {})
 
 
 @pytest.fixture

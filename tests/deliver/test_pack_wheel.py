@@ -29,12 +29,6 @@ def pack(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.fixture(autouse=True)
-def _ours_after() -> object:
-    yield
-    packs.use([], True, {})
-
-
 def built(folder: Path) -> pack_wheel.Built:
     packs.use([str(folder)], True, {})
     return pack_wheel.build(str(folder))
@@ -87,6 +81,9 @@ def remove(name: str) -> Callable[[Path], object]:
         (remove(CODEMOD), "it is missing"),
         (lambda folder: (folder / CODEMOD).write_text("CODEMODS = {}\n"), "KeyError"),
         (lambda folder: (folder / CODEMOD).write_text("1 +\n"), "SyntaxError"),
+        (lambda folder: (folder / CODEMOD).write_text(""), "AttributeError"),
+        (lambda folder: (folder / CODEMOD).write_text("CODEMODS = 7\n"), "TypeError"),
+        (lambda folder: (folder / CODEMOD).write_text("CODEMODS = {'value_loss': 1}\n"), "has no Codemod"),
         (lambda folder: (folder / "patches" / "run.sh").write_text(""), "files of these kinds alone"),
         (lambda folder: (folder / "patches" / "link.md").symlink_to("/etc/passwd"), "it is a link"),
         (lambda folder: (folder / "codemods" / "deep").symlink_to("/etc"), "it is a link"),

@@ -144,7 +144,7 @@ def _text(drawing: Mapping[str, Any]) -> str:
 
 
 def _on_one_line(part: re.Match[str]) -> str:
-    inside = " ".join(part[0][1:-1].split())
+    inside = re.sub(r"\n *", " ", re.sub(r"^\n *|\n *$", "", part[0][1:-1]))  # a space within a text stays
     return f"{part[0][0]}{inside}{part[0][-1]}"
 
 

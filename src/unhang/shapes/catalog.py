@@ -86,10 +86,16 @@ class Fix(NamedTuple):
         return found
 
     @property
+    def left(self) -> tuple[str, ...]:
+        """What the diff that it is from has besides, which a person has to do: see ``decide.incomplete``."""
+        return tuple(self.manifest.get("left", ())) if self.grade == UNPROVED else ()
+
+    @property
     def effect(self) -> str:
         """What the defect does, and whether its cure changes numbers, in words."""
         if not self.kinds:
-            return "nobody has said what it changes, numbers included"
+            in_part = "it has its diff in part; " if self.left else ""
+            return f"{in_part}nobody has said what it changes, numbers included"
         return ", ".join(self.kinds) + ("; changes numbers" if self.changes_numbers else "")
 
     @property

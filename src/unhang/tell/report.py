@@ -28,6 +28,7 @@ NUMBERS = (
     "good checkpoint"
 )
 """What a fix that changes numbers means for a job."""
+NONE = "nothing to judge: no installation here has a target of these fixes"
 FEW = 3
 """So many fixes are named in a sentence that follows their rows."""
 
@@ -86,7 +87,8 @@ def packs_line() -> str:
 def about(fix: str) -> dict[str, Any]:
     """Return what JSON has of a fix, wherever it names one: its grade, its kinds, whether it changes numbers."""
     known = catalog.fix(fix)
-    of = {"pack": str(known.pack)} if known.pack.folder else {}
+    of: dict[str, Any] = {"pack": str(known.pack)} if known.pack.folder else {}
+    of |= {"left": list(known.left)} if known.left else {}
     return {**of, "grade": known.grade, "kinds": list(known.kinds), "changes_numbers": known.changes_numbers}
 
 
@@ -235,7 +237,8 @@ def text_report(report: Report, *, verbose: bool = False, colour: bool = False, 
                 settled.append(finding)
         lines += filter(None, [terminal.wrapped(folded_away(settled), width)])
     if report.changed is not None:
-        lines += ["", terminal.wrapped(f"{counted(words, width)} (digest {digest(report.findings)})", width)]
+        count = f"{counted(words, width)} (digest {digest(report.findings)})" if words else NONE
+        lines += ["", terminal.wrapped(count, width)]
     if report.interrupted:
         why = Hint(
             "interrupted: a run did not get to its end; ", Command("apply"), " or ", Command("revert"), " settles it"
