@@ -307,7 +307,9 @@ def _accepted(fix: str, token: Token, date: str) -> Verdict:
         return Verdict(
             DRIFTED, ACCEPTED, f"{detail}, and the rewrites have changed since", Hint(undo, ", and look again")
         )
-    hint = Hint("to settle it, name its token: ", Command("check", ("--accept", str(token))), "; or ", undo)
+    hint = Hint(
+        "it counts as settled if you name its token: ", Command("check", ("--accept", str(token))), "; or ", undo
+    )
     return Verdict(DRIFTED, ACCEPTED, detail, hint)
 
 
@@ -455,8 +457,16 @@ def edited(verdict: Verdict, fix: str, version: str) -> Verdict:
     return verdict._replace(detail=verdict.detail.replace(_SEEMS_FIXED, why, 1), hint=_by_hand(fix), as_is=False)
 
 
+def _is_unproved(fix: str) -> bool:
+    known = catalog.fixes().get(fix)
+    return known is not None and known.grade == catalog.UNPROVED
+
+
 def _look(fix: str) -> Hint:
-    return Hint("to see what a rewrite would do, and its token (--run also tries it): ", _diff(fix))
+    if _is_unproved(fix):
+        record = "if a release was shipped so, `unhang sweep` records it in the pack; "
+        return Hint(f"{record}to see what the edits would do, and their token: ", _diff(fix))
+    return Hint("to see the rewrite, and the token that accepts it (--run also tries it): ", _diff(fix))
 
 
 def _diff(fix: str, *more: str) -> Command:
@@ -464,6 +474,9 @@ def _diff(fix: str, *more: str) -> Command:
 
 
 def _by_hand(fix: str) -> Hint:
+    if _is_unproved(fix):  # no end state shows anything of it
+        again = "reinstall the package; or, if that release should have the fix, begin the fix again in its pack: "
+        return Hint(f"{again}`unhang new`, from a diff made on this release")
     by_hand = f"reinstall the package, or change it by hand: `unhang explain {fix}`; to see what it does: "
     return Hint(by_hand, _diff(fix, "--run"))
 
@@ -484,7 +497,7 @@ def _tried(rewrite: Codemod, function: Function, fix: str, seen: Observation) ->
     except AnchorError as error:
         if is_ours:
             hint = Hint(
-                "reinstall the package and run ", Command("apply"), ", or keep your edit, if it does what it should: ",
+                "reinstall the package and run ", Command("apply"), "; to see first what your edit does: ",
                 _diff(fix, "--run"),
             )  # fmt: skip
             return "our rewrite is in it, but the function has been edited", hint
