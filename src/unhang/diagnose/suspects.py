@@ -275,7 +275,7 @@ def _free_by_stacks(facts: Facts) -> dict[int, str]:
         for number, path in free.items()
         if not (_may_wait(facts, number, beside or places[path]) or whereabouts.is_idle(facts.job.ranks[number]))
     }
-    if not (any(facts.calls.values()) or logged) or not 0 < 2 * len(free) < len(facts.calls.keys() | logged):
+    if not (any(facts.calls.values()) or logged) or not 0 < 2 * len(free) <= len(facts.calls.keys() | logged):
         return {}
     return {number: f"its peers are in a collective, and it is not{_where(facts, number)}" for number in free}
 
