@@ -94,22 +94,27 @@ def test_the_words_of_an_error_are_whole(size: str, wanted: str) -> None:
     assert answers(whole).get("allgather-empty-expert", "") == wanted
 
 
-def test_one_tensor_parallel_pair_of_four_is_enough_where_its_own_ranks_disagree() -> None:
-    """What is shown is in one group, of which no rank is missing: what the others do could not refute it, only an error
-    or a stuck device could, and their absence is no evidence.
-    """
+def test_each_tensor_parallel_pair_must_be_held_up_or_wait_for_another_stage() -> None:
+    """All sources run the same code, so one pair alone that disagrees is no hang of it."""
     at = ("megatron/training/utils.py::get_batch_on_this_tp_rank",)
     pair, next_pair = (
         Group(name, "TENSOR_MODEL_PARALLEL_GROUP", members) for name, members in (("8", (0, 1)), ("9", (2, 3)))
     )
+    pipeline = Group("10", "PIPELINE_MODEL_PARALLEL_GROUP", (0, 2))
     shown = [rank(issued(pair, 7, "broadcast", 1, dtype=dtype, at=at)) for dtype in ("Int", "Long")]
-    later = rank(issued(next_pair, 8, "all_reduce", 64, at=("job/train.py::step",)))
+    alike = [rank(issued(next_pair, 7, "broadcast", 1, dtype=dtype, at=at)) for dtype in ("Int", "Long")]
+    of_listed = issued(next_pair, 8, "all_reduce", 64, at=("job/train.py::step",))
+    past = rank(of_listed)
+    stage = rank(of_listed._replace(done=True), issued(pipeline, 1, "recv", 64))
     failed = rank(lines=failing("KeyError: 'labels'", "job/data.py::read"), recorded=False)
     fix = "sft-packed-seq-broadcast"
-    assert answers(job(shown, size=8)) == {fix: "known"}
-    assert answers(job([*shown, later, later], size=8)) == {fix: "known"}
-    assert answers(job([*shown, later, failed], size=8)) == {fix: "possible"}
-    assert answers(job([shown[0], None, later, later], size=8)).get(fix) != "known"
+    assert answers(job(shown)) == {fix: "known"}
+    assert answers(job(shown, size=8)) == {fix: "possible"}
+    assert answers(job([*shown, *alike])) == {fix: "known"}
+    assert answers(job([*shown, stage, stage])) == {fix: "known"}
+    for others in ([past, past], [past, failed], [past, None]):
+        assert answers(job([*shown, *others])) == {fix: "possible"}
+    assert answers(job([shown[0], None, past, past])).get(fix) != "known"
 
 
 def test_the_stack_of_a_rank_that_has_gone_on_lowers_nothing() -> None:
@@ -213,8 +218,11 @@ def test_a_stage_whose_twin_has_gone_on_with_another_size_is_not_what_all_stages
     count = len(first.group.members)
     twin = hung_jobs.group("twin", first.group.description, *range(count, 2 * count))
     for size, expected in ((first.inputs, {"hybrid-aux-tracker-hang": "known"}), (((999,),), {})):
-        done = first._replace(rank=count, group=twin, inputs=size, elements=None, done=True)
-        more = {count: Rank(count, last=(done,), recorded=True)}
+        more = {}
+        for number, one in whole.ranks.items():
+            inputs = one.waiting[0].inputs if number else size
+            done = first._replace(rank=count + number, group=twin, inputs=inputs, elements=None, done=True)
+            more[done.rank] = Rank(done.rank, last=(done,), recorded=True)
         assert answers(whole._replace(ranks={**whole.ranks, **more}, size=2 * count)) == expected
 
 

@@ -12,6 +12,7 @@ from unhang.diagnose import desync, whereabouts
 from unhang.diagnose.desync import Meeting
 from unhang.diagnose.evidence import Frame, Group, Job, Message, Operation, Rank
 from unhang.diagnose.facts import Facts
+from unhang.diagnose.pairs import PAIRED
 from unhang.diagnose.signature import Chain, Error, Hang, Signature, has_frames, may_be_in, may_be_of
 from unhang.diagnose.suspects import DEVICE, HOST, TOGETHER, Suspects
 
@@ -72,7 +73,7 @@ def matches(facts: Facts, suspects: Suspects, signatures: Iterable[Signature]) -
                 if scene.meeting is None and scene.inside and refuted.issuperset(scene.inside):
                     continue  # what they issued says more than where they are
                 only = any(error.only for *_, error in errors)
-                doubts = _doubts(facts, suspects, hang, scene, named)
+                doubts = _doubts(facts, suspects, hang, scene, named, {number for number, _ in lines})
                 if False not in clauses.values() and _speaks(hang, clauses, is_doubted=bool(doubts)):
                     ways = (names for names in hang.certain if _shown(names, clauses, only=only))
                     certain = not doubts and any(clauses["parts"] or "frames" not in names for names in ways)
@@ -143,7 +144,9 @@ def _speaks(hang: Hang, clauses: Mapping[str, bool | None], *, is_doubted: bool)
     return bool(issued) and all(issued) and (is_named or differs) and not is_doubted
 
 
-def _doubts(facts: Facts, suspects: Suspects, hang: Hang, scene: Scene, named: Collection[str]) -> tuple[str, ...]:
+def _doubts(
+    facts: Facts, suspects: Suspects, hang: Hang, scene: Scene, named: Collection[str], failed: Collection[int]
+) -> tuple[str, ...]:
     """Return what speaks against any known hang: errors that it does not name, a stuck device, a rank held up."""
     doubts = []
     for number, messages in facts.errors.items():
@@ -167,6 +170,12 @@ def _doubts(facts: Facts, suspects: Suspects, hang: Hang, scene: Scene, named: C
         doubts.append("no rank waits in what its peers would wait in")
     if suspects.rule in (DEVICE, TOGETHER):
         doubts += [f"rank {number} {why}" for number, why in suspects.why.items()]
+    doubts += [
+        f"rank {number} waits in another call than the one in which it would have failed"
+        for number in sorted(failed)
+        for one in facts.job.ranks[number].waiting
+        if one.kind not in PAIRED and not _may_be(hang, one)
+    ]
     group = facts.job.ranks.keys() & (scene.peers or facts.job.ranks)
     ended = ((number, facts.job.ranks[number].process) for number in sorted(group))
     doubts += [f"rank {number}: its process is {state}" for number, state in ended if state]
@@ -175,7 +184,7 @@ def _doubts(facts: Facts, suspects: Suspects, hang: Hang, scene: Scene, named: C
         for one in facts.meetings
         if _is_beside(hang, scene, one)
     ]
-    for number in scene.rest:
+    for number in scene.rest if scene.inside else facts.job.ranks.keys() - failed:
         rank = facts.job.ranks[number]
         if rank.stacks and not rank.waiting and not facts.calls[number] and not whereabouts.is_done(rank):
             if whereabouts.is_idle(rank):
@@ -191,12 +200,12 @@ def _ways(job: Job, hang: Hang, scene: Scene) -> set[tuple[tuple[str, str], ...]
     """Return the calls by which ranks are known to have come to the hang's function."""
     found = set()
     for rank in scene.inside:
-        for one in job.ranks[rank].stacks:
-            if one.idle is not None and has_frames(one.frames, hang.frames):
-                path = [whereabouts.alike(frame)[:2] for frame in one.frames if not whereabouts.is_torch(frame)]
-                first = next(at for at, frame in enumerate(one.frames) if may_be_in([frame], hang.frames))
-                skipped = sum(not whereabouts.is_torch(frame) for frame in one.frames[:first])
-                found.add(tuple(path[skipped:]))
+        issued = [scene.meeting.operations[rank].frames] if scene.meeting else []
+        for frames in (*issued, *(one.frames for one in job.ranks[rank].stacks if one.idle is not None)):
+            if has_frames(frames, hang.frames):
+                first = next(at for at, frame in enumerate(frames) if may_be_in([frame], hang.frames))
+                path = (whereabouts.alike(frame)[:2] for frame in frames[first:] if not whereabouts.is_torch(frame))
+                found.add(tuple(path))
     return found
 
 
@@ -334,20 +343,25 @@ def _clauses(facts: Facts, hang: Hang, scene: Scene, errors: Sequence[object]) -
 def _parts(job: Job, hang: Hang, scene: Scene, clauses: Mapping[str, bool | None]) -> bool | None:
     """Return whether each rank of the group is known to do its part: to wait, or what the others do.
 
-    Where no file lists the ranks of the group, as with gloo, each of the job must have left a dump. One may be missing
-    where no file says how many these are.
+    Each rank of the job must have left something, for others may wait for it. Where no file lists the ranks of the
+    group, as with gloo, it must be a dump.
     """
+    if desync.everybody(job).union(*(one.members for one in job.groups.values())) - job.ranks.keys():
+        return None
     if scene.rest and not any(clauses.get(name) for name in ("others", "outside", "empty")):
         return None
     if any(_is_held(job.ranks[rank], hang.frames) for rank in scene.rest):
         return None
     if any(_has(job.ranks[rank], None, hang.frames) is not True for rank in _logged(job, scene)):
         return None
+    if scene.meeting and "dtype" in hang.differ and any(not one.dtypes for one in scene.meeting.operations.values()):
+        return None
     if scene.peers is None:
-        every = map(job.ranks.get, desync.everybody(job))
-        return bool(job.size and all(rank and rank.recorded for rank in every)) or None
-    if hang.by_place and scene.meeting and scene.meeting.group.members:
-        alike = (one.members for one in job.groups.values() if one.description == scene.meeting.group.description)
+        return bool(job.size and all(rank.recorded for rank in job.ranks.values())) or None
+    if (hang.by_place or hang.by_source) and scene.meeting and scene.meeting.group.members:
+        alike = [one.members for one in job.groups.values() if one.description == scene.meeting.group.description]
+        if hang.by_source:
+            return not any(_come(job, hang).isdisjoint(own) for own in alike) or None
         return {number for own in alike for number in own} <= _sized(job, scene.meeting) or None
     return scene.peers <= {*scene.inside, *scene.rest, *_past(job, scene)} or None
 
@@ -470,8 +484,9 @@ def _differ(facts: Facts, hang: Hang, scene: Scene) -> bool | None:
     if not seen & {*hang.differ}:
         return None if meeting.is_open and not seen else False
     if hang.difference and "size" in seen:
-        sizes = [size for one in meeting.operations.values() if (size := desync.elements(one)) is not None]
-        return len({*sizes}) == 2 and _within(max(sizes) - min(sizes), hang.difference)
+        sizes = sorted({size for one in meeting.operations.values() if (size := desync.elements(one)) is not None})
+        is_alike = len(sizes) == 2 and _within(sizes[1] - sizes[0], hang.difference)
+        return is_alike and (not hang.share or hang.share[0] <= sizes[0] / sizes[1] <= hang.share[1] or None)
     return True
 
 
@@ -486,6 +501,15 @@ def _sized(job: Job, meeting: Meeting) -> set[int]:
     }
 
 
+def _come(job: Job, hang: Hang) -> set[int]:
+    """Return the ranks that wait in the hang's function, or for another stage of their pipeline."""
+    return {
+        number
+        for number, rank in job.ranks.items()
+        if any(one.kind in PAIRED or _has(rank, one, hang.frames) for one in rank.waiting)
+    }
+
+
 def _is_by_place(facts: Facts, scene: Scene) -> bool | None:
     """Return whether ranks of one place in their groups issued one size: what a stage computes, all pipelines do."""
     if scene.meeting is None or not scene.meeting.group.members:
@@ -495,11 +519,17 @@ def _is_by_place(facts: Facts, scene: Scene) -> bool | None:
     for one in (
         one for rank in facts.job.ranks.values() for one in (*rank.last, *rank.waiting)
     ):  # some pipelines go on
-        members, size = one.group.members, desync.elements(one)
-        if (one.group.description, one.sequence) == place and one.rank in members and size is not None:
+        members, size = _members(facts.job, one), desync.elements(one)
+        if (one.group.description, one.sequence) == place and members and size is not None:
             if sizes.setdefault(members.index(one.rank), size) != size:
                 return False
     return True
+
+
+def _members(job: Job, operation: Operation) -> tuple[int, ...]:
+    """Return the members of an operation's group, which a log does not list, and dumps of other ranks may."""
+    alike = (one.members for one in job.groups.values() if one.description == operation.group.description)
+    return operation.group.members or next((own for own in alike if operation.rank in own), ())
 
 
 def _is_by_source(job: Job, scene: Scene) -> bool | None:
