@@ -70,7 +70,7 @@ def matches(facts: Facts, suspects: Suspects, signatures: Iterable[Signature]) -
                 clauses = _clauses(facts, hang, scene, errors)
                 if scene.meeting and any(clauses.get(name) is False for name in _OF_ISSUED):
                     refuted.update(scene.inside)
-                if scene.meeting is None and scene.inside and refuted.issuperset(scene.inside):
+                if scene.meeting is None and not refuted.isdisjoint(scene.inside):
                     continue  # what they issued says more than where they are
                 only = any(error.only for *_, error in errors)
                 doubts = _doubts(facts, suspects, hang, scene, named, {number for number, _ in lines})
@@ -358,11 +358,10 @@ def _parts(job: Job, hang: Hang, scene: Scene, clauses: Mapping[str, bool | None
         return None
     if scene.peers is None:
         return bool(job.size and all(rank.recorded for rank in job.ranks.values())) or None
-    if (hang.by_place or hang.by_source) and scene.meeting and scene.meeting.group.members:
-        alike = [one.members for one in job.groups.values() if one.description == scene.meeting.group.description]
-        if hang.by_source:
-            return not any(_come(job, hang).isdisjoint(own) for own in alike) or None
-        return {number for own in alike for number in own} <= _sized(job, scene.meeting) or None
+    if scene.meeting and scene.meeting.group.members and (hang.by_place or hang.by_source):
+        alike = [one for one in job.groups.values() if one.description == scene.meeting.group.description]
+        done = _sized(job, scene.meeting) if hang.by_place else _come(job, hang, alike)
+        return job.ranks.keys() <= done or None
     return scene.peers <= {*scene.inside, *scene.rest, *_past(job, scene)} or None
 
 
@@ -501,13 +500,14 @@ def _sized(job: Job, meeting: Meeting) -> set[int]:
     }
 
 
-def _come(job: Job, hang: Hang) -> set[int]:
-    """Return the ranks that wait in the hang's function, or for another stage of their pipeline."""
-    return {
+def _come(job: Job, hang: Hang, groups: Iterable[Group]) -> set[int]:
+    """Return the ranks of the groups of which some wait in the hang's function, or for another stage of a pipeline."""
+    come = {
         number
         for number, rank in job.ranks.items()
         if any(one.kind in PAIRED or _has(rank, one, hang.frames) for one in rank.waiting)
     }
+    return {number for group in groups if not come.isdisjoint(group.members) for number in group.members}
 
 
 def _is_by_place(facts: Facts, scene: Scene) -> bool | None:
