@@ -117,6 +117,20 @@ def test_each_tensor_parallel_pair_must_be_held_up_or_wait_for_another_stage() -
     assert answers(job([shown[0], None, past, past])).get(fix) != "known"
 
 
+def test_a_defect_that_shows_at_once_is_none_where_its_function_went_well_before() -> None:
+    """The newest operation of the group is another one: what counts is the newest of each kind."""
+    wait = MTP.ranks[0].waiting[0]._replace(sequence=9)
+    before = wait._replace(sequence=4, done=True)
+    for done, wanted in ((before._replace(frames=hung_jobs.frames("job/train.py::step")), "known"), (before, None)):
+        ranks = {
+            number: one._replace(waiting=(wait._replace(rank=number),), earlier=(done._replace(rank=number),))
+            if number in (0, 2)
+            else one._replace(earlier=(done._replace(rank=number),))
+            for number, one in MTP.ranks.items()
+        }
+        assert answers(MTP._replace(ranks=ranks)).get("mtp-cp-deadlock") == wanted
+
+
 def test_the_stack_of_a_rank_that_has_gone_on_lowers_nothing() -> None:
     """gloo ends an all-reduce of two types on some ranks. These go on, and wait in the next one. Where it issued that,
     its dump must tell, unless no dump lists the ranks.

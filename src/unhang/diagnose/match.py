@@ -356,6 +356,8 @@ def _parts(job: Job, hang: Hang, scene: Scene, clauses: Mapping[str, bool | None
         return None
     if scene.meeting and "dtype" in hang.differ and any(not one.dtypes for one in scene.meeting.operations.values()):
         return None
+    if scene.meeting is None and "alternating" in clauses and not clauses["alternating"]:
+        return None
     if scene.peers is None:
         return bool(job.size and all(rank.recorded for rank in job.ranks.values())) or None
     if scene.meeting and scene.meeting.group.members and (hang.by_place or hang.by_source):
@@ -408,13 +410,13 @@ def _waiting(scene: Scene) -> tuple[int, ...]:
 
 
 def _is_first(job: Job, hang: Hang, scene: Scene) -> bool | None:
-    """Return whether it is the group's first collective. It is not the function's first if ranks are past one of it."""
-    if scene.meeting is None:
-        return None
-    name, number = scene.meeting.group.name, scene.meeting.sequence or 0
-    newest = (one for rank in scene.inside for one in job.ranks[rank].last if one.group.name == name)
-    if any((one.sequence or 0) < number and has_frames(one.frames, hang.frames) for one in newest):
-        return False
+    """Return whether it is the group's first collective. It is not the function's first if a rank is past one of it."""
+    number = scene.meeting.sequence or 0 if scene.meeting else float("inf")
+    done = (one for rank in (*scene.inside, *scene.rest) for one in (*job.ranks[rank].last, *job.ranks[rank].earlier))
+    for one in done if number else ():
+        is_same = one.group.name == scene.meeting.group.name if scene.meeting else _is_group(one.group, hang.groups)
+        if is_same and (one.sequence or 0) < number and has_frames(one.frames, hang.frames):
+            return False
     return number == 1 or None
 
 
@@ -581,15 +583,13 @@ def _alternates(scene: Scene) -> bool | None:
     """Return whether an absent rank follows each rank that waits, at least two of these: as where one rank of each
     context-parallel group waits. A single rank that waits, or that is late, tells nothing.
     """
-    if scene.meeting is None:
-        return None
     ends = (*scene.inside[1:], float("inf"))
     if all(any(rank < other < end for other in scene.rest) for rank, end in zip(scene.inside, ends)):
         return True if len(scene.inside) > 1 else None
-    members = scene.meeting.group.members
+    members = scene.meeting.group.members if scene.meeting else ()
     if any(not any(rank < other < end for other in members) for rank, end in zip(scene.inside, ends)):
         return False if members else None
-    return False if members and not scene.meeting.is_open else None
+    return False if scene.meeting and members and not scene.meeting.is_open else None
 
 
 def _here(job: Job, scene: Scene, rank: int, chain: Chain) -> bool | None:
