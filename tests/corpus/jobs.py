@@ -499,7 +499,7 @@ NEARER: Mapping[str, Hang] = {
     "hybrid-16": _known("hybrid-aux-tracker-hang", "the hang of hybrid-aux-tracker-hang", "moe-16", _STAGE, {"like": _tracks(12, "train.py")}, (_tracks(26, "train.py"),)),
     "sft-16": _known("sft-packed-seq-broadcast", "the hang of sft-packed-seq-broadcast", "moe-16", range(0, 16, 2), {"batch": _flag("Long")}, (_flag("Int"), _flag("Long"))),
     "metric-8": _known("mean-metric-dtype", "the hang of mean-metric-dtype", "ddp-8", (1, 4), {"norm": _metric("Float")}, (_metric("Double"),), Style(prefix="torchrun")),
-    "empty-expert-16": _known("empty-expert-hang", "the hang of empty-expert-hang", "moe-16", (6,), {"combine": _COMBINES}, (_NO_TOKEN,))._replace(beside={rank: (_COMBINES, _BACK) for rank in range(16)}),
+    "empty-expert-16": _known("empty-expert-hang", "the hang of empty-expert-hang", "moe-16", (6,), {"combine": _COMBINES}, (_NO_TOKEN,))._replace(beside=dict.fromkeys(range(16), (_COMBINES, _BACK))),
 }  # fmt: skip
 """What is nearer to a known hang than LOOKALIKES: a sceptic's, each of which was `known` once, or named an innocent; and
 known ones beside them.
