@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -41,22 +42,31 @@ class Case(NamedTuple):
     """In each dump."""
     frames: int
     """Of each entry."""
+    stages: int = 1
+    """Of a pipeline; where there are several, ranks send and receive."""
 
 
 WHOLE = Case(1024, 2000, 20)
 """The goals are about these."""
+PIPELINE = WHOLE._replace(stages=8)
 CASES = [
     Case(32, 2000, 20), Case(128, 500, 20), Case(128, 2000, 20), Case(256, 2000, 0), Case(256, 2000, 20),
     Case(256, 2000, 80), Case(512, 2000, 20), Case(1024, 250, 20), Case(1024, 500, 20), Case(1024, 1000, 20), WHOLE,
+    PIPELINE,
 ]  # fmt: skip
 FOR_THEIRS = {Case(32, 2000, 20), Case(128, 500, 20), Case(128, 2000, 20), WHOLE}
-WAITING = 8
+LATE, WAITING, BATCHES = 5, 8, 16
+"""The rank that never issued what its peers wait in; so many entries; the micro-batches of a pipeline's step."""
 PATIENCE_S = 1800
 ROUNDS = 3
 """So often both take turns where the goals are measured; the least counts."""
 MOST_TIME, MOST_MB = 1.3, 300
 """The goals: processor time, as a multiple of bare unpickling's, and memory."""
-_READ = "import sys; from unhang.diagnose import intake; intake.read(sys.argv[1:], lambda _: None)"
+_DIAGNOSE = """
+import sys
+from unhang.diagnose import diagnosis, intake, signature
+diagnosis.diagnose(intake.read(sys.argv[1:], lambda _: None), signature.signatures())
+"""
 _UNPICKLE = """
 import os, pickle, sys
 from multiprocessing import get_context
@@ -81,43 +91,91 @@ class Cost(NamedTuple):
     """The highest sum of all its processes, looked at 20 times a second."""
 
 
-def lay_out(folder: Path, ranks: int, entries: int, frames: int) -> None:
+def lay_out(folder: Path, case: Case) -> None:
     """Write the dumps of a job: each rank has three groups and waits in its last entries, which one rank never issued.
 
-    Pickling each takes far longer than reading it. So one dump is pickled, and its groups are replaced in the others.
+    Pickling each takes far longer than reading it. So one dump of each kind is pickled, and its groups are replaced in
+    the others of the kind.
     """
-    groups = {"0": "default_pg", "900001": "TENSOR_MODEL_PARALLEL_GROUP", "900002": "DATA_PARALLEL_GROUP_WITH_CP"}
-    issued: dict[str, int] = dict.fromkeys(groups, 0)
-    made = []
-    for number in range(entries):
-        name = "0" if number == entries - WAITING else list(groups)[number % 3]
-        issued[name] += 1
-        made.append(
-            entry(
-                number + 100_000,
-                ("nccl:all_reduce", "nccl:broadcast")[number % 2],
-                group=(name, groups[name]),
-                seq=issued[name],
-                sizes=[[1024, 1 + number % 3]],
-                state="completed" if number < entries - WAITING else "scheduled",
-                frames=[(f"function_{number % 60}_{n}", f"/env/megatron/core/{n}.py", n) for n in range(frames)]
-                or None,
-            )
-        )
+    is_piped = case.stages > 1
+    stride = case.ranks // case.stages if is_piped else 8
+    last = "PIPELINE_MODEL_PARALLEL_GROUP" if is_piped else "DATA_PARALLEL_GROUP_WITH_CP"
+    groups = {"0": "default_pg", "900001": "TENSOR_MODEL_PARALLEL_GROUP", "900002": last}
     config = {name: (text, [900_003 + at]) for at, (name, text) in enumerate(groups.items())}
-    whole, short = (as_pickle(dump(some, config, "2.9")) for some in (made, made[:-WAITING]))
+    kinds: dict[tuple[int, bool, bool], bytes] = {}
     folder.mkdir()
-    for rank in range(ranks):
-        data, side, place = short if rank == 5 else whole, rank // 8, rank % 8
+    for rank in range(case.ranks):
+        side, place = rank // 8, rank % stride
+        kind = (rank // stride, place < 8, rank == LATE) if is_piped else (0, True, rank == LATE)
+        if kind not in kinds:
+            issued = _of_stage(case, *kind[:2]) if is_piped else _alike(case)
+            entries = _entries(case, [one for one in issued if not (kind[2] and one.waits)], groups)
+            kinds[kind] = as_pickle(dump(entries, config, "2.9"))
+        data = kinds[kind]
         for old, new in {
             "900001": str(1000 + side),
             "900002": str(2000 + place),
-            "[900003]": list(range(ranks)),
+            "[900003]": list(range(case.ranks)),
             "[900004]": list(range(side * 8, side * 8 + 8)),
-            "[900005]": list(range(place, ranks, 8)),
+            "[900005]": list(range(place, case.ranks, stride)),
         }.items():
             data = data.replace(_pickled(old), _pickled(str(new)))
         (folder / f"nccl_trace_rank_{rank}").write_bytes(data)
+
+
+class _Issued(NamedTuple):
+    """An operation of a rank."""
+
+    title: str
+    group: str
+    waits: bool
+
+
+def _alike(case: Case) -> list[_Issued]:
+    """Return what each rank issues without a pipeline."""
+    last, names = case.entries - WAITING, ("0", "900001", "900002")
+    return [
+        _Issued(("all_reduce", "broadcast")[at % 2], "0" if at == last else names[at % 3], at >= last)
+        for at in range(case.entries)
+    ]
+
+
+def _of_stage(case: Case, stage: int, is_held: bool) -> list[_Issued]:
+    """Return the newest that each rank of a stage issues; the last micro-batch waits where the late rank holds it."""
+    before, after = stage > 0, stage < case.stages - 1
+    parts = [
+        *[f"recv {stage}<-{stage - 1}"] * before, "all_reduce", *[f"send {stage}->{stage + 1}"] * after,
+        *[f"recv {stage}<-{stage + 1}"] * after, "all_reduce", *[f"send {stage}->{stage - 1}"] * before,
+    ]  # fmt: skip
+    issued = []
+    for left in range(case.entries // 4, -1, -1):  # four is the least that a stage issues of each
+        waits = is_held and not left
+        issued += [_Issued(one, "900002" if " " in one else "900001", waits) for one in parts]
+        if left % BATCHES == 0:
+            issued.append(_Issued("all_reduce", "0", not left))
+    return issued
+
+
+def _entries(case: Case, issued: Sequence[_Issued], groups: Mapping[str, str]) -> Sequence[Mapping[str, object]]:
+    """Return the newest entries."""
+    counts: Counter[str] = Counter()
+    made = []
+    for number, one in enumerate(issued):
+        counts[one.group] += 1
+        made.append(
+            entry(
+                number + 100_000,
+                f"nccl:{one.title}",
+                group=(one.group, groups[one.group]),
+                seq=counts[one.group],
+                p2p=" " in one.title,
+                sizes=[[1024, 1 if " " in one.title else 1 + counts[one.group] % 3]],
+                state="scheduled" if one.waits else "completed",
+                frames=[(f"function_{number % 60}_{n}", f"/env/megatron/core/{n}.py", n) for n in range(case.frames)]
+                or None,
+            )
+        )
+    return made[-case.entries :]
 
 
 def _pickled(what: str) -> bytes:
@@ -163,10 +221,10 @@ def measured(torch: str | None) -> dict[Case, dict[str, Cost | None]]:
     for case in CASES:
         with tempfile.TemporaryDirectory(prefix="unhang-dumps-") as work:
             folder = Path(work) / "dumps"
-            lay_out(folder, *case)
+            lay_out(folder, case)
             commands = {
                 BARE: [sys.executable, "-c", _UNPICKLE, str(folder)],
-                OURS: [sys.executable, "-c", _READ, str(folder)],
+                OURS: [sys.executable, "-c", _DIAGNOSE, str(folder)],
             }
             if torch and case in FOR_THEIRS:
                 commands[THEIRS] = [torch, "-m", "torch.distributed.flight_recorder.fr_trace", str(folder)]
@@ -190,11 +248,11 @@ def page(found: Mapping[Case, Mapping[str, Cost | None]], said: str) -> str:
     assert ours is not None
     assert bare is not None
     rows = [
-        "| ranks | entries | frames | unhang | bare unpickling | torchfrtrace |",
-        "| --: | --: | --: | --: | --: | --: |",
+        "| ranks | entries | frames | stages | unhang | bare unpickling | torchfrtrace |",
+        "| --: | --: | --: | --: | --: | --: | --: |",
         *(
-            f"| {case.ranks:,} | {case.entries:,} | {case.frames} | {_shown(costs[OURS])} | {_shown(costs[BARE])} | "
-            f"{_shown(costs[THEIRS]) if THEIRS in costs else ''} |"
+            f"| {case.ranks:,} | {case.entries:,} | {case.frames} | {case.stages} | {_shown(costs[OURS])} | "
+            f"{_shown(costs[BARE])} | {_shown(costs[THEIRS]) if THEIRS in costs else ''} |"
             for case, costs in found.items()
         ),
     ]
@@ -227,7 +285,8 @@ _PAGE = """# Dumps: what reading them costs, and what torchfrtrace says
 
 Generated by `nox -s dumps -- --torch PYTHON --write-docs`; do not edit by hand. The dumps are made up, in NCCL's format
 2.9, as torch pickles them: each rank has three groups, and waits in its last entries, which one rank never issued.
-All readers get the same files, from memory, on {machine}. On another machine, only the ratios mean anything.
+Where there are stages of a pipeline, ranks send and receive, and unhang pairs these. All readers get the same files,
+from memory, on {machine}. On another machine, only the ratios mean anything.
 
 ## Goals
 
@@ -237,9 +296,9 @@ For 1,024 ranks with 2,000 entries of 20 frames each, where both take turns, and
 
 ## Figures
 
-Wall time, processor time of all processes, and their highest memory together. *Bare unpickling* is `pickle.load` and
-no more, in as many processes as unhang takes; it leaves the garbage collector on, unhang turns it off. torchfrtrace is
-torch 2.13's; it reads in one process, and keeps all entries.
+Wall time, processor time of all processes, and their highest memory together, to read the dumps and to diagnose the
+hang. *Bare unpickling* is `pickle.load` and no more, in as many processes as unhang takes; it leaves the garbage
+collector on, unhang turns it off. torchfrtrace is torch 2.13's; it reads in one process, and keeps all entries.
 
 {rows}
 
@@ -254,9 +313,8 @@ Both get the same made-up dumps of one hang, mtp-cp-deadlock, in the ways in whi
 
 {said}
 
-torchfrtrace knows more where unhang has no name for a hang: it pairs each send with its receive, and `-j` prints all
-entries of all ranks side by side. So for a hang between the stages of a pipeline, run it too, on whole, unzipped
-pickles that you trust: `torchfrtrace DIR -p nccl_trace_rank_`.
+torchfrtrace's `-j` prints all entries of all ranks side by side, where unhang has no name for a hang: run it too, on
+whole, unzipped pickles that you trust: `torchfrtrace DIR -p nccl_trace_rank_`.
 """
 
 
@@ -267,7 +325,7 @@ def plot(found: Mapping[Case, Mapping[str, Cost | None]]) -> str:
         name: sorted(
             (case.ranks * case.entries, taken.processor_s)
             for case, costs in found.items()
-            if case.frames == 20 and (taken := costs.get(name))
+            if case.frames == 20 and case.stages == 1 and (taken := costs.get(name))
         )
         for name in (OURS, BARE, THEIRS)
     }

@@ -51,7 +51,7 @@ def thirty(pristine: Path, folder: Path) -> Path:
     site, path = copied(pristine, folder / "site"), folder / "path"
     shutil.copytree(Path(unhang.__file__).parent, path / "unhang", ignore=shutil.ignore_patterns("__pycache__"))
     for name in "codemods", "patches", "compat", "upstreams":  # an editable install has these elsewhere
-        (found,) = {*importlib.import_module(f"unhang.{name}").__path__}
+        found = importlib.import_module(f"unhang.{name}").__path__[0]
         shutil.copytree(found, path / "unhang" / name, ignore=shutil.ignore_patterns("__pycache__"), dirs_exist_ok=True)
     models = list(catalog.fixes().values())
     for number in range(THIRTY - len(models)):
@@ -67,13 +67,14 @@ def packed(pristine: Path, folder: Path) -> Path:
     """
     site, pack = copied(pristine, folder / "site"), folder / "pack"
     for name in "codemods", "patches", "compat":
-        (found,) = {*importlib.import_module(f"unhang.{name}").__path__}
+        found = importlib.import_module(f"unhang.{name}").__path__[0]
         shutil.copytree(found, pack / name, ignore=shutil.ignore_patterns("__pycache__"))
     models = list(catalog.fixes().values())
     for number in range(THIRTY):
         _copy(models[number % len(models)], f"made-up-{number:02}", pack, site)
     for model in models:
         shutil.rmtree(pack / "patches" / model.id)
+        (pack / "compat" / "data" / f"{model.id}.json").unlink()
     for path in pack.glob("patches/*/manifest.json"):
         path.write_text(json.dumps({**json.loads(path.read_bytes()), "id": path.parent.name}), encoding="utf-8")
     about = {"schema": 1, "name": "made-up", "version": "1", "requires-unhang": ">=0"}

@@ -21,6 +21,7 @@ from unhang.shapes.outline import header
 
 REPLACED, BEFORE, AFTER, HEADER = "replaced", "before", "after", "header"
 IMPORT, ADDED, WRAPPED = "import", "added", "wrapped"
+_HOW = {REPLACED, BEFORE, AFTER, HEADER, IMPORT, ADDED, WRAPPED}
 
 
 class Swap(NamedTuple):
@@ -51,6 +52,8 @@ class Exact:
     """The edits of one target. Which shapes they are for, and what they give, is in the fix's data."""
 
     def __init__(self, *swaps: Swap, uses: Sequence[str] = ()) -> None:
+        if any(not isinstance(it, Swap) or {*map(type, it)} != {str} or it.how not in _HOW for it in swaps):
+            raise TypeError("each edit is a Swap of one of the kinds, with two texts")
         self.swaps = swaps
         self.uses = frozenset(uses)
         """The global names that the new text uses, and its file must bind."""
@@ -75,7 +78,7 @@ class Exact:
             raise AnchorError(f"the class of {target.function}")
         try:
             found = [line for swap in self.swaps for line in _lines(swap, tree, nodes, target, rows)]
-        except SyntaxError as error:
+        except (SyntaxError, ValueError, IndexError) as error:
             raise AnchorError(f"an edit whose text parses ({error})") from error
         found.sort(key=lambda it: (it.first, it.last))
         if any(later.first <= earlier.last for earlier, later in zip(found, found[1:])):

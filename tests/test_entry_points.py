@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import sys
 import time
 from pathlib import Path
@@ -61,6 +62,11 @@ def test_it_is_read_once_and_again_when_the_folder_changes(
     settled(site)
     assert folders(where) == ["/read again"]
     assert json.loads(file.read_text())["packs"] == ["/read again"]
+
+
+def test_a_pack_whose_folder_is_gone_is_not_forgotten(site: Path, tmp_path: Path) -> None:
+    shutil.rmtree(site / "acme_pack")
+    assert folders(environ(tmp_path)) == [str(site / "acme_pack")], "whoever loads it says that it is gone"
 
 
 def test_what_others_may_write_is_not_believed(site: Path, tmp_path: Path) -> None:

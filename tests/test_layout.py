@@ -32,6 +32,7 @@ COVERED_BY = {
     "src/unhang/draft/skeleton.py": "cli/test_new_command.py",
     "src/unhang/errors.py": "cli/test_bad_input.py",
     "src/unhang/find/overlays.py": "cli/test_overlay_command.py",
+    "src/unhang/judge/recorded.py": "cli/test_pack_new.py",
     "src/unhang/judge/overlaid.py": "cli/test_overlay_command.py",
     "src/unhang/prove/line.py": "prove/test_answers.py",
     "src/unhang/prove/table.py": "prove/test_answers.py",

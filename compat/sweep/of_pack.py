@@ -17,6 +17,7 @@ from unhang.compat.sweep.classify import classify
 from unhang.deliver import archive, wheel
 from unhang.draft import facts, pack_texts
 from unhang.errors import UnhangError
+from unhang.judge import recorded
 from unhang.shapes import catalog, shape
 from unhang.shapes.catalog import Target
 from unhang.tell import report
@@ -39,6 +40,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(pack: str, targets: Sequence[Target], paths: Sequence[str]) -> int:
     known, undecided = facts.document(targets), 0
+    module = recorded.path(targets[0].fix)
+    known["codemod"] = recorded.digests(packs.read(module), module)
     releases = sorted((wheel.load(path) for path in paths), key=lambda it: facts.version_key(it.version))
     for release in releases:
         members = release.installed()

@@ -49,8 +49,7 @@ def _in_site(site: str) -> Iterator[str]:
     for name in sorted(_names(site)):
         if name.endswith(".dist-info"):
             for module in modules(_text(os.path.join(site, name, "entry_points.txt"))):
-                if folder := _folder(site, module):
-                    yield folder
+                yield _folder(site, module)
 
 
 def modules(text: str) -> list[str]:
@@ -66,8 +65,8 @@ def modules(text: str) -> list[str]:
     return found
 
 
-def _folder(site: str, module: str) -> str | None:
-    """Return the folder of a module, which is not imported; None if there is none."""
+def _folder(site: str, module: str) -> str:
+    """Return the folder of a module, which is not imported; where there is none, that which it should be in."""
     top, *below = module.split(".")
     beside = os.path.join(site, top, *below)
     if os.path.isdir(beside):
@@ -77,9 +76,9 @@ def _folder(site: str, module: str) -> str | None:
     try:
         spec = importlib.util.find_spec(top)
     except Exception:  # whatever somebody's finder raises
-        return None
+        return beside
     places = spec.submodule_search_locations if spec else None
-    return next((os.path.join(place, *below) for place in places or ()), None)
+    return next((os.path.join(place, *below) for place in places or ()), beside)
 
 
 def _kept_in(environ: Mapping[str, str], sites: Sequence[str]) -> str:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 OURS = Pack("unhang", __version__, "")
 _PREFIX = "unhang_pack_"
 """How the names of the modules of packs begin."""
+_WITHOUT = "leave it out: drop its --pack, or pass --no-packs"
 _HERE = os.path.dirname(os.path.abspath(__file__))
 _effective: tuple[Pack, ...] = (OURS,)
 _words: tuple[str, ...] = ()
@@ -88,11 +89,22 @@ def use(named: Sequence[str], alone: bool, environ: Mapping[str, str]) -> None:
     _effective, _words = found, (*(("--no-packs",) if alone else ()), *given)
 
 
+def refuse_empty() -> None:
+    """Raise UnhangError ``bad-pack`` for a pack without a fix: a gate that looks for nothing must not pass."""
+    for pack in others():
+        patches = part(pack, "patches")
+        if not any(name[0] not in "._" and os.path.isdir(os.path.join(patches, name)) for name in _names(patches)):
+            raise bad(patches, f"there is no fix of {pack}")
+
+
 def load(folder: str) -> Pack:
     """Return the pack in a folder. Raises UnhangError ``no-pack``, ``bad-pack``, ``other-version``."""
     path = os.path.join(folder, "pack.json")
     if not os.path.isfile(path):
-        hint = "name the folder that has pack.json; `unhang new ID --pack DIR` begins one"
+        hint = (
+            "name the folder that has pack.json (`unhang new ID --pack DIR` begins one), or reinstall the pack; "
+            "`unhang revert` works without it"
+        )
         raise UnhangError("no-pack", "there is no pack in this folder", path=folder, hint=hint)
     about = checked_file(path, "pack")
     pack = Pack(about["name"], about["version"], folder)
@@ -101,7 +113,7 @@ def load(folder: str) -> Pack:
             "other-version",
             f"{pack} is made for unhang {about['requires-unhang']}, and this is {__version__}",
             path=path,
-            hint="install that unhang, or a later release of the pack; or leave it out with --no-packs",
+            hint=f"install that unhang, or a later release of the pack; or {_WITHOUT}",
         )
     return pack
 
@@ -119,7 +131,7 @@ def checked_file(path: str, named: str) -> Any:
 
 def bad(path: str, why: str) -> UnhangError:
     """Return the error ``bad-pack`` for a file of a pack."""
-    hint = "mend the pack, or leave it out with --no-packs"
+    hint = f"mend the pack, or {_WITHOUT}"
     return UnhangError("bad-pack", f"this file of a pack is not as it must be: {why}", path=path, hint=hint)
 
 
@@ -159,9 +171,6 @@ def module(pack: Pack, room: str, fix: str) -> str:
     if not pack.folder:
         return f"unhang.{room}.{name}"
     package = f"{_PREFIX}{pack.name.replace('-', '_')}"
-    if getattr(sys.modules.get(package), "__path__", [pack.folder]) != [pack.folder]:  # of another folder, before
-        for known in [known for known in sys.modules if known == package or known.startswith(f"{package}.")]:
-            del sys.modules[known]
     if package not in sys.modules:
         from types import ModuleType
 

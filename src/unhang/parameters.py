@@ -13,20 +13,43 @@ if TYPE_CHECKING:
 
 VARIABLE = "UNHANG_SET"
 _given: dict[str, str] = {}
+_options: dict[str, str] = {}
 
 
 def use(words: Iterable[str], environ: Mapping[str, str]) -> None:
     """Let these values hold, each ``NAME=VALUE``; and those of ``UNHANG_SET``, one a line, that the words lack.
 
-    Raises UnhangError ``bad-option``.
+    Raises UnhangError ``bad-option``, also for two values of one name.
     """
+    _options.clear()
+    _options.update(_parsed(words))
     _given.clear()
-    for word in [*(it for it in environ.get(VARIABLE, "").split("\n") if it), *words]:
+    _given.update(_parsed(filter(None, environ.get(VARIABLE, "").split("\n"))) | _options)
+
+
+def _parsed(words: Iterable[str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for word in words:
         name, _, value = word.partition("=")
         if not re.fullmatch("[A-Z][A-Z0-9_]*", name) or not value or not value.isprintable():
             hint = "write it as `--set PYTHON=/opt/venv/bin/python`"
             raise UnhangError("bad-option", f"{word!r} gives no parameter a value", hint=hint)
-        _given[name] = value
+        if found.setdefault(name, value) != value:
+            raise UnhangError("bad-option", f"{name} has two values: {found[name]!r}, {value!r}", hint="give it one")
+    return found
+
+
+def keep(names: Iterable[str]) -> None:
+    """Forget the values of parameters other than these. Raises UnhangError ``bad-option`` if one is from an option.
+
+    (The variable is that of a whole environment: it may have those of other packs.)
+    """
+    names = set(names)
+    for name in _given.keys() - names:
+        if name in _options:
+            hint = f"known: {', '.join(sorted(names)) or 'none'}"
+            raise UnhangError("bad-option", f"no fix in effect has a parameter {name}", hint=hint)
+        del _given[name]
 
 
 def of(names: Iterable[str]) -> dict[str, str]:

@@ -135,6 +135,70 @@ def test_what_it_cannot_express_is_named(site: Path, tmp_path: Path) -> None:
     assert "widgets&#47;new.py" in page or "widgets/new" in page, page[:900]
 
 
+def test_a_codemod_that_was_edited_is_refused_until_it_is_swept_again(site: Path, tmp_path: Path) -> None:
+    assert new(tmp_path, "--target", site).code == 0
+    here, pack, before = ("--target", site), tmp_path / "our-pack", cli.tree(site)
+    path, build = pack / "codemods" / "my_fix.py", ("pack", "build", pack, "-o", tmp_path / "dist")
+    text = path.read_text()
+    path.write_text(text.replace("\n            ", "\n      ").replace("CODEMODS", "# mine\nCODEMODS"))
+    manifest = pack / "patches" / "my-fix" / "manifest.json"
+    manifest.write_text(manifest.read_text().replace("TODO", "It is done"))
+    assert ran("check", tmp_path, *here).code == 1, "only its layout"
+    path.write_text(text.replace("LIMIT = 4", "LIMIT = 5"))
+    for found in (ran("check", tmp_path, *here), ran("apply", tmp_path, *here), cli.called_with_all(*build)):
+        assert (found.code, f"in: {path}\n" in found.err, "it was edited since" in found.err) == (2, True, True), found
+    assert cli.tree(site) == before
+    swept = ran("sweep", tmp_path, *here)
+    assert (swept.code, "its codemod was edited: what is on record of it begins anew" in swept.err) == (0, True), swept
+    assert cli.called_with_all(*build).code == 0
+    assert ran("apply", tmp_path, *here).code == 0
+    assert "LIMIT = 5" in (site / FILE).read_text()
+    path.write_text(text)
+    assert ran("revert", tmp_path, *here).code == 0
+    assert cli.tree(site) == before, "it does not ask the codemod"
+
+
+@pytest.mark.parametrize("wrong", ["Swap('no-such', '', '')", "Swap('added', 1, '')", "('added', '', '')", "7"])
+def test_a_wrong_edit_is_the_packs_error(wrong: str, site: Path, tmp_path: Path) -> None:
+    assert new(tmp_path, "--target", site).code == 0
+    pack = tmp_path / "our-pack"
+    path, data = pack / "codemods" / "my_fix.py", pack / "compat" / "data" / "my-fix.json"
+    path.write_text(re.sub(r"Exact\(", f"Exact({wrong}, ", path.read_text(), count=1))
+    known = json.loads(data.read_text())
+    data.write_text(json.dumps({key: known[key] for key in known if key != "codemod"}))
+    found = ran("apply", tmp_path, "--target", site)
+    assert (found.code, "error[bad-pack]" in found.err, f"in: {path}\n" in found.err) == (2, True, True), found
+
+
+def test_a_fix_that_has_its_diff_in_part_is_never_applied(site: Path, tmp_path: Path) -> None:
+    """Not while nobody has said that the rest is done; and who has the pack is told what that is."""
+    added = "--- /dev/null\n+++ b/widgets/new.py\n@@ -0,0 +1 @@\n+a = 1\n"
+    assert new(tmp_path, "--target", site, diff=DIFF + added).code == 1
+    before, here, left = cli.tree(site), ("--target", site), "widgets/new.py: the diff adds it"
+    path = tmp_path / "our-pack" / "patches" / "my-fix" / "manifest.json"
+    for command in ("check", "apply", "overlay"):
+        words = (tmp_path / "out",) if command == "overlay" else ()
+        found = ran(command, tmp_path, *words, *here, "--fix", "my-fix")
+        assert (found.code, cli.tree(site) == before) == (1, True), command
+        assert f"the fix has its diff in part, and nothing of it is written; left to you: {left}" in found.out
+        assert f"take it out of `left` in {path}" in found.out
+        assert "next, on every node" not in found.out
+    rows = ran("check", tmp_path, *here, "--output-format", "json").json["results"]
+    assert {(row["verdict"], row["code"], *row["left"]) for row in rows} == {("drifted", "incomplete", left)}
+    built = cli.called_with_all("pack", "build", tmp_path / "our-pack", "-o", tmp_path / "dist")
+    assert (built.code, "error[bad-pack]" in built.err, left in built.err) == (2, True, True)
+    manifest = json.loads(path.read_text())
+    path.write_text(json.dumps({key: manifest[key] for key in manifest if key != "left"}))
+    assert ran("apply", tmp_path, *here).code == 0
+    rows = ran("check", tmp_path, *here, "--output-format", "json").json["results"]
+    assert {("left" in row, row["verdict"]) for row in rows} == {(False, "applied")}
+    path.write_text(json.dumps(manifest))
+    found = ran("check", tmp_path, *here)
+    assert (found.code, "in part, and this is in place; left to you:" in found.out) == (1, True), "as any other day"
+    assert ran("revert", tmp_path, *here).code == 0
+    assert cli.tree(site) == before
+
+
 def test_texts_of_a_diff_do_nothing(site: Path, tmp_path: Path) -> None:
     head = "Subject: [PATCH] \x1b[31m ::error::a \u202e ##[b]\n\n"
     diff = widgets.diff(ENGINE.replace('"widgets"', "\"''' + \\x1b {exec} ${A}\""))
@@ -299,6 +363,28 @@ def test_a_value_of_the_environment_is_a_parameter(site: Path, tmp_path: Path) -
         assert ran("check", tmp_path, "--target", site, "--set", wrong).code == 2
 
 
+def test_an_import_that_a_person_added_is_completed_and_stays_when_that_is_reverted(site: Path, tmp_path: Path) -> None:
+    text = ENGINE.replace("import os\n", "import os\nimport sys\n").replace("go(LIMIT)", "go(sys.argv)")
+    assert new(tmp_path, "--target", site, diff=widgets.diff(text)).code == 0
+    (site / FILE).write_text(ENGINE.replace("import os\n", "import os\nimport sys\n"))
+    before = cli.tree(site)
+    assert ran("apply", tmp_path, "--target", site).code == 0
+    reverted = ran("revert", tmp_path, "--target", site)
+    assert (reverted.code, "no receipt has its original bytes" in reverted.err) == (0, False), reverted
+    assert cli.tree(site) == before
+    assert ran("check", tmp_path, "--target", site).code == 1, "needed, as before"
+
+
+def test_a_revert_without_the_pack_says_what_it_does(site: Path, tmp_path: Path) -> None:
+    assert new(tmp_path, "--target", site).code == 0
+    before = cli.tree(site)
+    assert ran("apply", tmp_path, "--target", site).code == 0
+    reverted = cli.called_with_all("revert", "--target", site)
+    assert (reverted.code, cli.tree(site) == before) == (0, True), reverted
+    assert "reverted, also of packs that are not in effect: my-fix (our-pack 0.1)" in reverted.err
+    assert reverted.out.splitlines()[-1].startswith("nothing to judge")
+
+
 def test_crlf_stays(tmp_path: Path) -> None:
     site = widgets.site(tmp_path, "1.0", ENGINE.replace("\n", "\r\n"))
     begun = new(tmp_path, "--target", site, diff=DIFF.replace("\n", "\r\n"))
@@ -314,6 +400,38 @@ def test_a_value_that_a_shell_did_not_fill_is_not_taken_for_another_one(site: Pa
     assert ran("apply", tmp_path, "--target", site, "--set", "PY=${PY}").code == 0
     assert ran("check", tmp_path, "--target", site, "--set", "PY=/opt/a/python").code == 1
     assert ran("check", tmp_path, "--target", site).code == 1
+
+
+def test_a_value_that_the_function_has_itself_is_refused_with_the_cause(site: Path, tmp_path: Path) -> None:
+    shutil.rmtree(site)
+    old, added = (ENGINE.replace('"widgets"', f'{text}"mean of it"') for text in ("", '"/opt/a/python", '))
+    site, diff = widgets.site(tmp_path, engine=old), widgets.diff(added, old)
+    assert new(tmp_path, "--target", site, "--set", "PY=/opt/a/python", diff=diff).code == 0
+    before = cli.tree(site)
+    for command in ("check", "apply"):
+        found = ran(command, tmp_path, "--target", site, "--set", "PY=mean")
+        assert (found.code, "the value 'mean', for PY, is in the function's own texts" in found.out) == (1, True), found
+        assert "next, on every node" not in found.out
+    assert cli.tree(site) == before
+    assert ran("apply", tmp_path, "--target", site, "--set", "PY=/mean").code == 0
+    assert ran("check", tmp_path, "--target", site, "--set", "PY=/mean").code == 0
+
+
+def test_a_value_twice_and_a_name_that_no_fix_has_are_refused(
+    site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    diff = widgets.diff(ENGINE.replace('"widgets"', '"/opt/a/python"'))
+    assert new(tmp_path, "--target", site, "--set", "PY=/opt/a/python", diff=diff).code == 0
+    twice = ran("check", tmp_path, "--target", site, "--set", "PY=/a", "--set", "PY=/b")
+    assert (twice.code, "PY has two values: '/a', '/b'" in twice.err) == (2, True), twice
+    assert ran("check", tmp_path, "--target", site, "--set", "PY=/a", "--set", "PY=/a").code == 1
+    unknown = ran("check", tmp_path, "--target", site, "--set", "PYY=/a")
+    assert (unknown.code, "no fix in effect has a parameter PYY" in unknown.err) == (2, True), unknown
+    assert "known: PY\n" in unknown.err
+    monkeypatch.setenv("UNHANG_SET", "PY=/a\nOF_ANOTHER_PACK=/b")
+    found = ran("check", tmp_path, "--target", site)
+    assert (found.code, "--set PY=/a" in found.out, "OF_ANOTHER" in found.out) == (1, True, False), found
+    assert "--set PY=/c" in ran("check", tmp_path, "--target", site, "--set", "PY=/c").out, "an option wins"
 
 
 def test_what_a_fix_takes_out_is_not_in_place_where_it_has_another_name(site: Path, tmp_path: Path) -> None:

@@ -131,7 +131,8 @@ def test_the_nodes_of_a_ray_cluster_are_asked_each_by_a_task_that_takes_no_cpu(
         (tmp_path / f"site/ray/{file}.py").write_text(text)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site"))
     kept = tmp_path / "kept"
-    main(["diagnose", "--live", "--ray", "ray://head:10001", "--keep", str(kept)])
+    # other tests' jobs may run on this machine, and the one with most ranks would be diagnosed
+    main(["diagnose", "--live", "--ray", "ray://head:10001", "--job", "hung:1", "--keep", str(kept)])
     said, notes = capsys.readouterr()
     assert "Ray says that this node is gone" in notes
     assert "its process is stopped" in said

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from cProfile import Profile
+
 import pytest
 
 from support.hung_jobs import issued, job, rank
 from unhang.diagnose import facts, likes, pairs, suspects
-from unhang.diagnose.evidence import Group, Move, Operation, Rank
+from unhang.diagnose.evidence import Group, Job, Move, Operation, Rank
 
 RING = Group("8", "CONTEXT_PARALLEL_GROUP", (0, 1, 2, 3))
 BEGIN = Move("", "", 0, done=True)
@@ -105,5 +108,40 @@ def test_a_rank_that_left_out_a_batch_is_not_like_the_others() -> None:
     ]
     whole = job([others[0], others[1], left_out, others[2]])
     own = pairs.heads(whole, pairs.ends(whole))
-    assert [likes.unlike(whole, own, number, RING.description) for number in range(4)] == [0, 0, 3, 0]
+    assert likes.unlike(whole, own, dict.fromkeys(range(4), RING.description)) == {2: 3}
     assert [*suspects.of(facts.of(whole)).why] == [2]
+
+
+def pipelines(many: int) -> Job:
+    """Return a job of pipelines of four stages, of which one rank left no file: the others wait for it, one by one."""
+    hop = many // 4
+    world = Group("0", "default_pg", tuple(range(many)))
+    groups = [Group(str(9 + at), "PIPELINE_MODEL_PARALLEL_GROUP", tuple(range(at, many, hop))) for at in range(hop)]
+    ranks: list[Rank | None] = []
+    for number in range(many):
+        own, before = groups[number % hop], number - hop
+        past = [Move(own.name, "recv", abs(before), True, at, at) for at in range(1, 9)]
+        first = issued(world, 3, "all_reduce", 2)
+        if before >= 0:
+            first = issued(own, 9, "recv", 2)._replace(peer=before)
+        ranks.append(rank(first)._replace(moves=(Move("0", "", 2, True), *past)))
+    return job([None, *ranks[1:]])
+
+
+def wide(many: int) -> Job:
+    """Return a job in which each rank waits in a batch of sends to and receives from all others; one has none."""
+    ends = [end(kind, peer) for peer in range(many) for kind in ("send", "recv")]
+    return job([rank(*(one for one in ends if number and one.peer != number)) for number in range(many)])
+
+
+@pytest.mark.parametrize(("made", "ranks", "most"), [(pipelines, 64, 6), (wide, 8, 24)])
+def test_what_it_costs_does_not_grow_faster_than_what_there_is_to_read(
+    made: Callable[[int], Job], ranks: int, most: float
+) -> None:
+    """In calls of functions, for four times as many ranks; each of them may have four times as many operations."""
+    calls = []
+    for many in (ranks, 4 * ranks):
+        whole, profile = made(many), Profile()
+        profile.runcall(lambda whole: suspects.of(facts.of(whole)), whole)
+        calls.append(sum(one.callcount for one in profile.getstats()))
+    assert calls[1] < most * calls[0]

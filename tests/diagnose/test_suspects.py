@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from support.hung_jobs import issued, job, rank
+from support.hung_jobs import IDLE, issued, job, rank
 from unhang.diagnose import diagnosis, facts, logs, suspects
 from unhang.diagnose.evidence import Count, Group, Job, Message, Rank, Trail
 from unhang.diagnose.job import Told, merged
@@ -45,6 +45,7 @@ def failed(*lines: Message) -> Rank:
 
 LATE, DONE = rank(at=(READ,)), rank(issued(WORLD, 2, "all_reduce", 2, done=True))
 STACKS = [rank(at=(CALL, STEP), recorded=False)] * 3
+BETWEEN = rank(at=IDLE, recorded=False)
 # By name: the job, the rule that is to name somebody, and whom.
 JOBS: dict[str, tuple[Job, str, list[int]]] = {
     "raised": (job([failed(line("ValueError: no")), *[waits()] * 3]), "failed", [0]),
@@ -147,6 +148,18 @@ JOBS: dict[str, tuple[Job, str, list[int]]] = {
     "it waits in another collective": (job([waits(group=TENSOR, number=9), *[waits()] * 3]), "disagrees", [0]),
     "two host of four": (job([LATE, LATE, waits(), waits()]), "host", [0, 1]),
     "stacks: one is in none": (job([rank(at=(READ,), recorded=False), *STACKS]), "host", [0]),
+    "stacks: one waits for its next call": (job([BETWEEN, *STACKS]), "", []),
+    "stacks: one waits for its next call, another is in none": (
+        job([BETWEEN, rank(at=(READ,), recorded=False), *STACKS]),
+        "host",
+        [1],
+    ),
+    "stacks: one waits for its next call, and nobody is in a collective": (
+        job([BETWEEN, *[rank(at=(STEP,), recorded=False)] * 3]),
+        "",
+        [],
+    ),
+    "it waits for its next call, and its group for it": (job([BETWEEN, *[waits()] * 3]), "host", [0]),
     "stacks: two may wait for their device": (job([rank(at=(STEP,), recorded=False)] * 2 + STACKS), "", []),
     "stacks: all but one wait for their device": (
         job([rank(at=(READ,), recorded=False), *[rank(at=(STEP,), recorded=False)] * 3]),

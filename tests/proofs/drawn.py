@@ -32,16 +32,26 @@ _CALLS = {**calls.COLLECTIVES, **calls.POINT_TO_POINT}
 def main(arguments: Sequence[str]) -> int:
     """Record the drawings of these fixes, or of all: each in a process of its own, which imports its upstream."""
     if arguments[:1] == ["--one"]:
-        _record(arguments[1])
+        print(f"\n{json.dumps(_recorded(arguments[1]))}")
         return 0
-    failed = [
-        fix
-        for fix in arguments or catalog.fixes()
-        if subprocess.run([sys.executable, "-W", "ignore", "-m", "proofs.drawn", "--one", fix], check=False).returncode
-    ]
+    failed = []
+    for fix in arguments or catalog.fixes():
+        try:
+            drawing = {**json.loads(file(fix).read_text(encoding="utf-8")), "recorded": recorded(fix)}
+        except subprocess.CalledProcessError:
+            failed.append(fix)
+            continue
+        file(fix).write_text(_text(drawing), encoding="utf-8")
     if failed:
         print(f"not recorded: {', '.join(failed)}", file=sys.stderr)
     return 1 if failed else 0
+
+
+def recorded(fix: str) -> Any:
+    """Return what is recorded of the case that a fix's drawing names. Raises CalledProcessError where it failed."""
+    command = [sys.executable, "-W", "ignore", "-m", "proofs.drawn", "--one", fix]
+    place = REPOSITORY / "tests"  # where python -m finds this module
+    return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, cwd=place).stdout.splitlines()[-1])
 
 
 def file(fix: str) -> Path:
@@ -59,8 +69,8 @@ def proof_of(fix: str, drawing: Mapping[str, Any]) -> tuple[suite.Proof, Any]:
     raise LookupError(f"no proof of {fix} has the case {drawing['case']!r}")
 
 
-def _record(fix: str) -> None:
-    """Run the case of a fix's drawing on both sides, and write what was recorded. Raises ValueError where it failed."""
+def _recorded(fix: str) -> dict[str, Any]:
+    """Run the case of a fix's drawing on both sides; return what was recorded. Raises ValueError where it failed."""
     drawing = json.loads(file(fix).read_text(encoding="utf-8"))
     proof, case = proof_of(fix, drawing)
     seen: dict[str, Any] = {}
@@ -73,7 +83,7 @@ def _record(fix: str) -> None:
             for stale in Path(folder).glob("*.rank"):
                 stale.unlink()
             question = {
-                "fix": fix, "path": roots, "variants": {side: (files, [case.name])}, "begun": os.devnull,
+                "fix": fix, "packs": [], "path": roots, "variants": {side: (files, [case.name])}, "begun": os.devnull,
                 "cases": [case._replace(options=dict(case.options))], "deadline_s": _DEADLINE_S, "device": "cpu",
             }  # fmt: skip
             outcome = Outcome(*child.answer(question)["outcomes"][side][case.name])
@@ -81,9 +91,8 @@ def _record(fix: str) -> None:
             if outcome.status != due:
                 raise ValueError(f"{side}: {outcome.status}, due {due}: {outcome.detail}")
             seen[side] = {"status": outcome.status, **_shown(drawing, side, outcome, Path(folder))}
-    drawing["recorded"] = {"proof": proof.name, "topology": case.topology.text(), **seen}
-    file(fix).write_text(_text(drawing), encoding="utf-8")
     print(f"{fix}: {case.name} of {proof.name}", file=sys.stderr)
+    return {"proof": proof.name, "topology": case.topology.text(), **seen}
 
 
 def _shown(drawing: Mapping[str, Any], side: str, outcome: Outcome, folder: Path) -> dict[str, Any]:
@@ -135,7 +144,7 @@ def _text(drawing: Mapping[str, Any]) -> str:
 
 
 def _on_one_line(part: re.Match[str]) -> str:
-    inside = " ".join(part[0][1:-1].split())
+    inside = re.sub(r"\n *", " ", re.sub(r"^\n *|\n *$", "", part[0][1:-1]))  # a space within a text stays
     return f"{part[0][0]}{inside}{part[0][-1]}"
 
 

@@ -48,3 +48,17 @@ def test_each_drawing_names_a_release_and_is_written_as_the_recorder_does(fix: s
     assert (proof.name, case.name) == (content["recorded"]["proof"], content["case"])
     with pytest.raises(LookupError, match="no proof"):
         drawn.proof_of(fix, {"case": "gone"})
+
+
+@pytest.mark.parametrize("fix", ["critic-microbatch-scale", "mtp-cp-deadlock"])
+def test_a_run_records_what_the_drawing_has(fix: str) -> None:
+    assert drawn.recorded(fix) == json.loads(drawn.file(fix).read_text(encoding="utf-8"))["recorded"]
+
+
+def test_the_text_of_a_drawing_is_the_drawing() -> None:
+    drawing = {
+        "bars": {"untouched": r"norm is ([\d., ]+) on"},
+        "recorded": {"did": [{"kind": "barrier", "ranks": [0, 1]}]},
+    }
+    assert json.loads(drawn._text(drawing)) == drawing
+    assert '{"kind": "barrier", "ranks": [0, 1]}' in drawn._text(drawing)

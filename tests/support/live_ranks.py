@@ -79,6 +79,7 @@ def started(tmp_path: Path) -> Iterator[Mapping[int, int]]:
             assert child.stdout
             assert child.stdout.readline() == b"ready\n"
         children[6].send_signal(signal.SIGSTOP)
+        os.waitpid(children[6].pid, os.WUNTRACED)  # it stops only once it has its turn on a CPU
         yield {rank: child.pid for rank, child in children.items()}
         for child in children.values():
             child.send_signal(signal.SIGCONT)

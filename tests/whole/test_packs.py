@@ -74,7 +74,9 @@ def test_a_receipt_names_the_pack_and_revert_needs_it_no_more(acme: Path, site: 
     (fixed,) = json.loads((site / ".unhang" / "receipt.json").read_text())["files"][0]["fixes"]
     assert (fixed["fix"], fixed["pack"]) == (ID, "acme 1.2")
     shutil.rmtree(acme)
-    assert code_of(run("check", "--target", site, "--pack", acme)) == "no-pack"
+    for command in ("check", "revert"):
+        ran = run(command, "--target", site, "--pack", acme)
+        assert (code_of(ran), "`unhang revert` works without it" in ran.err) == ("no-pack", True)
     assert run("check", "--target", site, "--fix", MODEL).code in (0, 1)
     assert code_of(run("revert", "--target", site, "--fix", "no-such-fix")) == "unknown-fix"
     assert run("revert", "--target", site, "--fix", MODEL).code == 0
@@ -143,9 +145,31 @@ def test_two_of_a_kind_are_an_error_by_name(acme: Path, site: Path, tmp_path: Pa
         ran = run(*command, *here, *of)
         assert code_of(ran) == "fixes-collide", command
         assert f"{ID} (acme 1.2) and {MODEL} (unhang" in ran.err
-        assert f"leave one out: --skip {ID}, or --skip {MODEL}" in ran.err
+        for name in (ID, MODEL):
+            assert f"unhang apply --target {site} --pack {acme} --skip {name}`" in ran.err
     assert ((site / FILE).read_bytes(), (tmp_path / "out").exists()) == (before, False)
+    ran = run("check", *here, *of)
+    assert (ran.code, "next, on every node" in ran.out) == (1, False)
+    assert f"{ID} (acme 1.2) and {MODEL} (unhang 0.1.0) rewrite one statement, at line" in ran.out
+    assert f"in each later `check` too: `unhang apply --target {site} --pack {acme} --skip {ID}`" in ran.out
+    assert "next, on every node" in run("check", *here, *of, "--skip", MODEL).out
     assert run("apply", *here, *of, "--skip", MODEL).code == 0
+
+
+def test_what_is_added_beside_a_rewritten_statement_rewrites_none(site: Path, tmp_path: Path) -> None:
+    before, here = (site / FILE).read_text(), ("--target", site, "--fix", MODEL)
+    row = '    vpreds = _slice_response_from_unpad_output(model_output["values"], data)'
+    assert before.count(row) == 1, "ours adds something above it"
+    after = before.replace(row, f"    mine = 1\n{row}")
+    (tmp_path / "my.diff").write_text(
+        "".join(difflib.unified_diff(before.splitlines(True), after.splitlines(True), f"a/{FILE}", f"b/{FILE}"))
+    )
+    begun = ("--pack", tmp_path / "mine", "--upstream", "verl==0.7.1", "--from-patch", tmp_path / "my.diff")
+    assert run("new", "my-loss", *begun, "--target", site).code == 0
+    ran = run("check", *here, "--fix", "my-loss", "--pack", tmp_path / "mine")
+    assert (ran.code, "change one place, at line" in ran.out, "rewrite one statement" in ran.out) == (1, True, False), (
+        ran
+    )
 
 
 def test_of_two_fixes_for_one_function_the_second_waits(site: Path, tmp_path: Path) -> None:
@@ -270,12 +294,39 @@ def test_a_fix_without_its_manifest_is_not_left_out_in_silence(what: str, acme: 
     assert (code_of(ran), str(path) in ran.err) == ("bad-pack", True), ran.err
 
 
+@pytest.mark.parametrize("what", LOST)
+def test_facts_that_are_no_file_are_the_packs_error(what: str, acme: Path, site: Path) -> None:
+    path = acme / "compat" / "data" / f"{ID}.json"
+    path.unlink()
+    LOST[what](path)
+    ran = run("check", "--target", site, "--pack", acme)
+    if what == "nothing":
+        assert (ran.code, "drifted" in ran.out) == (1, True), "nothing is on record"
+    else:
+        assert (code_of(ran), str(path) in ran.err) == ("bad-pack", True), ran.err
+
+
 def test_a_fix_whose_folder_is_lost_is_not_left_out_in_silence(acme: Path, site: Path) -> None:
     shutil.rmtree(acme / "patches")
     assert code_of(run("check", "--target", site, "--pack", acme)) == "bad-pack"
 
 
-@pytest.mark.parametrize("text", [None, "raise ValueError('\x1b[31m')", "raise SystemExit(0)", "1 +"])
+@pytest.mark.parametrize("named", ["--pack", "UNHANG_PACKS"])
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_pack_without_a_fix_is_no_gate_that_passes(is_there: bool, named: str, acme: Path, site: Path) -> None:
+    shutil.rmtree(acme / "patches")
+    shutil.rmtree(acme / "compat")
+    if is_there:
+        (acme / "patches" / "__pycache__").mkdir(parents=True)
+    words, env = (("--pack", acme), None) if named == "--pack" else ((), {"UNHANG_PACKS": str(acme)})
+    for command in ("check", "apply"):
+        ran = run(command, "--target", site, *words, env=env)
+        assert (code_of(ran), "there is no fix of acme 1.2" in ran.err) == ("bad-pack", True), ran.err
+
+
+@pytest.mark.parametrize(
+    "text", [None, "raise ValueError('\x1b[31m')", "raise SystemExit(0)", "1 +", "", "CODEMODS = []", "CODEMODS = None"]
+)
 def test_a_codemod_that_cannot_be_imported_is_the_packs_error(text: str | None, acme: Path, site: Path) -> None:
     path = acme / "codemods" / f"{ID.replace('-', '_')}.py"
     path.unlink()
@@ -284,6 +335,8 @@ def test_a_codemod_that_cannot_be_imported_is_the_packs_error(text: str | None, 
     ran = run("apply", "--target", site, "--pack", acme, "--fix", ID)
     assert (code_of(ran), str(path) in ran.err) == ("bad-pack", True), ran.err
     assert "\x1b" not in ran.err
+    if text is None:
+        assert code_of(run("check", "--target", site, "--pack", acme, "--fix", ID)) == "bad-pack", "as far as it looks"
 
 
 def test_the_facts_of_a_pack_are_checked_too(acme: Path, site: Path) -> None:
@@ -311,5 +364,9 @@ def test_a_pack_installed_beside_unhang_counts(acme: Path, site: Path, tmp_path:
     first, *_ = env.run(*check).splitlines()
     assert first == f"packs: acme 1.2 ({env.site / 'acme_pack'})"
     assert "packs: " not in env.run(*check, "--no-packs")
+    shutil.rmtree(env.site / "acme_pack")
+    assert "packs: " not in env.run(*check, "--no-packs")
+    gone = env.run("-c", MAIN.replace("main(", "sys.stderr = sys.stdout; main(", 1), *check[2:])
+    assert "error[no-pack]: there is no pack in this folder" in gone
     shutil.rmtree(env.site / "acme_pack-1.2.dist-info")
     assert "packs: " not in env.run(*check)

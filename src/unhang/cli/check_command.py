@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from unhang import packs
 from unhang.cli.requests import request
+from unhang.errors import UnhangError
+from unhang.judge import recorded
+from unhang.judge.decide import NEEDED
+from unhang.shapes import catalog
+from unhang.suggest import hinted
 from unhang.survey.verdicts import survey
 from unhang.tell import console, report
 from unhang.tell.report import Report
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Sequence
 
+    from unhang.judge.findings import Finding
     from unhang.records import Request
 
 
@@ -25,14 +34,31 @@ def check(options: argparse.Namespace, wanted: Request) -> int:
     seen = survey(wanted)
     if seen.search.overlays:  # then what brings the fixes into place is the first one
         wanted = wanted._replace(writer=("overlay", seen.search.overlays[0]))
+    recorded.refuse_edited(it.target.fix for it in seen.findings if it.verdict.verdict == NEEDED)
+    collides = _collision(seen.findings, wanted)
     what = Report(seen.search, wanted, seen.findings, None, seen.interrupted, expected=options.expect_digest)
     shown = console.results(options.output_format, what)
     unmet = console.unmet(wanted.required, seen.findings, shown=shown)
     other = report.differs(options.expect_digest, seen.findings)
     left = [finding for finding in seen.findings if not finding.settled]
     if options.output_format == "text":
-        lines = report.numbers_marked(seen.findings, wanted), *console.summary(seen.findings, wanted).split("\n")
+        lines = (
+            report.numbers_marked(seen.findings, wanted),
+            *console.summary(seen.findings, wanted, collides).split("\n"),
+        )
         console.show("", *filter(None, lines))
     console.required(unmet)
     console.unexpected(other)
     return 1 if left or unmet or other or seen.interrupted else 0
+
+
+def _collision(findings: Sequence[Finding], wanted: Request) -> UnhangError | None:
+    """Return the error with which ``apply`` would refuse the fixes of two packs, if they are needed here."""
+    needed = [it for it in findings if it.verdict.verdict == NEEDED] if packs.others() else []
+    if len({catalog.pack_of(it.target.fix) for it in needed}) > 1:
+        from unhang.rewrite.plan import collision  # most runs have our pack alone
+
+        with suppress(UnhangError):  # it cannot rewrite here: whoever applies is told
+            found = collision(needed)
+            return found and hinted(found, wanted)
+    return None

@@ -86,6 +86,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 setattr(settings, name, getattr(options, name, getattr(Settings, name)))
             if wrong is not None:
                 raise wrong
+            if options.command != "new":  # it begins a pack
+                packs.refuse_empty()
             parameters.use(options.set, os.environ)
             _tell_packs(options.command)
             if "skip" in options:  # a command that chooses fixes

@@ -19,6 +19,7 @@ from unhang.draft import exactly, facts, origin, pack_texts, patch, skeleton
 from unhang.draft.exactly import Bound
 from unhang.draft.patch import Patched, Result
 from unhang.errors import UnhangError
+from unhang.judge import recorded
 from unhang.records import Request
 from unhang.shapes import catalog
 from unhang.shapes.catalog import Target
@@ -54,7 +55,8 @@ def run(options: argparse.Namespace, text: str, head: str) -> int:
         bound = _with_parameters(bound, values)
         edits = {it.target: it.codemod for it in bound}
         found = facts.tried(edits, release.read)
-        data = facts.document(list(edits))
+        text_of = pack_texts.codemod(fix, bound)
+        data = facts.document(list(edits)) | {"codemod": recorded.digests(text_of.encode(), fix)}
         facts.record(data, edits, found, release.version)
         of = origin.of(head)
         of = of._replace(title=of.title or f"the diff {os.path.basename(options.from_patch or 'of a commit')}")
@@ -62,9 +64,9 @@ def run(options: argparse.Namespace, text: str, head: str) -> int:
         title = gate.line(skeleton.title(release.project, of, longest))[:longest]
         notice = "; ".join(dict.fromkeys(filter(None, (origin.notice(it.before) for it in result.files))))
         made |= {
-            f"patches/{fix}/manifest.json": pack_texts.manifest(fix, title, of, notice, list(edits), values),
+            f"patches/{fix}/manifest.json": pack_texts.manifest(fix, title, of, notice, list(edits), values, left),
             f"patches/{fix}/page.md": pack_texts.page(fix, title, of, shown, left),
-            f"codemods/{fix.replace('-', '_')}.py": pack_texts.codemod(fix, bound),
+            f"codemods/{fix.replace('-', '_')}.py": text_of,
             f"compat/data/{fix}.json": pack_texts.document(data),
         }
         _write(stage, made)

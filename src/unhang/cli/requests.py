@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
-from unhang import packs, suggest
+from unhang import packs, parameters, suggest
 from unhang.errors import UnhangError, closest
 from unhang.records import KINDS, Request, Token
 from unhang.shapes import catalog
@@ -37,8 +37,10 @@ def selection(given: Mapping[str, Any]) -> Request:
     """Return the request without its environment: what to look at.
 
     ``given`` are the options by name; those that are missing or empty choose everything, and require nothing. Raises
-    UnhangError ``unknown-fix``, also if no fix is of the kinds; ``unknown-kind``, ``unknown-upstream``, ``bad-token``.
+    UnhangError ``unknown-fix``, also if no fix is of the kinds; ``unknown-kind``, ``unknown-upstream``, ``bad-token``;
+    and as ``parameters.keep``.
     """
+    parameters.keep(name for fix in catalog.fixes().values() for it in fix.targets for name in it.parameters)
     fix, skip, required = (tuple(_fix(name) for name in given.get(option, ())) for option in ("fix", "skip", "require"))
     gone = tuple(given.get("gone", ()))
     kinds = _known("unknown-kind", given, "kind", KINDS)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from unhang.cli.ending import Ending, clause, look_again
 from unhang.cli.requests import request
 from unhang.find.bytecode import caches
+from unhang.judge.decide import NEEDED
 from unhang.shapes import catalog
 from unhang.store import revert as store
 from unhang.store.roots import journal_left, tidy
@@ -68,6 +69,13 @@ def _end(search: Search, done: Reverted, wanted: Request, output_format: str) ->
 
 
 def _unlisted(seen: Survey) -> list[Finding]:
-    """Return the rewritten functions whose file no receipt lists."""
+    """Return the rewritten functions whose file no receipt lists.
+
+    An import that a person has added, where nothing else of the fix is in place, is theirs: that fix is needed.
+    """
     listed = {entry.path for receipt in seen.receipts for entry in receipt.files}
-    return [finding for finding in seen.findings if finding.rewritten and finding.seen.real not in listed]
+    return [finding for finding in seen.findings if _is_in_place(finding) and finding.seen.real not in listed]
+
+
+def _is_in_place(finding: Finding) -> bool:
+    return finding.rewritten and finding.verdict.verdict != NEEDED

@@ -81,10 +81,15 @@ def _tags(clone: str, pattern: str) -> list[str]:
 
 def _swept(pack: Pack, fix: Fix, release: Release) -> bool:
     """Record what a fix does to a release; return whether it fits, or is there already."""
+    from unhang.judge import recorded
     from unhang.judge.decide import exact
 
     edits: Edits = {target: exact(target) for target in fix.targets}
-    known = dict(catalog.facts(fix.id).whole) or facts.document(list(edits))
+    file, known = recorded.path(fix.id), dict(catalog.facts(fix.id).whole)
+    if recorded.is_edited(file, known.get("codemod")):
+        console.say(f"{fix.id}: its codemod was edited: what is on record of it begins anew")
+        known = {}
+    known = (known or facts.document(list(edits))) | {"codemod": recorded.digests(packs.read(file), file)}
     found = facts.tried(edits, release.read, _results(fix, known))
     shown = gate.line(f"{fix.id}: {release.project} {release.version} ({release.where})")
     if edited := [file for file in dict.fromkeys(it.file for it in edits) if release.edited(file)]:

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 from unhang import packs
 from unhang.deliver import sbom
 from unhang.entry_points import GROUP
-from unhang.errors import UnhangError
-from unhang.judge.decide import codemods, exact
+from unhang.judge import recorded
+from unhang.judge.decide import codemod, exact
 from unhang.shapes import catalog
 from unhang.shapes.catalog import Fix
 from unhang.store import dist_info
@@ -96,14 +96,12 @@ def _check(fix: Fix, files: Mapping[str, bytes]) -> None:
         raise packs.bad(os.path.join(folder, f"{module}.py"), "it is missing")
     if "TODO" in fix.title:
         raise packs.bad(os.path.join(folder, f"patches/{fix.id}/manifest.json"), "its title begins with TODO: write it")
-    try:
-        for target in fix.targets:
-            exact(target) if target.binding else codemods(fix.id).CODEMODS[target.function]
-        _ = catalog.shape_table(), dict(fix.manifest)
-    except UnhangError:
-        raise
-    except Exception as error:  # whatever somebody's module raises
-        raise packs.bad(os.path.join(folder, f"{module}.py"), f"{type(error).__name__}: {error}") from error
+    if fix.left:
+        why = f"the diff has more than the fix: {'; '.join(fix.left)}; do that otherwise, and take it out of `left`"
+        raise packs.bad(os.path.join(folder, f"patches/{fix.id}/manifest.json"), why)
+    recorded.refuse_edited([fix.id])
+    for target in fix.targets:
+        exact(target) if target.binding else codemod(target)
 
 
 def _metadata(project: str, about: Mapping[str, Any], licences: list[str]) -> str:

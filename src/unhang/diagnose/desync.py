@@ -95,6 +95,11 @@ def everybody(job: Job) -> set[int]:
     return {*range(min(size, _LARGEST)), *job.ranks}
 
 
+def members(job: Job, group: Group) -> set[int]:
+    """Return the members of a group. A log names the group of all ranks, and does not list these."""
+    return {*group.members} or (everybody(job) if group.description == "default_pg" else set())
+
+
 def meetings(job: Job) -> tuple[Meeting, ...]:
     """Return, for each group, the first collective on which ranks disagree, and the first one in which a rank waits."""
     known: dict[str, dict[int, dict[int, Operation]]] = defaultdict(lambda: defaultdict(dict))
@@ -187,8 +192,7 @@ def splits(job: Job) -> tuple[Split, ...]:
                 place = min(apart) - trail.first
                 if 0 <= place < len(trail.digests) and trail.digests[place]:
                     sides[trail.digests[place]].append(number)
-            group = job.groups.get(name) or Group(name, "")
-            found.append(Split(group, min(apart), tuple(sorted(map(tuple, sides.values())))))
+            found.append(Split(job.group(name), min(apart), tuple(sorted(map(tuple, sides.values())))))
     return tuple(found)
 
 

@@ -177,3 +177,7 @@ class Job(NamedTuple):
     """The errors of processes of which nobody knows the rank."""
     spoken: frozenset[int] = frozenset()
     """Ranks of which only lines came that say neither where they wait nor why they died; they are not in ``ranks``."""
+
+    def group(self, name: str) -> Group:
+        """Return a group by its name, also one that no dump lists."""
+        return self.groups.get(name) or Group(name, "")

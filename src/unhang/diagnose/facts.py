@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from unhang.diagnose import desync, pairs, whereabouts
 from unhang.diagnose.desync import Meeting, Split
-from unhang.diagnose.evidence import Count, Job, Message
+from unhang.diagnose.evidence import Count, Job, Message, Operation
 from unhang.diagnose.pairs import Ends, Head
 
 
@@ -19,6 +19,8 @@ class Facts(NamedTuple):
     """Without the operations that a later one shows to be done."""
     counts: Mapping[str, Mapping[int, Count]]
     """By group and rank, for the groups whose ranks count alike."""
+    waiting: tuple[Operation, ...]
+    """In what ranks wait: one operation of each kind and size, in groups of each description."""
     meetings: tuple[Meeting, ...]
     splits: tuple[Split, ...]
     waits_for: Mapping[int, frozenset[int]]
@@ -34,6 +36,8 @@ class Facts(NamedTuple):
     """By rank: whom it waits for in that."""
     roots: tuple[frozenset[int], ...]
     """Ranks that wait for each other and for nobody else, each in what it is to do first; or one alone."""
+    cycles: tuple[frozenset[int], ...]
+    """Those of these that are several, all of which wait in something."""
     errors: Mapping[int, tuple[Message, ...]]
     """What each rank failed with by itself, where nothing shows that it went on."""
     caught: Mapping[int, tuple[Message, ...]]
@@ -65,6 +69,8 @@ def of(job: Job) -> Facts:
     spied = {number for number in calls if whereabouts.is_spied(job.ranks[number])}
     unseen = frozenset(_unseen(job, meetings))
     moving = bool(job.ranks) and all(whereabouts.moved(rank) and not rank.process for rank in job.ranks.values())
+    roots = tuple(pairs.sinks({**waits_for, **missing}))
+    waits = {number for number, rank in job.ranks.items() if rank.waiting}
     failures = {number: lines for number, rank in job.ranks.items() if (lines := tuple(whereabouts.failures(rank)))}
     together = _together(job)
     went_on = {
@@ -75,6 +81,7 @@ def of(job: Job) -> Facts:
     return Facts(
         job,
         _counts(job),
+        _waiting(job),
         meetings,
         desync.splits(job),
         waits_for,
@@ -83,7 +90,8 @@ def of(job: Job) -> Facts:
         heads,
         {number: met for number, (_, met) in meet.items()},
         missing,
-        tuple(pairs.sinks({**waits_for, **missing})),
+        roots,
+        tuple(root for root in roots if len(root) > 1 and root <= waits),
         {number: lines for number, lines in failures.items() if number not in went_on},
         {number: failures[number] for number in sorted(went_on)},
         tuple(whereabouts.failures_of_strangers(job.strangers)),
@@ -106,6 +114,15 @@ def _counts(job: Job) -> dict[str, dict[int, Count]]:
         for group, ranks in counts.items()
         if group not in paired and all(count.shared for count in ranks.values())
     }
+
+
+def _waiting(job: Job) -> tuple[Operation, ...]:
+    """Return some of the operations in which ranks wait, since a thousand ranks wait in much the same."""
+    alike: dict[object, Operation] = {}
+    for rank in job.ranks.values():
+        for one in rank.waiting:
+            alike.setdefault((one.group.description or one.group.name, one.kind, desync.elements(one)), one)
+    return tuple(alike.values())
 
 
 def _together(job: Job) -> set[int]:

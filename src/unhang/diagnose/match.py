@@ -99,9 +99,8 @@ def not_excluded(facts: Facts, signatures: Iterable[Signature]) -> tuple[Signatu
     ranks = facts.job.ranks.values()
     if facts.errors or facts.strangers or any(rank.recorded or rank.stacks for rank in ranks):
         return ()
-    waiting = [one for rank in ranks for one in rank.waiting]
     left = (
-        one._replace(hangs=tuple(it for it in one.hangs if any(_may_be(it, at) for at in waiting)))
+        one._replace(hangs=tuple(it for it in one.hangs if any(_may_be(it, at) for at in facts.waiting)))
         for one in signatures
     )
     return tuple(one for one in left if one.hangs)
@@ -165,8 +164,7 @@ def _doubts(
     ]
     if len({*hang.differ} & {"size", "dtype"}) and len(_ways(facts.job, hang, scene)) > 1:
         doubts.append("these ranks came to the function by different calls")
-    waiting = [one for rank in facts.job.ranks.values() for one in rank.waiting]
-    if hang.groups and waiting and not facts.unseen and not any(_may_be(hang, one) for one in waiting):
+    if hang.groups and facts.waiting and not facts.unseen and not any(_may_be(hang, one) for one in facts.waiting):
         doubts.append("no rank waits in what its peers would wait in")
     if suspects.rule in (DEVICE, TOGETHER):
         doubts += [f"rank {number} {why}" for number, why in suspects.why.items()]
@@ -182,7 +180,7 @@ def _doubts(
     doubts += [
         f"ranks disagree in {whereabouts.label(one.group)} as well"
         for one in facts.meetings
-        if _is_beside(hang, scene, one)
+        if one.differ and _is_beside(hang, scene, one)
     ]
     for number in scene.rest if scene.inside else facts.job.ranks.keys() - failed:
         rank = facts.job.ranks[number]
@@ -210,10 +208,10 @@ def _ways(job: Job, hang: Hang, scene: Scene) -> set[tuple[tuple[str, str], ...]
 
 
 def _is_beside(hang: Hang, scene: Scene, meeting: Meeting) -> bool:
-    """Return whether ranks disagree in a collective as the hang does not have it: those inside too, or the others."""
+    """Return whether ranks that disagree do so as the hang does not have it: those inside too, or the others."""
     named = {*hang.differ} - {"size" if hang.empty else ""}  # where the others are empty, those inside are alike
     if not hang.groups or not _is_group(meeting.group, hang.groups):
-        return bool(desync.differences(meeting.operations.values()))
+        return True
     inside, rest = (
         desync.differences(meeting.operations[rank] for rank in side if rank in meeting.operations)
         for side in (scene.inside, scene.rest)

@@ -12,6 +12,10 @@ OPPOSITE = {"send": "recv", "recv": "send"}
 PAIRED = frozenset({*OPPOSITE, "coalesced"})
 """Operations between two ranks, which have no number that all ranks of a group agree on."""
 _Edges = Mapping[int, Collection[int]]
+_Place = tuple[str, int, int]
+"""A group, the number of a collective or a batch in it, and of the batch's operations the number of one among all."""
+_Way = tuple[int, str, str, int]
+"""A rank, a group, what the rank does there, and with whom."""
 
 
 class End(NamedTuple):
@@ -48,68 +52,84 @@ class Head(NamedTuple):
         return any(one.begun for one in self.operations) or any(end.done for _, end in self.pairs)
 
 
+class _Past:
+    """What a rank has done, as far as its recorder has it."""
+
+    def __init__(self, moves: Sequence[Move]) -> None:
+        self._moves = moves
+        self.places = {(move.group, move.batch or move.number, move.order): at for at, move in enumerate(moves)}
+        """Where its collectives stand, by group and number, and its batches."""
+        self.collectives = [key for key in self.places if not key[2]]
+        self.batches: dict[str, dict[int, _Place]] = defaultdict(dict)
+        """The end of each batch, by group and number."""
+        for key in self.places:
+            if key[2]:
+                self.batches[key[0]][key[1]] = key
+        self._done: dict[_Place, Counter[tuple[str, str, int]]] = {}
+
+    def done(self, since: _Place) -> Counter[tuple[str, str, int]]:
+        """Return how many sends to and receives from each other rank are done since then, by group."""
+        if since not in self._done:
+            after = self._moves[self.places[since] + 1 :]
+            self._done[since] = Counter((move.group, move.kind, move.number) for move in after if move.done)
+        return self._done[since]
+
+
 def ends(job: Job) -> Ends:
     """Return the other ends of all that is not done: the k-th send to a rank meets its k-th receive from there."""
-    places = {number: _places(rank) for number, rank in job.ranks.items() if rank.moves}
+    past = {number: _Past(rank.moves) for number, rank in job.ranks.items() if rank.moves}
+    waiting: dict[_Way, list[Operation]] = defaultdict(list)
+    untold: dict[tuple[int, str], set[str]] = defaultdict(set)
+    for number, rank in job.ranks.items():
+        for one in rank.waiting:
+            if one.peer is not None:
+                waiting[number, one.group.name, one.kind, one.peer].append(one)
+            elif one.kind in PAIRED:  # a log does not say with whom
+                untold[number, one.group.name].add(one.kind)
     found: dict[int, tuple[End | None, ...]] = {}
     for number, rank in job.ranks.items():
-        before: Counter[tuple[str, str, int]] = Counter()
+        before: Counter[_Way] = Counter()
+        ahead: dict[_Way, int | None] = {}
         own: list[End | None] = []
         for one in rank.waiting:
-            end = None
-            if one.kind in OPPOSITE and one.peer is not None:
-                key = one.group.name, one.kind, one.peer
-                ahead = _ahead(job, one, places)
-                end = _end(job, one, before[key] + (ahead or 0), is_known=ahead is not None)
-                before[key] += 1
-            own.append(end)
+            if one.kind not in OPPOSITE or one.peer is None:
+                own.append(None)
+                continue
+            group, peer = one.group.name, one.peer
+            way, back = (number, group, one.kind, peer), (peer, group, OPPOSITE[one.kind], number)
+            if way not in ahead:
+                ahead[way] = _ahead(past, way, back)
+            at, is_known = before[way] + (ahead[way] or 0), ahead[way] is not None
+            before[way] += 1
+            if untold[peer, group] - {one.kind}:
+                own.append(None)
+                continue
+            theirs = waiting.get(back, ())
+            is_known = is_known or peer not in job.ranks or not job.ranks[peer].recorded
+            own.append(End(peer, theirs[at] if 0 <= at < len(theirs) else None, at < 0, is_known))
         found[number] = tuple(own)
     return found
 
 
-def _end(job: Job, one: Operation, at: int, *, is_known: bool) -> End | None:
-    """Return the other end of an operation, of the place that it has among what is not done there."""
-    peer = one.peer or 0
-    waiting = [it for it in job.ranks[peer].waiting if it.group.name == one.group.name] if peer in job.ranks else []
-    if any(it.peer is None and it.kind in PAIRED and it.kind != one.kind for it in waiting):
-        return None  # a log does not say with whom
-    theirs = [it for it in waiting if it.peer == one.rank and it.kind == OPPOSITE[one.kind]]
-    is_known = is_known or peer not in job.ranks or not job.ranks[peer].recorded
-    return End(peer, theirs[at] if 0 <= at < len(theirs) else None, at < 0, is_known)
-
-
-def _places(rank: Rank) -> dict[tuple[str, int, int], int]:
-    """Return where in what a rank did its collectives stand, by group and number; and the end of each batch."""
-    return {(move.group, move.batch or move.number, move.order): at for at, move in enumerate(rank.moves)}
-
-
-def _ahead(job: Job, one: Operation, places: Mapping[int, Mapping[tuple[str, int, int], int]]) -> int | None:
+def _ahead(past: Mapping[int, _Past], way: _Way, back: _Way) -> int | None:
     """Return how many more such operations a rank has done than the other, since both were in one collective.
 
     A recorder keeps the newest entries alone. Where both have no such collective in theirs, ranks whose batches are all
     as large have been in step since the oldest batch of both; else nothing is known, and the answer is None.
     """
-    peer, group = one.peer or 0, one.group.name
-    mine, theirs = places.get(one.rank, {}), places.get(peer, {})
-    since = next((key for key in mine if not key[2] and key in theirs), None) or _in_step(mine, theirs, group)
-    if since is None:
+    mine, theirs = past.get(way[0]), past.get(back[0])
+    if mine is None or theirs is None:
         return None
-    done = _done(job.ranks[one.rank].moves[mine[since] + 1 :], group, one.kind, peer)
-    return done - _done(job.ranks[peer].moves[theirs[since] + 1 :], group, OPPOSITE[one.kind], one.rank)
+    since = next((key for key in mine.collectives if key in theirs.places), None)
+    since = since or _in_step(mine.batches.get(way[1], {}), theirs.batches.get(way[1], {}))
+    return since and mine.done(since)[way[1:]] - theirs.done(since)[back[1:]]
 
 
-def _in_step(
-    mine: Collection[tuple[str, int, int]], theirs: Collection[tuple[str, int, int]], group: str
-) -> tuple[str, int, int] | None:
+def _in_step(ours: Mapping[int, _Place], others: Mapping[int, _Place]) -> _Place | None:
     """Return the first batch that two ranks have in common, if each of these ends with the same operation of both."""
-    ours, others = ({key[1]: key for key in keys if key[0] == group and key[2]} for keys in (mine, theirs))
     common = [key for batch, key in ours.items() if batch in others]
     is_equal = all(others[key[1]] == key for key in common)
     return common[0] if is_equal and any(key[1] != key[2] for key in common) and len(common) > 1 else None
-
-
-def _done(moves: Sequence[Move], *what: object) -> int:
-    return sum(move.done and move[:3] == what for move in moves)
 
 
 def heads(job: Job, found: Ends) -> dict[int, Head]:
@@ -127,6 +147,11 @@ def heads(job: Job, found: Ends) -> dict[int, Head]:
     return made
 
 
+def _is_in(head: Head | None, other: Operation) -> bool:
+    """Return whether a send or receive of a rank is among what its device is to do first, as far as that is known."""
+    return head is not None and head.operations[0].kind in PAIRED and _key(head.operations[0]) == _key(other)
+
+
 def _key(operation: Operation) -> tuple[str, int | None]:
     return operation.group.name, operation.sequence
 
@@ -142,7 +167,9 @@ def meet(job: Job, own: Mapping[int, Head]) -> dict[int, tuple[frozenset[int], f
         place = _place(head)
         if head.operations[0].kind in PAIRED:
             ends = [end for _, end in head.pairs]
-            met = {end.rank for end in ends if end.rank in own and end.operation in own[end.rank].operations}
+            met = {
+                end.rank for end in ends if end.operation and end.rank in own and _is_in(own[end.rank], end.operation)
+            }
             missing = {end.rank for end in ends if end.lacks or (end.operation and end.rank not in met)}
             found[number] = frozenset(missing), frozenset(met)
             continue

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from typing import NamedTuple
 
 from unhang.diagnose import desync, likes, whereabouts
 from unhang.diagnose.desync import Meeting
-from unhang.diagnose.evidence import Count, Message, Operation
+from unhang.diagnose.evidence import Count, Message
 from unhang.diagnose.facts import Facts
-from unhang.diagnose.pairs import OPPOSITE, PAIRED, Head
+from unhang.diagnose.pairs import PAIRED, Head
 
 _ONE_SIDED = frozenset({"broadcast", "reduce", "gather", "scatter"})
 """Collectives that some ranks are done with before others have come."""
@@ -33,7 +33,7 @@ class Suspects(NamedTuple):
     """Whom a rule names."""
 
     rule: str
-    """The key of RULES; empty if no rule names anybody."""
+    """What RULES call it; empty if no rule names anybody."""
     why: Mapping[int, str]
     """By rank, ascending."""
     traceback: tuple[str, ...] = ()
@@ -42,7 +42,7 @@ class Suspects(NamedTuple):
 
 def of(facts: Facts) -> Suspects:
     """Return the ranks to suspect first."""
-    for name, rule in RULES.items() if not facts.goes_on else ():
+    for name, rule in RULES if not facts.goes_on else ():
         if why := rule(facts):
             first = traceback(_first(facts.errors[min(why)])) if name == FAILED else ()
             return Suspects(name, dict(sorted(why.items())), first)
@@ -117,9 +117,13 @@ def _behind_on_device(facts: Facts) -> dict[int, str]:
             }
             is_stuck = not kinds & _ONE_SIDED or (kinds == {"broadcast"} and _lacks_what_came(facts, group, number))
             if apart.get(group, ahead + 1) > following and is_stuck:
-                why = f"completed {count.completed} of {_label(facts, group)}, its peers {ahead}: its device is stuck"
+                why = f"{_done(facts, group, number)}, its peers {ahead}: its device is stuck"
                 found[number] = max(found.get(number, (0, "")), (ahead - count.completed, why))
-    return {number: why for number, (_, why) in found.items()} or _not_begun(facts)
+    return {number: why for number, (_, why) in found.items()}
+
+
+def _done(facts: Facts, group: str, number: int) -> str:
+    return f"completed {facts.counts[group][number].completed} of {whereabouts.label(facts.job.group(group))}"
 
 
 def _lacks_what_came(facts: Facts, group: str, number: int) -> bool:
@@ -164,19 +168,24 @@ def _not_begun(facts: Facts) -> dict[int, str]:
             rank = facts.job.ranks[number]
             is_next = rank.recorded and all(one.group.name == group for one in rank.waiting[:1])
             if number not in busy and is_next and count.completed < begun <= count.enqueued:
-                label = _label(facts, group)
+                label = whereabouts.label(facts.job.group(group))
                 found[number] = f"has not begun {begun} of {label}, its peers have: its device is stuck before it"
     return found
 
 
+def _stopped(facts: Facts) -> dict[int, str]:
+    """Name the ranks whose process is gone or stopped."""
+    processes = {number: rank.process for number, rank in facts.job.ranks.items() if rank.process}
+    return {number: f"its process is {state}{_STATES[state]}" for number, state in processes.items()}
+
+
 def _silent(facts: Facts) -> dict[int, str]:
-    """Name the ranks whose process is gone or stopped; else those of which nothing came, if nothing else explains it.
+    """Name the ranks of which nothing came, if nothing else explains the hang.
 
     Where these are most of a large job, only a part of its files is at hand.
     """
-    processes = {number: rank.process for number, rank in facts.job.ranks.items() if rank.process}
-    if processes:
-        return {number: f"its process is {state}{_STATES[state]}" for number, state in processes.items()}
+    if not facts.unseen:
+        return {}
     is_most = 2 * len(facts.unseen) >= len(desync.everybody(facts.job) | facts.unseen)
     if (is_most and len(facts.unseen) > _SHOWN) or _explained(facts):
         return {}
@@ -195,8 +204,13 @@ def _silent(facts: Facts) -> dict[int, str]:
 
 def _explained(facts: Facts) -> bool:
     """Return whether ranks that were seen disagree or are late, so that a lost file explains nothing."""
-    is_apart = facts.splits or any(meeting.differ for meeting in facts.meetings) or _mismatched(facts)
-    return bool(is_apart or _unmatched(facts) or _cycles(facts) or _stuck_together(facts) or _late(facts))
+    rules = likes.unmatched, _stuck_together, _late, _said_to_be_late, _free_by_stacks
+    return _disagree(facts) or bool(facts.cycles) or any(rule(facts) for rule in rules)
+
+
+def _disagree(facts: Facts) -> bool:
+    """Return whether ranks are known to have issued different operations."""
+    return bool(facts.splits or any(meeting.differ for meeting in facts.meetings) or likes.mismatched(facts))
 
 
 def _little(facts: Facts, number: int) -> str:
@@ -224,7 +238,7 @@ def _late(facts: Facts) -> dict[int, str]:
     for number in waited - found.keys():
         if facts.job.ranks[number].recorded and not _waits(facts, number):
             found[number] = f"others wait for it, and it waits in no collective{_where(facts, number)}"
-    return found or _said_to_be_late(facts) or _free_by_stacks(facts)
+    return found
 
 
 def _said_to_be_late(facts: Facts) -> dict[int, str]:
@@ -245,7 +259,7 @@ def _free_by_stacks(facts: Facts) -> dict[int, str]:
     """Name the ranks that are in no collective by their stacks, which is all there is of them, where others are in one.
 
     A host that waits for its device is in no collective either: several of these are at one place, which is no function
-    that waits for something else.
+    that waits for something else. One that waits for its next call waits for its driver, and so for the others.
     """
     free = {
         number: whereabouts.path_to(facts.job.ranks[number])
@@ -256,7 +270,11 @@ def _free_by_stacks(facts: Facts) -> dict[int, str]:
     logged = {number for number, rank in facts.job.ranks.items() if rank.waiting and not rank.recorded}
     # where no log tells who waits, who is dead may be whom a rank waits for that is alone at its place
     beside = _FEW if facts.unseen and not logged else 0
-    free = {number: path for number, path in free.items() if not _may_wait(facts, number, beside or places[path])}
+    free = {
+        number: path
+        for number, path in free.items()
+        if not (_may_wait(facts, number, beside or places[path]) or whereabouts.is_idle(facts.job.ranks[number]))
+    }
     if not (any(facts.calls.values()) or logged) or not 0 < 2 * len(free) < len(facts.calls.keys() | logged):
         return {}
     return {number: f"its peers are in a collective, and it is in none{_where(facts, number)}" for number in free}
@@ -267,7 +285,7 @@ def _not_come(facts: Facts, meeting: Meeting) -> set[int]:
     counts = facts.counts.get(meeting.group.name, {})
     with_stack = {
         number
-        for number in (set(meeting.group.members) or _default(facts, meeting)) & facts.paths.keys()
+        for number in desync.members(facts.job, meeting.group) & facts.paths.keys()
         if number not in meeting.operations and not facts.job.ranks[number].recorded
     }
     if with_stack:
@@ -283,11 +301,6 @@ def _not_come(facts: Facts, meeting: Meeting) -> set[int]:
         for number in {*meeting.absent, *with_stack, *logged}
         if counts.get(number, Count()).enqueued < (meeting.sequence or 0)
     }
-
-
-def _default(facts: Facts, meeting: Meeting) -> set[int]:
-    """Return all ranks, if a collective is one of theirs: a log names the group and not its members."""
-    return desync.everybody(facts.job) if meeting.group.description == "default_pg" else set()
 
 
 def _waits(facts: Facts, number: int) -> bool:
@@ -307,7 +320,7 @@ def _stuck_together(facts: Facts) -> dict[int, str]:
 
     The device of one of them is stuck: one that has not begun it, where that is known.
     """
-    if facts.splits or any(meeting.differ for meeting in facts.meetings) or _mismatched(facts):
+    if _disagree(facts):
         return {}
     free = {number for root in facts.roots if len(root) == 1 for number in root & facts.heads.keys()}
     free = {number for number in free if _is_whole(facts.heads[number])}
@@ -337,8 +350,8 @@ def _ranks(numbers: Collection[int]) -> str:
     return f"rank{'s' if len(numbers) > 1 else ''} {', '.join(map(str, sorted(numbers)[:_SHOWN]))}"
 
 
-def _disagreeing(facts: Facts) -> dict[int, str]:
-    """Name the ranks that issued another call, or in another group, order, size or type than most."""
+def _in_what(facts: Facts) -> dict[int, str]:
+    """Name the ranks that issued another call, size or type than most, as one collective of a group."""
     found: dict[int, str] = {}
     for meeting in facts.meetings:
         if meeting.differ:
@@ -346,148 +359,63 @@ def _disagreeing(facts: Facts) -> dict[int, str]:
             sides = desync.sides(one for one in meeting.operations.values() if one.kind)
             where = f"collective {meeting.sequence} of {whereabouts.label(meeting.group)}"
             found.update(_minority(sides, f"disagrees on the {what} of {where}"))
-    found = found or _mismatched(facts)
-    if found:
-        return found
-    for split in sorted(facts.splits, key=lambda one: one.sequence):
-        where = f"collective {split.sequence} of {whereabouts.label(split.group)}"
-        found.update(_minority(split.sides, f"issued another call than its peers as {where}"))
-    found = found or _unmatched(facts)
-    if found:
-        return found
-    for meeting in facts.meetings:
-        found.update(_fewer(facts, meeting))
-    if found:
-        return found
-    for group in facts.counts:
-        if (number := _ahead_alone(facts, group)) is not None:
-            what = f"completed {facts.counts[group][number].completed} of {_label(facts, group)}"
-            found[number] = f"{what}, which none of its peers has: it issued another call than they did"
-    if found:
-        return found
-    for core in _cycles(facts):
-        places = {number: whereabouts.label(facts.job.ranks[number].waiting[0].group) for number in core}
-        if (crossing := _crossing(facts, core)) is not None:
-            found[crossing] = f"waits in {places[crossing]}, and all who wait for another there wait for it in the end"
-            continue
-        sides = _sides(places)
-        if len(sides) > 1 and max(map(len, sides)) * 2 > len(core):
-            for number in _minority(sides, ""):
-                found[number] = (
-                    f"waits in {places[number]}, while most of those that wait for it do so in another group"
-                )
-    if found:
-        return found
-    calls = {number: call for number, call in facts.calls.items() if call}
-    if have_peers(facts):
-        return {}
-    if not facts.meetings and len(calls) == len(facts.calls) and len(set(calls.values())) > 1:
-        return _minority(_sides(calls), "is in another call than its peers")
-    return {}
-
-
-def _mismatched(facts: Facts) -> dict[int, str]:
-    """Name the ends of sends and receives that meet in another size or type: such as did otherwise than their like.
-
-    Else these are the ends of most such pairs, or those with the rarer size or type.
-    """
-    pairs = {
-        (number, end.rank): (one, end.operation)
-        for number, head in facts.heads.items()
-        for one, end in head.pairs
-        if one.kind == "send" and end.operation and end.rank in facts.met[number]
-        if _load(one) != _load(end.operation)
-    }
-    why = {
-        pair: f"in {whereabouts.label(one.group)}, rank {pair[0]} sends {_load(one)}, and rank {pair[1]} receives "
-        f"{_load(other)}"
-        for pair, (one, other) in pairs.items()
-    }
-    usual = Counter(
-        (one.group.description, _load(one))
-        for rank in facts.job.ranks.values()
-        for one in (*rank.waiting, *rank.last)
-        if pairs and one.kind in OPPOSITE
-    )
-    rarer: set[int] = set()
-    for pair, ends in pairs.items():
-        times = [usual[one.group.description, _load(one)] for one in ends]
-        rarer.update(number for number, many in zip(pair, times) if many == min(times))
-    return _of_pairs(why, _unlike(facts, {pair: one for pair, (one, _) in pairs.items()}), _most_of(pairs), rarer)
-
-
-def _unmatched(facts: Facts) -> dict[int, str]:
-    """Name the ends of sends and receives that nobody meets: such as did otherwise than their like.
-
-    Else these are the ends of most such pairs, among ranks that wait for each other.
-    """
-    lacking = {
-        (number, end.rank): (one, end)
-        for number, head in facts.heads.items()
-        for one, end in head.pairs
-        if not end.done and end.rank not in facts.met[number]
-    }
-    why = {
-        pair: f"in {whereabouts.label(one.group)}, rank {pair[0]} waits in a {one.kind} for rank {pair[1]}, which is "
-        "elsewhere"
-        for pair, (one, _) in lacking.items()
-    }
-    # who is in another send or receive may come to it yet
-    past = {pair: lacking[pair][0] for pair in lacking if pair[1] in facts.heads and not facts.heads[pair[1]].pairs}
-    if odd := {number: many for number, many in _unlike(facts, past).items() if many > 1}:
-        return _of_pairs({pair: why[pair] for pair in past if not odd.keys().isdisjoint(pair)}, odd)
-    found: dict[int, str] = {}
-    for core in _cycles(facts):
-        within = {pair: one for pair, (one, _) in lacking.items() if core.issuperset(pair)}
-        known = {pair: one for pair, one in within.items() if lacking[pair][1].is_known}
-        pairs = known or within
-        pairs = {pair: one for pair, one in pairs.items() if pair in past} or pairs
-        most = _most_of(pairs) if known else set()
-        found.update(_of_pairs({pair: why[pair] for pair in pairs}, _unlike(facts, pairs), most))
     return found
 
 
-def _unlike(facts: Facts, pairs: Mapping[tuple[int, int], Operation]) -> dict[int, int]:
-    """Return the ends that did otherwise than their like, and how many these are."""
-    names = {number: one.group.description for pair, one in pairs.items() for number in pair}
-    found = {number: likes.unlike(facts.job, facts.heads, number, name) for number, name in names.items()}
-    return {number: many for number, many in found.items() if many}
+def _by_digest(facts: Facts) -> dict[int, str]:
+    """Name the ranks that issued another collective than most, of which no more than that is kept."""
+    found: dict[int, str] = {}
+    for split in sorted(facts.splits, key=lambda one: one.sequence):
+        where = f"collective {split.sequence} of {whereabouts.label(split.group)}"
+        found.update(_minority(split.sides, f"issued another call than its peers as {where}"))
+    return found
 
 
-def _of_pairs(why: Mapping[tuple[int, int], str], odd: Mapping[int, int], *choices: set[int]) -> dict[int, str]:
-    """Return the ends that are odd, or the next choice that is some of the ends and not all; else all of them."""
-    ends = {number for pair in why for number in pair}
-    named = next((choice for choice in ({*odd}, *choices) if choice and choice != ends), ends)
-    return {
-        number: (f"sent and received otherwise than {odd[number]} ranks of its like: " if number in odd else "")
-        + next(text for pair, text in why.items() if number in pair)
-        for number in named
-    }
-
-
-def _most_of(pairs: Iterable[tuple[int, int]]) -> set[int]:
-    times = Counter(number for pair in pairs for number in pair)
-    return {number for number, many in times.items() if many == max(times.values())}
-
-
-def _load(operation: Operation) -> str:
-    return f"{desync.elements(operation)} {', '.join(operation.dtypes or ())}".rstrip()
-
-
-def _fewer(facts: Facts, meeting: Meeting) -> dict[int, str]:
+def _in_number(facts: Facts) -> dict[int, str]:
     """Name the ranks that came to a collective or did not, whichever are fewer, where those that did not wait by their
     stacks alone: such as in a receive of gloo's, which no dump has.
     """
-    if not meeting.waiting or not meeting.absent or any(facts.job.ranks[number].waiting for number in meeting.absent):
+    found: dict[int, str] = {}
+    for one in facts.meetings:
+        if one.waiting and one.absent and not any(facts.job.ranks[number].waiting for number in one.absent):
+            why = "it has issued more or fewer collectives than most, and waits in another one"
+            found.update(_minority([one.waiting, one.absent], f"of {whereabouts.label(one.group)}, {why}"))
+    return found
+
+
+def _alone(facts: Facts) -> dict[int, str]:
+    """Name the ranks that have done what none of their peers has."""
+    ahead = {group: number for group in facts.counts if (number := _ahead_alone(facts, group)) is not None}
+    return {
+        number: f"{_done(facts, group, number)}, which none of its peers has: it issued another call than they did"
+        for group, number in ahead.items()
+    }
+
+
+def _in_order(facts: Facts) -> dict[int, str]:
+    """Name the ranks of a cycle without which there would be none, or that wait in another group than most of it."""
+    found: dict[int, str] = {}
+    for core in facts.cycles:
+        places = {number: whereabouts.label(facts.job.ranks[number].waiting[0].group) for number in core}
+        sides = _sides(places)
+        if (crossing := _crossing(facts, core)) is not None:
+            found[crossing] = f"waits in {places[crossing]}, and all who wait for another there wait for it in the end"
+        elif len(sides) > 1 and max(map(len, sides)) * 2 > len(core):
+            why = "while most of those that wait for it do so in another group"
+            found.update((number, f"waits in {places[number]}, {why}") for number in _minority(sides, ""))
+    return found
+
+
+def _in_call(facts: Facts) -> dict[int, str]:
+    """Name the ranks that are in another call than most, by their stacks, where that is all there is."""
+    if facts.meetings or not all(facts.calls.values()) or have_peers(facts):
         return {}
-    label = whereabouts.label(meeting.group)
-    why = f"of {label}, it has issued more or fewer collectives than most, and waits in another one"
-    return _minority([meeting.waiting, meeting.absent], why)
+    return _minority(_sides(facts.calls), "is in another call than its peers")
 
 
 def _other_stack(facts: Facts) -> dict[int, str]:
     """Name the ranks whose whole stack differs from that of most, unless dumps show how they wait for each other."""
-    if _cycles(facts) or have_peers(facts) or facts.unseen:
+    if facts.cycles or have_peers(facts) or facts.unseen:
         return {}
     stacks = facts.paths
     sides = _sides({number: tuple(place[:2] for place in path) for number, path in stacks.items()})
@@ -500,7 +428,8 @@ def _other_stack(facts: Facts) -> dict[int, str]:
     return {
         number: f"its stack differs from that of its peers{_where(facts, number)}"
         for number in _minority(sides, "")
-        if not facts.job.ranks[number].waiting and not (is_mixed and _may_wait(facts, number, places[stacks[number]]))
+        if not facts.job.ranks[number].waiting and not whereabouts.is_idle(facts.job.ranks[number])
+        if not (is_mixed and _may_wait(facts, number, places[stacks[number]]))
     }
 
 
@@ -517,18 +446,9 @@ def _in_cycle(facts: Facts) -> dict[int, str]:
     why = "ranks it waits for wait for it"
     return {
         number: f"deadlocked in {whereabouts.label(facts.job.ranks[number].waiting[0].group)}: {why}"
-        for core in _cycles(facts)
+        for core in facts.cycles
         for number in core
     }
-
-
-def _cycles(facts: Facts) -> list[frozenset[int]]:
-    """Return the ranks of each cycle that wait for each other and for nobody else."""
-    return [
-        root
-        for root in facts.roots
-        if len(root) > 1 and all(number in facts.job.ranks and facts.job.ranks[number].waiting for number in root)
-    ]
 
 
 def _crossing(facts: Facts, core: frozenset[int]) -> int | None:
@@ -564,19 +484,25 @@ def _minority(sides: Sequence[tuple[int, ...]], why: str) -> dict[int, str]:
     return {number: why for side in sides if side != largest[0] for number in side}
 
 
-def _label(facts: Facts, name: str) -> str:
-    group = facts.job.groups.get(name)
-    return whereabouts.label(group) if group else f"group {name}"
-
-
-RULES: Mapping[str, Callable[[Facts], dict[int, str]]] = {
-    FAILED: _failed,
-    DEVICE: _behind_on_device,
-    SILENT: _silent,
-    HOST: _late,
-    TOGETHER: _stuck_together,
-    DISAGREES: _disagreeing,
-    "stack": _other_stack,
-    "cycle": _in_cycle,
-}
-"""In this order."""
+RULES: Sequence[tuple[str, Callable[[Facts], dict[int, str]]]] = (
+    (FAILED, _failed),
+    (DEVICE, _behind_on_device),
+    (DEVICE, _not_begun),
+    (SILENT, _stopped),
+    (SILENT, _silent),
+    (HOST, _late),
+    (HOST, _said_to_be_late),
+    (HOST, _free_by_stacks),
+    (TOGETHER, _stuck_together),
+    (DISAGREES, _in_what),
+    (DISAGREES, likes.mismatched),
+    (DISAGREES, _by_digest),
+    (DISAGREES, likes.unmatched),
+    (DISAGREES, _in_number),
+    (DISAGREES, _alone),
+    (DISAGREES, _in_order),
+    (DISAGREES, _in_call),
+    ("stack", _other_stack),
+    ("cycle", _in_cycle),
+)
+"""In this order; and the first that names a rank counts."""

@@ -36,8 +36,7 @@ def of(facts: Facts, first: Collection[int]) -> Table:
     counts: dict[str, dict[int, list[Count]]] = defaultdict(lambda: defaultdict(list))
     for number, rank in facts.job.ranks.items():
         for name, count in rank.counts.items():
-            group = facts.job.groups.get(name)
-            counts[whereabouts.label(group) if group else f"group {name}"][number].append(count)
+            counts[whereabouts.label(facts.job.group(name))][number].append(count)
     cells = {
         label: {number: ", ".join(map(_cell, several)) for number, several in ranks.items()}
         for label, ranks in counts.items()

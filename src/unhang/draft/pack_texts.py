@@ -43,9 +43,18 @@ def document(content: Any) -> str:
 
 
 def manifest(
-    fix: str, title: str, origin: Origin, notice: str, targets: Sequence[Target], values: Mapping[str, str]
+    fix: str,
+    title: str,
+    origin: Origin,
+    notice: str,
+    targets: Sequence[Target],
+    values: Mapping[str, str],
+    left: Sequence[str],
 ) -> str:
-    """Return the manifest: what a diff says, and nothing that nobody has shown. ``values`` become parameters."""
+    """Return the manifest: what a diff says, and nothing that nobody has shown.
+
+    ``values`` become parameters; ``left`` is what of the diff is not in the fix.
+    """
     content: dict[str, Any] = {
         "id": fix,
         "title": gate.line(title),
@@ -56,6 +65,8 @@ def manifest(
     }
     if values:
         content["parameters"] = {name: f"in the diff it is {gate.line(value)}" for name, value in values.items()}
+    if left:
+        content["left"] = [gate.line(line) for line in left]
     return document(content)
 
 

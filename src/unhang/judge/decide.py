@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from unhang import packs, parameters
-from unhang.errors import joined
+from unhang.errors import UnhangError, joined
+from unhang.judge import recorded
 from unhang.judge.observe import Observation
 from unhang.records import Installation, Token, paired
 from unhang.shapes import catalog
-from unhang.shapes.catalog import Release, Shape, ShapeTable, Target
+from unhang.shapes.catalog import Fix, Release, Shape, ShapeTable, Target
 from unhang.suggest import Command, Hint
 
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, TypeVar
 
     from unhang.codemods.base import Codemod
     from unhang.codemods.exact import Exact
     from unhang.judge.nearest import Nearest
     from unhang.shapes.shape import Function
+
+    _Entry = TypeVar("_Entry")
 
 NEEDED, APPLIED, FIXED_UPSTREAM = "needed", "applied", "fixed-upstream"
 NOT_AFFECTED, DRIFTED, UNLISTED = "not-affected", "drifted", "unlisted"
@@ -38,6 +42,8 @@ NO_VALUE = "no-value"
 """The code of a fix whose parameter has no value."""
 HALF = "half-applied"
 """The code of what is missing of an unproved fix, where the rest of it is in place."""
+INCOMPLETE = "incomplete"
+"""The code of a fix that has its diff in part alone."""
 OURS = "ours"
 """The state of a shape that our rewrite gives, and upstream never had."""
 BY_STATE = {
@@ -115,8 +121,9 @@ def decide(
     if seen.shape is None:
         return _absent(target, installation, seen, releases)
     known = table.shapes.get((target.fix, target.function, seen.shape))
-    if (lacks := _lacking_values(target)) and (known is None or known.state == "affected"):
-        return Verdict(DRIFTED, NO_VALUE, *lacks)
+    if target.parameters and (known is None or known.state == "affected"):
+        if lacks := _lacking_values(target) or _common_values(target, seen, table):
+            return Verdict(DRIFTED, NO_VALUE, *lacks)
     if known is None and past is not None and past.accepted is not None and past.after == seen.shape:
         return _accepted(target.fix, *past.accepted)
     if known is None:
@@ -141,6 +148,22 @@ def _lacking_values(target: Target) -> tuple[str, Hint] | None:
     words = tuple(word for name in missing for word in ("--set", f"{name}=VALUE"))
     why = f"it takes a value from you: {'; '.join(f'{name}, {told[name]}' for name in missing)}"
     return why, Hint("give it, here and in `check`: ", Command("apply", words), f" (or in {parameters.VARIABLE})")
+
+
+def _common_values(target: Target, seen: Observation, table: ShapeTable) -> tuple[str, str] | None:
+    """Return what is said of values that are also texts of a function that needs the fix; None if none is."""
+    from unhang.shapes import binding, shape  # few fixes have parameters
+
+    def digest(values: Mapping[str, str]) -> str | None:
+        return binding.of(shape.parse(seen.data or b""), target, values)
+
+    plain, values = digest({}), parameters.of(target.parameters)
+    known = table.shapes.get((target.fix, target.function, plain or ""))
+    if known is None or known.state != "affected":
+        return None
+    found = [f"{value!r}, for {name}" for name, value in values.items() if digest({name: value}) != plain]
+    why = f"the value {' and '.join(found)}, is in the function's own texts: nobody could tell it from the fix's"
+    return (why, "give one that is not, such as a whole path") if found else None
 
 
 def beside(verdict: str, other: Shape | None) -> str:
@@ -217,29 +240,47 @@ def lacking(
 
 def codemod(target: Target) -> Codemod:
     """Return the rewrite of a target, from the module that is named after the fix. Does not import LibCST."""
-    found: Codemod = codemods(target.fix).CODEMODS[target.function]
-    return found
+    from unhang.codemods.base import Codemod
+
+    return _entry(target, Codemod)
 
 
 def exact(target: Target) -> Exact:
     """Return the edits of a target that is a binding. Names that two files have are told apart by the file."""
-    every = codemods(target.fix).CODEMODS
-    found: Exact = every[target.place] if target.place in every else every[target.function]
+    from unhang.codemods.exact import Exact
+
+    found = _entry(target, Exact)
     return found.filled(parameters.of(target.parameters)) if target.parameters else found
+
+
+def _entry(target: Target, kind: type[_Entry]) -> _Entry:
+    """Return what the module of a fix has for a target, which is of this kind."""
+    module = codemods(target.fix)
+    try:
+        every = module.CODEMODS
+        found = every[target.place] if target.place in every else every[target.function]
+        if not isinstance(found, kind):
+            raise TypeError(f"{target.function} has no {kind.__name__}")
+    except (AttributeError, LookupError, TypeError) as error:
+        raise _of_codemod(target.fix, error) from error
+    return found
+
+
+def _of_codemod(fix: str, error: BaseException) -> BaseException:
+    """Return the error to raise for one in a fix's codemod: ``bad-pack`` for another's, and ours as it is."""
+    if not catalog.pack_of(fix).folder or isinstance(error, UnhangError):
+        return error
+    return packs.bad(recorded.path(fix), f"it cannot be used: {type(error).__name__}: {error}")
 
 
 def codemods(fix: str) -> Any:
     """Return the module of a fix's rewrites. Does not import LibCST. Raises UnhangError ``bad-pack`` for another's."""
     import importlib
 
-    pack = catalog.pack_of(fix)
     try:
-        return importlib.import_module(packs.module(pack, "codemods", fix))
+        return importlib.import_module(packs.module(catalog.pack_of(fix), "codemods", fix))
     except (Exception, SystemExit) as error:
-        if not pack.folder:
-            raise
-        path = f"{packs.part(pack, 'codemods')}/{fix.replace('-', '_')}.py"
-        raise packs.bad(path, f"it cannot be imported: {type(error).__name__}: {error}") from error
+        raise _of_codemod(fix, error) from error
 
 
 def _affected(target: Target, known: Shape, seen: Observation, past: Past | None) -> Verdict:
@@ -329,6 +370,19 @@ def half(target: Target, there: Target) -> Verdict:
     return Verdict(DRIFTED, HALF, f"the fix is half in place: {what}", hint)
 
 
+def incomplete(fix: Fix, found: str) -> Verdict:
+    """Return the verdict on a target of a fix that has its diff in part alone, in place of ``found``.
+
+    A fix goes in whole or not at all, and what else is to be done nobody can judge: so it is never ``applied``.
+    """
+    manifest = os.path.join(fix.folder, "manifest.json")
+    here = "this is in place" if found == APPLIED else "nothing of it is written"
+    detail = f"the fix has its diff in part, and {here}; left to you: {'; '.join(fix.left)}"
+    return Verdict(
+        DRIFTED, INCOMPLETE, detail, f"do what is left in another way, then take it out of `left` in {manifest}"
+    )
+
+
 def _unknown(
     target: Target, installation: Installation, seen: Observation, table: ShapeTable, releases: Mapping[str, Release]
 ) -> Verdict:
@@ -337,11 +391,14 @@ def _unknown(
 
     assert seen.data is not None
     outside = _outside(installation, releases)
-    if target.binding:
-        tried, hint = _tried_exactly(target, seen)
-    else:
-        (function,) = shapes.find(shapes.parse(seen.data), target.function)
-        tried, hint = _tried(codemod(target), function, target.fix, seen)
+    try:
+        if target.binding:
+            tried, hint = _tried_exactly(target, seen)
+        else:
+            (function,) = shapes.find(shapes.parse(seen.data), target.function)
+            tried, hint = _tried(codemod(target), function, target.fix, seen)
+    except Exception as error:
+        raise _of_codemod(target.fix, error) from error
     triable, as_is = tried == _MATCHING, tried == _SEEMS_FIXED
     # The nearest shape never softens the verdict: an edit far from the rewrite can still change what the rewrite does.
     close = near(target, seen.data, table, releases)

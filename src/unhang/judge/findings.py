@@ -23,6 +23,7 @@ from unhang.judge.decide import (
     exact,
     gone,
     half,
+    incomplete,
     lacking,
     on_record,
 )
@@ -160,6 +161,13 @@ def judge(
         if target.upstream == installation.upstream
     ]
     found = _whole(found, {fix.id for fix in fixes if fix.grade == catalog.UNPROVED})
+    in_part = {fix.id: fix for fix in fixes if fix.left}
+    found = [
+        finding._replace(verdict=incomplete(in_part[finding.target.fix], finding.verdict.verdict))
+        if finding.target.fix in in_part and finding.verdict.verdict in _REWRITTEN
+        else finding
+        for finding in found
+    ]
     used = {finding.target.fix for finding in found if finding.verdict.verdict in _REWRITTEN}
     read = {finding.seen.path: finding.seen.data for finding in found}
     notes = {fix.id: elsewhere.notes(fix, installations, script, read) for fix in fixes if fix.id in used}

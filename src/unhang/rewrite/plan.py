@@ -6,11 +6,13 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from unhang.errors import UnhangError
+from unhang.judge import recorded
 from unhang.judge.decide import NEEDED
 from unhang.judge.findings import Finding
 from unhang.records import Installation
 from unhang.shapes import catalog
 from unhang.shapes.catalog import Target
+from unhang.suggest import Command, Hint
 
 
 class Rewritten(NamedTuple):
@@ -92,7 +94,9 @@ def plan(findings: Sequence[Finding], originals: Mapping[str, Original], held: I
     fixes that are blocked from the start.
     """
     blocked = {(item.installation, item.fix): item for item in held}
-    _refuse_collisions(findings)
+    recorded.refuse_edited(finding.target.fix for finding in findings if is_to_rewrite(finding))
+    if collides := collision(findings):
+        raise collides
     for finding in findings:
         if not finding.settled and not is_to_rewrite(finding) and finding.source is None:
             _block(blocked, finding, finding.verdict.detail, finding.verdict.hint)
@@ -120,35 +124,38 @@ def plan(findings: Sequence[Finding], originals: Mapping[str, Original], held: I
         _block(blocked, first, failures[0].reason, hint)
 
 
-def _refuse_collisions(findings: Iterable[Finding]) -> None:
-    """Raise UnhangError ``fixes-collide`` where fixes of two packs would rewrite one statement of a file."""
+def collision(findings: Iterable[Finding]) -> UnhangError | None:
+    """Return the error ``fixes-collide`` if fixes of two packs would change one place. Raises ``no-libcst``."""
     for path, group in _by_path(filter(is_to_rewrite, findings)).items():
         if len({catalog.pack_of(finding.target.fix) for finding in group}) > 1:
-            lines: dict[int, str] = {}
+            lines: dict[int, tuple[str, bool]] = {}
+            shared: dict[tuple[str, str], list[tuple[bool, int]]] = {}
             for fix in dict.fromkeys(finding.target.fix for finding in group):
-                for number in _changed([finding for finding in group if finding.target.fix == fix]):
-                    other = lines.setdefault(number, fix)
+                for number, is_gone in _changed([finding for finding in group if finding.target.fix == fix]).items():
+                    other, was_gone = lines.setdefault(number, (fix, is_gone))
                     if other != fix:
-                        both = " and ".join(f"{name} ({catalog.pack_of(name)})" for name in (other, fix))
-                        raise UnhangError(
-                            "fixes-collide",
-                            f"{both} rewrite one statement, at line {number}",
-                            path=path,
-                            hint=f"leave one out: --skip {other}, or --skip {fix}",
-                        )
+                        shared.setdefault((other, fix), []).append((not (is_gone and was_gone), number))
+            for pair, places in shared.items():
+                only_beside, number = min(places)
+                what = "change one place" if only_beside else "rewrite one statement"
+                both = " and ".join(f"{name} ({catalog.pack_of(name)})" for name in pair)
+                first, second = (Command("apply", ("--skip", name)) for name in pair)
+                hint = Hint("leave one out, in each later `check` too: ", first, " or ", second)
+                return UnhangError("fixes-collide", f"{both} {what}, at line {number}", path=path, hint=hint)
+    return None
 
 
-def _changed(group: Sequence[Finding]) -> Iterable[int]:
-    """Return the lines of a file that one fix alone changes, or inserts something above."""
+def _changed(group: Sequence[Finding]) -> Mapping[int, bool]:
+    """Return the lines of a file that one fix alone changes (True), or inserts something above (False)."""
     done = _planned("", group, None)
     if isinstance(done, _Failure):  # it is blocked, for that reason
-        return ()
+        return {}
     from difflib import SequenceMatcher  # few runs have fixes of two packs for one file
 
     before, after = done.before.splitlines(), done.after.splitlines()
     rows = SequenceMatcher(None, before, after, autojunk=False).get_opcodes()
     changed = ((first, end) for word, first, end, _, _ in rows if word != "equal")
-    return [line for first, end in changed for line in range(first + 1, max(end, first + 1) + 1)]
+    return {line: first < end for first, end in changed for line in range(first + 1, max(end, first + 1) + 1)}
 
 
 def _planned(path: str, group: Sequence[Finding], original: Original | None) -> FilePlan | _Failure:

@@ -86,6 +86,11 @@ class Fix(NamedTuple):
         return found
 
     @property
+    def left(self) -> tuple[str, ...]:
+        """What the diff that it is from has besides, which a person has to do: see ``decide.incomplete``."""
+        return tuple(self.manifest.get("left", ())) if self.grade == UNPROVED else ()
+
+    @property
     def effect(self) -> str:
         """What the defect does, and whether its cure changes numbers, in words."""
         if not self.kinds:

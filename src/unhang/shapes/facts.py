@@ -62,13 +62,13 @@ class Checked(Facts):
     @cached_property
     def whole(self) -> Any:
         """The document."""
-        return packs.checked_file(self.path, "facts") if os.path.exists(self.path) else {}
+        return packs.checked_file(self.path, "facts") if os.path.lexists(self.path) else {}
 
     @cached_property
     def _text(self) -> str:
         try:
             text = packs.read(self.path).decode()
-        except (FileNotFoundError, UnicodeDecodeError):
+        except (OSError, UnicodeDecodeError):  # `whole` says what is wrong with it
             return json.dumps(self.whole)
         # an entry is looked for as `json.dumps` writes it: a file that is written in another way is read whole
         return text if '"schema": 1' in text else json.dumps(self.whole)

@@ -161,7 +161,9 @@ def plan_revert(search: Search, root: str, found: Receipt, request: Request, *, 
         for entry, _, _ in files for fixed in entry.fixes if is_gone(fixed) and _is_chosen(fixed, request)
     }  # fmt: skip
     if names:
-        lost.append(f"also of packs that are not in effect: {', '.join(names)}")
+        lost.append(
+            f"reverted, also of packs that are not in effect: {', '.join(names)}; `--fix ID` takes back one alone"
+        )
     return Revert(
         root=root,
         files=files,

@@ -287,10 +287,13 @@ def unmet(
     return sentences
 
 
-def summary(findings: Sequence[Finding], request: Request) -> str:
-    """Return what is left to do in one line, and the next command in a line of its own."""
+def summary(findings: Sequence[Finding], request: Request, collides: UnhangError | None = None) -> str:
+    """Return what is left to do in one line, and the next command in a line of its own.
+
+    ``collides`` is the error with which ``apply`` would refuse.
+    """
     if not findings:
-        return "nothing to judge: no installation here has a target of these fixes"
+        return report.NONE
     left = [finding for finding in findings if not finding.settled]
     todo = {(finding.installation, finding.target.fix, finding.verdict.verdict) for finding in left}
     digest = f"(digest {report.digest(findings)})"
@@ -298,6 +301,8 @@ def summary(findings: Sequence[Finding], request: Request) -> str:
         but = ", but read the notes above" if any(finding.notes for finding in findings) else ""
         return f"nothing left to do{but} {digest}"
     counts = counted((verdict for _, _, verdict in todo), terminal.width(sys.stdout))
+    if collides:
+        return f"{counts} {digest}; {collides.message}: {collides.hint}"
     if any(it.verdict.verdict == NEEDED or it.overlay or it.source or it.to_write for it in left):
         return f"{counts} {digest}; next, on every node:\n  {suggest.command('apply', request)}"
     if any(finding.result for finding in left):

@@ -28,6 +28,7 @@ NUMBERS = (
     "good checkpoint"
 )
 """What a fix that changes numbers means for a job."""
+NONE = "nothing to judge: no installation here has a target of these fixes"
 FEW = 3
 """So many fixes are named in a sentence that follows their rows."""
 
@@ -235,7 +236,8 @@ def text_report(report: Report, *, verbose: bool = False, colour: bool = False, 
                 settled.append(finding)
         lines += filter(None, [terminal.wrapped(folded_away(settled), width)])
     if report.changed is not None:
-        lines += ["", terminal.wrapped(f"{counted(words, width)} (digest {digest(report.findings)})", width)]
+        count = f"{counted(words, width)} (digest {digest(report.findings)})" if words else NONE
+        lines += ["", terminal.wrapped(count, width)]
     if report.interrupted:
         why = Hint(
             "interrupted: a run did not get to its end; ", Command("apply"), " or ", Command("revert"), " settles it"
@@ -300,6 +302,8 @@ def result(finding: Finding, changed: frozenset[str] | None = None) -> dict[str,
         "accepted": finding.accepted and finding.settled,
         "assumes": catalog.fix(target.fix).manifest.get("assumes") if finding.result or finding.accepted else None,
     }
+    if left := catalog.fix(target.fix).left:
+        row["left"] = list(left)
     if link := finding.seen.link or finding.replaced:
         row["link"] = link
     return row if changed is None else {**row, "changed": _is_changed(finding, changed)}

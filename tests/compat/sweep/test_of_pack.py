@@ -29,6 +29,7 @@ def test_the_examples_data_is_what_its_end_state_shows(tmp_path: Path, capsys: p
     wheels = [str(trees.wheel(Upstream("accelerate", version, "accelerate"))) for version in ("1.13.0", "1.14.0")]
     assert of_pack.main([str(copy), FIX, *wheels]) == 0, capsys.readouterr()
     found, listed = (json.loads((one / "compat" / "data" / f"{FIX}.json").read_text()) for one in (copy, PACK))
+    assert found["codemod"] == listed["codemod"]
     assert found["releases"].items() <= listed["releases"].items()
     assert found["files"].items() <= listed["files"].items()
     for name, entry in found["shapes"].items():
