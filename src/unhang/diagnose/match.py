@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
@@ -73,7 +73,7 @@ def matches(facts: Facts, suspects: Suspects, signatures: Iterable[Signature]) -
                 if scene.meeting is None and not refuted.isdisjoint(scene.inside):
                     continue  # what they issued says more than where they are
                 only = any(error.only for *_, error in errors)
-                doubts = _doubts(facts, suspects, hang, scene, named, {number for number, _ in lines})
+                doubts = tuple(_doubts(facts, suspects, hang, scene, named, {number for number, _ in lines}))
                 if False not in clauses.values() and _speaks(hang, clauses, is_doubted=bool(doubts)):
                     ways = (names for names in hang.certain if _shown(names, clauses, only=only))
                     certain = not doubts and any(clauses["parts"] or "frames" not in names for names in ways)
@@ -145,53 +145,55 @@ def _speaks(hang: Hang, clauses: Mapping[str, bool | None], *, is_doubted: bool)
 
 def _doubts(
     facts: Facts, suspects: Suspects, hang: Hang, scene: Scene, named: Collection[str], failed: Collection[int]
-) -> tuple[str, ...]:
-    """Return what speaks against any known hang: errors that it does not name, a stuck device, a rank held up."""
-    doubts = []
-    for number, messages in facts.errors.items():
-        if other := [one for one in messages if one.text not in named]:
-            doubts.append(f"rank {number} failed by itself: {other[0].text}")
-    if others := [one for one in facts.strangers if one.text not in named]:
-        doubts.append(f"a process of unknown rank failed by itself: {others[0].text}")
-    doubts += [
-        f"rank {number} failed, and went on: {one.text}"
-        for number, messages in facts.caught.items()
-        for one in messages
-        if one.text not in named and may_be_in(one.frames, (*hang.frames, *hang.others))
-    ]
-    doubts += [
-        f"rank {number} has a dump and a log of two times" for number, rank in facts.job.ranks.items() if rank.is_mixed
-    ]
-    if len({*hang.differ} & {"size", "dtype"}) and len(_ways(facts.job, hang, scene)) > 1:
-        doubts.append("these ranks came to the function by different calls")
-    if hang.groups and facts.waiting and not facts.unseen and not any(_may_be(hang, one) for one in facts.waiting):
-        doubts.append("no rank waits in what its peers would wait in")
+) -> Iterator[str]:
+    """Yield what speaks against any known hang: errors that it does not name, a stuck device, a rank held up."""
+    yield from _failures(facts, hang, named)
+    ranks = facts.job.ranks
+    yield from (f"rank {number} has a dump and a log of two times" for number, rank in ranks.items() if rank.is_mixed)
+    if {*hang.differ} & {"size", "dtype"} and len(_ways(facts.job, hang, scene)) > 1:
+        yield "these ranks came to the function by different calls"
+    if not _has_waiting(facts, hang, failed):
+        yield "no rank waits in what its peers would wait in"
     if suspects.rule in (DEVICE, TOGETHER):
-        doubts += [f"rank {number} {why}" for number, why in suspects.why.items()]
-    doubts += [
-        f"rank {number} waits in another call than the one in which it would have failed"
-        for number in sorted(failed)
-        for one in facts.job.ranks[number].waiting
-        if one.kind not in PAIRED and not _may_be(hang, one)
-    ]
-    group = facts.job.ranks.keys() & (scene.peers or facts.job.ranks)
-    ended = ((number, facts.job.ranks[number].process) for number in sorted(group))
-    doubts += [f"rank {number}: its process is {state}" for number, state in ended if state]
-    doubts += [
-        f"ranks disagree in {whereabouts.label(one.group)} as well"
-        for one in facts.meetings
-        if one.differ and _is_beside(hang, scene, one)
-    ]
-    for number in scene.rest if scene.inside else facts.job.ranks.keys() - failed:
-        rank = facts.job.ranks[number]
+        yield from (f"rank {number} {why}" for number, why in suspects.why.items())
+    for number in sorted(failed):
+        if any(one.kind not in PAIRED and not _may_be(hang, one) for one in ranks[number].waiting):
+            yield f"rank {number} waits in another call than the one in which it would have failed"
+    for number in sorted(ranks.keys() & (scene.peers or ranks)):
+        if ranks[number].process:
+            yield f"rank {number}: its process is {ranks[number].process}"
+    for one in facts.meetings:
+        if one.differ and _is_beside(hang, scene, one):
+            yield f"ranks disagree in {whereabouts.label(one.group)} as well"
+    for number in scene.rest if scene.inside else sorted(ranks.keys() - failed):
+        rank = ranks[number]
         if rank.stacks and not rank.waiting and not facts.calls[number] and not whereabouts.is_done(rank):
             if whereabouts.is_idle(rank):
-                doubts.append(f"rank {number} waits for its next call: only its driver knows whether one failed")
+                yield f"rank {number} waits for its next call: only its driver knows whether one failed"
             else:
-                doubts.append(f"rank {number} is held up {whereabouts.in_stack(rank, ()).doing}")
-    if scene.inside and scene.meeting is None and not all(facts.calls.get(number) for number in scene.inside):
-        doubts.append("whether these ranks wait: no stack of theirs is in a collective")
-    return tuple(doubts)
+                yield f"rank {number} is held up {whereabouts.in_stack(rank, ()).doing}"
+    if scene.meeting is None and not all(facts.calls.get(number) for number in scene.inside):
+        yield "whether these ranks wait: no stack of theirs is in a collective"
+
+
+def _failures(facts: Facts, hang: Hang, named: Collection[str]) -> Iterator[str]:
+    """Yield the first error of each rank, and of the others, that no hang of the fix names."""
+    places = (*hang.frames, *hang.others)
+    for who, messages in (*facts.errors.items(), (None, facts.strangers)):
+        rank = "a process of unknown rank" if who is None else f"rank {who}"
+        yield from [f"{rank} failed by itself: {one.text}" for one in messages if one.text not in named][:1]
+    for who, messages in facts.caught.items():
+        others = (one for one in messages if one.text not in named and may_be_in(one.frames, places))
+        yield from (f"rank {who} failed, and went on: {one.text}" for one in others)
+
+
+def _has_waiting(facts: Facts, hang: Hang, failed: Collection[int]) -> bool:
+    """Return whether some rank may wait where the peers of the one that failed would; of which, a dump may tell."""
+    groups = [one for one in facts.job.groups.values() if hang.groups and _is_group(one, hang.groups)]
+    peers = {number for one in groups if not {*failed}.isdisjoint(one.members) for number in one.members} - {*failed}
+    of_peers = [one for number in sorted(peers & facts.job.ranks.keys()) for one in facts.job.ranks[number].waiting]
+    waiting = of_peers or (() if facts.unseen else facts.waiting)
+    return not (hang.groups and waiting) or any(_may_be(hang, one) for one in waiting)
 
 
 def _ways(job: Job, hang: Hang, scene: Scene) -> set[tuple[tuple[str, str], ...]]:
