@@ -225,6 +225,54 @@ def test_an_error_that_was_caught_is_none() -> None:
     assert answers(job([rank(lines=lines), other, other, other])) == {fix: "possible"}
 
 
+def test_an_error_of_this_defect_alone_is_none_where_its_rank_or_a_peer_shows_that_it_went_on() -> None:
+    at = "megatron/training/utils.py::get_batch_on_this_tp_rank"
+    tensor = hung_jobs.group("8", "TENSOR_MODEL_PARALLEL_GROUP", 0, 1)
+    lines = failing("RuntimeError: Storage size calculation overflowed with sizes=[1, 92]", at)
+    failed = rank(lines=lines, recorded=False)
+    clips = issued(hung_jobs.WORLD, 3, "all_reduce", 1)
+    source = rank(issued(tensor, 7, "broadcast", 1, dtype="Long", at=(at,)))
+    known, fix = {"sft-packed-seq-broadcast": "known"}, "sft-packed-seq-broadcast"
+    assert answers(job([source, failed])) == known
+    assert answers(job([source, failed._replace(waiting=(clips._replace(rank=1),))])).get(fix) == "possible"
+    gone_on = issued(tensor, 8, "all_reduce", 8)
+    assert answers(job([rank(gone_on), failed, None])).get(fix) == "possible"
+    late = rank(at=("job/data.py::read",), recorded=False)
+    assert answers(job([source, failed, late])).get(fix) == "possible"
+
+
+def test_each_type_must_be_told_and_the_calls_to_the_function_be_one() -> None:
+    at, ways = "swift/metrics/utils.py::MeanMetric.compute", ("job/train.py::log", "job/evaluate.py::log")
+    group = Group("0", "default_pg", (0, 1, 2))
+    shown = [
+        rank(issued(group, 3, "all_reduce", 2, dtype=dtype, at=(at, ways[0]))) for dtype in ("Float", "Double", "Float")
+    ]
+    fix = "mean-metric-dtype"
+    assert answers(job(shown)) == {fix: "known"}
+    logged = rank(issued(group, 3, "all_reduce", 2)._replace(dtypes=None), at=(at, ways[0]), recorded=False)
+    assert answers(job([*shown[:2], logged])) == {fix: "possible"}
+    other = rank(issued(group, 3, "all_reduce", 2, dtype="Float", at=(at, ways[1])))
+    assert answers(job([*shown[:2], other])) == {fix: "possible"}
+
+
+@pytest.mark.parametrize(
+    ("sizes", "wanted"),
+    [
+        ((8, 9), {"moe-aux-tracker-hang": "known", "hybrid-aux-tracker-hang": "possible"}),
+        ((8, 12), {"moe-aux-tracker-hang": "known", "hybrid-aux-tracker-hang": "possible"}),
+        ((26, 52), {"hybrid-aux-tracker-hang": "known"}),
+        ((3, 5), {"moe-aux-tracker-hang": "possible", "hybrid-aux-tracker-hang": "possible"}),
+    ],
+)
+def test_half_of_a_hybrid_s_layers_have_experts_at_most(sizes: tuple[int, int], wanted: dict[str, str]) -> None:
+    at = [f"megatron/core/transformer/moe/moe_utils.py::{name}" for name in (
+        "reduce_aux_losses_tracker_across_ranks", "track_moe_metrics",
+    )]  # fmt: skip
+    group = Group("9", "PIPELINE_MODEL_PARALLEL_GROUP", (0, 1))
+    stack = (*at, "megatron/training/training.py::training_log")
+    assert answers(job([rank(issued(group, 1, "all_reduce", size, at=stack)) for size in sizes])) == wanted
+
+
 def test_a_stage_whose_twin_has_gone_on_with_another_size_is_not_what_all_stages_compute() -> None:
     whole = next(hung.job for fix, hung in EACH if fix == "hybrid-aux-tracker-hang" and hung.sure == "known")
     assert answers(whole) == {"hybrid-aux-tracker-hang": "known"}

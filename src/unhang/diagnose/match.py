@@ -165,7 +165,7 @@ def _doubts(
     for one in facts.meetings:
         if one.differ and _is_beside(hang, scene, one):
             yield f"ranks disagree in {whereabouts.label(one.group)} as well"
-    for number in scene.rest if scene.inside else sorted(ranks.keys() - failed):
+    for number in sorted(ranks.keys() - failed) if failed else scene.rest:
         rank = ranks[number]
         if rank.stacks and not rank.waiting and not facts.calls[number] and not whereabouts.is_done(rank):
             if whereabouts.is_idle(rank):
