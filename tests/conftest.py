@@ -24,6 +24,14 @@ def _default_settings(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(autouse=True)
+def _no_pack_left() -> Iterator[None]:
+    """Leave no pack in effect, and no `--no-packs`, which would stay in the commands that are suggested."""
+    yield
+    if packs.words() or packs.others():
+        packs.use([], False, {})
+
+
+@pytest.fixture(autouse=True)
 def _no_upstream_left_imported() -> Iterator[None]:
     """Notice a test that leaves an upstream in `sys.modules`: a later test would find that in place of its own."""
     before = {name for name in UPSTREAMS if name in sys.modules}

@@ -1,9 +1,13 @@
 """The example pack of docs/packs.md: its codemod, and what it does to a real release."""
 
 import importlib
+import json
+import re
+import shlex
 import shutil
+import time
+import venv
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +21,7 @@ from unhang import packs
 from unhang.codemods.base import AnchorError
 
 PACK, FIX = REPOSITORY / "docs" / "packs" / "accelerate-fixes", "split-few-samples"
-
-
-@pytest.fixture(autouse=True)
-def _ours_after() -> Iterator[None]:
-    yield
-    packs.use([], True, {})
+FILE = "accelerate/state.py"
 
 
 @pytest.fixture
@@ -48,6 +47,32 @@ def test_a_function_that_differs_is_no_anchor(codemod: Any, old: str) -> None:
 
 
 @pytest.mark.slow
+def test_a_sweep_records_what_its_end_state_shows(tmp_path: Path) -> None:
+    copy = tmp_path / "accelerate-fixes"
+    shutil.copytree(PACK, copy)
+    path = copy / "compat" / "data" / f"{FIX}.json"
+    path.unlink()
+    wheels = [trees.wheel(Upstream("accelerate", version, "accelerate")) for version in ("1.14.0", "1.13.0")]
+    swept = cli.called_with_all("sweep", "--pack", copy, "--releases", *wheels)
+    assert swept.code == 0, swept.err
+    for version, state in ("1.13.0", "affected"), ("1.14.0", "fixed"):
+        where = f"accelerate {version} (accelerate-{version}-py3-none-any.whl)"
+        assert f"{where}: PartialState.split_between_processes is {state}\n" in swept.out
+    found, listed = (json.loads(it.read_text()) for it in (path, PACK / "compat" / "data" / path.name))
+    assert found["releases"].items() <= listed["releases"].items()
+    assert found["files"].items() <= listed["files"].items()
+    for name, entry in found["shapes"].items():
+        for key in "state", "result", "names":
+            assert entry.get(key) == listed["shapes"][name].get(key)
+    zipfile.ZipFile(wheels[1]).extractall(tmp_path / "site")
+    assert cli.called_with_all("apply", "--pack", copy, "--target", tmp_path / "site").code == 0
+    before = path.read_bytes()
+    again = cli.called_with_all("sweep", "--pack", copy, "--target", tmp_path / "site")
+    assert (again.code, path.read_bytes()) == (1, before)
+    assert "not recorded" in again.err
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(("version", "code"), [("1.13.0", 1), ("1.14.0", 0)])
 def test_check_apply_and_revert_on_a_real_release(version: str, code: int, tmp_path: Path) -> None:
     site = tmp_path / "site"
@@ -56,7 +81,44 @@ def test_check_apply_and_revert_on_a_real_release(version: str, code: int, tmp_p
     given = ("--pack", PACK, "--target", site)
     assert cli.called_with_all("check", *given).code == code
     assert cli.called_with_all("apply", *given, "--require", FIX).code == 0
-    text = (site / "accelerate" / "state.py").read_text()
+    text = (site / FILE).read_text()
     assert text.count("if start_index >= len(inputs) and apply_padding:") == 2 * code
     assert cli.called_with_all("revert", *given).code == 1 - code  # 1: there is nothing to revert
     assert cli.tree(site) == cli.tree(tmp_path / "before")
+
+
+@pytest.mark.slow
+def test_the_pages_lines_from_a_patch_to_a_gate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each command of that section as it stands there, in a folder with the patch and for an environment."""
+    page = (REPOSITORY / "docs" / "packs.md").read_text(encoding="utf-8")
+    section = page.partition("## From a `.patch` to a gate")[2].partition("\n## ")[0]
+    lines = [shlex.split(it, comments=True)[1:] for it in re.findall("^    (unhang .+)", section, re.M)]
+    assert [words[0] for words in lines] == ["new", "check", "apply", "revert", "sweep"]
+    one, other = (zipfile.ZipFile(trees.wheel(Upstream("accelerate", it, "accelerate"))) for it in ("1.13.0", "1.14.0"))
+    venv.create(tmp_path / "venv", symlinks=True)
+    (site,) = (tmp_path / "venv").glob("lib/python*/site-packages")
+    one.extractall(site)
+    before, after = (it.read(FILE).decode() for it in (one, other))
+    *hunks, _other_change = re.split("^(?=@@ )", trees.diff({FILE: before}, {FILE: after}), flags=re.M)
+    (tmp_path / "split.patch").write_text("".join(hunks))
+    monkeypatch.chdir(tmp_path)
+    env = {"VIRTUAL_ENV": str(tmp_path / "venv")}
+    codes, start = [], time.monotonic()
+    for words in lines:
+        ran = cli.called_with_all(*words, env=env)
+        codes.append((words[0], ran.code))
+    print(f"from `new` to `sweep`: {time.monotonic() - start:.1f} seconds")
+    assert codes == [("new", 0), ("check", 1), ("apply", 0), ("revert", 0), ("sweep", 0)]
+    assert re.findall(r"(\S+) \(.+\): (fits|upstream has every edit)", ran.out) == [
+        ("1.12.0", "fits"), ("1.14.0", "upstream has every edit"),
+    ]  # fmt: skip
+    (gate,) = re.findall("^RUN unhang (apply .+) 2>&1", section, re.M)
+    words = gate.replace("/opt/our-pack", "our-pack").split()
+    (site / FILE).write_text(before.replace("start_index >= len(inputs)", "start_index > len(inputs)"))
+    drifted = cli.called_with_all(*words, env=env)
+    (shown,) = re.findall("^    (drifted .+)", section, re.M)
+    assert drifted.code == 1
+    assert re.search(re.escape(shown).replace(r"\.\.\.", ".+").replace(r"\ \ ", " +"), drifted.out)
+    (site / FILE).write_text(after)
+    passes = cli.called_with_all(*words, env=env)
+    assert (passes.code, "nothing was changed" in passes.err) == (0, True)

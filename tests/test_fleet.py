@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from support import cli, environments, pages
+from support import cli, environments, packed, pages
 from unhang import fleet
 from unhang.errors import UnhangError
 from unhang.fleet import Seen
@@ -151,6 +151,13 @@ def test_a_node_is_looked_at_as_check_does_with_the_same_words(options: dict[str
     seen = Seen(check.json["digest"], tuple(unmet))
     assert ran.out.strip() == str(seen)
     assert bool(unmet) is ("require" in options)
+
+
+def test_a_node_whose_pack_has_no_fix_is_not_alike(two: Path, tmp_path: Path) -> None:
+    shutil.rmtree(packed.pack(tmp_path / "acme") / "patches")
+    env = {"PYTHONPATH": str(two), "UNHANG_PACKS": str(tmp_path / "acme")}
+    ran = cli.python("-c", "from unhang.fleet import look; print(look({}))", env=env)
+    assert "there is no fix of acme 1.2" in ran.out
 
 
 @pytest.fixture(scope="module")

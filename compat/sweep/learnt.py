@@ -18,8 +18,8 @@ from unhang.compat.endstates.endstate import Source
 from unhang.compat.endstates.sandbox import SandboxError
 from unhang.compat.sweep import as_written
 from unhang.compat.sweep.cache import Cache
-from unhang.compat.sweep.classify import State, classify
 from unhang.compat.sweep.sources import Content, content
+from unhang.judge.classify import State, classify
 from unhang.rewrite.one_file import RewriteError, Step, rewrite
 from unhang.shapes import catalog
 from unhang.shapes import shape as shapes
@@ -32,7 +32,7 @@ _OF_THE_MATRIX = {"catalog", "facts"}
 """What reads the matrix, in unhang.shapes: no fact depends on it."""
 _OF_SHAPES = ("unhang.shapes", "unhang.compat.sweep.as_written", "unhang.compat.sweep.learnt")
 _OF_ROWS = ("unhang.shapes", "unhang.compat.endstates")
-_OF_FIXES = ("unhang.codemods", "unhang.compat.sweep.classify", "unhang.judge", "unhang.rewrite", *_OF_ROWS)
+_OF_FIXES = ("unhang.codemods", "unhang.judge", "unhang.rewrite", *_OF_ROWS)
 
 
 class Kind(NamedTuple):

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 from packaging.version import Version
 
-from unhang.compat.sweep.classify import State
 from unhang.compat.sweep.collect import Collection, Key, Row
 from unhang.compat.sweep.learnt import Learnt
 from unhang.compat.sweep.sources import Content
+from unhang.judge.classify import State
 from unhang.judge.decide import DRIFTED, RIGHT
 from unhang.shapes.catalog import Target
 

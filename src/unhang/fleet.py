@@ -58,11 +58,12 @@ def require_agreement(
 
     Raises UnhangError ``nodes-differ``, which lists each node and what it has, if the nodes do not agree, lack a fix or
     do not answer in time; ``no-nodes`` if there is no node to ask; ``no-ray`` if Ray is not installed or not started;
-    ``unknown-fix``, ``unknown-kind``, ``unknown-upstream``, ``bad-token``.
+    ``unknown-fix``, ``unknown-kind``, ``unknown-upstream``, ``bad-token``, ``bad-pack``.
     """
     words = {"require": require, "fix": fix, "skip": skip, "kind": kind, "upstream": upstream, "accept": accept}
     given = {name: [value] if isinstance(value, str) else list(value) for name, value in words.items()}
     packs.use((), False, os.environ)
+    packs.refuse_empty()
     requests.fill_in(given, os.environ)
     requests.selection(given)  # refuses an unknown name before any node is asked
     ray = _started_ray()
@@ -109,6 +110,7 @@ def look(given: Mapping[str, Sequence[str]]) -> Seen | str:
     importlib.invalidate_caches()  # Ray reuses workers, and the installed packages may have changed
     try:
         packs.use((), False, os.environ)  # those of this node
+        packs.refuse_empty()
         return _seen(requests.selection(given))
     except UnhangError as error:
         return error.message + (f" ({error.path})" if error.path else "")

@@ -59,14 +59,14 @@ def of(names: Iterable[str]) -> dict[str, str]:
 
 @contextmanager
 def stood_in(names: Iterable[str]) -> Iterator[None]:
-    """Let parameters that no value is given for have one that is in no file."""
-    mine = {name: f"/unhang/{name.lower()}" for name in names if name not in _given}
-    _given.update(mine)
+    """Let these parameters have a value that is in no file, whatever was given."""
+    before = dict(_given)
+    _given.update({name: f"/unhang/{name.lower()}" for name in names})
     try:
         yield
     finally:
-        for name in mine:
-            del _given[name]
+        _given.clear()
+        _given.update(before)
 
 
 def words() -> tuple[str, ...]:

@@ -2,8 +2,10 @@
 
 import json
 import re
+import shlex
 import shutil
-from collections.abc import Iterator
+import sys
+import venv
 from pathlib import Path
 
 import pytest
@@ -15,12 +17,6 @@ from support.widgets import DIFF, ENGINE, FILE, PATCHED
 @pytest.fixture(autouse=True)
 def _four_fixes() -> None:
     """These tests are about fixes of other packs, beside all of ours."""
-
-
-@pytest.fixture(autouse=True)
-def _no_packs() -> Iterator[None]:
-    with widgets.no_packs_after():
-        yield
 
 
 @pytest.fixture
@@ -127,12 +123,48 @@ def test_what_it_cannot_express_is_named(site: Path, tmp_path: Path) -> None:
     diff = widgets.diff(f"{PATCHED}register(main)\n")
     begun = new(tmp_path, "--target", site, diff=diff + "".join(more))
     assert begun.code == 1, begun.err
-    for what in ("csrc/a.cu", "widgets/new.py: the diff adds it", "binds no name: register(main)"):
+    for what in (
+        "csrc/a.cu",
+        "widgets/new.py: the diff adds it",
+        "binds no name: register(main); for a fix to have it",
+    ):
         assert what in begun.err
     assert "ignored: tests/test_a.py: no code of a release" in begun.err
     page = ran("explain", tmp_path, "my-fix").out
     assert "Not in this fix" in page
     assert "widgets&#47;new.py" in page or "widgets/new" in page, page[:900]
+
+
+def test_a_call_that_is_given_a_name_is_in_the_fix(site: Path, tmp_path: Path) -> None:
+    """As the message on one that has none says."""
+    begun = new(tmp_path, "--target", site, diff=widgets.diff(f"{ENGINE}_done = register(main)\n"))
+    assert begun.code == 0, begun.err
+    assert ran("apply", tmp_path, "--target", site).code == 0
+    assert (site / FILE).read_text().endswith("\n_done = register(main)\n")
+
+
+def test_what_it_suggests_can_be_pasted(site: Path, tmp_path: Path) -> None:
+    diff = widgets.diff(ENGINE.replace('"widgets"', '"/opt/a b/python"'))
+    begun = new(tmp_path, "--target", site, "--set", "PY=/opt/a b/python", diff=diff)
+    check, sweep = (shlex.split(it) for it in re.findall("`(unhang [^`]+)`", begun.err))
+    pack = ["--pack", str(tmp_path / "our-pack")]
+    assert check == ["unhang", "check", "--target", str(site), *pack, "--set", "PY=/opt/a b/python"]
+    assert cli.called_with_all(*check[1:]).code == 1
+    assert sweep == ["unhang", "sweep", *pack, "--releases", "widgets==1.0"]
+    assert cli.called_with_all(*sweep[1:], "--target", site).code == 0
+
+
+@pytest.mark.parametrize(("old", "code"), [("job.go", "records it in the pack"), ("LIMIT)", "begin the fix again")])
+def test_drift_says_what_the_keeper_of_a_pack_can_do(old: str, code: str, site: Path, tmp_path: Path) -> None:
+    """And nothing of an end state, which such a fix does not have."""
+    new(tmp_path, "--target", site, diff=widgets.diff(ENGINE.replace("LIMIT)", "LIMIT, 2)")))
+    text = ENGINE.replace("# runs", "log(job)") if old == "job.go" else ENGINE.replace(old, "LIMIT, 1)")
+    (site / FILE).write_text(text)
+    drifted = ran("apply", tmp_path, "--target", site, "--require", "my-fix")
+    assert drifted.code == 1
+    assert code in drifted.out
+    assert "--run" not in drifted.out + drifted.err
+    assert "--run" not in ran("diff", tmp_path, "--target", site, "--unknown").err
 
 
 def test_a_codemod_that_was_edited_is_refused_until_it_is_swept_again(site: Path, tmp_path: Path) -> None:
@@ -168,6 +200,10 @@ def test_a_wrong_edit_is_the_packs_error(wrong: str, site: Path, tmp_path: Path)
     data.write_text(json.dumps({key: known[key] for key in known if key != "codemod"}))
     found = ran("apply", tmp_path, "--target", site)
     assert (found.code, "error[bad-pack]" in found.err, f"in: {path}\n" in found.err) == (2, True, True), found
+    manifest = pack / "patches" / "my-fix" / "manifest.json"
+    manifest.write_text(manifest.read_text().replace("TODO", "It is done"))
+    built = cli.called_with_all("pack", "build", pack, "-o", tmp_path / "dist")
+    assert (built.code, "it does not say which codemod gave its results" in built.err) == (2, True), built
 
 
 def test_a_fix_that_has_its_diff_in_part_is_never_applied(site: Path, tmp_path: Path) -> None:
@@ -185,6 +221,9 @@ def test_a_fix_that_has_its_diff_in_part_is_never_applied(site: Path, tmp_path: 
         assert "next, on every node" not in found.out
     rows = ran("check", tmp_path, *here, "--output-format", "json").json["results"]
     assert {(row["verdict"], row["code"], *row["left"]) for row in rows} == {("drifted", "incomplete", left)}
+    assert "it has its diff in part" in ran("list", tmp_path).out
+    listed = ran("list", tmp_path, "--output-format", "json").json["fixes"]
+    assert [row["left"] for row in listed if "left" in row] == [[left]]
     built = cli.called_with_all("pack", "build", tmp_path / "our-pack", "-o", tmp_path / "dist")
     assert (built.code, "error[bad-pack]" in built.err, left in built.err) == (2, True, True)
     manifest = json.loads(path.read_text())
@@ -361,6 +400,67 @@ def test_a_value_of_the_environment_is_a_parameter(site: Path, tmp_path: Path) -
     assert cli.tree(site) == before
     for wrong in "python=1", "PYTHON", "PYTHON=":
         assert ran("check", tmp_path, "--target", site, "--set", wrong).code == 2
+
+
+@pytest.mark.parametrize("text", ['f"{1} /opt/a/python"', 'b"/opt/a/python -m"', 'rf"/opt/a/python{1}"'])
+def test_a_parameter_may_be_in_any_kind_of_string(text: str, site: Path, tmp_path: Path) -> None:
+    diff = widgets.diff(ENGINE.replace('"widgets"', text))
+    begun = new(tmp_path, "--target", site, "--set", "PY=/opt/a/python", diff=diff)
+    assert begun.code == 0, begun.err
+    mine = ("--target", site, "--set", "PY=/usr/bin/python3")
+    assert ran("apply", tmp_path, *mine, "--require", "my-fix").code == 0
+    assert text.replace("/opt/a/python", "/usr/bin/python3") in (site / FILE).read_text()
+    assert ran("check", tmp_path, *mine).code == 0
+    assert ran("check", tmp_path, "--target", site, "--set", "PY=/other").code == 1
+
+
+def test_a_value_that_its_string_cannot_hold_is_refused(site: Path, tmp_path: Path) -> None:
+    diff = widgets.diff(ENGINE.replace('"widgets"', 'f"{1} /opt/a/python"'))
+    assert new(tmp_path, "--target", site, "--set", "PY=/opt/a/python", diff=diff).code == 0
+    before = cli.tree(site)
+    refused = ran("apply", tmp_path, "--target", site, "--set", "PY=/a{b}", "--require", "my-fix")
+    assert refused.code == 1
+    assert "a value of PY may be one that is there anyway, or that its string cannot hold" in refused.err
+    assert cli.tree(site) == before
+
+
+def test_a_value_that_is_code_is_no_parameter(site: Path, tmp_path: Path) -> None:
+    refused = new(tmp_path, "--target", site, "--set", "N=42", diff=widgets.diff(ENGINE.replace("= 3", "= 42")))
+    assert refused.code == 2
+    assert "with another value for N it is no Python" in refused.err
+    assert "inside of strings alone" in refused.err
+    assert not (tmp_path / "our-pack").exists()
+
+
+def test_a_package_of_another_name_than_its_project(tmp_path: Path) -> None:
+    refused = new(tmp_path, "--import-name", "gadgets", release=widgets.wheel(tmp_path))
+    assert (refused.code, "name it: `--import-name yaml`" in refused.err) == (2, True)
+
+
+def test_edits_that_do_not_work_together_have_a_reason(
+    site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("unhang.draft.pack_texts.literal", lambda text: repr(text.replace("LIMIT, sys", "3, sys")))
+    refused = new(tmp_path, "--target", site)
+    assert refused.code == 2
+    assert "do not work together: read again from their file, those of" in refused.err
+    assert not (tmp_path / "our-pack").exists()
+
+
+def test_a_package_below_two_namespaces(tmp_path: Path) -> None:
+    site = tmp_path / "venv" / "lib" / f"python3.{sys.version_info.minor}" / "site-packages"
+    venv.create(tmp_path / "venv", symlinks=True)
+    shutil.copytree(widgets.site(tmp_path), site, dirs_exist_ok=True)
+    (site / "a" / "b").mkdir(parents=True)
+    (site / "widgets").rename(site / "a" / "b" / "widgets")
+    record = site / "widgets-1.0.dist-info" / "RECORD"
+    record.write_text(re.sub("^widgets/", "a/b/widgets/", record.read_text(), flags=re.M))
+    where = ("--python", tmp_path / "venv" / "bin" / "python")
+    begun = new(tmp_path, *where, "--import-name", "a.b.widgets", diff=DIFF.replace("/src/", "/a/b/"))
+    assert begun.code == 0, begun.err
+    for command, code in ("check", 1), ("apply", 0), ("check", 0), ("revert", 0):
+        assert ran(command, tmp_path, *where).code == code
+    assert (site / "a" / "b" / FILE).read_text() == ENGINE
 
 
 def test_an_import_that_a_person_added_is_completed_and_stays_when_that_is_reverted(site: Path, tmp_path: Path) -> None:

@@ -29,12 +29,6 @@ def pack(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.fixture(autouse=True)
-def _ours_after() -> object:
-    yield
-    packs.use([], True, {})
-
-
 def built(folder: Path) -> pack_wheel.Built:
     packs.use([str(folder)], True, {})
     return pack_wheel.build(str(folder))

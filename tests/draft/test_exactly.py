@@ -338,6 +338,15 @@ ALONE = {
 """Each name of an import is a target, for another release may import others in the same statement."""
 
 
+def test_a_comment_at_the_end_of_a_line_that_stays_is_alone_left_out() -> None:
+    """What stands between that line and what is added comes with the edit."""
+    after = PLAIN.replace(
+        "            return b\n        return a",
+        "            return b  # its\n        # but\n        log(a)\n        return a",
+    )
+    assert unmarked(parted(PLAIN, after)[1]) == after.replace("  # its", "")
+
+
 def test_comments_that_a_release_has_otherwise_stay() -> None:
     part, _ = parted(WORDS, WORDED)
     data = WORDS.replace("# one\n", "# mine\n").replace("'''Return a.'''", "'''Mine.'''").encode()

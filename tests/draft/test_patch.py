@@ -73,11 +73,13 @@ def test_what_is_no_diff_of_the_release_is_refused(text: str, code: str, message
 def test_other_files_are_named() -> None:
     text = diff(BEFORE, AFTER) + diff("a\n", "b\n", "tests/t.py") + diff("a\n", "b\n", "setup.cfg")
     text += "--- /dev/null\n+++ b/a/new.py\n@@ -0,0 +1 @@\n+x\n--- a/a/old.py\n+++ /dev/null\n@@ -1 +0,0 @@\n-x\n"
+    text += "--- a/a/empty.py\n+++ b/a/empty.py\n@@ -0,0 +1 @@\n+x\n"
     assert apply(text, a_x=BEFORE, setup_cfg="a\n").left == (
         "tests/t.py: it is not a Python file of verl 1.0",
         "setup.cfg: it is not a Python file of verl 1.0",
         "a/new.py: the diff adds it",
         "a/old.py: the diff removes it",
+        "a/empty.py: it is empty before the diff",
     )
 
 

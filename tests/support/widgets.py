@@ -1,14 +1,11 @@
 """A made-up upstream that no pack has yet, its releases as wheels and as folders, and a diff of somebody's for one."""
 
 import difflib
-import sys
 import zipfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 
 from support import wheel_files
-from unhang import packs
 
 FILE = "widgets/core/engine.py"
 ENGINE = """\
@@ -97,14 +94,3 @@ def site(folder: Path, version: str = "1.0", engine: str = ENGINE) -> Path:
         rows.append(f"{name},,\n" if name.endswith("/RECORD") else f"{name},sha256={digest},{len(data)}\n")
     record.write_text("".join(rows))
     return folder / "site"
-
-
-@contextmanager
-def no_packs_after() -> Iterator[None]:
-    """Leave no pack in effect, and no module of one."""
-    try:
-        yield
-    finally:
-        packs.use([], False, {})  # `True` would stay in suggested commands
-        for name in [name for name in sys.modules if name.startswith("unhang_pack_")]:
-            del sys.modules[name]

@@ -55,7 +55,8 @@ def _became(one: Tried) -> str:
     if one.targets:
         names = ", ".join(f"`{target.partition(' ')[2]}`" for target in one.targets)
         return f"in part: {names}; left: {left}" if left else f"yes: {names}"
-    return f"no: {left or why(one.new.text.strip().splitlines()[-1])}"
+    rows = one.new.text.strip().splitlines()
+    return f"no: {left or why(next((row for row in rows if row.startswith('error[')), rows[-1]))}"
 
 
 def why(line: str) -> str:

@@ -83,3 +83,9 @@ def test_a_drifted_file_differs_in_one_name(before: str, after: str, drifted: st
 def test_why_a_hunk_is_left_has_nothing_of_upstreams() -> None:
     line = "a/b.py, hunk @@ -1,2 +1,2 @@: it changes code that binds no name: their.line = 1"
     assert page.why(line) == "it changes code that binds no name"
+
+
+def test_why_a_patch_is_no_fix_is_the_error_and_not_where_it_was_met() -> None:
+    ended = steps.Ran(2, "error[nothing-to-rewrite]: a/b.py, hunk @@ -1 +1 @@: x: it is gone\n  in: /tmp/a\n")
+    found = steps.Tried(Original("theirs", "", WIDGETS, GIT, "one-more"), 1, ended, (), (), {}, {})
+    assert "| no: x: it is gone |" in page.tried([found], "abc")

@@ -4,7 +4,7 @@ import difflib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,12 +17,6 @@ from unhang import packs
 FILE = "verl/workers/utils/losses.py"
 MAIN = "import sys; from unhang.cli.main import main; main(sys.argv[1:])"
 """The command, whose exit code is not of interest."""
-
-
-@pytest.fixture(autouse=True)
-def ours_alone() -> Iterator[None]:
-    yield
-    packs.use((), True, {})
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from unhang.cli.requests import request
 from unhang.judge.decide import DRIFTED, UNLISTED
 from unhang.records import Token, paired
+from unhang.shapes import catalog
 from unhang.suggest import RECOVERY, Hint, command, complete
 from unhang.survey.unlocked import planned_without_lock
 from unhang.tell import console, report
@@ -75,7 +76,7 @@ def run(options: argparse.Namespace) -> int:
         sys.stdout.buffer.write(render(seen.environment, plan.files, notes, form))
         sys.stdout.buffer.writelines(map(comment, lines))
         sys.stdout.flush()
-    if functions and not options.run:
+    if not options.run and any(catalog.fix(it.finding.target.fix).grade != catalog.UNPROVED for it in functions):
         again = command("diff", wanted, "--unknown", "--run")
         console.note(f"to see what these functions do, as they are and rewritten, run: {again}")
     stale = () if unknown else plan.stale
@@ -92,8 +93,6 @@ def _is_shown() -> bool:
 
 def _unknown(seen: Survey, plan: Plan) -> list[Unknown]:
     """Return the functions that an unknown shape holds back."""
-    from unhang.shapes import catalog
-
     generation, files = catalog.generation(), {file.path: file for file in plan.files}
     functions = []
     for finding in seen.findings:
@@ -144,8 +143,6 @@ def _row(unknown: Unknown) -> dict[str, Any]:
 
 def _notes(functions: Sequence[Unknown], wanted: Request) -> tuple[dict[str, list[str]], list[str]]:
     """Return what is unknown and how to accept what the diff does, by file; and the same of those left as they are."""
-    from unhang.shapes import catalog
-
     accepted = {token._replace(seen_right=False) for token in wanted.accepted}
 
     def settle(name: str, fix: str) -> str:

@@ -13,6 +13,7 @@ from unhang.tell import console
 def run(options: argparse.Namespace) -> int:
     """Write the wheel; return 0. Raises UnhangError as ``pack_wheel.build``, and OSError; nothing is written then."""
     packs.use([*options.pack, options.folder], True, os.environ)
+    packs.refuse_empty()
     built = pack_wheel.build(options.folder)
     os.makedirs(options.output, exist_ok=True)
     path = os.path.join(options.output, built.file)

@@ -23,10 +23,14 @@ from unhang.judge import recorded
 from unhang.records import Request
 from unhang.shapes import catalog
 from unhang.shapes.catalog import Target
+from unhang.suggest import command, line
 from unhang.tell import console, progress
 
 _ASIDE = {".github", "benchmarks", "doc", "docs", "examples", "test", "tests"}
 """Folders of a repository with nothing that runs where a release is installed."""
+
+_IN_NO_PACKAGE = "it is in the package of no upstream"
+_IMPORT_NAME = "if the package is not called like its project, name it: `--import-name yaml`"
 
 
 def run(options: argparse.Namespace, text: str, head: str) -> int:
@@ -50,7 +54,9 @@ def run(options: argparse.Namespace, text: str, head: str) -> int:
         bound, left, ignored = _parted(fix, release, result)
         if not bound:
             why = "; ".join(left or ignored) or "it binds no name in another way"
-            raise UnhangError("nothing-to-rewrite", f"the diff has nothing for a fix: {why}")
+            hint = _IMPORT_NAME if any(it.endswith(_IN_NO_PACKAGE) for it in left) else None
+            why = f"the diff has nothing for a fix: {why}"
+            raise UnhangError("nothing-to-rewrite", why, path=release.where, hint=hint)
         values = parameters.of(it.partition("=")[0] for it in options.set)
         bound = _with_parameters(bound, values)
         edits = {it.target: it.codemod for it in bound}
@@ -79,11 +85,13 @@ def run(options: argparse.Namespace, text: str, head: str) -> int:
     console.show(f"from {gate.line(release.where)}")
     for it in bound:
         console.show(pack_texts.told(it))
-    console.say_each(f"ignored: {line}" for line in ignored)
-    console.say_each(f"left to you: {line}" for line in left)
+    console.say_each(f"ignored: {it}" for it in ignored)
+    console.say_each(f"left to you: {it}" for it in left)
+    packs.use(options.pack, options.no_packs, os.environ)  # for the commands that are suggested
+    sweep = line("unhang", "sweep", *packs.words(), "--releases", f"{release.project}=={release.version}")
     console.note(
-        f"note: {fix} is unproved: it is for exactly the shapes of {shown}. `unhang sweep --pack {folder} --releases "
-        f"...` reads other releases; `unhang check --pack {folder}` says where it is needed"
+        f"note: {fix} is unproved: it is for exactly the shapes of {shown}. `{command('check', asked)}` says whether "
+        f"it is needed. To read other releases, name them in the place of this one: `{sweep}`"
     )
     return 1 if left else 0
 
@@ -136,12 +144,12 @@ def _use(options: argparse.Namespace, stage: str) -> None:
 def _parted(fix: str, release: Release, result: Result) -> tuple[list[Bound], list[str], list[str]]:
     """Return the edits of all files, the hunks that are left, and those that change no code."""
     bound: list[Bound] = []
-    left = [line for line in result.left if not _is_aside(line.partition(": ")[0])]
-    ignored = [f"{line.partition(': ')[0]}: no code of a release" for line in result.left if line not in left]
+    left = [it for it in result.left if not _is_aside(it.partition(": ")[0])]
+    ignored = [f"{it.partition(': ')[0]}: no code of a release" for it in result.left if it not in left]
     for patched in result.files:
         upstream = releases.of_file(release.project, patched.file)
         if not patched.file.startswith("/".join([*packs.upstreams()[upstream].parts, ""])):
-            left.append(f"{patched.file}: it is in the package of no upstream")
+            left.append(f"{patched.file}: {_IN_NO_PACKAGE}")
             continue
         if not re.fullmatch(r"[\w/]+\.py", patched.file):
             left.append(f"{gate.line(patched.file)}: its name is not that of a module")
@@ -192,10 +200,18 @@ def _checked(fix: str, edits: Mapping[Target, Exact], release: Release, found: f
     """Raise UnhangError ``bad-patch`` unless the fix, as it was written, does what was tried."""
     from unhang.judge.decide import exact
 
-    written = {target: exact(target) for target in catalog.fix(fix).targets}
-    if found.misfits or [*written] != [*edits] or facts.tried(written, release.read) != found:
-        names = ", ".join(f"{it.function}: {why}" for it, why in found.misfits.items())
-        raise UnhangError("bad-patch", f"the edits of the diff do not work together: {names}")
+    names = {name for it in edits for name in it.parameters}
+    with parameters.stood_in(names):  # whatever their values are, they must not be in the shapes
+        written = {target: exact(target) for target in catalog.fix(fix).targets}
+        again = facts.tried(written, release.read)
+    if names and again.misfits and not found.misfits:
+        hint = "give a value that the diff has inside of strings alone"
+        raise UnhangError("bad-patch", f"with another value for {', '.join(sorted(names))} it is no Python", hint=hint)
+    if found.misfits or [*written] != [*edits] or again != found:
+        why = ", ".join(f"{it.function}: {why}" for it, why in found.misfits.items())
+        names = {it.function for it in edits}
+        why = why or f"read again from their file, those of {', '.join(sorted(names))} do something else"
+        raise UnhangError("bad-patch", f"the edits of the diff do not work together: {why}")
 
 
 def _refuse_existing(folder: str, names: Mapping[str, str]) -> None:

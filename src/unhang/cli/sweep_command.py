@@ -1,13 +1,19 @@
-"""``unhang sweep --pack DIR``: in which other releases the edits of a pack's unproved fixes fit, and what they give."""
+"""``unhang sweep --pack DIR``: what a pack's fixes find in other releases.
+
+Of an unproved one: whether its edits fit, and what they give. Of a proved one: what its end state shows of the
+functions there, untouched and rewritten.
+"""
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import os
 import re
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 from unhang import gate, packs
 from unhang.deliver import releases
@@ -15,14 +21,17 @@ from unhang.deliver.releases import Release
 from unhang.draft import facts, pack_texts
 from unhang.draft.facts import Edits, Tried
 from unhang.errors import UnhangError
-from unhang.records import Pack, Request
-from unhang.shapes import catalog
+from unhang.records import Request
+from unhang.shapes import catalog, shape
 from unhang.shapes.catalog import Fix, Target
 from unhang.tell import console, progress
 
+if TYPE_CHECKING:
+    from unhang.judge.classify import State
+
 
 def run(options: argparse.Namespace) -> int:
-    """Record the shapes of the releases; return 0, or 1 if the edits of a fix do not fit one of them.
+    """Record the shapes of the releases; return 0, or 1 if a fix does not fit one, or a person must decide a shape.
 
     Raises UnhangError ``bad-option``, ``no-commit``, ``no-upstream``, and as ``releases.named``; what was recorded
     before it stays.
@@ -31,19 +40,19 @@ def run(options: argparse.Namespace) -> int:
     pack = next((it for it in packs.others() if it.folder == folder), None)
     if pack is None:
         raise UnhangError("bad-option", "a sweep writes to a pack", hint="name its folder: --pack DIR")
-    fixes = [it for it in catalog.fixes().values() if it.pack == pack and it.grade == catalog.UNPROVED]
+    fixes = [it for it in catalog.fixes().values() if it.pack == pack]
     if options.fix:
         wanted = {catalog.fix(name).id for name in options.fix}
         fixes = [it for it in fixes if it.id in wanted]
     if not fixes:
-        raise UnhangError("bad-option", f"{pack} has no unproved fix to sweep", hint="`unhang list` shows its fixes")
+        raise UnhangError("bad-option", f"{pack} has no fix to sweep", hint="`unhang list` shows its fixes")
     fits = True
     with tempfile.TemporaryDirectory(prefix="unhang-") as work, progress.shown() as step:
         for release in _releases(options, fixes, work):
             step(f"reading {release.project} {release.version}")
             for fix in fixes:
                 if any(packs.upstreams()[it.upstream].name in _held(release) for it in fix.targets):
-                    fits = _swept(pack, fix, release) and fits
+                    fits = _swept(fix, release) and fits
     return 0 if fits else 1
 
 
@@ -79,22 +88,33 @@ def _tags(clone: str, pattern: str) -> list[str]:
     return done.stdout.decode("utf-8", "replace").split() or [pattern]
 
 
-def _swept(pack: Pack, fix: Fix, release: Release) -> bool:
-    """Record what a fix does to a release; return whether it fits, or is there already."""
+def _swept(fix: Fix, release: Release) -> bool:
+    """Record what a fix finds in a release; return whether it fits, or is there already."""
     from unhang.judge import recorded
+
+    shown = gate.line(f"{fix.id}: {release.project} {release.version} ({release.where})")
+    path, known = recorded.path(fix.id), dict(catalog.facts(fix.id).whole)
+    if recorded.is_edited(path, known.get("codemod")):
+        console.say(f"{fix.id}: its codemod was edited: what is on record of it begins anew")
+        known = {}
+    known = (known or facts.document(fix.targets)) | {"codemod": recorded.digests(packs.read(path), path)}
+    if edited := [file for file in dict.fromkeys(it.file for it in fix.targets) if release.edited(file)]:
+        console.say(f"{shown}: not recorded, for it was edited since it was installed: {', '.join(edited)}")
+        return False
+    is_recorded = (_tried if fix.grade == catalog.UNPROVED else _run)(fix, release, known, shown)
+    if is_recorded:
+        assert fix.pack is not None
+        _write(os.path.join(fix.pack.folder, "compat", "data", f"{fix.id}.json"), pack_texts.document(known))
+        catalog.facts.cache_clear()
+    return is_recorded
+
+
+def _tried(fix: Fix, release: Release, known: dict[str, Any], shown: str) -> bool:
+    """Add to ``known`` what an unproved fix's edits do to a release; return whether they fit, or are there already."""
     from unhang.judge.decide import exact
 
     edits: Edits = {target: exact(target) for target in fix.targets}
-    file, known = recorded.path(fix.id), dict(catalog.facts(fix.id).whole)
-    if recorded.is_edited(file, known.get("codemod")):
-        console.say(f"{fix.id}: its codemod was edited: what is on record of it begins anew")
-        known = {}
-    known = (known or facts.document(list(edits))) | {"codemod": recorded.digests(packs.read(file), file)}
     found = facts.tried(edits, release.read, _results(fix, known))
-    shown = gate.line(f"{fix.id}: {release.project} {release.version} ({release.where})")
-    if edited := [file for file in dict.fromkeys(it.file for it in edits) if release.edited(file)]:
-        console.say(f"{shown}: not recorded, for it was edited since it was installed: {', '.join(edited)}")
-        return False
     if found.in_place and known["releases"].get(f"{fix.targets[0].upstream} {release.version}"):
         console.say(f"{shown}: every edit is in place, in a copy of a release that is on record: nothing is recorded")
     elif found.in_place:
@@ -107,8 +127,38 @@ def _swept(pack: Pack, fix: Fix, release: Release) -> bool:
         new = _news(known, found)
         facts.record(known, edits, found, release.version)
         console.show(f"{shown}: fits, {console.count(new, 'new shape')}")
-    _write(os.path.join(pack.folder, "compat", "data", f"{fix.id}.json"), pack_texts.document(known))
-    catalog.facts.cache_clear()
+    return True
+
+
+def _run(fix: Fix, release: Release, known: dict[str, Any], shown: str) -> bool:
+    """Add to ``known`` what a proved fix's end state shows of a release; return whether it decides every shape."""
+    from unhang.compat.endstates.sandbox import SandboxError
+    from unhang.judge.classify import classify
+
+    states: dict[Target, tuple[str, State]] = {}
+    files: dict[str, dict[str, str]] = {}
+    for target in fix.targets:
+        data = release.read(target.file) or b""
+        if b"# unhang " in data:
+            console.say(f"{shown}: not recorded, for a rewrite of unhang is in {target.file}")
+            return False
+        try:
+            found = shape.find(shape.parse(data), target.function)
+            if len(found) == 1:
+                states[target] = shape.digest(found[0]), classify(data, target)
+        except (SyntaxError, ValueError, RecursionError, SandboxError) as error:
+            console.say(gate.line(f"{shown}: not recorded: {target.file}: {error}"))
+            return False
+        if target in states:
+            files.setdefault(hashlib.sha256(data).hexdigest(), {})[target.function] = states[target][0]
+    unclear = {target.function: state.why for target, (_, state) in states.items() if state.state == "undecided"}
+    console.say_each(gate.line(f"{shown}: undecided, not recorded: {name}: {why}") for name, why in unclear.items())
+    if unclear:
+        return False
+    known["files"].update(files)
+    facts.record_states(known, states, release.version)
+    told = ", ".join(f"{it.function} is {state.state}" for it, (_, state) in states.items())
+    console.show(f"{shown}: {told or 'it does not have the function'}")
     return True
 
 

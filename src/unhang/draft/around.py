@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import ast
 import difflib
+import io
+import tokenize
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 from unhang.codemods import exact
@@ -137,9 +140,19 @@ def _code(rows: Sequence[_Row]) -> list[_Code]:
 
 def _aligned(now: Sequence[_Code], wanted: Sequence[_Code]) -> dict[int, int]:
     """Return which line of the file after the edits is which of those that the diff gives."""
-    one, other = ([it.row.text for it in items] for items in (now, wanted))
+    one, other = (_without_comments([it.row.text for it in items]) for items in (now, wanted))
     blocks = difflib.SequenceMatcher(None, one, other, autojunk=False).get_matching_blocks()
     return {-1: -1} | {first + at: second + at for first, second, size in blocks for at in range(size)}
+
+
+def _without_comments(rows: Sequence[str]) -> list[str]:
+    """Return lines of code without the comments at their ends: where one differs, it is the same line."""
+    found = list(rows)
+    with suppress(tokenize.TokenError, SyntaxError):
+        for token in tokenize.generate_tokens(io.StringIO("\n".join(rows)).readline):
+            if token.type == tokenize.COMMENT:
+                found[token.start[0] - 1] = rows[token.start[0] - 1][: token.start[1]].rstrip()
+    return found
 
 
 def _trivia(before: Source, edit: Lines) -> tuple[list[str], list[str]]:

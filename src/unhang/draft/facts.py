@@ -1,10 +1,10 @@
-"""What is on record of a fix from a diff: its edits tried on releases. Pure."""
+"""What is on record of a pack's fix: its edits tried on releases, or what its end state shows there. Pure."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from unhang import parameters
 from unhang.codemods.exact import Exact
@@ -12,6 +12,9 @@ from unhang.rewrite import one_file
 from unhang.rewrite.one_file import RewriteError
 from unhang.shapes import binding, shape
 from unhang.shapes.catalog import Target
+
+if TYPE_CHECKING:
+    from unhang.judge.classify import State
 
 Edits = Mapping[Target, Exact]
 
@@ -31,7 +34,8 @@ class Tried(NamedTuple):
 
 def tried(edits: Edits, read: Callable[[str], bytes | None], results: Mapping[Target, Collection[str]] = {}) -> Tried:
     """Return what the edits do to the files of a release. ``results`` are the shapes that they gave elsewhere."""
-    with parameters.stood_in(name for target in edits for name in target.parameters):
+    names = {name for target in edits for name in target.parameters}
+    with parameters.stood_in(names.difference(parameters.of(names))):
         filled = {target: change.filled(parameters.of(target.parameters)) for target, change in edits.items()}
         return _tried(filled, read, results)
 
@@ -85,7 +89,6 @@ def document(targets: Sequence[Target]) -> dict[str, Any]:
 
 def record(known: dict[str, Any], edits: Edits, found: Tried, version: str) -> None:
     """Add to what is on record that the edits fit this release, or that it has them."""
-    order = version_key(version)
     for target, change in edits.items():
         release = f"{target.upstream} {version}"
         was, now = found.shapes[target]
@@ -94,15 +97,36 @@ def record(known: dict[str, Any], edits: Edits, found: Tried, version: str) -> N
         entry = known["shapes"].setdefault(
             f"{target.function} {was}", {"state": "affected", "result": now, "names": sorted(change.uses)}
         )
-        entry.setdefault("first", release)
-        entry.setdefault("last", release)
-        first, last = (entry[key].partition(" ")[2] for key in ("first", "last"))
-        entry["first"] = release if order < version_key(first) else entry["first"]
-        entry["last"] = release if order > version_key(last) else entry["last"]
+        _seen(entry, release)
         known["shapes"].setdefault(f"{target.function} {now}", {"state": "ours"})
     known["files"].update(found.files)
+    _record_release(known, {target: pair[0] for target, pair in found.shapes.items()}, version)
+
+
+def record_states(known: dict[str, Any], states: Mapping[Target, tuple[str, State]], version: str) -> None:
+    """Add to what is on record the shape of each target in a release, and the state that its end state gives it."""
+    for target, (here, state) in states.items():
+        entry = known["shapes"].setdefault(f"{target.function} {here}", {})
+        entry["state"] = state.state
+        _seen(entry, f"{target.upstream} {version}")
+        if state.result is not None:
+            entry.update(result=state.result, names=list(state.names))
+            known["shapes"].setdefault(f"{target.function} {state.result}", {"state": "ours"})
+    _record_release(known, {target: here for target, (here, _) in states.items()}, version)
+
+
+def _seen(entry: dict[str, Any], release: str) -> None:
+    """Let the releases that have a shape begin or end with this one, if it is older or newer."""
+    order = version_key(release.partition(" ")[2])
+    first, last = (version_key(entry.setdefault(key, release).partition(" ")[2]) for key in ("first", "last"))
+    entry["first"] = release if order < first else entry["first"]
+    entry["last"] = release if order > last else entry["last"]
+
+
+def _record_release(known: dict[str, Any], shapes: Mapping[Target, str], version: str) -> None:
+    """Add the row of a release: the shape of each target of its upstream."""
     for upstream, row in known["targets"].items():
-        by_place = {target.place: pair[0] for target, pair in found.shapes.items() if target.upstream == upstream}
+        by_place = {target.place: here for target, here in shapes.items() if target.upstream == upstream}
         if by_place:
             known["releases"][f"{upstream} {version}"] = [by_place.get(it) for it in row]
 
@@ -113,9 +137,7 @@ def record_fixed(known: dict[str, Any], shapes: Mapping[Target, str], version: s
         release = f"{target.upstream} {version}"
         entry = known["shapes"][f"{target.function} {now}"]
         entry.update(state="fixed", first=entry.get("first", release), last=release)
-    for upstream, row in known["targets"].items():
-        by_place = {target.place: now for target, now in shapes.items() if target.upstream == upstream}
-        known["releases"][f"{upstream} {version}"] = [by_place.get(it) for it in row]
+    _record_release(known, shapes, version)
 
 
 def version_key(text: str) -> Any:

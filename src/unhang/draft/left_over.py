@@ -69,7 +69,16 @@ def _reasons(
             if number in why:
                 yield why[number]
             elif number not in inside:
-                yield f"it changes code that binds no name: {gate.line(file.rows[number - 1].strip())[:60]}"
+                line = gate.line(file.rows[number - 1].strip())[:60]
+                yield f"it changes code that binds no name: {line}; {_way_out(file, number)}"
+
+
+def _way_out(file: places.File, number: int) -> str:
+    """Return what a person can do about a line whose statement binds no name."""
+    loose = (it for it in shape.statements(file.tree.body) if isinstance(it, ast.Expr))
+    if any(number in range(it.lineno, exact.end(it) + 1) for it in loose):
+        return "for a fix to have it, let the diff give it a name that is new, such as `_done = ...`"
+    return "keep that change as a patch of its own"
 
 
 def _code(file: places.File, numbers: Iterable[int]) -> list[int]:

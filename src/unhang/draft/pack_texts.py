@@ -82,8 +82,9 @@ def page(fix: str, title: str, origin: Origin, release: str, left: Sequence[str]
     rest = f"\n**Not in this fix**, though the diff has it:\n\n{rest}" if left else ""
     names = gate.markdown(", ".join(origin.authors))
     by = f", by {names}" if names else ""
+    shown = gate.markdown(title.removeprefix("TODO: "))  # the manifest keeps that
     return (
-        f"# {fix}\n\n{gate.markdown(title)}\n\nGrade: unproved. A diff{by}, made for {gate.markdown(release)}: its "
+        f"# {fix}\n\n{shown}\n\nGrade: unproved. A diff{by}, made for {gate.markdown(release)}: its "
         "edits are made in exactly the shapes on\nrecord, and nobody has shown what they do.\n"
         f"{rest}"
     )

@@ -65,8 +65,7 @@ def apply(
         if len(tried) > 1:
             tried = [it for it in tried if not any(is_inside(changed.path, _numbers(hunk)) for hunk in it[-1])]
         if len(tried) != 1 or not name.endswith(".py"):
-            what = "the diff adds it" if changed.is_added_file else f"it is not a Python file of {release}"
-            left.append(f"{name}: {'the diff removes it' if changed.is_removed_file else what}")
+            left.append(f"{name}: {_why_not(changed, release)}")
             continue
         ((path, before, after, changes, unfit),) = tried
         if not f"/{changed.path}".endswith(f"/{path}"):
@@ -83,6 +82,15 @@ def apply(
         message = f"{release} does not have the lines that the diff expects: {'; '.join(misfits)}"
         raise UnhangError("patch-does-not-fit", message, hint=hint)
     return Result(tuple(files), tuple(left))
+
+
+def _why_not(changed: PatchedFile, release: str) -> str:
+    """Return why a file of the diff is left to a person as a whole."""
+    if changed.is_removed_file:
+        return "the diff removes it"
+    if changed.is_added_file:
+        return "the diff adds it" if changed.source_file == "/dev/null" else "it is empty before the diff"
+    return f"it is not a Python file of {release}"
 
 
 def check() -> None:

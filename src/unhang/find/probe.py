@@ -227,6 +227,8 @@ def _ask(finder: Any, name: str, path: Sequence[str] | None) -> ModuleSpec | Non
             raise
         # A folder without an __init__ file, below a parent that is not imported: importlib looks up the parent.
         spec = ModuleSpec(name, None, is_package=True)
+        portions = (os.path.join(entry, name.rpartition(".")[2]) for entry in path or ())
+        spec.submodule_search_locations = [it for it in portions if os.path.isdir(it)]
     return spec
 
 

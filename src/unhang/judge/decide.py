@@ -455,7 +455,15 @@ def edited(verdict: Verdict, fix: str, version: str) -> Verdict:
     return verdict._replace(detail=verdict.detail.replace(_SEEMS_FIXED, why, 1), hint=_by_hand(fix), as_is=False)
 
 
+def _is_unproved(fix: str) -> bool:
+    known = catalog.fixes().get(fix)
+    return known is not None and known.grade == catalog.UNPROVED
+
+
 def _look(fix: str) -> Hint:
+    if _is_unproved(fix):
+        record = "if a release was shipped so, `unhang sweep` records it in the pack; "
+        return Hint(f"{record}to see what the edits would do, and their token: ", _diff(fix))
     return Hint("to see what a rewrite would do, and its token (--run also tries it): ", _diff(fix))
 
 
@@ -464,6 +472,9 @@ def _diff(fix: str, *more: str) -> Command:
 
 
 def _by_hand(fix: str) -> Hint:
+    if _is_unproved(fix):  # no end state shows anything of it
+        again = "reinstall the package; or, if that release should have the fix, begin the fix again in its pack: "
+        return Hint(f"{again}`unhang new`, from a diff made on this release")
     by_hand = f"reinstall the package, or change it by hand: `unhang explain {fix}`; to see what it does: "
     return Hint(by_hand, _diff(fix, "--run"))
 

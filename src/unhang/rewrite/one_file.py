@@ -140,7 +140,9 @@ def exactly(data: bytes, target: Target, change: Exact, result: str | None = Non
         raise RewriteError(target, "a second pass would change the result again")
     after = binding.of(again, target, parameters.of(target.parameters))
     if after is None or (result is not None and after != result):
-        raise RewriteError(target, f"the result has shape {after}, but {result} is on record")
+        names = ", ".join(target.parameters)
+        taken = f"; a value of {names} may be one that is there anyway, or that its string cannot hold" if names else ""
+        raise RewriteError(target, f"the result has shape {after}, but {result} is on record{taken}")
     return new, before, after
 
 

@@ -65,6 +65,8 @@ def of(tree: ast.Module, target: Target, values: Mapping[str, str] = {}) -> str 
     for node in (it for root in found if target.parameters for it in ast.walk(root)):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             node.value = parameters.named(node.value, values, target.parameters)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, bytes):  # its letters are those of the text
+            node.value = parameters.named(node.value.decode("latin-1"), values, target.parameters).encode("latin-1")
     if found:
         return digest(found, target.function.rpartition(".")[2])
     if scope(tree, target.function) is None:  # a class that is gone must not look like an attribute that was taken out

@@ -94,7 +94,8 @@ class Fix(NamedTuple):
     def effect(self) -> str:
         """What the defect does, and whether its cure changes numbers, in words."""
         if not self.kinds:
-            return "nobody has said what it changes, numbers included"
+            in_part = "it has its diff in part; " if self.left else ""
+            return f"{in_part}nobody has said what it changes, numbers included"
         return ", ".join(self.kinds) + ("; changes numbers" if self.changes_numbers else "")
 
     @property

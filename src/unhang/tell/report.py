@@ -87,7 +87,8 @@ def packs_line() -> str:
 def about(fix: str) -> dict[str, Any]:
     """Return what JSON has of a fix, wherever it names one: its grade, its kinds, whether it changes numbers."""
     known = catalog.fix(fix)
-    of = {"pack": str(known.pack)} if known.pack.folder else {}
+    of: dict[str, Any] = {"pack": str(known.pack)} if known.pack.folder else {}
+    of |= {"left": list(known.left)} if known.left else {}
     return {**of, "grade": known.grade, "kinds": list(known.kinds), "changes_numbers": known.changes_numbers}
 
 
@@ -302,8 +303,6 @@ def result(finding: Finding, changed: frozenset[str] | None = None) -> dict[str,
         "accepted": finding.accepted and finding.settled,
         "assumes": catalog.fix(target.fix).manifest.get("assumes") if finding.result or finding.accepted else None,
     }
-    if left := catalog.fix(target.fix).left:
-        row["left"] = list(left)
     if link := finding.seen.link or finding.replaced:
         row["link"] = link
     return row if changed is None else {**row, "changed": _is_changed(finding, changed)}

@@ -18,9 +18,9 @@ from unhang.compat.endstates.compare import Row
 from unhang.compat.endstates.sandbox import SandboxError
 from unhang.compat.sweep import as_written, learnt
 from unhang.compat.sweep.cache import Cache
-from unhang.compat.sweep.classify import Run, State
 from unhang.compat.sweep.learnt import Kind, Learnt, UnreadableError
 from unhang.compat.sweep.sources import content
+from unhang.judge.classify import Run, State
 from unhang.shapes import catalog, shape
 from unhang.shapes.catalog import Target
 

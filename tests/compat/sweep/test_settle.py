@@ -7,11 +7,11 @@ import pytest
 from support.fake_index import AFFECTED, CLEAN, PARALLEL
 from unhang.compat.sweep import as_written, settle
 from unhang.compat.sweep.cache import Cache
-from unhang.compat.sweep.classify import State
 from unhang.compat.sweep.collect import Collection
 from unhang.compat.sweep.gather import targets
 from unhang.compat.sweep.learnt import Learnt
 from unhang.compat.sweep.sources import Release, content
+from unhang.judge.classify import State
 from unhang.shapes.catalog import Target
 
 (MTP,) = (target for target in targets() if target.fix == "mtp-cp-deadlock")

@@ -8,7 +8,7 @@ from unhang.codemods.edit import Edit
 from unhang.codemods.expert_dp_warmup import megatron_core
 from unhang.codemods.expert_dp_warmup.megatron_core import InitializeModelParallel
 from unhang.compat.endstates import sandbox
-from unhang.compat.sweep.classify import State, classify
+from unhang.judge.classify import State, classify
 from unhang.judge.decide import codemod
 from unhang.shapes import catalog
 from unhang.shapes.shape import Function
