@@ -127,7 +127,7 @@ def signs(manifest: Mapping[str, Any]) -> list[str]:
         "in the stacks": [f"`{place.rpartition('::')[2]}`" for place in places],
         "in the dumps": [" of ".join(filter(None, call)) for call in calls if any(call)],
         "in the log": [f"`{error['text']}`" for hang in hangs for error in hang.get("errors", ())],
-        "no hang": [manifest["no-hang"]] if "no-hang" in manifest else [],
+        "without a hang": [manifest["no-hang"]] if "no-hang" in manifest else [],
     }
     return [f"  - {name}: {', '.join(dict.fromkeys(words))}" for name, words in rows.items() if words]
 

@@ -78,7 +78,7 @@ class Request(NamedTuple):
     """The ids of the fixes that must be in place, or not needed."""
     upstreams: tuple[str, ...] = ()
     """The names of the upstreams to look at; empty for all."""
-    allow_none: bool = False
+    allow_none: bool | None = False
     """Whether finding no upstream at all is fine."""
     accepted: tuple[Token, ...] = ()
     """``--accept``: the rewrites of unknown shapes to write, and to count as settled."""

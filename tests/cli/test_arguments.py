@@ -57,6 +57,18 @@ def test_help_and_an_unknown_command_name_all_commands(capsys: pytest.CaptureFix
     assert all(command in err for command in ("frobnicate", *COMMANDS))
 
 
+def test_help_is_a_command_too(capsys: pytest.CaptureFixture[str]) -> None:
+    whole, of_check = stopped(capsys, "--help"), stopped(capsys, "check", "--help")
+    assert whole != of_check
+    for word in "help", "-help", "-?":
+        assert stopped(capsys, word) == stopped(capsys, word, "help") == whole
+        assert stopped(capsys, word, "check") == of_check
+    code, out, err = stopped(capsys, "help", "frobnicate")
+    assert (code, out) == (2, "")
+    assert "invalid choice: 'frobnicate'" in err
+    assert "did you mean --help?" in stopped(capsys, "check", "help")[2]
+
+
 def test_without_a_command_it_shows_the_five_that_matter(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = stopped(capsys)
     shown = [line.split()[1] for line in err.splitlines() if line.startswith("  unhang ")]

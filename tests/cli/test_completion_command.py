@@ -1,9 +1,12 @@
-"""`unhang completion`: the script of each shell, sourced where there is a bash."""
+"""`unhang completion`: the script of each shell, and what the tab key does in those that are installed."""
 
 import os
+import re
+import select
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -77,3 +80,63 @@ def test_bash_completes(line: str, expected: str, script: Path) -> None:
 @pytest.mark.parametrize("shell", SHELLS)
 def test_every_shell_has_a_script_that_asks_for_the_line(shell: str) -> None:
     assert f"unhang completion {shell} --line " in printed(shell)
+
+
+# -- the tab key, in a shell that reads it from a terminal -------------------------------------------------------------
+
+STARTED = {
+    "bash": (["bash", "--norc", "--noprofile", "-i"], 'eval "$(unhang completion bash)"'),
+    "fish": (["fish", "--no-config", "-i"], "unhang completion fish | source"),
+    "tcsh": (["tcsh", "-f"], "unhang completion tcsh > unhang.tcsh; source unhang.tcsh"),
+    "zsh": (["zsh", "-f", "-i"], 'autoload -Uz compinit; compinit -u; eval "$(unhang completion zsh)"'),
+}
+CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+SPAWN = "import pty, sys; pty.spawn(sys.argv[1:])"
+
+
+def seen(run: subprocess.Popen[bytes], expected: str) -> str:
+    """Return what the terminal shows until it has this text, or nothing more comes for long."""
+    assert run.stdout is not None
+    shown, end = "", time.monotonic() + 30
+    while expected not in shown and time.monotonic() < end:
+        if select.select([run.stdout], [], [], 0.2)[0]:
+            data = os.read(run.stdout.fileno(), 65536)
+            if not data:
+                break
+            shown = CONTROL.sub("", shown + data.decode(errors="replace"))
+    return shown
+
+
+@pytest.mark.parametrize("shell", [*SHELLS])
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("unhang ch", "check "),
+        ("unhang apply --fix mtp-c", "mtp-cp-deadlock "),
+        ("unhang check --target ./some", "./some-folder/"),
+    ],
+)
+def test_the_tab_key(shell: str, line: str, expected: str, tmp_path: Path) -> None:
+    command, sourced = STARTED[shell]
+    if shutil.which(command[0]) is None:
+        pytest.skip(f"there is no {shell}")
+    (tmp_path / "some-folder").mkdir()
+    (tmp_path / "empty").mkdir()
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    environ = cli.environ({"PATH": path, "TERM": "xterm", "HOME": str(tmp_path / "empty"), "LANG": "C.UTF-8"})
+    with subprocess.Popen(
+        [sys.executable, "-c", SPAWN, *command],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=tmp_path, env=environ,
+    ) as run:  # fmt: skip
+        try:
+            assert run.stdin is not None
+            run.stdin.write(f'{sourced}; echo it is re""ady\n'.encode())
+            run.stdin.flush()
+            begun = seen(run, "it is ready")
+            assert "it is ready" in begun
+            run.stdin.write(f"{line}\t".encode())
+            run.stdin.flush()
+            shown = seen(run, expected)
+            assert expected in shown, begun + shown
+        finally:
+            run.kill()

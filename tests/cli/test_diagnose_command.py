@@ -48,9 +48,9 @@ def test_a_folder_of_dumps_gives_the_fix_and_the_command_and_then_there_is_none_
     assert (ran.code, ran.err.splitlines()[1:]) == (0, [])
     assert ran.err.startswith(f"warning: {dumps / 'core.17'}: ")
     assert {"read 2 files: 2 of 2 ranks", "known: mtp-cp-deadlock (cure)"} <= {*ran.out.splitlines()}
-    assert ran.out.startswith("rank 0: deadlocked in DATA_PARALLEL_GROUP_WITH_CP: ranks it waits for wait for it\n")
+    assert ran.out.startswith("rank 0: deadlocked in DATA_PARALLEL_GROUP_WITH_CP: it waits for ranks that wait for it")
     assert "rank 0: waiting in all_reduce 1 of DATA_PARALLEL_GROUP_WITH_CP, [1] Float\n" in ran.out
-    assert ran.out.endswith("\n  on every node, then start the job again\n")
+    assert ran.out.endswith("\n  then start the job again\n")
     (command,) = (one.command for one in suggestions.found(ran.out) if " apply " in one.command)
     assert cli.called(*command.split()[1:]).code == 0
     refuted = cli.called(*words, "--output-format", "json")

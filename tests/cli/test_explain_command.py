@@ -115,6 +115,12 @@ def test_a_mistyped_name_is_an_error_that_names_the_nearest(typed: str, meant: s
     assert f"did you mean {meant}?" in ran.err
 
 
+def test_a_line_of_a_log_is_for_diagnose() -> None:
+    ran = cli.called("explain", "Watchdog caught collective operation timeout")
+    assert (ran.code, "`unhang diagnose FILE` reads a log" in ran.err) == (2, True)
+    assert "diagnose" not in cli.called("explain", "xyzzy").err
+
+
 def test_the_last_section_is_about_the_matrix() -> None:
     text = cli.called("explain", "mtp-cp-deadlock").out
     page, _, section = text.replace("It strikes only with MTP and context parallelism over 1.\n\n", "").partition(

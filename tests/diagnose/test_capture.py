@@ -73,6 +73,7 @@ def test_each_command_of_the_advice_is_one() -> None:
     parsed = [arguments.parse(shlex.split(command, comments=True)) for command in commands]
     assert [(one.live, one.slurm, one.ray, one.capture) for one in parsed] == [
         (True, None, None, False), (True, "JOB", None, False), (True, None, "auto", False), (True, None, None, False),
-        (False, None, None, True),
+        (False, None, None, True), (False, None, None, False),
     ]  # fmt: skip
     assert max(map(len, advice.splitlines())) <= 120
+    assert max(len(line) for line in advice.splitlines() if line[:4] != "    ") <= 80, "prose fits a terminal"

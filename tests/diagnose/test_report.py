@@ -83,7 +83,7 @@ def test_an_error_after_which_a_rank_went_on_is_told_and_makes_it_no_suspect() -
     ranks = {n: Rank(n, (Operation(n, group, 3, "all_reduce"),), recorded=True) for n in (0, 1)}
     ranks[1] = ranks[1]._replace(messages=(Message("ValueError: retried", "log:9"),))
     found = report.text(made(job=Job(ranks, {"0": group}, 2, 2)), colour=False).splitlines()
-    assert found[:2] == [NOBODY, "rank 1: it said an error, and went on to wait: ValueError: retried (log:9)"]
+    assert found[:2] == [NOBODY, "rank 1: it logged an error, and went on to wait: ValueError: retried (log:9)"]
 
 
 def test_each_answer_is_followed_by_who_does_what_the_lines_that_say_so_and_the_command() -> None:
@@ -100,7 +100,7 @@ def test_each_answer_is_followed_by_who_does_what_the_lines_that_say_so_and_the_
         "    ranks 1-2, 4: elsewhere",
         "  more about it: unhang explain mtp-cp-deadlock",
         "  needed on verl 0.7.1 in /site; run: unhang apply --target /site --fix mtp-cp-deadlock",
-        "  on every node, then start the job again",
+        "  then start the job again",
         "",
         "possible: mtp-cp-deadlock (cure)",
         "  verl: multi-token-prediction loss hangs with context parallelism",
@@ -249,14 +249,16 @@ def test_what_was_not_read_is_named_with_the_reason() -> None:
     assert report.warnings(JOB) == [
         "cut: read in part: it breaks off",
         "x: no",
-        "stack.txt: of which rank is it? Put that into its name, as in rank3.txt",
+        "stack.txt: it does not say its rank. Put the rank into its name, as in rank3.txt",
     ]
 
 
 def test_of_many_files_with_one_fault_some_are_named() -> None:
     many = tuple(Unread(f"rank{number}.err", "it is empty", False) for number in range(1024))
     nobody = report.warnings(JOB._replace(ranks={}, unread=(), unranked=("a.bin",), files=1))
-    assert nobody == ["a.bin: of which rank is it? Put that into its name, as in rank3.txt"]  # no process counts
+    assert nobody == [
+        "a.bin: it does not say its rank. Put the rank into its name, as in rank3.txt"
+    ]  # no process counts
     lines = report.warnings(JOB._replace(unread=(*many, *UNREAD), unranked=()))
     assert lines[7:] == [
         "rank7.err: it is empty",

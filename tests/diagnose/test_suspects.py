@@ -243,7 +243,7 @@ def test_of_a_cycle_through_one_rank_that_one_is_named() -> None:
 def test_where_halves_disagree_the_reason_says_so() -> None:
     whole, _, _ = JOBS["halves"]
     assert {*suspects.of(facts.of(whole)).why.values()} == {
-        "disagrees on the size of collective 3 of default_pg; as many are on another side, so all are suspect"
+        "disagrees on the size of collective 3 of default_pg; no side has more ranks, so all are suspect"
     }
 
 

@@ -18,7 +18,7 @@ from unhang.shapes.outline import outline
 SHAPE = gates.shape_of(ONE)
 EDITED = ONE.replace("return x", "return x + 1")
 EXPLAIN, DAY = "`unhang explain gate`", "accepted by a person on 2026-11-22"
-LOOK = "to see what a rewrite would do, and its token (--run also tries it): `unhang diff --unknown --fix gate`"
+LOOK = "to see the rewrite and its token (--run tries it too): `unhang diff --unknown --fix gate`"
 
 
 @pytest.fixture(autouse=True)
@@ -170,7 +170,7 @@ def test_what_the_receipt_says_was_accepted_has_drifted() -> None:
     now, undo = catalog.generation(), "take it back: `unhang revert --fix gate`"
     token = Token("0" * 16, now, "1" * 16)
     for generation, detail, hint in (
-        (now, DAY, f"to settle it, name its token: `unhang check --accept {token}`; or {undo}"),
+        (now, DAY, f"it counts as settled if you name its token: `unhang check --accept {token}`; or {undo}"),
         (now - 1, f"{DAY}, and the rewrites have changed since", f"{undo}, and look again"),
     ):  # fmt: skip
         past = Past(seen.sha256, seen.shape or "", (token._replace(generation=generation), "2026-11-22"))
@@ -196,7 +196,7 @@ def test_an_unlisted_shape_in_which_upstreams_fix_seems_to_be_is_a_persons_to_ac
 
 SEE = "`unhang diff --unknown --run --fix gate`"
 BY_HAND = f"reinstall the package, or change it by hand: {EXPLAIN}; to see what it does: {SEE}"
-KEEP = f"reinstall the package and run `unhang apply`, or keep your edit, if it does what it should: {SEE}"
+KEEP = f"reinstall the package and run `unhang apply`; to see first what your edit does: {SEE}"
 MATCH = "the rewrite's anchors match exactly once each"
 ONCE = "expected once: start())"
 NO_ANCHOR = "the rewrite's anchor is missing or not unique"

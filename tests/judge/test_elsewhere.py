@@ -57,7 +57,7 @@ def test_a_package_that_runs_other_code_is_noted_where_that_code_is(tmp_path: Pa
     def notes() -> list[tuple[str, ...]]:
         return [one.notes for one in judge([where], [fix, PAUSE], {}, packages=packages)]
 
-    told = f"Deep copies run ({tmp_path}/top/deep/old.py:3), and unhang does not rewrite that: `unhang explain gate`"
+    told = "Deep copies run (top/deep/old.py:3); unhang does not rewrite that: `unhang explain gate`"
     assert notes() == [(told,), (told,), ()]
     (tmp_path / "top/deep/new.py").write_text("copied()")
     assert "new.py:1)" in notes()[0][0], "the first of the files that has it"

@@ -49,3 +49,7 @@ def test_a_copy_that_a_project_vendors_is_named(site: Path, tmp_path: Path) -> N
     with pytest.raises(UnhangError) as caught:
         find_some(wanted._replace(source=str(project), upstreams=("ms-swift",)))
     assert "--allow-none" in (caught.value.hint or ""), "what is there was not asked for"
+    with pytest.raises(UnhangError) as caught:
+        find_some(wanted._replace(source=str(project), upstreams=("ms-swift",), allow_none=None))
+    assert "--source DIR" in (caught.value.hint or "")
+    assert "--allow-none" not in (caught.value.hint or ""), "the command has no such option"

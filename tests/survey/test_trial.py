@@ -43,7 +43,7 @@ def test_no_command_is_suggested_that_would_be_refused(
     first = survey(request).findings[0]
     verdict = first.verdict
     diff = f"`unhang diff --target {tmp_path} --unknown"
-    suggested = f"to see what a rewrite would do, and its token (--run also tries it): {diff} --fix gate`"
+    suggested = f"to see the rewrite and its token (--run tries it too): {diff} --fix gate`"
     by_hand = "reinstall the package, or change it by hand: `unhang explain gate`; to see what it does: "
     by_hand += f"{diff} --run --fix gate`"
     assert verdict.hint == (by_hand if why else suggested)

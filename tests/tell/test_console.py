@@ -82,7 +82,7 @@ def test_the_next_command_and_the_undo_repeat_what_was_asked_for(capsys: pytest.
 def test_apply_that_changes_nothing_says_why_unless_a_fix_is_blocked(capsys: pytest.CaptureFixture[str]) -> None:
     console.applied(Request(), done(0), ())
     console.applied(Request(), done(0, cast(Blocked, None)), ())
-    assert stderr(capsys) == ["nothing was changed: the end state was there already", "nothing was changed"]
+    assert stderr(capsys) == ["nothing was changed: there was nothing left to do", "nothing was changed"]
 
 
 def test_the_summary_counts_each_fix_once_for_each_installation() -> None:

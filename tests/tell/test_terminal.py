@@ -57,6 +57,12 @@ def test_a_page_is_wrapped_at_another_width() -> None:
     assert terminal.refilled(page, 8) == narrow
 
 
+def test_each_row_of_a_table_stays_a_line_of_its_own() -> None:
+    table = "Two\nwords:\n\n| a | b |\n|---|---|\n| 1 | 2 |\n\nthe\nend"
+    assert terminal.refilled(table, 80) == table.replace("Two\nwords", "Two words").replace("the\nend", "the end")
+    assert terminal.refilled("| a | b |\n| c | d |\nend", 5) == "| a |\n  b |\n| c |\n  d |\nend"
+
+
 def test_a_line_that_is_a_command_stays_one_line() -> None:
     command = "  unhang apply --target site --fix a --fix b"
     assert terminal.wrapped(f"next:\n{command}", 20) == f"next:\n{command}"

@@ -79,7 +79,7 @@ def test_the_job_runs_the_old_code_and_every_command_says_so(site: Path, stale: 
     assert applied.json["roots"] == [{"root": str(site), "changed": True, "error": None}]
     assert check(site) == (0, "applied", None)
     again = cli.called("apply", "--target", site, *FIX)
-    assert (again.code, "nothing was changed: the end state was there already" in again.err) == (0, True)
+    assert (again.code, "nothing was changed: there was nothing left to do" in again.err) == (0, True)
     assert str(stale) not in overlays.job(LOOK, site).err
 
 

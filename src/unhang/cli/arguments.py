@@ -37,7 +37,6 @@ _OTHERS = {
     **dict.fromkeys(("debug", "hang", "inspect", "analyze"), "diagnose"),
     **dict.fromkeys(("fixes", "ls", "search"), "list"),
     **dict.fromkeys(("releases", "versions", "compat"), "matrix"),
-    **dict.fromkeys(("help", "-help", "-?"), "--help"),
     "version": "--version",
     "-n": "--dry-run",
     "--dryrun": "--dry-run",
@@ -48,15 +47,17 @@ _OTHERS = {
     "--exclude": "--skip",
 }
 """What other tools call a command or an option, and its name here."""
+_HELP = ("help", "-help", "-?")
+_WHERE = "where to look (default: $VIRTUAL_ENV, $CONDA_PREFIX, .venv, this Python)"
 _SIZES = {
     "tp": "tensor parallel",
     "pp": "pipeline parallel",
-    "vpp": "virtual pipeline: the chunks on each rank",
+    "vpp": "virtual pipeline chunks on each rank",
     "cp": "context parallel",
     "ep": "expert parallel",
-    "etp": "expert tensor parallel (Megatron's own default: as --tp)",
+    "etp": "expert tensor parallel (Megatron itself takes --tp by default)",
     "dp": "data parallel",
-    "world-size": "all ranks",
+    "world-size": "the number of ranks",
 }
 
 
@@ -68,6 +69,8 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     words = sys.argv[1:] if arguments is None else list(arguments)
     if not words:
         _welcome()
+    if words[0] in _HELP:  # as git and cargo have it: `unhang help`, `unhang help check`
+        words = [*(word for word in words[1:2] if word not in _HELP), "--help"]
     at = next((number for number, word in enumerate(words) if not word.startswith("-")), len(words))
     command = "".join(words[at : at + 1])
     parser, parsers = _parsers(command)
@@ -169,10 +172,10 @@ class _Parser(argparse.ArgumentParser):
 
     def refuse_argument(self, word: str) -> NoReturn:
         """Exit because of an argument that the command does not take, and say which option may be meant."""
-        instead = ""
+        instead = _meant("--help") if word in _HELP else ""
         if "--upstream" in self._option_string_actions:
             near = closest(word, packs.names())
-            instead = _meant(near and f"--upstream {near}")
+            instead = instead or _meant(near and f"--upstream {near}")
         if "--fix" in self._option_string_actions and not instead:
             from unhang.shapes import catalog  # only an error needs it
 
@@ -245,7 +248,7 @@ def _diff(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--run", action="store_true",
-        help="the same, and run these functions, as they are and rewritten, on stand-ins in a child process",
+        help="show the same, and run these functions on stand-ins in a child process, as they are and rewritten",
     )  # fmt: skip
     _output(parser, "text", "json")
     _accept(parser)
@@ -256,7 +259,7 @@ def _revert(parser: argparse.ArgumentParser) -> None:
     _output(parser, "text", "json", "github")
     parser.add_argument(
         "--force", action="store_true",
-        help="revert a file whose patched function you edited, too: your version is kept beside it, as "
+        help="also revert a file whose patched function you edited; your version is kept beside it, as "
         "FILE.unhang-kept",
     )  # fmt: skip
 
@@ -294,20 +297,20 @@ def _wheel(parser: argparse.ArgumentParser) -> None:
 
 
 def _prove(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("where to look (else $VIRTUAL_ENV, $CONDA_PREFIX, .venv, this interpreter)")
+    group = parser.add_argument_group(_WHERE)
     group.add_argument("--python", metavar="PY", help="the environment of this interpreter, which runs the proofs")
     place = group.add_mutually_exclusive_group()
     place.add_argument("--target", metavar="DIR", help="a site-packages folder, run by --python PY")
     place.add_argument("--source", metavar="DIR", help="a checkout, run by --python PY")
     _script(group)
     _fix(parser)
-    what = "without sizes: only the proofs' own cases with this in their name, also those that take long"
+    what = "without sizes: only the proofs' own cases with this text in their name, including slow ones"
     parser.add_argument("--case", metavar="TEXT", help=what)
     group = parser.add_argument_group("the job (sizes not given are 1; DP follows from the world size)")
     for name, what in _SIZES.items():
         group.add_argument(f"--{name}", metavar="N", type=_size, help=what)
     _output(parser, "text", "json")
-    parser.set_defaults(allow_none=False)
+    parser.set_defaults(allow_none=None)
 
 
 def _diagnose(parser: argparse.ArgumentParser) -> None:
@@ -318,26 +321,29 @@ def _diagnose(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     what.add_argument(
         "--capture", action="store_true",
-        help="print what to set before a job, and what to run on one that hangs now; where py-spy is, take the stacks "
-        "of this node",
+        help="print what to set before a job, and what to run on one that hangs now; if py-spy is installed, also take "
+        "the stacks of this node",
     )  # fmt: skip
     what.add_argument(
         "--live", action="store_true",
-        help="collect from a job that hangs now, for a minute: stacks, twice, and the recorder's dumps; then diagnose",
+        help="collect stacks, twice, and the recorder's dumps from a job that hangs now, and diagnose them; this takes "
+        "a minute",
     )  # fmt: skip
-    group = parser.add_argument_group("with --live (else the ranks of this node)")
+    group = parser.add_argument_group("with --live (default: the ranks of this node)")
     nodes = group.add_mutually_exclusive_group()
-    nodes.add_argument("--slurm", metavar="JOB", help="the nodes of this job of Slurm's")
+    nodes.add_argument("--slurm", metavar="JOB", help="the nodes of this Slurm job")
     nodes.add_argument("--ray", metavar="ADDRESS", help="the nodes of this Ray cluster, such as auto")
     nodes.add_argument(
         "--kubectl", metavar="SELECTOR", help="the pods with this label; kubectl's options may follow: 'job=x -n team'"
     )
-    group.add_argument("--job", metavar="NAME", help="of several jobs, this one: where its ranks meet, as ADDRESS:PORT")
-    group.add_argument("--keep", metavar="DIR", help="keep what was collected there, to diagnose it again")
+    group.add_argument(
+        "--job", metavar="ADDRESS:PORT", help="if there are several jobs: the one whose ranks meet there"
+    )
+    group.add_argument("--keep", metavar="DIR", help="keep what was collected in this folder, to diagnose it again")
     parser.add_argument(
         "--html",
         metavar="FILE",
-        help="also write a page: ranks and time, and each rank's stack; it needs no other file",
+        help="also write a single page with ranks over time, and each rank's stack",
     )
     _place(parser)
     parser.set_defaults(allow_none=True)
@@ -438,37 +444,41 @@ _OPTIONS = {
 
 def _common(parser: argparse.ArgumentParser) -> None:
     """Add the options of every command: whose fixes, how much it says, and in which colours."""
-    group = parser.add_argument_group("whose fixes, besides unhang's own")
-    group.add_argument("--pack", metavar="DIR", action="append", default=[], help="those of this pack (repeatable)")
+    group = parser.add_argument_group("fixes besides unhang's own")
     group.add_argument(
-        "--no-packs", action="store_true", help="leave out the packs of UNHANG_PACKS, and those installed beside unhang"
+        "--pack", metavar="DIR", action="append", default=[], help="add the fixes of this pack (repeatable)"
     )
     group.add_argument(
-        "--set", metavar="NAME=VALUE", action="append", default=[], help="the value of a fix's parameter (repeatable)"
+        "--no-packs", action="store_true", help="ignore UNHANG_PACKS, and the packs installed beside unhang"
+    )
+    group.add_argument(
+        "--set",
+        metavar="NAME=VALUE",
+        action="append",
+        default=[],
+        help="give a fix's parameter this value (repeatable)",
     )
     group = parser.add_argument_group("how much to say")
     loudness = group.add_mutually_exclusive_group()
+    loudness.add_argument("-q", "--quiet", action="store_true", help="only results and errors, no notes or progress")
     loudness.add_argument(
-        "-q", "--quiet", action="store_true", help="only results and errors: no notes, and no progress"
-    )
-    loudness.add_argument(
-        "-v", "--verbose", action="store_true", help="more detail, such as the import path and copies that it hides"
+        "-v", "--verbose", action="store_true", help="more detail, such as settled fixes and the import path"
     )
     group.add_argument(
         "--color", choices=("auto", "always", "never"), default="auto",
-        help="default: auto, on a terminal unless NO_COLOR is set",
+        help="default: auto, which is on a terminal unless NO_COLOR is set",
     )  # fmt: skip
 
 
 def _environment(parser: argparse.ArgumentParser) -> None:
     """Add the options of the commands that work on an environment: where to look, and at what."""
     group = _place(parser)
-    group.add_argument("--allow-none", action="store_true", help="do not fail if there is no upstream at all")
+    group.add_argument("--allow-none", action="store_true", help="do not fail if no upstream is installed")
     _selection(parser)
 
 
 def _place(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
-    group = parser.add_argument_group("where to look (else $VIRTUAL_ENV, $CONDA_PREFIX, .venv, this interpreter)")
+    group = parser.add_argument_group(_WHERE)
     place = group.add_mutually_exclusive_group()
     place.add_argument("--python", metavar="PY", help="the environment of this interpreter")
     place.add_argument("--target", metavar="DIR", help="a site-packages folder, without an interpreter")
@@ -480,7 +490,9 @@ def _place(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
 def _selection(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("what to look at")
     _fix(group)
-    group.add_argument("--skip", metavar="ID", action="append", default=[], help="all fixes but this (repeatable)")
+    group.add_argument(
+        "--skip", metavar="ID", action="append", default=[], help="all fixes except this one (repeatable)"
+    )
     group.add_argument(
         "--kind", metavar="KIND", action="append", default=[], choices=KINDS,
         help=f"only fixes whose defect does this to a job (repeatable): {', '.join(KINDS)}",

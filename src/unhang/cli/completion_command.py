@@ -31,7 +31,7 @@ if [ "$funcstack[1]" = _unhang ]; then _unhang "$@"; else compdef _unhang unhang
 complete -c unhang -a '(unhang completion fish --line (commandline -cp) 2>/dev/null)'
 """,
     "tcsh": """\
-complete unhang 'p@*@`unhang completion tcsh --line "$COMMAND_LINE"`@'
+complete unhang 'C@*/*@f@' 'p@*@`unhang completion tcsh --line "$COMMAND_LINE"`@'
 """,
 }
 

@@ -36,7 +36,8 @@ def run(options: argparse.Namespace) -> int:
     found = [fixes[name]] if name in fixes else catalog.with_words(name.split())
     if not found:
         near = closest(name, [*fixes, *codes(), *words()])
-        hint = f"{f'did you mean {near}? ' if near else ''}`unhang list` shows all fixes"
+        log = ", and `unhang diagnose FILE` reads a log" if " " in name else ""
+        hint = f"{f'did you mean {near}? ' if near else ''}`unhang list` shows all fixes{log}"
         raise UnhangError("unknown-fix", f"there is no fix, error code or word {name!r}", hint=hint)
     if len(found) > 1:
         list_command.show(found, options.output_format)

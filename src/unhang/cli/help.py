@@ -6,7 +6,8 @@ import os
 from typing import NamedTuple
 
 EXITS = (
-    "exit codes: 0 the end state is reached, 1 it is not, 2 wrong usage or failure (nothing was changed), 130 Ctrl-C"
+    "exit codes: 0 every needed fix is in place, 1 a fix is blocked, or one of --require is not in place, 2 wrong "
+    "usage or failure (nothing was changed), 130 Ctrl-C"
 )
 
 

@@ -41,7 +41,8 @@ def run(options: argparse.Namespace) -> int:
             return _end(search, store.Reverted((), {}, (), {}), wanted, options.output_format)
         seen = again(search, wanted)
         console.results(options.output_format, Report(search, wanted, seen.findings, frozenset(), False))
-        console.say(f"nothing to revert: there is no receipt in {', '.join(search.roots)}")
+        where = f"there is no receipt in {', '.join(search.roots)}" if search.roots else "no installation was found"
+        console.say(f"nothing to revert: {where}")
         console.without_receipt(_unlisted(seen), search.environment)
         return 1
     return _end(search, store.revert(search, wanted, force=options.force), wanted, options.output_format)

@@ -9,8 +9,8 @@ from unhang.diagnose import collector
 from unhang.errors import UnhangError
 
 _ADVICE = """\
-Before a job, in the environment of every rank (with Ray: before `ray start` on each node). DIR is on a disk that
-all nodes share:
+Set this before a job, in the environment of every rank (with Ray: before
+`ray start` on each node). DIR is on a disk that all nodes share:
 
     mkdir -p DIR/dumps
     export TORCH_NCCL_TRACE_BUFFER_SIZE=2000 TORCH_FR_BUFFER_SIZE=2000      # record; old and new name
@@ -20,29 +20,37 @@ all nodes share:
     export TORCH_NCCL_DEBUG_INFO_PIPE_FILE=/tmp/unhang_rank_                # a dump whenever you ask for it
     export RAY_DEDUP_LOGS=0                                                 # Ray: the lines of all ranks
 
-The recorder writes when a collective times out, so let it time out, after more than your longest save or rollout:
+The recorder writes when a collective times out. So let it time out, after more
+than your longest save or rollout takes:
 
     Megatron-LM   --distributed-timeout-minutes 10              (the default)
     verl          actor_rollout_ref.nccl_timeout=600            (seconds, the default)
     ms-swift      --ddp_timeout 1800                            (seconds; the default is 208 days)
 
-Keep what each rank prints: `torchrun --log-dir DIR/logs --redirects 3`, or `srun --label`.
+Keep what each rank prints: `torchrun --log-dir DIR/logs --redirects 3`, or
+`srun --label`.
 
-On a job that hangs now, before you stop it: stacks, twice, and the dumps that it writes when asked, then the diagnosis.
-It needs py-spy on each node (`pip install py-spy`), and in a container the capability SYS_PTRACE:
+If a job hangs now, run one of these before you stop it. It takes stacks twice,
+asks for dumps, and diagnoses both. It needs py-spy on each node
+(`pip install py-spy`), and in a container the capability SYS_PTRACE:
 
     unhang diagnose --live --keep DIR/live                        # the ranks of this node
     unhang diagnose --live --keep DIR/live --slurm JOB
     unhang diagnose --live --keep DIR/live --ray auto             # in the job's own environment
     unhang diagnose --live --keep DIR/live --kubectl training.kubeflow.org/job-name=JOB
 
-Where these reach no other node, run this on each, which writes the stacks of its ranks into DIR/unhang-stacks:
+If these cannot reach the other nodes, run this on each node. It writes the
+stacks of that node's ranks into DIR/unhang-stacks:
 
     cd DIR && unhang diagnose --capture
 
-Where only py-spy is at hand: `py-spy dump --pid PID > DIR/unhang-stacks/rank_R.txt` for each rank R.
+If a node has only py-spy, run this there for each rank R:
 
-Then: unhang diagnose DIR"""
+    mkdir -p DIR/unhang-stacks && py-spy dump --pid PID > DIR/unhang-stacks/rank_R.txt
+
+Then run:
+
+    unhang diagnose DIR"""
 
 
 _NEXT_RUN = """\

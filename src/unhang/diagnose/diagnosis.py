@@ -260,8 +260,9 @@ def _of_stacks(found: Facts) -> Iterable[Answer]:
     elif len({*found.paths.values()}) > 1:
         yield Answer("desync", "", "Ranks wait in one collective, to which they came by different calls.", places)
     else:
-        whose = "All ranks" if found.job.size == len(calls) else f"The {len(calls)} ranks that have stacks"
-        summary = f"{whose} wait in the same call: what differs, only dumps of the flight recorder show."
+        whose = "All ranks" if found.job.size == len(calls) else f"All {len(calls)} ranks that have stacks"
+        alike = "The only stack is of a rank that waits" if len(calls) == 1 else f"{whose} wait in the same call"
+        summary = f"{alike}: only dumps of the flight recorder show what differs."
         yield Answer("not-enough", "", summary, places, ("dumps of all ranks",))
 
 

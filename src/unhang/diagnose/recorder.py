@@ -274,7 +274,7 @@ class _Scan:
         """The digests of each group's collectives up to it."""
         self.ids: dict[str, object] = {}
         """What this rank's process calls each group."""
-        titles: dict[str, tuple[bool, str, str, str, dict[tuple[Any, ...], int]]] = {}
+        titles: dict[str, tuple[bool, str, str, str, dict[object, int]]] = {}
         key: tuple[Any, ...]
         trails, newest = self.trails, self.newest
         titled, before = titles.get, newest.get
@@ -288,8 +288,10 @@ class _Scan:
                 if sequence.__class__ is not int:
                     raise TypeError
                 if p2p:
-                    self._meet(group, entry, sequence)
-                    self.peers.add((group, title))
+                    if group not in digests or not -_LARGEST <= sequence <= _LARGEST:
+                        self._meet(group, entry, sequence)
+                        self.peers.add((group, title))
+                        digests[group] = 0  # this title is met
                 else:
                     key = ()
                     if sizes:
@@ -410,14 +412,19 @@ def _moves(entries: list[Any], groups: dict[str, Group], undone: Collection[int]
     start = max(len(entries) - _MOVES, 0)
     if not start and entries[0].get("record_id") == 0:
         yield Move("", "", 0, done=True)
+    told: dict[tuple[str, str], tuple[str, int | None]] = {}
     for at in range(start, len(entries)):
         with suppress(LookupError, TypeError, ValueError, AttributeError):
             entry = entries[at]
             name, title, done = entry["process_group"][0], entry["profiling_name"], at not in undone
             if entry["is_p2p"] is not True:
                 yield Move(name, "", entry["collective_seq_id"], done)
-            elif (peer := _end(groups.get(name), title, 4)) is not None:
-                yield Move(name, _titled(title)[1], peer, done, entry["p2p_seq_id"], entry.get("op_id", 0))
+                continue
+            if (name, title) not in told:
+                told[name, title] = _titled(title)[1], _end(groups.get(name), title, 4)
+            kind, peer = told[name, title]
+            if peer is not None:
+                yield Move(name, kind, peer, done, entry["p2p_seq_id"], entry.get("op_id", 0))
 
 
 # --- how far the rank is

@@ -39,7 +39,8 @@ NEXT = {
         "and it does not move"
     ),
     "not-enough": (
-        "to capture more, run: unhang diagnose --live while the job hangs; for the next one, unhang diagnose --capture"
+        "next: collect more with `unhang diagnose --live` while the job hangs; `unhang diagnose --capture` says what "
+        "to set before the next job"
     ),
 }
 """What to do about an answer without a fix."""
@@ -90,9 +91,9 @@ def warnings(job: Job) -> list[str]:
         files.setdefault(f"{'read in part: ' if item.partly else ''}{item.why}", []).append(item.file)
     if job.unranked:
         counted = (
-            "its processes count as ranks, in their order. " if job.ranks and job.files == len(job.unranked) else ""
+            "Its processes count as ranks, in their order. " if job.ranks and job.files == len(job.unranked) else ""
         )
-        files[f"of which rank is it? {counted}Put that into its name, as in rank3.txt"] = list(job.unranked)
+        files[f"it does not say its rank. {counted}Put the rank into its name, as in rank3.txt"] = list(job.unranked)
     lines = []
     for why, alike in files.items():
         lines += [f"{file}: {why}" for file in alike[:_MOST]]
@@ -170,7 +171,9 @@ def _suspects(found: Diagnosis) -> list[str]:
         lines.append(f"and {count(sum(map(len, left)), 'more rank')}, which --output-format json names")
     lines += [f"  {gate.line(line)}" for line in suspects.traceback]
     for rank, (caught, *_) in list(found.facts.caught.items())[:_MOST]:
-        lines.append(f"rank {rank}: it said an error, and went on to wait: {gate.line(caught.text)} ({caught.source})")
+        lines.append(
+            f"rank {rank}: it logged an error, and went on to wait: {gate.line(caught.text)} ({caught.source})"
+        )
     if found.facts.strangers:
         first, *rest = found.facts.strangers
         more = f" (and {count(len(rest), 'more error')})" if rest else ""
@@ -252,11 +255,11 @@ def _next(answer: Answer, report: Report) -> Iterable[str]:
     none = f"there is no {standing.upstreams(answer.fix)} here: " if report.environment is not None else ""
     if answer.answer != "known":
         if not stands:
-            yield f"{none}whether the job's code has the defect, `unhang check` says in its environment"
+            yield f"{none}run `unhang check` in the job's environment to see whether its code has the defect"
         return
     if not stands:
         yield f"{none}in the environment of the job, on every node, run: {_cure(answer.fix, report)}"
-    yield f"{'' if stands else 'in the environment of the job, '}on every node, then start the job again"
+    yield "then start the job again"
 
 
 def _after(answer: str, facts: Facts) -> str:

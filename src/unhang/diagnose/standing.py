@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from unhang.records import Request
 
 
-_UNSURE = "this code has the defect, which does not show that it is what hung the job"
+_UNSURE = "this code has the defect, but that does not show that it hung the job"
 
 
 class Standing(NamedTuple):

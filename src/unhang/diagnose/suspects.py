@@ -277,7 +277,7 @@ def _free_by_stacks(facts: Facts) -> dict[int, str]:
     }
     if not (any(facts.calls.values()) or logged) or not 0 < 2 * len(free) < len(facts.calls.keys() | logged):
         return {}
-    return {number: f"its peers are in a collective, and it is in none{_where(facts, number)}" for number in free}
+    return {number: f"its peers are in a collective, and it is not{_where(facts, number)}" for number in free}
 
 
 def _not_come(facts: Facts, meeting: Meeting) -> set[int]:
@@ -443,7 +443,7 @@ def _may_wait(facts: Facts, number: int, beside: int) -> bool:
 
 def _in_cycle(facts: Facts) -> dict[int, str]:
     """Name all ranks that wait for each other."""
-    why = "ranks it waits for wait for it"
+    why = "it waits for ranks that wait for it"
     return {
         number: f"deadlocked in {whereabouts.label(facts.job.ranks[number].waiting[0].group)}: {why}"
         for core in facts.cycles
@@ -479,7 +479,7 @@ def _minority(sides: Sequence[tuple[int, ...]], why: str) -> dict[int, str]:
     if len(sides) < 2:
         return {}
     if len(largest) > 1:
-        why = f"{why}; as many are on another side, so all are suspect"
+        why = f"{why}; no side has more ranks, so all are suspect"
         return dict.fromkeys((number for side in sides for number in side), why)
     return {number: why for side in sides if side != largest[0] for number in side}
 

@@ -307,7 +307,9 @@ def _accepted(fix: str, token: Token, date: str) -> Verdict:
         return Verdict(
             DRIFTED, ACCEPTED, f"{detail}, and the rewrites have changed since", Hint(undo, ", and look again")
         )
-    hint = Hint("to settle it, name its token: ", Command("check", ("--accept", str(token))), "; or ", undo)
+    hint = Hint(
+        "it counts as settled if you name its token: ", Command("check", ("--accept", str(token))), "; or ", undo
+    )
     return Verdict(DRIFTED, ACCEPTED, detail, hint)
 
 
@@ -464,7 +466,7 @@ def _look(fix: str) -> Hint:
     if _is_unproved(fix):
         record = "if a release was shipped so, `unhang sweep` records it in the pack; "
         return Hint(f"{record}to see what the edits would do, and their token: ", _diff(fix))
-    return Hint("to see what a rewrite would do, and its token (--run also tries it): ", _diff(fix))
+    return Hint("to see the rewrite and its token (--run tries it too): ", _diff(fix))
 
 
 def _diff(fix: str, *more: str) -> Command:
@@ -495,7 +497,7 @@ def _tried(rewrite: Codemod, function: Function, fix: str, seen: Observation) ->
     except AnchorError as error:
         if is_ours:
             hint = Hint(
-                "reinstall the package and run ", Command("apply"), ", or keep your edit, if it does what it should: ",
+                "reinstall the package and run ", Command("apply"), "; to see first what your edit does: ",
                 _diff(fix, "--run"),
             )  # fmt: skip
             return "our rewrite is in it, but the function has been edited", hint

@@ -47,21 +47,21 @@ def instead(fix: Fix, packages: Mapping[str, str]) -> tuple[str, ...]:
     release that does not do so, has none.
     """
     return tuple(
-        f"{row['package']} {row['what']} ({place}), and unhang does not rewrite that: `unhang explain {fix.id}`"
+        f"{row['package']} {row['what']} ({place}); unhang does not rewrite that: `unhang explain {fix.id}`"
         for row in fix.manifest.get("instead", ())
         if row["module"] in packages and (place := _matched(row, packages[row["module"]]))
     )
 
 
 def _matched(row: Mapping[str, Any], folder: str) -> str:
-    """Return the first of a row's files and its line that has the pattern; empty if none has."""
+    """Return the first of a row's files that has the pattern, as imported, and the line; empty if none has."""
     depth = row["module"].count(".") + 1
     for file in row["files"]:
         path = os.path.join(folder, *file.split("/")[depth:])
         data = overlays.read(path) or b""
         if match := re.search(row["pattern"].encode(), data):
             line = data.count(b"\n", 0, match.start()) + 1
-            return f"{path}:{line}"
+            return f"{file}:{line}"
     return ""
 
 

@@ -48,7 +48,7 @@ def nothing_found(search: Search, request: Request) -> UnhangError:
         path=search.environment.prefix,
         hint=_copy_below(search, request)
         or "name the environment with --python PY, a site-packages folder with --target DIR, a checkout with "
-        "--source DIR; or pass --allow-none",
+        f"--source DIR{'' if request.allow_none is None else '; or pass --allow-none'}",
     )
 
 

@@ -62,7 +62,7 @@ def applied(request: Request, done: Applied, receipts: Iterable[Receipt]) -> Non
         _next(done.cleared)
         return
     if not done.files:
-        note(NOTHING + ("" if done.plan.blocked else ": the end state was there already"))
+        note(NOTHING + ("" if done.plan.blocked else ": there was nothing left to do"))
         return
     wrote = {
         (file.installation.real_root, file.installation.upstream, step.target.fix)

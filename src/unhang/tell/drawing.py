@@ -223,7 +223,7 @@ def _told(one: Mapping[str, Any]) -> str:
     """Return an operation in words."""
     kind = _KINDS.get(one["kind"], one["kind"].replace("_", "-"))
     if not one["in"]:
-        return f"the job's next step, for which the proof has a {kind}"
+        return f"the job's next step, for which the proof has {'an' if kind[0] in 'aeiou' else 'a'} {kind}"
     return f"{kind}{' of ' + one['what'] if one['what'] else ''} in {one['in']}"
 
 

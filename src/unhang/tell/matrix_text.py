@@ -71,7 +71,7 @@ def section(fix: Fix, rows: Sequence[Row], droppable: Mapping[str, str | None], 
         for item in panel.ranges:
             lines += [f"- {item.label:<{longest}}  {item.verdicts[0]}", *_notes(item.notes, "  ", width)]
         lines += textwrap.wrap(retirement(panel.upstream, droppable), width)
-    return "\n".join([*lines, f"Upstream's own fix: {upstreams_own(fix, rows)}."])
+    return "\n".join([*lines, *textwrap.wrap(f"Upstream's own fix: {upstreams_own(fix, rows)}.", width)])
 
 
 def upstreams_own(fix: Fix, rows: Iterable[Row]) -> str:
@@ -82,7 +82,7 @@ def upstreams_own(fix: Fix, rows: Iterable[Row]) -> str:
         return ", ".join(f"{upstream} {first[upstream]}" for upstream in reversed(first))
     shapes = catalog.facts(fix.id).whole.get("shapes", {}).values()
     commits = sorted(row["first"] for row in shapes if row["state"] == "fixed" and "first" in row)
-    return f"in no release in the matrix; first in the commit of {commits[0]}" if commits else "none on record"
+    return f"the commit of {commits[0]}; no release in the matrix is {FIXED_UPSTREAM}" if commits else "none on record"
 
 
 def retirement(upstream: str, droppable: Mapping[str, str | None]) -> str:

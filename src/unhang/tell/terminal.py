@@ -71,18 +71,20 @@ def wrapped(text: str, width: int) -> str:
 
 
 def refilled(page: str, width: int) -> str:
-    """Return a page of Markdown, of headings, paragraphs and lists, with its lines wrapped at this width instead."""
+    """Return a page of Markdown, of headings, paragraphs, lists and tables, with its lines wrapped at this width."""
     if not width:
         return page
     blocks = [""]
     for line in page.split("\n"):
         # a line of an item is indented, one of a paragraph is not
-        goes_on = line.startswith("  ") if blocks[-1].startswith("- ") else blocks[-1][:1] not in ("", "#")
-        if goes_on and line and not line.startswith(("#", "- ")):
+        goes_on = line.startswith("  ") if blocks[-1].startswith("- ") else blocks[-1][:1] not in ("", "#", "|")
+        if goes_on and line and not line.startswith(("#", "- ", "|")):
             blocks[-1] += f" {line.lstrip()}"
         else:
             blocks.append(line)
-    return "\n".join(part for it in blocks[1:] for part in folded(it, width, "  " if it.startswith("- ") else ""))
+    return "\n".join(
+        part for it in blocks[1:] for part in folded(it, width, "  " if it.startswith(("- ", "|")) else "")
+    )
 
 
 def folded(line: str, width: int, indent: str) -> list[str]:

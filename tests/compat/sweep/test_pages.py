@@ -82,7 +82,7 @@ def test_a_signature_is_told_by_the_kinds_of_files_in_which_it_shows() -> None:
         "  - in the stacks: `A.run`, `run`, `go`",
         "  - in the dumps: `send` or `recv` of `MESH_*`, `MESH_*`",
         "  - in the log: `no key`",
-        "  - no hang: Some values are wrong.",
+        "  - without a hang: Some values are wrong.",
     ]
     assert pages.signs({}) == []
 
