@@ -350,6 +350,12 @@ def test_by_two_stacks_the_one_that_is_in_no_collective_is_named() -> None:
     assert [*suspects.of(facts.of(job([rank(at=(READ,), recorded=False)] * 2 + [STACKS[0]]))).why] == []
 
 
+def test_a_minority_of_the_stacks_is_named_only_where_most_of_the_job_is_elsewhere() -> None:
+    one, other = rank(at=(READ, "torch/distributed/distributed_c10d.py::all_reduce"), recorded=False), STACKS[0]
+    assert [*suspects.of(facts.of(job([one, other, other]))).why] == [0]
+    assert [*suspects.of(facts.of(job([one, other, other, None, None, None]))).why] == []
+
+
 def test_of_a_large_job_of_which_most_is_missing_nobody_is_named() -> None:
     world = Group("0", "default_pg", tuple(range(32)))
     assert not suspects.of(facts.of(job([waits(group=world)] * 8, 32))).why

@@ -410,7 +410,10 @@ def _in_call(facts: Facts) -> dict[int, str]:
     """Name the ranks that are in another call than most, by their stacks, where that is all there is."""
     if facts.meetings or not all(facts.calls.values()) or have_peers(facts):
         return {}
-    return _minority(_sides(facts.calls), "is in another call than its peers")
+    sides = _sides(facts.calls)
+    if max(map(len, sides), default=0) * 2 < len(facts.calls) + len(facts.unseen):  # most may be elsewhere
+        return {}
+    return _minority(sides, "is in another call than its peers")
 
 
 def _other_stack(facts: Facts) -> dict[int, str]:
