@@ -1,6 +1,7 @@
 """`unhang apply` and `unhang revert`: what they write, keep and report; on real releases."""
 
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,18 @@ def test_a_required_fix_that_is_blocked_is_the_last_line(site: Path) -> None:
     ], "no row says it"  # fmt: skip
     assert "4 needed" not in cli.called("check", "--target", site).out, "the other fixes went in"
     assert cli.called("check", "--target", site, "--require", "expert-dp-warmup", "--skip", "mtp-cp-deadlock").code == 0
+
+
+def test_the_undo_line_names_nothing_that_was_not_written(site: Path) -> None:
+    ran = cli.called("apply", "--target", site, "--skip", "mtp-cp-deadlock", "--require", "expert-dp-warmup")
+    assert f"to undo: unhang revert --target {site} --skip mtp-cp-deadlock\n" in ran.err
+    cli.called("revert", "--target", site)
+    ran = cli.called("apply", "--target", site, "--kind", "abort", "--require", "expert-dp-warmup")
+    undo = ran.err.partition("to undo: ")[2].partition("\n")[0]
+    before = {row["fix"] for row in cli.called("check", "--target", site, "--output-format", "json").json["results"]
+              if row["verdict"] == "applied"}  # fmt: skip
+    assert set(re.findall(r"--fix (\S+)", undo)) == before
+    assert "expert-dp-warmup" in before
 
 
 def test_what_changes_numbers_is_said_of_what_is_written_and_no_more(site: Path) -> None:
