@@ -53,13 +53,23 @@ def test_a_required_fix_that_is_blocked_is_the_last_line(site: Path) -> None:
     assert last.endswith(
         f"its row above says why; do: unhang diff --target {site} --unknown --run --fix mtp-cp-deadlock"
     )
-    assert f"blocked: mtp-cp-deadlock (cure) on verl 0.7.1 in {site}: its row above says why\n" in ran.err
+    assert f"blocked: mtp-cp-deadlock (cure) on verl 0.7.1 in {site}: its row above says why; do: unhang " in ran.err
     ran = cli.called("apply", "--target", site, "--require", "mtp-cp-deadlock", "--output-format", "json")
     assert [line.partition(":")[0] for line in ran.err.splitlines() if "anchor is missing" in line] == [
         "blocked", "required fix not in place"
     ], "no row says it"  # fmt: skip
     assert "4 needed" not in cli.called("check", "--target", site).out, "the other fixes went in"
     assert cli.called("check", "--target", site, "--require", "expert-dp-warmup", "--skip", "mtp-cp-deadlock").code == 0
+
+
+def test_while_a_fix_is_blocked_the_last_line_has_a_command_and_none_starts_the_job(site: Path) -> None:
+    source = site / ENGINE
+    source.write_bytes(source.read_bytes().replace(b"self.is_mp_src_rank_with_outputs():", b"True:", 1))
+    ran = cli.called("apply", "--target", site)
+    assert (ran.code, "patched" in ran.err, "start the job" in ran.err) == (1, True, False)
+    last = ran.err.splitlines()[-1]
+    assert last.startswith("blocked: mtp-cp-deadlock ")
+    assert last.endswith(f"; do: unhang diff --target {site} --unknown --run --fix mtp-cp-deadlock")
 
 
 def test_the_undo_line_names_nothing_that_was_not_written(site: Path) -> None:
