@@ -129,9 +129,8 @@ def accepted(request: Request, findings: Iterable[Finding]) -> None:
     """Print what later runs need, if some of the findings are accepted."""
     if any(finding.accepted for finding in findings):
         tokens = " ".join(map(str, request.accepted))
-        note(
-            f"note: without its token, what was accepted counts as drifted: later checks need UNHANG_ACCEPT='{tokens}', or --accept"
-        )
+        later = f"later checks need UNHANG_ACCEPT='{tokens}', or --accept"
+        note(f"note: without its token, what was accepted counts as drifted: {later}")
 
 
 def reverted(planned: Revert) -> None:
