@@ -28,6 +28,14 @@ def test_nothing_to_revert(pristine: Path) -> None:
     ran = cli.called("revert", "--target", pristine, "--output-format", "json")
     assert (ran.code, {item["changed"] for item in ran.json["results"]}) == (1, {False})
     assert "nothing to revert: there is no receipt in" in ran.err
+    ran = cli.called("revert", "--target", pristine)
+    assert (ran.code, ran.out, len(ran.err.splitlines())) == (1, "", 1), "no table above it"
+    assert cli.called("revert", "--target", pristine, "-v").out != ""
+
+
+def test_a_receipt_without_the_fix_is_nothing_to_undo(site: Path) -> None:
+    cli.applied("--target", site, "--fix", "mtp-cp-deadlock")
+    assert cli.called("revert", "--target", site, "--fix", "expert-dp-warmup").code == 0
 
 
 def test_only_the_named_fix_and_upstream_are_changed(site: Path) -> None:
