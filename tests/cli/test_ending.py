@@ -67,14 +67,18 @@ def is_done(command: str, place: Path) -> bool:
 
 def shell(arguments: list[str], how: str, **env: str) -> tuple[int, str]:
     """Run unhang with its streams redirected by a shell; return its exit code and stderr."""
-    line = f'"$@" {how}; exit ${{PIPESTATUS[0]}}'
+    reader, writer = os.pipe()
+    os.close(reader)  # a process that reads would have to be gone before this one writes
+    line = f'"$@" {f">&{writer}" if how == PIPE else how}'
     command = ["bash", "-c", line, "bash", *cli.COMMAND, *arguments]
     neutral = {**{name: value for name, value in os.environ.items() if name != "VIRTUAL_ENV"}, **env}
-    done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, check=False, cwd="/", env=neutral)
+    streams: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "pass_fds": (writer,)}
+    done = subprocess.run(command, check=False, cwd="/", env=neutral, **streams)
+    os.close(writer)
     return done.returncode, done.stderr.decode()
 
 
-FULL, CLOSED, PIPE = ">/dev/full", ">&-", "| true"
+FULL, CLOSED, PIPE = ">/dev/full", ">&-", "| what reads nothing"
 WHY = {FULL: "No space left on device", CLOSED: "Bad file descriptor"}
 
 
@@ -96,7 +100,7 @@ def test_what_is_in_place_counts_and_not_where_the_report_went(
 def test_a_command_that_only_prints_fails_where_it_cannot(command: str, how: str, untouched: Path) -> None:
     options = {"explain": ["mtp-cp-deadlock"], "check": ["--target", str(untouched / "site")]}
     options["diff"] = options["check"]
-    code, err = shell([command, *options.get(command, [])], how if how != PIPE else "| sleep 0")
+    code, err = shell([command, *options.get(command, [])], how)
     lines = [line for line in err.splitlines() if not line.startswith("environment: ")]
     if how != PIPE:
         assert lines == [f"error[io]: cannot write to stdout: {WHY[how]}", "  hint: nothing was changed"]

@@ -209,8 +209,10 @@ class Hang(NamedTuple):
     """Phases in place of the layout's, for all ranks."""
     step: int = 2
     """The step in which it goes wrong; the first is 0."""
-    beside: Mapping[int, Step] = {}
+    beside: Mapping[int, tuple[Step, ...]] = {}
     """What other ranks do instead of the phase, as they should."""
+    fix: str = ""
+    """The fix whose defect it is; mostly none."""
 
     def world(self) -> int:
         return LAYOUTS[self.layout].world
@@ -224,7 +226,7 @@ class Hang(NamedTuple):
                     if not 0 <= rank + hop < layout.world:
                         continue
                     step = step._replace(peer=rank + hop)
-                steps: Iterable[Step] = (self.beside.get(rank, step) if name == self.phase else step,)
+                steps: Iterable[Step] = self.beside.get(rank, (step,)) if name == self.phase else (step,)
                 if name == self.phase and number == self.step and rank in self.ranks:
                     steps = {BEFORE: (*self.steps, step), INSTEAD: self.steps, AFTER: (step, *self.steps)}[self.how]
                 yield from (one._replace(batch=tuple(_to(rank, it, layout) for it in one.batch)) for one in steps)
@@ -379,8 +381,8 @@ LOOKALIKES: Mapping[str, Hang] = {
     "like-metric-late": _like("a rank is late to MeanMetric.compute", "ddp-8", (3,), {"norm": issue(ALL, "all_reduce", 2, dtype="Float", at=METRIC, waits=True)}, stay("swift/trainers/mixin.py::_evalscope_eval", below=METRIC[1:])),
     "like-fsdp2-model": _like("a rank loads another model, with other tables", "fsdp-8", (7,), {"gather": issue(ALL, "broadcast", 256, dtype="Float", at=LOAD), "like-2": issue(ALL, "broadcast", 128, dtype="Float", at=LOAD, waits=True)}, (issue(ALL, "broadcast", 64, dtype="Float", at=LOAD), issue(ALL, "broadcast", 32, dtype="Float", at=LOAD)), how=INSTEAD),
     "like-fsdp-bsz-saves": _like("a rank saves below an update", "fsdp-8", (7,), {"gather": issue(MESH, "_all_gather_base", 4096, at=UPDATE, waits=True)}, (issue(ALL, "barrier", 1, dtype="Float", at=("checkpoint.py::save", *UPDATE[1:]), waits=True),), how=INSTEAD),
-    "like-save-killed": _like("a rank of a save is killed", "fsdp-8", (5,), {"norm": issue(ALL, "barrier", 1, dtype="Float", at=SAVE, waits=True)}, die("-9"), _TORCHRUN)._replace(beside={0: issue(ALL, "barrier", 1, dtype="Float", at=SAFE, waits=True)}),
-    "like-save-late": _like("a rank of a save writes to a disk that is stuck", "fsdp-8", (2,), {"norm": issue(ALL, "barrier", 1, dtype="Float", at=SAVE, waits=True)}, stay("safetensors/torch.py::save_file", below=SAVE))._replace(beside={0: issue(ALL, "barrier", 1, dtype="Float", at=SAFE, waits=True)}),
+    "like-save-killed": _like("a rank of a save is killed", "fsdp-8", (5,), {"norm": issue(ALL, "barrier", 1, dtype="Float", at=SAVE, waits=True)}, die("-9"), _TORCHRUN)._replace(beside={0: (issue(ALL, "barrier", 1, dtype="Float", at=SAFE, waits=True),)}),
+    "like-save-late": _like("a rank of a save writes to a disk that is stuck", "fsdp-8", (2,), {"norm": issue(ALL, "barrier", 1, dtype="Float", at=SAVE, waits=True)}, stay("safetensors/torch.py::save_file", below=SAVE))._replace(beside={0: (issue(ALL, "barrier", 1, dtype="Float", at=SAFE, waits=True),)}),
     "like-mtp-call": _like("a rank is in a user's call beside the loss", "moe-16", (2,), {"like": issue(DPCP, "all_reduce", 1, dtype="Float", at=MTP, waits=True)}, (issue(ALL, "barrier", 1, dtype="Float", at=("loss.py::share", *MTP[2:]), waits=True),)),
     "like-infer-generates": _like("rank 0 alone computes a metric, the others generate", "ddp-8", tuple(range(1, 8)), {"norm": issue(ALL, "all_reduce", 2, dtype="Float", at=CALC, waits=True)}, stay("swift/infer_engine/transformers_engine.py::infer", below=CALC[2:])),
     "like-infer-killed": _like("rank 0 alone computes a metric, the others were killed", "ddp-8", tuple(range(1, 8)), {"norm": issue(ALL, "all_reduce", 2, dtype="Float", at=CALC, waits=True)}, die("-9"), Style("2.9")),
@@ -411,4 +413,95 @@ RINGS: Mapping[str, Hang] = {
     "ring-device-timed": Hang("a kernel that never ends, in a ring whose devices are timed", "ring-6", (1,), "round-1", BEFORE, (Step(STICK),), Style("2.10", timed=True, kept=60)),
     "pipe-left-out": Hang("a stage leaves out a receive", "pipe-16", (6,), "recv-1", INSTEAD, (), Style("2.7", kept=60)),
 }  # fmt: skip
-HANGS: Mapping[str, Hang] = {**STRAGGLERS, **GONE, **DEVICES, **APART, **LOOKALIKES, **PIPES, **RINGS}
+
+
+def _known(
+    fix: str,
+    what: str,
+    layout: str,
+    ranks: Iterable[int],
+    phases: Mapping[str, Step],
+    steps: tuple[Step, ...],
+    style: Style = _WIDE,
+) -> Hang:
+    """Return a job with the defect of a fix, in its first step: some ranks do something else than the last phase."""
+    return Hang(what, layout, (*ranks,), [*phases][-1], INSTEAD, steps, style, (), phases, 0, fix=fix)
+
+
+def _tracks(size: int, script: str = "pretrain_gpt.py") -> Step:
+    return issue(PP, "all_reduce", size, dtype="Float", at=(*TRACK[:-1], f"{script}::<module>"), waits=True)
+
+
+def _loads(size: int) -> Step:
+    return issue(ALL, "broadcast", size, dtype="Float", at=LOAD, waits=True)
+
+
+def _metric(dtype: str, *, below: Stack = METRIC[1:]) -> Step:
+    return issue(ALL, "all_reduce", 2, dtype=dtype, at=(*METRIC[:1], *below), waits=True)
+
+
+def _flag(dtype: str, *, waits: bool = True) -> Step:
+    return issue(TP, "broadcast", 1, dtype=dtype, at=BATCH, waits=waits)
+
+
+_MTP = {"like": issue(DPCP, "all_reduce", 1, dtype="Float", at=MTP, waits=True)}
+_CLIPS: Stack = (
+    "torch/nn/utils/clip_grad.py::_get_total_norm",
+    "verl/workers/critic/dp_critic.py::DataParallelPPOCritic._optimizer_step",
+    "verl/workers/critic/dp_critic.py::DataParallelPPOCritic.update_critic",
+)
+_BACK = issue(
+    EP,
+    "all_to_all",
+    4096,
+    512,
+    at=(
+        "megatron/core/tensor_parallel/mappings.py::_AllToAll.forward",
+        "megatron/core/tensor_parallel/mappings.py::_AllToAll.backward",
+        "torch/autograd/graph.py::_engine_run_backward",
+        *SCHEDULE[1:],
+    ),
+)
+_COMBINES = issue(
+    EP, "all_to_all", 4096, 512, at=("megatron/core/tensor_parallel/mappings.py::_AllToAll.forward", *DISPATCH)
+)
+_NO_TOKEN = _COMBINES._replace(sizes=(0, 512))
+_OF_TP = issue(
+    TP,
+    "all_reduce",
+    4096,
+    512,
+    at=(
+        "megatron/core/tensor_parallel/layers.py::LinearWithGradAccumulationAndAsyncCommunication.backward",
+        "torch/autograd/graph.py::_engine_run_backward",
+        *SCHEDULE[1:],
+    ),
+    waits=True,
+)
+_STAGE = tuple(range(8, 16))
+NEARER: Mapping[str, Hang] = {
+    "like-fsdp-bsz-critic": _like("two ranks update the critic, the others the actor", "fsdp-8", (2, 3), {"gather": issue(MESH, "_all_gather_base", 4096, at=UPDATE, waits=True)}, (issue(MESH, "all_reduce", 1, dtype="Float", at=_CLIPS, waits=True),), how=INSTEAD),
+    "like-fsdp2-fewer": _like("a rank lacks a buffer", "fsdp-8", (2,), {"gather": _loads(256), "like-2": _loads(128), "like-3": _loads(64)}, (), _WIDE, INSTEAD)._replace(step=0),
+    "like-fsdp2-more": _like("a rank has one buffer more", "fsdp-8", (5,), {"gather": _loads(128), "like-2": _loads(64)}, (_loads(64),), _WIDE)._replace(step=0),
+    "like-mtp-one": _like("a rank leaves out a loss", "moe-8", (2,), _MTP, (), Style("2.8", active=True), INSTEAD)._replace(step=0),
+    "like-moe-aux-later": _like("stages disagree in a later step", "moe-8", (4, 5, 6, 7), {"like": _tracks(8)}, (_tracks(9),), Style("2.9", active=True), INSTEAD)._replace(culprits=tuple(range(8))),
+    "like-moe-aux-later-json": _like("stages disagree in a later step", "moe-8", (4, 5, 6, 7), {"like": _tracks(8)}, (_tracks(9),), _JSON, INSTEAD)._replace(culprits=tuple(range(8))),
+    "like-moe-aux-one": _like("a rank of a stage differs from the others of it", "moe-16", (9,), {"like": _tracks(8)}, (_tracks(9),), Style("2.9", active=True), INSTEAD)._replace(step=0, culprits=(1, 9)),
+    "like-hybrid-small": _like("a small hybrid model, by its script alone", "moe-8", (4, 5, 6, 7), {"like": _tracks(3, "pretrain_mamba.py")}, (_tracks(5, "pretrain_mamba.py"),), _WIDE, INSTEAD)._replace(step=0, culprits=tuple(range(8))),
+    "like-aux-between": _like("sizes of a small model, or of one with more layers of multi-token prediction", "moe-8", (4, 5, 6, 7), {"like": _tracks(3, "train.py")}, (_tracks(5, "train.py"),), _WIDE, INSTEAD)._replace(step=0, culprits=tuple(range(8))),
+    "like-empty-expert-lock": _like("a rank without a token waits in its backward for one in a user's lock", "moe-16", (3,), {"combine": _COMBINES, "like": _BACK._replace(waits=True)}, stay("threading.py::Lock.acquire", "hooks.py::reduce", below=SCHEDULE), _WIDE, AFTER)._replace(step=0, beside={2: (_NO_TOKEN, _OF_TP)}),
+    "like-sft-fewer": _like("the sources send fewer than the others receive", "moe-16", tuple(range(1, 16, 2)), {"batch": _flag("Long")}, (_flag("Int", waits=False),), _WIDE)._replace(step=0, culprits=tuple(range(16))),
+    "like-sft-one-pair": _like("the source of one pair of eight sends more", "moe-16", (4,), {"batch": _flag("Long")}, (_flag("Int"),), _WIDE)._replace(step=0, culprits=(4, 5)),
+    "like-metric-evaluates": _like("a rank evaluates, the others train", "ddp-8", (3,), {"norm": _metric("Float")}, (_metric("Double", below=("swift/trainers/mixin.py::SwiftMixin.evaluation_loop", "transformers/trainer.py::Trainer.evaluate", *METRIC[1:])),), how=INSTEAD),
+    "like-metric-three": _like("a metric of three types", "ddp-8", (3, 4), {"norm": _metric("Float")}, (_metric("Half"),), how=INSTEAD)._replace(step=0, beside={4: (_metric("Double"),)}),
+    "broadcast-behind": _like("a kernel that never ends, before a broadcast", "ddp-8", (2,), {"grads": issue(ALL, "broadcast", 64, dtype="Float", at=("sync.py::share", *TRAIN)), "norm": issue(ALL, "broadcast", 32, dtype="Float", at=("sync.py::share", *TRAIN), waits=True)}, (Step(STICK, after=1),), Style("2.8")),
+    "moe-aux-16": _known("moe-aux-tracker-hang", "the hang of moe-aux-tracker-hang", "moe-16", _STAGE, {"like": _tracks(8)}, (_tracks(10),), Style("2.9", prefix="srun")),
+    "hybrid-16": _known("hybrid-aux-tracker-hang", "the hang of hybrid-aux-tracker-hang", "moe-16", _STAGE, {"like": _tracks(12, "train.py")}, (_tracks(26, "train.py"),)),
+    "sft-16": _known("sft-packed-seq-broadcast", "the hang of sft-packed-seq-broadcast", "moe-16", range(0, 16, 2), {"batch": _flag("Long")}, (_flag("Int"), _flag("Long"))),
+    "metric-8": _known("mean-metric-dtype", "the hang of mean-metric-dtype", "ddp-8", (1, 4), {"norm": _metric("Float")}, (_metric("Double"),), Style(prefix="torchrun")),
+    "empty-expert-16": _known("empty-expert-hang", "the hang of empty-expert-hang", "moe-16", (6,), {"combine": _COMBINES}, (_NO_TOKEN,))._replace(beside=dict.fromkeys(range(16), (_COMBINES, _BACK))),
+}  # fmt: skip
+"""What is nearer to a known hang than LOOKALIKES: a sceptic's, each of which was `known` once, or named an innocent; and
+known ones beside them.
+"""
+HANGS: Mapping[str, Hang] = {**STRAGGLERS, **GONE, **DEVICES, **APART, **LOOKALIKES, **PIPES, **RINGS, **NEARER}

@@ -64,7 +64,7 @@ def main(folder: str = "") -> int:
 
 def truth(hang: jobs.Hang) -> Truth:
     """Return the truth of a played job."""
-    return Truth(hang.what, hang.ranks if hang.culprits is None else hang.culprits)
+    return Truth(hang.what, hang.ranks if hang.culprits is None else hang.culprits, hang.fix)
 
 
 def read() -> tuple[dict[str, bytes], dict[str, Truth]]:

@@ -94,22 +94,41 @@ def test_the_words_of_an_error_are_whole(size: str, wanted: str) -> None:
     assert answers(whole).get("allgather-empty-expert", "") == wanted
 
 
-def test_one_tensor_parallel_pair_of_four_is_enough_where_its_own_ranks_disagree() -> None:
-    """What is shown is in one group, of which no rank is missing: what the others do could not refute it, only an error
-    or a stuck device could, and their absence is no evidence.
-    """
+def test_each_tensor_parallel_pair_must_be_held_up_or_wait_for_another_stage() -> None:
+    """All sources run the same code, so one pair alone that disagrees is no hang of it."""
     at = ("megatron/training/utils.py::get_batch_on_this_tp_rank",)
     pair, next_pair = (
         Group(name, "TENSOR_MODEL_PARALLEL_GROUP", members) for name, members in (("8", (0, 1)), ("9", (2, 3)))
     )
+    pipeline = Group("10", "PIPELINE_MODEL_PARALLEL_GROUP", (0, 2))
     shown = [rank(issued(pair, 7, "broadcast", 1, dtype=dtype, at=at)) for dtype in ("Int", "Long")]
-    later = rank(issued(next_pair, 8, "all_reduce", 64, at=("job/train.py::step",)))
+    alike = [rank(issued(next_pair, 7, "broadcast", 1, dtype=dtype, at=at)) for dtype in ("Int", "Long")]
+    of_listed = issued(next_pair, 8, "all_reduce", 64, at=("job/train.py::step",))
+    past = rank(of_listed)
+    stage = rank(of_listed._replace(done=True), issued(pipeline, 1, "recv", 64))
     failed = rank(lines=failing("KeyError: 'labels'", "job/data.py::read"), recorded=False)
     fix = "sft-packed-seq-broadcast"
-    assert answers(job(shown, size=8)) == {fix: "known"}
-    assert answers(job([*shown, later, later], size=8)) == {fix: "known"}
-    assert answers(job([*shown, later, failed], size=8)) == {fix: "possible"}
-    assert answers(job([shown[0], None, later, later], size=8)).get(fix) != "known"
+    assert answers(job(shown)) == {fix: "known"}
+    assert answers(job(shown, size=8)) == {fix: "possible"}
+    assert answers(job([*shown, *alike])) == {fix: "known"}
+    assert answers(job([*shown, stage, stage])) == {fix: "known"}
+    for others in ([past, past], [past, failed], [past, None]):
+        assert answers(job([*shown, *others])) == {fix: "possible"}
+    assert answers(job([shown[0], None, past, past])).get(fix) != "known"
+
+
+def test_a_defect_that_shows_at_once_is_none_where_its_function_went_well_before() -> None:
+    """The newest operation of the group is another one: what counts is the newest of each kind."""
+    wait = MTP.ranks[0].waiting[0]._replace(sequence=9)
+    before = wait._replace(sequence=4, done=True)
+    for done, wanted in ((before._replace(frames=hung_jobs.frames("job/train.py::step")), "known"), (before, None)):
+        ranks = {
+            number: one._replace(waiting=(wait._replace(rank=number),), earlier=(done._replace(rank=number),))
+            if number in (0, 2)
+            else one._replace(earlier=(done._replace(rank=number),))
+            for number, one in MTP.ranks.items()
+        }
+        assert answers(MTP._replace(ranks=ranks)).get("mtp-cp-deadlock") == wanted
 
 
 def test_the_stack_of_a_rank_that_has_gone_on_lowers_nothing() -> None:
@@ -206,6 +225,54 @@ def test_an_error_that_was_caught_is_none() -> None:
     assert answers(job([rank(lines=lines), other, other, other])) == {fix: "possible"}
 
 
+def test_an_error_of_this_defect_alone_is_none_where_its_rank_or_a_peer_shows_that_it_went_on() -> None:
+    at = "megatron/training/utils.py::get_batch_on_this_tp_rank"
+    tensor = hung_jobs.group("8", "TENSOR_MODEL_PARALLEL_GROUP", 0, 1)
+    lines = failing("RuntimeError: Storage size calculation overflowed with sizes=[1, 92]", at)
+    failed = rank(lines=lines, recorded=False)
+    clips = issued(hung_jobs.WORLD, 3, "all_reduce", 1)
+    source = rank(issued(tensor, 7, "broadcast", 1, dtype="Long", at=(at,)))
+    known, fix = {"sft-packed-seq-broadcast": "known"}, "sft-packed-seq-broadcast"
+    assert answers(job([source, failed])) == known
+    assert answers(job([source, failed._replace(waiting=(clips._replace(rank=1),))])).get(fix) == "possible"
+    gone_on = issued(tensor, 8, "all_reduce", 8)
+    assert answers(job([rank(gone_on), failed, None])).get(fix) == "possible"
+    late = rank(at=("job/data.py::read",), recorded=False)
+    assert answers(job([source, failed, late])).get(fix) == "possible"
+
+
+def test_each_type_must_be_told_and_the_calls_to_the_function_be_one() -> None:
+    at, ways = "swift/metrics/utils.py::MeanMetric.compute", ("job/train.py::log", "job/evaluate.py::log")
+    group = Group("0", "default_pg", (0, 1, 2))
+    shown = [
+        rank(issued(group, 3, "all_reduce", 2, dtype=dtype, at=(at, ways[0]))) for dtype in ("Float", "Double", "Float")
+    ]
+    fix = "mean-metric-dtype"
+    assert answers(job(shown)) == {fix: "known"}
+    logged = rank(issued(group, 3, "all_reduce", 2)._replace(dtypes=None), at=(at, ways[0]), recorded=False)
+    assert answers(job([*shown[:2], logged])) == {fix: "possible"}
+    other = rank(issued(group, 3, "all_reduce", 2, dtype="Float", at=(at, ways[1])))
+    assert answers(job([*shown[:2], other])) == {fix: "possible"}
+
+
+@pytest.mark.parametrize(
+    ("sizes", "wanted"),
+    [
+        ((8, 9), {"moe-aux-tracker-hang": "known", "hybrid-aux-tracker-hang": "possible"}),
+        ((8, 12), {"moe-aux-tracker-hang": "known", "hybrid-aux-tracker-hang": "possible"}),
+        ((26, 52), {"hybrid-aux-tracker-hang": "known"}),
+        ((3, 5), {"moe-aux-tracker-hang": "possible", "hybrid-aux-tracker-hang": "possible"}),
+    ],
+)
+def test_half_of_a_hybrid_s_layers_have_experts_at_most(sizes: tuple[int, int], wanted: dict[str, str]) -> None:
+    at = [f"megatron/core/transformer/moe/moe_utils.py::{name}" for name in (
+        "reduce_aux_losses_tracker_across_ranks", "track_moe_metrics",
+    )]  # fmt: skip
+    group = Group("9", "PIPELINE_MODEL_PARALLEL_GROUP", (0, 1))
+    stack = (*at, "megatron/training/training.py::training_log")
+    assert answers(job([rank(issued(group, 1, "all_reduce", size, at=stack)) for size in sizes])) == wanted
+
+
 def test_a_stage_whose_twin_has_gone_on_with_another_size_is_not_what_all_stages_compute() -> None:
     whole = next(hung.job for fix, hung in EACH if fix == "hybrid-aux-tracker-hang" and hung.sure == "known")
     assert answers(whole) == {"hybrid-aux-tracker-hang": "known"}
@@ -213,8 +280,11 @@ def test_a_stage_whose_twin_has_gone_on_with_another_size_is_not_what_all_stages
     count = len(first.group.members)
     twin = hung_jobs.group("twin", first.group.description, *range(count, 2 * count))
     for size, expected in ((first.inputs, {"hybrid-aux-tracker-hang": "known"}), (((999,),), {})):
-        done = first._replace(rank=count, group=twin, inputs=size, elements=None, done=True)
-        more = {count: Rank(count, last=(done,), recorded=True)}
+        more = {}
+        for number, one in whole.ranks.items():
+            inputs = one.waiting[0].inputs if number else size
+            done = first._replace(rank=count + number, group=twin, inputs=inputs, elements=None, done=True)
+            more[done.rank] = Rank(done.rank, last=(done,), recorded=True)
         assert answers(whole._replace(ranks={**whole.ranks, **more}, size=2 * count)) == expected
 
 

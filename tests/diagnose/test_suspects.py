@@ -345,6 +345,11 @@ def test_by_stacks_alone_nobody_is_named_who_may_wait_for_a_rank_of_which_nothin
     assert [*suspects.of(facts.of(job([rank(at=(READ,), recorded=False), None, *STACKS]))).why] == [0]
 
 
+def test_by_two_stacks_the_one_that_is_in_no_collective_is_named() -> None:
+    assert [*suspects.of(facts.of(job([rank(at=(READ,), recorded=False), STACKS[0]]))).why] == [0]
+    assert [*suspects.of(facts.of(job([rank(at=(READ,), recorded=False)] * 2 + [STACKS[0]]))).why] == []
+
+
 def test_of_a_large_job_of_which_most_is_missing_nobody_is_named() -> None:
     world = Group("0", "default_pg", tuple(range(32)))
     assert not suspects.of(facts.of(job([waits(group=world)] * 8, 32))).why

@@ -147,6 +147,8 @@ class Rank(NamedTuple):
     """`stopped` or `gone`, where that was seen of its process."""
     is_mixed: bool = False
     """Whether its dump and its log say different things of one collective, so that they are of two runs."""
+    earlier: tuple[Operation, ...] = ()
+    """The newest collective of each kind in a group that is done, but for those in ``last``."""
 
 
 class Unread(NamedTuple):

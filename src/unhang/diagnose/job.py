@@ -156,9 +156,8 @@ def _grouped(rank: Rank, groups: Mapping[str, Group]) -> Rank:
     trails, counts = renamed(rank.trails), renamed(rank.counts)
     names = {name: group.name for name, group in groups.items() if group.name != name}
     moves = tuple(one._replace(group=names.get(one.group, one.group)) for one in rank.moves) if names else rank.moves
-    return rank._replace(
-        waiting=grouped(rank.waiting), last=grouped(rank.last), trails=trails, counts=counts, moves=moves
-    )
+    waiting, last, earlier = map(grouped, (rank.waiting, rank.last, rank.earlier))
+    return rank._replace(waiting=waiting, last=last, earlier=earlier, trails=trails, counts=counts, moves=moves)
 
 
 def _numbered(part: Rank, number: int) -> Rank:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
@@ -12,6 +12,7 @@ from unhang.diagnose import desync, whereabouts
 from unhang.diagnose.desync import Meeting
 from unhang.diagnose.evidence import Frame, Group, Job, Message, Operation, Rank
 from unhang.diagnose.facts import Facts
+from unhang.diagnose.pairs import PAIRED
 from unhang.diagnose.signature import Chain, Error, Hang, Signature, has_frames, may_be_in, may_be_of
 from unhang.diagnose.suspects import DEVICE, HOST, TOGETHER, Suspects
 
@@ -69,10 +70,10 @@ def matches(facts: Facts, suspects: Suspects, signatures: Iterable[Signature]) -
                 clauses = _clauses(facts, hang, scene, errors)
                 if scene.meeting and any(clauses.get(name) is False for name in _OF_ISSUED):
                     refuted.update(scene.inside)
-                if scene.meeting is None and scene.inside and refuted.issuperset(scene.inside):
+                if scene.meeting is None and not refuted.isdisjoint(scene.inside):
                     continue  # what they issued says more than where they are
                 only = any(error.only for *_, error in errors)
-                doubts = _doubts(facts, suspects, hang, scene, named)
+                doubts = tuple(_doubts(facts, suspects, hang, scene, named, {number for number, _ in lines}))
                 if False not in clauses.values() and _speaks(hang, clauses, is_doubted=bool(doubts)):
                     ways = (names for names in hang.certain if _shown(names, clauses, only=only))
                     certain = not doubts and any(clauses["parts"] or "frames" not in names for names in ways)
@@ -142,59 +143,69 @@ def _speaks(hang: Hang, clauses: Mapping[str, bool | None], *, is_doubted: bool)
     return bool(issued) and all(issued) and (is_named or differs) and not is_doubted
 
 
-def _doubts(facts: Facts, suspects: Suspects, hang: Hang, scene: Scene, named: Collection[str]) -> tuple[str, ...]:
-    """Return what speaks against any known hang: errors that it does not name, a stuck device, a rank held up."""
-    doubts = []
-    for number, messages in facts.errors.items():
-        if other := [one for one in messages if one.text not in named]:
-            doubts.append(f"rank {number} failed by itself: {other[0].text}")
-    if others := [one for one in facts.strangers if one.text not in named]:
-        doubts.append(f"a process of unknown rank failed by itself: {others[0].text}")
-    doubts += [
-        f"rank {number} failed, and went on: {one.text}"
-        for number, messages in facts.caught.items()
-        for one in messages
-        if one.text not in named and may_be_in(one.frames, (*hang.frames, *hang.others))
-    ]
-    doubts += [
-        f"rank {number} has a dump and a log of two times" for number, rank in facts.job.ranks.items() if rank.is_mixed
-    ]
-    if len({*hang.differ} & {"size", "dtype"}) and len(_ways(facts.job, hang, scene)) > 1:
-        doubts.append("these ranks came to the function by different calls")
-    if hang.groups and facts.waiting and not facts.unseen and not any(_may_be(hang, one) for one in facts.waiting):
-        doubts.append("no rank waits in what its peers would wait in")
+def _doubts(
+    facts: Facts, suspects: Suspects, hang: Hang, scene: Scene, named: Collection[str], failed: Collection[int]
+) -> Iterator[str]:
+    """Yield what speaks against any known hang: errors that it does not name, a stuck device, a rank held up."""
+    yield from _failures(facts, hang, named)
+    ranks = facts.job.ranks
+    yield from (f"rank {number} has a dump and a log of two times" for number, rank in ranks.items() if rank.is_mixed)
+    if {*hang.differ} & {"size", "dtype"} and len(_ways(facts.job, hang, scene)) > 1:
+        yield "these ranks came to the function by different calls"
+    if not _has_waiting(facts, hang, failed):
+        yield "no rank waits in what its peers would wait in"
     if suspects.rule in (DEVICE, TOGETHER):
-        doubts += [f"rank {number} {why}" for number, why in suspects.why.items()]
-    group = facts.job.ranks.keys() & (scene.peers or facts.job.ranks)
-    ended = ((number, facts.job.ranks[number].process) for number in sorted(group))
-    doubts += [f"rank {number}: its process is {state}" for number, state in ended if state]
-    doubts += [
-        f"ranks disagree in {whereabouts.label(one.group)} as well"
-        for one in facts.meetings
-        if one.differ and _is_beside(hang, scene, one)
-    ]
-    for number in scene.rest:
-        rank = facts.job.ranks[number]
+        yield from (f"rank {number} {why}" for number, why in suspects.why.items())
+    for number in sorted(failed):
+        if any(one.kind not in PAIRED and not _may_be(hang, one) for one in ranks[number].waiting):
+            yield f"rank {number} waits in another call than the one in which it would have failed"
+    for number in sorted(ranks.keys() & (scene.peers or ranks)):
+        if ranks[number].process:
+            yield f"rank {number}: its process is {ranks[number].process}"
+    for one in facts.meetings:
+        if one.differ and _is_beside(hang, scene, one):
+            yield f"ranks disagree in {whereabouts.label(one.group)} as well"
+    for number in sorted(ranks.keys() - failed) if failed else scene.rest:
+        rank = ranks[number]
         if rank.stacks and not rank.waiting and not facts.calls[number] and not whereabouts.is_done(rank):
             if whereabouts.is_idle(rank):
-                doubts.append(f"rank {number} waits for its next call: only its driver knows whether one failed")
+                yield f"rank {number} waits for its next call: only its driver knows whether one failed"
             else:
-                doubts.append(f"rank {number} is held up {whereabouts.in_stack(rank, ()).doing}")
-    if scene.inside and scene.meeting is None and not all(facts.calls.get(number) for number in scene.inside):
-        doubts.append("whether these ranks wait: no stack of theirs is in a collective")
-    return tuple(doubts)
+                yield f"rank {number} is held up {whereabouts.in_stack(rank, ()).doing}"
+    if scene.meeting is None and not all(facts.calls.get(number) for number in scene.inside):
+        yield "whether these ranks wait: no stack of theirs is in a collective"
+
+
+def _failures(facts: Facts, hang: Hang, named: Collection[str]) -> Iterator[str]:
+    """Yield the first error of each rank, and of the others, that no hang of the fix names."""
+    places = (*hang.frames, *hang.others)
+    for who, messages in (*facts.errors.items(), (None, facts.strangers)):
+        rank = "a process of unknown rank" if who is None else f"rank {who}"
+        yield from [f"{rank} failed by itself: {one.text}" for one in messages if one.text not in named][:1]
+    for who, messages in facts.caught.items():
+        others = (one for one in messages if one.text not in named and may_be_in(one.frames, places))
+        yield from (f"rank {who} failed, and went on: {one.text}" for one in others)
+
+
+def _has_waiting(facts: Facts, hang: Hang, failed: Collection[int]) -> bool:
+    """Return whether some rank may wait where the peers of the one that failed would; of which, a dump may tell."""
+    groups = [one for one in facts.job.groups.values() if hang.groups and _is_group(one, hang.groups)]
+    peers = {number for one in groups if not {*failed}.isdisjoint(one.members) for number in one.members} - {*failed}
+    of_peers = [one for number in sorted(peers & facts.job.ranks.keys()) for one in facts.job.ranks[number].waiting]
+    waiting = of_peers or (() if facts.unseen else facts.waiting)
+    return not (hang.groups and waiting) or any(_may_be(hang, one) for one in waiting)
 
 
 def _ways(job: Job, hang: Hang, scene: Scene) -> set[tuple[tuple[str, str], ...]]:
     """Return the calls by which ranks are known to have come to the hang's function."""
     found = set()
     for rank in scene.inside:
-        for one in job.ranks[rank].stacks:
-            if one.idle is not None and has_frames(one.frames, hang.frames):
-                path = [whereabouts.alike(frame)[:2] for frame in one.frames if not whereabouts.is_torch(frame)]
-                first = next(at for at, frame in enumerate(one.frames) if may_be_in([frame], hang.frames))
-                skipped = sum(not whereabouts.is_torch(frame) for frame in one.frames[:first])
-                found.add(tuple(path[skipped:]))
+        issued = [scene.meeting.operations[rank].frames] if scene.meeting else []
+        for frames in (*issued, *(one.frames for one in job.ranks[rank].stacks if one.idle is not None)):
+            if has_frames(frames, hang.frames):
+                first = next(at for at, frame in enumerate(frames) if may_be_in([frame], hang.frames))
+                path = (whereabouts.alike(frame)[:2] for frame in frames[first:] if not whereabouts.is_torch(frame))
+                found.add(tuple(path))
     return found
 
 
@@ -332,21 +343,27 @@ def _clauses(facts: Facts, hang: Hang, scene: Scene, errors: Sequence[object]) -
 def _parts(job: Job, hang: Hang, scene: Scene, clauses: Mapping[str, bool | None]) -> bool | None:
     """Return whether each rank of the group is known to do its part: to wait, or what the others do.
 
-    Where no file lists the ranks of the group, as with gloo, each of the job must have left a dump. One may be missing
-    where no file says how many these are.
+    Each rank of the job must have left something, for others may wait for it. Where no file lists the ranks of the
+    group, as with gloo, it must be a dump.
     """
+    if desync.everybody(job).union(*(one.members for one in job.groups.values())) - job.ranks.keys():
+        return None
     if scene.rest and not any(clauses.get(name) for name in ("others", "outside", "empty")):
         return None
     if any(_is_held(job.ranks[rank], hang.frames) for rank in scene.rest):
         return None
     if any(_has(job.ranks[rank], None, hang.frames) is not True for rank in _logged(job, scene)):
         return None
+    if scene.meeting and "dtype" in hang.differ and any(not one.dtypes for one in scene.meeting.operations.values()):
+        return None
+    if scene.meeting is None and "alternating" in clauses and not clauses["alternating"]:
+        return None
     if scene.peers is None:
-        every = map(job.ranks.get, desync.everybody(job))
-        return bool(job.size and all(rank and rank.recorded for rank in every)) or None
-    if hang.by_place and scene.meeting and scene.meeting.group.members:
-        alike = (one.members for one in job.groups.values() if one.description == scene.meeting.group.description)
-        return {number for own in alike for number in own} <= _sized(job, scene.meeting) or None
+        return bool(job.size and all(rank.recorded for rank in job.ranks.values())) or None
+    if scene.meeting and scene.meeting.group.members and (hang.by_place or hang.by_source):
+        alike = [one for one in job.groups.values() if one.description == scene.meeting.group.description]
+        done = _sized(job, scene.meeting) if hang.by_place else _come(job, hang, alike)
+        return job.ranks.keys() <= done or None
     return scene.peers <= {*scene.inside, *scene.rest, *_past(job, scene)} or None
 
 
@@ -393,13 +410,13 @@ def _waiting(scene: Scene) -> tuple[int, ...]:
 
 
 def _is_first(job: Job, hang: Hang, scene: Scene) -> bool | None:
-    """Return whether it is the group's first collective. It is not the function's first if ranks are past one of it."""
-    if scene.meeting is None:
-        return None
-    name, number = scene.meeting.group.name, scene.meeting.sequence or 0
-    newest = (one for rank in scene.inside for one in job.ranks[rank].last if one.group.name == name)
-    if any((one.sequence or 0) < number and has_frames(one.frames, hang.frames) for one in newest):
-        return False
+    """Return whether it is the group's first collective. It is not the function's first if a rank is past one of it."""
+    number = scene.meeting.sequence or 0 if scene.meeting else float("inf")
+    done = (one for rank in (*scene.inside, *scene.rest) for one in (*job.ranks[rank].last, *job.ranks[rank].earlier))
+    for one in done if number else ():
+        is_same = one.group.name == scene.meeting.group.name if scene.meeting else _is_group(one.group, hang.groups)
+        if is_same and (one.sequence or 0) < number and has_frames(one.frames, hang.frames):
+            return False
     return number == 1 or None
 
 
@@ -468,8 +485,9 @@ def _differ(facts: Facts, hang: Hang, scene: Scene) -> bool | None:
     if not seen & {*hang.differ}:
         return None if meeting.is_open and not seen else False
     if hang.difference and "size" in seen:
-        sizes = [size for one in meeting.operations.values() if (size := desync.elements(one)) is not None]
-        return len({*sizes}) == 2 and _within(max(sizes) - min(sizes), hang.difference)
+        sizes = sorted({size for one in meeting.operations.values() if (size := desync.elements(one)) is not None})
+        is_alike = len(sizes) == 2 and _within(sizes[1] - sizes[0], hang.difference)
+        return is_alike and (not hang.share or hang.share[0] <= sizes[0] / sizes[1] <= hang.share[1] or None)
     return True
 
 
@@ -484,6 +502,16 @@ def _sized(job: Job, meeting: Meeting) -> set[int]:
     }
 
 
+def _come(job: Job, hang: Hang, groups: Iterable[Group]) -> set[int]:
+    """Return the ranks of the groups of which some wait in the hang's function, or for another stage of a pipeline."""
+    come = {
+        number
+        for number, rank in job.ranks.items()
+        if any(one.kind in PAIRED or _has(rank, one, hang.frames) for one in rank.waiting)
+    }
+    return {number for group in groups if not come.isdisjoint(group.members) for number in group.members}
+
+
 def _is_by_place(facts: Facts, scene: Scene) -> bool | None:
     """Return whether ranks of one place in their groups issued one size: what a stage computes, all pipelines do."""
     if scene.meeting is None or not scene.meeting.group.members:
@@ -493,11 +521,17 @@ def _is_by_place(facts: Facts, scene: Scene) -> bool | None:
     for one in (
         one for rank in facts.job.ranks.values() for one in (*rank.last, *rank.waiting)
     ):  # some pipelines go on
-        members, size = one.group.members, desync.elements(one)
-        if (one.group.description, one.sequence) == place and one.rank in members and size is not None:
+        members, size = _members(facts.job, one), desync.elements(one)
+        if (one.group.description, one.sequence) == place and members and size is not None:
             if sizes.setdefault(members.index(one.rank), size) != size:
                 return False
     return True
+
+
+def _members(job: Job, operation: Operation) -> tuple[int, ...]:
+    """Return the members of an operation's group, which a log does not list, and dumps of other ranks may."""
+    alike = (one.members for one in job.groups.values() if one.description == operation.group.description)
+    return operation.group.members or next((own for own in alike if operation.rank in own), ())
 
 
 def _is_by_source(job: Job, scene: Scene) -> bool | None:
@@ -549,15 +583,13 @@ def _alternates(scene: Scene) -> bool | None:
     """Return whether an absent rank follows each rank that waits, at least two of these: as where one rank of each
     context-parallel group waits. A single rank that waits, or that is late, tells nothing.
     """
-    if scene.meeting is None:
-        return None
     ends = (*scene.inside[1:], float("inf"))
     if all(any(rank < other < end for other in scene.rest) for rank, end in zip(scene.inside, ends)):
         return True if len(scene.inside) > 1 else None
-    members = scene.meeting.group.members
+    members = scene.meeting.group.members if scene.meeting else ()
     if any(not any(rank < other < end for other in members) for rank, end in zip(scene.inside, ends)):
         return False if members else None
-    return False if members and not scene.meeting.is_open else None
+    return False if scene.meeting and members and not scene.meeting.is_open else None
 
 
 def _here(job: Job, scene: Scene, rank: int, chain: Chain) -> bool | None:

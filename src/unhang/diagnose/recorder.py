@@ -116,6 +116,7 @@ def of(raw: Mapping[str, Any], broken: str, name: str, named: int | None) -> Dum
         rank,
         waiting=records.made(waiting, done=False),
         last=records.made(last, done=True),
+        earlier=records.made(scan.earlier, done=True),
         trails={
             _text(name): Trail(scan.newest[name] + 1 - len(kept), array("I", kept))
             for name, kept in scan.trails.items()
@@ -261,6 +262,8 @@ class _Scan:
         """The entries that close a batch, and whether they are done."""
         self.done: dict[str, _Row] = {}
         """The newest one of each group that its own state calls done."""
+        self.earlier: list[_Row] = []
+        """The newest collective of each other kind in a group that is done."""
         self.started: dict[str, int] = {}
         """The newest collective of each group that a device is in."""
         self.peers: set[tuple[str, str]] = set()
@@ -271,11 +274,11 @@ class _Scan:
         """The digests of each group's collectives up to it."""
         self.ids: dict[str, object] = {}
         """What this rank's process calls each group."""
-        titles: dict[str, tuple[bool, str, str, str, dict[tuple[Any, ...], int]]] = {}
+        titles: dict[str, tuple[bool, str, str, str, dict[object, int]]] = {}
         key: tuple[Any, ...]
         trails, newest = self.trails, self.newest
         titled, before = titles.get, newest.get
-        done: dict[str, int] = {}
+        done: dict[tuple[str, str], int] = {}
         for index, entry in enumerate(entries):  # what is common comes first: a job has millions of entries
             try:
                 title = entry["profiling_name"]
@@ -285,8 +288,10 @@ class _Scan:
                 if sequence.__class__ is not int:
                     raise TypeError
                 if p2p:
-                    self._meet(group, entry, sequence)
-                    self.peers.add((group, title))
+                    if group not in digests or not -_LARGEST <= sequence <= _LARGEST:
+                        self._meet(group, entry, sequence)
+                        self.peers.add((group, title))
+                        digests[group] = 0  # this title is met
                 else:
                     key = ()
                     if sizes:
@@ -309,7 +314,7 @@ class _Scan:
                 # gloo's stay `scheduled` for ever. One of NCCL's that is retired and not completed has timed out.
                 over = entry["retired"] is True if gloo else entry["state"] == "completed"
                 if kind != "coalesced" and over:
-                    done[group] = index
+                    done[group, kind] = index
                     continue
                 begun = entry["state"] == "started"
                 row = _Row(index, group, p2p, sequence, kind, begun)
@@ -321,11 +326,13 @@ class _Scan:
                     self.started[group] = max(sequence, self.started.get(group, 0))
             except (LookupError, TypeError, ValueError, AttributeError, OverflowError):
                 self.unread += 1
-        for group, index in done.items():
+        for index, group, kind in sorted((index, *key) for key, index in done.items()):
             entry = entries[index]
             p2p = entry["is_p2p"] is True
             sequence = entry["p2p_seq_id" if p2p else "collective_seq_id"]
-            self.done[group] = _Row(index, group, p2p, sequence, titles[entry["profiling_name"]][1])
+            if group in self.done and not self.done[group].p2p:
+                self.earlier.append(self.done[group])
+            self.done[group] = _Row(index, group, p2p, sequence, kind)
         self.device = not any(gloo for gloo, *_ in titles.values())
 
     def _meet(self, group: object, entry: Mapping[str, Any], sequence: int) -> None:
@@ -405,14 +412,19 @@ def _moves(entries: list[Any], groups: dict[str, Group], undone: Collection[int]
     start = max(len(entries) - _MOVES, 0)
     if not start and entries[0].get("record_id") == 0:
         yield Move("", "", 0, done=True)
+    told: dict[tuple[str, str], tuple[str, int | None]] = {}
     for at in range(start, len(entries)):
         with suppress(LookupError, TypeError, ValueError, AttributeError):
             entry = entries[at]
             name, title, done = entry["process_group"][0], entry["profiling_name"], at not in undone
             if entry["is_p2p"] is not True:
                 yield Move(name, "", entry["collective_seq_id"], done)
-            elif (peer := _end(groups.get(name), title, 4)) is not None:
-                yield Move(name, _titled(title)[1], peer, done, entry["p2p_seq_id"], entry.get("op_id", 0))
+                continue
+            if (name, title) not in told:
+                told[name, title] = _titled(title)[1], _end(groups.get(name), title, 4)
+            kind, peer = told[name, title]
+            if peer is not None:
+                yield Move(name, kind, peer, done, entry["p2p_seq_id"], entry.get("op_id", 0))
 
 
 # --- how far the rank is

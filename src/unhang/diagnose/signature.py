@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from unhang import packs
 from unhang.diagnose.evidence import Frame
 from unhang.shapes import catalog
+
+N = TypeVar("N", int, float)
 
 
 class Place(NamedTuple):
@@ -51,6 +53,7 @@ class Hang(NamedTuple):
     frames: Chain
     differ: tuple[str, ...]
     difference: tuple[int, int] | None
+    share: tuple[float, float] | None
     by_place: bool
     by_source: bool
     reordered: bool
@@ -108,6 +111,7 @@ def hang(data: Mapping[str, Any], shapes: Sequence[str] = ()) -> Hang:
         _chain(data.get("frames", ())),
         tuple(data.get("differ", ())),
         _range(data.get("difference")),
+        _range(data.get("share")),
         data.get("by-place", False),
         data.get("by-source", False),
         data.get("reordered", False),
@@ -170,7 +174,7 @@ def _is_called(frame: Frame, place: Place) -> bool:
     return function.endswith(f".{place.function}") or f".{place.function}".endswith(function)
 
 
-def _range(bounds: Sequence[int] | None) -> tuple[int, int] | None:
+def _range(bounds: Sequence[N] | None) -> tuple[N, N] | None:
     return None if bounds is None else (bounds[0], bounds[1])
 
 

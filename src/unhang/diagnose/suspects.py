@@ -132,11 +132,11 @@ def _lacks_what_came(facts: Facts, group: str, number: int) -> bool:
     The source, which nothing names, may be done before anybody has come; so one other rank tells nothing.
     """
     rank, following = facts.job.ranks[number], facts.counts[group][number].completed + 1
-    done = [other for other, count in facts.counts[group].items() if count.completed >= following]
-    trails = (facts.job.ranks[other].trails.get(group) for other in (number, *done))
-    is_alike = all(trail and trail.first <= following < trail.first + len(trail.digests) for trail in trails)
+    trails = {other: facts.job.ranks[other].trails.get(group) for other in facts.counts[group]}
+    alike = {it for it, one in trails.items() if one and one.first <= following < one.first + len(one.digests)}
+    done = [other for other in alike if facts.counts[group][other].completed >= following]
     is_next = rank.recorded and all(one.group.name == group for one in rank.waiting[:1])
-    return is_next and is_alike and len(done) >= min(2, len(facts.job.groups[group].members) - 1)
+    return is_next and number in alike and len(done) >= min(2, len(facts.job.groups[group].members) - 1)
 
 
 def _ahead_alone(facts: Facts, group: str) -> int | None:
@@ -275,7 +275,7 @@ def _free_by_stacks(facts: Facts) -> dict[int, str]:
         for number, path in free.items()
         if not (_may_wait(facts, number, beside or places[path]) or whereabouts.is_idle(facts.job.ranks[number]))
     }
-    if not (any(facts.calls.values()) or logged) or not 0 < 2 * len(free) < len(facts.calls.keys() | logged):
+    if not (any(facts.calls.values()) or logged) or not 0 < 2 * len(free) <= len(facts.calls.keys() | logged):
         return {}
     return {number: f"its peers are in a collective, and it is not{_where(facts, number)}" for number in free}
 

@@ -41,31 +41,29 @@ class _Entry(NamedTuple):
 
 
 def of(paths: Sequence[str], job: Job) -> dict[int, tuple[Moment, ...]]:
-    """Return the last collectives of each rank of a job, whose files are read once more; of a rank, the newest dump."""
-    found: dict[int, list[_Entry]] = {}
-    left_out = {one.file for one in job.unread if not one.partly}
-    sizes = {file: size for file, size in intake.files(paths)[0].items() if file not in left_out}
-    for _, answer in readers.answers(told_by, sizes):
-        if isinstance(answer, tuple):
-            rank, entries = answer
-            if entries and rank in job.ranks:
-                if rank not in found or found[rank][-1].created < entries[-1].created:
-                    found[rank] = entries
+    """Return the last collectives of each rank of a job; the dumps of which the job consists are read once more."""
+    ranks = {
+        one.source.rpartition(": entry ")[0]: number
+        for number, rank in job.ranks.items()
+        for one in (*rank.last, *rank.waiting)
+    }
+    sizes = {file: size for file, size in intake.files(paths)[0].items() if file in ranks}
+    answers = readers.answers(told_by, sizes)
+    found = {ranks[file]: answer for file, answer in answers if isinstance(answer, list) and answer}
     return {rank: tuple(_moment(one, job.ranks[rank]) for one in found[rank]) for rank in sorted(found)}
 
 
-def told_by(file: str) -> tuple[int, list[_Entry]]:
-    """Return the rank of a dump, and its newest entries; none for another file. This runs in a process of its own."""
+def told_by(file: str) -> list[_Entry]:
+    """Return the newest entries of a dump; none of another file. This runs in a process of its own."""
     try:
         with intake.opened(file) as stream:
             if not recorder.recognizes(stream.peek(1 << 16)):
-                return -1, []
-            raw, broken = recorder.loaded(stacks.whole(stream)[0])
-        rank = recorder.of(raw, broken, file, intake.rank_in(file)).rank.rank
+                return []
+            raw, _ = recorder.loaded(stacks.whole(stream)[0])
         entries = (_entry(one) for one in raw.get("entries", [])[-KEPT:] if isinstance(one, dict))
-        return rank, [one for one in entries if one]
+        return [one for one in entries if one]
     except (ValueError, EOFError, OSError, zlib.error, RecursionError):
-        return -1, []
+        return []
 
 
 def _entry(raw: Mapping[str, Any]) -> _Entry | None:
