@@ -115,7 +115,8 @@ def undo(request: Request, done: Collection[tuple[str, str, str]], known: Iterab
     known = set(known)
     fixes, upstreams = ({key[part] for key in done} for part in (2, 1))
     narrower = _only(request, upstreams, fixes)
-    for wanted in (request, narrower):
+    # with a required fix, its own line would name what was chosen, and not what was written
+    for wanted in (narrower,) if _is_named(request) else (request, narrower):
         if {key for key in known if wanted.is_about(key[1]) and key[2] in wanted.fixes} == set(done):
             return [command("revert", wanted)]
     groups: dict[tuple[str, str], set[str]] = {}
@@ -149,7 +150,12 @@ def _chosen(name: str, request: Request, named: bool) -> Iterable[tuple[str, str
         return [pair for pair in pairs if pair[0] in ("--upstream", "--accept")]
     if name != "revert" or not request.required:
         return pairs
-    # `revert` requires nothing, but a required fix was among the chosen ones.
-    narrowed = any(option in ("--fix", "--skip", "--kind") for option, _ in pairs)
-    fixes = [("--fix", fix) for fix in request.fixes] if narrowed else []
-    return [*fixes, *(pair for pair in pairs if pair[0] == "--upstream")]
+    # `revert` requires nothing, but a required fix was among the chosen ones; none is skipped
+    fixes = [("--fix", fix) for fix in request.fixes] if _is_named(request) else []
+    kept = ("--upstream",) if fixes else ("--upstream", "--skip")
+    return [*fixes, *(pair for pair in pairs if pair[0] in kept)]
+
+
+def _is_named(request: Request) -> bool:
+    """Return whether a run without its required fixes would be about fewer fixes than the request."""
+    return bool(request.required) and any(option in ("--fix", "--kind") for option, _ in request.chosen)

@@ -1,6 +1,7 @@
 """`unhang apply` and `unhang revert`: what they write, keep and report; on real releases."""
 
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,14 @@ def test_nothing_to_revert(pristine: Path) -> None:
     ran = cli.called("revert", "--target", pristine, "--output-format", "json")
     assert (ran.code, {item["changed"] for item in ran.json["results"]}) == (1, {False})
     assert "nothing to revert: there is no receipt in" in ran.err
+    ran = cli.called("revert", "--target", pristine)
+    assert (ran.code, ran.out, len(ran.err.splitlines())) == (1, "", 1), "no table above it"
+    assert cli.called("revert", "--target", pristine, "-v").out != ""
+
+
+def test_a_receipt_without_the_fix_is_nothing_to_undo(site: Path) -> None:
+    cli.applied("--target", site, "--fix", "mtp-cp-deadlock")
+    assert cli.called("revert", "--target", site, "--fix", "expert-dp-warmup").code == 0
 
 
 def test_only_the_named_fix_and_upstream_are_changed(site: Path) -> None:
@@ -52,13 +61,35 @@ def test_a_required_fix_that_is_blocked_is_the_last_line(site: Path) -> None:
     assert last.endswith(
         f"its row above says why; do: unhang diff --target {site} --unknown --run --fix mtp-cp-deadlock"
     )
-    assert f"blocked: mtp-cp-deadlock (cure) on verl 0.7.1 in {site}: its row above says why\n" in ran.err
+    assert f"blocked: mtp-cp-deadlock (cure) on verl 0.7.1 in {site}: its row above says why; do: unhang " in ran.err
     ran = cli.called("apply", "--target", site, "--require", "mtp-cp-deadlock", "--output-format", "json")
     assert [line.partition(":")[0] for line in ran.err.splitlines() if "anchor is missing" in line] == [
         "blocked", "required fix not in place"
     ], "no row says it"  # fmt: skip
     assert "4 needed" not in cli.called("check", "--target", site).out, "the other fixes went in"
     assert cli.called("check", "--target", site, "--require", "expert-dp-warmup", "--skip", "mtp-cp-deadlock").code == 0
+
+
+def test_while_a_fix_is_blocked_the_last_line_has_a_command_and_none_starts_the_job(site: Path) -> None:
+    source = site / ENGINE
+    source.write_bytes(source.read_bytes().replace(b"self.is_mp_src_rank_with_outputs():", b"True:", 1))
+    ran = cli.called("apply", "--target", site)
+    assert (ran.code, "patched" in ran.err, "start the job" in ran.err) == (1, True, False)
+    last = ran.err.splitlines()[-1]
+    assert last.startswith("blocked: mtp-cp-deadlock ")
+    assert last.endswith(f"; do: unhang diff --target {site} --unknown --run --fix mtp-cp-deadlock")
+
+
+def test_the_undo_line_names_nothing_that_was_not_written(site: Path) -> None:
+    ran = cli.called("apply", "--target", site, "--skip", "mtp-cp-deadlock", "--require", "expert-dp-warmup")
+    assert f"to undo: unhang revert --target {site} --skip mtp-cp-deadlock\n" in ran.err
+    cli.called("revert", "--target", site)
+    ran = cli.called("apply", "--target", site, "--kind", "abort", "--require", "expert-dp-warmup")
+    undo = ran.err.partition("to undo: ")[2].partition("\n")[0]
+    before = {row["fix"] for row in cli.called("check", "--target", site, "--output-format", "json").json["results"]
+              if row["verdict"] == "applied"}  # fmt: skip
+    assert set(re.findall(r"--fix (\S+)", undo)) == before
+    assert "expert-dp-warmup" in before
 
 
 def test_what_changes_numbers_is_said_of_what_is_written_and_no_more(site: Path) -> None:

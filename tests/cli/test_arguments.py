@@ -214,6 +214,7 @@ def test_wrong_usage_is_folded_at_a_terminal(
         ("check /", "unexpected argument '/'; for a folder write --source (a checkout), --target (a site-packages)"),
         ("completion bash /", "unexpected argument '/'\n"),
         ("diagnose", "one of the arguments PATH --capture --live is required"),
+        ("diagnose --slurm 12", "is required; --slurm, --ray and --kubectl go with --live"),
         ("diagnose a --capture", "argument --capture: not allowed with argument PATH"),
         ("diagnose --capture a", "argument PATH: not allowed with argument --capture"),
         ("diagnose a ''", "the value of paths is empty"),

@@ -206,9 +206,12 @@ def test_a_log_alone_says_what_it_leaves_open_and_what_to_set_next_time(tmp_path
     assert ran.code == 1
     assert f"\n  {MTP}: do some ranks wait in reduce_loss_in_tracker, " in ran.out
     assert "sft-packed-seq-broadcast" not in ran.out
-    assert [line.split(":")[0] for line in ran.out.splitlines() if "TORCH_NCCL" in line] == [
-        "  torchrun", "  Slurm", "  Ray", "  kubectl",
-    ]  # fmt: skip
+    narrow = cli.called("diagnose", log, "--target", pristine, env={"COLUMNS": "80"})
+    commands = [line for line in narrow.out.splitlines() if "TORCH_NCCL" in line]
+    assert [" ".join(line.split("TORCH_")[0].split()) for line in commands] == [
+        "", "srun --label --export=ALL,", "RAY_DEDUP_LOGS=0", "kubectl set env statefulset/JOB",
+    ], "the command alone"  # fmt: skip
+    assert "    unhang diagnose --live\n" in ran.out, "the job may still run"
     document = cli.called("diagnose", log, "--target", pristine, "--output-format", "json").json
     assert MTP in {one["fix"] for one in document["not-excluded"]}
     assert cli.called("diagnose", log, "--target", tmp_path, "--output-format", "json").json["not-excluded"] == []

@@ -36,7 +36,7 @@ def test_fixes_are_in_the_catalogs_order_whatever_the_options_order() -> None:
     assert of("--skip", first).fixes == ALL[1:]
     assert of("--fix", first, "--fix", second, "--skip", first).fixes == (second,)
     assert selection(vars(parse(["matrix", "--skip", first]))).fixes == ALL[1:]
-    words = ("--skip", first, "--fix", second, "--require", first, "--fix", first)
+    words = ("--skip", ALL[2], "--fix", second, "--require", first, "--fix", first)
     assert [word for pair in of(*words).chosen for word in pair] == [*words[2:4], *words[6:], *words[:2], *words[4:6]]
 
 
@@ -89,10 +89,14 @@ def test_a_token_counts_once_and_its_variable_where_none_is_given(capsys: pytest
     assert "accept" not in given, "it accepts nothing"
 
 
-def test_a_required_fix_is_included_although_another_is_named_or_it_is_skipped() -> None:
+def test_a_required_fix_is_included_although_another_is_named_and_may_not_be_skipped() -> None:
     first, second = ALL[:2]
-    for wanted in (of("--fix", second, "--require", first), of("--fix", second, "--skip", first, "--require", first)):
-        assert (wanted.fixes, wanted.required) == ((first, second), (first,))
+    wanted = of("--fix", second, "--require", first)
+    assert (wanted.fixes, wanted.required) == ((first, second), (first,))
+    for command in ("check", "apply"):
+        ran = cli.called(command, "--skip", first, "--require", first)
+        assert (ran.code, ran.out) == (2, "")
+        assert ran.err.startswith(f"error[bad-option]: {first} is both required and skipped\n")
 
 
 @pytest.mark.parametrize("option", ["fix", "skip", "require"])
@@ -137,7 +141,10 @@ def test_variables_stand_for_options_that_are_not_given(
     assert found.required == tuple(named(required).split())
     assert {("--require", name) for name in found.required} <= set(found.chosen), "suggested commands carry them"
     counted = sorted(name for name in given if given[name] != before[name])
-    notes = capsys.readouterr().err.splitlines()
+    err = capsys.readouterr().err.splitlines()
+    warnings, notes = ([line for line in err if line.startswith("warning: ") is it] for it in (True, False))
+    lost = [name for name in re.findall(r"--skip (\S+)", named(arguments)) if name in named(require).split()]
+    assert warnings == [f"warning: UNHANG_REQUIRE requires {name}, but --skip {name} leaves it out" for name in lost]
     assert [note.split(": --")[0] for note in sorted(notes)] == [
         f"note: UNHANG_{name.upper()} is set" for name in counted
     ], "it is said when a variable counts"

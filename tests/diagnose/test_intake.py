@@ -57,6 +57,14 @@ def test_all_files_of_a_folder_are_of_one_job(tmp_path: Path) -> None:
     assert job.ranks[3].waiting[0].source == f"{tmp_path}/more/deeper/3.json.gz: entry 1"
 
 
+def test_an_empty_folder_beside_another_is_named(tmp_path: Path) -> None:
+    (empty := tmp_path / "b").mkdir()
+    job = intake.read([write(tmp_path / "a", {"rank_0": as_pickle(HUNG)}), str(empty)], silent)
+    assert ([*job.ranks], [(one.file, one.why) for one in job.unread]) == (
+        [0], [(str(empty), "it is a folder without files")],
+    )  # fmt: skip
+
+
 def test_stacks_and_lines_join_the_dumps(tmp_path: Path) -> None:
     files = {
         "nccl_trace_rank_0": as_pickle(HUNG),

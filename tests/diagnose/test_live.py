@@ -210,6 +210,29 @@ def test_a_node_that_does_not_answer_is_given_up(tmp_path: Path, monkeypatch: py
     assert "m: not everything arrived within 0 s" in json.loads((tmp_path / "out/w/nodes.json").read_text())["notes"]
 
 
+def test_why_nothing_came_is_in_the_message(tmp_path: Path) -> None:
+    for said, hint in (
+        ("ModuleNotFoundError: No module named 'ray'", "name the Python of the job's own environment, which has Ray, "),
+        ("ConnectionError: refused", "start it as the job's user"),
+    ):
+        with pytest.raises(UnhangError) as caught:
+            live.collect([live.Place("Ray", ("printf", said))], tmp_path / "out", progress.silent)
+        assert caught.value.code == "no-ranks"
+        assert caught.value.message.endswith(f" has a rank: Ray: not every node has answered (0 have): {said}")
+        assert str(caught.value.hint).startswith(hint)
+
+
+def test_what_kubectl_has_tried_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tries = 'echo \'E1125 12:00:00.1 9 memcache.go:265] "Unhandled Error" err="refused"\' >&2\n' * 5
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    for last, why in ("echo 'The server refused' >&2\n", "The server refused"), ("", "E1125 12:00:00.1 9 memcache.go"):
+        program(tmp_path / "bin", "kubectl", f"#!/bin/sh\n{tries}{last}exit 1\n")
+        with pytest.raises(UnhangError) as caught:
+            live.kubectl("job=x")
+        assert caught.value.message.startswith(f"kubectl has failed: {why}")
+        assert caught.value.message.count("refused") == 1
+
+
 def test_ctrl_c_ends_what_runs(tmp_path: Path) -> None:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
     began = time.monotonic()

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from unhang import __version__
-from unhang.diagnose import facts, report
+from unhang.diagnose import capture, facts, report
 from unhang.diagnose.answer import ANSWERS, Answer, Place
 from unhang.diagnose.diagnosis import Diagnosis
 from unhang.diagnose.evidence import Count, Group, Job, Message, Operation, Rank, Unread
@@ -15,6 +15,7 @@ from unhang.diagnose.report import Report
 from unhang.diagnose.standing import Standing
 from unhang.diagnose.suspects import Suspects
 from unhang.records import Environment, Request
+from unhang.tell import terminal
 
 MTP = "mtp-cp-deadlock"
 SITE = Request(target="/site")
@@ -69,6 +70,19 @@ def test_ranks_are_written_as_runs(ranks: list[int], text: str) -> None:
 def test_a_line_says_of_which_ranks_there_is_nothing(ranks: tuple[int, ...], size: int | None, line: str) -> None:
     job = JOB._replace(ranks={rank: Rank(rank) for rank in ranks}, size=size)
     assert report.text(made(job=job, environment=None), colour=False) == f"{NOBODY}\n\n{line}"
+
+
+def test_files_that_tell_of_no_rank_are_no_proof_that_none_is_suspect() -> None:
+    for spoken, begins in (frozenset[int](), "no file tells of a rank: give "), (frozenset({3}), NOBODY):
+        job = JOB._replace(ranks={}, spoken=spoken)
+        assert report.text(made(job=job, environment=None), colour=False).startswith(begins)
+
+
+def test_a_command_for_the_next_run_stays_on_one_line() -> None:
+    lines = [f"  {line}" for line in capture.before_the_next_run()]
+    commands = [line for line in lines if line.startswith("    ")]
+    assert len(commands) == 5
+    assert [terminal.wrapped(line, 60) for line in commands] == commands
 
 
 def test_a_line_says_of_which_ranks_there_are_lines_of_no_use() -> None:

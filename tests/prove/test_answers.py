@@ -167,7 +167,8 @@ def test_all_missing_modules_are_in_one_command() -> None:
         "hint: the proofs also need peft, ray, yaml; run: '/an env/bin/python' -m pip install peft ray PyYAML"
     )
     assert answers.missing(shown._replace(pip=False)).endswith(
-        "run: uv pip install --python '/an env/bin/python' peft ray PyYAML"
+        "run: uv pip install --python '/an env/bin/python' peft ray PyYAML, "
+        "or: pip --python '/an env/bin/python' install peft ray PyYAML"
     )
     assert answers.text(shown).splitlines()[-1] == answers.missing(shown)
     assert answers.missing(report(LINE._replace(patched=NOT_RUN))) == ""

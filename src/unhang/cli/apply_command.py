@@ -85,6 +85,7 @@ def _end(seen: Survey, done: Applied, wanted: Request, output_format: str) -> in
         shown = console.results(output_format, what)
         unmet = console.unmet(wanted.required, seen.findings, done.plan.blocked, shown)
     with ending:
+        console.accepted(wanted, seen.findings)
         console.applied(wanted, done, seen.receipts)
         console.left(done.left)
         _not_in_place(done, unmet, shown)

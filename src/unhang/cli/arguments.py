@@ -145,6 +145,8 @@ class _Parser(argparse.ArgumentParser):
         """Exit with 2. argparse would print up to ten lines of usage above the message."""
         from unhang import gate  # here: `--help` should be fast
 
+        if message.startswith("one of the arguments PATH --capture --live is "):
+            message += "; --slurm, --ray and --kubectl go with --live"
         hint = f"  hint: `{self.prog} --help` shows the options, and examples"
         lines = gate.line(f"{self.prog}: error: {message}"), hint
         self.exit(2, "".join(f"{part}\n" for line in lines for part in folded(line, width(sys.stderr), "  ")))

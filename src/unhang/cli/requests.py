@@ -38,10 +38,12 @@ def selection(given: Mapping[str, Any]) -> Request:
 
     ``given`` are the options by name; those that are missing or empty choose everything, and require nothing. Raises
     UnhangError ``unknown-fix``, also if no fix is of the kinds; ``unknown-kind``, ``unknown-upstream``, ``bad-token``;
-    and as ``parameters.keep``.
+    ``bad-option`` for a fix that is required and skipped; and as ``parameters.keep``.
     """
     parameters.keep(name for fix in catalog.fixes().values() for it in fix.targets for name in it.parameters)
     fix, skip, required = (tuple(_fix(name) for name in given.get(option, ())) for option in ("fix", "skip", "require"))
+    if both := [name for name in required if name in skip]:
+        raise UnhangError("bad-option", f"{both[0]} is both required and skipped", hint="leave out --require or --skip")
     gone = tuple(given.get("gone", ()))
     kinds = _known("unknown-kind", given, "kind", KINDS)
     upstreams = _known("unknown-upstream", given, "upstream", packs.names())
@@ -78,14 +80,20 @@ def fill_in(given: dict[str, Any], environ: Mapping[str, str]) -> None:
     ``given`` are the options by name, which this changes. The variables hold ids or tokens, separated by spaces or
     commas. Raises UnhangError ``unknown-fix``, ``bad-token``.
     """
-    for option, winners in ("require", "skip"), ("skip", "fix"), ("accept", ""):
+    for option, winners in ("require", ("skip",)), ("skip", ("fix", "require")), ("accept", ()):
         if given.get(option) != []:  # given, or None: the command has no such option
             continue
         variable = f"UNHANG_{option.upper()}"
         words = environ.get(variable, "").replace(",", " ").split()
         values = [str(_token(word, variable)) if option == "accept" else _fix(word, variable) for word in words]
         # the command line wins: a fix that it skips is not required, and one that it names is not skipped
-        given[option] = [value for value in values if value not in given.get(winners, ())]
+        won = {value: winner for winner in winners for value in given.get(winner) or ()}
+        given[option] = [value for value in values if value not in won]
+        if option == "require":
+            lost = dict.fromkeys(value for value in values if value in won)
+            console.say_each(
+                f"warning: {variable} requires {value}, but --skip {value} leaves it out" for value in lost
+            )
         if given[option]:
             console.note(f"note: {variable} is set: --{option} {f' --{option} '.join(given[option])}")
 

@@ -40,7 +40,10 @@ def run(options: argparse.Namespace) -> int:
         if recovered:  # there was only an interrupted run, which is now taken back
             return _end(search, store.Reverted((), {}, (), {}), wanted, options.output_format)
         seen = again(search, wanted)
-        console.results(options.output_format, Report(search, wanted, seen.findings, frozenset(), False))
+        if options.output_format == "text" and not options.verbose:  # what `check` would say tells nothing of it
+            console.warnings(search)
+        else:
+            console.results(options.output_format, Report(search, wanted, seen.findings, frozenset(), False))
         where = f"there is no receipt in {', '.join(search.roots)}" if search.roots else "no installation was found"
         console.say(f"nothing to revert: {where}")
         console.without_receipt(_unlisted(seen), search.environment)

@@ -54,12 +54,17 @@ Then run:
 
 
 _NEXT_RUN = """\
-the job is gone, and what it has left is here. Before the next run (DIR is on a disk that all nodes share):
-torchrun: {words} torchrun --log-dir DIR/logs --redirects 3 ...
-Slurm:    srun --label --export=ALL,{commas} ...
-Ray:      RAY_DEDUP_LOGS=0 {words} ray start ..., on each node
-kubectl:  kubectl set env statefulset/JOB {words}, or the same in `env` of the pods' template
-when it hangs again, before you end it: unhang diagnose --live"""
+if the job still runs, before you end it:
+  unhang diagnose --live
+if it is gone, what it has left is here. For the next run (DIR is on a disk that all nodes share)
+with torchrun:
+  {words} torchrun --log-dir DIR/logs --redirects 3 ...
+with Slurm:
+  srun --label --export=ALL,{commas} ...
+with Ray, on each node:
+  RAY_DEDUP_LOGS=0 {words} ray start ...
+with kubectl, or the same in `env` of the pods' template:
+  kubectl set env statefulset/JOB {words}"""
 _RECORD = {
     "TORCH_NCCL_TRACE_BUFFER_SIZE": "2000", "TORCH_NCCL_DUMP_ON_TIMEOUT": "1", "TORCH_INCLUDE_STACK_TRACE": "1",
     "TORCH_INCLUDE_ONLY_ACTIVE": "0", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": "DIR/rank_",
@@ -72,7 +77,7 @@ def advice() -> str:
 
 
 def before_the_next_run() -> tuple[str, ...]:
-    """Return what to set before the next run of a job that is gone, a line for each launcher."""
+    """Return what to do about a job that has ended or soon will, each command as an indented line of its own."""
     pairs = [f"{name}={value}" for name, value in _RECORD.items()]
     return tuple(_NEXT_RUN.format(words=" ".join(pairs), commas=",".join(pairs)).splitlines())
 

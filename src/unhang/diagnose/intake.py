@@ -61,7 +61,13 @@ def files(paths: Sequence[str]) -> tuple[dict[str, int], list[job.Told]]:
     sizes: dict[str, int] = {}
     seen: set[tuple[int, int]] = set()
     wrong: list[job.Told] = []
-    found = [file for path in paths for file in (_within(path, wrong) if os.path.isdir(path) else [path])]
+    found = []
+    for path in paths:
+        before = len(wrong)
+        inside = [*_within(path, wrong)] if os.path.isdir(path) else [path]
+        found += inside
+        if not inside and len(wrong) == before:
+            wrong.append(job.Told(path, why="it is a folder without files"))
     last: dict[str, int] = defaultdict(int)
     for attempt in filter(None, map(_ATTEMPT.match, found)):
         last[attempt[1]] = max(int(attempt[2]), last[attempt[1]])

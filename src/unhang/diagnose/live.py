@@ -38,6 +38,7 @@ _FILES = 8_192  # of a node
 _FILE = 4_096  # bytes on a disk, beside what is in it
 _NOTES = 8 << 20  # bytes of a node's table
 _NODES = 16_384
+_KLOG = re.compile(r"[EWIF]\d{4} ")
 _LINE = re.compile(rb"(?:([\w.:@/-]{1,100}): ?)?@unhang (begin|data|end|step|note|nodes|done)(?: (.*))?$")
 _NAME = re.compile(
     r"(\w{1,101})/(ranks\.json|stacks/rank_\d{1,7}\.txt|dumps/(?:(?!rank_)\w{1,40}/)?rank_\d{1,7}(?:\.json)?)",
@@ -172,7 +173,10 @@ def _said(command: Sequence[str]) -> str:
             raise UnhangError("no-nodes", f"{command[0]} has not answered within {_QUERY_S} s") from None
         if done.returncode == 0:
             return done.stdout.decode(errors="replace")
-        why = done.stderr.decode(errors="replace").strip() or f"exit code {done.returncode}"
+        lines = done.stderr.decode(errors="replace").strip().splitlines()
+        # kubectl logs each of its tries, and sums them up in its last line
+        told = [line for line in lines if not _KLOG.match(line)] or lines[-1:]
+        why = "; ".join(dict.fromkeys(told)) or f"exit code {done.returncode}"
         raise UnhangError("no-nodes", f"{command[0]} has failed: {gate.line(why)}")
     raise UnhangError("no-nodes", f"{command[0]} is not on PATH", hint="run this where the job was started from")
 
@@ -219,9 +223,17 @@ def collect(places: Sequence[Place], folder: Path, step: Step) -> list[Collected
             (folder / world / "nodes.json").write_text(json.dumps(notes), encoding="utf-8")
         jobs.append(Collected(folder / world, len(inbox.running[world])))
     if not jobs:
-        hint = "; ".join(inbox.notes[:3]) or "start it as the job's user, or as root, on a node of the job"
-        raise UnhangError("no-ranks", "no process was found that has loaded torch and has a rank", hint=hint)
+        raise _nobody(inbox.notes)
     return sorted(jobs, key=lambda one: (-one.ranks, one.folder))
+
+
+def _nobody(notes: Sequence[str]) -> UnhangError:
+    """Return the error ``no-ranks``: its message has the first of the notes, which is why, its hint what to do."""
+    first, more = "".join(f": {note}" for note in notes[:1]), "; ".join(notes[1:3])
+    hint = more or "start it as the job's user, or as root, on a node of the job"
+    if "No module named 'ray'" in first:
+        hint = "name the Python of the job's own environment, which has Ray, with --python PY"
+    return UnhangError("no-ranks", f"no process was found that has loaded torch and has a rank{first}", hint=hint)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

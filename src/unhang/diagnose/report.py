@@ -49,6 +49,9 @@ TABLE = "completed, or completed/enqueued, by rank (* suspect) and group:"
 _COLOURS = {"known": "32", "possible": "33", "desync": "31", "slow": "36", "not-enough": "2"}
 _KINDS = {"known": "error", "possible": "warning", "desync": "warning"}
 _NOBODY = "no rank is suspect: the files show none that holds up the others"
+_NOTHING = (
+    "no file tells of a rank: give the recorder's dumps, stacks of py-spy, or the logs of the ranks, as in rank3.log"
+)
 _WIDTH = 100
 _MOST = 8
 """How many runs of ranks the text shows, and how many files with one fault: a large job would fill the screen."""
@@ -179,7 +182,10 @@ def _suspects(found: Diagnosis) -> list[str]:
         more = f" (and {count(len(rest), 'more error')})" if rest else ""
         lines.append(f"a process of which no file says the rank: it failed by itself: {gate.line(first.text)}{more}")
         lines += [f"  {gate.line(line)}" for line in traceback(first)]
-    return lines if suspects.why or found.facts.strangers else [_NOBODY, *lines]
+    if suspects.why or found.facts.strangers:
+        return lines
+    job = found.facts.job
+    return [_NOBODY if job.ranks or job.spoken else _NOTHING, *lines]
 
 
 def _open(left: Sequence[Signature]) -> Iterable[str]:

@@ -141,9 +141,15 @@ def missing(shown: Report) -> str:
 
 
 def installing(python: str, pip: bool, modules: Iterable[str]) -> str:
-    """Return the command that installs these modules where ``python`` finds them, with its ``pip`` if it has one."""
-    tool = [python, "-m", "pip", "install"] if pip else ["uv", "pip", "install", "--python", python]
-    return suggest.line(*tool, *(_DISTRIBUTIONS.get(name, name) for name in modules))
+    """Return the command that installs these modules where ``python`` finds them, with its ``pip`` if it has one.
+
+    Without that, it is uv's, or another pip's: which of them is there, the user knows.
+    """
+    words = [_DISTRIBUTIONS.get(name, name) for name in modules]
+    if pip:
+        return suggest.line(python, "-m", "pip", "install", *words)
+    by_uv = suggest.line("uv", "pip", "install", "--python", python, *words)
+    return f"{by_uv}, or: {suggest.line('pip', '--python', python, 'install', *words)}"
 
 
 def _apply(fixes: Sequence[str], request: Request) -> str:

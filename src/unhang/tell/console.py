@@ -58,8 +58,9 @@ def applied(request: Request, done: Applied, receipts: Iterable[Receipt]) -> Non
     """
     for path in (path for file in done.cleared for path in file.bytecode):
         note(f"deleted stale bytecode: {path}")
+    is_whole = not (done.plan.blocked or done.failed)
     if not done.files and done.cleared:
-        _next(done.cleared)
+        _next(done.cleared, is_whole)
         return
     if not done.files:
         note(NOTHING + ("" if done.plan.blocked else ": there was nothing left to do"))
@@ -77,7 +78,7 @@ def applied(request: Request, done: Applied, receipts: Iterable[Receipt]) -> Non
     }
     undo = " && ".join(suggest.undo(request, wrote, listed))
     note(f"patched {count(len(done.files), 'file')}; to undo: {undo}")
-    _next(done.files)
+    _next(done.files, is_whole)
 
 
 def would_apply(files: Sequence[FilePlan], request: Request) -> None:
@@ -117,10 +118,19 @@ def _consequences(files: Iterable[FilePlan]) -> bool:
     return is_collective
 
 
-def _next(files: Iterable[FilePlan]) -> None:
-    """Print what these rewrites mean for a job, and what to do now."""
+def _next(files: Iterable[FilePlan], is_whole: bool) -> None:
+    """Print what these rewrites mean for a job, and what to do now, unless what is blocked comes first."""
     nodes = "the same on every other node, then " if _consequences(files) else ""
-    note(f"next: {nodes}start the job again: what runs now has the old code")
+    if is_whole:
+        note(f"next: {nodes}start the job again: what runs now has the old code")
+
+
+def accepted(request: Request, findings: Iterable[Finding]) -> None:
+    """Print what later runs need, if some of the findings are accepted."""
+    if any(finding.accepted for finding in findings):
+        tokens = " ".join(map(str, request.accepted))
+        later = f"later checks need UNHANG_ACCEPT='{tokens}', or --accept"
+        note(f"note: without its token, what was accepted counts as drifted: {later}")
 
 
 def reverted(planned: Revert) -> None:
@@ -177,10 +187,12 @@ def blocked(items: Sequence[Blocked], shown: Collection[str] = ()) -> None:
     """Name each fix that could not go in, and why; ``shown`` are the reasons that the reader has seen."""
     for item in items:
         place = item.installation
-        why = f"{item.target.file} {item.target.function}: {item.reason}; do: {item.hint}"
+        why, hint = f"{item.target.file} {item.target.function}: {item.reason}", item.hint
+        if item.reason in shown:
+            why, hint = ABOVE, suggest.first_line(hint) or hint
         say(
             f"blocked: {item.fix} ({catalog.fix(item.fix).grade}) on {place.upstream} {place.version} in {place.root}: "
-            f"{ABOVE if item.reason in shown else why}"
+            f"{why}; do: {hint}"
         )
 
 

@@ -16,6 +16,7 @@ _PROGRAM = (
     r"(?:unhang (?:apply|check|diagnose|diff|explain|list|matrix|overlay|prove|revert|wheel)|pip (?:install|--python)|"
     r"uv (?:pip|sync|run)|git (?:-C|checkout|diff)|\S*python\S* -m)\b"
 )
+_LAUNCH = r"[A-Z_]+=\S+ \S|srun |kubectl "
 # A command is to be copied, so it stays on one line: in backticks, or after a colon, up to the next clause.
 _COMMAND = rf"`{_PROGRAM}[^`]*`|(?<=: ){_PROGRAM}.*?(?=[;,] | \(|$)"
 
@@ -97,7 +98,7 @@ def folded(line: str, width: int, indent: str) -> list[str]:
     import re
     import textwrap  # here: most runs need neither
 
-    if re.match(rf"\s+{_PROGRAM}", line):  # all of it is a command
+    if re.match(rf"\s+(?:{_PROGRAM}|{_LAUNCH})", line):  # all of it is a command
         return [line]
     whole = re.sub(_COMMAND, lambda command: command[0].replace(" ", "\0"), line.lstrip())
     lines = textwrap.wrap(
