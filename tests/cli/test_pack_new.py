@@ -543,3 +543,26 @@ def test_what_a_fix_takes_out_is_not_in_place_where_it_has_another_name(site: Pa
     before = cli.tree(site)
     assert ran("apply", tmp_path, "--target", site, "--require", "my-fix").code == 1
     assert cli.tree(site) == before
+
+
+@pytest.mark.parametrize("where", ["if typing.TYPE_CHECKING:", "if 0:", 'if __name__ == "__main__":', "with LOCK:"])
+@pytest.mark.parametrize("old", ["import os\n", 'def main():\n    print("widgets")\n', "    size: int = 1\n"])
+def test_what_stands_in_another_block_than_on_record_is_unknown(
+    where: str, old: str, site: Path, tmp_path: Path
+) -> None:
+    """What is added would follow its neighbour there, and what is there already may never run."""
+    new_lines = {"i": "import queue\n", "d": "\n\ndef stop():\n    pass\n", " ": "    names = ()\n"}[old[0]]
+    assert new(tmp_path, "--target", site, diff=widgets.diff(ENGINE.replace(old, old + new_lines))).code == 0
+    gap = "    " if old[0] == " " else ""
+
+    def below(lines: str) -> str:
+        rows = [f"    {row}".rstrip() for row in lines.splitlines()]
+        return "\n".join((gap + where, *rows, ""))
+
+    for text in (ENGINE.replace(old, below(old)), ENGINE.replace(old, old + below(new_lines))):
+        (site / FILE).write_text(text)
+        for command in "check", "apply":
+            found = ran(command, tmp_path, "--target", site, "--fix", "my-fix", "--output-format", "json")
+            rows = [(row["verdict"], row["code"]) for row in found.json["results"]]
+            assert (found.code, rows) == (1, [("drifted", "unknown-shape")]), command
+            assert (site / FILE).read_text() == text

@@ -107,9 +107,28 @@ def test_a_name_that_is_not_bound_has_a_shape_where_it_has_a_place() -> None:
     assert of(CODE, "x") == of("", "x") != of(CODE, "y")
     assert of(CODE, "x", "after", "LIMIT") == of(CODE, "x")
     assert of(CODE, "x", "after", "gone") is None
-    assert of(CODE, "x", "after", "fast") == of(CODE, "x"), "bound twice: beside the first"
+    in_try = of(CODE, "x", "after", "fast")
+    assert in_try == of(CODE + "fast = 1\n", "x", "after", "fast"), "bound more than once: beside the first"
     assert of(CODE, "Loop.x", "after", "size") == of(CODE, "Loop.x")
     assert of(CODE, "Loop.x", "after", "LIMIT") is None
+
+
+BLOCKS = (
+    "if TYPE_CHECKING:\n    {}\n", "if 0:\n    {}\n", "if 0:\n    pass\nelse:\n    {}\n",
+    "if 0:\n    pass\nelif a:\n    {}\n", "try:\n    {}\nexcept A:\n    pass\n", "try:\n    pass\nexcept A:\n    {}\n",
+    "try:\n    pass\nfinally:\n    {}\n", "with a:\n    {}\n", "while a:\n    {}\n", "match a:\n  case 1:\n    {}\n",
+)  # fmt: skip
+
+
+def test_the_blocks_around_a_statement_and_a_neighbour_are_part_of_the_shape() -> None:
+    """Nobody can tell whether such a block runs: `if TYPE_CHECKING` never does."""
+    for beside in (), ("after", "y"):
+        line, codes = "import y" if beside else "import x", ("{}\n", *BLOCKS)
+        found = [of(code.format(line), "x", *beside) for code in codes]
+        assert len({*found, None}) == len(codes) + 1
+        assert found == [of(f"a = 1\n{code.format(f'b = 1; {line}')}", "x", *beside) for code in codes], "what else is"
+        in_class = [of(code.format(f"class A: {line}"), "A.x", *beside) for code in codes]
+        assert len({*in_class, None}) == len(codes) + 1, "so does that of a class"
 
 
 def test_its_place_is_after_what_documents_its_neighbour() -> None:
@@ -124,7 +143,7 @@ def test_its_place_is_after_what_documents_its_neighbour() -> None:
 @pytest.mark.parametrize(
     ("code", "digest"),
     [
-        ("try:\n    import x\nexcept E:\n    x=f'{1:>{w}}'\n", "da56a6325a291217"),
+        ("try:\n    import x\nexcept E:\n    x=f'{1:>{w}}'\n", "fd6173bc44a24e65"),
         ("from a import y, x\n", "0a772922f261f04f"),
         ("def x(): pass\nx = w(x)\n", "4524f5aa2c89f932"),
     ],

@@ -3,7 +3,8 @@
 So is an attribute of a module's name, such as ``library.mode``, where the module assigns to it.
 
 A function that is defined once is a binding whose shape is that of the function. A name that its module or class does
-not bind has a shape as well, so that a fix can add it.
+not bind has a shape as well, so that a fix can add it. Below an ``if``, a ``try`` and the like, these are part of the
+shape: nobody can tell whether such a statement runs.
 """
 
 from __future__ import annotations
@@ -13,8 +14,11 @@ import hashlib
 from collections.abc import Mapping, Sequence
 
 from unhang import parameters
-from unhang.shapes import shape
+from unhang.shapes import outline, shape
 from unhang.shapes.catalog import Target
+
+_PARTS = ("body", "handlers", "orelse", "finalbody", "cases")
+"""The fields of a compound statement that have others."""
 
 
 def statements(tree: ast.Module, qualified: str) -> list[ast.stmt] | None:
@@ -68,10 +72,37 @@ def of(tree: ast.Module, target: Target, values: Mapping[str, str] = {}) -> str 
         elif isinstance(node, ast.Constant) and isinstance(node.value, bytes):  # its letters are those of the text
             node.value = parameters.named(node.value.decode("latin-1"), values, target.parameters).encode("latin-1")
     if found:
-        return digest(found, target.function.rpartition(".")[2])
+        return _below(digest(found, target.function.rpartition(".")[2]), tree, found)
     if scope(tree, target.function) is None:  # a class that is gone must not look like an attribute that was taken out
         return hashlib.sha256(f"unset {target.place}".encode()).hexdigest()[:16]
-    return absent(target) if target.beside is None or place(tree, target) is not None else None
+    if target.beside is None:
+        return absent(target)
+    there = place(tree, target)
+    return _below(absent(target), tree, there[0][:1]) if there is not None else None
+
+
+def _below(found: str, tree: ast.Module, nodes: Sequence[ast.stmt]) -> str:
+    """Return a shape with that of the compound statements around these; as it is where there are none."""
+    above = [where for node in nodes for where in (_path(tree.body, node) or ())]
+    return hashlib.sha256(" ".join((found, *above)).encode()).hexdigest()[:16] if any(above) else found
+
+
+def _path(body: Sequence[ast.AST], node: ast.stmt) -> tuple[str, ...] | None:
+    """Return the compound statements around one below a block, outermost first, each with the part that has it.
+
+    They end with an empty text, for a statement that is among several. A class is none of them: see ``scope``.
+    """
+    for one in body:
+        if one is node:
+            return ("",)
+        if isinstance(one, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            continue
+        for field in _PARTS:
+            inner = getattr(one, field, None)
+            if isinstance(inner, list) and (found := _path(inner, node)) is not None:
+                own = () if isinstance(one, ast.ClassDef) else (f"{shape.digest(outline.header(one))}.{field}",)
+                return (*own, *found)
+    return None
 
 
 def digest(found: Sequence[ast.stmt], name: str) -> str:
