@@ -103,7 +103,7 @@ def load(folder: str) -> Pack:
     if not os.path.isfile(path):
         hint = (
             "name the folder that has pack.json (`unhang new ID --pack DIR` begins one), or reinstall the pack; "
-            "`unhang revert` works without it"
+            "`unhang revert` works without it: drop its --pack, or pass --no-packs if UNHANG_PACKS names it"
         )
         raise UnhangError("no-pack", "there is no pack in this folder", path=folder, hint=hint)
     about = checked_file(path, "pack")

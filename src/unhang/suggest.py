@@ -63,6 +63,11 @@ def command(name: str, request: Request, *more: str) -> str:
     )
 
 
+def explain(fix: str) -> str:
+    """Return the line that prints the page of a fix, with the options that name the packs in effect."""
+    return line("unhang", "explain", fix, *packs.words())
+
+
 def line(*words: str) -> str:
     """Return a command line, quoted for the shell."""
     from shlex import quote  # most runs suggest nothing

@@ -186,6 +186,9 @@ def test_a_codemod_that_was_edited_is_refused_until_it_is_swept_again(site: Path
     assert ran("apply", tmp_path, *here).code == 0
     assert "LIMIT = 5" in (site / FILE).read_text()
     path.write_text(text)
+    for command in "check", "apply":
+        found = ran(command, tmp_path, *here)
+        assert (found.code, "it was edited since" in found.err) == (2, True), "although the edit of it is in place"
     assert ran("revert", tmp_path, *here).code == 0
     assert cli.tree(site) == before, "it does not ask the codemod"
 
@@ -227,6 +230,8 @@ def test_a_fix_that_has_its_diff_in_part_is_never_applied(site: Path, tmp_path: 
     built = cli.called_with_all("pack", "build", tmp_path / "our-pack", "-o", tmp_path / "dist")
     assert (built.code, "error[bad-pack]" in built.err, left in built.err) == (2, True, True)
     manifest = json.loads(path.read_text())
+    path.write_text(json.dumps(manifest | {"left": []}))
+    assert ran("apply", tmp_path, *here, "--dry-run").code == 0, "none is left"
     path.write_text(json.dumps({key: manifest[key] for key in manifest if key != "left"}))
     assert ran("apply", tmp_path, *here).code == 0
     rows = ran("check", tmp_path, *here, "--output-format", "json").json["results"]
@@ -260,6 +265,8 @@ def test_a_second_fix_of_the_pack(site: Path, tmp_path: Path) -> None:
     again = new(tmp_path, "--target", site)
     assert again.code == 2
     assert "fix-exists" in again.err
+    (shown,) = (shlex.split(it) for it in re.findall("`(unhang explain [^`]+)`", again.err))
+    assert cli.called_with_all(*shown[1:]).code == 0, shown
     (tmp_path / "b.patch").write_text(widgets.diff(ENGINE.replace('"widgets"', '"w"')))
     words = ("--upstream", "widgets==1.0", "--from-patch", tmp_path / "b.patch", "--target", site)
     other = cli.called_with_all("new", "their-fix", "--pack", tmp_path / "our-pack", *words)

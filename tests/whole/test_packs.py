@@ -71,6 +71,8 @@ def test_a_receipt_names_the_pack_and_revert_needs_it_no_more(acme: Path, site: 
     for command in ("check", "revert"):
         ran = run(command, "--target", site, "--pack", acme)
         assert (code_of(ran), "`unhang revert` works without it" in ran.err) == ("no-pack", True)
+    named = run("revert", "--target", site, "--fix", MODEL, env={"UNHANG_PACKS": str(acme)})
+    assert (code_of(named), "pass --no-packs if UNHANG_PACKS names it" in named.err) == ("no-pack", True)
     assert run("check", "--target", site, "--fix", MODEL).code in (0, 1)
     assert code_of(run("revert", "--target", site, "--fix", "no-such-fix")) == "unknown-fix"
     assert run("revert", "--target", site, "--fix", MODEL).code == 0

@@ -34,7 +34,7 @@ def check(options: argparse.Namespace, wanted: Request) -> int:
     seen = survey(wanted)
     if seen.search.overlays:  # then what brings the fixes into place is the first one
         wanted = wanted._replace(writer=("overlay", seen.search.overlays[0]))
-    recorded.refuse_edited(it.target.fix for it in seen.findings if it.verdict.verdict == NEEDED)
+    recorded.refuse_edited(it.target.fix for it in seen.findings)
     collides = _collision(seen.findings, wanted)
     what = Report(seen.search, wanted, seen.findings, None, seen.interrupted, expected=options.expect_digest)
     shown = console.results(options.output_format, what)

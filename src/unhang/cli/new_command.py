@@ -23,6 +23,7 @@ from unhang.draft.origin import Commit
 from unhang.draft.skeleton import Draft
 from unhang.errors import UnhangError
 from unhang.shapes import catalog
+from unhang.suggest import explain
 from unhang.tell import console, progress
 
 _TOO_LONG = 16 * 1024 * 1024  # characters
@@ -93,7 +94,7 @@ def _refuse_id(fix: str, limits: Mapping[str, Any]) -> None:
         message = f"{fix!r} has {len(fix)} characters, and an id at most {limits['maxLength']}"
         raise UnhangError("bad-option", message, hint="choose a shorter one")
     if fix in catalog.fixes():
-        raise UnhangError("fix-exists", f"there is a fix {fix} already", hint=f"`unhang explain {fix}` shows it")
+        raise UnhangError("fix-exists", f"there is a fix {fix} already", hint=f"`{explain(fix)}` shows it")
 
 
 def _read(path: str) -> str:

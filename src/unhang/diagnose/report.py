@@ -10,6 +10,7 @@ from unhang.diagnose import capture, standing, table, whereabouts
 from unhang.diagnose.suspects import FAILED, traceback
 from unhang.records import Request
 from unhang.shapes import catalog
+from unhang.suggest import explain
 from unhang.tell import terminal
 from unhang.tell.console import count
 from unhang.tell.report import about, environment_line
@@ -252,7 +253,7 @@ def _next(answer: Answer, report: Report) -> Iterable[str]:
         is_over = report.diagnosis.facts.is_over and answer.answer != "desync"
         yield from capture.before_the_next_run() if is_over else (_after(answer.answer, report.diagnosis.facts),)
         return
-    yield f"more about it: unhang explain {answer.fix}"
+    yield f"more about it: {explain(answer.fix)}"
     stands = report.standings.get(answer.fix, ())
     for place in stands:
         where = f"{place.upstream} {place.version or '(no version)'} in {place.location}"

@@ -13,7 +13,7 @@ from unhang.judge.observe import Observation
 from unhang.records import Installation, Token, paired
 from unhang.shapes import catalog
 from unhang.shapes.catalog import Fix, Release, Shape, ShapeTable, Target
-from unhang.suggest import Command, Hint
+from unhang.suggest import Command, Hint, explain
 
 if TYPE_CHECKING:
     from typing import Any, TypeVar
@@ -207,7 +207,7 @@ def depending(
     if seen.problem is not None:
         why, hint = _problem(seen, seen.problem, installation)
     elif seen.shape is None or seen.data is None:
-        why, hint = "it is not there", f"reinstall the package, or see `unhang explain {other.fix}`"
+        why, hint = "it is not there", f"reinstall the package, or see `{explain(other.fix)}`"
     else:
         close = near(other, seen.data, table, releases)
         closest = "no known shape is close to it" if close is None else close.sentence()
@@ -442,7 +442,7 @@ def believed(fix: str) -> Verdict:
         FIXED_UPSTREAM,
         BY_SHAPE_CHECK,
         "an unlisted shape, but a short check finds upstream's own fix in it",
-        f"compare it with `unhang explain {fix}`, and do not require it",
+        f"compare it with `{explain(fix)}`, and do not require it",
     )
 
 
@@ -477,7 +477,7 @@ def _by_hand(fix: str) -> Hint:
     if _is_unproved(fix):  # no end state shows anything of it
         again = "reinstall the package; or, if that release should have the fix, begin the fix again in its pack: "
         return Hint(f"{again}`unhang new`, from a diff made on this release")
-    by_hand = f"reinstall the package, or change it by hand: `unhang explain {fix}`; to see what it does: "
+    by_hand = f"reinstall the package, or change it by hand: `{explain(fix)}`; to see what it does: "
     return Hint(by_hand, _diff(fix, "--run"))
 
 

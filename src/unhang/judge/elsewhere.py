@@ -15,6 +15,7 @@ from unhang.judge.decide import codemods
 from unhang.judge.observe import file_of
 from unhang.records import Installation
 from unhang.shapes.catalog import Fix
+from unhang.suggest import explain
 
 
 def notes(
@@ -47,7 +48,7 @@ def instead(fix: Fix, packages: Mapping[str, str]) -> tuple[str, ...]:
     release that does not do so, has none.
     """
     return tuple(
-        f"{row['package']} {row['what']} ({place}); unhang does not rewrite that: `unhang explain {fix.id}`"
+        f"{row['package']} {row['what']} ({place}); unhang does not rewrite that: `{explain(fix.id)}`"
         for row in fix.manifest.get("instead", ())
         if row["module"] in packages and (place := _matched(row, packages[row["module"]]))
     )
@@ -76,4 +77,4 @@ def _in_file(fix: Fix, path: str, pattern: re.Pattern[bytes], read: Mapping[str,
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return
     for line, what in codemods(fix.id).notes(tree):
-        yield f"{path}:{line} {what}: `unhang explain {fix.id}`"
+        yield f"{path}:{line} {what}: `{explain(fix.id)}`"

@@ -12,7 +12,7 @@ from unhang.judge.findings import Finding
 from unhang.records import Installation
 from unhang.shapes import catalog
 from unhang.shapes.catalog import Target
-from unhang.suggest import Command, Hint
+from unhang.suggest import Command, Hint, explain
 
 
 class Rewritten(NamedTuple):
@@ -94,7 +94,7 @@ def plan(findings: Sequence[Finding], originals: Mapping[str, Original], held: I
     fixes that are blocked from the start.
     """
     blocked = {(item.installation, item.fix): item for item in held}
-    recorded.refuse_edited(finding.target.fix for finding in findings if is_to_rewrite(finding))
+    recorded.refuse_edited(finding.target.fix for finding in findings)
     if collides := collision(findings):
         raise collides
     for finding in findings:
@@ -120,7 +120,7 @@ def plan(findings: Sequence[Finding], originals: Mapping[str, Original], held: I
             return Plan(files, tuple(blocked.values()), _stale(in_place, {file.path for file in files}))
         # A fix goes in whole or not at all: leave this one out of this installation, and plan again.
         first = failures[0].finding
-        hint = f"compare the function with `unhang explain {first.target.fix}`, or reinstall the package"
+        hint = f"compare the function with `{explain(first.target.fix)}`, or reinstall the package"
         _block(blocked, first, failures[0].reason, hint)
 
 
