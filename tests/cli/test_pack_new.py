@@ -366,6 +366,27 @@ def test_an_edited_copy_can_be_looked_at_and_accepted(site: Path, tmp_path: Path
     assert cli.tree(site) == before
 
 
+def test_a_token_is_of_one_fix_alone(site: Path, tmp_path: Path) -> None:
+    """A function that two packs change: what a person accepted of one of them says nothing of the other."""
+    new(tmp_path, "--target", site, diff=widgets.diff(ENGINE.replace("LIMIT)", "LIMIT, 2)")))
+    (tmp_path / "b.patch").write_text(widgets.diff(ENGINE.replace("(self, job)", "(self, job, n=1)")))
+    words = ("--upstream", "widgets==1.0", "--from-patch", tmp_path / "b.patch", "--target", site)
+    theirs, here = ("--pack", tmp_path / "theirs"), ("--target", site)
+    assert cli.called_with_all("new", "their-fix", *theirs, *words).code == 0
+    assert ran("apply", tmp_path, *here).code == 0
+    shown = cli.called_with_all("diff", *theirs, *here, "--unknown").out
+    (token,) = {word for word in shown.split() if re.fullmatch("[0-9a-f]{16}-[0-9]+-[0-9a-f]{16}", word)}
+    before = cli.tree(site)
+    refused = ran("apply", tmp_path, *theirs, *here, "--accept", token)
+    assert (refused.code, "my-fix is in place in this function" in refused.out + refused.err) == (1, True)
+    assert cli.tree(site) == before
+    assert cli.called_with_all("apply", *theirs, *here, "--accept", token).code == 0, "without that pack"
+    found = ran("check", tmp_path, *theirs, *here, "--accept", token, "--output-format", "json")
+    rows = {row["fix"]: (row["verdict"], row["code"]) for row in found.json["results"]}
+    assert (found.code, rows["my-fix"]) == (1, ("drifted", "unknown-shape"))
+    assert rows["their-fix"] == ("drifted", "accepted")
+
+
 def test_the_lines_of_a_fix_are_taken_back_beside_an_edit(site: Path, tmp_path: Path) -> None:
     diff = widgets.diff(PATCHED.replace("Any, Dict, List", "Any, List").replace("Dict[str, Any]", "dict"))
     new(tmp_path, "--target", site, diff=diff)

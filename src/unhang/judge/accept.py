@@ -18,13 +18,18 @@ def named(findings: Sequence[Finding], tokens: Iterable[Token]) -> list[Finding]
     the function is the token's result: wheels, overlays and images have no receipt. The generation must be today's.
     Where upstream's own fix seems to be there, the shape is its own result.
     Of a target that depends on a function in an unknown shape, a token names both (``Finding.ends``).
+    Where the receipt says whose result a pack's function is, the token is not another fix's that is in it too.
     """
     tokens = list(tokens)
     if not tokens:
         return list(findings)
     generation = catalog.generation()
     tokens = [token for token in tokens if token.generation == generation]
-    marked = [_marked(finding, tokens) for finding in findings]
+    written = {_function(it) for it in findings if it.verdict.code == ACCEPTED}
+    marked = [
+        _marked(it, tokens, it.target.binding and it.verdict.code != ACCEPTED and _function(it) in written)
+        for it in findings
+    ]
     held_back = {_place(finding) for finding in marked if finding.result and not finding.accepted}
     return [
         finding._replace(verdict=finding.verdict._replace(hint=Hint(Command("apply"))))
@@ -69,7 +74,11 @@ def _place(finding: Finding) -> tuple[Installation, str]:
     return finding.installation, finding.target.fix
 
 
-def _marked(finding: Finding, tokens: Iterable[Token]) -> Finding:
+def _function(finding: Finding) -> tuple[str, str]:
+    return finding.seen.place, finding.target.function
+
+
+def _marked(finding: Finding, tokens: Iterable[Token], is_of_another: bool) -> Finding:
     verdict, (here, result) = finding.verdict, finding.ends
     if here is None or (finding.known and finding.beside is None):
         return finding
@@ -78,7 +87,8 @@ def _marked(finding: Finding, tokens: Iterable[Token]) -> Finding:
         as_it_is = Verdict(DRIFTED, ACCEPTED, "accepted by a person, as it is") if result == here else verdict
         seen_right = any(token.seen_right for token in named)
         return finding._replace(verdict=as_it_is, accepted=True, seen_right=seen_right)
-    if named := [token for token in tokens if token.result == here and not token.as_is]:
+    named = [token for token in tokens if token.result == here and not token.as_is]
+    if named and not is_of_another:
         where = f"in the overlay {finding.overlay}; " if finding.overlay else ""
         seen_right = any(token.seen_right for token in named)
         detail = verdict.detail if verdict.code == ACCEPTED else f"{where}{by_a_person(seen_right)}"

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from unhang.errors import UnhangError
 from unhang.judge import recorded
-from unhang.judge.decide import NEEDED
+from unhang.judge.decide import APPLIED, NEEDED
 from unhang.judge.findings import Finding
 from unhang.records import Installation
 from unhang.shapes import catalog
@@ -100,6 +100,12 @@ def plan(findings: Sequence[Finding], originals: Mapping[str, Original], held: I
     for finding in findings:
         if not finding.settled and not is_to_rewrite(finding) and finding.source is None:
             _block(blocked, finding, finding.verdict.detail, finding.verdict.hint)
+    for finding in findings:
+        if finding.to_write and finding.target.binding and (other := _in_place(finding, findings)):
+            why = f"{other} is in place in this function, and no result of both is on record: this would hide it"
+            _block(
+                blocked, finding, why, f"make one fix of both diffs; or revert {other}, and leave it out from then on"
+            )
     planned: dict[tuple[str, tuple[Target, ...]], FilePlan | _Failure] = {}
     while True:
         wanted = (
@@ -122,6 +128,20 @@ def plan(findings: Sequence[Finding], originals: Mapping[str, Original], held: I
         first = failures[0].finding
         hint = f"compare the function with `{explain(first.target.fix)}`, or reinstall the package"
         _block(blocked, first, failures[0].reason, hint)
+
+
+def _in_place(finding: Finding, findings: Iterable[Finding]) -> str | None:
+    """Return another fix from a diff that is in place in the function of a finding; None if there is none."""
+    here = finding.seen.place, finding.target.function
+    return next(
+        (
+            it.target.fix
+            for it in findings
+            if it.verdict.verdict == APPLIED and it.target.binding and it.target.fix != finding.target.fix
+            and (it.seen.place, it.target.function) == here
+        ),
+        None,
+    )  # fmt: skip
 
 
 def collision(findings: Iterable[Finding]) -> UnhangError | None:
