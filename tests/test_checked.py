@@ -98,3 +98,10 @@ def test_ours_would_pass_as_those_of_a_pack(tmp_path: Path) -> None:
     for name, paths in FILES.items():
         for path in paths:
             assert checked.parsed(path.read_bytes(), SCHEMAS[name])
+
+
+def test_a_number_may_have_a_fraction_and_is_no_truth_value() -> None:
+    share = {"type": "number", "minimum": 0, "maximum": 1}
+    assert [[*checked.problems(value, share)] == [] for value in (0.25, 1, True, "1", 1.5)] == [
+        True, True, False, False, False,
+    ]  # fmt: skip

@@ -19,12 +19,12 @@ from unhang.compat.endstates.sandbox import SandboxError
 from unhang.compat.sweep import as_written
 from unhang.compat.sweep.cache import Cache
 from unhang.compat.sweep.sources import Content, content
-from unhang.judge.classify import State, classify
 from unhang.rewrite.one_file import RewriteError, Step, rewrite
 from unhang.shapes import catalog
 from unhang.shapes import shape as shapes
 from unhang.shapes.catalog import Target
 from unhang.shapes.outline import Entry, outline
+from unhang.survey.classify import State, classify
 
 _FOLDER = "learnt"
 _KEPT_DAYS = 30

@@ -12,9 +12,9 @@ from packaging.version import Version
 from unhang.compat.sweep.collect import Collection, Key, Row
 from unhang.compat.sweep.learnt import Learnt
 from unhang.compat.sweep.sources import Content
-from unhang.judge.classify import State
 from unhang.judge.decide import DRIFTED, RIGHT
 from unhang.shapes.catalog import Target
+from unhang.survey.classify import State
 
 
 class Settled(NamedTuple):

@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
 LONGEST = 64 * 1024 * 1024
 """Bytes of a file; ours have less than one million."""
-_TYPES = {"object": dict, "array": list, "string": str, "integer": int, "boolean": bool, "null": type(None)}
+_TYPES: dict[str, type | tuple[type, ...]] = {
+    "object": dict, "array": list, "string": str, "integer": int, "number": (int, float), "boolean": bool,
+    "null": type(None),
+}  # fmt: skip
 _ANNOTATIONS = {"$schema", "title", "description", "$defs"}
 
 
@@ -87,7 +90,7 @@ def _texts(value: Any) -> Iterator[str]:
 
 def _type(value: Any, limit: Any, _: Any, where: str) -> Iterator[str]:
     names = [limit] if isinstance(limit, str) else limit
-    if not any(isinstance(value, _TYPES[name]) and (name != "integer" or (value is not True and value is not False))
+    if not any(isinstance(value, _TYPES[name]) and (name == "boolean" or (value is not True and value is not False))
                for name in names):  # fmt: skip
         yield f"{where or 'it'}: not of type {' or '.join(names)}"
 

@@ -20,7 +20,7 @@ def dumps(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_the_dumps_are_of_one_job(dumps: Any, tmp_path: Path) -> None:
-    dumps.lay_out(tmp_path / "dumps", 16, 60, 3)
+    dumps.lay_out(tmp_path / "dumps", dumps.Case(16, 60, 3))
     job = intake.read([str(tmp_path / "dumps")], silent)
     assert (job.size, job.unread, list(job.ranks)) == (16, (), list(range(16)))
     assert {group.members for group in job.groups.values()} == {

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from proofs import drawn
+from support.jobs import needs_torch
 from unhang.shapes import catalog
 
 
@@ -50,6 +51,7 @@ def test_each_drawing_names_a_release_and_is_written_as_the_recorder_does(fix: s
         drawn.proof_of(fix, {"case": "gone"})
 
 
+@needs_torch
 @pytest.mark.parametrize("fix", ["critic-microbatch-scale", "mtp-cp-deadlock"])
 def test_a_run_records_what_the_drawing_has(fix: str) -> None:
     assert drawn.recorded(fix) == json.loads(drawn.file(fix).read_text(encoding="utf-8"))["recorded"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from unhang import packs
@@ -53,12 +52,11 @@ def check(options: argparse.Namespace, wanted: Request) -> int:
 
 
 def _collision(findings: Sequence[Finding], wanted: Request) -> UnhangError | None:
-    """Return the error with which ``apply`` would refuse the fixes of two packs, if they are needed here."""
+    """Return the error with which ``apply`` would refuse the fixes of two packs, if they need one function here."""
     needed = [it for it in findings if it.verdict.verdict == NEEDED] if packs.others() else []
-    if len({catalog.pack_of(it.target.fix) for it in needed}) > 1:
-        from unhang.rewrite.plan import collision  # most runs have our pack alone
+    if len({catalog.pack_of(it.target.fix) for it in needed}) < 2:
+        return None
+    from unhang.rewrite.plan import shared_function  # most runs have our pack alone
 
-        with suppress(UnhangError):  # it cannot rewrite here: whoever applies is told
-            found = collision(needed)
-            return found and hinted(found, wanted)
-    return None
+    found = shared_function(needed)
+    return found and hinted(found, wanted)

@@ -27,7 +27,7 @@ from unhang.shapes.catalog import Fix, Target
 from unhang.tell import console, progress
 
 if TYPE_CHECKING:
-    from unhang.judge.classify import State
+    from unhang.survey.classify import State
 
 
 def run(options: argparse.Namespace) -> int:
@@ -134,7 +134,7 @@ def _tried(fix: Fix, release: Release, known: dict[str, Any], shown: str) -> boo
 def _run(fix: Fix, release: Release, known: dict[str, Any], shown: str) -> bool:
     """Add to ``known`` what a proved fix's end state shows of a release; return whether it decides every shape."""
     from unhang.compat.endstates.sandbox import SandboxError
-    from unhang.judge.classify import classify
+    from unhang.survey.classify import classify
 
     states: dict[Target, tuple[str, State]] = {}
     files: dict[str, dict[str, str]] = {}

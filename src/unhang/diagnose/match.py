@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
+from functools import cache, partial
 from typing import NamedTuple
 
 from unhang.diagnose import desync, whereabouts
@@ -66,8 +67,9 @@ def matches(facts: Facts, suspects: Suspects, signatures: Iterable[Signature]) -
         for hang, errors in zip(signature.hangs, by_hang):
             lines = tuple((number, message) for number, message, _ in errors)
             refuted = set[int]()
+            come = cache(partial(_come, facts.job, hang))  # for there may be a scene in each group of a large job
             for scene in _scenes(facts.job, facts.meetings, hang, failed=bool(errors)):
-                clauses = _clauses(facts, hang, scene, errors)
+                clauses = _clauses(facts, hang, scene, errors, come)
                 if scene.meeting and any(clauses.get(name) is False for name in _OF_ISSUED):
                     refuted.update(scene.inside)
                 if scene.meeting is None and not refuted.isdisjoint(scene.inside):
@@ -311,7 +313,9 @@ def _is_issued_in(frames: Sequence[Frame], chain: Chain) -> bool:
     return own is not None and any(may_be_of(own, place.file) for step in chain for place in step)
 
 
-def _clauses(facts: Facts, hang: Hang, scene: Scene, errors: Sequence[object]) -> dict[str, bool | None]:
+def _clauses(
+    facts: Facts, hang: Hang, scene: Scene, errors: Sequence[object], come: Callable[[], set[int]]
+) -> dict[str, bool | None]:
     """Return whether each clause that the hang has is true; None if it is not known."""
     job = facts.job
     tests: dict[str, Callable[[], bool | None]] = {
@@ -337,10 +341,12 @@ def _clauses(facts: Facts, hang: Hang, scene: Scene, errors: Sequence[object]) -
         "errors": lambda: bool(errors) or None,
     }
     clauses = {name: test() for name, test in tests.items() if getattr(hang, name)}
-    return {**clauses, "parts": _parts(job, hang, scene, clauses)}
+    return {**clauses, "parts": _parts(job, hang, scene, clauses, come)}
 
 
-def _parts(job: Job, hang: Hang, scene: Scene, clauses: Mapping[str, bool | None]) -> bool | None:
+def _parts(
+    job: Job, hang: Hang, scene: Scene, clauses: Mapping[str, bool | None], come: Callable[[], set[int]]
+) -> bool | None:
     """Return whether each rank of the group is known to do its part: to wait, or what the others do.
 
     Each rank of the job must have left something, for others may wait for it. Where no file lists the ranks of the
@@ -362,7 +368,7 @@ def _parts(job: Job, hang: Hang, scene: Scene, clauses: Mapping[str, bool | None
         return bool(job.size and all(rank.recorded for rank in job.ranks.values())) or None
     if scene.meeting and scene.meeting.group.members and (hang.by_place or hang.by_source):
         alike = [one for one in job.groups.values() if one.description == scene.meeting.group.description]
-        done = _sized(job, scene.meeting) if hang.by_place else _come(job, hang, alike)
+        done = _sized(job, scene.meeting) if hang.by_place else _with_some(come(), alike)
         return job.ranks.keys() <= done or None
     return scene.peers <= {*scene.inside, *scene.rest, *_past(job, scene)} or None
 
@@ -502,14 +508,18 @@ def _sized(job: Job, meeting: Meeting) -> set[int]:
     }
 
 
-def _come(job: Job, hang: Hang, groups: Iterable[Group]) -> set[int]:
-    """Return the ranks of the groups of which some wait in the hang's function, or for another stage of a pipeline."""
-    come = {
+def _come(job: Job, hang: Hang) -> set[int]:
+    """Return the ranks that wait in the hang's function, or for another stage of a pipeline."""
+    return {
         number
         for number, rank in job.ranks.items()
         if any(one.kind in PAIRED or _has(rank, one, hang.frames) for one in rank.waiting)
     }
-    return {number for group in groups if not come.isdisjoint(group.members) for number in group.members}
+
+
+def _with_some(ranks: set[int], groups: Iterable[Group]) -> set[int]:
+    """Return the members of the groups of which some are among these ranks."""
+    return {number for group in groups if not ranks.isdisjoint(group.members) for number in group.members}
 
 
 def _is_by_place(facts: Facts, scene: Scene) -> bool | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple, TypeVar
 
 from unhang import packs
@@ -133,6 +134,11 @@ def hang(data: Mapping[str, Any], shapes: Sequence[str] = ()) -> Hang:
 
 def has_frames(frames: Sequence[Frame], chain: Chain) -> bool:
     """Return whether a stack has one place of each step of a chain."""
+    return _has_frames(tuple(frames), chain)
+
+
+@lru_cache(maxsize=4096)  # the ranks of a job are in few places
+def _has_frames(frames: tuple[Frame, ...], chain: Chain) -> bool:
     return all(any(_is_at(frame, place) for frame in frames for place in step) for step in chain)
 
 

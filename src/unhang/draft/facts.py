@@ -14,7 +14,7 @@ from unhang.shapes import binding, shape
 from unhang.shapes.catalog import Target
 
 if TYPE_CHECKING:
-    from unhang.judge.classify import State
+    from unhang.survey.classify import State
 
 Edits = Mapping[Target, Exact]
 

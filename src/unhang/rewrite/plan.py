@@ -138,11 +138,26 @@ def collision(findings: Iterable[Finding]) -> UnhangError | None:
             for pair, places in shared.items():
                 only_beside, number = min(places)
                 what = "change one place" if only_beside else "rewrite one statement"
-                both = " and ".join(f"{name} ({catalog.pack_of(name)})" for name in pair)
-                first, second = (Command("apply", ("--skip", name)) for name in pair)
-                hint = Hint("leave one out, in each later `check` too: ", first, " or ", second)
-                return UnhangError("fixes-collide", f"{both} {what}, at line {number}", path=path, hint=hint)
+                return _collide(pair, f"{what}, at line {number}", path)
     return None
+
+
+def shared_function(findings: Iterable[Finding]) -> UnhangError | None:
+    """Return the error ``fixes-collide`` if fixes of two packs rewrite one function. Nothing is rewritten."""
+    first: dict[tuple[str, str], str] = {}
+    for path, group in _by_path(findings).items():
+        for target in (finding.target for finding in group):
+            other = first.setdefault((path, target.function), target.fix)
+            if catalog.pack_of(other) != catalog.pack_of(target.fix):
+                return _collide((other, target.fix), f"both change {target.function}", path)
+    return None
+
+
+def _collide(pair: tuple[str, str], what: str, path: str) -> UnhangError:
+    both = " and ".join(f"{name} ({catalog.pack_of(name)})" for name in pair)
+    first, second = (Command("apply", ("--skip", name)) for name in pair)
+    hint = Hint("leave one out, in each later `check` too: ", first, " or ", second)
+    return UnhangError("fixes-collide", f"{both} {what}", path=path, hint=hint)
 
 
 def _changed(group: Sequence[Finding]) -> Mapping[int, bool]:

@@ -7,7 +7,7 @@ from support.endstates import row_of
 from unhang.compat.endstates import sandbox
 from unhang.compat.endstates.compare import compare
 from unhang.compat.endstates.endstate import Source
-from unhang.judge.classify import classify
+from unhang.survey.classify import classify
 
 EXPERTS, WARMUP, MTP, SFT = "empty-expert-hang", "expert-dp-warmup", "mtp-cp-deadlock", "sft-packed-seq-broadcast"
 RELEASES = {

@@ -20,9 +20,9 @@ from unhang.compat.sweep import as_written, learnt
 from unhang.compat.sweep.cache import Cache
 from unhang.compat.sweep.learnt import Kind, Learnt, UnreadableError
 from unhang.compat.sweep.sources import content
-from unhang.judge.classify import Run, State
 from unhang.shapes import catalog, shape
 from unhang.shapes.catalog import Target
+from unhang.survey.classify import Run, State
 
 FUNCTION = "MegatronEngine.forward_backward_batch"
 MTP, WARMUP = "mtp-cp-deadlock", "expert-dp-warmup"

@@ -11,8 +11,8 @@ from unhang.compat.sweep.collect import Collection
 from unhang.compat.sweep.gather import targets
 from unhang.compat.sweep.learnt import Learnt
 from unhang.compat.sweep.sources import Release, content
-from unhang.judge.classify import State
 from unhang.shapes.catalog import Target
+from unhang.survey.classify import State
 
 (MTP,) = (target for target in targets() if target.fix == "mtp-cp-deadlock")
 WARMUP = next(target for target in targets() if target.file == PARALLEL)

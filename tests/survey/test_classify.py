@@ -8,10 +8,10 @@ from unhang.codemods.edit import Edit
 from unhang.codemods.expert_dp_warmup import megatron_core
 from unhang.codemods.expert_dp_warmup.megatron_core import InitializeModelParallel
 from unhang.compat.endstates import sandbox
-from unhang.judge.classify import State, classify
 from unhang.judge.decide import codemod
 from unhang.shapes import catalog
 from unhang.shapes.shape import Function
+from unhang.survey.classify import State, classify
 
 TARGETS = [target for fix in catalog.fixes().values() for target in fix.targets]
 WARMUP = next(target for target in TARGETS if target.file == PARALLEL)
