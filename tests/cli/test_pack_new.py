@@ -513,6 +513,41 @@ def test_a_revert_without_the_pack_says_what_it_does(site: Path, tmp_path: Path)
     assert reverted.out.splitlines()[-1].startswith("nothing to judge")
 
 
+@pytest.mark.parametrize("end", ["", "\n"], ids=["before and after", "before alone"])
+def test_a_file_that_ends_without_a_newline(end: str, tmp_path: Path) -> None:
+    before = ENGINE.removesuffix("\n")
+    site, mark = widgets.site(tmp_path, "1.0", before), "\n\\ No newline at end of file\n"
+    diff = widgets.diff(before.replace('"widgets"', '"gears"') + end, before)
+    diff = diff.replace('-    print("widgets")+', f'-    print("widgets"){mark}+').removesuffix("\n")
+    begun = new(tmp_path, "--target", site, diff=diff + ("\n" if end else mark))
+    assert begun.code == 0, begun.err
+    kept = cli.tree(site)
+    assert ran("apply", tmp_path, "--target", site).code == 0
+    assert (site / FILE).read_text().endswith('    print("gears")\n')
+    assert ran("revert", tmp_path, "--target", site).code == 0
+    assert cli.tree(site) == kept
+
+
+def test_a_record_without_a_hash_is_no_edit(site: Path, tmp_path: Path) -> None:
+    (record,) = site.glob("*.dist-info/RECORD")
+    record.write_text(re.sub(rf"(?m)^{FILE},.*$", f"{FILE},,", record.read_text()))
+    refused = new(tmp_path, "--target", site)
+    assert (refused.code, "error[patch-does-not-fit]" in refused.err) == (2, True)
+    assert f"{FILE} has no sha256 and size in the RECORD of its package" in refused.err
+
+
+@pytest.mark.parametrize("start", ["../../..", "/etc", "./.", "widgets/.."])
+def test_a_path_that_leads_out_of_its_folder_is_no_file_of_the_release(start: str, site: Path, tmp_path: Path) -> None:
+    refused = new(tmp_path, "--target", site, diff=widgets.diff(PATCHED).replace(f"src/{FILE}", f"{start}/{FILE}"))
+    assert (refused.code, "it is not a Python file of widgets 1.0" in refused.err) == (2, True), refused.err
+
+
+def test_two_diffs_of_one_function_are_to_be_one(site: Path, tmp_path: Path) -> None:
+    two = [widgets.diff(ENGINE.replace("job.go(LIMIT)", text)) for text in ("job.go(1)", "job.go(2)")]
+    begun = new(tmp_path, "--target", site, diff="".join(two))
+    assert (begun.code, f"{FILE}, Engine.run: the diff has this file twice: make one diff" in begun.err) == (1, True)
+
+
 def test_crlf_stays(tmp_path: Path) -> None:
     site = widgets.site(tmp_path, "1.0", ENGINE.replace("\n", "\r\n"))
     begun = new(tmp_path, "--target", site, diff=DIFF.replace("\n", "\r\n"))

@@ -190,6 +190,54 @@ def test_what_uses_a_name_that_the_fix_binds_stays() -> None:
     assert {it.target.function for it in part.bound} == {"A", "Loop.last"}
 
 
+ONE = """\
+import sys
+
+if sys:
+    A = 1
+else:
+    B = 2
+X = 1
+Y = X
+
+
+class C:
+    k = 1
+    l = 2
+
+
+"""
+LAST = "def f(a):\n    return a\n"
+IN_A_CLASS = "class D:\n    if C:\n        x = 1\n"
+ELSEWHERE = {
+    "an import in an else": ["if sys:\n    import y\n", "if sys:\n    import y\nelse:\n    import z as y\n"],
+    "a constant in an else": ["if sys:\n    Z = 1\n", "if sys:\n    Z = 1\nelse:\n    Z = 2\n"],
+    "an attribute in an else": [f"{IN_A_CLASS}    y = 2\n", f"{IN_A_CLASS}    else:\n        x = 2\n    y = 2\n"],
+    "out of a loop": ["for i in range(3):\n    V = i\n", "for i in range(3):\n    pass\nV = i\n"],
+    "two that change places": ["X = 1\nY = X\n", "Y = X\nX = 1\n"],
+    "two attributes that change places": ["    k = 1\n    l = 2\n", "    l = 2\n    k = 1\n"],
+    "into an else": ["    B = 2\nX = 1\n", "    B = 3\n    X = 1\n"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("change", ELSEWHERE.values(), ids=ELSEWHERE)
+@pytest.mark.parametrize("more", ["", " + 1"], ids=["alone", "beside what fits"])
+def test_a_statement_that_the_edits_put_elsewhere_is_left(change: list[str], more: str) -> None:
+    """Each name may be bound as in the diff, and the file still not be as in the diff."""
+    old, new = change
+    whole = f"{ONE}{LAST}" if old in ONE else f"{ONE}{old}\n\n{LAST}"
+    part, _ = parted(whole, whole.replace(old, new).replace("return a", f"return a{more}"))
+    assert {it.target.function for it in part.bound} == ({"f"} if more else set())
+    assert [why for why in part.left.values() if why.endswith(": its edits do not give what the diff has")]
+
+
+def test_a_docstring_that_no_edit_has_is_named_beside_code_that_fits() -> None:
+    old = f'{LAST}\n\nclass C:\n    """a"""\n    x = 1\n'
+    part, _ = parted(old, old.replace('"a"', '"b"').replace("return a", "return a + 1"))
+    assert ({it.target.function for it in part.bound}, part.left) == ({"f"}, {})
+    assert part.ignored == (f"{FILE}, C",)
+
+
 def test_comments_and_docstrings_are_ignored_and_said() -> None:
     part, result = parted(PLAIN, replaced(("# of x", "# of y"), ("'''A loop.'''", "'''A\n    loop.'''")))
     assert (part.bound, part.left, result) == ((), {}, PLAIN)

@@ -97,13 +97,12 @@ def run(options: argparse.Namespace, text: str, head: str) -> int:
 
 
 def _places(release: Release, path: str) -> list[tuple[str, str]]:
-    """Return as ``releases.places``. Raises UnhangError ``patch-does-not-fit`` for an edited copy of the release."""
+    """Return as ``releases.places``. Raises UnhangError ``patch-does-not-fit`` for a copy that may be edited."""
     found = releases.places(release, path)
     for file, _ in found:
-        if release.edited(file):
+        if why := release.unconfirmed(file):
             hint = "reinstall the package, or name another environment, or the path of a wheel"
-            why = f"{file} was edited since it was installed"
-            raise UnhangError("patch-does-not-fit", why, path=release.where, hint=hint)
+            raise UnhangError("patch-does-not-fit", f"{gate.line(file)} {why}", path=release.where, hint=hint)
     return found
 
 
@@ -146,6 +145,7 @@ def _parted(fix: str, release: Release, result: Result) -> tuple[list[Bound], li
     bound: list[Bound] = []
     left = [it for it in result.left if not _is_aside(it.partition(": ")[0])]
     ignored = [f"{it.partition(': ')[0]}: no code of a release" for it in result.left if it not in left]
+    files = [it.file for it in result.files]
     for patched in result.files:
         upstream = releases.of_file(release.project, patched.file)
         if not patched.file.startswith("/".join([*packs.upstreams()[upstream].parts, ""])):
@@ -158,7 +158,9 @@ def _parted(fix: str, release: Release, result: Result) -> tuple[list[Bound], li
         taken = {(it.target.function, it.before): it.after for it in bound}
         for it in part.bound:
             if taken.get((it.target.function, it.before), it.after) != it.after:
-                left.append(f"{patched.file}, {it.target.function}: another file has it too, and changes otherwise")
+                twice = "the diff has this file twice: make one diff, as `git diff FIRST LAST` does"
+                why = twice if files.count(patched.file) > 1 else "another file has it too, and changes otherwise"
+                left.append(f"{patched.file}, {it.target.function}: {why}")
             else:
                 bound.append(it)
         left += [f"{place}: {why}" for place, why in part.left.items()]

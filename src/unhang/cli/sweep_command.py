@@ -98,8 +98,9 @@ def _swept(fix: Fix, release: Release) -> bool:
         console.say(f"{fix.id}: its codemod was edited: what is on record of it begins anew")
         known = {}
     known = (known or facts.document(fix.targets)) | {"codemod": recorded.digests(packs.read(path), path)}
-    if edited := [file for file in dict.fromkeys(it.file for it in fix.targets) if release.edited(file)]:
-        console.say(f"{shown}: not recorded, for it was edited since it was installed: {', '.join(edited)}")
+    files = dict.fromkeys(it.file for it in fix.targets)
+    if doubts := [f"{gate.line(file)} {why}" for file in files if (why := release.unconfirmed(file))]:
+        console.say(f"{shown}: not recorded, for {', '.join(doubts)}")
         return False
     is_recorded = (_tried if fix.grade == catalog.UNPROVED else _run)(fix, release, known, shown)
     if is_recorded:

@@ -30,8 +30,8 @@ class Release(NamedTuple):
     """Its files, as paths below the folder on the import path."""
     read: Callable[[str], bytes | None]
     """A file's bytes; None if it has none of this path."""
-    edited: Callable[[str], bool] = lambda _: False
-    """Whether a file is known not to be as it was installed."""
+    unconfirmed: Callable[[str], str] = lambda _: ""
+    """Why it is not known that a file is as it was installed; empty if it is known, or nothing says it."""
 
     def text(self, file: str) -> str | None:
         """Return a file's text with the line ends ``\\n``; None if it has none."""
@@ -113,11 +113,16 @@ def _installed(name: str, copies: Sequence[Installation]) -> Release:
                 inner = os.path.relpath(folder, place.package_dir).replace(os.sep, "/")
                 yield from ("/".join(filter(None, (above, inner.strip("."), it))) for it in names)
 
-    def edited(file: str) -> bool:
+    def unconfirmed(file: str) -> str:
         place, data = places.get(of_file(name, file)), read(file)
-        return bool(place and place.record and data is not None and not metadata.confirms(place.record, file, data))
+        if not (place and place.record) or data is None or metadata.confirms(place.record, file, data):
+            return ""
+        is_known = metadata.has_hash(place.record, file)
+        return (
+            "was edited since it was installed" if is_known else "has no sha256 and size in the RECORD of its package"
+        )
 
-    return Release(name, copies[0].version or "", copies[0].root, files, read, edited)
+    return Release(name, copies[0].version or "", copies[0].root, files, read, unconfirmed)
 
 
 def of_clone(clone: str, revision: str, upstream: Upstream) -> Release:
@@ -150,7 +155,12 @@ def of_file(name: str, file: str) -> str:
 
 
 def places(release: Release, path: str) -> list[tuple[str, str]]:
-    """Return where a release may have a file of a diff, each with its text: there, or below another folder."""
+    """Return where a release may have a file of a diff, each with its text: there, or below another folder.
+
+    A path that leads out of its folder is in none.
+    """
+    if not {"", ".", ".."}.isdisjoint(path.split("/")):
+        return []
     for start in range(path.count("/") + 1):  # a repository may have its packages in a folder, such as src/
         place = path.split("/", start)[-1]
         if "/" in place and (text := release.text(place)) is not None:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from unhang.codemods import exact
 from unhang.codemods.base import AnchorError, bound
 from unhang.codemods.exact import ADDED, AFTER, BEFORE, HEADER, IMPORT, REPLACED, WRAPPED, Exact, Swap
-from unhang.draft import around, left_over, places, replacements
+from unhang.draft import around, left_over, places, replacements, whole
 from unhang.draft.patch import Patched
 from unhang.draft.replacements import INSTEAD, Source
 from unhang.rewrite import one_file
@@ -83,6 +83,27 @@ def part(fix: str, upstream: str, patched: Patched) -> Part:
             why[name] = f"its place in {owner}"  # the order of attributes may be that of arguments
     kept = _that_stand_alone([it for it in found if it.target.function not in why], why, before)
     left, ignored = left_over.accounted(patched, before, after, wanted, why)
+    return _compared(patched, before, after, Part(kept, left, ignored), data.decode("utf-8", "surrogateescape"))
+
+
+def _compared(patched: Patched, before: places.File, after: places.File, part: Part, result: str) -> Part:
+    """Leave what the edits together do not give; a fix that leaves something is not applied, and not looked at."""
+    if part.left:
+        return part
+    names = whole.code_otherwise(patched.after, result)
+    if names is None:
+        texts = whole.texts_otherwise(whole.without(patched, part.ignored), result)
+        return part._replace(ignored=(*part.ignored, *(f"{patched.file}, {name}" for name in texts)))
+    for node in before.tree.body:  # with what was in one statement
+        inside = {name for it in shape.statements([node]) for name in shape.names(it)}
+        names += [] if inside.isdisjoint(names) else sorted(inside.difference(names))
+    why = dict.fromkeys(names, "its edits do not give what the diff has")
+    left, ignored = left_over.accounted(patched, before, after, names, why)
+    if not left:  # what differs is beside what the diff changes
+        reason = f"{', '.join(names) or 'code that binds no name'}: its edits do not give what the diff has"
+        hunks = (f"{patched.file}, hunk {it.hunk}" for it in patched.changes)
+        left = {hunk: reason for hunk in hunks if hunk not in ignored}
+    kept = tuple(it for it in part.bound if it.target.function.partition(".")[0] not in names)
     return Part(kept, left, ignored)
 
 

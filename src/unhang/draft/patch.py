@@ -9,7 +9,7 @@ from unhang import gate
 from unhang.errors import UnhangError
 
 if TYPE_CHECKING:
-    from unidiff.patch import Hunk, PatchedFile
+    from unidiff.patch import Hunk, Line, PatchedFile
 
 
 class Change(NamedTuple):
@@ -122,7 +122,7 @@ def _applied(changed: PatchedFile, before: list[str]) -> tuple[str, tuple[Change
     changes: list[Change] = []
     done = offset = 0  # lines of `before` that are in `after`; how far the last hunk was off
     for hunk in changed:
-        expected = [_text(line.value) for line in hunk if not line.is_added]
+        expected = [_text(line.value) for line in _lines(hunk) if not line.is_added]
         at = _place(before, expected, hunk.source_start - 1 + offset, done)
         if at is None:
             unfit.append(hunk)
@@ -138,10 +138,15 @@ def _header(hunk: Hunk) -> str:
     return f"@@ -{hunk.source_start},{hunk.source_length} +{hunk.target_start},{hunk.target_length} @@"
 
 
+def _lines(hunk: Hunk) -> list[Line]:
+    r"""Return the lines of a hunk without ``\ No newline at end of file``, which is about the one above."""
+    return [line for line in hunk if line.line_type != "\\"]
+
+
 def _numbers(hunk: Hunk) -> list[int]:
     """Return the lines that a hunk changes, as the file was that the diff was made from; an addition is on two."""
     at, numbers = hunk.source_start, []
-    for line in hunk:
+    for line in _lines(hunk):
         if line.is_removed:
             numbers.append(at)
         elif line.is_added:
@@ -154,7 +159,7 @@ def _runs(hunk: Hunk, at: int, after: list[str]) -> list[Change]:
     """Append a hunk's lines to ``after``, and return its runs of changed lines."""
     changes = []
     removed = added = 0
-    for line in [*hunk, None]:
+    for line in [*_lines(hunk), None]:
         if line is not None and line.is_removed:
             removed += 1
             at += 1

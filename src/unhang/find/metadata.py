@@ -105,8 +105,16 @@ def confirms(record: str, file: str, data: bytes) -> bool:
     import hashlib
 
     digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
-    rows = [row for row in read(record).splitlines() if row.partition(",")[0].strip('"') == file]
-    return rows == [f"{file},sha256={digest},{len(data)}"]
+    return _rows(record, file) == [f"{file},sha256={digest},{len(data)}"]
+
+
+def has_hash(record: str, file: str) -> bool:
+    """Return whether a RECORD says what a file was, as ``confirms`` reads it."""
+    return any(re.fullmatch(r"[^,]*,sha256=[\w-]+,\d+", row) for row in _rows(record, file))
+
+
+def _rows(record: str, file: str) -> list[str]:
+    return [row for row in read(record).splitlines() if row.partition(",")[0].strip('"') == file]
 
 
 def normal(name: str) -> str:
