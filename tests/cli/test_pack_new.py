@@ -629,3 +629,5 @@ def test_what_stands_in_another_block_than_on_record_is_unknown(
             rows = [(row["verdict"], row["code"]) for row in found.json["results"]]
             assert (found.code, rows) == (1, [("drifted", "unknown-shape")]), command
             assert (site / FILE).read_text() == text
+        swept = ran("sweep", tmp_path, "--releases", widgets.wheel(tmp_path / "w", "1.9", text))
+        assert (swept.code, "nothing of it is recorded" in swept.err) == (1, True), swept

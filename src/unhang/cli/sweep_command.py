@@ -22,7 +22,7 @@ from unhang.draft import facts, pack_texts
 from unhang.draft.facts import Edits, Tried
 from unhang.errors import UnhangError
 from unhang.records import Request
-from unhang.shapes import catalog, shape
+from unhang.shapes import binding, catalog, shape
 from unhang.shapes.catalog import Fix, Target
 from unhang.tell import console, progress
 
@@ -121,8 +121,8 @@ def _tried(fix: Fix, release: Release, known: dict[str, Any], shown: str) -> boo
     elif found.in_place:
         facts.record_fixed(known, found.in_place, release.version)
         console.show(f"{shown}: upstream has every edit")
-    elif found.misfits:
-        console.say_each(_misfits(shown, found))
+    elif misfits := found.misfits or _in_blocks(known, found, release):
+        console.say_each(_misfits(shown, misfits))
         return False
     else:
         new = _news(known, found)
@@ -173,9 +173,16 @@ def _news(known: Mapping[str, Mapping[str, object]], found: Tried) -> int:
     return sum(f"{target.function} {was}" not in known["shapes"] for target, (was, _) in found.shapes.items())
 
 
-def _misfits(shown: str, found: Tried) -> Iterator[str]:
+def _in_blocks(known: Mapping[str, Mapping[str, object]], found: Tried, release: Release) -> dict[Target, str]:
+    """Return the targets with a new shape that are in a compound statement, such as `if TYPE_CHECKING`, and why not."""
+    why = "it is in a block that may not run, where no release on record has it"
+    new = [target for target, (was, _) in found.shapes.items() if f"{target.function} {was}" not in known["shapes"]]
+    return {it: why for it in new if binding.is_in_block(shape.parse(release.read(it.file) or b""), it)}
+
+
+def _misfits(shown: str, misfits: Mapping[Target, str]) -> Iterator[str]:
     yield f"{shown}: does not fit, and nothing of it is recorded"
-    for target, why in found.misfits.items():
+    for target, why in misfits.items():
         yield gate.line(f"  {target.file}  {target.function}: {why}")
 
 

@@ -87,6 +87,14 @@ def _below(found: str, tree: ast.Module, nodes: Sequence[ast.stmt]) -> str:
     return hashlib.sha256(" ".join((found, *above)).encode()).hexdigest()[:16] if any(above) else found
 
 
+def is_in_block(tree: ast.Module, target: Target) -> bool:
+    """Return whether a target, or what it goes beside, is in a compound statement: nobody knows whether that runs."""
+    nodes = statements(tree, target.function)
+    if not nodes and (there := place(tree, target)) is not None:
+        nodes = there[0][:1]
+    return any(any(_path(tree.body, node) or ()) for node in nodes or ())
+
+
 def _path(body: Sequence[ast.AST], node: ast.stmt) -> tuple[str, ...] | None:
     """Return the compound statements around one below a block, outermost first, each with the part that has it.
 
