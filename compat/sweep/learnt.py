@@ -32,7 +32,7 @@ _OF_THE_MATRIX = {"catalog", "facts"}
 """What reads the matrix, in unhang.shapes: no fact depends on it."""
 _OF_SHAPES = ("unhang.shapes", "unhang.compat.sweep.as_written", "unhang.compat.sweep.learnt")
 _OF_ROWS = ("unhang.shapes", "unhang.compat.endstates")
-_OF_FIXES = ("unhang.codemods", "unhang.judge", "unhang.rewrite", *_OF_ROWS)
+_OF_FIXES = ("unhang.codemods", "unhang.judge", "unhang.rewrite", "unhang.survey", *_OF_ROWS)
 
 
 class Kind(NamedTuple):
