@@ -111,9 +111,7 @@ def _edited(data: bytes, one: Bound, after: places.File) -> tuple[Bound, tuple[b
     """Return the edits of a name with what is around them in the diff, if it fits, and what they give."""
     plain = one_file.exactly(data, one.target, one.codemod)
     text = data.decode("utf-8", "surrogateescape")
-    swaps = around.widened(
-        one.swaps, places.file_of(text).source(places.parsed(text).body), one.target, after.source(after.tree.body)
-    )
+    swaps = around.widened(one.swaps, places.file_of(text).whole, one.target, after.whole)
     with suppress(RewriteError):
         wide = one._replace(swaps=swaps)
         if (found := one_file.exactly(data, one.target, wide.codemod))[1:] == plain[1:]:

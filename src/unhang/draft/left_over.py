@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from unhang import gate
 from unhang.codemods import exact
 from unhang.draft import around, places
-from unhang.draft.patch import Change, Patched
+from unhang.draft.patch import Patched
 from unhang.shapes import binding, shape
 
 
@@ -26,20 +26,17 @@ def accounted(
                     reasons[side].update(dict.fromkeys(lines, f"{name}: {why[name]}"))
                 else:
                     covered[side].update(lines)
+    bare = [around.without_code(file.rows) for file in (before, after)]
     left: dict[str, str] = {}
-    ignored: dict[str, None] = {}
+    has_code: dict[str, bool] = {}
     for change in patched.changes:
         place = f"{patched.file}, hunk {change.hunk}"
-        for reason in _reasons(change, (before, after), covered, reasons):
+        lines_of = zip((change.removed, change.added), bare)
+        code = [[number for number in numbers if number not in no_code] for numbers, no_code in lines_of]
+        for reason in _reasons(code, (before, after), covered, reasons):
             left.setdefault(place, reason)
-        if not any(_code(file, numbers) for file, numbers in zip((before, after), (change.removed, change.added))):
-            ignored[place] = None
-    coded = {
-        f"{patched.file}, hunk {change.hunk}"
-        for change in patched.changes
-        if any(_code(file, numbers) for file, numbers in zip((before, after), (change.removed, change.added)))
-    }
-    return left, tuple(it for it in ignored if it not in coded)
+        has_code[place] = has_code.get(place, False) or any(code)
+    return left, tuple(place for place, is_code in has_code.items() if not is_code)
 
 
 def _binding_lines(tree: ast.Module) -> Iterator[int]:
@@ -62,10 +59,14 @@ def _whole(name: str, file: places.File, before: ast.Module) -> list[ast.stmt]:
 
 
 def _reasons(
-    change: Change, files: Iterable[places.File], covered: Sequence[set[int]], reasons: Sequence[Mapping[int, str]]
+    code: Iterable[Sequence[int]],
+    files: Iterable[places.File],
+    covered: Sequence[set[int]],
+    reasons: Sequence[Mapping[int, str]],
 ) -> Iterator[str]:
-    for file, numbers, inside, why in zip(files, (change.removed, change.added), covered, reasons):
-        for number in _code(file, numbers):
+    """Yield why these lines of the files, before and after, are left."""
+    for file, numbers, inside, why in zip(files, code, covered, reasons):
+        for number in numbers:
             if number in why:
                 yield why[number]
             elif number not in inside:
@@ -79,9 +80,3 @@ def _way_out(file: places.File, number: int) -> str:
     if any(number in range(it.lineno, exact.end(it) + 1) for it in loose):
         return "for a fix to have it, let the diff give it a name that is new, such as `_done = ...`"
     return "keep that change as a patch of its own"
-
-
-def _code(file: places.File, numbers: Iterable[int]) -> list[int]:
-    """Return those of these lines that are neither blank, nor a comment, nor a docstring."""
-    bare = around.without_code(file.rows)
-    return [number for number in numbers if number not in bare]
