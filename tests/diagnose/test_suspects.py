@@ -43,6 +43,13 @@ def failed(*lines: Message) -> Rank:
     return rank(lines=lines, recorded=False)
 
 
+def spinning(*at: str) -> Rank:
+    """Return a rank of which there is a stack alone, on a CPU, as where it waits for its device."""
+    found = rank(at=at, recorded=False)
+    return found._replace(stacks=tuple(one._replace(idle=False) for one in found.stacks))
+
+
+SYNC = "torch/cuda/__init__.py::synchronize"
 LATE, DONE = rank(at=(READ,)), rank(issued(WORLD, 2, "all_reduce", 2, done=True))
 STACKS = [rank(at=(CALL, STEP), recorded=False)] * 3
 BETWEEN = rank(at=IDLE, recorded=False)
@@ -165,6 +172,36 @@ JOBS: dict[str, tuple[Job, str, list[int]]] = {
         job([rank(at=(READ,), recorded=False), *[rank(at=(STEP,), recorded=False)] * 3]),
         "stack",
         [0],
+    ),
+    "stacks: some are where ranks are that wait by their logs": (
+        job(
+            [
+                spinning(READ),
+                spinning(STEP),
+                spinning(STEP),
+                *[waits(recorded=False)._replace(stacks=spinning(STEP).stacks)] * 3,
+            ],
+            size=6,
+        ),
+        "host",
+        [0],
+    ),
+    "stacks: some wait for their devices, and logs tell of others": (
+        job(
+            [
+                spinning(READ),
+                *[spinning(SYNC, STEP)] * 2,
+                *[waits(recorded=False)._replace(stacks=spinning(STEP).stacks)] * 3,
+            ],
+            size=6,
+        ),
+        "host",
+        [0],
+    ),
+    "stacks: some wait for their devices, and nobody is in a collective": (
+        job([spinning(SYNC, OTHER), *[spinning(STEP)] * 3]),
+        "",
+        [],
     ),
     "stacks: two wait for data": (job([rank(at=(READ,), recorded=False)] * 2 + STACKS), "host", [0, 1]),
     "it left out a call, and waits in the next": (

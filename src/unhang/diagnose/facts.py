@@ -48,6 +48,8 @@ class Facts(NamedTuple):
     """By rank with a stack: the call of a collective in which it is; empty if it is in none."""
     paths: Mapping[int, tuple[tuple[str, str, int], ...]]
     """By rank: its whole stack, to be compared. Tracebacks with which ranks gave up are left out beside such."""
+    as_waiting: frozenset[int]
+    """Ranks whose whole stack is that of another rank that is known to wait."""
     is_over: bool
     """Whether logs say that ranks gave up or failed, and no stack shows one alive."""
     unseen: frozenset[int]
@@ -97,10 +99,17 @@ def of(job: Job) -> Facts:
         tuple(whereabouts.failures_of_strangers(job.strangers)),
         calls,
         {number: whereabouts.path_to(job.ranks[number]) for number in sorted(spied or calls)},
+        _as_waiting(job),
         not calls and any(rank.messages or (rank.waiting and not rank.recorded) for rank in job.ranks.values()),
         unseen,
         moving and not unseen,
     )
+
+
+def _as_waiting(job: Job) -> frozenset[int]:
+    whole = {number: whereabouts.whole(rank) for number, rank in job.ranks.items() if rank.stacks}
+    known = {stack for number, stack in whole.items() if job.ranks[number].waiting}
+    return frozenset(number for number, stack in whole.items() if stack in known and not job.ranks[number].waiting)
 
 
 def _counts(job: Job) -> dict[str, dict[int, Count]]:

@@ -431,17 +431,23 @@ def _other_stack(facts: Facts) -> dict[int, str]:
     return {
         number: f"its stack differs from that of its peers{_where(facts, number)}"
         for number in _minority(sides, "")
-        if not facts.job.ranks[number].waiting and not whereabouts.is_idle(facts.job.ranks[number])
+        if not (rank := facts.job.ranks[number]).waiting
+        if not (whereabouts.is_idle(rank) or whereabouts.waits_for_device(rank))
         if not (is_mixed and _may_wait(facts, number, places[stacks[number]]))
     }
 
 
 def _may_wait(facts: Facts, number: int, beside: int) -> bool:
-    """Return whether a rank may wait for others by its stack: in a collective, or for its device beside others."""
-    if facts.calls[number]:
-        return True
+    """Return whether a rank may wait for others by its stack: in a collective, or for its device.
+
+    So it does in a call for that, where a rank is that is known to wait, and beside others that are on no CPU.
+    """
     rank = facts.job.ranks[number]
-    return beside > 1 and not (whereabouts.waits_on_host(rank) or whereabouts.is_busy(rank))
+    if facts.calls[number] or whereabouts.waits_for_device(rank):
+        return True
+    if whereabouts.waits_on_host(rank) or whereabouts.moved(rank):
+        return False
+    return number in facts.as_waiting or (beside > 1 and not whereabouts.is_busy(rank))
 
 
 def _in_cycle(facts: Facts) -> dict[int, str]:

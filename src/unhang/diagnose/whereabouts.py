@@ -32,6 +32,8 @@ _HOST = frozenset({
     "selectors.py", "socket.py", "ssl.py", "subprocess.py", "synchronize.py", "threading.py",
 })  # fmt: skip
 """Modules of Python's, and of filelock's, in which a host waits."""
+_DEVICE = ("torch/cuda/", "torch/accelerator/", "torch_npu/npu/")
+"""Where a host waits for all that its device is to do. `.item()` and `.cpu()` do so too, without a frame."""
 _NEAR = 8
 _IDLE = ("ray/_private/worker.py", "main_loop")
 """What waits for the next call of the job's own, where only Python's waiting stands within so many frames above it."""
@@ -242,6 +244,10 @@ def alike(frame: Frame) -> tuple[str, str, int]:
     return frame.function.rpartition(".")[2], frame.file.rpartition("/")[2], frame.line
 
 
+def _main(rank: Rank) -> Stack:
+    return next((one for one in rank.stacks if one.thread == MAIN), rank.stacks[0])
+
+
 def path_to(rank: Rank) -> tuple[tuple[str, str, int], ...]:
     """Return the stack of a rank's main thread outside of torch, as far as a collective, to compare it with others."""
     stack = min(rank.stacks, key=lambda one: (one.idle is None, one.thread != MAIN))
@@ -255,9 +261,23 @@ def has_caught(rank: Rank, message: Message) -> bool:
     return not (is_idle(rank) or is_done(rank)) and not raised.isdisjoint(running)
 
 
+def whole(rank: Rank) -> tuple[tuple[str, str, int], ...]:
+    """Return the whole stack of a rank's main thread, torch's frames too, to compare it with others."""
+    return tuple(map(alike, _main(rank).frames))
+
+
+def waits_for_device(rank: Rank) -> bool:
+    """Return whether a rank's main thread waits for its device, and does not move, by its innermost frame."""
+    stack = _main(rank)
+    return not stack.moved and any(
+        frame.function.rpartition(".")[2] == "synchronize" and any(f"/{one}" in f"/{frame.file}" for one in _DEVICE)
+        for frame in stack.frames[:1]
+    )
+
+
 def waits_on_host(rank: Rank) -> bool:
     """Return whether a rank's main thread waits for what no device does: a lock, a queue, a process, a file."""
-    stack = next((one for one in rank.stacks if one.thread == MAIN), rank.stacks[0])
+    stack = _main(rank)
     file = stack.frames[0].file if stack.frames else ""
     return bool(stack.frames and _is_of_host(stack.frames[0])) or "torch/utils/" in file
 
