@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from support.hung_jobs import IDLE, issued, job, rank
+from support.hung_jobs import IDLE, SITE, issued, job, rank
 from unhang.diagnose import diagnosis, facts, logs, suspects
 from unhang.diagnose.evidence import Count, Group, Job, Message, Rank, Trail
 from unhang.diagnose.job import Told, merged
@@ -155,6 +155,12 @@ JOBS: dict[str, tuple[Job, str, list[int]]] = {
     "it waits in another collective": (job([waits(group=TENSOR, number=9), *[waits()] * 3]), "disagrees", [0]),
     "two host of four": (job([LATE, LATE, waits(), waits()]), "host", [0, 1]),
     "stacks: one is in none": (job([rank(at=(READ,), recorded=False), *STACKS]), "host", [0]),
+    "stacks: the dump of one has nothing pending": (job([DONE, *STACKS]), "host", [0]),
+    "stacks: one is in none, and its dump has nothing pending": (
+        job([rank(issued(WORLD, 2, "all_reduce", 2, done=True), at=(READ,)), *STACKS]),
+        "host",
+        [0],
+    ),
     "stacks: one waits for its next call": (job([BETWEEN, *STACKS]), "", []),
     "stacks: one waits for its next call, another is in none": (
         job([BETWEEN, rank(at=(READ,), recorded=False), *STACKS]),
@@ -443,3 +449,15 @@ def test_a_process_that_is_gone_or_stopped_is_suspect_and_nobody_is_where_all_mo
     assert not suspects.of(facts.of(job([moving, moving, late]))).why
     (answer,) = diagnosis.diagnose(job([moving, moving, late]), ()).answers
     assert (answer.answer, answer.summary) == ("slow", "Every rank has moved between its two stacks: the job goes on.")
+
+
+@pytest.mark.parametrize("silent", [0, 1, 2])
+def test_a_rank_that_says_nothing_is_suspect_whatever_its_number(silent: int) -> None:
+    raised = (
+        "[rank{0}]: Traceback (most recent call last):",
+        f'[rank{{0}}]:   File "{SITE}torch/distributed/distributed_c10d.py", line 5356, in barrier',
+        "[rank{0}]: RuntimeError: Connection closed by peer [127.0.0.1]:11425",
+    )
+    lines = [line.format(number) for number in range(3) if number != silent for line in raised]
+    found = suspects.of(facts.of(merged([logged(*lines), Told(f"rank_{silent}.log", named=silent)])))
+    assert (found.rule, [*found.why]) == (suspects.SILENT, [silent])

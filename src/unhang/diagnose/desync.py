@@ -91,7 +91,7 @@ def settled(job: Job) -> Job:
 
 def everybody(job: Job) -> set[int]:
     """Return all ranks of a job, as far as they are known. A number far off must not fill the memory."""
-    size = job.size or max(job.ranks, default=-1) + 1
+    size = job.size or max((*job.ranks, *job.spoken), default=-1) + 1
     return {*range(min(size, _LARGEST)), *job.ranks}
 
 

@@ -256,15 +256,16 @@ def _said_to_be_late(facts: Facts) -> dict[int, str]:
 
 
 def _free_by_stacks(facts: Facts) -> dict[int, str]:
-    """Name the ranks that are in no collective by their stacks, which is all there is of them, where others are in one.
+    """Name the ranks that are in no collective by their stacks, or by dumps where stacks alone tell who is in one.
 
     A host that waits for its device is in no collective either: several of these are at one place, which is no function
     that waits for something else. One that waits for its next call waits for its driver, and so for the others.
     """
+    is_told = any(meeting.waiting for meeting in facts.meetings)
     free = {
-        number: whereabouts.path_to(facts.job.ranks[number])
-        for number, call in facts.calls.items()
-        if not call and not facts.job.ranks[number].waiting and not facts.job.ranks[number].recorded
+        number: whereabouts.path_to(rank) if rank.stacks else ()
+        for number, rank in facts.job.ranks.items()
+        if not _waits(facts, number) and (not is_told if rank.recorded else rank.stacks)
     }
     places = Counter(free.values())
     logged = {number for number, rank in facts.job.ranks.items() if rank.waiting and not rank.recorded}
@@ -273,9 +274,11 @@ def _free_by_stacks(facts: Facts) -> dict[int, str]:
     free = {
         number: path
         for number, path in free.items()
-        if not (_may_wait(facts, number, beside or places[path]) or whereabouts.is_idle(facts.job.ranks[number]))
+        if not whereabouts.is_idle(rank := facts.job.ranks[number])
+        if rank.recorded or not _may_wait(facts, number, beside or places[path])
     }
-    if not (any(facts.calls.values()) or logged) or not 0 < 2 * len(free) <= len(facts.calls.keys() | logged):
+    seen = facts.calls.keys() | logged | free.keys()
+    if not (any(facts.calls.values()) or logged) or not 0 < 2 * len(free) <= len(seen):
         return {}
     return {number: f"its peers are in a collective, and it is not{_where(facts, number)}" for number in free}
 
