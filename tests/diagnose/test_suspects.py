@@ -8,7 +8,7 @@ import pytest
 
 from support.hung_jobs import IDLE, SITE, issued, job, rank
 from unhang.diagnose import diagnosis, facts, logs, suspects
-from unhang.diagnose.evidence import Count, Group, Job, Message, Rank, Trail
+from unhang.diagnose.evidence import Count, Group, Job, Message, Operation, Rank, Trail
 from unhang.diagnose.job import Told, merged
 from unhang.diagnose.recorder import Dump
 
@@ -47,6 +47,17 @@ def spinning(*at: str) -> Rank:
     """Return a rank of which there is a stack alone, on a CPU, as where it waits for its device."""
     found = rank(at=at, recorded=False)
     return found._replace(stacks=tuple(one._replace(idle=False) for one in found.stacks))
+
+
+def gloo(*operations: Operation) -> Rank:
+    """Return a rank of gloo's, whose dump lists the members of no group."""
+    done = issued(Group("0", "default_pg"), 3, "all_reduce", 2, done=True)
+    counts = {one.group.name: Count(one.sequence or 0, device=False) for one in (done, *operations)}
+    return rank(done, *operations)._replace(counts=counts)
+
+
+def in_group(name: str, kind: str = "all_reduce") -> Rank:
+    return gloo(issued(Group(name, ""), 1, kind, 2))
 
 
 SYNC = "torch/cuda/__init__.py::synchronize"
@@ -244,6 +255,23 @@ JOBS: dict[str, tuple[Job, str, list[int]]] = {
         job([waits(group=group, number=9) for group in (TENSOR, TENSOR, WORLD, WORLD)]),
         "cycle",
         [0, 1, 2, 3],
+    ),
+    "gloo: one is in another group than most": (
+        job([in_group("1"), in_group("1"), in_group("1"), in_group("2")]),
+        "disagrees",
+        [3],
+    ),
+    "gloo: each is in a group of its own": (job([in_group("1"), in_group("2")]), "cycle", [0, 1]),
+    "gloo: another is in no group": (job([in_group("1"), in_group("1"), in_group("2"), gloo()]), "host", [3]),
+    "gloo: a group of which others are done with another one": (
+        job([in_group("1"), in_group("1"), *[gloo(issued(Group("2", ""), 1, "all_reduce", 2, done=True))] * 2]),
+        "",
+        [],
+    ),
+    "gloo: a source may wait in another group": (
+        job([*[in_group("1", "gather")] * 3, in_group("2", "gather")]),
+        "",
+        [],
     ),
     "all agree": (job([waits()] * 4), "", []),
     "nobody waits": (job([DONE] * 4), "", []),

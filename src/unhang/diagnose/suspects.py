@@ -17,8 +17,6 @@ from unhang.diagnose.evidence import Count, Message
 from unhang.diagnose.facts import Facts
 from unhang.diagnose.pairs import PAIRED, Head
 
-_ONE_SIDED = frozenset({"broadcast", "reduce", "gather", "scatter"})
-"""Collectives that some ranks are done with before others have come."""
 _FRAMES, _FEW, _SHOWN = 12, 3, 8
 _STATES = {
     "stopped": ": by a signal, a debugger or the batch system; `kill -CONT` lets it go on",
@@ -115,7 +113,9 @@ def _behind_on_device(facts: Facts) -> dict[int, str]:
                 for one in facts.job.ranks[number].waiting
                 if one.group.name == group and one.sequence == following
             }
-            is_stuck = not kinds & _ONE_SIDED or (kinds == {"broadcast"} and _lacks_what_came(facts, group, number))
+            is_stuck = not kinds & desync.ONE_SIDED or (
+                kinds == {"broadcast"} and _lacks_what_came(facts, group, number)
+            )
             if apart.get(group, ahead + 1) > following and is_stuck:
                 why = f"{_done(facts, group, number)}, its peers {ahead}: its device is stuck"
                 found[number] = max(found.get(number, (0, "")), (ahead - count.completed, why))
@@ -150,7 +150,7 @@ def _ahead_alone(facts: Facts, group: str) -> int | None:
     if len(others) < _FEW or len(done) > 1 or counts[first].completed in done:
         return None
     kinds = {one.kind for number in others for one in facts.job.ranks[number].waiting if one.group.name == group}
-    return None if kinds & _ONE_SIDED else first
+    return None if kinds & desync.ONE_SIDED else first
 
 
 def _not_begun(facts: Facts) -> dict[int, str]:
