@@ -60,6 +60,7 @@ def in_group(name: str, kind: str = "all_reduce") -> Rank:
     return gloo(issued(Group(name, ""), 1, kind, 2))
 
 
+ENDS = "torch/distributed/distributed_c10d.py::destroy_process_group"
 SYNC = "torch/cuda/__init__.py::synchronize"
 LATE, DONE = rank(at=(READ,)), rank(issued(WORLD, 2, "all_reduce", 2, done=True))
 STACKS = [rank(at=(CALL, STEP), recorded=False)] * 3
@@ -171,6 +172,16 @@ JOBS: dict[str, tuple[Job, str, list[int]]] = {
         job([rank(issued(WORLD, 2, "all_reduce", 2, done=True), at=(READ,)), *STACKS]),
         "host",
         [0],
+    ),
+    "most are at the end, and one has issued more": (
+        job([rank(issued(WORLD, 2, "all_reduce", 2, done=True), at=(ENDS, STEP))] * 3 + [waits()]),
+        "disagrees",
+        [3],
+    ),
+    "stacks: most are at the end, and one is not": (
+        job([rank(at=(ENDS, STEP), recorded=False)] * 3 + [spinning(STEP)]),
+        "host",
+        [3],
     ),
     "stacks: one waits for its next call": (job([BETWEEN, *STACKS]), "", []),
     "stacks: one waits for its next call, another is in none": (
@@ -315,6 +326,13 @@ def test_where_halves_disagree_the_reason_says_so() -> None:
     whole, _, _ = JOBS["halves"]
     assert {*suspects.of(facts.of(whole)).why.values()} == {
         "disagrees on the size of collective 3 of default_pg; no side has more ranks, so all are suspect"
+    }
+
+
+def test_where_most_have_not_come_the_reason_says_that_the_others_may_be_wrong() -> None:
+    assert {*suspects.of(facts.of(job([DONE] * 3 + [waits()]))).why.values()} == {
+        "has not come to 3 of default_pg, and it waits in no collective: its host is late, or rank 3 issued one call "
+        "more"
     }
 
 

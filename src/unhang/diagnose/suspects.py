@@ -225,7 +225,9 @@ def _late(facts: Facts) -> dict[int, str]:
     for meeting in facts.meetings:
         if not meeting.waiting:
             continue
-        for number in _not_come(facts, meeting):
+        late = _not_come(facts, meeting)
+        most = f", or {_ranks(meeting.waiting)} issued one call more" if len(late) > len(meeting.waiting) else ""
+        for number in late:
             if _waits(facts, number):
                 continue
             enqueued = facts.counts.get(meeting.group.name, {}).get(number, Count()).enqueued
@@ -233,7 +235,8 @@ def _late(facts: Facts) -> dict[int, str]:
             text = f"has not come to {meeting.sequence} of {label}"
             if enqueued >= 0:
                 text = f"enqueued {enqueued} of {label}, its peers {meeting.sequence}"
-            found.setdefault(number, f"{text}, and it waits in no collective: its host is late{_where(facts, number)}")
+            why = f"its host is late{_where(facts, number) or most}"
+            found.setdefault(number, f"{text}, and it waits in no collective: {why}")
     waited = {other for others in facts.waits_for.values() for other in others} & facts.job.ranks.keys()
     for number in waited - found.keys():
         if facts.job.ranks[number].recorded and not _waits(facts, number):

@@ -18,13 +18,13 @@ _LINES = 3
 _COLLECTIVES = frozenset({
     "all_gather", "all_gather_coalesced", "all_gather_into_tensor", "all_gather_object", "all_gather_single",
     "all_gather_tensor", "all_reduce", "all_reduce_coalesced", "all_to_all", "all_to_all_single", "barrier",
-    "batch_isend_irecv", "broadcast", "broadcast_object_list", "gather", "gather_object", "irecv", "isend",
-    "monitored_barrier", "recv", "recv_object_list", "reduce", "reduce_scatter", "reduce_scatter_single",
-    "reduce_scatter_tensor", "scatter", "scatter_object_list", "send", "send_object_list", "wait_tensor",
-    "_all_gather_base", "_reduce_scatter_base",
+    "batch_isend_irecv", "broadcast", "broadcast_object_list", "destroy_process_group", "gather", "gather_object",
+    "irecv", "isend", "monitored_barrier", "recv", "recv_object_list", "reduce", "reduce_scatter",
+    "reduce_scatter_single", "reduce_scatter_tensor", "scatter", "scatter_object_list", "send", "send_object_list",
+    "wait_tensor", "_all_gather_base", "_reduce_scatter_base",
 })  # fmt: skip
-"""What waits for other ranks, in the modules below. That all of torch.distributed did so would be wrong: FSDP calls the
-model, and a checkpoint writes to a disk.
+"""What waits for other ranks, in the modules below; the end of a group does, for what it has not done. That all of
+torch.distributed did so would be wrong: FSDP calls the model, and a checkpoint writes to a disk.
 """
 _PAIRED = frozenset({"batch_isend_irecv", "irecv", "isend", "recv", "recv_object_list", "send", "send_object_list"})
 _HOST = frozenset({
