@@ -283,7 +283,8 @@ def _free_by_stacks(facts: Facts) -> dict[int, str]:
     seen = facts.calls.keys() | logged | free.keys()
     if not (any(facts.calls.values()) or logged) or not 0 < 2 * len(free) <= len(seen):
         return {}
-    return {number: f"its peers are in a collective, and it is not{_where(facts, number)}" for number in free}
+    what = "its peers are in a collective, and no frame or dump of it shows one"
+    return {number: f"{what}{_where(facts, number)}" for number in free}
 
 
 def _not_come(facts: Facts, meeting: Meeting) -> set[int]:
@@ -317,8 +318,8 @@ def _where(facts: Facts, number: int) -> str:
     rank = facts.job.ranks[number]
     if rank.stacks:
         return f", {whereabouts.in_stack(rank, ()).doing}"
-    is_gloo = rank.recorded and not any(count.device for count in rank.counts.values())
-    return ", or it sends or receives, of which gloo's recorder keeps nothing" if is_gloo and rank.counts else ""
+    is_gloo = whereabouts.is_of_gloo(rank)
+    return ", or it sends or receives, of which gloo's recorder keeps nothing" if is_gloo else ""
 
 
 def _stuck_together(facts: Facts) -> dict[int, str]:
@@ -419,7 +420,7 @@ def _in_call(facts: Facts) -> dict[int, str]:
     sides = _sides(facts.calls)
     if max(map(len, sides), default=0) * 2 < len(facts.calls) + len(facts.unseen):  # most may be elsewhere
         return {}
-    return _minority(sides, "is in another call than its peers")
+    return _minority(sides, "is in another call than its peers: dumps would tell which of these is wrong")
 
 
 def _other_stack(facts: Facts) -> dict[int, str]:
