@@ -329,6 +329,20 @@ def test_where_halves_disagree_the_reason_says_so() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("stacks: another call", "is in another call than its peers: dumps would tell which of these is wrong"),
+        (
+            "stacks: one is in none",
+            "its peers are in a collective, and no frame or dump of it shows one, in _next_data",
+        ),
+    ],
+)
+def test_stacks_alone_say_no_more_than_they_show(name: str, why: str) -> None:
+    assert {*suspects.of(facts.of(JOBS[name][0])).why.values()} == {why}
+
+
 def test_where_most_have_not_come_the_reason_says_that_the_others_may_be_wrong() -> None:
     assert {*suspects.of(facts.of(job([DONE] * 3 + [waits()]))).why.values()} == {
         "has not come to 3 of default_pg, and it waits in no collective: its host is late, or rank 3 issued one call "
