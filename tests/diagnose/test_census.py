@@ -27,12 +27,24 @@ def told(**content: object) -> tuple[list[tuple[int, str]], int | None, str]:
                     {"rank": 3, "state": "gone"},
                 ],
             },
-            ([(2, "stopped"), (3, "gone")], 8, ""),
+            ([(1, "running"), (2, "stopped"), (3, "gone")], 8, ""),
         ),
         ({"notes": ["a\x1b[2J", *"bcdefg"]}, ([], None, r"a\x1b[2J; b; c; d; e; and 2 more")),
         (
             {"size": -1, "ranks": [7, {"rank": "2"}, {"rank": -1, "state": "gone"}, {"rank": 2, "state": ["x"]}]},
             ([], None, ""),
+        ),
+        # who has no process was reckoned: not beyond the size
+        (
+            {
+                "size": 2,
+                "ranks": [
+                    {"rank": 1, "state": "gone"},
+                    {"rank": 2, "state": "gone"},
+                    {"rank": 3, "pid": 9, "state": "gone"},
+                ],
+            },
+            ([(1, "gone"), (3, "gone")], 2, ""),
         ),
         ({"size": 10**9, "ranks": "x", "notes": {}}, ([], None, "")),
     ],

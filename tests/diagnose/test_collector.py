@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -93,6 +94,36 @@ def process(pid: int, parent: int = 1, *, torch: bool = True, **environment: str
 )
 def test_which_processes_are_ranks(processes: list[Process], expected: list[tuple[int, int, str]]) -> None:
     assert sorted(collector.ranks(processes)) == sorted(expected)
+
+
+@pytest.mark.parametrize(
+    ("environments", "gone"),
+    [
+        # torchrun's, of which one is left; a node of two agents; one whose ranks are in a row
+        ([{"RANK": "6", "LOCAL_RANK": "2", "GROUP_RANK": "1"}], [4, 5, 7]),
+        (
+            [{"RANK": "1", "LOCAL_RANK": "1", "GROUP_RANK": "0"}, {"RANK": "4", "LOCAL_RANK": "0", "GROUP_RANK": "1"}],
+            [0, 2, 3, 5, 6, 7],
+        ),
+        ([{"RANK": "4", "LOCAL_RANK": "0"}, {"RANK": "6", "LOCAL_RANK": "2"}], [5, 7]),
+        # dealt out to nodes in turn, one by one or two by two; one rank alone, which shows no row
+        ([{"RANK": "0", "LOCAL_RANK": "0"}, {"RANK": "2", "LOCAL_RANK": "1"}], []),
+        ([{"RANK": str(rank), "LOCAL_RANK": str(local)} for local, rank in enumerate((0, 1, 4, 5))], []),
+        ([{"RANK": "4", "LOCAL_RANK": "0"}], []),
+        # each sees one GPU; no row of this job
+        ([{"RANK": str(rank), "LOCAL_RANK": "0"} for rank in range(4)], []),
+        ([{"RANK": "6", "LOCAL_RANK": "0", "GROUP_RANK": "1"}], []),
+        ([{"RANK": "6", "LOCAL_RANK": "0"}, {"RANK": "7", "LOCAL_RANK": "1"}], []),
+    ],
+)
+def test_who_is_gone_is_reckoned_where_a_row_of_ranks_is_shown(
+    environments: list[dict[str, str]], gone: list[int]
+) -> None:
+    job = {"WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "4"}
+    by_pid = {pid: process(pid, **job, **one) for pid, one in enumerate(environments, 10)}
+    found = [collector.Found(int(one.environment["RANK"]), pid, "w") for pid, one in by_pid.items()]
+    rows = json.loads(collector.census(found, by_pid, dict.fromkeys(by_pid, "running"), ()))["ranks"]
+    assert [row["rank"] for row in rows if row["state"] == "gone"] == gone
 
 
 def test_the_environment_of_now_is_read_from_memory(started: Mapping[int, int]) -> None:

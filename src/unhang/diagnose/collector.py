@@ -470,14 +470,30 @@ def _send(name: str, data: bytes) -> None:
 
 
 def _gone(found: Collection[Found], by_pid: Mapping[int, Process]) -> Iterator[Found]:
-    """Yield the ranks of this node that have no process, where their launcher says how many it has started here."""
+    """Yield the ranks of this node that have no process, where their launcher says how many it has started here.
+
+    That it numbers those of a node in a row, torchrun's number of the node shows, or that all ranks here fit one row:
+    mpirun may deal ranks out to the nodes in turn, and some set LOCAL_RANK=0 for each rank.
+    """
     for world in {one.world for one in found}:
         here = {one.rank: by_pid[one.pid] for one in found if one.world == world}
-        for rank, process in tuple(here.items()):
-            local, size = number(process, "LOCAL_RANK"), number(process, "LOCAL_WORLD_SIZE")
-            for other in range(rank - local, rank - local + size) if 0 <= local < size < 1024 else ():
-                if other >= 0 and here.setdefault(other, process) is process and other != rank:
-                    yield Found(other, 0, world)
+        rows = {rank: _row(rank, process) for rank, process in here.items()}
+        is_one = len(rows) > 1 and len({*rows.values()}) == 1
+        there = {
+            one
+            for rank, row in rows.items()
+            for one in row
+            if is_one or number(here[rank], "GROUP_RANK") * len(row) == row.start
+        }
+        yield from (Found(rank, 0, world) for rank in sorted(there - here.keys()))
+
+
+def _row(rank: int, process: Process) -> range:
+    """Return the ranks of a node if they are in a row, as one of them says; none where that cannot be."""
+    local, size = number(process, "LOCAL_RANK"), number(process, "LOCAL_WORLD_SIZE")
+    of = number(process, _RANKS[_rank(process)[0]])
+    row = range(rank - local, rank - local + size)
+    return row if 0 <= local < size < 1024 and row.start >= 0 and (of < 0 or row.stop <= of) else range(0)
 
 
 def census(
