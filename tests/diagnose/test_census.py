@@ -53,6 +53,12 @@ def test_what_notes_say(content: dict[str, object], expected: object) -> None:
     assert told(**content) == expected
 
 
+@pytest.mark.parametrize(("said", "cpu"), [(0.25, 0.25), (None, None), (-1.0, None), ("x", None), ({}, None)])
+def test_what_a_rank_uses_of_a_cpu_is_a_number(said: object, cpu: float | None) -> None:
+    notes = {"unhang-live": 1, "ranks": [{"rank": 0, "pid": 7, "state": "running", "cpu": said}]}
+    assert [part.cpu for part in census.read(json.dumps(notes).encode(), "x").parts] == [cpu]
+
+
 @pytest.mark.parametrize(
     ("letter", "states"), [("T (stopped)", ["stopped"]), ("Z (zombie)", ["gone"]), ("S (sleeping)", [])]
 )

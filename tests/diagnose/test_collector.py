@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
+import zlib
 from collections.abc import Mapping
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
@@ -155,6 +157,24 @@ def test_why_py_spy_gives_no_stack(tmp_path: Path, text: str, why: str, monkeypa
     assert collector.dump(str(tmp_path / "py-spy"), 1) == (b"", why)
 
 
+def test_what_a_main_thread_uses_of_a_cpu_is_measured() -> None:
+    thread = Thread(target=lambda: [number * number for number in range(10**7)])
+    before = collector.used(os.getpid())
+    thread.start()
+    thread.join()
+    other = collector.used(os.getpid())[1] - before[1]
+    began = time.process_time()
+    while time.process_time() < began + 0.3:
+        pass
+    at, seconds = collector.used(os.getpid())
+    assert seconds - before[1] - other >= 0.25
+    assert other < 0.3, "what another thread does is not of the main thread"
+    assert collector.share((at, seconds), (at + 10, seconds + 2.5)) == 0.25
+    assert collector.share((at, seconds), (at + 0.5, seconds)) is None, "too close to tell"
+    assert collector.share((at, seconds), collector.used(2**22 + 1)) is None
+    assert collector.share((at, seconds), (at + 10, float("nan"))) is None, "it is gone"
+
+
 def test_a_server_that_never_ends_its_answer_costs_the_dumps_alone(
     started: Mapping[int, int], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -165,11 +185,13 @@ def test_a_server_that_never_ends_its_answer_costs_the_dumps_alone(
     monkeypatch.setattr(collector, "_dumps", drip)
     monkeypatch.setattr(collector, "py_spy", lambda _: None)
     try:
-        collector.main(0.0, "hung_1")
+        collector.main(1.5, "hung_1")
     finally:
         signal.alarm(0)
     said = capsys.readouterr().out
-    assert "@unhang begin hung_1/ranks.json" in said
+    _, _, sent = said.partition("@unhang begin hung_1/ranks.json\n@unhang data ")
+    rows = json.loads(zlib.decompress(base64.b64decode(sent.partition("\n")[0])))["ranks"]
+    assert [row.get("cpu") for row in rows if row["rank"] in (5, 6)] == [0.0, 0.0], "they wait"
     assert said.endswith("@unhang done\n")
 
 

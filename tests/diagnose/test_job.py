@@ -174,3 +174,10 @@ def test_a_rank_that_a_node_has_seen_to_run_is_not_gone_on_another() -> None:
     ]
     job = merged(told)
     assert (job.ranks, job.running) == ({2: Rank(2, process="gone")}, {0, 1})
+
+
+def test_what_a_rank_uses_of_a_cpu_is_known_beside_its_stacks() -> None:
+    stacks = (Stack("MainThread", (), True, "s"),)
+    row = Rank(1, process="running", cpu=0.5)
+    job = merged([Told("ranks.json", parts=(row,)), Told("s", parts=(Rank(1, stacks=stacks),))])
+    assert job.ranks == {1: Rank(1, stacks=stacks, cpu=0.5)}

@@ -48,4 +48,5 @@ def _rank(row: Any, size: int) -> Rank | None:
     number, state = (row.get("rank"), row.get("state")) if isinstance(row, dict) else (None, None)
     if not isinstance(number, int) or not 0 <= number < (_MOST if "pid" in row else size) or state not in STATES:
         return None
-    return Rank(number, process=state)
+    cpu = row.get("cpu")
+    return Rank(number, process=state, cpu=cpu if isinstance(cpu, float) and cpu >= 0 else None)

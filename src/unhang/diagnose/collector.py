@@ -171,8 +171,8 @@ def _above(pid: int, parents: Mapping[int, int]) -> Iterator[int]:
         yield pid
 
 
-def _status(pid: int) -> list[str]:
-    """Return the fields of a process's status from its state on."""
+def _status(pid: int | str) -> list[str]:
+    """Return the fields of a process's status from its state on; of a thread's, given PID/task/TID."""
     return _read(f"{_PROC}/{pid}/stat").rpartition(b")")[2].decode().split()
 
 
@@ -291,6 +291,23 @@ def state_of(pid: int) -> str:
     except (OSError, IndexError):
         return "gone"
     return {"T": "stopped", "t": "stopped", "Z": "gone", "X": "gone"}.get(state, "running")
+
+
+def used(pid: int) -> tuple[float, float]:
+    """Return the time, and the seconds of a CPU that the main thread of a process has used; NaN if it is gone.
+
+    py-spy calls each thread active whose number it does not know, as in a container that is seen from outside.
+    """
+    seconds = float("nan")
+    with suppress(OSError, ValueError, IndexError):
+        seconds = sum(map(int, _status(f"{pid}/task/{pid}")[11:13])) / os.sysconf("SC_CLK_TCK")
+    return time.monotonic(), seconds
+
+
+def share(before: tuple[float, float], after: tuple[float, float]) -> float | None:
+    """Return the share of a CPU that was used between two times; None if it is gone, or they are too close to tell."""
+    apart, seconds = after[0] - before[0], after[1] - before[1]
+    return round(seconds / apart, 3) if apart >= 1 and seconds >= 0 else None
 
 
 # --- the recorder's dumps
@@ -497,13 +514,19 @@ def _row(rank: int, process: Process) -> range:
 
 
 def census(
-    here: Collection[Found], by_pid: Mapping[int, Process], state: Mapping[int, str], notes: Sequence[str]
+    here: Collection[Found],
+    by_pid: Mapping[int, Process],
+    state: Mapping[int, str],
+    notes: Sequence[str],
+    cpu: Mapping[int, float | None] = {},
 ) -> bytes:
     """Return what is known of the ranks of one job on this node: who is there, in which state, and of how many.
 
-    ``state`` is by pid.
+    ``state`` and ``cpu``, the share of a CPU that the main thread uses, are by pid.
     """
-    rows = [{"rank": one.rank, "pid": one.pid, "state": state[one.pid]} for one in here]
+    rows: list[dict[str, object]] = [
+        {"rank": one.rank, "pid": one.pid, "state": state[one.pid], "cpu": cpu.get(one.pid)} for one in here
+    ]
     rows += [{"rank": one.rank, "state": "gone"} for one in _gone(here, by_pid)]
     size = max(number(by_pid[one.pid], _RANKS[_rank(by_pid[one.pid])[0]]) for one in here)
     table = {"unhang-live": 1, "node": socket.gethostname(), "size": size, "ranks": rows, "notes": [*notes]}
@@ -531,12 +554,15 @@ def main(apart: float, job: str = "", slurm: str = "") -> None:
     if found and program is None:
         notes.append("no stacks: py-spy is not on PATH, nor in the ranks' environment; do: pip install py-spy")
     taken: dict[int, bytes] = {}
+    times: dict[int, list[tuple[float, float]]] = {one.pid: [] for one in found}
 
     def take(what: str) -> None:
         _say("step", f"taking stacks of {len(found)} ranks, for the {what} time")
         sys.stdout.flush()
         alive = [one.pid for one in found if program and state_of(one.pid) != "gone"]
         until = time.monotonic() + _STACKS_S
+        for pid in times:
+            times[pid].append(used(pid))
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             for pid, (stacks, why) in zip(alive, pool.map(lambda pid: dump(program or "", pid, until), alive)):
                 taken[pid] = taken.get(pid, b"") + stacks
@@ -560,6 +586,7 @@ def main(apart: float, job: str = "", slurm: str = "") -> None:
         time.sleep(min(left, 5))
     if found:
         take("second")
+    cpu = {pid: share(*both) for pid, both in times.items()}
     for world in sorted({one.world for one in found}):
         here = [one for one in found if one.world == world]
         for one in here:
@@ -567,7 +594,7 @@ def main(apart: float, job: str = "", slurm: str = "") -> None:
                 _send(f"{world}/stacks/rank_{one.rank}.txt", taken[one.pid])
             now = state_of(one.pid)
             state[one.pid] = "running" if now == "stopped" != state[one.pid] else now
-        _send(f"{world}/ranks.json", census(here, by_pid, state, notes[:100]))
+        _send(f"{world}/ranks.json", census(here, by_pid, state, notes[:100], cpu))
     for note in () if found else notes[:20]:
         _say("note", note)
     _say("done")

@@ -149,6 +149,8 @@ class Rank(NamedTuple):
     """`stopped` or `gone`, where that was seen of its process; `running` only in what one file says."""
     is_mixed: bool = False
     """Whether its dump and its log say different things of one collective, so that they are of two runs."""
+    cpu: float | None = None
+    """The share of a CPU that its main thread has used between two stacks; None where that was not measured."""
     earlier: tuple[Operation, ...] = ()
     """The newest collective of each kind in a group that is done, but for those in ``last``."""
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from unhang.diagnose import desync, pairs, whereabouts
 from unhang.diagnose.desync import Meeting, Split
-from unhang.diagnose.evidence import Count, Job, Message, Operation
+from unhang.diagnose.evidence import GONE, Count, Job, Message, Operation
 from unhang.diagnose.pairs import Ends, Head
 
 
@@ -49,11 +49,13 @@ class Facts(NamedTuple):
     paths: Mapping[int, tuple[tuple[str, str, int], ...]]
     """By rank: its whole stack, to be compared. Tracebacks with which ranks gave up are left out beside such."""
     is_over: bool
-    """Whether logs say that ranks gave up or failed, and no stack shows one alive."""
+    """Whether the job has ended, or logs say that ranks gave up or failed, and no stack shows one alive."""
     unseen: frozenset[int]
     """Ranks of which nothing came, of those for which somebody may wait."""
     goes_on: bool
     """Whether every rank has moved between two stacks, so that the job does not hang."""
+    has_ended: bool
+    """Whether every process that was seen is gone."""
 
 
 def of(job: Job) -> Facts:
@@ -69,6 +71,7 @@ def of(job: Job) -> Facts:
     spied = {number for number in calls if whereabouts.is_spied(job.ranks[number])}
     unseen = frozenset(_unseen(job, meetings))
     moving = bool(job.ranks) and all(whereabouts.moved(rank) and not rank.process for rank in job.ranks.values())
+    has_ended = bool(job.ranks) and not job.running and all(rank.process == GONE for rank in job.ranks.values())
     roots = tuple(pairs.sinks({**waits_for, **missing}))
     waits = {number for number, rank in job.ranks.items() if rank.waiting}
     failures = {number: lines for number, rank in job.ranks.items() if (lines := tuple(whereabouts.failures(rank)))}
@@ -97,9 +100,11 @@ def of(job: Job) -> Facts:
         tuple(whereabouts.failures_of_strangers(job.strangers)),
         calls,
         {number: whereabouts.path_to(job.ranks[number]) for number in sorted(spied or calls)},
-        not calls and any(rank.messages or (rank.waiting and not rank.recorded) for rank in job.ranks.values()),
+        has_ended
+        or (not calls and any(rank.messages or (rank.waiting and not rank.recorded) for rank in job.ranks.values())),
         unseen,
         moving and not unseen,
+        has_ended,
     )
 
 

@@ -41,6 +41,7 @@ def merged(told: Iterable[Told]) -> Job:
     unread += left
     told = [_of_job(one, others, unread) for one in told]
     running = frozenset(part.rank for one in told for part in one.parts if part.process == RUNNING)
+    cpu = {part.rank: part.cpu for one in told for part in one.parts if part.cpu is not None}
     told = [_without_guesses(one, running) for one in told]
     twice = _twice_spied(told, unread)
     told = [_without(one, twice.get(one.file, ())) for one in told]
@@ -74,7 +75,7 @@ def merged(told: Iterable[Told]) -> Job:
     worlds = {len(group.members) for group in groups.values() if group.description == "default_pg" and group.members}
     worlds = worlds or {one.size for one in told if one.size is not None}
     return Job(
-        {rank: _one(parts[rank]) for rank in sorted(parts)},
+        {rank: _one(parts[rank])._replace(cpu=cpu.get(rank)) for rank in sorted(parts)},
         groups,
         worlds.pop() if len(worlds) == 1 else None,
         sum(bool(one.dumps or one.parts or one.size or not one.why) for one in told),
