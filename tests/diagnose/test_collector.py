@@ -10,11 +10,12 @@ import subprocess
 import sys
 import time
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from socketserver import UnixStreamServer
 from threading import Thread
+from typing import Any
 
 import pytest
 
@@ -143,18 +144,31 @@ def test_a_node_without_ranks_sends_nothing() -> None:
     assert time.monotonic() - began < 30, "it does not wait for a second stack of nobody"
 
 
+RIGHT = "it needs root, or the capability SYS_PTRACE"
+
+
+def refused(path: str, flags: int, *more: int, opened: Callable[..., int] = os.open) -> int:
+    """Open a file, but for a process's memory, as for a user who is not root, or root without the capability."""
+    if path.endswith("/mem"):
+        raise PermissionError(13, "Permission denied")
+    return opened(path, flags, *more)
+
+
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("#!/bin/sh\necho 'Permission denied' >&2; exit 1", "process 1: Permission denied"),
-        ("#!/bin/sh\nexit 3", "process 1: exit code 3"),
-        ("#!/bin/sh\nsleep 60", "process 1: py-spy has not ended within 0 s"),
+        ("#!/bin/sh\necho 'Permission denied' >&2; exit 1", f"Permission denied; {RIGHT}"),
+        ("#!/bin/sh\nexit 3", "exit code 3"),
+        ("#!/bin/sh\nexit 4", f"permission denied to read its memory; {RIGHT}"),
+        ("#!/bin/sh\nsleep 60", "py-spy has not ended within 0 s"),
     ],
 )
 def test_why_py_spy_gives_no_stack(tmp_path: Path, text: str, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(collector, "_PY_SPY_S", 0.3 if "sleep" in text else 60)
     program(tmp_path, "py-spy", text)
-    assert collector.dump(str(tmp_path / "py-spy"), 1) == (b"", why)
+    if "exit 4" in text:
+        monkeypatch.setattr(collector.os, "open", refused)
+    assert collector.dump(str(tmp_path / "py-spy"), os.getpid()) == (b"", why)
 
 
 def test_what_a_main_thread_uses_of_a_cpu_is_measured() -> None:
@@ -175,6 +189,29 @@ def test_what_a_main_thread_uses_of_a_cpu_is_measured() -> None:
     assert collector.share((at, seconds), (at + 10, float("nan"))) is None, "it is gone"
 
 
+def notes(said: str) -> Any:
+    """Return what a node says of the ranks of the job."""
+    _, _, sent = said.partition("@unhang begin hung_1/ranks.json\n@unhang data ")
+    return json.loads(
+        zlib.decompress(base64.b64decode(sent.partition("\n@unhang end")[0].replace("\n@unhang data ", "")))
+    )
+
+
+def test_why_there_are_no_stacks_is_said_once_for_all_ranks(
+    started: Mapping[int, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program(tmp_path, "py-spy", "#!/bin/sh\nexit 3")
+    monkeypatch.setattr(collector, "py_spy", lambda _: str(tmp_path / "py-spy"))
+    try:
+        collector.main(0.0, "hung_1")
+    finally:
+        signal.alarm(0)
+    assert notes(capsys.readouterr().out)["notes"] == [
+        f"no stacks, the {which} time, of process {started[5]}, {started[6]}: exit code 3"
+        for which in ("first", "second")
+    ]
+
+
 def test_a_server_that_never_ends_its_answer_costs_the_dumps_alone(
     started: Mapping[int, int], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -189,8 +226,7 @@ def test_a_server_that_never_ends_its_answer_costs_the_dumps_alone(
     finally:
         signal.alarm(0)
     said = capsys.readouterr().out
-    _, _, sent = said.partition("@unhang begin hung_1/ranks.json\n@unhang data ")
-    rows = json.loads(zlib.decompress(base64.b64decode(sent.partition("\n")[0])))["ranks"]
+    rows = notes(said)["ranks"]
     assert [row.get("cpu") for row in rows if row["rank"] in (5, 6)] == [0.0, 0.0], "they wait"
     assert said.endswith("@unhang done\n")
 

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 APART_S = 30.0
 """So far apart are the two stacks of a rank."""
 MARK = "@unhang"
+OTHERS = "its ranks are of other jobs"
 LARGEST_STACK, LARGEST_DUMP = 4 << 20, 256 << 20
 _PROC = "/proc"
 _PY_SPY_S, _DUMP_S, _SERVER_S = 20, 15, 75
@@ -127,6 +128,12 @@ def _world(process: Process) -> str:
     if not any(parts):
         parts = [of("PMIX_NAMESPACE") or of("SLURM_JOB_ID", ""), of("SLURM_STEP_ID", "")]
     return name_of("_".join(parts))
+
+
+def _meeting(process: Process, world: str) -> str:
+    """Return how ``--job`` names the job of a rank: by where its ranks meet, if that tells it from others."""
+    place = f"{process.environment.get('MASTER_ADDR', '')}:{process.environment.get('MASTER_PORT', '')}"
+    return place if name_of(place) == world else world
 
 
 def name_of(job: str) -> str:
@@ -268,20 +275,30 @@ def dump(program: str, pid: int, until: float = float("inf")) -> tuple[bytes, st
     for _ in range(3):  # one that is at work may change what is being read
         left = min(_PY_SPY_S, until - time.monotonic())
         if left <= 0:
-            return b"", why or f"process {pid}: no time was left for py-spy"
+            return b"", why or "no time was left for py-spy"
         try:
             done = subprocess.run(command, check=False, capture_output=True, stdin=subprocess.DEVNULL, timeout=left)
         except subprocess.TimeoutExpired:
-            return b"", f"process {pid}: py-spy has not ended within {left:.0f} s"
+            return b"", f"py-spy has not ended within {left:.0f} s"
         except OSError as error:
-            return b"", f"process {pid}: {error}"
+            return b"", str(error)
         if done.returncode == 0:
             return done.stdout[:LARGEST_STACK], ""
         said = done.stderr.decode(errors="replace").strip().splitlines() or [f"exit code {done.returncode}"]
-        why = f"process {pid}: {said[0]}"
+        # py-spy may say something else of that
+        why = said[0] if _may_be_read(pid) else "permission denied to read its memory"
         if "ermission" in why:
-            break
+            return b"", f"{why}; it needs root, or the capability SYS_PTRACE"
     return b"", why
+
+
+def _may_be_read(pid: int) -> bool:
+    """Return whether the memory of a process may be read, or it has ended."""
+    try:
+        os.close(os.open(f"{_PROC}/{pid}/mem", os.O_RDONLY))
+    except OSError as error:
+        return not isinstance(error, PermissionError)
+    return True
 
 
 def state_of(pid: int) -> str:
@@ -548,7 +565,7 @@ def main(apart: float, job: str = "", slurm: str = "") -> None:
         if one.torch and not one.readable and _rank(one)[1] < 0
     ]
     if everyone and not found:
-        notes.append(f"there is no job {job}; there is {', '.join(sorted({one.world for one in everyone}))}")
+        notes.append(f"{OTHERS}: {', '.join(sorted({_meeting(by_pid[one.pid], one.world) for one in everyone}))}")
     state = {one.pid: state_of(one.pid) for one in found}
     program = py_spy(found[0].pid) if found else None
     if found and program is None:
@@ -561,14 +578,15 @@ def main(apart: float, job: str = "", slurm: str = "") -> None:
         sys.stdout.flush()
         alive = [one.pid for one in found if program and state_of(one.pid) != "gone"]
         until = time.monotonic() + _STACKS_S
+        wrong: dict[str, list[int]] = {}
         for pid in times:
             times[pid].append(used(pid))
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             for pid, (stacks, why) in zip(alive, pool.map(lambda pid: dump(program or "", pid, until), alive)):
                 taken[pid] = taken.get(pid, b"") + stacks
-                if why:
-                    hint = "; it needs root, or the capability SYS_PTRACE" if "ermission" in why else ""
-                    notes.append(f"no stacks, the {what} time: {why}{hint}")
+                wrong.setdefault(why, []).append(pid)
+        for why in filter(None, wrong):
+            notes.append(f"no stacks, the {what} time, of process {', '.join(map(str, wrong[why]))}: {why}")
 
     if found:
         take("first")

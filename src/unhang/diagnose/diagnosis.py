@@ -230,8 +230,7 @@ def _of_waiting(found: Facts) -> Iterable[Answer]:
     unseen = sorted(found.unseen)
     if places and unseen:
         summary = "Ranks wait for others that left no dump."
-        lacks = (f"dumps and stacks of rank {', '.join(map(str, unseen[:8]))}{', ...' if len(unseen) > 8 else ''}",)
-        yield Answer("not-enough", "", summary, places, lacks)
+        yield Answer("not-enough", "", summary, places, _lacking("dumps and stacks of", unseen))
     elif places:
         if any(one.recorded and one.waiting for one in job.ranks.values()):
             summary = "Ranks wait in collectives, and all that is known of these agrees."
@@ -262,8 +261,11 @@ def _of_stacks(found: Facts) -> Iterable[Answer]:
     else:
         whose = "All ranks" if found.job.size == len(calls) else f"All {len(calls)} ranks that have stacks"
         alike = "The only stack is of a rank that waits" if len(calls) == 1 else f"{whose} wait in the same call"
-        summary = f"{alike}: only dumps of the flight recorder show what differs."
-        yield Answer("not-enough", "", summary, places, ("dumps of all ranks",))
+        lacks = _lacking("dumps and stacks of", sorted(found.unseen))
+        rest = (
+            ", and nothing came from the others" if lacks else ": only dumps of the flight recorder show what differs"
+        )
+        yield Answer("not-enough", "", f"{alike}{rest}.", places, lacks or ("dumps of all ranks",))
 
 
 def _is_free(rank: Rank) -> bool:
@@ -298,5 +300,9 @@ def _histories(found: Facts) -> Iterable[Answer]:
 
 
 def _of_late(job: Job, late: Sequence[int]) -> tuple[str, ...]:
-    without = [str(rank) for rank in late if not job.ranks[rank].stacks]
-    return (f"py-spy on rank {', '.join(without[:8])}{', ...' if len(without) > 8 else ''}",) if without else ()
+    return _lacking("py-spy on", [rank for rank in late if not job.ranks[rank].stacks])
+
+
+def _lacking(what: str, ranks: Sequence[int]) -> tuple[str, ...]:
+    """Return what of some ranks is missing, unless there are none."""
+    return (f"{what} rank {', '.join(map(str, ranks[:8]))}{', ...' if len(ranks) > 8 else ''}",) if ranks else ()

@@ -40,6 +40,10 @@ NEXT = {
         "and it does not move"
     ),
     "ended": "next: see in its logs whether it has failed: add them, and `unhang diagnose` names who failed first",
+    "idle": (
+        "next: see the log and the stack of the driver: it has given no further call to the actors of Ray's that are "
+        "between two calls, as where their last one has failed"
+    ),
     "not-enough": (
         "next: collect more with `unhang diagnose --live` while the job hangs; `unhang diagnose --capture` says what "
         "to set before the next job"
@@ -277,8 +281,14 @@ def _next(answer: Answer, report: Report) -> Iterable[str]:
 
 
 def _after(answer: str, facts: Facts) -> str:
-    """Return what to do about an answer without a fix; `slow` answers itself where there are two stacks of a rank."""
+    """Return what to do about an answer without a fix; two stacks of a rank say whether it is at work."""
     free = [facts.job.ranks[number] for number, call in facts.calls.items() if not call]
+    if answer == "not-enough" and facts.job.running and facts.unseen:
+        return (
+            f"next: `--live` has no stacks of {who(facts.unseen)}: see in the warnings why, mend that, and run it again"
+        )
+    if answer == "slow" and free and all(map(whereabouts.is_idle, free)):
+        return NEXT["idle"]
     if answer != "slow" or all(whereabouts.moved(rank) is None for rank in free):
         return NEXT[answer]
     return NEXT["works"] if any(map(whereabouts.is_busy, free)) else NEXT["stands"]
