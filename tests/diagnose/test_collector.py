@@ -191,10 +191,8 @@ def test_what_a_main_thread_uses_of_a_cpu_is_measured() -> None:
 
 def notes(said: str) -> Any:
     """Return what a node says of the ranks of the job."""
-    _, _, sent = said.partition("@unhang begin hung_1/ranks.json\n@unhang data ")
-    return json.loads(
-        zlib.decompress(base64.b64decode(sent.partition("\n@unhang end")[0].replace("\n@unhang data ", "")))
-    )
+    lines = said.partition("@unhang begin hung_1/ranks.json\n")[2].partition("@unhang end")[0].splitlines()
+    return json.loads(zlib.decompress(b"".join(base64.b64decode(line.removeprefix("@unhang data ")) for line in lines)))
 
 
 def test_why_there_are_no_stacks_is_said_once_for_all_ranks(
