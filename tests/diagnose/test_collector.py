@@ -123,7 +123,7 @@ def test_who_is_gone_is_reckoned_where_a_row_of_ranks_is_shown(
     environments: list[dict[str, str]], gone: list[int]
 ) -> None:
     job = {"WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "4"}
-    by_pid = {pid: process(pid, **job, **one) for pid, one in enumerate(environments, 10)}
+    by_pid = {pid: Process(pid, 1, {**job, **one}, torch=True) for pid, one in enumerate(environments, 10)}
     found = [collector.Found(int(one.environment["RANK"]), pid, "w") for pid, one in by_pid.items()]
     rows = json.loads(collector.census(found, by_pid, dict.fromkeys(by_pid, "running"), ()))["ranks"]
     assert [row["rank"] for row in rows if row["state"] == "gone"] == gone
@@ -167,7 +167,7 @@ def test_why_py_spy_gives_no_stack(tmp_path: Path, text: str, why: str, monkeypa
     monkeypatch.setattr(collector, "_PY_SPY_S", 0.3 if "sleep" in text else 60)
     program(tmp_path, "py-spy", text)
     if "exit 4" in text:
-        monkeypatch.setattr(collector.os, "open", refused)
+        monkeypatch.setattr(os, "open", refused)
     assert collector.dump(str(tmp_path / "py-spy"), os.getpid()) == (b"", why)
 
 

@@ -173,7 +173,7 @@ def test_a_rank_that_a_node_has_seen_to_run_is_not_gone_on_another() -> None:
         Told("b/ranks.json", parts=(Rank(1, process="running"),)),
     ]
     job = merged(told)
-    assert (job.ranks, job.running) == ({2: Rank(2, process="gone")}, {0, 1})
+    assert (job.ranks, job.running) == ({2: Rank(2, process="gone")}, frozenset({0, 1}))
 
 
 def test_what_a_rank_uses_of_a_cpu_is_known_beside_its_stacks() -> None:
