@@ -198,6 +198,13 @@ def test_a_rank_without_a_process_is_gone_where_all_nodes_have_answered(tmp_path
     live.collect([place], tmp_path / "out", progress.silent)
     rows = json.loads((tmp_path / "out/w/nodes.json").read_text())["ranks"]
     assert rows == [{"rank": 1, "state": "gone"}]
+    (tmp_path / "none").write_text("@unhang note its ranks are of other jobs: 10.0.0.1:29500\n@unhang done\n")
+    live.collect(
+        [place, place._replace(name="m", command=("cat", str(tmp_path / "none")))], tmp_path / "both", progress.silent
+    )
+    assert json.loads((tmp_path / "both/w/nodes.json").read_text()) == {
+        "unhang-live": 1, "size": 2, "ranks": [{"rank": 1, "state": "gone"}], "notes": [],
+    }  # fmt: skip
     live.collect([place, place._replace(name="m", command=("false",))], tmp_path / "more", progress.silent)
     assert json.loads((tmp_path / "more/w/nodes.json").read_text())["ranks"] == []
 

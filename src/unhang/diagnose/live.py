@@ -214,6 +214,8 @@ def collect(places: Sequence[Place], folder: Path, step: Step) -> list[Collected
             inbox.end()
             raise
     jobs = []
+    if inbox.sizes:  # that a node has other jobs' ranks alone matters where no node has this one's
+        inbox.notes = [note for note in inbox.notes if f": {collector.OTHERS}: " not in note]
     for world, nodes in inbox.sizes.items():
         numbers, size = inbox.ranks[world], max(nodes)
         is_whole = not inbox.missing() and all(place.is_all for place in places)
