@@ -25,7 +25,12 @@ def waits(number: int = 3, size: int = 2, group: Group = WORLD, kind: str = "all
 
 def logged_in(group: Group, number: int, *, at: tuple[str, ...]) -> Rank:
     """Return a rank of which a log tells in what it waits, and a stack where."""
-    return waits(number, group=group._replace(members=()), recorded=False, at=at)
+    found = waits(number, group=group._replace(members=()), recorded=False, at=at)
+    return found._replace(waiting=(found.waiting[0]._replace(inputs=None, dtypes=None, elements=2),))
+
+
+def double() -> Rank:
+    return rank(issued(WORLD, 3, "all_reduce", 2, dtype="Double"))
 
 
 def counted(completed: int, enqueued: int, *, group: Group = TENSOR, kind: str = "all_reduce", **more: bool) -> Rank:
@@ -172,6 +177,11 @@ JOBS: dict[str, tuple[Job, str, list[int]]] = {
         [],
     ),
     "it waits for its next call, and its group for it": (job([BETWEEN, *[waits()] * 3]), "host", [0]),
+    "another type, where a log tells of one rank and no type": (
+        job([logged_in(WORLD, 3, at=(CALL, STEP)), waits(), waits(), double()]),
+        "disagrees",
+        [3],
+    ),
     "stacks: two may wait for their device": (job([rank(at=(STEP,), recorded=False)] * 2 + STACKS), "", []),
     "stacks: all but one wait for their device": (
         job([rank(at=(READ,), recorded=False), *[rank(at=(STEP,), recorded=False)] * 3]),

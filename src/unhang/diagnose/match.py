@@ -14,6 +14,7 @@ from unhang.diagnose.desync import Meeting
 from unhang.diagnose.evidence import Frame, Group, Job, Message, Operation, Rank
 from unhang.diagnose.facts import Facts
 from unhang.diagnose.pairs import PAIRED
+from unhang.diagnose.recorder import KEPT
 from unhang.diagnose.signature import Chain, Error, Hang, Signature, has_frames, may_be_in, may_be_of
 from unhang.diagnose.suspects import DEVICE, HOST, TOGETHER, Suspects
 
@@ -21,6 +22,7 @@ _OF_ISSUED = ("elements", "dtypes", "first", "by_place", "by_source", "alternati
 """The clauses that stacks tell nothing of."""
 _LOGGER = "torch/distributed/c10d_logger.py"
 """What stands around each of torch's collectives; in between may be a decorator's frame."""
+_UNRECORDED = ("monitored_barrier", "wait_tensor")
 _SHIMS = "unhang/prove/"
 """What stands for torch, or for the rest of a framework, where we record hangs."""
 
@@ -152,6 +154,9 @@ def _doubts(
     yield from _failures(facts, hang, named)
     ranks = facts.job.ranks
     yield from (f"rank {number} has a dump and a log of two times" for number, rank in ranks.items() if rank.is_mixed)
+    yield from (
+        f"rank {number} has a dump and a stack of two times" for number, rank in ranks.items() if _is_later(rank)
+    )
     if {*hang.differ} & {"size", "dtype"} and len(_ways(facts.job, hang, scene)) > 1:
         yield "these ranks came to the function by different calls"
     if not _has_waiting(facts, hang, failed):
@@ -177,6 +182,20 @@ def _doubts(
                 yield f"rank {number} is held up {whereabouts.in_stack(rank, ()).doing}"
     if scene.meeting is None and not all(facts.calls.get(number) for number in scene.inside):
         yield "whether these ranks wait: no stack of theirs is in a collective"
+
+
+def _is_later(rank: Rank) -> bool:
+    """Return whether a rank's stack is in a collective that its dump does not have: that keeps the oldest of a group.
+
+    gloo's has no send and no receive, and what waits for a tensor did not issue it.
+    """
+    caller, issued = whereabouts.caller(rank), (*rank.waiting, *rank.last, *rank.earlier)
+    is_whole = max(Counter(one.group.name for one in rank.waiting).values(), default=0) < KEPT
+    if not (rank.recorded and caller and is_whole and issued) or whereabouts.is_paired(rank):
+        return False
+    known = {whereabouts.alike(frame)[:2] for one in issued for frame in one.frames}
+    is_told = all(one.frames for one in issued) and whereabouts.collective(rank) not in _UNRECORDED
+    return is_told and whereabouts.alike(caller)[:2] not in known
 
 
 def _failures(facts: Facts, hang: Hang, named: Collection[str]) -> Iterator[str]:
