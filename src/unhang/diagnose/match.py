@@ -14,7 +14,6 @@ from unhang.diagnose.desync import Meeting
 from unhang.diagnose.evidence import Frame, Group, Job, Message, Operation, Rank
 from unhang.diagnose.facts import Facts
 from unhang.diagnose.pairs import PAIRED
-from unhang.diagnose.recorder import KEPT
 from unhang.diagnose.signature import Chain, Error, Hang, Signature, has_frames, may_be_in, may_be_of
 from unhang.diagnose.suspects import DEVICE, HOST, TOGETHER, Suspects
 
@@ -22,7 +21,6 @@ _OF_ISSUED = ("elements", "dtypes", "first", "by_place", "by_source", "alternati
 """The clauses that stacks tell nothing of."""
 _LOGGER = "torch/distributed/c10d_logger.py"
 """What stands around each of torch's collectives; in between may be a decorator's frame."""
-_UNRECORDED = ("monitored_barrier", "wait_tensor")
 _SHIMS = "unhang/prove/"
 """What stands for torch, or for the rest of a framework, where we record hangs."""
 
@@ -153,10 +151,7 @@ def _doubts(
     """Yield what speaks against any known hang: errors that it does not name, a stuck device, a rank held up."""
     yield from _failures(facts, hang, named)
     ranks = facts.job.ranks
-    yield from (f"rank {number} has a dump and a log of two times" for number, rank in ranks.items() if rank.is_mixed)
-    yield from (
-        f"rank {number} has a dump and a stack of two times" for number, rank in ranks.items() if _is_later(rank)
-    )
+    yield from (f"rank {number} has a dump and {what} of two times" for number, what in facts.mixed.items())
     if {*hang.differ} & {"size", "dtype"} and len(_ways(facts.job, hang, scene)) > 1:
         yield "these ranks came to the function by different calls"
     if not _has_waiting(facts, hang, failed):
@@ -182,20 +177,6 @@ def _doubts(
                 yield f"rank {number} is held up {whereabouts.in_stack(rank, ()).doing}"
     if scene.meeting is None and not all(facts.calls.get(number) for number in scene.inside):
         yield "whether these ranks wait: no stack of theirs is in a collective"
-
-
-def _is_later(rank: Rank) -> bool:
-    """Return whether a rank's stack is in a collective that its dump does not have: that keeps the oldest of a group.
-
-    gloo's has no send and no receive, and what waits for a tensor did not issue it.
-    """
-    caller, issued = whereabouts.caller(rank), (*rank.waiting, *rank.last, *rank.earlier)
-    is_whole = max(Counter(one.group.name for one in rank.waiting).values(), default=0) < KEPT
-    if not (rank.recorded and caller and is_whole and issued) or whereabouts.is_paired(rank):
-        return False
-    known = {whereabouts.alike(frame)[:2] for one in issued for frame in one.frames}
-    is_told = all(one.frames for one in issued) and whereabouts.collective(rank) not in _UNRECORDED
-    return is_told and whereabouts.alike(caller)[:2] not in known
 
 
 def _failures(facts: Facts, hang: Hang, named: Collection[str]) -> Iterator[str]:
@@ -233,10 +214,10 @@ def _ways(job: Job, hang: Hang, scene: Scene) -> set[tuple[tuple[str, str], ...]
 
 def _by_other_code(facts: Facts, hang: Hang, scene: Scene) -> Iterator[str]:
     """Yield which of the others wait in what the framework issued on their peers, and a user's code on them."""
-    for meeting in facts.meetings:
-        issued = {rank: one for rank, one in meeting.operations.items() if one.frames}
-        if meeting is scene.meeting or scene.meeting is None or issued.keys().isdisjoint(scene.rest):
+    for meeting in facts.meetings if scene.meeting else ():
+        if meeting is scene.meeting or meeting.operations.keys().isdisjoint(scene.rest):
             continue
+        issued = {rank: one for rank, one in meeting.operations.items() if one.frames}
         foreign = {rank for rank, one in issued.items() if not _is_issued_in(one.frames, hang.frames)}
         for number in sorted(foreign & {*scene.rest}) if foreign != issued.keys() else ():
             label = whereabouts.label(meeting.group)
