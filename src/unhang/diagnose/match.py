@@ -76,7 +76,9 @@ def matches(facts: Facts, suspects: Suspects, signatures: Iterable[Signature]) -
                     continue  # what they issued says more than where they are
                 only = any(error.only for *_, error in errors)
                 doubts = tuple(_doubts(facts, suspects, hang, scene, named, {number for number, _ in lines}))
-                if False not in clauses.values() and _speaks(hang, clauses, is_doubted=bool(doubts)):
+                shown = clauses.get("frames") is None and _is_seen(facts.job, hang, scene)
+                told = {**clauses, "frames": True} if shown else clauses
+                if False not in clauses.values() and _speaks(hang, told, is_doubted=bool(doubts)):
                     ways = (names for names in hang.certain if _shown(names, clauses, only=only))
                     certain = not doubts and any(clauses["parts"] or "frames" not in names for names in ways)
                     found.append(Match(signature.fix, hang, scene, clauses, lines, doubts, certain))
@@ -483,6 +485,12 @@ def _frames(facts: Facts, hang: Hang, scene: Scene) -> bool | None:
         return None
     logged = _logged(facts.job, scene)
     return _every(scene, (value for rank, value in by_rank.items() if value is not None or rank not in logged))
+
+
+def _is_seen(job: Job, hang: Hang, scene: Scene) -> bool:
+    """Return whether a rank in the collective is in the hang's frames: one whose dump has none leaves that as it is."""
+    issued = scene.meeting.operations if scene.meeting and hang.frames else {}
+    return any(_has(job.ranks[rank], issued[rank], hang.frames) for rank in scene.inside if rank in issued)
 
 
 def _logged(job: Job, scene: Scene) -> set[int]:
