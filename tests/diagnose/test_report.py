@@ -152,7 +152,7 @@ def test_an_answer_without_a_fix_says_what_to_do_next(answer: str) -> None:
     ("answer", "ranks", "running", "said"),
     [
         ("slow", [rank(at=IDLE), rank(at=(CALL,))], (), "next: see the log and the stack of the driver"),
-        ("not-enough", [rank(at=(CALL,)), None], (0,), "next: `--live` has no stacks of rank 1: see in the warnings"),
+        ("not-enough", [rank(at=(CALL,)), None], (0,), "next: take the stacks of rank 1 too, with `--live`"),
         ("not-enough", [rank(at=(CALL,)), None], (), report.NEXT["not-enough"]),
         ("slow", [rank(at=(CALL,))._replace(process="gone")] * 2, (), report.NEXT["ended"]),
     ],

@@ -227,10 +227,9 @@ def _of_waiting(found: Facts) -> Iterable[Answer]:
     """Yield what those ranks show that wait by their dumps or logs, if some do."""
     job = found.job
     places = whereabouts.of_waiting(job)
-    unseen = sorted(found.unseen)
+    unseen = found.unseen
     if places and unseen:
-        summary = "Ranks wait for others that left no dump."
-        yield Answer("not-enough", "", summary, places, _lacking("dumps and stacks of", unseen))
+        yield Answer("not-enough", "", "Ranks wait for others that left no dump.", places, _of_unseen(unseen))
     elif places:
         if any(one.recorded and one.waiting for one in job.ranks.values()):
             summary = "Ranks wait in collectives, and all that is known of these agrees."
@@ -254,6 +253,11 @@ def _of_stacks(found: Facts) -> Iterable[Answer]:
     elif suspects.have_peers(found):
         summary = "Ranks send and receive, as the stages of a pipeline do: whether they agree, only dumps show."
         yield Answer("not-enough", "", summary, places, ("dumps of all ranks",))
+    elif len(set(calls.values())) > 1 and found.unseen:
+        summary = "Ranks wait in different collectives, as they do where one is late to the first of these."
+        yield Answer("not-enough", "", summary, places, _of_unseen(found.unseen))
+    elif all(ranks[number].waiting for number in calls):
+        return  # what they have issued says more than by which calls they came to it
     elif len(set(calls.values())) > 1:
         yield Answer("desync", "", "Ranks wait in different collectives.", places)
     elif len({*found.paths.values()}) > 1:
@@ -261,11 +265,15 @@ def _of_stacks(found: Facts) -> Iterable[Answer]:
     else:
         whose = "All ranks" if found.job.size == len(calls) else f"All {len(calls)} ranks that have stacks"
         alike = "The only stack is of a rank that waits" if len(calls) == 1 else f"{whose} wait in the same call"
-        lacks = _lacking("dumps and stacks of", sorted(found.unseen))
-        rest = (
-            ", and nothing came from the others" if lacks else ": only dumps of the flight recorder show what differs"
-        )
-        yield Answer("not-enough", "", f"{alike}{rest}.", places, lacks or ("dumps of all ranks",))
+        if found.unseen:
+            summary, lacks = f"{alike}, and nothing came from the others.", _of_unseen(found.unseen)
+        else:
+            summary, lacks = f"{alike}: only dumps of the flight recorder show what differs.", ("dumps of all ranks",)
+        yield Answer("not-enough", "", summary, places, lacks)
+
+
+def _of_unseen(unseen: Collection[int]) -> tuple[str, ...]:
+    return (f"dumps and stacks of rank {', '.join(map(str, sorted(unseen)[:8]))}{', ...' if len(unseen) > 8 else ''}",)
 
 
 def _is_free(rank: Rank) -> bool:
@@ -300,9 +308,5 @@ def _histories(found: Facts) -> Iterable[Answer]:
 
 
 def _of_late(job: Job, late: Sequence[int]) -> tuple[str, ...]:
-    return _lacking("py-spy on", [rank for rank in late if not job.ranks[rank].stacks])
-
-
-def _lacking(what: str, ranks: Sequence[int]) -> tuple[str, ...]:
-    """Return what of some ranks is missing, unless there are none."""
-    return (f"{what} rank {', '.join(map(str, ranks[:8]))}{', ...' if len(ranks) > 8 else ''}",) if ranks else ()
+    without = [str(rank) for rank in late if not job.ranks[rank].stacks]
+    return (f"py-spy on rank {', '.join(without[:8])}{', ...' if len(without) > 8 else ''}",) if without else ()

@@ -284,9 +284,8 @@ def _after(answer: str, facts: Facts) -> str:
     """Return what to do about an answer without a fix; two stacks of a rank say whether it is at work."""
     free = [facts.job.ranks[number] for number, call in facts.calls.items() if not call]
     if answer == "not-enough" and facts.job.running and facts.unseen:
-        return (
-            f"next: `--live` has no stacks of {who(facts.unseen)}: see in the warnings why, mend that, and run it again"
-        )
+        how = "with `--live`, or with `--capture` on their nodes; warnings say what has kept a node from it"
+        return f"next: take the stacks of {who(facts.unseen)} too, {how}"
     if answer == "slow" and free and all(map(whereabouts.is_idle, free)):
         return NEXT["idle"]
     if answer != "slow" or all(whereabouts.moved(rank) is None for rank in free):
