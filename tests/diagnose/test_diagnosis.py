@@ -137,6 +137,18 @@ ANSWERS: dict[str, tuple[Job, list[tuple[str, str]]]] = {
         job([rank(at=(CALL, STEP), recorded=False), rank(at=(CALL, READ), recorded=False)]),
         [("desync", "different collectives")],
     ),
+    "stacks of two of three, two calls": (
+        job([rank(at=(CALL, STEP), recorded=False), rank(at=(CALL, READ), recorded=False)], size=3),
+        [("not-enough", "one is late")],
+    ),
+    "two of three have come to one collective by two calls": (
+        job([rank(waits(), at=(CALL, STEP)), rank(waits(at=(READ,)), at=(CALL, READ)), None]),
+        [("not-enough", "no dump")],
+    ),
+    "all have come to one collective by two calls": (
+        job([rank(waits(), at=(CALL, STEP)), *[rank(waits(at=(READ,)), at=(CALL, READ))] * 3]),
+        [("not-enough", AGREED)],
+    ),
     "watchdogs, one ahead of three": (
         job([watched(3, 4), *[watched(3)] * 3]),
         [("desync", "another call than its peers")],
@@ -180,6 +192,12 @@ AT_ALL = rank(waits(), at=(CALL, STEP))
 )
 def test_what_is_at_hand_is_not_asked_for(whole: Job, missing: str) -> None:
     assert diagnosed(whole)[0].missing == (missing,)
+
+
+def test_where_stacks_lack_those_of_some_ranks_these_are_what_is_missing() -> None:
+    (found,) = diagnosed(job([rank(at=(CALL, STEP), recorded=False)] * 2, size=4))
+    assert found.summary == "All 2 ranks that have stacks wait in the same call, and nothing came from the others."
+    assert found.missing == ("dumps and stacks of rank 2, 3",)
 
 
 def test_a_known_fix_is_alone_with_its_places() -> None:

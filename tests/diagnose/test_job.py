@@ -43,6 +43,13 @@ def test_lines_say_what_waits_where_a_dump_does_not() -> None:
     assert job.ranks[1].recorded
 
 
+@pytest.mark.parametrize(("kind", "is_mixed"), [("all_reduce", False), ("broadcast", True), ("", False)])
+def test_a_log_that_says_another_collective_than_the_dump_is_of_another_time(kind: str, is_mixed: bool) -> None:
+    logged = Rank(1, waiting=(waits(1)[0]._replace(kind=kind),))
+    whole = merged([Told("a", (dumped(1, waiting=waits(1)),)), Told("b", parts=(logged,))])
+    assert whole.ranks[1].is_mixed is is_mixed
+
+
 FRAMED = (waits(1)[0]._replace(frames=(Frame("f", "x.py", 1),)),)
 
 
@@ -165,3 +172,19 @@ def test_of_the_stacks_of_two_jobs_those_with_most_ranks_are_read() -> None:
         "c/rank_2",
     ]
     assert [one.file for one in job.unread] == ["a/rank_0"]
+
+
+def test_a_rank_that_a_node_has_seen_to_run_is_not_gone_on_another() -> None:
+    told = [
+        Told("a/ranks.json", parts=(Rank(0, process="running"), Rank(1, process="gone"), Rank(2, process="gone"))),
+        Told("b/ranks.json", parts=(Rank(1, process="running"),)),
+    ]
+    job = merged(told)
+    assert (job.ranks, job.running) == ({2: Rank(2, process="gone")}, frozenset({0, 1}))
+
+
+def test_what_a_rank_uses_of_a_cpu_is_known_beside_its_stacks() -> None:
+    stacks = (Stack("MainThread", (), True, "s"),)
+    row = Rank(1, process="running", cpu=0.5)
+    job = merged([Told("ranks.json", parts=(row,)), Told("s", parts=(Rank(1, stacks=stacks),))])
+    assert job.ranks == {1: Rank(1, stacks=stacks, cpu=0.5)}

@@ -14,12 +14,23 @@ from unhang.diagnose.recorder import Dump
 
 WORLD = Group("0", "default_pg", (0, 1, 2, 3))
 TENSOR = Group("8", "TENSOR_MODEL_PARALLEL_GROUP", (0, 1, 2, 3))
+FIRST, SECOND = Group("20", "PAIRS", (0, 1)), Group("21", "PAIRS", (2, 3))
 CALL, STEP, OTHER = "torch/distributed/distributed_c10d.py::all_reduce", "job/train.py::step", "job/train.py::evaluate"
 READ = "torch/utils/data/dataloader.py::_next_data"
 
 
 def waits(number: int = 3, size: int = 2, group: Group = WORLD, kind: str = "all_reduce", **more: object) -> Rank:
     return rank(issued(group, number, kind, size), **more)  # type: ignore[arg-type]
+
+
+def logged_in(group: Group, number: int, *, at: tuple[str, ...]) -> Rank:
+    """Return a rank of which a log tells in what it waits, and a stack where."""
+    found = waits(number, group=group._replace(members=()), recorded=False, at=at)
+    return found._replace(waiting=(found.waiting[0]._replace(inputs=None, dtypes=None, elements=2),))
+
+
+def double() -> Rank:
+    return rank(issued(WORLD, 3, "all_reduce", 2, dtype="Double"))
 
 
 def counted(completed: int, enqueued: int, *, group: Group = TENSOR, kind: str = "all_reduce", **more: bool) -> Rank:
@@ -183,7 +194,13 @@ JOBS: dict[str, tuple[Job, str, list[int]]] = {
         "host",
         [3],
     ),
-    "stacks: one waits for its next call": (job([BETWEEN, *STACKS]), "", []),
+    "stacks: one waits for its next call": (job([BETWEEN, *STACKS]), "host", [0]),
+    "stacks: one waits for its next call, another is not heard of": (job([BETWEEN, *STACKS, None]), "silent", [4]),
+    "stacks: one waits for its next call, the others are in two": (
+        job([BETWEEN, rank(at=(CALL, OTHER), recorded=False), *STACKS]),
+        "",
+        [],
+    ),
     "stacks: one waits for its next call, another is in none": (
         job([BETWEEN, rank(at=(READ,), recorded=False), *STACKS]),
         "host",
@@ -195,6 +212,11 @@ JOBS: dict[str, tuple[Job, str, list[int]]] = {
         [],
     ),
     "it waits for its next call, and its group for it": (job([BETWEEN, *[waits()] * 3]), "host", [0]),
+    "another type, where a log tells of one rank and no type": (
+        job([logged_in(WORLD, 3, at=(CALL, STEP)), waits(), waits(), double()]),
+        "disagrees",
+        [3],
+    ),
     "stacks: two may wait for their device": (job([rank(at=(STEP,), recorded=False)] * 2 + STACKS), "", []),
     "stacks: all but one wait for their device": (
         job([rank(at=(READ,), recorded=False), *[rank(at=(STEP,), recorded=False)] * 3]),
@@ -257,6 +279,31 @@ JOBS: dict[str, tuple[Job, str, list[int]]] = {
         [0],
     ),
     "stacks: another call": (job([rank(at=(CALL, OTHER), recorded=False), *STACKS]), "disagrees", [0]),
+    "stacks: some wait for the one in another call, and more are past it": (
+        job([rank(at=(CALL, OTHER), recorded=False), *[rank(at=(CALL, READ), recorded=False)] * 2, *STACKS]),
+        "disagrees",
+        [0],
+    ),
+    "stacks and logs: another call": (
+        job([logged_in(TENSOR, 1, at=(CALL, OTHER)), *[logged_in(WORLD, 3, at=(CALL, STEP))] * 3]),
+        "disagrees",
+        [0],
+    ),
+    "stacks and logs: another call of one collective": (
+        job([logged_in(WORLD, 3, at=(CALL, OTHER)), *[logged_in(WORLD, 3, at=(CALL, STEP))] * 3]),
+        "",
+        [],
+    ),
+    "one of a pair, where other pairs do as the other": (
+        job([waits(group=FIRST, size=9), waits(group=FIRST), waits(group=SECOND), waits(group=SECOND)]),
+        "disagrees",
+        [0],
+    ),
+    "pairs that do not agree all": (
+        job([waits(group=one, size=size) for one, size in ((FIRST, 9), (FIRST, 2), (SECOND, 9), (SECOND, 2))]),
+        "disagrees",
+        [0, 1, 2, 3],
+    ),
     "stacks: another way to one call": (
         job([rank(at=(CALL, "job/train.py::reduce", way), recorded=False) for way in (OTHER, STEP, STEP, STEP)]),
         "stack",
@@ -521,3 +568,15 @@ def test_a_rank_that_says_nothing_is_suspect_whatever_its_number(silent: int) ->
     lines = [line.format(number) for number in range(3) if number != silent for line in raised]
     found = suspects.of(facts.of(merged([logged(*lines), Told(f"rank_{silent}.log", named=silent)])))
     assert (found.rule, [*found.why]) == (suspects.SILENT, [silent])
+
+
+def test_of_a_job_whose_processes_are_all_gone_only_an_error_or_what_was_recorded_makes_suspect() -> None:
+    late = rank(at=(READ,), recorded=False)
+    gone = [one._replace(process="gone") for one in (*STACKS[:2], late)]
+    ended = job(gone)
+    assert (facts.of(ended).has_ended, suspects.of(facts.of(ended)).why) == (True, {})
+    assert [*suspects.of(facts.of(ended._replace(running=frozenset({3})))).why] == [0, 1, 2]
+    failed = job([*gone[:2], late._replace(process="gone", messages=(line("ValueError: loss is NaN"),))])
+    assert [*suspects.of(facts.of(failed)).why] == [2]
+    recorded = job([one._replace(process="gone") for one in (waits(), waits(), waits(), rank())])
+    assert [*suspects.of(facts.of(recorded)).why] == [3]

@@ -227,11 +227,9 @@ def _of_waiting(found: Facts) -> Iterable[Answer]:
     """Yield what those ranks show that wait by their dumps or logs, if some do."""
     job = found.job
     places = whereabouts.of_waiting(job)
-    unseen = sorted(found.unseen)
+    unseen = found.unseen
     if places and unseen:
-        summary = "Ranks wait for others that left no dump."
-        lacks = (f"dumps and stacks of rank {', '.join(map(str, unseen[:8]))}{', ...' if len(unseen) > 8 else ''}",)
-        yield Answer("not-enough", "", summary, places, lacks)
+        yield Answer("not-enough", "", "Ranks wait for others that left no dump.", places, _of_unseen(unseen))
     elif places:
         lacks = _of_all(job, "dumps", "stacks")
         heads = [rank.waiting[0] for rank in job.ranks.values() if rank.waiting]
@@ -269,6 +267,11 @@ def _of_stacks(found: Facts) -> Iterable[Answer]:
             )
         summary = f"Ranks send and receive, as the stages of a pipeline do: whether they agree, {what}."
         yield Answer("not-enough", "", summary, places, lacks)
+    elif len(set(calls.values())) > 1 and found.unseen:
+        summary = "Ranks wait in different collectives, as they do where one is late to the first of these."
+        yield Answer("not-enough", "", summary, places, _of_unseen(found.unseen))
+    elif all(ranks[number].waiting for number in calls):
+        return  # what they have issued says more than by which calls they came to it
     elif len(set(calls.values())) > 1:
         yield Answer("desync", "", "Ranks wait in different collectives.", places)
     elif len({*found.paths.values()}) > 1:
@@ -276,11 +279,15 @@ def _of_stacks(found: Facts) -> Iterable[Answer]:
     else:
         whose = "All ranks" if found.job.size == len(calls) else f"All {len(calls)} ranks that have stacks"
         alike = "The only stack is of a rank that waits" if len(calls) == 1 else f"{whose} wait in the same call"
-        summary = f"{alike}: only dumps of the flight recorder show what differs."
-        yield Answer("not-enough", "", summary, places, _of_all(found.job, "dumps"))
+        if found.unseen:
+            summary, lacks = f"{alike}, and nothing came from the others.", _of_unseen(found.unseen)
+        else:
+            summary = f"{alike}: only dumps of the flight recorder show what differs."
+            lacks = _of_all(found.job, "dumps")
+        yield Answer("not-enough", "", summary, places, lacks)
 
 
-def _of_all(job: Job, *kinds: str) -> tuple[str, ...]:
+def _of_all(job: Job, *kinds: str) -> tuple[str]:
     """Return which of these kinds of evidence to take of all ranks: those that are not at hand, or else all anew."""
     ranks = [job.ranks.get(number) for number in desync.everybody(job)] or [None]
     lacking = {
@@ -289,6 +296,10 @@ def _of_all(job: Job, *kinds: str) -> tuple[str, ...]:
     }
     left = [kind for kind in kinds if lacking[kind]]
     return (f"{' and '.join(left or kinds)} of all ranks{'' if left else ' once more'}, taken at one time",)
+
+
+def _of_unseen(unseen: Collection[int]) -> tuple[str]:
+    return (f"dumps and stacks of rank {', '.join(map(str, sorted(unseen)[:8]))}{', ...' if len(unseen) > 8 else ''}",)
 
 
 def _is_free(rank: Rank) -> bool:

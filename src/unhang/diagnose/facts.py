@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from unhang.diagnose import desync, pairs, whereabouts
 from unhang.diagnose.desync import Meeting, Split
-from unhang.diagnose.evidence import Count, Job, Message, Operation
+from unhang.diagnose.evidence import GONE, Count, Job, Message, Operation, Rank
 from unhang.diagnose.pairs import Ends, Head
+from unhang.diagnose.recorder import KEPT
+
+_UNRECORDED = ("monitored_barrier", "wait_tensor")
+"""Functions of torch in which a rank waits for what it has issued elsewhere, or for what no dump has."""
 
 
 class Facts(NamedTuple):
@@ -50,12 +54,16 @@ class Facts(NamedTuple):
     """By rank: its whole stack, to be compared. Tracebacks with which ranks gave up are left out beside such."""
     as_waiting: frozenset[int]
     """Ranks whose whole stack is that of another rank that is known to wait."""
+    mixed: Mapping[int, str]
+    """By rank: what is of another time than its dump, `a log` or `a stack`."""
     is_over: bool
-    """Whether logs say that ranks gave up or failed, and no stack shows one alive."""
+    """Whether the job has ended, or logs say that ranks gave up or failed, and no stack shows one alive."""
     unseen: frozenset[int]
     """Ranks of which nothing came, of those for which somebody may wait."""
     goes_on: bool
     """Whether every rank has moved between two stacks, so that the job does not hang."""
+    has_ended: bool
+    """Whether every process that was seen is gone."""
 
 
 def of(job: Job) -> Facts:
@@ -71,6 +79,7 @@ def of(job: Job) -> Facts:
     spied = {number for number in calls if whereabouts.is_spied(job.ranks[number])}
     unseen = frozenset(_unseen(job, meetings))
     moving = bool(job.ranks) and all(whereabouts.moved(rank) and not rank.process for rank in job.ranks.values())
+    has_ended = bool(job.ranks) and not job.running and all(rank.process == GONE for rank in job.ranks.values())
     roots = tuple(pairs.sinks({**waits_for, **missing}))
     waits = {number for number, rank in job.ranks.items() if rank.waiting}
     failures = {number: lines for number, rank in job.ranks.items() if (lines := tuple(whereabouts.failures(rank)))}
@@ -100,9 +109,12 @@ def of(job: Job) -> Facts:
         calls,
         {number: whereabouts.path_to(job.ranks[number]) for number in sorted(spied or calls)},
         _as_waiting(job),
-        not calls and any(rank.messages or (rank.waiting and not rank.recorded) for rank in job.ranks.values()),
+        {number: what for number, rank in job.ranks.items() if (what := _mixed(rank))},
+        has_ended
+        or (not calls and any(rank.messages or (rank.waiting and not rank.recorded) for rank in job.ranks.values())),
         unseen,
         moving and not unseen,
+        has_ended,
     )
 
 
@@ -110,6 +122,22 @@ def _as_waiting(job: Job) -> frozenset[int]:
     whole = {number: whereabouts.whole(rank) for number, rank in job.ranks.items() if rank.stacks}
     known = {stack for number, stack in whole.items() if job.ranks[number].waiting}
     return frozenset(number for number, stack in whole.items() if stack in known and not job.ranks[number].waiting)
+
+
+def _mixed(rank: Rank) -> str:
+    """Return what is of another time than a rank's dump: a stack is, if that does not have the collective it is in.
+
+    A dump keeps the oldest ones of a group; gloo's has no send and no receive.
+    """
+    caller, issued = whereabouts.caller(rank), (*rank.waiting, *rank.last, *rank.earlier)
+    if rank.is_mixed:
+        return "a log"
+    if not (rank.recorded and caller and issued and all(one.frames for one in issued)) or whereabouts.is_paired(rank):
+        return ""
+    is_whole = max(Counter(one.group.name for one in rank.waiting).values(), default=0) < KEPT
+    known = {whereabouts.alike(frame)[:2] for one in issued for frame in one.frames}
+    is_later = whereabouts.alike(caller)[:2] not in known and whereabouts.collective(rank) not in _UNRECORDED
+    return "a stack" if is_whole and is_later else ""
 
 
 def _counts(job: Job) -> dict[str, dict[int, Count]]:
