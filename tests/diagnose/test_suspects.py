@@ -236,6 +236,11 @@ JOBS: dict[str, tuple[Job, str, list[int]]] = {
         "host",
         [0],
     ),
+    "stacks: one is on no CPU where ranks are that wait by their logs": (
+        job([rank(at=(STEP,), recorded=False), *[waits(recorded=False)._replace(stacks=spinning(STEP).stacks)] * 3]),
+        "host",
+        [0],
+    ),
     "stacks: some wait for their devices, and logs tell of others": (
         job(
             [
@@ -249,7 +254,7 @@ JOBS: dict[str, tuple[Job, str, list[int]]] = {
         [0],
     ),
     "stacks: some wait for their devices, and nobody is in a collective": (
-        job([spinning(SYNC, OTHER), *[spinning(STEP)] * 3]),
+        job([*[spinning(SYNC, OTHER)] * 2, *[spinning(STEP)] * 3]),
         "",
         [],
     ),

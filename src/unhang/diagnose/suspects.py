@@ -475,7 +475,7 @@ def _other_stack(facts: Facts) -> dict[int, str]:
         number: f"its stack differs from that of its peers{_where(facts, number)}"
         for number in _minority(sides, "")
         if not (rank := facts.job.ranks[number]).waiting
-        if not (whereabouts.is_idle(rank) or whereabouts.waits_for_device(rank))
+        if not (whereabouts.is_idle(rank) or (places[stacks[number]] > 1 and whereabouts.waits_for_device(rank)))
         if not (is_mixed and _may_wait(facts, number, places[stacks[number]]))
     }
 

@@ -279,9 +279,10 @@ def has_caught(rank: Rank, message: Message) -> bool:
     return not (is_idle(rank) or is_done(rank)) and not raised.isdisjoint(running)
 
 
-def whole(rank: Rank) -> tuple[tuple[str, str, int], ...]:
-    """Return the whole stack of a rank's main thread, torch's frames too, to compare it with others."""
-    return tuple(map(alike, _main(rank).frames))
+def whole(rank: Rank) -> tuple[bool | None, tuple[tuple[str, str, int], ...]]:
+    """Return the whole stack of a rank's main thread, torch's frames too, and whether it is idle, to compare it."""
+    stack = _main(rank)
+    return stack.idle, tuple(map(alike, stack.frames))
 
 
 def waits_for_device(rank: Rank) -> bool:
