@@ -221,6 +221,11 @@ def test_a_dump_that_breaks_off_is_read_in_part(tmp_path: Path, whole: object) -
         ("attempt_0/3/stderr.log", 3),
         ("/logs/rank_5/out.txt", 5),
         ("rank_1/rank_6", 6),
+        ("stack_global_rank_6_local_rank_2.txt", 6),
+        ("tp_rank_1.rank_12.txt", 12),
+        ("local_rank_2.txt", 2),
+        ("dump_rank3.txt", 3),
+        ("node2-local0.txt", None),
         ("stderr.log", None),
         ("run-7/out.log", None),
         ("node_3.log", None),
@@ -276,16 +281,92 @@ def test_the_number_of_a_process_in_a_name_is_no_rank(name: str, tmp_path: Path)
     assert intake.rank_in(str(tmp_path / name)) == 4005
 
 
-def test_the_processes_of_one_file_count_in_their_order_where_nothing_says_a_rank(tmp_path: Path) -> None:
-    stacks = "".join(
-        f'Process {pid}: python train.py\nThread {pid} (idle): "MainThread"\n    {name} (train.py:4)\n\n'
-        for pid, name in ((70, "step"), (71, "step"), (72, "read"))
-    )
-    (tmp_path / "stacks.txt").write_text(stacks)
+def test_a_process_of_which_nothing_says_the_rank_has_none(tmp_path: Path) -> None:
+    files = {f"node{node}-local0.txt": STACK for node in range(12)} | {"all.txt": STACK + STACK.replace(b"71", b"72")}
+    job = intake.read([write(tmp_path, files)], silent)
+    assert ([*job.ranks], len(job.unranked)) == ([], 13)
+    numbers = {f"py-spy-{4400 + 7 * place}.txt": STACK for place in range(4)}
+    job = intake.read([write(tmp_path / "pids", numbers)], silent)
+    assert ([*job.ranks], len(job.unranked)) == ([], 4), "these are numbers of processes"
+    job = intake.read([write(tmp_path / "ranks", {f"stack-{place}.txt": STACK for place in range(4)})], silent)
+    assert ([*job.ranks], len(job.unranked)) == ([0, 1, 2, 3], 0)
+
+
+LATE = STACK.replace(b"step", b"load")
+
+
+def moments(folder: Path, names: str, late: dict[str, int], at: dict[str, float]) -> str:
+    """Write stacks of four ranks for each time, at which another one is late."""
+    for time, rank in late.items():
+        for number in range(4):
+            name = names.format(rank=number, time=time)
+            write(folder, {name: LATE if number == rank else STACK})
+            os.utime(folder / name, (at[time] + number, at[time] + number))
+    return str(folder)
+
+
+@pytest.mark.parametrize(
+    ("names", "late", "at"),
+    [
+        ("rank{rank}_{time}.txt", {"20261125_100000": 1, "20261125_164420": 2, "20261125_130000": 3}, [7e8, 7e8, 7e8]),
+        ("py-spy-rank{rank}.{time}.txt", {"0": 1, "2": 3, "10": 2}, [7e8, 7e8, 7e8]),
+        ("py-spy-rank{rank}.{time}.txt", {"0": 1, "1": 2, "2": 3}, [7e8, 9e8, 8e8]),
+        ("{time}/rank{rank}.txt", {"100000": 1, "130000": 3, "164420": 2}, [7e8, 7e8, 7e8]),
+        ("{time}/rank{rank}.txt", {"b": 1, "a": 2}, [7e8, 9e8]),
+    ],
+)
+def test_of_stacks_taken_again_the_newest_count_and_the_others_are_named(
+    names: str, late: dict[str, int], at: list[float], tmp_path: Path
+) -> None:
+    job = intake.read([moments(tmp_path, names, late, dict(zip(late, at)))], silent)
+    found = [number for number, rank in job.ranks.items() for one in rank.stacks if one.frames[0].function == "load"]
+    assert (found, [len(rank.stacks) for rank in job.ranks.values()]) == ([2], [1] * 4)
+    newest = next(time for time, rank in late.items() if rank == 2)
+    out = {names.format(rank=rank, time=time) for time in late if time != newest for rank in range(4)}
+    assert {os.path.relpath(one.file, tmp_path) for one in job.unread} == out
+    assert not any(one.partly for one in job.unread)
+
+
+DEBUG_SERVER = "=== Rank {}: http://vm:4000{}/handler/dump_traceback? ===\n"
+FAULT = 'Thread 0x00007fa964206b80 (most recent call first):\n  File "train.py", line 6 in {}\n\n'
+
+
+def test_of_the_debug_server_s_files_the_newest_counts_whole(tmp_path: Path) -> None:
+    times = {"20261125_100000": (1, 4), "20261125_130000": (0, 4), "20261125_164420": (2, 3)}
+    for time, (late, size) in times.items():
+        text = "".join(DEBUG_SERVER.format(n, n) + FAULT.format("load" if n == late else "step") for n in range(size))
+        (tmp_path / f"stacks_{time}.txt").write_text(text)
     job = intake.read([str(tmp_path)], silent)
-    assert {rank: one.stacks[0].frames[0].function for rank, one in job.ranks.items()} == {
+    assert {number: rank.stacks[0].frames[0].function for number, rank in job.ranks.items()} == {
         0: "step",
         1: "step",
-        2: "read",
+        2: "load",
     }
-    assert job.unranked == (str(tmp_path / "stacks.txt"),)
+    assert [os.path.basename(one.file)[7:22] for one in job.unread] == ["20261125_100000", "20261125_130000"]
+    assert {one.why.rpartition("/")[2] for one in job.unread} == {
+        "stacks_20261125_164420.txt is read for the same ranks: it is newer"
+    }
+
+
+def test_what_is_taken_again_of_one_rank_alone_does_not_replace_what_was_taken_of_all(tmp_path: Path) -> None:
+    write(tmp_path, {f"rank{number}.txt": STACK for number in range(4)} | {"rank3_again.txt": LATE})
+    job = intake.read([str(tmp_path)], silent)
+    assert {rank.stacks[0].frames[0].function for rank in job.ranks.values()} == {"step"}
+    assert [os.path.basename(one.file) for one in job.unread] == ["rank3_again.txt"]
+
+
+def test_files_of_two_hosts_that_claim_one_rank_are_named(tmp_path: Path) -> None:
+    write(tmp_path, {f"host{host}_rank{number}.txt": STACK for host in "AB" for number in range(4)})
+    job = intake.read([str(tmp_path)], silent)
+    assert [os.path.basename(one.file) for one in job.unread] == [f"hostA_rank{number}.txt" for number in range(4)]
+    assert {one.why.partition("txt is read ")[2] for one in job.unread} == {
+        "for the same ranks; if these are other ranks of one job, put the rank in the job into each name"
+    }
+
+
+def test_stacks_beside_the_traceback_of_a_rank_s_log_both_count(tmp_path: Path) -> None:
+    log = b'Traceback (most recent call last):\n  File "train.py", line 3, in f\nRuntimeError: Timed out waiting\n'
+    job = intake.read(
+        [write(tmp_path, {"rank0.txt": STACK, "rank0.log": log, "fault/rank0.txt": FAULT.encode()})], silent
+    )
+    assert (len(job.ranks[0].stacks), job.unread) == (3, ())

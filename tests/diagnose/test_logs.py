@@ -401,9 +401,22 @@ def test_the_debug_server_s_stacks_are_of_the_rank_above_them() -> None:
     assert (first, second) == (["step"], ["read"]), "the current thread comes first"
 
 
-@pytest.mark.parametrize("heading", ["==> stacks/rank_5.txt <==", "=== Rank 5: host:1 ==="])
+@pytest.mark.parametrize(
+    "heading",
+    [
+        "==> stacks/rank_{}.txt <==",
+        "=== Rank {}: host:1 ===",
+        "=== rank {} ===",
+        "--- RANK {} ---",
+        "rank {}:",
+        "[rank {}]",
+        "## global rank={} (node-7), pid 70",
+    ],
+)
 def test_a_heading_says_the_rank(heading: str) -> None:
-    assert [*read(f'{heading}\nProcess 7: python\nThread 7 (idle): "MainThread"\n    f (x.py:3)\n'.encode())] == [5]
+    block = 'Process 7: python\nThread 7 (idle): "MainThread"\n    f (x.py:3)\n\n'
+    assert [*read("".join(f"{heading.format(rank)}\n{block}" for rank in (5, 6)))] == [5, 6]
+    assert [*read(f"step {heading.format(5)}\n{block}")] == [NOBODY], "it begins with that"
 
 
 @pytest.mark.parametrize(

@@ -14,17 +14,24 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from io import BufferedReader, BytesIO, FileIO
 
-from unhang.diagnose import census, job, logs, readers, recorder, speakers, stacks
+from unhang.diagnose import apart, census, job, logs, readers, recorder, speakers, stacks
 from unhang.diagnose.evidence import Job, Rank
 from unhang.tell.progress import Step
 
 _HEAD = 1 << 16
-_RANK = re.compile(r"rank[_.\-]?(\d{1,7})(?!.*rank[_.\-]?\d)", re.IGNORECASE)
+_RANK = re.compile(
+    r"(?:(?<![a-z])(local|node|group|role|host|[cdemptv]p|e[dt]p)[_.\-]?)?rank[_.\-]?(\d{1,7})", re.IGNORECASE
+)
+"""A rank in a name, and what it is within, where that is not the job."""
+_STAMP = re.compile(
+    r"(?<!\d)(20\d\d)[-_.]?([01]\d)[-_.]?([0-3]\d)[-_.T ]?([0-2]\d)[-_.:h]?([0-5]\d)(?:[-_.:m]?([0-5]\d))?(?!\d)"
+)
 _NUMBER = re.compile(r"^(?:.*[^\d.][_.\-])?(\d{1,7})$")
 _NO_RANK = re.compile(
     r"(node|host|pod|worker|gpu|pid|job|slurm|run|step|iter\w*|attempt|epoch|v\d+)[_.\-]\d+$", re.IGNORECASE
 )
 _LOG = re.compile(r"\.(log|out|err)(\.\d+)?$|std(out|err)", re.IGNORECASE)
+_THOUSAND = 1000
 _ATTEMPT = re.compile(r"(?s)(.*/)attempt_(\d{1,7})/")
 """torchrun's folder of each start of the ranks."""
 _WORLD = re.compile(
@@ -122,7 +129,9 @@ def told_by(file: str) -> job.Told:
             parts.extend((stacks if stacks.recognizes(head) else logs).read(text, file))
     except (ValueError, EOFError, OSError, zlib.error, RecursionError) as error:
         why = (error.strerror if isinstance(error, OSError) else "") or str(error) or type(error).__name__
-    return job.Told(file, parts=tuple(parts), named=_unless_shared(file, named, parts), why=why, size=size or None)
+    named = _unless_shared(file, named, parts)
+    taken = _taken(file, named) if parts else apart.Taken()
+    return job.Told(file, parts=tuple(parts), named=named, why=why, size=size or None, taken=taken)
 
 
 @contextmanager
@@ -140,14 +149,33 @@ def rank_in(file: str) -> int | None:
     """Return the rank that a file's name, or its folder's, tells: ``trace_rank_3``, ``dump-3.json``, ``3/err.log``."""
     folder, name = os.path.split(_ENDINGS.sub("", file))
     folder = os.path.basename(folder)
-    match = _RANK.search(name) or (None if _NO_RANK.search(name) else _NUMBER.search(name))
-    match = match or _RANK.search(folder) or re.match(r"(\d{1,7})$", folder)
-    return int(match[1]) if match else None
+    number = _called(name)
+    if number is None and not _NO_RANK.search(name) and (match := _NUMBER.search(name)):
+        number = match[1]
+    number = number or _called(folder) or (folder if re.fullmatch(r"\d{1,7}", folder) else None)
+    return None if number is None else int(number)
+
+
+def _called(name: str) -> str | None:
+    """Return the number of the last rank of the job that a name tells as such."""
+    return next((rank for of, rank in reversed(_RANK.findall(name)) if not of), None)
+
+
+def _taken(file: str, named: int | None) -> apart.Taken:
+    """Return with what a file was taken, and when, by its path and the file system."""
+    series = file
+    if named is not None:
+        for before in ("(?i:rank)[_.\\-]?", r"(?<!\d)"):
+            if found := [*re.finditer(rf"{before}(?P<own>0*{named})(?!\d)", file)]:
+                series = f"{file[: found[-1].start('own')]}*{file[found[-1].end('own') :]}"
+                break
+    stamps = _STAMP.findall(series)
+    return apart.Taken(series, "".join(stamps[-1]) if stamps else "", os.stat(file).st_mtime)
 
 
 def _is_of_process(file: str, named: int | None, head: bytes) -> bool:
     """Return whether the number in a name is that of the process whose stacks these are."""
-    if named is None or _RANK.search(os.path.basename(file)):
+    if named is None or _called(os.path.basename(file)):
         return False
     return bool(re.search(rb'(?:^|\n)Process %d: |"pid": ?%d\b' % (named, named), head))
 
@@ -155,14 +183,20 @@ def _is_of_process(file: str, named: int | None, head: bytes) -> bool:
 def _unless_shared(file: str, named: int | None, parts: Sequence[Rank]) -> int | None:
     """Return the rank that a name tells, but that a number alone tells nothing where the lines are of other ranks."""
     is_shared = any(part.rank not in (stacks.NOBODY, named) for part in parts)
-    return None if is_shared and not _RANK.search(os.path.basename(file)) else named
+    return None if is_shared and not _called(os.path.basename(file)) else named
 
 
 def _unambiguous(told: Sequence[job.Told]) -> list[job.Told]:
-    """Return what the files say, but that of two ``3/stderr.log`` neither is of rank 3: they may be of two nodes."""
-    names = [os.path.basename(one.file) for one in told]
-    seen = Counter((name, one.named) for name, one in zip(names, told) if one.parts)
+    """Return what the files say, without the numbers in their names that may be no ranks of the job.
+
+    Of two ``3/stderr.log`` neither is of rank 3: they may be of two nodes. And numbers of some thousands, of which most
+    are missing, are those of processes.
+    """
+    bare = [not _called(os.path.basename(one.file)) and one.named is not None and bool(one.parts) for one in told]
+    seen = Counter((os.path.basename(one.file), one.named) for one, is_bare in zip(told, bare) if is_bare)
+    numbers = {one.named or 0 for one, is_bare in zip(told, bare) if is_bare}
+    are_pids = max(numbers, default=0) >= _THOUSAND and 2 * len(numbers) < max(numbers)
     return [
-        one._replace(named=None) if seen[name, one.named] > 1 and not _RANK.search(name) else one
-        for name, one in zip(names, told)
+        one._replace(named=None) if is_bare and (are_pids or seen[os.path.basename(one.file), one.named] > 1) else one
+        for one, is_bare in zip(told, bare)
     ]

@@ -94,10 +94,7 @@ def warnings(job: Job) -> list[str]:
     for item in job.unread:
         files.setdefault(f"{'read in part: ' if item.partly else ''}{item.why}", []).append(item.file)
     if job.unranked:
-        counted = (
-            "Its processes count as ranks, in their order. " if job.ranks and job.files == len(job.unranked) else ""
-        )
-        files[f"it does not say its rank. {counted}Put the rank into its name, as in rank3.txt"] = list(job.unranked)
+        files["it does not say its rank. Put the rank into its name, as in rank3.txt"] = list(job.unranked)
     lines = []
     for why, alike in files.items():
         lines += [f"{file}: {why}" for file in alike[:_MOST]]
