@@ -281,6 +281,13 @@ def test_the_number_of_a_process_in_a_name_is_no_rank(name: str, tmp_path: Path)
     assert intake.rank_in(str(tmp_path / name)) == 4005
 
 
+def test_the_number_of_a_container_s_start_in_a_name_is_no_rank(tmp_path: Path) -> None:
+    lines = ["Traceback (most recent call last):", '  File "train.py", line 3, in f', "ValueError: x"]
+    text = "".join(f"2026-11-25T10:00:00.123456789Z stderr F {line}\n" for line in lines)
+    job = intake.read([write(tmp_path, {"team_trainer-3_5f1c0d3e-aaaa/pytorch/0.log": text.encode()})], silent)
+    assert ([*job.ranks], len(job.unranked), [one.text for one in job.strangers]) == ([], 1, ["ValueError: x"])
+
+
 def test_a_process_of_which_nothing_says_the_rank_has_none(tmp_path: Path) -> None:
     files = {f"node{node}-local0.txt": STACK for node in range(12)} | {"all.txt": STACK + STACK.replace(b"71", b"72")}
     job = intake.read([write(tmp_path, files)], silent)

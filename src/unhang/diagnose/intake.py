@@ -31,6 +31,8 @@ _NO_RANK = re.compile(
     r"(node|host|pod|worker|gpu|pid|job|slurm|run|step|iter\w*|attempt|epoch|v\d+)[_.\-]\d+$", re.IGNORECASE
 )
 _LOG = re.compile(r"\.(log|out|err)(\.\d+)?$|std(out|err)", re.IGNORECASE)
+_OF_POD = re.compile(rb"\d{4}-\d\d-\d\dT[\d:.]+(?:Z|[+-]\d\d:\d\d) std(?:out|err) [FP] ")
+"""How a file of Kubernetes in /var/log/pods begins."""
 _THOUSAND = 1000
 _ATTEMPT = re.compile(r"(?s)(.*/)attempt_(\d{1,7})/")
 """torchrun's folder of each start of the ranks."""
@@ -174,10 +176,10 @@ def _taken(file: str, named: int | None) -> apart.Taken:
 
 
 def _is_of_process(file: str, named: int | None, head: bytes) -> bool:
-    """Return whether the number in a name is that of the process whose stacks these are."""
+    """Return whether the number in a name is that of the process whose stacks these are, or of a container's start."""
     if named is None or _called(os.path.basename(file)):
         return False
-    return bool(re.search(rb'(?:^|\n)Process %d: |"pid": ?%d\b' % (named, named), head))
+    return bool(_OF_POD.match(head) or re.search(rb'(?:^|\n)Process %d: |"pid": ?%d\b' % (named, named), head))
 
 
 def _unless_shared(file: str, named: int | None, parts: Sequence[Rank]) -> int | None:

@@ -21,18 +21,27 @@ _PREFIX = re.compile(
     r"""
     \[(?!rank\d)[a-zA-Z_][\w.-]{0,40}?(?P<local>\d{1,7})\]:[ ]?        # torchrun: role and local rank
     | (?:[ ]{1,6}(?=\d{1,7}:[ ]LINE))?(?P<task>\d{1,7}):(?:[ ]|$)       # srun --label, which aligns the numbers
-    | \[[\w.@-]{0,80}\d,(?P<process>\d{1,7})\]<std(?:out|err)>:[ ]?    # mpirun --tag-output
+    | \[(?:[\w.@-]{0,80}\d,)?(?P<process>\d{1,7})\]                     # mpirun --tag-output
+        (?:\[[\w.:-]{1,80}\])?<std(?:out|err)>:[ ]?                    # --output tag-detailed: host and process
     | \[(?P<prepended>\d{1,7})\][ ]                                      # mpiexec -prepend-rank
     | \((?:[\w.:<>-]{1,80}(?:\[rank=(?P<actor>\d{1,7})\])?[ ])?pid=\d{1,9}(?:,[ ]ip=[\w.:]{1,40})?\)[ ]?   # Ray
     | \[pod/[^\]]{1,200}\][ ]?                                         # kubectl logs --prefix
-    | [a-z0-9.-]{1,80}-[a-z0-9]{1,12}[ ][a-z0-9][a-z0-9-]{0,40}[ ](?:\u203a[ ])?  # stern: pod, container
+    | (?:[a-z0-9][a-z0-9-]{0,62}[ ])?                                   # stern -A: namespace
+        [a-z0-9.-]{1,80}-[a-z0-9]{1,12}[ ][a-z0-9][a-z0-9-]{0,40}[ ](?:\u203a[ ])?  # stern: pod, container
         (?=LINE)
     | (?P<trimmed>\{\w+="[^{}]{0,2000}\})[ ]+                            # Loki's logcli
     | [\w.-]{1,80}[ ]{1,40}\|[ ]                                        # docker compose
     | [\w.-]{1,80}:[ ](?=\[[a-z_]{1,40}\d{1,7}\]:|\d{1,7}:[ ])         # pdsh, before another one
     | [a-z][a-z0-9.-]{0,80}\d:[ ](?=LINE)                              # pdsh, as DeepSpeed calls it
-    | (?P<time>\d{4}-\d\d-\d\dT[\d:.,]{1,30}(?:Z|[+-]\d\d:?\d\d)[ ])  # kubectl logs --timestamps
-    """.replace("LINE", _LINE),
+    | (?P<time>
+        \d{4}-\d\d-\d\dT[\d:.,]{1,30}(?:Z|[+-]\d\d:?\d\d)[ ]          # kubectl logs --timestamps
+            (?:std(?:out|err)[ ][FP][ ])?                              # a file in a node's /var/log/pods
+        | \[?(?:\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[\d.,]{0,10}|CTIME)\]?[ ]    # ts
+            (?=LINE|\d{1,7}:[ ]|\[[\w.@,-]{1,99}\][:<]|\([^)]{0,120}pid=\d)(?![ ]*[A-Z]{4,8}\b)
+        | \[?[A-Z][a-z]{2}[ ]CTIME[ ]\d{4}\]?                          # mpirun --timestamp-output
+            (?:<std(?:out|err)>:[ ]?|(?=\[[\w.@,-]{1,99}\][<\[]))
+      )
+    """.replace("LINE", _LINE).replace("CTIME", r"[A-Z][a-z]{2}[ ][ \d]\d[ ]\d\d:\d\d:\d\d"),
     re.VERBOSE,
 )
 _RANK = re.compile(r"\[rank(\d{1,7})\]:[ ]?")
