@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import json
+import lzma
 import os
 import pickle
 import struct
-from codecs import BOM_UTF8
+import tarfile
+import zipfile
+from codecs import BOM_UTF8, BOM_UTF16_BE
 from pathlib import Path
 
 import pytest
@@ -91,6 +95,38 @@ def test_a_mark_of_its_encoding_makes_a_dump_no_log(tmp_path: Path) -> None:
     assert {rank: one.recorded for rank, one in job.ranks.items()} == {0: True, 1: False}
 
 
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-be"])
+def test_text_in_utf_16_is_read(encoding: str, tmp_path: Path) -> None:
+    mark = BOM_UTF16_BE if encoding == "utf-16-be" else b""
+    files = {
+        "job.log": mark + ("[rank1]: " + (LINE % (1, 1)).decode()).encode(encoding),
+        "rank_2.json": mark + as_json(HUNG).decode().encode(encoding),
+        "rank3.txt.gz": gzip.compress(mark + STACK.decode().encode(encoding)),
+    }
+    job = intake.read([write(tmp_path, files)], silent)
+    assert ([*job.ranks], job.unread, job.ranks[2].recorded) == ([1, 2, 3], (), True)
+
+
+def test_a_log_that_was_emptied_while_it_was_written_is_read(tmp_path: Path) -> None:
+    job = intake.read([write(tmp_path, {"job.log": b"\0" * (3 << 20) + b"step 1\n" + LINE % (1, 1)})], silent)
+    assert ([*job.ranks], job.unread) == ([1], ())
+    assert job.ranks[1].waiting[0].source.endswith(":2")
+
+
+def test_an_archive_is_called_one(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "dumps.tar", "w") as tar, tarfile.open(tmp_path / "dumps.tgz", "w:gz") as zipped:
+        for archive in (tar, zipped):
+            archive.addfile(tarfile.TarInfo("rank_0"))
+    with zipfile.ZipFile(tmp_path / "dumps.zip", "w") as packed:
+        packed.writestr("rank_0", STACK)
+    write(tmp_path, {"rank_1.txt.xz": lzma.compress(STACK), "rank_2.txt.bz2": bz2.compress(STACK)})
+    job = intake.read([str(tmp_path)], silent)
+    kinds = {"tar": "tar", "tgz": "tar", "zip": "zip", "xz": "xz", "bz2": "bzip2"}
+    assert {one.file.rpartition(".")[2]: one.why for one in job.unread} == {
+        ending: f"it is an archive ({kind}): unpack it first" for ending, kind in kinds.items()
+    }
+
+
 def test_one_local_rank_of_two_nodes_is_no_rank(tmp_path: Path) -> None:
     """So torchrun names the logs of each node."""
     text = b'Traceback (most recent call last):\n  File "train.py", line 3, in f\nValueError: x\n'
@@ -146,6 +182,7 @@ BAD = {
     "nested_lists": b"\x80\x02" + b"](" * 1_000_000,
     "other": pickle.dumps([1]),
     "checkpoint": b"PK\x03\x04" + b"\0" * 5000,
+    "zeros": b"\0" * 100_000 + b"\x01\x00\x02" * 5000,
     "empty": b"",
     "cut.gz": gzip.compress(os.urandom(100_000))[:500],
     "wrong.gz": b"\x1f\x8b" + b"x" * 100,

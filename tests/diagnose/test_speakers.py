@@ -86,7 +86,7 @@ def test_an_answer_of_loki_s_server_is_its_lines_in_the_order_of_time() -> None:
     streams = [{"stream": {"pod": f"w-{at}"}, "values": [[str(at + 2), "b"], [str(at), TEXT]]} for at in (1, 0)]
     answer = {"status": "success", "data": {"resultType": "streams", "result": streams}}
     data = json.dumps(answer, indent=1).encode()
-    assert speakers.recognizes(data)
+    assert speakers.recognizes(data) is speakers.of_loki
     found = [speakers.of(line) for line in speakers.of_loki(data).decode().splitlines()]
     assert [(who.launcher[-5:-2], text) for who, text in found] == [
         ("w-0", TEXT),
@@ -96,6 +96,23 @@ def test_an_answer_of_loki_s_server_is_its_lines_in_the_order_of_time() -> None:
     ]
     with pytest.raises(ValueError, match="not an answer"):
         speakers.of_loki(b'{"data": {"result": [{"stream": 1, "values": 2}]}}')
+
+
+@pytest.mark.parametrize("is_json", [True, False])
+def test_what_logcli_writes_the_newest_first_is_brought_into_the_order_of_time(is_json: bool) -> None:
+    lines = ["Traceback (most recent call last):", TEXT, "KeyError: a\nand more of it", "b"]
+    entries = [
+        json.dumps({"labels": {"pod": "w-0"}, "line": line, "timestamp": f"2026-01-02T03:04:0{at}.5Z"})
+        if is_json
+        else f'2026-01-02T03:04:0{at}Z {{pod="w-0"}} {line}'
+        for at, line in enumerate(lines)
+    ]
+    backward = "\n".join(reversed(entries)).encode()
+    in_order = speakers.recognizes(backward)
+    assert in_order is not None
+    assert in_order(backward).decode() == "\n".join(entries)
+    assert speakers.recognizes("\n".join(entries).encode()) is None
+    assert speakers.recognizes(b"2026-01-02T03:04:05Z b\n2026-01-02T03:04:04Z a") is None, "a log may be out of order"
 
 
 @pytest.mark.parametrize("line", ['{"message": {"a": 1}}', '{"a": 1}', '{"line', '{"line": null}'])

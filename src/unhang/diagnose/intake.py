@@ -8,17 +8,28 @@ import os
 import re
 import stat
 import zlib
-from codecs import BOM_UTF8
+from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from io import BufferedReader, BytesIO, FileIO
+from io import BufferedIOBase, BufferedReader, BytesIO, FileIO
+from typing import TypeAlias
 
 from unhang.diagnose import apart, census, job, logs, readers, recorder, speakers, stacks
 from unhang.diagnose.evidence import Job, Rank
 from unhang.tell.progress import Step
 
+_Stream: TypeAlias = "BufferedReader[FileIO] | BufferedReader[BytesIO] | gzip.GzipFile"
 _HEAD = 1 << 16
+_PACKED = {
+    "tar": re.compile(rb"(?s).{257}ustar"),
+    "zip": re.compile(rb"PK\x03\x04"),
+    "xz": re.compile(rb"\xfd7zXZ\0"),
+    "zstd": re.compile(rb"\x28\xb5\x2f\xfd"),
+    "bzip2": re.compile(rb"BZh\d1AY&SY"),
+    "7z": re.compile(rb"7z\xbc\xaf\x27\x1c"),
+}
+"""How archives begin, by what they are called."""
 _RANK = re.compile(
     r"(?:(?<![a-z])(local|node|group|role|host|[cdemptv]p|e[dt]p)[_.\-]?)?rank[_.\-]?(\d{1,7})", re.IGNORECASE
 )
@@ -115,19 +126,20 @@ def told_by(file: str) -> job.Told:
     named, size, why = rank_in(file), None, ""
     try:
         with opened(file) as stream:
-            if stream.peek(len(BOM_UTF8)).startswith(BOM_UTF8):
-                stream.read(len(BOM_UTF8))
             head = stream.peek(_HEAD)[:_HEAD]
+            if packed := next((name for name, begins in _PACKED.items() if begins.match(head)), None):
+                raise ValueError(f"it is an archive ({packed}): unpack it first")
             if census.recognizes(head):
                 return census.read(stacks.whole(stream)[0], file, named)
             if recorder.recognizes(head):
                 data, cut = stacks.whole(stream)
                 dump = recorder.read(data, file, named)
                 return job.Told(file, (dump,), named=named, why=dump.broken or str(cut or ""))
-            is_loki = speakers.recognizes(head)
             named = None if _is_of_process(file, named, head) else named
             size = int(found[found.lastindex or 1]) if (found := _WORLD.search(head)) else None
-            text = BytesIO(speakers.of_loki(stacks.whole(stream)[0])) if is_loki else stream
+            text: BufferedIOBase = stream
+            if in_order := speakers.recognizes(head):
+                text = BytesIO(in_order(stacks.whole(stream)[0]))
             parts.extend((stacks if stacks.recognizes(head) else logs).read(text, file))
     except (ValueError, EOFError, OSError, zlib.error, RecursionError) as error:
         why = (error.strerror if isinstance(error, OSError) else "") or str(error) or type(error).__name__
@@ -137,14 +149,23 @@ def told_by(file: str) -> job.Told:
 
 
 @contextmanager
-def opened(file: str) -> Iterator[BufferedReader[FileIO] | gzip.GzipFile]:
-    """Open a file, unzipped."""
+def opened(file: str) -> Iterator[_Stream]:
+    """Open a file, unzipped, and in UTF-8 without a mark of its encoding if it is text that has one."""
     with BufferedReader(FileIO(file), _HEAD) as stream:
         if stream.peek(2)[:2] == b"\x1f\x8b":
             with gzip.GzipFile(fileobj=stream) as unzipped:
-                yield unzipped
+                yield _decoded(unzipped)
         else:
-            yield stream
+            yield _decoded(stream)
+
+
+def _decoded(stream: _Stream) -> _Stream:
+    head = stream.peek(len(BOM_UTF8))
+    if head.startswith(BOM_UTF8):
+        stream.read(len(BOM_UTF8))
+    elif head.startswith((BOM_UTF16_LE, BOM_UTF16_BE)):
+        return BufferedReader(BytesIO(stacks.whole(stream)[0].decode("utf-16", "replace").encode()), _HEAD)
+    return stream
 
 
 def rank_in(file: str) -> int | None:

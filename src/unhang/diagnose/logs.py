@@ -354,8 +354,10 @@ def _pieces(stream: BufferedIOBase) -> Iterator[tuple[int, bytes]]:
     """Yield whole lines, many at a time, with the number of the first one; of an endless line, its beginning."""
     number, rest, skips = 1, b"", False
     while read := stream.read1(_PIECE):  # not `read`, which loses what stands before the end of a broken file
-        if number == 1 and not rest and b"\0" in read[:8192]:
-            raise ValueError("not text")
+        if number == 1 and not rest:
+            read = read.lstrip(b"\0")  # so a log begins that was emptied while a process went on to write it
+            if b"\0" in read[:8192]:
+                raise ValueError("not text")
         if skips:
             if b"\n" not in read:
                 continue

@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _LINE = (
@@ -58,6 +58,15 @@ _TIME = re.compile(
 )
 
 
+# A line of logcli, as text and as JSON.
+_LOGCLI = re.compile(
+    rb'^(?:(\d{4}-\d\d-\d\dT[\d:.]{8,30}\S{1,6})[ ]+\{\w+="'
+    rb'|\{"labels":.{0,4000}"timestamp":[ ]?"([\dT:.-]{19,30}))',
+    re.MULTILINE,
+)
+_SECONDS = len("2026-01-02T03:04:05")
+
+
 class Speaker(NamedTuple):
     """Who says a line."""
 
@@ -78,9 +87,21 @@ def time_in(line: str) -> float | None:
     return ((month * 31 + day) * 24 + int(found[5])) * 3600 + int(found[6]) * 60 + float(found[7].replace(",", "."))
 
 
-def recognizes(head: bytes) -> bool:
-    """Return whether a file that begins so is an answer of Loki's server."""
-    return head.lstrip()[:1] == b"{" and b'"resultType"' in head and b'"streams"' in head
+def recognizes(head: bytes) -> Callable[[bytes], bytes] | None:
+    """Return what brings the lines of a file that begins so into the order of time, if it is of Loki's and needs that:
+    an answer of its server, or what logcli writes, the newest line first. None for other files.
+    """
+    if head.lstrip()[:1] == b"{" and b'"resultType"' in head and b'"streams"' in head:
+        return of_loki
+    times = [(found[1] or found[2])[:_SECONDS] for found in _LOGCLI.finditer(head)]
+    return newest_last if times and times[0] > times[-1] and times == sorted(times, reverse=True) else None
+
+
+def newest_last(data: bytes) -> bytes:
+    """Return the entries of logcli in the opposite order, each with all its lines."""
+    places = [found.start() for found in _LOGCLI.finditer(data)]
+    entries = [data[begin:end].rstrip(b"\n") for begin, end in zip([0, *places], [*places, len(data)])]
+    return b"\n".join(entry for entry in reversed(entries) if entry)
 
 
 def of_loki(data: bytes) -> bytes:
