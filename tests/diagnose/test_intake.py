@@ -379,13 +379,15 @@ def test_of_the_debug_server_s_files_the_newest_counts_whole(tmp_path: Path) -> 
     times = {"20261125_100000": (1, 4), "20261125_130000": (0, 4), "20261125_164420": (2, 3)}
     for time, (late, size) in times.items():
         text = "".join(DEBUG_SERVER.format(n, n) + FAULT.format("load" if n == late else "step") for n in range(size))
-        (tmp_path / f"stacks_{time}.txt").write_text(text)
+        partial = "" if size == 4 else "PARTIAL DATA: 3/4 workers responded\n  Rank 3: Timeout: read timed out\n\n"
+        (tmp_path / f"stacks_{time}.txt").write_text(partial + text)
     job = intake.read([str(tmp_path)], silent)
     assert {number: rank.stacks[0].frames[0].function for number, rank in job.ranks.items()} == {
         0: "step",
         1: "step",
         2: "load",
     }
+    assert job.size == 4
     assert [os.path.basename(one.file)[7:22] for one in job.unread] == ["20261125_100000", "20261125_130000"]
     assert {one.why.rpartition("/")[2] for one in job.unread} == {
         "stacks_20261125_164420.txt is read for the same ranks: it is newer"

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from io import BufferedIOBase, BufferedReader, BytesIO, FileIO
 from typing import TypeAlias
 
-from unhang.diagnose import apart, census, job, logs, readers, recorder, speakers, stacks
+from unhang.diagnose import apart, census, job, logs, pages, readers, recorder, speakers, stacks
 from unhang.diagnose.evidence import Job, Rank
 from unhang.tell.progress import Step
 
@@ -49,8 +49,9 @@ _ATTEMPT = re.compile(r"(?s)(.*/)attempt_(\d{1,7})/")
 """torchrun's folder of each start of the ranks."""
 _WORLD = re.compile(
     rb"using world size: (\d{1,7}),|world_size: (\d{1,7}), local_world_size: |global_world_sizes=\[(\d{1,7})\b"
+    rb"|^PARTIAL DATA: \d{1,7}/(\d{1,7}) workers responded"
 )
-"""Where Megatron, ms-swift and torchrun say of how many ranks a job is, as it begins."""
+"""Where Megatron, ms-swift, torchrun and torch's debug server say of how many ranks a job is, as it begins."""
 _ENDINGS = re.compile(r"(\.(gz|json|pkl|pickle|txt|log|out|err|dump))+$", re.IGNORECASE)
 
 
@@ -131,6 +132,9 @@ def told_by(file: str) -> job.Told:
                 raise ValueError(f"it is an archive ({packed}): unpack it first")
             if census.recognizes(head):
                 return census.read(stacks.whole(stream)[0], file, named)
+            if pages.recognizes(head):
+                page = pages.read(stacks.whole(stream)[0], file)
+                return page._replace(taken=_taken(file, None)) if page.parts else page
             if recorder.recognizes(head):
                 data, cut = stacks.whole(stream)
                 dump = recorder.read(data, file, named)
