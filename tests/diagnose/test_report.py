@@ -263,7 +263,8 @@ def test_what_was_not_read_is_named_with_the_reason() -> None:
     assert report.warnings(JOB) == [
         "cut: read in part: it breaks off",
         "x: no",
-        "stack.txt: it does not say its rank. Put the rank into its name, as in rank3.txt",
+        "stack.txt: it does not say its rank. Put the rank into its name, as in rank3.txt, "
+        "or above what each process says, as in `rank 3:`",
     ]
 
 
@@ -271,7 +272,8 @@ def test_of_many_files_with_one_fault_some_are_named() -> None:
     many = tuple(Unread(f"rank{number}.err", "it is empty", False) for number in range(1024))
     nobody = report.warnings(JOB._replace(ranks={}, unread=(), unranked=("a.bin",), files=1))
     assert nobody == [
-        "a.bin: it does not say its rank. Put the rank into its name, as in rank3.txt"
+        "a.bin: it does not say its rank. Put the rank into its name, as in rank3.txt, "
+        "or above what each process says, as in `rank 3:`"
     ]  # no process counts
     lines = report.warnings(JOB._replace(unread=(*many, *UNREAD), unranked=()))
     assert lines[7:] == [

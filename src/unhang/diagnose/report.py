@@ -94,7 +94,8 @@ def warnings(job: Job) -> list[str]:
     for item in job.unread:
         files.setdefault(f"{'read in part: ' if item.partly else ''}{item.why}", []).append(item.file)
     if job.unranked:
-        files["it does not say its rank. Put the rank into its name, as in rank3.txt"] = list(job.unranked)
+        where = "into its name, as in rank3.txt, or above what each process says, as in `rank 3:`"
+        files[f"it does not say its rank. Put the rank {where}"] = list(job.unranked)
     lines = []
     for why, alike in files.items():
         lines += [f"{file}: {why}" for file in alike[:_MOST]]
