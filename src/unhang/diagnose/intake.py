@@ -216,14 +216,15 @@ def _unless_shared(file: str, named: int | None, parts: Sequence[Rank]) -> int |
 def _unambiguous(told: Sequence[job.Told]) -> list[job.Told]:
     """Return what the files say, without the numbers in their names that may be no ranks of the job.
 
-    Of two ``3/stderr.log`` neither is of rank 3: they may be of two nodes. And numbers of some thousands, of which most
-    are missing, are those of processes.
+    Of two ``3/stderr.log`` neither is of rank 3: they may be of two nodes. And a number of some thousands, below which
+    most are missing, is that of a process or a job.
     """
-    bare = [not _called(os.path.basename(one.file)) and one.named is not None and bool(one.parts) for one in told]
-    seen = Counter((os.path.basename(one.file), one.named) for one, is_bare in zip(told, bare) if is_bare)
-    numbers = {one.named or 0 for one, is_bare in zip(told, bare) if is_bare}
-    are_pids = max(numbers, default=0) >= _THOUSAND and 2 * len(numbers) < max(numbers)
+    names = [os.path.basename(one.file) for one in told]
+    bare = [not _called(name) and one.named is not None and bool(one.parts) for name, one in zip(names, told)]
+    seen = Counter((name, one.named) for name, one, is_bare in zip(names, told, bare) if is_bare)
+    numbers = sorted({number for _, number in seen if number is not None})
+    pids = {number for place, number in enumerate(numbers, 1) if number >= _THOUSAND and number > 2 * place}
     return [
-        one._replace(named=None) if is_bare and (are_pids or seen[os.path.basename(one.file), one.named] > 1) else one
-        for one, is_bare in zip(told, bare)
+        one._replace(named=None) if is_bare and (one.named in pids or seen[name, one.named] > 1) else one
+        for name, one, is_bare in zip(names, told, bare)
     ]
