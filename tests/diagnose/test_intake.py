@@ -399,6 +399,17 @@ def test_what_is_taken_again_of_one_rank_alone_does_not_replace_what_was_taken_o
     assert [os.path.basename(one.file) for one in job.unread] == ["rank3_again.txt"]
 
 
+def test_of_stacks_taken_in_the_same_minute_those_of_more_ranks_count(tmp_path: Path) -> None:
+    """As where a trainer and its engines run side by side."""
+    write(tmp_path, {f"trainer/rank{number}.txt": STACK for number in range(4)})
+    write(tmp_path, {f"engine/rank{number}.txt": LATE for number in range(3)})
+    for place, file in enumerate(sorted(tmp_path.rglob("*.txt"), reverse=True)):
+        os.utime(file, (9e8 + place, 9e8 + place))
+    job = intake.read([str(tmp_path)], silent)
+    assert {rank.stacks[0].frames[0].function for rank in job.ranks.values()} == {"step"}
+    assert len(job.unread) == 3
+
+
 def test_files_of_two_hosts_that_claim_one_rank_are_named(tmp_path: Path) -> None:
     write(tmp_path, {f"host{host}_rank{number}.txt": STACK for host in "AB" for number in range(4)})
     job = intake.read([str(tmp_path)], silent)

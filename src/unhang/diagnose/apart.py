@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
@@ -43,8 +44,8 @@ class Taken(NamedTuple):
 
     series: str = ""
     """Its path without its rank: files of which this is the same were taken together."""
-    stamp: str = ""
-    """The time in that, as digits of which the later ones are greater; else empty."""
+    stamp: float = 0.0
+    """The time in that, in seconds; 0 if there is none."""
     at: float = 0.0
     """When it was written, in seconds."""
 
@@ -132,7 +133,7 @@ def chosen(files: Sequence[File]) -> Chosen:
 
 
 def older(files: Iterable[Spied]) -> Iterator[Older]:
-    """Yield the files with stacks of ranks of which newer ones were taken, or as new ones of more ranks.
+    """Yield the files with stacks of ranks of which newer ones were taken, or in the same minute those of more ranks.
 
     What is taken later of a few ranks alone does not replace what was taken of all at one time.
     """
@@ -145,15 +146,16 @@ def older(files: Iterable[Spied]) -> Iterator[Older]:
         for rank in own:
             of_rank[rank].add(name)
     rivals = {name: {it for rank in own for it in of_rank[rank]} for name, own in ranks.items()}
-    stamps = {name: max(one.taken.stamp for one in same) for name, same in series.items()}
-    if not all(stamps[name] for name, others in rivals.items() if len(others) > 1):
-        stamps = dict.fromkeys(stamps, "")
-    written = {name: max(one.taken.at for one in same) for name, same in series.items()}
+    is_stamped = all(one.taken.stamp for name, same in series.items() if len(rivals[name]) > 1 for one in same)
+    when = {name: max(one.taken.stamp if is_stamped else one.taken.at for one in same) for name, same in series.items()}
+    gap = 1.0 if is_stamped else _MINUTE
+    times = sorted(when.values())
+    moments = [at for at, before in zip(times, [-gap, *times]) if at - before >= gap]
 
     def worth(name: str) -> tuple[object, ...]:
         is_most = 2 * len(ranks[name]) > max(len(ranks[it]) for it in rivals[name])
         numbers = [int(part) if part.isdecimal() else part for part in _NUMBER.split(name)]
-        return is_most, stamps[name], int(written[name]), len(ranks[name]), numbers
+        return is_most, bisect(moments, when[name]), len(ranks[name]), int(when[name]), numbers
 
     kept: dict[int, str] = {}
     for name in sorted(series, key=worth, reverse=True):
@@ -161,11 +163,12 @@ def older(files: Iterable[Spied]) -> Iterator[Older]:
             kept.update(dict.fromkeys(ranks[name], name))
             continue
         best = kept[min(twice)]
-        is_older = stamps[name] < stamps[best] or written[best] - written[name] >= _MINUTE
+        later_by = when[best] - when[name]
+        is_older = later_by >= gap
         out = ranks[name] if is_older else twice
         kept.update(dict.fromkeys(ranks[name] - out, name))
         why = f"{best} is read for the same ranks{': it is newer' if is_older else ''}"
-        if not stamps[name]:
+        if not is_stamped and later_by < 60 * _MINUTE:
             why += "; if these are other ranks of one job, put the rank in the job into each name"
         for one in series[name]:
             if one.ranks & out:

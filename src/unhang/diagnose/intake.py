@@ -8,10 +8,11 @@ import os
 import re
 import stat
 import zlib
+from calendar import timegm
 from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from io import BufferedIOBase, BufferedReader, BytesIO, FileIO
 from typing import TypeAlias
 
@@ -196,8 +197,11 @@ def _taken(file: str, named: int | None) -> apart.Taken:
             if found := [*re.finditer(rf"{before}(?P<own>0*{named})(?!\d)", file)]:
                 series = f"{file[: found[-1].start('own')]}*{file[found[-1].end('own') :]}"
                 break
-    stamps = _STAMP.findall(series)
-    return apart.Taken(series, "".join(stamps[-1]) if stamps else "", os.stat(file).st_mtime)
+    stamp = 0
+    for time in _STAMP.finditer(series):  # the last one counts
+        with suppress(ValueError):
+            stamp = timegm((*map(int, time.groups("0")), 0, 0, 0))
+    return apart.Taken(series, stamp, os.stat(file).st_mtime)
 
 
 def _is_of_process(file: str, named: int | None, head: bytes) -> bool:
