@@ -479,6 +479,10 @@ _OF_TP = issue(
     waits=True,
 )
 _STAGE = tuple(range(8, 16))
+_SECOND = {f"{name}-2": LAYOUTS["moe-16"].phases[name] for name in ("attention", "dispatch")} | {
+    "combine-2": _COMBINES._replace(waits=True),
+    "stages-2": issue(PP, "all_reduce", 4096, at=("stats.py::share", *SCHEDULE[1:]), waits=True),
+}
 NEARER: Mapping[str, Hang] = {
     "like-fsdp-bsz-critic": _like("two ranks update the critic, the others the actor", "fsdp-8", (2, 3), {"gather": issue(MESH, "_all_gather_base", 4096, at=UPDATE, waits=True)}, (issue(MESH, "all_reduce", 1, dtype="Float", at=_CLIPS, waits=True),), how=INSTEAD),
     "like-fsdp2-fewer": _like("a rank lacks a buffer", "fsdp-8", (2,), {"gather": _loads(256), "like-2": _loads(128), "like-3": _loads(64)}, (), _WIDE, INSTEAD)._replace(step=0),
@@ -491,10 +495,15 @@ NEARER: Mapping[str, Hang] = {
     "like-aux-between": _like("sizes of a small model, or of one with more layers of multi-token prediction", "moe-8", (4, 5, 6, 7), {"like": _tracks(3, "train.py")}, (_tracks(5, "train.py"),), _WIDE, INSTEAD)._replace(step=0, culprits=tuple(range(8))),
     "like-empty-expert-lock": _like("a rank without a token waits in its backward for one in a user's lock", "moe-16", (3,), {"combine": _COMBINES, "like": _BACK._replace(waits=True)}, stay("threading.py::Lock.acquire", "hooks.py::reduce", below=SCHEDULE), _WIDE, AFTER)._replace(step=0, beside={2: (_NO_TOKEN, _OF_TP)}),
     "like-sft-fewer": _like("the sources send fewer than the others receive", "moe-16", tuple(range(1, 16, 2)), {"batch": _flag("Long")}, (_flag("Int", waits=False),), _WIDE)._replace(step=0, culprits=tuple(range(16))),
-    "like-sft-one-pair": _like("the source of one pair of eight sends more", "moe-16", (4,), {"batch": _flag("Long")}, (_flag("Int"),), _WIDE)._replace(step=0, culprits=(4, 5)),
+    "like-sft-one-pair": _like("the source of one pair of eight sends more", "moe-16", (4,), {"batch": _flag("Long")}, (_flag("Int"),), _WIDE)._replace(step=0),
     "like-metric-evaluates": _like("a rank evaluates, the others train", "ddp-8", (3,), {"norm": _metric("Float")}, (_metric("Double", below=("swift/trainers/mixin.py::SwiftMixin.evaluation_loop", "transformers/trainer.py::Trainer.evaluate", *METRIC[1:])),), how=INSTEAD),
     "like-metric-three": _like("a metric of three types", "ddp-8", (3, 4), {"norm": _metric("Float")}, (_metric("Half"),), how=INSTEAD)._replace(step=0, beside={4: (_metric("Double"),)}),
     "broadcast-behind": _like("a kernel that never ends, before a broadcast", "ddp-8", (2,), {"grads": issue(ALL, "broadcast", 64, dtype="Float", at=("sync.py::share", *TRAIN)), "norm": issue(ALL, "broadcast", 32, dtype="Float", at=("sync.py::share", *TRAIN), waits=True)}, (Step(STICK, after=1),), Style("2.8")),
+    "hook-barrier": Hang("a rank is in a barrier of a user's hook, between two layers", "moe-16", (2,), "attention-2", BEFORE, (issue(ALL, "barrier", 1, dtype="Float", at=("user.py::debug_hook", MOE + "moe_layer.py::MoELayer.forward", *SCHEDULE), waits=True),), _WIDE, None, _SECOND),
+    "hook-barrier-8": Hang("a rank is in a barrier of a user's hook, between two layers", "moe-8", (3,), "attention-2", BEFORE, (issue(ALL, "barrier", 1, dtype="Float", at=("user.py::debug_hook", MOE + "moe_layer.py::MoELayer.forward", *SCHEDULE), waits=True),), Style("2.9", frames=False, prefix="srun"), None, _SECOND),
+    "killed-between": Hang("the kernel kills a rank between two layers", "moe-16", (6,), "attention-2", BEFORE, die("-9"), _WIDE, None, _SECOND),
+    "oom-first": Hang("no memory on the GPU, in the first layer", "moe-16", (4,), "attention", BEFORE, fail(_OOM, "megatron/core/transformer/attention.py::SelfAttention.forward", below=SCHEDULE), Style("2.8"), None, {}, 0),
+    "like-empty-expert-leaves": _known("", "a rank without a token leaves its backward by a user's code", "moe-16", (6,), {"combine": _COMBINES}, (_NO_TOKEN, issue(DPCP, "_reduce_scatter_base", 1 << 20, dtype="Float", at=("user.py::early_sync", *SCHEDULE[1:]), waits=True)))._replace(beside=dict.fromkeys(range(16), (_COMBINES, _BACK)), culprits=None),
     "moe-aux-16": _known("moe-aux-tracker-hang", "the hang of moe-aux-tracker-hang", "moe-16", _STAGE, {"like": _tracks(8)}, (_tracks(10),), Style("2.9", prefix="srun")),
     "hybrid-16": _known("hybrid-aux-tracker-hang", "the hang of hybrid-aux-tracker-hang", "moe-16", _STAGE, {"like": _tracks(12, "train.py")}, (_tracks(26, "train.py"),)),
     "sft-16": _known("sft-packed-seq-broadcast", "the hang of sft-packed-seq-broadcast", "moe-16", range(0, 16, 2), {"batch": _flag("Long")}, (_flag("Int"), _flag("Long"))),

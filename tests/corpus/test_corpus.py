@@ -88,8 +88,9 @@ def test_more_evidence_of_more_ranks_never_lowers_the_answer(name: str, tmp_path
     for pair in pairs if suite.everything() else random.Random(name).sample(pairs, min(_PAIRS, len(pairs))):
         smaller, larger = diagnosed(told[piece] for piece in sorted(pair[0])), of_pieces(pair[1])
         best, better = smaller.answers[0], larger.answers[0]
-        # what is added contradicts a fix that it is not, or shows that a rank is late of which nothing was known
-        is_refuted = bool(best.fix != packed()[1][name].fix or {*larger.suspects.why} - smaller.facts.job.ranks.keys())
+        is_refuted = best.fix != packed()[1][name].fix  # what is added contradicts a fix that it is not
+        # or it shows that a rank is late, of which nothing was known, not even that there is one
+        is_refuted |= smaller.facts.job.size is None and bool({*larger.suspects.why} - smaller.facts.job.ranks.keys())
         # or a log says that a rank was in a collective, which its stack was taken too late to show
         is_refuted |= any(not call and larger.facts.calls.get(rank) for rank, call in smaller.facts.calls.items())
         assert is_refuted or ANSWERS.index(better.answer) <= ANSWERS.index(best.answer), pair

@@ -122,6 +122,18 @@ ANSWERS: dict[str, tuple[Job, list[tuple[str, str]]]] = {
         job([rank(at=(CALL, STEP), recorded=False), rank(at=(CALL, READ), recorded=False)]),
         [("desync", "different collectives")],
     ),
+    "stacks of two of three, two calls": (
+        job([rank(at=(CALL, STEP), recorded=False), rank(at=(CALL, READ), recorded=False)], size=3),
+        [("not-enough", "one is late")],
+    ),
+    "two of three have come to one collective by two calls": (
+        job([rank(waits(), at=(CALL, STEP)), rank(waits(at=(READ,)), at=(CALL, READ)), None]),
+        [("not-enough", "no dump")],
+    ),
+    "all have come to one collective by two calls": (
+        job([rank(waits(), at=(CALL, STEP)), *[rank(waits(at=(READ,)), at=(CALL, READ))] * 3]),
+        [("not-enough", AGREED)],
+    ),
     "watchdogs, one ahead of three": (
         job([watched(3, 4), *[watched(3)] * 3]),
         [("desync", "another call than its peers")],

@@ -150,6 +150,21 @@ def test_the_stack_of_a_rank_that_has_gone_on_lowers_nothing() -> None:
     assert answers(job([not_through, late])) == {"mean-metric-dtype": "possible"}
 
 
+def test_a_stack_or_a_log_of_another_time_than_the_dump_leaves_it_possible() -> None:
+    load = (hung_jobs.C10D, "verl/utils/fsdp_utils.py::fsdp2_load_full_state_dict", "train.py::<module>")
+    pair = Group("0", "default_pg", (0, 1))
+    ends = [issued(pair, 10, "broadcast", size, at=load) for size in (64, 32)]
+    first, second = (
+        rank(issued(pair, 9, "broadcast", size, at=load), end, at=load) for size, end in zip((32, 64), ends)
+    )
+    assert answers(job([first, second])) == {"fsdp2-buffer-order": "known"}
+    train = rank(at=(hung_jobs.C10D, "train.py::mean", "train.py::<module>")).stacks
+    for later in (first._replace(stacks=train), first._replace(is_mixed=True)):
+        assert answers(job([later, second])) == {"fsdp2-buffer-order": "possible"}
+    waits_for_a_tensor = rank(at=("torch/distributed/_functional_collectives.py::wait_tensor", "model.py::forward"))
+    assert answers(job([first._replace(stacks=waits_for_a_tensor.stacks), second])) == {"fsdp2-buffer-order": "known"}
+
+
 def test_each_rank_of_the_job_must_show_its_part() -> None:
     inside = (
         hung_jobs.C10D,

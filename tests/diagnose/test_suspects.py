@@ -14,12 +14,23 @@ from unhang.diagnose.recorder import Dump
 
 WORLD = Group("0", "default_pg", (0, 1, 2, 3))
 TENSOR = Group("8", "TENSOR_MODEL_PARALLEL_GROUP", (0, 1, 2, 3))
+FIRST, SECOND = Group("20", "PAIRS", (0, 1)), Group("21", "PAIRS", (2, 3))
 CALL, STEP, OTHER = "torch/distributed/distributed_c10d.py::all_reduce", "job/train.py::step", "job/train.py::evaluate"
 READ = "torch/utils/data/dataloader.py::_next_data"
 
 
 def waits(number: int = 3, size: int = 2, group: Group = WORLD, kind: str = "all_reduce", **more: object) -> Rank:
     return rank(issued(group, number, kind, size), **more)  # type: ignore[arg-type]
+
+
+def logged_in(group: Group, number: int, *, at: tuple[str, ...]) -> Rank:
+    """Return a rank of which a log tells in what it waits, and a stack where."""
+    found = waits(number, group=group._replace(members=()), recorded=False, at=at)
+    return found._replace(waiting=(found.waiting[0]._replace(inputs=None, dtypes=None, elements=2),))
+
+
+def double() -> Rank:
+    return rank(issued(WORLD, 3, "all_reduce", 2, dtype="Double"))
 
 
 def counted(completed: int, enqueued: int, *, group: Group = TENSOR, kind: str = "all_reduce", **more: bool) -> Rank:
@@ -148,7 +159,13 @@ JOBS: dict[str, tuple[Job, str, list[int]]] = {
     "it waits in another collective": (job([waits(group=TENSOR, number=9), *[waits()] * 3]), "disagrees", [0]),
     "two host of four": (job([LATE, LATE, waits(), waits()]), "host", [0, 1]),
     "stacks: one is in none": (job([rank(at=(READ,), recorded=False), *STACKS]), "host", [0]),
-    "stacks: one waits for its next call": (job([BETWEEN, *STACKS]), "", []),
+    "stacks: one waits for its next call": (job([BETWEEN, *STACKS]), "host", [0]),
+    "stacks: one waits for its next call, another is not heard of": (job([BETWEEN, *STACKS, None]), "silent", [4]),
+    "stacks: one waits for its next call, the others are in two": (
+        job([BETWEEN, rank(at=(CALL, OTHER), recorded=False), *STACKS]),
+        "",
+        [],
+    ),
     "stacks: one waits for its next call, another is in none": (
         job([BETWEEN, rank(at=(READ,), recorded=False), *STACKS]),
         "host",
@@ -160,6 +177,11 @@ JOBS: dict[str, tuple[Job, str, list[int]]] = {
         [],
     ),
     "it waits for its next call, and its group for it": (job([BETWEEN, *[waits()] * 3]), "host", [0]),
+    "another type, where a log tells of one rank and no type": (
+        job([logged_in(WORLD, 3, at=(CALL, STEP)), waits(), waits(), double()]),
+        "disagrees",
+        [3],
+    ),
     "stacks: two may wait for their device": (job([rank(at=(STEP,), recorded=False)] * 2 + STACKS), "", []),
     "stacks: all but one wait for their device": (
         job([rank(at=(READ,), recorded=False), *[rank(at=(STEP,), recorded=False)] * 3]),
@@ -192,6 +214,31 @@ JOBS: dict[str, tuple[Job, str, list[int]]] = {
         [0],
     ),
     "stacks: another call": (job([rank(at=(CALL, OTHER), recorded=False), *STACKS]), "disagrees", [0]),
+    "stacks: some wait for the one in another call, and more are past it": (
+        job([rank(at=(CALL, OTHER), recorded=False), *[rank(at=(CALL, READ), recorded=False)] * 2, *STACKS]),
+        "disagrees",
+        [0],
+    ),
+    "stacks and logs: another call": (
+        job([logged_in(TENSOR, 1, at=(CALL, OTHER)), *[logged_in(WORLD, 3, at=(CALL, STEP))] * 3]),
+        "disagrees",
+        [0],
+    ),
+    "stacks and logs: another call of one collective": (
+        job([logged_in(WORLD, 3, at=(CALL, OTHER)), *[logged_in(WORLD, 3, at=(CALL, STEP))] * 3]),
+        "",
+        [],
+    ),
+    "one of a pair, where other pairs do as the other": (
+        job([waits(group=FIRST, size=9), waits(group=FIRST), waits(group=SECOND), waits(group=SECOND)]),
+        "disagrees",
+        [0],
+    ),
+    "pairs that do not agree all": (
+        job([waits(group=one, size=size) for one, size in ((FIRST, 9), (FIRST, 2), (SECOND, 9), (SECOND, 2))]),
+        "disagrees",
+        [0, 1, 2, 3],
+    ),
     "stacks: another way to one call": (
         job([rank(at=(CALL, "job/train.py::reduce", way), recorded=False) for way in (OTHER, STEP, STEP, STEP)]),
         "stack",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from support import recorder_dumps
-from unhang.diagnose import intake, timeline
+from unhang.diagnose import intake, recorder, timeline
 from unhang.diagnose.timeline import Moment
 from unhang.tell import progress
 
@@ -23,8 +23,8 @@ def test_the_newest_entries_with_what_is_not_done(tmp_path: Path) -> None:
     (tmp_path / "rank_1.txt").write_text('Process 7: python\n\nThread 1 (idle): "MainThread"\n    step (train.py:12)\n')
     (tmp_path / "rank_2").write_bytes(b"\x80\x02broken")
     job = intake.read([str(tmp_path)], progress.silent)
-    (rank, found), *others = timeline.of([str(tmp_path)], job).items()
-    assert (rank, others, len(found)) == (1, [], timeline.KEPT)
+    (rank, found), *others = timeline.of(job).items()
+    assert (rank, others, len(found)) == (1, [], recorder.RECENT)
     done, started, scheduled = found[-3:]
     assert done == Moment("default_pg", "all_reduce 30", START + 29_000, START + 29_000, waits=False)
     assert [(one.what, one.waits) for one in (started, scheduled)] == [("all_reduce 31", True), ("all_reduce 32", True)]
@@ -38,7 +38,6 @@ def test_entries_without_a_time_a_group_or_a_number_are_left_out() -> None:
         ("process_group", []),
         ("collective_seq_id", None),
     ):
-        assert timeline._entry(whole | {key: value}) is None
-    odd = timeline._entry(whole | {"profiling_name": 7, "process_group": ["0", "undefined"]})
-    assert odd is not None
+        assert not [*recorder._recent([whole | {key: value}])]
+    (odd,) = recorder._recent([whole | {"profiling_name": 7, "process_group": ["0", "undefined"]}])
     assert (odd.group, odd.kind) == ("group 0", "")

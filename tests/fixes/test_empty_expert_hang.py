@@ -85,7 +85,15 @@ def _tokens(rows: int, columns: int) -> Rank:
 _EXPERT = hung_jobs.group("11", "EXPERT_MODEL_PARALLEL_GROUP")
 _BACKWARD = ("megatron/core/tensor_parallel/mappings.py::_AllToAll.backward",)
 _WAITS = rank(issued(_EXPERT, 10, "all_to_all", 64, 8, outputs=(128, 8), at=_BACKWARD))
+_GRADS = issued(
+    hung_jobs.group("3", "DATA_PARALLEL_GROUP_WITH_CP"), 1, "reduce_scatter", 64, at=("megatron/core/a.py::sync",)
+)
+_LEFT = rank(_tokens(0, 64).last[0], _GRADS)
+_LEFT_OTHERWISE = _LEFT._replace(waiting=(_GRADS._replace(frames=hung_jobs.frames("train.py::sync")),))
+_WAITS_BEFORE = _WAITS._replace(waiting=(*_WAITS.waiting, _GRADS))
 HANGS = [
+    HungJob("no token, and on to what its peers issued", job([*[_WAITS_BEFORE] * 3, _LEFT])),
+    HungJob("no token, and elsewhere by a user's code", job([*[_WAITS_BEFORE] * 3, _LEFT_OTHERWISE]), "possible"),
     HungJob("no token on three ranks", job([_WAITS, *[_tokens(0, 64)] * 3])),
     HungJob("late with tokens", job([_WAITS, *[_tokens(16, 64)] * 3]), "", None),
     HungJob("no token, and then late", job([_WAITS, *[rank(*_tokens(0, 64).last)] * 3]), "", None),

@@ -247,6 +247,10 @@ _IN_ALL = rank(
     at=(hung_jobs.C10D, *_CLIP),
 )
 _NO_MEMORY = rank(lines=hung_jobs.failing("torch.OutOfMemoryError: CUDA out of memory"))
+_CAUGHT = _CLIPS._replace(
+    stacks=_CLIPS_BY_STACK.stacks,
+    messages=tuple(hung_jobs.failing("torch.OutOfMemoryError: CUDA out of memory", *_FORWARD)),
+)
 _INSIDE_BY_STACK = rank(at=(hung_jobs.C10D, *_FORWARD), recorded=False)
 
 
@@ -275,6 +279,7 @@ HANGS = [
     HungJob("late for a micro-batch", _micro_batches(_LOG_PROB, *[rank(at=_LOG_PROB)] * 2), "possible", None),
     HungJob("failed in a micro-batch", _micro_batches(_LOG_PROB, rank(), rank()), "possible", None),
     HungJob("no memory in a micro-batch of a patched job", _micro_batches(_LOG_PROB, _NO_MEMORY), "possible", None),
+    HungJob("no memory in a micro-batch, and left out", _micro_batches(_FORWARD, _CAUGHT, _CLIPS), "possible", None),
     HungJob(
         "stacks: at work in a micro-batch", job([rank(at=_FORWARD, recorded=False), _CLIPS_BY_STACK]), "possible", None
     ),

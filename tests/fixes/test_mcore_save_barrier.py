@@ -90,6 +90,9 @@ _AT = (_C10D, _CONTEXT, "contextlib.py::__exit__", "swift/megatron/init.py::_pat
 _TRAINS = rank(issued(WORLD, 6, "all_reduce", 2, at=("megatron/core/optimizer/clip_grads.py::get_grad_norm_fp32",)))
 _WAITS = rank(issued(WORLD, 6, "barrier", 1, at=_AT))
 _GATHERS = rank(issued(WORLD, 6, "all_gather", 8, at=("mcore_bridge/bridge.py::save_weights", _AT[3])))
+_LEFT = issued(WORLD, 4, "barrier", 1, at=_AT[3:], done=True)
+_SAVED_BEFORE = _TRAINS._replace(last=(_TRAINS.waiting[0]._replace(sequence=5, done=True),), earlier=(_LEFT,))
+_SAVED = _TRAINS._replace(last=(_LEFT._replace(sequence=5),))
 _SAVES, _PAST = (rank(at=at, recorded=False) for at in (_AT, (hung_jobs.C10D, "job/train.py::step")))
 _BELOW = rank(at=(_C10D, "mcore_bridge/bridge.py::save_weights", _AT[3]), recorded=False)
 HANGS = [  # without frames, it is any barrier of any job
@@ -102,5 +105,7 @@ HANGS = [  # without frames, it is any barrier of any job
     HungJob("stacks: the others are in the save", job([_SAVES, *[_BELOW] * 2]), "possible", ""),
     HungJob("one is in the save, the other not heard of", job([_SAVES, _BELOW, None]), "possible", ""),
     HungJob("dumps: one is in the save", job([_WAITS, _GATHERS, _TRAINS]), "possible", ""),
+    HungJob("the others left an earlier save", job([_WAITS, *[_SAVED_BEFORE] * 3]), "", None),
+    HungJob("the others left this save", job([_WAITS, *[_SAVED] * 3]), bare=None),
     HungJob("a loader elsewhere", job([rank(issued(WORLD, 6, "barrier", 1, at=_AT[:3])), rank(), rank()]), "", ""),
 ]

@@ -123,7 +123,7 @@ def _told(paths: Sequence[str], options: argparse.Namespace) -> int:
     if options.html is not None:
         with progress.shown() as step:
             step("drawing")
-            _write(options.html, picture.page(what, timeline.of(paths, what.diagnosis.facts.job)))
+            _write(options.html, picture.page(what, timeline.of(what.diagnosis.facts.job)))
         console.note(f"wrote {options.html}")
     return 0 if any(answer.answer == "known" for answer in what.diagnosis.answers) else 1
 

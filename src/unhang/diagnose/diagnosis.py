@@ -227,11 +227,9 @@ def _of_waiting(found: Facts) -> Iterable[Answer]:
     """Yield what those ranks show that wait by their dumps or logs, if some do."""
     job = found.job
     places = whereabouts.of_waiting(job)
-    unseen = sorted(found.unseen)
+    unseen = found.unseen
     if places and unseen:
-        summary = "Ranks wait for others that left no dump."
-        lacks = (f"dumps and stacks of rank {', '.join(map(str, unseen[:8]))}{', ...' if len(unseen) > 8 else ''}",)
-        yield Answer("not-enough", "", summary, places, lacks)
+        yield Answer("not-enough", "", "Ranks wait for others that left no dump.", places, _of_unseen(unseen))
     elif places:
         if any(one.recorded and one.waiting for one in job.ranks.values()):
             summary = "Ranks wait in collectives, and all that is known of these agrees."
@@ -255,6 +253,11 @@ def _of_stacks(found: Facts) -> Iterable[Answer]:
     elif suspects.have_peers(found):
         summary = "Ranks send and receive, as the stages of a pipeline do: whether they agree, only dumps show."
         yield Answer("not-enough", "", summary, places, ("dumps of all ranks",))
+    elif len(set(calls.values())) > 1 and found.unseen:
+        summary = "Ranks wait in different collectives, as they do where one is late to the first of these."
+        yield Answer("not-enough", "", summary, places, _of_unseen(found.unseen))
+    elif all(ranks[number].waiting for number in calls):
+        return  # what they have issued says more than by which calls they came to it
     elif len(set(calls.values())) > 1:
         yield Answer("desync", "", "Ranks wait in different collectives.", places)
     elif len({*found.paths.values()}) > 1:
@@ -264,6 +267,10 @@ def _of_stacks(found: Facts) -> Iterable[Answer]:
         alike = "The only stack is of a rank that waits" if len(calls) == 1 else f"{whose} wait in the same call"
         summary = f"{alike}: only dumps of the flight recorder show what differs."
         yield Answer("not-enough", "", summary, places, ("dumps of all ranks",))
+
+
+def _of_unseen(unseen: Collection[int]) -> tuple[str, ...]:
+    return (f"dumps and stacks of rank {', '.join(map(str, sorted(unseen)[:8]))}{', ...' if len(unseen) > 8 else ''}",)
 
 
 def _is_free(rank: Rank) -> bool:

@@ -110,6 +110,23 @@ class Move(NamedTuple):
     """Its number among all operations in its group."""
 
 
+class Recent(NamedTuple):
+    """One of the newest entries of a rank's dump, as far as a picture shows it."""
+
+    name: str
+    """The group's name in that dump."""
+    group: str
+    """The group's description, or its name."""
+    kind: str
+    """The recorder's own word."""
+    sequence: int
+    p2p: bool
+    created: int
+    """When the host issued it, in nanoseconds."""
+    ended: int
+    """When it was seen to be done; 0 if that is not known."""
+
+
 class Count(NamedTuple):
     """How far one rank is in one group: numbers of collectives. -1 is what no file says."""
 
@@ -149,6 +166,8 @@ class Rank(NamedTuple):
     """Whether its dump and its log say different things of one collective, so that they are of two runs."""
     earlier: tuple[Operation, ...] = ()
     """The newest collective of each kind in a group that is done, but for those in ``last``."""
+    recent: tuple[Recent, ...] = ()
+    """The newest entries of its dump."""
 
 
 class Unread(NamedTuple):

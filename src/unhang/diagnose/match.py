@@ -76,7 +76,9 @@ def matches(facts: Facts, suspects: Suspects, signatures: Iterable[Signature]) -
                     continue  # what they issued says more than where they are
                 only = any(error.only for *_, error in errors)
                 doubts = tuple(_doubts(facts, suspects, hang, scene, named, {number for number, _ in lines}))
-                if False not in clauses.values() and _speaks(hang, clauses, is_doubted=bool(doubts)):
+                shown = clauses.get("frames") is None and _is_seen(facts.job, hang, scene)
+                told = {**clauses, "frames": True} if shown else clauses
+                if False not in clauses.values() and _speaks(hang, told, is_doubted=bool(doubts)):
                     ways = (names for names in hang.certain if _shown(names, clauses, only=only))
                     certain = not doubts and any(clauses["parts"] or "frames" not in names for names in ways)
                     found.append(Match(signature.fix, hang, scene, clauses, lines, doubts, certain))
@@ -151,7 +153,7 @@ def _doubts(
     """Yield what speaks against any known hang: errors that it does not name, a stuck device, a rank held up."""
     yield from _failures(facts, hang, named)
     ranks = facts.job.ranks
-    yield from (f"rank {number} has a dump and a log of two times" for number, rank in ranks.items() if rank.is_mixed)
+    yield from (f"rank {number} has a dump and {what} of two times" for number, what in facts.mixed.items())
     if {*hang.differ} & {"size", "dtype"} and len(_ways(facts.job, hang, scene)) > 1:
         yield "these ranks came to the function by different calls"
     if not _has_waiting(facts, hang, failed):
@@ -167,6 +169,7 @@ def _doubts(
     for one in facts.meetings:
         if one.differ and _is_beside(hang, scene, one):
             yield f"ranks disagree in {whereabouts.label(one.group)} as well"
+    yield from _by_other_code(facts, hang, scene)
     for number in sorted(ranks.keys() - failed) if failed else scene.rest:
         rank = ranks[number]
         if rank.stacks and not rank.waiting and not facts.calls[number] and not whereabouts.is_done(rank):
@@ -209,6 +212,18 @@ def _ways(job: Job, hang: Hang, scene: Scene) -> set[tuple[tuple[str, str], ...]
                 path = (whereabouts.alike(frame)[:2] for frame in frames[first:] if not whereabouts.is_torch(frame))
                 found.add(tuple(path))
     return found
+
+
+def _by_other_code(facts: Facts, hang: Hang, scene: Scene) -> Iterator[str]:
+    """Yield which of the others wait in what the framework issued on their peers, and a user's code on them."""
+    for meeting in facts.meetings if scene.meeting else ():
+        if meeting is scene.meeting or meeting.operations.keys().isdisjoint(scene.rest):
+            continue
+        issued = {rank: one for rank, one in meeting.operations.items() if one.frames}
+        foreign = {rank for rank, one in issued.items() if not _is_issued_in(one.frames, hang.frames)}
+        for number in sorted(foreign & {*scene.rest}) if foreign != issued.keys() else ():
+            label = whereabouts.label(meeting.group)
+            yield f"rank {number} came to {meeting.sequence} of {label} by other code than its peers"
 
 
 def _is_beside(hang: Hang, scene: Scene, meeting: Meeting) -> bool:
@@ -416,12 +431,23 @@ def _waiting(scene: Scene) -> tuple[int, ...]:
 
 
 def _is_first(job: Job, hang: Hang, scene: Scene) -> bool | None:
-    """Return whether it is the group's first collective. It is not the function's first if a rank is past one of it."""
+    """Return whether it is the group's first collective. It is not the function's first if a rank is past one of it.
+
+    Nor is it where a rank left the function, and the whole group has done something else since.
+    """
     number = scene.meeting.sequence or 0 if scene.meeting else float("inf")
-    done = (one for rank in (*scene.inside, *scene.rest) for one in (*job.ranks[rank].last, *job.ranks[rank].earlier))
-    for one in done if number else ():
-        is_same = one.group.name == scene.meeting.group.name if scene.meeting else _is_group(one.group, hang.groups)
-        if is_same and (one.sequence or 0) < number and has_frames(one.frames, hang.frames):
+    for rank in (*scene.inside, *scene.rest) if number else ():
+        done = [
+            one
+            for one in (*job.ranks[rank].last, *job.ranks[rank].earlier)
+            if one.frames and (one.sequence or 0) < number
+            if (one.group.name == scene.meeting.group.name if scene.meeting else _is_group(one.group, hang.groups))
+        ]
+        within = {one.sequence or 0 for one in done if hang.outside and has_frames(one.frames, hang.outside)}
+        since = {one.sequence or 0 for one in done} - within
+        if any(has_frames(one.frames, hang.frames) for one in done) or max(since, default=0) > min(
+            within, default=number
+        ):
             return False
     return number == 1 or None
 
@@ -459,6 +485,12 @@ def _frames(facts: Facts, hang: Hang, scene: Scene) -> bool | None:
         return None
     logged = _logged(facts.job, scene)
     return _every(scene, (value for rank, value in by_rank.items() if value is not None or rank not in logged))
+
+
+def _is_seen(job: Job, hang: Hang, scene: Scene) -> bool:
+    """Return whether a rank in the collective is in the hang's frames: one whose dump has none leaves that as it is."""
+    issued = scene.meeting.operations if scene.meeting and hang.frames else {}
+    return any(_has(job.ranks[rank], issued[rank], hang.frames) for rank in scene.inside if rank in issued)
 
 
 def _logged(job: Job, scene: Scene) -> set[int]:

@@ -19,7 +19,7 @@ from zlib import crc32
 
 from unhang import gate
 from unhang.diagnose import data_pickle
-from unhang.diagnose.evidence import Count, Frame, Group, Move, Operation, Rank, Trail
+from unhang.diagnose.evidence import Count, Frame, Group, Move, Operation, Rank, Recent, Trail
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 KEPT = 16
 """So many operations of each group are kept that are not done: the oldest ones, and all of the batch of the last."""
 _WIDEST_BATCH, _MOVES = 1 << 10, 1 << 8
+RECENT, _WORD = 24, 100
+"""So many of the newest entries are kept for a picture."""
 _COUNTED = ("enqueued", "started", "completed")
 _LONGEST_NUMBER = 18
 _MARKED = 64
@@ -87,15 +89,7 @@ def read(data: bytes, name: str, named: int | None) -> Dump:
 
     Raises ValueError, with the reason, if nothing of it can be read.
     """
-    return of(*loaded(data), name, named)
-
-
-def loaded(data: bytes) -> tuple[dict[str, Any], str]:
-    """Return a dump as it is, and why a part of it could not be read, else nothing.
-
-    Raises ValueError, with the reason, if nothing of it can be read.
-    """
-    return _pickle(data) if data[:1] == b"\x80" else _json(data)
+    return of(*(_pickle(data) if data[:1] == b"\x80" else _json(data)), name, named)
 
 
 def of(raw: Mapping[str, Any], broken: str, name: str, named: int | None) -> Dump:
@@ -124,6 +118,7 @@ def of(raw: Mapping[str, Any], broken: str, name: str, named: int | None) -> Dum
         counts=_counts(raw, groups, scan, waiting),
         moves=tuple(_moves(entries, groups, undone)) if scan.peers else (),
         recorded=not broken,
+        recent=tuple(_recent(entries[-RECENT:])),
     )
     limits = (entries[row.at].get("timeout_ms") for row in (*waiting, *last))
     patience = max((limit for limit in limits if _is_number(limit)), default=0) * 10**6
@@ -142,6 +137,21 @@ def _marks(entries: list[Any], waiting: list[Any]) -> Iterator[tuple[int, int]]:
         number, at = (entry.get(key) for key in ("record_id", "time_created_ns")) if isinstance(entry, dict) else (0, 0)
         if _is_number(number) and _is_number(at) and at:
             yield number, at
+
+
+def _recent(entries: list[Any]) -> Iterator[Recent]:
+    """Yield what a picture shows of entries; nothing of one without a time, a group or a number."""
+    for raw in entries:
+        if not isinstance(raw, dict):
+            continue
+        p2p = raw.get("is_p2p") is True
+        group, sequence = raw.get("process_group"), raw.get("p2p_seq_id" if p2p else "collective_seq_id")
+        times = [raw.get(key) for key in ("time_created_ns", "time_discovered_completed_ns")]
+        created, ended = (one if _is_number(one) else 0 for one in times)
+        if created and isinstance(group, (list, tuple)) and group and _is_number(sequence):
+            name, label, title = map(_text, (group[0], group[-1], raw.get("profiling_name")))
+            label = f"group {name}" if label in ("", "undefined") else label
+            yield Recent(name[:_WORD], label[:_WORD], title.partition(":")[2][:_WORD], sequence, p2p, created, ended)
 
 
 def _made_at(entries: list[Any]) -> int:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from unhang.diagnose import desync, likes, whereabouts
 from unhang.diagnose.desync import Meeting
-from unhang.diagnose.evidence import Count, Message
+from unhang.diagnose.evidence import Count, Message, Operation
 from unhang.diagnose.facts import Facts
 from unhang.diagnose.pairs import PAIRED, Head
 
@@ -259,7 +259,8 @@ def _free_by_stacks(facts: Facts) -> dict[int, str]:
     """Name the ranks that are in no collective by their stacks, which is all there is of them, where others are in one.
 
     A host that waits for its device is in no collective either: several of these are at one place, which is no function
-    that waits for something else. One that waits for its next call waits for its driver, and so for the others.
+    that waits for something else. One that waits for its next call waits for its driver, and so for the others, unless
+    all of these are in one call.
     """
     free = {
         number: whereabouts.path_to(facts.job.ranks[number])
@@ -268,12 +269,15 @@ def _free_by_stacks(facts: Facts) -> dict[int, str]:
     }
     places = Counter(free.values())
     logged = {number for number, rank in facts.job.ranks.items() if rank.waiting and not rank.recorded}
+    others = {call for number, call in facts.calls.items() if not whereabouts.is_idle(facts.job.ranks[number])}
+    may_be_idle = bool(facts.unseen) or len(others) > 1
     # in a pipeline, where no log tells who waits, a stage that is alone at its place may wait for one that is dead
     beside = _FEW if facts.unseen and not logged and have_peers(facts) else 0
     free = {
         number: path
         for number, path in free.items()
-        if not (_may_wait(facts, number, beside or places[path]) or whereabouts.is_idle(facts.job.ranks[number]))
+        if not _may_wait(facts, number, beside or places[path])
+        if not (may_be_idle and whereabouts.is_idle(facts.job.ranks[number]))
     }
     if not (any(facts.calls.values()) or logged) or not 0 < 2 * len(free) <= len(facts.calls.keys() | logged):
         return {}
@@ -357,9 +361,29 @@ def _in_what(facts: Facts) -> dict[int, str]:
         if meeting.differ:
             what = " and ".join(sorted({"operation": "call"}.get(name, name) for name in meeting.differ))
             sides = desync.sides(one for one in meeting.operations.values() if one.kind)
-            where = f"collective {meeting.sequence} of {whereabouts.label(meeting.group)}"
-            found.update(_minority(sides, f"disagrees on the {what} of {where}"))
+            why = f"disagrees on the {what} of collective {meeting.sequence} of {whereabouts.label(meeting.group)}"
+            named = _minority(sides, why)
+            if len(named) == sum(map(len, sides)) and (odd := _odd(facts, meeting, sides)):
+                named = dict.fromkeys(odd, f"{why}, in which its peer did as other such groups")
+            found.update(named)
     return found
+
+
+def _odd(facts: Facts, meeting: Meeting, sides: Sequence[tuple[int, ...]]) -> list[int]:
+    """Return the ranks of the sides that did what no other group of the description did, where some side did that."""
+    place = meeting.group.description, meeting.sequence
+    elsewhere = {
+        _key(one)
+        for rank in facts.job.ranks.values()
+        for one in (*rank.last, *rank.waiting, *rank.earlier)
+        if (one.group.description, one.sequence) == place and one.group.name != meeting.group.name
+    }
+    odd = [side for side in sides if not any(_key(meeting.operations[number]) in elsewhere for number in side)]
+    return [number for side in odd for number in side] if len(odd) < len(sides) else []
+
+
+def _key(operation: Operation) -> tuple[object, ...]:
+    return operation.kind, desync.elements(operation), operation.dtypes
 
 
 def _by_digest(facts: Facts) -> dict[int, str]:
@@ -408,12 +432,20 @@ def _in_order(facts: Facts) -> dict[int, str]:
 
 def _in_call(facts: Facts) -> dict[int, str]:
     """Name the ranks that are in another call than most, by their stacks, where that is all there is."""
-    if facts.meetings or not all(facts.calls.values()) or have_peers(facts):
+    if any(rank.recorded for rank in facts.job.ranks.values()) or not all(facts.calls.values()) or have_peers(facts):
         return {}
-    sides = _sides(facts.calls)
+    sides = sorted(_sides(facts.calls), key=len)
     if max(map(len, sides), default=0) * 2 < len(facts.calls) + len(facts.unseen):  # most may be elsewhere
         return {}
-    return _minority(sides, "is in another call than its peers")
+    if len(sides) > 2:  # others may wait for the fewest, as where they are a part of a group
+        sides = [side for side in sides if len(side) in (len(sides[0]), len(sides[-1]))]
+    found = _minority(sides, "is in another call than its peers")
+    together = [one.operations.keys() for one in facts.meetings]
+    return {
+        number: why
+        for number, why in found.items()
+        if not any(number in ranks and not ranks.isdisjoint(sides[-1]) for ranks in together)
+    }
 
 
 def _other_stack(facts: Facts) -> dict[int, str]:

@@ -222,6 +222,12 @@ def call(rank: Rank) -> str:
     return ""
 
 
+def caller(rank: Rank) -> Frame | None:
+    """Return the frame that called the collective in which a rank is by its stacks: the innermost outside of torch."""
+    stacks = (stack.frames for stack in rank.stacks if _is_call(stack.frames))
+    return next((frame for frames in stacks for frame in _shown(frames, ())[:1]), None)
+
+
 def collective(rank: Rank) -> str:
     """Return the function of torch in which a rank waits for others by its stacks; empty if it is in none."""
     return next((frame.function for one in rank.stacks for frame in one.frames if _is_collective(frame)), "")
