@@ -113,6 +113,14 @@ def test_a_log_that_was_emptied_while_it_was_written_is_read(tmp_path: Path) -> 
     assert job.ranks[1].waiting[0].source.endswith(":2")
 
 
+def test_of_a_log_with_the_newest_line_first_it_is_said_how_its_lines_are_counted(tmp_path: Path) -> None:
+    lines = ["b", "ValueError: x", '  File "train.py", line 3, in f', "Traceback (most recent call last):", "a"]
+    text = "\n".join(f'2026-11-25T10:00:0{9 - at}Z {{pod="w-2"}} {line}' for at, line in enumerate(lines))
+    job = intake.read([write(tmp_path, {"train.log": text.encode()})], silent)
+    assert [(one.text, len(one.frames)) for one in job.strangers] == [("ValueError: x", 1)]
+    assert job.strangers[0].source == f"{tmp_path}/train.log, the oldest line first:4"
+
+
 def test_an_archive_is_called_one(tmp_path: Path) -> None:
     with tarfile.open(tmp_path / "dumps.tar", "w") as tar, tarfile.open(tmp_path / "dumps.tgz", "w:gz") as zipped:
         for archive in (tar, zipped):

@@ -125,7 +125,7 @@ def _within(folder: str, wrong: list[job.Told]) -> Iterator[str]:
 def told_by(file: str) -> job.Told:
     """Return what a file says. This runs in a process of its own."""
     parts: list[Rank] = []
-    named, size, why = rank_in(file), None, ""
+    named, name, size, why = rank_in(file), file, None, ""
     try:
         with opened(file) as stream:
             head = stream.peek(_HEAD)[:_HEAD]
@@ -143,9 +143,9 @@ def told_by(file: str) -> job.Told:
             named = None if _is_of_process(file, named, head) else named
             size = int(found[found.lastindex or 1]) if (found := _WORLD.search(head)) else None
             text: BufferedIOBase = stream
-            if in_order := speakers.recognizes(head):
-                text = BytesIO(in_order(stacks.whole(stream)[0]))
-            parts.extend((stacks if stacks.recognizes(head) else logs).read(text, file))
+            if in_order := speakers.recognizes(head):  # the numbers of its lines are others then
+                text, name = BytesIO(in_order(stacks.whole(stream)[0])), f"{file}, the oldest line first"
+            parts.extend((stacks if stacks.recognizes(head) else logs).read(text, name))
     except (ValueError, EOFError, OSError, zlib.error, RecursionError) as error:
         why = (error.strerror if isinstance(error, OSError) else "") or str(error) or type(error).__name__
     named = _unless_shared(file, named, parts)
