@@ -73,8 +73,12 @@ def test_a_line_says_of_which_ranks_there_is_nothing(ranks: tuple[int, ...], siz
 
 
 def test_files_that_tell_of_no_rank_are_no_proof_that_none_is_suspect() -> None:
-    for spoken, begins in (frozenset[int](), "no file tells of a rank: give "), (frozenset({3}), NOBODY):
-        job = JOB._replace(ranks={}, spoken=spoken)
+    nothing = JOB._replace(ranks={}, unranked=())
+    for job, begins in (
+        (nothing, "no file tells of a rank: give "),
+        (JOB._replace(ranks={}), "no file says which rank it tells of: put the rank into its name"),
+        (nothing._replace(spoken=frozenset({3})), NOBODY),
+    ):
         assert report.text(made(job=job, environment=None), colour=False).startswith(begins)
 
 

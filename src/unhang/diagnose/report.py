@@ -53,6 +53,7 @@ _NOBODY = "no rank is suspect: the files show none that holds up the others"
 _NOTHING = (
     "no file tells of a rank: give the recorder's dumps, stacks of py-spy, or the logs of the ranks, as in rank3.log"
 )
+_NAMELESS = "no file says which rank it tells of: put the rank into its name, as in rank3.txt"
 _WIDTH = 100
 _MOST = 8
 """How many runs of ranks the text shows, and how many files with one fault: a large job would fill the screen."""
@@ -184,7 +185,8 @@ def _suspects(found: Diagnosis) -> list[str]:
     if suspects.why or found.facts.strangers:
         return lines
     job = found.facts.job
-    return [_NOBODY if job.ranks or job.spoken else _NOTHING, *lines]
+    nothing = _NAMELESS if job.unranked else _NOTHING
+    return [_NOBODY if job.ranks or job.spoken else nothing, *lines]
 
 
 def _open(left: Sequence[Signature]) -> Iterable[str]:
