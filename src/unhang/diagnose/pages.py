@@ -10,8 +10,7 @@ from unhang import gate
 from unhang.diagnose import logs, recorder
 from unhang.diagnose.job import Told
 
-_RANK = re.compile(r"[ \t]*<h[23]>(Rank (\d{1,7}): [^<\n]{0,500})</h[23]>")
-_PRE = re.compile(r"[ \t]*<pre>(.*)</pre>", re.DOTALL)
+_RANK = re.compile(r"[ \t]{0,80}<h[23]>(Rank (\d{1,7}): [^<\n]{0,500})</h[23]>")
 _SHOWN = 8
 
 
@@ -25,13 +24,14 @@ def read(data: bytes, file: str) -> Told:
 
     It does not escape what they answer, so that a parser of HTML takes `<module>` for a tag.
     """
-    before, *rest = _RANK.split(data.decode(errors="replace"))
+    before, *found = _RANK.split(data.decode(errors="replace"))
     dumps, lost, whys = [], [], []
     text = ["\n" * before.count("\n")]  # each line keeps its number
-    for heading, number, body in zip(rest[::3], rest[1::3], rest[2::3]):
-        found = _PRE.search(body)
-        answer, lines = unescape(found[1]) if found else "", "\n" * body.count("\n")
-        if found is None or "Failed to fetch" in body[: found.start()]:
+    for heading, number, body in zip(found[::3], found[1::3], found[2::3]):
+        above, _, rest = body.partition("<pre>")
+        answer, end, below = rest.rpartition("</pre>")
+        answer, lines = unescape(answer), "\n" * body.count("\n")
+        if not end or "Failed to fetch" in above:
             lost.append(number)
             whys += answer.strip().splitlines()[:1]
         elif recorder.recognizes(answer.encode()):
@@ -41,7 +41,7 @@ def read(data: bytes, file: str) -> Told:
                 lost.append(number)
                 whys.append(str(error))
         else:
-            lines = "\n" * body[: found.start()].count("\n") + answer + "\n" * body[found.end() :].count("\n")
+            lines = "\n" * above.count("\n") + answer + "\n" * below.count("\n")
         text += [f"=== {heading} ===", lines]
     parts = tuple(logs.read(BytesIO("".join(text).encode()), file))
     why = next((dump.broken for dump in dumps if dump.broken), "")
@@ -50,4 +50,5 @@ def read(data: bytes, file: str) -> Told:
         why = f"nothing came of rank{'s' if len(lost) > 1 else ''} {ranks}: {gate.line((whys or ['no answer'])[0])}"
     elif not (dumps or parts):
         why = "it has neither stacks nor dumps: of torch's debug server, save the pages /stacks and /fr_trace_json"
-    return Told(file, tuple(dumps), parts, why=why, size=len(rest) // 3 or None)
+    is_whole = bool(found) and "</section>" in found[-1]
+    return Told(file, tuple(dumps), parts, why=why, size=len(found) // 3 if is_whole else None)
