@@ -45,6 +45,8 @@ class Style(NamedTuple):
     """The hour."""
     kept: int = 12
     """So many entries of each rank."""
+    logged: int = 1 << 30
+    """The logs of so many ranks are at hand, as of one node."""
 
 
 def torch(kind: str) -> Stack:
