@@ -494,10 +494,19 @@ def test_a_rank_that_is_late_by_its_stack_comes_before_one_of_which_nothing_came
     assert [*suspects.of(facts.of(merged([said, late]))).why] == [3]
 
 
-def test_by_stacks_alone_nobody_is_named_who_may_wait_for_a_rank_of_which_nothing_came() -> None:
-    seen = [rank(at=(STEP,), recorded=False), None, *STACKS]
+@pytest.mark.parametrize("place", [READ, STEP])
+def test_by_stacks_alone_who_is_seen_outside_of_the_collective_comes_before_one_of_which_nothing_came(
+    place: str,
+) -> None:
+    seen = [None, STACKS[0], rank(at=(place,), recorded=False), STACKS[0]]
+    assert [*suspects.of(facts.of(job(seen))).why] == [2]
+
+
+def test_in_a_pipeline_nobody_is_named_by_a_stack_who_may_wait_for_a_rank_of_which_nothing_came() -> None:
+    receives = rank(at=("torch/distributed/distributed_c10d.py::recv", STEP), recorded=False)
+    seen = [rank(at=(STEP,), recorded=False), None, receives, receives]
     assert [*suspects.of(facts.of(job(seen))).why] == [1]
-    assert [*suspects.of(facts.of(job([rank(at=(READ,), recorded=False), None, *STACKS]))).why] == [0]
+    assert [*suspects.of(facts.of(job([rank(at=(READ,), recorded=False), *seen[1:]]))).why] == [0]
 
 
 def test_by_two_stacks_the_one_that_is_in_no_collective_is_named() -> None:

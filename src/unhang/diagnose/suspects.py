@@ -280,8 +280,8 @@ def _free_by_stacks(facts: Facts) -> dict[int, str]:
     logged = {number for number, rank in facts.job.ranks.items() if rank.waiting and not rank.recorded}
     others = {call for number, call in facts.calls.items() if not whereabouts.is_idle(facts.job.ranks[number])}
     may_be_idle = bool(facts.unseen) or len(others) > 1
-    # where no log tells who waits, who is dead may be whom a rank waits for that is alone at its place
-    beside = _FEW if facts.unseen and not logged else 0
+    # in a pipeline, where no log tells who waits, a stage that is alone at its place may wait for one that is dead
+    beside = _FEW if facts.unseen and not logged and have_peers(facts) else 0
     free = {
         number: path
         for number, path in free.items()
