@@ -395,6 +395,12 @@ def test_stacks_alone_say_no_more_than_they_show(name: str, why: str) -> None:
     assert {*suspects.of(facts.of(JOBS[name][0])).why.values()} == {why}
 
 
+def test_of_several_whose_stacks_differ_some_may_only_wait() -> None:
+    several = job([rank(at=(OTHER,), recorded=False)] * 2 + [rank(at=(STEP,), recorded=False)] * 3)
+    text = "its stack differs from that of its peers, in evaluate: dumps would tell which of these only wait"
+    assert suspects.of(facts.of(several)).why == {0: text, 1: text}
+
+
 def test_where_most_have_not_come_the_reason_says_that_the_others_may_be_wrong() -> None:
     assert {*suspects.of(facts.of(job([DONE] * 3 + [waits()]))).why.values()} == {
         "has not come to 3 of default_pg, and it waits in no collective: its host is late, or rank 3 issued one call "

@@ -471,9 +471,12 @@ def _other_stack(facts: Facts) -> dict[int, str]:
         return {}
     is_mixed = len({bool(facts.calls[number]) for number in stacks}) > 1
     places = Counter(stacks.values())
+    odd = _minority(sides, "")
+    is_bare = len(odd) > 1 and not any(rank.recorded for rank in facts.job.ranks.values())
+    open_ = ": dumps would tell which of these only wait" if is_bare else ""
     return {
-        number: f"its stack differs from that of its peers{_where(facts, number)}"
-        for number in _minority(sides, "")
+        number: f"its stack differs from that of its peers{_where(facts, number)}{open_}"
+        for number in odd
         if not (rank := facts.job.ranks[number]).waiting
         if not (whereabouts.is_idle(rank) or (places[stacks[number]] > 1 and whereabouts.waits_for_device(rank)))
         if not (is_mixed and _may_wait(facts, number, places[stacks[number]]))
