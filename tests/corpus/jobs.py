@@ -478,6 +478,11 @@ _OF_TP = issue(
     ),
     waits=True,
 )
+_AVERAGE: Stack = (
+    "megatron/training/utils.py::average_losses_across_data_parallel_group",
+    "pretrain_gpt.py::loss_func",
+    *SCHEDULE,
+)
 _STAGE = tuple(range(8, 16))
 _SECOND = {f"{name}-2": LAYOUTS["moe-16"].phases[name] for name in ("attention", "dispatch")} | {
     "combine-2": _COMBINES._replace(waits=True),
@@ -494,6 +499,7 @@ NEARER: Mapping[str, Hang] = {
     "like-hybrid-small": _like("a small hybrid model, by its script alone", "moe-8", (4, 5, 6, 7), {"like": _tracks(3, "pretrain_mamba.py")}, (_tracks(5, "pretrain_mamba.py"),), _WIDE, INSTEAD)._replace(step=0, culprits=tuple(range(8))),
     "like-aux-between": _like("sizes of a small model, or of one with more layers of multi-token prediction", "moe-8", (4, 5, 6, 7), {"like": _tracks(3, "train.py")}, (_tracks(5, "train.py"),), _WIDE, INSTEAD)._replace(step=0, culprits=tuple(range(8))),
     "like-empty-expert-lock": _like("a rank without a token waits in its backward for one in a user's lock", "moe-16", (3,), {"combine": _COMBINES, "like": _BACK._replace(waits=True)}, stay("threading.py::Lock.acquire", "hooks.py::reduce", below=SCHEDULE), _WIDE, AFTER)._replace(step=0, beside={2: (_NO_TOKEN, _OF_TP)}),
+    "like-empty-expert-loss": _like("a rank without a token waits in its loss, before its backward", "moe-16", (6,), {"combine": _COMBINES}, (_NO_TOKEN, issue(ALL, "all_reduce", 1, dtype="Float", at=_AVERAGE, waits=True)), _WIDE, INSTEAD)._replace(step=0, beside=dict.fromkeys(range(16), (_COMBINES, _BACK))),
     "like-sft-fewer": _like("the sources send fewer than the others receive", "moe-16", tuple(range(1, 16, 2)), {"batch": _flag("Long")}, (_flag("Int", waits=False),), _WIDE)._replace(step=0, culprits=tuple(range(16))),
     "like-sft-one-pair": _like("the source of one pair of eight sends more", "moe-16", (4,), {"batch": _flag("Long")}, (_flag("Int"),), _WIDE)._replace(step=0),
     "like-metric-evaluates": _like("a rank evaluates, the others train", "ddp-8", (3,), {"norm": _metric("Float")}, (_metric("Double", below=("swift/trainers/mixin.py::SwiftMixin.evaluation_loop", "transformers/trainer.py::Trainer.evaluate", *METRIC[1:])),), how=INSTEAD),

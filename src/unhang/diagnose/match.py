@@ -15,7 +15,17 @@ from unhang.diagnose.evidence import Frame, Group, Job, Message, Operation, Rank
 from unhang.diagnose.facts import Facts
 from unhang.diagnose.pairs import PAIRED
 from unhang.diagnose.recorder import KEPT
-from unhang.diagnose.signature import Chain, Error, Hang, Signature, has_frames, may_be_in, may_be_of
+from unhang.diagnose.signature import (
+    Chain,
+    Error,
+    Hang,
+    Signature,
+    has_frames,
+    is_of_part,
+    is_of_user,
+    may_be_in,
+    may_be_of,
+)
 from unhang.diagnose.suspects import DEVICE, HOST, TOGETHER, Suspects
 
 _OF_ISSUED = ("elements", "dtypes", "first", "by_place", "by_source", "alternating")
@@ -173,6 +183,9 @@ def _doubts(
         if one.differ and _is_beside(hang, scene, one):
             yield f"ranks disagree in {whereabouts.label(one.group)} as well"
     yield from _by_other_code(facts, hang, scene)
+    for number in scene.rest if hang.goes_on else ():
+        if caller := next((_by_user(one.frames) for one in ranks[number].waiting[:1]), None):
+            yield f"rank {number} waits in a call of a user's code: {caller.function} ({caller.file}:{caller.line})"
     for number in sorted(ranks.keys() - failed) if failed else scene.rest:
         rank = ranks[number]
         if rank.stacks and not rank.waiting and not facts.calls[number] and not whereabouts.is_done(rank):
@@ -241,6 +254,12 @@ def _by_other_code(facts: Facts, hang: Hang, scene: Scene) -> Iterator[str]:
         for number in sorted(foreign & {*scene.rest}) if foreign != issued.keys() else ():
             label = whereabouts.label(meeting.group)
             yield f"rank {number} came to {meeting.sequence} of {label} by other code than its peers"
+
+
+def _by_user(frames: Sequence[Frame]) -> Frame | None:
+    """Return the frame that issued an operation, if it is of a user's code."""
+    own = next((one for one in frames if not whereabouts.is_torch(one)), None)
+    return own if own and _SHIMS not in own.file and is_of_user(own) else None
 
 
 def _is_beside(hang: Hang, scene: Scene, meeting: Meeting) -> bool:
@@ -368,6 +387,7 @@ def _clauses(
         "outside": lambda: _every(scene, (_is_outside(job, scene, rank, hang.outside) for rank in scene.rest)) or None,
         "empty": lambda: _every(scene, (_last_is_empty(job, scene, rank) for rank in scene.rest)),
         "goes_on": lambda: _every(scene, (_goes_on(facts, rank) for rank in scene.rest)),
+        "before": lambda: not any(_is_before(job.ranks[rank], hang.before) for rank in scene.rest),
         "ended": lambda: _every(scene, (_is_free(facts, rank) for rank in scene.rest)),
         "alternating": lambda: _alternates(scene),
         "errors": lambda: bool(errors) or None,
@@ -672,6 +692,17 @@ def _goes_on(facts: Facts, number: int) -> bool | None:
     if rank.waiting or facts.calls.get(number):
         return True
     return False if rank.recorded or rank.stacks else None
+
+
+def _is_before(rank: Rank, chain: Chain) -> bool:
+    """Return whether a rank waits in these functions, but for what the part of the package that has them issues."""
+    issued = [one.frames for one in rank.waiting[:1] if one.frames]
+    for frames in issued or [one.frames for one in rank.stacks]:
+        own = next((one for one in frames if not whereabouts.is_torch(one)), None)
+        parts = (place.file for step in chain for place in step)
+        if own and has_frames(frames, chain) and not any(is_of_part(own, file) for file in parts):
+            return True
+    return False
 
 
 def _is_free(facts: Facts, number: int) -> bool | None:
