@@ -483,6 +483,7 @@ _AVERAGE: Stack = (
     "pretrain_gpt.py::loss_func",
     *SCHEDULE,
 )
+_SAFE = issue(ALL, "barrier", 1, dtype="Float", at=SAFE, waits=True)
 _STAGE = tuple(range(8, 16))
 _SECOND = {f"{name}-2": LAYOUTS["moe-16"].phases[name] for name in ("attention", "dispatch")} | {
     "combine-2": _COMBINES._replace(waits=True),
@@ -500,6 +501,7 @@ NEARER: Mapping[str, Hang] = {
     "like-aux-between": _like("sizes of a small model, or of one with more layers of multi-token prediction", "moe-8", (4, 5, 6, 7), {"like": _tracks(3, "train.py")}, (_tracks(5, "train.py"),), _WIDE, INSTEAD)._replace(step=0, culprits=tuple(range(8))),
     "like-empty-expert-lock": _like("a rank without a token waits in its backward for one in a user's lock", "moe-16", (3,), {"combine": _COMBINES, "like": _BACK._replace(waits=True)}, stay("threading.py::Lock.acquire", "hooks.py::reduce", below=SCHEDULE), _WIDE, AFTER)._replace(step=0, beside={2: (_NO_TOKEN, _OF_TP)}),
     "like-empty-expert-loss": _like("a rank without a token waits in its loss, before its backward", "moe-16", (6,), {"combine": _COMBINES}, (_NO_TOKEN, issue(ALL, "all_reduce", 1, dtype="Float", at=_AVERAGE, waits=True)), _WIDE, INSTEAD)._replace(step=0, beside=dict.fromkeys(range(16), (_COMBINES, _BACK))),
+    "like-save-alone": _like("a user's callback saves on rank 0 alone", "fsdp-8", (0,), {"norm": _fsdp(8).phases["norm"]}, (_SAFE._replace(at=(*SAFE[:-1], "callback.py::on_step_end", "swift/megatron/trainers/base.py::train", *SAFE[-1:])),), _WIDE),
     "like-sft-fewer": _like("the sources send fewer than the others receive", "moe-16", tuple(range(1, 16, 2)), {"batch": _flag("Long")}, (_flag("Int", waits=False),), _WIDE)._replace(step=0, culprits=tuple(range(16))),
     "like-sft-one-pair": _like("the source of one pair of eight sends more", "moe-16", (4,), {"batch": _flag("Long")}, (_flag("Int"),), _WIDE)._replace(step=0),
     "like-metric-evaluates": _like("a rank evaluates, the others train", "ddp-8", (3,), {"norm": _metric("Float")}, (_metric("Double", below=("swift/trainers/mixin.py::SwiftMixin.evaluation_loop", "transformers/trainer.py::Trainer.evaluate", *METRIC[1:])),), how=INSTEAD),
@@ -514,6 +516,7 @@ NEARER: Mapping[str, Hang] = {
     "hybrid-16": _known("hybrid-aux-tracker-hang", "the hang of hybrid-aux-tracker-hang", "moe-16", _STAGE, {"like": _tracks(12, "train.py")}, (_tracks(26, "train.py"),)),
     "sft-16": _known("sft-packed-seq-broadcast", "the hang of sft-packed-seq-broadcast", "moe-16", range(0, 16, 2), {"batch": _flag("Long")}, (_flag("Int"), _flag("Long"))),
     "metric-8": _known("mean-metric-dtype", "the hang of mean-metric-dtype", "ddp-8", (1, 4), {"norm": _metric("Float")}, (_metric("Double"),), Style(prefix="torchrun")),
+    "save-8": _known("mcore-save-barrier", "the hang of mcore-save-barrier", "fsdp-8", (0,), {"norm": _SAFE._replace(at=SAVE)}, (_SAFE, _SAFE)),
     "empty-expert-16": _known("empty-expert-hang", "the hang of empty-expert-hang", "moe-16", (6,), {"combine": _COMBINES}, (_NO_TOKEN,))._replace(beside=dict.fromkeys(range(16), (_COMBINES, _BACK))),
 }  # fmt: skip
 """What is nearer to a known hang than LOOKALIKES: a sceptic's, each of which was `known` once, or named an innocent; and

@@ -21,6 +21,7 @@ from unhang.diagnose.signature import (
     Hang,
     Signature,
     has_frames,
+    is_of_framework,
     is_of_part,
     is_of_user,
     may_be_in,
@@ -28,7 +29,7 @@ from unhang.diagnose.signature import (
 )
 from unhang.diagnose.suspects import DEVICE, HOST, TOGETHER, Suspects
 
-_OF_ISSUED = ("elements", "dtypes", "first", "by_place", "by_source", "alternating")
+_OF_ISSUED = ("elements", "dtypes", "first", "met", "by_place", "by_source", "alternating")
 """The clauses that stacks tell nothing of."""
 _LOGGER = "torch/distributed/c10d_logger.py"
 """What stands around each of torch's collectives; in between may be a decorator's frame."""
@@ -183,9 +184,12 @@ def _doubts(
         if one.differ and _is_beside(hang, scene, one):
             yield f"ranks disagree in {whereabouts.label(one.group)} as well"
     yield from _by_other_code(facts, hang, scene)
-    for number in scene.rest if hang.goes_on else ():
+    for number in scene.inside if hang.waiting else ():
+        if caller := _called_back(ranks[number], hang.frames):
+            yield f"rank {number} came to the function by a user's code: {_at(caller)}"
+    for number in scene.rest if hang.before else ():
         if caller := next((_by_user(one.frames) for one in ranks[number].waiting[:1]), None):
-            yield f"rank {number} waits in a call of a user's code: {caller.function} ({caller.file}:{caller.line})"
+            yield f"rank {number} waits in a call of a user's code: {_at(caller)}"
     for number in sorted(ranks.keys() - failed) if failed else scene.rest:
         rank = ranks[number]
         if rank.stacks and not rank.waiting and not facts.calls[number] and not whereabouts.is_done(rank):
@@ -260,6 +264,20 @@ def _by_user(frames: Sequence[Frame]) -> Frame | None:
     """Return the frame that issued an operation, if it is of a user's code."""
     own = next((one for one in frames if not whereabouts.is_torch(one)), None)
     return own if own and _SHIMS not in own.file and is_of_user(own) else None
+
+
+def _at(frame: Frame) -> str:
+    return f"{frame.function} ({frame.file}:{frame.line})"
+
+
+def _called_back(rank: Rank, chain: Chain) -> Frame | None:
+    """Return the frame of a user's code, called by a framework, by which a rank came to these functions."""
+    for frames in [*(one.frames for one in rank.waiting[:1]), *(one.frames for one in rank.stacks)]:
+        at = next((at for at in range(len(frames)) if has_frames(frames[: at + 1], chain)), len(frames))
+        for number, frame in enumerate(frames[at:], at):
+            if is_of_user(frame) and any(is_of_framework(one) for one in frames[number + 1 :]):
+                return frame
+    return None
 
 
 def _is_beside(hang: Hang, scene: Scene, meeting: Meeting) -> bool:
@@ -388,6 +406,7 @@ def _clauses(
         "empty": lambda: _every(scene, (_last_is_empty(job, scene, rank) for rank in scene.rest)),
         "goes_on": lambda: _every(scene, (_goes_on(facts, rank) for rank in scene.rest)),
         "before": lambda: not any(_is_before(job.ranks[rank], hang.before) for rank in scene.rest),
+        "met": lambda: _have_met(job, hang, scene),
         "ended": lambda: _every(scene, (_is_free(facts, rank) for rank in scene.rest)),
         "alternating": lambda: _alternates(scene),
         "errors": lambda: bool(errors) or None,
@@ -468,25 +487,31 @@ def _waiting(scene: Scene) -> tuple[int, ...]:
 
 
 def _is_first(job: Job, hang: Hang, scene: Scene) -> bool | None:
-    """Return whether it is the group's first collective. It is not the function's first if a rank is past one of it.
-
-    Nor is it where a rank left the function, and the whole group has done something else since.
-    """
+    """Return whether it is the group's first collective. It is not the function's first if a rank is past one of it."""
     number = scene.meeting.sequence or 0 if scene.meeting else float("inf")
-    for rank in (*scene.inside, *scene.rest) if number else ():
-        done = [
-            one
-            for one in (*job.ranks[rank].last, *job.ranks[rank].earlier)
-            if one.frames and (one.sequence or 0) < number
-            if (one.group.name == scene.meeting.group.name if scene.meeting else _is_group(one.group, hang.groups))
-        ]
-        within = {one.sequence or 0 for one in done if hang.outside and has_frames(one.frames, hang.outside)}
-        since = {one.sequence or 0 for one in done} - within
-        if any(has_frames(one.frames, hang.frames) for one in done) or max(since, default=0) > min(
-            within, default=number
-        ):
+    done = (one for rank in (*scene.inside, *scene.rest) for one in (*job.ranks[rank].last, *job.ranks[rank].earlier))
+    for one in done if number else ():
+        is_same = one.group.name == scene.meeting.group.name if scene.meeting else _is_group(one.group, hang.groups)
+        if is_same and (one.sequence or 0) < number and has_frames(one.frames, hang.frames):
             return False
     return number == 1 or None
+
+
+def _have_met(job: Job, hang: Hang, scene: Scene) -> bool | None:
+    """Return whether the ranks inside issued the collective before it in the function, and the others where they do."""
+    if scene.meeting is None or scene.meeting.sequence is None:
+        return None
+    name, number = scene.meeting.group.name, scene.meeting.sequence - 1
+    told: list[bool | None] = [None if number else False]
+    for ranks, chain in ((scene.inside, hang.frames), (scene.rest, hang.met)):
+        for rank in map(job.ranks.__getitem__, ranks):
+            issued = (*rank.last, *rank.earlier, *rank.waiting)
+            one = next((it for it in issued if (it.group.name, it.sequence) == (name, number) and it.kind), None)
+            is_known = one and (one.frames or one.kind not in hang.operations)
+            told.append(has_frames(one.frames, chain) and one.kind in hang.operations if one and is_known else None)
+            if name in rank.counts and 0 <= rank.counts[name].enqueued < number:
+                told.append(False)
+    return _all(told[bool(number) :])
 
 
 def _has_stepped(job: Job, hang: Hang, scene: Scene) -> bool | None:

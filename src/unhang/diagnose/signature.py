@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeVar
@@ -65,6 +66,7 @@ class Hang(NamedTuple):
     empty: bool
     goes_on: bool
     before: Chain
+    met: Chain
     ended: bool
     alternating: bool
     errors: tuple[Error, ...]
@@ -124,6 +126,7 @@ def hang(data: Mapping[str, Any], shapes: Sequence[str] = ()) -> Hang:
         data.get("empty", False),
         data.get("goes-on", False),
         _chain(data.get("before", ())),
+        _chain(data.get("met", ())),
         data.get("ended", False),
         data.get("alternating", False),
         tuple(
@@ -173,9 +176,14 @@ def is_of_part(frame: Frame, file: str) -> bool:
 
 def is_of_user(frame: Frame) -> bool:
     """Return whether a frame is surely of a user's code: of no installed package, and of no framework."""
-    packages = {one.module.partition(".")[0] for one in packs.upstreams().values()}
-    is_installed = not frame.file.startswith("/") or _INSTALLED.search(frame.file)
-    return not is_installed and not any(may_be_of(frame, package) for package in packages)
+    if "/" not in frame.file:  # so py-spy names what stands in a folder on the path
+        return frame.file.endswith(".py") and frame.file.removesuffix(".py") not in sys.stdlib_module_names
+    return frame.file.startswith("/") and not _INSTALLED.search(frame.file) and not is_of_framework(frame)
+
+
+def is_of_framework(frame: Frame) -> bool:
+    """Return whether a frame may be of an upstream's package."""
+    return any(may_be_of(frame, one.module.partition(".")[0]) for one in packs.upstreams().values())
 
 
 def _is_at(frame: Frame, place: Place) -> bool:
