@@ -164,6 +164,8 @@ class Rank(NamedTuple):
     """`stopped` or `gone`, where that was seen of its process."""
     is_mixed: bool = False
     """Whether its dump and its log say different things of one collective, so that they are of two runs."""
+    timed_out: bool = False
+    """Whether a line of its own says that an operation of it timed out: it was there then."""
     earlier: tuple[Operation, ...] = ()
     """The newest collective of each kind in a group that is done, but for those in ``last``."""
     recent: tuple[Recent, ...] = ()

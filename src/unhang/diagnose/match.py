@@ -355,7 +355,7 @@ def _is_other(job: Job, hang: Hang, operation: Operation) -> bool:
         return True
     if "operation" in hang.differ and operation.kind and operation.kind not in hang.operations:
         return True
-    return hang.empty and operation.done and _is_empty(operation)
+    return hang.empty and (operation.done or "size" in hang.differ) and _is_empty(operation)
 
 
 def _has(rank: Rank, operation: Operation | None, chain: Chain) -> bool | None:

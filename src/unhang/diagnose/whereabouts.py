@@ -303,9 +303,19 @@ def failures(rank: Rank) -> list[Message]:
     return said or [one for one in own if not followed or "-9" in one.text]
 
 
-def is_fatal(message: Message) -> bool:
-    """Return whether no rank goes on after what a line says."""
-    return _has(message, _FATAL)
+def has_ended(rank: Rank, errors: Sequence[Message]) -> bool:
+    """Return whether a rank's process has ended with its errors: what it had issued, its device is still to do."""
+    if any(_has(one, _FATAL) for one in errors):
+        return True
+    was_there = rank.timed_out or any(_has(one, _FOLLOWS) and not _is_own(one) for one in rank.messages)
+    is_over = any(one.text.startswith("exitcode") for one in rank.messages) or any(map(_is_uncaught, errors))
+    return is_over and not was_there
+
+
+def _is_uncaught(error: Message) -> bool:
+    """Return whether a traceback goes back to the script: one that is caught begins where that is done."""
+    outer = [frame for frame in error.frames if not frame.file.endswith("<frozen runpy>")][-1:]
+    return any(frame.function == "<module>" and frame.file != "<string>" for frame in outer)
 
 
 def failures_of_strangers(messages: Sequence[Message]) -> list[Message]:
