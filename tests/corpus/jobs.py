@@ -485,6 +485,11 @@ _AVERAGE: Stack = (
 )
 _SAFE = issue(ALL, "barrier", 1, dtype="Float", at=SAFE, waits=True)
 _REDUCES = issue(ETP, "_reduce_scatter_base", 4096, 512, at=GATHER, waits=True)
+_OF_ACTOR: Stack = (
+    "torch/nn/utils/clip_grad.py::_get_total_norm",
+    "verl/workers/actor/dp_actor.py::DataParallelPPOActor._optimizer_step",
+    *UPDATE[1:],
+)
 _STAGE = tuple(range(8, 16))
 _SECOND = {f"{name}-2": LAYOUTS["moe-16"].phases[name] for name in ("attention", "dispatch")} | {
     "combine-2": _COMBINES._replace(waits=True),
@@ -502,6 +507,7 @@ NEARER: Mapping[str, Hang] = {
     "like-aux-between": _like("sizes of a small model, or of one with more layers of multi-token prediction", "moe-8", (4, 5, 6, 7), {"like": _tracks(3, "train.py")}, (_tracks(5, "train.py"),), _WIDE, INSTEAD)._replace(step=0, culprits=tuple(range(8))),
     "like-empty-expert-lock": _like("a rank without a token waits in its backward for one in a user's lock", "moe-16", (3,), {"combine": _COMBINES, "like": _BACK._replace(waits=True)}, stay("threading.py::Lock.acquire", "hooks.py::reduce", below=SCHEDULE), _WIDE, AFTER)._replace(step=0, beside={2: (_NO_TOKEN, _OF_TP)}),
     "like-empty-expert-loss": _like("a rank without a token waits in its loss, before its backward", "moe-16", (6,), {"combine": _COMBINES}, (_NO_TOKEN, issue(ALL, "all_reduce", 1, dtype="Float", at=_AVERAGE, waits=True)), _WIDE, INSTEAD)._replace(step=0, beside=dict.fromkeys(range(16), (_COMBINES, _BACK))),
+    "like-fsdp-bsz-backward": _like("a rank gathers once more in its backward", "fsdp-8", (5,), {"norm": issue(MESH, "all_reduce", 1, dtype="Float", at=_OF_ACTOR, waits=True)}, (issue(MESH, "_all_gather_base", 4096, at=("torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py::unshard", "torch/autograd/graph.py::_engine_run_backward", *UPDATE[1:]), waits=True),), _WIDE),
     "like-save-alone": _like("a user's callback saves on rank 0 alone", "fsdp-8", (0,), {"norm": _fsdp(8).phases["norm"]}, (_SAFE._replace(at=(*SAFE[:-1], "callback.py::on_step_end", "swift/megatron/trainers/base.py::train", *SAFE[-1:])),), _WIDE),
     "like-sft-fewer": _like("the sources send fewer than the others receive", "moe-16", tuple(range(1, 16, 2)), {"batch": _flag("Long")}, (_flag("Int", waits=False),), _WIDE)._replace(step=0, culprits=tuple(range(16))),
     "like-sft-one-pair": _like("the source of one pair of eight sends more", "moe-16", (4,), {"batch": _flag("Long")}, (_flag("Int"),), _WIDE)._replace(step=0),
