@@ -45,6 +45,8 @@ TREES: dict[str, Sequence[Case]] = {
 }
 """On a source tree, which needs a clone."""
 _TREE = "core_v0.16.1"
+LIKE = {"hybrid-aux-tracker-hang": "moe-aux-tracker-hang"}
+"""The fix whose hang waits in the same function and differs by sizes alone, which layers of MTP make alike."""
 FEW = 4
 """The ranks of the jobs that are run patched as well."""
 _CORE = {"infer-metric-rank0": "acc-4", "moe-aux-tracker-hang": "4", "mtp-cp-deadlock": "4"}

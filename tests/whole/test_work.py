@@ -54,6 +54,12 @@ CALLS_OF_IMPORTS = 640
 CALLS_OF_FILE = 8
 
 
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Share what is kept of the installed packs with no test that runs meanwhile."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
 def _run(
     *arguments: str | os.PathLike[str],
     cwd: str | os.PathLike[str] = "/",

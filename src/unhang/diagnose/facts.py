@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from unhang.diagnose import desync, pairs, whereabouts
 from unhang.diagnose.desync import Meeting, Split
-from unhang.diagnose.evidence import Count, Job, Message, Operation
+from unhang.diagnose.evidence import Count, Job, Message, Operation, Rank
 from unhang.diagnose.pairs import Ends, Head
+from unhang.diagnose.recorder import KEPT
+
+_UNRECORDED = ("monitored_barrier", "wait_tensor")
+"""Functions of torch in which a rank waits for what it has issued elsewhere, or for what no dump has."""
 
 
 class Facts(NamedTuple):
@@ -48,6 +52,8 @@ class Facts(NamedTuple):
     """By rank with a stack: the call of a collective in which it is; empty if it is in none."""
     paths: Mapping[int, tuple[tuple[str, str, int], ...]]
     """By rank: its whole stack, to be compared. Tracebacks with which ranks gave up are left out beside such."""
+    mixed: Mapping[int, str]
+    """By rank: what is of another time than its dump, `a log` or `a stack`."""
     is_over: bool
     """Whether logs say that ranks gave up or failed, and no stack shows one alive."""
     unseen: frozenset[int]
@@ -97,10 +103,27 @@ def of(job: Job) -> Facts:
         tuple(whereabouts.failures_of_strangers(job.strangers)),
         calls,
         {number: whereabouts.path_to(job.ranks[number]) for number in sorted(spied or calls)},
+        {number: what for number, rank in job.ranks.items() if (what := _mixed(rank))},
         not calls and any(rank.messages or (rank.waiting and not rank.recorded) for rank in job.ranks.values()),
         unseen,
         moving and not unseen,
     )
+
+
+def _mixed(rank: Rank) -> str:
+    """Return what is of another time than a rank's dump: a stack is, if that does not have the collective it is in.
+
+    A dump keeps the oldest ones of a group; gloo's has no send and no receive.
+    """
+    caller, issued = whereabouts.caller(rank), (*rank.waiting, *rank.last, *rank.earlier)
+    if rank.is_mixed:
+        return "a log"
+    if not (rank.recorded and caller and issued and all(one.frames for one in issued)) or whereabouts.is_paired(rank):
+        return ""
+    is_whole = max(Counter(one.group.name for one in rank.waiting).values(), default=0) < KEPT
+    known = {whereabouts.alike(frame)[:2] for one in issued for frame in one.frames}
+    is_later = whereabouts.alike(caller)[:2] not in known and whereabouts.collective(rank) not in _UNRECORDED
+    return "a stack" if is_whole and is_later else ""
 
 
 def _counts(job: Job) -> dict[str, dict[int, Count]]:

@@ -14,7 +14,6 @@ from unhang.diagnose.desync import Meeting
 from unhang.diagnose.evidence import Frame, Group, Job, Message, Operation, Rank
 from unhang.diagnose.facts import Facts
 from unhang.diagnose.pairs import PAIRED
-from unhang.diagnose.recorder import KEPT
 from unhang.diagnose.signature import (
     Chain,
     Error,
@@ -33,7 +32,6 @@ _OF_ISSUED = ("elements", "dtypes", "first", "met", "by_place", "by_source", "al
 """The clauses that stacks tell nothing of."""
 _LOGGER = "torch/distributed/c10d_logger.py"
 """What stands around each of torch's collectives; in between may be a decorator's frame."""
-_UNRECORDED = ("monitored_barrier", "wait_tensor")
 _SHIMS = "unhang/prove/"
 """What stands for torch, or for the rest of a framework, where we record hangs."""
 
@@ -89,7 +87,9 @@ def matches(facts: Facts, suspects: Suspects, signatures: Iterable[Signature]) -
                     continue  # what they issued says more than where they are
                 only = any(error.only for *_, error in errors)
                 doubts = tuple(_doubts(facts, suspects, hang, scene, named, {number for number, _ in lines}))
-                if False not in clauses.values() and _speaks(hang, clauses, is_doubted=bool(doubts)):
+                shown = clauses.get("frames") is None and _is_seen(facts.job, hang, scene)
+                told = {**clauses, "frames": True} if shown else clauses
+                if False not in clauses.values() and _speaks(hang, told, is_doubted=bool(doubts)):
                     ways = (names for names in hang.certain if _shown(names, clauses, only=only))
                     certain = not doubts and any(clauses["parts"] or "frames" not in names for names in ways)
                     found.append(Match(signature.fix, hang, scene, clauses, lines, doubts, certain))
@@ -164,10 +164,7 @@ def _doubts(
     """Yield what speaks against any known hang: errors that it does not name, a stuck device, a rank held up."""
     yield from _failures(facts, hang, named)
     ranks = facts.job.ranks
-    yield from (f"rank {number} has a dump and a log of two times" for number, rank in ranks.items() if rank.is_mixed)
-    yield from (
-        f"rank {number} has a dump and a stack of two times" for number, rank in ranks.items() if _is_later(rank)
-    )
+    yield from (f"rank {number} has a dump and {what} of two times" for number, what in facts.mixed.items())
     if {*hang.differ} & {"size", "dtype"} and len(_ways(facts.job, hang, scene)) > 1:
         yield "these ranks came to the function by different calls"
     if not _has_waiting(facts, hang, failed):
@@ -199,20 +196,6 @@ def _doubts(
                 yield f"rank {number} is held up {whereabouts.in_stack(rank, ()).doing}"
     if scene.meeting is None and not all(facts.calls.get(number) for number in scene.inside):
         yield "whether these ranks wait: no stack of theirs is in a collective"
-
-
-def _is_later(rank: Rank) -> bool:
-    """Return whether a rank's stack is in a collective that its dump does not have: that keeps the oldest of a group.
-
-    gloo's has no send and no receive, and what waits for a tensor did not issue it.
-    """
-    caller, issued = whereabouts.caller(rank), (*rank.waiting, *rank.last, *rank.earlier)
-    is_whole = max(Counter(one.group.name for one in rank.waiting).values(), default=0) < KEPT
-    if not (rank.recorded and caller and is_whole and issued) or whereabouts.is_paired(rank):
-        return False
-    known = {whereabouts.alike(frame)[:2] for one in issued for frame in one.frames}
-    is_told = all(one.frames for one in issued) and whereabouts.collective(rank) not in _UNRECORDED
-    return is_told and whereabouts.alike(caller)[:2] not in known
 
 
 def _failures(facts: Facts, hang: Hang, named: Collection[str]) -> Iterator[str]:
@@ -250,10 +233,10 @@ def _ways(job: Job, hang: Hang, scene: Scene) -> set[tuple[tuple[str, str], ...]
 
 def _by_other_code(facts: Facts, hang: Hang, scene: Scene) -> Iterator[str]:
     """Yield which of the others wait in what the framework issued on their peers, and a user's code on them."""
-    for meeting in facts.meetings:
-        issued = {rank: one for rank, one in meeting.operations.items() if one.frames}
-        if meeting is scene.meeting or scene.meeting is None or issued.keys().isdisjoint(scene.rest):
+    for meeting in facts.meetings if scene.meeting else ():
+        if meeting is scene.meeting or meeting.operations.keys().isdisjoint(scene.rest):
             continue
+        issued = {rank: one for rank, one in meeting.operations.items() if one.frames}
         foreign = {rank for rank, one in issued.items() if not _is_issued_in(one.frames, hang.frames)}
         for number in sorted(foreign & {*scene.rest}) if foreign != issued.keys() else ():
             label = whereabouts.label(meeting.group)
@@ -547,6 +530,12 @@ def _frames(facts: Facts, hang: Hang, scene: Scene) -> bool | None:
         return None
     logged = _logged(facts.job, scene)
     return _every(scene, (value for rank, value in by_rank.items() if value is not None or rank not in logged))
+
+
+def _is_seen(job: Job, hang: Hang, scene: Scene) -> bool:
+    """Return whether a rank in the collective is in the hang's frames: one whose dump has none leaves that as it is."""
+    issued = scene.meeting.operations if scene.meeting and hang.frames else {}
+    return any(_has(job.ranks[rank], issued[rank], hang.frames) for rank in scene.inside if rank in issued)
 
 
 def _logged(job: Job, scene: Scene) -> set[int]:
