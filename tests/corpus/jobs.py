@@ -524,6 +524,7 @@ NEARER: Mapping[str, Hang] = {
     "sft-16": _known("sft-packed-seq-broadcast", "the hang of sft-packed-seq-broadcast", "moe-16", range(0, 16, 2), {"batch": _flag("Long")}, (_flag("Int"), _flag("Long"))),
     "metric-8": _known("mean-metric-dtype", "the hang of mean-metric-dtype", "ddp-8", (1, 4), {"norm": _metric("Float")}, (_metric("Double"),), Style(prefix="torchrun")),
     "save-8": _known("mcore-save-barrier", "the hang of mcore-save-barrier", "fsdp-8", (0,), {"norm": _SAFE._replace(at=SAVE)}, (_SAFE, _SAFE)),
+    "infer-8": _known("infer-metric-rank0", "the hang of infer-metric-rank0, whose other ranks are at their end", "ddp-8", range(1, 8), {"norm": issue(ALL, "all_reduce", 2, dtype="Float", at=CALC, waits=True)}, stay("threading.py::_shutdown", below=())),
     "allgather-8": _known("allgather-empty-expert", "the hang of allgather-empty-expert, with the dump of the rank that failed", "moe-8", (1,), {"like": _REDUCES}, (_REDUCES._replace(sizes=(0, 512), waits=False), *fail("RuntimeError: shape '[4096, 1, 512]' is invalid for input of size 0", MOE + "token_dispatcher.py::MoEAllGatherTokenDispatcher.combine_postprocess", below=SCHEDULE)), _WIDE._replace(at_exit=True)),
     "empty-expert-16": _known("empty-expert-hang", "the hang of empty-expert-hang", "moe-16", (6,), {"combine": _COMBINES}, (_NO_TOKEN,))._replace(beside=dict.fromkeys(range(16), (_COMBINES, _BACK))),
 }  # fmt: skip

@@ -109,6 +109,8 @@ JOBS: dict[str, tuple[Job, str, list[int]]] = {
         "host",
         [3],
     ),
+    "the others have done all": (job([waits(), *[rank(at=("threading.py::_shutdown",))] * 3]), "disagrees", [0]),
+    "one has done all": (job([*[waits()] * 3, rank(at=("threading.py::_shutdown",))]), "host", [3]),
     "it said an error, and waits where all wait": (
         job([waits(lines=[line("ValueError: no")]), *[waits()] * 2, DONE]),
         "host",

@@ -164,6 +164,8 @@ class Rank(NamedTuple):
     """`stopped` or `gone`, where that was seen of its process."""
     is_mixed: bool = False
     """Whether its dump and its log say different things of one collective, so that they are of two runs."""
+    ended: bool = False
+    """Whether a line of its own says that it has done all."""
     timed_out: bool = False
     """Whether a line of its own says that an operation of it timed out: it was there then."""
     earlier: tuple[Operation, ...] = ()

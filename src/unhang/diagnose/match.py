@@ -323,7 +323,7 @@ def _of_meeting(job: Job, hang: Hang, meeting: Meeting) -> Scene | None:
         rest.update(
             number
             for number, rank in job.ranks.items()
-            if rank.stacks and not rank.recorded and number not in meeting.operations
+            if (rank.stacks or whereabouts.is_done(rank)) and not rank.recorded and number not in meeting.operations
             if number in meeting.group.members or (meeting.group.description == "default_pg")
             if not any(may_be_in(stack.frames, hang.frames) for stack in rank.stacks)
         )
@@ -504,15 +504,16 @@ def _has_stepped(job: Job, hang: Hang, scene: Scene) -> bool | None:
 
 
 def _is_of_script(job: Job, hang: Hang, scene: Scene) -> bool | None:
-    """Return False if a rank inside runs a script of models that have another defect, and not this one."""
+    """Return False if a rank inside runs a script that has another defect, and not this one."""
     files = {
-        frame.file.rpartition("/")[2]
+        f"/{frame.file}"
         for rank in scene.inside
         for shown in (job.ranks[rank].stacks, job.ranks[rank].waiting)
         for one in shown
         for frame in one.frames
     }
-    return None if files.isdisjoint(hang.scripts) else False
+    ends = tuple(f"/{one}" for one in hang.scripts)
+    return False if any(file.endswith(ends) for file in files) else None
 
 
 def _frames(facts: Facts, hang: Hang, scene: Scene) -> bool | None:
@@ -695,6 +696,8 @@ def _is_held(rank: Rank, chain: Chain) -> bool:
 
 def _is_outside(job: Job, scene: Scene, rank: int, chain: Chain) -> bool | None:
     """Return whether another rank is surely in none of these functions: a path may be cut to the module's name."""
+    if whereabouts.is_done(job.ranks[rank]):
+        return True
     one, issued = job.ranks[rank], scene.meeting.operations.get(rank) if scene.meeting else None
     shown = [it.frames for it in (*one.stacks, *([issued] if issued else one.waiting)) if it.frames]
     return not any(may_be_in(frames, chain) for frames in shown) if shown else None
@@ -705,7 +708,7 @@ def _goes_on(facts: Facts, number: int) -> bool | None:
     rank = facts.job.ranks[number]
     if rank.waiting or facts.calls.get(number):
         return True
-    return False if rank.recorded or rank.stacks else None
+    return False if rank.recorded or rank.stacks or whereabouts.is_done(rank) else None
 
 
 def _is_before(rank: Rank, chain: Chain) -> bool:

@@ -200,8 +200,14 @@ def is_idle(rank: Rank) -> bool:
 
 
 def is_done(rank: Rank) -> bool:
-    """Return whether a rank has done all that it was to do."""
-    return _waits_in(rank, *_DONE)
+    """Return whether a rank has done all that it was to do: as far as is known, it fails with an error otherwise."""
+    return _waits_in(rank, *_DONE) or _shuts_down(rank) or (rank.ended and not (rank.waiting or rank.stacks))
+
+
+def _shuts_down(rank: Rank) -> bool:
+    """Return whether a rank's main thread has left its script, and the interpreter waits for other threads."""
+    outer = (stack.frames[-1] for stack in rank.stacks if stack.thread == MAIN and stack.frames)
+    return any((f.function, f.file.rpartition("/")[2]) == ("_shutdown", "threading.py") for f in outer)
 
 
 def _waits_in(rank: Rank, file: str, function: str) -> bool:
