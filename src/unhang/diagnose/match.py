@@ -164,7 +164,8 @@ def _doubts(
     """Yield what speaks against any known hang: errors that it does not name, a stuck device, a rank held up."""
     yield from _failures(facts, hang, named)
     ranks = facts.job.ranks
-    yield from (f"rank {number} has a dump and {what} of two times" for number, what in facts.mixed.items())
+    if hang.certain or not _is_to_be_made(facts.job, hang, scene):
+        yield from (f"rank {number} has a dump and {what} of two times" for number, what in facts.mixed.items())
     if {*hang.differ} & {"size", "dtype"} and len(_ways(facts.job, hang, scene)) > 1:
         yield "these ranks came to the function by different calls"
     if not _has_waiting(facts, hang, failed):
@@ -371,7 +372,9 @@ def _clauses(
     """Return whether each clause that the hang has is true; None if it is not known."""
     job = facts.job
     tests: dict[str, Callable[[], bool | None]] = {
-        "groups": lambda: scene.meeting and _is_group(scene.meeting.group, hang.groups),
+        "groups": lambda: (
+            _is_group(scene.meeting.group, hang.groups) if scene.meeting else _is_to_be_made(job, hang, scene)
+        ),
         "operations": lambda: _each(scene, lambda one: one.kind in hang.operations if one.kind else None),
         "elements": lambda: _each(scene, lambda one: _within(desync.elements(one), hang.elements)),
         "dtypes": lambda: _each(scene, lambda one: {*one.dtypes} <= {*hang.dtypes} if one.dtypes else None),
@@ -458,6 +461,17 @@ def _any(values: Iterable[bool | None]) -> bool | None:
 def _is_group(group: Group, descriptions: Sequence[str]) -> bool | None:
     described = "default_pg" if group.name == "0" and not group.description else group.description
     return any(fnmatchcase(described, one) for one in descriptions) if described else None
+
+
+def _is_to_be_made(job: Job, hang: Hang, scene: Scene) -> bool | None:
+    """Return whether ranks may wait for the communicator of such a group: in a call that no dump of theirs has, where
+    nobody has used the group yet.
+    """
+    ranks = [job.ranks[number] for number in scene.inside]
+    used = {name for rank in job.ranks.values() for name in rank.counts}
+    unused = [it for it in job.groups.values() if it.name not in used and not {*scene.inside}.isdisjoint(it.members)]
+    is_unrecorded = all(rank.recorded and not rank.waiting for rank in ranks)
+    return (hang.first and is_unrecorded and any(_is_group(one, hang.groups) for one in unused)) or None
 
 
 def _within(size: int | None, bounds: tuple[int, int] | None) -> bool | None:
