@@ -28,7 +28,7 @@ from unhang.diagnose.signature import (
 )
 from unhang.diagnose.suspects import DEVICE, HOST, TOGETHER, Suspects
 
-_OF_ISSUED = ("elements", "dtypes", "first", "met", "by_place", "by_source", "alternating")
+_OF_ISSUED = ("elements", "dtypes", "first", "met", "again", "by_place", "by_source", "alternating")
 """The clauses that stacks tell nothing of."""
 _LOGGER = "torch/distributed/c10d_logger.py"
 """What stands around each of torch's collectives; in between may be a decorator's frame."""
@@ -392,6 +392,7 @@ def _clauses(
         "empty": lambda: _every(scene, (_last_is_empty(job, scene, rank) for rank in scene.rest)),
         "goes_on": lambda: _every(scene, (_goes_on(facts, rank) for rank in scene.rest)),
         "before": lambda: not any(_is_before(job.ranks[rank], hang.before) for rank in scene.rest),
+        "again": lambda: _each(scene, lambda one: _is_again(job.ranks[one.rank], one)),
         "met": lambda: _have_met(job, hang, scene),
         "ended": lambda: _every(scene, (_is_free(facts, rank) for rank in scene.rest)),
         "alternating": lambda: _alternates(scene),
@@ -509,6 +510,16 @@ def _have_met(job: Job, hang: Hang, scene: Scene) -> bool | None:
             if name in rank.counts and 0 <= rank.counts[name].enqueued < number:
                 told.append(False)
     return _all(told[bool(number) :])
+
+
+def _is_again(rank: Rank, operation: Operation) -> bool | None:
+    """Return whether a rank has issued the same before, of that kind, size and type, as far as its dump goes back."""
+    trail = rank.trails.get(operation.group.name)
+    place = (operation.sequence or 0) - trail.first if trail else -1
+    if not trail or not 0 <= place < len(trail.digests) or not trail.digests[place]:
+        return None
+    before = {*trail.digests[:place]}
+    return trail.digests[place] in before or (None if trail.first > 1 or 0 in before else False)
 
 
 def _has_stepped(job: Job, hang: Hang, scene: Scene) -> bool | None:

@@ -65,6 +65,7 @@ class Hang(NamedTuple):
     outside: Chain
     empty: bool
     goes_on: bool
+    again: bool
     before: Chain
     met: Chain
     ended: bool
@@ -125,6 +126,7 @@ def hang(data: Mapping[str, Any], shapes: Sequence[str] = ()) -> Hang:
         _chain(data.get("outside", ())),
         data.get("empty", False),
         data.get("goes-on", False),
+        data.get("again", False),
         _chain(data.get("before", ())),
         _chain(data.get("met", ())),
         data.get("ended", False),
