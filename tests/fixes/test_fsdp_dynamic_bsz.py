@@ -255,11 +255,13 @@ _INSIDE_BY_STACK = rank(at=(hung_jobs.C10D, *_FORWARD), recorded=False)
 
 
 def _gathers(first: int, *digests: int) -> Job:
-    """Return a job of a rank in another micro-batch, whose dump has these collectives from a number on, and another."""
+    """Return a job of two ranks in another micro-batch, whose dump has these collectives from a number on."""
     number = first + len(digests) - 1
-    inside = rank(issued(WORLD, number, "all_gather", 130, at=_FORWARD))
+    inside = rank(issued(WORLD, number, "all_gather", 130, at=_FORWARD))._replace(
+        trails={WORLD.name: Trail(first, digests)}
+    )
     clips = rank(issued(WORLD, number, "all_reduce", 21, at=_CLIP))
-    return job([inside._replace(trails={WORLD.name: Trail(first, digests)}), clips])
+    return job([inside, inside, clips, clips])
 
 
 def _one_saves(below: tuple[str, ...]) -> Job:
