@@ -27,18 +27,36 @@ def told(**content: object) -> tuple[list[tuple[int, str]], int | None, str]:
                     {"rank": 3, "state": "gone"},
                 ],
             },
-            ([(2, "stopped"), (3, "gone")], 8, ""),
+            ([(1, "running"), (2, "stopped"), (3, "gone")], 8, ""),
         ),
         ({"notes": ["a\x1b[2J", *"bcdefg"]}, ([], None, r"a\x1b[2J; b; c; d; e; and 2 more")),
         (
             {"size": -1, "ranks": [7, {"rank": "2"}, {"rank": -1, "state": "gone"}, {"rank": 2, "state": ["x"]}]},
             ([], None, ""),
         ),
+        # who has no process was reckoned: not beyond the size
+        (
+            {
+                "size": 2,
+                "ranks": [
+                    {"rank": 1, "state": "gone"},
+                    {"rank": 2, "state": "gone"},
+                    {"rank": 3, "pid": 9, "state": "gone"},
+                ],
+            },
+            ([(1, "gone"), (3, "gone")], 2, ""),
+        ),
         ({"size": 10**9, "ranks": "x", "notes": {}}, ([], None, "")),
     ],
 )
 def test_what_notes_say(content: dict[str, object], expected: object) -> None:
     assert told(**content) == expected
+
+
+@pytest.mark.parametrize(("said", "cpu"), [(0.25, 0.25), (None, None), (-1.0, None), ("x", None), ({}, None)])
+def test_what_a_rank_uses_of_a_cpu_is_a_number(said: object, cpu: float | None) -> None:
+    notes = {"unhang-live": 1, "ranks": [{"rank": 0, "pid": 7, "state": "running", "cpu": said}]}
+    assert [part.cpu for part in census.read(json.dumps(notes).encode(), "x").parts] == [cpu]
 
 
 @pytest.mark.parametrize(

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+import zlib
+from collections.abc import Callable, Mapping
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from socketserver import UnixStreamServer
 from threading import Thread
+from typing import Any
 
 import pytest
 
@@ -95,6 +99,36 @@ def test_which_processes_are_ranks(processes: list[Process], expected: list[tupl
     assert sorted(collector.ranks(processes)) == sorted(expected)
 
 
+@pytest.mark.parametrize(
+    ("environments", "gone"),
+    [
+        # torchrun's, of which one is left; a node of two agents; one whose ranks are in a row
+        ([{"RANK": "6", "LOCAL_RANK": "2", "GROUP_RANK": "1"}], [4, 5, 7]),
+        (
+            [{"RANK": "1", "LOCAL_RANK": "1", "GROUP_RANK": "0"}, {"RANK": "4", "LOCAL_RANK": "0", "GROUP_RANK": "1"}],
+            [0, 2, 3, 5, 6, 7],
+        ),
+        ([{"RANK": "4", "LOCAL_RANK": "0"}, {"RANK": "6", "LOCAL_RANK": "2"}], [5, 7]),
+        # dealt out to nodes in turn, one by one or two by two; one rank alone, which shows no row
+        ([{"RANK": "0", "LOCAL_RANK": "0"}, {"RANK": "2", "LOCAL_RANK": "1"}], []),
+        ([{"RANK": str(rank), "LOCAL_RANK": str(local)} for local, rank in enumerate((0, 1, 4, 5))], []),
+        ([{"RANK": "4", "LOCAL_RANK": "0"}], []),
+        # each sees one GPU; no row of this job
+        ([{"RANK": str(rank), "LOCAL_RANK": "0"} for rank in range(4)], []),
+        ([{"RANK": "6", "LOCAL_RANK": "0", "GROUP_RANK": "1"}], []),
+        ([{"RANK": "6", "LOCAL_RANK": "0"}, {"RANK": "7", "LOCAL_RANK": "1"}], []),
+    ],
+)
+def test_who_is_gone_is_reckoned_where_a_row_of_ranks_is_shown(
+    environments: list[dict[str, str]], gone: list[int]
+) -> None:
+    job = {"WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "4"}
+    by_pid = {pid: Process(pid, 1, {**job, **one}, torch=True) for pid, one in enumerate(environments, 10)}
+    found = [collector.Found(int(one.environment["RANK"]), pid, "w") for pid, one in by_pid.items()]
+    rows = json.loads(collector.census(found, by_pid, dict.fromkeys(by_pid, "running"), ()))["ranks"]
+    assert [row["rank"] for row in rows if row["state"] == "gone"] == gone
+
+
 def test_the_environment_of_now_is_read_from_memory(started: Mapping[int, int]) -> None:
     by_pid = {one.pid: one for one in collector.processes() if one.pid in started.values()}
     assert {rank: by_pid[pid].environment["RANK"] for rank, pid in started.items()} == {5: "5", 6: "6"}
@@ -110,18 +144,70 @@ def test_a_node_without_ranks_sends_nothing() -> None:
     assert time.monotonic() - began < 30, "it does not wait for a second stack of nobody"
 
 
+RIGHT = "it needs root, or the capability SYS_PTRACE"
+
+
+def refused(path: str, flags: int, *more: int, opened: Callable[..., int] = os.open) -> int:
+    """Open a file, but for a process's memory, as for a user who is not root, or root without the capability."""
+    if path.endswith("/mem"):
+        raise PermissionError(13, "Permission denied")
+    return opened(path, flags, *more)
+
+
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("#!/bin/sh\necho 'Permission denied' >&2; exit 1", "process 1: Permission denied"),
-        ("#!/bin/sh\nexit 3", "process 1: exit code 3"),
-        ("#!/bin/sh\nsleep 60", "process 1: py-spy has not ended within 0 s"),
+        ("#!/bin/sh\necho 'Permission denied' >&2; exit 1", f"Permission denied; {RIGHT}"),
+        ("#!/bin/sh\nexit 3", "exit code 3"),
+        ("#!/bin/sh\nexit 4", f"permission denied to read its memory; {RIGHT}"),
+        ("#!/bin/sh\nsleep 60", "py-spy has not ended within 0 s"),
     ],
 )
 def test_why_py_spy_gives_no_stack(tmp_path: Path, text: str, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(collector, "_PY_SPY_S", 0.3 if "sleep" in text else 60)
     program(tmp_path, "py-spy", text)
-    assert collector.dump(str(tmp_path / "py-spy"), 1) == (b"", why)
+    if "exit 4" in text:
+        monkeypatch.setattr(os, "open", refused)
+    assert collector.dump(str(tmp_path / "py-spy"), os.getpid()) == (b"", why)
+
+
+def test_what_a_main_thread_uses_of_a_cpu_is_measured() -> None:
+    thread = Thread(target=lambda: [number * number for number in range(10**7)])
+    before = collector.used(os.getpid())
+    thread.start()
+    thread.join()
+    other = collector.used(os.getpid())[1] - before[1]
+    began = time.process_time()
+    while time.process_time() < began + 0.3:
+        pass
+    at, seconds = collector.used(os.getpid())
+    assert seconds - before[1] - other >= 0.25
+    assert other < 0.3, "what another thread does is not of the main thread"
+    assert collector.share((at, seconds), (at + 10, seconds + 2.5)) == 0.25
+    assert collector.share((at, seconds), (at + 0.5, seconds)) is None, "too close to tell"
+    assert collector.share((at, seconds), collector.used(2**22 + 1)) is None
+    assert collector.share((at, seconds), (at + 10, float("nan"))) is None, "it is gone"
+
+
+def notes(said: str) -> Any:
+    """Return what a node says of the ranks of the job."""
+    lines = said.partition("@unhang begin hung_1/ranks.json\n")[2].partition("@unhang end")[0].splitlines()
+    return json.loads(zlib.decompress(b"".join(base64.b64decode(line.removeprefix("@unhang data ")) for line in lines)))
+
+
+def test_why_there_are_no_stacks_is_said_once_for_all_ranks(
+    started: Mapping[int, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program(tmp_path, "py-spy", "#!/bin/sh\nexit 3")
+    monkeypatch.setattr(collector, "py_spy", lambda _: str(tmp_path / "py-spy"))
+    try:
+        collector.main(0.0, "hung_1")
+    finally:
+        signal.alarm(0)
+    assert notes(capsys.readouterr().out)["notes"] == [
+        f"no stacks, the {which} time, of process {started[5]}, {started[6]}: exit code 3"
+        for which in ("first", "second")
+    ]
 
 
 def test_a_server_that_never_ends_its_answer_costs_the_dumps_alone(
@@ -134,11 +220,12 @@ def test_a_server_that_never_ends_its_answer_costs_the_dumps_alone(
     monkeypatch.setattr(collector, "_dumps", drip)
     monkeypatch.setattr(collector, "py_spy", lambda _: None)
     try:
-        collector.main(0.0, "hung_1")
+        collector.main(1.5, "hung_1")
     finally:
         signal.alarm(0)
     said = capsys.readouterr().out
-    assert "@unhang begin hung_1/ranks.json" in said
+    rows = notes(said)["ranks"]
+    assert [row.get("cpu") for row in rows if row["rank"] in (5, 6)] == [0.0, 0.0], "they wait"
     assert said.endswith("@unhang done\n")
 
 

@@ -159,6 +159,12 @@ def test_the_answer_to_a_hang_that_is_no_fix(name: str) -> None:
         assert (one.fix, one.missing != ()) == ("", one.answer == "not-enough" or (one.missing != ()))
 
 
+def test_where_stacks_lack_those_of_some_ranks_these_are_what_is_missing() -> None:
+    (found,) = diagnosed(job([rank(at=(CALL, STEP), recorded=False)] * 2, size=4))
+    assert found.summary == "All 2 ranks that have stacks wait in the same call, and nothing came from the others."
+    assert found.missing == ("dumps and stacks of rank 2, 3",)
+
+
 def test_a_known_fix_is_alone_with_its_places() -> None:
     sizes = [61, 62, 62, 62]
     (known,) = diagnosed(job([rank(issued(PIPELINE, 1, "all_reduce", size, at=TRACKER)) for size in sizes]))

@@ -174,3 +174,19 @@ def test_of_the_stacks_of_two_jobs_those_with_most_ranks_are_read() -> None:
         "c/rank_2",
     ]
     assert [one.file for one in job.unread] == ["a/rank_0"]
+
+
+def test_a_rank_that_a_node_has_seen_to_run_is_not_gone_on_another() -> None:
+    told = [
+        Told("a/ranks.json", parts=(Rank(0, process="running"), Rank(1, process="gone"), Rank(2, process="gone"))),
+        Told("b/ranks.json", parts=(Rank(1, process="running"),)),
+    ]
+    job = merged(told)
+    assert (job.ranks, job.running) == ({2: Rank(2, process="gone")}, frozenset({0, 1}))
+
+
+def test_what_a_rank_uses_of_a_cpu_is_known_beside_its_stacks() -> None:
+    stacks = (Stack("MainThread", (), True, "s"),)
+    row = Rank(1, process="running", cpu=0.5)
+    job = merged([Told("ranks.json", parts=(row,)), Told("s", parts=(Rank(1, stacks=stacks),))])
+    assert job.ranks == {1: Rank(1, stacks=stacks, cpu=0.5)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import re
 import signal
 import sys
 import time
@@ -197,6 +198,13 @@ def test_a_rank_without_a_process_is_gone_where_all_nodes_have_answered(tmp_path
     live.collect([place], tmp_path / "out", progress.silent)
     rows = json.loads((tmp_path / "out/w/nodes.json").read_text())["ranks"]
     assert rows == [{"rank": 1, "state": "gone"}]
+    (tmp_path / "none").write_text("@unhang note its ranks are of other jobs: 10.0.0.1:29500\n@unhang done\n")
+    live.collect(
+        [place, place._replace(name="m", command=("cat", str(tmp_path / "none")))], tmp_path / "both", progress.silent
+    )
+    assert json.loads((tmp_path / "both/w/nodes.json").read_text()) == {
+        "unhang-live": 1, "size": 2, "ranks": [{"rank": 1, "state": "gone"}], "notes": [],
+    }  # fmt: skip
     live.collect([place, place._replace(name="m", command=("false",))], tmp_path / "more", progress.silent)
     assert json.loads((tmp_path / "more/w/nodes.json").read_text())["ranks"] == []
 
@@ -220,6 +228,38 @@ def test_why_nothing_came_is_in_the_message(tmp_path: Path) -> None:
         assert caught.value.code == "no-ranks"
         assert caught.value.message.endswith(f" has a rank: Ray: not every node has answered (0 have): {said}")
         assert str(caught.value.hint).startswith(hint)
+
+
+def test_all_that_went_wrong_is_in_the_message_and_other_jobs_by_their_addresses(
+    tmp_path: Path, hung: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "sent").write_text("@unhang note its ranks are of other jobs: 10.0.0.1:29500\n@unhang done\n")
+    places = [live.Place("a", ("cat", str(tmp_path / "sent"))), live.Place("b", ("printf", "no route"))]
+    with pytest.raises(UnhangError) as caught:
+        live.collect(places, tmp_path / "out", progress.silent)
+    assert caught.value.message.startswith("no process was found that is a rank of that job: ")
+    assert {*caught.value.message.removeprefix("no process was found that is a rank of that job: ").split("; ")} == {
+        "a: its ranks are of other jobs: 10.0.0.1:29500",
+        "b: not every node has answered (0 have): no route",
+    }
+    assert "--job" in str(caught.value.hint)
+    kept = tmp_path / "kept"
+    assert main(["diagnose", "--live", "--job", "no:1", "--keep", str(kept)]) == 2
+    assert re.search(
+        r"a rank of that job: this node: its ranks are of other jobs: (.*, )?hung:1", capsys.readouterr().err
+    )
+    assert not kept.exists(), "nothing is in it"
+
+
+def test_a_job_left_out_that_has_ended_has_no_ranks_to_count(
+    hung: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    row = {"rank": 0, "pid": 7, "state": "gone"}
+    text = sent("w/ranks.json", RANKS) + sent("v/ranks.json", json.dumps({"unhang-live": 1, "ranks": [row]}).encode())
+    (tmp_path / "sent").write_text(f"{text}@unhang done\n")
+    monkeypatch.setattr(live, "here", lambda _: [live.Place("n", ("cat", str(tmp_path / "sent")), is_all=False)])
+    main(["diagnose", "--live"])
+    assert "left out another job, whose ranks have all ended; for that: --job v" in capsys.readouterr().err
 
 
 def test_what_kubectl_has_tried_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 
 import pytest
 
+from support.hung_jobs import C10D as CALL
+from support.hung_jobs import IDLE, rank
+from support.hung_jobs import job as hung_job
 from unhang import __version__
 from unhang.diagnose import capture, facts, report
 from unhang.diagnose.answer import ANSWERS, Answer, Place
@@ -142,6 +146,26 @@ def test_an_answer_without_a_fix_says_what_to_do_next(answer: str) -> None:
     text = report.text(made(Answer(answer, "", "So it is.", (), ("dumps",))), colour=False)
     *_, rest = text.split("\n\n")
     assert rest.splitlines() == [answer, "  So it is.", "    missing: dumps", f"  {report.NEXT[answer]}"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "ranks", "running", "said"),
+    [
+        ("slow", [rank(at=IDLE), rank(at=(CALL,))], (), "next: see the log and the stack of the driver"),
+        ("not-enough", [rank(at=(CALL,)), None], (0,), "next: take the stacks of rank 1 too, with `--live`"),
+        ("not-enough", [rank(at=(CALL,)), None], (), report.NEXT["not-enough"]),
+        ("slow", [rank(at=(CALL,))._replace(process="gone")] * 2, (), report.NEXT["ended"]),
+    ],
+)
+def test_what_to_do_next_is_of_what_lacks(
+    answer: str, ranks: list[Rank | None], running: Collection[int], said: str
+) -> None:
+    what = made(Answer(answer, "", "So it is."), job=hung_job(ranks)._replace(running=frozenset(running)))
+    text = report.text(what, colour=False)
+    assert text.splitlines()[-1].strip().startswith(said)
+    assert text.startswith("no rank is suspect: all processes that were seen have ended") is (
+        said == report.NEXT["ended"]
+    )
 
 
 def test_the_text_fits_the_width_and_only_its_answers_are_coloured() -> None:

@@ -476,3 +476,15 @@ def test_a_process_that_is_gone_or_stopped_is_suspect_and_nobody_is_where_all_mo
     assert not suspects.of(facts.of(job([moving, moving, late]))).why
     (answer,) = diagnosis.diagnose(job([moving, moving, late]), ()).answers
     assert (answer.answer, answer.summary) == ("slow", "Every rank has moved between its two stacks: the job goes on.")
+
+
+def test_of_a_job_whose_processes_are_all_gone_only_an_error_or_what_was_recorded_makes_suspect() -> None:
+    late = rank(at=(READ,), recorded=False)
+    gone = [one._replace(process="gone") for one in (*STACKS[:2], late)]
+    ended = job(gone)
+    assert (facts.of(ended).has_ended, suspects.of(facts.of(ended)).why) == (True, {})
+    assert [*suspects.of(facts.of(ended._replace(running=frozenset({3})))).why] == [0, 1, 2]
+    failed = job([*gone[:2], late._replace(process="gone", messages=(line("ValueError: loss is NaN"),))])
+    assert [*suspects.of(facts.of(failed)).why] == [2]
+    recorded = job([one._replace(process="gone") for one in (waits(), waits(), waits(), rank())])
+    assert [*suspects.of(facts.of(recorded)).why] == [3]

@@ -83,6 +83,27 @@ def test_a_thread_in_a_collective_is_told_before_another() -> None:
     assert whereabouts.call(Rank(3, stacks=stacks[:1])) == ""
 
 
+@pytest.mark.parametrize(
+    ("idle", "cpu", "doing"),
+    [
+        (False, None, "on a CPU"),
+        (True, None, "does not move"),
+        # py-spy calls every thread of another container active, and may find a loop in its nap twice
+        (False, 0.0016, "does not move"),
+        (True, 0.27, "on a CPU"),
+    ],
+)
+def test_what_a_rank_has_used_of_a_cpu_counts_more_than_what_py_spy_says(
+    idle: bool, cpu: float | None, doing: str
+) -> None:
+    stack = Stack("MainThread", frames(STEP), idle, "s", moved=False)
+    there = Rank(3, stacks=(stack,), cpu=cpu)
+    assert doing in whereabouts.elsewhere(there).doing
+    assert whereabouts.is_busy(there) is (doing == "on a CPU")
+    other = there._replace(stacks=(stack._replace(thread="loader"),))
+    assert ("on a CPU" in whereabouts.elsewhere(other).doing) is not idle, "it was measured of the main thread"
+
+
 def test_ranks_that_do_the_same_are_one_place_with_a_few_lines() -> None:
     places = [Place((number,), "waiting", (f"line {number}",)) for number in (5, 1, 3)]
     assert whereabouts.merged([*places, Place((2,), "past", ())]) == (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -80,7 +80,12 @@ def _collected(options: argparse.Namespace) -> Iterator[Path]:
     if folder.exists() and any(folder.iterdir()):
         raise UnhangError("not-empty", "what another run has kept would mix with this one", path=str(folder))
     folder.mkdir(parents=True, exist_ok=True)
-    kept = _largest(places, folder, options)
+    try:
+        kept = _largest(places, folder, options)
+    except BaseException:  # also Ctrl-C
+        with suppress(OSError):
+            folder.rmdir()  # where nothing is in it
+        raise
     console.note(f"kept what was collected; to diagnose it again: {suggest.line('unhang', 'diagnose', str(kept))}")
     yield kept
 
@@ -93,7 +98,8 @@ def _largest(places: Sequence[live.Place], folder: Path, options: argparse.Names
         console.note(f"this is the job {first.folder.name}, the one with most ranks: {first.ranks}")
     for one in others:
         more = f"--job {one.folder.name}" if options.keep is None else f"unhang diagnose {one.folder}"
-        console.note(f"left out another job, with {console.count(one.ranks, 'rank')}; for that: {more}")
+        what = f"with {console.count(one.ranks, 'rank')}" if one.ranks else "whose ranks have all ended"
+        console.note(f"left out another job, {what}; for that: {more}")
     return first.folder
 
 

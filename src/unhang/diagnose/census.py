@@ -7,12 +7,12 @@ import re
 from typing import Any
 
 from unhang import gate
-from unhang.diagnose.evidence import Rank
+from unhang.diagnose.evidence import GONE, RUNNING, Rank
 from unhang.diagnose.job import Told
 from unhang.diagnose.stacks import NOBODY
 
-STATES = ("stopped", "gone")
-"""Of a rank's process, but for one that runs."""
+STATES = (RUNNING, "stopped", GONE)
+"""Of a rank's process."""
 _STATUS = re.compile(rb"\s*Name:\t.*\n(?:\w+:.*\n){0,3}State:\t(\w) ")
 _OF_STATUS = {b"T": "stopped", b"t": "stopped", b"Z": "gone", b"X": "gone"}
 _MOST = 1 << 20
@@ -38,17 +38,15 @@ def read(data: bytes, file: str, named: int | None = None) -> Told:
     more = [f"and {len(notes) - _SHOWN} more"] if len(notes) > _SHOWN else []
     why = "; ".join([*notes[:_SHOWN], *more])
     node = gate.line(str(raw.get("node") or ""))
-    parts = (_rank(row) for row in (ranks if isinstance(ranks, list) else [])[:_MOST])
-    return Told(
-        f"{file} ({node})" if node else file,
-        parts=tuple(part for part in parts if part),
-        why=why,
-        size=size if isinstance(size, int) and 0 < size <= _MOST else None,
-    )
+    size = size if isinstance(size, int) and 0 < size <= _MOST else None
+    parts = (_rank(row, size or _MOST) for row in (ranks if isinstance(ranks, list) else [])[:_MOST])
+    return Told(f"{file} ({node})" if node else file, parts=tuple(part for part in parts if part), why=why, size=size)
 
 
-def _rank(row: Any) -> Rank | None:
+def _rank(row: Any, size: int) -> Rank | None:
+    """Return what a row says of a rank. One without a process was reckoned, and is none beyond the size of the job."""
     number, state = (row.get("rank"), row.get("state")) if isinstance(row, dict) else (None, None)
-    if not isinstance(number, int) or not 0 <= number < _MOST or state not in STATES:
+    if not isinstance(number, int) or not 0 <= number < (_MOST if "pid" in row else size) or state not in STATES:
         return None
-    return Rank(number, process=state)
+    cpu = row.get("cpu")
+    return Rank(number, process=state, cpu=cpu if isinstance(cpu, float) and cpu >= 0 else None)

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 APART_S = 30.0
 """So far apart are the two stacks of a rank."""
 MARK = "@unhang"
+OTHERS = "its ranks are of other jobs"
 LARGEST_STACK, LARGEST_DUMP = 4 << 20, 256 << 20
 _PROC = "/proc"
 _PY_SPY_S, _DUMP_S, _SERVER_S = 20, 15, 75
@@ -129,6 +130,12 @@ def _world(process: Process) -> str:
     return name_of("_".join(parts))
 
 
+def _meeting(process: Process, world: str) -> str:
+    """Return how ``--job`` names the job of a rank: by where its ranks meet, if that tells it from others."""
+    place = f"{process.environment.get('MASTER_ADDR', '')}:{process.environment.get('MASTER_PORT', '')}"
+    return place if name_of(place) == world else world
+
+
 def name_of(job: str) -> str:
     """Return how a job is called, given where its ranks meet, such as ``127.0.0.1:29500``."""
     return re.sub(r"[^A-Za-z0-9]", "_", job)[:80]
@@ -171,8 +178,8 @@ def _above(pid: int, parents: Mapping[int, int]) -> Iterator[int]:
         yield pid
 
 
-def _status(pid: int) -> list[str]:
-    """Return the fields of a process's status from its state on."""
+def _status(pid: int | str) -> list[str]:
+    """Return the fields of a process's status from its state on; of a thread's, given PID/task/TID."""
     return _read(f"{_PROC}/{pid}/stat").rpartition(b")")[2].decode().split()
 
 
@@ -268,20 +275,30 @@ def dump(program: str, pid: int, until: float = float("inf")) -> tuple[bytes, st
     for _ in range(3):  # one that is at work may change what is being read
         left = min(_PY_SPY_S, until - time.monotonic())
         if left <= 0:
-            return b"", why or f"process {pid}: no time was left for py-spy"
+            return b"", why or "no time was left for py-spy"
         try:
             done = subprocess.run(command, check=False, capture_output=True, stdin=subprocess.DEVNULL, timeout=left)
         except subprocess.TimeoutExpired:
-            return b"", f"process {pid}: py-spy has not ended within {left:.0f} s"
+            return b"", f"py-spy has not ended within {left:.0f} s"
         except OSError as error:
-            return b"", f"process {pid}: {error}"
+            return b"", str(error)
         if done.returncode == 0:
             return done.stdout[:LARGEST_STACK], ""
         said = done.stderr.decode(errors="replace").strip().splitlines() or [f"exit code {done.returncode}"]
-        why = f"process {pid}: {said[0]}"
+        # py-spy may say something else of that
+        why = said[0] if _may_be_read(pid) else "permission denied to read its memory"
         if "ermission" in why:
-            break
+            return b"", f"{why}; it needs root, or the capability SYS_PTRACE"
     return b"", why
+
+
+def _may_be_read(pid: int) -> bool:
+    """Return whether the memory of a process may be read, or it has ended."""
+    try:
+        os.close(os.open(f"{_PROC}/{pid}/mem", os.O_RDONLY))
+    except OSError as error:
+        return not isinstance(error, PermissionError)
+    return True
 
 
 def state_of(pid: int) -> str:
@@ -291,6 +308,23 @@ def state_of(pid: int) -> str:
     except (OSError, IndexError):
         return "gone"
     return {"T": "stopped", "t": "stopped", "Z": "gone", "X": "gone"}.get(state, "running")
+
+
+def used(pid: int) -> tuple[float, float]:
+    """Return the time, and the seconds of a CPU that the main thread of a process has used; NaN if it is gone.
+
+    py-spy calls each thread active whose number it does not know, as in a container that is seen from outside.
+    """
+    seconds = float("nan")
+    with suppress(OSError, ValueError, IndexError):
+        seconds = sum(map(int, _status(f"{pid}/task/{pid}")[11:13])) / os.sysconf("SC_CLK_TCK")
+    return time.monotonic(), seconds
+
+
+def share(before: tuple[float, float], after: tuple[float, float]) -> float | None:
+    """Return the share of a CPU that was used between two times; None if it is gone, or they are too close to tell."""
+    apart, seconds = after[0] - before[0], after[1] - before[1]
+    return round(seconds / apart, 3) if apart >= 1 and seconds >= 0 else None
 
 
 # --- the recorder's dumps
@@ -470,24 +504,46 @@ def _send(name: str, data: bytes) -> None:
 
 
 def _gone(found: Collection[Found], by_pid: Mapping[int, Process]) -> Iterator[Found]:
-    """Yield the ranks of this node that have no process, where their launcher says how many it has started here."""
+    """Yield the ranks of this node that have no process, where their launcher says how many it has started here.
+
+    That it numbers those of a node in a row, torchrun's number of the node shows, or that all ranks here fit one row:
+    mpirun may deal ranks out to the nodes in turn, and some set LOCAL_RANK=0 for each rank.
+    """
     for world in {one.world for one in found}:
         here = {one.rank: by_pid[one.pid] for one in found if one.world == world}
-        for rank, process in tuple(here.items()):
-            local, size = number(process, "LOCAL_RANK"), number(process, "LOCAL_WORLD_SIZE")
-            for other in range(rank - local, rank - local + size) if 0 <= local < size < 1024 else ():
-                if other >= 0 and here.setdefault(other, process) is process and other != rank:
-                    yield Found(other, 0, world)
+        rows = {rank: _row(rank, process) for rank, process in here.items()}
+        is_one = len(rows) > 1 and len({*rows.values()}) == 1
+        there = {
+            one
+            for rank, row in rows.items()
+            for one in row
+            if is_one or number(here[rank], "GROUP_RANK") * len(row) == row.start
+        }
+        yield from (Found(rank, 0, world) for rank in sorted(there - here.keys()))
+
+
+def _row(rank: int, process: Process) -> range:
+    """Return the ranks of a node if they are in a row, as one of them says; none where that cannot be."""
+    local, size = number(process, "LOCAL_RANK"), number(process, "LOCAL_WORLD_SIZE")
+    of = number(process, _RANKS[_rank(process)[0]])
+    row = range(rank - local, rank - local + size)
+    return row if 0 <= local < size < 1024 and row.start >= 0 and (of < 0 or row.stop <= of) else range(0)
 
 
 def census(
-    here: Collection[Found], by_pid: Mapping[int, Process], state: Mapping[int, str], notes: Sequence[str]
+    here: Collection[Found],
+    by_pid: Mapping[int, Process],
+    state: Mapping[int, str],
+    notes: Sequence[str],
+    cpu: Mapping[int, float | None] = {},
 ) -> bytes:
     """Return what is known of the ranks of one job on this node: who is there, in which state, and of how many.
 
-    ``state`` is by pid.
+    ``state`` and ``cpu``, the share of a CPU that the main thread uses, are by pid.
     """
-    rows = [{"rank": one.rank, "pid": one.pid, "state": state[one.pid]} for one in here]
+    rows: list[dict[str, object]] = [
+        {"rank": one.rank, "pid": one.pid, "state": state[one.pid], "cpu": cpu.get(one.pid)} for one in here
+    ]
     rows += [{"rank": one.rank, "state": "gone"} for one in _gone(here, by_pid)]
     size = max(number(by_pid[one.pid], _RANKS[_rank(by_pid[one.pid])[0]]) for one in here)
     table = {"unhang-live": 1, "node": socket.gethostname(), "size": size, "ranks": rows, "notes": [*notes]}
@@ -509,24 +565,28 @@ def main(apart: float, job: str = "", slurm: str = "") -> None:
         if one.torch and not one.readable and _rank(one)[1] < 0
     ]
     if everyone and not found:
-        notes.append(f"there is no job {job}; there is {', '.join(sorted({one.world for one in everyone}))}")
+        notes.append(f"{OTHERS}: {', '.join(sorted({_meeting(by_pid[one.pid], one.world) for one in everyone}))}")
     state = {one.pid: state_of(one.pid) for one in found}
     program = py_spy(found[0].pid) if found else None
     if found and program is None:
         notes.append("no stacks: py-spy is not on PATH, nor in the ranks' environment; do: pip install py-spy")
     taken: dict[int, bytes] = {}
+    times: dict[int, list[tuple[float, float]]] = {one.pid: [] for one in found}
 
     def take(what: str) -> None:
         _say("step", f"taking stacks of {len(found)} ranks, for the {what} time")
         sys.stdout.flush()
         alive = [one.pid for one in found if program and state_of(one.pid) != "gone"]
         until = time.monotonic() + _STACKS_S
+        wrong: dict[str, list[int]] = {}
+        for pid in times:
+            times[pid].append(used(pid))
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             for pid, (stacks, why) in zip(alive, pool.map(lambda pid: dump(program or "", pid, until), alive)):
                 taken[pid] = taken.get(pid, b"") + stacks
-                if why:
-                    hint = "; it needs root, or the capability SYS_PTRACE" if "ermission" in why else ""
-                    notes.append(f"no stacks, the {what} time: {why}{hint}")
+                wrong.setdefault(why, []).append(pid)
+        for why in filter(None, wrong):
+            notes.append(f"no stacks, the {what} time, of process {', '.join(map(str, wrong[why]))}: {why}")
 
     if found:
         take("first")
@@ -544,6 +604,7 @@ def main(apart: float, job: str = "", slurm: str = "") -> None:
         time.sleep(min(left, 5))
     if found:
         take("second")
+    cpu = {pid: share(*both) for pid, both in times.items()}
     for world in sorted({one.world for one in found}):
         here = [one for one in found if one.world == world]
         for one in here:
@@ -551,7 +612,7 @@ def main(apart: float, job: str = "", slurm: str = "") -> None:
                 _send(f"{world}/stacks/rank_{one.rank}.txt", taken[one.pid])
             now = state_of(one.pid)
             state[one.pid] = "running" if now == "stopped" != state[one.pid] else now
-        _send(f"{world}/ranks.json", census(here, by_pid, state, notes[:100]))
+        _send(f"{world}/ranks.json", census(here, by_pid, state, notes[:100], cpu))
     for note in () if found else notes[:20]:
         _say("note", note)
     _say("done")

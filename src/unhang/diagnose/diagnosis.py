@@ -266,12 +266,14 @@ def _of_stacks(found: Facts) -> Iterable[Answer]:
     else:
         whose = "All ranks" if found.job.size == len(calls) else f"All {len(calls)} ranks that have stacks"
         alike = "The only stack is of a rank that waits" if len(calls) == 1 else f"{whose} wait in the same call"
-        if all(ranks[number].recorded for number in calls):
-            summary = f"{alike}, which their dumps do not have: these are older, or its group has no communicator yet."
-            yield Answer("not-enough", "", summary, places, _OF_COMMUNICATORS)
-            return
-        summary = f"{alike}: only dumps of the flight recorder show what differs."
-        yield Answer("not-enough", "", summary, places, ("dumps of all ranks",))
+        if found.unseen:
+            summary, lacks = f"{alike}, and nothing came from the others.", _of_unseen(found.unseen)
+        elif all(ranks[number].recorded for number in calls):
+            why = "which their dumps do not have: these are older, or its group has no communicator yet"
+            summary, lacks = f"{alike}, {why}.", _OF_COMMUNICATORS
+        else:
+            summary, lacks = f"{alike}: only dumps of the flight recorder show what differs.", ("dumps of all ranks",)
+        yield Answer("not-enough", "", summary, places, lacks)
 
 
 def _of_unseen(unseen: Collection[int]) -> tuple[str, ...]:

@@ -11,6 +11,8 @@ KINDS = (
     "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "gather", "scatter", "barrier",
     "send", "recv", "coalesced",
 )  # fmt: skip
+RUNNING, GONE = "running", "gone"
+"""States of a process."""
 
 
 class Frame(NamedTuple):
@@ -161,13 +163,15 @@ class Rank(NamedTuple):
     moves: Sequence[Move] = ()
     """Its newest operations in order, if it sends or receives."""
     process: str = ""
-    """`stopped` or `gone`, where that was seen of its process."""
+    """`stopped` or `gone`, where that was seen of its process; `running` only in what one file says."""
     is_mixed: bool = False
     """Whether its dump and its log say different things of one collective, so that they are of two runs."""
     ended: bool = False
     """Whether a line of its own says that it has done all."""
     timed_out: bool = False
     """Whether a line of its own says that an operation of it timed out: it was there then."""
+    cpu: float | None = None
+    """The share of a CPU that its main thread has used between two stacks; None where that was not measured."""
     earlier: tuple[Operation, ...] = ()
     """The newest collective of each kind in a group that is done, but for those in ``last``."""
     recent: tuple[Recent, ...] = ()
@@ -200,6 +204,8 @@ class Job(NamedTuple):
     """The errors of processes of which nobody knows the rank."""
     spoken: frozenset[int] = frozenset()
     """Ranks of which only lines came that say neither where they wait nor why they died; they are not in ``ranks``."""
+    running: frozenset[int] = frozenset()
+    """Ranks whose process `--live` has seen to run to the end; also some that are not in ``ranks``."""
 
     def group(self, name: str) -> Group:
         """Return a group by its name, also one that no dump lists."""

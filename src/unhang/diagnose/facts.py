@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from unhang.diagnose import desync, pairs, whereabouts
 from unhang.diagnose.desync import Meeting, Split
-from unhang.diagnose.evidence import Count, Job, Message, Operation, Rank
+from unhang.diagnose.evidence import GONE, Count, Job, Message, Operation, Rank
 from unhang.diagnose.pairs import Ends, Head
 from unhang.diagnose.recorder import KEPT
 
@@ -55,11 +55,13 @@ class Facts(NamedTuple):
     mixed: Mapping[int, str]
     """By rank: what is of another time than its dump, `a log` or `a stack`."""
     is_over: bool
-    """Whether logs say that ranks gave up or failed, and no stack shows one alive."""
+    """Whether the job has ended, or logs say that ranks gave up or failed, and no stack shows one alive."""
     unseen: frozenset[int]
     """Ranks of which nothing came, of those for which somebody may wait."""
     goes_on: bool
     """Whether every rank has moved between two stacks, so that the job does not hang."""
+    has_ended: bool
+    """Whether every process that was seen is gone."""
 
 
 def of(job: Job) -> Facts:
@@ -75,6 +77,7 @@ def of(job: Job) -> Facts:
     spied = {number for number in calls if whereabouts.is_spied(job.ranks[number])}
     unseen = frozenset(_unseen(job, meetings))
     moving = bool(job.ranks) and all(whereabouts.moved(rank) and not rank.process for rank in job.ranks.values())
+    has_ended = bool(job.ranks) and not job.running and all(rank.process == GONE for rank in job.ranks.values())
     roots = tuple(pairs.sinks({**waits_for, **missing}))
     waits = {number for number, rank in job.ranks.items() if rank.waiting}
     failures = {number: lines for number, rank in job.ranks.items() if (lines := tuple(whereabouts.failures(rank)))}
@@ -104,9 +107,11 @@ def of(job: Job) -> Facts:
         calls,
         {number: whereabouts.path_to(job.ranks[number]) for number in sorted(spied or calls)},
         {number: what for number, rank in job.ranks.items() if (what := _mixed(rank))},
-        not calls and any(rank.messages or (rank.waiting and not rank.recorded) for rank in job.ranks.values()),
+        has_ended
+        or (not calls and any(rank.messages or (rank.waiting and not rank.recorded) for rank in job.ranks.values())),
         unseen,
         moving and not unseen,
+        has_ended,
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple, TypeVar
 
 from unhang.diagnose import apart
-from unhang.diagnose.evidence import Group, Job, Message, Operation, Rank, Unread
+from unhang.diagnose.evidence import GONE, RUNNING, Group, Job, Message, Operation, Rank, Unread
 from unhang.diagnose.pairs import PAIRED
 from unhang.diagnose.recorder import Dump
 
@@ -40,6 +40,9 @@ def merged(told: Iterable[Told]) -> Job:
     )
     unread += left
     told = [_of_job(one, others, unread) for one in told]
+    running = frozenset(part.rank for one in told for part in one.parts if part.process == RUNNING)
+    cpu = {part.rank: part.cpu for one in told for part in one.parts if part.cpu is not None}
+    told = [_without_guesses(one, running) for one in told]
     twice = _twice_spied(told, unread)
     told = [_without(one, twice.get(one.file, ())) for one in told]
     renamed = _distinct(dumps)
@@ -72,7 +75,7 @@ def merged(told: Iterable[Told]) -> Job:
     worlds = {len(group.members) for group in groups.values() if group.description == "default_pg" and group.members}
     worlds = worlds or {one.size for one in told if one.size is not None}
     return Job(
-        {rank: _one(parts[rank]) for rank in sorted(parts)},
+        {rank: _one(parts[rank])._replace(cpu=cpu.get(rank)) for rank in sorted(parts)},
         groups,
         worlds.pop() if len(worlds) == 1 else None,
         sum(bool(one.dumps or one.parts or one.size or not one.why) for one in told),
@@ -80,7 +83,14 @@ def merged(told: Iterable[Told]) -> Job:
         tuple(dict.fromkeys(unranked)),
         tuple(strangers),
         frozenset(spoken - parts.keys()),
+        running,
     )
+
+
+def _without_guesses(one: Told, running: Collection[int]) -> Told:
+    """Return what a file says but that ranks run, and that those are gone which another node has seen to run."""
+    parts = (part for part in one.parts if not (part.rank in running and part.process in {RUNNING, GONE}))
+    return one._replace(parts=tuple(parts))
 
 
 def _twice_spied(told: Iterable[Told], unread: list[Unread]) -> dict[str, set[int]]:

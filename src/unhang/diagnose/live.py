@@ -38,6 +38,7 @@ _FILES = 8_192  # of a node
 _FILE = 4_096  # bytes on a disk, beside what is in it
 _NOTES = 8 << 20  # bytes of a node's table
 _NODES = 16_384
+_SHOWN = 3
 _KLOG = re.compile(r"[EWIF]\d{4} ")
 _LINE = re.compile(rb"(?:([\w.:@/-]{1,100}): ?)?@unhang (begin|data|end|step|note|nodes|done)(?: (.*))?$")
 _NAME = re.compile(
@@ -213,6 +214,8 @@ def collect(places: Sequence[Place], folder: Path, step: Step) -> list[Collected
             inbox.end()
             raise
     jobs = []
+    if inbox.sizes:  # that a node has other jobs' ranks alone matters where no node has this one's
+        inbox.notes = [note for note in inbox.notes if f": {collector.OTHERS}: " not in note]
     for world, nodes in inbox.sizes.items():
         numbers, size = inbox.ranks[world], max(nodes)
         is_whole = not inbox.missing() and all(place.is_all for place in places)
@@ -228,12 +231,17 @@ def collect(places: Sequence[Place], folder: Path, step: Step) -> list[Collected
 
 
 def _nobody(notes: Sequence[str]) -> UnhangError:
-    """Return the error ``no-ranks``: its message has the first of the notes, which is why, its hint what to do."""
-    first, more = "".join(f": {note}" for note in notes[:1]), "; ".join(notes[1:3])
-    hint = more or "start it as the job's user, or as root, on a node of the job"
-    if "No module named 'ray'" in first:
+    """Return the error ``no-ranks``: its message has the first of the notes, which are why, its hint what to do."""
+    why = "; ".join([*notes[:_SHOWN], *([f"and {len(notes) - _SHOWN} more"] if len(notes) > _SHOWN else [])])
+    what, hint = "has loaded torch and has a rank", "start it as the job's user, or as root, on a node of the job"
+    if "No module named 'ray'" in why:
         hint = "name the Python of the job's own environment, which has Ray, with --python PY"
-    return UnhangError("no-ranks", f"no process was found that has loaded torch and has a rank{first}", hint=hint)
+    elif f": {collector.OTHERS}: " in why:
+        what, hint = (
+            "is a rank of that job",
+            "name one of these with --job, or none: it is the address where ranks meet",
+        )
+    return UnhangError("no-ranks", f"no process was found that {what}{f': {why}' if why else ''}", hint=hint)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -39,6 +39,11 @@ NEXT = {
         "next: see in its stack what it waits for, such as a file, a lock or another process: it is in no collective, "
         "and it does not move"
     ),
+    "ended": "next: see in its logs whether it has failed: add them, and `unhang diagnose` names who failed first",
+    "idle": (
+        "next: see the log and the stack of the driver: it has given no further call to the actors of Ray's that are "
+        "between two calls, as where their last one has failed"
+    ),
     "not-enough": (
         "next: collect more with `unhang diagnose --live` while the job hangs; `unhang diagnose --capture` says what "
         "to set before the next job"
@@ -50,6 +55,7 @@ TABLE = "completed, or completed/enqueued, by rank (* suspect) and group:"
 _COLOURS = {"known": "32", "possible": "33", "desync": "31", "slow": "36", "not-enough": "2"}
 _KINDS = {"known": "error", "possible": "warning", "desync": "warning"}
 _NOBODY = "no rank is suspect: the files show none that holds up the others"
+_ENDED = "no rank is suspect: all processes that were seen have ended meanwhile"
 _NOTHING = (
     "no file tells of a rank: give the recorder's dumps, stacks of py-spy, or the logs of the ranks, as in rank3.log"
 )
@@ -186,7 +192,8 @@ def _suspects(found: Diagnosis) -> list[str]:
     if suspects.why or found.facts.strangers:
         return lines
     job = found.facts.job
-    return [_NOBODY if job.ranks or job.spoken else _NOTHING, *lines]
+    nobody = _ENDED if found.facts.has_ended else _NOBODY
+    return [nobody if job.ranks or job.spoken else _NOTHING, *lines]
 
 
 def _open(left: Sequence[Signature]) -> Iterable[str]:
@@ -247,11 +254,15 @@ def _next(answer: Answer, report: Report) -> Iterable[str]:
         if report.diagnosis.suspects.rule == FAILED:
             yield "next: begin with the error at the top; the other ranks only wait"
             return
-        if any(rank.process for rank in report.diagnosis.facts.job.ranks.values()):
+        facts = report.diagnosis.facts
+        if facts.has_ended and not report.diagnosis.suspects.why:
+            yield NEXT["ended"]
+            return
+        if any(rank.process for rank in facts.job.ranks.values()) and not facts.has_ended:
             yield "next: see why that process is stopped or gone; the other ranks only wait"
             return
-        is_over = report.diagnosis.facts.is_over and answer.answer != "desync"
-        yield from capture.before_the_next_run() if is_over else (_after(answer.answer, report.diagnosis.facts),)
+        is_over = facts.is_over and answer.answer != "desync"
+        yield from capture.before_the_next_run() if is_over else (_after(answer.answer, facts),)
         return
     yield f"more about it: {explain(answer.fix)}"
     stands = report.standings.get(answer.fix, ())
@@ -270,8 +281,13 @@ def _next(answer: Answer, report: Report) -> Iterable[str]:
 
 
 def _after(answer: str, facts: Facts) -> str:
-    """Return what to do about an answer without a fix; `slow` answers itself where there are two stacks of a rank."""
+    """Return what to do about an answer without a fix; two stacks of a rank say whether it is at work."""
     free = [facts.job.ranks[number] for number, call in facts.calls.items() if not call]
+    if answer == "not-enough" and facts.job.running and facts.unseen:
+        how = "with `--live`, or with `--capture` on their nodes; warnings say what has kept a node from it"
+        return f"next: take the stacks of {who(facts.unseen)} too, {how}"
+    if answer == "slow" and free and all(map(whereabouts.is_idle, free)):
+        return NEXT["idle"]
     if answer != "slow" or all(whereabouts.moved(rank) is None for rank in free):
         return NEXT[answer]
     return NEXT["works"] if any(map(whereabouts.is_busy, free)) else NEXT["stands"]

@@ -42,7 +42,10 @@ class Suspects(NamedTuple):
 
 def of(facts: Facts) -> Suspects:
     """Return the ranks to suspect first."""
-    for name, rule in RULES if not facts.goes_on else ():
+    ranks = facts.job.ranks.values()
+    # stacks alone do not show that a job hung which has ended since
+    is_hung = not facts.has_ended or any(rank.recorded or rank.waiting for rank in ranks)
+    for name, rule in () if facts.goes_on else RULES if is_hung else RULES[:1]:
         if why := rule(facts):
             first = traceback(_first(facts.errors[min(why)])) if name == FAILED else ()
             return Suspects(name, dict(sorted(why.items())), first)
@@ -174,7 +177,9 @@ def _not_begun(facts: Facts) -> dict[int, str]:
 
 
 def _stopped(facts: Facts) -> dict[int, str]:
-    """Name the ranks whose process is gone or stopped."""
+    """Name the ranks whose process is gone or stopped, unless all are gone."""
+    if facts.has_ended:
+        return {}
     processes = {number: rank.process for number, rank in facts.job.ranks.items() if rank.process}
     return {number: f"its process is {state}{_STATES[state]}" for number, state in processes.items()}
 

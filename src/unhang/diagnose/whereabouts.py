@@ -15,6 +15,8 @@ from unhang.tell import console
 _SHOWN = 2
 """So many ranks of a place are shown with their lines."""
 _LINES = 3
+_BUSY = 0.05
+"""So much of a CPU is used by a thread that works; one that only looks now and then takes less."""
 _COLLECTIVES = frozenset({
     "all_gather", "all_gather_coalesced", "all_gather_into_tensor", "all_gather_object", "all_gather_single",
     "all_gather_tensor", "all_reduce", "all_reduce_coalesced", "all_to_all", "all_to_all_single", "barrier",
@@ -131,7 +133,7 @@ def in_stack(rank: Rank, chain: Chain) -> Place:
     if rank.process:
         doing += f", and its process is {rank.process}"
     elif stack.moved is not None:
-        doing += f", and {_pace(stack)}"
+        doing += f", and {_pace(rank, stack)}"
     return Place((rank.rank,), doing, (f"{stack.source}: {_path(frames)}",))
 
 
@@ -142,16 +144,21 @@ def moved(rank: Rank) -> bool | None:
 
 def is_busy(rank: Rank) -> bool:
     """Return whether a rank's main thread moves, or is on a CPU."""
-    return any(one.moved or one.idle is False for one in rank.stacks if one.thread == MAIN)
+    return any(one.moved or _is_on_cpu(rank, one) for one in rank.stacks if one.thread == MAIN)
 
 
-def _pace(stack: Stack) -> str:
+def _is_on_cpu(rank: Rank, stack: Stack) -> bool:
+    """Return whether a thread uses a CPU: by what it has used between two stacks, else by py-spy, at the last one."""
+    is_measured = rank.cpu is not None and stack.thread == MAIN
+    return (rank.cpu or 0.0) >= _BUSY if is_measured else stack.idle is False
+
+
+def _pace(rank: Rank, stack: Stack) -> str:
     if stack.moved:
         return "moves: its two stacks differ"
     alike = "its two stacks are alike"
-    return (
-        f"{alike}, on a CPU: it works there, or waits in a loop" if stack.idle is False else f"does not move: {alike}"
-    )
+    is_busy = _is_on_cpu(rank, stack)
+    return f"{alike}, on a CPU: it works there, or waits in a loop" if is_busy else f"does not move: {alike}"
 
 
 def _lines(rank: Rank, operation: Operation, chain: Chain) -> tuple[str, ...]:
