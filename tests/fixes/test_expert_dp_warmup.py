@@ -167,12 +167,12 @@ _WAITS = hung_jobs.rank(hung_jobs.issued(_EXPERT_DP, 1, "reduce_scatter", 4096, 
 _ALL = _EXPERT_DP._replace(members=(0, 1, 2, 3))
 _STARTS = hung_jobs.rank(hung_jobs.issued(hung_jobs.WORLD, 1, "barrier", done=True), at=(hung_jobs.C10D, *_SYNC))
 _MAKES = hung_jobs.job([_STARTS] * 4)
+_GROUPS, _LATE = {**_MAKES.groups, _ALL.name: _ALL}, hung_jobs.rank(at=("job/data.py::read",))
 _IN_USE = _STARTS._replace(counts={_ALL.name: Count(3, completed=3)})
 HANGS = [
     HungJob("first gradients", hung_jobs.job([_WAITS, _WAITS, _WAITS, hung_jobs.rank()]), "possible"),
-    HungJob("no dump has the call", _MAKES._replace(groups={**_MAKES.groups, _ALL.name: _ALL}), "possible", None),
-    HungJob(
-        "it was used before", hung_jobs.job([_IN_USE] * 4)._replace(groups={**_MAKES.groups, _ALL.name: _ALL}), "", None
-    ),
+    HungJob("no dump has the call", _MAKES._replace(groups=_GROUPS), "possible", None),
+    HungJob("it was used before", hung_jobs.job([_IN_USE] * 4)._replace(groups=_GROUPS), "", None),
+    HungJob("one is elsewhere", hung_jobs.job([*[_STARTS] * 3, _LATE])._replace(groups=_GROUPS), "", None),
     HungJob("no such group", _MAKES, "", None),
 ]

@@ -266,6 +266,8 @@ def _called_back(rank: Rank, chain: Chain) -> Frame | None:
 
 def _is_beside(hang: Hang, scene: Scene, meeting: Meeting) -> bool:
     """Return whether ranks that disagree do so as the hang does not have it: those inside too, or the others."""
+    if scene.meeting is None and hang.differ == ("missing",):  # who fails for want of rows has issued none
+        return not any(map(_is_empty, meeting.operations.values()))
     named = {*hang.differ} - {"size" if hang.empty else ""}  # where the others are empty, those inside are alike
     if not hang.groups or not _is_group(meeting.group, hang.groups):
         return True
@@ -472,7 +474,9 @@ def _is_to_be_made(job: Job, hang: Hang, scene: Scene) -> bool | None:
     used = {name for rank in job.ranks.values() for name in rank.counts}
     unused = [it for it in job.groups.values() if it.name not in used and not {*scene.inside}.isdisjoint(it.members)]
     is_unrecorded = all(rank.recorded and not rank.waiting for rank in ranks)
-    return (hang.first and is_unrecorded and any(_is_group(one, hang.groups) for one in unused)) or None
+    return (
+        hang.first and is_unrecorded and not scene.rest and any(_is_group(one, hang.groups) for one in unused)
+    ) or None
 
 
 def _within(size: int | None, bounds: tuple[int, int] | None) -> bool | None:
